@@ -1,0 +1,99 @@
+# Two commands from a fresh clone: `make sample` and `make test`. They need Python 3.11 or newer, make and a package
+# registry; everything is installed inside the clone, and only again when setup.cfg or pyproject.toml change.
+
+PYTHON ?= python3
+SIZE ?= 10_000_000
+OUT ?= samples.npy
+# Arguments for pytest, such as TESTS="tests/test_cli.py -k force".
+TESTS ?= tests
+# Test processes. Each compiles for itself, so more than the cores there are only wait for each other.
+JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
+
+PACKAGING = setup.cfg pyproject.toml Makefile
+SHELL = /bin/sh
+.DELETE_ON_ERROR:
+.PHONY: help sample test test-oldest test-newest lint clean
+
+help:
+	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU where there is one"
+	@echo "make test     run the tests, on this Python and on the newest one with the newest JAX"
+	@echo "make lint     check style and types"
+	@echo "make clean    remove the environments and what the tools left"
+
+# $(call environment,DIRECTORY,PYTHON): an empty virtual environment, if Python is new enough.
+define environment
+	@$(2) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "make: $(2) is missing or older than Python 3.11; name another: make PYTHON=python3.12" >&2; exit 1; }
+	@$(2) -m venv --clear $(1) || { echo "make: $(2) has no working venv module; install it" >&2; exit 1; }
+endef
+
+sample: .venv/installed
+	.venv/bin/jax-von-mises sample --concentration 4 --size $(SIZE) --out $(OUT) --force
+
+# CUDA 13 needs driver 580, CUDA 12 needs driver 525; the wheels bring the rest of CUDA.
+.venv/installed: $(PACKAGING)
+	$(call environment,.venv,$(PYTHON))
+	@driver=$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | sed -n '1s/[^0-9].*//p'); \
+	if [ "$${driver:-0}" -ge 580 ]; then extra=,cuda13; found="NVIDIA driver $$driver, CUDA 13"; \
+	elif [ "$${driver:-0}" -ge 525 ]; then extra=,cuda12; found="NVIDIA driver $$driver, CUDA 12"; \
+	elif [ -n "$$driver" ]; then extra=; found="the CPU: NVIDIA driver $$driver is older than JAX's 525"; \
+	else extra=; found="the CPU: no NVIDIA GPU found"; fi; \
+	echo "installing into .venv for $$found"; \
+	.venv/bin/python -m pip install -q -e ".[cli$$extra]"
+	@touch $@
+
+test: test-oldest test-newest
+
+test-oldest: .venv-test/installed
+	.venv-test/bin/python -m pytest -q -n $(JOBS) $(TESTS)
+
+.venv-test/installed: $(PACKAGING)
+	$(call environment,.venv-test,$(PYTHON))
+	@echo "installing the tests into .venv-test"
+	@.venv-test/bin/python -m pip install -q -e ".[test]"
+	@touch $@
+
+# The newest Python newer than $(PYTHON) that starts. A command can be there and fail (pyenv's stand-ins do), so each
+# candidate is run; pyenv is asked as well, since what it keeps is not on the path.
+NEWEST = current=$$($(PYTHON) -c 'import sys; print(sys.version_info[1])'); \
+	for minor in 13 12; do \
+	  [ $$minor -gt $$current ] || continue; \
+	  for python in python3.$$minor "$$(pyenv prefix 3.$$minor 2>/dev/null)/bin/python" \
+	      $$(pyenv versions --bare 2>/dev/null | grep "^3\.$$minor\.[0-9]*$$" | while read -r version; \
+	         do echo "$$(pyenv prefix $$version)/bin/python"; done); do \
+	    if $$python -c "import sys, ensurepip; sys.exit(sys.version_info[:2] != (3, $$minor))" 2>/dev/null; \
+	    then echo $$python; exit 0; fi; \
+	  done; \
+	done
+
+test-newest:
+	@newest=$$($(NEWEST)); \
+	if [ -z "$$newest" ]; then \
+	  echo "no Python newer than $$($(PYTHON) --version) found: the tests ran on that one alone"; \
+	else $(MAKE) --no-print-directory run-newest NEWEST_PYTHON=$$newest; fi
+
+.PHONY: run-newest
+run-newest: .venv-newest/installed
+	@.venv-newest/bin/python -c 'import jax, platform; print("newest: Python", platform.python_version(), "JAX", jax.__version__)'
+	.venv-newest/bin/python -m pytest -q -n $(JOBS) $(TESTS)
+
+.venv-newest/installed: $(PACKAGING)
+	$(call environment,.venv-newest,$(NEWEST_PYTHON))
+	@echo "installing the tests into .venv-newest"
+	@.venv-newest/bin/python -m pip install -q --upgrade -e ".[test]"
+	@touch $@
+
+.venv-lint/installed: $(PACKAGING)
+	$(call environment,.venv-lint,$(PYTHON))
+	@.venv-lint/bin/python -m pip install -q -e ".[lint]"
+	@touch $@
+
+lint: .venv-lint/installed
+	.venv-lint/bin/ruff check
+	.venv-lint/bin/ruff format --check
+	.venv-lint/bin/mypy
+
+clean:
+	rm -rf .venv .venv-test .venv-newest .venv-lint build dist *.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

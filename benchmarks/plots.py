@@ -1,0 +1,157 @@
+"""Draw a result of ``benchmarks.performance_benchmark``: speed on the left, accuracy on the right.
+
+``python -m benchmarks.plots result.json --out picture.svg``; the same result gives the same file, byte for byte.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.peers import OURS, PEERS
+
+__all__ = ["main"]
+
+# Colours that people with a colour deficiency tell apart (Okabe and Ito); marks tell the lines apart in print.
+STYLES = {
+    OURS: {"color": "#D55E00", "marker": "o", "linewidth": 2.4, "markersize": 7, "zorder": 5},
+    "normal": {"color": "#555555", "marker": "", "linestyle": (0, (5, 3)), "linewidth": 1.5},
+    "numpy": {"color": "#0072B2", "marker": "s"},
+    "numpyro": {"color": "#009E73", "marker": "^"},
+    "tfp": {"color": "#56B4E9", "marker": "v"},
+    "torch": {"color": "#CC79A7", "marker": "D"},
+    "cupy": {"color": "#E69F00", "marker": "P"},
+}
+COMMON = {"linewidth": 1.5, "markersize": 5.5}
+INK = "#222222"
+SETTINGS = {
+    "svg.hashsalt": "jax_von_mises",  # else element names are drawn at random
+    "svg.fonttype": "path",  # looks the same where the font is missing
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.7,
+}
+
+
+def speed_series(result):
+    """Map each peer to concentrations and rates in million draws a second, from the cases of one concentration."""
+    series = {}
+    for case in result["cases"]:
+        if case["group"] == "one":
+            for name, found in case["results"].items():
+                series.setdefault(name, []).append((case["concentration"], found["rate"] / 1e6))
+    return {name: sorted(points) for name, points in series.items()}
+
+
+def accuracy_series(result):
+    """Map each peer to concentrations and numbers of different values."""
+    series = {}
+    for row in result["accuracy"]:
+        series.setdefault(row["peer"], []).append((row["concentration"], row["distinct"]))
+    return {name: sorted(points) for name, points in series.items()}
+
+
+def draws_text(result):
+    """Tell the draws of a call, and which peers drew fewer."""
+    labels = {peer.name: peer.label for peer in PEERS}
+    cases = [case for case in result["cases"] if case["group"] == "one"]
+    most = max((case["draws"] for case in cases), default=0)
+    fewer = {}
+    for case in cases:
+        for name, found in case["results"].items():
+            if found["draws"] < case["draws"]:
+                fewer.setdefault(found["draws"], {})[labels[name]] = None
+    exceptions = "; ".join(f"{', '.join(names)}: {draws:,}" for draws, names in fewer.items())
+    return f"{most:,}" + (f" ({exceptions})" if exceptions else "")
+
+
+def draw(axes, series):
+    """Draw one line a peer."""
+    handles = {}
+    for peer in PEERS:
+        if peer.name in series:
+            style = {**COMMON, **STYLES[peer.name], "label": peer.label}
+            (handles[peer.name],) = axes.plot(*zip(*series[peer.name], strict=True), **style)
+    axes.set(xscale="log", yscale="log", xlabel="concentration")
+    axes.grid(visible=True)
+    return handles
+
+
+def picture(result):
+    """Make the figure of both panels."""
+    from matplotlib import ticker
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.4), facecolor="white", layout="constrained")
+    speed, accuracy = figure.subplots(1, 2)
+    handles = draw(speed, speed_series(result))
+    speed.set_title("Speed: million float32 draws a second")
+    # Room below for the slowest, and above so that the fastest does not touch the title.
+    speed.margins(y=0.12)
+    speed.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+
+    counts = accuracy_series(result)
+    handles |= draw(accuracy, counts)
+    million = max((row["draws"] for row in result["accuracy"]), default=0)
+    accuracy.set_title(f"Accuracy: different values in {million:,} draws")
+    accuracy.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    for axes in (speed, accuracy):
+        axes.minorticks_off()
+
+    order = [peer.name for peer in PEERS if peer.name in handles]
+    figure.legend(
+        [handles[name] for name in order],
+        [handles[name].get_label() for name in order],
+        loc="outside lower center",
+        ncols=len(order),
+        frameon=False,
+    )
+    found = result["environment"]
+    machine = f"{found['cpu']}, {found['cores']} cores" if found["platform"] == "cpu" else found["device"]
+    figure.suptitle(
+        f"{machine}, JAX {found['versions']['jax']}; {draws_text(result)} draws a call, compiled and warm",
+        fontsize=9,
+        x=0.01,
+        ha="left",
+    )
+    return figure
+
+
+def main(arguments=None):
+    """Write the picture; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=__doc__.splitlines()[0])
+    parser.add_argument("result", type=Path, help="file written by performance_benchmark --json")
+    parser.add_argument("--out", type=Path, required=True, help="picture to write; its ending says the format")
+    given = parser.parse_args(arguments)
+    try:
+        import matplotlib
+    except ImportError:
+        print('the pictures need matplotlib: pip install "jax_von_mises[plots]"', file=sys.stderr)
+        return 1
+    try:
+        result = json.loads(given.result.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        print(f"cannot read {given.result}: {error}", file=sys.stderr)
+        return 1
+    with matplotlib.rc_context(SETTINGS):
+        # Without a date two drawings of one result are the same bytes.
+        metadata = {"Date": None} if given.out.suffix == ".svg" else None
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        picture(result).savefig(given.out, metadata=metadata, dpi=150)
+    print(f"written to {given.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

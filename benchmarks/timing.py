@@ -1,0 +1,125 @@
+"""How a call is timed.
+
+- A call counts until its result is there: JAX and the GPU libraries return before they have finished.
+- The first call, which traces and compiles, is timed apart.
+- Competitors take turns: a machine that slows down during the run slows all of them.
+- Every call gets a fresh input, made outside the timed span.
+- One number is the median of many rounds, with the quartiles beside it.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["Competitor", "Timing", "first_call", "interleave"]
+
+# Calls shorter than this are repeated within a turn: a lone call of 20 us is at the mercy of one interrupt.
+SHORTEST_TURN = 5e-3
+MOST_CALLS = 500
+
+# Calls longer than this, in seconds, have a turn in every third round: they average over what disturbs the machine by
+# themselves, and would take most of the run.
+LONG_CALL = 1.0
+LONG_CALL_ROUNDS = 3
+
+# Quartiles further apart than this share of the median say more about the machine than about the code.
+WIDE_SPREAD = 0.2
+
+
+def as_is(value):
+    """Return `value`."""
+    return value
+
+
+class Competitor(NamedTuple):
+    """What is timed: ``wait(draw(fresh(i)))``, without the time of `fresh`.
+
+    ``fresh(i)`` makes the input of call ``i``; `wait` returns when the result of `draw` is there, and what it returns
+    does not matter.
+    """
+
+    draw: Callable[[Any], Any]
+    fresh: Callable[[int], Any] = as_is
+    wait: Callable[[Any], Any] = as_is
+
+
+class Timing(NamedTuple):
+    """Seconds for one call, turn by turn, and for the first call of all."""
+
+    first: float
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self):
+        """Median seconds for one call."""
+        return float(np.median(self.seconds))
+
+    @property
+    def quartiles(self):
+        """First and third quartile of the seconds for one call."""
+        return tuple(float(q) for q in np.quantile(self.seconds, (0.25, 0.75)))
+
+    @property
+    def spread(self):
+        """Interquartile range as a share of the median."""
+        low, high = self.quartiles
+        return (high - low) / self.median
+
+    @property
+    def wide(self):
+        """Whether the turns disagree too much to be believed."""
+        return self.spread > WIDE_SPREAD
+
+
+def timed(competitor, inputs, clock):
+    """Seconds for one call, averaged over a call with each of `inputs`."""
+    start = clock()
+    for value in inputs:
+        competitor.wait(competitor.draw(value))
+    return (clock() - start) / len(inputs)
+
+
+def first_call(competitor, clock=time.perf_counter):
+    """Seconds that the first call takes: tracing, compiling and one run."""
+    return timed(competitor, [competitor.fresh(0)], clock)
+
+
+def interleave(competitors, rounds, clock=time.perf_counter):
+    """Time competitors in turns.
+
+    Parameters
+    ----------
+    competitors : dict of str to Competitor
+        Each has been called before, with input 0.
+    rounds : int
+        Times that each has its turn. The order rotates from round to round, so that nobody always follows the same
+        competitor and inherits its warm cache or hot core.
+    clock : callable
+        Seconds as a float; a fake one in the tests.
+
+    Returns
+    -------
+    dict of str to list of float
+        Seconds for one call in every turn; fewer turns than rounds for calls above `LONG_CALL`.
+    """
+    used = dict.fromkeys(competitors, 1)
+
+    def turn(name, calls):
+        inputs = [competitors[name].fresh(used[name] + call) for call in range(calls)]
+        used[name] += calls
+        return timed(competitors[name], inputs, clock)
+
+    warm = {name: turn(name, 1) for name in competitors}
+    calls = {name: min(MOST_CALLS, max(1, math.ceil(SHORTEST_TURN / max(s, 1e-9)))) for name, s in warm.items()}
+    # What warms up a long call is nothing beside the call itself, so that call counts as a turn.
+    seconds = {name: [warm[name]] if warm[name] > LONG_CALL else [] for name in competitors}
+    order = list(competitors)
+    for number in range(1, rounds + 1):
+        for name in order:
+            if warm[name] <= LONG_CALL or number % LONG_CALL_ROUNDS == 0:
+                seconds[name].append(turn(name, calls[name]))
+        order = order[1:] + order[:1]
+    return seconds

@@ -1,0 +1,8 @@
+"""Run the command line as ``python -m jax_von_mises``."""
+
+import sys
+
+from jax_von_mises.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Refuses bad arguments, with messages: function, argument, value, what is allowed, what to do."""
+
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+METHODS = ("auto", "direct", "table")
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+def one_key(caller, key):
+    """`key` as a typed key, from a typed or a legacy (uint32) one."""
+    dtype = getattr(key, "dtype", None)
+    if dtype is None:
+        raise TypeError(
+            f"{caller}: key must be a JAX random key, got {key!r} of type {type(key).__name__}. "
+            "Make one with jax.random.key(seed)."
+        )
+    if not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        if dtype != np.uint32:
+            raise TypeError(
+                f"{caller}: key must be a JAX random key, got an array of dtype {dtype} and shape {key.shape}. "
+                "Make one with jax.random.key(seed)."
+            )
+        words = legacy_shape()
+        if key.shape[-1:] != words or not key.shape:
+            raise ValueError(
+                f"{caller}: key is a uint32 array of shape {key.shape}, but a key of the default implementation has "
+                f"shape {words}. Make keys with jax.random.key(seed, impl=...), which carry their implementation."
+            )
+        key = jax.random.wrap_key_data(key)
+    if key.shape:
+        raise ValueError(
+            f"{caller}: key must be one key, got a key array of shape {key.shape}. "
+            "Use jax.vmap to sample with many keys, or jax.random.fold_in to derive one."
+        )
+    return key
+
+
+def legacy_shape():
+    return jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
+
+
+def parameter(caller, name, value):
+    """`value` as an array of real numbers (of whatever dtype), from anything JAX accepts as one."""
+    try:
+        array = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
+        dtype = array.dtype
+        real = jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{caller}: {name} must be a real number or an array of them, got {value!r}.") from error
+    if not real:
+        raise TypeError(
+            f"{caller}: {name} must be a real number or an array of them, got dtype {dtype}. Convert it to a float."
+        )
+    return array
+
+
+def float_dtype(caller, dtype, arrays):
+    """The result's dtype: `dtype` if given, else the widest float among `arrays`, else JAX's default float."""
+    wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+    if dtype is None:
+        found = [a.dtype for a in arrays if jnp.issubdtype(a.dtype, jnp.floating) and not is_weak(a)]
+        dtype = found[0] if found else np.dtype(np.float64)
+        for other in found[1:]:
+            dtype = jnp.promote_types(dtype, other)
+        return jax.dtypes.canonicalize_dtype(dtype)
+    try:
+        dtype = jnp.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(
+            f"{caller}: dtype={dtype!r} is not a dtype that JAX knows. Allowed are {', '.join(DTYPES)}."
+        ) from error
+    if dtype.name not in DTYPES:
+        raise TypeError(
+            f"{caller}: dtype={dtype.name} cannot hold an angle. Allowed are {', '.join(DTYPES)}; "
+            "convert the angles afterwards if you need another."
+        )
+    if dtype.name == "float64" and not wide:
+        raise ValueError(
+            f"{caller}: dtype=float64, but JAX's 64-bit mode is off and would make it float32 in silence. Turn it on "
+            'with jax.config.update("jax_enable_x64", True) at start-up, or ask for float32.'
+        )
+    return dtype
+
+
+def is_weak(array):
+    """Whether a Python number or a JAX value of weak type, which takes the other argument's dtype."""
+    if isinstance(array, np.ndarray):
+        return array.ndim == 0
+    return bool(getattr(array, "weak_type", False))
+
+
+def result_shape(caller, shape, **arrays):
+    """`shape` as a tuple, or the broadcast shape of `arrays`; each of them must broadcast to it."""
+    if shape is None:
+        try:
+            return np.broadcast_shapes(*(a.shape for a in arrays.values()))
+        except ValueError as error:
+            listed = " and ".join(f"{name} of shape {a.shape}" for name, a in arrays.items())
+            raise ValueError(
+                f"{caller}: {listed} do not broadcast together. Add axes of length 1 where they should vary alone."
+            ) from error
+    try:
+        sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)
+        sizes = tuple(operator.index(size) for size in sizes)
+    except TypeError as error:
+        hint = "Under jax.jit a shape must be known when tracing: pass it through static_argnames."
+        raise TypeError(f"{caller}: shape={shape!r} must be an integer or a tuple of integers. {hint}") from error
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"{caller}: shape={sizes} has a negative size. Sizes must be 0 or more.")
+    for name, array in arrays.items():
+        pairs = zip(reversed(array.shape), reversed(sizes), strict=False)
+        if array.ndim > len(sizes) or any(have not in (1, want) for have, want in pairs):
+            raise ValueError(
+                f"{caller}: {name} has shape {array.shape}, which does not broadcast to shape={sizes}. Leave `shape` "
+                f"out to draw one angle per element of {name}, or end `shape` with the axes {array.shape}."
+            )
+    return sizes
+
+
+def method(caller, value, concentration):
+    """A route of `METHODS` that fits the shape of `concentration`."""
+    if value not in METHODS:
+        raise ValueError(f"{caller}: method={value!r} is not one of {', '.join(map(repr, METHODS))}.")
+    if value == "table" and concentration.size != 1:
+        raise ValueError(
+            f"{caller}: method='table' needs one concentration, got an array of shape {concentration.shape}. "
+            "Use method='direct' (or 'auto') for many, or jax.vmap over few."
+        )
+    return value

@@ -1,0 +1,191 @@
+"""From words to angles in one elementwise pass: sign and tail probability, quantile, location, wrap.
+
+Two routes from the tail probability t to |x|, on the same words and to the same accuracy:
+
+- *direct*: the quantile of `quantile.half_quantile` for every element. Any concentrations.
+- *table*: for one concentration. The quantile is computed once on a grid that halves towards t = 0, inside
+  the program, so that a traced concentration works too; an element then costs one row of four coefficients
+  and three multiply-adds.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises import quantile
+from jax_von_mises.elementary import clip
+
+# One word's smallest tail probability is 2^-33, two words' 2^-65, so this many octaves lie below 1/2.
+OCTAVES = {"float32": 32, "float64": 64}
+# Cells in an octave (as a power of two) and degree of the polynomial in each. The interpolation error is
+# about cells^-(degree + 1) / (100 degree): below rounding in both precisions.
+CELL_BITS = {"float32": 4, "float64": 5}
+DEGREE = {"float32": 3, "float64": 7}
+
+TWO_PI = 2 * np.pi
+# 2 pi in three parts. The first two are so short that their products with the number of turns are exact as far as
+# `LARGEST_LOC` allows; the last is the rest.
+TURN_PARTS = {
+    "float32": (6.25, 0.033184051513671875, 2 * np.pi - 6.25 - 0.033184051513671875),
+    "float64": (6.283185243606567, 6.357301884918343e-08, 0.0),
+}
+LARGEST_LOC = {"float32": 2.0**24, "float64": 2.0**53}
+
+
+class Tail(NamedTuple):
+    """Tail probability `t` in (0, 1/2), its complement `c` = 1/2 - t, both exact to rounding, and a sign bit."""
+
+    t: jax.Array
+    c: jax.Array
+    sign: jax.Array
+
+
+def words_per_element(dtype):
+    return 2 if dtype == jnp.float64 else 1
+
+
+def tail(words):
+    """Split the word (float32) or two words (float64) of each element.
+
+    The lowest bit of the first word is the sign. The other 31 or 63 bits m give t = (m + 1/2) 2^-32 or
+    (m + 1/2) 2^-64, and the complemented bits give c, so that neither end of (0, 1/2) is rounded away.
+    """
+    first = words[0]
+    high = first >> 1
+    negative = (first & np.uint32(1)) == 1
+
+    def value(high, low):
+        # As signed, which every backend converts in one instruction; the top bit is clear.
+        number = lax.bitcast_convert_type(high, jnp.int32)
+        if low is None:
+            return (number.astype(jnp.float32) + 0.5) * 2.0**-32
+        return number.astype(jnp.float64) * 2.0**-32 + (low.astype(jnp.float64) + 0.5) * 2.0**-64
+
+    low = words[1] if len(words) == 2 else None
+    mask = np.uint32(0x7FFFFFFF)
+    return Tail(value(high, low), value(high ^ mask, None if low is None else ~low), negative)
+
+
+def table_grid(dtype):
+    """Tail probabilities (rows, nodes) where the table samples the quantile, float64, rows ascending."""
+    octaves, cells, degree = OCTAVES[dtype.name], 2 ** CELL_BITS[dtype.name], DEGREE[dtype.name]
+    # Chebyshev points with both ends: cells then join without a step, and the first coefficient is a value.
+    nodes = (1 - np.cos(np.pi * np.arange(degree + 1) / degree)) / 2
+    octave = 2.0 ** -np.arange(octaves + 1.0, 1.0, -1.0)
+    return (octave[:, None, None] * (1 + (np.arange(cells)[:, None] + nodes) / cells)).reshape(-1, degree + 1), nodes
+
+
+def octave_table(kappa):
+    """Coefficients (degree + 1, rows) of |x| in each cell, for a scalar `kappa`."""
+    dtype = kappa.dtype
+    t, nodes = table_grid(np.dtype(dtype))
+    x = quantile.half_quantile(jnp.asarray(t, dtype), jnp.asarray(0.5 - t, dtype), jnp.broadcast_to(kappa, t.shape))
+    # Differences first: formed from the values themselves, the power coefficients would lose a digit. Both maps are
+    # matrix products, since XLA never fuses those with the quantile, and so never computes it anew for each row.
+    degree = len(nodes) - 1
+    difference = np.concatenate([-np.ones((1, degree)), np.eye(degree)])
+    powers = np.linalg.inv(np.vander(nodes, increasing=True)[1:, 1:]).T
+    product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+    rest = product(product(x, jnp.asarray(difference, dtype)), jnp.asarray(powers, dtype))
+    return jnp.concatenate([x[:, :1], rest], axis=1).T
+
+
+def look_up(t, table, out_sharding=None):
+    """The cubic (float32) of the cell that holds each `t`."""
+    dtype = np.dtype(t.dtype)
+    info = jnp.finfo(dtype)
+    cell_bits, unsigned = CELL_BITS[dtype.name], jnp.uint64 if dtype == np.float64 else jnp.uint32
+    constant = np.dtype(unsigned).type
+    # t = 1/2 is where the rounding of the largest words ends; it belongs to the last cell.
+    bits = lax.bitcast_convert_type(jnp.minimum(t, float(np.nextafter(dtype.type(0.5), dtype.type(0)))), unsigned)
+    # Exponent and first mantissa bits number the cells; the other mantissa bits are the place in the cell.
+    smallest = (1 - info.minexp) - 1 - OCTAVES[dtype.name]
+    row = (bits >> constant(info.nmant - cell_bits)) - constant(smallest << cell_bits)
+    one = constant((1 - info.minexp) << info.nmant)
+    mantissa = (bits << constant(cell_bits)) & constant((1 << info.nmant) - 1)
+    place = lax.bitcast_convert_type(mantissa | one, dtype) - 1
+    row = row.astype(jnp.int32)
+    value = None
+    for coefficients in reversed(tuple(table)):
+        term = coefficients.at[row].get(mode="promise_in_bounds", out_sharding=out_sharding)
+        value = term if value is None else value * place + term
+    return value
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
+def magnitude(t, c, kappa, method, out_sharding):
+    """|x| of the tail probability `t`; `kappa` is a scalar for the table route, else of the shape of `t`."""
+    if method == "table":
+        return clip(look_up(t, octave_table(kappa), out_sharding), 0, quantile.largest_angle(t.dtype))
+    return quantile.half_quantile(t, c, kappa)
+
+
+@magnitude.defjvp
+def _magnitude_jvp(method, out_sharding, primals, tangents):
+    # Both routes differentiate the law, not the interpolation: by the implicit function theorem at the angle drawn.
+    t, c, kappa = primals
+    x = magnitude(t, c, kappa, method, out_sharding)
+    slope = quantile.derivative(x, spread(kappa, x.shape, out_sharding))
+    return x, slope * spread(tangents[2], x.shape, out_sharding)
+
+
+def reduce_turns(loc):
+    """`loc` less whole turns, in [-pi, pi] up to rounding; itself if it is there already.
+
+    NaN where neighbouring floats are more than a radian apart and so hold no direction, or `loc` is not finite.
+    """
+    name = np.dtype(loc.dtype).name
+    turns = lax.round(loc * (1 / TWO_PI), lax.RoundingMethod.TO_NEAREST_EVEN)
+    for part in TURN_PARTS[name]:
+        loc = loc - turns * part
+    return jnp.where(jnp.abs(turns) * TWO_PI <= LARGEST_LOC[name], loc, jnp.nan)
+
+
+def wrap(x, loc):
+    """x + loc in [-pi, pi), for both in [-pi, pi]. Only sums outside are moved, so the others keep all digits."""
+    total = x + loc
+    turn = jnp.where(total >= np.pi, -1.0, jnp.where(total < -np.pi, 1.0, 0.0)).astype(total.dtype)
+    limit = quantile.largest_angle(total.dtype)
+    return clip(total + turn * TWO_PI, -limit, limit)
+
+
+def separate_on_cpu(words):
+    """Ask XLA:CPU to finish the words before the quantile starts.
+
+    WORKAROUND(jax>=0.12): in one loop with the ciphers' words, the vectoriser of that release walks every path through
+    the quantile once per path through the rounds, and compiles for minutes. Apart, the two loops also overlap better:
+    the time goes into their chains of dependent operations. A GPU keeps one kernel.
+    """
+    return lax.platform_dependent(words, cpu=lax.optimization_barrier, default=lambda words: words)
+
+
+def spread(x, shape, out_sharding):
+    """Broadcast to `shape`, in the sharding of the words."""
+    dimensions = tuple(range(len(shape) - x.ndim, len(shape)))
+    return lax.broadcast_in_dim(x, shape, dimensions, out_sharding=out_sharding)
+
+
+def angles(words, loc, kappa, method, out_sharding=None):
+    """Angles in [-pi, pi) from the words of each element.
+
+    Parameters
+    ----------
+    words : tuple of one (float32) or two (float64) uint32 arrays
+    loc, kappa : float32 or float64 arrays
+        Mean direction in radians and concentration; broadcast against the words. Negative or NaN `kappa` and
+        non-finite `loc` give NaN.
+    method : {"direct", "table"}
+        "table" needs a scalar `kappa`.
+    """
+    if method == "direct":
+        words = separate_on_cpu(words)
+    t, c, negative = tail(words)
+    kappa = jnp.where(kappa >= 0, kappa, jnp.nan)
+    if method == "direct":
+        kappa = spread(kappa, t.shape, out_sharding)
+    x = magnitude(t, c, kappa, method, out_sharding)
+    return wrap(jnp.where(negative, -x, x), spread(reduce_turns(loc), x.shape, out_sharding))

@@ -1,0 +1,215 @@
+r"""The quantile of the von Mises law: from a tail probability to an angle, without a loop.
+
+The law is symmetric about `loc`, so everything is about :math:`x \in [0, \pi]`, with :math:`\kappa` the concentration,
+
+.. math:: q(x) = 2\kappa\sin^2(x/2), \qquad p(x) = e^{-q(x)} / N, \qquad N = 2\pi e^{-\kappa} I_0(\kappa).
+
+One integral serves the tail probability, the quantile and its derivative:
+
+.. math:: J(x) = \int_x^{end} e^{q(x)-q(\theta)} d\theta, \qquad
+          J_1(x) = \int_x^{end} (\cos\theta - A) e^{q(x)-q(\theta)} d\theta, \qquad A = I_1/I_0.
+
+With :math:`end = \pi` ("tail") :math:`P(X > x) = J p`; with :math:`end = 0` ("centre", J < 0)
+:math:`P(0 < X < x) = -J p`. Taking the side that holds less mass keeps full relative accuracy at both ends.
+
+*Quantile.* For the tail probability t and c = 1/2 - t the distance to the root is, to first order,
+:math:`u = J - t N e^q` (tail) or :math:`u = J + c N e^q` (centre). The root is the Taylor series of the inverse
+function, x' = 1/p, in :math:`d = \kappa \sin(x) u` and :math:`e = \kappa \cos(x) u^2`; see `refine`. One step from
+`guess` is enough for float32, and a second one for float64.
+
+*Derivative.* At fixed t, :math:`dx/d\kappa = -(\partial F/\partial\kappa) / p = J_1`, on either side, and
+:math:`dx/dt = -1/p`.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises import bessel, tables
+from jax_von_mises.elementary import LOG2_E, clip, cosine, exp2, exp_product, log2, polynomial, polynomial2, sine_over, sine_square
+
+# Outside these the law is its limit to less than rounding: uniform below; normal above, where x scales with kappa^-1/2.
+KAPPA_MIN = 1e-30
+KAPPA_MAX = 1e18
+# The angles lie in [-pi, pi): the largest float below pi, since the nearest float32 to pi is larger than pi.
+LARGEST_ANGLE = {
+    np.dtype(np.float32): float(np.nextafter(np.float32(np.pi), np.float32(0))),
+    np.dtype(np.float64): float(np.pi),
+}
+HALF_PI = np.pi / 2
+# The side of the integrals changes where 2 sin^2(x/2) (1 + kappa) passes this. With less, the seven nodes do not
+# reach float32 on the tail side; with more, the centre holds so much more mass than the tail that its rounding shows.
+CENTRE = 0.5
+
+
+def largest_angle(dtype):
+    return LARGEST_ANGLE[np.dtype(dtype)]
+
+
+def half_pi_rest(dtype):
+    """What the nearest float leaves of pi/2: without it the tail integral near pi is off by 1e-4."""
+    nearest = np.asarray(HALF_PI, dtype)
+    return float(HALF_PI - float(nearest)) + (6.123233995736766e-17 if dtype == jnp.float64 else 0.0)
+
+
+def rule(dtype):
+    """Nodes, weights and cut-off exponent of the quadrature."""
+    if dtype == jnp.float64:
+        return tables.RULE64_NODES, tables.RULE64_WEIGHTS, tables.RULE64_DEPTH
+    return tables.RULE_NODES, tables.RULE_WEIGHTS, tables.RULE_DEPTH
+
+
+def guess(t, kappa, inverse, root):
+    """Starting angle for the tail probability `t`; `inverse` and `root` are 1 / kappa and kappa^-1/2.
+
+    The variable is a logit that saturates where the angle reaches pi, and vanishes with it at t = 1/2,
+
+        L = log2((1 + E) / (2 t + E)),   E = exp(-2 kappa) = p(pi) / p(0).
+
+    A polynomial in L / (2 + kappa) and 1 / (2 + kappa) covers small concentrations, one in L and 1 / kappa the
+    rest. `tables` gives the error, as |dx| max(kappa sin x, sqrt(kappa)).
+    """
+    wide = t.dtype == jnp.float64
+    switch = tables.GUESS64_SWITCH if wide else tables.GUESS_SWITCH
+    low_table = tables.GUESS64_LOW if wide else tables.GUESS_LOW
+    high_table = tables.GUESS64_HIGH if wide else tables.GUESS_HIGH
+    low = jnp.minimum(kappa, switch)
+    floor = exp2((-2 * LOG2_E) * low)
+    # Two logarithms side by side are quicker than a quotient and one: the chain is shorter.
+    level = log2(1 + floor) - log2(2 * t + floor)
+    shrink = 1 / (2 + low)
+    y = level * shrink
+    small = y * polynomial2(low_table, y, shrink)
+    r = jnp.minimum(inverse, 1 / switch)
+    large = (level * root) * polynomial2(high_table, level, r)
+    return clip(jnp.where(kappa < switch, small, large), 0, largest_angle(t.dtype))
+
+
+def integrals(x, kappa, inverse, with_derivative=False, dtype_rule=None):
+    """J(x), J1(x), whether the side is the centre, and sin x, cos x, sin(x/2)^2 in three parts.
+
+    The quadrature runs in the half angle phi = x / 2, from phi to where the exponent has grown by the rule's
+    depth, at most pi/2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a), since
+    the difference of the two large exponents themselves would be off by their rounding.
+    """
+    nodes, weights, depth = rule(dtype_rule or x.dtype)
+    phi = 0.5 * x
+    # Beyond a right angle everything comes from pi - x, small and exact, so that nothing cancels near pi.
+    to_pole = (HALF_PI - phi) + half_pi_rest(x.dtype)
+    upper = phi > 0.5 * HALF_PI
+    psi = jnp.where(upper, to_pole, phi)
+    square = psi * psi
+    first, rest = sine_square(psi)
+    sine2 = first + rest
+    parts = jnp.where(upper, 1, 0), jnp.where(upper, -first, first), jnp.where(upper, -rest, rest)
+    s0 = jnp.where(upper, 1 - sine2, sine2)
+    sin_x = 2 * (psi * sine_over(square)) * cosine(square)
+    cos_x = jnp.where(upper, 2 * sine2 - 1, 1 - 2 * sine2)
+    centre = 2 * s0 * (1 + kappa) < CENTRE
+    # The inner minimum changes no value: it keeps a product of the concentration alone from meeting a sum, where one
+    # program contracts them and another, which has moved the product out of its loop, cannot. See `kernel`.
+    s1 = jnp.minimum(s0 + jnp.minimum((0.5 * depth) * inverse, 2), 1)
+    end = lax.sqrt(s1) * polynomial(tables.CUT, 1 - s1)
+    span = jnp.where(centre, -phi, jnp.where(s1 < 1, end - phi, to_pole))
+    scale = (-2 * LOG2_E) * kappa
+    complement = bessel.ratio_complement(kappa, inverse) if with_derivative else None
+    terms, derivative_terms = [], []
+    for node, weight in zip(nodes, weights, strict=True):
+        d = node * span
+        square = d * d
+        sin_d = d * sine_over(square)
+        rise = sin_d * (sin_x * cosine(square) + cos_x * sin_d)
+        terms.append((2 * weight) * exp2(scale * rise))
+        if with_derivative:
+            derivative_terms.append(terms[-1] * (complement - 2 * (s0 + rise)))
+    j = span * tree_sum(terms)
+    j1 = span * tree_sum(derivative_terms) if with_derivative else None
+    return j, j1, centre, sin_x, cos_x, parts
+
+
+def tree_sum(terms):
+    """Pairwise: the chain of dependent additions is short."""
+    while len(terms) > 1:
+        terms = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)] + terms[len(terms) - len(terms) % 2 :]
+    return terms[0]
+
+
+def refine(x, t, c, kappa, inverse, dtype_rule=None):
+    """One step towards the quantile of `t`, from an `x` with a weighted error (see `guess`) below about 0.08.
+
+    The series to fifth order; what it leaves is about the sixth power of the weighted error:
+
+        x + u (1 + d/2 + (2 d^2 + e)/6 + (6 d^3 + 7 d e - d u^2)/24
+                 + (24 d^4 + 46 d^2 e + 7 e^2 - 11 d^2 u^2 - e u^2)/120)
+    """
+    j, _, centre, sin_x, cos_x, s0 = integrals(x, kappa, inverse, dtype_rule=dtype_rule)
+    n, shift = bessel.norm(kappa, inverse)
+    u = j - jnp.where(centre, -c, t) * n * exp_product(kappa, s0, shift)
+    u2 = u * u
+    d = kappa * sin_x * u
+    e = kappa * cos_x * u2
+    d2 = d * d
+    third = (1 / 3) * d2 + (1 / 6) * e
+    fourth = d * (0.25 * d2 + (7 / 24) * e - (1 / 24) * u2)
+    fifth = d2 * (0.2 * d2 + (46 / 120) * e - (11 / 120) * u2) + e * ((7 / 120) * e - (1 / 120) * u2)
+    series = (0.5 * d + third) + (fourth + fifth)
+    return clip(x + (u + u * series), 0, largest_angle(x.dtype))
+
+
+def half_quantile(t, c, kappa):
+    """|x| with P(X > |x|) = `t`, for a law centred at 0.
+
+    Parameters
+    ----------
+    t, c : float32 or float64 arrays
+        Tail probability in (0, 1/2], at least 2^-33 (float32) or 2^-65 (float64), and 1/2 - `t`, given apart so
+        that angles near 0 keep their relative accuracy.
+    kappa : array of the same dtype
+        Concentration in [0, inf]; NaN gives NaN.
+
+    Returns
+    -------
+    array
+        Radians, in [0, pi). Accuracy: see `sample_von_mises`.
+    """
+    return quantile_with_derivative(t, c, kappa)
+
+
+@jax.custom_jvp
+def quantile_with_derivative(t, c, kappa):
+    root_full = lax.rsqrt(jnp.maximum(kappa, KAPPA_MIN))
+    root = jnp.maximum(root_full, KAPPA_MAX**-0.5)
+    k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
+    inverse = root * root
+    x = guess(t, k, inverse, root)
+    if x.dtype == jnp.float64:
+        # The short rule is enough for the first step; the second makes its error invisible.
+        x = refine(x, t, c, k, inverse, dtype_rule=jnp.float32)
+    x = refine(x, t, c, k, inverse)
+    # 1 up to KAPPA_MAX, then the normal law's own scaling; 0 at infinity.
+    return x * jnp.minimum(root_full * KAPPA_MAX**0.5, 1)
+
+
+@quantile_with_derivative.defjvp
+def _quantile_jvp(primals, tangents):
+    t, c, kappa = primals
+    x = quantile_with_derivative(t, c, kappa)
+    dt, _, dkappa = tangents
+    return x, derivative(x, kappa) * dkappa - dt / density(x, kappa)
+
+
+def density(x, kappa):
+    """exp(kappa cos x) / (2 pi I0(kappa))."""
+    k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
+    n, shift = bessel.norm(k, 1 / k)
+    half = 0.5 * x
+    sin_half = half * sine_over(half * half)
+    return exp2(jnp.maximum(LOG2_E * (shift - 2 * k * sin_half * sin_half), -125.0)) * (1 / n)
+
+
+def derivative(x, kappa):
+    """d|x| / d kappa at fixed tail probability, J1 of this module's head; 0 at infinity, NaN for NaN."""
+    k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
+    _, j1, *_ = integrals(x, k, 1 / k, with_derivative=True)
+    return jnp.where(kappa > KAPPA_MAX, -0.5 * x / kappa, j1)

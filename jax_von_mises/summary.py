@@ -1,0 +1,178 @@
+"""What was drawn against what the law says: mean direction and resultant length, with their standard errors.
+
+NumPy and SciPy only, on purpose: it judges the sampler, so it shares no code with it.
+"""
+
+import math
+
+import numpy as np
+from scipy import special
+
+# Above this, 1 - I1/I0 and its derivative come from their series in 1/k: the terms left out are below 2e-13 of the
+# whole, where the differences of Bessel functions have lost 10 digits.
+SERIES_MIN = 1e3
+
+# 2 pi less the float64 nearest to it.
+TWO_PI_REST = 2.4492935982947064e-16
+
+# The summary reports the worst lane against the level that this share of correct files exceeds.
+FALSE_ALARM = 1e-3
+# Below this many angles a lane, the mean of a lane is too far from normal for that level to hold.
+LANE_MIN = 100
+
+
+class Moments:
+    """Sums over each column of sin(x - loc) and of 1 - cos(x - loc), in float64.
+
+    The second stands in for the cosine: at a large concentration nearly all digits of a mean cosine are nines.
+    """
+
+    def __init__(self, loc: np.ndarray, columns: int):
+        self.loc = reduce_turns(loc)
+        self.count = 0
+        self.sine = np.zeros(columns)
+        self.versine = np.zeros(columns)
+
+    def add(self, angles: np.ndarray) -> None:
+        """Add a block of rows."""
+        compute = np.float64 if angles.dtype == np.float64 else np.float32
+        half = angles.astype(compute, copy=False) - self.loc.astype(compute)
+        half *= compute(0.5)
+        sine, cosine = np.sin(half), np.cos(half, out=half)
+        self.count += len(angles)
+        cosine *= sine
+        self.sine += 2 * np.sum(cosine.reshape(len(angles), -1), axis=0, dtype=np.float64)
+        sine *= sine
+        self.versine += 2 * np.sum(sine.reshape(len(angles), -1), axis=0, dtype=np.float64)
+
+
+def reduce_turns(loc: np.ndarray) -> np.ndarray:
+    """Directions less whole turns, in [-pi, pi] and float64; those that lie there keep every digit.
+
+    An angle may be off by less than its spread only, which goes down to the last digit of loc.
+    """
+    loc = np.asarray(loc, np.float64)
+    rest = np.fmod(loc, 2 * np.pi)  # exact, as is the next line
+    rest = rest - np.where(np.abs(rest) > np.pi, np.copysign(2 * np.pi, rest), 0.0)
+    return rest - np.rint((loc - rest) / (2 * np.pi)) * TWO_PI_REST
+
+
+def law_moments(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """1 - R, and the variances of sin and cos about the mean direction, for the resultant length R = I1(k) / I0(k).
+
+    E sin^2 = R / k and Var cos = R' = 1 - R / k - R^2 (Mardia and Jupp, Directional Statistics, 2000, section 3.5.4).
+    """
+    k = np.asarray(concentration, np.float64)
+    small = np.where(k < SERIES_MIN, k, 1.0)
+    order0, order1 = special.ive(0, small), special.ive(1, small)
+    gap = (order0 - order1) / order0
+    ratio = np.where(small > 0, (1 - gap) / np.where(small > 0, small, 1.0), 0.5)
+    inverse = 1 / np.where(k < SERIES_MIN, SERIES_MIN, k)
+    # DLMF 10.40.1 for I1 and I0, divided: 1 - R = 1/(2k) + 1/(8k^2) + 1/(8k^3) + 25/(128k^4) + ...
+    gap_series = inverse * (1 / 2 + inverse * (1 / 8 + inverse * (1 / 8 + inverse * 25 / 128)))
+    cosine_series = inverse**2 * (1 / 2 + inverse * (1 / 4 + inverse * (3 / 8 + inverse * 25 / 32)))
+    large = k >= SERIES_MIN
+    return (
+        np.where(large, gap_series, gap),
+        np.where(large, (1 - gap_series) * inverse, ratio),
+        np.where(large, cosine_series, 1 - ratio - (1 - gap) ** 2),
+    )
+
+
+def rounding(loc: np.ndarray, spread: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Distance of neighbouring angles near loc, and what rounding to it may add to the means of sine and versine.
+
+    Angles that spread over many steps of width g are rounded up as often as down: the mean then moves by less than
+    g exp(-2 (pi s / g)^2) for spread s (the first term of Poisson's sum), and the mean square by less than g^2. All
+    angles together may lie off by two steps of the type they are computed in: one from reducing loc to a turn, one
+    where the largest angle is the float below pi.
+    """
+    bits = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}[dtype]
+    reach = np.minimum(np.abs(loc) + spread, np.pi)
+    step = np.exp2(np.floor(np.log2(np.maximum(reach, np.finfo(np.float32).tiny))) - bits)
+    # Computed in float32 first, unless all is float64: loc + x is then rounded twice.
+    inner = np.exp2(np.floor(np.log2(np.maximum(reach, np.finfo(np.float32).tiny))) - (52 if bits == 52 else 23))
+    offset = 2 * inner
+    shift = step * np.exp(-2 * (np.pi * spread / step) ** 2) + offset
+    return step, shift, (step * step + offset * offset) / 2 + inner * spread
+
+
+def deviation(difference: np.ndarray, allowance: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """Difference in standard errors, after what rounding explains is taken off."""
+    rest = np.sign(difference) * np.maximum(np.abs(difference) - allowance, 0.0)
+    return np.divide(rest, error, out=np.where(rest == 0, 0.0, np.copysign(np.inf, rest)), where=error > 0)
+
+
+def summarise(moments: Moments, loc: np.ndarray, concentration: np.ndarray, dtype: str) -> list[str]:
+    """Lines that set what was drawn beside what the law says."""
+    count = moments.count
+    if count == 0:
+        return ["nothing was drawn, so there is nothing to compare"]
+    gap, sine_variance, cosine_variance = (np.atleast_1d(a) for a in law_moments(concentration))
+    spread = np.minimum(np.sqrt(sine_variance), 1.0)
+    step, sine_allowance, cosine_allowance = rounding(np.atleast_1d(moments.loc), spread, dtype)
+    sine, versine = moments.sine / count, moments.versine / count
+    sine_error, cosine_error = np.sqrt(sine_variance / count), np.sqrt(cosine_variance / count)
+    sine_z, versine_z = np.broadcast_arrays(
+        deviation(sine, np.broadcast_to(sine_allowance, sine.shape), np.broadcast_to(sine_error, sine.shape)),
+        deviation(
+            versine - gap,
+            np.broadcast_to(cosine_allowance, sine.shape),
+            np.broadcast_to(cosine_error, sine.shape),
+        ),
+    )
+    if loc.ndim or concentration.ndim:
+        lines = summarise_columns(sine_z, versine_z, count, concentration, loc)
+    else:
+        lines = [f"{'':24}{'sample':>14}{'law':>14}{'std. error':>14}{'difference':>16}"]
+        length = 1 - gap[0]
+        direction_error = sine_error[0] / length if length > 0 else math.inf
+        determined = direction_error < 1
+        if determined:
+            direction = math.atan2(sine[0], 1 - versine[0])
+            drawn = math.remainder(moments.loc + direction, 2 * math.pi)
+            lines.append(row("mean direction", drawn, float(moments.loc), direction_error, sine_z[0]))
+        else:
+            lines.append(row("mean sine about loc", sine[0], 0.0, sine_error[0], sine_z[0]))
+        if length < 0.99:
+            name = "resultant length" if determined else "mean cosine about loc"
+            lines.append(row(name, 1 - versine[0], length, cosine_error[0], -versine_z[0]))
+        else:
+            lines.append(row("1 - resultant length", versine[0], gap[0], cosine_error[0], versine_z[0]))
+    coarse = np.broadcast_to((step > spread) & (spread > 0), sine.shape)
+    if np.any(coarse):
+        whose = "the" if coarse.size == 1 else f"{np.count_nonzero(coarse)} columns', for one the"
+        k = np.broadcast_to(np.atleast_1d(concentration), coarse.shape)[coarse][0]
+        lines.append(
+            f"note: {whose} angles at concentration {k:g} spread by less than the step from one {dtype} to the next "
+            "near loc; a loc of 0, or a wider --dtype, resolves them"
+        )
+    return lines
+
+
+def row(name: str, sample: float, law: float, error: float, z: float) -> str:
+    """One line of the table for a single law."""
+    return f"{name:24}{sample:>14.7g}{law:>14.7g}{error:>14.2g}{f'{z + 0.0:+.1f} s.e.':>16}"
+
+
+def summarise_columns(
+    sine_z: np.ndarray, versine_z: np.ndarray, count: int, concentration: np.ndarray, loc: np.ndarray
+) -> list[str]:
+    """Lines on all columns together, and on the worst of them."""
+    columns = sine_z.size
+    lines = [
+        f"{name:24}{np.sum(z) / math.sqrt(columns):+.1f} s.e. over {columns} columns together"
+        for name, z in (("mean directions", sine_z), ("resultant lengths", -versine_z))
+    ]
+    if count < LANE_MIN:
+        return [*lines, f"columns are not judged singly: {count} angles each, fewer than {LANE_MIN}"]
+    worst = np.maximum(np.abs(sine_z), np.abs(versine_z))
+    index = int(np.argmax(worst))
+    level = -special.ndtri(FALSE_ALARM / (4 * columns))
+    k = np.broadcast_to(concentration, columns)[index]
+    mu = np.broadcast_to(loc, columns)[index]
+    return [
+        *lines,
+        f"{'worst column':24}{worst[index]:.1f} s.e., column {index} (loc {mu:g}, concentration {k:g}); "
+        f"correct files stay below {level:.1f} in {1 - FALSE_ALARM:.1%} of cases",
+    ]

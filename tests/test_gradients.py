@@ -1,0 +1,125 @@
+"""Derivatives of the angles by the implicit function theorem, against the float64 reference."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+
+from jax_von_mises import kernel, sample_von_mises
+from tests import reference
+
+KEY = random.key(3)
+CONCENTRATIONS = (1e-6, 1e-3, 0.1, 1.0, 4.99, 5.01, 16.9, 17.1, 100.0, 1e4, 1e6, 1e8)
+METHODS = ("direct", "table")
+
+
+def angles_and_slopes(k, method, dtype=jnp.float32, size=20000):
+    draw = functools.partial(sample_von_mises, KEY, 0.0, shape=(size,), dtype=dtype, method=method)
+    x, slope = jax.jvp(draw, (dtype(k),), (dtype(1),))
+    return np.asarray(x, np.float64), np.asarray(slope, np.float64)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("k", CONCENTRATIONS)
+def test_slope_is_the_law_s(k, method):
+    """Every angle's derivative, relative to the reference at that very angle."""
+    x, slope = angles_and_slopes(k, method)
+    exact = np.sign(x) * reference.dquantile_dk(np.abs(x), float(np.float32(k)))
+    # Next to +-pi the slope vanishes with pi - x, which float32 rounds: 1.2e-7 of the angle is all that can be known.
+    np.testing.assert_allclose(slope, exact, rtol=5e-6, atol=1.2e-7 / (1 + k))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("k", CONCENTRATIONS)
+def test_slope_is_the_difference_of_quantiles(k, method):
+    """Against central differences of the reference quantile at the words' own tail probabilities."""
+    m = np.random.default_rng(1).integers(0, 2**31, 300, dtype=np.uint32)
+    m[::3] >>= 12
+    k = float(np.float32(k))
+
+    def draw(kappa):
+        return kernel.angles((jnp.asarray(m << 1),), jnp.float32(0), kappa, method)
+
+    _, slope = jax.jvp(draw, (jnp.float32(k),), (jnp.float32(1),))
+    t = (m + 0.5) * 2.0**-32
+    step = 1e-4 * k if k > 1e-2 else 1e-6 * np.sqrt(k / 1e-6)
+    difference = (reference.quantile(t, k + step) - reference.quantile(t, max(k - step, 0.0))) / (step + min(step, k))
+    np.testing.assert_allclose(slope, difference, rtol=3e-5, atol=2e-6 / (1 + k))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("k", [1e-3, 2.0, 29.0, 31.0, 1e6])
+def test_float64(k, method):
+    with jax.enable_x64(True):
+        x, slope = angles_and_slopes(k, method, jnp.float64, 4000)
+    exact = np.sign(x) * reference.dquantile_dk(np.abs(x), k)
+    np.testing.assert_allclose(slope, exact, rtol=2e-11, atol=1e-15)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("transform", [jax.jacfwd, jax.jacrev])
+def test_limits(method, transform):
+    """Uniform and point mass: the slopes are finite, sin-shaped at 0 and 0 at infinity."""
+
+    def draw(k):
+        return sample_von_mises(KEY, 0.0, k, (500,), method=method)
+
+    x = np.asarray(draw(0.0), np.float64)
+    # At k = 0: F = (x + k sin x) / 2 pi to first order, so dx/dk = -sin x.
+    np.testing.assert_allclose(transform(draw)(0.0), -np.sin(x), rtol=2e-6, atol=3e-7)
+    assert (np.asarray(transform(draw)(jnp.inf)) == 0).all()
+    huge = np.asarray(transform(draw)(1e20), np.float64)
+    np.testing.assert_allclose(huge, -0.5 * np.asarray(draw(1e20), np.float64) / 1e20, rtol=1e-6)
+    assert np.isnan(transform(draw)(jnp.nan)).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_loc_has_slope_one(method):
+    """On either side of the cut at +-pi too."""
+    for loc in (0.0, 3.1, -50.0):
+        slope = jax.jacfwd(lambda m: sample_von_mises(KEY, m, 0.5, (1000,), method=method))(loc)
+        assert (np.asarray(slope) == 1).all()
+
+
+def test_reverse_mode_agrees():
+    k = jnp.geomspace(0.01, 1e4, 50)
+    loss = lambda k: jnp.sum(jnp.sin(sample_von_mises(KEY, 0.2, k)))  # noqa: E731
+    forward = jnp.diag(jax.jacfwd(lambda k: jnp.sin(sample_von_mises(KEY, 0.2, k)))(k))
+    np.testing.assert_allclose(jax.grad(loss)(k), forward, rtol=1e-6)
+
+
+def test_a_bad_lane_stays_alone():
+    k = jnp.array([1.0, jnp.nan, -2.0, 4.0])
+    slope = jax.grad(lambda k: jnp.sum(sample_von_mises(KEY, 0.0, k)))(k)
+    assert np.isfinite(slope).tolist() == [True, False, False, True]
+
+
+def test_second_derivative():
+    """Through the first, by differentiating the quadrature: against differences of the reference's slope."""
+    with jax.enable_x64(True):
+        for k in (0.5, 3.0, 50.0):
+            draw = functools.partial(sample_von_mises, KEY, 0.0, shape=(40,))
+            x = np.asarray(draw(k))
+            second = np.asarray(jax.jacfwd(jax.jacfwd(draw))(k))
+            step = 1e-4 * k
+            t = reference.sf(np.abs(x), k)
+            slopes = [reference.dquantile_dk(reference.quantile(t, k + s), k + s) for s in (step, -step)]
+            difference = np.sign(x) * (slopes[0] - slopes[1]) / (2 * step)
+            np.testing.assert_allclose(second, difference, rtol=1e-5, atol=1e-7)
+
+
+def test_expectation():
+    """The use of it all: d/dk E[cos x] from draws is A'(k)."""
+    for k in (0.3, 5.0, 1e6):
+        slope = jax.grad(objective)(k)
+        step = 1e-4 * k
+        exact = (reference.ratio_complement(k + step) - reference.ratio_complement(k - step)) / (2 * step)
+        assert float(slope) == pytest.approx(float(exact), rel=0.02)
+
+
+def objective(k):
+    # 2 sin^2(x/2), not 1 - cos x, which holds no digit at k = 1e6.
+    return jnp.mean(2 * jnp.sin(sample_von_mises(KEY, 0.0, k, (2**18,)) / 2) ** 2)

@@ -1,0 +1,48 @@
+"""The structure of the package: imports point one way, the public names are the documented ones."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import jax_von_mises
+
+# Left imports nothing from its right. A new module takes one place here, and with it says what it may use.
+LAYERS = ("checks", "counter", "tables", "elementary", "bessel", "quantile", "kernel", "sampler", "summary", "cli")
+PACKAGE = pathlib.Path(jax_von_mises.__file__).parent
+MODULES = sorted(path for path in PACKAGE.glob("*.py") if not path.stem.startswith("__"))
+
+
+def imported_modules(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "jax_von_mises":
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jax_von_mises."):
+            yield node.module.split(".")[1]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_imports_point_one_way(path):
+    allowed = {*LAYERS[: LAYERS.index(path.stem)], "__version__"}
+    assert set(imported_modules(path)) <= allowed, f"{path.name} reaches upwards"
+
+
+@pytest.mark.parametrize("path", [*MODULES, PACKAGE / "__init__.py"], ids=lambda path: path.stem)
+def test_only_public_jax(path):
+    assert "jax._src" not in path.read_text()
+
+
+def test_public_names_exist():
+    assert sorted(jax_von_mises.__all__) == jax_von_mises.__all__
+    for name in jax_von_mises.__all__:
+        assert getattr(jax_von_mises, name).__doc__
+
+
+def test_import_is_light():
+    """Importing the package brings jax and numpy, and nothing heavy that jax does not bring itself."""
+    program = "import jax, sys; before = set(sys.modules); import jax_von_mises; print(*(set(sys.modules) - before))"
+    new = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    roots = {name.split(".")[0] for name in new}
+    assert not roots & {"scipy", "matplotlib", "tqdm", "numpyro", "tensorstore", "torch", "pandas"}

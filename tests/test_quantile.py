@@ -1,0 +1,192 @@
+"""The angle of every word against the float64 reference: the error of the law itself, no statistics involved."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+from jax.scipy import special
+
+from jax_von_mises import bessel, kernel, quantile, sample_von_mises
+from tests import reference
+
+CONCENTRATIONS = (
+    0.0, 1e-30, 1e-8, 1e-3, 0.03, 0.3, 1.0, 2.5, 4.999, 5.0, 5.001, 6.5, 9.0, 13.0, 16.999, 17.0, 17.001,
+    25.0, 80.0, 1e3, 1e5, 1e8, 1e12, 1e17, 1e20, 1e30,
+)  # fmt: skip
+WORDS = 2**31  # of 31 bits; the 32nd is the sign
+# Continuous integration takes one word in so many (a prime, so that no bit pattern is favoured) and every word of both
+# ends; `-m slow` takes them all.
+STRIDE = 4099
+# The promise of `sample_von_mises`: relative error of the tail probability where one ulp of the angle costs at most
+# half of that, else ulps of the angle.
+BOUND = {"float32": 2e-6, "float64": 1e-12}
+BOUND_ULP = 4
+CELLS = 256  # an octave; Hermite interpolation of the exact quantile then errs by 4e-12
+
+
+@functools.cache
+def reference_table(k, octaves):
+    """Exact quantiles and their derivatives at t = 2^-o (1 + j / CELLS)."""
+    t = (2.0 ** -np.arange(octaves + 1, 1, -1.0)[:, None] * (1 + np.arange(CELLS) / CELLS)).ravel()
+    t = np.r_[t, 0.5]
+    x = reference.quantile(t, k, np.where(t == 0.5, 0.0, 0.5 - t))
+    return t, x, -1 / reference.pdf(x, k)
+
+
+def reference_quantile(t, k, octaves=33):
+    nodes, x, slope = reference_table(k, octaves)
+    i = np.minimum(np.searchsorted(nodes, t, side="right") - 1, len(nodes) - 2)
+    h = nodes[i + 1] - nodes[i]
+    f = (t - nodes[i]) / h
+    a, b = x[i], x[i + 1]
+    p, q = h * slope[i], h * slope[i + 1]
+    return a + f * (p + f * ((3 * (b - a) - 2 * p - q) + f * (p + q - 2 * (b - a))))
+
+
+def assert_accurate(x, t, k, dtype):
+    """The promised bound at every point; returns the errors for the caller to print."""
+    exact = reference_quantile(t, k)
+    x = x.astype(np.float64)
+    ulp = np.spacing(exact.astype(dtype)).astype(np.float64)
+    rate = reference.pdf(exact, k) / t
+    error = np.abs(x - exact)
+    fine = ulp * rate <= BOUND[dtype] / 2
+    tail_error = np.where(fine, error * rate, 0)
+    ulps = np.where(fine, 0, error / ulp)
+    worst, coarse = tail_error.argmax(), ulps.argmax()
+    assert tail_error[worst] <= BOUND[dtype], f"k={k}: tail off by {tail_error[worst]:.2e} at t={t[worst]:.3g}"
+    assert ulps[coarse] <= BOUND_ULP, f"k={k}: angle off by {ulps[coarse]:.2f} ulp at t={t[coarse]:.3g}"
+
+
+def words(first, last, step=1):
+    return np.arange(first, last, step, dtype=np.uint32)
+
+
+@functools.cache
+def angle(method):
+    def draw(m, k):
+        return jnp.abs(kernel.angles((m << 1,), jnp.float32(0), k, method))
+
+    return jax.jit(draw)
+
+
+def check_words(m, k, method):
+    k32 = np.float32(k)
+    x = np.asarray(angle(method)(m, k32))
+    t = (m.astype(np.float64) + 0.5) * 2.0**-32
+    assert_accurate(x, t, float(k32), "float32")
+
+
+@pytest.mark.parametrize("method", ["direct", "table"])
+@pytest.mark.parametrize("k", CONCENTRATIONS)
+def test_words(k, method):
+    ends = words(0, 2**13), words(WORDS - 2**13, WORDS)
+    check_words(np.concatenate([*ends, words(0, WORDS, STRIDE)])[: 2**19], k, method)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["direct", "table"])
+@pytest.mark.parametrize("k", CONCENTRATIONS)
+def test_every_word(k, method):
+    for first in range(0, WORDS, 2**22):
+        check_words(words(first, first + 2**22), k, method)
+
+
+def test_many_concentrations():
+    """Between the grid's concentrations, each with its own words."""
+    rng = np.random.default_rng(3)
+    k = np.float32(10.0 ** rng.uniform(-3, 6, 400))
+    m = rng.integers(0, WORDS, (400, 500), dtype=np.uint32)
+    m[:, ::2] >>= rng.integers(0, 31, (400, 250), dtype=np.uint32)  # half of them in the tails
+    x = np.asarray(angle("direct")(m, k[:, None]))
+    t = (m.astype(np.float64) + 0.5) * 2.0**-32
+    exact = reference.quantile(t, k.astype(np.float64)[:, None])
+    rate = reference.pdf(exact, k.astype(np.float64)[:, None]) / t
+    ulp = np.spacing(exact.astype(np.float32)).astype(np.float64)
+    error = np.abs(x - exact)
+    fine = ulp * rate <= BOUND["float32"] / 2
+    assert (error * rate)[fine].max() <= BOUND["float32"]
+    assert (error / ulp)[~fine].max() <= BOUND_ULP
+
+
+@pytest.mark.parametrize("method", ["direct", "table"])
+@pytest.mark.parametrize("k", [0.0, 0.3, 4.0, 20.0, 33.0, 1e4, 1e12])
+def test_float64(k, method):
+    """63-bit words, down into tails that float32 does not reach."""
+    rng = np.random.default_rng(4)
+    m = np.concatenate([
+        rng.integers(0, 2**63, 20000, dtype=np.uint64),
+        rng.integers(0, 2**63, 20000, dtype=np.uint64) >> rng.integers(0, 63, 20000, dtype=np.uint64),
+    ])  # fmt: skip
+    high, low = (m >> np.uint64(32)).astype(np.uint32), (m & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    with jax.enable_x64(True):
+        x = np.asarray(jnp.abs(kernel.angles((jnp.asarray(high << 1), jnp.asarray(low)), jnp.float64(0), jnp.float64(k), method)))
+    t = (m.astype(np.float64) + 0.5) * 2.0**-64
+    exact = reference.quantile(t, k)
+    rate = reference.pdf(exact, k) / t
+    ulp = np.spacing(exact)
+    error = np.abs(x - exact)
+    fine = ulp * rate <= BOUND["float64"] / 40
+    assert (error * rate)[fine].max() <= BOUND["float64"]
+    assert (error / ulp)[~fine].max() <= 40
+
+
+@pytest.mark.parametrize("k", [0.3, 5.0, 40.0, 1e6])
+def test_monotone(k):
+    """Neighbouring tail probabilities are closer than the rounding of an angle: steps back are a few ulp at most."""
+    for method in ("direct", "table"):
+        for first in (0, 2**12, 2**20, 2**29, 2**30, WORDS - 2**16):
+            x = np.asarray(angle(method)(words(first, first + 2**16), np.float32(k)))
+            assert (np.diff(x) <= BOUND_ULP * np.spacing(x[1:])).all()
+
+
+def test_infinite_and_bad_concentrations():
+    m = words(0, WORDS, 2**20)
+    for method in ("direct", "table"):
+        assert (np.asarray(angle(method)(m, np.float32(np.inf))) == 0).all()
+        assert np.isnan(angle(method)(m, np.float32(np.nan))).all()
+        assert np.isnan(angle(method)(m, np.float32(-1))).all()
+
+
+@pytest.mark.parametrize("method", ["direct", "table"])
+@pytest.mark.parametrize("k", [1e5, 1e7, 1e9])
+def test_distinct_values(k, method):
+    """As many as a normal sampler of that width; samplers through arccos have 1254, 22 and 1 here."""
+    key = random.key(8)
+    draws = 10**6
+    ours = np.unique(np.abs(sample_von_mises(key, 0.0, k, (draws,), method=method)))
+    normal = np.unique(np.abs(random.normal(key, (draws,)) / np.sqrt(np.float32(k))))
+    assert len(ours) >= len(normal)
+
+
+def test_sign_and_tail_bits():
+    """The two ends of the words: the smallest tail probability, and the angle next to the mode."""
+    first, last = kernel.tail((jnp.uint32([0, 1]),)), kernel.tail((jnp.uint32([0xFFFFFFFE, 0xFFFFFFFF]),))
+    assert first.t.tolist() == [2.0**-33] * 2
+    assert last.c.tolist() == [2.0**-33] * 2
+    assert first.sign.tolist() == last.sign.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("k", [1e-20, 0.1, 4.9999, 5.0, 29.9, 30.1, 1e4, 1e15])
+def test_bessel(k):
+    k32 = jnp.float32(k)
+    n, s = bessel.norm(k32, 1 / k32)
+    exact = float(k32)
+    assert float(n) * np.exp(-float(s)) == pytest.approx(reference.norm(exact), rel=3e-7)
+    assert float(bessel.ratio_complement(k32, 1 / k32)) == pytest.approx(reference.ratio_complement(exact), rel=4e-7)
+    with jax.enable_x64(True):
+        k64 = jnp.float64(k)
+        assert float(bessel.norm(k64, 1 / k64)[0]) == pytest.approx(2 * np.pi * float(special.i0e(k64)), rel=1e-15)
+        assert float(bessel.ratio_complement(k64, 1 / k64)) == pytest.approx(reference.ratio_complement(k), rel=3e-14)
+
+
+def test_half_quantile_takes_complement():
+    """Next to t = 1/2 the angle keeps its relative accuracy, since c is given apart."""
+    c = np.float32([1e-9, 1e-7, 1e-4])
+    for k in (0.0, 2.0, 1e4):
+        x = quantile.half_quantile(jnp.float32(0.5 - c), jnp.asarray(c), jnp.full(3, k, jnp.float32))
+        exact = reference.quantile(0.5 - c.astype(np.float64), k, c.astype(np.float64))
+        np.testing.assert_allclose(x, exact, rtol=4e-6)

@@ -1,0 +1,395 @@
+"""`sample_von_mises` under everything that JAX users do to a function, and its error messages."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jax_von_mises import counter, kernel, sample_block, sample_von_mises
+
+KEY = random.key(5)
+IMPLEMENTATIONS = tuple(counter.GENERATORS)
+METHODS = ("direct", "table")
+# Units in the last place by which the direct route may differ between two programs. The compiler contracts a product
+# and a sum into one rounding where they meet in one block of machine code, and that depends on the program: on work
+# that the user's function adds, and on arrays so small that they are not compiled to vector code. Words never differ,
+# and the table route, with three such places, is the same in every shape.
+CONTRACTION_ULP = 2
+# The float64 quadrature has 32 terms, and its rounding is that much larger.
+CONTRACTION_ULP64 = 8
+
+
+def ulps(a, b, loc=0.0):
+    """Largest distance of two arrays in units in the last place of the angle or of its distance from `loc`.
+
+    The larger counts: next to 0 the two cancel, and the last place of their sum is far below their own.
+    """
+    a, b = np.asarray(a), np.asarray(b)
+    size = np.maximum(np.maximum(np.abs(a), np.abs(b)), np.abs(a - np.asarray(loc, a.dtype)))
+    return float(np.max(np.abs(a.astype(np.float64) - b) / np.spacing(size), initial=0.0))
+
+
+def assert_same_stream(method, a, b):
+    if method == "table":
+        assert equal(a, b)
+    else:
+        assert ulps(a, b, 0.3) <= (CONTRACTION_ULP64 if a.dtype == jnp.float64 else CONTRACTION_ULP)
+
+
+def equal(a, b):
+    return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
+
+
+# ------------------------------------------------------------------------------------------------ streams
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_shape_does_not_matter(implementation, method):
+    """Element i in row-major order is the same angle in every shape."""
+    key = random.key(1, impl=implementation)
+    draw = functools.partial(sample_von_mises, key, 0.3, 2.5, method=method)
+    flat = draw(shape=(2310,))
+    for shape in ((2310, 1), (3, 770), (7, 11, 5, 6)):
+        assert_same_stream(method, draw(shape=shape).reshape(-1), flat)
+    for size in (1, 3, 127, 2309):
+        assert_same_stream(method, draw(shape=(size,)), flat[:size])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("method", METHODS)
+def test_block_is_a_slice(method, dtype):
+    whole = sample_von_mises(KEY, 0.3, 2.5, (1000,), dtype, method=method)
+    for start, size in ((0, 1000), (1, 999), (333, 10), (999, 1)):
+        block = sample_block(KEY, 0.3, 2.5, start, (size,), dtype, method=method)
+        assert_same_stream(method, block, whole[start : start + size])
+
+
+def test_block_beyond_32_bits():
+    start = 2**40 + 3
+    whole = sample_block(KEY, 0.0, 1.0, start, (64,))
+    parts = [sample_block(KEY, 0.0, 1.0, start + i, (1,)) for i in range(64)]
+    assert equal(whole, jnp.concatenate(parts))
+    assert not equal(whole, sample_block(KEY, 0.0, 1.0, 3, (64,)))
+
+
+def test_slices_of_one_size_run_one_program():
+    """What a stream relies on: blocks at any place, odd ones too, agree bit for bit where they overlap."""
+    draw = functools.partial(sample_block, KEY, 0.0, jnp.array([0.5, 30.0]), shape=(50, 2))
+    assert equal(draw(100)[10:], draw(120)[:40])
+
+
+def test_block_array_parameters():
+    concentration = jnp.array([0.1, 1.0, 10.0])
+    whole = sample_von_mises(KEY, 0.0, concentration, (50, 3), method="direct")
+    assert ulps(sample_block(KEY, 0.0, concentration, 30, (5, 3)), whole[10:15]) <= CONTRACTION_ULP
+
+
+def test_methods_agree():
+    for concentration in (0.0, 1e-3, 0.5, 3.0, 16.9, 17.1, 1e3, 1e8):
+        table = sample_von_mises(KEY, 0.0, concentration, (20000,), method="table")
+        direct = sample_von_mises(KEY, 0.0, concentration, (20000,), method="direct")
+        np.testing.assert_allclose(table, direct, rtol=4e-6, atol=4e-7 / np.sqrt(1 + concentration))
+
+
+def test_auto_takes_the_table_for_many():
+    many, few = kernel_size(), kernel_size() - 1
+    auto = functools.partial(sample_von_mises, KEY, 0.0, 2.0)
+    assert equal(auto(shape=(many,)), auto(shape=(many,), method="table"))
+    assert equal(auto(shape=(few,)), auto(shape=(few,), method="direct"))
+
+
+def kernel_size():
+    from jax_von_mises import sampler
+
+    return sampler.TABLE_MIN_SIZE["float32"]
+
+
+# ------------------------------------------------------------------------------------- transformations
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_inside_jit(method):
+    """Alone in the user's program the sampler is the same program; with work around it, to the contraction."""
+    draw = functools.partial(sample_von_mises, shape=(5000,), method=method)
+    outside = draw(KEY, 0.3, 2.5)
+    assert equal(jax.jit(draw)(KEY, 0.3, 2.5), outside)
+    assert ulps(jax.jit(lambda *a: 1.0 * draw(*a))(KEY, 0.3, 2.5), outside, 0.3) <= CONTRACTION_ULP
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("method", METHODS)
+def test_vmap_over_keys(method, implementation):
+    keys = random.split(random.key(2, impl=implementation), 3)
+    draw = functools.partial(sample_von_mises, loc=0.3, concentration=2.5, shape=(400,), method=method)
+    assert ulps(jax.vmap(draw)(keys), jnp.stack([draw(key) for key in keys]), 0.3) <= CONTRACTION_ULP
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_vmap_over_parameters(method):
+    locs, concentrations = jnp.linspace(-3.0, 3.0, 4), jnp.array([0.0, 0.5, 20.0, jnp.inf])
+    draw = functools.partial(sample_von_mises, KEY, shape=(400,), method=method)
+    expected = jnp.stack([draw(m, k) for m, k in zip(locs, concentrations, strict=True)])
+    assert ulps(jax.vmap(draw)(locs, concentrations), expected, np.asarray(locs)[:, None]) <= CONTRACTION_ULP
+
+
+def test_vmap_over_everything():
+    keys = random.split(KEY, 3)
+    locs = jnp.linspace(-1.0, 1.0, 3)
+    got = jax.vmap(sample_von_mises, in_axes=(0, 0, None))(keys, locs, jnp.array([1.0, 2.0]))
+    expected = jnp.stack([sample_von_mises(k, m, jnp.array([1.0, 2.0])) for k, m in zip(keys, locs, strict=True)])
+    assert ulps(got, expected, np.asarray(locs)[:, None]) <= CONTRACTION_ULP
+
+
+def test_scan():
+    def step(total, key):
+        return total + 1, sample_von_mises(key, 0.0, total, (7,))
+
+    keys = random.split(KEY, 4)
+    _, got = jax.lax.scan(step, jnp.float32(1.0), keys)
+    expected = jnp.stack([sample_von_mises(key, 0.0, float(i + 1), (7,)) for i, key in enumerate(keys)])
+    assert ulps(got, expected) <= CONTRACTION_ULP
+
+
+def test_checkpoint():
+    def loss(concentration):
+        return jnp.sum(jnp.cos(sample_von_mises(KEY, 0.0, concentration, (100,))))
+
+    expected = jax.grad(loss)(2.0)
+    np.testing.assert_allclose(jax.grad(jax.checkpoint(loss))(2.0), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_export(method):
+    from jax import export
+
+    draw = jax.jit(functools.partial(sample_von_mises, shape=(100,), method=method))
+    exported = export.export(draw, platforms=("cpu", "cuda", "rocm", "tpu"))(KEY, jnp.float32(0.1), jnp.float32(2.0))
+    again = export.deserialize(exported.serialize())
+    assert equal(again.call(KEY, jnp.float32(0.1), jnp.float32(2.0)), draw(KEY, 0.1, 2.0))
+
+
+def test_typed_and_legacy_keys_agree():
+    assert equal(sample_von_mises(random.PRNGKey(5), 0.0, 1.0, (10,)), sample_von_mises(KEY, 0.0, 1.0, (10,)))
+
+
+# --------------------------------------------------------------------------------------------- devices
+
+COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
+
+
+@pytest.fixture(params=[AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+def mesh(request):
+    return jax.make_mesh((8,), ("d",), axis_types=(request.param,))
+
+
+@pytest.mark.parametrize("implementation", ["threefry2x32", "philox4x32", "rbg"])
+@pytest.mark.parametrize("method", METHODS)
+def test_out_sharding(mesh, method, implementation):
+    key = random.key(5, impl=implementation)
+    draw = functools.partial(sample_von_mises, shape=(8, 120), method=method)
+    alone = draw(key, 0.3, 2.5)
+    for spec in (P("d"), P(None, "d")):
+        sharding = NamedSharding(mesh, spec)
+        with jax.set_mesh(mesh):
+            cut = draw(key, 0.3, 2.5, out_sharding=sharding)
+        assert cut.sharding.is_equivalent_to(sharding, 2)
+        assert_same_stream(method, cut, alone)
+
+
+def test_out_sharding_array_parameters(mesh):
+    concentration = jnp.geomspace(0.1, 100, 16)
+    with jax.set_mesh(mesh):
+        cut = sample_von_mises(KEY, 0.3, concentration, (64, 16), out_sharding=NamedSharding(mesh, P("d")))
+    assert ulps(cut, sample_von_mises(KEY, 0.3, concentration, (64, 16)), 0.3) <= CONTRACTION_ULP
+
+
+def test_sharded_program_has_no_collectives():
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    for method in METHODS:
+        draw = jax.jit(
+            functools.partial(sample_von_mises, shape=(8000,), method=method), out_shardings=NamedSharding(mesh, P("d"))
+        )
+        program = draw.lower(KEY, 0.3, 2.5).compile().as_text()
+        assert not [name for name in COLLECTIVES if name in program]
+        assert "u32[1000]" in program  # each device counts its own part only
+        assert ulps(draw(KEY, 0.3, 2.5), sample_von_mises(KEY, 0.3, 2.5, (8000,), method=method), 0.3) <= CONTRACTION_ULP
+
+
+def test_shard_map():
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    keys = random.split(KEY, 8)
+    draw = jax.jit(
+        jax.shard_map(
+            lambda key: sample_von_mises(key[0], 0.3, 2.5, (50,)), mesh=mesh, in_specs=P("d"), out_specs=P("d")
+        )
+    )
+    expected = jnp.concatenate([sample_von_mises(key, 0.3, 2.5, (50,)) for key in keys])
+    assert ulps(draw(keys), expected, 0.3) <= CONTRACTION_ULP
+
+
+def test_pmap():
+    keys = random.split(KEY, 8)
+    got = jax.pmap(lambda key: sample_von_mises(key, 0.3, 2.5, (50,)))(keys)
+    expected = jnp.stack([sample_von_mises(key, 0.3, 2.5, (50,)) for key in keys])
+    assert ulps(got, expected, 0.3) <= CONTRACTION_ULP
+
+
+# ------------------------------------------------------------------------------ shapes, dtypes, values
+
+
+def test_default_shape_is_the_broadcast():
+    assert sample_von_mises(KEY, 0.0, 1.0).shape == ()
+    assert sample_von_mises(KEY, jnp.zeros((3, 1)), jnp.ones(4)).shape == (3, 4)
+    assert sample_von_mises(KEY, jnp.zeros((3, 1)), jnp.ones(4), (2, 3, 4)).shape == (2, 3, 4)
+    assert sample_von_mises(KEY, 0, 1, 5).shape == (5,)
+    assert sample_von_mises(KEY, 0.0, 1.0, (3, 0)).shape == (3, 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_dtype(dtype):
+    assert sample_von_mises(KEY, 0.0, 1.0, (5,), dtype).dtype == dtype
+    parameter = jnp.ones(3, dtype)
+    assert sample_von_mises(KEY, parameter, 1.0).dtype == dtype
+    assert sample_von_mises(KEY, 0, parameter).dtype == dtype
+    narrow = sample_von_mises(KEY, 0.3, 5.0, (3000,), dtype)
+    assert equal(narrow, sample_von_mises(KEY, 0.3, 5.0, (3000,)).astype(dtype))
+
+
+def test_default_dtype():
+    assert sample_von_mises(KEY, 0, 1).dtype == jnp.float32
+    assert sample_von_mises(KEY, np.float64(0.0), np.ones(2)).dtype == jnp.float32
+    assert sample_von_mises(KEY, jnp.zeros(2, jnp.float16), jnp.ones(2, jnp.bfloat16)).dtype == jnp.float32
+    assert sample_von_mises(KEY, jnp.zeros(2, jnp.int32), jnp.ones(2, jnp.bfloat16)).dtype == jnp.bfloat16
+    with jax.enable_x64(True):
+        assert sample_von_mises(KEY, 0.0, 1.0).dtype == jnp.float64
+        assert sample_von_mises(KEY, 0.0, jnp.float32(1.0)).dtype == jnp.float32
+        assert sample_von_mises(KEY, 0.0, 1.0, dtype=jnp.float32).dtype == jnp.float32
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_float64_streams(method):
+    with jax.enable_x64(True):
+        draw = functools.partial(sample_von_mises, KEY, 0.3, 2.5, method=method)
+        flat = draw(shape=(1000,))
+        assert flat.dtype == jnp.float64
+        assert_same_stream(method, draw(shape=(10, 100)).reshape(-1), flat)
+        assert_same_stream(method, sample_block(KEY, 0.3, 2.5, 17, (50,), method=method), flat[17:67])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("loc", [0.0, 3.0, np.pi, -np.pi, 3.1415925, 1e3, -1e6])
+def test_range(dtype, loc):
+    """[-pi, pi), for every concentration, with the mode on either side of the cut too."""
+    for concentration in (0.0, 1.0, 1e4, jnp.inf):
+        for method in METHODS:
+            x = np.asarray(sample_von_mises(KEY, loc, concentration, (5000,), dtype, method=method), np.float64)
+            assert (x >= -np.pi).all()
+            assert (x < np.pi).all()
+
+
+def test_whole_turns_do_not_matter():
+    """`loc` is reduced without the error of a rounded 2 pi, up to where its own spacing shows."""
+    turns = np.array([1, -1, 5, 1000, -123456])
+    loc = np.float32(0.5 + 2 * np.pi * turns)
+    expected = np.remainder(loc.astype(np.float64) + np.pi, 2 * np.pi) - np.pi
+    got = sample_von_mises(KEY, loc, jnp.inf)
+    np.testing.assert_allclose(got, expected, atol=3e-7, rtol=0)
+
+
+def test_angles_that_need_no_wrap_keep_their_digits():
+    """At large concentration the angles around 0 keep full relative precision; only sums outside are moved."""
+    x = np.asarray(sample_von_mises(KEY, 0.0, 1e12, (100000,)))
+    assert len(np.unique(np.abs(x))) > 97000
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("loc", "concentration"),
+    [(0.0, -1.0), (0.0, -0.5e-30), (0.0, jnp.nan), (jnp.nan, 1.0), (jnp.inf, 1.0), (-jnp.inf, 1.0), (1e20, 1.0)],
+)
+def test_bad_values_give_nan(method, loc, concentration):
+    draw = functools.partial(sample_von_mises, shape=(10,), method=method)
+    assert np.isnan(draw(KEY, loc, concentration)).all()
+    assert np.isnan(jax.jit(draw)(KEY, loc, concentration)).all()
+
+
+def test_a_bad_lane_stays_alone():
+    concentration = jnp.array([1.0, jnp.nan, 2.0, -3.0, jnp.inf])
+    x = sample_von_mises(KEY, 0.5, concentration)
+    assert np.isnan(x).tolist() == [False, True, False, True, False]
+    good = sample_von_mises(KEY, 0.5, jnp.array([1.0, 1.0, 2.0, 1.0, jnp.inf]))
+    assert equal(x[jnp.array([0, 2, 4])], good[jnp.array([0, 2, 4])])
+    assert x[4] == 0.5
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_limits(method):
+    draw = functools.partial(sample_von_mises, KEY, 0.25, shape=(1000,), method=method)
+    assert (draw(jnp.inf) == 0.25).all()
+    assert (draw(3e38) == 0.25).all()
+    uniform = draw(0.0)
+    assert equal(uniform, draw(-0.0))
+    assert ulps(uniform, draw(1e-38)) <= 4
+    assert np.ptp(np.asarray(uniform)) > 6.2
+
+
+def test_mirror():
+    """The lowest bit of a word is the sign, so 2^31 words and their neighbours give opposite angles."""
+    low = jnp.arange(0, 2**16, dtype=jnp.uint32) << 16
+    even = kernel.angles((low,), jnp.float32(0.0), jnp.float32(2.0), "table")
+    odd = kernel.angles((low | 1,), jnp.float32(0.0), jnp.float32(2.0), "table")
+    assert equal(even, -odd)
+
+
+# ---------------------------------------------------------------------------------------------- errors
+
+BAD_CALLS = [
+    (dict(key=0), TypeError, "sample_von_mises: key must be a JAX random key, got 0 of type int.*jax.random.key"),
+    (dict(key=jnp.ones(2)), TypeError, "key must be a JAX random key, got an array of dtype float32"),
+    (dict(key=jnp.ones(3, jnp.uint32)), ValueError, r"key is a uint32 array of shape \(3,\).*jax.random.key"),
+    (dict(key=random.split(KEY, 2)), ValueError, r"one key, got a key array of shape \(2,\).*jax.vmap"),
+    (dict(key=random.split(random.PRNGKey(0), 2)), ValueError, r"one key, got a key array of shape \(2,\)"),
+    (dict(concentration=jnp.ones(3), shape=(5, 2)), ValueError, r"concentration has shape \(3,\).*shape=\(5, 2\)"),
+    (dict(loc=jnp.ones((2, 2)), shape=(2,)), ValueError, r"loc has shape \(2, 2\).*shape=\(2,\)"),
+    (dict(loc=jnp.ones(2), concentration=jnp.ones(3)), ValueError, r"loc of shape \(2,\) and concentration of shape"),
+    (dict(shape=(-1,)), ValueError, r"shape=\(-1,\) has a negative size"),
+    (dict(shape=-3), ValueError, r"shape=\(-3,\) has a negative size"),
+    (dict(shape=(2.5,)), TypeError, r"shape=\(2.5,\) must be an integer or a tuple"),
+    (dict(shape="ab"), TypeError, "shape='ab' must be an integer or a tuple"),
+    (dict(dtype="int32"), TypeError, "dtype=int32 cannot hold an angle. Allowed are float32, float64"),
+    (dict(dtype="complex64"), TypeError, "dtype=complex64 cannot hold an angle"),
+    (dict(dtype="float31"), TypeError, "dtype='float31' is not a dtype"),
+    (dict(dtype="float64"), ValueError, "64-bit mode is off.*jax_enable_x64"),
+    (dict(loc="north"), TypeError, "loc must be a real number"),
+    (dict(loc=None), TypeError, "loc must be a real number"),
+    (dict(concentration=1j), TypeError, "concentration must be a real number.*complex"),
+    (dict(concentration=True), TypeError, "concentration must be a real number.*bool"),
+    (dict(method="fast"), ValueError, "method='fast' is not one of 'auto', 'direct', 'table'"),
+    (dict(method="table", concentration=jnp.ones(2)), ValueError, r"method='table' needs one.*shape \(2,\)"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD_CALLS)
+def test_bad_arguments(change, error, message):
+    arguments = dict(key=KEY, loc=0.0, concentration=1.0) | change
+    with pytest.raises(error, match=message) as caught:
+        sample_von_mises(**arguments)
+    assert re.match("sample_von_mises: ", str(caught.value))
+
+
+def test_traced_shape_says_what_to_do():
+    with pytest.raises(TypeError, match="static_argnames"):
+        jax.jit(lambda n: sample_von_mises(KEY, 0.0, 1.0, (n,)))(3)
+
+
+@pytest.mark.parametrize(("start", "error"), [(-1, ValueError), (2**64, ValueError), (1.5, TypeError)])
+def test_bad_start(start, error):
+    with pytest.raises(error, match="sample_block: start="):
+        sample_block(KEY, 0.0, 1.0, start, (3,))

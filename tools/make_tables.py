@@ -1,0 +1,347 @@
+"""Make `jax_von_mises/tables.py`: every fitted constant of the library, with the error each reaches.
+
+Run from the repository root, in the test environment (about two minutes)::
+
+    python -m tools.make_tables            # writes jax_von_mises/tables.py
+    python -m tools.make_tables --check    # only reports whether the committed file is current
+
+The fits are deterministic. What they approximate is explained in `jax_von_mises/quantile.py`; the exact
+values come from `tests/reference.py`, the float64 reference that the tests use as well.
+"""
+
+import argparse
+import pathlib
+import textwrap
+
+import numpy as np
+from scipy import optimize, special
+
+from tests import reference
+
+TARGET = pathlib.Path(__file__).resolve().parent.parent / "jax_von_mises" / "tables.py"
+HALF_PI = np.pi / 2
+
+
+def minimax(function, low, high, degree, fixed=None):
+    """Polynomial of `degree` with the smallest largest relative error of `function` on [low, high].
+
+    Lawson's reweighted least squares on Chebyshev points. `fixed` pins the constant coefficient, for
+    approximations that must be exact at 0. Returns power coefficients, constant first, and the error.
+    """
+    nodes = np.cos(np.pi * (np.arange(2000) + 0.5) / 2000)
+    x = (low + high) / 2 + (high - low) / 2 * nodes
+    exact = function(x)
+    basis = np.vander(x / high, degree + 1, increasing=True)
+    target = exact
+    if fixed is not None:
+        basis, target = basis[:, 1:], exact - fixed
+    weight = np.ones_like(x)
+    best_error, best = np.inf, None
+    for _ in range(150):
+        row = np.sqrt(weight) / np.abs(exact)
+        coefficients = np.linalg.lstsq(basis * row[:, None], target * row, rcond=None)[0]
+        error = np.abs((basis @ coefficients - target) / exact)
+        if error.max() < best_error:
+            best_error, best = error.max(), coefficients
+        weight *= error + 0.02 * error.max()
+        weight /= weight.mean()
+    if fixed is not None:
+        best = np.r_[fixed, best]
+    return best / high ** np.arange(degree + 1), best_error
+
+
+# ---------------------------------------------------------------------------------------- the guess
+
+
+def logit(tail, concentration, switch):
+    """The saturating odds of `quantile.guess`, as a binary logarithm."""
+    floor = np.exp(-2 * np.minimum(concentration, switch))
+    return np.log2((1 + floor) / (2 * tail + floor))
+
+
+def fit_guess(switch, smallest_tail, low_degrees, high_degrees):
+    """Linear-programming fits of the starting angle below and above concentration `switch`.
+
+    The error is weighted by max(k sin x, sqrt k): one step of `quantile.refine` leaves about the sixth
+    power of that number as relative error of the tail probability.
+    """
+    concentrations = np.concatenate(
+        [[0.01], np.geomspace(0.02, switch / 2, 36), np.linspace(switch / 2, 1.6 * switch, 25),
+         np.geomspace(1.7 * switch, 400, 14), [1e3, 1e4, 1e6]]
+    )  # fmt: skip
+    offsets = np.concatenate([[1e-6], np.linspace(0.03, 0.5, 14)])
+    tails = np.concatenate([(1 - offsets) / 2, 2.0 ** -np.linspace(2.1, -np.log2(smallest_tail), 75)])
+    t, k = np.meshgrid(tails, concentrations)
+    x = reference.quantile(t, k)
+    weight = np.maximum(np.maximum(k * np.sin(x), np.sqrt(k)), 0.3)
+    level = logit(t, k, switch)
+    low, high = concentrations <= switch, concentrations >= switch
+
+    def solve(rows, first, second, scale, degrees):
+        a, b = first[rows].ravel(), second[rows].ravel()
+        spans = a.max(), b.max()
+        powers = [(i, j) for i in range(degrees[0] + 1) for j in range(degrees[1] + 1)]
+        # Chebyshev products keep the linear programme well scaled; converted to powers afterwards.
+        cheb = np.polynomial.chebyshev
+        basis_a = cheb.chebvander(2 * a / spans[0] - 1, degrees[0])
+        basis_b = cheb.chebvander(2 * b / spans[1] - 1, degrees[1])
+        columns = np.stack([basis_a[:, i] * basis_b[:, j] for i, j in powers], -1)
+        w = (scale * weight)[rows].ravel()
+        y = (x / scale)[rows].ravel()
+        ones = np.ones((len(y), 1))
+        matrix = np.block([[columns * w[:, None], -ones], [-columns * w[:, None], -ones]])
+        n = len(powers)
+        answer = optimize.linprog(
+            np.r_[np.zeros(n), 1], A_ub=matrix, b_ub=np.r_[w * y, -w * y],
+            bounds=[(None, None)] * n + [(0, None)], method="highs",
+        )  # fmt: skip
+        error = np.abs(columns @ answer.x[:n] - y) * w
+        shape = degrees[0] + 1, degrees[1] + 1
+
+        def to_powers(degree, span):
+            rows = [
+                cheb.Chebyshev.basis(i, domain=(0, span)).convert(kind=np.polynomial.Polynomial).coef
+                for i in range(degree + 1)
+            ]
+            return np.array([np.pad(row, (0, degree + 1 - len(row))) for row in rows])
+
+        table = to_powers(degrees[0], spans[0]).T @ answer.x[:n].reshape(shape) @ to_powers(degrees[1], spans[1])
+        return table, error.max()
+
+    inverse = 1 / (2 + k)
+    low_fit = solve(low, level * inverse, inverse, level * inverse, low_degrees)
+    high_fit = solve(high, level, 1 / k, level / np.sqrt(k), high_degrees)
+    return low_fit, high_fit
+
+
+# ----------------------------------------------------------------------------------- the quadrature
+
+
+def cutoff_samples(depth, switch_sharpness=1.0):
+    """Half angles, spans and exact values of the mean e^{q(x) - q(theta)} on both sides."""
+    rng = np.random.default_rng(5)
+    concentrations = np.sort(
+        np.concatenate([[1e-3], np.exp(rng.uniform(np.log(0.03), np.log(200), 100)),
+                        np.exp(rng.uniform(np.log(200), np.log(1e5), 10))])
+    )  # fmt: skip
+    tails = np.concatenate([np.linspace(0.03, 0.499, 50), 2.0 ** -np.linspace(5, 34, 50)])
+    t, k = np.meshgrid(tails, concentrations)
+    x = reference.quantile(t, k)
+    boundary = 2 * np.sin(x / 2) ** 2 * (1 + k) / CENTRE
+    inside = (np.pi - x > 1e-3) & (x > 1e-2 / np.sqrt(1 + k))
+    parts = []
+    for central in (True, False):
+        # Ten per cent of overlap: rounding may send a point to either side of the boundary.
+        rows = inside & (boundary < 1.1 if central else boundary > 0.9)
+        xs, ks = x[rows], k[rows]
+        mass = -reference.central(xs, ks) if central else reference.sf(xs, ks)
+        half = xs / 2
+        span = -half if central else cut_angle(half, depth / (2 * ks)) - half
+        parts.append((half, ks, span, mass / reference.pdf(xs, ks)))
+    return tuple(np.concatenate(pair) for pair in zip(*parts, strict=True))
+
+
+CENTRE = 0.5  # must be the one of `quantile`
+CUT = None  # set by `fit_cut`
+
+
+def cut_angle(half, depth):
+    """Half angle where the exponent has grown by 2 k `depth`, at most pi/2, see `quantile.integrals`."""
+    square = np.minimum(np.sin(half) ** 2 + depth, 1)
+    return np.sqrt(square) * np.polynomial.polynomial.polyval(1 - square, CUT)
+
+
+def fit_cut(degree):
+    """arcsin(sqrt(S)) / sqrt(S) as a polynomial in 1 - S, exact at S = 1.
+
+    Rough elsewhere (a few per cent): it only decides where the integral is cut, and the rule is fitted to it.
+    """
+    s = (1 - np.cos(np.pi * (np.arange(400) + 0.5) / 400)) / 2
+    exact = np.arcsin(np.sqrt(s)) / np.sqrt(s)
+    basis = np.stack([(1 - s) ** j for j in range(1, degree + 1)], -1)
+    c = np.linalg.lstsq(basis, exact - HALF_PI, rcond=None)[0]
+    return np.r_[HALF_PI, c], np.abs(basis @ c + HALF_PI - exact).max()
+
+
+RULE_SHAPE = (0.422, -0.166, 1.791, -3.427, 2.316)
+
+
+def fit_rule(nodes, depth):
+    """Generalised Gauss rule on [0, 1] for the family of `cutoff_samples`: nodes, weights, error.
+
+    Least squares, reweighted by Lawson towards the smallest largest error. It starts from Gauss-Legendre nodes
+    carried by the map u RULE_SHAPE(u): from an arbitrary start it ends in a local minimum a thousand times worse.
+    """
+    half, k, span, exact = cutoff_samples(depth)
+    half, k, span, exact = half[:, None], k[:, None], span[:, None], exact[:, None]
+
+    def terms(v):
+        angle = half + span * v
+        rise = np.sin(span * v) * np.sin(half + angle)
+        return angle, 2 * span * np.exp(-2 * k * rise) / exact
+
+    def residual(p, row):
+        v, w = np.split(p, 2)
+        return row * (terms(v)[1] @ w - 1)
+
+    def jacobian(p, row):
+        v, w = np.split(p, 2)
+        angle, e = terms(v)
+        return row[:, None] * np.concatenate([e * w * (-2 * k * np.sin(2 * angle) * span), e], 1)
+
+    def gauss(n):
+        x, w = np.polynomial.legendre.leggauss(n)
+        return (x + 1) / 2, w / 2
+
+    u, w = gauss(nodes)
+    shape = np.polynomial.Polynomial(RULE_SHAPE)
+    v, w = u * shape(u), w * (shape(u) + u * shape.deriv()(u))
+    p, row = np.r_[v, w], np.ones(len(half))
+    best = (np.inf, None)
+    for _ in range(100):
+        p = optimize.least_squares(
+            residual, p, jacobian, args=(row,), method="lm", x_scale="jac", xtol=1e-14, ftol=1e-14, gtol=1e-14, max_nfev=60
+        ).x
+        size = np.abs(residual(p, 1.0))
+        if size.max() < best[0]:
+            best = size.max(), p
+        row *= np.sqrt(size + 0.05 * size.max())
+        row /= np.sqrt((row**2).mean())
+    v, w = np.split(best[1], 2)
+    order = np.argsort(v)
+    return v[order], w[order], best[0]
+
+
+# ------------------------------------------------------------------------------------- the whole file
+
+
+def exact_ratio_small(z):
+    """2 I1(k) / k with z = k^2 / 4."""
+    k = 2 * np.sqrt(z)
+    return 2 * special.i1(k) / k
+
+
+def exact_complement_large(r):
+    """k (1 - I1(k) / I0(k)) with r = 1 / k, by the difference of the asymptotic series above 30."""
+    k = 1 / r
+    near = k * (special.i0e(k) - special.i1e(k)) / special.i0e(k)
+    far, total, difference = np.maximum(k, 30.0), np.ones_like(k), np.zeros_like(k)
+    term0, term1 = np.ones_like(k), np.ones_like(k)
+    for j in range(1, 16):
+        term0 = term0 * (2 * j - 1) ** 2 / (8 * j * far)
+        term1 = -term1 * (4 - (2 * j - 1) ** 2) / (8 * j * far)
+        total, difference = total + term0, difference + term0 - term1
+    return np.where(k < 30, near, k * difference / total)
+
+
+def sinc(z):
+    return np.sin(np.sqrt(z)) / np.sqrt(z)
+
+
+def literal(value):
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, int):
+        return str(value)
+    return "(" + ", ".join(literal(v) for v in value) + ",)"
+
+
+def rounded(values, digits):
+    """Nested tuples of floats with `digits` significant digits."""
+    if np.ndim(values) == 0:
+        return float(f"{float(values):.{digits}g}")
+    return tuple(rounded(v, digits) for v in values)
+
+
+def fitted():
+    """Yield (comment, name, value) for each constant of the file."""
+    global CUT
+    single = [
+        ("sin(d) / d in d^2, d in [0, pi/2]", "SINE", minimax(sinc, 1e-9, HALF_PI**2, 4)),
+        ("cos(d) in d^2, d in [0, pi/2], error relative to 1", "COSINE", minimax_absolute(lambda z: np.cos(np.sqrt(z)), 0.0, HALF_PI**2, 5)),
+        ("(sin(d)^2 - d^2) / d^4 in d^2, d in [0, pi/4]", "SINE_SQUARE", minimax(lambda z: (np.sin(np.sqrt(z)) ** 2 - z) / z**2, 1e-3, HALF_PI**2 / 4, 3)),
+        ("e^f, f in [-0.35, 0.35]", "EXP", minimax_shifted(np.exp, 0.35, 6)),
+        ("2^f, f in [-1/2, 1/2]", "EXP2", minimax_shifted(np.exp2, 0.5, 5)),
+        ("log2(1 + m) / m, m in [-1/3, 1/3]", "LOG2", minimax_shifted(lambda m: np.log1p(m) / m / np.log(2), 1 / 3, 7)),
+        ("I0(k) in k^2 / 4, k < 5", "I0_SMALL", minimax(lambda z: special.i0(2 * np.sqrt(z)), 0.0, 6.25, 7)),
+        ("2 pi sqrt(k) e^-k I0(k) in 1 / k, k >= 5", "NORM_LARGE", minimax(lambda r: 2 * np.pi * special.i0e(1 / r) / np.sqrt(r), 1e-9, 0.2, 7)),
+        ("2 I1(k) / k in k^2 / 4, k < 5", "RATIO_SMALL", minimax(exact_ratio_small, 1e-9, 6.25, 7)),
+        ("k (1 - I1(k) / I0(k)) in 1 / k, k >= 5", "COMPLEMENT_LARGE", minimax(exact_complement_large, 1e-9, 0.2, 8)),
+    ]
+    for text, name, (value, error) in single:
+        yield f"{text}: relative error {error:.1e}.", name, rounded(value, 10)
+    CUT, error = fit_cut(4)
+    CUT = np.array([HALF_PI, *rounded(CUT[1:], 10)])  # a rounded pi/2 would move the end at pi
+    yield f"arcsin(sqrt(S)) / sqrt(S) in 1 - S: within {error:.2f}, exact at S = 1.", "CUT", tuple(CUT.tolist())
+    v, w, error = fit_rule(7, RULE_DEPTH)
+    yield "The exponent at which the float32 rule cuts the tail integral.", "RULE_DEPTH", RULE_DEPTH
+    yield f"Nodes and weights on [0, 1] of the float32 rule: relative error {error:.1e}.", "RULE_NODES", rounded(v, 10)
+    yield None, "RULE_WEIGHTS", rounded(w / w.sum(), 10)  # the sum is 1 to the error of the rule
+    v, w = np.polynomial.legendre.leggauss(32)
+    u = (v + 1) / 2
+    yield "The same for float64: 32 Gauss-Legendre nodes under 0.35 u + 0.65 u^2.", "RULE64_DEPTH", 40.0
+    yield None, "RULE64_NODES", rounded(0.35 * u + 0.65 * u * u, 17)
+    yield None, "RULE64_WEIGHTS", rounded(w / 2 * (0.35 + 1.3 * u), 17)
+    for suffix, switch, tail, low, high in (("", 17.0, 2.0**-33, (6, 3), (5, 2)), ("64", 32.0, 2.0**-65, (8, 4), (6, 3))):
+        (low_fit, low_error), (high_fit, high_error) = fit_guess(switch, tail, low, high)
+        yield f"Guess for tails down to 2^{np.log2(tail):.0f}; the formula changes at this concentration.", f"GUESS{suffix}_SWITCH", switch
+        yield f"Below it: weighted error {low_error:.3f}.", f"GUESS{suffix}_LOW", rounded(low_fit, 9)
+        yield f"Above it: weighted error {high_error:.3f}.", f"GUESS{suffix}_HIGH", rounded(high_fit, 9)
+
+
+RULE_DEPTH = 18.0  # e^-18 is a quarter of half an ulp of float32; deeper spends nodes where there is no mass
+
+
+def minimax_absolute(function, low, high, degree):
+    """`minimax`, but of the absolute error: for functions that pass through 0."""
+    value, error = minimax(lambda x: function(x) + 4.0, low, high, degree)
+    return value - np.r_[4.0, np.zeros(degree)], 4 * error
+
+
+def minimax_shifted(function, radius, degree):
+    """`minimax` on [-radius, radius], which avoids 0 where functions such as log1p(m) / m need a limit."""
+    nodes = np.cos(np.pi * (np.arange(2000) + 0.5) / 2000) * radius
+    exact = function(nodes)
+    weight, best = np.ones_like(nodes), (np.inf, None)
+    basis = np.vander(nodes / radius, degree + 1, increasing=True)
+    for _ in range(150):
+        row = np.sqrt(weight) / np.abs(exact)
+        c = np.linalg.lstsq(basis * row[:, None], exact * row, rcond=None)[0]
+        error = np.abs(basis @ c / exact - 1)
+        if error.max() < best[0]:
+            best = error.max(), c / radius ** np.arange(degree + 1)
+        weight *= error + 0.02 * error.max()
+        weight /= weight.mean()
+    return best[1], best[0]
+
+
+def render():
+    lines = [
+        '"""Fitted constants. Written by `tools/make_tables.py`, which states how; do not edit.',
+        "",
+        "Polynomials list the constant coefficient first; tables of two variables list rows by powers of the first.",
+        '"""',
+        "",
+    ]
+    for comment, name, value in fitted():
+        if comment:
+            lines += ["", *textwrap.wrap(comment, 100, initial_indent="# ", subsequent_indent="# ")]
+        lines.append(f"{name} = {literal(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="report whether the committed file is current")
+    check = parser.parse_args().check
+    text = render()
+    if check:
+        current = TARGET.read_text() == text
+        print(f"{TARGET.name} is {'current' if current else 'NOT what this script writes'}")
+        raise SystemExit(not current)
+    TARGET.write_text(text)
+    print(f"wrote {TARGET}")
+
+
+if __name__ == "__main__":
+    main()
