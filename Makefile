@@ -6,18 +6,21 @@ SIZE ?= 10_000_000
 OUT ?= samples.npy
 # Arguments for pytest, such as TESTS="tests/test_cli.py -k force".
 TESTS ?= tests
+# What depends on JAX's and Python's behaviour, repeated on the newest of both; the numerics are not.
+NEWEST_TESTS ?= tests/test_counter.py tests/test_sampler.py tests/test_gradients.py tests/test_cli.py tests/test_layers.py
 # Test processes. Each compiles for itself, so more than the cores there are only wait for each other.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
 
 PACKAGING = setup.cfg pyproject.toml Makefile
 SHELL = /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: help sample test test-oldest test-newest lint clean
+.PHONY: help sample test test-oldest test-newest lint docs clean
 
 help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU where there is one"
 	@echo "make test     run the tests, on this Python and on the newest one with the newest JAX"
 	@echo "make lint     check style and types"
+	@echo "make docs     build the documentation into docs/_build"
 	@echo "make clean    remove the environments and what the tools left"
 
 # $(call environment,DIRECTORY,PYTHON): an empty virtual environment, if Python is new enough.
@@ -45,7 +48,7 @@ sample: .venv/installed
 test: test-oldest test-newest
 
 test-oldest: .venv-test/installed
-	.venv-test/bin/python -m pytest -q -n $(JOBS) $(TESTS)
+	.venv-test/bin/python -m pytest -q -n $(JOBS) -m "not slow" $(TESTS)
 
 .venv-test/installed: $(PACKAGING)
 	$(call environment,.venv-test,$(PYTHON))
@@ -75,7 +78,7 @@ test-newest:
 .PHONY: run-newest
 run-newest: .venv-newest/installed
 	@.venv-newest/bin/python -c 'import jax, platform; print("newest: Python", platform.python_version(), "JAX", jax.__version__)'
-	.venv-newest/bin/python -m pytest -q -n $(JOBS) $(TESTS)
+	.venv-newest/bin/python -m pytest -q -n $(JOBS) -m "not slow" $(NEWEST_TESTS)
 
 .venv-newest/installed: $(PACKAGING)
 	$(call environment,.venv-newest,$(NEWEST_PYTHON))
@@ -93,7 +96,17 @@ lint: .venv-lint/installed
 	.venv-lint/bin/ruff format --check
 	.venv-lint/bin/mypy
 
+.venv-docs/installed: $(PACKAGING)
+	$(call environment,.venv-docs,$(PYTHON))
+	@echo "installing Sphinx into .venv-docs"
+	@.venv-docs/bin/python -m pip install -q -e ".[docs]"
+	@touch $@
+
+docs: .venv-docs/installed
+	.venv-docs/bin/python -m sphinx -W -n -q docs docs/_build
+	@echo "open docs/_build/index.html"
+
 clean:
-	rm -rf .venv .venv-test .venv-newest .venv-lint build dist *.egg-info
+	rm -rf .venv .venv-test .venv-newest .venv-lint .venv-docs docs/_build build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

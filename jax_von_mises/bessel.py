@@ -36,7 +36,7 @@ def norm(kappa, inverse):
 
 
 def ratio_complement(kappa, inverse):
-    """1 - I1(kappa) / I0(kappa); `inverse` is 1 / kappa. Relative error 3e-7 (float32), 2e-14 (float64)."""
+    """1 - I1(kappa) / I0(kappa); `inverse` is 1 / kappa. Relative error 1e-6 (float32, next to 5), 2e-14 (float64)."""
     if kappa.dtype == jnp.float64:
         return ratio_complement64(kappa)
     k = jnp.minimum(kappa, SWITCH)
@@ -47,6 +47,7 @@ def ratio_complement(kappa, inverse):
 
 
 def ratio_complement64(kappa):
+    """1 - I1(kappa) / I0(kappa) in float64: the difference below `SWITCH64`, an asymptotic series above."""
     i0, i1 = special.i0e(kappa), special.i1e(kappa)
     # DLMF 10.40.1 for both functions, subtracted term by term.
     far = jnp.maximum(kappa, SWITCH64)

@@ -40,6 +40,7 @@ def one_key(caller, key):
 
 
 def legacy_shape():
+    """Shape of a legacy key: the words of the default implementation, whichever that is set to."""
     return jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
 
 
@@ -63,9 +64,11 @@ def float_dtype(caller, dtype, arrays):
     wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
     if dtype is None:
         found = [a.dtype for a in arrays if jnp.issubdtype(a.dtype, jnp.floating) and not is_weak(a)]
-        dtype = found[0] if found else np.dtype(np.float64)
-        for other in found[1:]:
-            dtype = jnp.promote_types(dtype, other)
+        if len(set(found)) == 1:
+            dtype = found[0]
+        else:
+            # Not `jnp.promote_types`, which refuses where implicit promotion is turned off.
+            dtype = np.float32 if found and np.float64 not in found else np.float64
         return jax.dtypes.canonicalize_dtype(dtype)
     try:
         dtype = jnp.dtype(dtype)

@@ -46,6 +46,7 @@ PHILOX_WEYL = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))  # golden ratio, sq
 
 
 def rotate_left(x, bits):
+    """Rotate the 32 bits of `x` by 0 < `bits` < 32."""
     return (x << np.uint32(bits)) | (x >> np.uint32(32 - bits))
 
 
@@ -126,10 +127,12 @@ class Generator(NamedTuple):
 
 
 def high_first(hi, lo, zero):
+    """Counter words of the Threefry ciphers, as many as there are words in a block."""
     return hi, lo, zero, zero
 
 
 def low_first(hi, lo, zero):
+    """Counter words of the Philox ciphers, as many as there are words in a block."""
     return lo, hi, zero, zero
 
 

@@ -5,6 +5,7 @@ only the ranges that the quantile needs, cost half as much on a CPU, and never s
 float64 keeps XLA's exponential and logarithm.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -12,6 +13,7 @@ from jax import lax
 from jax_von_mises import tables
 
 LOG2_E = float(np.log2(np.e))
+LN_2 = float(np.log(2))
 
 # Taylor series, exact to 1e-17 on [0, pi/2].
 SINE64 = tuple(float((-1) ** j / np.prod(np.arange(1.0, 2 * j + 2))) for j in range(12))
@@ -21,7 +23,7 @@ MANTISSA_BITS = 23
 HEAD_MASK = np.uint32(0xFFFFF000)
 # ln 2 in two parts, the first short enough that its product with any whole exponent is exact.
 LN2_HEAD = 0.693359375
-LN2_TAIL = float(np.log(2)) - LN2_HEAD
+LN2_TAIL = LN_2 - LN2_HEAD
 # log2 splits x = 2^e (1 + m) so that m lies in [-1/3, 1/3]: this is the bit pattern of 2/3.
 TWO_THIRDS_BITS = np.int32(0x3F2AAAAB)
 
@@ -64,6 +66,7 @@ def cosine(square):
     return polynomial(COSINE64 if square.dtype == jnp.float64 else tables.COSINE, square)
 
 
+@jax.custom_jvp
 def exp2(x):
     """2^x for |x| < 126."""
     if x.dtype == jnp.float64:
@@ -74,6 +77,14 @@ def exp2(x):
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
+@exp2.defjvp
+def _exp2_jvp(primals, tangents):
+    # Needed for second derivatives: bits have no derivative.
+    y = exp2(*primals)
+    return y, LN_2 * y * tangents[0]
+
+
+@jax.custom_jvp
 def log2(x):
     """Binary logarithm of a normal positive number."""
     if x.dtype == jnp.float64:
@@ -82,6 +93,11 @@ def log2(x):
     exponent = (bits - TWO_THIRDS_BITS) >> MANTISSA_BITS
     m = lax.bitcast_convert_type(bits - (exponent << MANTISSA_BITS), jnp.float32) - 1
     return exponent.astype(jnp.float32) + m * polynomial(tables.LOG2, m)
+
+
+@log2.defjvp
+def _log2_jvp(primals, tangents):
+    return log2(*primals), LOG2_E * tangents[0] / primals[0]
 
 
 def head(x):

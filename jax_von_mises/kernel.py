@@ -27,11 +27,11 @@ CELL_BITS = {"float32": 4, "float64": 5}
 DEGREE = {"float32": 3, "float64": 7}
 
 TWO_PI = 2 * np.pi
-# 2 pi in three parts. The first two are so short that their products with the number of turns are exact as far as
-# `LARGEST_LOC` allows; the last is the rest.
+# 2 pi in three parts, the first two short: their products with the number of turns are exact as long as that is
+# small, and beyond (2^12 turns in float32, 2^27 in float64) their rounding stays below the spacing of `loc`.
 TURN_PARTS = {
     "float32": (6.25, 0.033184051513671875, 2 * np.pi - 6.25 - 0.033184051513671875),
-    "float64": (6.283185243606567, 6.357301884918343e-08, 0.0),
+    "float64": (6.283185243606567, 6.357301884918343e-08, 2.4492935982947064e-16),
 }
 LARGEST_LOC = {"float32": 2.0**24, "float64": 2.0**53}
 
@@ -45,6 +45,7 @@ class Tail(NamedTuple):
 
 
 def words_per_element(dtype):
+    """How many 32-bit words one angle takes."""
     return 2 if dtype == jnp.float64 else 1
 
 
@@ -118,7 +119,12 @@ def look_up(t, table, out_sharding=None):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
 def magnitude(t, c, kappa, method, out_sharding):
-    """|x| of the tail probability `t`; `kappa` is a scalar for the table route, else of the shape of `t`."""
+    """|x| of the tail probability `t`; `kappa` is a scalar for the table route, else of the shape of `t`.
+
+    A negative `kappa` becomes NaN in here, so that its derivative is NaN in both modes; outside, a selection would give
+    it the derivative 0.
+    """
+    kappa = jnp.where(kappa >= 0, kappa, jnp.nan)
     if method == "table":
         return clip(look_up(t, octave_table(kappa), out_sharding), 0, quantile.largest_angle(t.dtype))
     return quantile.half_quantile(t, c, kappa)
@@ -184,7 +190,6 @@ def angles(words, loc, kappa, method, out_sharding=None):
     if method == "direct":
         words = separate_on_cpu(words)
     t, c, negative = tail(words)
-    kappa = jnp.where(kappa >= 0, kappa, jnp.nan)
     if method == "direct":
         kappa = spread(kappa, t.shape, out_sharding)
     x = magnitude(t, c, kappa, method, out_sharding)

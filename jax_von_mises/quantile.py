@@ -27,7 +27,18 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises import bessel, tables
-from jax_von_mises.elementary import LOG2_E, clip, cosine, exp2, exp_product, log2, polynomial, polynomial2, sine_over, sine_square
+from jax_von_mises.elementary import (
+    LOG2_E,
+    clip,
+    cosine,
+    exp2,
+    exp_product,
+    log2,
+    polynomial,
+    polynomial2,
+    sine_over,
+    sine_square,
+)
 
 # Outside these the law is its limit to less than rounding: uniform below; normal above, where x scales with kappa^-1/2.
 KAPPA_MIN = 1e-30
@@ -44,6 +55,7 @@ CENTRE = 0.5
 
 
 def largest_angle(dtype):
+    """The largest float below pi."""
     return LARGEST_ANGLE[np.dtype(dtype)]
 
 
@@ -178,6 +190,7 @@ def half_quantile(t, c, kappa):
 
 @jax.custom_jvp
 def quantile_with_derivative(t, c, kappa):
+    """`half_quantile` with its derivatives in `t` and `kappa`; `c` follows `t` and has none of its own."""
     root_full = lax.rsqrt(jnp.maximum(kappa, KAPPA_MIN))
     root = jnp.maximum(root_full, KAPPA_MAX**-0.5)
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)

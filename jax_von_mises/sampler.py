@@ -59,9 +59,9 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
 
     Notes
     -----
-    *Accuracy.* With Q(t) the angle drawn for the tail probability t, which takes 2^31 values down to 2^-33 (2^63
-    values down to 2^-65 in float64), :math:`|P(|X - \mu| > Q(t)) / (2t) - 1| \le 2\cdot 10^{-6}` (1e-12 in float64)
-    wherever a float holds the angle that finely, else Q(t) is within 4 ulp; for every concentration.
+    *Accuracy.* Let Q(t) be the angle drawn for the tail probability t, which takes 2^31 values down to 2^-33 (2^63
+    values down to 2^-65 in float64). Then :math:`|P(|X - \mu| > Q(t)) / (2t) - 1| \le 2\cdot 10^{-6}` (1e-12 in
+    float64), or Q(t) is within 4 ulp where floats are too coarse for that; for every concentration.
 
     *Derivatives.* By the implicit function theorem, in forward and reverse mode: 1 for `loc`, and for
     `concentration` :math:`-(\partial F/\partial\kappa) / p` at the angle drawn, finite for every concentration.
@@ -129,9 +129,7 @@ def _common(caller, key, loc, concentration, dtype):
     loc = checks.parameter(caller, "loc", loc)
     concentration = checks.parameter(caller, "concentration", concentration)
     dtype = checks.float_dtype(caller, dtype, (loc, concentration))
-    compute = _compute_dtype(dtype)
-    # An explicit conversion: mixed dtypes must also pass where JAX's implicit promotion is turned off.
-    return key, jnp.asarray(loc).astype(compute), jnp.asarray(concentration).astype(compute), dtype
+    return key, loc, concentration, dtype
 
 
 def _compute_dtype(dtype):
@@ -140,6 +138,8 @@ def _compute_dtype(dtype):
 
 @functools.partial(jax.jit, static_argnames=("shape", "dtype", "method", "out_sharding"))
 def _sample(key, loc, concentration, start, shape, dtype, method, out_sharding):
+    # Explicit: mixed dtypes must also pass where JAX's implicit promotion is turned off. In here, where it is free.
+    loc, concentration = (jnp.asarray(x, _compute_dtype(dtype)) for x in (loc, concentration))
     # Meshes with automatic axes take a constraint on the result, explicit ones want every array declared.
     automatic = isinstance(out_sharding, NamedSharding) and AxisType.Explicit not in out_sharding.mesh.axis_types
     declared = None if automatic else out_sharding

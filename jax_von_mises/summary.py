@@ -80,19 +80,19 @@ def law_moments(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 def rounding(loc: np.ndarray, spread: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distance of neighbouring angles near loc, and what rounding to it may add to the means of sine and versine.
+    """Step from one angle to the next near loc, and what rounding may add to the means of sine and versine.
 
     Angles that spread over many steps of width g are rounded up as often as down: the mean then moves by less than
     g exp(-2 (pi s / g)^2) for spread s (the first term of Poisson's sum), and the mean square by less than g^2. All
-    angles together may lie off by two steps of the type they are computed in: one from reducing loc to a turn, one
-    where the largest angle is the float below pi.
+    angles together may lie off by two steps of the type they are computed in, one from reducing loc to a turn, one
+    where the largest angle is the float below pi; and for a distant loc by its 2^-53, to which 2 pi is known.
     """
     bits = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}[dtype]
-    reach = np.minimum(np.abs(loc) + spread, np.pi)
+    reach = np.minimum(np.abs(reduce_turns(loc)) + spread, np.pi)
     step = np.exp2(np.floor(np.log2(np.maximum(reach, np.finfo(np.float32).tiny))) - bits)
     # Computed in float32 first, unless all is float64: loc + x is then rounded twice.
     inner = np.exp2(np.floor(np.log2(np.maximum(reach, np.finfo(np.float32).tiny))) - (52 if bits == 52 else 23))
-    offset = 2 * inner
+    offset = 2 * inner + np.abs(loc) * 2.0**-53
     shift = step * np.exp(-2 * (np.pi * spread / step) ** 2) + offset
     return step, shift, (step * step + offset * offset) / 2 + inner * spread
 
@@ -110,7 +110,7 @@ def summarise(moments: Moments, loc: np.ndarray, concentration: np.ndarray, dtyp
         return ["nothing was drawn, so there is nothing to compare"]
     gap, sine_variance, cosine_variance = (np.atleast_1d(a) for a in law_moments(concentration))
     spread = np.minimum(np.sqrt(sine_variance), 1.0)
-    step, sine_allowance, cosine_allowance = rounding(np.atleast_1d(moments.loc), spread, dtype)
+    step, sine_allowance, cosine_allowance = rounding(np.atleast_1d(loc).astype(np.float64), spread, dtype)
     sine, versine = moments.sine / count, moments.versine / count
     sine_error, cosine_error = np.sqrt(sine_variance / count), np.sqrt(cosine_variance / count)
     sine_z, versine_z = np.broadcast_arrays(

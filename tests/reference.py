@@ -117,6 +117,13 @@ def _quantile(t, k, c):
         todo = todo[np.abs(new - xs) > 4e-16 * np.abs(xs)]
         if not len(todo):
             break
+    # Where the float spacing stopped the logarithm early (next to pi), a plain step ends exactly: P is linear there.
+    xs, ks = x[c >= 0.25], k[c >= 0.25]
+    for _ in range(2):
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            move = scaled_integral(xs, ks, tail=True) - t[c >= 0.25] / pdf(xs, ks)
+        xs = np.where(np.abs(move) < 1e-3 * xs, xs + move, xs)
+    x[c >= 0.25] = xs
     near = c < 0.25
     xs, ks = np.where(c == 0, 0.0, x)[near], k[near]
     for _ in range(4):

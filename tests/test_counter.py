@@ -51,7 +51,7 @@ def test_philox4x32_is_the_cpp_sequence():
 
 @pytest.mark.parametrize("start", [0, 7, 2**33 - 3])
 def test_threefry_words_are_the_halves_of_jax_bits(start):
-    """Word pair b is element b of `jax.random.bits(key, n, "uint64")`; far along the stream the cipher itself is asked."""
+    """Word pair b is element b of `jax.random.bits(key, n, "uint64")`; far along, of the cipher itself."""
     key = random.key(42)
     words = stream(key, 2048, 2 * start)
     if start == 0:
@@ -59,7 +59,10 @@ def test_threefry_words_are_the_halves_of_jax_bits(start):
             bits = np.asarray(random.bits(key, (1024,), jnp.uint64))
     else:
         block = start + np.arange(1024, dtype=np.uint64)
-        counters = jnp.asarray(block >> np.uint64(32), jnp.uint32), jnp.asarray(block & np.uint64(0xFFFFFFFF), jnp.uint32)
+        counters = (
+            jnp.asarray(block >> np.uint64(32), jnp.uint32),
+            jnp.asarray(block & np.uint64(0xFFFFFFFF), jnp.uint32),
+        )
         high, low = counter.threefry2x32(counters, tuple(random.key_data(key)))
         bits = np.asarray(high).astype(np.uint64) << np.uint64(32) | np.asarray(low).astype(np.uint64)
     assert (words[0::2] == bits >> np.uint64(32)).all()

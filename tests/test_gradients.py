@@ -28,8 +28,9 @@ def test_slope_is_the_law_s(k, method):
     """Every angle's derivative, relative to the reference at that very angle."""
     x, slope = angles_and_slopes(k, method)
     exact = np.sign(x) * reference.dquantile_dk(np.abs(x), float(np.float32(k)))
-    # Next to +-pi the slope vanishes with pi - x, which float32 rounds: 1.2e-7 of the angle is all that can be known.
-    np.testing.assert_allclose(slope, exact, rtol=5e-6, atol=1.2e-7 / (1 + k))
+    # The slope is the integral of a function that changes sign: it cannot be known better than the rounding of its
+    # parts, two ulp of 1 where the law is wide.
+    np.testing.assert_allclose(slope, exact, rtol=5e-6, atol=2.4e-7 / max(k, 1.0))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -99,16 +100,19 @@ def test_a_bad_lane_stays_alone():
 
 def test_second_derivative():
     """Through the first, by differentiating the quadrature: against differences of the reference's slope."""
-    with jax.enable_x64(True):
-        for k in (0.5, 3.0, 50.0):
-            draw = functools.partial(sample_von_mises, KEY, 0.0, shape=(40,))
-            x = np.asarray(draw(k))
-            second = np.asarray(jax.jacfwd(jax.jacfwd(draw))(k))
-            step = 1e-4 * k
-            t = reference.sf(np.abs(x), k)
-            slopes = [reference.dquantile_dk(reference.quantile(t, k + s), k + s) for s in (step, -step)]
-            difference = np.sign(x) * (slopes[0] - slopes[1]) / (2 * step)
-            np.testing.assert_allclose(second, difference, rtol=1e-5, atol=1e-7)
+    draw = functools.partial(sample_von_mises, KEY, 0.0, shape=(200,))
+
+    def first(k):
+        return jax.jvp(draw, (k,), (jnp.ones_like(k),))[1]
+
+    second = jax.jit(lambda k: jax.jvp(first, (k,), (jnp.ones_like(k),))[1])
+    for k in (0.5, 3.0, 50.0):
+        x = np.asarray(draw(k), np.float64)
+        step = 1e-4 * k
+        t = reference.sf(np.abs(x), k)
+        slopes = [reference.dquantile_dk(reference.quantile(t, k + s), k + s) for s in (step, -step)]
+        difference = np.sign(x) * (slopes[0] - slopes[1]) / (2 * step)
+        np.testing.assert_allclose(second(jnp.float32(k)), difference, rtol=1e-4, atol=2e-6 / k)
 
 
 def test_expectation():

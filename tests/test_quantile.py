@@ -20,8 +20,8 @@ WORDS = 2**31  # of 31 bits; the 32nd is the sign
 # Continuous integration takes one word in so many (a prime, so that no bit pattern is favoured) and every word of both
 # ends; `-m slow` takes them all.
 STRIDE = 4099
-# The promise of `sample_von_mises`: relative error of the tail probability where one ulp of the angle costs at most
-# half of that, else ulps of the angle.
+# The promise of `sample_von_mises`: the angle is right to the larger of a relative error of its tail probability and
+# 4 ulp. They meet where one ulp of the angle moves its tail by a quarter of the bound; beyond, floats are too coarse.
 BOUND = {"float32": 2e-6, "float64": 1e-12}
 BOUND_ULP = 4
 CELLS = 256  # an octave; Hermite interpolation of the exact quantile then errs by 4e-12
@@ -46,14 +46,13 @@ def reference_quantile(t, k, octaves=33):
     return a + f * (p + f * ((3 * (b - a) - 2 * p - q) + f * (p + q - 2 * (b - a))))
 
 
-def assert_accurate(x, t, k, dtype):
-    """The promised bound at every point; returns the errors for the caller to print."""
-    exact = reference_quantile(t, k)
+def assert_accurate(x, t, k, dtype, exact):
+    """The promised bound at every point."""
     x = x.astype(np.float64)
     ulp = np.spacing(exact.astype(dtype)).astype(np.float64)
     rate = reference.pdf(exact, k) / t
     error = np.abs(x - exact)
-    fine = ulp * rate <= BOUND[dtype] / 2
+    fine = ulp * rate <= BOUND[dtype] / BOUND_ULP
     tail_error = np.where(fine, error * rate, 0)
     ulps = np.where(fine, 0, error / ulp)
     worst, coarse = tail_error.argmax(), ulps.argmax()
@@ -77,7 +76,7 @@ def check_words(m, k, method):
     k32 = np.float32(k)
     x = np.asarray(angle(method)(m, k32))
     t = (m.astype(np.float64) + 0.5) * 2.0**-32
-    assert_accurate(x, t, float(k32), "float32")
+    assert_accurate(x, t, float(k32), "float32", reference_quantile(t, float(k32)))
 
 
 @pytest.mark.parametrize("method", ["direct", "table"])
@@ -103,13 +102,9 @@ def test_many_concentrations():
     m[:, ::2] >>= rng.integers(0, 31, (400, 250), dtype=np.uint32)  # half of them in the tails
     x = np.asarray(angle("direct")(m, k[:, None]))
     t = (m.astype(np.float64) + 0.5) * 2.0**-32
-    exact = reference.quantile(t, k.astype(np.float64)[:, None])
-    rate = reference.pdf(exact, k.astype(np.float64)[:, None]) / t
-    ulp = np.spacing(exact.astype(np.float32)).astype(np.float64)
-    error = np.abs(x - exact)
-    fine = ulp * rate <= BOUND["float32"] / 2
-    assert (error * rate)[fine].max() <= BOUND["float32"]
-    assert (error / ulp)[~fine].max() <= BOUND_ULP
+    wide = np.broadcast_to(k.astype(np.float64)[:, None], t.shape)
+    for i in range(len(k)):
+        assert_accurate(x[i], t[i], wide[i, 0], "float32", reference.quantile(t[i], wide[i]))
 
 
 @pytest.mark.parametrize("method", ["direct", "table"])
@@ -123,15 +118,11 @@ def test_float64(k, method):
     ])  # fmt: skip
     high, low = (m >> np.uint64(32)).astype(np.uint32), (m & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     with jax.enable_x64(True):
-        x = np.asarray(jnp.abs(kernel.angles((jnp.asarray(high << 1), jnp.asarray(low)), jnp.float64(0), jnp.float64(k), method)))
+        x = np.asarray(
+            jnp.abs(kernel.angles((jnp.asarray(high << 1), jnp.asarray(low)), jnp.float64(0), jnp.float64(k), method))
+        )
     t = (m.astype(np.float64) + 0.5) * 2.0**-64
-    exact = reference.quantile(t, k)
-    rate = reference.pdf(exact, k) / t
-    ulp = np.spacing(exact)
-    error = np.abs(x - exact)
-    fine = ulp * rate <= BOUND["float64"] / 40
-    assert (error * rate)[fine].max() <= BOUND["float64"]
-    assert (error / ulp)[~fine].max() <= 40
+    assert_accurate(x, t, k, "float64", reference.quantile(t, k))
 
 
 @pytest.mark.parametrize("k", [0.3, 5.0, 40.0, 1e6])
@@ -176,7 +167,7 @@ def test_bessel(k):
     n, s = bessel.norm(k32, 1 / k32)
     exact = float(k32)
     assert float(n) * np.exp(-float(s)) == pytest.approx(reference.norm(exact), rel=3e-7)
-    assert float(bessel.ratio_complement(k32, 1 / k32)) == pytest.approx(reference.ratio_complement(exact), rel=4e-7)
+    assert float(bessel.ratio_complement(k32, 1 / k32)) == pytest.approx(reference.ratio_complement(exact), rel=1e-6)
     with jax.enable_x64(True):
         k64 = jnp.float64(k)
         assert float(bessel.norm(k64, 1 / k64)[0]) == pytest.approx(2 * np.pi * float(special.i0e(k64)), rel=1e-15)

@@ -28,10 +28,13 @@ CONTRACTION_ULP64 = 8
 def ulps(a, b, loc=0.0):
     """Largest distance of two arrays in units in the last place of the angle or of its distance from `loc`.
 
-    The larger counts: next to 0 the two cancel, and the last place of their sum is far below their own.
+    The larger counts: next to 0 the two cancel, and the last place of their sum is far below their own. Next to the
+    mode the distance counts as a tenth of a radian at least (the tests' laws are a radian wide): the angle is the sum
+    of a start and a correction, and keeps the last place of those.
     """
     a, b = np.asarray(a), np.asarray(b)
     size = np.maximum(np.maximum(np.abs(a), np.abs(b)), np.abs(a - np.asarray(loc, a.dtype)))
+    size = np.maximum(size, np.asarray(0.1, a.dtype))
     return float(np.max(np.abs(a.astype(np.float64) - b) / np.spacing(size), initial=0.0))
 
 
@@ -56,9 +59,11 @@ def test_shape_does_not_matter(implementation, method):
     key = random.key(1, impl=implementation)
     draw = functools.partial(sample_von_mises, key, 0.3, 2.5, method=method)
     flat = draw(shape=(2310,))
-    for shape in ((2310, 1), (3, 770), (7, 11, 5, 6)):
+    # Each shape is a program to compile: all of them for the default key, the telling ones for the others.
+    default = implementation == "threefry2x32"
+    for shape in ((2310, 1), (3, 770), (7, 11, 5, 6)) if default else ((7, 11, 5, 6),):
         assert_same_stream(method, draw(shape=shape).reshape(-1), flat)
-    for size in (1, 3, 127, 2309):
+    for size in (1, 3, 127, 2309) if default else (127,):
         assert_same_stream(method, draw(shape=(size,)), flat[:size])
 
 
@@ -219,7 +224,9 @@ def test_sharded_program_has_no_collectives():
         program = draw.lower(KEY, 0.3, 2.5).compile().as_text()
         assert not [name for name in COLLECTIVES if name in program]
         assert "u32[1000]" in program  # each device counts its own part only
-        assert ulps(draw(KEY, 0.3, 2.5), sample_von_mises(KEY, 0.3, 2.5, (8000,), method=method), 0.3) <= CONTRACTION_ULP
+        assert (
+            ulps(draw(KEY, 0.3, 2.5), sample_von_mises(KEY, 0.3, 2.5, (8000,), method=method), 0.3) <= CONTRACTION_ULP
+        )
 
 
 def test_shard_map():

@@ -200,7 +200,16 @@ def fit_rule(nodes, depth):
     best = (np.inf, None)
     for _ in range(100):
         p = optimize.least_squares(
-            residual, p, jacobian, args=(row,), method="lm", x_scale="jac", xtol=1e-14, ftol=1e-14, gtol=1e-14, max_nfev=60
+            residual,
+            p,
+            jacobian,
+            args=(row,),
+            method="lm",
+            x_scale="jac",
+            xtol=1e-14,
+            ftol=1e-14,
+            gtol=1e-14,
+            max_nfev=60,
         ).x
         size = np.abs(residual(p, 1.0))
         if size.max() < best[0]:
@@ -235,10 +244,12 @@ def exact_complement_large(r):
 
 
 def sinc(z):
+    """sin(d) / d with z = d^2."""
     return np.sin(np.sqrt(z)) / np.sqrt(z)
 
 
 def literal(value):
+    """Python source of a number or of nested tuples of numbers, on one line."""
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, int):
@@ -258,13 +269,25 @@ def fitted():
     global CUT
     single = [
         ("sin(d) / d in d^2, d in [0, pi/2]", "SINE", minimax(sinc, 1e-9, HALF_PI**2, 4)),
-        ("cos(d) in d^2, d in [0, pi/2], error relative to 1", "COSINE", minimax_absolute(lambda z: np.cos(np.sqrt(z)), 0.0, HALF_PI**2, 5)),
-        ("(sin(d)^2 - d^2) / d^4 in d^2, d in [0, pi/4]", "SINE_SQUARE", minimax(lambda z: (np.sin(np.sqrt(z)) ** 2 - z) / z**2, 1e-3, HALF_PI**2 / 4, 3)),
+        (
+            "cos(d) in d^2, d in [0, pi/2], error relative to 1",
+            "COSINE",
+            minimax_absolute(lambda z: np.cos(np.sqrt(z)), 0.0, HALF_PI**2, 5),
+        ),
+        (
+            "(sin(d)^2 - d^2) / d^4 in d^2, d in [0, pi/4]",
+            "SINE_SQUARE",
+            minimax(lambda z: (np.sin(np.sqrt(z)) ** 2 - z) / z**2, 1e-3, HALF_PI**2 / 4, 3),
+        ),
         ("e^f, f in [-0.35, 0.35]", "EXP", minimax_shifted(np.exp, 0.35, 6)),
         ("2^f, f in [-1/2, 1/2]", "EXP2", minimax_shifted(np.exp2, 0.5, 5)),
         ("log2(1 + m) / m, m in [-1/3, 1/3]", "LOG2", minimax_shifted(lambda m: np.log1p(m) / m / np.log(2), 1 / 3, 7)),
         ("I0(k) in k^2 / 4, k < 5", "I0_SMALL", minimax(lambda z: special.i0(2 * np.sqrt(z)), 0.0, 6.25, 7)),
-        ("2 pi sqrt(k) e^-k I0(k) in 1 / k, k >= 5", "NORM_LARGE", minimax(lambda r: 2 * np.pi * special.i0e(1 / r) / np.sqrt(r), 1e-9, 0.2, 7)),
+        (
+            "2 pi sqrt(k) e^-k I0(k) in 1 / k, k >= 5",
+            "NORM_LARGE",
+            minimax(lambda r: 2 * np.pi * special.i0e(1 / r) / np.sqrt(r), 1e-9, 0.2, 7),
+        ),
         ("2 I1(k) / k in k^2 / 4, k < 5", "RATIO_SMALL", minimax(exact_ratio_small, 1e-9, 6.25, 7)),
         ("k (1 - I1(k) / I0(k)) in 1 / k, k >= 5", "COMPLEMENT_LARGE", minimax(exact_complement_large, 1e-9, 0.2, 8)),
     ]
@@ -282,9 +305,16 @@ def fitted():
     yield "The same for float64: 32 Gauss-Legendre nodes under 0.35 u + 0.65 u^2.", "RULE64_DEPTH", 40.0
     yield None, "RULE64_NODES", rounded(0.35 * u + 0.65 * u * u, 17)
     yield None, "RULE64_WEIGHTS", rounded(w / 2 * (0.35 + 1.3 * u), 17)
-    for suffix, switch, tail, low, high in (("", 17.0, 2.0**-33, (6, 3), (5, 2)), ("64", 32.0, 2.0**-65, (8, 4), (6, 3))):
+    for suffix, switch, tail, low, high in (
+        ("", 17.0, 2.0**-33, (6, 3), (5, 2)),
+        ("64", 32.0, 2.0**-65, (8, 4), (6, 3)),
+    ):
         (low_fit, low_error), (high_fit, high_error) = fit_guess(switch, tail, low, high)
-        yield f"Guess for tails down to 2^{np.log2(tail):.0f}; the formula changes at this concentration.", f"GUESS{suffix}_SWITCH", switch
+        yield (
+            f"Guess for tails down to 2^{np.log2(tail):.0f}; the formula changes at this concentration.",
+            f"GUESS{suffix}_SWITCH",
+            switch,
+        )
         yield f"Below it: weighted error {low_error:.3f}.", f"GUESS{suffix}_LOW", rounded(low_fit, 9)
         yield f"Above it: weighted error {high_error:.3f}.", f"GUESS{suffix}_HIGH", rounded(high_fit, 9)
 
@@ -316,6 +346,7 @@ def minimax_shifted(function, radius, degree):
 
 
 def render():
+    """Text of the whole file."""
     lines = [
         '"""Fitted constants. Written by `tools/make_tables.py`, which states how; do not edit.',
         "",
@@ -331,6 +362,7 @@ def render():
 
 
 def main():
+    """Write the file, or compare it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="report whether the committed file is current")
     check = parser.parse_args().check
