@@ -65,10 +65,9 @@ def float_dtype(caller, dtype, arrays):
     if dtype is None:
         found = [a.dtype for a in arrays if jnp.issubdtype(a.dtype, jnp.floating) and not is_weak(a)]
         if len(set(found)) == 1:
-            dtype = found[0]
-        else:
-            # Not `jnp.promote_types`, which refuses where implicit promotion is turned off.
-            dtype = np.float32 if found and np.float64 not in found else np.float64
+            return jax.dtypes.canonicalize_dtype(found[0])
+        # Not `jnp.promote_types`, which refuses where implicit promotion is turned off.
+        dtype = np.float32 if found and np.float64 not in found else np.float64
         return jax.dtypes.canonicalize_dtype(dtype)
     try:
         dtype = jnp.dtype(dtype)
