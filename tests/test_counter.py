@@ -129,12 +129,25 @@ def test_indices_beyond_32_bits():
 
 
 def test_foreign_generators_use_their_own_bits():
-    """A key implementation that this package does not know is served through `jax.random.bits`."""
+    """A key implementation that this package does not know is served through its own `random.bits`."""
+    from jax.extend import random as extend
 
-    class Foreign(str):
-        pass
+    def bits(key, bit_width, shape):
+        assert bit_width == 32
+        return jnp.full(shape, key[0]) ^ jnp.arange(np.prod(shape), dtype=jnp.uint32).reshape(shape)
 
-    key = random.key(0)
+    implementation = extend.define_prng_impl(
+        key_shape=(1,),
+        seed=lambda seed: jnp.asarray([seed], jnp.uint32),
+        split=lambda key, shape: jnp.broadcast_to(key, (*shape, 1)),
+        random_bits=bits,
+        fold_in=lambda key, data: key ^ data,
+        name="foreign",
+        tag="foreign",
+    )
+    key = random.wrap_key_data(jnp.array([96], jnp.uint32), impl=implementation)
     name, words = counter.key_words(key)
-    assert name == "threefry2x32"
-    assert words.shape == (2,)
+    assert name == "threefry4x32"
+    assert words.tolist() == [96, 97, 98, 99]
+    expected = random.wrap_key_data(words, impl="threefry4x32")
+    assert (stream(key, 10) == stream(expected, 10)).all()
