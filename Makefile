@@ -48,7 +48,7 @@ sample: .venv/installed
 test: test-oldest test-newest
 
 test-oldest: .venv-test/installed
-	.venv-test/bin/python -m pytest -q -n $(JOBS) -m "not slow" $(TESTS)
+	.venv-test/bin/python -m pytest -q -n $(JOBS) $(TESTS)
 
 .venv-test/installed: $(PACKAGING)
 	$(call environment,.venv-test,$(PYTHON))
@@ -78,7 +78,7 @@ test-newest:
 .PHONY: run-newest
 run-newest: .venv-newest/installed
 	@.venv-newest/bin/python -c 'import jax, platform; print("newest: Python", platform.python_version(), "JAX", jax.__version__)'
-	.venv-newest/bin/python -m pytest -q -n $(JOBS) -m "not slow" $(NEWEST_TESTS)
+	.venv-newest/bin/python -m pytest -q -n $(JOBS) $(NEWEST_TESTS)
 
 .venv-newest/installed: $(PACKAGING)
 	$(call environment,.venv-newest,$(NEWEST_PYTHON))

@@ -20,6 +20,7 @@ SINE64 = tuple(float((-1) ** j / np.prod(np.arange(1.0, 2 * j + 2))) for j in ra
 COSINE64 = tuple(float((-1) ** j / np.prod(np.arange(1.0, 2 * j + 1))) for j in range(13))
 
 MANTISSA_BITS = 23
+WHOLE_SHIFT = 1.5 * 2**MANTISSA_BITS
 HEAD_MASK = np.uint32(0xFFFFF000)
 # ln 2 in two parts, the first short enough that its product with any whole exponent is exact.
 LN2_HEAD = 0.693359375
@@ -66,15 +67,30 @@ def cosine(square):
     return polynomial(COSINE64 if square.dtype == jnp.float64 else tables.COSINE, square)
 
 
+def nearest_whole(x):
+    """The nearest whole number to float32 `x`, |x| < 2^22, and bits with it at their lower end.
+
+    Adding 1.5 * 2^23 leaves no room for a fraction, so the whole number stands at the end of the mantissa. XLA's
+    conversion to integers saturates and looks for NaN, six instructions on a CPU; and the sum less the constant is no
+    whole number in XLA, which reassociates the two.
+    """
+    whole = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+    return whole, lax.bitcast_convert_type(x + WHOLE_SHIFT, jnp.int32)
+
+
+def scale_by(x, exponent):
+    """`x` times two to the power of the lower bits of `exponent`, for a normal result; NaN stays NaN."""
+    bits = lax.bitcast_convert_type(x, jnp.int32) + (exponent << MANTISSA_BITS)
+    return lax.bitcast_convert_type(bits, jnp.float32)
+
+
 @jax.custom_jvp
 def exp2(x):
     """2^x for |x| < 126."""
     if x.dtype == jnp.float64:
         return jnp.exp2(x)
-    whole = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
-    fraction = polynomial(tables.EXP2, x - whole)
-    bits = lax.bitcast_convert_type(fraction, jnp.int32) + (whole.astype(jnp.int32) << MANTISSA_BITS)
-    return lax.bitcast_convert_type(bits, jnp.float32)
+    whole, exponent = nearest_whole(x)
+    return scale_by(polynomial(tables.EXP2, x - whole), exponent)
 
 
 @exp2.defjvp
@@ -126,8 +142,6 @@ def exp_product(a, b, c):
     a_head, b_head = head(a), head(total)
     large = 2 * (a_head * b_head)
     small = 2 * (a_head * (((b[0] - b_head) + b[1]) + b[2]) + (a - a_head) * total)
-    whole = lax.round(LOG2_E * (large - c), lax.RoundingMethod.TO_NEAREST_EVEN)
+    whole, exponent = nearest_whole(LOG2_E * (large - c))
     # Each difference up to the last lies on a grid that float32 holds, so it is exact.
-    fraction = polynomial(tables.EXP, (((large - whole * LN2_HEAD) - c) - whole * LN2_TAIL) + small)
-    bits = lax.bitcast_convert_type(fraction, jnp.int32) + (whole.astype(jnp.int32) << MANTISSA_BITS)
-    return lax.bitcast_convert_type(bits, jnp.float32)
+    return scale_by(polynomial(tables.EXP, (((large - whole * LN2_HEAD) - c) - whole * LN2_TAIL) + small), exponent)

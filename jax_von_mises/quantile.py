@@ -124,20 +124,53 @@ def integrals(x, kappa, inverse, with_derivative=False, dtype_rule=None):
     s1 = jnp.minimum(s0 + jnp.minimum((0.5 * depth) * inverse, 2), 1)
     end = lax.sqrt(s1) * polynomial(tables.CUT, 1 - s1)
     span = jnp.where(centre, -phi, jnp.where(s1 < 1, end - phi, to_pole))
-    scale = (-2 * LOG2_E) * kappa
     complement = bessel.ratio_complement(kappa, inverse) if with_derivative else None
-    terms, derivative_terms = [], []
-    for node, weight in zip(nodes, weights, strict=True):
-        d = node * span
-        square = d * d
-        sin_d = d * sine_over(square)
-        rise = sin_d * (sin_x * cosine(square) + cos_x * sin_d)
-        terms.append((2 * weight) * exp2(scale * rise))
-        if with_derivative:
-            derivative_terms.append(terms[-1] * (complement - 2 * (s0 + rise)))
-    j = span * tree_sum(terms)
-    j1 = span * tree_sum(derivative_terms) if with_derivative else None
+    square = span * span
+    along, across = (kappa * sin_x) * span, (kappa * cos_x) * square
+
+    def term(node, weight):
+        # The exponent is -2 k sin(d) sin(x + d), with d = node * span.
+        exponent = along * rise_along(node, square) + across * rise_across(node, square)
+        value = (2 * weight) * exp2(exponent)
+        if not with_derivative:
+            return (value,)
+        rise = exponent * ((-0.5 / LOG2_E) * inverse)
+        return value, value * (complement - 2 * (s0 + rise))
+
+    sums = [span * total for total in sum_over(term, nodes, weights, x)]
+    j, j1 = sums if with_derivative else (*sums, None)
     return j, j1, centre, sin_x, cos_x, parts
+
+
+def rise_along(node, square):
+    """-2 log2(e) sin(d) cos(d) / span for d = `node` * span, with `square` = span^2."""
+    if square.dtype == jnp.float64:
+        d2 = (node * node) * square
+        return (-2 * LOG2_E * node) * sine_over(d2) * cosine(d2)
+    # All nodes share the powers of the span.
+    return polynomial([-2 * LOG2_E * c * node ** (2 * j + 1) for j, c in enumerate(tables.SIN_COS)], square)
+
+
+def rise_across(node, square):
+    """-2 log2(e) sin(d)^2 / span^2, likewise."""
+    if square.dtype == jnp.float64:
+        sine = node * sine_over((node * node) * square)
+        return (-2 * LOG2_E) * sine * sine
+    return polynomial([-2 * LOG2_E * c * node ** (2 * j + 2) for j, c in enumerate(tables.SIN_SIN)], square)
+
+
+def sum_over(term, nodes, weights, like):
+    """Sums of the arrays of ``term(node, weight)``, of the shape and dtype of `like`."""
+    if like.dtype == jnp.float64:
+        # Unrolled, so many nodes of so long polynomials take XLA:CPU gigabytes to compile.
+        def add(totals, at):
+            return tuple(a + b for a, b in zip(totals, term(*at), strict=True)), None
+
+        first = term(nodes[0], weights[0])
+        rest = jnp.asarray(nodes[1:], like.dtype), jnp.asarray(weights[1:], like.dtype)
+        return lax.scan(add, first, rest)[0]
+    columns = zip(*(term(node, weight) for node, weight in zip(nodes, weights, strict=True)), strict=True)
+    return tuple(tree_sum(list(column)) for column in columns)
 
 
 def tree_sum(terms):

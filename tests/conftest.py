@@ -1,11 +1,21 @@
-"""Eight virtual CPU devices, and JAX's implicit conversions turned into errors."""
+"""What every test stands on: eight CPU devices, no implicit promotion, and random keys of its own."""
 
 import os
+import zlib
 
+# Before JAX starts. Someone who tests on other hardware says so in the same variable.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
+import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
+# The package converts dtypes and aligns ranks itself, so it must also work for users who turned JAX's help off.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture
+def key(request):
+    """A random key that depends on the test's full name, its parameters included: no two tests share words."""
+    return jax.random.key(zlib.crc32(request.node.nodeid.encode()))

@@ -3,39 +3,96 @@
 import mpmath as mp
 import numpy as np
 import pytest
+from scipy import special
 
 from tests import reference
 
-CONCENTRATIONS = (1e-6, 0.3, 2.0, 6.5, 40.0, 1e4, 1e9)
-TAILS = (0.499, 0.3, 1e-2, 2.0**-20, 2.0**-33, 2.0**-60)
+CONCENTRATIONS = (1e-6, 0.3, 2.0, 6.5, 40.0, 1e4, 1e12)
+TAILS = np.array([0.5 - 2.0**-30, 0.4, 1e-2, 2.0**-20, 2.0**-60])
+EPS = np.finfo(float).eps
+# A mass is a sum of 40 terms times a density, whose exponent of up to 42 carries the rounding of the sine in it.
+MASS = 40 * EPS
+# Its cancelling factor cos(theta) - A(k) adds to it.
+SLOPE = 200 * EPS
+
+
+def relative(value, exact):
+    return abs(float(mp.mpf(float(value)) / exact - 1))
 
 
 @pytest.mark.parametrize("k", CONCENTRATIONS)
-def test_tail_and_centre(k):
-    x = reference.quantile(np.array(TAILS), k)
-    sf, central = reference.sf(x, k), reference.central(x, k)
-    for j in range(len(TAILS)):
+def test_against_mpmath(k):
+    """Tail, centre, quantile and its derivative, from next to the mode to tails of 2^-60."""
+    x = reference.quantile(TAILS, k)
+    tail, centre, slope = reference.sf(x, k), reference.central(x, k), reference.dquantile_dk(x, k)
+    for j, t in enumerate(TAILS):
         exact = reference.mp_tail(x[j], k)
-        assert abs(sf[j] / exact - 1) < 3e-13
-        if TAILS[j] > 0.2:
-            assert abs(central[j] / (mp.mpf(1) / 2 - exact) - 1) < 3e-12
-        # The rounding of x itself moves its tail by so much.
-        slack = float(np.spacing(x[j]) * reference.pdf(x[j], k) / TAILS[j])
-        assert abs(float(exact) / TAILS[j] - 1) < 3e-13 + 4 * slack
+        assert relative(tail[j], exact) < MASS
+        assert relative(centre[j], mp.mpf(1) / 2 - exact) < MASS
+        assert relative(reference.pdf(x[j], k), reference.mp_pdf(x[j], k)) < MASS
+        assert relative(x[j], reference.mp_quantile(t, k, x[j])) < MASS
+        assert relative(slope[j], reference.mp_dquantile_dk(x[j], k)) < SLOPE
+
+
+def test_quantile_inverts_tail():
+    """On a dense grid, to the rounding of the angle: no point where the iteration stops early."""
+    k, t = np.meshgrid(np.r_[0.0, 1e-300, np.geomspace(1e-3, 1e5, 150)], 2.0 ** -np.linspace(1, 60, 400))
+    x = reference.quantile(t, k)
+    rounding = np.spacing(x) * reference.pdf(x, k) / t
+    assert (np.abs(reference.sf(x, k) / t - 1) < MASS + 2 * rounding).all()
+
+
+@pytest.mark.parametrize("k", [1e-6, 0.3, 29.9, 30.1, 1e5])
+def test_bessel(k):
+    with mp.workdps(40):
+        i0, i1 = mp.besseli(0, k), mp.besseli(1, k)
+        assert relative(reference.norm(k), reference.mp_norm(k)) < 8 * EPS
+        assert relative(reference.log_norm(k), mp.log(2 * mp.pi * i0)) < 8 * EPS
+        assert relative(reference.ratio(k), i1 / i0) < 8 * EPS
+        assert relative(reference.ratio_complement(k), 1 - i1 / i0) < SLOPE
 
 
 @pytest.mark.parametrize("k", [0.3, 2.0, 40.0, 1e6])
 @pytest.mark.parametrize("t", [0.45, 0.1, 1e-6])
-def test_derivative(k, t):
-    """Against central differences of the quantile."""
+def test_derivative_of_quantile(k, t):
+    """Against central differences, a way that shares nothing with the integral."""
     x = reference.quantile(t, k)
     step = 1e-4 * k
     difference = (reference.quantile(t, k + step) - reference.quantile(t, k - step)) / (2 * step)
     assert reference.dquantile_dk(x, k) == pytest.approx(float(difference), rel=1e-6)
 
 
-def test_quantile_next_to_zero():
-    """c = 1/2 - t is what decides there; the angle is c / density(0)."""
-    c = np.array([1e-9, 1e-15])
-    for k in (0.0, 3.0, 1e8):
-        np.testing.assert_allclose(reference.quantile(0.5 - c, k, c), c * reference.norm(k), rtol=1e-10)
+@pytest.mark.parametrize("k", [0.0, 1e-3, 1.0, 7.0, 1e3, 1e30])
+def test_quantile_next_to_zero(k):
+    """There c = 1/2 - t decides, which t no longer knows; the angle is c / density(0)."""
+    c = np.array([1e-9, 1e-15, 1e-30])
+    np.testing.assert_allclose(reference.quantile(0.5 - c, k, c), c * reference.norm(k), rtol=8 * EPS)
+    assert reference.quantile(0.5, k) == 0
+
+
+@pytest.mark.parametrize("k", [0.0, 1e-3, 1.0, 7.0])
+def test_next_to_pi(k):
+    """The tail is the density at pi times the distance from pi, the true one and not the nearest double."""
+    x = np.pi - np.array([0.0, 2.0**-51, 1e-13])
+    with mp.workdps(40):
+        width = np.array([float(mp.pi - mp.mpf(float(v))) for v in x])
+    np.testing.assert_allclose(reference.sf(x, k), width * reference.pdf(np.pi, k), rtol=8 * EPS)
+
+
+def test_normal_limit():
+    """At 1e30, x sqrt(k) is a normal variable to 30 digits."""
+    z = -special.ndtri(TAILS)
+    np.testing.assert_allclose(reference.quantile(TAILS, 1e30) * 1e15, z, rtol=1e-13)
+    np.testing.assert_allclose(reference.dquantile_dk(z * 1e-15, 1e30) * 1e45, -z / 2, rtol=1e-13)
+
+
+def test_uniform_and_point_mass():
+    x = np.linspace(0, np.pi, 9)
+    np.testing.assert_allclose(reference.sf(x, 0.0), 0.5 - x / (2 * np.pi), rtol=8 * EPS, atol=EPS)
+    np.testing.assert_allclose(reference.central(x, 0.0), x / (2 * np.pi), rtol=8 * EPS)
+    assert (reference.quantile(TAILS, np.inf) == 0).all()
+    np.testing.assert_array_equal(reference.sf(x, np.inf)[1:], 0)
+    np.testing.assert_array_equal(reference.pdf(x, np.inf), np.where(x == 0, np.inf, 0))
+    assert reference.log_norm(np.inf) == np.inf
+    assert reference.ratio(np.inf) == 1
+    assert reference.ratio_complement(np.inf) == 0
