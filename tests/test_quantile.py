@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import random
+from jax import lax, random
 from jax.scipy import special
 
 from jax_von_mises import bessel, kernel, quantile, sample_von_mises
@@ -27,23 +27,43 @@ BOUND_ULP = 4
 CELLS = 256  # an octave; Hermite interpolation of the exact quantile then errs by 4e-12
 
 
+OCTAVES = 33
+
+
 @functools.cache
-def reference_table(k, octaves):
-    """Exact quantiles and their derivatives at t = 2^-o (1 + j / CELLS)."""
-    t = (2.0 ** -np.arange(octaves + 1, 1, -1.0)[:, None] * (1 + np.arange(CELLS) / CELLS)).ravel()
+def reference_table(k):
+    """Exact quantiles on 2^-o (1 + j / CELLS), as cubics (rows, 4) in the place within a cell."""
+    t = (2.0 ** -np.arange(OCTAVES + 1, 1, -1.0)[:, None] * (1 + np.arange(CELLS) / CELLS)).ravel()
     t = np.r_[t, 0.5]
     x = reference.quantile(t, k, np.where(t == 0.5, 0.0, 0.5 - t))
-    return t, x, -1 / reference.pdf(x, k)
+    slope, h, rise = -1 / reference.pdf(x, k), np.diff(t), np.diff(x)
+    p, q = h * slope[:-1], h * slope[1:]
+    return np.stack([x[:-1], p, 3 * rise - 2 * p - q, p + q - 2 * rise], -1)
 
 
-def reference_quantile(t, k, octaves=33):
-    nodes, x, slope = reference_table(k, octaves)
-    i = np.minimum(np.searchsorted(nodes, t, side="right") - 1, len(nodes) - 2)
-    h = nodes[i + 1] - nodes[i]
-    f = (t - nodes[i]) / h
-    a, b = x[i], x[i + 1]
-    p, q = h * slope[i], h * slope[i + 1]
-    return a + f * (p + f * ((3 * (b - a) - 2 * p - q) + f * (p + q - 2 * (b - a))))
+@jax.jit
+def word_errors(m, x, table, k, norm):
+    """Largest errors of angles `x` of words `m`: of the tail, and in ulp where floats are too coarse; each with its t.
+
+    In float64, compiled: NumPy takes hours for all words.
+    """
+    t = (m.astype(jnp.float64) + 0.5) * 2.0**-32
+    # Exponent and first mantissa bits number the cells, the rest is the place in the cell.
+    place_bits = 52 - CELLS.bit_length() + 1
+    bits = lax.bitcast_convert_type(t, jnp.uint64)
+    row = (bits >> place_bits).astype(jnp.int64) - ((1023 - OCTAVES - 1) * CELLS)
+    place = (bits & (2**place_bits - 1)).astype(jnp.float64) * 2.0**-place_bits
+    a, b, c, d = table[row].T
+    exact = a + place * (b + place * (c + place * d))
+    near = exact.astype(jnp.float32)
+    ulp = (lax.nextafter(near, jnp.full_like(near, jnp.inf)) - near).astype(jnp.float64)
+    rate = jnp.exp(-2 * k * jnp.sin(exact / 2) ** 2) / norm / t
+    error = jnp.abs(x.astype(jnp.float64) - exact)
+    fine = ulp * rate <= BOUND["float32"] / BOUND_ULP
+    # NaN must count as the worst.
+    tail = jnp.where(fine, jnp.nan_to_num(error * rate, nan=jnp.inf), 0)
+    ulps = jnp.where(fine, 0, jnp.nan_to_num(error / ulp, nan=jnp.inf))
+    return (tail.max(), t[tail.argmax()]), (ulps.max(), t[ulps.argmax()])
 
 
 def assert_accurate(x, t, k, dtype, exact):
@@ -74,9 +94,29 @@ def angle(method):
 
 def check_words(m, k, method):
     k32 = np.float32(k)
-    x = np.asarray(angle(method)(m, k32))
-    t = (m.astype(np.float64) + 0.5) * 2.0**-32
-    assert_accurate(x, t, float(k32), "float32", reference_quantile(t, float(k32)))
+    x = angle(method)(m, k32)
+    with jax.enable_x64(True):
+        exact = float(k32)
+        errors = word_errors(m, x, reference_table(exact), exact, reference.norm(exact))
+        tail, at, ulps, coarse_at = map(float, jax.tree.leaves(errors))
+    assert tail <= BOUND["float32"], f"k={k}: tail off by {tail:.2e} at t={at:.3g}"
+    assert ulps <= BOUND_ULP, f"k={k}: angle off by {ulps:.2f} ulp at t={coarse_at:.3g}"
+
+
+@pytest.mark.parametrize("k", [0.3, 12.0, 1e5])
+def test_word_errors_sees_errors(k):
+    """The check itself: none for exact angles, and the size and place of one that is off."""
+    m = np.random.default_rng(6).integers(0, WORDS, 5000, dtype=np.uint32)
+    t = (m + 0.5) * 2.0**-32
+    x = reference.quantile(t, k)
+    with jax.enable_x64(True):
+        check = functools.partial(word_errors, m, table=reference_table(k), k=k, norm=reference.norm(k))
+        tail, _, ulps, _ = map(float, jax.tree.leaves(check(x=x)))
+        assert tail < 1e-10
+        assert ulps < 1e-3
+        x[17] += 1e-5 * t[17] / reference.pdf(x[17], k)
+        tail, at, ulps, coarse_at = map(float, jax.tree.leaves(check(x=x)))
+    assert (tail == pytest.approx(1e-5, rel=1e-4) and at == t[17]) or (ulps > BOUND_ULP and coarse_at == t[17])
 
 
 @pytest.mark.parametrize("method", ["direct", "table"])
