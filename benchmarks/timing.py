@@ -8,6 +8,7 @@
 """
 
 import math
+import random
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,9 +17,10 @@ import numpy as np
 
 __all__ = ["Competitor", "Timing", "first_call", "interleave"]
 
-# Calls shorter than this are repeated within a turn: a lone call of 20 us is at the mercy of one interrupt.
-SHORTEST_TURN = 5e-3
-MOST_CALLS = 500
+# Calls shorter than this are repeated within a turn: a lone call is at the mercy of one interrupt. They also start their
+# turn with a call that does not count: the threads of the competitor before it may still be spinning, in its caches.
+SHORTEST_TURN = 0.1
+MOST_CALLS = 2000
 
 # Calls longer than this, in seconds, have a turn in every third round: they average over what disturbs the machine by
 # themselves, and would take most of the run.
@@ -95,7 +97,7 @@ def interleave(competitors, rounds, clock=time.perf_counter):
     competitors : dict of str to Competitor
         Each has been called before, with input 0.
     rounds : int
-        Times that each has its turn. The order rotates from round to round, so that nobody always follows the same
+        Times that each has its turn. Every round has an order of its own, so that nobody always follows the same
         competitor and inherits its warm cache or hot core.
     clock : callable
         Seconds as a float; a fake one in the tests.
@@ -116,10 +118,11 @@ def interleave(competitors, rounds, clock=time.perf_counter):
     calls = {name: min(MOST_CALLS, max(1, math.ceil(SHORTEST_TURN / max(s, 1e-9)))) for name, s in warm.items()}
     # What warms up a long call is nothing beside the call itself, so that call counts as a turn.
     seconds = {name: [warm[name]] if warm[name] > LONG_CALL else [] for name in competitors}
-    order = list(competitors)
+    order = random.Random(0)
     for number in range(1, rounds + 1):
-        for name in order:
+        for name in order.sample(list(competitors), len(competitors)):
+            if calls[name] > 1:
+                turn(name, 1)
             if warm[name] <= LONG_CALL or number % LONG_CALL_ROUNDS == 0:
                 seconds[name].append(turn(name, calls[name]))
-        order = order[1:] + order[:1]
     return seconds
