@@ -131,17 +131,31 @@ def sine_square(x):
     return x_head * x_head, (x + x_head) * (x - x_head) + (square * square) * polynomial(tables.SINE_SQUARE, square)
 
 
+def product_parts(a, b):
+    """2 a b as a sum of two numbers, the first exact and the second to 1e-7; `b` is the sum of three. float32 only."""
+    total = b[0] + b[1] + b[2]
+    a_head, b_head = head(a), head(total)
+    small = 2 * (a_head * (((b[0] - b_head) + b[1]) + b[2]) + (a - a_head) * total)
+    return 2 * (a_head * b_head), small
+
+
+def log_parts(x):
+    """log(x) of a normal positive float32 as a sum of two numbers, the first exact and the second below 1."""
+    bits = lax.bitcast_convert_type(x, jnp.int32)
+    exponent = (bits - TWO_THIRDS_BITS) >> MANTISSA_BITS
+    m = lax.bitcast_convert_type(bits - (exponent << MANTISSA_BITS), jnp.float32) - 1
+    whole = exponent.astype(jnp.float32)
+    return whole * LN2_HEAD, whole * LN2_TAIL + LN_2 * (m * polynomial(tables.LOG2, m))
+
+
 def exp_product(a, b, c):
-    """exp(2 a b - c) to 1e-7, for exponents in [-20, 80]; `b` is the sum of three numbers, largest first.
+    """exp(2 a b - c) to 1e-7, for exponents in [-20, 88]; `b` is the sum of three numbers, largest first.
 
     A plain float32 product of size 22 is off by 1e-6, which would be the largest error of the quantile.
     """
-    total = b[0] + b[1] + b[2]
     if a.dtype == jnp.float64:
-        return jnp.exp(2 * a * total - c)
-    a_head, b_head = head(a), head(total)
-    large = 2 * (a_head * b_head)
-    small = 2 * (a_head * (((b[0] - b_head) + b[1]) + b[2]) + (a - a_head) * total)
+        return jnp.exp(2 * a * (b[0] + b[1] + b[2]) - c)
+    large, small = product_parts(a, b)
     whole, exponent = nearest_whole(LOG2_E * (large - c))
     # Each difference up to the last lies on a grid that float32 holds, so it is exact.
     return scale_by(polynomial(tables.EXP, (((large - whole * LN2_HEAD) - c) - whole * LN2_TAIL) + small), exponent)

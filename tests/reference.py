@@ -87,6 +87,17 @@ def ratio_complement(k):
     return np.where(k < ASYMPTOTIC, (special.i0e(near) - special.i1e(near)) / special.i0e(near), difference / total)
 
 
+def ratio_slope(k):
+    """A'(k), the variance of cos x, as a sum of positive terms; 0 at inf."""
+    k = np.minimum(np.asarray(k, float), LARGEST**0.5)
+    end = np.arcsin(np.sqrt(np.minimum(0.5 * DEPTH / np.maximum(k, 1), 1)))
+    versine = 2 * np.sin(end[..., None] * (NODES + 1) / 2) ** 2
+    mass = np.exp(-k[..., None] * versine) * WEIGHTS
+    mass /= mass.sum(-1, keepdims=True)
+    mean = (mass * versine).sum(-1, keepdims=True)
+    return (mass * (versine - mean) ** 2).sum(-1)
+
+
 def chunked(function):
     """Apply an elementwise function of (x, k) in pieces that fit the cache."""
 
@@ -211,6 +222,25 @@ def mp_norm(k):
         term = term * (2 * j - 1) ** 2 / (8 * j * k)
         total += term
     return mp.sqrt(2 * mp.pi / k) * total
+
+
+def mp_log_i0(k):
+    """log I0(k) in mpmath."""
+    with mp.workdps(40):
+        return mp.mpf(k) + mp.log(mp_norm(k) / (2 * mp.pi))
+
+
+def mp_ratio(k):
+    """A(k) = I1(k) / I0(k) in mpmath, to 30 digits even of its distance from 1."""
+    with mp.workdps(80):
+        return mp.besseli(1, k) / mp.besseli(0, k)
+
+
+def mp_ratio_slope(k):
+    """A'(k) in mpmath."""
+    with mp.workdps(80):
+        k, a = mp.mpf(k), mp_ratio(k)
+        return 1 - a / k - a * a
 
 
 def mp_pdf(x, k):

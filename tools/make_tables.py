@@ -232,17 +232,14 @@ def exact_ratio_small(z):
     return 2 * special.i1(k) / k
 
 
+def exact_difference(u):
+    """I0(k) - I1(k) with u = k - 5/2."""
+    return special.i0(u + 2.5) - special.i1(u + 2.5)
+
+
 def exact_complement_large(r):
-    """k (1 - I1(k) / I0(k)) with r = 1 / k, by the difference of the asymptotic series above 30."""
-    k = 1 / r
-    near = k * (special.i0e(k) - special.i1e(k)) / special.i0e(k)
-    far, total, difference = np.maximum(k, 30.0), np.ones_like(k), np.zeros_like(k)
-    term0, term1 = np.ones_like(k), np.ones_like(k)
-    for j in range(1, 16):
-        term0 = term0 * (2 * j - 1) ** 2 / (8 * j * far)
-        term1 = -term1 * (4 - (2 * j - 1) ** 2) / (8 * j * far)
-        total, difference = total + term0, difference + term0 - term1
-    return np.where(k < 30, near, k * difference / total)
+    """k (1 - A(k)) with r = 1 / k."""
+    return reference.ratio_complement(1 / r) / r
 
 
 def sinc(z):
@@ -286,14 +283,19 @@ def fitted():
         ("e^f, f in [-0.35, 0.35]", "EXP", minimax_shifted(np.exp, 0.35, 6)),
         ("2^f, f in [-1/2, 1/2]", "EXP2", minimax_shifted(np.exp2, 0.5, 5)),
         ("log2(1 + m) / m, m in [-1/3, 1/3]", "LOG2", minimax_shifted(lambda m: np.log1p(m) / m / np.log(2), 1 / 3, 7)),
-        ("I0(k) in k^2 / 4, k < 5", "I0_SMALL", minimax(lambda z: special.i0(2 * np.sqrt(z)), 0.0, 6.25, 7)),
+        (
+            "I0(k) in k^2 / 4, k < 5",
+            "I0_SMALL",
+            minimax(lambda z: special.i0(2 * np.sqrt(z)), 0.0, 6.25, 8, fixed=1.0),
+        ),
         (
             "2 pi sqrt(k) e^-k I0(k) in 1 / k, k >= 5",
             "NORM_LARGE",
             minimax(lambda r: 2 * np.pi * special.i0e(1 / r) / np.sqrt(r), 1e-9, 0.2, 7),
         ),
         ("2 I1(k) / k in k^2 / 4, k < 5", "RATIO_SMALL", minimax(exact_ratio_small, 1e-9, 6.25, 7)),
-        ("k (1 - I1(k) / I0(k)) in 1 / k, k >= 5", "COMPLEMENT_LARGE", minimax(exact_complement_large, 1e-9, 0.2, 8)),
+        ("I0(k) - I1(k) in k - 5/2, k < 5", "I_DIFFERENCE", minimax_shifted(exact_difference, 2.5, 10)),
+        ("k (1 - A(k)) in 1 / k, k >= 5", "COMPLEMENT_LARGE", minimax(exact_complement_large, 1e-9, 0.2, 10)),
     ]
     for text, name, (value, error) in single:
         yield f"{text}: relative error {error:.1e}.", name, rounded(value, 10)
@@ -304,11 +306,15 @@ def fitted():
     yield "The exponent at which the float32 rule cuts the tail integral.", "RULE_DEPTH", RULE_DEPTH
     yield f"Nodes and weights on [0, 1] of the float32 rule: relative error {error:.1e}.", "RULE_NODES", rounded(v, 10)
     yield None, "RULE_WEIGHTS", rounded(w / w.sum(), 10)  # the sum is 1 to the error of the rule
-    v, w = np.polynomial.legendre.leggauss(32)
-    u = (v + 1) / 2
-    yield "The same for float64: 32 Gauss-Legendre nodes under 0.35 u + 0.65 u^2.", "RULE64_DEPTH", 40.0
-    yield None, "RULE64_NODES", rounded(0.35 * u + 0.65 * u * u, 17)
-    yield None, "RULE64_WEIGHTS", rounded(w / 2 * (0.35 + 1.3 * u), 17)
+    v, w = reference.gauss_legendre(32)
+    u, w = (v + 1) / 2, w / 2
+    for text, name, depth, bend in (
+        ("The same for float64: 32 Gauss-Legendre nodes under 0.35 u + 0.65 u^2.", "RULE64", 40.0, 0.65),
+        ("The same for moments from the mode on, in every precision: under 0.7 u + 0.3 u^2.", "MOMENT", 42.0, 0.3),
+    ):
+        yield text, f"{name}_DEPTH", depth
+        yield None, f"{name}_NODES", rounded((1 - bend) * u + bend * u * u, 17)
+        yield None, f"{name}_WEIGHTS", rounded(w * ((1 - bend) + 2 * bend * u), 17)
     for suffix, switch, tail, low, high in (
         ("", 17.0, 2.0**-33, (6, 3), (5, 2)),
         ("64", 32.0, 2.0**-65, (8, 4), (6, 3)),

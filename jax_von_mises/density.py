@@ -1,0 +1,153 @@
+r"""The density of the von Mises law and its logarithm, to the last digits that floats allow.
+
+About `loc`, with :math:`\kappa` the concentration and :math:`N = 2\pi e^{-\kappa} I_0(\kappa)`,
+
+.. math:: p(x) = e^{-q(x)} / N, \qquad q(x) = 2\kappa\sin^2(x/2).
+
+A plain float32 product q of size 20 is off by 1e-6, and of size 1e8 by 8; here it is a sum of two parts.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_von_mises import bessel, tables
+from jax_von_mises.elementary import cosine, exp_product, log_parts, polynomial, product_parts, sine_over, sine_square
+
+# Outside these the law is its limit to less than rounding: uniform below; normal above, where x scales with kappa^-1/2.
+KAPPA_MIN = 1e-30
+KAPPA_MAX = 1e18
+HALF_PI = np.pi / 2
+
+
+class HalfAngle(NamedTuple):
+    """What the formulas ask of an angle x in [0, pi]."""
+
+    angle: jax.Array  # x / 2
+    to_pole: jax.Array  # pi / 2 - x / 2
+    square: jax.Array  # sin(x / 2)^2
+    parts: tuple  # the same as a sum of three numbers, largest first, with twice the digits
+    sin: jax.Array  # sin x
+    cos: jax.Array  # cos x
+
+    @classmethod
+    def of(cls, x):
+        """Beyond a right angle everything comes from pi - x, small and exact, so that nothing cancels near pi."""
+        angle = 0.5 * x
+        to_pole = (HALF_PI - angle) + half_pi_rest(x.dtype)
+        upper = angle > 0.5 * HALF_PI
+        psi = jnp.where(upper, to_pole, angle)
+        square = psi * psi
+        first, rest = sine_square(psi)
+        sine2 = first + rest
+        parts = jnp.where(upper, 1, 0), jnp.where(upper, -first, first), jnp.where(upper, -rest, rest)
+        return cls(
+            angle,
+            to_pole,
+            square=jnp.where(upper, 1 - sine2, sine2),
+            parts=parts,
+            sin=2 * (psi * sine_over(square)) * cosine(square),
+            cos=jnp.where(upper, 2 * sine2 - 1, 1 - 2 * sine2),
+        )
+
+
+def half_pi_rest(dtype):
+    """What the nearest float leaves of pi/2: without it the tail integral near pi is off by 1e-4."""
+    nearest = np.asarray(HALF_PI, dtype)
+    return float(HALF_PI - float(nearest)) + (6.123233995736766e-17 if dtype == jnp.float64 else 0.0)
+
+
+# e^q overflows beyond, and the density is below the smallest normal float: zero.
+LARGEST_EXPONENT = {"float32": 88.0, "float64": 708.0}
+
+
+def inverse_density(half, kappa, inverse):
+    """N e^q = 1 / p for angles `half`, inf where p is below the smallest float."""
+    n, shift = bessel.norm(kappa, inverse)
+    exponent = 2 * kappa * half.square - shift
+    return jnp.where(
+        exponent <= LARGEST_EXPONENT[np.dtype(kappa.dtype).name], n * exp_product(kappa, half.parts, shift), jnp.inf
+    )
+
+
+def rescaled(x, kappa):
+    """An angle in [0, pi] and a concentration up to `KAPPA_MAX` with the same q.
+
+    Beyond, the law is normal and q = kappa x^2 / 2, whose square would underflow.
+    """
+    ratio = jnp.maximum(kappa, KAPPA_MAX) * (1 / KAPPA_MAX)
+    moved = jnp.where(x == 0, 0, jnp.minimum(x * jnp.sqrt(ratio), np.pi))
+    return moved, jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
+
+
+@jax.custom_jvp
+def density(x, kappa):
+    """p at angles in [-pi, pi], to a relative error of 1e-6 (float32) or 2e-14; 0 below the smallest float."""
+    moved, k = rescaled(jnp.abs(x), kappa)
+    value = 1 / inverse_density(HalfAngle.of(moved), k, 1 / k)
+    return jnp.where(value == 0, 0, value * jnp.sqrt(jnp.maximum(kappa, KAPPA_MAX) * (1 / KAPPA_MAX)))
+
+
+@density.defjvp
+def _density_jvp(primals, tangents):
+    x, kappa = primals
+    along, across = score(x, kappa)
+    value = density(x, kappa)
+    return value, value * (along * tangents[0] + across * tangents[1])
+
+
+def score(x, kappa):
+    """The derivatives of log p in x and in kappa, -kappa sin x and cos x - A(kappa)."""
+    sign = jnp.where(x < 0, -1, 1).astype(x.dtype)
+    half = HalfAngle.of(sign * x)
+    return -kappa * (sign * half.sin), bessel.complement(kappa) - 2 * half.square
+
+
+@jax.custom_jvp
+def log_density(x, kappa):
+    """log p at angles in [-pi, pi]: error at most 4e-7 (float32) or 4e-15 times max(1, |log p|)."""
+    size = jnp.abs(x)
+    moved, scaled = rescaled(size, kappa)
+    # Only while the angle is small; a large one has a q that no longer underflows.
+    small = moved < 1e-3
+    half = HalfAngle.of(jnp.where(small, moved, size))
+    k = jnp.where(small, scaled, kappa)
+    if x.dtype == jnp.float64:
+        value = -2 * k * half.square - log_norm(kappa)
+    else:
+        exact, rest = product_parts(k, half.parts)
+        norm_exact, norm_rest = log_norm_parts(kappa)
+        value = -((exact + norm_exact) + (rest + norm_rest))
+    return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, -jnp.inf), value)
+
+
+@log_density.defjvp
+def _log_density_jvp(primals, tangents):
+    along, across = score(*primals)
+    return log_density(*primals), along * tangents[0] + across * tangents[1]
+
+
+def log_norm_parts(kappa):
+    """log N(kappa) as a sum of two numbers, the first exact. float32 only."""
+    small, z, r = bessel.arguments(kappa, 1 / jnp.maximum(kappa, bessel.SWITCH))
+    exact, rest = log_parts(jnp.clip(kappa, bessel.SWITCH, jnp.finfo(kappa.dtype).max))
+    # Both halves are exact; the fit's logarithm is below 1 and good to 1e-7.
+    far = -0.5 * rest + jnp.log(polynomial(tables.NORM_LARGE, r))
+    near = jnp.log(2 * np.pi * jnp.exp(-jnp.minimum(kappa, bessel.SWITCH)) * polynomial(tables.I0_SMALL, z))
+    return jnp.where(small, 0, -0.5 * exact), jnp.where(small, near, far)
+
+
+@jax.custom_jvp
+def log_norm(kappa):
+    """log N(kappa), N = 2 pi e^-kappa I0(kappa): the logarithm of 1 / p(0); -inf at infinity."""
+    if kappa.dtype == jnp.float64:
+        return jnp.log(2 * np.pi * bessel.special.i0e(kappa))
+    exact, rest = log_norm_parts(kappa)
+    return jnp.where(kappa == jnp.inf, -jnp.inf, exact + rest)
+
+
+@log_norm.defjvp
+def _log_norm_jvp(primals, tangents):
+    return log_norm(*primals), -bessel.complement(*primals) * tangents[0]

@@ -1,0 +1,190 @@
+r"""The von Mises law as functions: densities, probabilities, quantiles, moments, information.
+
+Density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`, with :math:`\mu` = `loc` in radians and :math:`\kappa` =
+`concentration` in [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+
+Arguments broadcast, of any float dtype (bfloat16 and float16 are computed in float32 and rounded once). Negative or NaN
+concentration and non-finite `loc` give NaN. Every function is compiled by itself, works inside `jit`, `vmap` and `scan`,
+and has first and second derivatives in all arguments, by `jax.jvp` and `jax.grad`.
+"""
+
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises import bessel, checks, density, kernel, quantile
+
+TWO_PI = 2 * np.pi
+
+
+def elementwise(function):
+    """Check, promote and broadcast the arguments of `function`, compile it, and round the result once."""
+    signature = inspect.signature(function)
+    name = function.__name__
+
+    @functools.partial(jax.jit, static_argnames=("dtype", "compute"))
+    def compiled(arguments, dtype, compute):
+        arguments = [jnp.asarray(a, compute) for a in arguments]
+        shape = lax.broadcast_shapes(*(a.shape for a in arguments))
+        return function(*(jnp.broadcast_to(a, shape) for a in arguments)).astype(dtype)
+
+    @functools.wraps(function)
+    def checked(*args, **kwargs):
+        given = signature.bind(*args, **kwargs).arguments
+        arrays = {key: checks.parameter(name, key, value) for key, value in given.items()}
+        checks.result_shape(name, None, **arrays)
+        dtype = checks.float_dtype(name, None, tuple(arrays.values()))
+        compute = np.dtype(np.float64 if dtype == np.float64 else np.float32)
+        return compiled(tuple(arrays.values()), dtype, compute)
+
+    return checked
+
+
+def valid(concentration):
+    """The concentration, NaN where it is negative; inside, so that its derivative is NaN as well."""
+    return jnp.where(concentration >= 0, concentration, jnp.nan)
+
+
+def deviation(x, loc):
+    """x - loc less whole turns, in [-pi, pi], and the turns."""
+    difference = x - loc
+    turns = lax.round(difference * (1 / TWO_PI), lax.RoundingMethod.TO_NEAREST_EVEN)
+    return jnp.clip(kernel.reduce_turns(difference), -np.pi, np.pi), lax.stop_gradient(turns)
+
+
+@elementwise
+def log_prob(x, loc, concentration):
+    """Logarithm of the density at the angles `x` (radians).
+
+    Error at most 4e-7 (float32) or 4e-15 times max(1, |log p|), for every concentration. At infinite concentration inf
+    at `loc` and -inf elsewhere.
+    """
+    return density.log_density(deviation(x, loc)[0], valid(concentration))
+
+
+@elementwise
+def prob(x, loc, concentration):
+    """Density at the angles `x` (radians), per radian, to a relative error of 2e-6 (float32) or 1e-13."""
+    return density.density(deviation(x, loc)[0], valid(concentration))
+
+
+@elementwise
+def cdf(x, loc, concentration):
+    """Probability of an angle between loc - pi and `x`, both on the line.
+
+    Whole turns count: it grows by 1 with every turn, below loc - pi it is negative and above loc + pi more than 1, as in
+    TensorFlow Probability. The absolute error is at most 2 ulp of 1, and a tail below 1/2 has a relative error of 4e-6
+    (float32) or 1e-13.
+    """
+    difference, turns = deviation(x, loc)
+    return turns + quantile.lower_tail(difference, valid(concentration))
+
+
+@elementwise
+def sf(x, loc, concentration):
+    """Survival function 1 - cdf, with the relative accuracy of `cdf` in the upper tail."""
+    difference, turns = deviation(x, loc)
+    concentration = valid(concentration)
+    upper = quantile.lower_tail(-difference, concentration)
+    # A point mass belongs to the lower side.
+    upper = jnp.where((concentration == jnp.inf) & (difference == 0), 0, upper)
+    return upper - turns
+
+
+@elementwise
+def log_cdf(x, loc, concentration):
+    """Logarithm of `cdf`, also of tails that no float holds; NaN where whole turns make it negative."""
+    difference, turns = deviation(x, loc)
+    concentration = valid(concentration)
+    within = quantile.log_lower_tail(difference, concentration)
+    return jnp.where(turns == 0, within, jnp.log(turns + quantile.lower_tail(difference, concentration)))
+
+
+@elementwise
+def icdf(q, loc, concentration):
+    """The angle in [loc - pi, loc + pi] below which lies the probability `q` in [0, 1]: the inverse of `cdf`.
+
+    The tail probability of the angle is right to 2e-6 (float32) or 1e-12, or the angle to 4 ulp, down to tails of 2^-33
+    and 2^-65; further out to 4e-6 or 1e-12, or 4 ulp of pi. NaN where `q` is outside [0, 1].
+    """
+    return loc + quantile.signed_quantile(q, valid(concentration))
+
+
+@elementwise
+def isf(q, loc, concentration):
+    """The angle in [loc - pi, loc + pi] above which lies the probability `q`: the inverse of `sf`."""
+    return loc - quantile.signed_quantile(q, valid(concentration))
+
+
+@elementwise
+def entropy(concentration):
+    """Differential entropy in nats: log(2 pi) at 0, -inf at infinity."""
+    k = valid(concentration)
+    return density.log_norm(k) + scaled_complement(k)
+
+
+def scaled_complement(k):
+    """k (1 - A(k)), 1/2 at infinity."""
+    return jnp.where(k > bessel.LARGEST, 0.5, jnp.minimum(k, bessel.LARGEST) * bessel.complement(k))
+
+
+@elementwise
+def mean(loc, concentration):
+    """Mean direction: `loc` in [-pi, pi). No direction is the mean of the uniform law; `loc` there as well."""
+    return direction(loc, concentration)
+
+
+@elementwise
+def mode(loc, concentration):
+    """The angle of largest density: `loc` in [-pi, pi)."""
+    return direction(loc, concentration)
+
+
+def direction(loc, concentration):
+    """`loc` as sampled angles are, NaN where there is no law."""
+    return kernel.wrap(kernel.reduce_turns(loc), jnp.where(valid(concentration) >= 0, 0.0, jnp.nan).astype(loc.dtype))
+
+
+@elementwise
+def variance(concentration):
+    """Circular variance 1 - A(concentration), of full relative accuracy: 1 at 0, 0 at infinity."""
+    return jnp.minimum(bessel.complement(valid(concentration)), 1)
+
+
+@elementwise
+def stddev(concentration):
+    """Circular standard deviation sqrt(-2 log A(concentration)) in radians: inf at 0, 0 at infinity."""
+    k = valid(concentration)
+    rest = bessel.complement(k)
+    near = rest < 0.5
+    return jnp.sqrt(-2 * jnp.where(near, jnp.log1p(-jnp.where(near, rest, 0)), jnp.log(bessel.ratio(k))))
+
+
+# Gauss-Legendre nodes on [0, 1]; over half an octave of concentrations the variance of cos x takes no more.
+KL_NODES, KL_WEIGHTS = (np.polynomial.legendre.leggauss(10)[0] + 1) / 2, np.polynomial.legendre.leggauss(10)[1] / 2
+
+
+@elementwise
+def kl_divergence(loc, concentration, other_loc, other_concentration):
+    """Kullback-Leibler divergence in nats from the law of `other_loc` and `other_concentration` to the first.
+
+    The mean under the first law of the logarithm of the ratio of the first density to the other. Positive, and of full
+    relative accuracy where the two laws are close as well.
+    """
+    p, q = valid(concentration), valid(other_concentration)
+    rest = bessel.complement(p)
+    difference = q - p
+    # Close by, the integral of the remainder of Taylor's series, a sum of positive terms.
+    close = jnp.abs(difference) < 0.5 * (1 + p)
+    step = jnp.where(close, difference, 0)
+    slopes = bessel.slope(p[..., None] + step[..., None] * KL_NODES.astype(p.dtype))
+    near = step * step * jnp.sum(slopes * ((1 - KL_NODES) * KL_WEIGHTS).astype(p.dtype), -1)
+    far = density.log_norm(q) - density.log_norm(p) + q * rest - scaled_complement(p)
+    half = jnp.sin(0.5 * deviation(loc, other_loc)[0])
+    value = jnp.where(close, near, far) + 2 * q * bessel.ratio(p) * half * half
+    same = (p == q) & (half == 0)
+    return jnp.where((p == jnp.inf) | (q == jnp.inf), jnp.where(same, 0, jnp.inf), value)
