@@ -17,8 +17,8 @@ import numpy as np
 
 __all__ = ["Competitor", "Timing", "first_call", "interleave"]
 
-# Calls shorter than this are repeated within a turn: a lone call is at the mercy of one interrupt. They also start their
-# turn with a call that does not count: the threads of the competitor before it may still be spinning, in its caches.
+# Calls shorter than this are repeated within a turn: a lone call is at the mercy of one interrupt. They also start the
+# turn with a call that does not count: threads of the competitor before it may still be spinning, in its caches.
 SHORTEST_TURN = 0.1
 MOST_CALLS = 2000
 

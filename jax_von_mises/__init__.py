@@ -1,4 +1,4 @@
-"""Von Mises angles for JAX: exact, without rejection, as fast as the hardware allows.
+"""The von Mises law of angles for JAX: exact, without rejection, as fast as the hardware allows.
 
 >>> import jax
 >>> from jax_von_mises import sample_von_mises
@@ -7,11 +7,53 @@
 ========================  =====================================================================
 `sample_von_mises`        angles of any shape and dtype, under any transformation of JAX
 `sample_block`            any slice of a key's endless stream of angles
+`VonMises`                the law as one object, with the method names of NumPyro and TFP
+`log_prob` `prob`         the density
+`cdf` `sf` `icdf` `isf`   probabilities and quantiles; `log_cdf` `log_sf` deep in the tails
+`mean` `mode`             and the circular `variance` `stddev`, the `entropy`, the `kl_divergence`
+`fit` `standard_errors`   maximum likelihood
 ========================  =====================================================================
 """
 
+from jax_von_mises.distribution import VonMises as VonMises
+from jax_von_mises.fitting import fit as fit
+from jax_von_mises.fitting import standard_errors as standard_errors
+from jax_von_mises.law import cdf as cdf
+from jax_von_mises.law import entropy as entropy
+from jax_von_mises.law import icdf as icdf
+from jax_von_mises.law import isf as isf
+from jax_von_mises.law import kl_divergence as kl_divergence
+from jax_von_mises.law import log_cdf as log_cdf
+from jax_von_mises.law import log_prob as log_prob
+from jax_von_mises.law import log_sf as log_sf
+from jax_von_mises.law import mean as mean
+from jax_von_mises.law import mode as mode
+from jax_von_mises.law import prob as prob
+from jax_von_mises.law import sf as sf
+from jax_von_mises.law import stddev as stddev
+from jax_von_mises.law import variance as variance
 from jax_von_mises.sampler import sample_block as sample_block
 from jax_von_mises.sampler import sample_von_mises as sample_von_mises
 
-__all__ = ["sample_block", "sample_von_mises"]
+__all__ = [
+    "VonMises",
+    "cdf",
+    "entropy",
+    "fit",
+    "icdf",
+    "isf",
+    "kl_divergence",
+    "log_cdf",
+    "log_prob",
+    "log_sf",
+    "mean",
+    "mode",
+    "prob",
+    "sample_block",
+    "sample_von_mises",
+    "sf",
+    "standard_errors",
+    "stddev",
+    "variance",
+]
 __version__ = "0.1.0"

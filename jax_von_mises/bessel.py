@@ -69,8 +69,9 @@ def moments(kappa):
     total = jnp.sum(weight, -1, keepdims=True)
     mean = jnp.sum(weight * rise, -1, keepdims=True) / total
     variance = jnp.sum(weight * jnp.square(rise - mean), -1, keepdims=True) / total
-    beyond = jnp.maximum(kappa, LARGEST) / LARGEST
-    return mean[..., 0] / beyond, variance[..., 0] / beyond / beyond
+    # Not a division by the inverse: XLA would multiply by the square of `LARGEST`.
+    beyond = LARGEST / jnp.maximum(kappa, LARGEST)
+    return mean[..., 0] * beyond, (variance[..., 0] * beyond) * beyond
 
 
 @jax.custom_jvp
@@ -112,8 +113,8 @@ def _ratio_jvp(primals, tangents):
 
 @jax.custom_jvp
 def complement(kappa):
-    """1 - A(kappa), to the relative error of `ratio_complement`; 0 at infinity."""
-    return ratio_complement(kappa, 1 / jnp.maximum(kappa, SWITCH))
+    """1 - A(kappa), to the relative error of `ratio_complement`; 1 at 0 and 0 at infinity."""
+    return jnp.minimum(ratio_complement(kappa, 1 / jnp.maximum(kappa, SWITCH)), 1)
 
 
 @complement.defjvp
@@ -124,6 +125,18 @@ def _complement_jvp(primals, tangents):
 def slope(kappa):
     """A'(kappa), to a relative error of 4e-7 (float32) or 2e-15; 1/2 at 0 and 0 at infinity."""
     return moments(kappa)[1]
+
+
+def rough_slope(kappa):
+    """`slope` to 1e-4 in float32, without its 32 exponentials: enough for Newton's method."""
+    if kappa.dtype == jnp.float64:
+        return slope(kappa)
+    a = ratio(kappa)
+    near = jnp.maximum(kappa, 1e-3)
+    small, _, r = arguments(kappa, 1 / near)
+    # d/dr of r P(r), where 1 - A is that, and dr/dkappa = -r^2.
+    derivative = tuple((j + 1) * c for j, c in enumerate(tables.COMPLEMENT_LARGE))
+    return jnp.where(small, jnp.where(kappa < 1e-3, 0.5, 1 - a / near - a * a), r * (r * polynomial(derivative, r)))
 
 
 @jax.custom_jvp
@@ -138,8 +151,8 @@ def inverse_ratio(resultant, rest):
     for _ in range(4 if c.dtype == jnp.float64 else 3):
         # Newton's method on the side that keeps its digits.
         error = jnp.where(r < 0.5, ratio(kappa) - r, c - complement(kappa))
-        kappa = kappa - error / slope(kappa)
-    return jnp.where(c > 0, jnp.maximum(kappa, 0), jnp.inf)
+        kappa = kappa - error / rough_slope(kappa)
+    return jnp.where(c <= 0, jnp.inf, jnp.maximum(kappa, 0))
 
 
 @inverse_ratio.defjvp

@@ -105,14 +105,7 @@ def result_shape(caller, shape, **arrays):
             raise ValueError(
                 f"{caller}: {listed} do not broadcast together. Add axes of length 1 where they should vary alone."
             ) from error
-    try:
-        sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)
-        sizes = tuple(operator.index(size) for size in sizes)
-    except TypeError as error:
-        hint = "Under jax.jit a shape must be known when tracing: pass it through static_argnames."
-        raise TypeError(f"{caller}: shape={shape!r} must be an integer or a tuple of integers. {hint}") from error
-    if any(size < 0 for size in sizes):
-        raise ValueError(f"{caller}: shape={sizes} has a negative size. Sizes must be 0 or more.")
+    sizes = whole_sizes(caller, "shape", shape)
     for name, array in arrays.items():
         pairs = zip(reversed(array.shape), reversed(sizes), strict=False)
         if array.ndim > len(sizes) or any(have not in (1, want) for have, want in pairs):
@@ -121,6 +114,33 @@ def result_shape(caller, shape, **arrays):
                 f"out to draw one angle per element of {name}, or end `shape` with the axes {array.shape}."
             )
     return sizes
+
+
+def whole_sizes(caller, name, shape):
+    """`shape` as a tuple of sizes."""
+    try:
+        sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)
+        sizes = tuple(operator.index(size) for size in sizes)
+    except TypeError as error:
+        hint = "Under jax.jit a shape must be known when tracing: pass it through static_argnames."
+        raise TypeError(f"{caller}: {name}={shape!r} must be an integer or a tuple of integers. {hint}") from error
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"{caller}: {name}={sizes} has a negative size. Sizes must be 0 or more.")
+    return sizes
+
+
+def known_value(caller, name, value):
+    """Refuse a concrete `loc` or `concentration` that makes no law; a traced one has no value to look at."""
+    if isinstance(value, jax.core.Tracer):
+        return
+    value = np.asarray(value, np.float64)
+    good, allowed = {
+        "loc": (np.isfinite(value), "finite, in radians"),
+        "concentration": (value >= 0, "at least 0 (inf is allowed)"),
+    }[name]
+    if not np.all(good):
+        where = "" if value.ndim == 0 else f" at index {tuple(int(i) for i in np.argwhere(~good)[0])}"
+        raise ValueError(f"{caller}: {name} is {value[~good].flat[0]:g}{where}, but must be {allowed}.")
 
 
 def method(caller, value, concentration):

@@ -16,9 +16,8 @@ import numpy as np
 from jax_von_mises import bessel, tables
 from jax_von_mises.elementary import cosine, exp_product, log_parts, polynomial, product_parts, sine_over, sine_square
 
-# Outside these the law is its limit to less than rounding: uniform below; normal above, where x scales with kappa^-1/2.
+# Below, the law is uniform to less than rounding.
 KAPPA_MIN = 1e-30
-KAPPA_MAX = 1e18
 HALF_PI = np.pi / 2
 
 
@@ -36,11 +35,17 @@ class HalfAngle(NamedTuple):
     def of(cls, x):
         """Beyond a right angle everything comes from pi - x, small and exact, so that nothing cancels near pi."""
         angle = 0.5 * x
-        to_pole = (HALF_PI - angle) + half_pi_rest(x.dtype)
+        # The selection changes no value: without it XLA adds the two constants first, and the second is lost.
+        away, missing = HALF_PI - angle, half_pi_rest(x.dtype)
+        away = jnp.where(away < 0, 0, away)
+        to_pole = away + missing
         upper = angle > 0.5 * HALF_PI
         psi = jnp.where(upper, to_pole, angle)
         square = psi * psi
-        first, rest = sine_square(psi)
+        sin = 2 * (psi * sine_over(square)) * cosine(square)
+        # `away` is exact where the sum with what it misses is rounded, so that goes into the small part.
+        first, rest = sine_square(jnp.where(upper, away, angle))
+        rest = rest + jnp.where(upper, missing, 0) * sin
         sine2 = first + rest
         parts = jnp.where(upper, 1, 0), jnp.where(upper, -first, first), jnp.where(upper, -rest, rest)
         return cls(
@@ -48,7 +53,7 @@ class HalfAngle(NamedTuple):
             to_pole,
             square=jnp.where(upper, 1 - sine2, sine2),
             parts=parts,
-            sin=2 * (psi * sine_over(square)) * cosine(square),
+            sin=sin,
             cos=jnp.where(upper, 2 * sine2 - 1, 1 - 2 * sine2),
         )
 
@@ -59,35 +64,41 @@ def half_pi_rest(dtype):
     return float(HALF_PI - float(nearest)) + (6.123233995736766e-17 if dtype == jnp.float64 else 0.0)
 
 
-# e^q overflows beyond, and the density is below the smallest normal float: zero.
+def square_root(half, kappa, inverse):
+    """``h`` and ``n`` with p = h^2 / n for angles `half`: so that nothing underflows before p does."""
+    n, shift = bessel.norm(kappa, inverse)
+    exponent = kappa * half.square - 0.5 * shift
+    root = 1 / exp_product(0.5 * kappa, half.parts, 0.5 * shift)
+    return jnp.where(exponent <= LARGEST_EXPONENT[np.dtype(kappa.dtype).name], root, 0), n
+
+
+# Of e^x; the square of e^-x is zero already.
 LARGEST_EXPONENT = {"float32": 88.0, "float64": 708.0}
 
 
-def inverse_density(half, kappa, inverse):
-    """N e^q = 1 / p for angles `half`, inf where p is below the smallest float."""
-    n, shift = bessel.norm(kappa, inverse)
-    exponent = 2 * kappa * half.square - shift
-    return jnp.where(
-        exponent <= LARGEST_EXPONENT[np.dtype(kappa.dtype).name], n * exp_product(kappa, half.parts, shift), jnp.inf
-    )
-
-
 def rescaled(x, kappa):
-    """An angle in [0, pi] and a concentration up to `KAPPA_MAX` with the same q.
+    """An angle in [0, pi] and a concentration with the same q, where x^2 would underflow; and x's factor.
 
-    Beyond, the law is normal and q = kappa x^2 / 2, whose square would underflow.
+    The factors are powers of two, so q keeps every digit. So far out the law has long been the normal one.
     """
-    ratio = jnp.maximum(kappa, KAPPA_MAX) * (1 / KAPPA_MAX)
-    moved = jnp.where(x == 0, 0, jnp.minimum(x * jnp.sqrt(ratio), np.pi))
-    return moved, jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
+    name = np.dtype(kappa.dtype).name
+    huge = kappa > HUGE[name]
+    factor = jnp.where(huge, FACTOR[name], 1)
+    shrink = jnp.where(huge, FACTOR[name] ** -2, 1)
+    k = jnp.clip(kappa, KAPPA_MIN, float(jnp.finfo(kappa.dtype).max)) * shrink
+    return jnp.minimum(x * factor, np.pi), k, factor
+
+
+HUGE = {"float32": 2.0**94, "float64": 2.0**700}
+FACTOR = {"float32": 2.0**17, "float64": 2.0**300}
 
 
 @jax.custom_jvp
 def density(x, kappa):
     """p at angles in [-pi, pi], to a relative error of 1e-6 (float32) or 2e-14; 0 below the smallest float."""
-    moved, k = rescaled(jnp.abs(x), kappa)
-    value = 1 / inverse_density(HalfAngle.of(moved), k, 1 / k)
-    return jnp.where(value == 0, 0, value * jnp.sqrt(jnp.maximum(kappa, KAPPA_MAX) * (1 / KAPPA_MAX)))
+    moved, k, factor = rescaled(jnp.abs(x), kappa)
+    root, n = square_root(HalfAngle.of(moved), k, 1 / k)
+    return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, 0), ((root * factor) / n) * root)
 
 
 @density.defjvp
@@ -109,7 +120,7 @@ def score(x, kappa):
 def log_density(x, kappa):
     """log p at angles in [-pi, pi]: error at most 4e-7 (float32) or 4e-15 times max(1, |log p|)."""
     size = jnp.abs(x)
-    moved, scaled = rescaled(size, kappa)
+    moved, scaled, _ = rescaled(size, kappa)
     # Only while the angle is small; a large one has a q that no longer underflows.
     small = moved < 1e-3
     half = HalfAngle.of(jnp.where(small, moved, size))

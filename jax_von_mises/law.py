@@ -3,9 +3,9 @@ r"""The von Mises law as functions: densities, probabilities, quantiles, moments
 Density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`, with :math:`\mu` = `loc` in radians and :math:`\kappa` =
 `concentration` in [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
 
-Arguments broadcast, of any float dtype (bfloat16 and float16 are computed in float32 and rounded once). Negative or NaN
-concentration and non-finite `loc` give NaN. Every function is compiled by itself, works inside `jit`, `vmap` and `scan`,
-and has first and second derivatives in all arguments, by `jax.jvp` and `jax.grad`.
+Arguments broadcast, of any float dtype (bfloat16 and float16 are computed in float32 and rounded once). Negative or
+NaN concentration and non-finite `loc` give NaN. Every function is compiled by itself, works inside `jit`, `vmap` and
+`scan`, and has first and second derivatives in all arguments, by `jax.jvp` and `jax.grad`.
 """
 
 import functools
@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises import bessel, checks, density, kernel, quantile
+from jax_von_mises.elementary import clip
 
 TWO_PI = 2 * np.pi
 
@@ -52,8 +53,20 @@ def valid(concentration):
 def deviation(x, loc):
     """x - loc less whole turns, in [-pi, pi], and the turns."""
     difference = x - loc
-    turns = lax.round(difference * (1 / TWO_PI), lax.RoundingMethod.TO_NEAREST_EVEN)
-    return jnp.clip(kernel.reduce_turns(difference), -np.pi, np.pi), lax.stop_gradient(turns)
+    turns = lax.round(lax.stop_gradient(difference) * (1 / TWO_PI), lax.RoundingMethod.TO_NEAREST_EVEN)
+    return less_turns(difference), turns
+
+
+@jax.custom_jvp
+def less_turns(x):
+    """`kernel.reduce_turns` within [-pi, pi]; its derivative is 1 also at the ends."""
+    return clip(kernel.reduce_turns(x), -np.pi, np.pi)
+
+
+@less_turns.defjvp
+def _less_turns_jvp(primals, tangents):
+    x = less_turns(*primals)
+    return x, jnp.where(jnp.isnan(x), jnp.nan, tangents[0])
 
 
 @elementwise
@@ -76,9 +89,9 @@ def prob(x, loc, concentration):
 def cdf(x, loc, concentration):
     """Probability of an angle between loc - pi and `x`, both on the line.
 
-    Whole turns count: it grows by 1 with every turn, below loc - pi it is negative and above loc + pi more than 1, as in
-    TensorFlow Probability. The absolute error is at most 2 ulp of 1, and a tail below 1/2 has a relative error of 4e-6
-    (float32) or 1e-13.
+    Whole turns count: it grows by 1 with every turn, below loc - pi it is negative and above loc + pi more than 1, as
+    in TensorFlow Probability. The absolute error is at most 2 ulp of 1, and a tail below 1/2 has a relative error of
+    4e-6 (float32) or 1e-12.
     """
     difference, turns = deviation(x, loc)
     return turns + quantile.lower_tail(difference, valid(concentration))
@@ -102,6 +115,16 @@ def log_cdf(x, loc, concentration):
     concentration = valid(concentration)
     within = quantile.log_lower_tail(difference, concentration)
     return jnp.where(turns == 0, within, jnp.log(turns + quantile.lower_tail(difference, concentration)))
+
+
+@elementwise
+def log_sf(x, loc, concentration):
+    """Logarithm of `sf`, with the accuracy of `log_cdf` in the upper tail."""
+    difference, turns = deviation(x, loc)
+    concentration = valid(concentration)
+    within = quantile.log_lower_tail(-difference, concentration)
+    within = jnp.where((concentration == jnp.inf) & (difference == 0), -jnp.inf, within)
+    return jnp.where(turns == 0, within, jnp.log(quantile.lower_tail(-difference, concentration) - turns))
 
 
 @elementwise
@@ -152,7 +175,7 @@ def direction(loc, concentration):
 @elementwise
 def variance(concentration):
     """Circular variance 1 - A(concentration), of full relative accuracy: 1 at 0, 0 at infinity."""
-    return jnp.minimum(bessel.complement(valid(concentration)), 1)
+    return bessel.complement(valid(concentration))
 
 
 @elementwise
@@ -161,7 +184,9 @@ def stddev(concentration):
     k = valid(concentration)
     rest = bessel.complement(k)
     near = rest < 0.5
-    return jnp.sqrt(-2 * jnp.where(near, jnp.log1p(-jnp.where(near, rest, 0)), jnp.log(bessel.ratio(k))))
+    square = -2 * jnp.where(near, jnp.log1p(-jnp.where(near, rest, 0)), jnp.log(jnp.where(near, 0.5, bessel.ratio(k))))
+    # The root of 0 has no derivative, but the limit has: 0.
+    return jnp.where(k == jnp.inf, 0, jnp.sqrt(jnp.where(k == jnp.inf, 1, square)))
 
 
 # Gauss-Legendre nodes on [0, 1]; over half an octave of concentrations the variance of cos x takes no more.

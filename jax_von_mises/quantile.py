@@ -7,7 +7,9 @@ The law is symmetric about `loc`, so everything is about :math:`x \in [0, \pi]`,
 One integral serves the tail probability, the quantile and its derivative:
 
 .. math:: J(x) = \int_x^{end} e^{q(x)-q(\theta)} d\theta, \qquad
-          J_1(x) = \int_x^{end} (\cos\theta - A) e^{q(x)-q(\theta)} d\theta, \qquad A = I_1/I_0.
+          J_1(x) = \int_x^{end} (\cos\theta - A) e^{q(x)-q(\theta)} d\theta, \qquad A = I_1/I_0,
+
+and :math:`J_2` with the factor :math:`(\cos\theta - A)^2 - A'`.
 
 With :math:`end = \pi` ("tail") :math:`P(X > x) = J p`; with :math:`end = 0` ("centre", J < 0)
 :math:`P(0 < X < x) = -J p`. Taking the side that holds less mass keeps full relative accuracy at both ends.
@@ -28,13 +30,13 @@ from jax import lax
 
 from jax_von_mises import bessel, tables
 from jax_von_mises.density import (
-    KAPPA_MAX,
     KAPPA_MIN,
     HalfAngle,
     density,
-    inverse_density,
     log_density,
     rescaled,
+    score,
+    square_root,
 )
 from jax_von_mises.elementary import (
     LOG2_E,
@@ -48,6 +50,8 @@ from jax_von_mises.elementary import (
     sine_over,
 )
 
+# Above, the law is normal to less than rounding, and the quantile scales with kappa^-1/2.
+KAPPA_MAX = 1e18
 # The angles lie in [-pi, pi): the largest float below pi, since the nearest float32 to pi is larger than pi.
 LARGEST_ANGLE = {
     np.dtype(np.float32): float(np.nextafter(np.float32(np.pi), np.float32(0))),
@@ -96,8 +100,8 @@ def guess(t, kappa, inverse, root):
     return clip(jnp.where(kappa < switch, small, large), 0, largest_angle(t.dtype))
 
 
-def integrals(x, kappa, inverse, with_derivative=False, dtype_rule=None):
-    """J(x), J1(x), whether the side is the centre, and what `HalfAngle` says of x.
+def integrals(x, kappa, inverse, order=0, dtype_rule=None):
+    """J(x) and with `order` 1 or 2 the others of the module's head; whether the side is the centre; the `HalfAngle`.
 
     The quadrature runs in the half angle phi = x / 2, from phi to where the exponent has grown by the rule's
     depth, at most pi/2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a), since
@@ -112,7 +116,8 @@ def integrals(x, kappa, inverse, with_derivative=False, dtype_rule=None):
     s1 = jnp.minimum(s0 + jnp.minimum((0.5 * depth) * inverse, 2), 1)
     end = lax.sqrt(s1) * polynomial(tables.CUT, 1 - s1)
     span = jnp.where(centre, -half.angle, jnp.where(s1 < 1, end - half.angle, half.to_pole))
-    complement = bessel.ratio_complement(kappa, inverse) if with_derivative else None
+    complement = bessel.ratio_complement(kappa, inverse) if order > 0 else None
+    slope = bessel.slope(kappa) if order > 1 else None
     square = span * span
     along, across = (kappa * sin_x) * span, (kappa * cos_x) * square
 
@@ -120,14 +125,14 @@ def integrals(x, kappa, inverse, with_derivative=False, dtype_rule=None):
         # The exponent is -2 k sin(d) sin(x + d), with d = node * span.
         exponent = along * rise_along(node, square) + across * rise_across(node, square)
         value = (2 * weight) * exp2(exponent)
-        if not with_derivative:
+        if order == 0:
             return (value,)
         rise = exponent * ((-0.5 / LOG2_E) * inverse)
-        return value, value * (complement - 2 * (s0 + rise))
+        factor = complement - 2 * (s0 + rise)
+        first = value, value * factor
+        return first if order == 1 else (*first, value * (factor * factor - slope))
 
-    sums = [span * total for total in sum_over(term, nodes, weights, x)]
-    j, j1 = sums if with_derivative else (*sums, None)
-    return j, j1, centre, half
+    return [span * total for total in sum_over(term, nodes, weights, x)], centre, half
 
 
 def rise_along(node, square):
@@ -176,7 +181,7 @@ def refine(x, t, c, kappa, inverse, dtype_rule=None):
         x + u (1 + d/2 + (2 d^2 + e)/6 + (6 d^3 + 7 d e - d u^2)/24
                  + (24 d^4 + 46 d^2 e + 7 e^2 - 11 d^2 u^2 - e u^2)/120)
     """
-    j, _, centre, half = integrals(x, kappa, inverse, dtype_rule=dtype_rule)
+    (j,), centre, half = integrals(x, kappa, inverse, dtype_rule=dtype_rule)
     n, shift = bessel.norm(kappa, inverse)
     u = j - jnp.where(centre, -c, t) * n * exp_product(kappa, half.parts, shift)
     u2 = u * u
@@ -230,14 +235,36 @@ def _quantile_jvp(primals, tangents):
     t, c, kappa = primals
     x = quantile_with_derivative(t, c, kappa)
     dt, _, dkappa = tangents
-    return x, derivative(x, kappa) * dkappa - dt / density(x, kappa)
+    return x, derivative(x, kappa) * dkappa - over_density(dt, x, kappa)
 
 
+def over_density(tangent, x, kappa):
+    """`tangent` / p; 0 for a tangent of 0, also where p is no float."""
+    return jnp.where(tangent == 0, 0, tangent / density(x, kappa))
+
+
+@jax.custom_jvp
 def derivative(x, kappa):
-    """d|x| / d kappa at fixed tail probability, J1 of this module's head; 0 at infinity, NaN for NaN."""
+    """D = d|x| / d kappa at fixed tail probability, J1 of this module's head; 0 at infinity, NaN for NaN."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
-    _, j1, *_ = integrals(x, k, 1 / k, with_derivative=True)
+    (_, j1), *_ = integrals(x, k, 1 / k, order=1)
     return jnp.where(kappa > KAPPA_MAX, -0.5 * x / kappa, j1)
+
+
+@derivative.defjvp
+def _derivative_jvp(primals, tangents):
+    # dD/dx = kappa sin(x) D - (cos x - A), from F = the law's cdf and D = -(dF/dkappa) / p.
+    x, kappa = primals
+    d = derivative(x, kappa)
+    along, across = score(x, kappa)
+    return d, -(along * d + across) * tangents[0] + second_derivative(x, kappa) * tangents[1]
+
+
+def second_derivative(x, kappa):
+    """dD/dkappa = J2 - D (cos x - A), J2 being J with the factor (cos theta - A)^2 - A'."""
+    k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
+    (_, j1, j2), *_ = integrals(x, k, 1 / k, order=2)
+    return jnp.where(kappa > KAPPA_MAX, 0.5 * x / kappa / kappa, j2 - j1 * score(x, k)[1])
 
 
 # ------------------------------------------------------------------------------------------ probabilities
@@ -268,23 +295,24 @@ def odd_derivative(x, kappa):
 
 def tail_beyond(x, kappa):
     """P(X > x) for x in [0, pi], to 0 below the smallest float."""
-    moved, k = rescaled(x, kappa)
-    j, _, centre, half = integrals(moved, k, 1 / k)
-    mass = j / inverse_density(half, k, 1 / k)
-    return jnp.where(kappa >= 0, jnp.where(centre, 0.5 + mass, mass), jnp.nan)
+    moved, k, _ = rescaled(x, kappa)
+    (j,), centre, half = integrals(moved, k, 1 / k)
+    root, n = square_root(half, k, 1 / k)
+    mass = ((j / n) * root) * root
+    # The float next to pi may lie beyond it.
+    return jnp.where(kappa >= 0, jnp.where(centre, 0.5 + mass, jnp.maximum(mass, 0)), jnp.nan)
 
 
 @jax.custom_jvp
 def log_lower_tail(x, kappa):
     """log P(X < x), down to tails that no float holds."""
-    moved, k = rescaled(jnp.abs(x), kappa)
-    j, _, centre, half = integrals(moved, k, 1 / k)
+    moved, k, factor = rescaled(jnp.abs(x), kappa)
+    (j,), centre, _ = integrals(moved, k, 1 / k)
+    # J p as logarithms. A rescaled angle is no longer small where J is 1 over the slope of log p, to rounding.
+    steep = (factor > 1) & (moved > 1e-3)
+    j = jnp.where(steep, 1 / (kappa * jnp.abs(jnp.sin(x))), j / factor)
+    far = jnp.log(jnp.where(centre, 1, j)) + log_density(x, kappa)
     probability = lower_tail(x, kappa)
-    # J p, as logarithms, where the product would lose digits. Beyond `KAPPA_MAX` J is that of the rescaled law while the
-    # angle is small, and of the density's own slope elsewhere.
-    beyond = (kappa > KAPPA_MAX) & (moved > 1e-3)
-    whole = jnp.where(beyond, 1 / (kappa * jnp.abs(jnp.sin(x))), j / jnp.sqrt(jnp.maximum(kappa / KAPPA_MAX, 1)))
-    far = jnp.log(jnp.where(centre, 1, whole)) + log_density(x, kappa)
     return jnp.where((x < 0) & ~centre & (probability < 1e-20), far, jnp.log(probability))
 
 
@@ -298,15 +326,18 @@ def _log_lower_tail_jvp(primals, tangents):
 
 # Half quantiles start from a guess for the tails that a sampler's words reach; deeper ones are bracketed.
 SMALLEST_TAIL = {"float32": 2.0**-33, "float64": 2.0**-65}
-BISECTIONS = {"float32": 32, "float64": 62}
+# log p falls by at most 3.9 (float32) or 15.8 times as much for any float, and goes with the square of the chord, so
+# this many times the angle is beyond the deepest tail; then one bisection a digit, and some for the bracket.
+REACH = {"float32": 3.3, "float64": 6.6}
+BISECTIONS = {"float32": 27, "float64": 57}
 
 
 @jax.custom_jvp
 def any_half_quantile(t, c, kappa):
     """`half_quantile` for tails down to 0, where the angle is pi."""
-    smallest = SMALLEST_TAIL[np.dtype(t.dtype).name]
-    x = half_quantile(jnp.maximum(t, smallest), c, kappa)
-    deep = t < smallest
+    name = np.dtype(t.dtype).name
+    x = half_quantile(jnp.maximum(t, SMALLEST_TAIL[name]), c, kappa)
+    deep = t < SMALLEST_TAIL[name]
 
     def bisect(_, bracket):
         low, high = bracket
@@ -315,8 +346,8 @@ def any_half_quantile(t, c, kappa):
         return jnp.where(inside, middle, low), jnp.where(inside, high, middle)
 
     def search(x):
-        ends = x, jnp.full_like(x, largest_angle(x.dtype))
-        low, high = lax.fori_loop(0, BISECTIONS[np.dtype(x.dtype).name], bisect, ends)
+        ends = x, jnp.minimum(REACH[name] * x, largest_angle(x.dtype))
+        low, high = lax.fori_loop(0, BISECTIONS[name], bisect, ends)
         return jnp.where(deep, jnp.where(t > 0, 0.5 * (low + high), np.pi), x)
 
     return lax.cond(jnp.any(deep), search, lambda x: x, x)
@@ -326,7 +357,7 @@ def any_half_quantile(t, c, kappa):
 def _any_half_quantile_jvp(primals, tangents):
     t, c, kappa = primals
     x = any_half_quantile(t, c, kappa)
-    return x, derivative(x, kappa) * tangents[2] - tangents[0] / density(x, kappa)
+    return x, derivative(x, kappa) * tangents[2] - over_density(tangents[0], x, kappa)
 
 
 def signed_quantile(q, kappa):

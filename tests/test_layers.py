@@ -10,7 +10,22 @@ import pytest
 import jax_von_mises
 
 # Left imports nothing from its right. A new module takes one place here, and with it says what it may use.
-LAYERS = ("checks", "counter", "tables", "elementary", "bessel", "density", "quantile", "kernel", "sampler", "law", "summary", "cli")
+LAYERS = (
+    "checks",
+    "counter",
+    "tables",
+    "elementary",
+    "bessel",
+    "density",
+    "quantile",
+    "kernel",
+    "sampler",
+    "law",
+    "fitting",
+    "distribution",
+    "summary",
+    "cli",
+)
 PACKAGE = pathlib.Path(jax_von_mises.__file__).parent
 MODULES = sorted(path for path in PACKAGE.glob("*.py") if not path.stem.startswith("__"))
 
