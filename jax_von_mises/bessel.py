@@ -62,7 +62,8 @@ def moments(kappa):
     """
     k = jnp.minimum(kappa, LARGEST)[..., None]
     # As in `quantile`: half angles up to where the density has fallen by e^-depth. The mean does not depend on the end.
-    nodes, weights = (np.array(a, kappa.dtype) for a in (tables.MOMENT_NODES, tables.MOMENT_WEIGHTS))
+    last = (1,) * kappa.ndim + (-1,)
+    nodes, weights = (np.reshape(np.array(a, kappa.dtype), last) for a in (tables.MOMENT_NODES, tables.MOMENT_WEIGHTS))
     cut = (0.5 * tables.MOMENT_DEPTH) / jnp.maximum(lax.stop_gradient(k), 1)
     rise = 2 * jnp.square(jnp.sin(jnp.arcsin(jnp.sqrt(jnp.minimum(cut, 1))) * nodes))
     weight = jnp.exp(-k * rise) * weights

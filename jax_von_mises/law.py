@@ -190,7 +190,7 @@ def stddev(concentration):
 
 
 # Gauss-Legendre nodes on [0, 1]; over half an octave of concentrations the variance of cos x takes no more.
-KL_NODES, KL_WEIGHTS = (np.polynomial.legendre.leggauss(10)[0] + 1) / 2, np.polynomial.legendre.leggauss(10)[1] / 2
+KL_NODES, KL_WEIGHTS = (0.5 * (np.polynomial.legendre.leggauss(10) + np.array([[1.0], [0.0]]))).tolist()
 
 
 @elementwise
@@ -206,8 +206,9 @@ def kl_divergence(loc, concentration, other_loc, other_concentration):
     # Close by, the integral of the remainder of Taylor's series, a sum of positive terms.
     close = jnp.abs(difference) < 0.5 * (1 + p)
     step = jnp.where(close, difference, 0)
-    slopes = bessel.slope(p[..., None] + step[..., None] * KL_NODES.astype(p.dtype))
-    near = step * step * jnp.sum(slopes * ((1 - KL_NODES) * KL_WEIGHTS).astype(p.dtype), -1)
+    # No axis of nodes beside that of `slope`, only sums over the nodes.
+    slopes = sum(w * (1 - u) * bessel.slope(p + step * u) for u, w in zip(KL_NODES, KL_WEIGHTS, strict=True))
+    near = step * step * slopes
     far = density.log_norm(q) - density.log_norm(p) + q * rest - scaled_complement(p)
     half = jnp.sin(0.5 * deviation(loc, other_loc)[0])
     value = jnp.where(close, near, far) + 2 * q * bessel.ratio(p) * half * half

@@ -1,0 +1,180 @@
+"""`VonMises`: the functions of `law` as one object, under the method names of NumPyro, TFP and distrax."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_von_mises import checks, fitting, law, sampler
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("loc", "concentration"), meta_fields=())
+@dataclasses.dataclass(frozen=True, eq=False)
+class VonMises:
+    r"""The von Mises law of angles, density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
+
+    A frozen pytree: an argument and a result of `jit`, `vmap`, `scan` and `grad` as it is. Its methods are the
+    functions of this package with ``loc`` and ``concentration`` filled in; accuracy, derivatives and errors are theirs.
+
+    Parameters
+    ----------
+    loc : float or array
+        Mean direction :math:`\mu` in radians, any finite number.
+    concentration : float or array
+        :math:`\kappa` in [0, inf]; broadcasts with `loc`.
+    validate_args : bool
+        Look at the values, where they are known, and raise ValueError for a concentration that is negative or NaN and a
+        `loc` that is not finite. Otherwise, and under a transformation, such values give NaN.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from jax_von_mises import VonMises
+    >>> law = VonMises(loc=0.5, concentration=[1.0, 4.0, 16.0])
+    >>> law.sample(jax.random.key(0), (1000,)).shape
+    (1000, 3)
+    >>> law.log_prob(0.5).shape
+    (3,)
+    """
+
+    loc: jax.Array
+    concentration: jax.Array
+    validate_args: dataclasses.InitVar[bool] = False
+
+    def __post_init__(self, validate_args):
+        # A list would be a pytree of its own. Anything else may stand in the place of arrays while JAX takes a pytree
+        # apart, and is not touched.
+        for name in ("loc", "concentration"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, np.asarray(checks.parameter("VonMises", name, getattr(self, name))))
+        if validate_args:
+            parameters = self._parameters()
+            for name, value in parameters.items():
+                checks.known_value("VonMises", name, value)
+            checks.result_shape("VonMises", None, **parameters)
+
+    @property
+    def batch_shape(self):
+        """Shape of `loc` and `concentration` together."""
+        return checks.result_shape("VonMises", None, **self._parameters())
+
+    @property
+    def event_shape(self):
+        """Shape of one angle: ()."""
+        return ()
+
+    @property
+    def dtype(self):
+        """The float dtype of samples and densities."""
+        return checks.float_dtype("VonMises", None, tuple(self._parameters().values()))
+
+    def _parameters(self):
+        fields = {"loc": self.loc, "concentration": self.concentration}
+        return {name: checks.parameter("VonMises", name, value) for name, value in fields.items()}
+
+    def _spread(self, value):
+        return jnp.broadcast_to(value, self.batch_shape).astype(self.dtype)
+
+    def sample(self, key=None, sample_shape=(), *, seed=None, method="auto"):
+        """Angles in radians in [-pi, pi), of shape `sample_shape` + ``batch_shape``.
+
+        Parameters
+        ----------
+        key : jax.Array
+            A random key; `seed` is another name for it, that of TFP and distrax.
+        sample_shape : int or tuple of ints
+            How many draws of the whole batch.
+        method : {"auto", "direct", "table"}
+            See `sample_von_mises`.
+        """
+        if (key is None) == (seed is None):
+            raise TypeError(
+                "VonMises.sample: give one random key, as `key` or as `seed`: law.sample(jax.random.key(0))."
+            )
+        shape = checks.whole_sizes("VonMises.sample", "sample_shape", sample_shape) + self.batch_shape
+        parameters = self._parameters()
+        return sampler.sample_von_mises(key if seed is None else seed, **parameters, shape=shape, method=method)
+
+    def sample_and_log_prob(self, *, seed, sample_shape=()):
+        """Angles as `sample` draws, and the logarithms of their densities."""
+        x = self.sample(seed, sample_shape)
+        return x, self.log_prob(x)
+
+    def log_prob(self, value):
+        """See `jax_von_mises.log_prob`."""
+        return law.log_prob(value, self.loc, self.concentration)
+
+    def prob(self, value):
+        """See `jax_von_mises.prob`."""
+        return law.prob(value, self.loc, self.concentration)
+
+    def cdf(self, value):
+        """See `jax_von_mises.cdf`: whole turns count."""
+        return law.cdf(value, self.loc, self.concentration)
+
+    def log_cdf(self, value):
+        """See `jax_von_mises.log_cdf`."""
+        return law.log_cdf(value, self.loc, self.concentration)
+
+    def sf(self, value):
+        """See `jax_von_mises.sf`."""
+        return law.sf(value, self.loc, self.concentration)
+
+    def survival_function(self, value):
+        """See `jax_von_mises.sf`."""
+        return self.sf(value)
+
+    def log_sf(self, value):
+        """See `jax_von_mises.log_sf`."""
+        return law.log_sf(value, self.loc, self.concentration)
+
+    def log_survival_function(self, value):
+        """See `jax_von_mises.log_sf`."""
+        return self.log_sf(value)
+
+    def icdf(self, q):
+        """See `jax_von_mises.icdf`."""
+        return law.icdf(q, self.loc, self.concentration)
+
+    def quantile(self, value):
+        """See `jax_von_mises.icdf`."""
+        return self.icdf(value)
+
+    def isf(self, q):
+        """See `jax_von_mises.isf`."""
+        return law.isf(q, self.loc, self.concentration)
+
+    def entropy(self):
+        """Differential entropy in nats."""
+        return self._spread(law.entropy(self.concentration))
+
+    def mean(self):
+        """Mean direction in radians."""
+        return law.mean(self.loc, self.concentration)
+
+    def mode(self):
+        """The most likely angle in radians."""
+        return law.mode(self.loc, self.concentration)
+
+    def variance(self):
+        """Circular variance 1 - A(concentration), between 0 and 1."""
+        return self._spread(law.variance(self.concentration))
+
+    def stddev(self):
+        """Circular standard deviation sqrt(-2 log A(concentration)) in radians."""
+        return self._spread(law.stddev(self.concentration))
+
+    def kl_divergence(self, other):
+        """Kullback-Leibler divergence from `self` to another `VonMises`, in nats: the mean of log(self / other)."""
+        return law.kl_divergence(self.loc, self.concentration, other.loc, other.concentration)
+
+    def cross_entropy(self, other):
+        """The mean under `self` of -log `other`, in nats."""
+        return self.entropy() + self.kl_divergence(other)
+
+    @classmethod
+    def fit(cls, samples, weights=None, axis=None):
+        """The law of largest likelihood; see `jax_von_mises.fit`."""
+        return cls(*fitting.fit(samples, weights, axis))
