@@ -64,15 +64,18 @@ def moments(kappa):
     # As in `quantile`: half angles up to where the density has fallen by e^-depth. The mean does not depend on the end.
     last = (1,) * kappa.ndim + (-1,)
     nodes, weights = (np.reshape(np.array(a, kappa.dtype), last) for a in (tables.MOMENT_NODES, tables.MOMENT_WEIGHTS))
-    cut = (0.5 * tables.MOMENT_DEPTH) / jnp.maximum(lax.stop_gradient(k), 1)
+    scale = jnp.maximum(k, 1)
+    cut = (0.5 * tables.MOMENT_DEPTH) / lax.stop_gradient(scale)
     rise = 2 * jnp.square(jnp.sin(jnp.arcsin(jnp.sqrt(jnp.minimum(cut, 1))) * nodes))
     weight = jnp.exp(-k * rise) * weights
     total = jnp.sum(weight, -1, keepdims=True)
+    # In units of 1 / kappa, so that no square underflows before the result does.
+    rise = scale * rise
     mean = jnp.sum(weight * rise, -1, keepdims=True) / total
     variance = jnp.sum(weight * jnp.square(rise - mean), -1, keepdims=True) / total
     # Not a division by the inverse: XLA would multiply by the square of `LARGEST`.
-    beyond = LARGEST / jnp.maximum(kappa, LARGEST)
-    return mean[..., 0] * beyond, (variance[..., 0] * beyond) * beyond
+    unit = (1 / scale[..., 0]) * (LARGEST / jnp.maximum(kappa, LARGEST))
+    return mean[..., 0] * unit, (variance[..., 0] * unit) * unit
 
 
 @jax.custom_jvp
@@ -149,10 +152,13 @@ def inverse_ratio(resultant, rest):
     r, c = resultant, rest
     # Banerjee et al., J. Mach. Learn. Res. 6, 2005, equation 4.4, on the circle: within 4 %, and exact at both ends.
     kappa = r * (1 + c * (1 + r)) / jnp.maximum(c * (1 + r), jnp.finfo(c.dtype).tiny)
+    start = kappa
     for _ in range(4 if c.dtype == jnp.float64 else 3):
         # Newton's method on the side that keeps its digits.
         error = jnp.where(r < 0.5, ratio(kappa) - r, c - complement(kappa))
         kappa = kappa - error / rough_slope(kappa)
+    # So far out the start is right to rounding, and the slope may be no float.
+    kappa = jnp.where(c < jnp.finfo(c.dtype).eps ** 1.5, start, kappa)
     return jnp.where(c <= 0, jnp.inf, jnp.maximum(kappa, 0))
 
 

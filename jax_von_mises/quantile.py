@@ -57,6 +57,8 @@ LARGEST_ANGLE = {
     np.dtype(np.float32): float(np.nextafter(np.float32(np.pi), np.float32(0))),
     np.dtype(np.float64): float(np.pi),
 }
+# Half angles of the tail that are shorter than this share of the angle are computed from their sine.
+SHORT = 0.1
 # The side of the integrals changes where 2 sin^2(x/2) (1 + kappa) passes this. With less, the seven nodes do not
 # reach float32 on the tail side; with more, the centre holds so much more mass than the tail that its rounding shows.
 CENTRE = 0.5
@@ -67,10 +69,17 @@ def largest_angle(dtype):
     return LARGEST_ANGLE[np.dtype(dtype)]
 
 
-def rule(dtype):
+# Gauss and Legendre's nodes and weights on [0, 1], and the cut-off exponent, for tails that no sample reaches.
+FAR_NODES, FAR_WEIGHTS = (0.5 * (np.polynomial.legendre.leggauss(12) + np.array([[1.0], [0.0]]))).tolist()
+FAR_DEPTH = 18.0
+
+
+def rule(dtype, far=False):
     """Nodes, weights and cut-off exponent of the quadrature."""
     if dtype == jnp.float64:
         return tables.RULE64_NODES, tables.RULE64_WEIGHTS, tables.RULE64_DEPTH
+    if far:
+        return FAR_NODES, FAR_WEIGHTS, FAR_DEPTH
     return tables.RULE_NODES, tables.RULE_WEIGHTS, tables.RULE_DEPTH
 
 
@@ -100,14 +109,14 @@ def guess(t, kappa, inverse, root):
     return clip(jnp.where(kappa < switch, small, large), 0, largest_angle(t.dtype))
 
 
-def integrals(x, kappa, inverse, order=0, dtype_rule=None):
+def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False):
     """J(x) and with `order` 1 or 2 the others of the module's head; whether the side is the centre; the `HalfAngle`.
 
     The quadrature runs in the half angle phi = x / 2, from phi to where the exponent has grown by the rule's
     depth, at most pi/2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a), since
     the difference of the two large exponents themselves would be off by their rounding.
     """
-    nodes, weights, depth = rule(dtype_rule or x.dtype)
+    nodes, weights, depth = rule(dtype_rule or x.dtype, far)
     half = HalfAngle.of(x)
     s0, sin_x, cos_x = half.square, half.sin, half.cos
     centre = 2 * s0 * (1 + kappa) < CENTRE
@@ -115,7 +124,14 @@ def integrals(x, kappa, inverse, order=0, dtype_rule=None):
     # program contracts them and another, which has moved the product out of its loop, cannot. See `kernel`.
     s1 = jnp.minimum(s0 + jnp.minimum((0.5 * depth) * inverse, 2), 1)
     end = lax.sqrt(s1) * polynomial(tables.CUT, 1 - s1)
-    span = jnp.where(centre, -half.angle, jnp.where(s1 < 1, end - half.angle, half.to_pole))
+    tail, cut = end - half.angle, s1 < 1
+    if far or order > 0:
+        # Far out at a large concentration that cancels; there sin(b - a) = (sin^2 b - sin^2 a) / sin(b + a). Neither
+        # has to be exact: what counts is that the integrand has nearly vanished at the end.
+        delta = (0.5 * depth) * inverse
+        sine = delta / jnp.maximum(sin_x, 1e-20)
+        tail, cut = jnp.where(sine < SHORT * sin_x, delta / (sin_x + sine * cos_x), tail), delta < half.rest
+    span = jnp.where(centre, -half.angle, jnp.where(cut, tail, half.to_pole))
     complement = bessel.ratio_complement(kappa, inverse) if order > 0 else None
     slope = bessel.slope(kappa) if order > 1 else None
     square = span * span
@@ -239,8 +255,8 @@ def _quantile_jvp(primals, tangents):
 
 
 def over_density(tangent, x, kappa):
-    """`tangent` / p; 0 for a tangent of 0, also where p is no float."""
-    return jnp.where(tangent == 0, 0, tangent / density(x, kappa))
+    """`tangent` / p, finite where p is no float, so that a tangent of 0 gives 0."""
+    return tangent / jnp.maximum(density(x, kappa), float(jnp.finfo(x.dtype).tiny))
 
 
 @jax.custom_jvp
@@ -296,7 +312,7 @@ def odd_derivative(x, kappa):
 def tail_beyond(x, kappa):
     """P(X > x) for x in [0, pi], to 0 below the smallest float."""
     moved, k, _ = rescaled(x, kappa)
-    (j,), centre, half = integrals(moved, k, 1 / k)
+    (j,), centre, half = integrals(moved, k, 1 / k, far=True)
     root, n = square_root(half, k, 1 / k)
     mass = ((j / n) * root) * root
     # The float next to pi may lie beyond it.
@@ -307,7 +323,7 @@ def tail_beyond(x, kappa):
 def log_lower_tail(x, kappa):
     """log P(X < x), down to tails that no float holds."""
     moved, k, factor = rescaled(jnp.abs(x), kappa)
-    (j,), centre, _ = integrals(moved, k, 1 / k)
+    (j,), centre, _ = integrals(moved, k, 1 / k, far=True)
     # J p as logarithms. A rescaled angle is no longer small where J is 1 over the slope of log p, to rounding.
     steep = (factor > 1) & (moved > 1e-3)
     j = jnp.where(steep, 1 / (kappa * jnp.abs(jnp.sin(x))), j / factor)

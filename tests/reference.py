@@ -72,6 +72,11 @@ def pdf(x, k):
     return np.where(np.isinf(k) & np.equal(x, 0), np.inf, density)
 
 
+def log_pdf(x, k):
+    """Its logarithm, also where the density is no float; k must be finite."""
+    return -2 * k * np.sin(np.divide(x, 2)) ** 2 - np.log(norm(k))
+
+
 def ratio(k):
     """A(k) = I1(k) / I0(k), the mean resultant length."""
     k = np.asarray(k, float)
@@ -123,7 +128,7 @@ def scaled_integral(x, k, tail, slope=False):
         d = 0.5 * DEPTH / np.maximum(k, 1)  # no cut for k below 21
         cut = half_sin**2 + d < 1
         total = x / 2 + np.arcsin(np.sqrt(np.minimum(half_sin**2 + d, 1)))
-        span = np.where(cut, np.minimum(2 * np.arcsin(np.minimum(d / np.sin(total), 1)), span), span)
+        span = np.where(cut, np.minimum(2 * np.arcsin(np.clip(d / np.sin(total), -1, 1)), span), span)
     else:
         span = -x
     # With the half step h / 2 from x: cos x - cos(x + h) = 2 sin(h / 2) sin(x + h / 2), and the second by its sum rule.
@@ -142,6 +147,12 @@ def scaled_integral(x, k, tail, slope=False):
 def sf(x, k):
     """P(X > x) for x in [0, pi], relative accuracy."""
     return scaled_integral(x, k, tail=True) * pdf(x, k)
+
+
+@chunked
+def log_sf(x, k):
+    """log P(X > x) for x in [0, pi], also where that is no float."""
+    return np.log(scaled_integral(x, k, tail=True)) + log_pdf(x, k)
 
 
 @chunked
@@ -225,8 +236,8 @@ def mp_norm(k):
 
 
 def mp_log_i0(k):
-    """log I0(k) in mpmath."""
-    with mp.workdps(40):
+    """log I0(k) in mpmath, also where that is k^2 / 4."""
+    with mp.workdps(100):
         return mp.mpf(k) + mp.log(mp_norm(k) / (2 * mp.pi))
 
 

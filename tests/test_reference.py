@@ -32,6 +32,8 @@ def test_against_mpmath(k):
         assert relative(reference.pdf(x[j], k), reference.mp_pdf(x[j], k)) < MASS
         assert relative(x[j], reference.mp_quantile(t, k, x[j])) < MASS
         assert relative(slope[j], reference.mp_dquantile_dk(x[j], k)) < SLOPE
+        assert abs(reference.log_pdf(x[j], k) - float(mp.log(reference.mp_pdf(x[j], k)))) < MASS
+        assert abs(reference.log_sf(x[j], k) - float(mp.log(exact))) < MASS
 
 
 def test_quantile_inverts_tail():
@@ -50,6 +52,7 @@ def test_bessel(k):
         assert relative(reference.log_norm(k), mp.log(2 * mp.pi * i0)) < 8 * EPS
         assert relative(reference.ratio(k), i1 / i0) < 8 * EPS
         assert relative(reference.ratio_complement(k), 1 - i1 / i0) < SLOPE
+        assert relative(reference.ratio_slope(k), reference.mp_ratio_slope(k)) < SLOPE
 
 
 @pytest.mark.parametrize("k", [0.3, 2.0, 40.0, 1e6])
@@ -96,3 +99,5 @@ def test_uniform_and_point_mass():
     assert reference.log_norm(np.inf) == np.inf
     assert reference.ratio(np.inf) == 1
     assert reference.ratio_complement(np.inf) == 0
+    assert reference.ratio_slope(np.inf) == pytest.approx(0, abs=1e-190)
+    assert reference.ratio_slope(0.0) == pytest.approx(0.5, rel=8 * EPS)

@@ -1,0 +1,381 @@
+"""Densities, probabilities, quantiles and moments, against the float64 reference and mpmath, in both precisions."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+from jax import random
+from scipy import integrate, stats
+
+import jax_von_mises as jvm
+from tests import reference
+
+DTYPES = ("float32", "float64")
+EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
+CONCENTRATIONS = (0.0, 1e-8, 0.01, 0.3, 1.0, 3.0, 4.99, 5.01, 9.0, 17.0, 30.0, 100.0, 1e4, 1e8, 1e15, 1e20, 1e30)
+# The promises of the docstrings.
+LOG_PROB = {"float32": 4e-7, "float64": 1e-14}
+PROB = {"float32": 4e-6, "float64": 1e-12}
+TAIL = {"float32": 4e-6, "float64": 1e-12}
+QUANTILE = {"float32": 2e-6, "float64": 1e-12}
+DEEP_QUANTILE = {"float32": 4e-6, "float64": 1e-12}
+DEEP = {"float32": 2.0**-33, "float64": 2.0**-65}
+
+FUNCTIONS = {
+    "log_prob": 3,
+    "prob": 3,
+    "cdf": 3,
+    "sf": 3,
+    "log_cdf": 3,
+    "log_sf": 3,
+    "icdf": 3,
+    "isf": 3,
+    "entropy": 1,
+    "mean": 2,
+    "mode": 2,
+    "variance": 1,
+    "stddev": 1,
+    "kl_divergence": 4,
+}
+
+
+@pytest.fixture(params=DTYPES)
+def dtype(request):
+    with jax.enable_x64(request.param == "float64"):
+        yield request.param
+
+
+def angles(k, dtype):
+    """From next to the mode far out into the tails, pi included; rounded, then taken as exact."""
+    x = np.r_[0, np.geomspace(1e-6, 60, 300) / np.sqrt(1 + k), np.linspace(0, np.pi, 50), np.pi - np.geomspace(1e-7, 1)]
+    x = np.unique(x[(x <= np.pi) & (x >= 0)].astype(dtype))
+    return x[x.astype(np.float64) <= np.pi]  # the float32 next to pi lies beyond it
+
+
+def compute(function, x, k, dtype):
+    return np.asarray(function(jnp.asarray(x, dtype), jnp.zeros((), dtype), jnp.asarray(k, dtype)), np.float64)
+
+
+@pytest.mark.parametrize("k", CONCENTRATIONS)
+def test_density(k, dtype):
+    x = angles(k, dtype)
+    k = float(np.dtype(dtype).type(k))
+    exact = reference.log_pdf(x.astype(float), k)
+    for sign in (1, -1):
+        error = np.abs(compute(jvm.log_prob, sign * x, k, dtype) - exact) / np.maximum(1, np.abs(exact))
+        assert error.max() <= LOG_PROB[dtype], f"{error.max():.2e} at x={x[error.argmax()]}"
+        found = compute(jvm.prob, sign * x, k, dtype)
+        normal = exact > np.log(np.finfo(dtype).tiny)
+        error = np.abs(found[normal] / np.exp(exact[normal]) - 1)
+        assert error.max() <= PROB[dtype], f"{error.max():.2e} at x={x[normal][error.argmax()]}"
+        assert (found[~normal] <= 1.01 * np.finfo(dtype).tiny).all()
+
+
+@pytest.mark.parametrize("k", CONCENTRATIONS)
+def test_probabilities(k, dtype):
+    """The smaller tail to its own last digits, the larger to 2 ulp of 1; logarithms beyond what a float holds."""
+    x = angles(k, dtype)
+    k = float(np.dtype(dtype).type(k))
+    log_tail = reference.log_sf(x.astype(float), k)
+    tail = np.exp(log_tail)
+    normal = tail > 2 * np.finfo(dtype).tiny
+    for lower, upper, sign in ((jvm.cdf, jvm.sf, -1), (jvm.sf, jvm.cdf, 1)):
+        small, large = compute(lower, sign * x, k, dtype), compute(upper, sign * x, k, dtype)
+        error = np.abs(small[normal] / tail[normal] - 1)
+        assert error.max() <= TAIL[dtype], f"{error.max():.2e} at x={x[normal][error.argmax()]}"
+        assert (small[~normal] <= 4 * np.finfo(dtype).tiny).all()
+        assert np.abs(large - (0.5 + reference.central(x.astype(float), k))).max() <= 2 * EPS[dtype]
+    for function, sign in ((jvm.log_cdf, -1), (jvm.log_sf, 1)):
+        found = compute(function, sign * x, k, dtype)
+        # Next to pi the tail goes to 0 with the distance, and the logarithm to -inf.
+        here = (log_tail > -1e30) & (np.pi - x > 1e-7)
+        error = np.abs(found - log_tail)[here] / np.maximum(1, np.abs(log_tail[here]))
+        assert error.max() <= TAIL[dtype], f"{error.max():.2e} at x={x[here][error.argmax()]}"
+
+
+@pytest.mark.parametrize("k", CONCENTRATIONS)
+def test_quantiles(k, dtype):
+    """Both tails, down to the smallest normal float."""
+    tiny = float(np.finfo(dtype).tiny)
+    q = np.geomspace(max(2 * tiny, 1e-300), 0.5, 400).astype(dtype)
+    q = q[q <= 0.5]
+    k = float(np.dtype(dtype).type(k))
+    if dtype == "float64":
+        q = q[q > 1e-40]  # as far as the reference goes
+    exact = reference.quantile(q.astype(float), k)
+    ulp = np.spacing(np.maximum(exact, tiny).astype(dtype)).astype(float)
+    rate = reference.pdf(exact, k) / q
+    bound = np.where(q < DEEP[dtype], DEEP_QUANTILE[dtype], QUANTILE[dtype])
+    for function, sign in ((jvm.icdf, -1), (jvm.isf, 1)):
+        error = np.abs(sign * compute(function, q, k, dtype) - exact)
+        allowed = np.maximum(bound / rate, np.where(exact > 1, 4, 4) * ulp)
+        worst = np.argmax(error / allowed)
+        assert error[worst] <= allowed[worst], f"off by {error[worst] / ulp[worst]:.1f} ulp at q={q[worst]:.3g}"
+
+
+@pytest.mark.parametrize("k", [0.0, 0.5, 20.0, 1e6])
+def test_quantile_inverts_cdf(k, dtype):
+    """Where rounding of the probability does not forbid it: in the tails and about the mode."""
+    z = np.r_[np.linspace(-8, 0, 60)]
+    x = np.unique(np.clip(z / np.sqrt(1 + k), -3.1, 0)).astype(dtype)
+    q = compute(jvm.cdf, x, k, dtype)
+    back = compute(jvm.icdf, q.astype(dtype), k, dtype)
+    exact = x.astype(float)
+    slack = (TAIL[dtype] + EPS[dtype]) * reference.sf(-exact, k) / reference.pdf(exact, k)
+    assert (np.abs(back - exact) <= 2 * slack + 8 * np.spacing(np.abs(x)).astype(float)).all()
+
+
+def test_quantile_ends(dtype):
+    q = jnp.array([0.0, 0.5, 1.0, -0.1, 1.1, jnp.nan], dtype)
+    for k in (0.0, 2.0, 1e5):
+        np.testing.assert_allclose(compute(jvm.icdf, q, k, dtype), [-np.pi, 0, np.pi, *[np.nan] * 3], atol=1e-6)
+        np.testing.assert_allclose(compute(jvm.isf, q, k, dtype), [np.pi, 0, -np.pi, *[np.nan] * 3], atol=1e-6)
+
+
+def test_whole_turns_count(dtype):
+    """Beyond a turn the cdf goes on growing, and jumps nowhere."""
+    x = np.linspace(-9, 9, 2001).astype(dtype)
+    for loc in (0.0, 1.0):
+        c = np.asarray(jvm.cdf(x, np.dtype(dtype).type(loc), np.dtype(dtype).type(1.5)), np.float64)
+        s = np.asarray(jvm.sf(x, np.dtype(dtype).type(loc), np.dtype(dtype).type(1.5)), np.float64)
+        assert (np.diff(c) > 0).all()
+        assert np.diff(c).max() < 0.011
+        np.testing.assert_allclose(c + s, 1, atol=4 * EPS[dtype])
+        turn = np.asarray(jvm.cdf(x + np.dtype(dtype).type(2 * np.pi), np.dtype(dtype).type(loc), x.dtype.type(1.5)))
+        np.testing.assert_allclose(turn, c + 1, atol=16 * EPS[dtype])
+    if dtype == "float64":
+        np.testing.assert_allclose(jvm.cdf(x, 1.0, 1.5), stats.vonmises.cdf(x, 1.5, loc=1.0), rtol=1e-9, atol=1e-12)
+
+
+def test_point_mass(dtype):
+    """At infinity: everything at loc, which belongs to the lower side."""
+    x = np.array([-0.1, 0.0, 0.1], dtype)
+    expected = {
+        "log_prob": [-np.inf, np.inf, -np.inf],
+        "prob": [0, np.inf, 0],
+        "cdf": [0, 1, 1],
+        "sf": [1, 0, 0],
+        "log_cdf": [-np.inf, 0, 0],
+        "log_sf": [0, -np.inf, -np.inf],
+    }
+    for name, values in expected.items():
+        found = compute(getattr(jvm, name), x, np.inf, dtype)
+        np.testing.assert_array_equal(found, values, err_msg=name)
+    np.testing.assert_array_equal(compute(jvm.icdf, jnp.array([0.1, 0.5, 0.9], dtype), np.inf, dtype), 0)
+    infinite = jnp.array(jnp.inf, dtype)
+    assert jvm.entropy(infinite) == -np.inf
+    assert jvm.variance(infinite) == 0
+    assert jvm.stddev(infinite) == 0
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_bad_values_give_nan(name):
+    """Each kind of bad value alone, and the lanes beside it stay good."""
+    function = getattr(jvm, name)
+    good = [jnp.full((3,), value) for value in (0.3, 0.4, 2.0, 1.0)]
+    arguments = {1: good[2:3], 2: good[1:3], 3: good[:3], 4: [good[1], good[2], good[0], good[3]]}[FUNCTIONS[name]]
+    concentrations = {1: (0,), 2: (1,), 3: (2,), 4: (1, 3)}[FUNCTIONS[name]]
+    for i in range(len(arguments)):
+        for bad in (jnp.nan, -1.0 if i in concentrations else jnp.inf):
+            spoiled = list(arguments)
+            spoiled[i] = spoiled[i].at[1].set(bad)
+            assert np.isnan(function(*spoiled)).tolist() == [False, True, False], (i, bad)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_arguments(name):
+    """Broadcast, dtypes, jit, vmap; messages that name the function and the argument."""
+    function, count = getattr(jvm, name), FUNCTIONS[name]
+    rng = np.random.default_rng(0)
+    arguments = [rng.uniform(0.1, 0.9, shape).astype(np.float32) for shape in ((4, 1), (3,), (2, 1, 1), ())[:count]]
+    value = function(*arguments)
+    assert value.shape == np.broadcast_shapes(*(a.shape for a in arguments))
+    assert value.dtype == np.float32
+    np.testing.assert_allclose(jax.jit(function)(*arguments), value, rtol=1e-6)
+    spread = [np.broadcast_to(a, value.shape) for a in arguments]
+    mapped = jax.vmap(function)(*spread)
+    np.testing.assert_allclose(mapped, value, rtol=1e-6, atol=1e-7)
+    half = [jnp.asarray(a, jnp.bfloat16) for a in arguments]
+    assert function(*half).dtype == jnp.bfloat16
+    single = function(*(jnp.asarray(a, jnp.float32) for a in half))
+    np.testing.assert_array_equal(function(*half), single.astype(jnp.bfloat16))
+    assert function(*[1, 0, 1, 2][:count]).dtype == np.float32  # Python numbers
+    with jax.enable_x64(True):
+        assert function(*(a.astype(np.float64) for a in arguments)).dtype == np.float64
+    with pytest.raises(TypeError, match=rf"{name}: .*must be a real number"):
+        function(*["a"] * count)
+    if count > 1:
+        with pytest.raises(ValueError, match=rf"{name}: .*do not broadcast"):
+            function(*[np.zeros(2), np.zeros(3), np.zeros(3), np.zeros(3)][:count])
+
+
+# ------------------------------------------------------------------------------------------------ moments
+
+
+GRID = np.r_[0.0, np.geomspace(1e-4, 1e12, 60)]
+
+
+def test_moments(dtype):
+    k = GRID.astype(dtype)
+    exact = k.astype(float)
+    few = 8 * EPS[dtype] + (3e-14 if dtype == "float64" else 0)
+    c = reference.ratio_complement(exact)
+    np.testing.assert_allclose(jvm.variance(k), c, rtol=few)
+    with np.errstate(divide="ignore"):
+        spread = np.sqrt(-2 * np.where(c < 0.5, np.log1p(-c), np.log(reference.ratio(exact))))
+    np.testing.assert_allclose(jvm.stddev(k), spread, rtol=few)
+    entropy = np.log(reference.norm(exact)) + exact * c
+    np.testing.assert_allclose(jvm.entropy(k), entropy, rtol=few, atol=few)
+    for function in (jvm.mean, jvm.mode):
+        direction = np.asarray(function(np.array([0.5, 4.0, -4.0], dtype), np.array(2, dtype)))
+        np.testing.assert_allclose(direction, [0.5, 4 - 2 * np.pi, 2 * np.pi - 4], rtol=4 * EPS[dtype])
+
+
+def exact_divergence(m, p, n, q):
+    with mp.workdps(60):
+        p, q = mp.mpf(p), mp.mpf(q)
+        a = mp.besseli(1, p) / mp.besseli(0, p)
+        norms = reference.mp_log_i0(q) - reference.mp_log_i0(p)
+        return float(norms + p * a - q * a * mp.cos(mp.mpf(m) - mp.mpf(n)))
+
+
+@pytest.mark.parametrize("p", [0.0, 1e-3, 0.7, 6.0, 300.0, 1e6])
+def test_divergence(p, dtype):
+    """Far apart, close by and equal; to full relative accuracy even where the two laws hardly differ."""
+    kind = np.dtype(dtype).type
+    p = float(kind(p))
+    for q in (0.0, 0.5, p * (1 + 1e-4), p * 1.7 + 1e-4, 50.0, 1e5):
+        for shift in (0.0, 1e-4, 1.0):
+            q, shift = float(kind(q)), float(kind(shift))
+            exact = exact_divergence(shift, p, 0.0, q)
+            found = float(jvm.kl_divergence(kind(shift), kind(p), kind(0), kind(q)))
+            assert found == pytest.approx(exact, rel=40 * EPS[dtype], abs=1e-40), (q, shift)
+    assert jvm.kl_divergence(kind(1), kind(p), kind(1), kind(p)) == 0
+
+
+def test_divergence_is_the_mean_of_the_difference():
+    one, other = (0.4, 3.0), (1.0, 1.2)
+    with jax.enable_x64(True):
+
+        def integrand(x):
+            return float(jvm.prob(x, *one) * (jvm.log_prob(x, *one) - jvm.log_prob(x, *other)))
+
+        value, _ = integrate.quad(integrand, -np.pi, np.pi, epsabs=1e-11)
+        assert float(jvm.kl_divergence(*one, *other)) == pytest.approx(value, abs=1e-9)
+
+
+# -------------------------------------------------------------------------------------------- derivatives
+
+
+def mp_cdf(x, k):
+    """P(X < x) in mpmath, analytic in both, k < 0 included."""
+    width = 1 / mp.sqrt(abs(k) + 1)
+    points = {s * j * width for j in (0, 0.3, 1, 2, 4, 8, 16) for s in (-1, 1)}
+    points = [-mp.pi, *sorted(p for p in points if -mp.pi < p < x), x]
+    integral = mp.quad(lambda u: mp.exp(-2 * k * mp.sin(u / 2) ** 2), points)
+    return integral / (2 * mp.pi * mp.exp(-k) * mp.besseli(0, k))
+
+
+def mp_log_prob(x, k):
+    return -2 * k * mp.sin(x / 2) ** 2 - mp.log(2 * mp.pi * mp.exp(-k) * mp.besseli(0, k))
+
+
+def differences(function, x, k):
+    """First and second derivatives in mpmath: (f_x, f_k), (f_xx, f_xk, f_kk)."""
+    with mp.workdps(40):
+        x, k = mp.mpf(x), mp.mpf(k)
+        h, g = mp.mpf("1e-8") / mp.sqrt(1 + k), mp.mpf("1e-8") * (1 + k)
+        f = {(i, j): function(x + i * h, k + j * g) for i in (-1, 0, 1) for j in (-1, 0, 1)}
+        first = (f[1, 0] - f[-1, 0]) / (2 * h), (f[0, 1] - f[0, -1]) / (2 * g)
+        second = (
+            (f[1, 0] - 2 * f[0, 0] + f[-1, 0]) / h**2,
+            (f[1, 1] - f[1, -1] - f[-1, 1] + f[-1, -1]) / (4 * h * g),
+            (f[0, 1] - 2 * f[0, 0] + f[0, -1]) / g**2,
+        )
+        return [float(v) for v in first], [float(v) for v in second]
+
+
+@pytest.mark.parametrize("k", [0.0, 1e-3, 0.5, 3.0, 6.0, 30.0, 1e3, 1e6])
+@pytest.mark.parametrize("name", ["log_prob", "cdf"])
+def test_derivatives(name, k, dtype):
+    """In x and concentration, also at 0 and pi; in units of the law's own scales. `loc` is the mirror of x."""
+    exact_function = {"log_prob": mp_log_prob, "cdf": mp_cdf}[name]
+    kind = np.dtype(dtype).type
+
+    gradient, hessian = _derivatives(name)
+    for z in (0.0, 1e-3, 0.7, 2.5, 9.0):
+        x = float(kind(min(z / np.sqrt(1 + k), np.pi)))
+        k = float(kind(k))
+        at = jnp.array([x, 0, k], dtype)
+        first, second = np.asarray(gradient(at), float), np.asarray(hessian(at), float)
+        (fx, fk), (fxx, fxk, fkk) = differences(exact_function, x, k)
+        step, bend = 1 / np.sqrt(1 + k), 1 + k
+        few = 32 * EPS[dtype] * max(1.0, np.abs(reference.log_pdf(x, k)) if name == "log_prob" else 1.0)
+        np.testing.assert_allclose(first * [step, step, bend], [fx * step, -fx * step, fk * bend], atol=few)
+        units = np.outer([step, step, bend], [step, step, bend])
+        matrix = np.array([[fxx, -fxx, fxk], [-fxx, fxx, -fxk], [fxk, -fxk, fkk]])
+        np.testing.assert_allclose(second * units, matrix * units, atol=8 * few)
+
+
+@functools.cache
+def _derivatives(name, batch=False):
+    """Gradient and Hessian in all arguments as one array, compiled."""
+    function, count = getattr(jvm, name), FUNCTIONS[name]
+
+    def value(at):
+        return function(*(at[i] for i in range(count)))
+
+    both = jax.grad(value), jax.hessian(value)
+    return tuple(jax.jit(jax.vmap(f) if batch else f) for f in both)
+
+
+@pytest.mark.parametrize("name", ["log_cdf", "log_sf", "sf", "prob", "icdf", "isf"])
+def test_other_derivatives(name):
+    """The others against central differences in float64: of the values, and of the gradients."""
+    with jax.enable_x64(True):
+        firsts = (0.02, 0.4, 0.5, 0.9) if name in ("icdf", "isf") else (-2.0, -0.3, 0.0, 1.2)
+        at = np.array([(first, 0.1, k) for first in firsts for k in (0.3, 4.0, 60.0)])
+        function, (gradient, hessian) = getattr(jvm, name), _derivatives(name, batch=True)
+        first, second = gradient(at), hessian(at)
+        for i in range(3):
+            step = np.zeros_like(at)
+            step[:, i] = 1e-5 * np.maximum(1, np.abs(at[:, i]))
+            size = 2 * step[:, i]
+            values = function(*(at + step).T) - function(*(at - step).T)
+            np.testing.assert_allclose(first[:, i], values / size, rtol=1e-6, atol=1e-8)
+            gradients = gradient(at + step) - gradient(at - step)
+            np.testing.assert_allclose(second[:, i], gradients / size[:, None], rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in ("mean", "mode")])
+def test_no_derivative_is_nan(name):
+    """First and second, at the corners where formulas divide by zero and the law does not."""
+    firsts = {"icdf": (0.0, 1e-38, 0.5, 1.0), "isf": (0.0, 0.5, 1.0)}.get(name, (0.0, np.pi, -np.pi, 1e-30, 3.0))
+    concentrations = (1e-6, 1.0, 1e10) if name == "stddev" else (0.0, 1e-38, 1e-20, 1.0, 1e10, 1e20, 1e30)
+    points = [(first, k) for first in firsts for k in concentrations]
+    at = {
+        1: [(k,) for _, k in points],
+        3: [(first, 0.0, k) for first, k in points],
+        4: [(first, k, 0.0, 0.7) for first, k in points],
+    }[FUNCTIONS[name]]
+    at = np.array(at, np.float32)
+    gradient, hessian = _derivatives(name, batch=True)
+    bad = np.isnan(gradient(at)).any(-1)
+    assert not bad.any(), at[bad]
+    if name in ("log_prob", "prob", "cdf", "sf", "entropy", "variance", "kl_divergence"):
+        bad = np.isnan(hessian(at)).any((-1, -2))
+        assert not bad.any(), at[bad]
+
+
+def test_densities_of_samples():
+    """One law in all functions: u = cdf(sample) is uniform, icdf brings it back, and E log p = -entropy."""
+    for i, k in enumerate((0.2, 3.0, 500.0)):
+        x = jvm.sample_von_mises(random.key(i), 0.0, k, (200_000,))
+        u = np.asarray(jvm.cdf(x, 0.0, k))
+        assert stats.kstest(u, "uniform").pvalue > 1e-6
+        logs = np.asarray(jvm.log_prob(x, 0.0, k), np.float64)
+        error = logs.std() / np.sqrt(len(logs))
+        assert abs(logs.mean() + float(jvm.entropy(k))) < 5 * error
