@@ -322,22 +322,41 @@ def tail_beyond(x, kappa):
 @jax.custom_jvp
 def log_lower_tail(x, kappa):
     """log P(X < x), down to tails that no float holds."""
+    far, j, probability = tail_integral(x, kappa)
+    return jnp.where(far, jnp.log(j) + log_density(x, kappa), jnp.log(probability))
+
+
+def tail_integral(x, kappa):
+    """Whether P(X < x) is so small that its logarithm should come from J, where it is J p; J; and P itself."""
     moved, k, factor = rescaled(jnp.abs(x), kappa)
     (j,), centre, _ = integrals(moved, k, 1 / k, far=True)
-    # J p as logarithms. A rescaled angle is no longer small where J is 1 over the slope of log p, to rounding.
+    # A rescaled angle is no longer small where J is 1 over the slope of log p, to rounding.
     steep = (factor > 1) & (moved > 1e-3)
     j = jnp.where(steep, 1 / (kappa * jnp.abs(jnp.sin(x))), j / factor)
-    far = jnp.log(jnp.where(centre, 1, j)) + log_density(x, kappa)
     probability = lower_tail(x, kappa)
-    return jnp.where((x < 0) & ~centre & (probability < 1e-20), far, jnp.log(probability))
+    far = (x < 0) & ~centre & (probability < 1e-20)
+    return far, jnp.where(far, j, 1), probability
 
 
 @log_lower_tail.defjvp
 def _log_lower_tail_jvp(primals, tangents):
     x, kappa = primals
-    value = log_lower_tail(x, kappa)
-    rate = jnp.exp(log_density(x, kappa) - value)
-    return value, rate * (tangents[0] - odd_derivative(x, kappa) * tangents[1])
+    return log_lower_tail(x, kappa), hazard(x, kappa) * (tangents[0] - odd_derivative(x, kappa) * tangents[1])
+
+
+@jax.custom_jvp
+def hazard(x, kappa):
+    """p(x) / P(X < x), not from the two where they are no floats."""
+    far, j, probability = tail_integral(x, kappa)
+    return jnp.where(far, 1 / j, density(x, kappa) / probability)
+
+
+@hazard.defjvp
+def _hazard_jvp(primals, tangents):
+    x, kappa = primals
+    rate, (along, across) = hazard(x, kappa), score(x, kappa)
+    in_kappa = across + odd_derivative(x, kappa) * rate
+    return rate, rate * ((along - rate) * tangents[0] + in_kappa * tangents[1])
 
 
 # Half quantiles start from a guess for the tails that a sampler's words reach; deeper ones are bracketed.
