@@ -1,11 +1,15 @@
 """Refuses bad arguments, with messages: function, argument, value, what is allowed, what to do."""
 
+import math
 import operator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
+# XLA counts bytes in 63 bits.
+LARGEST_SIZE = 2**60
 METHODS = ("auto", "direct", "table")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
@@ -47,16 +51,41 @@ def legacy_shape():
 def parameter(caller, name, value):
     """`value` as an array of real numbers (of whatever dtype), from anything JAX accepts as one."""
     try:
-        array = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)  # NumPy has no integer for large ones
+        array = value if isinstance(value, (jax.Array, np.ndarray, np.generic)) else np.asarray(value)
         dtype = array.dtype
-        real = jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
-    except (TypeError, ValueError) as error:
+        real = dtype.name in DTYPES or jnp.issubdtype(dtype, jnp.integer)
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{caller}: {name} must be a real number or an array of them, got {value!r}.") from error
     if not real:
         raise TypeError(
-            f"{caller}: {name} must be a real number or an array of them, got dtype {dtype}. Convert it to a float."
+            f"{caller}: {name} must be a real number or an array of them, got dtype {dtype}. "
+            f"Convert it to one of {', '.join(DTYPES)}."
         )
     return array
+
+
+def sharding(caller, value):
+    """`value` as None or a `NamedSharding`; a `PartitionSpec` takes the mesh in scope."""
+    if value is None or isinstance(value, NamedSharding):
+        return value
+    if not isinstance(value, PartitionSpec):
+        raise TypeError(
+            f"{caller}: out_sharding={value!r} must be a NamedSharding, or a PartitionSpec with a mesh in scope."
+        )
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        raise ValueError(
+            f"{caller}: out_sharding={value!r} names axes, but no mesh is in scope. Enter one with jax.set_mesh(mesh), "
+            "or give jax.sharding.NamedSharding(mesh, spec)."
+        )
+    try:
+        return NamedSharding(mesh, value)
+    except ValueError as error:
+        raise ValueError(
+            f"{caller}: out_sharding={value!r} does not fit the mesh in scope, whose axes are {mesh.axis_names}."
+        ) from error
 
 
 def float_dtype(caller, dtype, arrays):
@@ -70,7 +99,7 @@ def float_dtype(caller, dtype, arrays):
         dtype = np.float32 if found and np.float64 not in found else np.float64
         return jax.dtypes.canonicalize_dtype(dtype)
     try:
-        dtype = jnp.dtype(dtype)
+        dtype = jnp.dtype(dtype).newbyteorder("=")
     except TypeError as error:
         raise TypeError(
             f"{caller}: dtype={dtype!r} is not a dtype that JAX knows. Allowed are {', '.join(DTYPES)}."
@@ -119,6 +148,8 @@ def result_shape(caller, shape, **arrays):
 def whole_sizes(caller, name, shape):
     """`shape` as a tuple of sizes."""
     try:
+        if isinstance(shape, (str, bytes, set, dict, bool)):
+            raise TypeError
         sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)
         sizes = tuple(operator.index(size) for size in sizes)
     except TypeError as error:
@@ -126,6 +157,11 @@ def whole_sizes(caller, name, shape):
         raise TypeError(f"{caller}: {name}={shape!r} must be an integer or a tuple of integers. {hint}") from error
     if any(size < 0 for size in sizes):
         raise ValueError(f"{caller}: {name}={sizes} has a negative size. Sizes must be 0 or more.")
+    if max(sizes, default=0) >= LARGEST_SIZE or math.prod(sizes) >= LARGEST_SIZE:
+        raise ValueError(
+            f"{caller}: {name}={sizes} has {math.prod(sizes):.3g} elements, more than any memory holds. Draw a long "
+            "stream in blocks, with sample_block."
+        )
     return sizes
 
 
@@ -145,7 +181,7 @@ def known_value(caller, name, value):
 
 def method(caller, value, concentration):
     """A route of `METHODS` that fits the shape of `concentration`."""
-    if value not in METHODS:
+    if not isinstance(value, str) or value not in METHODS:
         raise ValueError(f"{caller}: method={value!r} is not one of {', '.join(map(repr, METHODS))}.")
     if value == "table" and concentration.size != 1:
         raise ValueError(

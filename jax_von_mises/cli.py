@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
@@ -144,7 +145,7 @@ def read_parameter(option: str, text: str) -> np.ndarray:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # an empty file is refused below, in our words
                 values = np.loadtxt(text, delimiter=",", encoding="utf-8-sig")  # spreadsheets write the mark
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
         if suffix == ".npy":
             advice = "not a .npy file of numbers; write it by numpy.save from an array of floats (pickles are not read)"
         else:

@@ -146,9 +146,10 @@ def reduce_turns(loc):
     """
     name = np.dtype(loc.dtype).name
     turns = lax.round(loc * (1 / TWO_PI), lax.RoundingMethod.TO_NEAREST_EVEN)
+    reduced = loc
     for part in TURN_PARTS[name]:
-        loc = loc - turns * part
-    return jnp.where(jnp.abs(turns) * TWO_PI <= LARGEST_LOC[name], loc, jnp.nan)
+        reduced = reduced - turns * part
+    return jnp.where(jnp.abs(loc) <= LARGEST_LOC[name], reduced, jnp.nan)
 
 
 def wrap(x, loc):

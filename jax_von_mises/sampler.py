@@ -32,8 +32,8 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
         Mean direction :math:`\mu` in radians; any finite number, reduced to one turn. NaN results where it is not
         finite, or so large (2^24 in float32) that its neighbours are more than a radian away.
     concentration : float or array
-        :math:`\kappa` in [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`. NaN results where
-        it is negative or NaN: no error, since its value may not be known yet.
+        :math:`\kappa` in [0, inf]: 0 (and what is too small for a normal float) is the uniform law on the circle, inf
+        a point mass at `loc`. NaN results where it is negative or NaN: no error, since its value may not be known yet.
     shape : int or tuple of ints, optional
         Shape of the whole result; `loc` and `concentration` broadcast to it. Their broadcast shape by default.
     dtype : optional
@@ -44,8 +44,10 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
         "direct" for everything. "auto" takes the table for one concentration and at least 2^14 angles (2^15 in
         float64). Name one where angles must not differ in the last digits between shapes.
     out_sharding : optional
-        Sharding of the result, a `PartitionSpec` of an explicit mesh or a `NamedSharding`. Each device draws its own
-        part, without communication; the angles are those that one device draws.
+        Sharding of the result, a `NamedSharding`, or a `PartitionSpec` of the mesh in scope (``jax.set_mesh``). Each
+        device draws its own part, without communication; the angles are those that one device draws. By default that
+        of an argument of the result's shape that is sharded over an explicit mesh. (Under `vmap` over keys that are
+        sharded so, take ``method="direct"``: JAX has no sharding rule for the table's look-up there.)
 
     Returns
     -------
@@ -79,6 +81,7 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
     caller = "sample_von_mises"
     key, loc, concentration, dtype = _common(caller, key, loc, concentration, dtype)
     shape = checks.result_shape(caller, shape, loc=loc, concentration=concentration)
+    out_sharding = checks.sharding(caller, out_sharding)
     method = checks.method(caller, method, concentration)
     if method == "auto":
         many = math.prod(shape) >= TABLE_MIN_SIZE[_compute_dtype(dtype).name]
@@ -136,25 +139,41 @@ def _compute_dtype(dtype):
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
-def opaque(x):
-    """`x`, of which XLA:CPU does not use the value where it is a constant of the program.
+def explicit_sharding(shape, *arrays):
+    """The sharding that one of `arrays` of the result's shape has over an explicit mesh, or None."""
+    for array in arrays:
+        found = jax.typeof(array).sharding
+        if array.shape == shape and AxisType.Explicit in found.mesh.axis_types and any(found.spec):
+            return found
+    return None
 
-    Otherwise it computes what depends on the concentration alone while it compiles, with two roundings where a
-    program that gets it as an argument has one, and the angles differ in their last places. Sorting is what no release
-    of XLA sees through; the optimization barrier of jax 0.10 is gone too early for that.
+
+def opaque(loc, concentration):
+    """Both, of which XLA:CPU does not use the values where they are constants of the program.
+
+    Otherwise it computes what depends on them alone while it compiles, with two roundings where a program that gets
+    them as arguments has one, and the angles differ in their last places. Sorting is what no release of XLA sees
+    through; the optimization barrier of jax 0.10 is gone too early for that.
     """
     never = lax.sort(lax.iota(jnp.uint32, 2))[0] != 0
-    return jnp.where(never, jnp.nan, x)
+    return jnp.where(never, 1, loc), jnp.where(never, 1, concentration)
+
+
+def barrier(loc, concentration):
+    """`opaque` for the other backends, which keep the barrier."""
+    return lax.optimization_barrier((loc, concentration))
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "dtype", "method", "out_sharding"))
 def _sample(key, loc, concentration, start, shape, dtype, method, out_sharding):
     # Explicit: mixed dtypes must also pass where JAX's implicit promotion is turned off. In here, where it is free.
     loc, concentration = (jnp.asarray(x, _compute_dtype(dtype)) for x in (loc, concentration))
+    if out_sharding is None:
+        out_sharding = explicit_sharding(shape, loc, concentration)
     # Meshes with automatic axes take a constraint on the result, explicit ones want every array declared.
     automatic = isinstance(out_sharding, NamedSharding) and AxisType.Explicit not in out_sharding.mesh.axis_types
     declared = None if automatic else out_sharding
-    concentration = lax.platform_dependent(concentration, cpu=opaque, default=lax.optimization_barrier)
+    loc, concentration = lax.platform_dependent(loc, concentration, cpu=opaque, default=barrier)
     generator, key = counter.key_words(key)
     index = counter.indices(shape, start, declared)
     words = counter.block_words(generator, key, index, kernel.words_per_element(_compute_dtype(dtype)))
