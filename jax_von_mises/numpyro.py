@@ -89,12 +89,12 @@ class VonMises(Distribution):
 
     @property
     def mean(self):
-        """Mean direction: `loc` in [-pi, pi)."""
+        """The mean direction, `loc` in [-pi, pi)."""
         return law.mean(self.loc, self.concentration)
 
     @property
     def mode(self):
-        """The most likely angle: `loc` in [-pi, pi)."""
+        """The most likely angle, `loc` in [-pi, pi)."""
         return law.mode(self.loc, self.concentration)
 
     @property
