@@ -1,6 +1,7 @@
 """The structure of the package: imports point one way, the public names are the documented ones."""
 
 import ast
+import importlib
 import pathlib
 import subprocess
 import sys
@@ -23,6 +24,7 @@ LAYERS = (
     "law",
     "fitting",
     "distribution",
+    "numpyro",
     "summary",
     "cli",
 )
@@ -61,3 +63,12 @@ def test_import_is_light():
     new = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     roots = {name.split(".")[0] for name in new}
     assert not roots & {"scipy", "matplotlib", "tqdm", "numpyro", "tensorstore", "torch", "pandas"}
+
+
+def test_numpyro_is_optional(monkeypatch):
+    """Without NumPyro its module says what to install; the package itself never asks for it."""
+    monkeypatch.setitem(sys.modules, "numpyro", None)
+    monkeypatch.setitem(sys.modules, "numpyro.distributions", None)
+    monkeypatch.delitem(sys.modules, "jax_von_mises.numpyro", raising=False)
+    with pytest.raises(ImportError, match=r'pip install "jax_von_mises\[numpyro\]"'):
+        importlib.import_module("jax_von_mises.numpyro")

@@ -1,0 +1,1 @@
+"""What the documentation is built from, and its examples."""

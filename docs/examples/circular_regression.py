@@ -1,0 +1,204 @@
+"""Regression of an angle on numbers, by NUTS and by variational inference, from data with known coefficients.
+
+``python -m docs.examples.circular_regression --out FILE`` prints the table of the page *Circular regression* and draws
+its picture; the same machine gives the same file, byte for byte. Needs NumPyro and Matplotlib.
+"""
+
+import argparse
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import random
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, init_to_value
+from numpyro.infer.reparam import CircularReparam
+
+import jax_von_mises
+from jax_von_mises.numpyro import VonMises
+
+OUT = Path(__file__).parents[1] / "_static" / "circular-regression.svg"
+# `mu` is near the turn at pi, where treating angles as numbers goes wrong.
+TRUTH = {"mu": 2.8, "beta": np.array([0.6, -0.3]), "concentration": 4.0}
+SIZE = 100
+
+# Colours that people with a colour deficiency tell apart (Okabe and Ito).
+DATA, NUTS_COLOUR, SVI_COLOUR, TRUE_COLOUR = "#BBBBBB", "#0072B2", "#D55E00", "#222222"
+SETTINGS = {
+    "svg.hashsalt": "jax_von_mises",  # else element names are drawn at random
+    "svg.fonttype": "path",  # looks the same where the font is missing
+    "font.family": "DejaVu Sans",  # comes with Matplotlib
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def link(mu, beta, x):
+    """Mean direction at each row of `x`: arctan takes the line to half a circle, twice that is the whole one."""
+    return mu + 2 * jnp.arctan(x @ beta)
+
+
+def simulate(key):
+    """Two covariates and an angle for each row, by `TRUTH`."""
+    covariates, noise = random.split(key)
+    x = random.normal(covariates, (SIZE, 2))
+    loc = link(TRUTH["mu"], jnp.asarray(TRUTH["beta"], x.dtype), x)
+    return x, jax_von_mises.sample_von_mises(noise, loc, TRUTH["concentration"])
+
+
+def model(x, angles=None):
+    """Priors and likelihood; concentration 0 is the uniform law, so that no direction is preferred."""
+    mu = numpyro.sample("mu", VonMises(0.0, 0.0))
+    beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand((x.shape[1],)).to_event(1))
+    concentration = numpyro.sample("concentration", dist.LogNormal(1.0, 1.0))
+    with numpyro.plate("rows", x.shape[0]):
+        numpyro.sample("angle", VonMises(link(mu, beta, x), concentration), obs=angles)
+
+
+def start(x, angles):
+    """The mean direction and no slope: from the other side of the circle both methods end in a worse optimum."""
+    return {"mu": jax_von_mises.fit(angles)[0], "beta": jnp.zeros(x.shape[1])}
+
+
+def guide(x, angles):
+    """A von Mises law for the direction, a normal and a lognormal one for the rest: all draws are differentiable."""
+    mu_loc = numpyro.param("mu_loc", start(x, angles)["mu"])
+    mu_concentration = numpyro.param("mu_concentration", 10.0, constraint=constraints.positive)
+    numpyro.sample("mu", VonMises(mu_loc, mu_concentration))
+
+    beta_loc = numpyro.param("beta_loc", start(x, angles)["beta"])
+    beta_scale = numpyro.param("beta_scale", 0.2 * jnp.eye(x.shape[1]), constraint=constraints.lower_cholesky)
+    numpyro.sample("beta", dist.MultivariateNormal(beta_loc, scale_tril=beta_scale))
+
+    log_loc = numpyro.param("log_concentration_loc", 0.0)
+    log_scale = numpyro.param("log_concentration_scale", 0.2, constraint=constraints.positive)
+    numpyro.sample("concentration", dist.LogNormal(log_loc, log_scale))
+
+
+def run_nuts(key, x, angles, warmup=500, samples=2000):
+    """Draws from the posterior by the No-U-Turn sampler, which walks through the turn at pi as if it were not there."""
+    walkable = handlers.reparam(model, config={"mu": CircularReparam()})
+    first = start(x, angles)
+    kernel = NUTS(walkable, init_strategy=init_to_value(values={"mu_unwrapped": first["mu"], "beta": first["beta"]}))
+    mcmc = MCMC(kernel, num_warmup=warmup, num_samples=samples, progress_bar=False)
+    mcmc.run(key, x, angles)
+    return only_parameters(mcmc.get_samples())
+
+
+def run_svi(key, x, angles, steps=3000, samples=2000):
+    """Draws from the guide that is nearest to the posterior, by the gradient of the evidence bound."""
+    optimizer = numpyro.optim.Adam(lambda step: 0.03 * 0.02 ** (step / steps))
+    svi = SVI(model, guide, optimizer, Trace_ELBO(num_particles=8))
+    fitting, drawing = random.split(key)
+    found = svi.run(fitting, steps, x, angles, progress_bar=False)
+    return only_parameters(Predictive(guide, params=found.params, num_samples=samples)(drawing, x, angles))
+
+
+def only_parameters(draws):
+    """The draws by the names of `TRUTH`, as NumPy arrays."""
+    return {name: np.asarray(draws[name]) for name in TRUTH}
+
+
+def columns(draws):
+    """One column of numbers a parameter; the direction unrolled around its mean, so that it has no jump."""
+    mu = np.asarray(draws["mu"], float)
+    centre = np.angle(np.mean(np.exp(1j * mu)))
+    found = {"mu": centre + np.remainder(mu - centre + np.pi, 2 * np.pi) - np.pi}
+    found |= {f"beta[{i}]": column for i, column in enumerate(np.asarray(draws["beta"], float).T)}
+    return found | {"concentration": np.asarray(draws["concentration"], float)}
+
+
+def true_values():
+    """The numbers of `TRUTH` under the names of `columns`."""
+    return {name: column[0] for name, column in columns({k: np.asarray([v]) for k, v in TRUTH.items()}).items()}
+
+
+def table(nuts, svi):
+    """Lines of the table: true value, then mean and standard deviation by either method."""
+    lines = [f"{'':13}{'true':>7}{'NUTS mean':>11}{'sd':>7}{'SVI mean':>11}{'sd':>7}"]
+    sampled, fitted = columns(nuts), columns(svi)
+    for name, value in true_values().items():
+        numbers = "".join(f"{np.mean(c[name]):11.3f}{np.std(c[name]):7.3f}" for c in (sampled, fitted))
+        lines.append(f"{name:13}{value:7.3f}{numbers}")
+    return lines
+
+
+@jax.jit
+def predictive_density(draws, x, grid):
+    """Density of a new angle at a row of `x` picked at random, the mean over rows and draws."""
+
+    def given(mu, beta, concentration):
+        locs = link(mu, beta, x)[:, None]
+        return jnp.mean(jax_von_mises.prob(grid, locs, concentration), axis=0)
+
+    return jnp.mean(jax.vmap(given)(draws["mu"], draws["beta"], draws["concentration"]), axis=0)
+
+
+def draw(x, angles, nuts, svi, out):
+    """The picture: on the left the data and what either posterior predicts, on the right the posteriors."""
+    # Here, so that the rest runs without them.
+    import matplotlib
+    from matplotlib.figure import Figure
+    from scipy.stats import gaussian_kde
+
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(10, 5), layout="constrained")
+        left, right = figure.subfigures(1, 2, width_ratios=(1, 1.1))
+
+        circle = left.add_subplot(projection="polar")
+        edges = np.linspace(-np.pi, np.pi, 25)
+        heights, _ = np.histogram(angles, edges, density=True)
+        circle.bar(edges[:-1], heights, np.diff(edges), align="edge", color=DATA, edgecolor="white", label="data")
+        grid = np.linspace(-np.pi, np.pi, 361).astype(np.float32)
+        thinned = [{name: value[::10] for name, value in draws.items()} for draws in (nuts, svi)]
+        curves = [predictive_density(draws, x, grid) for draws in thinned]
+        circle.plot(grid, curves[0], color=NUTS_COLOUR, linewidth=2.5, label="predicted, NUTS")
+        circle.plot(grid, curves[1], color=SVI_COLOUR, linewidth=1.5, linestyle=(0, (4, 3)), label="predicted, SVI")
+        circle.plot(angles, np.full(len(angles), -0.03), "o", color=TRUE_COLOUR, markersize=3, alpha=0.5)
+        circle.set_rorigin(-0.25)
+        circle.set_rmin(-0.06)
+        circle.set_rticks([0.2, 0.4], labels=[])
+        circle.set_xticks(np.arange(4) * np.pi / 2, ["0", "π/2", "π", "−π/2"])
+        circle.grid(color="#DDDDDD", linewidth=0.7)
+        circle.spines["polar"].set_visible(False)
+        circle.spines["inner"].set_color(DATA)
+        left.suptitle("Angles, and posterior predictive density", fontweight="bold")
+        left.legend(loc="outside lower center", ncols=3, frameon=False)
+
+        right.suptitle("Posteriors and the true values", fontweight="bold")
+        sampled, fitted = columns(nuts), columns(svi)
+        titles = ["direction μ", "coefficient β₀", "coefficient β₁", "concentration κ"]
+        for axes, title, (name, value) in zip(right.subplots(2, 2).flat, titles, true_values().items(), strict=True):
+            both = np.concatenate([sampled[name], fitted[name], [value]])
+            points = np.linspace(both.min(), both.max(), 200)
+            axes.hist(sampled[name], 30, density=True, color=NUTS_COLOUR, alpha=0.45, label="NUTS")
+            axes.plot(points, gaussian_kde(fitted[name])(points), color=SVI_COLOUR, linewidth=2, label="SVI")
+            axes.axvline(value, color=TRUE_COLOUR, linestyle="--", linewidth=1.2, label="true value")
+            axes.set_title(title, fontsize=10)
+            axes.set_yticks([])
+            axes.spines["left"].set_visible(False)
+        handles, labels = axes.get_legend_handles_labels()
+        right.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        # A date would make every file another one.
+        figure.savefig(out, metadata={"Date": None} if Path(out).suffix == ".svg" else None)
+
+
+def main(argv=None):
+    """Simulate, infer by both methods, print the table and draw the picture."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=OUT, help="the picture, .svg or .png (default: %(default)s)")
+    arguments = parser.parse_args(argv)
+    data, sampling, fitting = random.split(random.key(0), 3)
+    x, angles = simulate(data)
+    nuts, svi = run_nuts(sampling, x, angles), run_svi(fitting, x, angles)
+    print(*table(nuts, svi), sep="\n")
+    draw(x, angles, nuts, svi, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The examples of the documentation run, and find what was put into their data."""
+
+import jax
+import numpy as np
+import pytest
+from jax import random
+
+pytest.importorskip("numpyro", reason="NumPyro is not installed")
+
+from docs.examples import circular_regression as example
+
+pytestmark = pytest.mark.usefixtures("implicit_promotion")
+
+
+@pytest.fixture(scope="module")
+def implicit_promotion():
+    """NumPyro's own inference divides floats by integers."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def data():
+    return example.simulate(random.key(3))
+
+
+@pytest.fixture(scope="module")
+def nuts(implicit_promotion, data):
+    return example.run_nuts(random.key(4), *data, warmup=150, samples=300)
+
+
+@pytest.fixture(scope="module")
+def svi(implicit_promotion, data):
+    return example.run_svi(random.key(5), *data, steps=300, samples=300)
+
+
+@pytest.mark.parametrize("method", ["nuts", "svi"])
+def test_circular_regression_finds_the_coefficients(method, request):
+    """Within five posterior standard deviations, which are small: neither another optimum nor the prior is."""
+    columns = example.columns(request.getfixturevalue(method))
+    for name, value in example.true_values().items():
+        sd = np.std(columns[name])
+        assert sd < (1.0 if name == "concentration" else 0.15)
+        assert abs(np.mean(columns[name]) - value) < 5 * sd
+
+
+def test_circular_regression_table(nuts, svi):
+    head, *rows = example.table(nuts, svi)
+    assert head.split() == ["true", "NUTS", "mean", "sd", "SVI", "mean", "sd"]
+    assert [row.split()[:2] for row in rows] == [
+        ["mu", "2.800"], ["beta[0]", "0.600"], ["beta[1]", "-0.300"], ["concentration", "4.000"],
+    ]  # fmt: skip
+
+
+def test_direction_is_unrolled():
+    """Draws on both sides of pi have a mean near pi, not near 0."""
+    draws = {"mu": np.array([3.1, -3.1]), "beta": np.zeros((2, 2)), "concentration": np.ones(2)}
+    mu = example.columns(draws)["mu"]
+    assert abs(np.mean(mu)) == pytest.approx(np.pi)
+    assert np.std(mu) == pytest.approx(np.pi - 3.1)
+
+
+def test_predictive_density_is_one_and_follows_the_model(nuts, data):
+    grid = np.linspace(-np.pi, np.pi, 256, endpoint=False).astype(np.float32)
+    density = np.asarray(example.predictive_density(nuts, data[0], grid), float)
+    assert np.mean(density) * 2 * np.pi == pytest.approx(1, abs=1e-5)
+    resultant = np.mean(2 * np.pi * density * np.exp(1j * grid.astype(float)))
+    observed = np.mean(np.exp(1j * np.asarray(data[1], float)))
+    # A mean of 100 unit vectors, off by some 0.07.
+    assert abs(resultant - observed) < 0.15
+
+
+def test_circular_regression_picture(nuts, svi, data, tmp_path):
+    pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
+    files = [tmp_path / "first.svg", tmp_path / "second.svg"]
+    for file in files:
+        example.draw(*data, nuts, svi, file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert b"<svg" in files[0].read_bytes()
