@@ -1,0 +1,343 @@
+"""A policy over headings, trained through its own samples and, beside it, with the score function.
+
+``python docs/examples/angle_policy.py --out picture.svg`` prints a table and draws the picture of docs/angle-policy.md.
+
+A vessel sees two directions, goal and wind, and picks a heading. The reward is linear in the heading's unit vector, and
+an entropy bonus keeps the policy exploring; the best policy is then a von Mises law in closed form, with a direction
+and a concentration that depend on the state.
+"""
+
+import argparse
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax, random
+from jax.flatten_util import ravel_pytree
+
+from jax_von_mises import VonMises
+
+__all__ = ["main"]
+
+WIND = 0.5  # what a following wind is worth, where progress towards the goal is worth 1
+TEMPERATURE = 0.03  # what a nat of entropy is worth
+SIZES = (4, 32, 32, 3)
+BATCH = 64
+STEPS = 3000
+EVERY = 30
+SEEDS = 5
+CONCENTRATIONS = 2.0 ** np.arange(-2, 9)
+OFFSETS = (0.5, 0.0)  # radians between the policy's direction and the best one
+LOOKED_AT = (0, 30, 300, 3000)  # steps of training where gradients are measured
+
+
+# ------------------------------------------------------------------------------------------------ the task
+
+
+def reward(heading, state):
+    """Progress towards the goal, plus what the wind helps."""
+    return jnp.cos(heading - state[..., 0]) + WIND * jnp.cos(heading - state[..., 1])
+
+
+def best_law(state):
+    """The law that maximises mean reward + TEMPERATURE * entropy: proportional to exp(reward / TEMPERATURE)."""
+    goal, wind = state[..., 0], state[..., 1]
+    x, y = jnp.cos(goal) + WIND * jnp.cos(wind), jnp.sin(goal) + WIND * jnp.sin(wind)
+    return VonMises(jnp.arctan2(y, x), jnp.hypot(x, y) / TEMPERATURE)
+
+
+def mean_reward(law, state):
+    """Mean of the reward under `law`: the mean of cos(heading - a) is A(concentration) cos(loc - a)."""
+    return (1 - law.variance()) * reward(law.loc, state)
+
+
+def objective(law, state):
+    """What training maximises, exact, averaged over the states."""
+    return jnp.mean(mean_reward(law, state) + TEMPERATURE * law.entropy())
+
+
+def gap(law, state):
+    """How far `objective` is below its optimum, without the cancellation of a difference."""
+    return TEMPERATURE * jnp.mean(law.kl_divergence(best_law(state)))
+
+
+def random_states(key, size):
+    """States of independent uniform directions."""
+    return random.uniform(key, (size, 2), minval=-jnp.pi, maxval=jnp.pi)
+
+
+def grid_states(side=32):
+    """A grid over all states, on which sums are integrals to many digits: everything is periodic and smooth."""
+    direction = jnp.linspace(-jnp.pi, jnp.pi, side, endpoint=False)
+    return jnp.stack(jnp.meshgrid(direction, direction), axis=-1).reshape(-1, 2)
+
+
+# ------------------------------------------------------------------------------------------------ the policy
+
+
+def init(key):
+    """Weights and biases of the network."""
+    keys = random.split(key, len(SIZES) - 1)
+    shapes = zip(keys, SIZES[:-1], SIZES[1:], strict=True)
+    return [(random.normal(k, (m, n)) / np.float32(np.sqrt(m)), jnp.zeros(n)) for k, m, n in shapes]
+
+
+def policy(params, state):
+    """The law of the heading in one state."""
+    hidden = jnp.concatenate([jnp.cos(state), jnp.sin(state)])
+    for weight, bias in params[:-1]:
+        hidden = jnp.tanh(hidden @ weight + bias)
+    weight, bias = params[-1]
+    x, y, z = hidden @ weight + bias
+    # The direction of a vector: no cut at pi, as there would be in an angle.
+    return VonMises(loc=jnp.arctan2(y, x), concentration=jnp.exp(z))
+
+
+policies = jax.vmap(policy, in_axes=(None, 0))
+
+
+# ------------------------------------------------------------------------------------------------ the estimators
+
+# Each returns numbers whose gradient, not value, is an unbiased estimate of the gradient of the mean reward.
+
+
+def pathwise(key, law, state):
+    """The reward itself, differentiated through the angle."""
+    return reward(law.sample(key), state)
+
+
+def score(key, law, state, baseline=0.0):
+    """REINFORCE: the log-density, weighted by the reward less a baseline."""
+    heading = lax.stop_gradient(law.sample(key))
+    advantage = lax.stop_gradient(reward(heading, state) - baseline)
+    return advantage * law.log_prob(heading)
+
+
+def score_baseline(key, law, state):
+    """REINFORCE with the exact mean reward of each state as baseline: what a perfect critic would say."""
+    return score(key, law, state, mean_reward(law, state))
+
+
+ESTIMATORS = {"pathwise": pathwise, "score function, baseline": score_baseline, "score function": score}
+# Adam's rate: for each estimator the best of 0.003, 0.01 and 0.03, by the gap at the end.
+RATES = {"pathwise": 0.01, "score function, baseline": 0.01, "score function": 0.003}
+
+
+def loss(params, key, state, estimator):
+    """One random angle a state; the entropy is exact."""
+    law = policies(params, state)
+    return -jnp.mean(estimator(key, law, state) + TEMPERATURE * law.entropy())
+
+
+# ------------------------------------------------------------------------------------------------ training
+
+
+@functools.partial(jax.jit, static_argnames=("estimator", "steps", "every"))
+def train(key, estimator, rate, steps=STEPS, every=EVERY):
+    """Train with Adam and a rate that falls to 0; returns the weights after every `every` steps, the first ones too."""
+    key, init_key = random.split(key)
+    params = init(init_key)
+    optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
+
+    def step(carry, key):
+        params, state = carry
+        states_key, angles_key = random.split(key)
+        gradient = jax.grad(loss)(params, angles_key, random_states(states_key, BATCH), estimator)
+        updates, state = optimizer.update(gradient, state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    def stretch(carry, keys):
+        return lax.scan(step, carry, keys)[0], carry[0]
+
+    keys = random.split(key, (steps // every, every))
+    (last, _), history = lax.scan(stretch, (params, optimizer.init(params)), keys)
+    return jax.tree.map(lambda past, now: jnp.concatenate([past, now[None]]), history, last)
+
+
+@jax.jit
+def gaps(history):
+    """The gap over all states, for each entry of a history of weights."""
+    states = grid_states()
+    return lax.map(lambda params: gap(policies(params, states), states), history)
+
+
+# ------------------------------------------------------------------------------------------------ the gradients
+
+
+@jax.jit
+def exact_gradient(params, state):
+    """Gradient of the loss without sampling, as one vector."""
+    return ravel_pytree(jax.grad(lambda params: -objective(policies(params, state), state))(params))[0]
+
+
+@functools.partial(jax.jit, static_argnames=("estimator", "repeats"))
+def gradients(key, params, state, estimator, repeats=4096):
+    """Gradients (repeats, weights) of the loss at the same weights and states, from independent angles."""
+
+    def one(key):
+        return ravel_pytree(jax.grad(loss)(params, key, state, estimator))[0]
+
+    return lax.map(one, random.split(key, repeats), batch_size=64)
+
+
+def total_variance(gradients):
+    """Variance of the gradient vector: the sum over its components."""
+    return float(np.var(np.asarray(gradients, np.float64), axis=0, ddof=1).sum())
+
+
+def along_exact(gradients, exact):
+    """Length of the mean gradient along the exact one, relative to the exact length, and its standard error."""
+    exact = np.asarray(exact, np.float64)
+    lengths = np.asarray(gradients, np.float64) @ exact / (exact @ exact)
+    return lengths.mean(), lengths.std(ddof=1) / np.sqrt(lengths.size)
+
+
+@functools.partial(jax.jit, static_argnames=("estimator", "size"))
+def one_draw_derivatives(key, concentration, offset, estimator, size=2**17):
+    """What single draws say of the derivatives of the mean reward in loc and concentration.
+
+    Goal and wind point to 0, the policy to `offset`.
+    """
+    state = jnp.zeros((size, 2))
+
+    def total(loc, concentration):
+        return estimator(key, VonMises(loc, concentration), state).sum()
+
+    return jax.grad(total, argnums=(0, 1))(jnp.full(size, offset), jnp.full(size, concentration))
+
+
+def variances(key, estimator, concentrations=CONCENTRATIONS):
+    """Variance of the derivative in `loc`, an array (offsets, concentrations)."""
+    rows = []
+    for offset in OFFSETS:
+        draws = (one_draw_derivatives(key, jnp.float32(k), jnp.float32(offset), estimator) for k in concentrations)
+        rows.append([float(jnp.var(in_loc)) for in_loc, _ in draws])
+    return np.array(rows)
+
+
+# ------------------------------------------------------------------------------------------------ the report
+
+
+def learn(key):
+    """Train with each estimator from the same starts: weights, and gaps as an array (seeds, entries), by name."""
+    keys = random.split(key, SEEDS)
+    histories = {
+        name: jax.vmap(functools.partial(train, estimator=estimator, rate=RATES[name]))(keys)
+        for name, estimator in ESTIMATORS.items()
+    }
+    return histories, {name: np.asarray(jax.vmap(gaps)(history)) for name, history in histories.items()}
+
+
+def learning_table(curves):
+    """Markdown: what training reached with each estimator, in the median over the seeds."""
+    states = grid_states()
+    optimum = float(objective(best_law(states), states))
+    lines = ["| trained with | objective | below the optimum |", "|---|---|---|"]
+    for name, found in curves.items():
+        last = float(np.median(found[:, -1]))
+        lines.append(f"| {name} | {optimum - last:.5f} | {last:.1e} |")
+    return "\n".join([*lines, f"| the optimum | {optimum:.5f} | |"])
+
+
+def gradient_table(key, history):
+    """Markdown: variance relative to the pathwise one, and mean along the exact gradient relative to its length."""
+    keys = random.split(key, len(ESTIMATORS) + 1)
+    states = random_states(keys[-1], BATCH)
+    lines = [f"| after step | {' | '.join(ESTIMATORS)} |", "|---" * (1 + len(ESTIMATORS)) + "|"]
+    for step in LOOKED_AT:
+        params = jax.tree.map(lambda past, entry=step // EVERY: past[entry], history)
+        exact = exact_gradient(params, states)
+        cells, unit = [], None
+        for k, estimator in zip(keys, ESTIMATORS.values(), strict=False):
+            found = gradients(k, params, states, estimator)
+            mean, error = along_exact(found, exact)
+            unit = unit or total_variance(found)
+            cells.append(f"{total_variance(found) / unit:.3g}, {mean:.3f} ± {error:.3f}")
+        lines.append(f"| {step} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+# Colours that people with a colour deficiency tell apart (Okabe and Ito); marks tell the lines apart in print.
+STYLES = {
+    "pathwise": {"color": "#D55E00", "marker": "o"},
+    "score function, baseline": {"color": "#0072B2", "marker": "s"},
+    "score function": {"color": "#009E73", "marker": "^"},
+}
+SETTINGS = {
+    "svg.hashsalt": "jax_von_mises",  # else element names are drawn at random
+    "svg.fonttype": "path",  # looks the same where the font is missing
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.7,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5.5,
+}
+
+
+def picture(curves, spreads):
+    """Make the figure: gaps against steps on the left, variances against concentrations on the right."""
+    from matplotlib import ticker
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    figure = Figure(figsize=(10, 4.4), facecolor="white", layout="constrained")
+    learning, variance = figure.subplots(1, 2)
+    for name, found in curves.items():
+        steps = np.arange(found.shape[1]) * EVERY
+        learning.fill_between(steps, found.min(0), found.max(0), color=STYLES[name]["color"], alpha=0.18, linewidth=0)
+        learning.plot(steps, np.median(found, axis=0), **STYLES[name], markevery=10)
+    learning.set_title(f"Objective below the optimum, {SEEDS} trainings")
+    learning.set(yscale="log", xlabel=f"steps of {BATCH} angles")
+    learning.xaxis.set_major_locator(ticker.MultipleLocator(1000))
+
+    for name, (off, on) in spreads.items():
+        variance.plot(CONCENTRATIONS, off, **STYLES[name])
+        variance.plot(CONCENTRATIONS, on, color=STYLES[name]["color"], linestyle=(0, (4, 2)), linewidth=1.2)
+    variance.set_title("Variance of one angle's derivative in loc")
+    variance.set(xscale="log", yscale="log", xlabel="concentration")
+    variance.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    for axes in (learning, variance):
+        axes.grid(visible=True)
+        axes.minorticks_off()
+
+    lines = [Line2D([], [], label=name, **STYLES[name]) for name in curves]
+    lines.append(Line2D([], [], color="#555555", label=f"loc {OFFSETS[0]:g} rad off"))
+    lines.append(Line2D([], [], color="#555555", linestyle=(0, (4, 2)), linewidth=1.2, label="loc at the best"))
+    figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), frameon=False)
+    return figure
+
+
+def draw(out, curves, spreads):
+    """Write the picture; the same numbers give the same bytes."""
+    import matplotlib
+
+    with matplotlib.rc_context(SETTINGS):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {"Date": None} if out.suffix == ".svg" else None
+        picture(curves, spreads).savefig(out, metadata=metadata, dpi=150)
+
+
+def main(arguments=None):
+    """Print the tables and draw the picture."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="picture to write; its ending says the format")
+    given = parser.parse_args(arguments)
+    learn_key, gradient_key, variance_key = random.split(random.key(0), 3)
+    histories, curves = learn(learn_key)
+    print(learning_table(curves), end="\n\n")
+    print(gradient_table(gradient_key, jax.tree.map(lambda past: past[0], histories["pathwise"])))
+    if given.out:
+        draw(given.out, curves, {name: variances(variance_key, e) for name, e in ESTIMATORS.items()})
+
+
+if __name__ == "__main__":
+    main()
