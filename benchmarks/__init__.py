@@ -1,4 +1,4 @@
-"""Speed and accuracy of ``sample_von_mises`` beside the samplers that people use today.
+"""Speed and accuracy of ``jax_von_mises`` beside what people use today.
 
 ``python -m benchmarks.performance_benchmark --quick`` measures and prints, ``python -m benchmarks.plots`` draws.
 Run them from the root of the repository; ``pip install "jax_von_mises[bench]"`` brings what they need.

@@ -1,18 +1,41 @@
-"""How many different angles a sampler can give at large concentration.
+"""How good results are, beside how soon they come: values that a sampler can give, and errors of the functions.
 
 A float32 sampler that takes ``arccos`` of a cosine near 1 can return only the angles of the few cosines that float32
 has there. A million draws show it: in exact arithmetic nearly all of them differ.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
+from benchmarks import reference
 from benchmarks.cases import Case
-from benchmarks.peers import PEERS, Unavailable
+from benchmarks.peers import OURS, PEERS, Unavailable
 
-__all__ = ["CONCENTRATIONS", "DRAWS", "measure", "summarise"]
+__all__ = ["CONCENTRATIONS", "DRAWS", "ERRORS", "ERROR_CONCENTRATIONS", "errors", "measure", "summarise"]
 
 DRAWS = 1_000_000
 CONCENTRATIONS = (1e3, 1e5, 1e7, 1e9)
+ERROR_CONCENTRATIONS = (0.1, 5.0, 100.0, 1e4, 1e7)
+POINTS = 10_001
+PROBABILITIES = 201  # twice as many are asked for; SciPy takes a millisecond for each
+WIDTH = 10.0  # points reach so many standard deviations: tails down to 1e-23, which float32 holds
+
+
+class Error(NamedTuple):
+    """A way to measure the error of the function that does `task`, and its name for a reader."""
+
+    task: str
+    measure: str
+    label: str
+
+
+ERRORS = (
+    Error("cdf", "absolute", "cdf, absolute"),
+    Error("cdf", "tail", "cdf below 1/2, as a share of it"),
+    Error("log_prob", "scaled", "log_prob, as a share of max(1, |log_prob|)"),
+    Error("icdf", "scaled", "icdf, in units of 1 / sqrt(1 + concentration)"),
+)
 
 
 def summarise(angles):
@@ -38,19 +61,77 @@ def summarise(angles):
     }
 
 
+def answer(peer, case, given=None):
+    """The result of one call as an array, for the arguments `given` if not those of `case`; None without the peer."""
+    try:
+        ready = peer.prepare(case)
+        competitor = ready.competitor
+        result = competitor.draw(competitor.fresh(0) if given is None else ready.give(given))
+        competitor.wait(result)
+        return ready.read(result)
+    except Exception as error:
+        # The timings have told the reason.
+        if peer.name == OURS and not isinstance(error, Unavailable):
+            raise
+        return None
+
+
 def measure(peers=PEERS, draws=DRAWS, concentrations=CONCENTRATIONS):
     """Rows of ``peer``, ``concentration`` and what `summarise` counts, for every peer that runs here."""
     rows = []
     for concentration in concentrations:
         case = Case(f"accuracy k={concentration:g}", "accuracy", draws, concentration)
         for peer in peers:
-            try:
-                sampler = peer.prepare(case)
-            except Unavailable:
-                continue
-            competitor = sampler.competitor
-            result = competitor.draw(competitor.fresh(0))
-            competitor.wait(result)
-            counts = summarise(sampler.angles(result))
-            rows.append({"peer": peer.name, "concentration": concentration, "draws": draws, **counts})
+            angles = answer(peer, case)
+            if angles is not None:
+                counts = summarise(angles)
+                rows.append({"peer": peer.name, "concentration": concentration, "draws": draws, **counts})
+    return rows
+
+
+def questions(task, k):
+    """Float32 arguments that reach far into both tails."""
+    if task == "icdf":
+        small = np.geomspace(1e-9, 0.5, PROBABILITIES)
+        return np.unique(np.concatenate([small, 1 - small]).clip(max=1 - 2**-24).astype(np.float32))
+    width = min(3.14, WIDTH / np.sqrt(k))
+    return np.linspace(-width, width, POINTS).astype(np.float32)
+
+
+def distances(task, k, given, found):
+    """Map each measure of `task` to the errors of the values `found` at the arguments `given`."""
+    given, found = given.astype(np.float64), np.asarray(found, np.float64)
+    right = getattr(reference, task)(given, k)
+    error = np.abs(found - right)
+    if task == "icdf":
+        return {"scaled": error * np.sqrt(1 + k)}
+    if task == "log_prob":
+        return {"scaled": error / np.maximum(1, np.abs(right))}
+    return {"absolute": error, "tail": (error / right)[given < 0]}
+
+
+def errors(tasks, peers=PEERS, concentrations=ERROR_CONCENTRATIONS):
+    """The largest errors of the functions that do `tasks`, float32 arguments taken as exact.
+
+    Returns
+    -------
+    list of dict
+        Rows of ``task``, ``measure``, ``peer``, ``concentration`` and ``largest``, None where some value is NaN or
+        infinite.
+    """
+    rows = []
+    for task in dict.fromkeys(error.task for error in ERRORS if error.task in tasks):
+        for concentration in concentrations:
+            k = float(np.float32(concentration))
+            given = questions(task, k)
+            # One element: what a peer prepares to be timed with is not used here.
+            case = Case(f"{task} k={concentration:g}", task, 1, concentration, task)
+            for peer in peers:
+                found = answer(peer, case, given)
+                if found is None:
+                    continue
+                for measure, error in distances(task, k, given, found).items():
+                    largest = float(np.max(error))
+                    row = {"task": task, "measure": measure, "peer": peer.name, "concentration": concentration}
+                    rows.append({**row, "largest": largest if np.isfinite(largest) else None})
     return rows

@@ -4,10 +4,34 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["CASES", "Case", "LogUniform", "on_gpu"]
+__all__ = ["CASES", "SEED", "TASKS", "Case", "LogUniform", "Task", "on_gpu"]
 
 # A GPU draws 2**24 angles in the time of a few kernel launches; this many times more measures the kernel.
 GPU_FACTOR = 16
+SEED = 20260101
+
+
+class Task(NamedTuple):
+    """What a function is asked for: the noun of what is counted, and the unit of rates in it."""
+
+    noun: str
+    scale: float = 1e6
+    prefix: str = "M"
+
+    @property
+    def unit(self):
+        """The unit of a rate, as printed."""
+        return f"{self.prefix} {self.noun}/s"
+
+
+TASKS = {
+    "sample": Task("draws"),
+    "icdf": Task("points"),
+    "cdf": Task("points"),
+    "log_prob": Task("points"),
+    "fit": Task("data sets", 1e3, "k"),
+    "gradient": Task("draws"),  # of the sum of the draws, in their one concentration
+}
 
 
 class LogUniform(NamedTuple):
@@ -23,16 +47,19 @@ class LogUniform(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One timing: `draws` angles at `concentration`, about 0, written as `dtype`.
+    """One timing: `task` done `count` times at `concentration`, about 0, in `dtype`.
 
-    `group` is the kind of work, which the goals are set for: one concentration for all draws ("one"), one for each
-    draw ("array"), or a call too short to be about anything but its overhead ("small").
+    `group` is the kind of work, which the goals are set for. Of the samplers: one concentration for all draws ("one"),
+    one for each draw ("array"), or a call too short to be about anything but its overhead ("small"). Of the other
+    tasks: the task. `size` is the number of angles in a data set.
     """
 
     name: str
     group: str
-    draws: int
+    count: int
     concentration: float | LogUniform
+    task: str = "sample"
+    size: int = 1
     dtype: str = "float32"
     key_impl: str = "threefry2x32"
 
@@ -44,7 +71,18 @@ class Case(NamedTuple):
     @property
     def concentrations(self):
         """The concentration as a float32 scalar or array."""
-        return self.concentration.values(self.draws) if self.per_draw else np.float32(self.concentration)
+        return self.concentration.values(self.count) if self.per_draw else np.float32(self.concentration)
+
+    def inputs(self, i):
+        """NumPy array number `i` of those that calls take turns with; not for what is made from keys."""
+        generator = np.random.default_rng((SEED, i))
+        if self.task == "icdf":
+            values = generator.random(self.count)
+        elif self.task == "fit":
+            values = generator.vonmises(0.0, self.concentration, (self.count, self.size))
+        else:
+            values = generator.uniform(-3.14, 3.14, self.count)  # next to pi, rounding would go beyond it
+        return values.astype(self.dtype)
 
     def describe(self):
         """One line for a reader."""
@@ -52,20 +90,27 @@ class Case(NamedTuple):
             law = "one concentration per draw, log-uniform from {:g} to {:g}".format(*self.concentration)
         else:
             law = f"concentration {self.concentration:g}"
-        return f"{self.draws:,} draws, {law}, {self.dtype}, {self.key_impl} key"
+        noun = TASKS[self.task].noun + (f" of {self.size:,} angles" if self.task == "fit" else "")
+        key = f", {self.key_impl} key" if self.task in ("sample", "gradient") else ""
+        return f"{self.count:,} {noun}, {law}, {self.dtype}{key}"
 
 
 CASES = (
-    Case("k=0.1", "one", draws=2**24, concentration=0.1),  # nearly uniform: rejection keeps nearly every try
-    Case("k=1", "one", draws=2**24, concentration=1.0),
-    Case("k=5", "one", draws=2**24, concentration=5.0),
-    Case("k=100", "one", draws=2**24, concentration=100.0),
-    Case("k=1e4", "one", draws=2**24, concentration=1e4),  # rejection keeps 66 %, its worst
-    Case("array", "array", draws=2**22, concentration=LogUniform(1e-2, 1e4)),
-    Case("small", "small", draws=1000, concentration=5.0),
+    Case("k=0.1", "one", count=2**24, concentration=0.1),  # nearly uniform: rejection keeps nearly every try
+    Case("k=1", "one", count=2**24, concentration=1.0),
+    Case("k=5", "one", count=2**24, concentration=5.0),
+    Case("k=100", "one", count=2**24, concentration=100.0),
+    Case("k=1e4", "one", count=2**24, concentration=1e4),  # rejection keeps 66 %, its worst
+    Case("array", "array", count=2**22, concentration=LogUniform(1e-2, 1e4)),
+    Case("small", "small", count=1000, concentration=5.0),
+    Case("icdf", "icdf", count=2**20, concentration=5.0, task="icdf"),
+    Case("cdf", "cdf", count=2**20, concentration=5.0, task="cdf"),
+    Case("log_prob", "log_prob", count=2**20, concentration=5.0, task="log_prob"),
+    Case("fit", "fit", count=1000, concentration=5.0, task="fit", size=1000),
+    Case("gradient", "gradient", count=2**20, concentration=5.0, task="gradient"),
 )
 
 
 def on_gpu(case):
-    """Give the case enough draws for a GPU."""
-    return case if case.group == "small" else case._replace(draws=case.draws * GPU_FACTOR)
+    """Give the case enough work for a GPU."""
+    return case if case.group == "small" else case._replace(count=case.count * GPU_FACTOR)

@@ -12,6 +12,7 @@ LIBRARIES = (
     "jax",
     "jaxlib",
     "numpy",
+    "scipy",
     "numpyro",
     "tensorflow-probability",
     "tfp-nightly",

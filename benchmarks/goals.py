@@ -1,4 +1,4 @@
-"""How fast the sampler is meant to be, and whether a result reaches it.
+"""How fast the sampler and the other functions are meant to be, and whether a result reaches it.
 
 All goals are ratios to a competitor timed in the same run, since only those carry over from one machine to the next.
 """
@@ -37,6 +37,10 @@ GOALS = (
     Goal("cpu", "array", "numpy", 5),
     Goal("cpu", "array", "numpyro", 25),
     Goal("cpu", "small", "normal", 1),
+    Goal("cpu", "icdf", "scipy", 1000),
+    Goal("cpu", "cdf", "scipy", 100),
+    Goal("cpu", "fit", "scipy", 100),
+    Goal("cpu", "gradient", "tfp", 5),
     Goal("gpu", "one", "normal", 1.2),
     Goal("gpu", "array", "normal", 0.5),
     Goal("gpu", "array", "numpyro", 20),

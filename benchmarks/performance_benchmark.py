@@ -1,8 +1,8 @@
-"""Speed of the samplers side by side, in one process.
+"""Speed of the samplers and the functions of the law side by side, in one process.
 
-``python -m benchmarks.performance_benchmark --quick`` takes about four minutes on two cores; without ``--quick`` more
-rounds, and all draws for every peer, take about half an hour and say more. Prints a table for each case and a verdict
-on the goals; ``--json FILE`` keeps all timings for ``python -m benchmarks.plots FILE``.
+``python -m benchmarks.performance_benchmark --quick`` takes about five minutes on two cores; without ``--quick`` more
+rounds, and all draws for every peer, take about half an hour and say more. Prints a table for each case, the accuracy
+and a verdict on the goals; ``--json FILE`` keeps all of it for ``python -m benchmarks.plots FILE``.
 """
 
 import argparse
@@ -14,22 +14,23 @@ import time
 from pathlib import Path
 
 from benchmarks import accuracy, environment, goals, timing
-from benchmarks.cases import CASES, LogUniform, on_gpu
+from benchmarks.cases import CASES, TASKS, LogUniform, on_gpu
 from benchmarks.peers import OURS, PEERS, Unavailable
 
 __all__ = ["main", "write_json"]
 
-FORMAT = 1  # of the result file; grows when a reader of old files would misread a new one
+FORMAT = 2  # of the result file; grows when a reader of old files would misread a new one
 ROUNDS = {"quick": 7, "full": 21}
 
 
 def prepare(peer, case, capped):
-    """Make `peer` ready; returns the number of draws that it gets, and its sampler."""
-    if capped and peer.most_draws is not None and case.draws > peer.most_draws:
-        sampler = peer.prepare(case._replace(draws=peer.most_draws))
-        if sampler.device == "cpu":
-            return peer.most_draws, sampler
-    return case.draws, peer.prepare(case)
+    """Make `peer` ready; returns the number of elements that it gets, and what is ready."""
+    limit = peer.limit(case.task, capped)
+    if limit is not None and case.count > limit:
+        ready = peer.prepare(case._replace(count=limit))
+        if ready.device == "cpu":
+            return limit, ready
+    return case.count, peer.prepare(case)
 
 
 def first_calls(case, peers, capped):
@@ -37,16 +38,16 @@ def first_calls(case, peers, capped):
 
     Returns
     -------
-    ready : dict of str to tuple
-        For each peer that runs: draws, sampler and seconds of its first call.
+    started : dict of str to tuple
+        For each peer that runs: elements, what is ready, and seconds of its first call.
     missing : dict of str to str
         For each that does not: the reason.
     """
-    ready, missing = {}, {}
+    started, missing = {}, {}
     for peer in peers:
         try:
-            draws, sampler = prepare(peer, case, capped)
-            ready[peer.name] = draws, sampler, timing.first_call(sampler.competitor)
+            count, ready = prepare(peer, case, capped)
+            started[peer.name] = count, ready, timing.first_call(ready.competitor)
         except Unavailable as reason:
             missing[peer.name] = str(reason)
         except Exception as error:
@@ -54,24 +55,24 @@ def first_calls(case, peers, capped):
             if peer.name == OURS:
                 raise
             missing[peer.name] = f"failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return ready, missing
+    return started, missing
 
 
 def run_case(case, peers, rounds, capped):
-    """Time `peers` on `case`; returns its entry of the result file and the reasons of the missing peers."""
-    ready, missing = first_calls(case, peers, capped)
-    seconds = timing.interleave({name: sampler.competitor for name, (_, sampler, _) in ready.items()}, rounds)
+    """Time `peers` on `case`; returns its entry of the result file."""
+    started, missing = first_calls(case, peers, capped)
+    seconds = timing.interleave({name: ready.competitor for name, (_, ready, _) in started.items()}, rounds)
     results = {}
-    for name, (draws, sampler, first) in ready.items():
+    for name, (count, ready, first) in started.items():
         measured = timing.Timing(first, tuple(seconds[name]))
         fast, slow = measured.quartiles
         results[name] = {
-            "draws": draws,
-            "device": sampler.device,
+            "count": count,
+            "device": ready.device,
             "first_call_seconds": first,
             "seconds": seconds[name],
-            "rate": draws / measured.median,
-            "rate_quartiles": [draws / slow, draws / fast],
+            "rate": count / measured.median,
+            "rate_quartiles": [count / slow, count / fast],
             "spread": measured.spread,
             "wide": measured.wide,
         }
@@ -81,7 +82,7 @@ def run_case(case, peers, rounds, capped):
     concentration = case.concentration
     if isinstance(concentration, LogUniform):
         concentration = concentration._asdict()
-    return {**case._asdict(), "concentration": concentration, "results": results}, missing
+    return {**case._asdict(), "concentration": concentration, "results": results, "missing": missing}
 
 
 def table(rows):
@@ -105,18 +106,19 @@ def time_text(seconds):
 
 def case_table(entry, labels):
     """Lay out one case as text."""
-    rows = [("", "M/s", "quartiles", "one call", "first call", "draws", "ours is faster by")]
+    task = TASKS[entry["task"]]
+    rows = [("", task.unit, "quartiles", "one call", "first call", task.noun, "ours is faster by")]
     notes = []
     for name, result in entry["results"].items():
         low, high = result["rate_quartiles"]
         rows.append(
             (
                 labels[name] + ("" if result["device"] == "cpu" else f" [{result['device']}]"),
-                f"{result['rate'] / 1e6:.4g}",
-                f"{low / 1e6:.4g} to {high / 1e6:.4g}",
-                time_text(result["draws"] / result["rate"]),
+                f"{result['rate'] / task.scale:.4g}",
+                f"{low / task.scale:.4g} to {high / task.scale:.4g}",
+                time_text(result["count"] / result["rate"]),
                 time_text(result["first_call_seconds"]),
-                f"{result['draws']:,}",
+                f"{result['count']:,}",
                 "" if name == OURS else f"{result['ratio']:.2f}" if "ratio" in result else "-",
             )
         )
@@ -124,6 +126,14 @@ def case_table(entry, labels):
             notes.append(f"  warning: {labels[name]}: the middle half of the rounds spans {result['spread']:.0%} of")
             notes.append("           the median; the machine was busy, so believe this number no further than that.")
     return "\n".join([table(rows), *notes])
+
+
+def missing_text(missing, labels):
+    """Lay out who is left out, in a line for each reason."""
+    names = {}
+    for name, reason in missing.items():
+        names.setdefault(reason, []).append(labels[name])
+    return "\n".join(f"  left out: {', '.join(who)} ({reason})" for reason, who in names.items())
 
 
 def verdict_table(found, labels):
@@ -146,6 +156,25 @@ def accuracy_table(rows, labels):
         counts = {row["concentration"]: row["distinct"] for row in rows if row["peer"] == name}
         lines.append((labels[name], *(f"{counts[k]:,}" if k in counts else "-" for k in columns)))
     return table(lines)
+
+
+def error_tables(rows, labels):
+    """Lay out the largest errors as text: for each way to measure them as `accuracy_table` does."""
+    texts = []
+    for error in accuracy.ERRORS:
+        chosen = [row for row in rows if (row["task"], row["measure"]) == (error.task, error.measure)]
+        if not chosen:
+            continue
+        columns = list(dict.fromkeys(row["concentration"] for row in chosen))
+        lines = [("", *(f"k={k:g}" for k in columns))]
+        for name in dict.fromkeys(row["peer"] for row in chosen):
+            found = {row["concentration"]: row["largest"] for row in chosen if row["peer"] == name}
+            cells = (
+                "-" if k not in found else "not finite" if found[k] is None else f"{found[k]:.1e}" for k in columns
+            )
+            lines.append((labels[name], *cells))
+        texts.append(f"  {error.label}\n{table(lines)}")
+    return "\n".join(texts)
 
 
 def environment_text(found):
@@ -191,7 +220,7 @@ def parser():
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.performance_benchmark", description=__doc__.splitlines()[0]
     )
-    made.add_argument("--quick", action="store_true", help="fewer rounds, and fewer draws for the slow peers")
+    made.add_argument("--quick", action="store_true", help="fewer rounds, and less work for the slow peers")
     made.add_argument("--json", metavar="FILE", type=Path, help="write all timings, the environment and the accuracy")
     names = [case.name for case in CASES]
     made.add_argument("--cases", nargs="+", choices=names, default=names, metavar="CASE", help=", ".join(names))
@@ -219,27 +248,34 @@ def main(arguments=None):
     print(environment_text(found))
     print(
         f"  Median of {rounds} rounds in which all take turns (calls above {timing.LONG_CALL:g} s: in every third),\n"
-        "  the first call, with compilation, apart. Rates in million draws a second. Where a slow peer draws fewer\n"
-        "  angles than the case asks for, the column says so; that is to its advantage or does not matter."
+        "  the first call, with compilation, apart. Where a slow peer gets less than the case asks for, the\n"
+        "  last column but one says so; that is to its advantage or does not matter. NumPy and SciPy work in float64."
     )
     capped = given.quick or found["platform"] != "cpu"
     cases = [case for case in CASES if case.name in given.cases]
     if found["platform"] == "gpu":
         cases = [on_gpu(case) for case in cases]
-    entries, missing = [], {}
+    entries, told = [], set()
     for case in cases:
         print(f"\n{case.name}: {case.describe()}", flush=True)
-        entry, absent = run_case(case, peers, rounds, capped)
-        for name, reason in absent.items():
-            if missing.get(name) != reason:
-                print(f"  {labels[name]} left out: {reason}")
-        missing.update(absent)
+        entry = run_case(case, peers, rounds, capped)
+        news = {name: reason for name, reason in entry["missing"].items() if (case.task, name, reason) not in told}
+        told.update((case.task, name, reason) for name, reason in news.items())
+        if news:
+            print(missing_text(news, labels))
         entries.append(entry)
         print(case_table(entry, labels), flush=True)
 
-    print(f"\nDifferent values of |x| in {accuracy.DRAWS:,} float32 draws", flush=True)
-    counts = accuracy.measure(peers)
-    print(accuracy_table(counts, labels))
+    tasks = {case.task for case in cases}
+    counts, errors = [], []
+    if "sample" in tasks:
+        print(f"\nDifferent values of |x| in {accuracy.DRAWS:,} float32 draws", flush=True)
+        counts = accuracy.measure(peers)
+        print(accuracy_table(counts, labels))
+    if tasks & {error.task for error in accuracy.ERRORS}:
+        print("\nLargest errors, against quadrature in float64 at the same float32 arguments", flush=True)
+        errors = accuracy.errors(tasks, peers)
+        print(error_tables(errors, labels))
 
     verdicts = goals.verdicts(found["platform"], entries)
     if verdicts:
@@ -256,8 +292,8 @@ def main(arguments=None):
                 "options": {"mode": mode, "rounds": rounds},
                 "seconds": elapsed,
                 "cases": entries,
-                "missing": missing,
                 "accuracy": counts,
+                "errors": errors,
                 "goals": [{**verdict._asdict(), "state": verdict.state} for verdict in verdicts],
             },
         )

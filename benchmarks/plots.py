@@ -44,6 +44,18 @@ SETTINGS = {
 }
 
 
+def upgraded(result):
+    """Make `result` what `performance_benchmark` writes today; format 1 knew draws only."""
+    if result["format"] == 1:
+        for case in result["cases"]:
+            case |= {"task": "sample", "count": case["draws"]}
+            for found in case["results"].values():
+                found["count"] = found["draws"]
+    elif result["format"] != 2:
+        raise ValueError(f"format {result['format']} is not 1 or 2")
+    return result
+
+
 def speed_series(result):
     """Map each peer to concentrations and rates in million draws a second, from the cases of one concentration."""
     series = {}
@@ -66,12 +78,12 @@ def draws_text(result):
     """Tell the draws of a call, and which peers drew fewer."""
     labels = {peer.name: peer.label for peer in PEERS}
     cases = [case for case in result["cases"] if case["group"] == "one"]
-    most = max((case["draws"] for case in cases), default=0)
+    most = max((case["count"] for case in cases), default=0)
     fewer = {}
     for case in cases:
         for name, found in case["results"].items():
-            if found["draws"] < case["draws"]:
-                fewer.setdefault(found["draws"], {})[labels[name]] = None
+            if found["count"] < case["count"]:
+                fewer.setdefault(found["count"], {})[labels[name]] = None
     exceptions = "; ".join(f"{', '.join(names)}: {draws:,}" for draws, names in fewer.items())
     return f"{most:,}" + (f" ({exceptions})" if exceptions else "")
 
@@ -140,7 +152,10 @@ def main(arguments=None):
         print('the pictures need matplotlib: pip install "jax_von_mises[plots]"', file=sys.stderr)
         return 1
     try:
-        result = json.loads(given.result.read_text(encoding="utf-8"))
+        result = upgraded(json.loads(given.result.read_text(encoding="utf-8")))
+    except KeyError as error:
+        print(f"{given.result} is no result of performance_benchmark: it has no {error}", file=sys.stderr)
+        return 1
     except (OSError, ValueError) as error:
         print(f"cannot read {given.result}: {error}", file=sys.stderr)
         return 1

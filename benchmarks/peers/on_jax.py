@@ -1,0 +1,209 @@
+"""Peers that JAX compiles, ours among them."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from benchmarks.peers.common import BENCH, NO_DERIVATIVE, OURS, SEED, Peer, Ready, Unavailable, lacks, rotating
+from benchmarks.timing import Competitor
+
+__all__ = ["TFP", "JaxNormal", "JaxScipy", "NumPyro", "Ours"]
+
+
+def parameters(case):
+    """`loc` and `concentration` on the device: arguments, not constants that a compiler could work on beforehand."""
+    import jax
+    import jax.numpy as jnp
+
+    if case.dtype == "float64" and not jax.config.jax_enable_x64:
+        raise Unavailable("float64 needs JAX_ENABLE_X64=1")
+    return jnp.zeros((), case.dtype), jnp.asarray(case.concentrations, case.dtype)
+
+
+def of_keys(case, function, read=np.asarray):
+    """Jit ``function(key, loc, concentration)`` and give every call a new key."""
+    import jax
+
+    given = parameters(case)
+    key = jax.random.key(SEED, impl=case.key_impl)
+    compiled = jax.jit(function)
+    competitor = Competitor(
+        draw=lambda key: compiled(key, *given),
+        fresh=lambda i: jax.block_until_ready(jax.random.fold_in(key, i)),
+        wait=jax.block_until_ready,
+    )
+    return Ready(competitor, read, device=jax.default_backend())
+
+
+def gradient_of(case, sample):
+    """The derivative of the sum of the draws in the concentration."""
+    import jax
+
+    return of_keys(case, jax.grad(lambda key, loc, concentration: sample(key, loc, concentration).sum(), argnums=2))
+
+
+def of_arrays(case, function):
+    """Jit ``function(x, loc, concentration)`` and let calls take turns with a few arrays."""
+    import jax
+    import jax.numpy as jnp
+
+    given = parameters(case)
+    compiled = jax.jit(function)
+
+    def give(array):
+        return jax.block_until_ready(jnp.asarray(array, case.dtype))
+
+    competitor = Competitor(lambda x: compiled(x, *given), rotating(case, give), jax.block_until_ready)
+    return Ready(competitor, give=give, device=jax.default_backend())
+
+
+class Ours(Peer):
+    """The package as a user calls it, `method` of the sampler left to its rule."""
+
+    name, label = OURS, "jax_von_mises"
+
+    def library(self):
+        """Import the package."""
+        try:
+            import jax_von_mises
+        except ImportError as error:
+            raise Unavailable(f"jax_von_mises does not import: {error}") from error
+        return jax_von_mises
+
+    def sampler(self, case):
+        """The sampler with the shape and the dtype of `case`."""
+        sample = self.library().sample_von_mises
+        return lambda key, loc, concentration: sample(key, loc, concentration, (case.count,), case.dtype)
+
+    def sample(self, case):
+        """Draws."""
+        return of_keys(case, self.sampler(case))
+
+    def gradient(self, case):
+        """The derivative of draws."""
+        return gradient_of(case, self.sampler(case))
+
+    def icdf(self, case):
+        """Quantiles."""
+        return of_arrays(case, self.library().icdf)
+
+    def cdf(self, case):
+        """Probabilities."""
+        return of_arrays(case, self.library().cdf)
+
+    def log_prob(self, case):
+        """Log densities."""
+        return of_arrays(case, self.library().log_prob)
+
+    def fit(self, case):
+        """Estimates of a batch of data sets."""
+        fit = self.library().fit
+        return of_arrays(case, lambda x, loc, concentration: fit(x, axis=1))
+
+
+class JaxNormal(Peer):
+    """JAX's own normal sampler: not the law asked for, but the fastest continuous law users of JAX know."""
+
+    name, label = "normal", "jax.random.normal"
+    lacks: ClassVar = lacks("only its draws are compared", "icdf", "cdf", "log_prob", "fit", "gradient")
+
+    def sample(self, case):
+        """Draws."""
+        import jax
+
+        # As an approximation to the von Mises law it has the standard deviation 1 / sqrt(concentration).
+        scale = np.sqrt(case.concentrations)
+        return of_keys(
+            case,
+            lambda key, loc, concentration: jax.random.normal(key, (case.count,), case.dtype),
+            lambda result: np.asarray(result) / scale,
+        )
+
+
+class JaxScipy(Peer):
+    """``jax.scipy.stats.vonmises``: the density alone."""
+
+    name, label = "jax_scipy", "jax.scipy.stats"
+    lacks: ClassVar = lacks("has the density alone", "sample", "icdf", "cdf", "fit", "gradient")
+
+    def log_prob(self, case):
+        """Log densities."""
+        from jax.scipy.stats import vonmises
+
+        return of_arrays(case, lambda x, loc, concentration: vonmises.logpdf(x - loc, concentration))
+
+
+class NumPyro(Peer):
+    """NumPyro's ``VonMises``: rejection in lockstep over all lanes."""
+
+    name, label = "numpyro", "NumPyro"
+    lacks: ClassVar = {
+        **lacks("does not implement it for this law", "icdf", "cdf"),
+        **lacks("does not fit by itself", "fit"),
+        **lacks(NO_DERIVATIVE, "gradient"),
+    }
+
+    def law(self):
+        """Import the class."""
+        try:
+            from numpyro.distributions import VonMises
+        except ImportError as error:
+            raise Unavailable(f"not installed: {BENCH}") from error
+        return VonMises
+
+    def sample(self, case):
+        """Draws."""
+        law = self.law()
+        shape = () if case.per_draw else (case.count,)
+        return of_keys(case, lambda key, loc, concentration: law(loc, concentration).sample(key, shape))
+
+    def log_prob(self, case):
+        """Log densities."""
+        law = self.law()
+        return of_arrays(case, lambda x, loc, concentration: law(loc, concentration).log_prob(x))
+
+
+class TFP(Peer):
+    """TensorFlow Probability on JAX: draws as NumPyro does, with an implicit derivative."""
+
+    name, label = "tfp", "TensorFlow Probability"
+    lacks: ClassVar = {
+        **lacks("does not implement it for this law", "icdf"),
+        **lacks("does not fit this law", "fit"),
+    }
+    most: ClassVar = {"sample": 2**22}
+
+    def law(self):
+        """Import the class."""
+        try:
+            from tensorflow_probability.substrates.jax.distributions import VonMises
+        except Exception as error:  # a release that does not fit the installed JAX fails in many ways while importing
+            reason = "not installed" if isinstance(error, ModuleNotFoundError) else f"broken: {type(error).__name__}"
+            raise Unavailable(f"{reason}: pip install tfp-nightly") from error
+        return VonMises
+
+    def sampler(self, case):
+        """The sampler with the shape of `case`."""
+        import jax
+
+        law = self.law()
+        shape = () if case.per_draw else (case.count,)
+        return lambda key, loc, concentration: law(loc, concentration).sample(shape, seed=jax.random.key_data(key))
+
+    def sample(self, case):
+        """Draws."""
+        return of_keys(case, self.sampler(case))
+
+    def gradient(self, case):
+        """The derivative of draws."""
+        return gradient_of(case, self.sampler(case))
+
+    def cdf(self, case):
+        """Probabilities."""
+        law = self.law()
+        return of_arrays(case, lambda x, loc, concentration: law(loc, concentration).cdf(x))
+
+    def log_prob(self, case):
+        """Log densities."""
+        law = self.law()
+        return of_arrays(case, lambda x, loc, concentration: law(loc, concentration).log_prob(x))

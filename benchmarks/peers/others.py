@@ -1,0 +1,144 @@
+"""Peers that JAX does not compile."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from benchmarks.peers.common import NO_DERIVATIVE, SEED, Peer, Ready, Unavailable, lacks, rotating
+from benchmarks.timing import Competitor
+
+__all__ = ["CuPy", "NumPy", "SciPy", "Torch"]
+
+ONLY_DRAWS = lacks("only draws", "icdf", "cdf", "log_prob", "fit", "gradient")
+
+
+class NumPy(Peer):
+    """NumPy's ``Generator.vonmises``: float64 rejection in C on one core."""
+
+    name, label = "numpy", "NumPy"
+    lacks: ClassVar = ONLY_DRAWS
+    most: ClassVar = {"sample": 2**22}  # its rate does not depend on their number
+
+    def sample(self, case):
+        """Draws."""
+        generator = np.random.default_rng(SEED)
+        concentration = np.asarray(case.concentrations, np.float64)
+        return Ready(Competitor(lambda _: generator.vonmises(0.0, concentration, case.count)))
+
+
+class SciPy(Peer):
+    """``scipy.stats.vonmises``, in float64."""
+
+    name, label = "scipy", "SciPy"
+    lacks: ClassVar = {**lacks("draws by NumPy, which is timed", "sample"), **lacks(NO_DERIVATIVE, "gradient")}
+    # Fits and quantiles are loops in Python, so that the rate does not depend on the number; a million quantiles would
+    # take a quarter of an hour. The others are limited beside a GPU, where cases are larger.
+    most: ClassVar = {"fit": 100, "cdf": 2**20, "log_prob": 2**20}
+    most_ever: ClassVar = {"icdf": 256}
+
+    def of_arrays(self, case, function):
+        """Let calls of ``function(x, concentration)`` take turns with a few arrays."""
+        concentration = np.float64(case.concentrations)
+
+        def give(array):
+            return np.asarray(array, np.float64)
+
+        return Ready(Competitor(lambda x: function(x, concentration), rotating(case, give)), give=give)
+
+    def icdf(self, case):
+        """Quantiles: a root is searched for, point by point."""
+        from scipy import stats
+
+        return self.of_arrays(case, stats.vonmises.ppf)
+
+    def cdf(self, case):
+        """Probabilities."""
+        from scipy import stats
+
+        return self.of_arrays(case, stats.vonmises.cdf)
+
+    def log_prob(self, case):
+        """Log densities."""
+        from scipy import stats
+
+        return self.of_arrays(case, stats.vonmises.logpdf)
+
+    def fit(self, case):
+        """Estimates, one data set after the other: it takes no batch."""
+        from scipy import stats
+
+        return self.of_arrays(case, lambda x, concentration: [stats.vonmises.fit(row, fscale=1) for row in x])
+
+
+class Torch(Peer):
+    """PyTorch's ``VonMises``: float64 rejection in lockstep, on its GPU where JAX has one too."""
+
+    name, label = "torch", "PyTorch"
+    lacks: ClassVar = {
+        **lacks("does not implement it for this law", "icdf", "cdf"),
+        **lacks("does not fit by itself", "fit"),
+        **lacks(NO_DERIVATIVE, "gradient"),
+    }
+    # Its loop runs until the last lane accepts, on arrays that leave the cache: fewer draws are in its favour (seen:
+    # its rate halves each time their number grows fourfold).
+    most: ClassVar = {"sample": 2**21}
+
+    def law(self, case):
+        """Import the library; it, its device and the law."""
+        try:
+            import torch
+        except ImportError as error:
+            raise Unavailable("not installed: pip install torch") from error
+        import jax
+
+        device = "cuda" if jax.default_backend() == "gpu" and torch.cuda.is_available() else "cpu"
+        dtype = getattr(torch, case.dtype)
+        concentration = torch.as_tensor(case.concentrations).to(device, dtype)
+        return torch, device, torch.distributions.VonMises(torch.zeros((), dtype=dtype, device=device), concentration)
+
+    def ready(self, torch, device, draw, **more):
+        """Wait for `draw` and bring its result back, wherever it runs."""
+        return Ready(
+            Competitor(draw, wait=lambda _: torch.cuda.synchronize() if device == "cuda" else None, **more),
+            read=lambda result: result.cpu().numpy(),
+            give=lambda array: torch.as_tensor(array).to(device),
+            device="gpu" if device == "cuda" else "cpu",
+        )
+
+    def sample(self, case):
+        """Draws."""
+        torch, device, law = self.law(case)
+        torch.manual_seed(SEED)
+        shape = () if case.per_draw else (case.count,)
+        return self.ready(torch, device, lambda _: law.sample(shape))
+
+    def log_prob(self, case):
+        """Log densities."""
+        torch, device, law = self.law(case)
+        fresh = rotating(case, lambda array: torch.as_tensor(array).to(device))
+        return self.ready(torch, device, law.log_prob, fresh=fresh)
+
+
+class CuPy(Peer):
+    """CuPy's ``random.vonmises``: rejection in float64, one GPU thread a draw."""
+
+    name, label = "cupy", "CuPy"
+    lacks: ClassVar = ONLY_DRAWS
+
+    def sample(self, case):
+        """Draws."""
+        try:
+            import cupy
+        except ImportError as error:
+            raise Unavailable("not installed: pip install cupy-cuda13x") from error
+        try:
+            cupy.cuda.runtime.getDeviceCount()
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            raise Unavailable(f"finds no GPU: {error}") from error
+        cupy.random.seed(SEED)
+        concentration = cupy.asarray(case.concentrations)
+        competitor = Competitor(
+            draw=lambda _: cupy.random.vonmises(0.0, concentration, case.count, dtype=np.dtype(case.dtype)),
+            wait=lambda _: cupy.cuda.get_current_stream().synchronize(),
+        )
+        return Ready(competitor, cupy.asnumpy, device="gpu")
