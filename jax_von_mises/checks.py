@@ -127,12 +127,16 @@ def is_weak(array):
 def result_shape(caller, shape, **arrays):
     """`shape` as a tuple, or the broadcast shape of `arrays`; each of them must broadcast to it."""
     if shape is None:
+        listed = " and ".join(f"{name} of shape {a.shape}" for name, a in arrays.items())
         try:
             return np.broadcast_shapes(*(a.shape for a in arrays.values()))
         except ValueError as error:
-            listed = " and ".join(f"{name} of shape {a.shape}" for name, a in arrays.items())
             raise ValueError(
                 f"{caller}: {listed} do not broadcast together. Add axes of length 1 where they should vary alone."
+            ) from error
+        except TypeError as error:
+            raise TypeError(
+                f"{caller}: {listed}: sizes must be known when tracing, also for jax.export; a symbolic one is not."
             ) from error
     sizes = whole_sizes(caller, "shape", shape)
     for name, array in arrays.items():

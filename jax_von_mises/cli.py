@@ -3,7 +3,7 @@
 The file appears under its name only when it is whole: blocks go to a hidden file beside it, which is renamed at the
 end and removed on any failure. Then a summary compares the angles with the law.
 
-Exit codes: 0, done; 1, reading or writing failed; 2, an argument is wrong; 130, interrupted (143, terminated).
+Exit codes: 0, done; 1, reading or writing failed; 2, an argument is wrong; 130, interrupted (129, 143: terminated).
 """
 
 import argparse
@@ -327,6 +327,7 @@ def draw(options: argparse.Namespace, size: int, seed: int, loc: np.ndarray, con
     progress = None
     total = size * columns
     compiling = began = time.monotonic()
+    current = following = None
     try:
         with whole_file(options.out, total * stored.itemsize + 128) as file:
             np.lib.format.write_array_header_1_0(file, header)
@@ -348,6 +349,8 @@ def draw(options: argparse.Namespace, size: int, seed: int, loc: np.ndarray, con
                 first, current = following
             check_target(options.out, options.force)
     finally:
+        # The interpreter must not end below the threads that draw the next block.
+        jax.block_until_ready((current, following))
         if progress is not None:
             progress.close()
     seconds = time.monotonic() - began
@@ -386,24 +389,29 @@ def sample(options: argparse.Namespace) -> int:
 
 
 class Terminated(BaseException):
-    """The process was asked to end."""
+    """The process was asked to end, by the signal of this number."""
+
+
+# With the first batch systems end a job, with the second a terminal that closes. Windows knows the first alone.
+ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @contextmanager
 def terminate_by_exception() -> Iterator[None]:
-    """Turn SIGTERM, with which batch systems end a job, into an exception, so that the partial file is removed."""
+    """Turn the signals that end a process into an exception, so that the partial file is removed."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
 
-    def raise_terminated(_signal, _frame):
-        raise Terminated
+    def raise_terminated(number, _frame):
+        raise Terminated(number)
 
-    former = signal.signal(signal.SIGTERM, raise_terminated)
+    former = {number: signal.signal(number, raise_terminated) for number in ENDING}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, former)
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -432,8 +440,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(1, prefix, f"out of memory: {error}")
     except KeyboardInterrupt:
         return fail(130, prefix, "interrupted; nothing was written")
-    except Terminated:
-        return fail(143, prefix, "terminated; nothing was written")
+    except Terminated as ended:
+        return fail(128 + ended.args[0], prefix, "terminated; nothing was written")
 
 
 def fail(code: int, prefix: str, reason: object) -> int:

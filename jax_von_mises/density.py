@@ -46,7 +46,7 @@ class HalfAngle(NamedTuple):
         sin = 2 * (psi * sine_over(square)) * cosine(square)
         # `away` is exact where the sum with what it misses is rounded, so that goes into the small part.
         first, rest = sine_square(jnp.where(upper, away, angle))
-        rest = rest + jnp.where(upper, missing, 0) * sin
+        rest = rest + jnp.where(upper, missing * sin, 0)
         sine2 = first + rest
         parts = jnp.where(upper, 1, 0), jnp.where(upper, -first, first), jnp.where(upper, -rest, rest)
         return cls(

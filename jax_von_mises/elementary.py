@@ -37,10 +37,19 @@ def polynomial(coefficients, x):
     """
     terms = list(coefficients)
     while len(terms) > 1:
-        pairs = [terms[j] + x * terms[j + 1] for j in range(0, len(terms) - 1, 2)]
+        pairs = [terms[j] + unfused(x * terms[j + 1]) for j in range(0, len(terms) - 1, 2)]
         terms = pairs + terms[len(terms) - len(terms) % 2 :]
         x = x * x
     return terms[0]
+
+
+def unfused(product):
+    """The same number, which no compiler contracts with the sum that it goes into; float64 only.
+
+    XLA:CPU contracts in float64 loops of some shapes and not of others, and the angles would differ between them. The
+    minimum changes no value.
+    """
+    return jnp.minimum(product, 1e300) if product.dtype == jnp.float64 else product
 
 
 def polynomial2(table, x, y):
@@ -126,11 +135,13 @@ def sine_square(x):
     square = x * x
     if x.dtype == jnp.float64:
         sine = x * sine_over(square)
-        return sine * sine, jnp.zeros_like(x)
+        return unfused(sine * sine), jnp.zeros_like(x)
     x_head = head(x)
     first, low = x_head * x_head, (x + x_head) * (x - x_head)
-    # The fourth power from the two parts: from the rounded square it would be off by three times as much.
-    fourth = first * first + low * (first + square)
+    # The fourth power from both parts: from the rounded square it would be off three times as much. The selection
+    # changes no value; without it some programs contract one product with the sum and some the other.
+    more = low * (first + square)
+    fourth = first * first + jnp.where(more > 1, 1, more)
     return first, low + fourth * polynomial(tables.SINE_SQUARE, square)
 
 

@@ -48,6 +48,7 @@ from jax_von_mises.elementary import (
     polynomial,
     polynomial2,
     sine_over,
+    unfused,
 )
 
 # Above, the law is normal to less than rounding, and the quantile scales with kappa^-1/2.
@@ -173,7 +174,7 @@ def sum_over(term, nodes, weights, like):
     if like.dtype == jnp.float64:
         # Unrolled, so many nodes of so long polynomials take XLA:CPU gigabytes to compile.
         def add(totals, at):
-            return tuple(a + b for a, b in zip(totals, term(*at), strict=True)), None
+            return tuple(a + unfused(b) for a, b in zip(totals, term(*at), strict=True)), None
 
         first = term(nodes[0], weights[0])
         rest = jnp.asarray(nodes[1:], like.dtype), jnp.asarray(weights[1:], like.dtype)

@@ -105,9 +105,9 @@ def test_inside_jit(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_constants_of_a_program(method):
-    """A concentration that the compiler knows gives the angles of one that it does not.
+    """Arguments that the compiler knows give the angles of those that it does not.
 
-    It would compute with it while it compiles, in another rounding.
+    It would compute with them while it compiles, in another rounding.
     """
     draw = functools.partial(sample_von_mises, method=method)
     for concentration in (0.0, 0.169663861, 0.5, 1.79095924, 14.2028522, 17.0, 40.5, 24506.9375):
@@ -117,6 +117,10 @@ def test_constants_of_a_program(method):
         several = np.float32([[0.1], [0.7], [9.1]])
         outside = draw(KEY, 0.3, several, (3, 1000))
         assert equal(jax.jit(lambda key: draw(key, 0.3, several, (3, 1000)))(KEY), outside)
+    for loc in (-2.0, 9.0, 12345.678, -777777.7, 8388609.0, 16000001.0):
+        for concentration in (3.0, np.inf):
+            outside = draw(KEY, loc, concentration, (100,))
+            assert equal(jax.jit(lambda key, m=loc, k=concentration: draw(key, m, k, (100,)))(KEY), outside)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -195,8 +199,10 @@ def test_out_sharding(mesh, method, implementation):
         sharding = NamedSharding(mesh, spec)
         with jax.set_mesh(mesh):
             cut = draw(key, 0.3, 2.5, out_sharding=sharding)
-        assert cut.sharding.is_equivalent_to(sharding, 2)
-        assert equal(cut, alone)
+            short = draw(key, 0.3, 2.5, out_sharding=spec)
+        for x in (cut, short):
+            assert x.sharding.is_equivalent_to(sharding, 2)
+            assert equal(x, alone)
 
 
 def test_out_sharding_array_parameters(mesh):
@@ -204,6 +210,29 @@ def test_out_sharding_array_parameters(mesh):
     with jax.set_mesh(mesh):
         cut = sample_von_mises(KEY, 0.3, concentration, (64, 16), out_sharding=NamedSharding(mesh, P("d")))
     assert equal(cut, sample_von_mises(KEY, 0.3, concentration, (64, 16)))
+
+
+def test_sharded_parameters(mesh):
+    """An argument of the result's shape hands its sharding on."""
+    sharding = NamedSharding(mesh, P("d"))
+    with jax.set_mesh(mesh):
+        concentration = jax.device_put(jnp.geomspace(0.1, 100, 16), sharding)
+        cut = sample_von_mises(KEY, 0.3, concentration)
+    assert cut.sharding.is_equivalent_to(sharding, 1)
+    assert equal(cut, sample_von_mises(KEY, 0.3, jnp.geomspace(0.1, 100, 16)))
+
+
+def test_bad_shardings(mesh):
+    draw = functools.partial(sample_von_mises, KEY, 0.3, 2.5, (8,))
+    with pytest.raises(ValueError, match=r"out_sharding=.* no mesh is in scope. Enter one with jax.set_mesh"):
+        draw(out_sharding=P("d"))
+    with jax.set_mesh(mesh):
+        with pytest.raises(
+            ValueError, match=r"out_sharding=.* does not fit the mesh in scope, whose axes are \('d',\)"
+        ):
+            draw(out_sharding=P("nowhere"))
+        with pytest.raises(TypeError, match="sample_von_mises: out_sharding='d' must be a NamedSharding"):
+            draw(out_sharding="d")
 
 
 def test_sharded_program_has_no_collectives():
@@ -277,6 +306,21 @@ def test_float64_streams(method):
         assert flat.dtype == jnp.float64
         assert equal(draw(shape=(10, 100)).reshape(-1), flat)
         assert equal(sample_block(KEY, 0.3, 2.5, 17, (50,), method=method), flat[17:67])
+
+
+def test_float64_shapes():
+    """The compiler contracts multiplications and additions in loops of some shapes only; the angles do not show it."""
+    with jax.enable_x64(True):
+        for k in (0.01, 0.5, 3.0, 40.0, 1e4):
+            flat = sample_von_mises(KEY, 0.3, k, (3000,), method="direct")
+            wide = jnp.full((3000,), k)
+            for shape in ((1000, 3), (3, 1000), (1500, 2), (5, 100, 6)):
+                assert equal(sample_von_mises(KEY, 0.3, k, shape, method="direct").reshape(-1), flat)
+                assert equal(sample_von_mises(KEY, 0.3, wide.reshape(shape)).reshape(-1), flat)
+            for few in (1, 2, 7, 301):
+                assert equal(sample_von_mises(KEY, 0.3, k, (few,), method="direct"), flat[:few])
+            mapped = jax.vmap(lambda k: sample_von_mises(KEY, 0.3, k, (3000,), method="direct"))(wide[:3])
+            assert equal(mapped, jnp.stack([flat] * 3))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -358,6 +402,14 @@ BAD_CALLS = [
     (dict(shape=(-1,)), ValueError, r"shape=\(-1,\) has a negative size"),
     (dict(shape=-3), ValueError, r"shape=\(-3,\) has a negative size"),
     (dict(shape=(2.5,)), TypeError, r"shape=\(2.5,\) must be an integer or a tuple"),
+    (dict(shape=True), TypeError, "shape=True must be an integer or a tuple"),
+    (dict(shape={2, 3}), TypeError, "shape={2, 3} must be an integer or a tuple"),
+    (dict(shape=2**63), ValueError, r"shape=\(9223372036854775808,\) has 9.22e\+18 elements.*sample_block"),
+    (dict(shape=(2**31, 2**31)), ValueError, r"shape=.* has 4.61e\+18 elements"),
+    (dict(loc=np.longdouble(1)), TypeError, "loc must be a real number.*Convert it to one of float32"),
+    (dict(loc=jnp.float8_e4m3fn(1)), TypeError, "loc must be a real number.*float8"),
+    (dict(loc=jax.ShapeDtypeStruct((2,), np.float32)), TypeError, "loc must be a real number"),
+    (dict(method=np.array(["table"])), ValueError, "method=array.* is not one of"),
     (dict(shape="ab"), TypeError, "shape='ab' must be an integer or a tuple"),
     (dict(dtype="int32"), TypeError, "dtype=int32 cannot hold an angle. Allowed are float32, float64"),
     (dict(dtype="complex64"), TypeError, "dtype=complex64 cannot hold an angle"),
