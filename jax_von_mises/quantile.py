@@ -84,17 +84,16 @@ def rule(dtype, far=False):
     return tables.RULE_NODES, tables.RULE_WEIGHTS, tables.RULE_DEPTH
 
 
-def guess(t, kappa, inverse, root):
-    """Starting angle for the tail probability `t`; `inverse` and `root` are 1 / kappa and kappa^-1/2.
+def guess(t, kappa, inverse, root, wide=False):
+    """Starting angle, float32, for the tail probability `t`; `inverse` and `root` are 1 / kappa and kappa^-1/2.
 
     The variable is a logit that saturates where the angle reaches pi, and vanishes with it at t = 1/2,
 
         L = log2((1 + E) / (2 t + E)),   E = exp(-2 kappa) = p(pi) / p(0).
 
     A polynomial in L / (2 + kappa) and 1 / (2 + kappa) covers small concentrations, one in L and 1 / kappa the
-    rest. `tables` gives the error, as |dx| max(kappa sin x, sqrt(kappa)).
+    rest; with `wide` for tails down to 2^-65. `tables` gives the error, as |dx| max(kappa sin x, sqrt(kappa)).
     """
-    wide = t.dtype == jnp.float64
     switch = tables.GUESS64_SWITCH if wide else tables.GUESS_SWITCH
     low_table = tables.GUESS64_LOW if wide else tables.GUESS_LOW
     high_table = tables.GUESS64_HIGH if wide else tables.GUESS_HIGH
@@ -238,10 +237,14 @@ def quantile_with_derivative(t, c, kappa):
     root = jnp.maximum(root_full, KAPPA_MAX**-0.5)
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     inverse = root * root
-    x = guess(t, k, inverse, root)
-    if x.dtype == jnp.float64:
-        # The short rule is enough for the first step; the second makes its error invisible.
+    if t.dtype == jnp.float64:
+        # In float32, which is enough, and where one concentration gives the digits that an array of it gives (XLA's
+        # float64 exponential does not). The short rule serves the first step; the second makes its error invisible.
+        single = (a.astype(jnp.float32) for a in (t, k, inverse, root))
+        x = guess(*single, wide=True).astype(jnp.float64)
         x = refine(x, t, c, k, inverse, dtype_rule=jnp.float32)
+    else:
+        x = guess(t, k, inverse, root)
     x = refine(x, t, c, k, inverse)
     # 1 up to KAPPA_MAX, then the normal law's own scaling; 0 at infinity.
     return x * jnp.minimum(root_full * KAPPA_MAX**0.5, 1)
