@@ -21,8 +21,10 @@ LAYERS = (
     "kernel",
     "sampler",
     "law",
+    "schemes",
     "fitting",
     "distribution",
+    "compose",
     "summary",
     "cli",
 )
