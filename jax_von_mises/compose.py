@@ -104,7 +104,7 @@ class Torus:
         """Kullback-Leibler divergence from `self` to another `Torus`, in nats."""
         if self.event_shape != other.event_shape:
             raise ValueError(
-                f"Torus.kl_divergence: one torus has {self.event_shape[0]} angles and the other {other.event_shape[0]}. "
+                f"Torus.kl_divergence: one torus has {self.event_shape[0]} angles, the other {other.event_shape[0]}. "
                 "Give two of as many."
             )
         return jnp.sum(self.components.kl_divergence(other.components), -1)
@@ -239,7 +239,7 @@ class Mixture:
         """Mean direction in radians: that of the mean of (cos x, sin x)."""
         weights = jnp.exp(self.log_weights())
         weights = weights.reshape(weights.shape + (1,) * len(self.event_shape))
-        cosine, sine = resultant(self.components)
+        weights, cosine, sine = spread(weights, *resultant(self.components))
         axis = -1 - len(self.event_shape)
         return law.mean(jnp.arctan2(jnp.sum(weights * sine, axis), jnp.sum(weights * cosine, axis)), 1.0)
 

@@ -5,7 +5,8 @@ float64) an angle, no rejection, and no loop whose length depends on data. Quasi
 own: ``icdf(points, loc, concentration)``.
 
 *An arc.* With :math:`q(x) = 2\kappa\sin^2(x/2)`, everything about the mode, the arc falls into at most three pieces on
-which the density is monotone: it is cut at the mode and opposite to it. A piece runs outwards from its `near` end a, and
+which the density is monotone: it is cut at the mode and opposite to it. A piece runs outwards from its `near` end a,
+and
 
 .. math:: I(a, w) = \int_0^w e^{q(a)-q(a+u)} du, \qquad q(a+u) - q(a) = 2\kappa \sin(u/2) \sin(a + u/2),
 
@@ -16,8 +17,8 @@ where less than half of the piece is left.
 *Its derivative.* At a fixed share of the mass before x, with :math:`m_1, m_2` the masses before and after x relative
 to p(x), and :math:`l_1, l_2` the same integrals with the factor :math:`\cos\theta - \cos x`,
 
-.. math:: dx = \frac{m_1 l_2 - m_2 l_1}{m_1 + m_2} d\kappa + d\mu + \frac{m_2\, p(low)}{(m_1 + m_2)\, p(x)} (dlow - d\mu)
-          + \frac{m_1\, p(high)}{(m_1 + m_2)\, p(x)} (dhigh - d\mu).
+.. math:: dx = d\mu + \frac{m_1 l_2 - m_2 l_1}{m_1 + m_2} d\kappa + \frac{m_2\, p(low)}{(m_1 + m_2)\, p(x)}
+          (dlow - d\mu) + \frac{m_1\, p(high)}{(m_1 + m_2)\, p(x)} (dhigh - d\mu).
 """
 
 import functools
@@ -123,8 +124,8 @@ def sample_stratified(key, loc, concentration, shape, dtype=None):
     -------
     jax.Array
         Angles in radians in [-pi, pi), with the derivatives of `sample_von_mises`. Along the first axis they ascend,
-        except for the turn where loc - pi is not -pi. The tail probability of each is drawn within its stratum with full
-        relative resolution on both sides of `loc`, and its angle has the accuracy of `isf`.
+        except for the turn where loc - pi is not -pi. The tail probability of each is drawn within its stratum with
+        full relative resolution on both sides of `loc`, and its angle has the accuracy of `isf`.
 
     Raises
     ------
@@ -207,15 +208,13 @@ def _along_first_axis(caller, key, loc, concentration, shape, dtype):
     dtype = checks.float_dtype(caller, dtype, tuple(arrays.values()))
     shape = checks.whole_sizes(caller, "shape", shape)
     if not shape:
-        raise ValueError(
-            f"{caller}: shape={shape} has no axis to go along. Ask for at least one, such as shape=(100,)."
-        )
+        raise ValueError(f"{caller}: shape={shape} has no first axis. Ask for one, such as shape=(100,).")
     for name, array in arrays.items():
         pairs = zip(reversed(array.shape), reversed(shape[1:]), strict=False)
         if array.ndim >= len(shape) or any(have not in (1, want) for have, want in pairs):
             raise ValueError(
-                f"{caller}: {name} has shape {array.shape}, which does not broadcast to shape[1:]={shape[1:]}. It cannot "
-                "vary along the first axis; end `shape` with the axes it has."
+                f"{caller}: {name} has shape {array.shape}, which does not broadcast to shape[1:]={shape[1:]}. It "
+                "cannot vary along the first axis; end `shape` with the axes it has."
             )
     return key, arrays["loc"], arrays["concentration"], shape, dtype
 
@@ -229,8 +228,8 @@ def _check_arc(caller, low, high, dtype):
         index = tuple(int(i) for i in np.argwhere(bad)[0])
         where = f" at index {index}" if index else ""
         raise ValueError(
-            f"{caller}: low={low[index]:.9g} and high={high[index]:.9g}{where} make no arc in {dtype}: high - low must be "
-            "above 0 and at most 2 pi. Add 2 pi to `high` for an arc that crosses pi."
+            f"{caller}: low={low[index]:.9g} and high={high[index]:.9g}{where} make no arc in {dtype}: high - low must "
+            "be above 0 and at most 2 pi. Add 2 pi to `high` for an arc that crosses pi."
         )
 
 
@@ -391,39 +390,30 @@ def mass(sin_a, cos_a, width, kappa):
     return integrals(lambda u: (exp2(-LOG2_E * rise(u, sin_a, cos_a, kappa)),), span)[0]
 
 
-def offset(f, g, near, width, kappa):
-    """The s with I(near, s) = `f` I(near, width), where `g` = 1 - `f`."""
+def offset(f, g, near, width, whole, kappa):
+    """The s with I(near, s) = `f` I(near, width), where `g` = 1 - `f` and `whole` is the latter integral."""
     name = f.dtype.name
     sin_a, cos_a = jnp.sin(near), jnp.cos(near)
-    whole = mass(sin_a, cos_a, width, kappa)
     inner = f < g
     target = jnp.where(inner, f, g) * whole
 
-    def distance(s):
-        """To the root, to first order; and the first two derivatives of q at s."""
+    def improve(i, bracket):
+        start, end, s = bracket
         sin_s, cos_s = jnp.sin(s), jnp.cos(s)
         sin_x, cos_x = sin_a * cos_s + cos_a * sin_s, cos_a * cos_s - sin_a * sin_s
         from_sin, from_cos = jnp.where(inner, sin_a, sin_x), jnp.where(inner, cos_a, cos_x)
         found = mass(from_sin, from_cos, jnp.where(inner, s, jnp.maximum(width - s, 0)), kappa)
         growth = jnp.exp(jnp.minimum(rise(s, sin_a, cos_a, kappa), LARGEST_EXPONENT))
-        return jnp.where(inner, (target - found) * growth, found - target * growth), kappa * sin_x, kappa * cos_x
+        # The distance to the root, to first order; then Taylor's series of the inverse function, whose derivative is
+        # e^(q(x) - q(s)).
+        u = jnp.where(inner, (target - found) * growth, found - target * growth)
+        first = (kappa * sin_x) * u
+        new = jnp.clip(s + u * (1 + first * (0.5 + first / 3) + ((kappa * cos_x) * u) * u / 6), 0, width)
+        start, end = jnp.where(u > 0, s, start), jnp.where(u > 0, end, s)
+        return start, end, jnp.where(i < BISECTIONS, 0.5 * (start + end), new)
 
-    def bisect(_, bracket):
-        start, end = bracket
-        middle = 0.5 * (start + end)
-        beyond = distance(middle)[0] > 0
-        return jnp.where(beyond, middle, start), jnp.where(beyond, end, middle)
-
-    def step(_, s):
-        # Taylor's series of the inverse function, whose derivative is e^(q(x) - q(s)).
-        u, slope, bend = distance(s)
-        first = slope * u
-        s = s + u * (1 + first * (0.5 + first / 3) + (bend * u) * u / 6)
-        return jnp.clip(s, 0, width)
-
-    end = jnp.broadcast_to(jnp.minimum(width, reach(sin_a, cos_a, kappa, REACH[name])), f.shape)
-    start, end = lax.fori_loop(0, BISECTIONS, bisect, (jnp.zeros_like(end), end))
-    return lax.fori_loop(0, STEPS[name], step, 0.5 * (start + end))
+    end = jnp.minimum(width, reach(sin_a, cos_a, kappa, REACH[name]))
+    return lax.fori_loop(0, BISECTIONS + STEPS[name], improve, (jnp.zeros_like(end), end, 0.5 * end))[2]
 
 
 def finite(kappa):
@@ -435,33 +425,33 @@ def finite(kappa):
 def restricted(before, after, loc, kappa, low, high):
     """The angle that leaves the share `before` of the arc's probability before it, and `after` behind it."""
     k = finite(kappa)
-    width = jnp.where(good_arc(low, high), jnp.minimum(high - low, TWO_PI), jnp.nan)
+    width = jnp.minimum(high - low, TWO_PI)
     arc = pieces(low, high, width, loc)
     first_near = jnp.min(jnp.where(arc.length > 0, arc.near, np.pi), 0)
     lift = jnp.maximum(rise_between(first_near[None], arc.near, k[None]), 0)
-    shares = jnp.exp(-lift) * mass(jnp.sin(arc.near), jnp.cos(arc.near), arc.length, jnp.broadcast_to(k, lift.shape))
-    first, middle, last = shares
-    # Shares of the piece that holds the angle, each from the end of the arc where it is known best.
+    masses = mass(jnp.sin(arc.near), jnp.cos(arc.near), arc.length, jnp.broadcast_to(k, lift.shape))
+    first, middle, last = jnp.exp(-lift) * masses
     total = first + middle + last
     in_first = before * total <= first
     in_last = ~in_first & ((after * total <= last) | (middle == 0))
-    others, others_last = (middle + last) / first, (first + middle) / last
-    along = jnp.where(
-        in_first,
-        before * (1 + others),
-        jnp.where(in_last, before - after * others_last, (before * total - first) / middle),
+    # The share of that piece before the angle and behind it, of each of the three pieces that it may be.
+    rest_first, rest_last = (middle + last) / first, (first + middle) / last
+    choices = (
+        (before * (1 + rest_first), after - before * rest_first),
+        ((before * total - first) / middle, (after * total - last) / middle),
+        (before - after * rest_last, after * (1 + rest_last)),
     )
-    rest = jnp.where(
-        in_first,
-        after - before * others,
-        jnp.where(in_last, after * (1 + others_last), (after * total - last) / middle),
-    )
-    near, length, anchor, side = (jnp.where(in_first, a[0], jnp.where(in_last, a[2], a[1])) for a in arc)
+
+    def chosen(three):
+        return jnp.where(in_first, three[0], jnp.where(in_last, three[2], three[1]))
+
+    along, rest = (chosen(three) for three in zip(*choices, strict=True))
+    near, length, anchor, side = (chosen(field) for field in arc)
     f, g = jnp.where(side > 0, along, rest), jnp.where(side > 0, rest, along)
-    s = offset(clip(f, 0, 1), clip(g, 0, 1), near, length, jnp.broadcast_to(k, f.shape))
+    s = offset(clip(f, 0, 1), clip(g, 0, 1), near, length, chosen(masses), jnp.broadcast_to(k, f.shape))
     s = jnp.where(kappa == jnp.inf, 0, s)
-    x = kernel.wrap(side * s, kernel.reduce_turns(anchor))
-    return back_inside(x, low, high, width)
+    x = back_inside(kernel.wrap(side * s, kernel.reduce_turns(anchor)), low, high, width)
+    return jnp.where(good_arc(low, high), x, jnp.nan)
 
 
 def rise_between(a, b, kappa):
@@ -480,22 +470,24 @@ def back_inside(x, low, high, width):
 
 
 def moments(low, high, x, loc, kappa):
-    """Mass and l (see this module's head) of the arc from `low` to `high`, one of which is `x`, relative to p(x)."""
-    dtype = kappa.dtype
-    difference = less_turns(high - low)
-    # Less than nothing is rounding; more is an arc of more than half a turn.
+    """Mass and l (see this module's head) of the arcs from `low` to `x` and from `x` to `high`, relative to p(x)."""
+    dtype = x.dtype
+    ends = jnp.stack([low, x]), jnp.stack([x, high])
+    difference = less_turns(ends[1] - ends[0])
+    # Less than nothing is rounding, or an arc of more than half a turn.
     rounding = SLACK * float(jnp.finfo(dtype).eps)
     width = jnp.where(difference < -rounding, difference + TWO_PI, jnp.maximum(difference, 0))
-    arc = pieces(low, high, width, loc)
-    kappa = jnp.broadcast_to(kappa[None], arc.near.shape)
+    arc = pieces(*ends, width, loc[None])
+    kappa = jnp.broadcast_to(kappa, arc.near.shape)
     sin_a, cos_a = jnp.sin(arc.near), jnp.cos(arc.near)
-    size = jnp.broadcast_to(jnp.abs(deviation(x, loc)[0])[None], arc.near.shape)
     # cos theta - cos x is (q(x) - q(theta)) / kappa.
-    fall = rise_between(arc.near, size, jnp.ones_like(kappa))
+    size = jnp.broadcast_to(jnp.abs(deviation(x, loc)[0]), arc.near.shape)
+    one = jnp.ones_like(kappa)
+    fall = rise_between(arc.near, size, one)
     span = jnp.minimum(arc.length, reach(sin_a, cos_a, kappa, DEPTH[dtype.name]))
 
     def integrands(u):
-        gain = fall - rise(u, sin_a, cos_a, jnp.ones_like(kappa))
+        gain = fall - rise(u, sin_a, cos_a, one)
         ratio = jnp.exp(jnp.minimum(kappa * gain, LARGEST_EXPONENT))
         return ratio, ratio * gain
 
@@ -508,8 +500,7 @@ def _restricted_jvp(primals, tangents):
     x = restricted(*primals)
     loc, kappa, low, high = (jnp.broadcast_to(a, x.shape) for a in (loc, kappa, low, high))
     k = finite(kappa)
-    before, weighted_before = moments(low, x, x, loc, k)
-    after, weighted_after = moments(x, high, x, loc, k)
+    (before, after), (weighted_before, weighted_after) = moments(low, high, x, loc, k[None, None])
     total = before + after
     before, after = before / total, after / total
 

@@ -3,6 +3,8 @@
 Independent of the package: composite Gauss-Legendre quadrature on the monotone parts of the arc.
 """
 
+import itertools
+
 import numpy as np
 
 from tests import reference
@@ -24,7 +26,7 @@ def mass(a, b, k, at):
     cuts = np.arange(-2, 5) * np.pi
     points = [a, *cuts[(cuts > a) & (cuts < b)], b]
     total = 0.0
-    for start, end in zip(points[:-1], points[1:], strict=True):
+    for start, end in itertools.pairwise(points):
         # Outwards from the end that is nearer to the mode, as far as the density matters.
         outwards = rise(start, end - start, k) >= 0
         near, span = (start, end - start) if outwards else (end, start - end)
