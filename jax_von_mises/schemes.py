@@ -177,8 +177,9 @@ def sample_truncated(key, loc, concentration, low, high, shape=None, dtype=None)
     Notes
     -----
     *Accuracy.* Of the arc's probability, the angle leaves the share u before it that its word says, to 1e-6 (2e-13 in
-    float64) of the smaller of u and 1 - u; or the angle is within 4 ulp. So for the arc as it lies about the mode,
-    after rounding: the ends less `loc` are off by up to 1 ulp themselves.
+    float64) of the smaller of u and 1 - u; or the angle is within 4 ulp. So for an arc whose ends less `loc` were
+    rounded, by up to 2 ulp: at a large concentration that shifts weight between the ends of an arc that lies on both
+    sides of loc + pi.
 
     *Derivatives.* Pathwise, in `loc`, `concentration`, `low` and `high`, exact at the angle drawn.
 

@@ -21,9 +21,12 @@ ULPS = 4
 RNG_SEED = 8
 
 
+exact_tail = functools.cache(laws.ExactTail)
+
+
 def assert_law(x, loc, k):
     """All tests of the law for angles that are independent, or more even than that."""
-    laws.assert_fits(laws.battery(np.asarray(x, np.float64).ravel() - loc, k, laws.ExactTail(k)), f"loc={loc}, k={k}")
+    laws.assert_fits(laws.battery(np.asarray(x, np.float64).ravel() - loc, k, exact_tail(k)), f"loc={loc}, k={k}")
 
 
 # ------------------------------------------------------------------------------------------ mirrored pairs
@@ -56,15 +59,15 @@ def test_antithetic_law(key):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("count", [1, 2, 3, 1000, 1001])
-@pytest.mark.parametrize("k", CONCENTRATIONS)
-def test_one_angle_in_each_stratum(key, k, count, dtype):
+@pytest.mark.parametrize("count", [2, 3, 1000, 1001])
+def test_one_angle_in_each_stratum(key, count, dtype):
+    k = np.array(CONCENTRATIONS, dtype)
     with jax.enable_x64(dtype == "float64"):
-        x = np.asarray(sample_stratified(key, 0.0, k, (count, 4), dtype), np.float64)
-    tail = reference.sf(np.abs(x), float(np.dtype(dtype).type(k)))
+        x = np.asarray(sample_stratified(key, 0.0, k, (count, 4, len(k)), dtype), np.float64)
+    tail = reference.sf(np.abs(x), k)
     # To the accuracy of tail probabilities; strata of float32 end within a thousandth of one, here.
     slack = {"float32": 3e-6, "float64": 2e-12}[dtype] * tail * count
-    place = np.where(x < 0, tail, 1 - tail) * count - np.arange(count)[:, None]
+    place = np.where(x < 0, tail, 1 - tail) * count - np.arange(count)[:, None, None]
     assert ((place >= -slack) & (place <= 1 + slack)).all()
 
 
@@ -153,9 +156,9 @@ def words(key, shape, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_share_of_the_arc(key, dtype):
     """Every angle leaves the share of the arc's probability before it that its word says."""
-    k, low, high = random_arcs(200, dtype)
+    k, low, high = random_arcs(150, dtype)
     with jax.enable_x64(dtype == "float64"):
-        before, after = words(key, (16, 200), dtype)
+        before, after = words(key, (16, 150), dtype)
         row = [jnp.asarray(a)[None] for a in (np.zeros_like(k), k, low, high)]
         x = np.asarray(jax.jit(schemes.restricted)(jnp.asarray(before), jnp.asarray(after), *row))
     assert x.dtype == dtype
@@ -166,10 +169,13 @@ def test_share_of_the_arc(key, dtype):
         earlier = arcs.share_before(y - ULPS * ulp, a, b, concentration)
         later = arcs.share_before(y + ULPS * ulp, a, b, concentration)
         u, v = float(before[i, j]), float(after[i, j])
-        slack = TOLERANCE[dtype] * min(u, v)
+        # Opposite to the mode, where both ends count, an ulp of an end moves the density there by this.
+        moved = 4 * np.finfo(dtype).eps * concentration * max(abs(np.sin(a)), abs(np.sin(b))) if b > np.pi else 0
+        slack = (TOLERANCE[dtype] + moved) * min(u, v)
         where = f"k={concentration}, arc from {a} to {b}: x={y}, share {u}"
-        assert earlier[0] - slack <= u <= later[0] + slack or min(u, v) == v, where
-        assert later[1] - slack <= v <= earlier[1] + slack or min(u, v) == u, where
+        side = 0 if u < v else 1
+        low_share, high_share = sorted((earlier[side], later[side]))
+        assert low_share - slack <= min(u, v) <= high_share + slack, where
 
 
 def test_reference_agrees_with_mpmath():
@@ -211,7 +217,7 @@ def test_angles_lie_in_the_arc(key, dtype):
      (-2.0, 0.0, 3.0, 4.0), (0.0, 1e6, -0.001, 0.003), (0.0, 5.0, -np.pi, np.pi)],
 )  # fmt: skip
 def test_truncated_law(key, loc, k, low, high):
-    x = np.asarray(sample_truncated(key, loc, k, low, high, (2000,)))
+    x = np.asarray(sample_truncated(key, loc, k, low, high, (1000,)))
     low, high = float(np.float32(low)), float(np.float32(high))
     shares = [
         arcs.share_before(y, a, b, k)[0] for a, y, b in (arcs.on_line(v, loc, low, high) for v in x.astype(float))
@@ -219,11 +225,11 @@ def test_truncated_law(key, loc, k, low, high):
     ordered = np.sort(shares)
     assert laws.kolmogorov_smirnov(ordered) > laws.P_VALUE
     counts = np.bincount((20 * ordered).astype(int).clip(0, 19), minlength=20)
-    assert laws.chi_square(counts, np.full(20, 100)) > laws.P_VALUE
+    assert laws.chi_square(counts, np.full(20, 50)) > laws.P_VALUE
 
 
 def test_whole_circle_is_the_law(key):
-    assert_law(sample_truncated(key, 0.0, 3.0, -np.pi, np.pi, (2**16,)), 0.0, 3.0)
+    assert_law(sample_truncated(key, 0.0, 4.0, -np.pi, np.pi, (2**15,)), 0.0, 4.0)
 
 
 @pytest.mark.parametrize("k", [1e12, 1e20, 1e30, jnp.inf])
@@ -235,7 +241,7 @@ def test_huge_concentration(key, k):
     else:
         assert laws.kolmogorov_smirnov(np.sort(stats.norm.cdf(x * float(np.float32(k)) ** 0.5))) > laws.P_VALUE
     for low, high, nearer in ((1.0, 2.0, 1.0), (-2.0, -1.0, -1.0), (2.0, 4.0, 2.0), (2.5, 4.5, 4.5 - 2 * np.pi)):
-        x = np.asarray(sample_truncated(key, 0.0, k, low, high, (100,)), np.float64)
+        x = np.asarray(sample_truncated(key, 0.0, k, low, high, (4000,)), np.float64)
         np.testing.assert_allclose(x, nearer, atol=1e-6)
 
 
@@ -320,15 +326,21 @@ def exact_slope(argument, a, x, b, k):
     return -(shift[0] - shift[1]) / (2 * step)
 
 
-def test_reverse_mode(key):
-    def loss(*parameters):
-        return jnp.sum(jnp.sin(sample_truncated(key, *parameters, shape=(20,))))
+@jax.jit
+def pull_back(primals, cotangent):
+    return jax.vjp(schemes.restricted, *primals)[1](cotangent)
 
-    reverse, forward = (jax.jit(transform(loss, (0, 1, 2, 3))) for transform in (jax.grad, jax.jacfwd))
-    np.testing.assert_allclose(reverse(0.2, 3.0, -1.0, 2.5), forward(0.2, 3.0, -1.0, 2.5), rtol=1e-5)
-    for k in (0.0, 1e8, jnp.inf):
-        assert np.isfinite(reverse(0.2, k, -1.0, 2.5)).all()
-    assert np.isnan(reverse(0.2, -1.0, -1.0, 2.5)[1])
+
+def test_reverse_mode(key):
+    shares = tuple(jnp.asarray(a) for a in words(key, (40,), "float32"))
+    for k in (0.0, 3.0, 1e8, jnp.inf, -1.0):
+        primals = (*shares, *(jnp.full((1,), a, jnp.float32) for a in (0.2, k, -1.0, 2.5)))
+        reverse = [float(a[0]) for a in pull_back(primals, jnp.ones(40))[2:]]
+        zeros = [jnp.zeros_like(a) for a in primals]
+        tangents = [(*zeros[:i], jnp.ones(1), *zeros[i + 1 :]) for i in range(2, 6)]
+        forward = [float(slope_at(primals, t)[1].sum()) for t in tangents]
+        np.testing.assert_allclose(reverse, forward, rtol=1e-4, atol=1e-5)
+        assert np.isfinite(reverse).all() == (k >= 0)
 
 
 # ------------------------------------------------------------------------------------------ transformations, errors
@@ -359,7 +371,7 @@ def test_derivatives_of_pairs_and_strata(key):
     np.testing.assert_allclose(slope, np.sign(x) * reference.dquantile_dk(np.abs(x), 3.0), rtol=5e-6, atol=2e-7)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 def test_dtypes_and_empty_shapes(key, draw, dtype):
     x = draw(key, 3.0, 0.5, dtype=dtype)
