@@ -12,9 +12,15 @@
 `cdf` `sf` `icdf` `isf`   probabilities and quantiles; `log_cdf` `log_sf` deep in the tails
 `mean` `mode`             and the circular `variance` `stddev`, the `entropy`, the `kl_divergence`
 `fit` `standard_errors`   maximum likelihood
+`Mixture` `Torus`         laws of several components, and of several angles
+`sample_antithetic`       angles in mirrored pairs
+`sample_stratified`       one angle in each stratum of equal probability
+`sample_truncated`        angles of the law restricted to an arc
 ========================  =====================================================================
 """
 
+from jax_von_mises.compose import Mixture as Mixture
+from jax_von_mises.compose import Torus as Torus
 from jax_von_mises.distribution import VonMises as VonMises
 from jax_von_mises.fitting import fit as fit
 from jax_von_mises.fitting import standard_errors as standard_errors
@@ -34,8 +40,13 @@ from jax_von_mises.law import stddev as stddev
 from jax_von_mises.law import variance as variance
 from jax_von_mises.sampler import sample_block as sample_block
 from jax_von_mises.sampler import sample_von_mises as sample_von_mises
+from jax_von_mises.schemes import sample_antithetic as sample_antithetic
+from jax_von_mises.schemes import sample_stratified as sample_stratified
+from jax_von_mises.schemes import sample_truncated as sample_truncated
 
 __all__ = [
+    "Mixture",
+    "Torus",
     "VonMises",
     "cdf",
     "entropy",
@@ -49,7 +60,10 @@ __all__ = [
     "mean",
     "mode",
     "prob",
+    "sample_antithetic",
     "sample_block",
+    "sample_stratified",
+    "sample_truncated",
     "sample_von_mises",
     "sf",
     "standard_errors",

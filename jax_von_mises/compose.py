@@ -1,0 +1,260 @@
+"""Laws made of von Mises laws: `Mixture` of several, and `Torus` of independent angles, also as parts of a mixture.
+
+Frozen pytrees with the method names of `VonMises`, made of its methods: accuracy, derivatives and errors are theirs.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.scipy import special
+
+from jax_von_mises import bessel, checks, law
+from jax_von_mises.distribution import VonMises
+
+
+def random_key(caller, key, seed):
+    """The one of `key` and `seed` that was given."""
+    if (key is None) == (seed is None):
+        raise TypeError(f"{caller}: give one random key, as `key` or as `seed`: law.sample(jax.random.key(0)).")
+    return checks.one_key(caller, key if seed is None else seed)
+
+
+def last_axis(caller, shape, meaning):
+    """`shape` without its last axis, and the length of that."""
+    if not shape or not shape[-1]:
+        raise ValueError(
+            f"{caller}: the components have batch_shape={shape}, but the last axis must be that of the {meaning}, 1 or "
+            "more. Give `loc` or `concentration` one."
+        )
+    return shape[:-1], shape[-1]
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("components",), meta_fields=())
+@dataclasses.dataclass(frozen=True, eq=False)
+class Torus:
+    """Independent von Mises angles as one point of a torus.
+
+    Parameters
+    ----------
+    components : VonMises
+        The law of each angle, along the last axis of its batch.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from jax_von_mises import Torus, VonMises
+    >>> law = Torus(VonMises(loc=[0.0, 1.0], concentration=[4.0, 9.0]))
+    >>> points = law.sample(jax.random.key(0), (1000,))
+    >>> points.shape, law.log_prob(points).shape
+    ((1000, 2), (1000,))
+    """
+
+    components: VonMises
+
+    @property
+    def batch_shape(self):
+        """Shape of the batch of points."""
+        return last_axis("Torus", self.components.batch_shape, "angles")[0]
+
+    @property
+    def event_shape(self):
+        """Shape of one point: (number of angles,)."""
+        return (last_axis("Torus", self.components.batch_shape, "angles")[1],)
+
+    @property
+    def dtype(self):
+        """The float dtype of samples and densities."""
+        return self.components.dtype
+
+    def _angles(self):
+        """The components, which have an axis of angles."""
+        last_axis("Torus", self.components.batch_shape, "angles")
+        return self.components
+
+    def sample(self, key=None, sample_shape=(), *, seed=None):
+        """Points of shape `sample_shape` + ``batch_shape`` + ``event_shape``, angles in [-pi, pi).
+
+        `seed` is another name for `key`.
+        """
+        return self._angles().sample(random_key("Torus.sample", key, seed), sample_shape)
+
+    def log_prob(self, value):
+        """Logarithm of the density at points `value`, whose last axis is that of the angles."""
+        return jnp.sum(self._angles().log_prob(value), -1)
+
+    def prob(self, value):
+        """Density at points `value`, per radian to the power of the number of angles."""
+        return jnp.prod(self._angles().prob(value), -1)
+
+    def mean(self):
+        """Mean direction of each angle in radians."""
+        return jnp.broadcast_to(self._angles().mean(), self.components.batch_shape)
+
+    def mode(self):
+        """The most likely point."""
+        return jnp.broadcast_to(self._angles().mode(), self.components.batch_shape)
+
+    def entropy(self):
+        """Differential entropy in nats."""
+        return jnp.sum(self._angles().entropy(), -1)
+
+    def kl_divergence(self, other):
+        """Kullback-Leibler divergence from `self` to another `Torus`, in nats."""
+        if self.event_shape != other.event_shape:
+            raise ValueError(
+                f"Torus.kl_divergence: one torus has {self.event_shape[0]} angles, the other {other.event_shape[0]}. "
+                "Give two of as many."
+            )
+        return jnp.sum(self.components.kl_divergence(other.components), -1)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("logits", "components"), meta_fields=())
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mixture:
+    r"""A mixture :math:`\sum_j w_j p_j` of von Mises laws, or of tori of them.
+
+    Parameters
+    ----------
+    logits : array
+        Logarithms of the weights, up to a constant; -inf is a weight of 0. The last axis is that of the components.
+    components : VonMises or Torus
+        The laws, along the last axis of their batch; the batch broadcasts with `logits`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> from jax_von_mises import Mixture, VonMises
+    >>> law = Mixture(jnp.log(jnp.array([0.3, 0.7])), VonMises(loc=[-1.0, 2.0], concentration=[5.0, 20.0]))
+    >>> angles = law.sample(jax.random.key(0), (1000,))
+    >>> law.log_prob(angles).shape, law.responsibilities(angles).shape
+    ((1000,), (1000, 2))
+    """
+
+    logits: jax.Array
+    components: VonMises | Torus
+
+    def __post_init__(self):
+        # A list would be a pytree of its own.
+        if isinstance(self.logits, list | tuple):
+            object.__setattr__(self, "logits", jnp.asarray(checks.parameter("Mixture", "logits", self.logits)))
+
+    @property
+    def batch_shape(self):
+        """Shape of the batch of mixtures."""
+        return self._shape()[:-1]
+
+    @property
+    def event_shape(self):
+        """Shape of one draw: that of the components."""
+        return self.components.event_shape
+
+    @property
+    def dtype(self):
+        """The float dtype of samples and densities: that of the components."""
+        return self.components.dtype
+
+    def _shape(self):
+        """Batch and components."""
+        logits = checks.parameter("Mixture", "logits", self.logits)
+        shape, laws = logits.shape, self.components.batch_shape
+        last_axis("Mixture", laws, "components")
+        if not shape or shape[-1] != laws[-1]:
+            raise ValueError(
+                f"Mixture: logits has shape {shape} for components of batch_shape={laws}. Both end with the axis of "
+                "the components: give one logit for each."
+            )
+        try:
+            return jnp.broadcast_shapes(shape, laws)
+        except ValueError as error:
+            raise ValueError(
+                f"Mixture: logits of shape {shape} and components of batch_shape={laws} do not broadcast together. Add "
+                "axes of length 1 where they should vary alone."
+            ) from error
+
+    def log_weights(self):
+        """Logarithms of the weights, which sum to 1, of shape ``batch_shape`` + (components,)."""
+        shape = self._shape()
+        return jnp.broadcast_to(jax.nn.log_softmax(jnp.asarray(self.logits, self.dtype)), shape)
+
+    def _each(self, method, value):
+        """A method of every component, on a last axis."""
+        value = checks.parameter("Mixture", "value", value)
+        return method(jnp.expand_dims(value, -1 - len(self.event_shape)))
+
+    def _joint(self, value):
+        """Logarithms of the terms w_j p_j."""
+        log_weights, log_probs = spread(self.log_weights(), self._each(self.components.log_prob, value))
+        # A weight of 0 leaves nothing, also where its density is infinite.
+        return log_weights + jnp.where(log_weights == -jnp.inf, 0, log_probs)
+
+    def log_prob(self, value):
+        """Logarithm of the density at `value`; no term under- or overflows before the sum."""
+        return special.logsumexp(self._joint(value), axis=-1)
+
+    def prob(self, value):
+        """Density at `value`."""
+        weights, probs = spread(jnp.exp(self.log_weights()), self._each(self.components.prob, value))
+        return jnp.sum(weights * jnp.where(weights == 0, 0, probs), -1)
+
+    def cdf(self, value):
+        """Probability of an angle between -pi and `value`, both on the line: whole turns count, as in `cdf`.
+
+        To an absolute error of 3 ulp of 1. From -pi, since the components share no `loc`. Angles only: the points of a
+        torus have no order.
+        """
+        if self.event_shape:
+            raise TypeError("Mixture.cdf: the points of a torus have no order. Use prob or log_prob.")
+        start = self._each(self.components.cdf, jnp.asarray(-jnp.pi, self.dtype))
+        weights, start, end = spread(jnp.exp(self.log_weights()), start, self._each(self.components.cdf, value))
+        return jnp.sum(weights * (end - start), -1)
+
+    def responsibilities(self, value):
+        """Probability of each component given `value`, on a last axis."""
+        return jax.nn.softmax(self._joint(value), axis=-1)
+
+    def sample(self, key=None, sample_shape=(), *, seed=None):
+        """Draws of shape `sample_shape` + ``batch_shape`` + ``event_shape``, angles in [-pi, pi).
+
+        A component is chosen first and one angle drawn from it alone. The derivative in the parameters of the
+        components is that at the components chosen; there is none in `logits`. `seed` is another name for `key`.
+        """
+        caller = "Mixture.sample"
+        choose, draw = jax.random.split(random_key(caller, key, seed))
+        shape = checks.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
+        index = jax.random.categorical(choose, self.log_weights(), shape=shape)
+        # Axes of the draws before the batch, and of an event behind the components.
+        lead, event = (1,) * (len(shape) - len(self.batch_shape)), self.event_shape
+        index = index.reshape(*shape, 1, *(1 for _ in event))
+
+        def of_chosen(leaf):
+            leaf = jnp.broadcast_to(jnp.asarray(leaf, self.dtype), self._shape() + event)
+            chosen = jnp.take_along_axis(leaf.reshape(lead + leaf.shape), index, axis=len(shape))
+            return jnp.squeeze(chosen, len(shape))
+
+        return jax.tree.map(of_chosen, self.components).sample(draw)
+
+    def mean(self):
+        """Mean direction in radians: that of the mean of (cos x, sin x)."""
+        weights = jnp.exp(self.log_weights())
+        weights = weights.reshape(weights.shape + (1,) * len(self.event_shape))
+        weights, cosine, sine = spread(weights, *resultant(self.components))
+        axis = -1 - len(self.event_shape)
+        return law.mean(jnp.arctan2(jnp.sum(weights * sine, axis), jnp.sum(weights * cosine, axis)), 1.0)
+
+
+def spread(*arrays):
+    """`arrays` broadcast together, in the dtype of the last, also where JAX's implicit promotion is turned off."""
+    shape = jnp.broadcast_shapes(*(a.shape for a in arrays))
+    return tuple(jnp.broadcast_to(a, shape).astype(arrays[-1].dtype) for a in arrays)
+
+
+def resultant(components):
+    """Mean cosine and sine of each angle."""
+    if isinstance(components, Torus):
+        return resultant(components.components)
+    wide = jnp.float64 if components.dtype == jnp.float64 else jnp.float32
+    loc, length = spread(jnp.asarray(components.loc, wide), bessel.ratio(jnp.asarray(components.concentration, wide)))
+    shape = components.batch_shape
+    return tuple(jnp.broadcast_to(length * f(loc), shape).astype(components.dtype) for f in (jnp.cos, jnp.sin))
