@@ -120,7 +120,7 @@ def score(x, kappa):
 
 @jax.custom_jvp
 def log_density(x, kappa):
-    """log p at angles in [-pi, pi]: error at most 4e-7 (float32) or 4e-15 times max(1, |log p|)."""
+    """log p at angles in [-pi, pi]: error at most 4e-7 (float32) or 1e-14 times max(1, |log p|)."""
     size = jnp.abs(x)
     moved, scaled, _ = rescaled(size, kappa)
     # Only while the angle is small; a large one has a q that no longer underflows.

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises import quantile
+from jax_von_mises import integral, lookup, quantile
 from jax_von_mises.elementary import clip
 
 # One word's smallest tail probability is 2^-33, two words' 2^-65, so this many octaves lie below 1/2.
@@ -85,14 +85,7 @@ def octave_table(kappa):
     dtype = kappa.dtype
     t, nodes = table_grid(np.dtype(dtype))
     x = quantile.half_quantile(jnp.asarray(t, dtype), jnp.asarray(0.5 - t, dtype), jnp.broadcast_to(kappa, t.shape))
-    # Differences first: formed from the values themselves, the power coefficients would lose a digit. Both maps are
-    # matrix products, since XLA never fuses those with the quantile, and so never computes it anew for each row.
-    degree = len(nodes) - 1
-    difference = np.concatenate([-np.ones((1, degree)), np.eye(degree)])
-    powers = np.linalg.inv(np.vander(nodes, increasing=True)[1:, 1:]).T
-    product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
-    rest = product(product(x, jnp.asarray(difference, dtype)), jnp.asarray(powers, dtype))
-    return jnp.concatenate([x[:, :1], rest], axis=1).T
+    return lookup.cell_polynomials(x, nodes)
 
 
 def look_up(t, table, out_sharding=None):
@@ -109,12 +102,7 @@ def look_up(t, table, out_sharding=None):
     one = constant((1 - info.minexp) << info.nmant)
     mantissa = (bits << constant(cell_bits)) & constant((1 << info.nmant) - 1)
     place = lax.bitcast_convert_type(mantissa | one, dtype) - 1
-    row = row.astype(jnp.int32)
-    value = None
-    for coefficients in reversed(tuple(table)):
-        term = coefficients.at[row].get(mode="promise_in_bounds", out_sharding=out_sharding)
-        value = term if value is None else value * place + term
-    return value
+    return lookup.evaluate(table, row.astype(jnp.int32), place, out_sharding)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
@@ -135,7 +123,7 @@ def _magnitude_jvp(method, out_sharding, primals, tangents):
     # Both routes differentiate the law, not the interpolation: by the implicit function theorem at the angle drawn.
     t, c, kappa = primals
     x = magnitude(t, c, kappa, method, out_sharding)
-    slope = quantile.derivative(x, spread(kappa, x.shape, out_sharding))
+    slope = integral.derivative(x, spread(kappa, x.shape, out_sharding))
     return x, slope * spread(tangents[2], x.shape, out_sharding)
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises import law, quantile, sampler
+from jax_von_mises import law, quantile, sampler, tails
 from jax_von_mises.elementary import clip
 
 try:
@@ -122,7 +122,7 @@ def cut_at_pi(loc, concentration):
     """
     cut, turns = law.deviation(jnp.full_like(loc, -np.pi), loc)
     beyond = cut >= 0
-    tail = quantile.lower_tail(jnp.where(beyond, -cut, cut), concentration)
+    tail = tails.lower_tail(jnp.where(beyond, -cut, cut), concentration)
     return turns + beyond.astype(loc.dtype), jnp.where(beyond, tail, -tail)
 
 
@@ -135,7 +135,7 @@ def cdf(value, loc, concentration):
     difference, turns = law.deviation(clip(value, -np.pi, np.pi), loc)
     turns = turns - turns_at_cut
     upper = turns < 0  # less the tail above
-    tail = quantile.lower_tail(jnp.where(upper, -difference, difference), concentration)
+    tail = tails.lower_tail(jnp.where(upper, -difference, difference), concentration)
     probability = jnp.where(upper, -tail, turns + tail) + mass
     return with_derivative_of(probability, clip(probability, 0, 1))
 

@@ -1,26 +1,9 @@
 r"""The quantile of the von Mises law: from a tail probability to an angle, without a loop.
 
-The law is symmetric about `loc`, so everything is about :math:`x \in [0, \pi]`, with :math:`\kappa` the concentration,
-
-.. math:: q(x) = 2\kappa\sin^2(x/2), \qquad p(x) = e^{-q(x)} / N, \qquad N = 2\pi e^{-\kappa} I_0(\kappa).
-
-One integral serves the tail probability, the quantile and its derivative:
-
-.. math:: J(x) = \int_x^{end} e^{q(x)-q(\theta)} d\theta, \qquad
-          J_1(x) = \int_x^{end} (\cos\theta - A) e^{q(x)-q(\theta)} d\theta, \qquad A = I_1/I_0,
-
-and :math:`J_2` with the factor :math:`(\cos\theta - A)^2 - A'`.
-
-With :math:`end = \pi` ("tail") :math:`P(X > x) = J p`; with :math:`end = 0` ("centre", J < 0)
-:math:`P(0 < X < x) = -J p`. Taking the side that holds less mass keeps full relative accuracy at both ends.
-
-*Quantile.* For the tail probability t and c = 1/2 - t the distance to the root is, to first order,
-:math:`u = J - t N e^q` (tail) or :math:`u = J + c N e^q` (centre). The root is the Taylor series of the inverse
-function, x' = 1/p, in :math:`d = \kappa \sin(x) u` and :math:`e = \kappa \cos(x) u^2`; see `refine`. One step from
-`guess` is enough for float32, and a second one for float64.
-
-*Derivative.* At fixed t, :math:`dx/d\kappa = -(\partial F/\partial\kappa) / p = J_1`, on either side, and
-:math:`dx/dt = -1/p`.
+For the tail probability t and c = 1/2 - t the distance to the root is, to first order, with the integral J of
+`integral`, :math:`u = J - t N e^q` (tail) or :math:`u = J + c N e^q` (centre). The root is the Taylor series of the
+inverse function, x' = 1/p, in :math:`d = \kappa \sin(x) u` and :math:`e = \kappa \cos(x) u^2`; see `refine`. One step
+from `guess` is enough for float32, and a second one for float64. Tails that no sample reaches are bracketed instead.
 """
 
 import jax
@@ -29,59 +12,21 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises import bessel, tables
-from jax_von_mises.density import (
-    KAPPA_MIN,
-    HalfAngle,
-    density,
-    log_density,
-    rescaled,
-    score,
-    square_root,
-)
-from jax_von_mises.elementary import (
-    LOG2_E,
-    clip,
-    cosine,
-    exp2,
-    exp_product,
-    log2,
-    polynomial,
-    polynomial2,
-    sine_over,
-    unfused,
-)
+from jax_von_mises.density import KAPPA_MIN, density
+from jax_von_mises.elementary import LOG2_E, clip, exp2, exp_product, log2, polynomial2
+from jax_von_mises.integral import KAPPA_MAX, derivative, integrals
+from jax_von_mises.tails import tail_beyond
 
-# Above, the law is normal to less than rounding, and the quantile scales with kappa^-1/2.
-KAPPA_MAX = 1e18
 # The angles lie in [-pi, pi): the largest float below pi, since the nearest float32 to pi is larger than pi.
 LARGEST_ANGLE = {
     np.dtype(np.float32): float(np.nextafter(np.float32(np.pi), np.float32(0))),
     np.dtype(np.float64): float(np.pi),
 }
-# Half angles of the tail that are shorter than this share of the angle are computed from their sine.
-SHORT = 0.1
-# The side of the integrals changes where 2 sin^2(x/2) (1 + kappa) passes this. With less, the seven nodes do not
-# reach float32 on the tail side; with more, the centre holds so much more mass than the tail that its rounding shows.
-CENTRE = 0.5
 
 
 def largest_angle(dtype):
     """The largest float below pi."""
     return LARGEST_ANGLE[np.dtype(dtype)]
-
-
-# Gauss and Legendre's nodes and weights on [0, 1], and the cut-off exponent, for tails that no sample reaches.
-FAR_NODES, FAR_WEIGHTS = (0.5 * (np.polynomial.legendre.leggauss(12) + np.array([[1.0], [0.0]]))).tolist()
-FAR_DEPTH = 18.0
-
-
-def rule(dtype, far=False):
-    """Nodes, weights and cut-off exponent of the quadrature."""
-    if dtype == jnp.float64:
-        return tables.RULE64_NODES, tables.RULE64_WEIGHTS, tables.RULE64_DEPTH
-    if far:
-        return FAR_NODES, FAR_WEIGHTS, FAR_DEPTH
-    return tables.RULE_NODES, tables.RULE_WEIGHTS, tables.RULE_DEPTH
 
 
 def guess(t, kappa, inverse, root, wide=False):
@@ -107,86 +52,6 @@ def guess(t, kappa, inverse, root, wide=False):
     r = jnp.minimum(inverse, 1 / switch)
     large = (level * root) * polynomial2(high_table, level, r)
     return clip(jnp.where(kappa < switch, small, large), 0, largest_angle(t.dtype))
-
-
-def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False):
-    """J(x) and with `order` 1 or 2 the others of the module's head; whether the side is the centre; the `HalfAngle`.
-
-    The quadrature runs in the half angle phi = x / 2, from phi to where the exponent has grown by the rule's
-    depth, at most pi/2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a), since
-    the difference of the two large exponents themselves would be off by their rounding.
-    """
-    nodes, weights, depth = rule(dtype_rule or x.dtype, far)
-    half = HalfAngle.of(x)
-    s0, sin_x, cos_x = half.square, half.sin, half.cos
-    centre = 2 * s0 * (1 + kappa) < CENTRE
-    # The inner minimum changes no value: it keeps a product of the concentration alone from meeting a sum, where one
-    # program contracts them and another, which has moved the product out of its loop, cannot. See `kernel`.
-    s1 = jnp.minimum(s0 + jnp.minimum((0.5 * depth) * inverse, 2), 1)
-    end = lax.sqrt(s1) * polynomial(tables.CUT, 1 - s1)
-    tail, cut = end - half.angle, s1 < 1
-    if far or order > 0:
-        # Far out at a large concentration that cancels; there sin(b - a) = (sin^2 b - sin^2 a) / sin(b + a). Neither
-        # has to be exact: what counts is that the integrand has nearly vanished at the end.
-        delta = (0.5 * depth) * inverse
-        sine = delta / jnp.maximum(sin_x, 1e-20)
-        tail, cut = jnp.where(sine < SHORT * sin_x, delta / (sin_x + sine * cos_x), tail), delta < half.rest
-    span = jnp.where(centre, -half.angle, jnp.where(cut, tail, half.to_pole))
-    complement = bessel.ratio_complement(kappa, inverse) if order > 0 else None
-    slope = bessel.slope(kappa) if order > 1 else None
-    square = span * span
-    along, across = (kappa * sin_x) * span, (kappa * cos_x) * square
-
-    def term(node, weight):
-        # The exponent is -2 k sin(d) sin(x + d), with d = node * span.
-        exponent = along * rise_along(node, square) + across * rise_across(node, square)
-        value = (2 * weight) * exp2(exponent)
-        if order == 0:
-            return (value,)
-        rise = exponent * ((-0.5 / LOG2_E) * inverse)
-        factor = complement - 2 * (s0 + rise)
-        first = value, value * factor
-        return first if order == 1 else (*first, value * (factor * factor - slope))
-
-    return [span * total for total in sum_over(term, nodes, weights, x)], centre, half
-
-
-def rise_along(node, square):
-    """-2 log2(e) sin(d) cos(d) / span for d = `node` * span, with `square` = span^2."""
-    if square.dtype == jnp.float64:
-        d2 = (node * node) * square
-        return (-2 * LOG2_E * node) * sine_over(d2) * cosine(d2)
-    # All nodes share the powers of the span.
-    return polynomial([-2 * LOG2_E * c * node ** (2 * j + 1) for j, c in enumerate(tables.SIN_COS)], square)
-
-
-def rise_across(node, square):
-    """-2 log2(e) sin(d)^2 / span^2, likewise."""
-    if square.dtype == jnp.float64:
-        sine = node * sine_over((node * node) * square)
-        return (-2 * LOG2_E) * sine * sine
-    return polynomial([-2 * LOG2_E * c * node ** (2 * j + 2) for j, c in enumerate(tables.SIN_SIN)], square)
-
-
-def sum_over(term, nodes, weights, like):
-    """Sums of the arrays of ``term(node, weight)``, of the shape and dtype of `like`."""
-    if like.dtype == jnp.float64:
-        # Unrolled, so many nodes of so long polynomials take XLA:CPU gigabytes to compile.
-        def add(totals, at):
-            return tuple(a + unfused(b) for a, b in zip(totals, term(*at), strict=True)), None
-
-        first = term(nodes[0], weights[0])
-        rest = jnp.asarray(nodes[1:], like.dtype), jnp.asarray(weights[1:], like.dtype)
-        return lax.scan(add, first, rest)[0]
-    columns = zip(*(term(node, weight) for node, weight in zip(nodes, weights, strict=True)), strict=True)
-    return tuple(tree_sum(list(column)) for column in columns)
-
-
-def tree_sum(terms):
-    """Pairwise: the chain of dependent additions is short."""
-    while len(terms) > 1:
-        terms = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)] + terms[len(terms) - len(terms) % 2 :]
-    return terms[0]
 
 
 def refine(x, t, c, kappa, inverse, dtype_rule=None):
@@ -261,106 +126,6 @@ def _quantile_jvp(primals, tangents):
 def over_density(tangent, x, kappa):
     """`tangent` / p, finite where p is no float, so that a tangent of 0 gives 0."""
     return tangent / jnp.maximum(density(x, kappa), float(jnp.finfo(x.dtype).tiny))
-
-
-@jax.custom_jvp
-def derivative(x, kappa):
-    """D = d|x| / d kappa at fixed tail probability, J1 of this module's head; 0 at infinity, NaN for NaN."""
-    k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
-    (_, j1), *_ = integrals(x, k, 1 / k, order=1)
-    return jnp.where(kappa > KAPPA_MAX, -0.5 * x / kappa, j1)
-
-
-@derivative.defjvp
-def _derivative_jvp(primals, tangents):
-    # dD/dx = kappa sin(x) D - (cos x - A), from F = the law's cdf and D = -(dF/dkappa) / p.
-    x, kappa = primals
-    d = derivative(x, kappa)
-    along, across = score(x, kappa)
-    return d, -(along * d + across) * tangents[0] + second_derivative(x, kappa) * tangents[1]
-
-
-def second_derivative(x, kappa):
-    """dD/dkappa = J2 - D (cos x - A), J2 being J with the factor (cos theta - A)^2 - A'."""
-    k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
-    (_, j1, j2), *_ = integrals(x, k, 1 / k, order=2)
-    return jnp.where(kappa > KAPPA_MAX, 0.5 * x / kappa / kappa, j2 - j1 * score(x, k)[1])
-
-
-# ------------------------------------------------------------------------------------------ probabilities
-
-
-@jax.custom_jvp
-def lower_tail(x, kappa):
-    """P(X < x) for a law centred at 0 and x in [-pi, pi]: relative error 4e-6 (float32) or 1e-13 where below 1/2."""
-    tail = tail_beyond(jnp.abs(x), kappa)
-    # The point mass at 0 belongs to both sides by the formulas, and to the right one by the definition.
-    right = (x > 0) | ((x == 0) & (kappa == jnp.inf))
-    tail = jnp.where((kappa == jnp.inf), 0, tail)
-    return jnp.where(right, 1 - tail, tail)
-
-
-@lower_tail.defjvp
-def _lower_tail_jvp(primals, tangents):
-    x, kappa = primals
-    p, slope = density(x, kappa), odd_derivative(x, kappa)
-    return lower_tail(x, kappa), p * (tangents[0] - slope * tangents[1])
-
-
-def odd_derivative(x, kappa):
-    """`derivative` for x in [-pi, pi], of the sign of x."""
-    sign = jnp.where(x < 0, -1, 1).astype(x.dtype)
-    return sign * derivative(sign * x, kappa)
-
-
-def tail_beyond(x, kappa):
-    """P(X > x) for x in [0, pi], to 0 below the smallest float."""
-    moved, k, _ = rescaled(x, kappa)
-    (j,), centre, half = integrals(moved, k, 1 / k, far=True)
-    root, n = square_root(half, k, 1 / k)
-    mass = ((j / n) * root) * root
-    # The float next to pi may lie beyond it.
-    return jnp.where(kappa >= 0, jnp.where(centre, 0.5 + mass, jnp.maximum(mass, 0)), jnp.nan)
-
-
-@jax.custom_jvp
-def log_lower_tail(x, kappa):
-    """log P(X < x), down to tails that no float holds."""
-    far, j, probability = tail_integral(x, kappa)
-    return jnp.where(far, jnp.log(j) + log_density(x, kappa), jnp.log(probability))
-
-
-def tail_integral(x, kappa):
-    """Whether P(X < x) is so small that its logarithm should come from J, where it is J p; J; and P itself."""
-    moved, k, factor = rescaled(jnp.abs(x), kappa)
-    (j,), centre, _ = integrals(moved, k, 1 / k, far=True)
-    # A rescaled angle is no longer small where J is 1 over the slope of log p, to rounding.
-    steep = (factor > 1) & (moved > 1e-3)
-    j = jnp.where(steep, 1 / (kappa * jnp.abs(jnp.sin(x))), j / factor)
-    probability = lower_tail(x, kappa)
-    far = (x < 0) & ~centre & (probability < 1e-20)
-    return far, jnp.where(far, j, 1), probability
-
-
-@log_lower_tail.defjvp
-def _log_lower_tail_jvp(primals, tangents):
-    x, kappa = primals
-    return log_lower_tail(x, kappa), hazard(x, kappa) * (tangents[0] - odd_derivative(x, kappa) * tangents[1])
-
-
-@jax.custom_jvp
-def hazard(x, kappa):
-    """p(x) / P(X < x), not from the two where they are no floats."""
-    far, j, probability = tail_integral(x, kappa)
-    return jnp.where(far, 1 / j, density(x, kappa) / probability)
-
-
-@hazard.defjvp
-def _hazard_jvp(primals, tangents):
-    x, kappa = primals
-    rate, (along, across) = hazard(x, kappa), score(x, kappa)
-    in_kappa = across + odd_derivative(x, kappa) * rate
-    return rate, rate * ((along - rate) * tangents[0] + in_kappa * tangents[1])
 
 
 # Half quantiles start from a guess for the tails that a sampler's words reach; deeper ones are bracketed.

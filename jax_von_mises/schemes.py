@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises import checks, counter, kernel, quantile, sampler
+from jax_von_mises import checks, counter, integral, kernel, quantile, sampler
 from jax_von_mises.density import HalfAngle
 from jax_von_mises.elementary import LOG2_E, clip, cosine, exp2, sine_over
 from jax_von_mises.law import deviation, less_turns, valid
@@ -382,7 +382,7 @@ def integrals(functions, span):
     def term(node, weight):
         return tuple(weight * value for value in functions(span * node))
 
-    return [span * total for total in quantile.sum_over(term, *rule(span.dtype.name), span)]
+    return [span * total for total in integral.sum_over(term, *rule(span.dtype.name), span)]
 
 
 def mass(sin_a, cos_a, width, kappa):

@@ -5,7 +5,7 @@ Run from the repository root, in the test environment (about five seconds)::
     python -m tools.make_tables            # writes jax_von_mises/tables.py
     python -m tools.make_tables --check    # only reports whether the committed file is current
 
-What they approximate is explained in `jax_von_mises/quantile.py`; the exact
+What they approximate is explained in `jax_von_mises/integral.py` and `jax_von_mises/quantile.py`; the exact
 values come from `tests/reference.py`, the float64 reference that the tests use as well.
 """
 
@@ -148,7 +148,7 @@ CUT = None  # set by `fit_cut`
 
 
 def cut_angle(half, depth):
-    """Half angle where the exponent has grown by 2 k `depth`, at most pi/2, see `quantile.integrals`."""
+    """Half angle where the exponent has grown by 2 k `depth`, at most pi/2, see `integral.integrals`."""
     square = np.minimum(np.sin(half) ** 2 + depth, 1)
     return np.sqrt(square) * np.polynomial.polynomial.polyval(1 - square, CUT)
 

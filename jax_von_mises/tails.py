@@ -1,0 +1,151 @@
+"""Probabilities of the von Mises law on either side of an angle, their logarithms and the hazard, to the last float.
+
+From the integral J of `integral`, with more nodes than the sampler needs. At large concentrations a probability is a
+product of numbers that no float holds; see `density.rescaled` and `density.square_root`.
+
+For many angles at one concentration it is computed on a grid instead, inside the program, and looked up.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises import lookup
+from jax_von_mises.density import density, log_density, rescaled, score, square_root
+from jax_von_mises.integral import derivative, integrals
+
+
+@jax.custom_jvp
+def lower_tail(x, kappa):
+    """P(X < x) for a law centred at 0 and x in [-pi, pi]: relative error 4e-6 (float32) or 1e-12 where below 1/2.
+
+    `kappa` of the shape of `x`, or a scalar for a float32 array: then by a table.
+    """
+    size = jnp.abs(x)
+    tail = tail_beyond(size, kappa) if kappa.ndim == x.ndim else look_up(size, tail_table(kappa))
+    # The point mass at 0 belongs to both sides by the formulas, and to the right one by the definition.
+    right = (x > 0) | ((x == 0) & (kappa == jnp.inf))
+    tail = jnp.where((kappa == jnp.inf), 0, tail)
+    return jnp.where(right, 1 - tail, tail)
+
+
+@lower_tail.defjvp
+def _lower_tail_jvp(primals, tangents):
+    value = lower_tail(*primals)
+    x, kappa = jnp.broadcast_arrays(*primals)
+    return value, density(x, kappa) * (tangents[0] - odd_derivative(x, kappa) * tangents[1])
+
+
+def odd_derivative(x, kappa):
+    """`derivative` for x in [-pi, pi], of the sign of x."""
+    sign = jnp.where(x < 0, -1, 1).astype(x.dtype)
+    return sign * derivative(sign * x, kappa)
+
+
+def tail_beyond(x, kappa):
+    """P(X > x) for x in [0, pi], to 0 below the smallest float."""
+    # The float next to pi may lie beyond it.
+    return jnp.maximum(signed_tail(x, kappa), 0)
+
+
+def signed_tail(x, kappa, scale=1.0):
+    """`tail_beyond` times `scale`, negative between pi and the float next to it."""
+    moved, k, _ = rescaled(x, kappa)
+    (j,), centre, half = integrals(moved, k, 1 / k, far=True)
+    root, n = square_root(half, k, 1 / k)
+    mass = ((j / n) * root) * (root * scale)
+    return jnp.where(kappa >= 0, jnp.where(centre, 0.5 * scale + mass, mass), jnp.nan)
+
+
+# Float32 only. Cells are powers of two wide, and nodes such fractions of them, so that no place in a cell is rounded:
+# far out one rounding of the angle is 1e-5 of the tail.
+CELLS = 2048
+NODES = (0.0, 0.25, 0.75, 1.0)
+# Up to this concentration the table has two halves, one from 0 upwards and one from the float next to pi downwards;
+# beyond, a tail at pi is no float, and the table ends where e^-q is e^-90.
+WIDE = 45.0
+WIDE_CELL = 2.0**-9
+NEAR_PI = float(np.float32(np.pi))
+# The table's factor: the coefficients of a tail next to the smallest float would be none.
+LIFT = 2.0**40
+
+
+class TailTable(NamedTuple):
+    """Cubics (4, CELLS), the inverse of a cell's width, and whether there are two halves."""
+
+    coefficients: jax.Array
+    scale: jax.Array
+    halves: jax.Array
+
+
+def tail_table(kappa):
+    """Tail probabilities of one concentration, for `look_up`; 4e-7 of the tail from their own polynomials."""
+    halves = kappa < WIDE
+    end = 2 * jnp.arcsin(jnp.sqrt(jnp.minimum(WIDE / kappa, 1)))
+    # The power of two next above.
+    bits = lax.bitcast_convert_type(end / CELLS, jnp.uint32)
+    cell = lax.bitcast_convert_type((bits + np.uint32(0x7FFFFF)) & np.uint32(0x7F800000), jnp.float32)
+    scale = jnp.where(kappa >= 0, jnp.where(halves, 1 / WIDE_CELL, 1 / cell), jnp.nan)
+    count = np.arange(CELLS)[:, None] + np.array(NODES)
+    middle = CELLS // 2
+    wide = np.where(count < middle, count * WIDE_CELL, NEAR_PI - (count - middle) * WIDE_CELL)
+    wide[middle - 1, -1] = middle * WIDE_CELL  # the end of the first half, not the start of the second
+    rounded = np.float32(wide)
+    x = jnp.where(halves, jnp.asarray(rounded), jnp.asarray(count, jnp.float32) * cell)
+    k = jnp.broadcast_to(kappa, x.shape)
+    missing = jnp.where(halves, jnp.asarray(wide - rounded, jnp.float32), 0)
+    values = signed_tail(x, k, LIFT) - density(x, k) * (missing * LIFT)
+    return TailTable(lookup.cell_polynomials(values, NODES), scale, halves)
+
+
+def look_up(x, table):
+    """P(X > x) for x in [0, pi]."""
+    upper = table.halves & (x > 0.5 * np.pi)
+    place = jnp.where(upper, NEAR_PI - x, x) * table.scale
+    cell = jnp.clip(place.astype(jnp.int32), 0, CELLS - 1)
+    inner = place - cell.astype(place.dtype)
+    value = lookup.evaluate(table.coefficients, jnp.where(upper, cell + CELLS // 2, cell), inner) * (1 / LIFT)
+    return jnp.where(place < CELLS, jnp.maximum(value, 0), jnp.where(jnp.isnan(place), place, 0))
+
+
+@jax.custom_jvp
+def log_lower_tail(x, kappa):
+    """log P(X < x), down to tails that no float holds."""
+    far, j, probability = tail_integral(x, kappa)
+    return jnp.where(far, jnp.log(j) + log_density(x, kappa), jnp.log(probability))
+
+
+def tail_integral(x, kappa):
+    """Whether P(X < x) is so small that its logarithm should come from J, where it is J p; J; and P itself."""
+    moved, k, factor = rescaled(jnp.abs(x), kappa)
+    (j,), centre, _ = integrals(moved, k, 1 / k, far=True)
+    # A rescaled angle is no longer small where J is 1 over the slope of log p, to rounding.
+    steep = (factor > 1) & (moved > 1e-3)
+    j = jnp.where(steep, 1 / (kappa * jnp.abs(jnp.sin(x))), j / factor)
+    probability = lower_tail(x, kappa)
+    far = (x < 0) & ~centre & (probability < 1e-20)
+    return far, jnp.where(far, j, 1), probability
+
+
+@log_lower_tail.defjvp
+def _log_lower_tail_jvp(primals, tangents):
+    x, kappa = primals
+    return log_lower_tail(x, kappa), hazard(x, kappa) * (tangents[0] - odd_derivative(x, kappa) * tangents[1])
+
+
+@jax.custom_jvp
+def hazard(x, kappa):
+    """p(x) / P(X < x), not from the two where they are no floats."""
+    far, j, probability = tail_integral(x, kappa)
+    return jnp.where(far, 1 / j, density(x, kappa) / probability)
+
+
+@hazard.defjvp
+def _hazard_jvp(primals, tangents):
+    x, kappa = primals
+    rate, (along, across) = hazard(x, kappa), score(x, kappa)
+    in_kappa = across + odd_derivative(x, kappa) * rate
+    return rate, rate * ((along - rate) * tangents[0] + in_kappa * tangents[1])
