@@ -105,10 +105,13 @@ def look_up(x, table):
     """P(X > x) for x in [0, pi]."""
     upper = table.halves & (x > 0.5 * np.pi)
     place = jnp.where(upper, NEAR_PI - x, x) * table.scale
-    cell = jnp.clip(place.astype(jnp.int32), 0, CELLS - 1)
-    inner = place - cell.astype(place.dtype)
-    value = lookup.evaluate(table.coefficients, jnp.where(upper, cell + CELLS // 2, cell), inner) * (1 / LIFT)
-    return jnp.where(place < CELLS, jnp.maximum(value, 0), jnp.where(jnp.isnan(place), place, 0))
+    whole = jnp.floor(jnp.minimum(place, CELLS - 0.5))
+    # The whole number stands at the end of the mantissa of this sum; XLA's conversion to integers takes six
+    # instructions to saturate and to look for NaN. The mask keeps it within bounds, for NaN too.
+    cell = lax.bitcast_convert_type(whole + 2.0**23, jnp.int32) & (CELLS - 1)
+    row = jnp.where(upper, cell + CELLS // 2, cell)
+    value = lookup.evaluate(table.coefficients, row, place - whole) * (1 / LIFT)
+    return jnp.where(place >= CELLS, 0, jnp.maximum(value, 0))
 
 
 @jax.custom_jvp

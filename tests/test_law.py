@@ -133,7 +133,7 @@ def test_table_is_an_inner_matter():
     total = jax.grad(lambda k: jnp.mean(jvm.cdf(jnp.abs(x[8 : count // 2 + 8]), 0.0, k)))
     assert np.isfinite(total(jnp.float32(2)))
     mapped = jax.vmap(lambda k: jvm.cdf(x, 0.5, k))(jnp.array([1.0, 2.0]))
-    np.testing.assert_allclose(mapped[1], jvm.cdf(x, 0.5, np.float32(2)), rtol=1e-6)
+    np.testing.assert_allclose(mapped[1], jvm.cdf(x, 0.5, np.float32(2)), rtol=1e-6, atol=3e-7)
     mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Explicit,))
     with jax.set_mesh(mesh):
         cut = jvm.cdf(jax.device_put(x, NamedSharding(mesh, PartitionSpec("d"))), 0.5, np.float32(2))
