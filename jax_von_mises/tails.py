@@ -25,11 +25,12 @@ def lower_tail(x, kappa):
     `kappa` of the shape of `x`, or a scalar for a float32 array: then by a table.
     """
     size = jnp.abs(x)
-    tail = tail_beyond(size, kappa) if kappa.ndim == x.ndim else look_up(size, tail_table(kappa))
-    # The point mass at 0 belongs to both sides by the formulas, and to the right one by the definition.
-    right = (x > 0) | ((x == 0) & (kappa == jnp.inf))
-    tail = jnp.where((kappa == jnp.inf), 0, tail)
-    return jnp.where(right, 1 - tail, tail)
+    if kappa.ndim == x.ndim:
+        tail = jnp.where(kappa == jnp.inf, 0, tail_beyond(size, kappa))
+    else:
+        tail = look_up(size, tail_table(kappa))
+    # At 0 both say 1/2, but for a point mass, which belongs to the lower side.
+    return jnp.where(x >= 0, 1 - tail, tail)
 
 
 @lower_tail.defjvp
@@ -88,16 +89,16 @@ def tail_table(kappa):
     # The power of two next above.
     bits = lax.bitcast_convert_type(end / CELLS, jnp.uint32)
     cell = lax.bitcast_convert_type((bits + np.uint32(0x7FFFFF)) & np.uint32(0x7F800000), jnp.float32)
-    scale = jnp.where(kappa >= 0, jnp.where(halves, 1 / WIDE_CELL, 1 / cell), jnp.nan)
-    count = np.arange(CELLS)[:, None] + np.array(NODES)
-    middle = CELLS // 2
-    wide = np.where(count < middle, count * WIDE_CELL, NEAR_PI - (count - middle) * WIDE_CELL)
-    wide[middle - 1, -1] = middle * WIDE_CELL  # the end of the first half, not the start of the second
-    rounded = np.float32(wide)
-    x = jnp.where(halves, jnp.asarray(rounded), jnp.asarray(count, jnp.float32) * cell)
-    k = jnp.broadcast_to(kappa, x.shape)
-    missing = jnp.where(halves, jnp.asarray(wide - rounded, jnp.float32), 0)
-    values = signed_tail(x, k, LIFT) - density(x, k) * (missing * LIFT)
+    scale = jnp.where(kappa >= 0, jnp.where(halves, 1 / WIDE_CELL, jnp.minimum(1 / cell, 1e30)), jnp.nan)
+    # Cells share their ends, so three values each, and one at the end of either half.
+    half = CELLS // 2
+    count = (np.arange(CELLS)[:, None] + np.array(NODES[:3])).reshape(2, -1)
+    count = np.concatenate([count, [[half], [CELLS]]], axis=1)
+    wide = np.stack([count[0] * WIDE_CELL, NEAR_PI - (count[1] - half) * WIDE_CELL])
+    x = jnp.where(halves, jnp.asarray(wide, jnp.float32), jnp.asarray(count, jnp.float32) * cell)
+    values = jnp.where(kappa == jnp.inf, 0, signed_tail(x, jnp.broadcast_to(kappa, x.shape), LIFT))
+    last = jnp.concatenate([values[:, 3:-1:3], values[:, -1:]], axis=1)
+    values = jnp.concatenate([values[:, :-1].reshape(CELLS, 3), last.reshape(CELLS, 1)], axis=1)
     return TailTable(lookup.cell_polynomials(values, NODES), scale, halves)
 
 
@@ -105,9 +106,9 @@ def look_up(x, table):
     """P(X > x) for x in [0, pi]."""
     upper = table.halves & (x > 0.5 * np.pi)
     place = jnp.where(upper, NEAR_PI - x, x) * table.scale
-    whole = jnp.floor(jnp.minimum(place, CELLS - 0.5))
+    whole = jnp.floor(place)
     # The whole number stands at the end of the mantissa of this sum; XLA's conversion to integers takes six
-    # instructions to saturate and to look for NaN. The mask keeps it within bounds, for NaN too.
+    # instructions to saturate and to look for NaN. The mask keeps it within bounds, for NaN and beyond the end too.
     cell = lax.bitcast_convert_type(whole + 2.0**23, jnp.int32) & (CELLS - 1)
     row = jnp.where(upper, cell + CELLS // 2, cell)
     value = lookup.evaluate(table.coefficients, row, place - whole) * (1 / LIFT)
