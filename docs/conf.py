@@ -19,6 +19,8 @@ myst_heading_anchors = 2
 napoleon_use_param = False
 napoleon_use_rtype = False
 autodoc_member_order = "bysource"
+# Annotations of the fields of dataclasses say less than their docstrings.
+autodoc_typehints = "none"
 
 # Exceptions of Python itself: their pages would need a network.
 nitpick_ignore = [("py:exc", "TypeError"), ("py:exc", "ValueError")]

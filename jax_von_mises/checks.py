@@ -43,6 +43,13 @@ def one_key(caller, key):
     return key
 
 
+def key_or_seed(caller, key, seed):
+    """The one of the two names of a random key that was given, as a typed key."""
+    if (key is None) == (seed is None):
+        raise TypeError(f"{caller}: give one random key, as `key` or as `seed`: law.sample(jax.random.key(0)).")
+    return one_key(caller, key if seed is None else seed)
+
+
 def legacy_shape():
     """Shape of a legacy key: the words of the default implementation, whichever that is set to."""
     return jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape

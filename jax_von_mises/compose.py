@@ -14,13 +14,6 @@ from jax_von_mises import bessel, checks, law
 from jax_von_mises.distribution import VonMises
 
 
-def random_key(caller, key, seed):
-    """The one of `key` and `seed` that was given."""
-    if (key is None) == (seed is None):
-        raise TypeError(f"{caller}: give one random key, as `key` or as `seed`: law.sample(jax.random.key(0)).")
-    return checks.one_key(caller, key if seed is None else seed)
-
-
 def last_axis(caller, shape, meaning):
     """`shape` without its last axis, and the length of that."""
     if not shape or not shape[-1]:
@@ -60,7 +53,7 @@ class Torus:
 
     @property
     def event_shape(self):
-        """Shape of one point: (number of angles,)."""
+        """Shape of one point, (number of angles,)."""
         return (last_axis("Torus", self.components.batch_shape, "angles")[1],)
 
     @property
@@ -78,7 +71,7 @@ class Torus:
 
         `seed` is another name for `key`.
         """
-        return self._angles().sample(random_key("Torus.sample", key, seed), sample_shape)
+        return self._angles().sample(checks.key_or_seed("Torus.sample", key, seed), sample_shape)
 
     def log_prob(self, value):
         """Logarithm of the density at points `value`, whose last axis is that of the angles."""
@@ -147,12 +140,12 @@ class Mixture:
 
     @property
     def event_shape(self):
-        """Shape of one draw: that of the components."""
+        """Shape of one draw, that of the components."""
         return self.components.event_shape
 
     @property
     def dtype(self):
-        """The float dtype of samples and densities: that of the components."""
+        """The float dtype of samples and densities, that of the components."""
         return self.components.dtype
 
     def _shape(self):
@@ -221,7 +214,7 @@ class Mixture:
         components is that at the components chosen; there is none in `logits`. `seed` is another name for `key`.
         """
         caller = "Mixture.sample"
-        choose, draw = jax.random.split(random_key(caller, key, seed))
+        choose, draw = jax.random.split(checks.key_or_seed(caller, key, seed))
         shape = checks.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
         index = jax.random.categorical(choose, self.log_weights(), shape=shape)
         # Axes of the draws before the batch, and of an event behind the components.

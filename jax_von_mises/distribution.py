@@ -62,7 +62,7 @@ class VonMises:
 
     @property
     def event_shape(self):
-        """Shape of one angle: ()."""
+        """Shape of one angle, that is ()."""
         return ()
 
     @property
@@ -89,13 +89,9 @@ class VonMises:
         method : {"auto", "direct", "table"}
             See `sample_von_mises`.
         """
-        if (key is None) == (seed is None):
-            raise TypeError(
-                "VonMises.sample: give one random key, as `key` or as `seed`: law.sample(jax.random.key(0))."
-            )
+        key = checks.key_or_seed("VonMises.sample", key, seed)
         shape = checks.whole_sizes("VonMises.sample", "sample_shape", sample_shape) + self.batch_shape
-        parameters = self._parameters()
-        return sampler.sample_von_mises(key if seed is None else seed, **parameters, shape=shape, method=method)
+        return sampler.sample_von_mises(key, **self._parameters(), shape=shape, method=method)
 
     def sample_and_log_prob(self, *, seed, sample_shape=()):
         """Angles as `sample` draws, and the logarithms of their densities."""

@@ -99,8 +99,8 @@ def _less_turns_jvp(primals, tangents):
 def log_prob(x, loc, concentration):
     """Logarithm of the density at the angles `x` (radians).
 
-    Error at most 4e-7 (float32) or 1e-14 times max(1, |log p|), for every concentration. At infinite concentration inf
-    at `loc` and -inf elsewhere.
+    Error at most 4e-7 (float32) or 1e-14 times the larger of 1 and its size, for every concentration. At infinite
+    concentration inf at `loc` and -inf elsewhere.
     """
     return density.log_density(deviation(x, loc)[0], valid(concentration))
 
