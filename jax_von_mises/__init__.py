@@ -42,7 +42,7 @@ from jax_von_mises.sampler import sample_block as sample_block
 from jax_von_mises.sampler import sample_von_mises as sample_von_mises
 from jax_von_mises.schemes import sample_antithetic as sample_antithetic
 from jax_von_mises.schemes import sample_stratified as sample_stratified
-from jax_von_mises.schemes import sample_truncated as sample_truncated
+from jax_von_mises.truncated import sample_truncated as sample_truncated
 
 __all__ = [
     "Mixture",

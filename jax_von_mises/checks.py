@@ -124,6 +124,11 @@ def float_dtype(caller, dtype, arrays):
     return dtype
 
 
+def compute_dtype(dtype):
+    """What `dtype` is computed in: bfloat16 and float16 in float32."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
 def is_weak(array):
     """Whether a Python number or a JAX value of weak type, which takes the other argument's dtype."""
     if isinstance(array, np.ndarray):

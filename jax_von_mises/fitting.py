@@ -103,7 +103,7 @@ def _axes(caller, axis, ndim):
 
 @functools.partial(jax.jit, static_argnames=("axes", "dtype"))
 def _fit(samples, weights, axes, dtype):
-    compute = np.dtype(np.float64 if dtype == np.float64 else np.float32)
+    compute = checks.compute_dtype(dtype)
     x = rows(jnp.asarray(samples, compute), axes)
     if weights is None:
         size = x.shape[-1]
@@ -205,7 +205,7 @@ def standard_errors(concentration, size):
 
 @functools.partial(jax.jit, static_argnames="dtype")
 def _standard_errors(concentration, size, dtype):
-    compute = np.dtype(np.float64 if dtype == np.float64 else np.float32)
+    compute = checks.compute_dtype(dtype)
     k, n = jnp.broadcast_arrays(jnp.asarray(concentration, compute), jnp.asarray(size, compute))
     k, n = valid(k), jnp.where(n >= 0, n, jnp.nan)
     root = lax.rsqrt(n)

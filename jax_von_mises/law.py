@@ -54,7 +54,7 @@ def elementwise(function=None, *, table=False):
         arrays = {key: checks.parameter(name, key, value) for key, value in given.items()}
         checks.result_shape(name, None, **arrays)
         dtype = checks.float_dtype(name, None, tuple(arrays.values()))
-        compute = np.dtype(np.float64 if dtype == np.float64 else np.float32)
+        compute = checks.compute_dtype(dtype)
         return compiled(tuple(arrays.values()), dtype, compute)
 
     return checked

@@ -84,7 +84,7 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
     out_sharding = checks.sharding(caller, out_sharding)
     method = checks.method(caller, method, concentration)
     if method == "auto":
-        many = math.prod(shape) >= TABLE_MIN_SIZE[_compute_dtype(dtype).name]
+        many = math.prod(shape) >= TABLE_MIN_SIZE[checks.compute_dtype(dtype).name]
         method = "table" if many and concentration.size == 1 else "direct"
     return _sample(key, loc, concentration, None, shape, dtype, method, out_sharding)
 
@@ -135,10 +135,6 @@ def _common(caller, key, loc, concentration, dtype):
     return key, loc, concentration, dtype
 
 
-def _compute_dtype(dtype):
-    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
-
-
 def explicit_sharding(shape, *arrays):
     """The sharding that one of `arrays` of the result's shape has over an explicit mesh, or None."""
     for array in arrays:
@@ -167,7 +163,7 @@ def barrier(loc, concentration):
 @functools.partial(jax.jit, static_argnames=("shape", "dtype", "method", "out_sharding"))
 def _sample(key, loc, concentration, start, shape, dtype, method, out_sharding):
     # Explicit: mixed dtypes must also pass where JAX's implicit promotion is turned off. In here, where it is free.
-    loc, concentration = (jnp.asarray(x, _compute_dtype(dtype)) for x in (loc, concentration))
+    loc, concentration = (jnp.asarray(x, checks.compute_dtype(dtype)) for x in (loc, concentration))
     if out_sharding is None:
         out_sharding = explicit_sharding(shape, loc, concentration)
     # Meshes with automatic axes take a constraint on the result, explicit ones want every array declared.
@@ -176,7 +172,7 @@ def _sample(key, loc, concentration, start, shape, dtype, method, out_sharding):
     loc, concentration = lax.platform_dependent(loc, concentration, cpu=opaque, default=barrier)
     generator, key = counter.key_words(key)
     index = counter.indices(shape, start, declared)
-    words = counter.block_words(generator, key, index, kernel.words_per_element(_compute_dtype(dtype)))
+    words = counter.block_words(generator, key, index, kernel.words_per_element(checks.compute_dtype(dtype)))
     if method == "table":
         concentration = concentration.reshape(())
     x = kernel.angles(words, loc, concentration, method, declared).astype(dtype)

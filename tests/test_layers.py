@@ -26,6 +26,7 @@ LAYERS = (
     "sampler",
     "law",
     "schemes",
+    "truncated",
     "fitting",
     "distribution",
     "compose",

@@ -11,7 +11,15 @@ import pytest
 from jax import random
 from scipy import stats
 
-from jax_von_mises import icdf, sample_antithetic, sample_stratified, sample_truncated, sample_von_mises, schemes
+from jax_von_mises import (
+    icdf,
+    sample_antithetic,
+    sample_stratified,
+    sample_truncated,
+    sample_von_mises,
+    schemes,
+    truncated,
+)
 from tests import arcs, laws, reference
 
 CONCENTRATIONS = (0.0, 0.5, 4.0, 100.0, 1e6)
@@ -144,7 +152,7 @@ def random_arcs(count, dtype, largest=8.0):
 
 def words(key, shape, dtype):
     """Shares before and behind, half of them down to the smallest."""
-    before, after = (np.array(a) for a in schemes.fractions(schemes.tails(key, shape, np.dtype(dtype))))
+    before, after = (np.array(a) for a in schemes.fractions(schemes.stream_tails(key, shape, np.dtype(dtype))))
     rng = np.random.default_rng(RNG_SEED)
     quarter = shape[0] // 4
     deep = (2.0 ** -rng.uniform(1, 33 if dtype == "float32" else 65, (quarter, *shape[1:]))).astype(dtype)
@@ -160,7 +168,7 @@ def test_share_of_the_arc(key, dtype):
     with jax.enable_x64(dtype == "float64"):
         before, after = words(key, (16, 150), dtype)
         row = [jnp.asarray(a)[None] for a in (np.zeros_like(k), k, low, high)]
-        x = np.asarray(jax.jit(schemes.restricted)(jnp.asarray(before), jnp.asarray(after), *row))
+        x = np.asarray(jax.jit(truncated.restricted)(jnp.asarray(before), jnp.asarray(after), *row))
     assert x.dtype == dtype
     for i, j in np.ndindex(x.shape):
         concentration = float(k[j])
@@ -277,7 +285,7 @@ def test_slopes_are_differences_of_quantiles(key, case):
         draw = functools.partial(sample_truncated, key, shape=(12,), dtype=jnp.float64)
         x = np.asarray(draw(*case))
         slopes = [np.asarray(jax.jvp(draw, case, tuple(float(i == j) for j in range(4)))[1]) for i in range(4)]
-        shares = [np.asarray(a) for a in schemes.fractions(schemes.tails(key, (12,), np.dtype(np.float64)))]
+        shares = [np.asarray(a) for a in schemes.fractions(schemes.stream_tails(key, (12,), np.dtype(np.float64)))]
     steps = [1e-6 * min(1.0, case[3] - case[2])] * 4
     steps[1] = max(1e-5 * case[1], 1e-6)
     for i, (step, slope) in enumerate(zip(steps, slopes, strict=True)):
@@ -291,7 +299,7 @@ def test_slopes_are_differences_of_quantiles(key, case):
 
 @jax.jit
 def slope_at(primals, tangents):
-    return jax.jvp(schemes.restricted, primals, tangents)
+    return jax.jvp(truncated.restricted, primals, tangents)
 
 
 @pytest.mark.parametrize("case", SLOPES)
@@ -328,7 +336,7 @@ def exact_slope(argument, a, x, b, k):
 
 @jax.jit
 def pull_back(primals, cotangent):
-    return jax.vjp(schemes.restricted, *primals)[1](cotangent)
+    return jax.vjp(truncated.restricted, *primals)[1](cotangent)
 
 
 def test_reverse_mode(key):
