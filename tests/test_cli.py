@@ -282,7 +282,9 @@ def test_failure_midway_keeps_the_old_file(run, monkeypatch, error, code, messag
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent as on POSIX")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["int", "term", "hup"]
+)
 def test_signal_leaves_nothing(tmp_path, number, code):
     """Stopped while blocks are being written, which the size of the partial file shows."""
     process = subprocess_sample(tmp_path, "--size", "1e9")
