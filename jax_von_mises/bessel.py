@@ -56,12 +56,18 @@ def ratio_complement(kappa, inverse):
 
 
 def moments(kappa):
-    """Mean and variance of 1 - cos x, sums of positive terms: to a few units in the last place.
+    """Mean and variance of 1 - cos x, sums of positive terms: to a few units in the last place."""
+    mean, variance, unit = scaled_moments(kappa)
+    return mean * unit, (variance * unit) * unit
+
+
+def scaled_moments(kappa):
+    """`moments` in units of 1 / max(kappa, 1), so that no square underflows before the result does; and that unit.
 
     32 exponentials each, so nothing that a sample waits for uses it, except in float64.
     """
     k = jnp.minimum(kappa, LARGEST)[..., None]
-    # As in `quantile`: half angles up to where the density has fallen by e^-depth. The mean does not depend on the end.
+    # As in `integral`: half angles up to where the density has fallen by e^-depth. The mean does not depend on the end.
     last = (1,) * kappa.ndim + (-1,)
     nodes, weights = (np.reshape(np.array(a, kappa.dtype), last) for a in (tables.MOMENT_NODES, tables.MOMENT_WEIGHTS))
     scale = jnp.maximum(k, 1)
@@ -69,13 +75,17 @@ def moments(kappa):
     rise = 2 * jnp.square(jnp.sin(jnp.arcsin(jnp.sqrt(jnp.minimum(cut, 1))) * nodes))
     weight = jnp.exp(-k * rise) * weights
     total = jnp.sum(weight, -1, keepdims=True)
-    # In units of 1 / kappa, so that no square underflows before the result does.
     rise = scale * rise
     mean = jnp.sum(weight * rise, -1, keepdims=True) / total
     variance = jnp.sum(weight * jnp.square(rise - mean), -1, keepdims=True) / total
     # Not a division by the inverse: XLA would multiply by the square of `LARGEST`.
     unit = (1 / scale[..., 0]) * (LARGEST / jnp.maximum(kappa, LARGEST))
-    return mean[..., 0] * unit, (variance[..., 0] * unit) * unit
+    return mean[..., 0], variance[..., 0], unit
+
+
+def scaled_slope(kappa):
+    """A'(kappa) max(kappa, 1)^2, which is 1/2 at infinity."""
+    return scaled_moments(kappa)[1]
 
 
 @jax.custom_jvp

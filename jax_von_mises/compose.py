@@ -205,7 +205,11 @@ class Mixture:
 
     def responsibilities(self, value):
         """Probability of each component given `value`, on a last axis."""
-        return jax.nn.softmax(self._joint(value), axis=-1)
+        joint = self._joint(value)
+        # Components with an infinite density share all of it.
+        infinite = joint == jnp.inf
+        joint = jnp.where(jnp.any(infinite, -1, keepdims=True), jnp.where(infinite, 0.0, -jnp.inf), joint)
+        return jax.nn.softmax(joint, axis=-1)
 
     def sample(self, key=None, sample_shape=(), *, seed=None):
         """Draws of shape `sample_shape` + ``batch_shape`` + ``event_shape``, angles in [-pi, pi).

@@ -161,6 +161,21 @@ def log_norm(kappa):
     return jnp.where(kappa == jnp.inf, -jnp.inf, exact + rest)
 
 
+@jax.custom_jvp
+def log_norm_ratio(kappa, other):
+    """log(N(kappa) / N(other)), without the rounding of two large logarithms."""
+    if kappa.dtype == jnp.float64:
+        return log_norm(kappa) - log_norm(other)
+    (exact, rest), (other_exact, other_rest) = log_norm_parts(kappa), log_norm_parts(other)
+    return (exact - other_exact) + (rest - other_rest)
+
+
+@log_norm_ratio.defjvp
+def _log_norm_ratio_jvp(primals, tangents):
+    slope = bessel.complement(primals[1]) * tangents[1] - bessel.complement(primals[0]) * tangents[0]
+    return log_norm_ratio(*primals), slope
+
+
 @log_norm.defjvp
 def _log_norm_jvp(primals, tangents):
     return log_norm(*primals), -bessel.complement(*primals) * tangents[0]

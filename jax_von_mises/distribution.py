@@ -47,8 +47,9 @@ class VonMises:
         # A list would be a pytree of its own. Anything else may stand in the place of arrays while JAX takes a pytree
         # apart, and is not touched.
         for name in ("loc", "concentration"):
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, np.asarray(checks.parameter("VonMises", name, getattr(self, name))))
+            value = getattr(self, name)
+            if isinstance(value, list) or (isinstance(value, tuple) and np.asarray(value).dtype.kind in "fiu"):
+                object.__setattr__(self, name, np.asarray(checks.parameter("VonMises", name, value)))
         if validate_args:
             parameters = self._parameters()
             for name, value in parameters.items():

@@ -68,7 +68,7 @@ def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False):
         # Far out at a large concentration that cancels; there sin(b - a) = (sin^2 b - sin^2 a) / sin(b + a). Neither
         # has to be exact: what counts is that the integrand has nearly vanished at the end.
         delta = (0.5 * depth) * inverse
-        sine = delta / jnp.maximum(sin_x, 1e-20)
+        sine = delta / jnp.maximum(sin_x, float(jnp.finfo(x.dtype).tiny))
         tail, cut = jnp.where(sine < SHORT * sin_x, delta / (sin_x + sine * cos_x), tail), delta < half.rest
     span = jnp.where(centre, -half.angle, jnp.where(cut, tail, half.to_pole))
     complement = bessel.ratio_complement(kappa, inverse) if order > 0 else None
@@ -133,7 +133,9 @@ def derivative(x, kappa):
     """D = d|x| / d kappa at fixed tail probability, J1 of this module's head; 0 at infinity, NaN for NaN."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     (_, j1), *_ = integrals(x, k, 1 / k, order=1)
-    return jnp.where(kappa > KAPPA_MAX, -0.5 * x / kappa, j1)
+    # Beyond, x moves so that 2 kappa sin^2(x/2) stays.
+    half = HalfAngle.of(x)
+    return jnp.where(kappa > KAPPA_MAX, -(0.5 * half.sin / half.rest) / kappa, j1)
 
 
 @derivative.defjvp
@@ -149,4 +151,5 @@ def second_derivative(x, kappa):
     """dD/dkappa = J2 - D (cos x - A), J2 being J with the factor (cos theta - A)^2 - A'."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     (_, j1, j2), *_ = integrals(x, k, 1 / k, order=2)
-    return jnp.where(kappa > KAPPA_MAX, 0.5 * x / kappa / kappa, j2 - j1 * score(x, k)[1])
+    half = HalfAngle.of(x)
+    return jnp.where(kappa > KAPPA_MAX, (0.5 * half.sin / half.rest) / kappa / kappa, j2 - j1 * score(x, k)[1])

@@ -78,15 +78,33 @@ def finite(loc):
 
 def deviation(x, loc):
     """x - loc less whole turns, in [-pi, pi], and the turns."""
-    difference = x - loc
+    difference, missing = x - loc, rounded_off(x, loc)
     turns = lax.round(lax.stop_gradient(difference) * (1 / TWO_PI), lax.RoundingMethod.TO_NEAREST_EVEN)
-    return less_turns(difference), turns
+    return less_turns(difference, missing), turns
 
 
 @jax.custom_jvp
-def less_turns(x):
-    """`kernel.reduce_turns` within [-pi, pi]; its derivative is 1 also at the ends."""
-    return clip(kernel.reduce_turns(x), -np.pi, np.pi)
+def rounded_off(x, loc):
+    """What rounding leaves of x - loc, exactly [1]_: at a large concentration the law lives in those digits.
+
+    .. [1] D. E. Knuth. The Art of Computer Programming, volume 2, 1998, section 4.2.2, theorem B.
+    """
+    # In this order: of a constant loc that is subtracted and added again XLA would make nothing.
+    difference = x - loc
+    part = difference - x
+    return (x - (difference - part)) + (-loc - part)
+
+
+@rounded_off.defjvp
+def _rounded_off_jvp(primals, tangents):
+    missing = rounded_off(*primals)
+    return missing, jnp.zeros_like(missing)
+
+
+@jax.custom_jvp
+def less_turns(x, missing=0.0):
+    """`kernel.reduce_turns` of x + `missing` within [-pi, pi]; its derivative in x is 1 also at the ends."""
+    return clip(kernel.reduce_turns(x) + missing, -np.pi, np.pi)
 
 
 @less_turns.defjvp
@@ -210,16 +228,30 @@ def variance(concentration):
 @elementwise
 def stddev(concentration):
     """Circular standard deviation sqrt(-2 log A(concentration)) in radians: inf at 0, 0 at infinity."""
-    k = valid(concentration)
+    return spread_of(valid(concentration))
+
+
+@jax.custom_jvp
+def spread_of(k):
+    """sqrt(-2 log A(k))."""
     rest = bessel.complement(k)
     near = rest < 0.5
-    square = -2 * jnp.where(near, jnp.log1p(-jnp.where(near, rest, 0)), jnp.log(jnp.where(near, 0.5, bessel.ratio(k))))
-    # The root of 0 has no derivative, but the limit has: 0.
-    return jnp.where(k == jnp.inf, 0, jnp.sqrt(jnp.where(k == jnp.inf, 1, square)))
+    return jnp.sqrt(-2 * jnp.where(near, jnp.log1p(-jnp.where(near, rest, 0)), jnp.log(bessel.ratio(k))))
 
 
-# Gauss and Legendre's nodes on [0, 1], and weights times the factor of Taylor's remainder; over half an octave of
-# concentrations the variance of cos x takes no more.
+@spread_of.defjvp
+def _spread_of_jvp(primals, tangents):
+    # Its limits at the ends are no quotients of floats.
+    (k,) = primals
+    value = spread_of(k)
+    middle = (k > 0) & (value > 0)
+    slope = -bessel.slope(k) / jnp.where(middle, bessel.ratio(k) * value, 1)
+    return value, jnp.where(k == 0, -jnp.inf, jnp.where(value == 0, 0, slope)) * tangents[0]
+
+
+# Up to such a ratio two concentrations are close; Gauss and Legendre's nodes on [0, 1], and weights times the factor of
+# Taylor's remainder, then give the integral of A' to rounding.
+KL_REACH = {"float32": 4.0, "float64": 2.0}
 KL_NODES, _WEIGHTS = 0.5 * (np.polynomial.legendre.leggauss(10) + np.array([[1.0], [0.0]]))
 KL_WEIGHTS = _WEIGHTS * (1 - KL_NODES)
 
@@ -235,13 +267,17 @@ def kl_divergence(loc, concentration, other_loc, other_concentration):
     rest = bessel.complement(p)
     difference = q - p
     # Close by, the integral of the remainder of Taylor's series, a sum of positive terms.
-    close = jnp.abs(difference) < 0.5 * (1 + p)
+    reach = KL_REACH[np.dtype(p.dtype).name]
+    close = (q < reach * p + (reach - 1)) & (p < reach * q + (reach - 1))
     step = jnp.where(close, difference, 0)
     nodes = jnp.asarray(KL_NODES, p.dtype).reshape((1,) * p.ndim + (-1,))
-    slopes = bessel.slope(p[..., None] + step[..., None] * nodes)
-    near = step * step * jnp.sum(slopes * jnp.asarray(KL_WEIGHTS, p.dtype).reshape(nodes.shape), -1)
-    far = density.log_norm(q) - density.log_norm(p) + q * rest - scaled_complement(p)
+    between = p[..., None] + step[..., None] * nodes
+    # In units of the concentration, whose inverse square is no float where it is large.
+    share = step[..., None] / jnp.maximum(between, 1)
+    slopes = bessel.scaled_slope(between) * jnp.asarray(KL_WEIGHTS, p.dtype).reshape(nodes.shape)
+    near = jnp.sum(share * share * slopes, -1)
+    far = density.log_norm_ratio(q, p) + q * rest - scaled_complement(p)
     half = jnp.sin(0.5 * deviation(loc, other_loc)[0])
-    value = jnp.where(close, near, far) + 2 * q * bessel.ratio(p) * half * half
+    value = jnp.where(close, near, far) + q * (2 * bessel.ratio(p) * half * half)
     same = (p == q) & (half == 0)
     return jnp.where((p == jnp.inf) | (q == jnp.inf), jnp.where(same, 0, jnp.inf), value)

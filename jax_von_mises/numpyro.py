@@ -130,7 +130,6 @@ def cut_at_pi(loc, concentration):
 def cdf(value, loc, concentration):
     """Probability between -pi and `value`, from tails of the centred law: no small one is a difference from 1."""
     concentration = law.valid(concentration)
-    loc = law.less_turns(loc)
     turns_at_cut, mass = cut_at_pi(loc, concentration)
     difference, turns = law.deviation(clip(value, -np.pi, np.pi), loc)
     turns = turns - turns_at_cut

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises import bessel, tables
-from jax_von_mises.density import KAPPA_MIN, density
+from jax_von_mises.density import KAPPA_MIN, density, score
 from jax_von_mises.elementary import LOG2_E, clip, exp2, exp_product, log2, polynomial2
 from jax_von_mises.integral import KAPPA_MAX, derivative, integrals
 from jax_von_mises.tails import tail_beyond
@@ -125,7 +125,20 @@ def _quantile_jvp(primals, tangents):
 
 def over_density(tangent, x, kappa):
     """`tangent` / p, finite where p is no float, so that a tangent of 0 gives 0."""
-    return tangent / jnp.maximum(density(x, kappa), float(jnp.finfo(x.dtype).tiny))
+    return tangent * inverse_density(x, kappa)
+
+
+@jax.custom_jvp
+def inverse_density(x, kappa):
+    """1 / p, or the largest float."""
+    return 1 / jnp.maximum(density(x, kappa), float(jnp.finfo(x.dtype).tiny))
+
+
+@inverse_density.defjvp
+def _inverse_density_jvp(primals, tangents):
+    # From the logarithm: the square of p may be no float.
+    value, (along, across) = inverse_density(*primals), score(*primals)
+    return value, -value * (along * tangents[0] + across * tangents[1])
 
 
 # Half quantiles start from a guess for the tails that a sampler's words reach; deeper ones are bracketed.

@@ -118,20 +118,21 @@ def look_up(x, table):
 @jax.custom_jvp
 def log_lower_tail(x, kappa):
     """log P(X < x), down to tails that no float holds."""
-    far, j, probability = tail_integral(x, kappa)
-    return jnp.where(far, jnp.log(j) + log_density(x, kappa), jnp.log(probability))
+    far, rate, probability = tail_rate(x, kappa)
+    return jnp.where(far, log_density(x, kappa) - jnp.log(rate), jnp.log(probability))
 
 
-def tail_integral(x, kappa):
-    """Whether P(X < x) is so small that its logarithm should come from J, where it is J p; J; and P itself."""
+def tail_rate(x, kappa):
+    """Whether P(X < x) is so small that its logarithm should come from J, where it is J p; 1 / J; and P itself."""
     moved, k, factor = rescaled(jnp.abs(x), kappa)
     (j,), centre, _ = integrals(moved, k, 1 / k, far=True)
-    # A rescaled angle is no longer small where J is 1 over the slope of log p, to rounding.
+    # A rescaled angle is no longer small where 1 / J is the slope of log p, to rounding. At the float next to pi, which
+    # lies beyond it, J is 0.
     steep = (factor > 1) & (moved > 1e-3)
-    j = jnp.where(steep, 1 / (kappa * jnp.abs(jnp.sin(x))), j / factor)
+    rate = jnp.where(steep, kappa * jnp.abs(jnp.sin(x)), factor / jnp.maximum(j, 0))
     probability = lower_tail(x, kappa)
     far = (x < 0) & ~centre & (probability < 1e-20)
-    return far, jnp.where(far, j, 1), probability
+    return far, jnp.where(far, rate, 1), probability
 
 
 @log_lower_tail.defjvp
@@ -143,8 +144,8 @@ def _log_lower_tail_jvp(primals, tangents):
 @jax.custom_jvp
 def hazard(x, kappa):
     """p(x) / P(X < x), not from the two where they are no floats."""
-    far, j, probability = tail_integral(x, kappa)
-    return jnp.where(far, 1 / j, density(x, kappa) / probability)
+    far, rate, probability = tail_rate(x, kappa)
+    return jnp.where(far, rate, density(x, kappa) / probability)
 
 
 @hazard.defjvp

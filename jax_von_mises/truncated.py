@@ -46,6 +46,8 @@ STEPS = {"float32": 2, "float64": 3}
 # so wide that the other end is as near.
 SLACK = 32
 WIDE = 6.0
+# Beyond, the formulas would leave the floats; the law is a point to 1e-18 or 1e-150 radians.
+POINT_MASS = {"float32": 1e36, "float64": 1e300}
 # Exponents of ratios of densities, so that no derivative overflows; drawn angles stay below `REACH`.
 LARGEST_EXPONENT = 80.0
 
@@ -61,7 +63,8 @@ def sample_truncated(key, loc, concentration, low, high, shape=None, dtype=None)
     key : jax.Array
         One random key, as for `sample_von_mises`.
     loc, concentration : float or array
-        As for `sample_von_mises`. At infinite concentration the angle is `loc`, or the end nearer to it.
+        As for `sample_von_mises`. At infinite concentration (and above 1e36; 1e300 in float64) the angle is `loc`, or
+        the end nearer to it.
     low, high : float or array
         Ends of the arc in radians, 0 < high - low <= 2 pi. ``low=3, high=4`` crosses pi.
     shape : int or tuple of ints, optional
@@ -131,9 +134,10 @@ def good_arc(low, high, xp=jnp):
 @functools.partial(jax.jit, static_argnames=("shape", "dtype"))
 def _truncated(key, loc, concentration, low, high, shape, dtype):
     compute = checks.compute_dtype(dtype)
-    parameters = [aligned(a, shape, compute) for a in (loc, concentration, low, high)]
+    loc, concentration, *ends = (aligned(a, shape, compute) for a in (loc, concentration, low, high))
+    concentration = jnp.where(concentration > POINT_MASS[compute.name], jnp.inf, concentration)
     before, after = fractions(stream_tails(key, shape, compute))
-    return restricted(before, after, *parameters).astype(dtype)
+    return restricted(before, after, loc, concentration, *ends).astype(dtype)
 
 
 class Pieces(NamedTuple):

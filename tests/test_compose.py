@@ -265,3 +265,9 @@ def test_errors(key):
             law.sample()
         with pytest.raises(TypeError, match="give one random key"):
             law.sample(key, seed=key)
+
+
+def test_a_point_mass_takes_the_responsibility():
+    law = Mixture([0.0, 0.0, 0.0], VonMises([0.0, 1.0, 0.0], [np.inf, 2.0, np.inf]))
+    np.testing.assert_array_equal(law.responsibilities(0.0), [0.5, 0.0, 0.5])
+    np.testing.assert_array_equal(law.responsibilities(0.5), [0.0, 1.0, 0.0])

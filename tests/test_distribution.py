@@ -90,6 +90,13 @@ def test_pathwise_gradient_of_samples(key):
     assert float(slope.loc) == pytest.approx(0.0, abs=0.01)
 
 
+def test_lists_and_tuples_are_arrays():
+    for kind in (list, tuple):
+        law = VonMises(kind((0.0, 1.0)), kind((1.0, 2.0)))
+        assert len(jax.tree.leaves(law)) == 2
+        np.testing.assert_array_equal(jax.jit(lambda d: d.entropy())(law), law.entropy())
+
+
 def test_dtypes(key):
     half = VonMises(jnp.bfloat16(0.5), jnp.bfloat16(2))
     assert half.dtype == jnp.bfloat16

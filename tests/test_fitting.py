@@ -129,6 +129,10 @@ def test_extremes():
     for nothing in (fit([]), fit([1.0, np.nan]), fit([1.0, np.inf]), fit([1.0, 2.0], [-1.0, 2.0]), fit([1.0], [0.0])):
         assert np.isnan(nothing).all()
     assert fit(np.zeros((3, 0)), axis=1).loc.shape == (3,)
+    for weight in (3e38, 1e-37):  # neither their sum nor its inverse is a float
+        heavy = fit(jnp.array([0.0, 1.0]), jnp.full(2, weight))
+        assert (float(heavy.loc), float(heavy.concentration)) == pytest.approx((0.5, 4.4086), rel=1e-4)
+    assert standard_errors(np.float32(3e38), 100.0).concentration == pytest.approx(4.2426e37, rel=1e-4)
     turns = fit(np.array([0.1, 0.2, 0.4]) + 2 * np.pi * np.array([0, 3, -2]))
     assert float(turns.loc) == pytest.approx(float(fit([0.1, 0.2, 0.4]).loc), abs=1e-5)
     assert fit(jnp.array([0.1, 0.5], jnp.bfloat16)).loc.dtype == jnp.bfloat16

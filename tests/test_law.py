@@ -179,6 +179,83 @@ def test_quantile_ends(dtype):
         np.testing.assert_allclose(compute(jvm.isf, q, k, dtype), [np.pi, 0, -np.pi, *[np.nan] * 3], atol=1e-6)
 
 
+def exact_deviation(x, loc):
+    """x - loc less whole turns, of the floats as they are."""
+    with mp.workdps(40):
+        difference = mp.mpf(float(x)) - mp.mpf(float(loc))
+        return float(difference - 2 * mp.pi * mp.nint(difference / (2 * mp.pi)))
+
+
+@pytest.mark.parametrize("constant", [False, True], ids=["argument", "constant"])
+@pytest.mark.parametrize(("loc", "k"), [(0.7, 1e7), (100.0, 100.0), (3.1415925, 1e6), (-1e4, 1e4), (1e4, 1e6)])
+def test_far_from_zero(loc, k, constant, dtype, key):
+    """No digit of x - loc is lost, on angles as they are drawn: also across pi, and where loc is many turns away."""
+    loc, k = np.dtype(dtype).type(loc), np.dtype(dtype).type(k)
+    x = np.asarray(jvm.sample_von_mises(key, loc, k, (100,), dtype))
+    exact = np.array([exact_deviation(v, loc) for v in x])
+    # Reduction of many turns leaves a float's rounding of one turn times 1e-4.
+    slack = {"float32": 1e-11, "float64": 1e-18}[dtype] * abs(float(loc))
+    for name in ("log_prob", "cdf"):
+        function = getattr(jvm, name)
+        if constant:
+            found = np.asarray(jax.jit(lambda x, function=function: function(x, loc, k))(x), float)
+        else:
+            found = np.asarray(function(x, loc, k), float)
+        if name == "log_prob":
+            want = reference.log_pdf(exact, float(k))
+            slope = float(k) * np.abs(np.sin(exact))
+            allowed = LOG_PROB[dtype] * np.maximum(1, np.abs(want)) + slope * slack
+        else:
+            tail = reference.sf(np.abs(exact), float(k))
+            want = np.where(exact < 0, tail, 1 - tail)
+            found = found - np.rint(found - want)  # whole turns, which take their digits
+            turns = np.abs(x.astype(float) - float(loc)) / 6
+            allowed = (3 + turns) * EPS[dtype] + reference.pdf(exact, float(k)) * slack
+        assert (np.abs(found - want) <= allowed).all(), (name, np.max(np.abs(found - want) / allowed))
+
+
+def test_far_concentrations():
+    """Beyond what other tests take: values and derivatives where squares and inverses are no floats."""
+    for k in (1.1e18, 1e30, 3e38):
+        for x in (-2.0, -3.1):
+            if k < 1e37:  # the angle's own derivative is no float beyond
+                slope = jax.grad(jvm.log_cdf, 2)(np.float32(x), np.float32(0), np.float32(k))
+                assert float(slope) == pytest.approx(np.cos(x) - 1, rel=1e-5)
+            value = jvm.log_cdf(np.float32(x), np.float32(0), np.float32(k))
+            exact = -2 * float(np.float32(k)) * np.sin(x / 2) ** 2
+            assert float(value) == (pytest.approx(exact, rel=1e-6) if exact > -3.4e38 else -np.inf)
+    for end in (jvm.log_cdf(-jnp.pi, 0.0, 1.0), jvm.log_sf(jnp.pi, 0.0, 1.0)):
+        assert end == -np.inf
+    with jax.enable_x64(True):
+        for k in (1e50, 1e60, 1e200, 1e300):
+            assert float(jvm.cdf(-1.1 / np.sqrt(k), 0.0, k)) == pytest.approx(stats.norm.cdf(-1.1), rel=1e-12)
+    for ratio in (1.6, 3.9, 4.1, 8.0):
+        p, q = np.float32(1e30), np.float32(ratio * 1e30)
+        exact = 0.5 * (float(q) / float(p) - 1 - np.log(float(q) / float(p)))
+        assert float(jvm.kl_divergence(0.0, p, 0.0, q)) == pytest.approx(exact, rel=5e-6)
+    assert float(jvm.kl_divergence(0.0, np.float32(4), 0.0, np.float32(3e38))) == pytest.approx(4.0943e37, rel=1e-4)
+
+
+def test_ends_of_the_deviation():
+    """sqrt(-2 log A) has infinite slope at 0 and none at infinity, and nowhere NaN."""
+    slope = jax.vmap(jax.grad(jvm.stddev))(jnp.array([0.0, 1e-30, 2.0, 3e38, jnp.inf]))
+    assert slope[0] == -np.inf
+    assert np.isfinite(slope[1:4]).all()
+    assert slope[4] == 0
+    step = 1e-4
+    difference = (float(jvm.stddev(2.0 + step)) - float(jvm.stddev(2.0 - step))) / (2 * step)
+    assert float(slope[2]) == pytest.approx(difference, rel=2e-3)
+
+
+def test_second_derivatives_of_deep_quantiles():
+    """1 / p^2 is no float long before 1 / p."""
+    second = jax.hessian(jvm.icdf, (0, 2))(np.float32(1e-30), np.float32(0), np.float32(45.1))
+    assert not np.isnan(jax.tree.leaves(second)).any()
+    with jax.enable_x64(True):
+        exact = jax.hessian(jvm.icdf, (0, 2))(float(np.float32(1e-30)), 0.0, float(np.float32(45.1)))
+    assert float(second[0][1]) == pytest.approx(float(exact[0][1]), rel=1e-3)
+
+
 def test_whole_turns_count(dtype):
     """Beyond a turn the cdf goes on growing, and jumps nowhere."""
     x = np.linspace(-9, 9, 2001).astype(dtype)

@@ -410,3 +410,13 @@ def test_bad_arcs(key, low, high):
         sample_truncated(key, 0.0, 1.0, low, high)
     with pytest.raises(ValueError, match=r"at index \(1,\)"):
         sample_truncated(key, 0.0, 1.0, np.array([0.0, low]), np.array([1.0, high]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_truncated_at_the_largest_concentrations(dtype, key):
+    """A point mass to the last float: at `loc`, or at the end next to it."""
+    with jax.enable_x64(dtype == "float64"):
+        for k in (float(np.finfo(dtype).max), np.inf):
+            k = np.asarray(k, dtype)
+            np.testing.assert_array_equal(sample_truncated(key, 0.0, k, -1.0, 1.0, (5,), dtype), 0)
+            np.testing.assert_array_equal(sample_truncated(key, 0.0, k, 0.5, 1.0, (5,), dtype), 0.5)
