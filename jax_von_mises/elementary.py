@@ -130,8 +130,11 @@ def head(x):
     return lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.uint32) & HEAD_MASK, jnp.float32)
 
 
-def sine_square(x):
-    """sin(x)^2 for x in [0, pi/4] as an unevaluated sum of two parts, the first with 24 bits and no rounding."""
+def sine_square(x, exact=True):
+    """sin(x)^2 for x in [0, pi/4] as an unevaluated sum of two parts, the first with 24 bits and no rounding.
+
+    To 2e-8 in float32, and with `exact` to 5e-9.
+    """
     square = x * x
     if x.dtype == jnp.float64:
         sine = x * sine_over(square)
@@ -141,7 +144,7 @@ def sine_square(x):
     # The fourth power from both parts: from the rounded square it would be off three times as much. The selection
     # changes no value; without it some programs contract one product with the sum and some the other.
     more = low * (first + square)
-    fourth = first * first + jnp.where(more > 1, 1, more)
+    fourth = first * first + jnp.where(more > 1, 1, more) if exact else square * square
     return first, low + fourth * polynomial(tables.SINE_SQUARE, square)
 
 

@@ -19,7 +19,6 @@ from jax import lax
 from jax.sharding import AxisType
 
 from jax_von_mises import bessel, checks, density, kernel, quantile, tails
-from jax_von_mises.elementary import clip
 
 TWO_PI = 2 * np.pi
 
@@ -77,7 +76,7 @@ def finite(loc):
 
 
 def deviation(x, loc):
-    """x - loc less whole turns, in [-pi, pi], and the turns."""
+    """x - loc less whole turns, in [-pi, pi] up to rounding, and the turns."""
     difference, missing = x - loc, rounded_off(x, loc)
     turns = lax.round(lax.stop_gradient(difference) * (1 / TWO_PI), lax.RoundingMethod.TO_NEAREST_EVEN)
     return less_turns(difference, missing), turns
@@ -103,8 +102,8 @@ def _rounded_off_jvp(primals, tangents):
 
 @jax.custom_jvp
 def less_turns(x, missing=0.0):
-    """`kernel.reduce_turns` of x + `missing` within [-pi, pi]; its derivative in x is 1 also at the ends."""
-    return clip(kernel.reduce_turns(x) + missing, -np.pi, np.pi)
+    """`kernel.reduce_turns` of x + `missing`; its derivative in x is 1."""
+    return kernel.reduce_turns(x) + missing
 
 
 @less_turns.defjvp

@@ -105,7 +105,8 @@ def tail_table(kappa):
 def look_up(x, table):
     """P(X > x) for x in [0, pi]."""
     upper = table.halves & (x > 0.5 * np.pi)
-    place = jnp.where(upper, NEAR_PI - x, x) * table.scale
+    # Rounding may have taken the angle beyond pi, by no more than the tail there allows to ignore.
+    place = jnp.where(upper, jnp.abs(NEAR_PI - x), x) * table.scale
     whole = jnp.floor(place)
     # The whole number stands at the end of the mantissa of this sum; XLA's conversion to integers takes six
     # instructions to saturate and to look for NaN. The mask keeps it within bounds, for NaN and beyond the end too.

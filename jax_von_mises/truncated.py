@@ -151,7 +151,7 @@ class Pieces(NamedTuple):
 
 def pieces(low, high, width, loc):
     """Cut the arc that has `width` at the mode and opposite to it."""
-    alpha, beta = deviation(low, loc)[0], deviation(high, loc)[0]
+    alpha, beta = from_mode(low, loc), from_mode(high, loc)
     a, b, zero = jnp.abs(alpha), jnp.abs(beta), jnp.zeros_like(alpha + beta + width)
     # An arc between the same two cuts, or all around from one side to itself; or with one cut in it.
     left = alpha < 0
@@ -178,6 +178,11 @@ def pieces(low, high, width, loc):
         ),
     )
     return Pieces(*(jnp.stack(jnp.broadcast_arrays(zero, *field)[1:]) for field in zip(*parts, strict=True)))
+
+
+def from_mode(x, loc):
+    """The angle about the mode, in [-pi, pi]."""
+    return clip(deviation(x, loc)[0], -np.pi, np.pi)
 
 
 def to_antipode(x):
@@ -316,7 +321,7 @@ def moments(low, high, x, loc, kappa):
     kappa = jnp.broadcast_to(kappa, arc.near.shape)
     sin_a, cos_a = jnp.sin(arc.near), jnp.cos(arc.near)
     # cos theta - cos x is (q(x) - q(theta)) / kappa.
-    size = jnp.broadcast_to(jnp.abs(deviation(x, loc)[0]), arc.near.shape)
+    size = jnp.broadcast_to(jnp.abs(from_mode(x, loc)), arc.near.shape)
     one = jnp.ones_like(kappa)
     fall = rise_between(arc.near, size, one)
     span = jnp.minimum(arc.length, reach(sin_a, cos_a, kappa, DEPTH[dtype.name]))
@@ -341,7 +346,7 @@ def _restricted_jvp(primals, tangents):
 
     def ratio(end):
         """P(end) / p(x)."""
-        size = [jnp.abs(deviation(a, loc)[0]) for a in (end, x)]
+        size = [jnp.abs(from_mode(a, loc)) for a in (end, x)]
         return jnp.exp(jnp.minimum(rise_between(*size, k), LARGEST_EXPONENT))
 
     of_low, of_high = after * ratio(low), before * ratio(high)

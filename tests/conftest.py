@@ -19,3 +19,10 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 def key(request):
     """A random key that depends on the test's full name, its parameters included: no two tests share words."""
     return jax.random.key(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs():
+    """Free the compiled programs of a file of tests after it: all of them together take gigabytes."""
+    yield
+    jax.clear_caches()
