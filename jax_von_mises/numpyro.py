@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises import law, quantile, sampler, tails
+from jax_von_mises import density, law, quantile, sampler, tails
 from jax_von_mises.elementary import clip
 
 try:
@@ -121,6 +121,7 @@ def cut_at_pi(loc, concentration):
     The mass is what `cdf` counts in excess: positive beyond the centre, where it is the upper tail, and negative below.
     """
     cut, turns = law.deviation(jnp.full_like(loc, -np.pi), loc)
+    cut = cut - 2 * density.half_pi_rest(loc.dtype)  # at pi itself, not at the float next to it
     beyond = cut >= 0
     tail = tails.lower_tail(jnp.where(beyond, -cut, cut), concentration)
     return turns + beyond.astype(loc.dtype), jnp.where(beyond, tail, -tail)

@@ -235,6 +235,20 @@ def test_cdf_against_mpmath():
         assert VonMises(loc, k).icdf(np.float32(tail)) == pytest.approx(x, abs=2e-6)
 
 
+@pytest.mark.parametrize(("loc", "k"), [(math.pi, 1e7), (-3.14, 1e6), (1e4, 1e5)])
+def test_cdf_of_a_sharp_law(loc, k, key):
+    """The law is cut at pi and not at the float next to it, whole turns away too."""
+    loc, k = np.float32(loc), np.float32(k)
+    x = np.asarray(VonMises(loc, k).sample(key, (200,)))
+    centred = np.float64(loc) - 2 * np.pi * np.rint(np.float64(loc) / (2 * np.pi))
+    turns = 2 * np.pi * np.arange(-1, 2)[:, None]
+    # The normal law of this standard deviation, up to 1 / k.
+    masses = special.ndtr((x + turns - centred) * np.sqrt(np.float64(k)))
+    below = special.ndtr((-np.pi + turns - centred) * np.sqrt(np.float64(k)))
+    expected = np.sum(masses - below, axis=0)
+    np.testing.assert_allclose(VonMises(loc, k).cdf(x), expected, atol=PROBABILITY_ERROR + 1 / k, rtol=0)
+
+
 def test_cdf_outside_the_support():
     law = VonMises(0.5, 2.0)
     np.testing.assert_array_equal(law.cdf(np.float32([-4.0, 4.0, -np.inf, np.inf])), [0, 1, 0, 1])
