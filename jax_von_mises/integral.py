@@ -56,7 +56,7 @@ def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False):
     the difference of the two large exponents themselves would be off by their rounding.
     """
     nodes, weights, depth = rule(dtype_rule or x.dtype, far)
-    half = HalfAngle.of(x, exact=far)
+    half = HalfAngle.of(x, exact=far or x.dtype == jnp.float64)
     s0, sin_x, cos_x = half.square, half.sin, half.cos
     centre = 2 * s0 * (1 + kappa) < CENTRE
     # The inner minimum changes no value: it keeps a product of the concentration alone from meeting a sum, where one
