@@ -152,13 +152,18 @@ def result_shape(caller, shape, **arrays):
             ) from error
     sizes = whole_sizes(caller, "shape", shape)
     for name, array in arrays.items():
-        pairs = zip(reversed(array.shape), reversed(sizes), strict=False)
-        if array.ndim > len(sizes) or any(have not in (1, want) for have, want in pairs):
+        if not broadcasts(array.shape, sizes):
             raise ValueError(
                 f"{caller}: {name} has shape {array.shape}, which does not broadcast to shape={sizes}. Leave `shape` "
                 f"out to draw one angle per element of {name}, or end `shape` with the axes {array.shape}."
             )
     return sizes
+
+
+def broadcasts(shape, sizes):
+    """Whether an array of `shape` broadcasts to the shape `sizes`."""
+    pairs = zip(reversed(shape), reversed(sizes), strict=False)
+    return len(shape) <= len(sizes) and all(have in (1, want) for have, want in pairs)
 
 
 def whole_sizes(caller, name, shape):

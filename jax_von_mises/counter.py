@@ -207,3 +207,9 @@ def block_words(name, key, index, width):
         here = place == np.uint32(j)
         picked = [jnp.where(here, a, b) for a, b in zip(groups[j], picked, strict=True)]
     return tuple(picked)
+
+
+def words(key, shape, width, start=None, out_sharding=None):
+    """The `width` words of each element of an array, from element `start` (see `indices`) of a key's stream on."""
+    generator, key = key_words(key)
+    return block_words(generator, key, indices(shape, start, out_sharding), width)

@@ -72,11 +72,7 @@ def fit(samples, weights=None, axis=None):
         weights = checks.parameter(caller, "weights", weights)
         if np.ndim(weights) == 1 and len(axes) == 1 and np.ndim(samples) > 1:
             weights = jnp.reshape(weights, tuple(-1 if i == axes[0] else 1 for i in range(np.ndim(samples))))
-        try:
-            fits = np.broadcast_shapes(np.shape(samples), np.shape(weights)) == np.shape(samples)
-        except ValueError:
-            fits = False
-        if not fits:
+        if not checks.broadcasts(np.shape(weights), np.shape(samples)):
             raise ValueError(
                 f"{caller}: weights of shape {np.shape(weights)} do not broadcast to samples of shape "
                 f"{np.shape(samples)}. Give one weight for each angle, or one for each position along a single axis."

@@ -34,8 +34,15 @@ SHORT = 0.1
 # reach float32 on the tail side; with more, the centre holds so much more mass than the tail that its rounding shows.
 CENTRE = 0.5
 
-# Gauss and Legendre's nodes and weights on [0, 1], and the cut-off exponent, for tails that no sample reaches.
-FAR_NODES, FAR_WEIGHTS = (0.5 * (np.polynomial.legendre.leggauss(12) + np.array([[1.0], [0.0]]))).tolist()
+
+def gauss_legendre(count):
+    """Nodes and weights of Gauss and Legendre on [0, 1], as lists."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    return (0.5 * (nodes + 1)).tolist(), (0.5 * weights).tolist()
+
+
+# And the cut-off exponent, for tails that no sample reaches.
+FAR_NODES, FAR_WEIGHTS = gauss_legendre(12)
 FAR_DEPTH = 18.0
 
 

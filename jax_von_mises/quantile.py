@@ -92,12 +92,6 @@ def half_quantile(t, c, kappa):
     array
         Radians, in [0, pi). Accuracy: see `sample_von_mises`.
     """
-    return quantile_with_derivative(t, c, kappa)
-
-
-@jax.custom_jvp
-def quantile_with_derivative(t, c, kappa):
-    """`half_quantile` with its derivatives in `t` and `kappa`; `c` follows `t` and has none of its own."""
     root_full = lax.rsqrt(jnp.maximum(kappa, KAPPA_MIN))
     root = jnp.maximum(root_full, KAPPA_MAX**-0.5)
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
@@ -115,22 +109,9 @@ def quantile_with_derivative(t, c, kappa):
     return x * jnp.minimum(root_full * KAPPA_MAX**0.5, 1)
 
 
-@quantile_with_derivative.defjvp
-def _quantile_jvp(primals, tangents):
-    t, c, kappa = primals
-    x = quantile_with_derivative(t, c, kappa)
-    dt, _, dkappa = tangents
-    return x, derivative(x, kappa) * dkappa - over_density(dt, x, kappa)
-
-
-def over_density(tangent, x, kappa):
-    """`tangent` / p, finite where p is no float, so that a tangent of 0 gives 0."""
-    return tangent * inverse_density(x, kappa)
-
-
 @jax.custom_jvp
 def inverse_density(x, kappa):
-    """1 / p, or the largest float."""
+    """1 / p, but finite where p is no float, so that a tangent of 0 times it is 0."""
     return 1 / jnp.maximum(density(x, kappa), float(jnp.finfo(x.dtype).tiny))
 
 
@@ -151,7 +132,7 @@ BISECTIONS = {"float32": 27, "float64": 57}
 
 @jax.custom_jvp
 def any_half_quantile(t, c, kappa):
-    """`half_quantile` for tails down to 0, where the angle is pi."""
+    """`half_quantile` for tails down to 0, where it is pi. Differentiable in `kappa` and in `t`, which `c` follows."""
     name = np.dtype(t.dtype).name
     x = half_quantile(jnp.maximum(t, SMALLEST_TAIL[name]), c, kappa)
     deep = t < SMALLEST_TAIL[name]
@@ -174,7 +155,7 @@ def any_half_quantile(t, c, kappa):
 def _any_half_quantile_jvp(primals, tangents):
     t, c, kappa = primals
     x = any_half_quantile(t, c, kappa)
-    return x, derivative(x, kappa) * tangents[2] - over_density(tangents[0], x, kappa)
+    return x, derivative(x, kappa) * tangents[2] - tangents[0] * inverse_density(x, kappa)
 
 
 def signed_quantile(q, kappa):

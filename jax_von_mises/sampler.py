@@ -170,9 +170,7 @@ def _sample(key, loc, concentration, start, shape, dtype, method, out_sharding):
     automatic = isinstance(out_sharding, NamedSharding) and AxisType.Explicit not in out_sharding.mesh.axis_types
     declared = None if automatic else out_sharding
     loc, concentration = lax.platform_dependent(loc, concentration, cpu=opaque, default=barrier)
-    generator, key = counter.key_words(key)
-    index = counter.indices(shape, start, declared)
-    words = counter.block_words(generator, key, index, kernel.words_per_element(checks.compute_dtype(dtype)))
+    words = counter.words(key, shape, kernel.words_per_element(checks.compute_dtype(dtype)), start, declared)
     if method == "table":
         concentration = concentration.reshape(())
     x = kernel.angles(words, loc, concentration, method, declared).astype(dtype)

@@ -111,8 +111,7 @@ def _along_first_axis(caller, key, loc, concentration, shape, dtype):
     if not shape:
         raise ValueError(f"{caller}: shape={shape} has no first axis. Ask for one, such as shape=(100,).")
     for name, array in arrays.items():
-        pairs = zip(reversed(array.shape), reversed(shape[1:]), strict=False)
-        if array.ndim >= len(shape) or any(have not in (1, want) for have, want in pairs):
+        if not checks.broadcasts(array.shape, shape[1:]):
             raise ValueError(
                 f"{caller}: {name} has shape {array.shape}, which does not broadcast to shape[1:]={shape[1:]}. It "
                 "cannot vary along the first axis; end `shape` with the axes it has."
@@ -122,8 +121,7 @@ def _along_first_axis(caller, key, loc, concentration, shape, dtype):
 
 def stream_tails(key, shape, dtype):
     """The `kernel.Tail` of each element of the key's stream."""
-    generator, key = counter.key_words(key)
-    words = counter.block_words(generator, key, counter.indices(shape), kernel.words_per_element(dtype))
+    words = counter.words(key, shape, kernel.words_per_element(dtype))
     return kernel.tail(kernel.separate_on_cpu(words))
 
 

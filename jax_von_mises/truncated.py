@@ -208,20 +208,13 @@ def reach(sin_a, cos_a, kappa, depth):
     return jnp.where(square > 0, 2 * jnp.arctan2(2 * e, jnp.maximum(sin_a + root, 0)), TWO_PI)
 
 
-@functools.cache
-def rule(name):
-    """Gauss-Legendre nodes and weights on [0, 1]."""
-    nodes, weights = np.polynomial.legendre.leggauss(NODES[name])
-    return (0.5 * (nodes + 1)).tolist(), (0.5 * weights).tolist()
-
-
 def integrals(functions, span):
     """The integrals from 0 to `span` of the arrays that `functions` returns at an angle."""
 
     def term(node, weight):
         return tuple(weight * value for value in functions(span * node))
 
-    return [span * total for total in integral.sum_over(term, *rule(span.dtype.name), span)]
+    return [span * total for total in integral.sum_over(term, *integral.gauss_legendre(NODES[span.dtype.name]), span)]
 
 
 def mass(sin_a, cos_a, width, kappa):

@@ -366,7 +366,7 @@ def test_our_gradient_is_that_of_the_draws():
     ours = peers.PEERS[0]
     found = ours.prepare(case).competitor
     key = found.fresh(0)
-    x = np.asarray(ours.library().sample_von_mises(key, 0.0, 5.0, (50,), "float32"), np.float64)
+    x = np.asarray(ours.package().sample_von_mises(key, 0.0, 5.0, (50,), "float32"), np.float64)
     assert found.draw(key) == pytest.approx(np.sum(np.sign(x) * exact.dquantile_dk(np.abs(x), 5.0)), rel=1e-4, abs=1e-4)
 
 

@@ -62,7 +62,7 @@ class Ours(Peer):
 
     name, label = OURS, "jax_von_mises"
 
-    def library(self):
+    def package(self):
         """Import the package."""
         try:
             import jax_von_mises
@@ -72,7 +72,7 @@ class Ours(Peer):
 
     def sampler(self, case):
         """The sampler with the shape and the dtype of `case`."""
-        sample = self.library().sample_von_mises
+        sample = self.package().sample_von_mises
         return lambda key, loc, concentration: sample(key, loc, concentration, (case.count,), case.dtype)
 
     def sample(self, case):
@@ -85,19 +85,19 @@ class Ours(Peer):
 
     def icdf(self, case):
         """Quantiles."""
-        return of_arrays(case, self.library().icdf)
+        return of_arrays(case, self.package().icdf)
 
     def cdf(self, case):
         """Probabilities."""
-        return of_arrays(case, self.library().cdf)
+        return of_arrays(case, self.package().cdf)
 
     def log_prob(self, case):
         """Log densities."""
-        return of_arrays(case, self.library().log_prob)
+        return of_arrays(case, self.package().log_prob)
 
     def fit(self, case):
         """Estimates of a batch of data sets."""
-        fit = self.library().fit
+        fit = self.package().fit
         return of_arrays(case, lambda x, loc, concentration: fit(x, axis=1))
 
 
