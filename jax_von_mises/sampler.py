@@ -79,14 +79,14 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
     ((1000,), 'float32')
     """
     caller = "sample_von_mises"
-    key, loc, concentration, dtype = _common(caller, key, loc, concentration, dtype)
+    key, loc, concentration, dtype = common(caller, key, loc, concentration, dtype)
     shape = checks.result_shape(caller, shape, loc=loc, concentration=concentration)
     out_sharding = checks.sharding(caller, out_sharding)
     method = checks.method(caller, method, concentration)
     if method == "auto":
         many = math.prod(shape) >= TABLE_MIN_SIZE[checks.compute_dtype(dtype).name]
         method = "table" if many and concentration.size == 1 else "direct"
-    return _sample(key, loc, concentration, None, shape, dtype, method, out_sharding)
+    return draw(key, loc, concentration, None, shape, dtype, method, out_sharding)
 
 
 def sample_block(key, loc, concentration, start, shape, dtype=None, *, method="auto"):
@@ -118,16 +118,17 @@ def sample_block(key, loc, concentration, start, shape, dtype=None, *, method="a
         raise TypeError(f"{caller}: start={start!r} must be an integer.") from error
     if not 0 <= start < 2**64:
         raise ValueError(f"{caller}: start={start} must be at least 0 and below 2^64, the length of a stream.")
-    key, loc, concentration, dtype = _common(caller, key, loc, concentration, dtype)
+    key, loc, concentration, dtype = common(caller, key, loc, concentration, dtype)
     shape = checks.result_shape(caller, shape, loc=loc, concentration=concentration)
     method = checks.method(caller, method, concentration)
     if method == "auto":
         method = "table" if concentration.size == 1 else "direct"
     words = np.uint32(start >> 32), np.uint32(start % 2**32)
-    return _sample(key, loc, concentration, words, shape, dtype, method, None)
+    return draw(key, loc, concentration, words, shape, dtype, method, None)
 
 
-def _common(caller, key, loc, concentration, dtype):
+def common(caller, key, loc, concentration, dtype):
+    """The arguments of every sampler, checked."""
     key = checks.one_key(caller, key)
     loc = checks.parameter(caller, "loc", loc)
     concentration = checks.parameter(caller, "concentration", concentration)
@@ -161,7 +162,8 @@ def barrier(loc, concentration):
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "dtype", "method", "out_sharding"))
-def _sample(key, loc, concentration, start, shape, dtype, method, out_sharding):
+def draw(key, loc, concentration, start, shape, dtype, method, out_sharding):
+    """The angles of arguments that were checked; `start` is a pair (hi, lo) of uint32, or None for 0."""
     # Explicit: mixed dtypes must also pass where JAX's implicit promotion is turned off. In here, where it is free.
     loc, concentration = (jnp.asarray(x, checks.compute_dtype(dtype)) for x in (loc, concentration))
     if out_sharding is None:
@@ -175,3 +177,14 @@ def _sample(key, loc, concentration, start, shape, dtype, method, out_sharding):
         concentration = concentration.reshape(())
     x = kernel.angles(words, loc, concentration, method, declared).astype(dtype)
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
+
+
+@functools.partial(
+    jax.jit,
+    static_argnames=("shape", "dtype", "method", "out_sharding"),
+    donate_argnames="buffer",
+    keep_unused=True,
+)
+def draw_into(buffer, key, loc, concentration, start, shape, dtype, method, out_sharding):
+    """`draw` into the memory of `buffer`, an array of the result's shape, dtype and sharding that is given up."""
+    return draw(key, loc, concentration, start, shape, dtype, method, out_sharding)

@@ -1,0 +1,383 @@
+"""Long work in batches of constant memory: draws, functions over long arrays, and copies to the host.
+
+Each keeps the device and the host busy at the same time: what comes next is started before what is there is handed
+over. JAX's dispatch does that without threads for computations; only copies to the host need a thread.
+"""
+
+import contextlib
+import operator
+import queue
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from jax_von_mises import checks, streams
+
+
+def whole_number(caller, name, value, least):
+    """`value` as an int of at least `least`."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{caller}: {name}={value!r} must be a whole number.") from error
+    if number < least:
+        raise ValueError(f"{caller}: {name}={number} must be at least {least}.")
+    return number
+
+
+def sample_batches(
+    key,
+    loc,
+    concentration,
+    total,
+    batch_size,
+    dtype=None,
+    *,
+    start=0,
+    method="auto",
+    donate=False,
+    out_sharding=None,
+):
+    """Draw a long stream of angles batch by batch, in constant memory.
+
+    The batches, one after the other, are the rows `start` to ``start + total - 1`` of the key's stream, whatever
+    `batch_size` is: row i is ``sample_von_mises(key, loc, concentration, (i + 1, *row_shape))[i]`` with the same
+    method. The next batch is under way while the caller works on this one.
+
+    Parameters
+    ----------
+    key, loc, concentration, dtype
+        As in `sample_von_mises`. Their broadcast shape, () for two numbers, is the shape of a row.
+    total : int
+        Rows to draw, 0 or more.
+    batch_size : int
+        Rows in a batch; the last may be shorter.
+    start : int
+        Position of the first row, to go on where another run stopped. The stream has 2^64 angles.
+    method : {"auto", "direct", "table"}
+        "auto" takes the table for one concentration, whatever the size: all batches agree.
+    donate : bool
+        Give the memory of the batch before last to the next one. A batch is then valid only until the next is asked
+        for (using it later raises RuntimeError, "Array has been deleted"), two buffers serve the whole run, and
+        where allocating costs time, as it does for large batches on a CPU, drawing is faster.
+    out_sharding : optional
+        Sharding of each batch ``(count, *row_shape)`` over devices, as in `sample_von_mises`. `batch_size` and `total`
+        must then be multiples of the devices along the first axis.
+
+    Returns
+    -------
+    SampleBatches
+        An iterator over arrays ``(rows, *row_shape)`` of angles in radians in [-pi, pi); `len` is the number of batches
+        still to come.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a bad argument, at once.
+
+    Examples
+    --------
+    >>> import jax
+    >>> batches = sample_batches(jax.random.key(0), 0.0, 4.0, total=2_500, batch_size=1_000)
+    >>> [len(batch) for batch in batches]
+    [1000, 1000, 500]
+    """
+    caller = "sample_batches"
+    stream = streams.Stream.of(caller, key, loc, concentration, dtype, method)
+    total = whole_number(caller, "total", total, 0)
+    batch_size = whole_number(caller, "batch_size", batch_size, 1)
+    start = whole_number(caller, "start", start, 0)
+    checks.result_shape(caller, (min(batch_size, total), *stream.row_shape))
+    end = start + total
+    # A last batch that is short is cut from a whole one.
+    if (end + batch_size) * max(stream.width, 1) > 2**64:
+        raise ValueError(
+            f"{caller}: start={start} and total={total} reach beyond the stream's 2^64 angles. "
+            "Derive another key with derive_key."
+        )
+    out_sharding = checks.sharding(caller, out_sharding)
+    return SampleBatches(stream, streams.spans(start, end, batch_size), donate, out_sharding)
+
+
+class SampleBatches(Iterator):
+    """Iterator over the batches of a stream, made by `sample_batches`."""
+
+    def __init__(self, stream, spans, donate=False, out_sharding=None):
+        self._stream, self._spans = stream, spans
+        self._donate, self._out_sharding = donate, out_sharding
+        # Every batch is drawn at the size of the first, so that one program serves all.
+        self._rows = spans[0][1] if len(spans) else 0
+        self._place = 0  # of the batch that is handed over next
+        self._pending = None
+        self._lent = None
+
+    def __len__(self):
+        return len(self._spans) - self._place
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._place == len(self._spans):
+            self._pending = self._lent = None
+            raise StopIteration
+        if self._pending is None:
+            self._pending = self._draw(self._place)
+        current = self._pending
+        self._pending = self._draw(self._place + 1) if len(self) > 1 else None
+        self._lent = current if self._donate else None
+        _, rows = self._spans[self._place]
+        self._place += 1
+        return current if rows == self._rows else current[:rows]
+
+    def _draw(self, place):
+        # The batch that the caller had before is given up; the caller may have deleted it himself.
+        buffer = None if self._lent is None or self._lent.is_deleted() else self._lent
+        self._lent = None
+        return self._stream.rows(self._spans[place][0], self._rows, buffer, self._out_sharding)
+
+
+def batched_apply(f, arrays, batch_size, *, out=None):
+    """Apply a function to long arrays, some rows at a time, so that the device holds few of them.
+
+    Equivalent to ``jax.tree.map(numpy.asarray, f(arrays))`` for a function that treats each row for itself. The next
+    batch is on its way to the device, and computed, while the last is copied back.
+
+    Parameters
+    ----------
+    f : callable
+        Takes what `arrays` is, with fewer rows, and returns arrays (any pytree of them) with as many rows as it was
+        given. Row i of the result must depend on row i of `arrays` alone: where the last batch would be ragged, it is
+        filled up with rows from before it. Compiled once, by `jax.jit`.
+    arrays : array or pytree of arrays
+        With one common length of the first axis; NumPy arrays and memory maps are read in batches.
+    batch_size : int
+        Rows in a batch.
+    out : optional
+        Arrays to write the result to (memory maps, say), in the structure of the result. Made anew by default.
+
+    Returns
+    -------
+    numpy.ndarray or pytree of them
+        The results of all rows; `out` if it was given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arrays of different lengths, a result without an axis of rows, or an `out` that does not fit. What `f`
+        raises is passed on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from jax_von_mises import log_prob
+    >>> angles = np.linspace(-3, 3, 1_000_001, dtype=np.float32)
+    >>> batched_apply(lambda x: log_prob(x, 0.0, 4.0), angles, 100_000).shape
+    (1000001,)
+    """
+    caller = "batched_apply"
+    batch_size = whole_number(caller, "batch_size", batch_size, 1)
+    if not callable(f):
+        raise TypeError(f"{caller}: f={f!r} must be a function of the arrays.")
+    leaves = jax.tree.leaves(arrays)
+    lengths = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in leaves}
+    if len(lengths) != 1 or None in lengths:
+        shapes = ", ".join(str(np.shape(leaf)) for leaf in leaves) or "none"
+        raise ValueError(
+            f"{caller}: arrays must share the length of their first axis, the rows; got the shapes {shapes}. "
+            "Bind what is the same for all rows to f with functools.partial."
+        )
+    (total,) = lengths
+    rows = min(batch_size, total)
+    compiled = jax.jit(f)
+
+    def start(first):
+        return compiled(jax.tree.map(lambda leaf: leaf[first : first + rows], arrays))
+
+    template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), arrays)
+    results = jax.eval_shape(compiled, template)
+    for result in jax.tree.leaves(results):
+        if result.shape[:1] != (rows,):
+            raise ValueError(
+                f"{caller}: f gave an array of shape {result.shape} for {rows} rows; the first axis must be the rows. "
+                "Reduce the result of all rows afterwards."
+            )
+    if out is None:
+        out = jax.tree.map(lambda result: np.empty((total, *result.shape[1:]), result.dtype), results)
+    else:
+        _check_out(caller, out, results, total)
+    # The last batch is a whole one that begins earlier, so that one shape is compiled.
+    firsts = [min(first, total - rows) for first in range(0, total, batch_size)]
+    pending = None
+    for first in firsts:
+        following = first, start(first)
+        if pending is not None:
+            _store(out, *pending, rows)
+        pending = following
+    if pending is not None:
+        _store(out, *pending, rows)
+    return out
+
+
+def _store(out, first, values, rows):
+    """Copy the result of one batch to its rows of `out`."""
+
+    def store(target, value):
+        target[first : first + rows] = np.asarray(value)
+
+    jax.tree.map(store, out, values)
+
+
+def _check_out(caller, out, results, total):
+    """Refuse an `out` that does not have the structure, shapes and dtypes of the results."""
+    if jax.tree.structure(out) != jax.tree.structure(results):
+        raise ValueError(
+            f"{caller}: out has the structure {jax.tree.structure(out)}, but f gives {jax.tree.structure(results)}."
+        )
+    for target, result in zip(jax.tree.leaves(out), jax.tree.leaves(results), strict=True):
+        shape = (total, *result.shape[1:])
+        if not isinstance(target, np.ndarray) or target.shape != shape or target.dtype != result.dtype:
+            have = f"shape {np.shape(target)} and dtype {getattr(target, 'dtype', type(target).__name__)}"
+            raise ValueError(f"{caller}: out has {have}; make NumPy arrays of shape {shape} and {result.dtype}.")
+
+
+def prefetch_to_host(iterator, depth=2):
+    """Copy what an iterator gives to NumPy in the background, some items ahead of the consumer.
+
+    Parameters
+    ----------
+    iterator : iterable
+        Of arrays, or pytrees of them. It is advanced in a thread of its own, so it must not be used elsewhere; what
+        JAX keeps for each thread (``jax.set_mesh``, ``jax.enable_x64``, ``jax.default_device`` as a context) is not
+        set there, but for the streams of `sample_batches`, which remember it.
+    depth : int
+        Items that may wait, 1 or more. In memory are at most ``depth`` + 2 at a time: these, the one that is being
+        copied and the one the consumer has.
+
+    Returns
+    -------
+    HostPrefetch
+        An iterator over the same items with NumPy arrays in place of JAX's; read-only, and without a copy where the
+        device is the CPU. It is a context manager, and has ``close()``: stop early, and wait for the thread to end.
+        An iterator that is forgotten or left at exit closes itself. What the source raises is raised by the
+        consumer's ``next``, after the items before it. The source is closed too, if it has ``close()``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a bad `depth`, or something that cannot be iterated.
+
+    Examples
+    --------
+    >>> import jax
+    >>> batches = sample_batches(jax.random.key(0), 0.0, 4.0, total=3_000, batch_size=1_000)
+    >>> with prefetch_to_host(batches) as host:
+    ...     sum(float(x.sum()) > 0 for x in host) <= 3
+    True
+    """
+    caller = "prefetch_to_host"
+    depth = whole_number(caller, "depth", depth, 1)
+    try:
+        source = iter(iterator)
+    except TypeError as error:
+        raise TypeError(f"{caller}: iterator={iterator!r} cannot be iterated.") from error
+    return HostPrefetch(source, depth)
+
+
+class HostPrefetch(Iterator):
+    """Iterator over host copies, made by `prefetch_to_host`."""
+
+    def __init__(self, source, depth):
+        self._items: queue.Queue = queue.Queue(depth)
+        self._ended = False
+        stop = threading.Event()
+        # The thread must not hold `self`, or a forgotten iterator would live as long as its thread.
+        thread = threading.Thread(
+            target=_copy_items, args=(source, self._items, stop), name="prefetch_to_host", daemon=True
+        )
+        # Runs once: by close(), when the iterator is forgotten, or when the interpreter ends.
+        self._finish = weakref.finalize(self, _stop_copying, thread, self._items, stop)
+        thread.start()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        while not self._ended and self._finish.alive:
+            try:
+                item, error = self._items.get(timeout=POLL)
+            except queue.Empty:
+                continue  # look again: another thread may have closed this
+            if item is not _END:
+                return item
+            self._ended = True
+            self._finish()
+            if error is not None:
+                raise error
+        raise StopIteration
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def close(self):
+        """Stop copying, drop what waits, and wait for the thread to end. Further `next` raise StopIteration."""
+        self._finish()
+
+
+_END = object()
+# Seconds between two looks at whether the other side has stopped; nothing waits for them in normal work.
+POLL = 0.05
+# Seconds that closing waits for a source which does not give its next item.
+PATIENCE = 30.0
+
+
+def _copy_items(source, items, stop):
+    """Body of the thread: items as (value, None), then (_END, the error or None)."""
+    error = None
+    try:
+        for value in source:
+            if stop.is_set():
+                break
+            # All copies of an item at once; the loop below then only waits.
+            jax.tree.map(lambda leaf: leaf.copy_to_host_async() if isinstance(leaf, jax.Array) else None, value)
+            copied = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, value)
+            del value
+            items.put((copied, None))
+            del copied
+            if stop.is_set():
+                break
+    except BaseException as raised:
+        error = raised
+    finally:
+        try:
+            getattr(source, "close", lambda: None)()
+        except BaseException as raised:
+            error = error or raised
+    items.put((_END, error))
+
+
+def _stop_copying(thread, items, stop):
+    """End the thread, which may be waiting for room. A source that hangs is left to itself: the thread is a daemon."""
+    stop.set()
+    deadline = time.monotonic() + PATIENCE
+    while thread.is_alive():
+        with contextlib.suppress(queue.Empty):
+            items.get_nowait()
+        thread.join(timeout=POLL)
+        if time.monotonic() > deadline:
+            warnings.warn(
+                f"prefetch_to_host: the source gave no item for {PATIENCE:g} s; its thread is left behind.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return
