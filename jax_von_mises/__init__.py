@@ -19,6 +19,8 @@
 ========================  =====================================================================
 """
 
+__version__ = "0.1.0"
+
 from jax_von_mises.compose import Mixture as Mixture
 from jax_von_mises.compose import Torus as Torus
 from jax_von_mises.distribution import VonMises as VonMises
@@ -70,4 +72,3 @@ __all__ = [
     "stddev",
     "variance",
 ]
-__version__ = "0.1.0"

@@ -103,17 +103,16 @@ def sample_batches(
             "Derive another key with derive_key."
         )
     out_sharding = checks.sharding(caller, out_sharding)
-    return SampleBatches(stream, streams.spans(start, end, batch_size), donate, out_sharding)
+    return SampleBatches(stream, streams.spans(start, end, batch_size), min(batch_size, total), donate, out_sharding)
 
 
 class SampleBatches(Iterator):
     """Iterator over the batches of a stream, made by `sample_batches`."""
 
-    def __init__(self, stream, spans, donate=False, out_sharding=None):
+    def __init__(self, stream, spans, rows, donate=False, out_sharding=None):
         self._stream, self._spans = stream, spans
         self._donate, self._out_sharding = donate, out_sharding
-        # Every batch is drawn at the size of the first, so that one program serves all.
-        self._rows = spans[0][1] if len(spans) else 0
+        self._rows = rows  # every batch is drawn at this size, and the last cut, so that one program serves all
         self._place = 0  # of the batch that is handed over next
         self._pending = None
         self._lent = None
@@ -136,6 +135,12 @@ class SampleBatches(Iterator):
         _, rows = self._spans[self._place]
         self._place += 1
         return current if rows == self._rows else current[:rows]
+
+    def close(self):
+        """Stop: wait for what is under way, since the interpreter must not end below the threads that draw it."""
+        jax.block_until_ready(self._pending)
+        self._pending = self._lent = None
+        self._place = len(self._spans)
 
     def _draw(self, place):
         # The batch that the caller had before is given up; the caller may have deleted it himself.

@@ -122,7 +122,7 @@ class Stream:
         return int(np.prod(self.row_shape, dtype=np.int64))
 
     def rows(self, first, count, buffer=None, out_sharding=None):
-        """Rows `first` to ``first + count - 1``: an array ``(count, *row_shape)``, which may take the memory of `buffer`.
+        """Rows `first` to ``first + count - 1``, ``(count, *row_shape)``; they may take the memory of `buffer`.
 
         Computed with 64 bits where the stream is float64, wherever this is called: a background thread starts in
         JAX's default mode.

@@ -1,0 +1,217 @@
+"""A ``.npy`` file written block by block."""
+
+import contextlib
+import errno
+import math
+import mmap
+import os
+import secrets
+
+import numpy as np
+
+from jax_von_mises.records import Unknown, parse_record
+
+try:
+    import fcntl
+except ImportError:  # Windows has other locks; there two writers of one file are not kept apart
+    fcntl = None  # type: ignore[assignment]
+
+
+class NpyFile:
+    """One ``.npy`` file on a local disk, written by one process.
+
+    Written in sequence and not through a memory map: when a disk fills up, a write fails with an error that can be
+    explained, where a store to mapped memory kills the process. The finished file can be mapped.
+    """
+
+    # Data start on a page of the disk, so that whole pages can go there without a copy in the system's cache.
+    PAGE = 4096
+    # What is copied at a time to memory that is aligned as such writes ask for.
+    STAGE = 2**23
+
+    def __init__(self, path, shape, dtype, block_rows):
+        self.path, self.shape, self.block_rows = path, shape, block_rows
+        self.dtype = np.dtype("float32" if dtype.name == "bfloat16" else dtype)  # .npy has no bfloat16
+        self.partial, self.record = f"{path}.partial", f"{path}.json"
+        self.partial_record = f"{self.partial}.json"
+        self.row_bytes = math.prod(shape[1:]) * self.dtype.itemsize
+        self.file = self.direct = self.stage = None
+
+    @property
+    def directory(self):
+        """The directory of the file."""
+        return os.path.dirname(self.path) or os.curdir
+
+    def whole(self):
+        """Whether a finished file bears the name."""
+        return os.path.lexists(self.path)
+
+    def records(self):
+        """The record of the run that has not finished, in a list; empty if there is none."""
+        if not os.path.lexists(self.partial_record):
+            # An empty one was made by a run that was killed in `begin`.
+            if os.path.lexists(self.partial) and (not os.path.isfile(self.partial) or os.path.getsize(self.partial)):
+                raise Unknown(f"{self.partial} has no record beside it, so it is not known what it is; move it away")
+            return []
+        with open(self.partial_record, "rb") as file:
+            return [parse_record(self.partial_record, file.read())]
+
+    def final_record(self):
+        """The record of the finished file, or None."""
+        if not os.path.isfile(self.record):
+            return None
+        with open(self.record, "rb") as file:
+            return parse_record(self.record, file.read())
+
+    def header(self):
+        """The ``.npy`` header, filled up to a page."""
+        fields = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": self.shape}
+        text = repr(fields).encode("ascii")
+        magic = np.lib.format.magic(1, 0)
+        length = self.PAGE - len(magic) - 2
+        return magic + length.to_bytes(2, "little") + text.ljust(length - 1) + b"\n"
+
+    def size(self):
+        """Bytes of the finished file."""
+        return self.PAGE + self.shape[0] * self.row_bytes
+
+    def begin(self, text):
+        """Start anew, with the record `text`, which tells of no blocks."""
+        self._open(os.O_CREAT)
+        self.file.truncate(0)
+        self.save_record(text)
+        self._write(self.header(), 0)
+
+    def go_on(self):
+        """Open what an earlier run left."""
+        if not os.path.lexists(self.partial):
+            raise Unknown(f"{self.partial} is gone, though {self.partial_record} tells of it; move the record away")
+        self._open(0)
+        if self.file.read(self.PAGE) != self.header():
+            raise Unknown(f"{self.partial} does not begin as the file of its record; move both away")
+
+    def _open(self, flags):
+        self.file = open(os.open(self.partial, os.O_RDWR | flags, 0o666), "r+b", buffering=0)  # noqa: SIM115
+        if fcntl is not None:
+            with contextlib.suppress(OSError):  # of a file system without locks
+                try:
+                    fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise Unknown(f"{self.partial} is being written by another process; wait for it") from None
+        # The one who held the lock may have finished and renamed it between these two calls.
+        if not os.path.exists(self.partial) or not os.path.samestat(
+            os.fstat(self.file.fileno()), os.stat(self.partial)
+        ):
+            raise Unknown(f"{self.partial} was finished by another process")
+        if hasattr(os, "O_DIRECT"):
+            # Past the system's cache, which costs a copy and a page a time and would drive out of memory what other
+            # programs keep there. Some file systems refuse.
+            with contextlib.suppress(OSError):
+                self.direct = os.open(self.partial, os.O_WRONLY | os.O_DIRECT)
+                self.stage = mmap.mmap(-1, self.STAGE)
+
+    def write(self, first, rows):
+        """Write `rows` from row `first` on, to the disk: they survive whatever comes after."""
+        data = memoryview(np.ascontiguousarray(rows, self.dtype.newbyteorder("<"))).cast("B")
+        offset = self.PAGE + first * self.row_bytes
+        done = 0
+        if self.direct is not None and offset % self.PAGE == 0:
+            done = self._write_direct(data, offset)
+        self._write(data[done:], offset + done)
+        os.fsync(self.file)
+
+    def _write_direct(self, data, offset):
+        """Write the whole pages of `data` past the cache; give the bytes that the system took so."""
+        done, whole = 0, len(data) - len(data) % self.PAGE
+        while done < whole:
+            part = data[done : done + min(self.STAGE, whole - done)]
+            self.stage[: len(part)] = part
+            with memoryview(self.stage)[: len(part)] as stage:
+                try:
+                    written = os.pwrite(self.direct, stage, offset + done)
+                except OSError as error:
+                    if error.errno != errno.EINVAL:
+                        raise
+                    return done
+            done += written
+            if written < len(part):
+                return done
+        return done
+
+    def _write(self, data, offset):
+        data = memoryview(data)
+        self.file.seek(offset)
+        while len(data):
+            data = data[self.file.write(data) :]
+
+    def read(self, first, count, whole=False):
+        """Rows of the partial, or of the whole, file."""
+        with open(self.path if whole else self.partial, "rb") as file:
+            file.seek(self.PAGE + first * self.row_bytes)
+            data = file.read(count * self.row_bytes)
+        rows = len(data) // self.row_bytes if self.row_bytes else count
+        return np.frombuffer(data[: rows * self.row_bytes], self.dtype).reshape(rows, *self.shape[1:])
+
+    def save_record(self, text):
+        """Replace the record."""
+        replace_text(self.partial_record, text)
+
+    def finish(self, text):
+        """Make the file whole: give it its name."""
+        self.save_record(text)
+        self.file.truncate(self.size())
+        os.fsync(self.file)
+        if fcntl is None:
+            self.close()  # Windows renames no open file; elsewhere the lock is kept to the end
+        os.replace(self.partial, self.path)
+        self.finish_record()
+        # The names must reach the disk before the run is reported as done.
+        if os.name == "posix":
+            descriptor = os.open(self.directory, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def finish_record(self):
+        """Give the record the name of the whole file's."""
+        os.replace(self.partial_record, self.record)
+
+    def interrupted_at_the_end(self):
+        """Whether a run was killed between the two names it gives in `finish`."""
+        return not os.path.lexists(self.partial) and os.path.lexists(self.path)
+
+    def discard(self):
+        """Remove what this run has left."""
+        for name in (self.partial_record, self.partial):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+        self.close()
+
+    def make_room(self):
+        """Nothing: the old file stays until the new one takes its name."""
+
+    def close(self):
+        """Close the file; a second time does nothing."""
+        if self.file is not None:
+            self.file.close()
+        if self.direct is not None:
+            os.close(self.direct)
+        if self.stage is not None:
+            self.stage.close()
+        self.file = self.direct = self.stage = None
+
+
+def replace_text(path, text):
+    """Replace a small file whole."""
+    temporary = f"{path}.{secrets.token_hex(4)}"
+    try:
+        with open(temporary, "x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

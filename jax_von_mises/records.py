@@ -1,0 +1,41 @@
+"""Records: what has been written of a file or a store, told by a small JSON text beside it.
+
+A target appears whole or not at all: a file gets its name, a store its metadata, when every block is there. Until then
+the record, replaced whole after each block that has reached the disk, tells what is done, so that a process may be
+killed at any instant.
+
+======================= ===================================== ==========================================
+..                      ``big.npy``                           ``big.zarr``
+======================= ===================================== ==========================================
+while blocks are drawn  ``big.npy.partial``                   the shards ``big.zarr/c/0``, ``c/1``, ...
+record until then       ``big.npy.partial.json``              ``big.zarr/blocks-0of4.json``, one a writer
+what makes it whole     the name ``big.npy``                  ``big.zarr/zarr.json``
+record of the whole     ``big.npy.json``                      ``big.zarr/blocks.json``
+======================= ===================================== ==========================================
+
+`NpyFile` and `ZarrStore` have the same methods, which `writer` calls.
+"""
+
+import json
+
+# Names the layout of a record, for whoever reads one later.
+FORMAT = "jax_von_mises/samples/1"
+
+
+class Unknown(OSError):
+    """What is there is not known to be ours, or is in use: touch nothing."""
+
+
+def parse_record(name, text):
+    """The record in `text`, a JSON object; it was replaced whole, so anything else is not ours."""
+    try:
+        record = json.loads(text)
+        if record["format"] != FORMAT or not isinstance(record["stream"], dict):
+            raise ValueError
+        record["shape"] = tuple(int(size) for size in record["shape"])
+        record["block_rows"] = max(int(record["block_rows"]), 1)
+        record["crc32"] = {int(i): str(crc) for i, crc in record["crc32"].items()}
+        str(record["stored"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Unknown(f"{name} is not a record of this package; move it away") from error
+    return record

@@ -1,0 +1,430 @@
+"""Streams to disk: blocks drawn, written and recorded one by one, so that a run can be broken off and resumed.
+
+A block counts as done when its bytes have reached the disk *and* the record tells its checksum. A process that is
+killed at any instant therefore loses the block in flight and no more; what resumes draws the missing blocks, at their
+positions in the stream, and the result is the same to the last byte.
+"""
+
+import json
+import os
+import shutil
+import time
+import zlib
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jax_von_mises import __version__, batches, npy_file, records, streams, zarr_store
+
+# Angles in a block. 64 MiB of float32: drawing and writing it takes far longer than recording it, and two of them at a
+# time, and the copy that is written, are what a run needs in memory.
+BLOCK = 2**24
+
+# Seconds between two looks at what the other processes have recorded.
+POLL = 0.5
+
+
+class Written(NamedTuple):
+    """What `write_samples` did."""
+
+    out: str  # the file or store
+    shape: tuple[int, ...]  # of the whole array
+    dtype: str  # as it is stored
+    drawn: int  # blocks drawn by this call
+    kept: int  # blocks of this process that were there before
+
+
+def write_samples(
+    out,
+    key,
+    loc,
+    concentration,
+    total,
+    dtype=None,
+    *,
+    method="auto",
+    block_rows=None,
+    resume=False,
+    force=False,
+    repair=False,
+    part=0,
+    parts=1,
+    patience=600.0,
+    progress=None,
+    observe=None,
+):
+    """Draw a stream of angles into a file or a store, in constant memory.
+
+    Row i of the result is row i of the stream, as `sample_batches` draws it, whatever `block_rows` and `parts` are and
+    wherever the run was broken off. The result appears whole or not at all; beside it stands a JSON record of what was
+    drawn, with the CRC-32 of each block's bytes. While it is being drawn, a ``.npy`` file is named ``*.npy.partial``,
+    and a store has no ``zarr.json``.
+
+    Parameters
+    ----------
+    out : str or path
+        A name that ends in ``.npy``, or in ``.zarr`` for a Zarr v3 store (needs the extra ``storage``), which may also
+        be a URL that TensorStore knows, such as ``gs://bucket/big.zarr``.
+    key, loc, concentration, dtype, method
+        As in `sample_batches`.
+    total : int
+        Rows.
+    block_rows : int, optional
+        Rows in a block, 2^24 angles by default. A run that is resumed keeps the size it was begun with.
+    resume : bool
+        Go on with what an earlier run of the same stream left; begin if there is nothing. What was recorded is
+        compared with its checksums first, and one block is drawn again, in case this machine draws other last digits.
+    force : bool
+        Replace what is there: a finished file once the new one is whole, a store at once; an unfinished run too.
+    repair : bool
+        With `resume`: draw blocks again that do not match their checksums.
+    part, parts : int
+        This process draws share `part` of `parts`, and they all write one Zarr store; with more than one, `resume` is
+        implied. Part 0 waits for the others, and makes the store whole.
+    patience : float
+        Seconds that part 0 waits while no other process records a block.
+    progress, observe : callable, optional
+        Called after each block: ``progress(rows)`` with the number, ``observe(array)`` with the rows themselves.
+
+    Returns
+    -------
+    Written
+        Name, shape and dtype of the result, and how many blocks were drawn and kept.
+
+    Raises
+    ------
+    FileExistsError
+        There is something at `out`, and neither `resume` nor `force` was given.
+    ValueError, TypeError
+        For a bad argument; to `resume`, also where another stream was begun, a block does not match its checksum, or
+        this machine does not draw what the other one drew.
+    OSError
+        The disk is full, or cannot be written, or `out` holds what this package did not write. What was recorded
+        stays, and can be resumed.
+    TimeoutError
+        The other processes stopped.
+
+    Examples
+    --------
+    >>> import jax, numpy, os, tempfile
+    >>> out = os.path.join(tempfile.mkdtemp(), "angles.npy")
+    >>> write_samples(out, jax.random.key(0), 0.5, 4.0, 10_000).shape
+    (10000,)
+    >>> numpy.load(out, mmap_mode="r").shape
+    (10000,)
+    """
+    caller = "write_samples"
+    out = os.fspath(out)
+    stream = streams.Stream.of(caller, key, loc, concentration, dtype, method)
+    total = batches.whole_number(caller, "total", total, 0)
+    if block_rows is not None:
+        block_rows = batches.whole_number(caller, "block_rows", block_rows, 1)
+    parts = batches.whole_number(caller, "parts", parts, 1)
+    part = batches.whole_number(caller, "part", part, 0)
+    if part >= parts:
+        raise ValueError(f"{caller}: part={part} must be below parts={parts}; parts are counted from 0.")
+    if parts > 1 and force:
+        raise ValueError(f"{caller}: force=True would remove what other parts write. Remove the old store first.")
+    if resume and force:
+        raise ValueError(f"{caller}: resume=True keeps what force=True would replace. Give one of them.")
+    block_rows = default_block_rows(stream, total, block_rows)
+    target = open_target(caller, out, (total, *stream.row_shape), stream.dtype, block_rows, part, parts)
+    job = Job(target, stream, part, parts)
+    try:
+        if job.prepare(caller, resume or parts > 1, force, repair):
+            kept = len(job.own())
+            drawn = job.draw(progress, observe)
+            if part == 0:
+                if parts > 1:
+                    job.wait(patience)
+                target.finish(job.text())
+        else:
+            kept, drawn = len(job.own()), 0
+    except BaseException as error:
+        if job.begun and not job.done and parts == 1:
+            target.discard()
+        elif job.begun:
+            error.add_note(f"{len(job.done)} of {job.blocks} blocks are kept; resume goes on from there")
+        raise
+    finally:
+        target.close()
+    return Written(out, target.shape, target.dtype.name, drawn, kept)
+
+
+def is_npy(out):
+    """Whether `out` names a ``.npy`` file."""
+    return out.lower().endswith(".npy") and "://" not in out
+
+
+def is_zarr(out):
+    """Whether `out` names a Zarr store: a directory, or a URL such as gs://bucket/big.zarr."""
+    return out.lower().rstrip("/").endswith(".zarr")
+
+
+def open_target(caller, out, shape, dtype, block_rows, part=0, parts=1):
+    """The target that `out` names."""
+    if is_zarr(out):
+        target = zarr_store.ZarrStore(out, shape, dtype, block_rows, part, parts)
+    elif not is_npy(out):
+        raise ValueError(f"{caller}: out={out!r} must end in .npy, or in .zarr for a Zarr store.")
+    elif parts > 1:
+        raise ValueError(f"{caller}: out={out!r} has one writer, not parts={parts}. Let them write a .zarr store.")
+    else:
+        target = npy_file.NpyFile(out, shape, dtype, block_rows)
+    if target.directory is not None and not os.path.isdir(target.directory):
+        raise FileNotFoundError(f"{out}: there is no directory {target.directory}; create it first")
+    return target
+
+
+def default_block_rows(stream, total, block_rows):
+    """Rows in a block: so many bytes that whole pages can be written, where there are that many."""
+    if block_rows is None:
+        block_rows = max(1, BLOCK // max(stream.width, 1))
+        page = npy_file.NpyFile.PAGE // stream.dtype.itemsize
+        block_rows -= block_rows % page if block_rows > page else 0
+    return max(1, min(block_rows, total))
+
+
+class Job:
+    """One process's part in filling a target."""
+
+    def __init__(self, target, stream, part, parts):
+        self.target, self.stream, self.part, self.parts = target, stream, part, parts
+        self.done: dict[int, str] = {}  # block: checksum; of all processes, as far as they are known
+        self.begun = False  # from then on there may be something to resume, or to discard
+
+    @property
+    def blocks(self):
+        """How many blocks there are."""
+        return len(self.spans())
+
+    def spans(self):
+        """First row and number of rows of each block."""
+        return streams.spans(0, self.target.shape[0], self.target.block_rows)
+
+    def share(self):
+        """The blocks of this process."""
+        return streams.share(self.blocks, self.parts, self.part)
+
+    def own(self):
+        """What is done of this process's blocks."""
+        return {i: self.done[i] for i in self.share() if i in self.done}
+
+    def layout(self):
+        """What must be the same for all who write one target."""
+        target = self.target
+        return {"shape": target.shape, "block_rows": target.block_rows, "stored": target.dtype.name}
+
+    def text(self):
+        """The record: what is drawn, by what, and the checksums of the blocks."""
+        done = self.own() if self.parts > 1 and len(self.done) < self.blocks else self.done
+        record = {
+            "format": records.FORMAT,
+            "stream": self.stream.identity(),
+            **self.layout(),
+            "made_with": {
+                "jax_von_mises": __version__,
+                "jax": jax.__version__,
+                "device": jax.local_devices()[0].device_kind,
+            },
+            "crc32": {str(i): done[i] for i in sorted(done)},
+        }
+        return json.dumps(record, indent=0) + "\n"
+
+    def prepare(self, caller, resume, force, repair):
+        """Look at what is there, and begin or go on; False if it is whole already."""
+        target = self.target
+        found, whole = target.records(), target.whole()
+        if (found or whole) and not (resume or force):
+            state = "an unfinished run is there" if found else "exists"
+            ways = "give resume=True to go on with it, or force=True to replace it" if found else "give force=True"
+            raise FileExistsError(f"{target.path}: {state}; choose another name, or {ways}")
+        if force and whole:
+            target.make_room()
+            whole = False
+        if found and not force:
+            for record in found:
+                self.adopt(caller, record)
+            self.check_blocks(caller, repair, whole)
+            if target.interrupted_at_the_end():
+                if len(self.done) < self.blocks:
+                    raise records.Unknown(f"{target.path}: the unfinished run it had is gone; move its record away")
+                target.finish_record()
+                return False
+        elif whole:
+            final = target.final_record()
+            if final is None:
+                raise FileExistsError(
+                    f"{target.path}: exists, and was not written by this package; choose another name"
+                )
+            self.adopt(caller, final)
+            return False
+        self.check_room()
+        self.begun = True
+        if self.done or (found and self.parts > 1):
+            target.go_on()
+        else:
+            target.begin(self.text())
+        self.check_machine(caller)
+        return True
+
+    def adopt(self, caller, record):
+        """Take over the blocks of a record, if it is of the same stream."""
+        if self.parts == 1 and not self.done:
+            self.target.block_rows = record["block_rows"]
+        mine = {**self.stream.identity(), **self.layout()}
+        theirs = {**record["stream"], **record}
+        different = [name for name in mine if mine[name] != theirs.get(name)]
+        if different:
+            listed = ", ".join(f"{name} {brief(theirs.get(name))} (now {brief(mine[name])})" for name in different)
+            raise ValueError(
+                f"{caller}: {self.target.path} holds another stream: {listed}. "
+                "Give the arguments it was begun with, or choose another name."
+            )
+        self.done |= {i: crc for i, crc in record["crc32"].items() if 0 <= i < self.blocks}
+
+    def check_blocks(self, caller, repair, whole):
+        """Compare what was recorded of this process's blocks with what is on the disk."""
+        damaged = damaged_blocks(self.target, self.spans(), self.own(), whole)
+        if damaged and not repair:
+            first, rows = self.spans()[damaged[0]]
+            raise ValueError(
+                f"{caller}: {self.target.path}: {len(damaged)} of {len(self.done)} blocks do not match their "
+                f"checksums, the first is block {damaged[0]} (rows {first} to {first + rows - 1}). Give repair=True "
+                "to draw them again; nothing was changed."
+            )
+        for i in damaged:
+            del self.done[i]
+
+    def check_machine(self, caller):
+        """Draw one block again: another machine, backend or release of JAX may round the last digits otherwise."""
+        own = self.own()
+        if not own:
+            return
+        i = max(own)
+        first, rows = self.spans()[i]
+        again = np.asarray(self.stream.rows(first, self.target.block_rows))[:rows]
+        if checksum(self.target, again) != own[i]:
+            raise ValueError(
+                f"{caller}: {self.target.path}: block {i} drawn again differs in its last digits. The run was begun on "
+                "another kind of machine, or with another release of JAX (its record says which): go on there, or "
+                "begin anew with force=True. Nothing was changed."
+            )
+
+    def check_room(self):
+        """Refuse early what the disk cannot hold."""
+        if self.target.directory is None:
+            return
+        rows = sum(self.spans()[i][1] for i in self.share() if i not in self.done)
+        need = rows * self.stream.width * self.target.dtype.itemsize
+        free = shutil.disk_usage(self.target.directory).free
+        if need > free:
+            raise OSError(f"{self.target.path}: needs {readable(need)} and the disk has {readable(free)} free")
+
+    def draw(self, progress, observe):
+        """Draw, write and record the missing blocks of this process; give their number."""
+        todo = [i for i in self.share() if i not in self.done]
+        spans = self.spans()
+        drawing = batches.SampleBatches(self.stream, [spans[i] for i in todo], self.target.block_rows, donate=True)
+        try:
+            for i, batch in zip(todo, drawing, strict=True):
+                rows = np.asarray(batch)
+                crc = checksum(self.target, rows)
+                self.target.write(spans[i][0], rows)
+                self.done[i] = crc
+                self.target.save_record(self.text())
+                if observe is not None:
+                    observe(rows)
+                if progress is not None:
+                    progress(len(rows))
+                del rows  # or its memory could not be given to the next batch
+        finally:
+            drawing.close()
+        return len(todo)
+
+    def wait(self, patience):
+        """Wait until the records of all processes together tell of every block."""
+        deadline = time.monotonic() + patience
+        while True:
+            known = len(self.done)
+            for record in self.target.records():
+                self.adopt("write_samples", record)
+            if len(self.done) == self.blocks:
+                return
+            if len(self.done) > known:
+                deadline = time.monotonic() + patience
+            if time.monotonic() > deadline:
+                missing = [
+                    str(part)
+                    for part in range(self.parts)
+                    if any(i not in self.done for i in streams.share(self.blocks, self.parts, part))
+                ]
+                raise TimeoutError(
+                    f"{self.target.path}: {self.blocks - len(self.done)} of {self.blocks} blocks are missing, and none "
+                    f"came for {patience:g} s. Start process {', '.join(missing)} again, and then this one."
+                )
+            time.sleep(POLL)
+
+
+def verify_samples(out):
+    """Compare a finished file or store with the checksums in its record.
+
+    Parameters
+    ----------
+    out : str or path
+        What `write_samples` has written.
+
+    Returns
+    -------
+    dict
+        The record: the stream that was drawn, shape, stored dtype, versions, and the CRC-32 of each block.
+
+    Raises
+    ------
+    ValueError
+        A block does not match, or the record does not fit the file.
+    FileNotFoundError
+        There is no such file, or no record beside it.
+    """
+    caller = "verify_samples"
+    out = os.fspath(out)
+    target = open_target(caller, out, (0,), np.dtype(np.float32), 1)
+    record = target.final_record() if target.whole() else None
+    if record is None:
+        raise FileNotFoundError(f"{out}: no finished file with a record beside it")
+    target = open_target(caller, out, record["shape"], np.dtype(record["stored"]), record["block_rows"])
+    spans = streams.spans(0, target.shape[0], target.block_rows)
+    crc = {i: record["crc32"].get(i) for i in range(len(spans))}
+    damaged = damaged_blocks(target, spans, crc, whole=True)
+    target.close()
+    if damaged:
+        raise ValueError(f"{caller}: {out}: these blocks do not match their checksums: {', '.join(map(str, damaged))}")
+    return record
+
+
+def damaged_blocks(target, spans, crc, whole):
+    """The blocks whose bytes do not have the checksum that `crc` tells."""
+    return [i for i in crc if checksum(target, target.read(*spans[i], whole)) != crc[i]]
+
+
+def checksum(target, rows):
+    """CRC-32 of the bytes of `rows` as they are stored, eight hexadecimal digits."""
+    stored = np.ascontiguousarray(rows, target.dtype.newbyteorder("<"))
+    return f"{zlib.crc32(stored.view(np.uint8).reshape(-1).data):08x}"
+
+
+def brief(value):
+    """A parameter in an error message."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def readable(size: int) -> str:
+    """Write a number of bytes with a unit."""
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.4g} {unit}"

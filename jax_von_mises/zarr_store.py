@@ -1,0 +1,196 @@
+"""A Zarr v3 array written block by block, through TensorStore."""
+
+import contextlib
+import errno
+import json
+import math
+import os
+import re
+
+import numpy as np
+
+from jax_von_mises.records import Unknown, parse_record
+
+
+class ZarrStore:
+    """One array of a Zarr v3 store, on a local disk or in an object store, written by one process or by several.
+
+    A block is a shard: one file or object, which holds chunks that readers can fetch alone. The array's metadata come
+    last; until then the store is none for its readers.
+    """
+
+    # A shard is cut into at most so many chunks.
+    CHUNKS = 64
+    METADATA, RECORD = "zarr.json", "blocks.json"
+    WRITER_RECORD = re.compile(rb"blocks-(\d+)of(\d+)\.json")
+
+    def __init__(self, out, shape, dtype, block_rows, part=0, parts=1):
+        self.path, self.shape, self.dtype, self.block_rows = out, shape, dtype, block_rows
+        self.writer_record = f"blocks-{part}of{parts}.json"
+        self.tensorstore = import_tensorstore()
+        location = out if out.endswith("/") else out + "/"
+        self.kvstore = location if "://" in out else {"driver": "file", "path": os.path.abspath(location) + "/"}
+        with as_os_errors(out):
+            self.keys = self.tensorstore.KvStore.open(self.kvstore).result()
+        self.array = None
+
+    def specification(self, attributes=None):
+        """What TensorStore needs to know of the array."""
+        chunks = next(n for n in range(self.CHUNKS, 0, -1) if self.block_rows % n == 0)
+        columns = [max(size, 1) for size in self.shape[1:]]
+        plain = {"name": "bytes", "configuration": {"endian": "little"}}
+        sharding = {
+            "chunk_shape": [self.block_rows // chunks, *columns],
+            "codecs": [plain],
+            "index_codecs": [plain, {"name": "crc32c"}],
+        }
+        return {
+            "driver": "zarr3",
+            "kvstore": self.keys.spec().to_json(),
+            "metadata": {
+                "shape": list(self.shape),
+                "data_type": self.dtype.name,
+                "chunk_grid": {
+                    "name": "regular",
+                    "configuration": {"chunk_shape": [self.block_rows, *columns]},
+                },
+                "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+                "fill_value": "NaN",
+                "attributes": attributes or {},
+            },
+        }
+
+    def whole(self):
+        """Whether there is an array, ours or another's."""
+        return self._read(self.METADATA) is not None
+
+    def records(self):
+        """The records of all writers of a run that has not finished."""
+        with as_os_errors(self.path):
+            names = self.keys.list().result()
+        found = sorted(name.decode() for name in names if self.WRITER_RECORD.fullmatch(name))
+        if names and not found and self.RECORD.encode() not in names:
+            raise Unknown(f"{self.path} is not empty, and holds no record of this package; choose another name")
+        texts = ((name, self._read(name)) for name in found)
+        return [parse_record(f"{self.path}/{name}", text) for name, text in texts if text is not None]
+
+    def final_record(self):
+        """The record of the finished store, or None."""
+        text = self._read(self.RECORD)
+        return None if text is None else parse_record(f"{self.path}/{self.RECORD}", text)
+
+    def size(self):
+        """Bytes of all rows."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def directory(self):
+        """The directory that the store lies in, or None if that is none of this machine's."""
+        return None if "://" in self.path else os.path.dirname(self.path.rstrip("/")) or os.curdir
+
+    def begin(self, text):
+        """Start anew, with the record `text`, which tells of no blocks."""
+        self.save_record(text)
+        self.go_on()
+
+    def go_on(self):
+        """Open the array, whose metadata are not there yet."""
+        with as_os_errors(self.path):
+            self.array = self.tensorstore.open(
+                self.specification(),
+                open=True,
+                assume_metadata=True,
+                context=self.tensorstore.Context({"cache_pool": {"total_bytes_limit": 0}}),
+            ).result()
+
+    def write(self, first, rows):
+        """Write `rows` from row `first` on; they have reached the store when this returns."""
+        with as_os_errors(self.path):
+            self.array[first : first + len(rows)].write(np.asarray(rows)).result()
+
+    def read(self, first, count, whole=False):
+        """Rows of the array; NaN where a shard is missing."""
+        if self.array is None:
+            self.go_on()
+        with as_os_errors(self.path):
+            return self.array[first : first + count].read().result()
+
+    def save_record(self, text):
+        """Replace this writer's record."""
+        self._write(self.writer_record, text)
+
+    def finish(self, text):
+        """Make the store whole: write its metadata."""
+        self._write(self.RECORD, text)
+        attributes = {"jax_von_mises": json.loads(text)["stream"]}
+        with as_os_errors(self.path):
+            self.tensorstore.open(self.specification(attributes), create=True).result()
+        self.finish_record()
+
+    def finish_record(self):
+        """Remove the records of the writers, which that of the whole has replaced."""
+        with as_os_errors(self.path):
+            names = self.keys.list().result()
+        for name in names:
+            if self.WRITER_RECORD.fullmatch(name):
+                self._delete(name.decode())
+
+    def interrupted_at_the_end(self):
+        """Whether a run was killed after it had written the metadata."""
+        return self.whole()
+
+    def discard(self):
+        """Remove what this run has left."""
+        self._delete("c/", "c0")
+        self.finish_record()
+
+    def make_room(self):
+        """Remove the old array. There is no way to replace one at a stroke in an object store."""
+        if self.final_record() is None:
+            raise Unknown(f"{self.path} is an array that this package did not write; choose another name")
+        # What makes it an array goes first, the record last: without one, the rest would not be known as ours.
+        self._delete(self.METADATA)
+        self._delete("c/", "c0")
+        self._delete(self.RECORD)
+
+    def close(self):
+        """Let go of the array."""
+        self.array = None
+
+    def _read(self, name):
+        with as_os_errors(self.path):
+            found = self.keys.read(name).result()
+        return found.value if found.state == "value" else None
+
+    def _delete(self, first, end=None):
+        """Delete one key, or those from `first` up to, not with, `end`."""
+        with as_os_errors(self.path):
+            self.keys.delete_range(self.tensorstore.KvStore.KeyRange(first, end or first + "\0")).result()
+
+    def _write(self, name, text):
+        with as_os_errors(self.path):
+            self.keys.write(name, text.encode()).result()
+
+
+def import_tensorstore():
+    """TensorStore, which only stores need."""
+    try:
+        import tensorstore
+    except ImportError as error:
+        raise ImportError(
+            'A Zarr store is written through TensorStore: pip install "jax_von_mises[storage]". '
+            "A .npy file needs nothing more."
+        ) from error
+    return tensorstore
+
+
+@contextlib.contextmanager
+def as_os_errors(name):
+    """Raise what TensorStore reports in its own words, as ValueError, as the OSError it stands for."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        number = re.search(r"os_error_code='(\d+)'", str(error))
+        code = int(number[1]) if number else errno.EIO
+        reason = os.strerror(code) if number else str(error).split("[")[0].strip()
+        raise OSError(code, reason, name) from error
