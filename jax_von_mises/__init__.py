@@ -16,11 +16,18 @@
 `sample_antithetic`       angles in mirrored pairs
 `sample_stratified`       one angle in each stratum of equal probability
 `sample_truncated`        angles of the law restricted to an arc
+`sample_batches`          a long stream batch by batch; `batched_apply` for functions of long arrays
+`prefetch_to_host`        copies to NumPy in the background
+`write_samples`           a stream into a .npy file or a Zarr store, resumable; `verify_samples`
+`derive_key`              keys by names and numbers
 ========================  =====================================================================
 """
 
 __version__ = "0.1.0"
 
+from jax_von_mises.batches import batched_apply as batched_apply
+from jax_von_mises.batches import prefetch_to_host as prefetch_to_host
+from jax_von_mises.batches import sample_batches as sample_batches
 from jax_von_mises.compose import Mixture as Mixture
 from jax_von_mises.compose import Torus as Torus
 from jax_von_mises.distribution import VonMises as VonMises
@@ -44,13 +51,18 @@ from jax_von_mises.sampler import sample_block as sample_block
 from jax_von_mises.sampler import sample_von_mises as sample_von_mises
 from jax_von_mises.schemes import sample_antithetic as sample_antithetic
 from jax_von_mises.schemes import sample_stratified as sample_stratified
+from jax_von_mises.streams import derive_key as derive_key
 from jax_von_mises.truncated import sample_truncated as sample_truncated
+from jax_von_mises.writer import verify_samples as verify_samples
+from jax_von_mises.writer import write_samples as write_samples
 
 __all__ = [
     "Mixture",
     "Torus",
     "VonMises",
+    "batched_apply",
     "cdf",
+    "derive_key",
     "entropy",
     "fit",
     "icdf",
@@ -61,8 +73,10 @@ __all__ = [
     "log_sf",
     "mean",
     "mode",
+    "prefetch_to_host",
     "prob",
     "sample_antithetic",
+    "sample_batches",
     "sample_block",
     "sample_stratified",
     "sample_truncated",
@@ -71,4 +85,6 @@ __all__ = [
     "standard_errors",
     "stddev",
     "variance",
+    "verify_samples",
+    "write_samples",
 ]

@@ -1,16 +1,15 @@
-"""Command line: ``jax-von-mises sample`` draws angles into a ``.npy`` file.
+"""Command line: ``jax-von-mises sample`` draws angles into a file or a store, ``verify`` reads it again.
 
-The file appears under its name only when it is whole: blocks go to a hidden file beside it, which is renamed at the
-end and removed on any failure. Then a summary compares the angles with the law.
+What is written and how it is resumed is the work of `writer`; here are its arguments, its progress, a summary that
+compares the angles with the law, and its errors in one line.
 
 Exit codes: 0, done; 1, reading or writing failed; 2, an argument is wrong; 130, interrupted (129, 143: terminated).
 """
 
 import argparse
+import json
 import math
 import os
-import secrets
-import shutil
 import signal
 import sys
 import threading
@@ -18,27 +17,23 @@ import time
 import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO
+from contextlib import contextmanager
+from typing import Any
 
 import jax
 import numpy as np
 
-from jax_von_mises import __version__, kernel, sampler, summary
+from jax_von_mises import __version__, kernel, summary, writer
 
 __all__ = ["main"]
 
 PROGRAM = "jax-von-mises"
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
-# Angles a block. Two blocks are alive at a time, one being drawn while the other is written: 32 MiB of float32. At a
-# quarter of this the cost of starting a block begins to show on a CPU; far above it, progress comes in jumps.
-BLOCK = 2**22
-
 # `jax.random.key` keeps 32 bits of a Python integer unless x64 is on, so larger seeds would repeat smaller ones.
 SEED_LIMIT = 2**32
 
-NUMBER_OPTIONS = ("--loc", "--concentration", "--size", "--seed")
+NUMBER_OPTIONS = ("--loc", "--concentration", "--size", "--seed", "--block")
 
 
 class BadArgument(Exception):
@@ -63,8 +58,9 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     sample = commands.add_parser(
         "sample",
-        help="draw angles into a .npy file",
-        description="Draw von Mises angles, in radians in [-pi, pi), into a .npy file, and compare them with the law.",
+        help="draw angles into a .npy file or a Zarr store",
+        description="Draw von Mises angles, in radians in [-pi, pi), into a .npy file or a Zarr store, and compare "
+        "them with the law. Memory stays the same for any size, and a run that was broken off can be resumed.",
         epilog="Element i depends on seed and i alone: a longer run begins with the same angles. "
         "Exit codes: 0 done, 1 reading or writing failed, 2 an argument is wrong, 130 interrupted.",
         allow_abbrev=False,
@@ -87,9 +83,28 @@ def make_parser() -> argparse.ArgumentParser:
         help="type of the angles; .npy has no bfloat16, such angles are stored as float32 (default float32)",
     )
     sample.add_argument("--key-impl", help="generator: any that JAX knows, such as philox4x32 (default JAX's own)")
-    sample.add_argument("--out", default="samples.npy", help="file to write (default samples.npy)")
-    sample.add_argument("--force", action="store_true", help="replace the file if it exists")
+    sample.add_argument(
+        "--out",
+        default="samples.npy",
+        help="file to write, .npy, or Zarr store, .zarr, or a URL of one such as gs://bucket/big.zarr; "
+        "beside it comes a record with the checksum of each block (default samples.npy)",
+    )
+    sample.add_argument("--block", help="rows drawn, written and recorded at a time (default: 2**24 angles)")
+    sample.add_argument(
+        "--resume", action="store_true", help="go on where a run was broken off; begin if there is none"
+    )
+    sample.add_argument("--repair", action="store_true", help="with --resume: draw damaged blocks again")
+    sample.add_argument("--force", action="store_true", help="replace what is there")
     sample.add_argument("--quiet", action="store_true", help="no progress and no summary")
+    sample.set_defaults(run=run_sample)
+    check = commands.add_parser(
+        "verify",
+        help="compare a file or store with its checksums",
+        description="Read a file or store that `sample` wrote, and compare each block with its checksum.",
+        allow_abbrev=False,
+    )
+    check.add_argument("file", help="the .npy file or .zarr store")
+    check.set_defaults(run=run_verify)
     return parser
 
 
@@ -194,189 +209,155 @@ def read_parameters(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray
     return np.asarray(loc, compute), np.asarray(concentration, compute)
 
 
-def check_target(path: str, force: bool) -> None:
-    """Refuse a target that is not a new (or, with `force`, an old) ``.npy`` file in a directory that exists."""
-    if not path.lower().endswith(".npy"):
-        raise BadArgument(f"--out {path}: the result is a NumPy file; end its name in .npy")
-    if not os.path.isdir(directory_of(path)):
-        raise BadArgument(f"--out {path}: there is no directory {directory_of(path)}; create it first")
-    if os.path.lexists(path):
-        if not os.path.isfile(path):
-            raise BadArgument(f"--out {path}: exists and is not a file; choose another name")
-        if not force:
-            raise BadArgument(f"--out {path}: exists; choose another name, or add --force to replace it")
-
-
-def directory_of(path: str) -> str:
-    """Name the directory that `path` lies in."""
-    return os.path.dirname(path) or os.curdir
-
-
-@contextmanager
-def whole_file(path: str, size: int) -> Iterator[BinaryIO]:
-    """Open a file for writing that gets its name `path` when the block ends well, and vanishes otherwise.
-
-    Written in sequence and not through a memory map: when a disk fills up, a write fails with an error that can be
-    explained, where a store to mapped memory kills the process and leaves the partial file behind.
-    """
-    directory = directory_of(path)
-    free = shutil.disk_usage(directory).free
-    if size > free:
-        raise Failure(f"--out {path}: needs {readable(size)} and the disk has {readable(free)} free; draw fewer angles")
-    partial = os.path.join(directory, f".{os.path.basename(path)}.{secrets.token_hex(4)}.partial")
-    try:
-        file = open(partial, "xb")  # noqa: SIM115
-    except OSError as error:
-        raise Failure(f"--out {path}: cannot write in {directory}: {error.strerror}") from None
-    try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException as error:
-        with suppress(OSError):  # what went wrong first is what must be reported
-            os.unlink(partial)
-        if isinstance(error, OSError):
-            raise Failure(f"--out {path}: writing failed: {error.strerror or error}; nothing was kept") from error
-        raise
-    # The new name itself must reach the disk before the run is reported as done.
-    if os.name == "posix":
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def readable(size: int) -> str:
-    """Write a number of bytes with a unit."""
-    value, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.4g} {unit}"
-
-
 class PlainProgress:
     """Progress as lines of text, for where tqdm is not installed."""
 
     INTERVAL = 2.0  # seconds between lines
 
-    def __init__(self, total: int):
-        self.total, self.done = total, 0
+    def __init__(self, initial: int, total: int):
+        self.initial, self.n, self.total = initial, initial, total
         self.started = self.printed = time.monotonic()
 
     def update(self, count: int) -> None:
         """Add `count` angles, and print a line if the last is old."""
-        self.done += count
+        self.n += count
         now = time.monotonic()
-        if self.done >= self.total or now - self.printed >= self.INTERVAL:
-            rate = self.done / max(now - self.started, 1e-9)
-            left = (self.total - self.done) / max(rate, 1e-9)
-            share = self.done / max(self.total, 1)
-            print(f"{self.done} angles, {share:.0%}, {rate:.3g} a second, {left:.0f} s left", file=sys.stderr)
+        if self.n >= self.total or now - self.printed >= self.INTERVAL:
+            rate = (self.n - self.initial) / max(now - self.started, 1e-9)
+            left = (self.total - self.n) / max(rate, 1e-9)
+            share = self.n / max(self.total, 1)
+            print(f"{self.n} angles, {share:.0%}, {rate:.3g} a second, {left:.0f} s left", file=sys.stderr)
             self.printed = now
 
     def close(self) -> None:
         """Nothing to clean up: each line is whole."""
 
 
-def make_progress(total: int, quiet: bool) -> Any:
+def make_progress(initial: int, total: int) -> Any:
     """Progress bar on stderr, with rate and time left: by tqdm where installed, else plain lines."""
     try:
         from tqdm import tqdm
     except ImportError:
-        if not quiet:
-            return PlainProgress(total)
-        return None
+        return PlainProgress(initial, total)
     # In a log every redraw is a line, so there they come as seldom as the plain ones.
     interval = 0.1 if sys.stderr.isatty() else PlainProgress.INTERVAL
-    return tqdm(total=total, unit=" angles", unit_scale=True, file=sys.stderr, mininterval=interval, disable=quiet)
+    return tqdm(initial=initial, total=total, unit=" angles", unit_scale=True, file=sys.stderr, mininterval=interval)
+
+
+class Watch:
+    """Looks on while the angles are written: shows the progress, and judges some blocks, all if they are few."""
+
+    # Angles that are compared with the law: beyond, the comparison would take longer than drawing them.
+    JUDGED = 2**25
+    CHUNK = 2**20  # angles judged at a time: some arrays of this size are made on the way
+
+    def __init__(self, moments: summary.Moments, columns: int, quiet: bool):
+        self.moments, self.columns, self.quiet = moments, columns, quiet
+        self.bar: Any = None
+        self.stride, self.seen = 1, 0
+
+    def progress(self, done: int, total: int) -> None:
+        """Show how many rows there are of how many."""
+        if self.quiet:
+            return
+        if self.bar is None:
+            self.stride = max(1, math.ceil((total - done) * self.columns / self.JUDGED))
+            self.bar = make_progress(done * self.columns, total * self.columns)
+        self.bar.update(done * self.columns - self.bar.n)
+
+    def observe(self, rows: np.ndarray) -> None:
+        """Take up every block, or every so many."""
+        if not self.quiet and self.seen % self.stride == 0:
+            step = max(1, self.CHUNK // self.columns)
+            for first in range(0, len(rows), step):
+                self.moments.add(rows[first : first + step])
+        self.seen += 1
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        if self.bar is not None:
+            self.bar.close()
 
 
 def draw(options: argparse.Namespace, size: int, seed: int, loc: np.ndarray, concentration: np.ndarray) -> list[str]:
     """Draw the angles into the file, and return the summary."""
-    columns = max(loc.size, concentration.size)
-    shape = (size, columns) if loc.ndim or concentration.ndim else (size,)
-    stored = np.dtype("float32" if options.dtype == "bfloat16" else options.dtype)
-    header = {"descr": np.lib.format.dtype_to_descr(stored), "fortran_order": False, "shape": shape}
     try:
         key = jax.random.key(seed, impl=options.key_impl)
     except ValueError as error:
         raise BadArgument(f"--key-impl {options.key_impl}: {error}") from None
-
-    # One method for every block, since `auto` goes by the shape: the file must not change where the blocks are cut.
-    method = "direct" if len(shape) == 2 else "table"
-    rows = min(size, max(1, BLOCK // columns))
-    # The last block is drawn whole, over the end of the one before it, so that one shape is compiled and not two.
-    starts = (min(start, size - rows) for start in range(0, size, max(rows, 1)))
-
-    def start_block() -> tuple[int, Any]:
-        """Set the device to work on the next block, and give its first row; no block at the end."""
-        first = next(starts, None)
-        if first is None:
-            return 0, None
-        block = (rows, *shape[1:])
-        return first, sampler.sample_block(
-            key, loc, concentration, first * columns, block, options.dtype, method=method
-        )
-
-    moments = summary.Moments(loc, columns)
-    progress = None
-    total = size * columns
-    compiling = began = time.monotonic()
-    current = following = None
+    columns = max(loc.size, concentration.size)
+    watch = Watch(summary.Moments(loc, columns), columns, options.quiet)
+    began = time.monotonic()
     try:
-        with whole_file(options.out, total * stored.itemsize + 128) as file:
-            np.lib.format.write_array_header_1_0(file, header)
-            compiling = time.monotonic()
-            first, current = start_block()
-            # From here on, so that compiling does not spoil the estimate of the time left.
-            progress = make_progress(total, options.quiet)
-            began = time.monotonic()
-            written = 0
-            while current is not None:
-                following = start_block()
-                angles = np.asarray(current)[written - first :].astype(stored, copy=False)
-                file.write(np.ascontiguousarray(angles).data)
-                if not options.quiet:
-                    moments.add(angles)
-                written += len(angles)
-                if progress is not None:
-                    progress.update(angles.size)
-                first, current = following
-            check_target(options.out, options.force)
+        written = writer.write_samples(
+            options.out,
+            key,
+            loc,
+            concentration,
+            size,
+            options.dtype,
+            block_rows=options.block,
+            resume=options.resume,
+            force=options.force,
+            repair=options.repair,
+            progress=watch.progress,
+            observe=watch.observe,
+        )
+    except writer.Damaged as error:
+        raise Failure(str(error)) from error
+    except (ValueError, FileExistsError) as error:
+        raise BadArgument(str(error)) from error
     finally:
-        # The interpreter must not end below the threads that draw the next block.
-        jax.block_until_ready((current, following))
-        if progress is not None:
-            progress.close()
-    seconds = time.monotonic() - began
+        watch.close()
     if options.quiet:
         return []
-    device = jax.devices()[0]
-    lines = [
-        f"drew {total:,} angles in {seconds:.2f} s on {device.device_kind}, after {began - compiling:.2f} s of "
-        f"compiling: {options.dtype}, seed {seed}, {jax.random.key_impl(key)}, method {method!r}",
-        *summary.summarise(moments, loc, concentration, options.dtype),
-        f"wrote {options.out}: {readable(os.path.getsize(options.out))}, shape {shape}, {stored}",
-    ]
-    if options.dtype == "bfloat16":
+    return report(options, written, watch.moments, time.monotonic() - began, key, loc, concentration)
+
+
+def in_options(text: str) -> str:
+    """What the library says of its arguments, in the words of the command line."""
+    text = text.removeprefix("write_samples: ").removeprefix("verify_samples: ")
+    for name in ("resume", "force", "repair"):
+        text = text.replace(f"{name}=True", f"--{name}")
+    return text
+
+
+def report(options, written, moments, seconds, key, loc, concentration) -> list[str]:
+    """Lines on what was drawn, how it compares with the law, and what was written."""
+    total = math.prod(written.shape)
+    device = jax.local_devices()[0].device_kind
+    what = f"{options.dtype}, seed {options.seed}, {jax.random.key_impl(key)}"
+    blocks = f"{written.drawn} block{'s' * (written.drawn != 1)}"
+    if written.kept:
+        blocks += f", {written.kept} kept"
+    lines = [f"drew {blocks} of {total:,} angles in {seconds:.2f} s on {device}: {what}"]
+    if moments.count:
+        judged = moments.count * moments.sine.size
+        if judged < total:
+            lines.append(f"compared with the law are {judged:,} of them:")
+        lines += summary.summarise(moments, loc, concentration, options.dtype)
+    if not written.drawn and written.kept:
+        lines = [f"{written.out} is whole already: nothing was drawn"]
+    size = writer.readable(total * np.dtype(written.dtype).itemsize)
+    lines.append(f"{written.out}: {size}, shape {written.shape}, {written.dtype}; checksums beside it")
+    if written.dtype != options.dtype:
         lines.append("note: .npy has no bfloat16, so each value is stored as the float32 that equals it")
     return lines
 
 
-def sample(options: argparse.Namespace) -> int:
+def run_sample(options: argparse.Namespace) -> int:
     """Run the sub-command ``sample``."""
     size = read_integer("--size", options.size)
     seed = read_integer("--seed", options.seed, SEED_LIMIT)
+    if options.block is not None:
+        options.block = read_integer("--block", options.block)
+        if options.block == 0:
+            raise BadArgument("--block 0: give 1 or more rows")
     loc, concentration = read_parameters(options)
-    check_target(options.out, options.force)
+    check_name(options.out)
 
     try:
-        jax.devices()
+        jax.local_devices()
     except RuntimeError as error:
         raise Failure(f"JAX finds no device: {error}; JAX_PLATFORMS=cpu runs without a GPU") from error
     try:
@@ -385,6 +366,24 @@ def sample(options: argparse.Namespace) -> int:
     except jax.errors.JaxRuntimeError as error:
         raise Failure(f"the device failed: {error}") from error
     print("\n".join(lines), end="\n" if lines else "")
+    return 0
+
+
+def check_name(out: str) -> None:
+    """Refuse a target of a kind that is not known, before JAX starts."""
+    if not (writer.is_npy(out) or writer.is_zarr(out)):
+        raise BadArgument(f"--out {out}: end its name in .npy for a NumPy file, or in .zarr for a Zarr store")
+
+
+def run_verify(options: argparse.Namespace) -> int:
+    """Run the sub-command ``verify``."""
+    check_name(options.file)
+    try:
+        record = writer.verify_samples(options.file)
+    except ValueError as error:
+        raise Failure(str(error)) from error
+    print(f"{options.file}: all {len(record['crc32'])} blocks match their checksums; shape {record['shape']}")
+    print(json.dumps(record["stream"]))
     return 0
 
 
@@ -431,20 +430,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     prefix = f"{PROGRAM} {options.command}"
     try:
         with terminate_by_exception():
-            return sample(options)
+            return options.run(options)
     except BadArgument as error:
         return fail(2, prefix, error)
-    except (Failure, OSError) as error:
-        return fail(1, prefix, error)
+    except OSError as error:
+        return fail(1, prefix, f"{error.filename or ''}: {error.strerror}" if error.strerror else error, error)
+    except Failure as error:
+        return fail(1, prefix, error, error.__cause__)
     except MemoryError as error:
-        return fail(1, prefix, f"out of memory: {error}")
-    except KeyboardInterrupt:
-        return fail(130, prefix, "interrupted; nothing was written")
+        return fail(1, prefix, f"out of memory: {error}", error)
+    except KeyboardInterrupt as error:
+        return fail(130, prefix, "interrupted", error)
     except Terminated as ended:
-        return fail(128 + ended.args[0], prefix, "terminated; nothing was written")
+        return fail(128 + ended.args[0], prefix, "terminated", ended)
 
 
-def fail(code: int, prefix: str, reason: object) -> int:
-    """Explain a failure in one line on stderr, and return the exit code."""
-    print(f"{prefix}: error: {' '.join(str(reason).split())}", file=sys.stderr)
+def fail(code: int, prefix: str, reason: object, error: BaseException | None = None) -> int:
+    """Explain a failure in one line on stderr, with what was kept, and return the exit code."""
+    text = in_options("; ".join([str(reason), *getattr(error, "__notes__", [])]))
+    print(f"{prefix}: error: {' '.join(text.split())}", file=sys.stderr)
     return code

@@ -189,7 +189,9 @@ class NpyFile:
         self.close()
 
     def make_room(self):
-        """Nothing: the old file stays until the new one takes its name."""
+        """See that the new file can take the name of the old one, which stays until then."""
+        if not os.path.isfile(self.path):
+            raise Unknown(f"{self.path} exists and is not a file; choose another name")
 
     def close(self):
         """Close the file; a second time does nothing."""

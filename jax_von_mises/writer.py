@@ -25,6 +25,10 @@ BLOCK = 2**24
 POLL = 0.5
 
 
+class Damaged(ValueError):
+    """Blocks do not match their checksums."""
+
+
 class Written(NamedTuple):
     """What `write_samples` did."""
 
@@ -85,7 +89,8 @@ def write_samples(
     patience : float
         Seconds that part 0 waits while no other process records a block.
     progress, observe : callable, optional
-        Called after each block: ``progress(rows)`` with the number, ``observe(array)`` with the rows themselves.
+        ``progress(done, total)`` is called with the rows of this process, before the first block and after each;
+        ``observe(array)`` with the rows of each block that is drawn.
 
     Returns
     -------
@@ -144,8 +149,11 @@ def write_samples(
     except BaseException as error:
         if job.begun and not job.done and parts == 1:
             target.discard()
+            error.add_note("nothing was kept")
         elif job.begun:
-            error.add_note(f"{len(job.done)} of {job.blocks} blocks are kept; resume goes on from there")
+            error.add_note(
+                f"{len(job.done)} of {job.blocks} blocks are kept, and --resume (resume=True) goes on from there"
+            )
         raise
     finally:
         target.close()
@@ -289,7 +297,7 @@ class Job:
         damaged = damaged_blocks(self.target, self.spans(), self.own(), whole)
         if damaged and not repair:
             first, rows = self.spans()[damaged[0]]
-            raise ValueError(
+            raise Damaged(
                 f"{caller}: {self.target.path}: {len(damaged)} of {len(self.done)} blocks do not match their "
                 f"checksums, the first is block {damaged[0]} (rows {first} to {first + rows - 1}). Give repair=True "
                 "to draw them again; nothing was changed."
@@ -327,6 +335,10 @@ class Job:
         todo = [i for i in self.share() if i not in self.done]
         spans = self.spans()
         drawing = batches.SampleBatches(self.stream, [spans[i] for i in todo], self.target.block_rows, donate=True)
+        total = sum(spans[i][1] for i in self.share())
+        written = total - sum(spans[i][1] for i in todo)
+        if progress is not None:
+            progress(written, total)
         try:
             for i, batch in zip(todo, drawing, strict=True):
                 rows = np.asarray(batch)
@@ -336,8 +348,9 @@ class Job:
                 self.target.save_record(self.text())
                 if observe is not None:
                     observe(rows)
+                written += len(rows)
                 if progress is not None:
-                    progress(len(rows))
+                    progress(written, total)
                 del rows  # or its memory could not be given to the next batch
         finally:
             drawing.close()
@@ -399,7 +412,7 @@ def verify_samples(out):
     damaged = damaged_blocks(target, spans, crc, whole=True)
     target.close()
     if damaged:
-        raise ValueError(f"{caller}: {out}: these blocks do not match their checksums: {', '.join(map(str, damaged))}")
+        raise Damaged(f"{caller}: {out}: these blocks do not match their checksums: {', '.join(map(str, damaged))}")
     return record
 
 
