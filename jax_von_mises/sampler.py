@@ -157,8 +157,12 @@ def opaque(loc, concentration):
 
 
 def barrier(loc, concentration):
-    """`opaque` for the other backends, which keep the barrier."""
-    return lax.optimization_barrier((loc, concentration))
+    """`opaque` for the other backends, which keep the barrier.
+
+    One for each: a common one makes both vary over the axes of a `jax.shard_map` that one of them varies over, which
+    `opaque` does not.
+    """
+    return lax.optimization_barrier(loc), lax.optimization_barrier(concentration)
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "dtype", "method", "out_sharding"))
