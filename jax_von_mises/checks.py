@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 LARGEST_SIZE = 2**60
 METHODS = ("auto", "direct", "table")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
+INTEGERS = ("int32", "uint32", "int64", "uint64")
 
 
 def one_key(caller, key):
@@ -184,6 +185,36 @@ def whole_sizes(caller, name, shape):
             "stream in blocks, with sample_block."
         )
     return sizes
+
+
+def position(caller, start):
+    """A place in a stream: an integer, a traced integer scalar, or a pair (hi, lo) of either, below 2^64."""
+    if isinstance(start, (tuple, list)):
+        if len(start) != 2:
+            raise ValueError(
+                f"{caller}: start={start!r} has {len(start)} parts. Give an integer, or a pair (hi, lo) of 32-bit ones."
+            )
+        return tuple(_unsigned(caller, f"start[{name}]", x, 32) for name, x in enumerate(start))
+    return _unsigned(caller, "start", start, 64)
+
+
+def _unsigned(caller, name, value, bits):
+    if isinstance(value, jax.core.Tracer):
+        allowed = ("uint32",) if bits == 32 else INTEGERS
+        if value.dtype.name not in allowed or value.shape:
+            raise TypeError(
+                f"{caller}: {name} is traced with dtype {value.dtype} and shape {value.shape}, but must be a scalar of "
+                f"{', '.join(allowed)}. Give a place beyond its range as a pair (hi, lo) of uint32."
+            )
+        return value
+    try:
+        value = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{caller}: {name}={value!r} must be an integer.") from error
+    if not 0 <= value < 2**bits:
+        why = ", the length of a stream." if bits == 64 else ". A pair is (place >> 32, place % 2**32)."
+        raise ValueError(f"{caller}: {name}={value} must be at least 0 and below 2^{bits}{why}")
+    return value
 
 
 def known_value(caller, name, value):

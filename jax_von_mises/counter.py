@@ -160,6 +160,30 @@ def add_wide(a, b):
     return a[0] + b[0] + (lo < a[1]).astype(jnp.uint32), lo
 
 
+def multiply_wide(x, constant):
+    """Product, modulo 2^64, of uint32 `x` and an integer 0 <= `constant` < 2^64, as a pair (hi, lo) of uint32."""
+    high, low = np.uint32(constant >> 32), np.uint32(constant % UINT32_SPAN)
+    return multiply_high(x, low) + x * high, x * low
+
+
+def halves(x):
+    """An integer below 2^64, or a traced one of any dtype, as a pair (hi, lo) of uint32; a pair passes.
+
+    A negative one becomes its complement to 2^64, in each dtype.
+    """
+    if isinstance(x, tuple):
+        return tuple(half if isinstance(half, jax.Array) else np.uint32(half) for half in x)
+    if isinstance(x, int):
+        return np.uint32(x >> 32), np.uint32(x % UINT32_SPAN)
+    if x.dtype.itemsize == 8:
+        high = x >> x.dtype.type(32)
+    elif jnp.issubdtype(x.dtype, jnp.signedinteger):
+        high = x >> x.dtype.type(8 * x.dtype.itemsize - 1)  # copies of the sign
+    else:
+        high = lax.full_like(x, 0)
+    return tuple(lax.convert_element_type(half, np.uint32) for half in (high, x))
+
+
 def indices(shape, start=None, out_sharding=None):
     """Row-major positions in `shape`, plus `start`, as a pair (hi, lo) of uint32 arrays of that shape.
 
@@ -173,12 +197,10 @@ def indices(shape, start=None, out_sharding=None):
     stride = 1
     for axis in reversed(range(len(shape))):
         step = lax.broadcasted_iota(jnp.uint32, shape, axis, out_sharding=out_sharding)
-        high, low = np.uint32(stride >> 32), np.uint32(stride % UINT32_SPAN)
         if narrow:
-            total = zero, total[1] + step * low
+            total = zero, total[1] + step * np.uint32(stride % UINT32_SPAN)
         else:
-            upper = multiply_high(step, low) + step * high
-            total = add_wide(total, (upper, step * low))
+            total = add_wide(total, multiply_wide(step, stride))
         stride *= max(shape[axis], 1)
     return total if start is None else add_wide(start, total)
 

@@ -2,11 +2,9 @@
 
 import functools
 import math
-import operator
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 
@@ -79,13 +77,8 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
     ((1000,), 'float32')
     """
     caller = "sample_von_mises"
-    key, loc, concentration, dtype = common(caller, key, loc, concentration, dtype)
-    shape = checks.result_shape(caller, shape, loc=loc, concentration=concentration)
+    key, loc, concentration, shape, dtype, method = whole(caller, key, loc, concentration, shape, dtype, method)
     out_sharding = checks.sharding(caller, out_sharding)
-    method = checks.method(caller, method, concentration)
-    if method == "auto":
-        many = math.prod(shape) >= TABLE_MIN_SIZE[checks.compute_dtype(dtype).name]
-        method = "table" if many and concentration.size == 1 else "direct"
     return draw(key, loc, concentration, None, shape, dtype, method, out_sharding)
 
 
@@ -99,8 +92,10 @@ def sample_block(key, loc, concentration, start, shape, dtype=None, *, method="a
     ----------
     key, loc, concentration, dtype
         As in `sample_von_mises`. `loc` and `concentration` broadcast to the block.
-    start : int
-        Position of the block's first angle, 0 <= start < 2^64.
+    start : int, traced integer scalar, or pair of them
+        Position of the block's first angle, 0 <= start < 2^64. Inside a program it may be a traced int32 or uint32
+        (int64 or uint64 in 64-bit mode), or for any position a pair ``(hi, lo)`` of uint32, its upper and lower half.
+        A negative number is refused where its value is known, and counts back from 2^64 where it is traced.
     shape : int or tuple of ints
         Shape of the block, filled in row-major order.
     method : {"auto", "direct", "table"}
@@ -111,20 +106,31 @@ def sample_block(key, loc, concentration, start, shape, dtype=None, *, method="a
     jax.Array
         Angles in radians in [-pi, pi).
     """
-    caller = "sample_block"
-    try:
-        start = operator.index(start)
-    except TypeError as error:
-        raise TypeError(f"{caller}: start={start!r} must be an integer.") from error
-    if not 0 <= start < 2**64:
-        raise ValueError(f"{caller}: start={start} must be at least 0 and below 2^64, the length of a stream.")
-    key, loc, concentration, dtype = common(caller, key, loc, concentration, dtype)
-    shape = checks.result_shape(caller, shape, loc=loc, concentration=concentration)
-    method = checks.method(caller, method, concentration)
+    start = checks.position("sample_block", start)
+    return block("sample_block", key, loc, concentration, start, shape, dtype, method)
+
+
+def whole(caller, key, loc, concentration, shape, dtype, method):
+    """The arguments of a draw that starts at the stream's beginning, checked, and the method chosen."""
+    key, loc, concentration, shape, dtype, method = _checked(caller, key, loc, concentration, shape, dtype, method)
+    if method == "auto":
+        many = math.prod(shape) >= TABLE_MIN_SIZE[checks.compute_dtype(dtype).name]
+        method = "table" if many and concentration.size == 1 else "direct"
+    return key, loc, concentration, shape, dtype, method
+
+
+def block(caller, key, loc, concentration, start, shape, dtype, method):
+    """`sample_block` for any `caller`, which has checked `start`."""
+    key, loc, concentration, shape, dtype, method = _checked(caller, key, loc, concentration, shape, dtype, method)
     if method == "auto":
         method = "table" if concentration.size == 1 else "direct"
-    words = np.uint32(start >> 32), np.uint32(start % 2**32)
-    return draw(key, loc, concentration, words, shape, dtype, method, None)
+    return draw(key, loc, concentration, counter.halves(start), shape, dtype, method, None)
+
+
+def _checked(caller, key, loc, concentration, shape, dtype, method):
+    key, loc, concentration, dtype = common(caller, key, loc, concentration, dtype)
+    shape = checks.result_shape(caller, shape, loc=loc, concentration=concentration)
+    return key, loc, concentration, shape, dtype, checks.method(caller, method, concentration)
 
 
 def common(caller, key, loc, concentration, dtype):

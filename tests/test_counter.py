@@ -151,3 +151,11 @@ def test_foreign_generators_use_their_own_bits():
     assert words.tolist() == [96, 97, 98, 99]
     expected = random.wrap_key_data(words, impl="threefry4x32")
     assert (stream(key, 10) == stream(expected, 10)).all()
+
+
+def test_wide_products():
+    """64-bit positions without JAX's 64-bit mode: device number times the size of its part."""
+    for x in (0, 1, 7, 2**31 - 1, 2**32 - 1):
+        for constant in (0, 1, 100, 2**30, 2**32 - 1, 2**32, 2**59 + 12345):
+            hi, lo = counter.multiply_wide(jnp.uint32(x), constant)
+            assert (int(hi) << 32) + int(lo) == x * constant % 2**64

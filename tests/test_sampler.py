@@ -57,6 +57,26 @@ def test_block_beyond_32_bits():
     assert not equal(whole, sample_block(KEY, 0.0, 1.0, 3, (64,)))
 
 
+def test_traced_start():
+    """Inside a program a block may start anywhere, in 64 bits too: the blocks of a loop are those of a stream."""
+    draw = functools.partial(sample_block, KEY, 0.3, 2.5, shape=(100,))
+    whole = sample_von_mises(KEY, 0.3, 2.5, (8, 100), method="table")
+    assert equal(jax.lax.scan(lambda at, _: (at + 100, draw(at)), 0, None, 8)[1], whole)
+    assert equal(jax.vmap(draw)(jnp.arange(0, 800, 100, dtype=jnp.uint32)), whole)
+    traced = jax.jit(draw)
+    assert equal(traced(np.uint32(2**32 - 1)), draw(2**32 - 1))
+    assert equal(traced((np.uint32(2**31), np.uint32(2**32 - 1))), draw(2**63 + 2**32 - 1))
+    assert equal(traced(-1), draw(2**64 - 1))
+    assert equal(draw((7, 500)), draw(7 * 2**32 + 500))
+    assert equal(jax.jit(lambda high: draw((high, 500)))(np.uint32(7)), draw(7 * 2**32 + 500))
+    with jax.enable_x64(True):
+        x = jnp.zeros((), jnp.float32)
+        draw = functools.partial(sample_block, KEY, x, jnp.float32(2.5), shape=(10,))
+        for start in (2**40 + 3, 2**63 - 1):
+            assert equal(jax.jit(draw)(np.int64(start)), draw(start))
+        assert equal(jax.jit(draw)(np.uint64(2**64 - 1)), draw(2**64 - 1))
+
+
 def test_slices_of_one_size_run_one_program():
     """What a stream relies on: blocks at any place, odd ones too, agree bit for bit where they overlap."""
     draw = functools.partial(sample_block, KEY, 0.0, jnp.array([0.5, 30.0]), shape=(50, 2))
@@ -437,7 +457,31 @@ def test_traced_shape_says_what_to_do():
         jax.jit(lambda n: sample_von_mises(KEY, 0.0, 1.0, (n,)))(3)
 
 
-@pytest.mark.parametrize(("start", "error"), [(-1, ValueError), (2**64, ValueError), (1.5, TypeError)])
-def test_bad_start(start, error):
-    with pytest.raises(error, match="sample_block: start="):
+BAD_STARTS = [
+    (-1, ValueError, r"start=-1 must be at least 0 and below 2\^64, the length of a stream"),
+    (2**64, ValueError, "start=18446744073709551616 must be"),
+    (1.5, TypeError, "start=1.5 must be an integer"),
+    (np.arange(2), TypeError, "start=array.* must be an integer"),
+    ((1, 2, 3), ValueError, r"start=\(1, 2, 3\) has 3 parts.*pair \(hi, lo\)"),
+    ((2**32, 0), ValueError, r"start\[0\]=4294967296 must be.*below 2\^32"),
+    ((0, -1), ValueError, r"start\[1\]=-1 must be.*place % 2\*\*32"),
+    ((0, "a"), TypeError, r"start\[1\]='a' must be an integer"),
+]
+BAD_TRACED_STARTS = [
+    (np.float32(2), "start is traced with dtype float32 and shape .*must be a scalar of int32, uint32"),
+    (np.arange(2), r"start is traced with dtype int32 and shape \(2,\)"),
+    (True, "start is traced with dtype bool"),
+    ((np.uint32(1), np.int32(1)), r"start\[1\] is traced with dtype int32.*scalar of uint32"),
+]
+
+
+@pytest.mark.parametrize(("start", "error", "message"), BAD_STARTS)
+def test_bad_start(start, error, message):
+    with pytest.raises(error, match="sample_block: " + message):
         sample_block(KEY, 0.0, 1.0, start, (3,))
+
+
+@pytest.mark.parametrize(("start", "message"), BAD_TRACED_STARTS)
+def test_bad_traced_start(start, message):
+    with pytest.raises(TypeError, match="sample_block: " + message):
+        jax.jit(lambda start: sample_block(KEY, 0.0, 1.0, start, (3,)))(start)
