@@ -7,7 +7,7 @@ OUT ?= samples.npy
 # Arguments for pytest, such as TESTS="tests/test_cli.py -k force".
 TESTS ?= tests
 # What depends on JAX's and Python's behaviour, repeated on the newest of both; the numerics are not.
-NEWEST_TESTS ?= tests/test_counter.py tests/test_sampler.py tests/test_gradients.py tests/test_cli.py tests/test_layers.py
+NEWEST_TESTS ?= tests/test_counter.py tests/test_sampler.py tests/test_devices.py tests/test_gradients.py tests/test_cli.py tests/test_layers.py
 # Test processes. Each compiles for itself, so more than the cores there are only wait for each other.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
 

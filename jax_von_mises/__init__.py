@@ -7,6 +7,8 @@
 ========================  =====================================================================
 `sample_von_mises`        angles of any shape and dtype, under any transformation of JAX
 `sample_block`            any slice of a key's endless stream of angles
+`sample_pmap`             one stream over several devices, a part for each
+`sample_shard`            this device's part of a stream, inside `jax.shard_map` or `jax.pmap`
 `VonMises`                the law as one object, with the method names of NumPyro and TFP
 `log_prob` `prob`         the density
 `cdf` `sf` `icdf` `isf`   probabilities and quantiles; `log_cdf` `log_sf` deep in the tails
@@ -30,6 +32,8 @@ from jax_von_mises.batches import prefetch_to_host as prefetch_to_host
 from jax_von_mises.batches import sample_batches as sample_batches
 from jax_von_mises.compose import Mixture as Mixture
 from jax_von_mises.compose import Torus as Torus
+from jax_von_mises.devices import sample_pmap as sample_pmap
+from jax_von_mises.devices import sample_shard as sample_shard
 from jax_von_mises.distribution import VonMises as VonMises
 from jax_von_mises.fitting import fit as fit
 from jax_von_mises.fitting import standard_errors as standard_errors
@@ -78,6 +82,8 @@ __all__ = [
     "sample_antithetic",
     "sample_batches",
     "sample_block",
+    "sample_pmap",
+    "sample_shard",
     "sample_stratified",
     "sample_truncated",
     "sample_von_mises",

@@ -24,6 +24,7 @@ LAYERS = (
     "quantile",
     "kernel",
     "sampler",
+    "devices",
     "streams",
     "batches",
     "law",

@@ -8,8 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from jax_von_mises import counter, kernel, sample_block, sample_von_mises
 
@@ -197,93 +195,6 @@ def test_export(method):
 
 def test_typed_and_legacy_keys_agree():
     assert equal(sample_von_mises(random.PRNGKey(5), 0.0, 1.0, (10,)), sample_von_mises(KEY, 0.0, 1.0, (10,)))
-
-
-# --------------------------------------------------------------------------------------------- devices
-
-COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
-
-
-@pytest.fixture(params=[AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
-def mesh(request):
-    return jax.make_mesh((8,), ("d",), axis_types=(request.param,))
-
-
-@pytest.mark.parametrize("implementation", ["threefry2x32", "philox4x32", "rbg"])
-@pytest.mark.parametrize("method", METHODS)
-def test_out_sharding(mesh, method, implementation):
-    key = random.key(5, impl=implementation)
-    draw = functools.partial(sample_von_mises, shape=(8, 120), method=method)
-    alone = draw(key, 0.3, 2.5)
-    for spec in (P("d"), P(None, "d")):
-        sharding = NamedSharding(mesh, spec)
-        with jax.set_mesh(mesh):
-            cut = draw(key, 0.3, 2.5, out_sharding=sharding)
-            short = draw(key, 0.3, 2.5, out_sharding=spec)
-        for x in (cut, short):
-            assert x.sharding.is_equivalent_to(sharding, 2)
-            assert equal(x, alone)
-
-
-def test_out_sharding_array_parameters(mesh):
-    concentration = jnp.geomspace(0.1, 100, 16)
-    with jax.set_mesh(mesh):
-        cut = sample_von_mises(KEY, 0.3, concentration, (64, 16), out_sharding=NamedSharding(mesh, P("d")))
-    assert equal(cut, sample_von_mises(KEY, 0.3, concentration, (64, 16)))
-
-
-def test_sharded_parameters(mesh):
-    """An argument of the result's shape hands its sharding on."""
-    sharding = NamedSharding(mesh, P("d"))
-    with jax.set_mesh(mesh):
-        concentration = jax.device_put(jnp.geomspace(0.1, 100, 16), sharding)
-        cut = sample_von_mises(KEY, 0.3, concentration)
-    assert cut.sharding.is_equivalent_to(sharding, 1)
-    assert equal(cut, sample_von_mises(KEY, 0.3, jnp.geomspace(0.1, 100, 16)))
-
-
-def test_bad_shardings(mesh):
-    draw = functools.partial(sample_von_mises, KEY, 0.3, 2.5, (8,))
-    with pytest.raises(ValueError, match=r"out_sharding=.* no mesh is in scope. Enter one with jax.set_mesh"):
-        draw(out_sharding=P("d"))
-    with jax.set_mesh(mesh):
-        with pytest.raises(
-            ValueError, match=r"out_sharding=.* does not fit the mesh in scope, whose axes are \('d',\)"
-        ):
-            draw(out_sharding=P("nowhere"))
-        with pytest.raises(TypeError, match="sample_von_mises: out_sharding='d' must be a NamedSharding"):
-            draw(out_sharding="d")
-
-
-def test_sharded_program_has_no_collectives():
-    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
-    for method in METHODS:
-        draw = jax.jit(
-            functools.partial(sample_von_mises, shape=(8000,), method=method), out_shardings=NamedSharding(mesh, P("d"))
-        )
-        program = draw.lower(KEY, 0.3, 2.5).compile().as_text()
-        assert not [name for name in COLLECTIVES if name in program]
-        assert "u32[1000]" in program  # each device counts its own part only
-        assert equal(draw(KEY, 0.3, 2.5), sample_von_mises(KEY, 0.3, 2.5, (8000,), method=method))
-
-
-def test_shard_map():
-    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
-    keys = random.split(KEY, 8)
-    draw = jax.jit(
-        jax.shard_map(
-            lambda key: sample_von_mises(key[0], 0.3, 2.5, (50,)), mesh=mesh, in_specs=P("d"), out_specs=P("d")
-        )
-    )
-    expected = jnp.concatenate([sample_von_mises(key, 0.3, 2.5, (50,)) for key in keys])
-    assert equal(draw(keys), expected)
-
-
-def test_pmap():
-    keys = random.split(KEY, 8)
-    got = jax.pmap(lambda key: sample_von_mises(key, 0.3, 2.5, (50,)))(keys)
-    expected = jnp.stack([sample_von_mises(key, 0.3, 2.5, (50,)) for key in keys])
-    assert equal(got, expected)
 
 
 # ------------------------------------------------------------------------------ shapes, dtypes, values

@@ -1,0 +1,456 @@
+"""One stream over eight devices: the angles of one device bit for bit, and no device waits for another."""
+
+import functools
+import logging
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax, random
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jax_von_mises import sample_block, sample_pmap, sample_shard, sample_von_mises
+
+KEY = random.key(5)
+IMPLEMENTATIONS = ("threefry2x32", "philox4x32", "rbg")
+METHODS = ("direct", "table")
+COLLECTIVES = (
+    "all-gather",
+    "all-reduce",
+    "all-to-all",
+    "collective-broadcast",
+    "collective-permute",
+    "ragged-all-to-all",
+    "recv",
+    "reduce-scatter",
+    "send",
+)
+
+draw = functools.partial(sample_von_mises, KEY, 0.3, 2.5)
+
+
+def equal(a, b):
+    return a.shape == b.shape and np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
+
+
+def mesh_of(shape, axis_type):
+    return jax.make_mesh(shape, ("x", "y")[: len(shape)], axis_types=(axis_type,) * len(shape))
+
+
+@pytest.fixture(params=[AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+def axis_type(request):
+    return request.param
+
+
+# --------------------------------------------------------------------------------------- no communication
+
+
+def collectives(program):
+    """Instructions of a compiled program in which devices exchange something."""
+    return set(re.findall(rf"\s({'|'.join(COLLECTIVES)})(?:-start|-done)?\(", program))
+
+
+def compiled(function, *arguments):
+    """The optimised program of a function of the whole arrays, as text."""
+    return jax.jit(function).lower(*arguments).compile().as_text()
+
+
+EXCHANGES = [
+    (lambda x: lax.psum(x, "x"), "all-reduce"),
+    (lambda x: lax.all_gather(x, "x"), "all-gather"),
+    (lambda x: lax.all_to_all(x, "x", 0, 0, tiled=True), "all-to-all"),
+    (lambda x: lax.ppermute(x, "x", [(0, 1), (1, 0)]), "collective-permute"),
+    (lambda x: lax.psum_scatter(x, "x", tiled=True), "reduce-scatter"),
+]
+
+
+@pytest.mark.parametrize(("exchange", "name"), EXCHANGES, ids=[name for _, name in EXCHANGES])
+def test_collectives_are_seen(exchange, name):
+    """The control of the tests below: a program with an exchange does not pass for one without."""
+    mesh = mesh_of((8,), AxisType.Auto)
+    mapped = jax.shard_map(exchange, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+    assert name in collectives(compiled(mapped, jnp.arange(64.0)))
+
+
+def test_sums_over_a_sharded_result_are_seen():
+    """The same, with our sampler in the program."""
+    sharding = NamedSharding(mesh_of((8,), AxisType.Auto), P("x"))
+    assert collectives(compiled(lambda key: jnp.sum(sample_von_mises(key, 0.3, 2.5, 800, out_sharding=sharding)), KEY))
+
+
+# ------------------------------------------------------------------------------------------------- pmap
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("method", METHODS)
+def test_pmap(method, implementation):
+    key = random.key(5, impl=implementation)
+    x = sample_pmap(key, 0.3, 2.5, (8, 3, 41), method=method)
+    assert equal(x, sample_von_mises(key, 0.3, 2.5, (8, 3, 41), method=method))
+    assert [shard.device for shard in x.addressable_shards] == jax.devices()
+    assert all(shard.data.shape == (1, 3, 41) for shard in x.addressable_shards)
+
+
+def test_pmap_shapes():
+    assert equal(sample_pmap(KEY, 0.3, 2.5, 8), draw(8))
+    concentrations = jnp.geomspace(0.1, 100, 8)
+    assert equal(sample_pmap(KEY, 0.3, concentrations), sample_von_mises(KEY, 0.3, concentrations))
+
+
+def test_pmap_auto_decides_by_the_whole_shape():
+    """2^14 angles are the table's, the 2^11 of a device alone would be the direct route's."""
+    whole = (8, 2**11)
+    assert equal(sample_pmap(KEY, 0.3, 2.5, whole), draw(whole))
+    assert equal(sample_pmap(KEY, 0.3, 2.5, whole), draw(whole, method="table"))
+    assert not equal(draw(whole, method="table"), draw(whole, method="direct"))
+
+
+def test_pmap_parameters():
+    """With the device axis they are cut, without it (or with length 1 there) every device has all of them."""
+    every = np.geomspace(0.1, 100, 5, dtype=np.float32)
+    each = np.geomspace(0.01, 1000, 8, dtype=np.float32)[:, None]
+    loc = jnp.linspace(-3, 3, 8)[:, None]
+    for m, k in ((0.3, every), (loc, 2.5), (loc, each * every), (0.3, every[None]), (loc, np.ones((1, 1)))):
+        assert equal(sample_pmap(KEY, m, k, (8, 5)), sample_von_mises(KEY, m, k, (8, 5)))
+
+
+def test_pmap_devices():
+    """In the order given, on some, on one; a committed key comes along."""
+    some = jax.devices()[:2:-2]
+    x = sample_pmap(KEY, 0.3, 2.5, (3, 50), devices=some)
+    assert equal(x, draw((3, 50)))
+    for i, device in enumerate(some):
+        (part,) = [shard.data for shard in x.addressable_shards if shard.device == device]
+        assert equal(part, draw((3, 50))[i : i + 1])
+    assert equal(
+        sample_pmap(KEY, 0.3, jnp.ones(1), (1, 50), devices=some[:1]), sample_von_mises(KEY, 0.3, 1.0, (1, 50))
+    )
+    assert equal(sample_pmap(jax.device_put(KEY, jax.devices()[3]), 0.3, 2.5, (3, 50), devices=some), draw((3, 50)))
+
+
+def test_pmap_dtypes():
+    assert equal(sample_pmap(KEY, 0.3, 2.5, (8, 50), "bfloat16"), draw((8, 50), "bfloat16"))
+    with jax.enable_x64(True):
+        for method in METHODS:
+            x = sample_pmap(KEY, 0.3, 2.5, (8, 50), method=method)
+            assert x.dtype == jnp.float64
+            assert equal(x, draw((8, 50), method=method))
+
+
+def test_pmap_compiles_once(caplog):
+    """Other keys and values run the program there is; another shape is another program, seen in the same way."""
+
+    def compilations(key, loc, concentration, size):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING), jax.log_compiles():
+            sample_pmap(key, loc, concentration, (8, size))
+        return [record for record in caplog.records if record.getMessage().startswith("Compiling")]
+
+    assert compilations(KEY, 0.3, 2.5, 10)
+    other = random.key(6)
+    assert not compilations(other, 0.4, 3.5, 10)
+    assert compilations(other, 0.4, 3.5, 11)
+
+
+def test_pmap_transformations():
+    """In a program, under vmap, and differentiated, as on one device."""
+    pmapped = functools.partial(sample_pmap, shape=(8, 50), method="direct")
+    alone = functools.partial(sample_von_mises, shape=(8, 50), method="direct")
+    assert equal(jax.jit(pmapped)(KEY, 0.3, 2.5), alone(KEY, 0.3, 2.5))
+    keys = random.split(KEY, 3)
+    assert equal(jax.vmap(pmapped, (0, None, None))(keys, 0.3, 2.5), jax.vmap(alone, (0, None, None))(keys, 0.3, 2.5))
+    slope = [jax.jvp(lambda k, f=f: f(KEY, 0.3, k), (2.5,), (1.0,))[1] for f in (pmapped, alone)]
+    assert equal(*slope)
+    mean_slope = jax.grad(lambda k: jnp.mean(pmapped(KEY, 0.3, k)))(2.5)
+    np.testing.assert_allclose(mean_slope, jnp.mean(slope[1]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_pmap_has_no_collectives(method):
+    program = compiled(lambda key, m, k: sample_pmap(key, m, k, (8, 1000), method=method), KEY, 0.3, 2.5)
+    assert not collectives(program)
+    assert "[1,1000]" in program
+    assert "[8,1000]" not in program
+
+
+def test_pmap_of_the_user():
+    keys = random.split(KEY, 8)
+    got = jax.pmap(lambda key: sample_von_mises(key, 0.3, 2.5, (50,)))(keys)
+    assert equal(got, jnp.stack([sample_von_mises(key, 0.3, 2.5, (50,)) for key in keys]))
+
+
+# --------------------------------------------------------------------------------------------- shardings
+
+SHARDINGS = [
+    ((8,), P("x"), "direct"),
+    ((8,), P(None, "x"), "table"),
+    ((4, 2), P("x", "y"), "direct"),
+    ((4, 2), P("x", "y"), "table"),
+    ((4, 2), P("y", None), "table"),
+    ((4, 2), P(None, ("y", "x")), "direct"),
+]
+
+
+@pytest.mark.parametrize(("sizes", "spec", "method"), SHARDINGS, ids=str)
+def test_out_sharding(axis_type, sizes, spec, method):
+    mesh = mesh_of(sizes, axis_type)
+    sharding = NamedSharding(mesh, spec)
+    # A user's program, and with the mesh in scope: two programs, since the second one knows the mesh.
+    whole = jax.jit(functools.partial(sample_von_mises, shape=(8, 120), method=method, out_sharding=sharding))
+    with jax.set_mesh(mesh):
+        results = [draw((8, 120), method=method, out_sharding=spec)]
+        program = whole.lower(KEY, 0.3, 2.5).compile()
+        results.append(program(KEY, jnp.float32(0.3), jnp.float32(2.5)))
+    for x in results:
+        assert x.sharding.is_equivalent_to(sharding, 2)
+        assert equal(x, draw((8, 120), method=method))
+    assert not collectives(program.as_text())
+    assert "f32[8,120]" not in program.as_text()  # each device makes its own part only
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS[1:])
+def test_out_sharding_keys(axis_type, implementation):
+    key = random.key(5, impl=implementation)
+    mesh = mesh_of((4, 2), axis_type)
+    with jax.set_mesh(mesh):
+        x = sample_von_mises(key, 0.3, 2.5, (8, 120), method="table", out_sharding=P("x", "y"))
+    assert equal(x, sample_von_mises(key, 0.3, 2.5, (8, 120), method="table"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_out_sharding_float64(axis_type, method):
+    mesh = mesh_of((4, 2), axis_type)
+    with jax.enable_x64(True):
+        with jax.set_mesh(mesh):
+            x = draw((8, 120), method=method, out_sharding=P("x", "y"))
+        assert x.dtype == jnp.float64
+        assert equal(x, draw((8, 120), method=method))
+
+
+@pytest.mark.parametrize("spec", [P("x"), P("x", "y"), P(None, ("x", "y"))], ids=str)
+def test_sharded_parameters(axis_type, spec):
+    """An argument of the result's shape hands its sharding on, in 2-D meshes too, and each part stays where it is."""
+    concentration = jnp.geomspace(0.1, 100, 64).reshape(8, 8)
+    mesh = mesh_of((4, 2), axis_type)
+    sharding = NamedSharding(mesh, spec)
+    with jax.set_mesh(mesh):
+        parts = jax.device_put(concentration, sharding)
+        x = sample_von_mises(KEY, 0.3, parts)
+        program = compiled(lambda key, k: sample_von_mises(key, 0.3, k), KEY, parts)
+    assert x.sharding.is_equivalent_to(sharding, 2)
+    assert equal(x, sample_von_mises(KEY, 0.3, concentration))
+    assert not collectives(program)
+    assert "f32[8,8]" not in program
+
+
+def test_out_sharding_array_parameters(axis_type):
+    """Concentrations that all devices have, for a result that is cut."""
+    concentration = jnp.geomspace(0.1, 100, 16)
+    mesh = mesh_of((8,), axis_type)
+    with jax.set_mesh(mesh):
+        x = sample_von_mises(KEY, 0.3, concentration, (64, 16), out_sharding=NamedSharding(mesh, P("x")))
+    assert equal(x, sample_von_mises(KEY, 0.3, concentration, (64, 16)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_out_shardings_of_the_program(method):
+    """Where only the user's jit says how the result is cut, the counters are cut as well."""
+    sharding = NamedSharding(mesh_of((8,), AxisType.Auto), P("x"))
+    cut = jax.jit(functools.partial(sample_von_mises, shape=(8000,), method=method), out_shardings=sharding)
+    program = cut.lower(KEY, 0.3, 2.5).compile().as_text()
+    assert not collectives(program)
+    assert "u32[1000]" in program
+    assert equal(cut(KEY, 0.3, 2.5), draw((8000,), method=method))
+
+
+def test_bad_shardings(axis_type):
+    with pytest.raises(ValueError, match=r"out_sharding=.* no mesh is in scope. Enter one with jax.set_mesh"):
+        draw((8,), out_sharding=P("x"))
+    with jax.set_mesh(mesh_of((8,), axis_type)):
+        with pytest.raises(
+            ValueError, match=r"out_sharding=.* does not fit the mesh in scope, whose axes are \('x',\)"
+        ):
+            draw((8,), out_sharding=P("nowhere"))
+        with pytest.raises(TypeError, match="sample_von_mises: out_sharding='x' must be a NamedSharding"):
+            draw((8,), out_sharding="x")
+
+
+# ------------------------------------------------------------------------------------------- shard_map
+
+
+def shard_map(mesh, out_specs, **options):
+    """Decorate a function of key and concentration that every device calls."""
+    return jax.shard_map(mesh=mesh, in_specs=(P(), P()), out_specs=out_specs, **options)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("axes", [("x",), ("x", "y"), ("y", "x")], ids=str)
+def test_shard(axis_type, axes, method):
+    """Device j of the axes, in row-major order, has part j; the mesh need not be in scope."""
+    mesh = mesh_of((4, 2) if len(axes) == 2 else (8,), axis_type)
+    name = axes if len(axes) == 2 else axes[0]
+
+    @shard_map(mesh, P(axes))
+    def parts(key, k):
+        return sample_shard(key, 0.3, k, (1, 120), name, method=method)
+
+    program = jax.jit(parts).lower(KEY, 2.5).compile()
+    x = program(KEY, jnp.float32(2.5))
+    assert equal(x, draw((8, 120), method=method))
+    assert x.sharding.is_equivalent_to(NamedSharding(mesh, P(axes)), 2)
+    assert not collectives(program.as_text())
+
+
+def test_shard_over_one_axis_of_two(axis_type):
+    """Devices that differ in the other axis only hold the same angles, which shard_map itself finds out."""
+    for options in ({}, {"axis_names": {"x"}}):
+
+        @jax.jit
+        @shard_map(mesh_of((4, 2), axis_type), P("x"), **options)
+        def parts(key, k):
+            return sample_shard(key, 0.3, k, (2, 120), "x")
+
+        assert equal(parts(KEY, 2.5), draw((8, 120), method="table"))
+
+
+def test_shard_in_pmap_and_vmap():
+    """Wherever there is a named axis."""
+    for transform in (jax.pmap, jax.vmap):
+        parts = transform(lambda _: sample_shard(KEY, 0.3, 2.5, (120,), "x"), axis_name="x")
+        assert equal(parts(np.arange(8)), draw((8, 120), method="table"))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS[1:])
+def test_shard_parameters_and_keys(axis_type, implementation):
+    """Concentrations of its own for each device, one location for all."""
+    key = random.key(5, impl=implementation)
+    concentration = jnp.geomspace(0.1, 100, 64).reshape(8, 8)
+    mesh = mesh_of((8,), axis_type)
+    parts = jax.shard_map(
+        lambda k: sample_shard(key, 0.3, k, (1, 8), "x"), mesh=mesh, in_specs=P("x"), out_specs=P("x")
+    )
+    cut = jax.device_put(concentration, NamedSharding(mesh, P("x")))
+    assert equal(jax.jit(parts)(cut), sample_von_mises(key, 0.3, concentration))
+
+
+def test_shard_float64():
+    with jax.enable_x64(True):
+        parts = shard_map(mesh_of((8,), AxisType.Auto), P("x"))(
+            lambda key, k: sample_shard(key, 0.3, k, (1, 120), "x", method="direct")
+        )
+        assert equal(jax.jit(parts)(KEY, jnp.float64(2.5)), draw((8, 120), method="direct"))
+
+
+def test_shard_derivatives():
+    """The derivative of a concentration that all devices share, with and without shard_map's own checks."""
+    alone = functools.partial(sample_von_mises, KEY, 0.3, shape=(8, 120))
+    expected = jax.grad(lambda k: jnp.sum(alone(k)))(2.5)
+    for check in (True, False):
+        parts = shard_map(mesh_of((8,), AxisType.Auto), P("x"), check_vma=check)(
+            lambda key, k: sample_shard(key, 0.3, k, (1, 120), "x", method="direct")
+        )
+        np.testing.assert_allclose(jax.grad(lambda k, f=parts: jnp.sum(f(KEY, k)))(2.5), expected, rtol=1e-5)
+
+
+def test_shard_beyond_32_bits():
+    """Eight parts of 2^30 angles, of which the compiler makes only the last ones; without 64-bit mode."""
+    size = 2**30
+
+    @jax.jit
+    @shard_map(mesh_of((8,), AxisType.Auto), P("x"))
+    def ends(key, k):
+        return sample_shard(key, 0.3, k, (size,), "x", method="table")[-4:]
+
+    memory = ends.lower(KEY, 2.5).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 2**20, "the parts would be made in full"
+    expected = [sample_block(KEY, 0.3, 2.5, (j + 1) * size - 4, (4,)) for j in range(8)]
+    assert equal(ends(KEY, 2.5), jnp.concatenate(expected))
+
+
+def test_shard_map_of_the_user(axis_type):
+    """A key and a concentration for each device, drawn from as anywhere."""
+    keys, concentrations = random.split(KEY, 8), jnp.geomspace(0.1, 100, 8)
+    mesh = mesh_of((8,), axis_type)
+    mapped = jax.shard_map(
+        lambda key, k: sample_von_mises(key[0], 0.3, k[0], (50,)), mesh=mesh, in_specs=P("x"), out_specs=P("x")
+    )
+    expected = [sample_von_mises(key, 0.3, k, (50,)) for key, k in zip(keys, concentrations, strict=True)]
+    got = jax.jit(mapped)(*jax.device_put((keys, concentrations), NamedSharding(mesh, P("x"))))
+    assert equal(got, jnp.concatenate(expected))
+
+
+# ---------------------------------------------------------------------------------------------- errors
+
+BAD_PMAPS = [
+    (dict(shape=(4, 10)), ValueError, r"shape=\(4, 10\) has 4 along its leading axis.* number of devices, 8\. Ask for"),
+    (dict(shape=()), ValueError, r"shape=\(\) has no leading axis"),
+    (dict(shape=None), ValueError, r"shape=\(\) has no leading axis"),
+    (dict(shape=(8.0,)), TypeError, r"shape=\(8.0,\) must be an integer or a tuple"),
+    (dict(loc=jnp.ones(3)), ValueError, r"loc has shape \(3,\).*shape=\(8, 2\)"),
+    (dict(concentration=jnp.ones((4, 1))), ValueError, r"concentration has shape \(4, 1\).*shape=\(8, 2\)"),
+    (dict(method="table", concentration=jnp.ones(2)), ValueError, "method='table' needs one concentration"),
+    (dict(method="fast"), ValueError, "method='fast' is not one of"),
+    (dict(dtype="int32"), TypeError, "dtype=int32 cannot hold an angle"),
+    (dict(key=3), TypeError, "key must be a JAX random key"),
+    (dict(key=random.split(KEY, 8)), ValueError, "one key, got a key array"),
+    (dict(devices=[]), ValueError, r"devices=\[\] is empty. Name at least one"),
+    (dict(devices=8), TypeError, "devices=8 must be a sequence of devices, such as jax.local_devices()"),
+    (dict(devices="cpu"), TypeError, "devices='cpu' must be a sequence of devices"),
+    (dict(devices=["cpu:0"]), TypeError, "devices=.* must be a sequence of devices"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD_PMAPS)
+def test_bad_pmap(change, error, message):
+    arguments = dict(key=KEY, loc=0.0, concentration=1.0, shape=(8, 2)) | change
+    with pytest.raises(error, match="sample_pmap: .*" + message):
+        sample_pmap(**arguments)
+
+
+def test_pmap_device_twice():
+    with pytest.raises(ValueError, match=r"sample_pmap: devices=.* names a device twice.*each once"):
+        sample_pmap(KEY, 0.0, 1.0, (2,), devices=jax.devices()[:1] * 2)
+
+
+def test_pmap_inside_a_mesh():
+    """What jax.pmap itself says there does not help."""
+    with (
+        jax.set_mesh(mesh_of((8,), AxisType.Auto)),
+        pytest.raises(ValueError, match=r"sample_pmap: a mesh with the axes \('x',\) is in scope.*out_sharding"),
+    ):
+        sample_pmap(KEY, 0.0, 1.0, (8,))
+
+
+BAD_SHARDS = [
+    (dict(axis_name="z"), ValueError, "axis_name='z' is not an axis.*in the body of jax.shard_map or jax.pmap"),
+    (dict(axis_name=("x", "z")), ValueError, "axis_name=.* is not an axis"),
+    (dict(axis_name=()), ValueError, r"axis_name=\(\) is not an axis"),
+    (dict(axis_name=0), ValueError, "axis_name=0 is not an axis"),
+    (dict(axis_name=None), ValueError, "axis_name=None is not an axis"),
+    (dict(axis_name={}), ValueError, "axis_name={} is not an axis"),
+    (dict(shape=(-1,)), ValueError, r"shape=\(-1,\) has a negative size"),
+    (dict(shape=2.5), TypeError, "shape=2.5 must be an integer or a tuple"),
+    (dict(shape=None), TypeError, "shape=None must be an integer or a tuple"),
+    (dict(loc=jnp.ones(3)), ValueError, r"loc has shape \(3,\).*shape=\(2,\)"),
+    (dict(method="table", concentration=jnp.ones(2)), ValueError, "method='table' needs one concentration"),
+    (dict(key=3), TypeError, "key must be a JAX random key"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD_SHARDS)
+def test_bad_shard(change, error, message):
+    arguments = dict(key=KEY, loc=0.0, concentration=1.0, shape=(2,), axis_name="x") | change
+    with pytest.raises(error, match="sample_shard: .*" + message):
+        jax.eval_shape(
+            jax.shard_map(
+                lambda: sample_shard(**arguments), mesh=mesh_of((8,), AxisType.Auto), in_specs=(), out_specs=P("x")
+            )
+        )
+
+
+def test_shard_outside():
+    with pytest.raises(ValueError, match="sample_shard: axis_name='x' is not an axis"):
+        sample_shard(KEY, 0.0, 1.0, (2,), "x")
