@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import pathlib
 import re
 
 import jax
@@ -12,8 +13,10 @@ from jax import lax, random
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from docs.examples import pipeline
 from jax_von_mises import sample_block, sample_pmap, sample_shard, sample_von_mises
 
+DOCS = pathlib.Path(pipeline.__file__).parent.parent
 KEY = random.key(5)
 IMPLEMENTATIONS = ("threefry2x32", "philox4x32", "rbg")
 METHODS = ("direct", "table")
@@ -454,3 +457,38 @@ def test_bad_shard(change, error, message):
 def test_shard_outside():
     with pytest.raises(ValueError, match="sample_shard: axis_name='x' is not an axis"):
         sample_shard(KEY, 0.0, 1.0, (2,), "x")
+
+
+# ------------------------------------------------------------------------------------------------ pages
+
+
+def test_page():
+    """The code of the page runs from top to bottom, with what it asserts."""
+    text = (DOCS / "devices.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == text.count("```python")
+    space = {}
+    for block in blocks:
+        exec(compile(block, "devices.md", "exec"), space)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_pipeline(capsys, devices):
+    small = ["--batches", "4", "--walkers", "64", "--steps", "100", "--repeats", "1"]
+    pipeline.main([*small, "--devices", str(devices)])
+    printed = capsys.readouterr().out
+    assert ("results: the same, bit for bit" in printed) == (devices == 2)
+    assert ("There is no second device" in printed) == (devices == 1)
+    found, expected = map(float, re.search(r"distance: (\S+), by the law (\S+)", printed).groups())
+    # The squared distance is about exponential, so this is six standard errors.
+    assert abs(found / expected - 1) < 6 / np.sqrt(4 * 64)
+
+
+def test_pipeline_keeps_its_devices():
+    """Each batch is on the first device, the sums on the second."""
+    first, second = jax.devices()[2:4]
+    shape = (64, 100)
+    assert pipeline.draw(jax.device_put(KEY, first), 1, shape).devices() == {first}
+    total = pipeline.pipeline(KEY, first, second, 4, shape)
+    assert total.devices() == {second}
+    assert equal(total, pipeline.pipeline(KEY, first, first, 4, shape))
