@@ -78,9 +78,13 @@ class NpyFile:
     def begin(self, text):
         """Start anew, with the record `text`, which tells of no blocks."""
         self._open(os.O_CREAT)
-        self.file.truncate(0)
-        self.save_record(text)
-        self._write(self.header(), 0)
+        try:
+            self.file.truncate(0)
+            self.save_record(text)
+            self._write(self.header(), 0)
+        except BaseException:
+            self.discard()
+            raise
 
     def go_on(self):
         """Open what an earlier run left."""
@@ -93,11 +97,12 @@ class NpyFile:
     def _open(self, flags):
         self.file = open(os.open(self.partial, os.O_RDWR | flags, 0o666), "r+b", buffering=0)  # noqa: SIM115
         if fcntl is not None:
-            with contextlib.suppress(OSError):  # of a file system without locks
-                try:
-                    fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise Unknown(f"{self.partial} is being written by another process; wait for it") from None
+            try:
+                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Unknown(f"{self.partial} is being written by another process; wait for it") from None
+            except OSError:
+                pass  # a file system without locks
         # The one who held the lock may have finished and renamed it between these two calls.
         if not os.path.exists(self.partial) or not os.path.samestat(
             os.fstat(self.file.fileno()), os.stat(self.partial)

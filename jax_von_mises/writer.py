@@ -151,9 +151,7 @@ def write_samples(
             target.discard()
             error.add_note("nothing was kept")
         elif job.begun:
-            error.add_note(
-                f"{len(job.done)} of {job.blocks} blocks are kept, and --resume (resume=True) goes on from there"
-            )
+            error.add_note(f"{len(job.done)} of {job.blocks} blocks are kept: go on with resume=True")
         raise
     finally:
         target.close()
@@ -217,7 +215,18 @@ class Job:
 
     def own(self):
         """What is done of this process's blocks."""
-        return {i: self.done[i] for i in self.share() if i in self.done}
+        share = self.share()
+        return {i: crc for i, crc in self.done.items() if i in share}
+
+    def rows(self):
+        """How many rows the blocks of this process have."""
+        share, size = self.share(), self.target.block_rows
+        return min(share.stop * size, self.target.shape[0]) - min(share.start * size, self.target.shape[0])
+
+    def missing_rows(self):
+        """How many of them are not done."""
+        spans = self.spans()
+        return self.rows() - sum(spans[i][1] for i in self.own())
 
     def layout(self):
         """What must be the same for all who write one target."""
@@ -254,8 +263,9 @@ class Job:
         if found and not force:
             for record in found:
                 self.adopt(caller, record)
-            self.check_blocks(caller, repair, whole)
-            if target.interrupted_at_the_end():
+            at_the_end = target.interrupted_at_the_end()
+            self.check_blocks(caller, repair, at_the_end)
+            if at_the_end:
                 if len(self.done) < self.blocks:
                     raise records.Unknown(f"{target.path}: the unfinished run it had is gone; move its record away")
                 target.finish_record()
@@ -269,11 +279,11 @@ class Job:
             self.adopt(caller, final)
             return False
         self.check_room()
-        self.begun = True
         if self.done or (found and self.parts > 1):
             target.go_on()
         else:
             target.begin(self.text())
+        self.begun = True
         self.check_machine(caller)
         return True
 
@@ -324,8 +334,7 @@ class Job:
         """Refuse early what the disk cannot hold."""
         if self.target.directory is None:
             return
-        rows = sum(self.spans()[i][1] for i in self.share() if i not in self.done)
-        need = rows * self.stream.width * self.target.dtype.itemsize
+        need = self.missing_rows() * self.stream.width * self.target.dtype.itemsize
         free = shutil.disk_usage(self.target.directory).free
         if need > free:
             raise OSError(f"{self.target.path}: needs {readable(need)} and the disk has {readable(free)} free")
@@ -335,8 +344,8 @@ class Job:
         todo = [i for i in self.share() if i not in self.done]
         spans = self.spans()
         drawing = batches.SampleBatches(self.stream, [spans[i] for i in todo], self.target.block_rows, donate=True)
-        total = sum(spans[i][1] for i in self.share())
-        written = total - sum(spans[i][1] for i in todo)
+        total = self.rows()
+        written = total - self.missing_rows()
         if progress is not None:
             progress(written, total)
         try:

@@ -30,8 +30,10 @@ class ZarrStore:
         self.tensorstore = import_tensorstore()
         location = out if out.endswith("/") else out + "/"
         self.kvstore = location if "://" in out else {"driver": "file", "path": os.path.abspath(location) + "/"}
+        # One context for all, without a cache: what was written is not read again.
+        self.context = self.tensorstore.Context({"cache_pool": {"total_bytes_limit": 0}})
         with as_os_errors(out):
-            self.keys = self.tensorstore.KvStore.open(self.kvstore).result()
+            self.keys = self.tensorstore.KvStore.open(self.kvstore, context=self.context).result()
         self.array = None
 
     def specification(self, attributes=None):
@@ -46,7 +48,7 @@ class ZarrStore:
         }
         return {
             "driver": "zarr3",
-            "kvstore": self.keys.spec().to_json(),
+            "kvstore": self.kvstore,
             "metadata": {
                 "shape": list(self.shape),
                 "data_type": self.dtype.name,
@@ -97,10 +99,7 @@ class ZarrStore:
         """Open the array, whose metadata are not there yet."""
         with as_os_errors(self.path):
             self.array = self.tensorstore.open(
-                self.specification(),
-                open=True,
-                assume_metadata=True,
-                context=self.tensorstore.Context({"cache_pool": {"total_bytes_limit": 0}}),
+                self.specification(), open=True, assume_metadata=True, context=self.context
             ).result()
 
     def write(self, first, rows):
@@ -124,7 +123,7 @@ class ZarrStore:
         self._write(self.RECORD, text)
         attributes = {"jax_von_mises": json.loads(text)["stream"]}
         with as_os_errors(self.path):
-            self.tensorstore.open(self.specification(attributes), create=True).result()
+            self.tensorstore.open(self.specification(attributes), create=True, context=self.context).result()
         self.finish_record()
 
     def finish_record(self):
