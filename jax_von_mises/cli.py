@@ -23,7 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_von_mises import __version__, kernel, summary, writer
+from jax_von_mises import __version__, kernel, machines, summary, writer
 
 __all__ = ["main"]
 
@@ -96,6 +96,23 @@ def make_parser() -> argparse.ArgumentParser:
     sample.add_argument("--repair", action="store_true", help="with --resume: draw damaged blocks again")
     sample.add_argument("--force", action="store_true", help="replace what is there")
     sample.add_argument("--quiet", action="store_true", help="no progress and no summary")
+    job = sample.add_argument_group(
+        "several processes, on one machine or many",
+        "Each runs this command, and writes its share of the blocks of one Zarr store that all can reach; process 0 "
+        "makes it whole. A process that died can be started again alone.",
+    )
+    job.add_argument(
+        "--distributed",
+        action="store_true",
+        help="find the others: jax.distributed knows SLURM, Open MPI and Kubernetes; else give what follows",
+    )
+    job.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0")
+    job.add_argument("--processes", metavar="N", help="how many there are")
+    job.add_argument("--process-id", metavar="I", help="which one this is, from 0")
+    job.add_argument("--join-timeout", metavar="S", default="300", help="seconds to wait for the others (default 300)")
+    job.add_argument(
+        "--patience", metavar="S", default="600", help="seconds to wait while no other one gets on (default 600)"
+    )
     sample.set_defaults(run=run_sample)
     check = commands.add_parser(
         "verify",
@@ -279,7 +296,14 @@ class Watch:
             self.bar.close()
 
 
-def draw(options: argparse.Namespace, size: int, seed: int, loc: np.ndarray, concentration: np.ndarray) -> list[str]:
+def draw(
+    options: argparse.Namespace,
+    place: machines.Place,
+    size: int,
+    seed: int,
+    loc: np.ndarray,
+    concentration: np.ndarray,
+) -> list[str]:
     """Draw the angles into the file, and return the summary."""
     try:
         key = jax.random.key(seed, impl=options.key_impl)
@@ -300,6 +324,10 @@ def draw(options: argparse.Namespace, size: int, seed: int, loc: np.ndarray, con
             resume=options.resume,
             force=options.force,
             repair=options.repair,
+            part=place.part,
+            parts=place.parts,
+            patience=options.patience,
+            stay=True,
             progress=watch.progress,
             observe=watch.observe,
         )
@@ -311,7 +339,7 @@ def draw(options: argparse.Namespace, size: int, seed: int, loc: np.ndarray, con
         watch.close()
     if options.quiet:
         return []
-    return report(options, written, watch.moments, time.monotonic() - began, key, loc, concentration)
+    return report(options, place, written, watch.moments, time.monotonic() - began, key, loc, concentration)
 
 
 def in_options(text: str) -> str:
@@ -322,7 +350,7 @@ def in_options(text: str) -> str:
     return text
 
 
-def report(options, written, moments, seconds, key, loc, concentration) -> list[str]:
+def report(options, place, written, moments, seconds, key, loc, concentration) -> list[str]:
     """Lines on what was drawn, how it compares with the law, and what was written."""
     total = math.prod(written.shape)
     device = jax.local_devices()[0].device_kind
@@ -330,7 +358,8 @@ def report(options, written, moments, seconds, key, loc, concentration) -> list[
     blocks = f"{written.drawn} block{'s' * (written.drawn != 1)}"
     if written.kept:
         blocks += f", {written.kept} kept"
-    lines = [f"drew {blocks} of {total:,} angles in {seconds:.2f} s on {device}: {what}"]
+    who = f"process {place.part} of {place.parts} " if place.parts > 1 else ""
+    lines = [f"{who}drew {blocks} of {total:,} angles in {seconds:.2f} s on {device}: {what}"]
     if moments.count:
         judged = moments.count * moments.sine.size
         if judged < total:
@@ -345,8 +374,52 @@ def report(options, written, moments, seconds, key, loc, concentration) -> list[
     return lines
 
 
+def find_place(options: argparse.Namespace) -> machines.Place:
+    """Which process of how many this is."""
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in ("coordinator", "processes", "process_id")
+        if getattr(options, name) is not None
+    ]
+    if not options.distributed:
+        if given:
+            raise BadArgument(f"{given[0]} is for --distributed; add that")
+        return machines.Place(processes=1, process_id=0)
+    processes = None if options.processes is None else read_integer("--processes", options.processes)
+    process_id = None if options.process_id is None else read_integer("--process-id", options.process_id, processes)
+    if processes == 0:
+        raise BadArgument("--processes 0: give 1 or more")
+    if writer.is_npy(options.out):
+        raise BadArgument(f"--out {options.out}: a .npy file has one writer; give --distributed a .zarr store")
+    if options.coordinator is not None and not options.coordinator.rpartition(":")[2].isdigit():
+        raise BadArgument(f"--coordinator {options.coordinator}: not an address; write HOST:PORT")
+
+    if writer.is_whole(options.out):
+        # Nobody is left to be found: what remains is to see that it holds this stream.
+        options.resume = True
+        return machines.Place(processes=1, process_id=0)
+
+    def say(text):
+        print(f"{PROGRAM} sample: {text}", file=sys.stderr)
+
+    timeout = read_seconds("--join-timeout", options.join_timeout)
+    try:
+        return machines.Place(options.coordinator, processes, process_id, timeout, say)
+    except machines.JoinError as error:
+        raise Failure(f"--distributed: {error}") from None
+
+
+def read_seconds(option: str, text: str) -> float:
+    """Read a time that is not negative."""
+    value = float(text) if is_number(text) else math.nan
+    if not 0 <= value < math.inf:
+        raise BadArgument(f"{option} {text}: give seconds, 0 or more")
+    return value
+
+
 def run_sample(options: argparse.Namespace) -> int:
     """Run the sub-command ``sample``."""
+    options.patience = read_seconds("--patience", options.patience)
     size = read_integer("--size", options.size)
     seed = read_integer("--seed", options.seed, SEED_LIMIT)
     if options.block is not None:
@@ -355,16 +428,16 @@ def run_sample(options: argparse.Namespace) -> int:
             raise BadArgument("--block 0: give 1 or more rows")
     loc, concentration = read_parameters(options)
     check_name(options.out)
-
-    try:
-        jax.local_devices()
-    except RuntimeError as error:
-        raise Failure(f"JAX finds no device: {error}; JAX_PLATFORMS=cpu runs without a GPU") from error
-    try:
-        with jax.enable_x64(options.dtype == "float64"):
-            lines = draw(options, size, seed, loc, concentration)
-    except jax.errors.JaxRuntimeError as error:
-        raise Failure(f"the device failed: {error}") from error
+    with find_place(options) as place:
+        try:
+            jax.local_devices()
+        except RuntimeError as error:
+            raise Failure(f"JAX finds no device: {error}; JAX_PLATFORMS=cpu runs without a GPU") from error
+        try:
+            with jax.enable_x64(options.dtype == "float64"):
+                lines = draw(options, place, size, seed, loc, concentration)
+        except jax.errors.JaxRuntimeError as error:
+            raise Failure(f"the device failed: {error}") from error
     print("\n".join(lines), end="\n" if lines else "")
     return 0
 

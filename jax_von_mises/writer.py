@@ -55,6 +55,7 @@ def write_samples(
     part=0,
     parts=1,
     patience=600.0,
+    stay=False,
     progress=None,
     observe=None,
 ):
@@ -88,6 +89,9 @@ def write_samples(
         implied. Part 0 waits for the others, and makes the store whole.
     patience : float
         Seconds that part 0 waits while no other process records a block.
+    stay : bool
+        Other parts return only when part 0 has made the store whole, for a job whose processes must find each other
+        when part 0 is started again.
     progress, observe : callable, optional
         ``progress(done, total)`` is called with the rows of this process, before the first block and after each;
         ``observe(array)`` with the rows of each block that is drawn.
@@ -108,7 +112,7 @@ def write_samples(
         The disk is full, or cannot be written, or `out` holds what this package did not write. What was recorded
         stays, and can be resumed.
     TimeoutError
-        The other processes stopped.
+        The other processes have stopped.
 
     Examples
     --------
@@ -144,6 +148,8 @@ def write_samples(
                 if parts > 1:
                     job.wait(patience)
                 target.finish(job.text())
+            elif stay:
+                job.wait_for_process_0(patience)
         else:
             kept, drawn = len(job.own()), 0
     except BaseException as error:
@@ -181,6 +187,11 @@ def open_target(caller, out, shape, dtype, block_rows, part=0, parts=1):
     if target.directory is not None and not os.path.isdir(target.directory):
         raise FileNotFoundError(f"{out}: there is no directory {target.directory}; create it first")
     return target
+
+
+def is_whole(out):
+    """Whether there is a finished file or store, of whatever stream."""
+    return open_target("write_samples", os.fspath(out), (0,), np.dtype(np.float32), 1).whole()
 
 
 def default_block_rows(stream, total, block_rows):
@@ -245,6 +256,7 @@ class Job:
                 "jax": jax.__version__,
                 "device": jax.local_devices()[0].device_kind,
             },
+            "known": len(self.done),  # of all processes': grows as long as the job lives
             "crc32": {str(i): done[i] for i in sorted(done)},
         }
         return json.dumps(record, indent=0) + "\n"
@@ -366,7 +378,7 @@ class Job:
         return len(todo)
 
     def wait(self, patience):
-        """Wait until the records of all processes together tell of every block."""
+        """Wait, as process 0, until the records of all processes together tell of every block."""
         deadline = time.monotonic() + patience
         while True:
             known = len(self.done)
@@ -376,6 +388,7 @@ class Job:
                 return
             if len(self.done) > known:
                 deadline = time.monotonic() + patience
+                self.target.save_record(self.text())  # by which the others see that process 0 is there
             if time.monotonic() > deadline:
                 missing = [
                     str(part)
@@ -385,6 +398,20 @@ class Job:
                 raise TimeoutError(
                     f"{self.target.path}: {self.blocks - len(self.done)} of {self.blocks} blocks are missing, and none "
                     f"came for {patience:g} s. Start process {', '.join(missing)} again, and then this one."
+                )
+            time.sleep(POLL)
+
+    def wait_for_process_0(self, patience):
+        """Wait until the store is whole, so that process 0 can be started again while there is need of it."""
+        deadline, before = time.monotonic() + patience, None
+        while not self.target.whole():
+            now = self.target.record_of(0, self.parts)
+            if now != before:
+                deadline, before = time.monotonic() + patience, now
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"{self.target.path}: the blocks of this process are written, but process 0 has done nothing for "
+                    f"{patience:g} s. Start it again."
                 )
             time.sleep(POLL)
 
@@ -411,7 +438,7 @@ def verify_samples(out):
     """
     caller = "verify_samples"
     out = os.fspath(out)
-    target = open_target(caller, out, (0,), np.dtype(np.float32), 1)
+    target = open_target(caller, out, (0,), np.dtype(np.float32), 1)  # whatever it holds: its record tells
     record = target.final_record() if target.whole() else None
     if record is None:
         raise FileNotFoundError(f"{out}: no finished file with a record beside it")

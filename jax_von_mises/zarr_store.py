@@ -26,7 +26,7 @@ class ZarrStore:
 
     def __init__(self, out, shape, dtype, block_rows, part=0, parts=1):
         self.path, self.shape, self.dtype, self.block_rows = out, shape, dtype, block_rows
-        self.writer_record = f"blocks-{part}of{parts}.json"
+        self.writer_record = self.name_of(part, parts)
         self.tensorstore = import_tensorstore()
         location = out if out.endswith("/") else out + "/"
         self.kvstore = location if "://" in out else {"driver": "file", "path": os.path.abspath(location) + "/"}
@@ -75,6 +75,15 @@ class ZarrStore:
             raise Unknown(f"{self.path} is not empty, and holds no record of this package; choose another name")
         texts = ((name, self._read(name)) for name in found)
         return [parse_record(f"{self.path}/{name}", text) for name, text in texts if text is not None]
+
+    @staticmethod
+    def name_of(part, parts):
+        """Name of a writer's record."""
+        return f"blocks-{part}of{parts}.json"
+
+    def record_of(self, part, parts):
+        """A writer's record as text, or None."""
+        return self._read(self.name_of(part, parts))
 
     def final_record(self):
         """The record of the finished store, or None."""

@@ -38,6 +38,7 @@ LAYERS = (
     "npy_file",
     "zarr_store",
     "writer",
+    "machines",
     "summary",
     "cli",
 )
