@@ -58,6 +58,7 @@ class Place:
         self._closing = threading.Event()
         self._say = say or (lambda text: None)
         self._keeper: subprocess.Popen | None = None
+        self._watcher: threading.Thread | None = None
         if coordinator is None and processes is not None and process_id is not None:
             self.part, self.parts = process_id, processes
             return
@@ -77,7 +78,8 @@ class Place:
             raise
         self.part, self.parts = found["part"], found["parts"]
         show_devices(found["visible"])
-        threading.Thread(target=self._stay, name="keeper", daemon=True).start()
+        self._watcher = threading.Thread(target=self._stay, name="keeper", daemon=True)
+        self._watcher.start()
 
     def __enter__(self):
         return self
@@ -88,14 +90,29 @@ class Place:
     def close(self):
         """Leave the job."""
         self._closing.set()
-        keeper = self._keeper
-        if keeper is not None and keeper.poll() is None:
-            keeper.stdin.close()  # at whose end it leaves
-            try:
-                keeper.wait(5)
-            except subprocess.TimeoutExpired:
-                keeper.kill()
-                keeper.wait()
+        if self._watcher is not None:
+            while self._watcher.is_alive():
+                self._send_away()  # it may just have started another one
+                self._watcher.join(PAUSE)
+        elif self._keeper is not None:
+            self._send_away()
+            self._dismiss()
+
+    def _send_away(self):
+        """Have the keeper end."""
+        with contextlib.suppress(OSError):
+            self._keeper.stdin.close()  # at whose end it leaves
+
+    def _dismiss(self):
+        """Wait for the keeper to end, and close what was shared with it."""
+        self._send_away()
+        try:
+            self._keeper.wait(5)
+        except subprocess.TimeoutExpired:
+            self._keeper.kill()
+            self._keeper.wait()
+        self._keeper.stdout.close()
+        self._words.close()
 
     def _start(self):
         """Start a keeper; what it says goes to a file, since a crash of JAX is long."""
@@ -131,6 +148,7 @@ class Place:
             if found is not None:
                 return found
             final, reason = last_words(self._words, reason)
+            self._dismiss()
             if final:
                 raise JoinError(reason)
             if time.monotonic() >= deadline:
@@ -145,21 +163,18 @@ class Place:
     def _stay(self):
         """Hold the place: start another keeper when one ends, as all do when process 0 dies."""
         while True:
-            self._keeper.stdout.read()
-            self._keeper.wait()
+            self._keeper.stdout.read()  # until it ends
+            self._dismiss()
             if self._closing.wait(PAUSE):
                 return
             self._say("the connection to process 0 is lost; this process goes on, and joins again")
-            while not self._closing.is_set():
+            self._start()
+            while self._answer(self._options["initialization_timeout"]) is None:
+                self._dismiss()
+                if self._closing.wait(PAUSE):
+                    return
                 self._start()
-                found = self._answer(self._options["initialization_timeout"])
-                if found is not None:
-                    self._say("joined again")
-                    break
-                self._closing.wait(PAUSE)
-            if self._closing.is_set():
-                self.close()
-                return
+            self._say("joined again")
 
 
 def last_words(file, before):

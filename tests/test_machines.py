@@ -1,0 +1,222 @@
+"""Several processes, over the loopback address: one store, whoever dies and comes back."""
+
+import contextlib
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import pytest
+
+import jax_von_mises
+from jax_von_mises import machines
+
+pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+
+ROOT = pathlib.Path(jax_von_mises.__file__).parent.parent
+BLOCKS, ROWS = 240, 2_048
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start one process of the job that writes ``a.zarr``; at the end of the test none is left."""
+    started = []
+
+    def start(*argv, **environment):
+        command = [sys.executable, "-W", "error", "-m", "jax_von_mises", "sample", "--out", "a.zarr", "--quiet"]
+        command += ["--seed", "5", "--loc", "0.5", "--concentration", "4", "--size", str(BLOCKS * ROWS)]
+        command += ["--block", str(ROWS), "--distributed", "--join-timeout", "90", "--patience", "90", *argv]
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        log = open(tmp_path / f"{len(started)}.log", "w+")  # noqa: SIM115
+        process = subprocess.Popen(
+            command, cwd=tmp_path, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": path, **environment}
+        )
+        started.append((process, log))
+        return process
+
+    yield start
+    for process, log in started:
+        process.kill()
+        process.wait()
+        log.close()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one process writes."""
+    out = tmp_path_factory.mktemp("alone") / "a.zarr"
+    jax_von_mises.write_samples(out, jax.random.key(5), 0.5, 4.0, BLOCKS * ROWS, "float32", block_rows=ROWS)
+    return contents(out)
+
+
+def contents(out):
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def wait_for_blocks(out, part, parts, count):
+    """Until a process has recorded so many blocks."""
+    deadline = time.monotonic() + 120
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            if len(json.loads((out / f"blocks-{part}of{parts}.json").read_text())["crc32"]) >= count:
+                return
+        assert time.monotonic() < deadline
+        assert not (out / "zarr.json").exists(), "the job was over before anything could be killed"
+        time.sleep(0.005)
+
+
+def ended(process, tmp_path):
+    code = process.wait(120)
+    assert code == 0, "\n".join(path.read_text() for path in sorted(tmp_path.glob("*.log")))
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills as POSIX does")
+@pytest.mark.parametrize(("parts", "victims"), [(2, [1]), (4, [2, 0])], ids=["two", "four"])
+def test_killed_processes_come_back(tmp_path, start, alone, parts, victims):
+    """A worker dies and is started again alone; with four, process 0 too, which the others had met at."""
+    out = tmp_path / "a.zarr"
+    job = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", str(parts)]
+    processes = [start(*job, "--process-id", str(part)) for part in range(parts)]
+    for victim in victims:
+        wait_for_blocks(out, victim, parts, 3)
+        processes[victim].kill()
+        processes[victim].wait()
+        assert not (out / "zarr.json").exists()
+        processes[victim] = start(*job, "--process-id", str(victim))
+    for process in processes:
+        ended(process, tmp_path)
+    assert contents(out) == alone
+    # One that comes back when all is over finds nobody, and needs nobody.
+    ended(start(*job, "--process-id", "1"), tmp_path)
+    assert contents(out) == alone
+
+
+def slurm(part, job):
+    return {
+        "SLURM_JOB_ID": str(job),
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": str(part),
+        "SLURM_LOCALID": str(part),
+    }
+
+
+def open_mpi(part, job):
+    return {
+        "OMPI_MCA_orte_hnp_uri": f"{job << 16}.0;tcp://127.0.0.1:4000",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_RANK": str(part),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(part),
+    }
+
+
+@pytest.mark.parametrize("cluster", [slurm, open_mpi])
+def test_cluster_is_found(tmp_path, start, alone, cluster):
+    """By the variables that the launcher sets, and nothing on the command line."""
+    job = random.randrange(2**15)  # decides the port
+    processes = [start(**cluster(part, job)) for part in range(2)]
+    for process in processes:
+        ended(process, tmp_path)
+    assert contents(tmp_path / "a.zarr") == alone
+
+
+def test_numbers_alone_need_no_connection(tmp_path, start, alone):
+    """In any order, and never at the same time."""
+    for part in (1, 0):
+        process = start("--processes", "2", "--process-id", str(part), "--patience", "0" if part else "90")
+        if part:
+            assert process.wait(120) == 1  # its blocks are written, and nobody is there to make the store whole
+            assert "process 0 has done nothing for 0 s" in (tmp_path / "0.log").read_text()
+        else:
+            ended(process, tmp_path)
+    assert contents(tmp_path / "a.zarr") == alone
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["--processes", "2", "--process-id", "2"], 2, "--process-id 2: too large; give at most 1"),
+        (["--processes", "0"], 2, "--processes 0: give 1 or more"),
+        (["--processes", "two"], 2, "--processes two: not a whole number"),
+        (["--coordinator", "host"], 2, "--coordinator host: not an address; write HOST:PORT"),
+        (["--patience", "-1"], 2, "--patience -1: give seconds"),
+        (["--out", "a.npy"], 2, "a .npy file has one writer; give --distributed a .zarr store"),
+        (["--processes", "2", "--process-id", "1", "--force"], 2, "--force would remove what other parts write"),
+        ([], 1, "JAX finds no job here (coordinator_address should be defined.); give --coordinator"),
+        (
+            ["--coordinator", "127.0.0.1:1", "--processes", "2", "--process-id", "1", "--join-timeout", "2"],
+            1,
+            "2 processes did not all meet within 2 s; start them, and see that process 0 can be reached at 127.0.0.1:1",
+        ),
+    ],
+)
+def test_errors_in_one_line(tmp_path, start, argv, code, message):
+    process = start(*argv)
+    assert process.wait(60) == code
+    text = (tmp_path / "0.log").read_text()
+    assert message in text
+    assert text.count("\n") == 1
+    assert not list(tmp_path.glob("a.*"))
+
+
+def test_options_need_the_word(capsys):
+    from jax_von_mises import cli
+
+    assert cli.main(["sample", "--processes", "2"]) == 2
+    assert "--processes is for --distributed; add that" in capsys.readouterr().err
+
+
+def test_keeper_ends_with_its_process():
+    """However that ended: here it is killed while the keeper waits for a process that never comes."""
+    code = f"from jax_von_mises import machines\nmachines.Place('127.0.0.1:{free_port()}', 2, 0, 60)\n"
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
+    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        process.kill()
+        pytest.skip("reads /proc")
+    deadline = time.monotonic() + 60
+    while not (found := children.read_text().split()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    while any(os.path.exists(f"/proc/{pid}") and "Z" not in state(pid) for pid in found):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def state(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "Z"
+
+
+def test_last_words():
+    """Of a crash, the status; of a job that is not there, that no other try will help."""
+    import tempfile
+
+    def words(text):
+        with tempfile.TemporaryFile() as file:
+            file.write(text.encode())
+            return machines.last_words(file, "before")
+
+    assert words("W0 x\nF1 client.h:80] Terminating. absl::Status: DEADLINE_EXCEEDED: late\n  @ 0x1\n") == (
+        False,
+        "DEADLINE_EXCEEDED: late",
+    )
+    assert words("CannotJoin: no job") == (True, "no job")
+    assert words("") == (False, "before")
