@@ -1,5 +1,6 @@
 """The command line: what it writes, what it says, and what it leaves behind when it fails."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import jax_von_mises
-from jax_von_mises import cli, summary
+from jax_von_mises import cli, summary, writer
 
 SMALL = ("--size", "1000", "--concentration", "3")
 
@@ -45,11 +46,10 @@ def subprocess_sample(directory, *argv, **environment):
     )
 
 
-@pytest.mark.parametrize("block", [64, 1000, cli.BLOCK])
-def test_file_holds_what_the_function_draws(run, monkeypatch, block):
+@pytest.mark.parametrize("block", ["64", "1000", "1e9"])
+def test_file_holds_what_the_function_draws(run, block):
     """Bit for bit, wherever the file is cut into blocks."""
-    monkeypatch.setattr(cli, "BLOCK", block)
-    result = run("--loc", "-0.5", "--concentration", "3", "--size", "2_345", "--seed", "7")
+    result = run("--block", block, "--loc", "-0.5", "--concentration", "3", "--size", "2_345", "--seed", "7")
     assert result.code == 0, result.err
     expected = jax_von_mises.sample_von_mises(
         jax.random.key(7), np.float32(-0.5), np.float32(3), (2345,), method="table"
@@ -57,17 +57,17 @@ def test_file_holds_what_the_function_draws(run, monkeypatch, block):
     drawn = np.load("samples.npy")
     assert drawn.dtype == np.float32
     np.testing.assert_array_equal(drawn, np.asarray(expected))
-    assert os.listdir() == ["samples.npy"]
+    assert sorted(os.listdir()) == ["samples.npy", "samples.npy.json"]
 
 
-@pytest.mark.parametrize("block", [64, cli.BLOCK])
-def test_parameter_files(run, monkeypatch, block):
+@pytest.mark.parametrize("block", ["64", "1e9"])
+def test_parameter_files(run, block):
     """A column for each value of the files, `size` angles in each."""
-    monkeypatch.setattr(cli, "BLOCK", block)
     loc, concentration = np.linspace(-3, 3, 7, dtype=np.float32), np.geomspace(0.1, 1e4, 7)
     np.savetxt("loc.csv", loc)
     np.save("concentration.npy", concentration)
-    result = run("--loc", "loc.csv", "--concentration", "concentration.npy", "--size", "301", "--key-impl", "rbg")
+    files = ("--loc", "loc.csv", "--concentration", "concentration.npy")
+    result = run(*files, "--block", block, "--size", "301", "--key-impl", "rbg")
     assert result.code == 0, result.err
     expected = jax_von_mises.sample_von_mises(
         jax.random.key(0, impl="rbg"), loc, concentration.astype(np.float32), (301, 7), method="direct"
@@ -99,9 +99,9 @@ def test_module_runs_without_warnings(tmp_path):
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "mean direction" in out
-    assert "wrote x.npy: 3.815 MiB, shape (1000000,), float32" in out
+    assert "x.npy: 3.815 MiB, shape (1000000,), float32; checksums beside it" in out
     assert "angles" in err
-    assert os.listdir(tmp_path) == ["x.npy"]
+    assert sorted(os.listdir(tmp_path)) == ["x.npy", "x.npy.json"]
 
 
 def test_exists_and_force(run):
@@ -209,9 +209,10 @@ BAD = {
     "ragged": (("--loc", "ragged.csv"), "changed from 2 to 1 at row 2); write"),
     "folder": (("--loc", "folder.npy"), "not a file"),
     "lengths": (("--loc", "two.csv", "--concentration", "four.npy"), "holds 2 numbers"),
-    "suffix": (("--out", "samples.txt"), "end its name in .npy"),
-    "no directory": (("--out", "no/samples.npy"), "no directory no"),
-    "a directory": (("--out", "folder.npy", "--force"), "is not a file"),
+    "suffix": (("--out", "samples.txt"), "end its name in .npy for a NumPy file, or in .zarr"),
+    "bucket": (("--out", "gs://bucket/samples.npy"), "end its name in .npy for a NumPy file, or in .zarr"),
+    "block": (("--block", "0"), "--block 0: give 1 or more rows"),
+    "resume and force": (("--resume", "--force"), "--resume keeps what --force would replace"),
 }
 
 
@@ -251,53 +252,119 @@ def test_disk_too_small(run):
     assert os.listdir() == []
 
 
+def test_target_that_cannot_be_written(run):
+    os.mkdir("folder.npy")
+    for out, message in (("no/samples.npy", "no directory no"), ("folder.npy", "is not a file")):
+        result = run(*SMALL, "--out", out, "--force")
+        assert result.code == 1
+        assert message in result.err
+        assert result.err.count("\n") == 1
+    assert os.listdir() == ["folder.npy"]
+
+
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (OSError(28, "No space left on device"), 1, "No space left on device"),
-        (MemoryError("8 GiB"), 1, "out of memory"),
-        (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(28, "No space left on device"), 1, "No space left on device; 2 of 10 blocks are kept"),
+        (MemoryError("8 GiB"), 1, "out of memory: 8 GiB; 2 of 10"),
+        (KeyboardInterrupt(), 130, "interrupted; 2 of 10 blocks are kept: go on with --resume"),
     ],
 )
-def test_failure_midway_keeps_the_old_file(run, monkeypatch, error, code, message):
-    """The third block fails: the partial file goes, the file from before stays."""
+def test_failure_midway_keeps_what_is_done(run, monkeypatch, error, code, message):
+    """The third block fails: the file from before stays until the new one is whole, and that goes on."""
     assert run(*SMALL).code == 0
     old = np.load("samples.npy")
-    monkeypatch.setattr(cli, "BLOCK", 100)
-    add, calls = summary.Moments.add, []
+    write, calls = writer.npy_file.NpyFile.write, []
 
-    def failing_add(self, angles):
-        calls.append(angles)
+    def failing_write(self, *arguments):
+        calls.append(arguments)
         if len(calls) == 3:
-            assert len(os.listdir()) == 2
             raise error
-        add(self, angles)
+        write(self, *arguments)
 
-    monkeypatch.setattr(summary.Moments, "add", failing_add)
-    result = run(*SMALL, "--seed", "1", "--force")
+    monkeypatch.setattr(writer.npy_file.NpyFile, "write", failing_write)
+    command = (*SMALL, "--seed", "1", "--block", "100")
+    result = run(*command, "--force")
     assert result.code == code
     assert message in result.err.splitlines()[-1]
-    assert os.listdir() == ["samples.npy"]
     np.testing.assert_array_equal(np.load("samples.npy"), old)
+    assert sorted(os.listdir()) == [f"samples.npy{end}" for end in ("", ".json", ".partial", ".partial.json")]
+    refused = run(*command)
+    assert refused.code == 2
+    assert "an unfinished run is there; choose another name, or give --resume to go on" in refused.err
+    resumed = run(*command, "--resume")
+    assert resumed.code == 0, resumed.err
+    assert "drew 8 blocks, 2 kept of 1,000 angles" in resumed.out
+    assert sorted(os.listdir()) == ["samples.npy", "samples.npy.json"]
+    expected = jax_von_mises.sample_von_mises(jax.random.key(1), 0.0, 3.0, (1000,), method="table")
+    np.testing.assert_array_equal(np.load("samples.npy"), expected)
+
+
+def test_resume_of_another_stream(run):
+    assert run(*SMALL).code == 0
+    result = run(*SMALL, "--seed", "1", "--resume")
+    assert result.code == 2
+    assert "samples.npy holds another stream: key" in result.err
+
+
+def test_verify(run, capsys):
+    """The checksums match, until a bit of the file is turned."""
+    assert run(*SMALL, "--block", "100").code == 0
+    assert cli.main(["verify", "samples.npy"]) == 0
+    said = capsys.readouterr().out
+    assert "all 10 blocks match their checksums; shape (1000,)" in said
+    assert '"concentration": "3.0"' in said
+    with open("samples.npy", "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 1]))
+    assert cli.main(["verify", "samples.npy"]) == 1
+    assert "these blocks do not match their checksums: 9" in capsys.readouterr().err
+    assert cli.main(["verify", "none.npy"]) == 1
+    assert "no finished file with a record beside it" in capsys.readouterr().err
+    assert cli.main(["verify", "none.txt"]) == 2
+
+
+def test_zarr_store(run):
+    tensorstore = pytest.importorskip("tensorstore", reason="stores are written through TensorStore")
+    result = run(*SMALL, "--out", "samples.zarr", "--dtype", "bfloat16", "--block", "300")
+    assert result.code == 0, result.err
+    assert "samples.zarr: 1.953 KiB, shape (1000,), bfloat16" in result.out
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": os.path.abspath("samples.zarr") + "/"}}
+    drawn = tensorstore.open(spec).result().read().result()
+    expected = jax_von_mises.sample_von_mises(jax.random.key(0), 0.0, 3.0, (1000,), "bfloat16", method="table")
+    np.testing.assert_array_equal(drawn, np.asarray(expected))
+
+
+def test_judges_a_part_of_many(run, monkeypatch):
+    """Every so many blocks, and says so; memory and time are for drawing."""
+    monkeypatch.setattr(cli.Watch, "JUDGED", 2_500)
+    monkeypatch.setattr(cli.Watch, "CHUNK", 300)
+    result = run("--size", "10_000", "--block", "1000")
+    assert "compared with the law are 3,000 of them" in result.out
+    assert "mean direction" in result.out
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent as on POSIX")
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["int", "term", "hup"]
 )
-def test_signal_leaves_nothing(tmp_path, number, code):
-    """Stopped while blocks are being written, which the size of the partial file shows."""
-    process = subprocess_sample(tmp_path, "--size", "1e9")
+def test_signal_keeps_what_is_done(tmp_path, number, code):
+    """Stopped while blocks are being written, which the record shows; the same command with --resume goes on."""
+    process = subprocess_sample(tmp_path, "--size", "1e9", "--block", "1e6")
     deadline = time.monotonic() + 60
-    while not any(path.stat().st_size > 2**20 for path in tmp_path.iterdir()):
+    record = tmp_path / "samples.npy.partial.json"
+    while not record.exists() or not json.loads(record.read_text())["crc32"]:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
-    assert "nothing was written" in err
-    assert os.listdir(tmp_path) == []
+    kept = len(json.loads(record.read_text())["crc32"])
+    assert f"{kept} of 1000 blocks are kept: go on with --resume" in err
+    assert sorted(os.listdir(tmp_path)) == ["samples.npy.partial", "samples.npy.partial.json"]
 
 
 def test_plain_progress_without_tqdm(run, monkeypatch):
