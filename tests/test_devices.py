@@ -462,16 +462,6 @@ def test_shard_outside():
 # ------------------------------------------------------------------------------------------------ pages
 
 
-def test_page():
-    """The code of the page runs from top to bottom, with what it asserts."""
-    text = (DOCS / "devices.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == text.count("```python")
-    space = {}
-    for block in blocks:
-        exec(compile(block, "devices.md", "exec"), space)
-
-
 @pytest.mark.parametrize("devices", [1, 2])
 def test_pipeline(capsys, devices):
     small = ["--batches", "4", "--walkers", "64", "--steps", "100", "--repeats", "1"]
