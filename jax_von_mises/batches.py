@@ -206,7 +206,9 @@ def batched_apply(f, arrays, batch_size, *, out=None):
     def start(first):
         return compiled(jax.tree.map(lambda leaf: leaf[first : first + rows], arrays))
 
-    template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), arrays)
+    template = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(leaf.dtype)), arrays
+    )
     results = jax.eval_shape(compiled, template)
     for result in jax.tree.leaves(results):
         if result.shape[:1] != (rows,):

@@ -5,7 +5,6 @@ import errno
 import math
 import mmap
 import os
-import secrets
 
 import numpy as np
 
@@ -188,7 +187,7 @@ class NpyFile:
 
     def discard(self):
         """Remove what this run has left."""
-        for name in (self.partial_record, self.partial):
+        for name in (f"{self.partial_record}.new", self.partial_record, self.partial):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
         self.close()
@@ -210,15 +209,10 @@ class NpyFile:
 
 
 def replace_text(path, text):
-    """Replace a small file whole."""
-    temporary = f"{path}.{secrets.token_hex(4)}"
-    try:
-        with open(temporary, "x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    """Replace a small file whole. What a killed process left on the way is taken over by the next one."""
+    temporary = f"{path}.new"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
