@@ -57,8 +57,15 @@ def angles(k, dtype):
     return x[x.astype(np.float64) <= np.pi]  # the float32 next to pi lies beyond it
 
 
+LANES = 509  # odd, so that the last ones, which are always in use, are what whole vectors leave over
+
+
 def compute(function, x, k, dtype):
-    return np.asarray(function(jnp.asarray(x, dtype), jnp.zeros((), dtype), jnp.asarray(k, dtype)), np.float64)
+    """Values at the angles or probabilities `x`, filled up to LANES: one compiled program for any number of them."""
+    x = np.asarray(x, dtype)
+    assert len(x) <= LANES
+    filled, kind = np.resize(x[::-1], LANES)[::-1], x.dtype.type
+    return np.asarray(function(filled, kind(0), kind(k)), np.float64)[-len(x) :]
 
 
 @pytest.mark.parametrize("k", CONCENTRATIONS)
@@ -173,7 +180,7 @@ def test_quantile_inverts_cdf(k, dtype):
 
 
 def test_quantile_ends(dtype):
-    q = jnp.array([0.0, 0.5, 1.0, -0.1, 1.1, jnp.nan], dtype)
+    q = np.array([0.0, 0.5, 1.0, -0.1, 1.1, np.nan])
     for k in (0.0, 2.0, 1e5):
         np.testing.assert_allclose(compute(jvm.icdf, q, k, dtype), [-np.pi, 0, np.pi, *[np.nan] * 3], atol=1e-6)
         np.testing.assert_allclose(compute(jvm.isf, q, k, dtype), [np.pi, 0, -np.pi, *[np.nan] * 3], atol=1e-6)
@@ -195,12 +202,12 @@ def test_far_from_zero(loc, k, constant, dtype, key):
     exact = np.array([exact_deviation(v, loc) for v in x])
     # Reduction of many turns leaves a float's rounding of one turn times 1e-4.
     slack = {"float32": 1e-11, "float64": 1e-18}[dtype] * abs(float(loc))
-    for name in ("log_prob", "cdf"):
-        function = getattr(jvm, name)
-        if constant:
-            found = np.asarray(jax.jit(lambda x, function=function: function(x, loc, k))(x), float)
-        else:
-            found = np.asarray(function(x, loc, k), float)
+
+    def values(x):
+        return jvm.log_prob(x, loc, k), jvm.cdf(x, loc, k)
+
+    for name, found in zip(("log_prob", "cdf"), jax.jit(values)(x) if constant else values(x), strict=True):
+        found = np.asarray(found, float)
         if name == "log_prob":
             want = reference.log_pdf(exact, float(k))
             slope = float(k) * np.abs(np.sin(exact))
@@ -249,10 +256,11 @@ def test_ends_of_the_deviation():
 
 def test_second_derivatives_of_deep_quantiles():
     """1 / p^2 is no float long before 1 / p."""
-    second = jax.hessian(jvm.icdf, (0, 2))(np.float32(1e-30), np.float32(0), np.float32(45.1))
+    curvature = jax.jit(jax.hessian(jvm.icdf, (0, 2)))
+    second = curvature(np.float32(1e-30), np.float32(0), np.float32(45.1))
     assert not np.isnan(jax.tree.leaves(second)).any()
     with jax.enable_x64(True):
-        exact = jax.hessian(jvm.icdf, (0, 2))(float(np.float32(1e-30)), 0.0, float(np.float32(45.1)))
+        exact = curvature(float(np.float32(1e-30)), 0.0, float(np.float32(45.1)))
     assert float(second[0][1]) == pytest.approx(float(exact[0][1]), rel=1e-3)
 
 
@@ -285,7 +293,7 @@ def test_point_mass(dtype):
     for name, values in expected.items():
         found = compute(getattr(jvm, name), x, np.inf, dtype)
         np.testing.assert_array_equal(found, values, err_msg=name)
-    np.testing.assert_array_equal(compute(jvm.icdf, jnp.array([0.1, 0.5, 0.9], dtype), np.inf, dtype), 0)
+    np.testing.assert_array_equal(compute(jvm.icdf, np.array([0.1, 0.5, 0.9]), np.inf, dtype), 0)
     infinite = jnp.array(jnp.inf, dtype)
     assert jvm.entropy(infinite) == -np.inf
     assert jvm.variance(infinite) == 0
@@ -296,13 +304,13 @@ def test_point_mass(dtype):
 def test_bad_values_give_nan(name):
     """Each kind of bad value alone, and the lanes beside it stay good."""
     function = getattr(jvm, name)
-    good = [jnp.full((3,), value) for value in (0.3, 0.4, 2.0, 1.0)]
+    good = [np.full(3, value, np.float32) for value in (0.3, 0.4, 2.0, 1.0)]
     arguments = {1: good[2:3], 2: good[1:3], 3: good[:3], 4: [good[1], good[2], good[0], good[3]]}[FUNCTIONS[name]]
     concentrations = {1: (0,), 2: (1,), 3: (2,), 4: (1, 3)}[FUNCTIONS[name]]
     for i in range(len(arguments)):
-        for bad in (jnp.nan, -1.0 if i in concentrations else jnp.inf):
-            spoiled = list(arguments)
-            spoiled[i] = spoiled[i].at[1].set(bad)
+        for bad in (np.nan, -1.0 if i in concentrations else np.inf):
+            spoiled = [argument.copy() for argument in arguments]
+            spoiled[i][1] = bad
             assert np.isnan(function(*spoiled)).tolist() == [False, True, False], (i, bad)
 
 
@@ -315,17 +323,23 @@ def test_arguments(name):
     value = function(*arguments)
     assert value.shape == np.broadcast_shapes(*(a.shape for a in arguments))
     assert value.dtype == np.float32
-    np.testing.assert_allclose(jax.jit(function)(*arguments), value, rtol=1e-6)
-    spread = [np.broadcast_to(a, value.shape) for a in arguments]
-    mapped = jax.vmap(function)(*spread)
+
+    @jax.jit
+    def inside(*arguments):
+        # One program: where both are the same computation, as they should be, the compiler does it once.
+        return function(*arguments), jax.vmap(function)(*jnp.broadcast_arrays(*arguments))
+
+    compiled, mapped = inside(*arguments)
+    np.testing.assert_allclose(compiled, value, rtol=1e-6)
     np.testing.assert_allclose(mapped, value, rtol=1e-6, atol=1e-7)
     half = [jnp.asarray(a, jnp.bfloat16) for a in arguments]
     assert function(*half).dtype == jnp.bfloat16
     single = function(*(jnp.asarray(a, jnp.float32) for a in half))
     np.testing.assert_array_equal(function(*half), single.astype(jnp.bfloat16))
     assert function(*[1, 0, 1, 2][:count]).dtype == np.float32  # Python numbers
-    with jax.enable_x64(True):
-        assert function(*(a.astype(np.float64) for a in arguments)).dtype == np.float64
+    with jax.enable_x64(True):  # the dtype alone, which needs no compiling; other tests compute in float64
+        wide = [a.astype(np.float64) for a in arguments]
+        assert jax.eval_shape(lambda: function(*wide)).dtype == np.float64
     with pytest.raises(TypeError, match=rf"{name}: .*must be a real number"):
         function(*["a"] * count)
     if count > 1:
@@ -396,7 +410,7 @@ def mp_cdf(x, k):
     width = 1 / mp.sqrt(abs(k) + 1)
     points = {s * j * width for j in (0, 0.3, 1, 2, 4, 8, 16) for s in (-1, 1)}
     points = [-mp.pi, *sorted(p for p in points if -mp.pi < p < x), x]
-    integral = mp.quad(lambda u: mp.exp(-2 * k * mp.sin(u / 2) ** 2), points)
+    integral = mp.quad(lambda u: mp.exp(-2 * k * mp.sin(u / 2) ** 2), points, method="gauss-legendre")
     return integral / (2 * mp.pi * mp.exp(-k) * mp.besseli(0, k))
 
 
@@ -426,12 +440,12 @@ def test_derivatives(name, k, dtype):
     exact_function = {"log_prob": mp_log_prob, "cdf": mp_cdf}[name]
     kind = np.dtype(dtype).type
 
-    gradient, hessian = _derivatives(name)
+    derivatives = _derivatives(name)
     for z in (0.0, 1e-3, 0.7, 2.5, 9.0):
         x = float(kind(min(z / np.sqrt(1 + k), np.pi)))
         k = float(kind(k))
         at = jnp.array([x, 0, k], dtype)
-        first, second = np.asarray(gradient(at), float), np.asarray(hessian(at), float)
+        first, second = (np.asarray(d, float) for d in derivatives(at))
         (fx, fk), (fxx, fxk, fkk) = differences(exact_function, x, k)
         step, bend = 1 / np.sqrt(1 + k), 1 + k
         few = 32 * EPS[dtype] * max(1.0, np.abs(reference.log_pdf(x, k)) if name == "log_prob" else 1.0)
@@ -442,15 +456,20 @@ def test_derivatives(name, k, dtype):
 
 
 @functools.cache
-def _derivatives(name, batch=False):
-    """Gradient and Hessian in all arguments as one array, compiled."""
+def _derivatives(name, batch=False, first=False):
+    """Gradient and, unless `first` alone is asked for, Hessian in all arguments as one array, by one program."""
     function, count = getattr(jvm, name), FUNCTIONS[name]
 
-    def value(at):
-        return function(*(at[i] for i in range(count)))
+    def gradient(at):
+        slope = jax.grad(lambda at: function(*(at[i] for i in range(count))))(at)
+        return slope, slope
 
-    both = jax.grad(value), jax.hessian(value)
-    return tuple(jax.jit(jax.vmap(f) if batch else f) for f in both)
+    def both(at):
+        hessian, slope = jax.jacfwd(gradient, has_aux=True)(at)
+        return slope, hessian
+
+    derivatives = gradient if first else both
+    return jax.jit(jax.vmap(derivatives) if batch else derivatives)
 
 
 @pytest.mark.parametrize("name", ["log_cdf", "log_sf", "sf", "prob", "icdf", "isf"])
@@ -459,16 +478,19 @@ def test_other_derivatives(name):
     with jax.enable_x64(True):
         firsts = (0.02, 0.4, 0.5, 0.9) if name in ("icdf", "isf") else (-2.0, -0.3, 0.0, 1.2)
         at = np.array([(first, 0.1, k) for first in firsts for k in (0.3, 4.0, 60.0)])
-        function, (gradient, hessian) = getattr(jvm, name), _derivatives(name, batch=True)
-        first, second = gradient(at), hessian(at)
+        # The points, and from each a step forth and one back in each argument: all in one call.
+        sizes = 1e-5 * np.maximum(1, np.abs(at))
+        steps = [sign * np.where(np.arange(3) == i, sizes, 0) for i in range(3) for sign in (1, -1)]
+        points = np.concatenate([at, *(at + step for step in steps)])
+        values = np.asarray(getattr(jvm, name)(*points.T)).reshape(7, -1)
+        gradients, second = (np.asarray(d) for d in _derivatives(name, batch=True)(points))
+        first, *gradients = gradients.reshape(7, -1, 3)
         for i in range(3):
-            step = np.zeros_like(at)
-            step[:, i] = 1e-5 * np.maximum(1, np.abs(at[:, i]))
-            size = 2 * step[:, i]
-            values = function(*(at + step).T) - function(*(at - step).T)
-            np.testing.assert_allclose(first[:, i], values / size, rtol=1e-6, atol=1e-8)
-            gradients = gradient(at + step) - gradient(at - step)
-            np.testing.assert_allclose(second[:, i], gradients / size[:, None], rtol=2e-6, atol=1e-7)
+            size, up, down = 2 * sizes[:, i], 2 * i, 2 * i + 1
+            difference = (values[1 + up] - values[1 + down]) / size
+            np.testing.assert_allclose(first[:, i], difference, rtol=1e-6, atol=1e-8)
+            difference = (gradients[up] - gradients[down]) / size[:, None]
+            np.testing.assert_allclose(second[: len(at), i], difference, rtol=2e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in ("mean", "mode")])
@@ -485,11 +507,12 @@ def test_no_derivative_is_nan(name):
         4: [(first, k, 0.0, 0.7) for first, k in points],
     }[FUNCTIONS[name]]
     at = np.array(at, np.float32)
-    gradient, hessian = _derivatives(name, batch=True)
-    bad = np.isnan(gradient(at)).any(-1)
+    twice = name in ("log_prob", "prob", "cdf", "sf", "entropy", "variance", "kl_divergence")
+    first, second = _derivatives(name, batch=True, first=not twice)(at)
+    bad = np.isnan(first).any(-1)
     assert not bad.any(), at[bad]
-    if name in ("log_prob", "prob", "cdf", "sf", "entropy", "variance", "kl_divergence"):
-        bad = np.isnan(hessian(at)).any((-1, -2))
+    if twice:
+        bad = np.isnan(second).any((-1, -2))
         assert not bad.any(), at[bad]
 
 

@@ -86,8 +86,10 @@ def words(first, last, step=1):
 
 @functools.cache
 def angle(method):
-    def draw(m, k):
-        return jnp.abs(kernel.angles((m << 1,), jnp.float32(0), k, method))
+    """A program for |angle| of the high bits of each word, its lower words (float64 has one), and a concentration."""
+
+    def draw(high, k, *low):
+        return jnp.abs(kernel.angles((high << 1, *low), jnp.zeros_like(k), k, method))
 
     return jax.jit(draw)
 
@@ -158,9 +160,7 @@ def test_float64(k, method):
     ])  # fmt: skip
     high, low = (m >> np.uint64(32)).astype(np.uint32), (m & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     with jax.enable_x64(True):
-        x = np.asarray(
-            jnp.abs(kernel.angles((jnp.asarray(high << 1), jnp.asarray(low)), jnp.float64(0), jnp.float64(k), method))
-        )
+        x = np.asarray(angle(method)(high, np.float64(k), low))
     t = (m.astype(np.float64) + 0.5) * 2.0**-64
     assert_accurate(x, t, k, "float64", reference.quantile(t, k))
 

@@ -128,17 +128,15 @@ def test_constants_of_a_program(method):
     It would compute with them while it compiles, in another rounding.
     """
     draw = functools.partial(sample_von_mises, method=method)
-    for concentration in (0.0, 0.169663861, 0.5, 1.79095924, 14.2028522, 17.0, 40.5, 24506.9375):
-        outside = draw(KEY, 0.3, concentration, (3000,))
-        assert equal(jax.jit(lambda key, k=concentration: draw(key, 0.3, k, (3000,)))(KEY), outside)
+    cases = [(0.3, k, (3000,)) for k in (0.0, 0.169663861, 0.5, 1.79095924, 14.2028522, 17.0, 40.5, 24506.9375)]
     if method == "direct":
-        several = np.float32([[0.1], [0.7], [9.1]])
-        outside = draw(KEY, 0.3, several, (3, 1000))
-        assert equal(jax.jit(lambda key: draw(key, 0.3, several, (3, 1000)))(KEY), outside)
-    for loc in (-2.0, 9.0, 12345.678, -777777.7, 8388609.0, 16000001.0):
-        for concentration in (3.0, np.inf):
-            outside = draw(KEY, loc, concentration, (100,))
-            assert equal(jax.jit(lambda key, m=loc, k=concentration: draw(key, m, k, (100,)))(KEY), outside)
+        cases.append((0.3, np.float32([[0.1], [0.7], [9.1]]), (3, 1000)))
+    locs = (-2.0, 9.0, 12345.678, -777777.7, 8388609.0, 16000001.0)
+    cases += [(loc, concentration, (100,)) for loc in locs for concentration in (3.0, np.inf)]
+    # All cases in one program, which compiles faster than one for each.
+    constant = jax.jit(lambda key: [draw(key, *case) for case in cases])(KEY)
+    for case, inside in zip(cases, constant, strict=True):
+        assert equal(inside, draw(KEY, *case)), case
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
