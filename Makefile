@@ -8,8 +8,12 @@ OUT ?= samples.npy
 TESTS ?= tests
 # What depends on JAX's and Python's behaviour, repeated on the newest of both; the numerics are not.
 NEWEST_TESTS ?= tests/test_counter.py tests/test_sampler.py tests/test_devices.py tests/test_gradients.py tests/test_cli.py tests/test_layers.py
-# Test processes. Each compiles for itself, so more than the cores there are only wait for each other.
+# Test processes. Each compiles for itself, so more than the cores there are only wait for each other; and each takes a
+# row of whole files first, since the tests of a file share compiled programs, and at the end what another has left.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
+PYTEST = -m pytest -q -n $(JOBS) --dist worksteal
+# Of all that is installed the tests import little: Python compiles it then.
+PIP = -m pip install -q --no-compile
 
 PACKAGING = setup.cfg pyproject.toml Makefile
 SHELL = /bin/sh
@@ -48,12 +52,12 @@ sample: .venv/installed
 test: test-oldest test-newest
 
 test-oldest: .venv-test/installed
-	.venv-test/bin/python -m pytest -q -n $(JOBS) $(TESTS)
+	.venv-test/bin/python $(PYTEST) $(TESTS)
 
 .venv-test/installed: $(PACKAGING)
 	$(call environment,.venv-test,$(PYTHON))
 	@echo "installing the tests into .venv-test"
-	@.venv-test/bin/python -m pip install -q -e ".[test]"
+	@.venv-test/bin/python $(PIP) -e ".[test]"
 	@touch $@
 
 # The newest Python newer than $(PYTHON) that starts. A command can be there and fail (pyenv's stand-ins do), so each
@@ -78,17 +82,17 @@ test-newest:
 .PHONY: run-newest
 run-newest: .venv-newest/installed
 	@.venv-newest/bin/python -c 'import jax, platform; print("newest: Python", platform.python_version(), "JAX", jax.__version__)'
-	.venv-newest/bin/python -m pytest -q -n $(JOBS) $(NEWEST_TESTS)
+	.venv-newest/bin/python $(PYTEST) $(NEWEST_TESTS)
 
 .venv-newest/installed: $(PACKAGING)
 	$(call environment,.venv-newest,$(NEWEST_PYTHON))
 	@echo "installing the tests into .venv-newest"
-	@.venv-newest/bin/python -m pip install -q --upgrade -e ".[test]"
+	@.venv-newest/bin/python $(PIP) --upgrade -e ".[test]"
 	@touch $@
 
 .venv-lint/installed: $(PACKAGING)
 	$(call environment,.venv-lint,$(PYTHON))
-	@.venv-lint/bin/python -m pip install -q -e ".[lint]"
+	@.venv-lint/bin/python $(PIP) -e ".[lint]"
 	@touch $@
 
 lint: .venv-lint/installed
