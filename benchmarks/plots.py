@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.peers import OURS, PEERS
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 # Colours that people with a colour deficiency tell apart (Okabe and Ito); marks tell the lines apart in print.
 STYLES = {
@@ -100,6 +100,12 @@ def draw(axes, series):
     return handles
 
 
+def machine_text(found):
+    """Tell the machine and the release of JAX."""
+    machine = f"{found['cpu']}, {found['cores']} cores" if found["platform"] == "cpu" else found["device"]
+    return f"{machine}, JAX {found['versions']['jax']}"
+
+
 def picture(result):
     """Make the figure of both panels."""
     from matplotlib import ticker
@@ -129,10 +135,8 @@ def picture(result):
         ncols=len(order),
         frameon=False,
     )
-    found = result["environment"]
-    machine = f"{found['cpu']}, {found['cores']} cores" if found["platform"] == "cpu" else found["device"]
     figure.suptitle(
-        f"{machine}, JAX {found['versions']['jax']}; {draws_text(result)} draws a call, compiled and warm",
+        f"{machine_text(result['environment'])}; {draws_text(result)} draws a call, compiled and warm",
         fontsize=9,
         x=0.01,
         ha="left",
@@ -141,9 +145,28 @@ def picture(result):
 
 
 def main(arguments=None):
-    """Write the picture; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=__doc__.splitlines()[0])
-    parser.add_argument("result", type=Path, help="file written by performance_benchmark --json")
+    """Write the picture of speed and accuracy; returns the exit code."""
+    return run(arguments, "benchmarks.plots", __doc__, "performance_benchmark", upgraded, picture)
+
+
+def run(arguments, module, text, source, upgrade, make):
+    """Write one picture; returns the exit code.
+
+    Parameters
+    ----------
+    arguments : list of str or None
+        Of the command line.
+    module, text : str
+        What is run, and its docstring.
+    source : str
+        Name of the program whose results it draws.
+    upgrade : callable
+        Takes what was read from a file and gives a result; KeyError and ValueError where it is none.
+    make : callable
+        Takes the result and gives the figure.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=text.splitlines()[0])
+    parser.add_argument("result", type=Path, help=f"file written by {source} --json")
     parser.add_argument("--out", type=Path, required=True, help="picture to write; its ending says the format")
     given = parser.parse_args(arguments)
     try:
@@ -152,9 +175,9 @@ def main(arguments=None):
         print('the pictures need matplotlib: pip install "jax_von_mises[plots]"', file=sys.stderr)
         return 1
     try:
-        result = upgraded(json.loads(given.result.read_text(encoding="utf-8")))
+        result = upgrade(json.loads(given.result.read_text(encoding="utf-8")))
     except KeyError as error:
-        print(f"{given.result} is no result of performance_benchmark: it has no {error}", file=sys.stderr)
+        print(f"{given.result} is no result of {source}: it has no {error}", file=sys.stderr)
         return 1
     except (OSError, ValueError) as error:
         print(f"cannot read {given.result}: {error}", file=sys.stderr)
@@ -163,7 +186,7 @@ def main(arguments=None):
         # Without a date two drawings of one result are the same bytes.
         metadata = {"Date": None} if given.out.suffix == ".svg" else None
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        picture(result).savefig(given.out, metadata=metadata, dpi=150)
+        make(result).savefig(given.out, metadata=metadata, dpi=150)
     print(f"written to {given.out}")
     return 0
 
