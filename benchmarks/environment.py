@@ -19,6 +19,7 @@ LIBRARIES = (
     "torch",
     "cupy-cuda12x",
     "cupy-cuda13x",
+    "tensorstore",
 )
 # Variables that change what JAX compiles or how many threads it runs.
 VARIABLES = ("XLA_FLAGS", "JAX_ENABLE_X64", "JAX_COMPILATION_CACHE_DIR", "OMP_NUM_THREADS")

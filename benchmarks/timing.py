@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Competitor", "Timing", "first_call", "interleave"]
+__all__ = ["Competitor", "Timing", "first_call", "interleave", "take_turns"]
 
 # Calls shorter than this are repeated within a turn: a lone call is at the mercy of one interrupt. They also start the
 # turn with a call that does not count: threads of the competitor before it may still be spinning, in its caches.
@@ -125,4 +125,31 @@ def interleave(competitors, rounds, clock=time.perf_counter):
                 turn(name, 1)
             if warm[name] <= LONG_CALL or number % LONG_CALL_ROUNDS == 0:
                 seconds[name].append(turn(name, calls[name]))
+    return seconds
+
+
+def take_turns(competitors, rounds, clock=time.perf_counter):
+    """Time competitors whose one call is long: each has one call in every round.
+
+    So their seconds can be compared round by round, which matters where the machine drifts, as disks do.
+
+    Parameters
+    ----------
+    competitors : dict of str to Competitor
+        Each has been called before, with input 0.
+    rounds : int
+        Every round has an order of its own.
+    clock : callable
+        Seconds as a float; a fake one in the tests.
+
+    Returns
+    -------
+    dict of str to list of float
+        Seconds in each round.
+    """
+    seconds = {name: [] for name in competitors}
+    order = random.Random(0)
+    for number in range(1, rounds + 1):
+        for name in order.sample(list(competitors), len(competitors)):
+            seconds[name].append(timed(competitors[name], [competitors[name].fresh(number)], clock))
     return seconds
