@@ -1,6 +1,7 @@
 """Speed and accuracy of ``jax_von_mises`` beside what people use today.
 
 ``python -m benchmarks.performance_benchmark --quick`` measures and prints, ``python -m benchmarks.plots`` draws;
-``python -m benchmarks.streaming --quick`` measures long streams, to the host and to the disk.
+``python -m benchmarks.streaming --quick`` and ``python -m benchmarks.streaming_plots`` do so for long streams, to the
+host and to the disk.
 Run them from the root of the repository; ``pip install "jax_von_mises[bench]"`` brings what they need.
 """

@@ -1,4 +1,4 @@
-"""The benchmark of long streams."""
+"""The benchmark of long streams and its pictures."""
 
 import json
 import shutil
@@ -14,6 +14,7 @@ from benchmarks import (
     stream_cases,
     stream_process,
     streaming,
+    streaming_plots,
     timing,
 )
 
@@ -265,3 +266,36 @@ def test_file_systems_are_found_by_the_longest_mount(monkeypatch, tmp_path):
     assert [memory.filesystem(path) for path in ("/", tmp_path, deep)] == ["ext4", "tmpfs", "nfs4"]
     monkeypatch.setattr(memory, "MOUNTS", tmp_path / "none")
     assert memory.filesystem(tmp_path) is None
+
+
+def test_picture_is_the_same_bytes_every_time(measured, tmp_path):
+    pytest.importorskip("matplotlib", reason="the pictures need matplotlib")
+    pictures = []
+    for name in ("one.svg", "two.svg"):
+        assert streaming_plots.main([str(measured), "--out", str(tmp_path / name)]) == 0
+        pictures.append((tmp_path / name).read_bytes())
+    assert pictures[0] == pictures[1]
+
+
+def test_picture_without_matplotlib_names_the_extra(measured, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert streaming_plots.main([str(measured), "--out", str(tmp_path / "picture.svg")]) == 1
+    assert "jax_von_mises[plots]" in capsys.readouterr().err
+
+
+OTHER_FILES = [
+    ("{}", "has no 'program'"),
+    ('{"program": "other"}', "is no result of streaming"),
+    ('{"program": "streaming", "format": 99}', "format 99 is not 1"),
+    ('{"program": "streaming", "format": 1, "sections": {}}', "without --sections"),
+    ("text", "Expecting value"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), OTHER_FILES)
+def test_other_files_are_refused(text, message, tmp_path, capsys):
+    source = tmp_path / "result.json"
+    source.write_text(text)
+    pytest.importorskip("matplotlib", reason="the pictures need matplotlib")
+    assert streaming_plots.main([str(source), "--out", str(tmp_path / "picture.svg")]) == 1
+    assert message in capsys.readouterr().err

@@ -1,0 +1,114 @@
+"""Draw a result of ``benchmarks.streaming``: memory of a stream on the left, rates to the disk on the right.
+
+``python -m benchmarks.streaming_plots result.json --out picture.svg``; the same result gives the same file, byte for
+byte.
+"""
+
+import sys
+
+from benchmarks import plots
+
+__all__ = ["main"]
+
+# As in `plots`: colours that people with a colour deficiency tell apart; marks of the lines tell them apart in print.
+STYLES = {
+    "npy": {"color": "#D55E00", "linestyle": "-"},
+    "zarr": {"color": "#0072B2", "linestyle": "--"},
+    "prefetch": {"color": "#009E73", "linestyle": ":"},
+}
+OTHERS = "#999999"
+LIMIT = {"color": "#555555", "linestyle": (0, (5, 3)), "linewidth": 1.5}
+BARS = ("draw", "plain", "npy", "zarr", "save", "read")
+BYTES = 4  # of a float32
+
+# Where the whole result is so many times what the streams hold, a linear scale would press them to the axis.
+LINEAR = 20
+
+
+def checked(result):
+    """Return `result` if it is one that can be drawn."""
+    if result["program"] != "streaming":
+        raise KeyError("program 'streaming'")
+    if result["format"] != 1:
+        raise ValueError(f"format {result['format']} is not 1")
+    for section in ("memory", "disk"):
+        if section not in result["sections"]:
+            raise ValueError(f"it was measured without --sections {section}")
+    return result
+
+
+def memory_panel(axes, found):
+    """Memory over time, with what the whole result would take as a line."""
+    whole, most = found["whole_bytes"] / 1e9, 0.0
+    for kind, run in found["results"].items():
+        seconds, held = zip(*run["trace"], strict=True)
+        gigabytes = [size / 1e9 for size in held]
+        most = max(most, *gigabytes)
+        axes.plot(seconds, gigabytes, label=run["label"], linewidth=1.8, **STYLES[kind])
+    axes.axhline(whole, **LIMIT)
+    axes.annotate(
+        f"the whole result: {whole:.3g} GB", (0.01, whole), xycoords=("axes fraction", "data"), va="bottom", fontsize=9
+    )
+    if whole > LINEAR * most > 0:
+        axes.set_yscale("log")
+        axes.margins(y=0.15)
+    else:
+        axes.set_ylim(0, 1.15 * max(whole, most))
+    axes.set_title(f"Memory while {found['count']:,} angles are drawn")
+    axes.set(xlabel="time (s)", ylabel="memory held (GB)")
+    axes.set_xlim(left=0)
+    axes.grid(visible=True, axis="y")
+    if found["results"]:
+        axes.legend(loc="best", frameon=False, fontsize=9)
+
+
+def rate_panel(axes, found):
+    """Rates as bars, with the plain write as a line."""
+    names = [name for name in BARS if name in found["results"]][::-1]
+    results = [found["results"][name] for name in names]
+    scale = BYTES / 1e9
+    rates = [result["rate"] * scale for result in results]
+    spread = [
+        [(result["rate"] - result["rate_quartiles"][0]) * scale for result in results],
+        [(result["rate_quartiles"][1] - result["rate"]) * scale for result in results],
+    ]
+    colors = [STYLES[name]["color"] if name in STYLES else OTHERS for name in names]
+    axes.barh(range(len(names)), rates, color=colors, xerr=spread, ecolor=plots.INK, capsize=3, height=0.65)
+    axes.axvline(found["results"]["plain"]["rate"] * scale, zorder=0.5, **LIMIT)
+    axes.set_yticks(range(len(names)), [result["label"] for result in results])
+    end = max(rate + above for rate, above in zip(rates, spread[1], strict=True))
+    for place, (rate, above) in enumerate(zip(rates, spread[1], strict=True)):
+        axes.annotate(f"{rate:.3g}", (rate + above + 0.015 * end, place), va="center", fontsize=9)
+    axes.set_xlim(0, 1.12 * end)
+    axes.set_title(f"Rate to the disk: {found['count'] * scale:.3g} GB, fsync included")
+    axes.set(xlabel="GB/s (dashed: the plain write; whiskers: quartiles)")
+    axes.grid(visible=True, axis="x")
+    axes.set_axisbelow(True)
+
+
+def picture(result):
+    """Make the figure of both panels."""
+    from matplotlib.figure import Figure
+
+    # White below it, so that it can be read on a dark page too.
+    figure = Figure(figsize=(11, 4.2), facecolor="white", layout="constrained")
+    memory, rate = figure.subplots(1, 2)
+    memory_panel(memory, result["sections"]["memory"])
+    rate_panel(rate, result["sections"]["disk"])
+    figure.suptitle(
+        f"{plots.machine_text(result['environment'])}; {result['disk']['filesystem'] or 'unknown'} file system, "
+        f"float32, blocks of {result['options']['block']:,} angles",
+        fontsize=9,
+        x=0.01,
+        ha="left",
+    )
+    return figure
+
+
+def main(arguments=None):
+    """Write the picture; returns the exit code."""
+    return plots.run(arguments, "benchmarks.streaming_plots", __doc__, "streaming", checked, picture)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
