@@ -1,6 +1,8 @@
-"""The benchmark of long streams and its pictures."""
+"""The benchmark of long streams, its pictures and the model of many processes."""
 
+import importlib.util
 import json
+import math
 import shutil
 import sys
 import time
@@ -11,6 +13,8 @@ import pytest
 from benchmarks import (
     goals,
     memory,
+    performance_benchmark,
+    scaling,
     stream_cases,
     stream_process,
     streaming,
@@ -296,6 +300,103 @@ OTHER_FILES = [
 def test_other_files_are_refused(text, message, tmp_path, capsys):
     source = tmp_path / "result.json"
     source.write_text(text)
-    pytest.importorskip("matplotlib", reason="the pictures need matplotlib")
-    assert streaming_plots.main([str(source), "--out", str(tmp_path / "picture.svg")]) == 1
+    assert scaling.main(["--from", str(source)]) == 1
     assert message in capsys.readouterr().err
+    if importlib.util.find_spec("matplotlib"):
+        assert streaming_plots.main([str(source), "--out", str(tmp_path / "picture.svg")]) == 1
+        assert message in capsys.readouterr().err
+
+
+# 1000 angles of 4 bytes, in 10 blocks.
+RATES = scaling.Rates(draw=50.0, link=100.0, shared=250.0, start_up=3.0, compile=2.0, block=100)
+
+
+@pytest.mark.parametrize(
+    ("processes", "changes", "expected"),
+    [
+        (1, {}, (20, 40, 0, 45, scaling.OWN_STORAGE)),
+        (2, {}, (10, 20, 0, 25, scaling.OWN_STORAGE)),
+        (4, {}, (5, 16, 0, 21, scaling.SHARED_STORAGE)),
+        (1, {"draw": 20.0}, (50, 40, 0, 55, scaling.DRAWING)),
+        (2, {"draw_shared": 50.0}, (20, 20, 0, 25, scaling.DRAWING)),
+        # 10 records of 1 s, and 0 + 1 + ... + 9 = 45 lines of 2 s.
+        (1, {"record": 1.0, "record_growth": 2.0}, (20, 40, 100, 145, scaling.RECORDING)),
+        # The most blocks of one of 4 processes are 3: 3 records, and 0 + 1 + 2 lines.
+        (4, {"record": 1.0, "record_growth": 2.0}, (5, 16, 9, 30, scaling.SHARED_STORAGE)),
+    ],
+)
+def test_model_is_the_formula(processes, changes, expected):
+    assert scaling.predict(1_000, processes, RATES._replace(**changes)) == expected
+
+
+def test_cost_and_rates_in_series():
+    assert scaling.cost(8, 1_800, 3.0) == 12.0
+    assert scaling.in_series(2.0, 2.0) == 1.0
+    assert scaling.in_series(3.0, math.inf) == 3.0
+
+
+def synthetic():
+    """A result of a machine that draws 100 angles/s, writes 800 B/s and keeps to the model but for one process."""
+
+    def once(seconds):
+        return {"seconds": [seconds], "rate": 800 / seconds}
+
+    phases = {"start_up": [1.0, 1.0], "compile": [2.0, 2.0], "finish": [0.0, 0.0]}
+    record = {"seconds_each": 0.5, "seconds_each_per_block_done": 0.0}
+    return {
+        "program": "streaming",
+        "format": 1,
+        "options": {"block": 100},
+        "sections": {
+            "disk": {
+                "count": 800,
+                "results": {"draw": once(8.0), "plain": once(4.0), "npy": once(10.0), "read": once(2.0)},
+            },
+            "record": {"checksum_rate": 1e9, "results": {"npy": record, "zarr": record}},
+            "processes": {
+                "count": 800,
+                "block": 100,
+                "results": {
+                    "1": {"seconds": phases | {"steady": [20.0, 20.0]}},
+                    "2": {"seconds": phases | {"steady": [10.0, 10.0]}},
+                },
+            },
+        },
+    }
+
+
+def test_parameters_and_predictions_of_a_machine():
+    rates = scaling.fitted(synthetic())
+    # 20 s, of which 8 records take 4: 3200 bytes in 16 s.
+    assert rates == scaling.Rates(100, 200, 800, draw_shared=100, start_up=1, compile=2, record=0.5, block=100)
+    points = scaling.comparison(synthetic(), rates)
+    # .npy: 8 s of drawing, and 4 s of writing with 4 s of records. Two processes: 8 s of writing, 2 s of records.
+    assert [(point.measured, point.predicted) for point in points] == [(10, 8), (10, 10), (13, 13)]
+    assert points[0].error == pytest.approx(-0.2)
+
+
+def test_scaling_prints_measured_beside_predicted(tmp_path, capsys):
+    source = tmp_path / "result.json"
+    performance_benchmark.write_json(source, synthetic())
+    assert scaling.main(["--from", str(source), "--price", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "-20%" in text
+    assert "measured on the host of that result" in text
+    assert "reading is 4 times as fast as drawing" in text
+    assert next(line for line in text.splitlines() if "a GPU for an hour" in line).endswith(scaling.GIVEN)
+
+
+def test_assumptions_are_marked(capsys):
+    assert scaling.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for parameter in scaling.PARAMETERS.values():
+        (line,) = (line for line in lines if line.strip().startswith(parameter.what + "  "))
+        assert line.endswith((scaling.ASSUMED, scaling.CEILING))
+    # 4 PB over 100 GB/s shared: 11.1 hours, and little more.
+    row = next(line.split() for line in lines if line.split()[:4] == ["1e15", "4", "PB", "1,024"])
+    assert float(row[4]) == pytest.approx(4e15 / 100e9 / 3600, rel=0.1)
+    assert any("Bound by recording" in line for line in lines)
+
+
+def test_tables_use_the_block_of_the_writer():
+    assert scaling.BLOCK == stream_cases.writer.BLOCK
