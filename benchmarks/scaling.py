@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.performance_benchmark import table, time_text
+from jax_von_mises import writer
 
 __all__ = ["Prediction", "Rates", "comparison", "fitted", "main", "predict"]
 
@@ -52,7 +53,7 @@ class Rates(NamedTuple):
     compile: float = 0.0  # seconds
     record: float = 0.0  # seconds for the record after a block
     record_growth: float = 0.0  # seconds more for each block that is in it
-    block: int = 2**24  # angles
+    block: int | None = None  # angles; by default what the writer takes for so many
 
 
 class Prediction(NamedTuple):
@@ -69,7 +70,7 @@ def predict(angles, processes, rates, size=BYTES):
     """Time to draw and store `angles`, of `size` bytes each, with `processes`."""
     drawing = angles / min(processes * rates.draw, rates.draw_shared)
     moving = angles * size / min(processes * rates.link, rates.shared)
-    blocks = math.ceil(math.ceil(angles / rates.block) / processes)
+    blocks = math.ceil(math.ceil(angles / (rates.block or writer.block_angles(angles))) / processes)
     recording = blocks * rates.record + rates.record_growth * blocks * (blocks - 1) / 2
     seconds = rates.start_up + rates.compile + max(drawing, moving + recording)
     if drawing >= moving + recording:
@@ -293,7 +294,6 @@ PARAMETERS = {
     "record_growth": Parameter("and for each block in it", "s", 1e-6),
     "price": Parameter("a GPU for an hour", "dollars", 3.0),
 }
-BLOCK = 2**24
 
 
 def from_result(result):
@@ -326,7 +326,7 @@ def parser():
     made.add_argument("--from", dest="result", type=Path, metavar="FILE", help="file written by streaming --json")
     made.add_argument("--angles", type=whole, nargs="+", default=[10**12, 10**15], help="1e12 1e15")
     made.add_argument("--gpus", type=whole, nargs="+", default=[1, 8, 1024], help="1 8 1024")
-    made.add_argument("--block", type=whole, default=BLOCK, help=f"angles in a block: {BLOCK}")
+    made.add_argument("--block", type=whole, help="angles in a block: what the writer takes")
     for name, parameter in PARAMETERS.items():
         option, text = f"--{name.replace('_', '-')}", f"{parameter.what}, {parameter.unit}: {parameter.default:g}"
         made.add_argument(option, type=above_zero, metavar="NUMBER", help=text)
@@ -363,7 +363,9 @@ def main(arguments=None):
         block=given.block,
     )
     rows = [(PARAMETERS[name].what, number(x, PARAMETERS[name].unit), source) for name, (x, source) in found.items()]
-    print(f"float32 angles on GPUs, a process each, in blocks of {given.block:,}. Parameters:")
+    blocks = {given.block or writer.block_angles(angles) for angles in given.angles}
+    print(f"float32 angles on GPUs, a process each, in blocks of {' or '.join(f'{b:,}' for b in sorted(blocks))}.")
+    print("Parameters:")
     print(table(rows))
     print(f"  so one process stores {number(link, 'B/s')}: it takes the checksum of a block, and then writes it\n")
     print(scaling_table(given.angles, given.gpus, gpu, value["price"]))

@@ -45,7 +45,7 @@ MEMORY_FILES = ("tmpfs", "ramfs")
 SECTIONS = ("draw", "host", "apply", "disk", "record", "processes", "memory")
 PROCESSES = (1, 2)
 TRACED = ("npy", "zarr", "prefetch")
-LABELS = {"npy": "write_samples to .npy", "zarr": "write_samples to Zarr", "prefetch": "prefetch_to_host, depth 2"}
+LABELS = {"npy": "write_samples to .npy", "zarr": "write_samples to Zarr", "prefetch": "prefetch_to_host"}
 
 # The goals: a share of the rate of a plain write, and batches that are in memory at a time.
 WRITE_SHARE = 0.8

@@ -255,7 +255,7 @@ def _check_out(caller, out, results, total):
             raise ValueError(f"{caller}: out has {have}; make NumPy arrays of shape {shape} and {result.dtype}.")
 
 
-def prefetch_to_host(iterator, depth=2):
+def prefetch_to_host(iterator, depth=1):
     """Copy what an iterator gives to NumPy in the background, some items ahead of the consumer.
 
     Parameters
@@ -266,7 +266,8 @@ def prefetch_to_host(iterator, depth=2):
         set there, but for the streams of `sample_batches`, which remember it.
     depth : int
         Items that may wait, 1 or more. In memory are at most ``depth`` + 2 at a time: these, the one that is being
-        copied and the one the consumer has.
+        copied and the one the consumer has; and what the source holds, for `sample_batches` the batch under way. With
+        one that waits the two sides already work at the same time; more make up for uneven work.
 
     Returns
     -------

@@ -18,8 +18,11 @@ import numpy as np
 from jax_von_mises import __version__, batches, npy_file, records, streams, zarr_store
 
 # Angles in a block. 64 MiB of float32: drawing and writing it takes far longer than recording it, and two of them at a
-# time, and the copy that is written, are what a run needs in memory.
+# time are what a run needs in memory. Where that makes many blocks they are larger, up to eight times: the record is
+# written anew after each, and has a line for each.
 BLOCK = 2**24
+MANY_BLOCKS = 2**12
+LARGEST_BLOCK = 2**27
 
 # Seconds between two looks at what the other processes have recorded.
 POLL = 0.5
@@ -76,7 +79,8 @@ def write_samples(
     total : int
         Rows.
     block_rows : int, optional
-        Rows in a block, 2^24 angles by default. A run that is resumed keeps the size it was begun with.
+        Rows in a block: by default so many that it has 2^24 angles, up to 2^27 where there are more than 2^36. A run
+        that is resumed keeps the size it was begun with.
     resume : bool
         Go on with what an earlier run of the same stream left; begin if there is nothing. What was recorded is
         compared with its checksums first, and one block is drawn again, in case this machine draws other last digits.
@@ -194,10 +198,18 @@ def is_whole(out):
     return open_target("write_samples", os.fspath(out), (0,), np.dtype(np.float32), 1).whole()
 
 
+def block_angles(angles):
+    """Angles in a block, where `angles` are drawn in all."""
+    block = BLOCK
+    while block < LARGEST_BLOCK and angles > block * MANY_BLOCKS:
+        block *= 2
+    return block
+
+
 def default_block_rows(stream, total, block_rows):
     """Rows in a block: so many bytes that whole pages can be written, where there are that many."""
     if block_rows is None:
-        block_rows = max(1, BLOCK // max(stream.width, 1))
+        block_rows = max(1, block_angles(total * stream.width) // max(stream.width, 1))
         page = npy_file.NpyFile.PAGE // stream.dtype.itemsize
         block_rows -= block_rows % page if block_rows > page else 0
     return max(1, min(block_rows, total))

@@ -398,5 +398,9 @@ def test_assumptions_are_marked(capsys):
     assert any("Bound by recording" in line for line in lines)
 
 
-def test_tables_use_the_block_of_the_writer():
-    assert scaling.BLOCK == stream_cases.writer.BLOCK
+def test_model_takes_the_blocks_of_the_writer():
+    """Where none are given: 1e15 angles come in larger blocks than 1e9."""
+    rates = RATES._replace(block=None, record=1.0, record_growth=0.0)
+    for angles in (10**9, 10**15):
+        blocks = -(-angles // stream_cases.writer.block_angles(angles))
+        assert scaling.predict(angles, 1, rates).recording == blocks

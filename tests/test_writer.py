@@ -104,6 +104,16 @@ def test_file_is_the_stream_whatever_the_block(tmp_path, stream, block_rows):
     assert set(os.listdir(tmp_path / "angles.zarr")) == {"zarr.json", "blocks.json", "c"}
 
 
+def test_default_blocks_grow_with_the_whole():
+    """So that their number, and with it the record, stays small for as long as memory allows."""
+    for angles, block in ((10, 2**24), (2**36, 2**24), (2**36 + 1, 2**25), (10**12, 2**27), (10**15, 2**27)):
+        assert writer.block_angles(angles) == block
+    wide = writer.streams.Stream.of("test", KEY, np.zeros(1_000, np.float32), 4.0, None, "auto")
+    rows = writer.default_block_rows(wide, 10**6, None)
+    assert rows % 1_024 == 0  # whole pages
+    assert 0.9 * 2**24 < rows * 1_000 <= 2**24
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_dtypes_and_columns(out, dtype):
     loc = np.linspace(-3, 3, 5)
