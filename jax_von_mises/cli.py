@@ -89,9 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="file to write, .npy, or Zarr store, .zarr, or a URL of one such as gs://bucket/big.zarr; "
         "beside it comes a record with the checksum of each block (default samples.npy)",
     )
-    sample.add_argument(
-        "--block", help="rows drawn, written and recorded at a time (default: 2**24 angles, more of many)"
-    )
+    sample.add_argument("--block", help="rows drawn, written and recorded at a time (default: 2**24 angles, or more)")
     sample.add_argument(
         "--resume", action="store_true", help="go on where a run was broken off; begin if there is none"
     )
