@@ -26,7 +26,7 @@ class NpyFile:
     # Data start on a page of the disk, so that whole pages can go there without a copy in the system's cache.
     PAGE = 4096
     # What is copied at a time to memory that is aligned as such writes ask for.
-    STAGE = 2**23
+    STAGE = 2**21
 
     def __init__(self, path, shape, dtype, block_rows):
         self.path, self.shape, self.block_rows = path, shape, block_rows
@@ -35,6 +35,7 @@ class NpyFile:
         self.partial_record = f"{self.partial}.json"
         self.row_bytes = math.prod(shape[1:]) * self.dtype.itemsize
         self.file = self.direct = self.stage = None
+        self.replaces = False  # whether a file that has the name is to go: only if the user said so
 
     @property
     def directory(self):
@@ -47,6 +48,7 @@ class NpyFile:
 
     def records(self):
         """The record of the run that has not finished, in a list; empty if there is none."""
+        self.final_record()  # a file of that name which is not ours would be overwritten in the end
         if not os.path.lexists(self.partial_record):
             # An empty one was made by a run that was killed in `begin`.
             if os.path.lexists(self.partial) and (not os.path.isfile(self.partial) or os.path.getsize(self.partial)):
@@ -57,8 +59,10 @@ class NpyFile:
 
     def final_record(self):
         """The record of the finished file, or None."""
-        if not os.path.isfile(self.record):
+        if not os.path.lexists(self.record):
             return None
+        if not os.path.isfile(self.record):
+            raise Unknown(f"{self.record} is not a record of this package; move it away")
         with open(self.record, "rb") as file:
             return parse_record(self.record, file.read())
 
@@ -73,6 +77,16 @@ class NpyFile:
     def size(self):
         """Bytes of the finished file."""
         return self.PAGE + self.shape[0] * self.row_bytes
+
+    def check_layout(self):
+        """See that the whole file has the header and the size that its record tells of."""
+        with open(self.path, "rb") as file:
+            header = file.read(self.PAGE)
+        size = os.path.getsize(self.path)
+        if size != self.size() or header != self.header():
+            raise Unknown(
+                f"{self.path} ({size} bytes) is not the file that {self.record} tells of ({self.size()} bytes)"
+            )
 
     def begin(self, text):
         """Start anew, with the record `text`, which tells of no blocks."""
@@ -116,6 +130,8 @@ class NpyFile:
 
     def write(self, first, rows):
         """Write `rows` from row `first` on, to the disk: they survive whatever comes after."""
+        if rows.size == 0:
+            return
         data = memoryview(np.ascontiguousarray(rows, self.dtype.newbyteorder("<"))).cast("B")
         offset = self.PAGE + first * self.row_bytes
         done = 0
@@ -167,7 +183,10 @@ class NpyFile:
         os.fsync(self.file)
         if fcntl is None:
             self.close()  # Windows renames no open file; elsewhere the lock is kept to the end
-        os.replace(self.partial, self.path)
+        if self.replaces:
+            os.replace(self.partial, self.path)
+        else:
+            self._take_free_name()
         self.finish_record()
         # The names must reach the disk before the run is reported as done.
         if os.name == "posix":
@@ -177,6 +196,21 @@ class NpyFile:
             finally:
                 os.close(descriptor)
 
+    def _take_free_name(self):
+        """Take the name, unless something has got it while the file was drawn."""
+        try:
+            os.link(self.partial, self.path)
+        except FileExistsError:
+            # Killed here, an earlier run may have left both names.
+            if not os.path.samefile(self.partial, self.path):
+                raise FileExistsError(
+                    f"{self.path} appeared while its angles were drawn; move it away, and resume"
+                ) from None
+        except OSError:  # of a file system that gives a file one name
+            os.replace(self.partial, self.path)
+            return
+        os.unlink(self.partial)
+
     def finish_record(self):
         """Give the record the name of the whole file's."""
         os.replace(self.partial_record, self.record)
@@ -185,17 +219,31 @@ class NpyFile:
         """Whether a run was killed between the two names it gives in `finish`."""
         return not os.path.lexists(self.partial) and os.path.lexists(self.path)
 
+    def interrupted_twice(self):
+        """Whether the unfinished file is the finished one: it was killed when it had both names."""
+        return os.path.exists(self.partial) and os.path.exists(self.path) and os.path.samefile(self.partial, self.path)
+
     def discard(self):
         """Remove what this run has left."""
-        for name in (f"{self.partial_record}.new", self.partial_record, self.partial):
+        for name in (self.partial, f"{self.partial_record}.new", self.partial_record):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
         self.close()
 
-    def make_room(self):
+    def make_room(self, found):
         """See that the new file can take the name of the old one, which stays until then."""
-        if not os.path.isfile(self.path):
+        if os.path.lexists(self.path) and not os.path.isfile(self.path):
             raise Unknown(f"{self.path} exists and is not a file; choose another name")
+        self.replaces = True
+
+    def reopen(self, text):
+        """Make the whole file an unfinished one again, to draw some of its blocks anew."""
+        self.save_record(text)
+        os.replace(self.path, self.partial)
+        self.go_on()
+
+    def clean_up(self):
+        """Nothing: what a run leaves on the way to a whole file has gone by then."""
 
     def close(self):
         """Close the file; a second time does nothing."""
@@ -211,8 +259,13 @@ class NpyFile:
 def replace_text(path, text):
     """Replace a small file whole. What a killed process left on the way is taken over by the next one."""
     temporary = f"{path}.new"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # what went wrong first is what must be reported
+            os.unlink(temporary)
+        raise

@@ -17,9 +17,14 @@ record of the whole     ``big.npy.json``                      ``big.zarr/blocks.
 """
 
 import json
+import math
+
+from jax_von_mises.checks import DTYPES
 
 # Names the layout of a record, for whoever reads one later.
 FORMAT = "jax_von_mises/samples/1"
+# More angles than this no disk holds.
+LARGEST = 2**60
 
 
 class Unknown(OSError):
@@ -33,9 +38,13 @@ def parse_record(name, text):
         if record["format"] != FORMAT or not isinstance(record["stream"], dict):
             raise ValueError
         record["shape"] = tuple(int(size) for size in record["shape"])
-        record["block_rows"] = max(int(record["block_rows"]), 1)
+        record["block_rows"] = int(record["block_rows"])
         record["crc32"] = {int(i): str(crc) for i, crc in record["crc32"].items()}
-        str(record["stored"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        sizes = *record["shape"], math.prod(record["shape"])
+        if not sizes[:-1] or min(sizes) < 0 or max(sizes) >= LARGEST or not 0 < record["block_rows"] < LARGEST:
+            raise ValueError
+        if record["stored"] not in DTYPES:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise Unknown(f"{name} is not a record of this package; move it away") from error
     return record

@@ -83,11 +83,14 @@ def write_samples(
         that is resumed keeps the size it was begun with.
     resume : bool
         Go on with what an earlier run of the same stream left; begin if there is nothing. What was recorded is
-        compared with its checksums first, and one block is drawn again, in case this machine draws other last digits.
+        compared with its checksums first, in a finished file too, and where blocks are missing one is drawn again, in
+        case this machine draws other last digits. (A part of several compares its own blocks, and none once the
+        store is whole.)
     force : bool
         Replace what is there: a finished file once the new one is whole, a store at once; an unfinished run too.
     repair : bool
-        With `resume`: draw blocks again that do not match their checksums.
+        With `resume`: draw blocks again that do not match their checksums. A finished file is an unfinished one
+        meanwhile.
     part, parts : int
         This process draws share `part` of `parts`, and they all write one Zarr store; with more than one, `resume` is
         implied. Part 0 waits for the others, and makes the store whole.
@@ -128,9 +131,11 @@ def write_samples(
     (10000,)
     """
     caller = "write_samples"
-    out = os.fspath(out)
+    out = os.fsdecode(out)
     stream = streams.Stream.of(caller, key, loc, concentration, dtype, method)
     total = batches.whole_number(caller, "total", total, 0)
+    if total * stream.width >= records.LARGEST:
+        raise ValueError(f"{caller}: total={total} rows of {stream.width} are more angles than any disk holds, 2^60.")
     if block_rows is not None:
         block_rows = batches.whole_number(caller, "block_rows", block_rows, 1)
     parts = batches.whole_number(caller, "parts", parts, 1)
@@ -151,7 +156,7 @@ def write_samples(
             if part == 0:
                 if parts > 1:
                     job.wait(patience)
-                target.finish(job.text())
+                target.finish(job.text(finished=True))
             elif stay:
                 job.wait_for_process_0(patience)
         else:
@@ -162,6 +167,8 @@ def write_samples(
             error.add_note("nothing was kept")
         elif job.begun:
             error.add_note(f"{len(job.done)} of {job.blocks} blocks are kept: go on with resume=True")
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = target.path
         raise
     finally:
         target.close()
@@ -195,7 +202,7 @@ def open_target(caller, out, shape, dtype, block_rows, part=0, parts=1):
 
 def is_whole(out):
     """Whether there is a finished file or store, of whatever stream."""
-    return open_target("write_samples", os.fspath(out), (0,), np.dtype(np.float32), 1).whole()
+    return open_target("write_samples", os.fsdecode(out), (0,), np.dtype(np.float32), 1).whole()
 
 
 def block_angles(angles):
@@ -256,10 +263,10 @@ class Job:
         target = self.target
         return {"shape": target.shape, "block_rows": target.block_rows, "stored": target.dtype.name}
 
-    def text(self):
+    def text(self, finished=False):
         """The record: what is drawn, by what, and the checksums of the blocks."""
-        done = self.own() if self.parts > 1 and len(self.done) < self.blocks else self.done
-        record = {
+        mine = self.done if self.parts == 1 or len(self.done) == self.blocks else self.own()
+        head = {
             "format": records.FORMAT,
             "stream": self.stream.identity(),
             **self.layout(),
@@ -269,9 +276,12 @@ class Job:
                 "device": jax.local_devices()[0].device_kind,
             },
             "known": len(self.done),  # of all processes': grows as long as the job lives
-            "crc32": {str(i): done[i] for i in sorted(done)},
         }
-        return json.dumps(record, indent=0) + "\n"
+        if self.target.replaces and not finished:
+            head["replaces"] = True
+        # Lines by hand: there may be very many, and they are written again after each block.
+        lines = ",\n".join([f'"{i}": "{mine[i]}"' for i in sorted(mine)])
+        return json.dumps(head, indent=1).removesuffix("\n}") + f',\n "crc32": {{\n{lines}\n }}\n}}\n'
 
     def prepare(self, caller, resume, force, repair):
         """Look at what is there, and begin or go on; False if it is whole already."""
@@ -281,31 +291,41 @@ class Job:
             state = "an unfinished run is there" if found else "exists"
             ways = "give resume=True to go on with it, or force=True to replace it" if found else "give force=True"
             raise FileExistsError(f"{target.path}: {state}; choose another name, or {ways}")
-        if force and whole:
-            target.make_room()
-            whole = False
-        if found and not force:
+        if force:
+            self.check_room()
+            if found or whole:
+                target.make_room(found)
+            target.begin(self.text())
+        elif found:
             for record in found:
                 self.adopt(caller, record)
-            at_the_end = target.interrupted_at_the_end()
+            target.replaces = any(record.get("replaces") is True for record in found)
+            at_the_end = target.interrupted_at_the_end() and len(self.done) == self.blocks
+            if whole and not at_the_end and not target.replaces and not target.interrupted_twice():
+                raise FileExistsError(f"{target.path} appeared after the run was begun; move it away, and resume")
             self.check_blocks(caller, repair, at_the_end)
             if at_the_end:
-                if len(self.done) < self.blocks:
-                    raise records.Unknown(f"{target.path}: the unfinished run it had is gone; move its record away")
                 target.finish_record()
                 return False
+            self.check_room()
+            if self.done or self.parts > 1:
+                target.go_on()
+            else:
+                target.begin(self.text())
         elif whole:
             final = target.final_record()
             if final is None:
-                raise FileExistsError(
-                    f"{target.path}: exists, and was not written by this package; choose another name"
-                )
+                raise FileExistsError(f"{target.path}: exists, without a record of this package; choose another name")
             self.adopt(caller, final)
-            return False
-        self.check_room()
-        if self.done or (found and self.parts > 1):
-            target.go_on()
+            if self.parts == 1:
+                target.check_layout()
+                self.check_blocks(caller, repair, True)
+            if len(self.done) == self.blocks:
+                target.clean_up()
+                return False
+            target.reopen(self.text())
         else:
+            self.check_room()
             target.begin(self.text())
         self.begun = True
         self.check_machine(caller)
@@ -378,7 +398,11 @@ class Job:
                 crc = checksum(self.target, rows)
                 self.target.write(spans[i][0], rows)
                 self.done[i] = crc
-                self.target.save_record(self.text())
+                try:
+                    self.target.save_record(self.text())
+                except BaseException:
+                    del self.done[i]
+                    raise
                 if observe is not None:
                     observe(rows)
                 written += len(rows)
@@ -434,7 +458,8 @@ def verify_samples(out):
     Parameters
     ----------
     out : str or path
-        What `write_samples` has written.
+        What `write_samples` has written. It is read as its readers do: by its own header or metadata, which must be
+        those that the record tells of.
 
     Returns
     -------
@@ -449,16 +474,19 @@ def verify_samples(out):
         There is no such file, or no record beside it.
     """
     caller = "verify_samples"
-    out = os.fspath(out)
+    out = os.fsdecode(out)
     target = open_target(caller, out, (0,), np.dtype(np.float32), 1)  # whatever it holds: its record tells
     record = target.final_record() if target.whole() else None
     if record is None:
         raise FileNotFoundError(f"{out}: no finished file with a record beside it")
     target = open_target(caller, out, record["shape"], np.dtype(record["stored"]), record["block_rows"])
     spans = streams.spans(0, target.shape[0], target.block_rows)
+    target.check_layout()
     crc = {i: record["crc32"].get(i) for i in range(len(spans))}
-    damaged = damaged_blocks(target, spans, crc, whole=True)
-    target.close()
+    try:
+        damaged = damaged_blocks(target, spans, crc, whole=True)
+    finally:
+        target.close()
     if damaged:
         raise Damaged(f"{caller}: {out}: these blocks do not match their checksums: {', '.join(map(str, damaged))}")
     return record

@@ -2,14 +2,21 @@
 
 import contextlib
 import errno
+import glob
 import json
 import math
 import os
 import re
+import shutil
 
 import numpy as np
 
 from jax_von_mises.records import Unknown, parse_record
+
+try:
+    import fcntl
+except ImportError:  # Windows has other locks; there two writers of one store are not kept apart
+    fcntl = None  # type: ignore[assignment]
 
 
 class ZarrStore:
@@ -34,7 +41,9 @@ class ZarrStore:
         self.context = self.tensorstore.Context({"cache_pool": {"total_bytes_limit": 0}})
         with as_os_errors(out):
             self.keys = self.tensorstore.KvStore.open(self.kvstore, context=self.context).result()
-        self.array = None
+        self.array = self.lock = None
+        self.replaces = False
+        self.alone = parts == 1
 
     def specification(self, attributes=None):
         """What TensorStore needs to know of the array."""
@@ -70,6 +79,8 @@ class ZarrStore:
         """The records of all writers of a run that has not finished."""
         with as_os_errors(self.path):
             names = self.keys.list().result()
+        if {self.METADATA.encode(), self.RECORD.encode()} <= set(names):
+            return []  # it is whole: a run that was killed in `finish` has left those it had not removed yet
         found = sorted(name.decode() for name in names if self.WRITER_RECORD.fullmatch(name))
         if names and not found and self.RECORD.encode() not in names:
             raise Unknown(f"{self.path} is not empty, and holds no record of this package; choose another name")
@@ -99,13 +110,43 @@ class ZarrStore:
         """The directory that the store lies in, or None if that is none of this machine's."""
         return None if "://" in self.path else os.path.dirname(self.path.rstrip("/")) or os.curdir
 
+    def check_layout(self):
+        """Open the whole array as its readers do, and see that it is what its record tells of."""
+        with as_os_errors(self.path):
+            spec = {"driver": "zarr3", "kvstore": self.kvstore}
+            self.array = self.tensorstore.open(spec, open=True, context=self.context).result()
+        if self.array.shape != self.shape or self.array.dtype.numpy_dtype != self.dtype:
+            found = f"{self.array.shape}, {self.array.dtype.name}"
+            raise Unknown(
+                f"{self.path} ({found}) is not the array that its record tells of ({self.shape}, {self.dtype})"
+            )
+
     def begin(self, text):
         """Start anew, with the record `text`, which tells of no blocks."""
+        self._lock()
         self.save_record(text)
         self.go_on()
 
+    def _lock(self):
+        """Keep others out of a directory: one writer alone all others, one of several those who are alone."""
+        if self.directory is None or fcntl is None or self.lock is not None:
+            return
+        os.makedirs(self.path, exist_ok=True)
+        self.lock = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(self.lock, (fcntl.LOCK_EX if self.alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise Unknown(f"{self.path} is being written by another process; wait for it") from None
+        except OSError:
+            pass  # a file system without locks
+
     def go_on(self):
         """Open the array, whose metadata are not there yet."""
+        self._lock()
+        self._open()
+
+    def _open(self):
         with as_os_errors(self.path):
             self.array = self.tensorstore.open(
                 self.specification(), open=True, assume_metadata=True, context=self.context
@@ -114,12 +155,15 @@ class ZarrStore:
     def write(self, first, rows):
         """Write `rows` from row `first` on; they have reached the store when this returns."""
         with as_os_errors(self.path):
-            self.array[first : first + len(rows)].write(np.asarray(rows)).result()
+            # On a disk the rows are there when this returns, so they need not be copied; memory would keep them.
+            self.array[first : first + len(rows)].write(
+                np.asarray(rows), can_reference_source_data_indefinitely=self.directory is not None
+            ).result()
 
     def read(self, first, count, whole=False):
         """Rows of the array; NaN where a shard is missing."""
         if self.array is None:
-            self.go_on()
+            self._open()
         with as_os_errors(self.path):
             return self.array[first : first + count].read().result()
 
@@ -132,38 +176,67 @@ class ZarrStore:
         self._write(self.RECORD, text)
         attributes = {"jax_von_mises": json.loads(text)["stream"]}
         with as_os_errors(self.path):
-            self.tensorstore.open(self.specification(attributes), create=True, context=self.context).result()
-        self.finish_record()
+            self.tensorstore.open(self.specification(attributes), open=True, create=True, context=self.context).result()
+        self.clean_up()
 
-    def finish_record(self):
+    def clean_up(self):
         """Remove the records of the writers, which that of the whole has replaced."""
         with as_os_errors(self.path):
             names = self.keys.list().result()
         for name in names:
             if self.WRITER_RECORD.fullmatch(name):
                 self._delete(name.decode())
+        if self.directory is not None:
+            # TensorStore's own, of a process that was killed while it replaced its record.
+            for name in glob.glob(os.path.join(glob.escape(self.path), "*.__lock")):
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
 
     def interrupted_at_the_end(self):
-        """Whether a run was killed after it had written the metadata."""
-        return self.whole()
+        """Whether a run was killed between two names: never, the metadata are written at a stroke."""
+        return False
+
+    def interrupted_twice(self):
+        """Whether it is both unfinished and whole: never."""
+        return False
 
     def discard(self):
         """Remove what this run has left."""
         self._delete("c/", "c0")
-        self.finish_record()
+        self.clean_up()
+        if self.directory is not None:
+            for name in (os.path.join(self.path, "c"), self.path):
+                with contextlib.suppress(OSError):  # not empty: then it is not ours alone
+                    os.rmdir(name)
 
-    def make_room(self):
-        """Remove the old array. There is no way to replace one at a stroke in an object store."""
-        if self.final_record() is None:
+    def make_room(self, found):
+        """Remove the old array or run. There is no way to replace one at a stroke in an object store."""
+        if not found and self.final_record() is None:
             raise Unknown(f"{self.path} is an array that this package did not write; choose another name")
-        # What makes it an array goes first, the record last: without one, the rest would not be known as ours.
+        self._lock()
+        # What makes it an array goes first, the records last: without one, the rest would not be known as ours.
         self._delete(self.METADATA)
         self._delete("c/", "c0")
+        if self.directory is not None:
+            # A shard and a directory of shards cannot have the same name.
+            shutil.rmtree(os.path.join(self.path, "c"), ignore_errors=True)
+        self.clean_up()
         self._delete(self.RECORD)
 
+    def reopen(self, text):
+        """Make the whole array an unfinished one again, to draw some of its blocks anew."""
+        self._lock()
+        self.save_record(text)
+        self._delete(self.METADATA)
+        self._delete(self.RECORD)
+        self.go_on()
+
     def close(self):
-        """Let go of the array."""
+        """Let go of the array, and let others in."""
         self.array = None
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
 
     def _read(self, name):
         with as_os_errors(self.path):

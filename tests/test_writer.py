@@ -220,17 +220,19 @@ def test_broken_off_before_the_first_block_leaves_nothing(out, monkeypatch):
     assert not contents(out)
 
 
-@pytest.mark.parametrize("stage", ["save_record", "finish_record"])
+@pytest.mark.parametrize("stage", ["save_record", "close_up"])
 def test_broken_off_at_the_end(out, monkeypatch, tmp_path, stage):
     """Between the last block and the last name; the next run only finishes."""
     target = npy_file.NpyFile if out.suffix == ".npy" else writer.zarr_store.ZarrStore
+    if stage == "close_up":
+        stage = "finish_record" if out.suffix == ".npy" else "clean_up"
     real = getattr(target, stage)
     calls = []
 
     def fail(self, *arguments):
         calls.append(stage)
         # Of the records, the last: that of the tenth block is the eleventh for a file, which saves one more to finish.
-        if stage == "finish_record" or len(calls) == 11:
+        if stage != "save_record" or len(calls) == 11:
             raise Stop
         return real(self, *arguments)
 
@@ -430,7 +432,8 @@ def test_two_writers_of_one_file(tmp_path):
         (dict(parts=2, out="a.zarr", force=True), ValueError, "force=True would remove"),
         (dict(resume=True, force=True), ValueError, "Give one of them"),
         (dict(key=0), TypeError, "write_samples: key must be"),
-        (dict(total=2**60), OSError, "needs 4 EiB|needs 4096 PiB"),
+        (dict(total=2**59), OSError, "needs 2048 PiB"),
+        (dict(total=2**60), ValueError, "more angles than any disk holds"),
     ],
 )
 def test_bad_arguments(tmp_path, monkeypatch, change, error, message):
@@ -438,6 +441,208 @@ def test_bad_arguments(tmp_path, monkeypatch, change, error, message):
     with pytest.raises(error, match=message):
         write(**(dict(out="a.npy") | change))
     assert os.listdir(tmp_path) == []
+
+
+def test_foreign_record_is_left_alone(tmp_path):
+    """A .json beside it may be anybody's."""
+    theirs = tmp_path / "a.npy.json"
+    theirs.write_text('{"my": "precious metadata"}')
+    for options in ({}, {"force": True}, {"resume": True}):
+        with pytest.raises(records.Unknown, match=r"a\.npy\.json is not a record of this package"):
+            write(tmp_path / "a.npy", **options)
+    assert contents(tmp_path / "a.npy") == {"a.npy.json": theirs.read_bytes()}
+
+
+def test_file_that_appears_meanwhile_is_kept(tmp_path, stream):
+    out = tmp_path / "a.npy"
+    appear = iter([True])
+
+    def observe(_):
+        if next(appear, False):
+            np.save(out, np.arange(3))
+
+    with pytest.raises(FileExistsError, match="appeared while its angles were drawn"):
+        write(out, observe=observe)
+    np.testing.assert_array_equal(np.load(out), np.arange(3))
+    with pytest.raises(FileExistsError, match="appeared after the run was begun"):
+        write(out, resume=True)
+    np.testing.assert_array_equal(np.load(out), np.arange(3))
+    out.unlink()
+    assert write(out, resume=True).kept == 10
+    np.testing.assert_array_equal(read(out), stream)
+
+
+def test_killed_between_two_names(tmp_path, monkeypatch, stream):
+    """The file has got its name and not yet lost the other one."""
+    out = tmp_path / "a.npy"
+    real = os.unlink
+
+    def fail(path, **options):
+        if str(path).endswith(".partial"):
+            raise Stop
+        real(path, **options)
+
+    monkeypatch.setattr(os, "unlink", fail)
+    with pytest.raises(Stop):
+        write(out)
+    monkeypatch.undo()
+    assert out.exists()
+    assert write(out, resume=True).drawn == 0
+    np.testing.assert_array_equal(read(out), stream)
+    assert sorted(os.listdir(tmp_path)) == ["a.npy", "a.npy.json"]
+
+
+def test_resume_of_a_damaged_whole_one(out, stream):
+    """It is read again, and drawn again where the user says so."""
+    write(out)
+    damage(out, 7)
+    before = contents(out)
+    with pytest.raises(writer.Damaged, match=r"1 of 10 blocks .* block 7"):
+        write(out, resume=True)
+    assert contents(out) == before
+    done = write(out, resume=True, repair=True)
+    assert (done.drawn, done.kept) == (1, 9)
+    np.testing.assert_array_equal(read(out), stream)
+    jax_von_mises.verify_samples(out)
+
+
+def swap_header(out):
+    out.write_bytes(out.read_bytes().replace(b"<f4", b"<i4", 1))
+
+
+@pytest.mark.parametrize("change", [swap_header, lambda out: os.truncate(out, 44_104), lambda out: np.save(out, [1])])
+def test_file_that_is_not_that_of_its_record(tmp_path, change):
+    """The blocks alone may still be right."""
+    out = tmp_path / "a.npy"
+    write(out)
+    change(out)
+    for call in (jax_von_mises.verify_samples, lambda out: write(out, resume=True, repair=True)):
+        with pytest.raises(records.Unknown, match=r"is not the file that .*a\.npy\.json tells of"):
+            call(out)
+
+
+def test_store_that_is_not_that_of_its_record(tmp_path):
+    out = tmp_path / "a.zarr"
+    write(out)
+    metadata = json.loads((out / "zarr.json").read_text())
+    for change in ({"shape": [9_000]}, {"node_type": "none"}):
+        (out / "zarr.json").write_text(json.dumps(metadata | change))
+        with pytest.raises(OSError, match=r"a\.zarr"):
+            jax_von_mises.verify_samples(out)
+
+
+HOSTILE = {
+    "negative": {"shape": [-5]},
+    "huge": {"shape": [10**19]},
+    "overflow": {"shape": [2**40, 2**40]},
+    "infinite": {"block_rows": float("inf")},
+    "none": {"shape": []},
+    "dtype": {"stored": "O"},
+    "block": {"block_rows": 0},
+    "list": {"crc32": [1]},
+    "name": {"crc32": {"a": "b"}},
+    "format": {"format": "other"},
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_records(tmp_path, change):
+    """Refused in words, with nothing allocated or changed."""
+    out = tmp_path / "a.npy"
+    write(out)
+    record = json.loads((tmp_path / "a.npy.json").read_text())
+    (tmp_path / "a.npy.json").write_text(json.dumps(record | change))
+    before = contents(out)
+    for call in (jax_von_mises.verify_samples, lambda out: write(out, resume=True)):
+        with pytest.raises(records.Unknown, match="not a record of this package"):
+            call(out)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("job", [False, True], ids=["alone", "of two"])
+def test_two_writers_of_one_store(tmp_path, stream, job):
+    """One that comes alone is refused before it touches anything, also beside the parts of a job."""
+    pytest.importorskip("fcntl", reason="locks are POSIX's")
+    out = tmp_path / "a.zarr"
+    refused = []
+
+    def second(_):
+        if not refused:
+            for options in ({"resume": True}, {"force": True}, {"resume": True, "repair": True}):
+                with pytest.raises(records.Unknown, match="written by another process"):
+                    write(out, **options)
+                refused.append(options)
+
+    if job:
+        write(out, part=1, parts=2)
+    write(out, observe=second, **({"part": 0, "parts": 2} if job else {}))
+    assert len(refused) == 3
+    np.testing.assert_array_equal(read(out), stream)
+    jax_von_mises.verify_samples(out)
+
+
+def test_force_that_cannot_be_served_removes_nothing(out):
+    write(out, 500)
+    before = contents(out)
+    with pytest.raises(OSError, match="the disk has"):
+        write(out, 2**58, force=True)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("change", [dict(total=2_000), dict(concentration=np.full(2, 4.0)), dict(loc=1.0)])
+def test_force_over_an_unfinished_run_leaves_nothing_of_it(broken_off, tmp_path, change):
+    out = broken_off
+    if out.suffix == ".zarr":
+        (out / "blocks-1of3.json").write_bytes((out / "blocks-0of1.json").read_bytes())
+    write(out, force=True, **change)
+    undisturbed = tmp_path / "undisturbed" / out.name
+    undisturbed.parent.mkdir()
+    write(undisturbed, **change)
+    assert contents(out) == contents(undisturbed)
+
+
+def test_process_0_killed_while_it_removes_the_records(tmp_path, monkeypatch):
+    """The store is whole; whoever comes removes the rest."""
+    out = tmp_path / "a.zarr"
+    write(out, part=1, parts=2)
+    delete = writer.zarr_store.ZarrStore._delete
+
+    def fail(self, first, end=None):
+        delete(self, first, end)
+        raise Stop
+
+    monkeypatch.setattr(writer.zarr_store.ZarrStore, "_delete", fail)
+    with pytest.raises(Stop):
+        write(out, part=0, parts=2)
+    monkeypatch.undo()
+    assert (out / "zarr.json").exists()
+    (out / "blocks-1of2.json.__lock").write_text("left by TensorStore")
+    for options in (dict(part=0, parts=2), dict(part=1, parts=2), dict(resume=True)):
+        assert write(out, **options).drawn == 0
+    assert set(os.listdir(out)) == {"zarr.json", "blocks.json", "c"}
+
+
+def test_record_that_is_not_saved_does_not_count(tmp_path, monkeypatch):
+    """The note tells what can be resumed."""
+    real, calls = npy_file.NpyFile.save_record, []
+
+    def fail(self, text):
+        calls.append(text)
+        if len(calls) == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, text)
+
+    monkeypatch.setattr(npy_file.NpyFile, "save_record", fail)
+    with pytest.raises(OSError, match=r"a\.npy") as failed:
+        write(tmp_path / "a.npy")
+    assert failed.value.__notes__ == ["2 of 10 blocks are kept: go on with resume=True"]
+    monkeypatch.undo()
+    assert write(tmp_path / "a.npy", resume=True).kept == 2
+
+
+def test_rows_of_nothing(out):
+    assert write(out, 5, concentration=np.zeros(0)).shape == (5, 0)
+    assert read(out).shape == (5, 0)
 
 
 def test_missing_extra_is_named(tmp_path, monkeypatch):
