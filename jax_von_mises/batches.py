@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import jax
 import numpy as np
+from jax.sharding import AxisType, Mesh
 
 from jax_von_mises import checks, streams
 
@@ -68,14 +69,14 @@ def sample_batches(
         for (using it later raises RuntimeError, "Array has been deleted"), two buffers serve the whole run, and
         where allocating costs time, as it does for large batches on a CPU, drawing is faster.
     out_sharding : optional
-        Sharding of each batch ``(count, *row_shape)`` over devices, as in `sample_von_mises`. `batch_size` and `total`
-        must then be multiples of the devices along the first axis.
+        Sharding of each batch ``(count, *row_shape)`` over devices, as in `sample_von_mises`. In an explicit mesh,
+        `batch_size` and `total` must be multiples of the devices along a sharded first axis.
 
     Returns
     -------
     SampleBatches
         An iterator over arrays ``(rows, *row_shape)`` of angles in radians in [-pi, pi); `len` is the number of batches
-        still to come.
+        still to come. Several threads may ask for batches: each batch goes to one of them.
 
     Raises
     ------
@@ -96,6 +97,8 @@ def sample_batches(
     start = whole_number(caller, "start", start, 0)
     checks.result_shape(caller, (min(batch_size, total), *stream.row_shape))
     end = start + total
+    if max(total, batch_size) >= 2**63:
+        raise ValueError(f"{caller}: total={total} and batch_size={batch_size} must be below 2^63.")
     # A last batch that is short is cut from a whole one.
     if (end + batch_size) * max(stream.width, 1) > 2**64:
         raise ValueError(
@@ -114,8 +117,13 @@ class SampleBatches(Iterator):
         self._donate, self._out_sharding = donate, out_sharding
         self._rows = rows  # every batch is drawn at this size, and the last cut, so that one program serves all
         self._place = 0  # of the batch that is handed over next
-        self._pending = None
+        self._pending = None  # place and array of the batch under way
         self._lent = None
+        self._turn = threading.Lock()
+        # A mesh of explicit axes must be in scope where its arrays are made; the background thread has no scope.
+        self._mesh = None
+        if out_sharding is not None and AxisType.Explicit in out_sharding.mesh.axis_types:
+            self._mesh = out_sharding.mesh if isinstance(out_sharding.mesh, Mesh) else jax.sharding.get_mesh()
 
     def __len__(self):
         return len(self._spans) - self._place
@@ -124,29 +132,43 @@ class SampleBatches(Iterator):
         return self
 
     def __next__(self):
+        with self._turn:
+            return self._advance()
+
+    def _advance(self):
         if self._place == len(self._spans):
             self._pending = self._lent = None
             raise StopIteration
-        if self._pending is None:
-            self._pending = self._draw(self._place)
-        current = self._pending
-        self._pending = self._draw(self._place + 1) if len(self) > 1 else None
+        # An interrupt may have come between any two of these lines, so what is under way has its place with it.
+        if self._pending is None or self._pending[0] != self._place:
+            self._pending = self._place, self._draw(self._place)
+        _, current = self._pending
+        following = None
+        if self._place + 1 < len(self._spans):
+            following = self._place + 1, self._draw(self._place + 1)
+        self._place, self._pending = self._place + 1, following
         self._lent = current if self._donate else None
-        _, rows = self._spans[self._place]
-        self._place += 1
-        return current if rows == self._rows else current[:rows]
+        rows = self._spans[self._place - 1][1]
+        return current if len(current) == rows else current[:rows]
 
     def close(self):
         """Stop: wait for what is under way, since the interpreter must not end below the threads that draw it."""
-        jax.block_until_ready(self._pending)
-        self._pending = self._lent = None
-        self._place = len(self._spans)
+        with self._turn:
+            pending, self._pending, self._lent = self._pending, None, None
+            self._place = len(self._spans)
+        if pending is not None:
+            jax.block_until_ready(pending[1])
 
     def _draw(self, place):
+        first, rows = self._spans[place]
+        if self._out_sharding is None:
+            rows = self._rows  # the last one is cut to size
         # The batch that the caller had before is given up; the caller may have deleted it himself.
-        buffer = None if self._lent is None or self._lent.is_deleted() else self._lent
-        self._lent = None
-        return self._stream.rows(self._spans[place][0], self._rows, buffer, self._out_sharding)
+        buffer, self._lent = self._lent, None
+        if buffer is not None and (buffer.is_deleted() or len(buffer) != rows):
+            buffer = None
+        with contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
+            return self._stream.rows(first, rows, buffer, self._out_sharding)
 
 
 def batched_apply(f, arrays, batch_size, *, out=None):
@@ -166,7 +188,8 @@ def batched_apply(f, arrays, batch_size, *, out=None):
     batch_size : int
         Rows in a batch.
     out : optional
-        Arrays to write the result to (memory maps, say), in the structure of the result. Made anew by default.
+        Arrays to write the result to (memory maps, say), in the structure of the result; not the memory of `arrays`.
+        Made anew by default.
 
     Returns
     -------
@@ -219,7 +242,7 @@ def batched_apply(f, arrays, batch_size, *, out=None):
     if out is None:
         out = jax.tree.map(lambda result: np.empty((total, *result.shape[1:]), result.dtype), results)
     else:
-        _check_out(caller, out, results, total)
+        _check_out(caller, out, results, total, leaves)
     # The last batch is a whole one that begins earlier, so that one shape is compiled.
     firsts = [min(first, total - rows) for first in range(0, total, batch_size)]
     pending = None
@@ -242,8 +265,8 @@ def _store(out, first, values, rows):
     jax.tree.map(store, out, values)
 
 
-def _check_out(caller, out, results, total):
-    """Refuse an `out` that does not have the structure, shapes and dtypes of the results."""
+def _check_out(caller, out, results, total, leaves):
+    """Refuse an `out` that does not have the structure, shapes and dtypes of the results, or lies in the arrays."""
     if jax.tree.structure(out) != jax.tree.structure(results):
         raise ValueError(
             f"{caller}: out has the structure {jax.tree.structure(out)}, but f gives {jax.tree.structure(results)}."
@@ -253,6 +276,8 @@ def _check_out(caller, out, results, total):
         if not isinstance(target, np.ndarray) or target.shape != shape or target.dtype != result.dtype:
             have = f"shape {np.shape(target)} and dtype {getattr(target, 'dtype', type(target).__name__)}"
             raise ValueError(f"{caller}: out has {have}; make NumPy arrays of shape {shape} and {result.dtype}.")
+        if any(isinstance(leaf, np.ndarray) and np.may_share_memory(target, leaf) for leaf in leaves):
+            raise ValueError(f"{caller}: out shares memory with the arrays, which are read while it is written.")
 
 
 def prefetch_to_host(iterator, depth=1):
@@ -263,7 +288,8 @@ def prefetch_to_host(iterator, depth=1):
     iterator : iterable
         Of arrays, or pytrees of them. It is advanced in a thread of its own, so it must not be used elsewhere; what
         JAX keeps for each thread (``jax.set_mesh``, ``jax.enable_x64``, ``jax.default_device`` as a context) is not
-        set there, but for the streams of `sample_batches`, which remember it.
+        set there. `sample_batches` needs none of it: it remembers the mesh and the dtype, and a key that was put on a
+        device is drawn with there.
     depth : int
         Items that may wait, 1 or more. In memory are at most ``depth`` + 2 at a time: these, the one that is being
         copied and the one the consumer has; and what the source holds, for `sample_batches` the batch under way. With
@@ -311,7 +337,7 @@ class HostPrefetch(Iterator):
             target=_copy_items, args=(source, self._items, stop), name="prefetch_to_host", daemon=True
         )
         # Runs once: by close(), when the iterator is forgotten, or when the interpreter ends.
-        self._finish = weakref.finalize(self, _stop_copying, thread, self._items, stop)
+        self._finish = weakref.finalize(self, _stop_copying, thread, stop)
         thread.start()
 
     def __iter__(self):
@@ -360,7 +386,7 @@ def _copy_items(source, items, stop):
             jax.tree.map(lambda leaf: leaf.copy_to_host_async() if isinstance(leaf, jax.Array) else None, value)
             copied = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, value)
             del value
-            items.put((copied, None))
+            _put(items, (copied, None), stop)
             del copied
             if stop.is_set():
                 break
@@ -371,16 +397,23 @@ def _copy_items(source, items, stop):
             getattr(source, "close", lambda: None)()
         except BaseException as raised:
             error = error or raised
-    items.put((_END, error))
+    _put(items, (_END, error), stop)
 
 
-def _stop_copying(thread, items, stop):
+def _put(items, item, stop):
+    """Wait for room, unless nobody will make any."""
+    while not stop.is_set():
+        with contextlib.suppress(queue.Full):
+            return items.put(item, timeout=POLL)
+
+
+def _stop_copying(thread, stop):
     """End the thread, which may be waiting for room. A source that hangs is left to itself: the thread is a daemon."""
     stop.set()
+    if thread is threading.current_thread():
+        return  # the garbage collector may run anywhere; the thread sees the word by itself
     deadline = time.monotonic() + PATIENCE
     while thread.is_alive():
-        with contextlib.suppress(queue.Empty):
-            items.get_nowait()
         thread.join(timeout=POLL)
         if time.monotonic() > deadline:
             warnings.warn(

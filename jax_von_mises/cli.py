@@ -321,13 +321,13 @@ def draw(
             size,
             options.dtype,
             block_rows=options.block,
-            resume=options.resume,
+            resume=options.resume or options.distributed,
             force=options.force,
             repair=options.repair,
             part=place.part,
             parts=place.parts,
             patience=options.patience,
-            stay=True,
+            stay=place.connected,
             progress=watch.progress,
             observe=watch.observe,
         )
@@ -391,13 +391,16 @@ def find_place(options: argparse.Namespace) -> machines.Place:
         raise BadArgument("--processes 0: give 1 or more")
     if writer.is_npy(options.out):
         raise BadArgument(f"--out {options.out}: a .npy file has one writer; give --distributed a .zarr store")
-    if options.coordinator is not None and not options.coordinator.rpartition(":")[2].isdigit():
-        raise BadArgument(f"--coordinator {options.coordinator}: not an address; write HOST:PORT")
+    if options.force:
+        raise BadArgument("--force would remove what other processes write; remove the old store first")
+    if options.coordinator is not None:
+        host, _, port = options.coordinator.rpartition(":")
+        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+            raise BadArgument(f"--coordinator {options.coordinator}: not an address; write HOST:PORT")
 
     if writer.is_whole(options.out):
-        # Nobody is left to be found: what remains is to see that it holds this stream.
-        options.resume = True
-        return machines.Place(processes=1, process_id=0)
+        # Nobody is left to be found: what remains is to see that it holds this stream, not to read all of it.
+        return machines.Place(processes=2, process_id=0)
 
     def say(text):
         print(f"{PROGRAM} sample: {text}", file=sys.stderr)
@@ -508,6 +511,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(2, prefix, error)
     except OSError as error:
         return fail(1, prefix, f"{error.filename or ''}: {error.strerror}" if error.strerror else error, error)
+    except ImportError as error:
+        return fail(1, prefix, error)
     except Failure as error:
         return fail(1, prefix, error, error.__cause__)
     except MemoryError as error:

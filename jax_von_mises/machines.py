@@ -14,7 +14,9 @@ there is one process, and its own devices.
 
 import contextlib
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,7 +28,11 @@ HEARTBEAT = 20
 PAUSE = 0.5
 
 # The devices that JAX found to be this process's own, where a cluster starts one process for each.
-VISIBLE = ("jax_cuda_visible_devices", "jax_rocm_visible_devices")
+# Beside them, the variables by which a launcher shows a process some devices only.
+SHOWN = {
+    "jax_cuda_visible_devices": ("CUDA_VISIBLE_DEVICES",),
+    "jax_rocm_visible_devices": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+}
 
 
 class JoinError(Exception):
@@ -59,7 +65,8 @@ class Place:
         self._say = say or (lambda text: None)
         self._keeper: subprocess.Popen | None = None
         self._watcher: threading.Thread | None = None
-        if coordinator is None and processes is not None and process_id is not None:
+        self.connected = coordinator is not None or processes is None or process_id is None
+        if not self.connected:
             self.part, self.parts = process_id, processes
             return
         self._options = {
@@ -118,11 +125,17 @@ class Place:
         """Start a keeper; what it says goes to a file, since a crash of JAX is long."""
         self._words = tempfile.TemporaryFile()  # noqa: SIM115
         self._keeper = subprocess.Popen(
-            [sys.executable, "-m", "jax_von_mises.machines", json.dumps(self._options)],
+            # Safe path: modules come from where this process has them, never from the working directory.
+            [sys.executable, "-P", "-m", "jax_von_mises.machines", json.dumps(self._options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,
-            env={**os.environ, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "JAX_PLATFORMS": "cpu",
+                "TF_CPP_MIN_LOG_LEVEL": "1",
+            },
             start_new_session=os.name == "posix",  # an interrupt is for the process that computes
         )
 
@@ -184,28 +197,44 @@ def last_words(file, before):
     last = lines[-1] if lines else ""
     if last.startswith("CannotJoin: "):
         return True, last.removeprefix("CannotJoin: ")
+    if last.startswith(("ModuleNotFoundError: ", "ImportError: ", "SyntaxError: ")):
+        return True, f"the helper process cannot run: {last}"
     status = [line.split("absl::Status: ")[-1] for line in lines if "absl::Status: " in line]
+    if not status and re.match(r"\w+: ", last) and "Traceback (most recent call last):" in lines:
+        status = [last]
     return False, (status[-1] if status else before)[:200]
 
 
 def show_devices(visible):
-    """Leave this process the devices that are its own, before its JAX starts."""
+    """Leave this process the devices that are its own, before its JAX starts.
+
+    JAX numbers them within the machine. A launcher that shows each process its own device alone has chosen already:
+    there the number means nothing.
+    """
     import jax
 
     for name, value in visible.items():
-        with contextlib.suppress(AttributeError):  # an option of other releases
-            jax.config.update(name, value)
+        shown = [os.environ[variable] for variable in SHOWN[name] if variable in os.environ]
+        fewest = min((len(text.split(",")) for text in shown), default=math.inf)
+        if all(int(number) < fewest for number in str(value).split(",")):
+            with contextlib.suppress(AttributeError):  # an option of other releases
+                jax.config.update(name, value)
 
 
 def keep_place(options):
     """Body of the keeper: join, tell the number, and stay until the computing process ends."""
     threading.Thread(target=leave_with_parent, daemon=True).start()
+    with contextlib.suppress(ImportError, ValueError, OSError):  # POSIX alone has limits
+        import resource
+
+        # JAX aborts it when process 0 leaves, which is no reason to write its memory to a file.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     import jax
 
     jax.config.update("jax_enable_recoverability", True)
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", None)
-    before = {name: jax.config.read(name) for name in VISIBLE}
+    before = {name: jax.config.read(name) for name in SHOWN}
     try:
         jax.distributed.initialize(**options)
     except (ValueError, TypeError) as error:
@@ -216,7 +245,7 @@ def keep_place(options):
             file=sys.stderr,
         )
         sys.exit(1)
-    after = {name: jax.config.read(name) for name in VISIBLE}
+    after = {name: jax.config.read(name) for name in SHOWN}
     found = {
         "part": jax.process_index(),
         "parts": jax.process_count(),

@@ -35,7 +35,8 @@ def derive_key(key, *path):
     (0x6e616d65 for a name, 0x6e756d62 for a number) and then with two 32-bit words: the first eight bytes of the
     SHA-256 of the name in UTF-8, or the upper and the lower half of the number, both high word first. Hence
     ``derive_key(derive_key(key, a), b)`` is ``derive_key(key, a, b)``, and keys of different paths are different
-    (but for chance, 2^-64, where a long path meets the hash of another).
+    (but for chance, 2^-64, where a long path meets the hash of another). An ``unsafe_rbg`` key is folded as an
+    ``rbg`` key.
 
     Batches, devices and processes that share *one* stream do not need this: give each its positions (`sample_block`,
     `sample_batches`, `sample_shard`), and the result does not depend on how many there are.
@@ -66,13 +67,20 @@ def derive_key(key, *path):
     >>> third_epoch = derive_key(angles, "epoch", 3)
     """
     caller = "derive_key"
-    checks.one_key(caller, key)
+    typed = checks.one_key(caller, key)
     if not path:
         raise TypeError(f"{caller}: give at least one name or number, as in derive_key(key, 'epoch', 3).")
-    for element in path:
-        for word in _path_words(caller, element):
-            key = jax.random.fold_in(key, word)
-    return key
+    words = [word for element in path for word in _path_words(caller, element)]
+    implementation = jax.random.key_impl(typed)
+    # An `unsafe_rbg` key is folded as the `rbg` key of the same words: its own folding is an exclusive or, which does
+    # not tell ("a", "b") from ("b", "a").
+    if str(implementation) == "unsafe_rbg":
+        typed = jax.random.wrap_key_data(jax.random.key_data(typed), impl="rbg")
+    for word in words:
+        typed = jax.random.fold_in(typed, word)
+    data = jax.random.key_data(typed)
+    legacy = not jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return data if legacy else jax.random.wrap_key_data(data, impl=implementation)
 
 
 def _path_words(caller, element):

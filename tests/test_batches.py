@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jax_von_mises
 from jax_von_mises import batches
@@ -131,6 +131,7 @@ def test_end_of_the_stream():
         (dict(batch_size=0), ValueError, "batch_size=0 must be at least 1"),
         (dict(batch_size=True), TypeError, "batch_size=True must be"),
         (dict(start=-1), ValueError, "start=-1"),
+        (dict(total=2**63), ValueError, "must be below 2"),
         (dict(start=2**64 - 5), ValueError, "beyond the stream's 2"),
         (dict(key=3), TypeError, "sample_batches: key must be"),
         (dict(dtype="int32"), TypeError, "sample_batches: dtype=int32"),
@@ -145,7 +146,58 @@ def test_bad_arguments_at_once(change, error, message):
         jax_von_mises.sample_batches(**arguments)
 
 
+def test_interrupt_between_two_batches(stream, monkeypatch):
+    """What was under way is drawn again if it is not what comes next: no batch is lost, none comes twice."""
+    iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 500)
+    draw, calls = batches.SampleBatches._draw, []
+
+    def interrupted(self, place):
+        calls.append(place)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return draw(self, place)
+
+    monkeypatch.setattr(batches.SampleBatches, "_draw", interrupted)
+    drawn = [np.array(next(iterator)), np.array(next(iterator))]
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    drawn += [np.array(batch) for batch in iterator]
+    np.testing.assert_array_equal(np.concatenate(drawn), stream)
+
+
+def test_threads_share_an_iterator(stream):
+    """Each batch goes to one of them."""
+    iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 10)
+    drawn = []
+
+    def take():
+        drawn.extend(float(batch[0]) for batch in iterator)
+
+    takers = [threading.Thread(target=take) for _ in range(4)]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        taker.join(60)
+    assert sorted(drawn) == sorted(map(float, stream[::10]))
+
+
+@pytest.mark.parametrize("scope", ["mesh in scope", "mesh in sharding"])
+def test_explicit_mesh(stream, scope):
+    """Also where another thread advances the iterator, and with an end that is ragged."""
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Explicit,))
+    arguments = (KEY, 0.5, 4.0, 2_488, 400)
+    if scope == "mesh in scope":
+        with jax.set_mesh(mesh):
+            iterator = jax_von_mises.sample_batches(*arguments, out_sharding=PartitionSpec("d"))
+    else:
+        iterator = jax_von_mises.sample_batches(*arguments, out_sharding=NamedSharding(mesh, PartitionSpec("d")))
+    with jax_von_mises.prefetch_to_host(iterator) as host:
+        np.testing.assert_array_equal(np.concatenate(list(host)), stream[:2_488])
+
+
 # batched_apply
+
+SHARED = np.ones(10, np.float32)
 
 
 @pytest.mark.parametrize("total", [0, 1, 9, 10, 11, 20, 29])
@@ -201,6 +253,7 @@ def test_apply_passes_errors_on():
         (dict(out=np.ones(9, np.float32)), ValueError, r"out has shape \(9,\)"),
         (dict(out=np.ones(10, np.float16)), ValueError, "float16; make NumPy arrays"),
         (dict(out=[np.ones(10, np.float32)]), ValueError, "out has the structure"),
+        (dict(arrays=SHARED, out=SHARED[::-1]), ValueError, "out shares memory with the arrays"),
     ],
 )
 def test_apply_refuses(change, error, message):
@@ -300,6 +353,21 @@ def test_prefetch_forgotten_leaves_no_thread():
     gc.collect()
     wait_for(lambda: not threads())
     assert source.closed
+
+
+def test_prefetch_forgotten_in_its_own_thread():
+    """The garbage collector may run in the thread of the iterator that it frees."""
+
+    def collecting():
+        while True:
+            gc.collect()
+            yield 1
+
+    host = jax_von_mises.prefetch_to_host(collecting())
+    host.itself = host  # freed by the collector alone
+    next(host)
+    del host
+    wait_for(lambda: not threads())
 
 
 def test_prefetch_closed_by_an_error_of_the_consumer():

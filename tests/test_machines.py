@@ -35,7 +35,7 @@ def start(tmp_path):
     started = []
 
     def start(*argv, **environment):
-        command = [sys.executable, "-W", "error", "-m", "jax_von_mises", "sample", "--out", "a.zarr", "--quiet"]
+        command = [sys.executable, "-P", "-W", "error", "-m", "jax_von_mises", "sample", "--out", "a.zarr", "--quiet"]
         command += ["--seed", "5", "--loc", "0.5", "--concentration", "4", "--size", str(BLOCKS * ROWS)]
         command += ["--block", str(ROWS), "--distributed", "--join-timeout", "90", "--patience", "90", *argv]
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -133,15 +133,43 @@ def test_cluster_is_found(tmp_path, start, alone, cluster):
 
 
 def test_numbers_alone_need_no_connection(tmp_path, start, alone):
-    """In any order, and never at the same time."""
+    """And never the same time: the tasks of an array job, one after the other."""
     for part in (1, 0):
-        process = start("--processes", "2", "--process-id", str(part), "--patience", "0" if part else "90")
-        if part:
-            assert process.wait(120) == 1  # its blocks are written, and nobody is there to make the store whole
-            assert "process 0 has done nothing for 0 s" in (tmp_path / "0.log").read_text()
-        else:
-            ended(process, tmp_path)
+        ended(start("--processes", "2", "--process-id", str(part)), tmp_path)
     assert contents(tmp_path / "a.zarr") == alone
+
+
+def test_job_of_one_comes_back(tmp_path, start, alone):
+    """By the same command, as any job, and out of a directory whose files mean nothing to it."""
+    (tmp_path / "tempfile.py").write_text("raise SystemExit('the working directory is no place for modules')")
+    job = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "1", "--process-id", "0"]
+    process = start(*job)
+    wait_for_blocks(tmp_path / "a.zarr", 0, 1, 3)
+    process.kill()
+    process.wait()
+    ended(start(*job), tmp_path)
+    assert contents(tmp_path / "a.zarr") == alone
+
+
+def test_silent_process_0(tmp_path):
+    """One that stays for it does not stay for ever."""
+    arguments = dict(total=100, block_rows=10, part=1, parts=2, stay=True, patience=0.1)
+    with pytest.raises(TimeoutError, match=r"blocks of this process are written, but process 0 .* for 0\.1 s"):
+        jax_von_mises.write_samples(tmp_path / "a.zarr", jax.random.key(5), 0.5, 4.0, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("shown", "own", "expected"), [(None, "1", "1"), ("0", "1", None), ("2,5", "1", "1"), ("GPU-a", "0", "0")]
+)
+def test_devices_of_a_task(monkeypatch, shown, own, expected):
+    """JAX counts them on the machine; a launcher may have shown the task its own alone."""
+    name, chosen = "jax_cuda_visible_devices", {}
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    monkeypatch.setattr(jax.config, "update", chosen.__setitem__)
+    machines.show_devices({name: own})
+    assert chosen == ({} if expected is None else {name: expected})
 
 
 @pytest.mark.parametrize(
@@ -153,7 +181,8 @@ def test_numbers_alone_need_no_connection(tmp_path, start, alone):
         (["--coordinator", "host"], 2, "--coordinator host: not an address; write HOST:PORT"),
         (["--patience", "-1"], 2, "--patience -1: give seconds"),
         (["--out", "a.npy"], 2, "a .npy file has one writer; give --distributed a .zarr store"),
-        (["--processes", "2", "--process-id", "1", "--force"], 2, "--force would remove what other parts write"),
+        (["--processes", "2", "--process-id", "1", "--force"], 2, "--force would remove what other processes write"),
+        (["--coordinator", "host:99999"], 2, "--coordinator host:99999: not an address"),
         ([], 1, "JAX finds no job here (coordinator_address should be defined.); give --coordinator"),
         (
             ["--coordinator", "127.0.0.1:1", "--processes", "2", "--process-id", "1", "--join-timeout", "2"],
@@ -219,4 +248,9 @@ def test_last_words():
         "DEADLINE_EXCEEDED: late",
     )
     assert words("CannotJoin: no job") == (True, "no job")
+    assert words("Traceback (most recent call last):\n x\nModuleNotFoundError: No module named 'x'") == (
+        True,
+        "the helper process cannot run: ModuleNotFoundError: No module named 'x'",
+    )
+    assert words("Traceback (most recent call last):\n x\nRuntimeError: port") == (False, "RuntimeError: port")
     assert words("") == (False, "before")

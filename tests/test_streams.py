@@ -34,11 +34,12 @@ def test_fixed_for_ever():
     assert data(derived) == (1344172034, 3508488532)
 
 
-def test_paths_do_not_meet():
-    derive = jax_von_mises.derive_key
-    keys = [derive(KEY, *path) for path in [("a",), ("b",), ("a", "b"), ("ab",), ("b", "a"), (0,), (1,), (2**32,)]]
-    keys += [derive(KEY, "0"), derive(KEY, 0, 0), derive(KEY, ""), KEY]
-    keys += list(jax.random.split(KEY, 8)) + [jax.random.fold_in(KEY, i) for i in (8, 9)]
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg", "philox4x32"])
+def test_paths_do_not_meet(impl):
+    derive, key = jax_von_mises.derive_key, jax.random.key(7, impl=impl)
+    keys = [derive(key, *path) for path in [("a",), ("b",), ("a", "b"), ("ab",), ("b", "a"), (0,), (1,), (2**32,)]]
+    keys += [derive(key, "0"), derive(key, 0, 0), derive(key, ""), derive(key, "a", "a"), derive(key, 2**32 + 1), key]
+    keys += list(jax.random.split(key, 8)) + [jax.random.fold_in(key, i) for i in (8, 9)]
     assert len(set(map(data, keys))) == len(keys)
 
 
@@ -65,7 +66,7 @@ def test_traced_numbers():
     np.testing.assert_array_equal(wide, data(jax_von_mises.derive_key(KEY, 2**40 + 1)))
 
 
-@pytest.mark.parametrize("impl", ["rbg", "philox4x32"])
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg", "philox4x32"])
 def test_kind_of_key_is_kept(impl):
     key = jax.random.key(0, impl=impl)
     assert jax.random.key_impl(jax_von_mises.derive_key(key, "a")) == jax.random.key_impl(key)
