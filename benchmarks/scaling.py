@@ -110,7 +110,8 @@ def fitted(result):
     """Read the parameters of a machine from a part of a result of ``benchmarks.streaming``.
 
     Drawing alone, the plain write, the records, and what one process does to a Zarr store. The processes of one
-    machine share its cores, so all together draw no faster than one.
+    machine share its cores, so all together draw no faster than one; and where these cores are the device, all together
+    store no faster than one, which keeps all of them at work.
     """
     sections = result["sections"]
     disk, record = sections["disk"]["results"], sections["record"]["results"]["zarr"]
@@ -120,13 +121,15 @@ def fitted(result):
     each, growth = record["seconds_each"], record["seconds_each_per_block_done"]
     steady = float(np.median(phases["steady"]))
     recording = each * blocks + growth * blocks * (blocks - 1) / 2
+    # What is left of its time without the records. Where drawing is slower than the storage that is the rate of
+    # drawing, and no process alone could show more.
+    link = together["count"] * BYTES / max(steady - recording, 1e-9)
+    plain = disk["plain"]["rate"] * BYTES
     return Rates(
         draw=disk["draw"]["rate"],
         draw_shared=disk["draw"]["rate"],
-        # What is left of its time without the records. Where drawing is slower than the storage that is the rate of
-        # drawing, and no process alone could show more.
-        link=together["count"] * BYTES / max(steady - recording, 1e-9),
-        shared=disk["plain"]["rate"] * BYTES,
+        link=link,
+        shared=min(plain, link) if result["environment"]["platform"] == "cpu" else plain,
         start_up=float(np.median(phases["start_up"])),
         compile=float(np.median(phases["compile"])),
         record=each,
@@ -157,6 +160,7 @@ def comparison(result, rates):
     # One process of the package knows no bound here but drawing, the plain write and its records.
     npy = begun._replace(
         link=math.inf,
+        shared=disk["results"]["plain"]["rate"] * BYTES,
         record=record["npy"]["seconds_each"],
         record_growth=record["npy"]["seconds_each_per_block_done"],
         block=block,
@@ -210,7 +214,7 @@ def fit_text(result, rates):
     rows = [
         ("drawing, all processes", number(rates.draw, "angles/s"), "drawing alone"),
         ("storage, one process", number(rates.link, "B/s"), "1 process, Zarr"),
-        ("storage, shared", number(rates.shared, "B/s"), "the plain write"),
+        ("storage, shared", number(rates.shared, "B/s"), "the plain write; on a CPU 1 process, Zarr, if less"),
         ("start-up", time_text(rates.start_up), "1 process, Zarr"),
         ("compiling", time_text(rates.compile), "1 process, Zarr"),
         ("record after a block", time_text(rates.record), "records"),

@@ -347,6 +347,7 @@ def synthetic():
         "program": "streaming",
         "format": 1,
         "options": {"block": 100},
+        "environment": {"platform": "gpu"},
         "sections": {
             "disk": {
                 "count": 800,
@@ -373,6 +374,14 @@ def test_parameters_and_predictions_of_a_machine():
     # .npy: 8 s of drawing, and 4 s of writing with 4 s of records. Two processes: 8 s of writing, 2 s of records.
     assert [(point.measured, point.predicted) for point in points] == [(10, 8), (10, 10), (13, 13)]
     assert points[0].error == pytest.approx(-0.2)
+
+
+def test_cores_that_draw_and_store_do_no_more_for_two():
+    """On a CPU one process keeps all cores at work: two take as long, but for the records, which they share out."""
+    result = synthetic() | {"environment": {"platform": "cpu"}}
+    rates = scaling.fitted(result)
+    assert (rates.link, rates.shared) == (200, 200)
+    assert [point.predicted for point in scaling.comparison(result, rates)][1:] == [16 + 2, 16 + 2 + 3]
 
 
 def test_scaling_prints_measured_beside_predicted(tmp_path, capsys):
