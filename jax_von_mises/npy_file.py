@@ -238,9 +238,12 @@ class NpyFile:
 
     def reopen(self, text):
         """Make the whole file an unfinished one again, to draw some of its blocks anew."""
-        self.save_record(text)
+        # In the reverse order of `finish`: wherever this is killed, there is one to be resumed and repaired.
+        if not os.path.lexists(self.partial_record):
+            os.replace(self.record, self.partial_record)
         os.replace(self.path, self.partial)
         self.go_on()
+        self.save_record(text)
 
     def clean_up(self):
         """Nothing: what a run leaves on the way to a whole file has gone by then."""

@@ -304,11 +304,13 @@ class Job:
             if whole and not at_the_end and not target.replaces and not target.interrupted_twice():
                 raise FileExistsError(f"{target.path} appeared after the run was begun; move it away, and resume")
             self.check_blocks(caller, repair, at_the_end)
-            if at_the_end:
+            if at_the_end and len(self.done) == self.blocks:
                 target.finish_record()
                 return False
             self.check_room()
-            if self.done or self.parts > 1:
+            if at_the_end:
+                target.reopen(self.text())
+            elif self.done or self.parts > 1:
                 target.go_on()
             else:
                 target.begin(self.text())

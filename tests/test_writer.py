@@ -506,6 +506,32 @@ def test_resume_of_a_damaged_whole_one(out, stream):
     jax_von_mises.verify_samples(out)
 
 
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_repair_killed_on_the_way(tmp_path, monkeypatch, stream, step):
+    """Before each of the names that the repair of a whole file changes; the same command goes on."""
+    out = tmp_path / "a.npy"
+    write(out)
+    damage(out, 7)
+    real, calls = os.replace, []
+
+    def fail(*names):
+        calls.append(names)
+        if len(calls) == step:
+            raise Stop
+        real(*names)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(Stop):
+        write(out, resume=True, repair=True)
+    monkeypatch.undo()
+    with pytest.raises(writer.Damaged, match="block 7"):
+        write(out, resume=True)
+    write(out, resume=True, repair=True)
+    np.testing.assert_array_equal(read(out), stream)
+    jax_von_mises.verify_samples(out)
+    assert sorted(os.listdir(tmp_path)) == ["a.npy", "a.npy.json"]
+
+
 def swap_header(out):
     out.write_bytes(out.read_bytes().replace(b"<f4", b"<i4", 1))
 
