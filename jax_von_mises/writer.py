@@ -5,6 +5,7 @@ killed at any instant therefore loses the block in flight and no more; what resu
 positions in the stream, and the result is the same to the last byte.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -402,8 +403,12 @@ class Job:
                 self.done[i] = crc
                 try:
                     self.target.save_record(self.text())
-                except BaseException:
+                except OSError:
                     del self.done[i]
+                    raise
+                except BaseException:  # an interrupt, before or after the record was replaced: the block is there
+                    with contextlib.suppress(OSError):
+                        self.target.save_record(self.text())
                     raise
                 if observe is not None:
                     observe(rows)

@@ -666,6 +666,26 @@ def test_record_that_is_not_saved_does_not_count(tmp_path, monkeypatch):
     assert write(tmp_path / "a.npy", resume=True).kept == 2
 
 
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_interrupt_while_the_first_block_is_recorded(tmp_path, monkeypatch, after):
+    """Its bytes are on the disk, so it is kept, and the note says so."""
+    real, calls = npy_file.NpyFile.save_record, []
+
+    def interrupted(self, text):
+        calls.append(text)
+        if len(calls) != 2 or after:
+            real(self, text)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(npy_file.NpyFile, "save_record", interrupted)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        write(tmp_path / "a.npy")
+    assert stopped.value.__notes__ == ["1 of 10 blocks are kept: go on with resume=True"]
+    monkeypatch.undo()
+    assert write(tmp_path / "a.npy", resume=True).kept == 1
+
+
 def test_rows_of_nothing(out):
     assert write(out, 5, concentration=np.zeros(0)).shape == (5, 0)
     assert read(out).shape == (5, 0)
