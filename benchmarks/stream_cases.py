@@ -72,7 +72,7 @@ def batches(key, total, batch, **options):
 
 def by_hand(key, total, batch):
     """The loop that one writes without the package's streams: a key and a call a batch, one after the other."""
-    sizes = [rows for _, rows in streams.spans(0, total, batch)]
+    sizes = [rows for _, rows in streams.Spans(0, total, batch)]
     for one, rows in zip(jax.random.split(key, len(sizes)), sizes, strict=True):
         yield np.asarray(jvm.sample_von_mises(one, LOC, CONCENTRATION, (rows,), DTYPE))
 
@@ -187,7 +187,7 @@ def host(total, batch, work):
         ready = np.linspace(-3, 3, batch, dtype=DTYPE)
 
         def alone(key):
-            for _, rows in streams.spans(0, total, batch):
+            for _, rows in streams.Spans(0, total, batch):
                 consume(ready[:rows])
 
         # No overlap can be faster than the slower of these two.
@@ -212,7 +212,7 @@ def apply(total, batch, scratch):
 
     def loop(_):
         out = np.empty(total, DTYPE)
-        for first, rows in streams.spans(0, total, batch):
+        for first, rows in streams.Spans(0, total, batch):
             out[first : first + rows] = np.asarray(log_density(np.asarray(angles[first : first + rows])))
         return out
 

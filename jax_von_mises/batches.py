@@ -5,7 +5,6 @@ over. JAX's dispatch does that without threads for computations; only copies to 
 """
 
 import contextlib
-import operator
 import queue
 import threading
 import time
@@ -18,19 +17,6 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from jax_von_mises import checks, streams
-
-
-def whole_number(caller, name, value, least):
-    """`value` as an int of at least `least`."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError as error:
-        raise TypeError(f"{caller}: {name}={value!r} must be a whole number.") from error
-    if number < least:
-        raise ValueError(f"{caller}: {name}={number} must be at least {least}.")
-    return number
 
 
 def sample_batches(
@@ -92,9 +78,9 @@ def sample_batches(
     """
     caller = "sample_batches"
     stream = streams.Stream.of(caller, key, loc, concentration, dtype, method)
-    total = whole_number(caller, "total", total, 0)
-    batch_size = whole_number(caller, "batch_size", batch_size, 1)
-    start = whole_number(caller, "start", start, 0)
+    total = checks.whole_number(caller, "total", total, 0)
+    batch_size = checks.whole_number(caller, "batch_size", batch_size, 1)
+    start = checks.whole_number(caller, "start", start, 0)
     checks.result_shape(caller, (min(batch_size, total), *stream.row_shape))
     end = start + total
     if max(total, batch_size) >= 2**63:
@@ -106,7 +92,7 @@ def sample_batches(
             "Derive another key with derive_key."
         )
     out_sharding = checks.sharding(caller, out_sharding)
-    return SampleBatches(stream, streams.spans(start, end, batch_size), min(batch_size, total), donate, out_sharding)
+    return SampleBatches(stream, streams.Spans(start, end, batch_size), min(batch_size, total), donate, out_sharding)
 
 
 class SampleBatches(Iterator):
@@ -211,7 +197,7 @@ def batched_apply(f, arrays, batch_size, *, out=None):
     (1000001,)
     """
     caller = "batched_apply"
-    batch_size = whole_number(caller, "batch_size", batch_size, 1)
+    batch_size = checks.whole_number(caller, "batch_size", batch_size, 1)
     if not callable(f):
         raise TypeError(f"{caller}: f={f!r} must be a function of the arrays.")
     leaves = jax.tree.leaves(arrays)
@@ -317,7 +303,7 @@ def prefetch_to_host(iterator, depth=1):
     True
     """
     caller = "prefetch_to_host"
-    depth = whole_number(caller, "depth", depth, 1)
+    depth = checks.whole_number(caller, "depth", depth, 1)
     try:
         source = iter(iterator)
     except TypeError as error:

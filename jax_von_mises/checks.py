@@ -187,6 +187,19 @@ def whole_sizes(caller, name, shape):
     return sizes
 
 
+def whole_number(caller, name, value, least):
+    """`value` as an int of at least `least`."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{caller}: {name}={value!r} must be a whole number.") from error
+    if number < least:
+        raise ValueError(f"{caller}: {name}={number} must be at least {least}.")
+    return number
+
+
 def position(caller, start):
     """A place in a stream: an integer, a traced integer scalar, or a pair (hi, lo) of either, below 2^64."""
     if isinstance(start, (tuple, list)):

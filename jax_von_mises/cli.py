@@ -24,11 +24,11 @@ import jax
 import numpy as np
 
 from jax_von_mises import __version__, kernel, machines, summary, writer
+from jax_von_mises.checks import DTYPES
 
 __all__ = ["main"]
 
 PROGRAM = "jax-von-mises"
-DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 # `jax.random.key` keeps 32 bits of a Python integer unless x64 is on, so larger seeds would repeat smaller ones.
 SEED_LIMIT = 2**32
@@ -359,14 +359,15 @@ def report(options, place, written, moments, seconds, key, loc, concentration) -
     if written.kept:
         blocks += f", {written.kept} kept"
     who = f"process {place.part} of {place.parts} " if place.parts > 1 else ""
-    lines = [f"{who}drew {blocks} of {total:,} angles in {seconds:.2f} s on {device}: {what}"]
+    if written.kept and not written.drawn:
+        lines = [f"{written.out} is whole already: nothing was drawn"]
+    else:
+        lines = [f"{who}drew {blocks} of {total:,} angles in {seconds:.2f} s on {device}: {what}"]
     if moments.count:
         judged = moments.count * moments.sine.size
         if judged < total:
             lines.append(f"compared with the law are {judged:,} of them:")
         lines += summary.summarise(moments, loc, concentration, options.dtype)
-    if not written.drawn and written.kept:
-        lines = [f"{written.out} is whole already: nothing was drawn"]
     size = writer.readable(total * np.dtype(written.dtype).itemsize)
     lines.append(f"{written.out}: {size}, shape {written.shape}, {written.dtype}; checksums beside it")
     if written.dtype != options.dtype:

@@ -23,6 +23,8 @@ import tempfile
 import threading
 import time
 
+import jax
+
 # Seconds until JAX takes a silent keeper for dead; and between two tries to join.
 HEARTBEAT = 20
 PAUSE = 0.5
@@ -102,7 +104,6 @@ class Place:
                 self._send_away()  # it may just have started another one
                 self._watcher.join(PAUSE)
         elif self._keeper is not None:
-            self._send_away()
             self._dismiss()
 
     def _send_away(self):
@@ -211,8 +212,6 @@ def show_devices(visible):
     JAX numbers them within the machine. A launcher that shows each process its own device alone has chosen already:
     there the number means nothing.
     """
-    import jax
-
     for name, value in visible.items():
         shown = [os.environ[variable] for variable in SHOWN[name] if variable in os.environ]
         fewest = min((len(text.split(",")) for text in shown), default=math.inf)
@@ -229,8 +228,6 @@ def keep_place(options):
 
         # JAX aborts it when process 0 leaves, which is no reason to write its memory to a file.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    import jax
-
     jax.config.update("jax_enable_recoverability", True)
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", None)

@@ -8,12 +8,7 @@ import os
 
 import numpy as np
 
-from jax_von_mises.records import Unknown, parse_record
-
-try:
-    import fcntl
-except ImportError:  # Windows has other locks; there two writers of one file are not kept apart
-    fcntl = None  # type: ignore[assignment]
+from jax_von_mises.records import Unknown, lock, parse_record
 
 
 class NpyFile:
@@ -108,14 +103,10 @@ class NpyFile:
             raise Unknown(f"{self.partial} does not begin as the file of its record; move both away")
 
     def _open(self, flags):
+        if os.path.lexists(self.path) and not self.replaces and not self._has_both_names():
+            raise FileExistsError(f"{self.path} appeared after the run was begun; move it away, and resume")
         self.file = open(os.open(self.partial, os.O_RDWR | flags, 0o666), "r+b", buffering=0)  # noqa: SIM115
-        if fcntl is not None:
-            try:
-                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise Unknown(f"{self.partial} is being written by another process; wait for it") from None
-            except OSError:
-                pass  # a file system without locks
+        lock(self.file, self.partial)
         # The one who held the lock may have finished and renamed it between these two calls.
         if not os.path.exists(self.partial) or not os.path.samestat(
             os.fstat(self.file.fileno()), os.stat(self.partial)
@@ -181,7 +172,7 @@ class NpyFile:
         self.save_record(text)
         self.file.truncate(self.size())
         os.fsync(self.file)
-        if fcntl is None:
+        if os.name != "posix":
             self.close()  # Windows renames no open file; elsewhere the lock is kept to the end
         if self.replaces:
             os.replace(self.partial, self.path)
@@ -201,8 +192,7 @@ class NpyFile:
         try:
             os.link(self.partial, self.path)
         except FileExistsError:
-            # Killed here, an earlier run may have left both names.
-            if not os.path.samefile(self.partial, self.path):
+            if not self._has_both_names():
                 raise FileExistsError(
                     f"{self.path} appeared while its angles were drawn; move it away, and resume"
                 ) from None
@@ -219,8 +209,8 @@ class NpyFile:
         """Whether a run was killed between the two names it gives in `finish`."""
         return not os.path.lexists(self.partial) and os.path.lexists(self.path)
 
-    def interrupted_twice(self):
-        """Whether the unfinished file is the finished one: it was killed when it had both names."""
+    def _has_both_names(self):
+        """Whether the unfinished file is the finished one: a run was killed before it took the first name away."""
         return os.path.exists(self.partial) and os.path.exists(self.path) and os.path.samefile(self.partial, self.path)
 
     def discard(self):

@@ -21,6 +21,11 @@ import math
 
 from jax_von_mises.checks import DTYPES
 
+try:
+    import fcntl
+except ImportError:  # Windows has other locks; there two writers of one target are not kept apart
+    fcntl = None  # type: ignore[assignment]
+
 # Names the layout of a record, for whoever reads one later.
 FORMAT = "jax_von_mises/samples/1"
 # More angles than this no disk holds.
@@ -29,6 +34,18 @@ LARGEST = 2**60
 
 class Unknown(OSError):
     """What is there is not known to be ours, or is in use: touch nothing."""
+
+
+def lock(descriptor, name, alone=True):
+    """Keep others out of an open file or directory until it is closed; those who are not `alone` share it."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Unknown(f"{name} is being written by another process; wait for it") from None
+    except OSError:
+        pass  # a file system without locks
 
 
 def parse_record(name, text):

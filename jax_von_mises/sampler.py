@@ -121,25 +121,25 @@ def whole(caller, key, loc, concentration, shape, dtype, method):
 
 def block(caller, key, loc, concentration, start, shape, dtype, method):
     """`sample_block` for any `caller`, which has checked `start`."""
-    key, loc, concentration, shape, dtype, method = _checked(caller, key, loc, concentration, shape, dtype, method)
-    if method == "auto":
-        method = "table" if concentration.size == 1 else "direct"
+    key, loc, concentration, shape, dtype, method = part(caller, key, loc, concentration, shape, dtype, method)
     return draw(key, loc, concentration, counter.halves(start), shape, dtype, method, None)
 
 
+def part(caller, key, loc, concentration, shape, dtype, method):
+    """The arguments of a draw from anywhere in a stream, checked, and the method, by a rule that all parts share."""
+    key, loc, concentration, shape, dtype, method = _checked(caller, key, loc, concentration, shape, dtype, method)
+    if method == "auto":
+        method = "table" if concentration.size == 1 else "direct"
+    return key, loc, concentration, shape, dtype, method
+
+
 def _checked(caller, key, loc, concentration, shape, dtype, method):
-    key, loc, concentration, dtype = common(caller, key, loc, concentration, dtype)
-    shape = checks.result_shape(caller, shape, loc=loc, concentration=concentration)
-    return key, loc, concentration, shape, dtype, checks.method(caller, method, concentration)
-
-
-def common(caller, key, loc, concentration, dtype):
-    """The arguments of every sampler, checked."""
     key = checks.one_key(caller, key)
     loc = checks.parameter(caller, "loc", loc)
     concentration = checks.parameter(caller, "concentration", concentration)
     dtype = checks.float_dtype(caller, dtype, (loc, concentration))
-    return key, loc, concentration, dtype
+    shape = checks.result_shape(caller, shape, loc=loc, concentration=concentration)
+    return key, loc, concentration, shape, dtype, checks.method(caller, method, concentration)
 
 
 def explicit_sharding(shape, *arrays):

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_von_mises import checks, sampler
+from jax_von_mises import checks, counter, sampler
 
 # Folded in before a name and before a number, so that the two never meet, nor a derived key one that the user got by
 # `split` or by `fold_in` of a small number (which are the same keys: fold_in(key, i) is split(key, n)[i]).
@@ -89,9 +89,7 @@ def _path_words(caller, element):
         digest = hashlib.sha256(element.encode()).digest()
         return np.uint32(NAME_TAG), *(np.uint32(int.from_bytes(digest[i : i + 4], "big")) for i in (0, 4))
     if isinstance(element, jax.core.Tracer) and jnp.issubdtype(element.dtype, jnp.integer) and element.shape == ():
-        wide = element.dtype.itemsize == 8
-        high = (element >> 32).astype(jnp.uint32) if wide else np.uint32(0)
-        return np.uint32(NUMBER_TAG), high, element.astype(jnp.uint32)
+        return np.uint32(NUMBER_TAG), *counter.halves(element)
     try:
         if isinstance(element, (bool, np.bool_)):
             raise TypeError
@@ -100,7 +98,7 @@ def _path_words(caller, element):
         raise TypeError(f"{caller}: path element {element!r} must be a name (str) or a whole number.") from error
     if not 0 <= number < 2**64:
         raise ValueError(f"{caller}: path element {number} must be at least 0 and below 2^64.")
-    return np.uint32(NUMBER_TAG), np.uint32(number >> 32), np.uint32(number % 2**32)
+    return np.uint32(NUMBER_TAG), *counter.halves(number)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,12 +115,7 @@ class Stream:
     @classmethod
     def of(cls, caller, key, loc, concentration, dtype, method):
         """The stream of these arguments, which are those of `sample_block`."""
-        key, loc, concentration, dtype = sampler.common(caller, key, loc, concentration, dtype)
-        row_shape = checks.result_shape(caller, None, loc=loc, concentration=concentration)
-        method = checks.method(caller, method, concentration)
-        if method == "auto":
-            method = "table" if concentration.size == 1 else "direct"
-        return cls(key, loc, concentration, row_shape, dtype, method)
+        return cls(*sampler.part(caller, key, loc, concentration, None, dtype, method))
 
     @property
     def width(self):
@@ -135,8 +128,7 @@ class Stream:
         Computed with 64 bits where the stream is float64, wherever this is called: a background thread starts in
         JAX's default mode.
         """
-        position = first * self.width
-        start = np.uint32(position >> 32), np.uint32(position % 2**32)
+        start = counter.halves(first * self.width)
         shape = (count, *self.row_shape)
         arguments = (self.key, self.loc, self.concentration, start, shape, self.dtype, self.method, out_sharding)
         with jax.enable_x64(True) if self.dtype == np.float64 else contextlib.nullcontext():
@@ -176,13 +168,11 @@ def share(count: int, parts: int, part: int) -> range:
     return range(part * count // parts, (part + 1) * count // parts)
 
 
-def spans(start: int, stop: int, size: int) -> Sequence[tuple[int, int]]:
-    """First position and length of each batch of `size` in [start, stop); the last may be shorter."""
-    return Spans(start, stop, size)
-
-
 class Spans(Sequence):
-    """The batches of `spans`, computed when asked for: there may be billions."""
+    """First position and length of each batch of `size` in [start, stop); the last may be shorter.
+
+    Computed when asked for: there may be billions.
+    """
 
     def __init__(self, start, stop, size):
         self.firsts, self.stop = range(start, stop, size), stop

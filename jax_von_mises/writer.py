@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jax_von_mises import __version__, batches, npy_file, records, streams, zarr_store
+from jax_von_mises import __version__, batches, checks, npy_file, records, streams, zarr_store
 
 # Angles in a block. 64 MiB of float32: drawing and writing it takes far longer than recording it, and two of them at a
 # time are what a run needs in memory. Where that makes many blocks they are larger, up to eight times: the record is
@@ -134,13 +134,13 @@ def write_samples(
     caller = "write_samples"
     out = os.fsdecode(out)
     stream = streams.Stream.of(caller, key, loc, concentration, dtype, method)
-    total = batches.whole_number(caller, "total", total, 0)
+    total = checks.whole_number(caller, "total", total, 0)
     if total * stream.width >= records.LARGEST:
         raise ValueError(f"{caller}: total={total} rows of {stream.width} are more angles than any disk holds, 2^60.")
     if block_rows is not None:
-        block_rows = batches.whole_number(caller, "block_rows", block_rows, 1)
-    parts = batches.whole_number(caller, "parts", parts, 1)
-    part = batches.whole_number(caller, "part", part, 0)
+        block_rows = checks.whole_number(caller, "block_rows", block_rows, 1)
+    parts = checks.whole_number(caller, "parts", parts, 1)
+    part = checks.whole_number(caller, "part", part, 0)
     if part >= parts:
         raise ValueError(f"{caller}: part={part} must be below parts={parts}; parts are counted from 0.")
     if parts > 1 and force:
@@ -228,6 +228,7 @@ class Job:
 
     def __init__(self, target, stream, part, parts):
         self.target, self.stream, self.part, self.parts = target, stream, part, parts
+        self.identity = stream.identity()  # once: it may be the hash of long arrays, and every record has it
         self.done: dict[int, str] = {}  # block: checksum; of all processes, as far as they are known
         self.begun = False  # from then on there may be something to resume, or to discard
 
@@ -238,7 +239,7 @@ class Job:
 
     def spans(self):
         """First row and number of rows of each block."""
-        return streams.spans(0, self.target.shape[0], self.target.block_rows)
+        return streams.Spans(0, self.target.shape[0], self.target.block_rows)
 
     def share(self):
         """The blocks of this process."""
@@ -269,7 +270,7 @@ class Job:
         mine = self.done if self.parts == 1 or len(self.done) == self.blocks else self.own()
         head = {
             "format": records.FORMAT,
-            "stream": self.stream.identity(),
+            "stream": self.identity,
             **self.layout(),
             "made_with": {
                 "jax_von_mises": __version__,
@@ -302,8 +303,6 @@ class Job:
                 self.adopt(caller, record)
             target.replaces = any(record.get("replaces") is True for record in found)
             at_the_end = target.interrupted_at_the_end() and len(self.done) == self.blocks
-            if whole and not at_the_end and not target.replaces and not target.interrupted_twice():
-                raise FileExistsError(f"{target.path} appeared after the run was begun; move it away, and resume")
             self.check_blocks(caller, repair, at_the_end)
             if at_the_end and len(self.done) == self.blocks:
                 target.finish_record()
@@ -338,7 +337,7 @@ class Job:
         """Take over the blocks of a record, if it is of the same stream."""
         if self.parts == 1 and not self.done:
             self.target.block_rows = record["block_rows"]
-        mine = {**self.stream.identity(), **self.layout()}
+        mine = {**self.identity, **self.layout()}
         theirs = {**record["stream"], **record}
         different = [name for name in mine if mine[name] != theirs.get(name)]
         if different:
@@ -487,7 +486,7 @@ def verify_samples(out):
     if record is None:
         raise FileNotFoundError(f"{out}: no finished file with a record beside it")
     target = open_target(caller, out, record["shape"], np.dtype(record["stored"]), record["block_rows"])
-    spans = streams.spans(0, target.shape[0], target.block_rows)
+    spans = streams.Spans(0, target.shape[0], target.block_rows)
     target.check_layout()
     crc = {i: record["crc32"].get(i) for i in range(len(spans))}
     try:

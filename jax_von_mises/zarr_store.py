@@ -4,19 +4,13 @@ import contextlib
 import errno
 import glob
 import json
-import math
 import os
 import re
 import shutil
 
 import numpy as np
 
-from jax_von_mises.records import Unknown, parse_record
-
-try:
-    import fcntl
-except ImportError:  # Windows has other locks; there two writers of one store are not kept apart
-    fcntl = None  # type: ignore[assignment]
+from jax_von_mises.records import Unknown, lock, parse_record
 
 
 class ZarrStore:
@@ -26,6 +20,8 @@ class ZarrStore:
     last; until then the store is none for its readers.
     """
 
+    # An old store goes when drawing begins, so nothing waits to be replaced in the end.
+    replaces = False
     # A shard is cut into at most so many chunks.
     CHUNKS = 64
     METADATA, RECORD = "zarr.json", "blocks.json"
@@ -41,8 +37,7 @@ class ZarrStore:
         self.context = self.tensorstore.Context({"cache_pool": {"total_bytes_limit": 0}})
         with as_os_errors(out):
             self.keys = self.tensorstore.KvStore.open(self.kvstore, context=self.context).result()
-        self.array = self.lock = None
-        self.replaces = False
+        self.array = self.locked = None
         self.alone = parts == 1
 
     def specification(self, attributes=None):
@@ -101,10 +96,6 @@ class ZarrStore:
         text = self._read(self.RECORD)
         return None if text is None else parse_record(f"{self.path}/{self.RECORD}", text)
 
-    def size(self):
-        """Bytes of all rows."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
     @property
     def directory(self):
         """The directory that the store lies in, or None if that is none of this machine's."""
@@ -129,17 +120,11 @@ class ZarrStore:
 
     def _lock(self):
         """Keep others out of a directory: one writer alone all others, one of several those who are alone."""
-        if self.directory is None or fcntl is None or self.lock is not None:
+        if self.directory is None or os.name != "posix" or self.locked is not None:
             return
         os.makedirs(self.path, exist_ok=True)
-        self.lock = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(self.lock, (fcntl.LOCK_EX if self.alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise Unknown(f"{self.path} is being written by another process; wait for it") from None
-        except OSError:
-            pass  # a file system without locks
+        self.locked = os.open(self.path, os.O_RDONLY)
+        lock(self.locked, self.path, self.alone)
 
     def go_on(self):
         """Open the array, whose metadata are not there yet."""
@@ -196,10 +181,6 @@ class ZarrStore:
         """Whether a run was killed between two names: never, the metadata are written at a stroke."""
         return False
 
-    def interrupted_twice(self):
-        """Whether it is both unfinished and whole: never."""
-        return False
-
     def discard(self):
         """Remove what this run has left."""
         self._delete("c/", "c0")
@@ -234,9 +215,9 @@ class ZarrStore:
     def close(self):
         """Let go of the array, and let others in."""
         self.array = None
-        if self.lock is not None:
-            os.close(self.lock)
-            self.lock = None
+        if self.locked is not None:
+            os.close(self.locked)
+            self.locked = None
 
     def _read(self, name):
         with as_os_errors(self.path):

@@ -108,10 +108,10 @@ def test_shares_are_all_once(count, parts):
 
 
 def test_spans():
-    assert list(streams.spans(5, 15, 4)) == [(5, 4), (9, 4), (13, 2)]
-    assert list(streams.spans(0, 8, 4)) == [(0, 4), (4, 4)]
-    assert not list(streams.spans(3, 3, 4))
-    endless = streams.spans(0, 2**60, 2)
+    assert list(streams.Spans(5, 15, 4)) == [(5, 4), (9, 4), (13, 2)]
+    assert list(streams.Spans(0, 8, 4)) == [(0, 4), (4, 4)]
+    assert not list(streams.Spans(3, 3, 4))
+    endless = streams.Spans(0, 2**60, 2)
     assert len(endless) == 2**59
     assert endless[-1] == (2**60 - 2, 2)
 
@@ -149,7 +149,7 @@ def test_shares_of_a_stream_beyond_32_bits():
     whole = np.asarray(jax_von_mises.sample_block(KEY, 0.5, 4.0, start, 1500))
     for size in (100, 333, 1500):
         stream = streams.Stream.of("test", KEY, 0.5, 4.0, None, "auto")
-        cut = [np.asarray(stream.rows(first, rows)) for first, rows in streams.spans(start, start + 1500, size)]
+        cut = [np.asarray(stream.rows(first, rows)) for first, rows in streams.Spans(start, start + 1500, size)]
         np.testing.assert_array_equal(np.concatenate(cut), whole)
     wide = streams.Stream.of("test", KEY, np.zeros(3, np.float32), 4.0, None, "auto")
     rows = np.asarray(wide.rows(2**40, 5))
