@@ -22,11 +22,13 @@
 `prefetch_to_host`        copies to NumPy in the background
 `write_samples`           a stream into a .npy file or a Zarr store, resumable; `verify_samples`
 `derive_key`              keys by names and numbers
+`runtime`                 how JAX starts, compilation cache, compiling ahead, memory, diagnosis
 ========================  =====================================================================
 """
 
 __version__ = "0.1.0"
 
+from jax_von_mises import runtime as runtime
 from jax_von_mises.batches import batched_apply as batched_apply
 from jax_von_mises.batches import prefetch_to_host as prefetch_to_host
 from jax_von_mises.batches import sample_batches as sample_batches
@@ -51,6 +53,7 @@ from jax_von_mises.law import prob as prob
 from jax_von_mises.law import sf as sf
 from jax_von_mises.law import stddev as stddev
 from jax_von_mises.law import variance as variance
+from jax_von_mises.runtime import initialize_compilation_cache as initialize_compilation_cache
 from jax_von_mises.sampler import sample_block as sample_block
 from jax_von_mises.sampler import sample_von_mises as sample_von_mises
 from jax_von_mises.schemes import sample_antithetic as sample_antithetic
@@ -70,6 +73,7 @@ __all__ = [
     "entropy",
     "fit",
     "icdf",
+    "initialize_compilation_cache",
     "isf",
     "kl_divergence",
     "log_cdf",
@@ -79,6 +83,7 @@ __all__ = [
     "mode",
     "prefetch_to_host",
     "prob",
+    "runtime",
     "sample_antithetic",
     "sample_batches",
     "sample_block",

@@ -1,4 +1,4 @@
-"""Command line: ``jax-von-mises sample`` draws angles into a file or a store, ``verify`` reads it again.
+"""Command line: `sample` draws angles into a file or a store, `verify` reads it again, `doctor` examines the machine.
 
 What is written and how it is resumed is the work of `writer`; here are its arguments, its progress, a summary that
 compares the angles with the law, and its errors in one line.
@@ -23,8 +23,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_von_mises import __version__, kernel, machines, summary, writer
+from jax_von_mises import __version__, kernel, machines, runtime, summary, writer
 from jax_von_mises.checks import DTYPES
+from jax_von_mises.runtime.diagnosis import PLATFORMS
 
 __all__ = ["main"]
 
@@ -122,6 +123,17 @@ def make_parser() -> argparse.ArgumentParser:
     )
     check.add_argument("file", help="the .npy file or .zarr store")
     check.set_defaults(run=run_verify)
+    doctor = commands.add_parser(
+        "doctor",
+        help="look for what keeps JAX from working well here",
+        description="Look at drivers, packages, variables and flags, and draw on each device, compared with the CPU.",
+        epilog="Exit codes: 0 no problem, 1 at least one, 2 an argument is wrong.",
+        allow_abbrev=False,
+    )
+    doctor.add_argument("--expect", choices=PLATFORMS, help="it is a problem if JAX uses another platform")
+    doctor.add_argument("--timeout", metavar="S", default="180", help="seconds until JAX is given up (default 180)")
+    doctor.add_argument("--json", action="store_true", help="a report for programs")
+    doctor.set_defaults(run=run_doctor)
     return parser
 
 
@@ -462,6 +474,16 @@ def run_verify(options: argparse.Namespace) -> int:
     print(f"{options.file}: all {len(record['crc32'])} blocks match their checksums; shape {record['shape']}")
     print(json.dumps(record["stream"]))
     return 0
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    """Run the sub-command ``doctor``."""
+    timeout = read_seconds("--timeout", options.timeout)
+    if timeout == 0:
+        raise BadArgument("--timeout 0: give more")
+    found = runtime.diagnose(expect=options.expect, timeout=timeout)
+    print(found.as_json() if options.json else found)
+    return 0 if found.ok else 1
 
 
 class Terminated(BaseException):

@@ -25,6 +25,8 @@ import time
 
 import jax
 
+from jax_von_mises.runtime import child
+
 # Seconds until JAX takes a silent keeper for dead; and between two tries to join.
 HEARTBEAT = 20
 PAUSE = 0.5
@@ -126,17 +128,11 @@ class Place:
         """Start a keeper; what it says goes to a file, since a crash of JAX is long."""
         self._words = tempfile.TemporaryFile()  # noqa: SIM115
         self._keeper = subprocess.Popen(
-            # Safe path: modules come from where this process has them, never from the working directory.
-            [sys.executable, "-P", "-m", "jax_von_mises.machines", json.dumps(self._options)],
+            [*child.PYTHON, "-m", "jax_von_mises.machines", json.dumps(self._options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                "JAX_PLATFORMS": "cpu",
-                "TF_CPP_MIN_LOG_LEVEL": "1",
-            },
+            env=child.environment(JAX_PLATFORMS="cpu", TF_CPP_MIN_LOG_LEVEL="1"),
             start_new_session=os.name == "posix",  # an interrupt is for the process that computes
         )
 

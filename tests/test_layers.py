@@ -24,6 +24,18 @@ LAYERS = (
     "quantile",
     "kernel",
     "sampler",
+    "runtime.child",
+    "runtime.flags",
+    "runtime.configuration",
+    "runtime.cache",
+    "runtime.ahead",
+    "runtime.artifact",
+    "runtime.memory",
+    "runtime.hardware",
+    "runtime.variables",
+    "runtime.probe",
+    "runtime.diagnosis",
+    "runtime",
     "devices",
     "streams",
     "batches",
@@ -43,32 +55,47 @@ LAYERS = (
     "cli",
 )
 PACKAGE = pathlib.Path(jax_von_mises.__file__).parent
-MODULES = sorted(path for path in PACKAGE.glob("*.py") if not path.stem.startswith("__"))
+OUTSIDE = {PACKAGE / "__init__.py", PACKAGE / "__main__.py"}
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path not in OUTSIDE)
+
+
+def name(path):
+    """The module's name within the package, as ``runtime.cache``."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
 
 
 def imported_modules(path):
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "jax_von_mises":
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jax_von_mises."):
-            yield node.module.split(".")[1]
+        module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+        inside = module.removeprefix("jax_von_mises").removeprefix(".")
+        if not module.startswith("jax_von_mises"):
+            continue
+        if inside and (PACKAGE / f"{inside.replace('.', '/')}.py").exists():
+            yield inside
+        else:
+            names = [".".join(filter(None, (inside, alias.name))) for alias in node.names]
+            yield from (found if found in LAYERS or not inside else inside for found in names)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_every_module_has_a_place():
+    assert sorted(map(name, MODULES)) == sorted(LAYERS)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
 def test_imports_point_one_way(path):
-    allowed = {*LAYERS[: LAYERS.index(path.stem)], "__version__"}
+    allowed = {*LAYERS[: LAYERS.index(name(path))], "__version__"}
     assert set(imported_modules(path)) <= allowed, f"{path.name} reaches upwards"
 
 
-@pytest.mark.parametrize("path", [*MODULES, PACKAGE / "__init__.py"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*MODULES, PACKAGE / "__init__.py"], ids=name)
 def test_only_public_jax(path):
     assert "jax._src" not in path.read_text()
 
 
 def test_public_names_exist():
     assert sorted(jax_von_mises.__all__) == jax_von_mises.__all__
-    for name in jax_von_mises.__all__:
-        assert getattr(jax_von_mises, name).__doc__
+    for public in jax_von_mises.__all__:
+        assert getattr(jax_von_mises, public).__doc__
 
 
 def test_import_is_light():

@@ -1,0 +1,35 @@
+"""How the sampler is run: settings of JAX, compilation cache, compiling ahead, memory, diagnosis.
+
+================================  ====================================================================
+`configure` `settings` `reset`    platform, memory, threads, flags of XLA: set, shown, undone
+`initialize_compilation_cache`    compiled programs on disk, for later processes
+`cache_info` `clear_cache`        what it holds and did
+`warmup`                          compile before the first request
+`export_sampler` `load_sampler`   a compiled sampler in a file
+`memory_report`                   memory of each device
+`suggest_batch_size`              how many angles fit
+`diagnose`                        what is wrong with the machine, and what to do
+================================  ====================================================================
+
+Importing it changes nothing.
+"""
+
+from jax_von_mises.runtime.ahead import Compiled as Compiled
+from jax_von_mises.runtime.ahead import warmup as warmup
+from jax_von_mises.runtime.artifact import LoadedSampler as LoadedSampler
+from jax_von_mises.runtime.artifact import export_sampler as export_sampler
+from jax_von_mises.runtime.artifact import load_sampler as load_sampler
+from jax_von_mises.runtime.cache import CacheInfo as CacheInfo
+from jax_von_mises.runtime.cache import cache_info as cache_info
+from jax_von_mises.runtime.cache import clear_cache as clear_cache
+from jax_von_mises.runtime.cache import initialize_compilation_cache as initialize_compilation_cache
+from jax_von_mises.runtime.configuration import Setting as Setting
+from jax_von_mises.runtime.configuration import configure as configure
+from jax_von_mises.runtime.configuration import reset as reset
+from jax_von_mises.runtime.configuration import settings as settings
+from jax_von_mises.runtime.diagnosis import Diagnosis as Diagnosis
+from jax_von_mises.runtime.diagnosis import Finding as Finding
+from jax_von_mises.runtime.diagnosis import diagnose as diagnose
+from jax_von_mises.runtime.memory import DeviceMemory as DeviceMemory
+from jax_von_mises.runtime.memory import memory_report as memory_report
+from jax_von_mises.runtime.memory import suggest_batch_size as suggest_batch_size

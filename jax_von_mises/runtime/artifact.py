@@ -1,0 +1,281 @@
+"""Compiled samplers in files, for other processes, machines and releases."""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import secrets
+import zipfile
+from importlib import metadata
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_von_mises import __version__, checks, sampler
+from jax_von_mises.runtime.ahead import like
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+# Names the layout of an artifact, for whoever reads one later.
+FORMAT = "jax_von_mises/sampler/1"
+PROGRAM, MANIFEST = "program.bin", "manifest.json"
+# No program of ours is near this size: more is not read.
+LARGEST = 2**26
+
+
+def export_sampler(
+    path,
+    shape,
+    dtype=None,
+    *,
+    loc=0.0,
+    concentration=1.0,
+    key=None,
+    method="auto",
+    platforms=PLATFORMS,
+    force=False,
+):
+    """Write a compiled sampler to a file, to be loaded where this package or its version must not matter.
+
+    The file is a zip archive of a program in JAX's portable form (``jax.export``) and a manifest in JSON. It draws the
+    same angles as `sample_von_mises` does here: bit for bit on the same kind of device. JAX reads such programs for six
+    months of its own releases at least.
+
+    Parameters
+    ----------
+    path : str or path
+        File to write; it appears whole or not at all.
+    shape, dtype, method
+        As in `sample_von_mises`; fixed in the program.
+    loc, concentration : float, array or jax.ShapeDtypeStruct
+        Like the arguments that will be given: of their shape and dtype; the values do not matter.
+    key : jax.Array, optional
+        Any key of the implementation that will be used; JAX's default one by default.
+    platforms : sequence of str
+        Where it can run: of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; all of them by default.
+    force : bool
+        Replace a file that is there.
+
+    Returns
+    -------
+    dict
+        The manifest.
+
+    Raises
+    ------
+    FileExistsError
+        The file is there, and `force` is not given.
+    ImportError
+        ``flatbuffers`` is missing, by which JAX writes programs: ``pip install "jax_von_mises[export]"``.
+    """
+    caller = "export_sampler"
+    path = _path(caller, path)
+    if isinstance(platforms, str):
+        platforms = (platforms,)
+    platforms = tuple(platforms)
+    bad = [name for name in platforms if name not in PLATFORMS]
+    if bad or not platforms:
+        raise ValueError(f"{caller}: platforms={platforms!r} must be some of {', '.join(PLATFORMS)}.")
+    if not force and os.path.lexists(path):
+        raise FileExistsError(f"{caller}: {path} is there already. Give another name, or force=True to replace it.")
+    export = _serializer(caller)
+    key = checks.one_key(caller, jax.random.key(0) if key is None else key)
+    loc, concentration = like(caller, "loc", loc), like(caller, "concentration", concentration)
+    key, loc, concentration, shape, dtype, method = sampler.whole(caller, key, loc, concentration, shape, dtype, method)
+    implementation = str(jax.random.key_impl(key))
+
+    def program(words, loc, concentration):
+        key = jax.random.wrap_key_data(words, impl=implementation)
+        return sampler.draw(key, loc, concentration, None, shape, dtype, method, None)
+
+    compute = checks.compute_dtype(dtype)
+    expected = [jax.ShapeDtypeStruct(jax.random.key_data(key).shape, np.uint32)]
+    expected += [jax.ShapeDtypeStruct(x.shape, compute) for x in (loc, concentration)]
+    # One derivative goes with it, so that what is loaded can be differentiated.
+    content = export.export(jax.jit(program), platforms=platforms)(*expected).serialize(vjp_order=1)
+    manifest = {
+        "format": FORMAT,
+        "shape": list(shape),
+        "dtype": dtype.name,
+        "loc": list(loc.shape),
+        "concentration": list(concentration.shape),
+        "method": method,
+        "key": implementation,
+        "platforms": list(platforms),
+        "versions": {"jax_von_mises": __version__, "jax": jax.__version__, "jaxlib": metadata.version("jaxlib")},
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        # With a date of its own, the same program would be another file every time.
+        for name, text in ((MANIFEST, json.dumps(manifest, indent=1).encode()), (PROGRAM, content)):
+            file.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+    _write_whole(path, archive.getvalue(), force)
+    return manifest
+
+
+class LoadedSampler:
+    """A sampler from a file of `export_sampler`: call it with a key, `loc` and `concentration`.
+
+    It may be called inside ``jax.jit``, and differentiated once with respect to `loc` and `concentration`.
+
+    Attributes
+    ----------
+    manifest : dict
+        What the file says of itself: shape, dtype, method, key implementation, platforms, versions.
+    """
+
+    def __init__(self, manifest, exported):
+        self.manifest = manifest
+        self._call = exported.call
+        self._compute = checks.compute_dtype(np.dtype(exported.out_avals[0].dtype))
+
+    def __call__(self, key, loc=0.0, concentration=1.0):
+        """Angles of the shape and dtype that were exported."""
+        caller = "LoadedSampler"
+        key = checks.one_key(caller, key)
+        implementation = str(jax.random.key_impl(key))
+        if implementation != self.manifest["key"]:
+            raise ValueError(
+                f"{caller}: key is of the implementation {implementation}, and this program is for "
+                f"{self.manifest['key']}. Make it with jax.random.key(seed, impl={self.manifest['key']!r}), or export "
+                "again."
+            )
+        arrays = []
+        for name, value in (("loc", loc), ("concentration", concentration)):
+            array = checks.parameter(caller, name, value)
+            if list(array.shape) != self.manifest[name]:
+                raise ValueError(
+                    f"{caller}: {name} has shape {array.shape}, and this program is for {tuple(self.manifest[name])}. "
+                    "Export one for that shape."
+                )
+            arrays.append(jnp.asarray(array, self._compute))
+        return self._call(jax.random.key_data(key), *arrays)
+
+    def __repr__(self):
+        known = self.manifest
+        return f"<sampler of {known['dtype']}{known['shape']} for {', '.join(known['platforms'])}>"
+
+
+def load_sampler(path):
+    """Read a sampler that `export_sampler` wrote.
+
+    The file is checked: its format, its size and checksum, and that it runs on the platform in use. The checksum finds
+    damage, not malice. A program of JAX cannot read or write your files, but one from a stranger may draw anything.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    LoadedSampler
+        Call it with ``(key, loc, concentration)``.
+
+    Raises
+    ------
+    ValueError
+        The file is no sampler, is damaged, was written by a release of this package or of JAX whose programs cannot be
+        read here, or is not for the platform in use.
+    OSError
+        It cannot be read.
+    """
+    caller = "load_sampler"
+    path = _path(caller, path)
+    export = _serializer(caller)
+    manifest, content = _read(caller, path)
+    platform = _platform()
+    if platform not in manifest["platforms"]:
+        raise ValueError(
+            f"{caller}: {path} is for {', '.join(manifest['platforms'])}, and JAX runs on {platform} here. Export it "
+            f"again with platforms=({platform!r},)."
+        )
+    try:
+        exported = export.deserialize(bytearray(content))
+        fits = exported.out_avals[0].shape == tuple(manifest["shape"])
+    except Exception as error:  # of whatever kind: JAX names none
+        raise ValueError(
+            f"{caller}: {path} was written by JAX {manifest['versions'].get('jax')} and cannot be read by JAX "
+            f"{jax.__version__} ({' '.join(str(error).split())[:200]}). Export it again with this release."
+        ) from error
+    if not fits:
+        raise ValueError(f"{caller}: the manifest of {path} does not fit its program. Export it again.")
+    return LoadedSampler(manifest, exported)
+
+
+def _read(caller, path):
+    """The manifest and the program of an artifact, checked."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            if max(file.getinfo(name).file_size for name in (MANIFEST, PROGRAM)) > LARGEST:
+                raise ValueError("it is larger than any sampler")
+            manifest, content = json.loads(file.read(MANIFEST)), file.read(PROGRAM)
+        written = manifest["format"]
+        if written != FORMAT:
+            raise ValueError(f"its format is {written!r}, and this release reads {FORMAT!r}")
+        if len(content) != manifest["bytes"] or hashlib.sha256(content).hexdigest() != manifest["sha256"]:
+            raise ValueError("its program does not match its checksum")
+        if not isinstance(manifest["versions"], dict) or not all(
+            isinstance(manifest[name], list) for name in ("shape", "loc", "concentration", "platforms")
+        ):
+            raise ValueError("its manifest is not one of this package")
+    except KeyError as error:
+        raise ValueError(f"{caller}: {path} is no sampler of this package: it lacks {error}. Export one.") from error
+    except (ValueError, TypeError, zipfile.BadZipFile, zipfile.LargeZipFile, RuntimeError, EOFError) as error:
+        raise ValueError(
+            f"{caller}: {path} is damaged or no sampler of this package: {error}. Export it again."
+        ) from error
+    except NotImplementedError as error:  # a compression that Python has not
+        raise ValueError(f"{caller}: {path} is no sampler of this package: {error}. Export one.") from error
+    return manifest, content
+
+
+def _path(caller, path):
+    try:
+        return os.fsdecode(os.fspath(path))
+    except TypeError as error:
+        raise TypeError(f"{caller}: path={path!r} must be a string or a path.") from error
+
+
+def _serializer(caller):
+    try:
+        import flatbuffers  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f'{caller}: JAX writes and reads programs by flatbuffers; pip install "jax_von_mises[export]"'
+        ) from error
+    from jax import export
+
+    return export
+
+
+def _platform():
+    """The platform that JAX uses, in the words of ``jax.export``."""
+    from jax.extend.backend import get_backend  # slow to import: it brings Pallas
+
+    backend = get_backend()
+    if backend.platform == "gpu":
+        return "rocm" if "rocm" in backend.platform_version.lower() else "cuda"
+    return backend.platform
+
+
+def _write_whole(path, content, force):
+    """Write a file that appears whole or not at all."""
+    folder, name = os.path.split(os.path.abspath(path))
+    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.partial")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if not force and os.path.lexists(path):  # it appeared meanwhile
+            raise FileExistsError(f"export_sampler: {path} is there already. Give another name, or force=True.")
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

@@ -1,0 +1,444 @@
+"""How JAX starts, set in one call: platform, memory, threads, flags of XLA.
+
+JAX takes its settings in three ways: options of ``jax.config``, environment variables, and flags in ``XLA_FLAGS``. Most
+are read once, when its backends start at the first use of a device. `configure` knows which is which, tries what might
+end the process in a child, sets all or nothing, and remembers what was there for `reset`.
+"""
+
+import os
+import threading
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+
+from jax_von_mises import checks
+from jax_von_mises.runtime import child, flags
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "METAL", "oneapi")
+ALLOCATORS = ("default", "platform", "bfc", "cuda_async", "vmm")
+
+FRACTION = "XLA_CLIENT_MEM_FRACTION"
+# Its old name; JAX refuses to start with both.
+OLD_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+
+
+class Option(NamedTuple):
+    """An argument of `configure`, and how JAX takes it: an option of ``jax.config``, a variable or a flag of XLA."""
+
+    carrier: str
+    name: str
+    late: bool = False  # whether it can change after JAX has started
+    tried: bool = False  # whether a bad value shows only when JAX starts, so that a child tries it
+
+
+OPTIONS = {
+    "platform": Option("config", "jax_platforms", tried=True),
+    "x64": Option("config", "jax_enable_x64", late=True),
+    "memory_fraction": Option("variable", FRACTION),
+    "preallocate": Option("variable", "XLA_PYTHON_CLIENT_PREALLOCATE"),
+    "allocator": Option("variable", "XLA_PYTHON_CLIENT_ALLOCATOR", tried=True),
+    "threads": Option("variable", "PJRT_NPROC"),
+    "cpu_devices": Option("config", "jax_num_cpu_devices"),
+    "compile_threads": Option("flag", "xla_gpu_force_compilation_parallelism", tried=True),
+    "latency_hiding": Option("flag", "xla_gpu_enable_latency_hiding_scheduler", tried=True),
+    "profile_guided": Option("config", "jax_enable_pgle", late=True),
+    "profiled_runs": Option("config", "jax_pgle_profiling_runs", late=True),
+}
+
+
+class Setting(NamedTuple):
+    """One setting as it stands."""
+
+    name: str
+    value: Any
+    """What JAX was told; None where nobody did, and JAX has its way."""
+    source: str
+    """``"default"``, ``"environment"`` (that of the process or ``jax.config``) or ``"configure"``."""
+    carrier: str
+    """The option of ``jax.config``, the variable or the flag that holds it."""
+    changeable: bool
+    """Whether this process can still change it."""
+
+
+class _Change(NamedTuple):
+    carrier: str  # "config" or "variable"
+    name: str
+    old: Any
+    new: Any
+
+
+_lock = threading.RLock()
+# What was done, in order, for `reset`.
+_done: list[_Change] = []
+# Which settings of JAX `configure` has made: names of arguments, and of flags as "xla_flags".
+_ours: set[str] = set()
+
+
+def started():
+    """Whether JAX has started its backends, after which most settings stay as they are."""
+    with _lock:
+        devices = jax.config.jax_num_cpu_devices
+        try:
+            # Refused from then on, which is the one public sign of it.
+            jax.config.update("jax_num_cpu_devices", devices + 1)
+        except RuntimeError:
+            return True
+        jax.config.update("jax_num_cpu_devices", devices)
+        return False
+
+
+def configure(
+    *,
+    platform=None,
+    x64=None,
+    memory_fraction=None,
+    preallocate=None,
+    allocator=None,
+    threads=None,
+    cpu_devices=None,
+    compile_threads=None,
+    latency_hiding=None,
+    profile_guided=None,
+    profiled_runs=None,
+    xla_flags=None,
+    check=True,
+    timeout=120.0,
+):
+    """Set how JAX starts and works in this process: all of what is given, or nothing if any of it is refused.
+
+    Call it before the first use of JAX's devices, right after the imports. None leaves a setting alone.
+
+    Parameters
+    ----------
+    platform : str, optional
+        Where JAX runs: ``"cpu"``, ``"cuda"``, ``"rocm"`` or ``"tpu"``, or several with commas, the first of which is
+        the default. Without it JAX takes the best it finds.
+    x64 : bool, optional
+        64-bit mode: float64 and int64 exist. May change at any time, for what is traced from then on.
+    memory_fraction : float, optional
+        Share of a GPU's memory that JAX may take, above 0 and at most 1; 0.75 by default.
+    preallocate : bool, optional
+        Whether JAX takes that share at its start, or as it needs it (False). Memory that is taken is not given back
+        before the process ends; without preallocation it may be scattered.
+    allocator : {"default", "platform", "bfc", "cuda_async", "vmm"}, optional
+        Who hands out a GPU's memory. "platform" frees at once and is slow.
+    threads : int, optional
+        Threads that XLA computes with on a CPU; as many as there are cores by default.
+    cpu_devices : int, optional
+        CPU devices that JAX shows, to try programs for several devices on one machine.
+    compile_threads : int, optional
+        Threads that XLA compiles for a GPU with.
+    latency_hiding : bool, optional
+        Whether XLA orders a GPU's work so that communication between devices is hidden behind it. The sampler has no
+        communication; your program around it may.
+    profile_guided : bool, optional
+        Whether JAX profiles the first runs of a program on a GPU, and compiles it again with what it learned
+        (``jax_enable_pgle``). For programs with communication, as above.
+    profiled_runs : int, optional
+        How many runs are profiled.
+    xla_flags : str or dict, optional
+        More flags of XLA, ``"--xla_name=value ..."`` or ``{"xla_name": value}``. A flag that ``XLA_FLAGS`` has already
+        takes the new value.
+    check : bool
+        Whether a child process tries what would end this process if it were wrong: flags, the platform. It takes a
+        second or two, and more on a GPU.
+    timeout : float
+        Seconds until the child is given up.
+
+    Returns
+    -------
+    tuple of Setting
+        All settings, as from `settings`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a value that is not allowed, or that the installed jaxlib refused; nothing was changed.
+    RuntimeError
+        JAX has started and cannot change one of these any more; nothing was changed. The message has the ways out.
+    """
+    given = {
+        "platform": platform if platform is None else _platform(platform),
+        "x64": _boolean("x64", x64),
+        "memory_fraction": memory_fraction if memory_fraction is None else _fraction(memory_fraction),
+        "preallocate": _boolean("preallocate", preallocate),
+        "allocator": _one_of("allocator", allocator, ALLOCATORS),
+        "threads": _count("threads", threads),
+        "cpu_devices": _count("cpu_devices", cpu_devices),
+        "compile_threads": _count("compile_threads", compile_threads),
+        "latency_hiding": _boolean("latency_hiding", latency_hiding),
+        "profile_guided": _boolean("profile_guided", profile_guided),
+        "profiled_runs": _count("profiled_runs", profiled_runs),
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    more = _flags(xla_flags)
+    with _lock:
+        changes, names = _plan(given, more)
+        _refuse_late(changes, names)
+        if check and any(OPTIONS[name].tried for name in given) | bool(more):
+            _try(changes, timeout)
+        _warn(more)
+        _apply(changes)
+        _ours.update(names)
+        return settings()
+
+
+def settings():
+    """How JAX is set in this process.
+
+    Returns
+    -------
+    tuple of Setting
+        One for each argument of `configure`, and ``xla_flags`` for the flags of XLA that have no argument of their own.
+    """
+    with _lock:
+        late = not started()
+        found = []
+        try:
+            present = flags.current()
+        except (OSError, ValueError):
+            present = {}
+        for name, option in OPTIONS.items():
+            value = _read(option, present)
+            source = _source(name, value)
+            carrier = f"--{option.name}" if option.carrier == "flag" else option.name
+            found.append(Setting(name, value, source, carrier, late or option.late))
+        own = {option.name for option in OPTIONS.values() if option.carrier == "flag"}
+        rest = flags.join({name: value for name, value in present.items() if name not in own}) or None
+        found.append(Setting("xla_flags", rest, _source("xla_flags", rest), "XLA_FLAGS", late))
+        return tuple(found)
+
+
+def _source(name, value):
+    if value is None:
+        return "default"
+    return "configure" if name in _ours else "environment"
+
+
+def reset():
+    """Undo all that `configure` did in this process.
+
+    Returns
+    -------
+    tuple of str
+        What JAX had read by then and keeps until the process ends, by the names of jax.config, variables and flags;
+        empty if JAX has not started since. (Processes that are started from here on have none of it.)
+    """
+    with _lock:
+        kept = []
+        running = started()
+        late = {option.name for option in OPTIONS.values() if option.late}
+        while _done:
+            change = _done.pop()
+            if running and change.name not in late and change.name not in kept:
+                kept.append(change.name)
+            if change.carrier == "variable":
+                # Whoever has changed it since wants it so.
+                if os.environ.get(change.name) == change.new:
+                    _set_variable(change.name, change.old)
+            else:
+                try:
+                    jax.config.update(change.name, change.old)
+                except RuntimeError:
+                    continue  # it says that JAX has started, which `kept` tells
+        _ours.clear()
+        return tuple(kept)
+
+
+def _plan(given, more):
+    """The changes that bring about what is `given` and `more` flags, and the arguments that they come from."""
+    present = flags.current()
+    wanted = dict(present)
+    changes, names = [], list(given)
+    for name, value in given.items():
+        option = OPTIONS[name]
+        if option.carrier == "flag":
+            wanted[option.name] = _text(value)
+        elif option.carrier == "variable":
+            changes.append(_Change("variable", option.name, os.environ.get(option.name), _text(value)))
+            if option.name == FRACTION and OLD_FRACTION in os.environ:
+                changes.append(_Change("variable", OLD_FRACTION, os.environ[OLD_FRACTION], None))
+        else:
+            changes.append(_Change("config", option.name, getattr(jax.config, option.name), value))
+    if more:
+        wanted.update(more)
+        names.append("xla_flags")
+    if wanted != present:
+        changes.append(_Change("variable", "XLA_FLAGS", os.environ.get("XLA_FLAGS"), flags.join(wanted)))
+    return [change for change in changes if change.old != change.new], names
+
+
+def _refuse_late(changes, names):
+    """Refuse what JAX reads at its start alone, once it has started."""
+    late_ones = {option.name for option in OPTIONS.values() if option.late}
+    early = [change for change in changes if change.name not in late_ones]
+    if not early or not started():
+        return
+    carriers = {change.name for change in early}
+    blamed = [
+        name
+        for name in names
+        if name == "xla_flags"
+        or OPTIONS[name].name in carriers
+        or (OPTIONS[name].carrier == "flag" and "XLA_FLAGS" in carriers)
+    ]
+    start = [
+        f'{_variable(change.name)}="{change.new}"'
+        if " " in str(change.new)
+        else f"{_variable(change.name)}={change.new}"
+        for change in early
+        if change.new is not None
+    ]
+    raise RuntimeError(
+        f"configure: JAX has started, on {jax.default_backend()}, and {', '.join(blamed)} cannot change any more in "
+        "this process; nothing was changed. Call configure before anything uses a device (jax.devices(), any array, "
+        f"any sample), right after the imports; or start the program with {' '.join(start)} in its environment; or, in "
+        "a notebook, restart the kernel first."
+    )
+
+
+def _variable(name):
+    """The environment variable that sets an option of ``jax.config``; other names are variables."""
+    return name.upper() if name.startswith("jax_") else name
+
+
+def _try(changes, timeout):
+    """Start JAX with these settings in a child, which they may end."""
+    planned = {_variable(change.name): None if change.new is None else str(change.new) for change in changes}
+    ended = child.run("-c", flags.START, timeout=timeout, **{**child.configuration(), **planned, **child.MODEST})
+    if ended.code is None:
+        raise ValueError(
+            f"configure: with these settings JAX did not start within {timeout:g} s in a child process, and was "
+            "stopped; nothing was changed. `jax-von-mises doctor` looks for the reason; check=False skips the trial."
+        )
+    if ended.code == 0:
+        return
+    refused = flags.refusals(ended.err)
+    if not refused:
+        lines = [line.strip() for line in ended.err.splitlines() if line.strip()]
+        raise ValueError(
+            "configure: with these settings JAX does not start, as a child process found: "
+            f"{lines[-1][:300] if lines else f'exit code {ended.code}'}. Nothing was changed."
+        )
+    told = [f"--{item.flag}: {item.reason}" if item.flag else item.reason for item in refused]
+    told += [flags.ADVICE[item.flag].text for item in refused if item.flag in flags.ADVICE]
+    raise ValueError(
+        f"configure: XLA would end this process: {'; '.join(told)}. Nothing was changed; leave out what it does not "
+        "take."
+    )
+
+
+def _warn(named):
+    for flag, value in named.items():
+        advice = flags.advice(flag, value)
+        if advice is not None and advice.level == flags.HARMFUL:
+            warnings.warn(f"configure: --{flag} {advice.text}", RuntimeWarning, stacklevel=3)
+
+
+def _apply(changes):
+    """Make the changes, or none of them."""
+    done = []
+    try:
+        for change in changes:
+            if change.carrier == "variable":
+                _set_variable(change.name, change.new)
+            else:
+                jax.config.update(change.name, change.new)
+            done.append(change)
+    except BaseException:
+        for change in reversed(done):
+            if change.carrier == "variable":
+                _set_variable(change.name, change.old)
+            else:
+                jax.config.update(change.name, change.old)
+        raise
+    _done.extend(done)
+
+
+def _set_variable(name, value):
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+def _read(option, present):
+    """What JAX was told, or None."""
+    if option.carrier == "flag":
+        return present.get(option.name)
+    if option.carrier == "variable":
+        value = os.environ.get(option.name)
+        return os.environ.get(OLD_FRACTION) if value is None and option.name == FRACTION else value
+    value = getattr(jax.config, option.name)
+    # What stands in jax.config is a value in any case; that of nobody is the default one.
+    return None if value in DEFAULTS.get(option.name, (None,)) else value
+
+
+# Of jax.config, where nobody has set anything.
+DEFAULTS = {
+    "jax_platforms": (None, ""),
+    "jax_enable_x64": (False,),
+    "jax_num_cpu_devices": (-1,),
+    "jax_enable_pgle": (False,),
+    "jax_pgle_profiling_runs": (3,),
+}
+
+
+def _text(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _boolean(name, value):
+    if value is None or isinstance(value, bool):
+        return value
+    raise TypeError(f"configure: {name}={value!r} must be True or False.")
+
+
+def _count(name, value):
+    return value if value is None else checks.whole_number("configure", name, value, 1)
+
+
+def _one_of(name, value, allowed):
+    if value is None or value in allowed:
+        return value
+    raise ValueError(f"configure: {name}={value!r} is not one of {', '.join(allowed)}.")
+
+
+def _platform(value):
+    if not isinstance(value, str):
+        raise TypeError(f"configure: platform={value!r} must be a string such as 'cpu' or 'cuda'.")
+    for name in value.split(","):
+        if name == "gpu":
+            raise ValueError(
+                f"configure: platform={value!r}: JAX takes 'gpu' for both 'cuda' and 'rocm' and fails where one of "
+                "them is not installed. Say which."
+            )
+        if name not in PLATFORMS:
+            raise ValueError(f"configure: platform={value!r} is not one of {', '.join(PLATFORMS)}.")
+    return value
+
+
+def _fraction(value):
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"configure: memory_fraction={value!r} must be a number.") from error
+    if not 0 < number <= 1:
+        raise ValueError(f"configure: memory_fraction={value!r} must be above 0 and at most 1, a share of the memory.")
+    return number
+
+
+def _flags(value):
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        if value.strip() and not value.strip().startswith("--"):
+            raise ValueError(f"configure: xla_flags={value!r} must be flags such as '--xla_name=value'.")
+        try:
+            return flags.parse(value)
+        except ValueError as error:
+            raise ValueError(f"configure: xla_flags={value!r}: {error}.") from error
+    if not hasattr(value, "items"):
+        raise TypeError(f"configure: xla_flags={value!r} must be a string or a dict of names and values.")
+    return {str(name).removeprefix("--"): _text(setting) for name, setting in value.items()}

@@ -1,0 +1,151 @@
+"""XLA's flags: read, joined, and tried on the installed jaxlib before they can end a process.
+
+XLA reads ``XLA_FLAGS`` when JAX starts. A flag that it does not know, or a value that it cannot read, ends the process
+at once, without an exception; and each release knows other flags. So `refused` lets a child process read them first.
+"""
+
+import os
+import re
+from typing import NamedTuple
+
+from jax_von_mises.runtime import child
+
+# Lets XLA read its flags, by compiling the smallest of programs.
+START = "import jax; jax.block_until_ready(jax.jit(lambda: 0.0)())"
+
+# One flag as XLA splits them: a value may be quoted as a whole.
+WORD = re.compile(r"""(--[^\s=]+)(?:=("[^"]*"|'[^']*'|\S*))?|(\S+)""")
+
+
+class Refused(NamedTuple):
+    """A flag that the installed jaxlib does not take, and why."""
+
+    flag: str
+    reason: str
+
+
+class Advice(NamedTuple):
+    """What is known of a flag: how bad it is to set it to anything but the values that are `fine`, and what to do."""
+
+    level: str
+    text: str
+    fine: tuple[str, ...] = ()
+
+
+GONE = "problem"
+HARMFUL = "warning"
+USELESS = "note"
+OFF = ("false", "0")
+ON = ("true", "1", "")
+
+# Flags that guides recommend and that are wrong, by what a trial on jaxlib 0.10 to 0.12 showed.
+ADVICE = {
+    "xla_gpu_autotune": Advice(GONE, "does not exist; the nearest is --xla_gpu_autotune_level=0 to 4"),
+    "xla_gpu_platform_id": Advice(GONE, "does not exist; take CUDA_VISIBLE_DEVICES or JAX_PLATFORMS=cuda"),
+    "xla_gpu_fuse_operations": Advice(GONE, "does not exist; XLA always fuses"),
+    "xla_gpu_enable_priority_fusion": Advice(GONE, "does not exist any more; it is how XLA fuses"),
+    "xla_gpu_kernel_lazy_compilation_threshold": Advice(GONE, "does not exist; leave it out"),
+    "xla_gpu_enable_cudnn_frontend": Advice(GONE, "does not exist any more; leave it out"),
+    "xla_gpu_enable_async_collectives": Advice(GONE, "does not exist any more; collectives are asynchronous"),
+    "xla_gpu_enable_pipelined_collectives": Advice(
+        GONE, "does not exist; --xla_gpu_enable_pipelined_all_reduce and its like do"
+    ),
+    "xla_gpu_enable_llvm_module_compilation_parallelism": Advice(GONE, "only up to jaxlib 0.10; leave it out"),
+    "xla_gpu_enable_fast_min_max": Advice(
+        HARMFUL, "lets XLA lose NaN, which tells of bad arguments; leave it out", OFF
+    ),
+    "xla_cpu_enable_fast_min_max": Advice(
+        HARMFUL, "lets XLA lose NaN, which tells of bad arguments; leave it out", OFF
+    ),
+    "xla_cpu_enable_fast_math": Advice(HARMFUL, "changes the last digits of angles, so streams too; leave it out", OFF),
+    "xla_cpu_fast_math_honor_nans": Advice(
+        HARMFUL, "where it is false, bad concentrations give plausible angles instead of NaN; leave it out", ON
+    ),
+    "xla_cpu_fast_math_honor_infs": Advice(
+        HARMFUL, "where it is false, an infinite concentration gives garbage; leave it out", ON
+    ),
+    "xla_gpu_cuda_data_dir": Advice(USELESS, "not needed with CUDA from pip; leave it out"),
+    "xla_gpu_triton_gemm_any": Advice(
+        USELESS, "about products of matrices, of which the sampler has none; leave it out"
+    ),
+    "xla_gpu_force_compilation_parallelism": Advice(
+        USELESS, "changes the time to compile alone; leave it out if that does not matter"
+    ),
+    "xla_gpu_autotune_level": Advice(
+        USELESS, "about products of matrices, of which the sampler has none; leave it out"
+    ),
+    "xla_gpu_enable_latency_hiding_scheduler": Advice(
+        USELESS, "hides communication between devices, of which the sampler has none; leave it out unless you have some"
+    ),
+}
+
+
+def advice(flag, value):
+    """What is known of setting `flag` to `value`, or None."""
+    found = ADVICE.get(flag)
+    return None if found is None or value.lower() in found.fine else found
+
+
+def parse(text):
+    """The flags in `text`, as ``XLA_FLAGS`` has them, or in the file that it names: a dict of name to value."""
+    text = text.strip()
+    if text and not text.startswith("--"):
+        with open(text, encoding="utf-8") as file:
+            text = file.read()
+    found = {}
+    for flag, value, other in WORD.findall(text):
+        if other:
+            raise ValueError(f"{other!r} is not a flag; write --name=value")
+        found[flag.removeprefix("--")] = value.strip(value[:1]) if value[:1] in ("'", '"') else value
+    return found
+
+
+def join(flags):
+    """The text for ``XLA_FLAGS`` of a dict of flags."""
+    return " ".join(_word(name, str(value)) for name, value in flags.items())
+
+
+def _word(name, value):
+    if re.search(r"\s", value):
+        value = f'"{value}"'
+    return f"--{name}={value}" if value else f"--{name}"
+
+
+def current():
+    """The flags that this process has in its environment."""
+    return parse(os.environ.get("XLA_FLAGS", ""))
+
+
+def refusals(words):
+    """The flags that XLA refused, in what a child said before it ended: it tells of all unknown ones, or of one."""
+    unknown = re.findall(r"Unknown flags? in XLA_FLAGS: (.*)", words)
+    if unknown:
+        names = dict.fromkeys(flag.removeprefix("--") for flag, _, _ in WORD.findall(unknown[0]))
+        return [Refused(name, "the installed jaxlib does not know it") for name in names]
+    bad = re.search(r"Couldn't interpret value (?P<value>.*) for flag (?P<flag>\S+?)\.\s", words) or re.search(
+        r"Illegal value for --(?P<flag>\S+) '(?P<value>[^']*)'", words
+    )
+    if bad:
+        return [Refused(bad["flag"], f"its value {bad['value']!r} is not one that it takes")]
+    if "parse_flags_from_env" in words:
+        line = next(line for line in words.splitlines() if "parse_flags_from_env" in line)
+        return [Refused("", line.split("] ", 1)[-1][:200])]
+    return []
+
+
+def refused(flags, timeout=120.0):
+    """Try `flags`, a dict, in child processes; a list of `Refused`, of all that the installed jaxlib does not take.
+
+    A child that fails for another reason, such as a GPU that is not there, has read its flags: it refuses none.
+    """
+    found: list[Refused] = []
+    left = dict(flags)
+    while left:
+        ended = child.run("-c", START, timeout=timeout, **child.configuration(), XLA_FLAGS=join(left))
+        news = refusals(ended.err) if ended.code != 0 else []
+        found += news
+        for item in news:
+            left.pop(item.flag, None)
+        if not any(item.flag for item in news):
+            break
+    return found

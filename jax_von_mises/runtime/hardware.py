@@ -1,0 +1,191 @@
+"""What the machine has and what is installed for it, as its own programs and pip's records tell, without JAX."""
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+# The oldest driver, by its first number, that runs JAX's wheels for a release of CUDA.
+DRIVERS = {13: 580, 12: 525}
+
+# Beside the path: where WSL keeps it, and ROCm its own.
+SMI = ("nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/usr/bin/nvidia-smi")
+ROCMINFO = ("rocminfo", "/opt/rocm/bin/rocminfo")
+PROC_DRIVER = Path("/proc/driver/nvidia/version")
+
+# Seconds: a program that asks a broken driver may never come back.
+PATIENCE = 20
+
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy")
+# pip's names of what JAX uses on accelerators, and of NVIDIA's libraries that come with it.
+PLUGIN = re.compile(r"jax-(cuda\d+|rocm\d+|oneapi)-(plugin|pjrt)$")
+LIBRARY = re.compile(r"(nvidia-.*|libtpu)$")
+
+# Libraries of CUDA that pip's wheels bring themselves: another copy on LD_LIBRARY_PATH would be loaded in their place.
+CUDA_LIBRARIES = re.compile(
+    r"lib(cudart|cudnn\w*|cublas(Lt)?|cufft|cusolver|cusparse|cupti|nccl|nvJitLink|nvrtc|nvshmem\w*)\.so"
+)
+
+
+class Card(NamedTuple):
+    """A GPU, as its driver describes it; bytes, None where the driver does not tell."""
+
+    name: str
+    total: int | None
+    used: int | None
+
+    @property
+    def free(self):
+        """Bytes that nobody has."""
+        return None if self.total is None or self.used is None else self.total - self.used
+
+
+class Accelerators(NamedTuple):
+    """GPUs that the system knows of."""
+
+    vendor: str | None
+    """``"NVIDIA"``, ``"AMD"`` or None."""
+    driver: str | None
+    cards: tuple[Card, ...]
+    trouble: str | None
+    """What stands in the way of asking, if anything."""
+
+
+def accelerators():
+    """The GPUs of this machine."""
+    return _nvidia() or _amd() or Accelerators(None, None, (), None)
+
+
+def _ask(names, *arguments):
+    """What the first of these programs that is there answers: (text, None), (None, trouble), or None without one."""
+    program = next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        return None
+    name = os.path.basename(program)
+    try:
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, errors="replace", timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        return None, f"{name} does not answer within {PATIENCE} s"
+    except OSError as error:
+        return None, f"{program} cannot be run ({error.strerror})"
+    if done.returncode:
+        said = " ".join((done.stderr.strip() or done.stdout.strip()).split())
+        return None, f"{name} fails with exit code {done.returncode}: {said[:200]}"
+    return done.stdout, None
+
+
+def _nvidia():
+    answer = _ask(SMI, "--query-gpu=driver_version,name,memory.total,memory.used", "--format=csv,noheader,nounits")
+    if answer is None:
+        driver = None
+        with contextlib.suppress(OSError, AttributeError):
+            driver = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", PROC_DRIVER.read_text())[1]
+        return driver and Accelerators("NVIDIA", driver, (), "there is no nvidia-smi to describe the GPUs")
+    text, trouble = answer
+    if trouble:
+        return Accelerators("NVIDIA", None, (), trouble)
+    rows = [[field.strip() for field in line.split(",")] for line in text.splitlines() if line.count(",") == 3]
+    if not rows or not re.match(r"\d+\.\d+", rows[0][0]):
+        return Accelerators("NVIDIA", None, (), f"nvidia-smi says: {' '.join(text.split())[:200]}")
+    return Accelerators("NVIDIA", rows[0][0], tuple(Card(row[1], _mib(row[2]), _mib(row[3])) for row in rows), None)
+
+
+def _mib(text):
+    return int(text) * 2**20 if text.isdigit() else None
+
+
+def _amd():
+    answer = _ask(ROCMINFO)
+    if answer is None:
+        return None
+    text, trouble = answer
+    if trouble:
+        return Accelerators("AMD", None, (), trouble)
+    cards = []
+    for agent in text.split("*******"):
+        if re.search(r"Device Type:\s+GPU", agent):
+            name = re.search(r"Marketing Name:[ \t]*(\S.*)", agent) or re.search(r"Name:[ \t]*(\S.*)", agent)
+            cards.append(Card(name[1].strip() if name else "AMD GPU", None, None))
+    version = None
+    with contextlib.suppress(OSError):
+        version = Path("/opt/rocm/.info/version").read_text().strip()
+    return Accelerators("AMD", version, tuple(cards), None if cards else "rocminfo names no GPU")
+
+
+def packages():
+    """Versions of the installed packages that matter here."""
+    found = {}
+    for distribution in importlib.metadata.distributions():
+        name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
+        if (name in PACKAGES or PLUGIN.match(name) or LIBRARY.match(name)) and name not in found:
+            found[name] = distribution.version
+    return dict(sorted(found.items()))
+
+
+def plugins(installed):
+    """The platforms that plugins of JAX are installed for, as ``cuda12``."""
+    found = (PLUGIN.match(name) for name in installed)
+    return sorted({match[1] for match in found if match})
+
+
+def unmet(installed):
+    """Requirements of JAX's plugins that the installed libraries do not meet, as sentences."""
+    found = []
+    for plugin in (name for name in installed if PLUGIN.match(name)):
+        for text in importlib.metadata.requires(plugin) or ():
+            name, _, rest = text.partition(";")[0].strip().partition(" ")
+            match = re.match(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?\s*(.*)", f"{name} {rest}")
+            name, wanted = match[1].lower().replace("_", "-"), match[2].strip("() ")
+            # NVIDIA's libraries may also be those of the system: then pip knows nothing of them.
+            if name in installed and not all(_fits(installed[name], part) for part in wanted.split(",") if part):
+                found.append(f"{plugin} {installed[plugin]} needs {name}{wanted}, and {installed[name]} is installed")
+    return found
+
+
+def _fits(version, wanted):
+    """Whether a version fits one condition, such as ``>=9.8``."""
+    match = re.match(r"\s*(==|!=|<=|>=|<|>|~=)\s*([\d.]+)(\.\*)?\s*$", wanted)
+    have = re.match(r"\d+(\.\d+)*", version)
+    if match is None or have is None:
+        return True
+    have, want = ([int(number) for number in text.split(".")] for text in (have[0], match[2].rstrip(".")))
+    if match[3]:
+        have = have[: len(want)]
+    length = max(len(have), len(want))
+    if match[1] == "~=":
+        return have >= want and have[: len(want) - 1] == want[:-1]
+    have, want = (numbers + [0] * (length - len(numbers)) for numbers in (have, want))
+    return {
+        "==": have == want,
+        "!=": have != want,
+        "<=": have <= want,
+        ">=": have >= want,
+        "<": have < want,
+        ">": have > want,
+    }[match[1]]
+
+
+def shadows():
+    """Directories on ``LD_LIBRARY_PATH`` that hold libraries of CUDA, and one library of each."""
+    found = {}
+    for folder in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)):
+        with contextlib.suppress(OSError):
+            names = sorted(name for name in os.listdir(folder) if CUDA_LIBRARIES.match(name))
+            if names:
+                found[folder] = names[0]
+    return found
+
+
+def system():
+    """The system, the processor and its cores that this process may use, in a line."""
+    model = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError, IndexError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{platform.system()} {platform.machine()}, Python {platform.python_version()}; {model}, {cores} cores"

@@ -1,0 +1,226 @@
+"""How much memory there is, and how many angles fit into it."""
+
+import contextlib
+import math
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from jax_von_mises import checks, counter, sampler
+
+# Larger batches are no faster, and smaller ones leave memory to others.
+AT_MOST = 2**30
+# Angles of the program that tells what one angle needs.
+TRIAL = 2**20
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+class DeviceMemory(NamedTuple):
+    """Memory of one device, in bytes; None where neither JAX nor the system tells."""
+
+    device: str
+    """As ``cuda:0`` or ``cpu:0``."""
+    kind: str
+    """What the device calls itself."""
+    in_use: int | None
+    """Taken by the arrays of this process; on a CPU, by all of this process."""
+    peak: int | None
+    """The most that ever was."""
+    limit: int | None
+    """What this process may take in all: JAX's share of a GPU; on a CPU, the machine or the job's limit."""
+    free: int | None
+    """What is left of it; on a CPU, what the system can still give."""
+
+
+def memory_report():
+    """Memory of each device of this process.
+
+    On a GPU these are the numbers of JAX's allocator (``device.memory_stats``), which has set aside its share of the
+    memory. A CPU has no such numbers (there it is None): they are those of this process and of the machine, or of the
+    job's limit (a control group, ``ulimit``) where that is lower.
+
+    Returns
+    -------
+    tuple of DeviceMemory
+        One for each of ``jax.local_devices()``.
+    """
+    return tuple(of_device(device) for device in jax.local_devices())
+
+
+def suggest_batch_size(
+    concentration=1.0, loc=0.0, shape=(), dtype=None, *, method="auto", key=None, device=None, in_flight=2, share=0.9
+):
+    """How many rows of angles to draw at a time, by the compiled program's own account of its memory.
+
+    Parameters
+    ----------
+    concentration, loc : float or array
+        As in `sample_von_mises`; they broadcast to `shape`.
+    shape : int or tuple of ints
+        Shape of one row: the batch is of shape ``(result, *shape)``.
+    dtype, method, key
+        As in `sample_von_mises`; `key` is any key of the implementation that is used.
+    device : jax.Device, optional
+        One of ``jax.local_devices()``; the first, or JAX's default device, by default.
+    in_flight : int
+        Batches that are in memory at once: `sample_batches` keeps two.
+    share : float
+        Share of the free memory to use, above 0 and at most 1. The rest is for what the program does with the angles.
+
+    Returns
+    -------
+    int
+        Rows; at most 2^30 angles, since larger batches are no faster.
+
+    Raises
+    ------
+    MemoryError
+        Not even one row fits.
+    """
+    caller = "suggest_batch_size"
+    shape = checks.whole_sizes(caller, "shape", shape)
+    in_flight = checks.whole_number(caller, "in_flight", in_flight, 1)
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+        raise ValueError(f"{caller}: share={share!r} must be above 0 and at most 1.")
+    if device is None:
+        device = jax.config.jax_default_device or jax.local_devices()[0]
+        device = device if isinstance(device, jax.Device) else jax.local_devices(backend=device)[0]
+    elif not isinstance(device, jax.Device):
+        raise TypeError(f"{caller}: device={device!r} must be a device of JAX, such as jax.local_devices()[0].")
+    key = jax.random.key(0) if key is None else key
+
+    def need(rows):
+        """Bytes for a batch of so many rows."""
+        with jax.default_device(device):
+            arguments = sampler.part(caller, key, loc, concentration, (rows, *shape), dtype, method)
+            *traced, shape_, dtype_, method_ = arguments
+            compiled = sampler.draw.lower(*traced, counter.halves(0), shape_, dtype_, method_, None).compile()
+        found = compiled.memory_analysis()
+        return found.argument_size_in_bytes + found.temp_size_in_bytes + in_flight * found.output_size_in_bytes
+
+    size = max(1, math.prod(shape))
+    free = of_device(device).free
+    if free is None:
+        raise MemoryError(f"{caller}: {named(device)} does not tell how much memory is free. Choose a size yourself.")
+    budget = int(share * free)
+    most = max(1, AT_MOST // size)
+    rows = min(most, max(1, TRIAL // size))
+    used = need(rows)
+    # What does not grow with the rows is so little that all may be taken for growing; then the program is asked again,
+    # since a larger one may be compiled otherwise.
+    rows = min(most, max(1, rows * budget // used))
+    while (used := need(rows := _rounded(rows))) > budget:
+        if rows == 1:
+            raise MemoryError(
+                f"{caller}: one row of {size} angles needs {used} bytes, and {budget} are there ({share:g} of what is "
+                f"free on {named(device)}). Free memory, or draw shorter rows."
+            )
+        rows = max(1, min(rows - 1, rows * budget // used))
+    return rows
+
+
+def _rounded(rows):
+    """The next number below with five significant bits: sizes that differ little need not be compiled anew."""
+    step = 1 << max(0, rows.bit_length() - 5)
+    return rows // step * step
+
+
+def named(device):
+    """A device's name, as ``cuda:0``."""
+    return f"{device.platform}:{device.id}"
+
+
+def of_device(device):
+    """The `DeviceMemory` of a device."""
+    stats = device.memory_stats()
+    if stats is None:
+        stats = {}
+        if device.platform == "cpu":
+            in_use, peak = _of_process()
+            limit, free = host_memory()
+            return DeviceMemory(named(device), device.device_kind, in_use, peak, limit, free)
+    in_use, limit = stats.get("bytes_in_use"), stats.get("bytes_limit")
+    free = None if in_use is None or limit is None else limit - in_use
+    return DeviceMemory(named(device), device.device_kind, in_use, stats.get("peak_bytes_in_use"), limit, free)
+
+
+def _of_process():
+    """Bytes of this process in memory: now, and at most."""
+    now = peak = None
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                now = int(line.split()[1]) * 1024
+            elif line.startswith("VmHWM:"):
+                peak = int(line.split()[1]) * 1024
+    if peak is None:
+        with contextlib.suppress(ImportError):
+            import resource
+            import sys
+
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return now, peak
+
+
+def host_memory():
+    """Bytes that this process may have in all, and those still free: of the machine, or of a limit where one is lower.
+
+    None where the system does not tell.
+    """
+    pairs = [_machine(), *_control_groups(), *_process_limits()]
+    limits = [limit for limit, _ in pairs if limit is not None]
+    frees = [free for _, free in pairs if free is not None]
+    return min(limits, default=None), max(0, min(frees)) if frees else None
+
+
+def _machine():
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        lines = (line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        found = {name: int(value.split()[0]) * 1024 for name, value in lines}
+        return found["MemTotal"], found["MemAvailable"]
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        page, total = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
+        with contextlib.suppress(OSError, ValueError):
+            return page * total, page * os.sysconf("SC_AVPHYS_PAGES")
+        return page * total, None
+    return None, None
+
+
+def _control_groups():
+    """Limits of the control groups that this process is in, as containers and batch systems set them."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                yield from _levels(CGROUPS, path, "memory.max", "memory.current", "inactive_file")
+            elif "memory" in controllers.split(","):
+                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+                yield from _levels(CGROUPS / "memory", path, *names)
+
+
+def _levels(root, path, limit, usage, cached):
+    # Within a container the path is that of the host, and the files lie at the root.
+    for folder in dict.fromkeys([root / path.strip("/"), *(root / path.strip("/")).parents, root]):
+        if folder != root and root not in folder.parents:
+            continue
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            most = int((folder / limit).read_text())  # "max" is no number: no limit
+            stats = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            # What was read from files and can be dropped counts as used, and is free.
+            yield most, most - int((folder / usage).read_text()) + int(stats[cached])
+
+
+def _process_limits():
+    """What ``ulimit -v`` and its like leave."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        sizes = Path("/proc/self/statm").read_text().split()
+        page = os.sysconf("SC_PAGE_SIZE")
+        for name, pages in (("RLIMIT_AS", sizes[0]), ("RLIMIT_DATA", sizes[5])):
+            most = resource.getrlimit(getattr(resource, name))[0]
+            if most != resource.RLIM_INFINITY:
+                yield most, most - int(pages) * page

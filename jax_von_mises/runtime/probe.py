@@ -1,0 +1,121 @@
+"""Starts JAX and draws on each of its devices; a child process of `diagnose`, which survives whatever happens to it.
+
+It tells its steps on stdout, one JSON object a line: where the lines end, it was.
+"""
+
+import functools
+import json
+import math
+import statistics
+import sys
+import time
+
+import jax
+import numpy as np
+from jax.extend.backend import get_backend
+
+from jax_von_mises import counter, kernel, sampler
+from jax_von_mises.runtime import memory
+
+ANGLES = 2**22
+DIRECT = 2**12
+REPEATS = 5
+CONCENTRATION = 4.0
+# Angles of two devices are each within 2e-6 of the tail probability: at this concentration, that much apart.
+TOLERANCE = 3e-6
+
+# The first angles of key 0 at this concentration and loc 0, float32, as the law's own integral in higher precision
+# gives them for the key's words: a device that draws others is broken, or its compiler was told to be careless.
+KNOWN = (
+    -0.423439735,
+    0.272692690,
+    -0.654942120,
+    -0.128790057,
+    -0.022559651,
+    -0.248476948,
+    -0.292507943,
+    0.069036138,
+)
+
+
+def tell(step, **what):
+    """Report a step."""
+    print(json.dumps({"step": step, **what}), flush=True)
+
+
+def draw(device, count, concentration=CONCENTRATION, method="auto", loc=0.0):
+    """Angles on a device, waited for."""
+    with jax.default_device(device):
+        key = jax.random.key(0, impl="threefry2x32")
+        return sampler.sample_von_mises(key, loc, concentration, (count,), "float32", method=method).block_until_ready()
+
+
+def words(device):
+    """The first words of the key on a device."""
+    with jax.default_device(device):
+        key = jax.random.key(0, impl="threefry2x32")
+        return np.asarray(counter.words(key, (1024,), kernel.words_per_element(np.dtype(np.float32)), None, None))
+
+
+@functools.cache
+def reference():
+    """Angles by both routes and words, of the CPU."""
+    cpu = jax.local_devices(backend="cpu")[0]
+    return np.asarray(draw(cpu, ANGLES)), np.asarray(draw(cpu, DIRECT, method="direct")), words(cpu)
+
+
+def examine(device):
+    """Draw on a device, and compare with the CPU and with what is known."""
+    name = memory.named(device)
+    tell("draw", device=name)
+    began = time.perf_counter()
+    table = draw(device, ANGLES)
+    first = time.perf_counter() - began
+    seconds = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        draw(device, ANGLES)
+        seconds.append(time.perf_counter() - began)
+    table, direct = np.asarray(table), np.asarray(draw(device, DIRECT, method="direct"))
+    apart = max(float(np.abs(a - b).max()) for a, b in zip((table, direct), reference()[:2], strict=True))
+    known = float(np.abs(table[: len(KNOWN)] - np.float32(KNOWN)).max())
+    extremes = {
+        "a negative concentration gives NaN": bool(np.isnan(draw(device, 4, -1.0)).all()),
+        "an infinite concentration gives loc": bool((np.asarray(draw(device, 4, math.inf, loc=0.5)) == 0.5).all()),
+    }
+    tell(
+        "device",
+        device=name,
+        kind=device.device_kind,
+        angles=ANGLES,
+        first_seconds=first,
+        seconds=statistics.median(seconds),
+        words_agree=bool(np.array_equal(words(device), reference()[2])),
+        apart=max(apart, known),
+        agrees=bool(apart <= TOLERANCE and known <= TOLERANCE and np.isfinite(table).all()),
+        broken=[what for what, holds in extremes.items() if not holds],
+        memory=memory.of_device(device)._asdict(),
+    )
+
+
+def main():
+    """Run all steps."""
+    tell("start", jax=jax.__version__)
+    backend = get_backend()
+    devices = jax.local_devices()
+    # Further devices of a CPU are the same cores again.
+    examined = devices[:1] if devices[0].platform == "cpu" else devices
+    tell(
+        "devices",
+        platform=backend.platform,
+        platform_version=backend.platform_version,
+        devices=[memory.named(device) for device in devices],
+        examined=len(examined),
+    )
+    for device in examined:
+        examine(device)
+    tell("end")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
