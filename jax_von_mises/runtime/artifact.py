@@ -110,9 +110,8 @@ def export_sampler(
     }
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
-        # With a date of its own, the same program would be another file every time.
-        for name, text in ((MANIFEST, json.dumps(manifest, indent=1).encode()), (PROGRAM, content)):
-            file.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+        file.writestr(MANIFEST, json.dumps(manifest, indent=1))
+        file.writestr(PROGRAM, content)
     _write_whole(path, archive.getvalue(), force)
     return manifest
 
@@ -225,12 +224,12 @@ def _read(caller, path):
             raise ValueError("its manifest is not one of this package")
     except KeyError as error:
         raise ValueError(f"{caller}: {path} is no sampler of this package: it lacks {error}. Export one.") from error
-    except (ValueError, TypeError, zipfile.BadZipFile, zipfile.LargeZipFile, RuntimeError, EOFError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # zipfile lets pass whatever a decompressor says of damaged content
         raise ValueError(
             f"{caller}: {path} is damaged or no sampler of this package: {error}. Export it again."
         ) from error
-    except NotImplementedError as error:  # a compression that Python has not
-        raise ValueError(f"{caller}: {path} is no sampler of this package: {error}. Export one.") from error
     return manifest, content
 
 

@@ -261,8 +261,10 @@ def _look_through(path):
 def _whole(path):
     """Whether a file holds a whole compressed text, as far as can be said here."""
     try:
+        before = os.stat(path)
         with open(path, "rb") as file:
             content = file.read()
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # to look is not to use
         if content.startswith(ZSTD):
             return True  # Python 3.14 and packages read it; JAX says what it cannot read
         zlib.decompress(content)
@@ -331,15 +333,14 @@ def _default(caller):
 
 def _made(caller, path, allow_shared):
     """Make the directory if need be. Whether it can be written; None if there is none."""
+    above = (path, *map(str, Path(path).parents))
+    file = next((name for name in above if os.path.lexists(name) and not os.path.isdir(name)), None)
+    if file is not None:
+        raise NotADirectoryError(f"{caller}: {file} is not a directory. Give another path.")
     try:
-        if not os.path.isdir(path):
-            if os.path.lexists(path):
-                raise NotADirectoryError(f"{caller}: {path} is not a directory. Give another path.")
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with contextlib.suppress(FileExistsError):  # by another process, just now
-                os.mkdir(path, 0o777 if allow_shared else 0o700)
-    except NotADirectoryError:
-        raise
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # also by another process, just now
+            os.mkdir(path, 0o777 if allow_shared else 0o700)
     except OSError as error:
         _warn(caller, f"{path} cannot be made ({error.strerror}), so there is no cache; give a directory that can")
         return None

@@ -134,7 +134,7 @@ def configure(
         communication; your program around it may.
     profile_guided : bool, optional
         Whether JAX profiles the first runs of a program on a GPU, and compiles it again with what it learned
-        (``jax_enable_pgle``). For programs with communication, as above.
+        (``jax_enable_pgle``). For programs with communication, as above. On a CPU JAX finds no profile, and warns.
     profiled_runs : int, optional
         How many runs are profiled.
     xla_flags : str or dict, optional

@@ -12,8 +12,6 @@ from jax_von_mises import checks, counter, sampler
 
 # Larger batches are no faster, and smaller ones leave memory to others.
 AT_MOST = 2**30
-# Angles of the program that tells what one angle needs.
-TRIAL = 2**20
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -92,12 +90,14 @@ def suggest_batch_size(
         raise TypeError(f"{caller}: device={device!r} must be a device of JAX, such as jax.local_devices()[0].")
     key = jax.random.key(0) if key is None else key
 
+    def arguments(rows):
+        return sampler.part(caller, key, loc, concentration, (rows, *shape), dtype, method)
+
     def need(rows):
-        """Bytes for a batch of so many rows."""
+        """Bytes for batches of so many rows."""
+        *values, batch, stored, route = arguments(rows)
         with jax.default_device(device):
-            arguments = sampler.part(caller, key, loc, concentration, (rows, *shape), dtype, method)
-            *traced, shape_, dtype_, method_ = arguments
-            compiled = sampler.draw.lower(*traced, counter.halves(0), shape_, dtype_, method_, None).compile()
+            compiled = sampler.draw.lower(*values, counter.halves(0), batch, stored, route, None).compile()
         found = compiled.memory_analysis()
         return found.argument_size_in_bytes + found.temp_size_in_bytes + in_flight * found.output_size_in_bytes
 
@@ -106,12 +106,9 @@ def suggest_batch_size(
     if free is None:
         raise MemoryError(f"{caller}: {named(device)} does not tell how much memory is free. Choose a size yourself.")
     budget = int(share * free)
-    most = max(1, AT_MOST // size)
-    rows = min(most, max(1, TRIAL // size))
-    used = need(rows)
-    # What does not grow with the rows is so little that all may be taken for growing; then the program is asked again,
-    # since a larger one may be compiled otherwise.
-    rows = min(most, max(1, rows * budget // used))
+    # The results alone allow that many; what the program needs beside them shows when it is compiled for it.
+    item = arguments(1)[-2].itemsize
+    rows = max(1, min(AT_MOST // size, budget // (in_flight * size * item)))
     while (used := need(rows := _rounded(rows))) > budget:
         if rows == 1:
             raise MemoryError(

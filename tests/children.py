@@ -1,0 +1,33 @@
+"""Programs in Python processes of their own, on the package that is tested, installed or not."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax_von_mises
+
+ROOT = Path(jax_von_mises.__file__).parent.parent
+
+
+def environment(**changes):
+    """The environment of such a process; a change to None removes."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    changed = os.environ | {"PYTHONPATH": path} | changes
+    return {name: value for name, value in changed.items() if value is not None}
+
+
+def run(program, *arguments, before=(), timeout=120, **changes):
+    """Run a program, with warnings as errors; it must end well. Returns the lines it printed.
+
+    `before` comes before Python in the command line.
+    """
+    done = subprocess.run(
+        [*before, sys.executable, "-W", "error", "-c", program, *map(str, arguments)],
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()

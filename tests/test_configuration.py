@@ -1,0 +1,182 @@
+"""Settings of JAX: each is tried in a process of its own, since most can be made once."""
+
+import os
+import sys
+
+import pytest
+
+from jax_von_mises import runtime
+from jax_von_mises.runtime import flags
+from tests import children
+
+EARLY = """
+import collections, os, sys
+import jax
+from jax_von_mises import runtime
+from jax_von_mises.runtime import configuration
+variables = dict(os.environ)
+assert not configuration.started()
+made = runtime.configure(
+    platform="cpu", x64=True, memory_fraction=0.5, preallocate=False, allocator="bfc", threads=1, cpu_devices=3,
+    compile_threads=2, latency_hiding=True, profile_guided=True, profiled_runs=5,
+    xla_flags={"xla_gpu_autotune_level": 0, "xla_cpu_enable_fast_min_max": False},
+)
+assert not configuration.started(), "looking must not start JAX"
+found = {item.name: item for item in made}
+assert found == {item.name: item for item in runtime.settings()}
+assert all(item.source == "configure" and item.changeable for item in made)
+assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.5" and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ
+assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+# The user's flag stays, but for what was asked for.
+assert os.environ["XLA_FLAGS"].split() == [
+    "--xla_cpu_enable_fast_min_max=false", "--xla_gpu_force_compilation_parallelism=2",
+    "--xla_gpu_enable_latency_hiding_scheduler=true", "--xla_gpu_autotune_level=0",
+]
+runtime.configure(profile_guided=False)  # on a CPU JAX finds no profile, and warns
+x = jax.numpy.arange(4, dtype="float64")
+assert len(jax.devices()) == 3 and x.dtype == "float64"
+if sys.platform == "linux":
+    names = (open(f"/proc/self/task/{i}/comm").read().strip() for i in os.listdir("/proc/self/task"))
+    assert collections.Counter(names)["tf_XLAEigen"] in (1, 3)  # for one device, or for each
+assert configuration.started()
+runtime.configure(x64=False, threads=1)  # the first may still change, the second need not
+assert jax.numpy.zeros(2).dtype == "float32"
+before = dict(os.environ)
+try:
+    runtime.configure(x64=True, threads=2, cpu_devices=4, xla_flags="--xla_gpu_autotune_level=1")
+except RuntimeError as error:
+    print(error)
+assert dict(os.environ) == before and not jax.config.jax_enable_x64, "all or nothing"
+print(sorted(item.name for item in runtime.settings() if item.changeable))
+print(sorted(runtime.reset()))
+assert dict(os.environ) == variables and runtime.reset() == ()
+assert jax.config.jax_pgle_profiling_runs == 3 and not jax.config.jax_enable_pgle
+"""
+
+
+def test_set_shown_and_undone():
+    given = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".6", "XLA_FLAGS": "--xla_cpu_enable_fast_min_max=true"}
+    message, changeable, kept = children.run(EARLY, **given, JAX_PLATFORMS=None)
+    assert "on cpu, and threads, cpu_devices, xla_flags cannot change any more" in message
+    assert "PJRT_NPROC=2 JAX_NUM_CPU_DEVICES=4" in message
+    assert "XLA_FLAGS=" in message
+    assert changeable == "['profile_guided', 'profiled_runs', 'x64']"
+    for name in ("PJRT_NPROC", "XLA_FLAGS", "XLA_CLIENT_MEM_FRACTION", "jax_num_cpu_devices", "jax_platforms"):
+        assert repr(name) in kept
+    assert "x64" not in kept
+
+
+REFUSED = """
+import os, sys, warnings
+import jax
+from jax_von_mises import runtime
+before = dict(os.environ)
+for options in (
+    dict(xla_flags="--xla_gpu_autotune=4 --xla_no_such=1", threads=1),
+    dict(xla_flags={"xla_gpu_autotune_level": "high"}),
+    dict(xla_flags={"xla_gpu_enable_command_buffer": "NOPE"}),
+    dict(platform="tpu", x64=True),
+    dict(xla_flags="--xla_gpu_autotune_level=1", timeout=0.01),
+):
+    try:
+        runtime.configure(**options)
+    except ValueError as error:
+        print(error)
+assert dict(os.environ) == before and not jax.config.jax_enable_x64
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    runtime.configure(xla_flags={"xla_cpu_fast_math_honor_nans": "false", "xla_cpu_fast_math_honor_infs": True})
+print(*(warning.message for warning in caught))
+jax.numpy.zeros(2)
+"""
+
+
+def test_what_would_end_the_process_is_refused():
+    unknown, number, choice, platform, slow, harmful = children.run(REFUSED, JAX_PLATFORMS=None)
+    assert "--xla_gpu_autotune: the installed jaxlib does not know it" in unknown
+    assert "--xla_no_such" in unknown
+    assert "the nearest is --xla_gpu_autotune_level" in unknown
+    assert "--xla_gpu_autotune_level: its value 'high' is not one that it takes" in number
+    assert "--xla_gpu_enable_command_buffer: its value 'NOPE'" in choice
+    assert "with these settings JAX does not start" in platform
+    assert "did not start within 0.01 s" in slow
+    assert "--xla_cpu_fast_math_honor_nans where it is false" in harmful
+    assert "honor_infs" not in harmful
+
+
+def test_nothing_happens_at_import():
+    program = """
+import os, jax
+before = dict(os.environ), dict(jax.config.values)
+from jax_von_mises import runtime
+from jax_von_mises.runtime import configuration
+assert (dict(os.environ), dict(jax.config.values)) == before
+assert not configuration.started()
+assert all(item.value is None and item.source == "default" for item in runtime.settings() if item.name != "platform")
+assert runtime.reset() == ()
+"""
+    children.run(program, XLA_FLAGS=None)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"platform": "gpu"}, ValueError, "'cuda' and 'rocm'"),
+        ({"platform": "cpu,cudda"}, ValueError, "'cpu,cudda' is not one of"),
+        ({"platform": 3}, TypeError, "platform=3"),
+        ({"x64": 1}, TypeError, "x64=1 must be True or False"),
+        ({"memory_fraction": 0}, ValueError, "above 0 and at most 1"),
+        ({"memory_fraction": 1.5}, ValueError, "memory_fraction=1.5"),
+        ({"memory_fraction": float("nan")}, ValueError, "memory_fraction=nan"),
+        ({"memory_fraction": "half"}, TypeError, "must be a number"),
+        ({"preallocate": "no"}, TypeError, "preallocate='no'"),
+        ({"allocator": "malloc"}, ValueError, "allocator='malloc' is not one of default, platform"),
+        ({"threads": 0}, ValueError, "threads=0 must be at least 1"),
+        ({"cpu_devices": 2.5}, TypeError, "cpu_devices=2.5 must be a whole number"),
+        ({"profiled_runs": True}, TypeError, "profiled_runs"),
+        ({"xla_flags": "xla_cpu_x=1"}, ValueError, "must be flags such as '--xla_name=value'"),
+        ({"xla_flags": "--xla_a=1 b"}, ValueError, "'b' is not a flag"),
+        ({"xla_flags": ["--xla_a=1"]}, TypeError, "a string or a dict"),
+    ],
+)
+def test_bad_arguments(options, error, words):
+    before = dict(os.environ)
+    with pytest.raises(error, match=f"configure: .*{words}"):
+        runtime.configure(**options)
+    assert dict(os.environ) == before
+
+
+def test_flags_are_read_as_xla_reads_them(tmp_path):
+    text = '--xla_a=1 --xla_b  --xla_c="two words"\n--xla_d=\'x=y\' --xla_a=2'
+    found = {"xla_a": "2", "xla_b": "", "xla_c": "two words", "xla_d": "x=y"}
+    assert flags.parse(text) == found
+    assert flags.parse(flags.join(found)) == found
+    (tmp_path / "flags").write_text(text)
+    assert flags.parse(str(tmp_path / "flags")) == found
+    with pytest.raises(FileNotFoundError):
+        flags.parse("garbage")
+
+
+def test_refused_flags_are_found_all():
+    """Of several kinds, of which XLA tells one at a time, and flags that it takes left alone."""
+    given = {"xla_no_such": "1", "xla_gpu_autotune_level": "x", "xla_nor_this": "", "xla_cpu_multi_thread_eigen": "true"}
+    refused = flags.refused(given)
+    assert {item.flag for item in refused} == {"xla_no_such", "xla_gpu_autotune_level", "xla_nor_this"}
+
+
+def test_advice_is_about_flags_that_are_there():
+    """A flag that is said not to exist does not, and one that is said to be useless or harmful does."""
+    exists = {name: "1" for name, advice in flags.ADVICE.items() if advice.level != flags.GONE}
+    assert not [item for item in flags.refused(exists) if "does not know" in item.reason]
+    gone = [name for name, advice in flags.ADVICE.items() if advice.level == flags.GONE]
+    known = {"xla_gpu_enable_llvm_module_compilation_parallelism"}  # by jaxlib 0.10
+    assert {item.flag for item in flags.refused(dict.fromkeys(gone, "1"))} >= set(gone) - known
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the words of a crash differ")
+def test_file_of_flags_that_is_not_there():
+    refused = flags.refusals(
+        'F1 1 parse_flags_from_env.cc:171] Could not open file "x" to read flags for environment variable "XLA_FLAGS".'
+    )
+    assert refused == [flags.Refused("", refused[0].reason)]
+    assert refused[0].reason.startswith('Could not open file "x"')

@@ -1,0 +1,150 @@
+"""How much fits: what is suggested is drawn near a real limit, and not much more could be."""
+
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from jax_von_mises import runtime
+from jax_von_mises.runtime import memory
+from tests import children
+
+NEAR = """
+import pathlib, resource, sys
+import jax, numpy as np
+from jax_von_mises import sample_block, runtime
+columns, in_flight = map(int, sys.argv[1:])
+shape, k = ((), 4.0) if columns == 1 else ((columns,), np.linspace(1, 9, columns, dtype=np.float32))
+key = jax.random.key(0)
+def draw(rows):
+    kept = [sample_block(key, 0.0, k, number, (rows, *shape)).block_until_ready() for number in range(in_flight)]
+draw(64)
+runtime.suggest_batch_size(k, shape=shape, in_flight=in_flight)  # what the compiler takes, it takes before
+used = int(pathlib.Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+limit = used + 200 * 2**20
+resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
+(report,) = runtime.memory_report()
+assert report.limit == limit and limit - used - 2**24 < report.free <= limit - used, report
+rows = runtime.suggest_batch_size(k, shape=shape, in_flight=in_flight, share=0.85)
+(program,) = runtime.warmup((rows, *shape), concentration=k, block=True)
+need = program.temporary_bytes + in_flight * program.output_bytes
+assert 0.75 * report.free < need < 0.85 * report.free, (rows, program, report)
+draw(rows)
+try:
+    draw(int(rows * 1.4))
+except jax.errors.JaxRuntimeError as error:
+    assert "RESOURCE_EXHAUSTED" in str(error)
+else:
+    raise SystemExit("half as many again fit too")
+try:
+    runtime.suggest_batch_size(k, shape=(2**28, *shape))
+except MemoryError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
+@pytest.mark.parametrize(("columns", "in_flight"), [(1, 2), (5, 1)])
+def test_near_the_limit(columns, in_flight):
+    (message,) = children.run(NEAR, columns, in_flight)
+    assert message.startswith(f"suggest_batch_size: one row of {columns * 2**28} angles needs ")
+
+
+class Device:
+    """A device as a GPU describes itself."""
+
+    platform, id, device_kind = "cuda", 1, "Stand-in"
+
+    def __init__(self, stats):
+        self.stats = stats
+
+    def memory_stats(self):
+        """As of ``jax.Device``."""
+        return self.stats
+
+
+def test_report():
+    (cpu, *_) = runtime.memory_report()
+    assert cpu.device == "cpu:0"
+    assert 0 < cpu.in_use <= cpu.peak
+    assert 0 < cpu.free < cpu.limit
+    gpu = memory.of_device(Device({"bytes_in_use": 3, "peak_bytes_in_use": 5, "bytes_limit": 10}))
+    assert gpu == ("cuda:1", "Stand-in", 3, 5, 10, 7)
+    # Some backends tell nothing, or a part.
+    assert memory.of_device(Device(None))[2:] == (None, None, None, None)
+    assert memory.of_device(Device({"bytes_in_use": 3}))[2:] == (3, None, None, None)
+
+
+def test_suggestion(monkeypatch):
+    """From what is free on the device, and never more than is of use."""
+    free = 2**20
+    monkeypatch.setattr(memory, "host_memory", lambda: (2**40, free))
+    rows = runtime.suggest_batch_size(4.0, method="direct", in_flight=2, share=1)
+    (program,) = runtime.warmup(rows, concentration=4.0, method="direct", block=True)
+    assert free * 0.93 < program.temporary_bytes + 2 * program.output_bytes <= free
+    assert runtime.suggest_batch_size(4.0, method="direct", in_flight=2, share=0.5) == pytest.approx(rows / 2, rel=0.05)
+    assert runtime.suggest_batch_size(4.0, shape=(10,), method="direct", share=1) == pytest.approx(rows / 10, rel=0.05)
+    assert runtime.suggest_batch_size(4.0, method="direct", in_flight=1, share=1) > 1.3 * rows
+    free = 2**50
+    assert runtime.suggest_batch_size(4.0) == 2**30
+    assert runtime.suggest_batch_size(np.ones(3, np.float32), shape=(3,)) * 3 <= 2**30
+    with pytest.raises(MemoryError, match="does not tell"):
+        monkeypatch.setattr(memory, "host_memory", lambda: (None, None))
+        runtime.suggest_batch_size()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"shape": -1}, ValueError, "negative size"),
+        ({"in_flight": 0}, ValueError, "in_flight=0 must be at least 1"),
+        ({"share": 0}, ValueError, "share=0"),
+        ({"share": 1.5}, ValueError, "share=1.5"),
+        ({"device": "cpu"}, TypeError, "device='cpu' must be a device"),
+        ({"concentration": "x"}, TypeError, "concentration"),
+        ({"concentration": np.ones(3, np.float32)}, ValueError, "does not broadcast"),
+    ],
+)
+def test_bad_arguments(options, error, words):
+    with pytest.raises(error, match=f"suggest_batch_size: .*{words}"):
+        runtime.suggest_batch_size(**options)
+
+
+def test_another_device():
+    assert runtime.suggest_batch_size(device=jax.local_devices()[3]) > 0
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_control_groups(tmp_path, monkeypatch, version):
+    """Limits of containers and batch jobs, of any level, in both layouts of the kernel."""
+    root = tmp_path if version == 2 else tmp_path / "memory"
+    names = {
+        1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        2: ("memory.max", "memory.current", "inactive_file"),
+    }[version]
+
+    def group(path, limit, usage, cached):
+        folder = root / path
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / names[0]).write_text(f"{limit}\n")
+        (folder / names[1]).write_text(f"{usage}\n")
+        (folder / "memory.stat").write_text(f"anon 1\n{names[2]} {cached}\n")
+
+    group("job", 1000, 400, 100)
+    group("job/step", "max", 50, 0)
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
+    lines = {1: "5:cpu:/\n3:memory:/job/step\n", 2: "0::/job/step\n"}[version]
+    read_text = memory.Path.read_text
+    monkeypatch.setattr(
+        memory.Path, "read_text", lambda path: lines if str(path) == "/proc/self/cgroup" else read_text(path)
+    )
+    assert list(memory._control_groups()) == [(1000, 700)]
+    limit, free = memory.host_memory()
+    assert (limit, free) == (1000, 700)
+
+
+def test_sizes_are_few():
+    sizes = {memory._rounded(rows) for rows in range(1, 4096)}
+    assert len(sizes) < 150
+    assert all(0.93 * rows < memory._rounded(rows) <= rows for rows in range(1, 4096))
