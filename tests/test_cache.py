@@ -107,84 +107,90 @@ def test_no_cache():
         runtime.clear_cache()
 
 
-class TestOthers:
-    """Whoever can write to a cache can run programs as its user."""
+# Whoever can write to a cache can run programs as its user.
 
-    def test_who_can_write(self, place):
-        place.mkdir()
-        place.chmod(0o777)
-        with pytest.raises(PermissionError, match=r"cache can be written by everybody \(mode 0777\).*executable code"):
-            initialize_compilation_cache(place)
-        assert jax.config.jax_compilation_cache_dir is None
-        place.chmod(0o1777)  # others may still add
-        with pytest.raises(PermissionError, match="everybody"):
-            initialize_compilation_cache(place)
-        assert initialize_compilation_cache(place, allow_shared=True).enabled
-        place.chmod(0o755)
+
+def test_who_can_write(place):
+    place.mkdir()
+    place.chmod(0o777)
+    with pytest.raises(PermissionError, match=r"cache can be written by everybody \(mode 0777\).*executable code"):
+        initialize_compilation_cache(place)
+    assert jax.config.jax_compilation_cache_dir is None
+    place.chmod(0o1777)  # others may still add
+    with pytest.raises(PermissionError, match="everybody"):
+        initialize_compilation_cache(place)
+    assert initialize_compilation_cache(place, allow_shared=True).enabled
+    place.chmod(0o755)
+    assert initialize_compilation_cache(place).enabled
+
+
+def test_who_can_write_above(place):
+    place.parent.chmod(0o777)
+    with pytest.raises(PermissionError, match="everybody"):
+        initialize_compilation_cache(place)
+    place.parent.chmod(0o1777)  # where nobody can replace what belongs to others
+    assert initialize_compilation_cache(place).enabled
+
+
+def test_groups(place, monkeypatch):
+    grp = pytest.importorskip("grp")
+    place.mkdir()
+    place.chmod(0o770)
+    own = grp.getgrgid(place.stat().st_gid)
+    monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group(("staff", "x", number, ["eve"])))
+    with pytest.raises(PermissionError, match="by the group staff"):
+        initialize_compilation_cache(place)
+    # Many systems give each user a group of the same name.
+    import pwd
+
+    user = pwd.getpwuid(os.getuid())
+    if own.gr_gid == user.pw_gid:
+        alone = grp.struct_group((user.pw_name, "x", own.gr_gid, []))
+        monkeypatch.setattr(grp, "getgrgid", lambda number: alone)
         assert initialize_compilation_cache(place).enabled
 
-    def test_who_can_write_above(self, place):
-        place.parent.chmod(0o777)
-        with pytest.raises(PermissionError, match="everybody"):
-            initialize_compilation_cache(place)
-        place.parent.chmod(0o1777)  # where nobody can replace what belongs to others
-        assert initialize_compilation_cache(place).enabled
 
-    def test_groups(self, place, monkeypatch):
-        grp = pytest.importorskip("grp")
-        place.mkdir()
-        place.chmod(0o770)
-        own = grp.getgrgid(place.stat().st_gid)
-        monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group(("staff", "x", number, ["eve"])))
-        with pytest.raises(PermissionError, match="by the group staff"):
-            initialize_compilation_cache(place)
-        # Many systems give each user a group of the same name.
-        import pwd
+def test_owner(place, monkeypatch):
+    place.mkdir()
+    if os.getuid() == 0:
+        os.chown(place, 54321, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 54321)
+    with pytest.raises(PermissionError, match="belongs to the user"):
+        initialize_compilation_cache(place)
 
-        user = pwd.getpwuid(os.getuid())
-        if own.gr_gid == user.pw_gid:
-            alone = grp.struct_group((user.pw_name, "x", own.gr_gid, []))
-            monkeypatch.setattr(grp, "getgrgid", lambda number: alone)
-            assert initialize_compilation_cache(place).enabled
 
-    def test_owner(self, place, monkeypatch):
-        place.mkdir()
-        if os.getuid() == 0:
-            os.chown(place, 54321, -1)
-        else:
-            monkeypatch.setattr(os, "getuid", lambda: 54321)
-        with pytest.raises(PermissionError, match="belongs to the user"):
+def test_programs_of_others(place):
+    """From a time when the directory was open."""
+    place.mkdir(mode=0o755)
+    entry(place, "good").chmod(0o644)
+    assert initialize_compilation_cache(place).entries == 1
+    entry(place, "open").chmod(0o666)
+    with pytest.raises(PermissionError, match="open-cache can be written by everybody"):
+        initialize_compilation_cache(place)
+    place.chmod(0o700)  # behind a closed door that is no harm
+    assert initialize_compilation_cache(place).entries == 2
+    (place / "link-cache").symlink_to(place / "good-cache")
+    with pytest.raises(PermissionError, match="is a symbolic link"):
+        initialize_compilation_cache(place)
+    if os.getuid() == 0:
+        (place / "link-cache").unlink()
+        os.chown(place / "good-cache", 54321, -1)
+        with pytest.raises(PermissionError, match="good-cache belongs to"):
             initialize_compilation_cache(place)
 
-    def test_programs_of_others(self, place):
-        """From a time when the directory was open."""
-        place.mkdir(mode=0o755)
-        entry(place, "good").chmod(0o644)
-        assert initialize_compilation_cache(place).entries == 1
-        entry(place, "open").chmod(0o666)
-        with pytest.raises(PermissionError, match="open-cache can be written by everybody"):
-            initialize_compilation_cache(place)
-        place.chmod(0o700)  # behind a closed door that is no harm
-        assert initialize_compilation_cache(place).entries == 2
-        (place / "link-cache").symlink_to(place / "good-cache")
-        with pytest.raises(PermissionError, match="is a symbolic link"):
-            initialize_compilation_cache(place)
-        if os.getuid() == 0:
-            (place / "link-cache").unlink()
-            os.chown(place / "good-cache", 54321, -1)
-            with pytest.raises(PermissionError, match="good-cache belongs to"):
-                initialize_compilation_cache(place)
 
-    def test_link_to_the_directory(self, place):
-        """What counts is where it leads."""
-        place.mkdir(mode=0o700)
-        link = place.parent / "link"
-        link.symlink_to(place)
-        assert initialize_compilation_cache(link).path == str(place)
+def test_link_to_the_directory(place):
+    """What counts is where it leads."""
+    place.mkdir(mode=0o700)
+    link = place.parent / "link"
+    link.symlink_to(place)
+    assert initialize_compilation_cache(link).path == str(place)
 
-    def test_bucket(self):
-        with pytest.raises(PermissionError, match="gs://bucket/cache cannot be seen"):
-            initialize_compilation_cache("gs://bucket/cache")
+
+def test_bucket():
+    with pytest.raises(PermissionError, match="gs://bucket/cache cannot be seen"):
+        initialize_compilation_cache("gs://bucket/cache")
 
 
 @pytest.mark.parametrize(
@@ -268,7 +274,8 @@ def look(label, size):
         info = initialize_compilation_cache(cache)
         sample_von_mises(jax.random.key(1), 0.0, 4.0, (size,))
     after = runtime.cache_info()
-    print(label, info.enabled, info.writable, after.hits > 0, after.entries - info.entries, *(w.message for w in caught))
+    words = (warning.message for warning in caught)
+    print(label, info.enabled, info.writable, after.hits > 0, after.entries - info.entries, *words)
 look("room", 10)
 with open(f"{folder}/filler", "wb", buffering=0) as file:
     try:

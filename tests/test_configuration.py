@@ -147,7 +147,7 @@ def test_bad_arguments(options, error, words):
 
 
 def test_flags_are_read_as_xla_reads_them(tmp_path):
-    text = '--xla_a=1 --xla_b  --xla_c="two words"\n--xla_d=\'x=y\' --xla_a=2'
+    text = "--xla_a=1 --xla_b  --xla_c=\"two words\"\n--xla_d='x=y' --xla_a=2"
     found = {"xla_a": "2", "xla_b": "", "xla_c": "two words", "xla_d": "x=y"}
     assert flags.parse(text) == found
     assert flags.parse(flags.join(found)) == found
@@ -159,7 +159,12 @@ def test_flags_are_read_as_xla_reads_them(tmp_path):
 
 def test_refused_flags_are_found_all():
     """Of several kinds, of which XLA tells one at a time, and flags that it takes left alone."""
-    given = {"xla_no_such": "1", "xla_gpu_autotune_level": "x", "xla_nor_this": "", "xla_cpu_multi_thread_eigen": "true"}
+    given = {
+        "xla_no_such": "1",
+        "xla_gpu_autotune_level": "x",
+        "xla_nor_this": "",
+        "xla_cpu_multi_thread_eigen": "true",
+    }
     refused = flags.refused(given)
     assert {item.flag for item in refused} == {"xla_no_such", "xla_gpu_autotune_level", "xla_nor_this"}
 

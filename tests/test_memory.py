@@ -89,8 +89,8 @@ def test_suggestion(monkeypatch):
     free = 2**50
     assert runtime.suggest_batch_size(4.0) == 2**30
     assert runtime.suggest_batch_size(np.ones(3, np.float32), shape=(3,)) * 3 <= 2**30
+    monkeypatch.setattr(memory, "host_memory", lambda: (None, None))
     with pytest.raises(MemoryError, match="does not tell"):
-        monkeypatch.setattr(memory, "host_memory", lambda: (None, None))
         runtime.suggest_batch_size()
 
 

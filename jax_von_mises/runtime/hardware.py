@@ -82,10 +82,10 @@ def _ask(names, *arguments):
 def _nvidia():
     answer = _ask(SMI, "--query-gpu=driver_version,name,memory.total,memory.used", "--format=csv,noheader,nounits")
     if answer is None:
-        driver = None
-        with contextlib.suppress(OSError, AttributeError):
-            driver = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", PROC_DRIVER.read_text())[1]
-        return driver and Accelerators("NVIDIA", driver, (), "there is no nvidia-smi to describe the GPUs")
+        with contextlib.suppress(OSError):
+            if match := re.search(r"\s(\d+\.\d+(\.\d+)?)\s", PROC_DRIVER.read_text()):
+                return Accelerators("NVIDIA", match[1], (), "there is no nvidia-smi to describe the GPUs")
+        return None
     text, trouble = answer
     if trouble:
         return Accelerators("NVIDIA", None, (), trouble)

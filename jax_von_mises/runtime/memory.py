@@ -10,7 +10,8 @@ import jax
 
 from jax_von_mises import checks, counter, sampler
 
-# Larger batches are no faster, and smaller ones leave memory to others.
+# Drawing so many takes milliseconds on any device, beside which starting a program is nothing: larger batches gain
+# nothing, and smaller ones leave memory to others.
 AT_MOST = 2**30
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -71,7 +72,7 @@ def suggest_batch_size(
     Returns
     -------
     int
-        Rows; at most 2^30 angles, since larger batches are no faster.
+        Rows; at most 2^30 angles, beyond which there is nothing to gain.
 
     Raises
     ------
