@@ -44,6 +44,7 @@ def test_nvidia(machine):
         None,
     )
 
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -63,12 +64,14 @@ def test_broken_nvidia(machine, monkeypatch, script, words):
     assert (found.vendor, found.driver, found.cards) == ("NVIDIA", None, ())
     assert words in found.trouble
 
+
 def test_driver_without_its_program(machine, tmp_path):
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12\n")
     found = hardware.accelerators()
     assert (found.vendor, found.driver) == ("NVIDIA", "535.183.01")
     (tmp_path / "version").write_text("?")
     assert hardware.accelerators().vendor is None
+
 
 def test_amd(machine):
     machine(
@@ -85,53 +88,58 @@ Agent 2
   Marketing Name:          AMD Instinct MI300X
   Device Type:             GPU
 END""",
-        )
-        found = hardware.accelerators()
-        assert found.vendor == "AMD"
-        assert [card.name for card in found.cards] == ["AMD Instinct MI300X"]
-
-    def test_none(self, machine):
-        assert hardware.accelerators() == (None, None, (), None)
-
-    @pytest.mark.parametrize(
-        ("version", "wanted", "fits"),
-        [
-            ("9.8.0.87", ">=9.8", True),
-            ("9.10", ">=9.8", True),
-            ("10.0", "<10.0", False),
-            ("0.10.2", "==0.10.2", True),
-            ("0.10.2", "==0.10.*", True),
-            ("0.11", "==0.10.*", False),
-            ("12.8", "~=12.6", True),
-            ("13.0", "~=12.6", False),
-            ("1.2", "!=1.2", False),
-            ("1", "nonsense", True),
-        ],
     )
-    def test_versions(self, version, wanted, fits):
-        assert hardware._fits(version, wanted) is fits
+    found = hardware.accelerators()
+    assert found.vendor == "AMD"
+    assert [card.name for card in found.cards] == ["AMD Instinct MI300X"]
 
-    def test_requirements(self, monkeypatch):
-        """As the metadata of JAX's plugins have them."""
-        needs = [
-            'nvidia-cudnn-cu12<10.0,>=9.8; sys_platform == "linux" and extra == "with-cuda"',
-            "nvidia-nccl-cu12 (>=2.18)",
-        ]
-        monkeypatch.setattr(importlib.metadata, "requires", lambda name: needs if name.endswith("plugin") else None)
-        assert hardware.unmet(CUDA12 | {"nvidia-cudnn-cu12": "9.9.1"}) == []
-        (text,) = hardware.unmet(CUDA12 | {"nvidia-cudnn-cu12": "9.1.0", "nvidia-nccl-cu12": "2.20"})
-        assert text == "jax-cuda12-plugin 0.10.2 needs nvidia-cudnn-cu12<10.0,>=9.8, and 9.1.0 is installed"
 
-    def test_installed(self):
-        found = hardware.packages()
-        assert found["jax"] == jax.__version__
-        assert set(hardware.PACKAGES) <= set(found)
+def test_none(machine):
+    assert hardware.accelerators() == (None, None, (), None)
 
-    def test_shadows(self, tmp_path, monkeypatch):
-        (tmp_path / "libcudart.so.12").touch()
-        (tmp_path / "libz.so").touch()
-        monkeypatch.setenv("LD_LIBRARY_PATH", f"/no/such{os.pathsep}{os.pathsep}{tmp_path}")
-        assert hardware.shadows() == {str(tmp_path): "libcudart.so.12"}
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "fits"),
+    [
+        ("9.8.0.87", ">=9.8", True),
+        ("9.10", ">=9.8", True),
+        ("10.0", "<10.0", False),
+        ("0.10.2", "==0.10.2", True),
+        ("0.10.2", "==0.10.*", True),
+        ("0.11", "==0.10.*", False),
+        ("12.8", "~=12.6", True),
+        ("13.0", "~=12.6", False),
+        ("1.2", "!=1.2", False),
+        ("1", "nonsense", True),
+    ],
+)
+def test_versions(version, wanted, fits):
+    assert hardware._fits(version, wanted) is fits
+
+
+def test_requirements(monkeypatch):
+    """As the metadata of JAX's plugins have them."""
+    needs = [
+        'nvidia-cudnn-cu12<10.0,>=9.8; sys_platform == "linux" and extra == "with-cuda"',
+        "nvidia-nccl-cu12 (>=2.18)",
+    ]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: needs if name.endswith("plugin") else None)
+    assert hardware.unmet(CUDA12 | {"nvidia-cudnn-cu12": "9.9.1"}) == []
+    (text,) = hardware.unmet(CUDA12 | {"nvidia-cudnn-cu12": "9.1.0", "nvidia-nccl-cu12": "2.20"})
+    assert text == "jax-cuda12-plugin 0.10.2 needs nvidia-cudnn-cu12<10.0,>=9.8, and 9.1.0 is installed"
+
+
+def test_installed():
+    found = hardware.packages()
+    assert found["jax"] == jax.__version__
+    assert set(hardware.PACKAGES) <= set(found)
+
+
+def test_shadows(tmp_path, monkeypatch):
+    (tmp_path / "libcudart.so.12").touch()
+    (tmp_path / "libz.so").touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/no/such{os.pathsep}{os.pathsep}{tmp_path}")
+    assert hardware.shadows() == {str(tmp_path): "libcudart.so.12"}
 
 
 def told(findings):
@@ -166,9 +174,11 @@ def test_driver(driver, installed, words):
     else:
         assert re.search(words, text), text
 
+
 def test_wanting_the_cpu():
     """Then a GPU that cannot be used is none of its business."""
     assert told(diagnosis._drivers(nvidia("470.2"), PIP, "note")).startswith("note: ")
+
 
 def test_others(monkeypatch):
     nothing = hardware.Accelerators(None, None, (), None)
@@ -182,6 +192,7 @@ def test_others(monkeypatch):
     assert "GPU 0 (H100) has 1 GiB of 80 GiB free" in told(diagnosis._drivers(full, CUDA13, "problem"))
     monkeypatch.setattr(hardware, "shadows", lambda: {"/cuda/lib64": "libcudnn.so.9"})
     assert "/cuda/lib64, whose libcudnn.so.9" in told(diagnosis._drivers(nvidia("580.1"), CUDA13, "problem"))
+
 
 def test_plugins(monkeypatch):
     monkeypatch.setattr(hardware, "unmet", lambda installed: [])
@@ -242,6 +253,7 @@ def test_variables(monkeypatch, given, level, words):
 def here():
     return runtime.diagnose()
 
+
 def test_this_machine(here):
     assert here.ok, here
     assert here.backend["platform"] == "cpu"
@@ -260,6 +272,7 @@ def test_this_machine(here):
     assert text.endswith("all is well")
     assert max(map(len, text.splitlines())) < 160
 
+
 def test_command_line(here, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(runtime, "diagnose", lambda **options: asked.append(options) or here)
@@ -273,6 +286,7 @@ def test_command_line(here, monkeypatch, capsys):
     assert cli.main(["doctor"]) == 1
     assert "problem: x\n  -> y\n\n1 problem" in capsys.readouterr().out
     assert cli.main(["doctor", "--timeout", "0"]) == 2
+
 
 def test_flags_that_end_or_spoil(monkeypatch):
     """JAX is started without those that end it, and what the others do to the angles is seen."""
@@ -291,11 +305,13 @@ def test_flags_that_end_or_spoil(monkeypatch):
         (finding.level for finding in found.findings), key=["problem", "warning", "note"].index
     )
 
+
 def test_flags_that_cannot_be_read(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "no-such-file")
     taken, found = diagnosis._flags(60)
     assert taken == {}
     assert "XLA_FLAGS cannot be read: No such file or directory" in told(found)
+
 
 @pytest.mark.parametrize(
     ("steps", "code", "words"),
@@ -313,16 +329,19 @@ def test_child_that_does_not_come_to_its_end(steps, code, words):
     listed = [{"step": step, "device": "cuda:1"} for step in steps]
     assert words in told(diagnosis._start(listed, child.Ended(code, "", err), 7))
 
+
 def test_hanging(monkeypatch):
     found = runtime.diagnose(timeout=0.05)
     assert not found.ok
     assert "no answer within 0.05 s" in told(found.findings)
     assert found.backend["platform"] is None
 
+
 def test_platform_that_is_not_there(monkeypatch):
     backend = {"platform": "cpu"}
     monkeypatch.setattr(diagnosis.jax, "config", type("config", (), {"jax_platforms": "cuda"}))
     assert "no such platform here" in told(diagnosis._expected(backend, None))
+
 
 @pytest.mark.parametrize("options", [{"expect": "gpu"}, {"timeout": 0}, {"timeout": "1"}])
 def test_bad_arguments(options):
