@@ -8,6 +8,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 jax.config.update("jax_num_cpu_devices", 8)
 # The package converts dtypes and aligns ranks itself, so it must also work for users who turned JAX's help off.
@@ -19,6 +20,17 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 def key(request):
     """A random key that depends on the test's full name, its parameters included: no two tests share words."""
     return jax.random.key(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture
+def no_cache_afterwards():
+    """Put back JAX's own settings, which a compilation cache changes."""
+    names = ("compilation_cache_dir", "persistent_cache_min_compile_time_secs", "persistent_cache_min_entry_size_bytes")
+    before = {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module", autouse=True)

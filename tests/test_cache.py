@@ -14,20 +14,10 @@ import pytest
 from jax_von_mises import initialize_compilation_cache, runtime
 from tests import children
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes and owners are those of POSIX")
-
-OPTIONS = ("compilation_cache_dir", "persistent_cache_min_compile_time_secs", "persistent_cache_min_entry_size_bytes")
-
-
-@pytest.fixture(autouse=True)
-def jax_as_before():
-    """JAX's own settings, which a cache changes, are those of before after each test."""
-    before = {name: getattr(jax.config, f"jax_{name}") for name in OPTIONS}
-    yield
-    for name, value in before.items():
-        jax.config.update(f"jax_{name}", value)
-    jax.experimental.compilation_cache.compilation_cache.reset_cache()
-
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="modes and owners are those of POSIX"),
+    pytest.mark.usefixtures("no_cache_afterwards"),
+]
 
 @pytest.fixture
 def place(tmp_path):

@@ -15,7 +15,7 @@ from jax_von_mises import cli
 
 ROOT = pathlib.Path(__file__).parent.parent
 # Pages whose blocks are run. The others print parts of programs that tests of their own run.
-PAGES = ("devices", "many-machines", "streams")
+PAGES = ("devices", "many-machines", "runtime", "streams")
 # Written by files that the block itself does not have: a job script of a cluster.
 NOT_HERE = ("#SBATCH",)
 
@@ -38,6 +38,7 @@ def commands(page):
             yield [word.strip().strip('"') for word in listed.split(",")]
 
 
+@pytest.mark.usefixtures("no_cache_afterwards")
 @pytest.mark.parametrize("page", PAGES)
 def test_python_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

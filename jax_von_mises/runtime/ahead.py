@@ -25,7 +25,7 @@ class Compiled(NamedTuple):
     temporary_bytes: int | None
     """Memory that the program needs beside its arguments and its result."""
     flops: float | None
-    """By XLA's count, of floating-point operations: integer ones, which make the words, it does not count."""
+    """Floating-point operations, as XLA counts them; integer ones, which make the words, are not among them."""
     bytes_accessed: float | None
 
     def __str__(self):

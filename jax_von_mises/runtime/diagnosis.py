@@ -36,7 +36,7 @@ class Diagnosis(NamedTuple):
     backend: dict[str, Any]
     """``platform``, ``version`` and ``why``; the platform is None where JAX did not start."""
     devices: tuple[dict[str, Any], ...]
-    """One for each device: rate, comparison with the CPU, memory."""
+    """Of each device its rate, its comparison with the CPU, and its memory."""
     settings: tuple[Setting, ...]
     cache: cache.CacheInfo
     findings: tuple[Finding, ...]

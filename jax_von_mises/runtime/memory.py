@@ -29,7 +29,7 @@ class DeviceMemory(NamedTuple):
     peak: int | None
     """The most that ever was."""
     limit: int | None
-    """What this process may take in all: JAX's share of a GPU; on a CPU, the machine or the job's limit."""
+    """What this process may take in all, which is JAX's share of a GPU; on a CPU, the machine or the job's limit."""
     free: int | None
     """What is left of it; on a CPU, what the system can still give."""
 
