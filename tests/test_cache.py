@@ -19,6 +19,7 @@ pytestmark = [
     pytest.mark.usefixtures("no_cache_afterwards"),
 ]
 
+
 @pytest.fixture
 def place(tmp_path):
     """A directory in which a cache may be made."""
