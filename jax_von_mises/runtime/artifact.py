@@ -119,7 +119,9 @@ def export_sampler(
 class LoadedSampler:
     """A sampler from a file of `export_sampler`: call it with a key, `loc` and `concentration`.
 
-    It may be called inside ``jax.jit``, and differentiated once with respect to `loc` and `concentration`.
+    It may be called inside ``jax.jit``, ``jax.lax.scan`` and ``jax.lax.map``, and differentiated once, in reverse mode
+    (``jax.grad``), with respect to `loc` and `concentration`. JAX has no ``vmap`` and no forward mode for programs from
+    files: export a program of the whole shape.
 
     Attributes
     ----------

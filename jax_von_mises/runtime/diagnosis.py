@@ -295,7 +295,7 @@ def _last_line(ended):
 
 def _complaint(err):
     """A warning of JAX about its start, if there is one."""
-    lines = [line.strip() for line in err.splitlines()]
+    lines = [line.strip() for line in err.splitlines() if "before absl::InitializeLog()" not in line]
     return next((line[:300] for line in lines if re.match(r"(WARNING|ERROR|W\d{4}|E\d{4})\b", line)), None)
 
 
