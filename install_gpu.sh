@@ -105,9 +105,7 @@ done
 here=${BASH_SOURCE[0]%/*}
 [ "$here" != "${BASH_SOURCE[0]}" ] || here=.
 here=$(cd -- "$here" && pwd -P)
-if [ ! -f "$here/setup.cfg" ] || [ ! -d "$here/jax_von_mises" ]; then
-  die "$here holds no jax_von_mises to install: run the script in its clone"
-fi
+[ -d "$here/jax_von_mises" ] || die "$here holds no jax_von_mises to install: run the script in its clone"
 
 # --- what the machine has ------------------------------------------------------------------------------------------
 
@@ -197,7 +195,8 @@ find_nvidia() {
 }
 
 rocm=false
-rocm_note=
+rocm_old=false
+rocm_note=  # its version, or why there is none
 
 find_rocm() {
   local info text code=0 version=
@@ -222,6 +221,7 @@ find_rocm() {
     '' | 7.*) ;;
     *)
       rocm=false
+      rocm_old=true
       rocm_note="ROCm $version, and JAX has wheels for ROCm 7 alone"
       ;;
   esac
@@ -232,15 +232,15 @@ find_rocm() {
 # 75 as it is written: 7.5
 decimal() { say "$(($1 / 10)).$(($1 % 10))"; }
 
-least_driver() { if [ "$1" -eq 13 ]; then say 580; else say 525; fi; }
-# What JAX's wheels are compiled for.
-least_capability() { if [ "$1" -eq 13 ]; then say 75; else say 50; fi; }
+# What the CUDA named by its number needs. The cards are those that JAX's wheels are compiled for.
+needs_of() {
+  driver_needed=525 capability_needed=50
+  if [ "$1" -eq 13 ]; then driver_needed=580 capability_needed=75; fi
+}
 
-# What speaks against the CUDA named by its number, in words; nothing if it fits every card.
+# What speaks against it, in words; nothing if it fits driver and cards.
 against_cuda() {
-  local driver_needed capability_needed
-  driver_needed=$(least_driver "$1")
-  capability_needed=$(least_capability "$1")
+  needs_of "$1"
   if [ "$major" -lt "$driver_needed" ]; then
     say "CUDA $1 needs NVIDIA driver $driver_needed or newer"
   elif [ -n "$weakest" ] && [ "$weakest" -lt "$capability_needed" ]; then
@@ -261,8 +261,7 @@ describe_nvidia() {
   fi
 }
 
-system=$(uname -s)
-machine=$(uname -m)
+read -r system machine <<<"$(uname -sm)"
 found=
 why=
 expect=$asked
@@ -296,8 +295,8 @@ case $asked in
       objection=$(against_cuda "${asked#cuda}")
       if [ -n "$objection" ]; then
         objection="--$asked: $objection, and here is $found"
-        if [ "$major" -lt "$(least_driver "${asked#cuda}")" ] ||
-          [ "$strongest" -lt "$(least_capability "${asked#cuda}")" ]; then
+        needs_of "${asked#cuda}"
+        if [ "$major" -lt "$driver_needed" ] || [ "$strongest" -lt "$capability_needed" ]; then
           die "$objection; without the option what fits is chosen"
         fi
         warn "$objection; hide the others: CUDA_VISIBLE_DEVICES"
@@ -313,8 +312,8 @@ case $asked in
     find_rocm
     found=$rocm_note
     why="--rocm"
+    if $rocm_old; then die "--rocm: here is $rocm_note"; fi
     if ! $rocm; then
-      case $rocm_note in *'ROCm 7 alone') die "--rocm: $rocm_note" ;; esac
       warn "--rocm is installed as asked, but the check at the end needs ROCm 7 and a GPU that works"
     fi
     ;;
@@ -323,11 +322,14 @@ case $asked in
     if $cuda_here; then find_nvidia; else cuda_note="no CUDA for $system on $machine"; fi
     if [ -n "$driver" ]; then
       describe_nvidia
-      if [ -n "$(against_cuda 12)" ]; then
-        why="$(against_cuda 12): update the driver to use the GPU"
-      elif [ -n "$(against_cuda 13)" ]; then
+      against12=$(against_cuda 12)
+      against13=$(against_cuda 13)
+      if [ -n "$against12" ]; then
+        why=$against12
+        [ "$major" -ge 525 ] || why="$why: update the driver to use the GPU"
+      elif [ -n "$against13" ]; then
         wanted=cuda12
-        why=$(against_cuda 13)
+        why=$against13
       elif [ -z "$weakest" ] && [ "$major" -lt 590 ]; then
         # Drivers to 580 drive cards older than Turing too.
         wanted=cuda12
@@ -509,7 +511,6 @@ for wheel, dist in there.items():
         remove.add(wheel)
     elif library and wanted.startswith("cuda") and library[2] != wanted[4:]:
         remove.add(wheel)
-remove &= there.keys()
 known = list(remove) if wanted.startswith("cuda") else []
 for wheel in known:
     brought = {name(line) for line in there[wheel].requires or () if line.startswith("nvidia")} & there.keys()

@@ -14,12 +14,12 @@ import time
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-BASH = shutil.which("bash")
+BASH, SH = shutil.which("bash"), shutil.which("sh")
 pytestmark = pytest.mark.skipif(not BASH or os.name != "posix", reason="a script for bash")
 
 # As `python3` it makes environments; copied into one it is their Python. The lists of what is installed are read by a
 # true one, from the folder `site` of the environment.
-PYTHON = f"""#!{BASH}
+PYTHON = f"""#!{SH}
 here=${{0%/*}}
 case $1 in
   -c)
@@ -43,7 +43,7 @@ case "$1 $2 $3" in
   '-m pip install') [ -z "${{PIP_FAILS:-}}" ] && echo "in $PWD" >> "$LOG" ;;
 esac
 """
-COMMAND = f"""#!{BASH}
+COMMAND = f"""#!{SH}
 echo "${{0##*/}} $*" >> "$LOG"
 exit "${{DOCTOR_FAILS:-0}}"
 """
@@ -88,7 +88,7 @@ class Machine:
 
     def system(self, name, machine):
         """Change what uname says."""
-        self.program("uname", f"#!{BASH}\ncase $1 in -s) echo {name} ;; -m) echo {machine} ;; esac\n")
+        self.program("uname", f"#!{SH}\necho {name} {machine}\n")
 
     def says(self, program, text, code=0, plain=None, plain_code=0):
         """Make a program that prints a text; `plain` is nvidia-smi's answer where it is not asked for compute_cap."""
@@ -99,7 +99,7 @@ class Machine:
             file.write_bytes(content if isinstance(content, bytes) else content.encode())
         self.program(
             program,
-            f'#!{BASH}\necho "{program}" >> "$LOG"\n'
+            f'#!{SH}\necho "{program}" >> "$LOG"\n'
             f'case "$*" in *compute_cap*|"") cat "{texts[0]}"; exit {code} ;; esac\n'
             f'cat "{texts[1]}"\nexit {plain_code}\n',
         )
@@ -180,7 +180,7 @@ NVIDIA = {
     "Blackwell, old driver": (("570.133.07, 12.0\n",), "CUDA 12"),
     "Turing": (("580.65.06, 7.5\n",), "CUDA 13"),
     "Volta": (("580.65.06, 7.0\n",), "CUDA 12 (CUDA 13 needs cards of compute capability 7.5 or more)"),
-    "Kepler": (("525.60.13, 3.7\n",), "the CPU (CUDA 12 needs cards of compute capability 5.0"),
+    "Kepler": (("525.60.13, 3.7\n",), "the CPU (CUDA 12 needs cards of compute capability 5.0 or more)"),
     "mixed": (("580.65.06, 6.1\n580.65.06, 8.9\n",), "CUDA 12 (CUDA 13 needs cards"),
     "mixed, other order": (("580.65.06, 12.0\n580.65.06, 6.1\n",), "CUDA 12 (CUDA 13 needs cards"),
     "one card unknown": (("580.65.06, 9.0\n580.65.06, [N/A]\n",), "CUDA 12 (it serves every card of this driver"),
@@ -227,7 +227,7 @@ def test_broken_nvidia_smi_is_quoted(machine):
 @pytest.mark.parametrize("stubborn", ["", "trap '' TERM\n"])
 def test_hanging_nvidia_smi(machine, stubborn):
     """It is left after a time, and not asked again."""
-    machine.program("nvidia-smi", f'#!{BASH}\n{stubborn}echo asked >> "$LOG"\nfor i in 1 2 3 4 5 6; do sleep 1; done\n')
+    machine.program("nvidia-smi", f'#!{SH}\n{stubborn}echo asked >> "$LOG"\nfor i in 1 2 3 4 5 6; do sleep 1; done\n')
     start = time.monotonic()
     process = machine.run("--dry-run", PROBE_SECONDS="0.2")
     assert time.monotonic() - start < 5
@@ -334,6 +334,13 @@ def test_windows_is_refused(machine):
 def test_what_cannot_work_is_refused(machine, answer, option, message):
     machine.says("nvidia-smi", answer)
     refused(machine.run(option), message)
+    assert not (machine.clone / ".venv").exists()
+
+
+def test_old_rocm_is_refused(machine):
+    machine.says("rocminfo", AMD)
+    machine.file("opt/rocm/.info/version", "6.4.1-83\n")
+    refused(machine.run("--rocm"), "--rocm: here is ROCm 6.4.1-83, and JAX has wheels for ROCm 7 alone")
     assert not (machine.clone / ".venv").exists()
 
 
@@ -553,7 +560,7 @@ def test_environment_of_an_old_python(machine):
 
 
 def test_environment_keeps_its_python(machine):
-    machine.program("python3.13", f"#!{BASH}\necho 3.13\n")
+    machine.program("python3.13", f"#!{SH}\necho 3.13\n")
     place = machine.environment(machine.path / "environment")
     process = machine.run("--venv", place, PYTHON="python3.13")
     assert process.returncode == 0
