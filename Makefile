@@ -23,7 +23,7 @@ SHELL = /bin/sh
 help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU where there is one"
 	@echo "make test     run the tests, on this Python and on the newest one with the newest JAX"
-	@echo "make lint     check style and types"
+	@echo "make lint     check style, types and the install script"
 	@echo "make docs     build the documentation into docs/_build"
 	@echo "make clean    remove the environments and what the tools left"
 
@@ -37,16 +37,8 @@ endef
 sample: .venv/installed
 	.venv/bin/jax-von-mises sample --concentration 4 --size $(SIZE) --out $(OUT) --force
 
-# CUDA 13 needs driver 580, CUDA 12 needs driver 525; the wheels bring the rest of CUDA.
-.venv/installed: $(PACKAGING)
-	$(call environment,.venv,$(PYTHON))
-	@driver=$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | sed -n '1s/[^0-9].*//p'); \
-	if [ "$${driver:-0}" -ge 580 ]; then extra=,cuda13; found="NVIDIA driver $$driver, CUDA 13"; \
-	elif [ "$${driver:-0}" -ge 525 ]; then extra=,cuda12; found="NVIDIA driver $$driver, CUDA 12"; \
-	elif [ -n "$$driver" ]; then extra=; found="the CPU: NVIDIA driver $$driver is older than JAX's 525"; \
-	else extra=; found="the CPU: no NVIDIA GPU found"; fi; \
-	echo "installing into .venv for $$found"; \
-	.venv/bin/python -m pip install -q -e ".[cli$$extra]"
+.venv/installed: $(PACKAGING) install_gpu.sh
+	@PYTHON="$(PYTHON)" ./install_gpu.sh --venv .venv
 	@touch $@
 
 test: test-oldest test-newest
@@ -99,6 +91,7 @@ lint: .venv-lint/installed
 	.venv-lint/bin/ruff check
 	.venv-lint/bin/ruff format --check
 	.venv-lint/bin/mypy
+	.venv-lint/bin/shellcheck install_gpu.sh
 
 .venv-docs/installed: $(PACKAGING)
 	$(call environment,.venv-docs,$(PYTHON))
