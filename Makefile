@@ -6,7 +6,8 @@ SIZE ?= 10_000_000
 OUT ?= samples.npy
 # Arguments for pytest, such as TESTS="tests/test_cli.py -k force".
 TESTS ?= tests
-# What depends on JAX's and Python's behaviour, repeated on the newest of both; the numerics are not.
+# What depends on JAX's and Python's behaviour, repeated on the newest of both, less what is marked `once` there: the
+# numerics, and further cases of a kind.
 NEWEST_TESTS ?= tests/test_counter.py tests/test_sampler.py tests/test_devices.py tests/test_gradients.py tests/test_cli.py tests/test_layers.py
 # Test processes. Each compiles for itself, so more than the cores there are only wait for each other; and each takes a
 # row of whole files first, since the tests of a file share compiled programs, and at the end what another has left.
@@ -74,7 +75,7 @@ test-newest:
 .PHONY: run-newest
 run-newest: .venv-newest/installed
 	@.venv-newest/bin/python -c 'import jax, platform; print("newest: Python", platform.python_version(), "JAX", jax.__version__)'
-	.venv-newest/bin/python $(PYTEST) $(NEWEST_TESTS)
+	.venv-newest/bin/python $(PYTEST) -m "not slow and not once" $(NEWEST_TESTS)
 
 .venv-newest/installed: $(PACKAGING)
 	$(call environment,.venv-newest,$(NEWEST_PYTHON))

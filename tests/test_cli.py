@@ -127,6 +127,7 @@ def test_edges(run, argv):
         assert result.out == result.err == ""
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("loc", ["0.7", "3.14159265358979", "-3.14159265358979"])
 def test_point_mass(run, dtype, loc):
@@ -146,6 +147,7 @@ def test_spreadsheet_mark(run):
     np.testing.assert_array_equal(np.load("samples.npy"), np.tile(np.float32([1, -2]), (3, 1)))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("dtype", cli.DTYPES)
 @pytest.mark.parametrize("concentration", ["0", "0.01", "2", "1e5", "1e12", "1e30"])
 def test_summary_finds_no_fault(run, concentration, dtype):

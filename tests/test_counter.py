@@ -1,5 +1,7 @@
 """The words: outside answers first, then JAX's own generators, then the streams' promises."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,9 +33,17 @@ IMPLEMENTATIONS = tuple(counter.GENERATORS)
 
 
 def stream(key, size, start=0, width=1):
-    name, words = counter.key_words(key)
-    index = counter.indices((size,), (np.uint32(start >> 32), np.uint32(start % 2**32)))
-    return np.stack(counter.block_words(name, words, index, width), -1).reshape(-1)
+    return np.asarray(program(size, width)(key, np.uint32(start >> 32), np.uint32(start % 2**32))).reshape(-1)
+
+
+@functools.cache
+def program(size, width):
+    @jax.jit
+    def draw(key, high, low):
+        name, words = counter.key_words(key)
+        return jnp.stack(counter.block_words(name, words, counter.indices((size,), (high, low)), width), -1)
+
+    return draw
 
 
 @pytest.mark.parametrize(("cipher", "words", "key_words", "digits", "answer"), KNOWN_ANSWERS)

@@ -207,9 +207,10 @@ def test_standard_errors_are_the_information():
     """The mean of the second derivatives of log p, by quadrature over the circle."""
     with jax.enable_x64(True):
         x = np.linspace(-np.pi, np.pi, 400, endpoint=False)
+        bends = jax.jit(jax.vmap(jax.hessian(lambda a, x: log_prob(x, a[0], a[1])), (None, 0)))
         for k in (0.3, 5.0):
             p = np.exp(log_prob(x, 0.0, k)) * (2 * np.pi / 400)
-            bend = jax.vmap(jax.hessian(lambda a, x: log_prob(x, a[0], a[1])), (None, 0))(jnp.array([0.0, k]), x)
+            bend = bends(np.array([0.0, k]), x)
             information = -np.einsum("n,nij->ij", p, bend)
             errors = standard_errors(k, 7)
             np.testing.assert_allclose(np.diag(information) * 7, 1 / np.square(errors), rtol=1e-9)

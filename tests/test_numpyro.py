@@ -78,12 +78,18 @@ def test_declarations():
 def test_shapes_and_dtypes(key, law):
     batch = np.broadcast_shapes(np.shape(law.loc), np.shape(law.concentration))
     assert law.batch_shape == batch
-    for sample_shape in ((), (2, 3)):
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def values(sample_shape):
         x = law.sample(key, sample_shape)
+        return x, law.log_prob(x), law.cdf(x)
+
+    for sample_shape in ((), (2, 3)):
+        x, *others = values(sample_shape)
         assert x.shape == sample_shape + batch == law.shape(sample_shape)
         assert x.dtype == np.float32
         assert np.all((x >= -np.pi) & (x < np.pi))
-        assert law.log_prob(x).shape == law.cdf(x).shape == x.shape
+        assert {value.shape for value in others} == {x.shape}
     for value in (law.mean, law.mode, law.variance, law.entropy()):
         assert value.shape == batch
 

@@ -12,8 +12,18 @@ from jax import random
 from jax_von_mises import counter, kernel, sample_block, sample_von_mises
 
 KEY = random.key(5)
-IMPLEMENTATIONS = tuple(counter.GENERATORS)
 METHODS = ("direct", "table")
+# A key decides the words and a method what is made of them, so keys other than the default one take one method; one
+# generator of JAX's own is tried on its newest release too.
+KEYS_AND_METHODS = [
+    *(("threefry2x32", method) for method in METHODS),
+    *(
+        pytest.param(name, "direct", marks=() if name == "rbg" else pytest.mark.once)
+        for name in counter.GENERATORS
+        if name != "threefry2x32"
+    ),
+]
+DTYPES = ["float32", "bfloat16", pytest.param("float16", marks=pytest.mark.once)]
 
 
 def equal(a, b):
@@ -23,8 +33,7 @@ def equal(a, b):
 # ------------------------------------------------------------------------------------------------ streams
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(("implementation", "method"), KEYS_AND_METHODS)
 def test_shape_does_not_matter(implementation, method):
     """Element i in row-major order is the same angle in every shape."""
     key = random.key(1, impl=implementation)
@@ -38,11 +47,12 @@ def test_shape_does_not_matter(implementation, method):
         assert equal(draw(shape=(size,)), flat[:size])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("method", METHODS)
 def test_block_is_a_slice(method, dtype):
     whole = sample_von_mises(KEY, 0.3, 2.5, (1000,), dtype, method=method)
-    for start, size in ((0, 1000), (1, 999), (333, 10), (999, 1)):
+    # Each size is a program to compile; short floats are rounded at its end.
+    for start, size in ((0, 1000), (1, 999), (333, 10), (999, 1)) if dtype == "float32" else ((333, 10),):
         block = sample_block(KEY, 0.3, 2.5, start, (size,), dtype, method=method)
         assert equal(block, whole[start : start + size])
 
@@ -131,20 +141,20 @@ def test_constants_of_a_program(method):
     cases = [(0.3, k, (3000,)) for k in (0.0, 0.169663861, 0.5, 1.79095924, 14.2028522, 17.0, 40.5, 24506.9375)]
     if method == "direct":
         cases.append((0.3, np.float32([[0.1], [0.7], [9.1]]), (3, 1000)))
-    locs = (-2.0, 9.0, 12345.678, -777777.7, 8388609.0, 16000001.0)
-    cases += [(loc, concentration, (100,)) for loc in locs for concentration in (3.0, np.inf)]
+    # Whole turns are taken off, whatever the concentration; the point mass shows the last digit of what is left.
+    cases += [(loc, np.inf, (100,)) for loc in (-2.0, 9.0, 12345.678, -777777.7, 8388609.0, 16000001.0)]
+    cases += [(loc, 3.0, (100,)) for loc in (-2.0, 16000001.0)]
     # All cases in one program, which compiles faster than one for each.
     constant = jax.jit(lambda key: [draw(key, *case) for case in cases])(KEY)
     for case, inside in zip(cases, constant, strict=True):
         assert equal(inside, draw(KEY, *case)), case
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("method", METHODS)
-def test_vmap_over_keys(method, implementation):
+@pytest.mark.parametrize(("implementation", "method"), KEYS_AND_METHODS)
+def test_vmap_over_keys(implementation, method):
     keys = random.split(random.key(2, impl=implementation), 3)
     draw = functools.partial(sample_von_mises, loc=0.3, concentration=2.5, shape=(400,), method=method)
-    assert equal(jax.vmap(draw)(keys), jnp.stack([draw(key) for key in keys]))
+    assert equal(jax.vmap(draw)(keys), np.stack([draw(key) for key in keys]))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -177,8 +187,8 @@ def test_checkpoint():
     def loss(concentration):
         return jnp.sum(jnp.cos(sample_von_mises(KEY, 0.0, concentration, (100,))))
 
-    expected = jax.grad(loss)(2.0)
-    np.testing.assert_allclose(jax.grad(jax.checkpoint(loss))(2.0), expected, rtol=1e-6)
+    expected, found = (jax.jit(jax.grad(f))(2.0) for f in (loss, jax.checkpoint(loss)))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -206,7 +216,7 @@ def test_default_shape_is_the_broadcast():
     assert sample_von_mises(KEY, 0.0, 1.0, (3, 0)).shape == (3, 0)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_dtype(dtype):
     assert sample_von_mises(KEY, 0.0, 1.0, (5,), dtype).dtype == dtype
     parameter = jnp.ones(3, dtype)
@@ -242,17 +252,17 @@ def test_float64_shapes():
     with jax.enable_x64(True):
         for k in (0.01, 0.5, 3.0, 40.0, 1e4):
             flat = sample_von_mises(KEY, 0.3, k, (3000,), method="direct")
-            wide = jnp.full((3000,), k)
-            for shape in ((1000, 3), (3, 1000), (1500, 2), (5, 100, 6)):
+            wide = np.full((3000,), k)
+            for shape in ((1000, 3), (3, 1000), (5, 100, 6)):
                 assert equal(sample_von_mises(KEY, 0.3, k, shape, method="direct").reshape(-1), flat)
                 assert equal(sample_von_mises(KEY, 0.3, wide.reshape(shape)).reshape(-1), flat)
-            for few in (1, 2, 7, 301):
+            for few in (1, 7, 301):
                 assert equal(sample_von_mises(KEY, 0.3, k, (few,), method="direct"), flat[:few])
             mapped = jax.vmap(lambda k: sample_von_mises(KEY, 0.3, k, (3000,), method="direct"))(wide[:3])
-            assert equal(mapped, jnp.stack([flat] * 3))
+            assert equal(mapped, np.stack([flat] * 3))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("loc", [0.0, 3.0, np.pi, -np.pi, 3.1415925, 1e3, -1e6])
 def test_range(dtype, loc):
     """[-pi, pi), for every concentration, with the mode on either side of the cut too."""
@@ -295,11 +305,10 @@ def test_bad_values_give_nan(method, loc, concentration):
 
 
 def test_a_bad_lane_stays_alone():
-    concentration = jnp.array([1.0, jnp.nan, 2.0, -3.0, jnp.inf])
-    x = sample_von_mises(KEY, 0.5, concentration)
+    x = np.asarray(sample_von_mises(KEY, 0.5, np.float32([1.0, np.nan, 2.0, -3.0, np.inf])))
     assert np.isnan(x).tolist() == [False, True, False, True, False]
-    good = sample_von_mises(KEY, 0.5, jnp.array([1.0, 1.0, 2.0, 1.0, jnp.inf]))
-    assert equal(x[jnp.array([0, 2, 4])], good[jnp.array([0, 2, 4])])
+    good = np.asarray(sample_von_mises(KEY, 0.5, np.float32([1.0, 1.0, 2.0, 1.0, np.inf])))
+    assert equal(x[[0, 2, 4]], good[[0, 2, 4]])
     assert x[4] == 0.5
 
 
@@ -316,10 +325,9 @@ def test_limits(method):
 
 def test_mirror():
     """The lowest bit of a word is the sign, so 2^31 words and their neighbours give opposite angles."""
-    low = jnp.arange(0, 2**16, dtype=jnp.uint32) << 16
-    even = kernel.angles((low,), jnp.float32(0.0), jnp.float32(2.0), "table")
-    odd = kernel.angles((low | 1,), jnp.float32(0.0), jnp.float32(2.0), "table")
-    assert equal(even, -odd)
+    low = np.arange(0, 2**16, dtype=np.uint32) << 16
+    angles = jax.jit(lambda low: kernel.angles((low,), jnp.float32(0.0), jnp.float32(2.0), "table"))
+    assert equal(angles(low), -angles(low | 1))
 
 
 # ---------------------------------------------------------------------------------------------- errors

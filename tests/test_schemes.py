@@ -150,9 +150,14 @@ def random_arcs(count, dtype, largest=8.0):
     return k.astype(dtype), low.astype(dtype), (low + width).astype(dtype)
 
 
+@functools.partial(jax.jit, static_argnames=("shape", "dtype"))
+def fractions(key, shape, dtype):
+    return schemes.fractions(schemes.stream_tails(key, shape, np.dtype(dtype)))
+
+
 def words(key, shape, dtype):
     """Shares before and behind, half of them down to the smallest."""
-    before, after = (np.array(a) for a in schemes.fractions(schemes.stream_tails(key, shape, np.dtype(dtype))))
+    before, after = (np.array(a) for a in fractions(key, shape, dtype))
     rng = np.random.default_rng(RNG_SEED)
     quarter = shape[0] // 4
     deep = (2.0 ** -rng.uniform(1, 33 if dtype == "float32" else 65, (quarter, *shape[1:]))).astype(dtype)
@@ -167,8 +172,8 @@ def test_share_of_the_arc(key, dtype):
     k, low, high = random_arcs(150, dtype)
     with jax.enable_x64(dtype == "float64"):
         before, after = words(key, (16, 150), dtype)
-        row = [jnp.asarray(a)[None] for a in (np.zeros_like(k), k, low, high)]
-        x = np.asarray(jax.jit(truncated.restricted)(jnp.asarray(before), jnp.asarray(after), *row))
+        row = [a[None] for a in (np.zeros_like(k), k, low, high)]
+        x = np.asarray(jax.jit(truncated.restricted)(before, after, *row))
     assert x.dtype == dtype
     for i, j in np.ndindex(x.shape):
         concentration = float(k[j])
@@ -236,20 +241,23 @@ def test_truncated_law(key, loc, k, low, high):
     assert laws.chi_square(counts, np.full(20, 50)) > laws.P_VALUE
 
 
+MANY = (2**15,)  # one program for the tests that follow
+
+
 def test_whole_circle_is_the_law(key):
-    assert_law(sample_truncated(key, 0.0, 4.0, -np.pi, np.pi, (2**15,)), 0.0, 4.0)
+    assert_law(sample_truncated(key, 0.0, 4.0, -np.pi, np.pi, MANY), 0.0, 4.0)
 
 
 @pytest.mark.parametrize("k", [1e12, 1e20, 1e30, jnp.inf])
 def test_huge_concentration(key, k):
     """At the mode if the arc has it, with all digits; at the nearer end otherwise."""
-    x = np.asarray(sample_truncated(key, 0.0, k, -1.0, 2.0, (4000,)), np.float64)
+    x = np.asarray(sample_truncated(key, 0.0, k, -1.0, 2.0, MANY), np.float64)
     if k == jnp.inf:
         assert (x == 0).all()
     else:
         assert laws.kolmogorov_smirnov(np.sort(stats.norm.cdf(x * float(np.float32(k)) ** 0.5))) > laws.P_VALUE
     for low, high, nearer in ((1.0, 2.0, 1.0), (-2.0, -1.0, -1.0), (2.0, 4.0, 2.0), (2.5, 4.5, 4.5 - 2 * np.pi)):
-        x = np.asarray(sample_truncated(key, 0.0, k, low, high, (4000,)), np.float64)
+        x = np.asarray(sample_truncated(key, 0.0, k, low, high, MANY), np.float64)
         np.testing.assert_allclose(x, nearer, atol=1e-6)
 
 
@@ -278,14 +286,20 @@ def quantile(u, v, loc, k, low, high, start):
     return x + loc
 
 
+@jax.jit
+def angles_and_slopes(key, case):
+    """Twelve angles, and their derivatives in each argument."""
+    draw = functools.partial(sample_truncated, key, shape=(12,), dtype=jnp.float64)
+    x, slope = jax.linearize(draw, *case)
+    return x, jnp.stack([slope(*(jnp.float64(i == j) for j in range(4))) for i in range(4)])
+
+
 @pytest.mark.parametrize("case", SLOPES)
 def test_slopes_are_differences_of_quantiles(key, case):
     """In each argument, against central differences of the reference at the same word."""
     with jax.enable_x64(True):
-        draw = functools.partial(sample_truncated, key, shape=(12,), dtype=jnp.float64)
-        x = np.asarray(draw(*case))
-        slopes = [np.asarray(jax.jvp(draw, case, tuple(float(i == j) for j in range(4)))[1]) for i in range(4)]
-        shares = [np.asarray(a) for a in schemes.fractions(schemes.stream_tails(key, (12,), np.dtype(np.float64)))]
+        x, slopes = map(np.asarray, angles_and_slopes(key, case))
+        shares = [np.asarray(a) for a in fractions(key, (12,), "float64")]
     steps = [1e-6 * min(1.0, case[3] - case[2])] * 4
     steps[1] = max(1e-5 * case[1], 1e-6)
     for i, (step, slope) in enumerate(zip(steps, slopes, strict=True)):
@@ -306,11 +320,11 @@ def slope_at(primals, tangents):
 def test_slopes_in_float32(key, case):
     """Against float64 at the same angles: the slopes are those of the law there."""
     loc, k, low, high = (float(np.float32(a)) for a in case)
-    before, after = (jnp.asarray(a) for a in words(key, (40,), "float32"))
-    row = [jnp.full((1,), a, jnp.float32) for a in (loc, k, low, high)]
-    ones = [jnp.zeros_like(before)] * 2
+    before, after = words(key, (40,), "float32")
+    row = [np.full((1,), a, np.float32) for a in (loc, k, low, high)]
+    zeros = [np.zeros_like(before)] * 2
     for i in range(4):
-        tangents = [*ones, *(jnp.full((1,), float(i == j), jnp.float32) for j in range(4))]
+        tangents = [*zeros, *(np.full((1,), i == j, np.float32) for j in range(4))]
         x, slope = slope_at((before, after, *row), tuple(tangents))
         for y, value in zip(np.asarray(x, float), np.asarray(slope, float), strict=True):
             a, y, b = arcs.on_line(y, loc, low, high)
@@ -340,12 +354,12 @@ def pull_back(primals, cotangent):
 
 
 def test_reverse_mode(key):
-    shares = tuple(jnp.asarray(a) for a in words(key, (40,), "float32"))
-    for k in (0.0, 3.0, 1e8, jnp.inf, -1.0):
-        primals = (*shares, *(jnp.full((1,), a, jnp.float32) for a in (0.2, k, -1.0, 2.5)))
-        reverse = [float(a[0]) for a in pull_back(primals, jnp.ones(40))[2:]]
-        zeros = [jnp.zeros_like(a) for a in primals]
-        tangents = [(*zeros[:i], jnp.ones(1), *zeros[i + 1 :]) for i in range(2, 6)]
+    shares = words(key, (40,), "float32")
+    for k in (0.0, 3.0, 1e8, np.inf, -1.0):
+        primals = (*shares, *(np.full((1,), a, np.float32) for a in (0.2, k, -1.0, 2.5)))
+        reverse = [float(a[0]) for a in pull_back(primals, np.ones(40, np.float32))[2:]]
+        zeros = [np.zeros_like(a) for a in primals]
+        tangents = [(*zeros[:i], np.ones(1, np.float32), *zeros[i + 1 :]) for i in range(2, 6)]
         forward = [float(slope_at(primals, t)[1].sum()) for t in tangents]
         np.testing.assert_allclose(reverse, forward, rtol=1e-4, atol=1e-5)
         assert np.isfinite(reverse).all() == (k >= 0)
@@ -370,9 +384,9 @@ def test_jit_and_vmap(key, draw):
 
 def test_derivatives_of_pairs_and_strata(key):
     """Those of the quantile, mirrored."""
-    slopes = jax.jacfwd(functools.partial(sample_antithetic, key, shape=(6,)), 1)(0.5, 3.0)
+    slopes = jax.jit(jax.jacfwd(functools.partial(sample_antithetic, key, shape=(6,)), 1))(0.5, 3.0)
     np.testing.assert_array_equal(slopes[:3], -slopes[3:])
-    x, slope = jax.jvp(lambda k: sample_stratified(key, 0.0, k, (9,)), (3.0,), (1.0,))
+    x, slope = jax.jit(lambda k: jax.jvp(lambda k: sample_stratified(key, 0.0, k, (9,)), (k,), (1.0,)))(3.0)
     x = np.asarray(x, float)
     np.testing.assert_allclose(slope, np.sign(x) * reference.dquantile_dk(np.abs(x), 3.0), rtol=5e-6, atol=2e-7)
 
