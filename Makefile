@@ -106,6 +106,6 @@ docs: .venv-docs/installed
 	@echo "open docs/_build/index.html"
 
 clean:
-	rm -rf .venv .venv-test .venv-newest .venv-lint .venv-docs docs/_build build dist *.egg-info
+	rm -rf .venv .venv-test .venv-newest .venv-lint .venv-docs docs/_build docs/_generated build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
