@@ -78,6 +78,10 @@ choose() {
   asked=$1
 }
 
+case ${PROBE_SECONDS:-30} in
+  '' | *[!0-9.]* | *.*.* | .) misuse "PROBE_SECONDS=$PROBE_SECONDS is not a number of seconds" ;;
+esac
+
 while [ $# -gt 0 ]; do
   case $1 in
     --cuda12 | --cuda13 | --rocm | --cpu) choose "${1#--}" ;;
@@ -104,7 +108,8 @@ done
 
 here=${BASH_SOURCE[0]%/*}
 [ "$here" != "${BASH_SOURCE[0]}" ] || here=.
-here=$(cd -- "$here" && pwd -P)
+# CDPATH would send `cd` elsewhere, and have it say so.
+here=$(CDPATH='' cd -- "$here" >/dev/null && pwd -P)
 [ -d "$here/jax_von_mises" ] || die "$here holds no jax_von_mises to install: run the script in its clone"
 
 # --- what the machine has ------------------------------------------------------------------------------------------
@@ -558,7 +563,10 @@ run "$env_python" -m pip install -q --disable-pip-version-check -e ".[$extras]" 
   die "pip could not install; what it says is above; without a network see docs/install.md"
 
 progress "drawing on every device and comparing with the CPU"
-run "$venv/bin/jax-von-mises" doctor ${expect:+--expect "$expect"} ||
+# Where the CPU was chosen for want of a GPU that works, that is no fault of what was installed.
+judged=$expect
+if [ "$wanted" = cpu ]; then judged=cpu; fi
+run "$venv/bin/jax-von-mises" doctor --expect "$judged" ||
   die "installed, but the check failed; what it says is above, and docs/install.md tells what to look at"
 
 if [ "$whose" = active ] || [ ! -e "$venv/bin/activate" ]; then

@@ -482,6 +482,8 @@ def run_doctor(options: argparse.Namespace) -> int:
     if timeout == 0:
         raise BadArgument("--timeout 0: give more")
     found = runtime.diagnose(expect=options.expect, timeout=timeout)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of devices may be in any letters
     print(found.as_json() if options.json else found)
     return 0 if found.ok else 1
 

@@ -6,6 +6,7 @@ import sys
 import zipfile
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def compiled():
 
 def test_nothing_is_left_to_compile(key, compiled):
     many = np.linspace(1, 3, 7, dtype=np.float32)
-    found = runtime.warmup([40_001, (5, 7), None], ["float32", "bfloat16"], key=key, concentration=many[:1])
+    found = runtime.warmup([40_001, (5, 7), None], ("float32", "bfloat16"), key=key, concentration=many[:1])
     assert [(item.shape, item.dtype) for item in found] == [
         (shape, dtype) for shape in ((40_001,), (5, 7), (1,)) for dtype in ("float32", "bfloat16")
     ]
@@ -46,6 +47,16 @@ def test_nothing_is_left_to_compile(key, compiled):
     assert not compiled, "the calls above found their programs"
     sample_von_mises(key, 0.25, 9.0, (5, 8))
     assert len(compiled) == 1, "and this one could not"
+
+
+def test_described_arguments_on_other_devices(compiled, key):
+    """A description may say where an array will lie."""
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[2])
+    k = jax.device_put(np.linspace(1, 3, 6, dtype=np.float32), sharding)
+    runtime.warmup(6, concentration=jax.ShapeDtypeStruct(k.shape, k.dtype, sharding=sharding), key=key)
+    compiled.clear()
+    sample_von_mises(key, 0.0, k, 6)
+    assert not compiled
 
 
 def test_what_it_reports():
@@ -226,6 +237,10 @@ def test_other_archives(written, tmp_path):
         ({"bytes": 3}, "does not match its checksum"),
         ({"shape": 3}, "manifest is not one of this package"),
         ({"shape": [4]}, "does not fit its program"),
+        ({"dtype": "float64"}, "does not fit its program"),
+        ({"concentration": []}, "does not fit its program"),
+        ({"platforms": ["cpu"]}, "does not fit its program"),
+        ({"key": None}, "does not fit its program"),
         ({"platforms": ["cuda"]}, "is for cuda, and JAX runs on cpu here"),
     ):
         repacked(written[0], path, manifest)
@@ -239,6 +254,29 @@ def test_programs_that_jax_cannot_read(written, tmp_path):
     repacked(written[0], path, {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}, content)
     with pytest.raises(ValueError, match=f"was written by JAX {jax.__version__} and cannot be read"):
         runtime.load_sampler(path)
+
+
+def test_programs_that_call_code_outside(written, tmp_path):
+    """Custom calls run whatever is registered with XLA, with whatever arguments; no sampler has them."""
+    outside = jax.export.export(jax.jit(lambda key, loc, k: loc + jnp.linalg.cholesky(jnp.eye(3)).sum() + k))
+    arguments = ((2,), "uint32"), ((), "float32"), ((3,), "float32")
+    like = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in arguments]
+    content = bytes(outside(*like).serialize())
+    manifest = {
+        "shape": [3],
+        "platforms": ["cpu"],
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "bytes": len(content),
+    }
+    repacked(written[0], tmp_path / "x", manifest, content)
+    with pytest.raises(ValueError, match="calls code outside of it"):
+        runtime.load_sampler(tmp_path / "x")
+
+
+def test_long_name(tmp_path):
+    path = tmp_path / ("a" * 250)
+    runtime.export_sampler(path, 3)
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
 
 
 def test_too_large(written, tmp_path):

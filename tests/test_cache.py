@@ -1,5 +1,6 @@
 """The compilation cache: found again by later processes, closed to others, and never a reason to fail."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import jax
 import pytest
 
 from jax_von_mises import initialize_compilation_cache, runtime
+from jax_von_mises.runtime import cache
 from tests import children
 
 pytestmark = [
@@ -29,9 +31,9 @@ def place(tmp_path):
 
 def entry(folder, name, size=100, used=None, content=None):
     """A program in a cache, as JAX leaves it."""
-    path = folder / f"{name}-cache"
+    path = folder / f"jit_{name}-{hashlib.sha256(name.encode()).hexdigest()}-cache"
     path.write_bytes(zlib.compress(os.urandom(size), 0) if content is None else content)
-    (folder / f"{name}-atime").write_bytes(bytes(8))
+    path.with_name(path.name.replace("-cache", "-atime")).write_bytes(bytes(8))
     if used is not None:
         os.utime(path, (used, used))
     return path
@@ -78,6 +80,30 @@ def test_default_directory(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     monkeypatch.setattr("sys.platform", "linux")
     assert initialize_compilation_cache().path == str(tmp_path / ".cache/jax_von_mises/compiled")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
+def test_what_is_made_is_closed(tmp_path, monkeypatch, umask):
+    """Every level of it, whatever the umask; else the next process would refuse it."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg" / "more"))
+    before = os.umask(umask)
+    try:
+        path = Path(initialize_compilation_cache().path)
+        assert initialize_compilation_cache().enabled
+    finally:
+        os.umask(before)
+    made = (path, *path.parents[:3])
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in made] == [0o700] * 4
+
+
+def test_no_place_for_the_default(tmp_path, monkeypatch):
+    """Of which the caller knows nothing, so that it is no error."""
+    tmp_path.chmod(0o700)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.warns(RuntimeWarning, match="file is not a directory, so there is no cache"):
+        assert initialize_compilation_cache().path is None
 
 
 def test_no_home(monkeypatch):
@@ -157,17 +183,18 @@ def test_programs_of_others(place):
     entry(place, "good").chmod(0o644)
     assert initialize_compilation_cache(place).entries == 1
     entry(place, "open").chmod(0o666)
-    with pytest.raises(PermissionError, match="open-cache can be written by everybody"):
+    with pytest.raises(PermissionError, match=r"jit_open-.*-cache can be written by everybody"):
         initialize_compilation_cache(place)
     place.chmod(0o700)  # behind a closed door that is no harm
     assert initialize_compilation_cache(place).entries == 2
-    (place / "link-cache").symlink_to(place / "good-cache")
+    good, link = entry(place, "good"), place / f"link-{0:064}-cache"
+    link.symlink_to(good)
     with pytest.raises(PermissionError, match="is a symbolic link"):
         initialize_compilation_cache(place)
     if os.getuid() == 0:
-        (place / "link-cache").unlink()
-        os.chown(place / "good-cache", 54321, -1)
-        with pytest.raises(PermissionError, match="good-cache belongs to"):
+        link.unlink()
+        os.chown(good, 54321, -1)
+        with pytest.raises(PermissionError, match="-cache belongs to"):
             initialize_compilation_cache(place)
 
 
@@ -217,32 +244,43 @@ def test_turned_off(place):
         jax.config.update("jax_enable_compilation_cache", True)
 
 
-def test_programs_that_were_not_written_whole_go(place):
+def test_programs_that_were_not_written_whole_go(place, monkeypatch):
     """A full disk leaves them; JAX would warn of them in every process, and never replace them."""
     place.mkdir(mode=0o700)
     whole = entry(place, "whole")
     cut = entry(place, "cut", content=whole.read_bytes()[:-7])
     empty = entry(place, "empty", content=b"")
-    other = entry(place, "zstd", content=b"\x28\xb5\x2f\xfd not read here")
+    other = entry(place, "zstd", content=b"\x28\xb5\x2f\xfd cut")
+    monkeypatch.setattr(cache, "_zstd", lambda: None)  # where nothing reads it, nothing is said of it
     assert initialize_compilation_cache(place).entries == 2
     assert whole.exists()
     assert other.exists()
     assert not cut.exists()
     assert not empty.exists()
-    assert not (place / "cut-atime").exists()
+    assert not cut.with_name(cut.name.replace("-cache", "-atime")).exists()
+
+    def read(content):
+        assert content.startswith(b"\x28\xb5\x2f\xfd")
+        raise ValueError("cut")
+
+    monkeypatch.setattr(cache, "_zstd", lambda: read)
+    assert initialize_compilation_cache(place).entries == 1
+    assert whole.exists()
 
 
 def test_limit(place):
     """What was used longest ago goes first, now and at the end of a process; other files are not touched."""
     place.mkdir(mode=0o700)
-    (place / "notes.txt").write_text("mine")
+    mine = ("notes.txt", "session-cache", "session-atime", f"{0:063}-cache")
+    for name in mine:
+        (place / name).write_text("mine")
     paths = [entry(place, f"p{number}", size=1000, used=1e9 + number) for number in (2, 0, 3, 1)]
     info = initialize_compilation_cache(place, max_size=2500)
     assert info.entries == 2
     assert info.bytes <= info.limit == 2500
     assert [path.exists() for path in paths] == [True, False, True, False]
     assert runtime.clear_cache() == 2
-    assert sorted(os.listdir(place)) == ["checked", "notes.txt"]
+    assert sorted(os.listdir(place)) == sorted(["checked", *mine])
 
 
 def test_limit_at_the_end(place):

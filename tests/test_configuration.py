@@ -19,7 +19,7 @@ assert not configuration.started()
 made = runtime.configure(
     platform="cpu", x64=True, memory_fraction=0.5, preallocate=False, allocator="bfc", threads=1, cpu_devices=3,
     compile_threads=2, latency_hiding=True, profile_guided=True, profiled_runs=5,
-    xla_flags={"xla_gpu_autotune_level": 0, "xla_cpu_enable_fast_min_max": False},
+    xla_flags={"xla_gpu_autotune_level": 0, "xla_cpu_enable_fast_min_max": False, "xla_dump_hlo_pass_re": ""},
 )
 assert not configuration.started(), "looking must not start JAX"
 found = {item.name: item for item in made}
@@ -27,10 +27,11 @@ assert found == {item.name: item for item in runtime.settings()}
 assert all(item.source == "configure" and item.changeable for item in made)
 assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.5" and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ
 assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
-# The user's flag stays, but for what was asked for.
+# The user's flags stay, also those that add up, but for what was asked for.
 assert os.environ["XLA_FLAGS"].split() == [
-    "--xla_cpu_enable_fast_min_max=false", "--xla_gpu_force_compilation_parallelism=2",
+    "--xla_disable_hlo_passes=a", "--xla_disable_hlo_passes=b", "--xla_gpu_force_compilation_parallelism=2",
     "--xla_gpu_enable_latency_hiding_scheduler=true", "--xla_gpu_autotune_level=0",
+    "--xla_cpu_enable_fast_min_max=false", "--xla_dump_hlo_pass_re=",
 ]
 runtime.configure(profile_guided=False)  # on a CPU JAX finds no profile, and warns
 x = jax.numpy.arange(4, dtype="float64")
@@ -48,14 +49,21 @@ except RuntimeError as error:
     print(error)
 assert dict(os.environ) == before and not jax.config.jax_enable_x64, "all or nothing"
 print(sorted(item.name for item in runtime.settings() if item.changeable))
+# What someone has changed since is theirs.
+variables["PJRT_NPROC"] = os.environ["PJRT_NPROC"] = "7"
+jax.config.update("jax_pgle_profiling_runs", 9)
+assert {item.name: item.source for item in runtime.settings()}["threads"] == "environment"
 print(sorted(runtime.reset()))
 assert dict(os.environ) == variables and runtime.reset() == ()
-assert jax.config.jax_pgle_profiling_runs == 3 and not jax.config.jax_enable_pgle
+assert jax.config.jax_pgle_profiling_runs == 9 and not jax.config.jax_enable_pgle
 """
 
 
 def test_set_shown_and_undone():
-    given = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".6", "XLA_FLAGS": "--xla_cpu_enable_fast_min_max=true"}
+    given = {
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": ".6",
+    }
+    given["XLA_FLAGS"] = "--xla_cpu_enable_fast_min_max=true --xla_disable_hlo_passes=a --xla_disable_hlo_passes=b"
     message, changeable, kept = children.run(EARLY, **given, JAX_PLATFORMS=None)
     assert "on cpu, and threads, cpu_devices, xla_flags cannot change any more" in message
     assert "PJRT_NPROC=2 JAX_NUM_CPU_DEVICES=4" in message
@@ -99,6 +107,7 @@ def test_what_would_end_the_process_is_refused():
     assert "--xla_gpu_autotune_level: its value 'high' is not one that it takes" in number
     assert "--xla_gpu_enable_command_buffer: its value 'NOPE'" in choice
     assert "with these settings JAX does not start" in platform
+    assert "Error: " in platform, "and why"
     assert "did not start within 0.01 s" in slow
     assert "--xla_cpu_fast_math_honor_nans where it is false" in harmful
     assert "honor_infs" not in harmful
@@ -137,6 +146,7 @@ assert runtime.reset() == ()
         ({"xla_flags": "xla_cpu_x=1"}, ValueError, "must be flags such as '--xla_name=value'"),
         ({"xla_flags": "--xla_a=1 b"}, ValueError, "'b' is not a flag"),
         ({"xla_flags": ["--xla_a=1"]}, TypeError, "a string or a dict"),
+        ({"xla_flags": {"xla_a": """'"'"""}}, ValueError, "both kinds of quotes"),
     ],
 )
 def test_bad_arguments(options, error, words):
@@ -147,35 +157,33 @@ def test_bad_arguments(options, error, words):
 
 
 def test_flags_are_read_as_xla_reads_them(tmp_path):
-    text = "--xla_a=1 --xla_b  --xla_c=\"two words\"\n--xla_d='x=y' --xla_a=2"
-    found = {"xla_a": "2", "xla_b": "", "xla_c": "two words", "xla_d": "x=y"}
+    text = "--xla_a=1 --xla_b  --xla_c=\"two words\"\n--xla_d='x=y' --xla_a=2 --xla_e="
+    values = [("xla_a", "1"), ("xla_b", None), ("xla_c", "two words"), ("xla_d", "x=y"), ("xla_a", "2"), ("xla_e", "")]
+    found = [flags.Flag(*pair) for pair in values]
     assert flags.parse(text) == found
     assert flags.parse(flags.join(found)) == found
+    assert str(flags.Flag("xla_f", 'say "no"')) == """--xla_f='say "no"'"""
     (tmp_path / "flags").write_text(text)
     assert flags.parse(str(tmp_path / "flags")) == found
+    assert flags.parse("--xla_a=1 words") == [flags.Flag("xla_a", "1")]
     with pytest.raises(FileNotFoundError):
         flags.parse("garbage")
 
 
 def test_refused_flags_are_found_all():
     """Of several kinds, of which XLA tells one at a time, and flags that it takes left alone."""
-    given = {
-        "xla_no_such": "1",
-        "xla_gpu_autotune_level": "x",
-        "xla_nor_this": "",
-        "xla_cpu_multi_thread_eigen": "true",
-    }
-    refused = flags.refused(given)
+    given = "--xla_no_such=1 --xla_gpu_autotune_level=x --xla_nor_this --xla_cpu_multi_thread_eigen=true"
+    refused = flags.refused(flags.parse(f"{given} --xla_dump_hlo_pass_re="))
     assert {item.flag for item in refused} == {"xla_no_such", "xla_gpu_autotune_level", "xla_nor_this"}
 
 
 def test_advice_is_about_flags_that_are_there():
     """A flag that is said not to exist does not, and one that is said to be useless or harmful does."""
-    exists = {name: "1" for name, advice in flags.ADVICE.items() if advice.level != flags.GONE}
+    exists = [flags.Flag(name, "1") for name, advice in flags.ADVICE.items() if advice.level != flags.GONE]
     assert not [item for item in flags.refused(exists) if "does not know" in item.reason]
     gone = [name for name, advice in flags.ADVICE.items() if advice.level == flags.GONE]
     known = {"xla_gpu_enable_llvm_module_compilation_parallelism"}  # by jaxlib 0.10
-    assert {item.flag for item in flags.refused(dict.fromkeys(gone, "1"))} >= set(gone) - known
+    assert {item.flag for item in flags.refused([flags.Flag(name, "1") for name in gone])} >= set(gone) - known
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the words of a crash differ")

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from jax_von_mises import cli
+from tests import children
 
 ROOT = pathlib.Path(__file__).parent.parent
 # Pages whose blocks are run. The others print parts of programs that tests of their own run.
@@ -23,7 +24,7 @@ NOT_HERE = ("#SBATCH",)
 def blocks(page, language):
     text = (ROOT / "docs" / f"{page}.md").read_text()
     found = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(found) == text.count(f"```{language}")
+    assert len(found) == text.count(f"```{language}\n")
     return found
 
 
@@ -45,6 +46,13 @@ def test_python_runs(page, tmp_path, monkeypatch):
     space = {}
     for block in blocks(page, "python"):
         exec(compile(block, f"{page}.md", "exec"), space)
+
+
+def test_configuration_runs(tmp_path):
+    """What must come before JAX starts is written as `py`, and runs in a process of its own."""
+    for block in blocks("runtime", "py"):
+        assert "configure" in block
+        children.run(block, JAX_PLATFORMS=None)
 
 
 @pytest.mark.parametrize("page", PAGES)

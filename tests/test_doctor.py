@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import re
+import time
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from jax_von_mises import cli, counter, kernel, runtime
 from jax_von_mises.runtime import child, diagnosis, hardware, probe, variables
-from tests import reference
+from tests import children, reference
 
 PIP = {"jax": "0.10.2", "jaxlib": "0.10.2"}
 CUDA12 = PIP | {"jax-cuda12-plugin": "0.10.2", "jax-cuda12-pjrt": "0.10.2"}
@@ -36,13 +37,38 @@ def machine(tmp_path, monkeypatch):
 
 
 def test_nvidia(machine):
-    machine("nvidia-smi", 'echo "580.65.06, NVIDIA H100, 81559, 4"; echo "580.65.06, NVIDIA H100, [N/A], 5"')
-    assert hardware.accelerators() == (
-        "NVIDIA",
-        "580.65.06",
-        (hardware.Card("NVIDIA H100", 81559 * 2**20, 4 * 2**20), hardware.Card("NVIDIA H100", None, 5 * 2**20)),
-        None,
+    machine("nvidia-smi", 'echo "580.65.06, 81559, 4, NVIDIA H100, 9.0"; echo "580.65.06, [N/A], 5, NVIDIA L4, 8.9"')
+    (found,) = hardware.accelerators()
+    cards = (
+        hardware.Card("NVIDIA H100", 81559 * 2**20, 4 * 2**20, 9.0),
+        hardware.Card("NVIDIA L4", None, 5 * 2**20, 8.9),
     )
+    assert found == ("NVIDIA", "580.65.06", cards, None)
+
+
+def test_old_nvidia(machine):
+    """One whose program does not know the capability."""
+    machine(
+        "nvidia-smi", 'case "$1" in *compute_cap*) echo "not a valid field"; exit 2;; esac; echo "470.8, 99, 4, K80"'
+    )
+    (found,) = hardware.accelerators()
+    assert found == ("NVIDIA", "470.8", (hardware.Card("K80", 99 * 2**20, 4 * 2**20, None),), None)
+
+
+def test_lost_card(machine):
+    """Those that are left count, whatever the exit code."""
+    machine("nvidia-smi", 'echo "580.65.06, 99, 4, H100, 9.0"; echo "GPU 1 is lost"; exit 15')
+    (found,) = hardware.accelerators()
+    assert (found.driver, len(found.cards)) == ("580.65.06", 1)
+    assert "exit code 15" in found.trouble
+
+
+def test_both_vendors(machine):
+    machine("nvidia-smi", "exit 9")
+    machine("rocminfo", 'echo "  Name: gfx942"; echo "  Device Type:  GPU"')
+    broken, fine = hardware.accelerators()
+    assert (broken.vendor, broken.cards) == ("NVIDIA", ())
+    assert (fine.vendor, len(fine.cards), fine.trouble) == ("AMD", 1, None)
 
 
 @pytest.mark.parametrize(
@@ -60,17 +86,17 @@ def test_nvidia(machine):
 def test_broken_nvidia(machine, monkeypatch, script, words):
     monkeypatch.setattr(hardware, "PATIENCE", 0.3)
     machine("nvidia-smi", script)
-    found = hardware.accelerators()
+    (found,) = hardware.accelerators()
     assert (found.vendor, found.driver, found.cards) == ("NVIDIA", None, ())
     assert words in found.trouble
 
 
 def test_driver_without_its_program(machine, tmp_path):
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12\n")
-    found = hardware.accelerators()
+    (found,) = hardware.accelerators()
     assert (found.vendor, found.driver) == ("NVIDIA", "535.183.01")
     (tmp_path / "version").write_text("?")
-    assert hardware.accelerators().vendor is None
+    assert hardware.accelerators() == ()
 
 
 def test_amd(machine):
@@ -89,13 +115,13 @@ Agent 2
   Device Type:             GPU
 END""",
     )
-    found = hardware.accelerators()
+    (found,) = hardware.accelerators()
     assert found.vendor == "AMD"
     assert [card.name for card in found.cards] == ["AMD Instinct MI300X"]
 
 
 def test_none(machine):
-    assert hardware.accelerators() == (None, None, (), None)
+    assert hardware.accelerators() == ()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +173,7 @@ def told(findings):
 
 
 def nvidia(driver, **card):
-    cards = (hardware.Card("H100", card.get("total"), card.get("used")),)
+    cards = (hardware.Card("H100", **card),)
     return hardware.Accelerators("NVIDIA", driver, cards, None)
 
 
@@ -181,9 +207,10 @@ def test_wanting_the_cpu():
 
 
 def test_others(monkeypatch):
-    nothing = hardware.Accelerators(None, None, (), None)
-    assert "no NVIDIA driver was found" in told(diagnosis._drivers(nothing, CUDA12, "problem"))
-    amd = hardware.Accelerators("AMD", "7.0", (hardware.Card("MI300X", None, None),), None)
+    monkeypatch.setattr(hardware, "missing", lambda installed: [])
+    assert "no NVIDIA driver was found" in told(diagnosis._installed((), CUDA12))
+    assert told(diagnosis._installed((nvidia("580.1"),), CUDA12)) == told(diagnosis._installed((), PIP)) == ""
+    amd = hardware.Accelerators("AMD", "7.0", (hardware.Card("MI300X"),), None)
     assert "JAX has no ROCm plugin" in told(diagnosis._drivers(amd, PIP, "problem"))
     assert told(diagnosis._drivers(amd, PIP | {"jax-rocm7-plugin": "0.10.2"}, "problem")) == ""
     broken = hardware.Accelerators("NVIDIA", None, (), "nvidia-smi fails with exit code 9")
@@ -191,7 +218,37 @@ def test_others(monkeypatch):
     full = nvidia("580.1", total=80 * 2**30, used=79 * 2**30)
     assert "GPU 0 (H100) has 1 GiB of 80 GiB free" in told(diagnosis._drivers(full, CUDA13, "problem"))
     monkeypatch.setattr(hardware, "shadows", lambda: {"/cuda/lib64": "libcudnn.so.9"})
-    assert "/cuda/lib64, whose libcudnn.so.9" in told(diagnosis._drivers(nvidia("580.1"), CUDA13, "problem"))
+    assert "/cuda/lib64, whose libcudnn.so.9" in told(diagnosis._installed((nvidia("580.1"),), CUDA13))
+    monkeypatch.setattr(hardware, "missing", lambda installed: ["nvidia-cudnn-cu13"])
+    assert "without nvidia-cudnn-cu13" in told(diagnosis._installed((nvidia("580.1"),), CUDA13))
+    pascal = nvidia("580.1", capability=6.1)
+    assert "problem: H100 has compute capability 6.1, and" in told(diagnosis._drivers(pascal, CUDA13, "problem"))
+    assert told(diagnosis._drivers(pascal, CUDA12, "problem")) == ""
+
+
+def test_whose_trouble_it_is():
+    """A GPU that is not to be used may be as it likes."""
+    amd = hardware.Accelerators("AMD", None, (), "x")
+    levels = [diagnosis._level(one, wanted) for one in (nvidia("580.1"), amd) for wanted in ("", "cuda", "rocm", "cpu")]
+    assert levels == ["problem", "problem", "note", "note", "problem", "note", "problem", "note"]
+
+
+def test_where_the_script_chose_the_cpu(machine):
+    """For want of a driver that works, install_gpu.sh expects the CPU: then all is well, and the trouble is told."""
+    machine("nvidia-smi", 'echo "NVIDIA-SMI has failed"; exit 9')
+    found = runtime.diagnose(expect="cpu")
+    assert found.ok, found
+    assert "note: NVIDIA: nvidia-smi fails with exit code 9: NVIDIA-SMI has failed" in told(found.findings)
+    assert "NVIDIA driver unknown" in str(found)
+
+
+def test_same_rule_as_the_script():
+    """install_gpu.sh chooses by the numbers that the doctor judges by."""
+    script = (children.ROOT / "install_gpu.sh").read_text()
+    first, second = re.findall(r"driver_needed=(\d+) capability_needed=(\d+)", script)
+    needed = {12: first, 13: second}
+    assert {cuda: int(driver) for cuda, (driver, _) in needed.items()} == hardware.DRIVERS
+    assert {cuda: int(capability) / 10 for cuda, (_, capability) in needed.items()} == hardware.CAPABILITIES
 
 
 def test_plugins(monkeypatch):
@@ -205,7 +262,13 @@ def test_plugins(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "level", "words"),
     [
-        ({"TF_XLA_CACHE_DIR": "/x"}, "warning", "is read by nobody"),
+        ({"TF_XLA_CACHE_DIR": "/x"}, "warning", "is not read by JAX"),
+        ({"TF_FORCE_GPU_ALLOW_GROWTH": "true"}, "warning", "JAX reads XLA_PYTHON_CLIENT_PREALLOCATE=false"),
+        ({"jax_enable_x64": "1"}, "warning", "write JAX_ENABLE_X64, in capitals"),
+        ({"JAX_SOMETHING_ELSE_OF_MINE": "1"}, "note", "see whether anything else reads it"),
+        ({"HIP_VISIBLE_DEVICES": "-1"}, "warning", "hides the GPUs"),
+        ({"PJRT_NPROC": "abc"}, "warning", "is not a number of threads"),
+        ({"JAX_RANDOM_SEED_OFFSET": "1"}, "warning", "makes every seed another"),
         ({"JAX_ENABEL_X64": "1"}, "warning", "did you mean JAX_ENABLE_X64"),
         ({"XLA_PYTHON_CLIENT_PREALOCATE": "false"}, "warning", "did you mean XLA_PYTHON_CLIENT_PREALLOCATE"),
         ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".5"}, "note", "call it XLA_CLIENT_MEM_FRACTION"),
@@ -237,7 +300,7 @@ def test_plugins(monkeypatch):
 )
 def test_variables(monkeypatch, given, level, words):
     for name in os.environ:
-        if name.startswith(("JAX_", "XLA_", "CUDA_")):
+        if name.startswith(("JAX_", "XLA_", "CUDA_", "TF_")):
             monkeypatch.delenv(name)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
@@ -309,7 +372,7 @@ def test_flags_that_end_or_spoil(monkeypatch):
 def test_flags_that_cannot_be_read(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "no-such-file")
     taken, found = diagnosis._flags(60)
-    assert taken == {}
+    assert taken == []
     assert "XLA_FLAGS cannot be read: No such file or directory" in told(found)
 
 
@@ -328,6 +391,40 @@ def test_child_that_does_not_come_to_its_end(steps, code, words):
     err = "noise\nF1121 14:25:38.226570   1 x.cc:1] it was fatal\n" if code == -6 else "E: last words\n"
     listed = [{"step": step, "device": "cuda:1"} for step in steps]
     assert words in told(diagnosis._start(listed, child.Ended(code, "", err), 7))
+
+
+def test_gpu_that_is_not_used(monkeypatch):
+    """The plugin is there, the driver too, and JAX runs on the CPU: it is asked why."""
+    said = "RuntimeError: Unable to load CUDA. Is it installed?\n\nAssertionError\n"
+    asked = []
+
+    def run(*arguments, timeout, **changes):
+        asked.append(changes)
+        return child.Ended(1, "", said)
+
+    monkeypatch.setattr(child, "run", run)
+    text = told(diagnosis._unused([], CUDA12, 9))
+    assert "problem: JAX has its plugin for cuda12 and does not use the GPU: RuntimeError: Unable to load CUDA" in text
+    assert [changes["JAX_PLATFORMS"] for changes in asked] == ["cuda"]
+    assert told(diagnosis._unused([], PIP, 9)) == ""
+
+
+def test_settings_that_would_spoil_the_trial(monkeypatch, capsys, tmp_path):
+    """They are told of, and the angles are those that they are."""
+    spoiling = {"JAX_RANDOM_SEED_OFFSET": "1", "JAX_DEBUG_NANS": "1", "JAX_COMPILATION_CACHE_DIR": f"{tmp_path}/new"}
+    program = "import sys; from jax_von_mises import cli; sys.exit(cli.main(['doctor', '--expect', 'cpu']))"
+    lines = children.run(program, **spoiling)
+    assert lines[-1] == "all is well"
+    assert not (tmp_path / "new").exists()
+    assert "JAX_RANDOM_SEED_OFFSET=1" in "\n".join(lines)
+
+
+def test_grandchild_that_holds_the_pipe():
+    """Nobody waits for it."""
+    program = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).wait()"
+    began = time.monotonic()
+    assert child.run("-c", program, timeout=0.5).code is None
+    assert time.monotonic() - began < 20
 
 
 def test_hanging(monkeypatch):

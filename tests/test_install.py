@@ -202,11 +202,9 @@ def test_nvidia(machine, answers, chosen):
     process = machine.run("--dry-run")
     assert process.returncode == 0, process.stderr
     assert line(process, "chosen: ").startswith(chosen)
-    extra, expect = {"CUDA 12": (",cuda12", " --expect cuda"), "CUDA 13": (",cuda13", " --expect cuda")}.get(
-        chosen[:7], ("", "")
-    )
+    extra, expect = {"CUDA 12": (",cuda12", "cuda"), "CUDA 13": (",cuda13", "cuda")}.get(chosen[:7], ("", "cpu"))
     assert f"-m pip install -q --disable-pip-version-check -e '.[cli{extra}]'\n" in process.stdout
-    assert process.stdout.endswith(f"jax-von-mises' doctor{expect}\n")
+    assert process.stdout.endswith(f"jax-von-mises' doctor --expect {expect}\n")
 
 
 def test_found_names_the_cards(machine):
@@ -391,6 +389,18 @@ def test_misuse(machine, options, message):
     assert process.stdout == ""
     assert machine.done() == []
     assert machine.files() == before
+
+
+def test_bad_patience(machine):
+    machine.says("nvidia-smi", "580.65.06, 9.0\n")
+    refused(machine.run(PROBE_SECONDS="abc"), "PROBE_SECONDS=abc is not a number of seconds", code=2)
+
+
+def test_path_of_the_shell(machine):
+    """With CDPATH `cd` may go elsewhere, and says where."""
+    start = [BASH, f"{machine.clone.name}/install_gpu.sh"]
+    process = machine.run("--dry-run", start=start, cwd=machine.clone.parent, CDPATH=f".:{machine.path}:/tmp")
+    assert process.returncode == 0, process.stderr
 
 
 def test_help(machine):
@@ -579,7 +589,7 @@ def test_pip_fails(machine):
 def test_check_fails(machine, code):
     """Exit code 2 would be a version of the package without the check."""
     refused(machine.run(DOCTOR_FAILS=code), "installed, but the check failed")
-    assert machine.done()[-1] == "jax-von-mises doctor"
+    assert machine.done()[-1] == "jax-von-mises doctor --expect cpu"
 
 
 def test_script_away_from_its_clone(machine):
@@ -672,7 +682,7 @@ def test_make_sample(machine):
     assert process.returncode == 0, process.stderr
     done = machine.done()
     assert done[0] == f"python3.12 -m venv {machine.clone}/.venv"
-    assert done[-2:] == ["jax-von-mises doctor", sample]
+    assert done[-2:] == ["jax-von-mises doctor --expect cpu", sample]
     assert machine.run(start=make, cwd=machine.clone).returncode == 0
     assert machine.done() == [sample]
     later = time.time() + 10

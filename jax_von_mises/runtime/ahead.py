@@ -67,14 +67,15 @@ def warmup(shapes, dtypes=None, *, loc=0.0, concentration=1.0, key=None, method=
     if not isinstance(block, bool):
         raise TypeError(f"{caller}: block={block!r} must be True or False.")
     key = jax.random.key(0) if key is None else key
+    given = (loc, concentration)
     loc, concentration = like(caller, "loc", loc), like(caller, "concentration", concentration)
     shapes = shapes if isinstance(shapes, list) else [shapes]
-    dtypes = dtypes if isinstance(dtypes, list) else [dtypes]
+    dtypes = dtypes if isinstance(dtypes, (list, tuple)) else [dtypes]
     choose, start = (sampler.part, counter.halves(0)) if block else (sampler.whole, None)
     sharding = checks.sharding(caller, out_sharding)
     # All is checked before anything is compiled.
     planned = [choose(caller, key, loc, concentration, shape, dtype, method) for shape in shapes for dtype in dtypes]
-    return tuple(_compile(arguments, start, sharding) for arguments in planned)
+    return tuple(_compile(arguments, given, start, sharding) for arguments in planned)
 
 
 def like(caller, name, value):
@@ -84,8 +85,11 @@ def like(caller, name, value):
     return checks.parameter(caller, name, value)
 
 
-def _compile(arguments, start, sharding):
-    key, loc, concentration, shape, dtype, method = arguments
+def _compile(arguments, given, start, sharding):
+    key, *values, shape, dtype, method = arguments
+    # What is described and not given may lie on several devices, as its description says.
+    described = (told if isinstance(told, jax.ShapeDtypeStruct) else x for told, x in zip(given, values, strict=True))
+    loc, concentration = described
     times = [time.perf_counter()]
     traced = sampler.draw.trace(key, loc, concentration, start, shape, dtype, method, sharding)
     times.append(time.perf_counter())

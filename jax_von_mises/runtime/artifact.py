@@ -164,8 +164,9 @@ class LoadedSampler:
 def load_sampler(path):
     """Read a sampler that `export_sampler` wrote.
 
-    The file is checked: its format, its size and checksum, and that it runs on the platform in use. The checksum finds
-    damage, not malice. A program of JAX cannot read or write your files, but one from a stranger may draw anything.
+    The file is checked: its format, its size and checksum, that it runs on the platform in use, that the manifest tells
+    the truth of the program, and that the program calls nothing outside of it (XLA's custom calls), as ours do not.
+    Still it is executable code: load what you trust.
 
     Parameters
     ----------
@@ -197,15 +198,32 @@ def load_sampler(path):
         )
     try:
         exported = export.deserialize(bytearray(content))
-        fits = exported.out_avals[0].shape == tuple(manifest["shape"])
+        programs = [exported, *([exported.vjp()] if exported.has_vjp() else [])]
+        calls = any("custom_call" in program.mlir_module() for program in programs)
+        fits = _described(exported) == {name: manifest.get(name) for name in TRUTH}
     except Exception as error:  # of whatever kind: JAX names none
         raise ValueError(
             f"{caller}: {path} was written by JAX {manifest['versions'].get('jax')} and cannot be read by JAX "
             f"{jax.__version__} ({' '.join(str(error).split())[:200]}). Export it again with this release."
         ) from error
-    if not fits:
+    if calls:
+        raise ValueError(f"{caller}: the program in {path} calls code outside of it, which no sampler does. Refused.")
+    if not fits or not isinstance(manifest.get("key"), str):
         raise ValueError(f"{caller}: the manifest of {path} does not fit its program. Export it again.")
     return LoadedSampler(manifest, exported)
+
+
+# What a manifest says that the program says too.
+TRUTH = ("shape", "dtype", "loc", "concentration", "platforms")
+
+
+def _described(exported):
+    """The part of a manifest that can be read off a program."""
+    _, loc, concentration = exported.in_avals
+    (result,) = exported.out_avals
+    arrays = [list(array.shape) for array in (result, loc, concentration)]
+    told = (arrays[0], result.dtype.name, *arrays[1:], list(exported.platforms))
+    return dict(zip(TRUTH, told, strict=True))
 
 
 def _read(caller, path):
@@ -266,16 +284,17 @@ def _platform():
 
 def _write_whole(path, content, force):
     """Write a file that appears whole or not at all."""
-    folder, name = os.path.split(os.path.abspath(path))
-    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.partial")
+    temporary = os.path.join(os.path.dirname(os.path.abspath(path)), f".{secrets.token_hex(8)}.partial")
     try:
         with open(temporary, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        if not force and os.path.lexists(path):  # it appeared meanwhile
-            raise FileExistsError(f"export_sampler: {path} is there already. Give another name, or force=True.")
-        os.replace(temporary, path)
+        if force:
+            os.replace(temporary, path)
+            return
+        os.link(temporary, path)  # which fails if someone was faster
+        os.unlink(temporary)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)

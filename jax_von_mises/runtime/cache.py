@@ -10,6 +10,7 @@ and one that others can write to is refused. And it is a convenience: a disk tha
 import atexit
 import contextlib
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -32,8 +33,9 @@ except ImportError:  # Windows has no modes to look at
 
 DEFAULT_LIMIT = 2**30
 
-# How JAX names its entries, and the times of their last use where it limits the size itself.
-ENTRY, TIME = "-cache", "-atime"
+# How JAX names its entries, and the times of their last use where it limits the size itself. Nothing else is touched.
+ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")
+TIME = "-atime"
 # Its time says when entries were last looked through.
 STAMP = "checked"
 
@@ -97,7 +99,7 @@ def initialize_compilation_cache(path=None, *, max_size=DEFAULT_LIMIT, min_compi
         ``~/.cache``). A URL such as ``gs://bucket/cache`` is possible with ``allow_shared=True``.
     max_size : int, optional
         Bytes. The programs that were used longest ago are removed, now and when the process ends, until the rest is
-        no larger. None: no limit.
+        no larger: by the times that the file system keeps, which most note once a day. None: no limit.
     min_compile_time : float
         Seconds: what compiles faster is not kept. 0 keeps everything.
     allow_shared : bool
@@ -125,6 +127,7 @@ def initialize_compilation_cache(path=None, *, max_size=DEFAULT_LIMIT, min_compi
     limit = max_size if max_size is None else checks.whole_number(caller, "max_size", max_size, 1)
     if not (isinstance(min_compile_time, (int, float)) and 0 <= min_compile_time < float("inf")):
         raise ValueError(f"{caller}: min_compile_time={min_compile_time!r} must be a number of seconds, 0 or more.")
+    given = path is not None
     path = _chosen(caller, path)
     with _state.lock:
         if path is None:
@@ -135,7 +138,7 @@ def initialize_compilation_cache(path=None, *, max_size=DEFAULT_LIMIT, min_compi
                 f"{caller}: who can write to {path} cannot be seen from here, and a cache is executable code. Say "
                 "allow_shared=True if you trust them all, or give a directory of this machine."
             )
-        writable = remote or _made(caller, path, allow_shared)
+        writable = remote or _made(caller, path, allow_shared, given)
         if writable is None:
             return cache_info()
         if not remote:
@@ -229,7 +232,7 @@ def _entries(path):
     found = []
     with contextlib.suppress(OSError), os.scandir(path) as files:
         for file in files:
-            if file.name.endswith(ENTRY):
+            if ENTRY.fullmatch(file.name):
                 with contextlib.suppress(OSError):  # removed meanwhile
                     about = file.stat(follow_symlinks=False)
                     used = max(about.st_atime, about.st_mtime)
@@ -238,7 +241,7 @@ def _entries(path):
 
 
 def _remove(path):
-    for name in (path, path.removesuffix(ENTRY) + TIME):
+    for name in (path, path.removesuffix("-cache") + TIME):
         with contextlib.suppress(OSError):
             os.unlink(name)
 
@@ -246,33 +249,49 @@ def _remove(path):
 def _look_through(path):
     """Remove entries that were not written whole, as a full disk leaves them: JAX would keep them and always warn."""
     stamp = os.path.join(path, STAMP)
+    zstd = _zstd()
     try:
         before = os.stat(stamp).st_mtime
     except OSError:
         before = 0.0
     for entry in _entries(path):
         # Times of files are coarse, so those of the last second are looked at again.
-        if entry.written >= before - 1 and not _whole(entry.path):
+        if entry.written >= before - 1 and not _whole(entry.path, zstd):
             _remove(entry.path)
     with contextlib.suppress(OSError):
         Path(stamp).touch()
 
 
-def _whole(path):
+def _whole(path, zstd):
     """Whether a file holds a whole compressed text, as far as can be said here."""
     try:
         before = os.stat(path)
         with open(path, "rb") as file:
             content = file.read()
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # to look is not to use
-        if content.startswith(ZSTD):
-            return True  # Python 3.14 and packages read it; JAX says what it cannot read
-        zlib.decompress(content)
     except OSError:
         return True
-    except zlib.error:
+    try:
+        if not content.startswith(ZSTD):
+            zlib.decompress(content)
+        elif zstd is not None:
+            zstd(content)
+    except Exception:  # zlib and the others each have their own
         return False
     return True
+
+
+def _zstd():
+    """What reads the compression that JAX takes where it can: of Python 3.14, or of a package."""
+    with contextlib.suppress(ImportError):
+        from compression import zstd
+
+        return zstd.decompress
+    with contextlib.suppress(ImportError):
+        import zstandard
+
+        return zstandard.ZstdDecompressor().decompress
+    return None
 
 
 def _cut_back(path, limit):
@@ -331,16 +350,20 @@ def _default(caller):
     return base / "jax_von_mises" / "compiled"
 
 
-def _made(caller, path, allow_shared):
+def _made(caller, path, allow_shared, given):
     """Make the directory if need be. Whether it can be written; None if there is none."""
-    above = (path, *map(str, Path(path).parents))
-    file = next((name for name in above if os.path.lexists(name) and not os.path.isdir(name)), None)
+    levels = (path, *map(str, Path(path).parents))
+    above = [name for name in levels if not os.path.isdir(name)]
+    file = next((name for name in above if os.path.lexists(name)), None)
+    if file is not None and not given:
+        _warn(caller, f"{file} is not a directory, so there is no cache; give a path")
+        return None
     if file is not None:
         raise NotADirectoryError(f"{caller}: {file} is not a directory. Give another path.")
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with contextlib.suppress(FileExistsError):  # also by another process, just now
-            os.mkdir(path, 0o777 if allow_shared else 0o700)
+        for folder in reversed(above):
+            with contextlib.suppress(FileExistsError):  # also by another process, just now
+                os.mkdir(folder, 0o777 if allow_shared else 0o700)
     except OSError as error:
         _warn(caller, f"{path} cannot be made ({error.strerror}), so there is no cache; give a directory that can")
         return None
@@ -362,11 +385,17 @@ def open_to_others(path):
     if pwd is None:
         return None
     for directory in (path, *(str(parent) for parent in Path(path).parents)):
-        reason = _open_to(os.stat(directory), leaf=directory == path)
+        try:
+            about = os.stat(directory)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            return f"{directory} cannot be looked at ({error.strerror})"
+        reason = _open_to(about, leaf=directory == path)
         if reason:
             return f"{directory} {reason}"
     # Where others cannot enter, only who made a file says whether they could once.
-    closed = 0 if os.stat(path).st_mode & 0o011 else 0o022
+    closed = 0 if os.path.isdir(path) and os.stat(path).st_mode & 0o011 else 0o022
     for entry in _entries(path):
         with contextlib.suppress(FileNotFoundError):
             about = os.lstat(entry.path)
@@ -379,7 +408,7 @@ def open_to_others(path):
 def _open_to(about, leaf, ignored=0):
     """Why others can change what is described by `about`, or None; bits of its mode may be `ignored`."""
     mode = about.st_mode & ~ignored
-    if about.st_uid not in (os.getuid(), 0):
+    if about.st_uid not in (os.getuid(), 0) and (leaf or about.st_uid != _unmapped()):
         return f"belongs to {_user(about.st_uid)}"
     if stat.S_ISLNK(about.st_mode):
         return "is a symbolic link"
@@ -390,6 +419,15 @@ def _open_to(about, leaf, ignored=0):
         return f"can be written by everybody (mode {stat.S_IMODE(about.st_mode):04o})"
     if mode & stat.S_IWGRP and not _private_group(about.st_gid):
         return f"can be written by the group {_group(about.st_gid)} (mode {stat.S_IMODE(about.st_mode):04o})"
+    return None
+
+
+def _unmapped():
+    """The owner that is shown, in a container that knows this user alone, of what belongs to the system; else None."""
+    with contextlib.suppress(OSError, ValueError):
+        inside, _, count = Path("/proc/self/uid_map").read_text().split()[:3]
+        if (int(inside), int(count)) != (0, 2**32 - 1):
+            return int(Path("/proc/sys/kernel/overflowuid").read_text())
     return None
 
 

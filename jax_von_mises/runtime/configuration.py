@@ -5,7 +5,9 @@ are read once, when its backends start at the first use of a device. `configure`
 end the process in a child, sets all or nothing, and remembers what was there for `reset`.
 """
 
+import contextlib
 import os
+import shlex
 import threading
 import warnings
 from typing import Any, NamedTuple
@@ -14,6 +16,10 @@ import jax
 
 from jax_von_mises import checks
 from jax_von_mises.runtime import child, flags
+
+# An option that JAX lets nobody change once it has started, which is the one public sign of it; and one that matters to
+# no process that is alone, so that trying to change it does no harm.
+EARLY = "jax_cpu_get_local_topology_timeout_minutes"
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "METAL", "oneapi")
 ALLOCATORS = ("default", "platform", "bfc", "cuda_async", "vmm")
@@ -71,20 +77,19 @@ class _Change(NamedTuple):
 _lock = threading.RLock()
 # What was done, in order, for `reset`.
 _done: list[_Change] = []
-# Which settings of JAX `configure` has made: names of arguments, and of flags as "xla_flags".
-_ours: set[str] = set()
+# What `configure` has set, by the names of its arguments, and the flags of XLA as "xla_flags".
+_ours: dict[str, Any] = {}
 
 
 def started():
     """Whether JAX has started its backends, after which most settings stay as they are."""
     with _lock:
-        devices = jax.config.jax_num_cpu_devices
+        minutes = getattr(jax.config, EARLY)
         try:
-            # Refused from then on, which is the one public sign of it.
-            jax.config.update("jax_num_cpu_devices", devices + 1)
+            jax.config.update(EARLY, minutes + 1)
         except RuntimeError:
             return True
-        jax.config.update("jax_num_cpu_devices", devices)
+        jax.config.update(EARLY, minutes)
         return False
 
 
@@ -180,7 +185,9 @@ def configure(
             _try(changes, timeout)
         _warn(more)
         _apply(changes)
-        _ours.update(names)
+        present = flags.current()
+        for name in names:
+            _ours[name] = _rest(present) if name == "xla_flags" else _read(OPTIONS[name], present)
         return settings()
 
 
@@ -198,14 +205,13 @@ def settings():
         try:
             present = flags.current()
         except (OSError, ValueError):
-            present = {}
+            present = []
         for name, option in OPTIONS.items():
             value = _read(option, present)
             source = _source(name, value)
             carrier = f"--{option.name}" if option.carrier == "flag" else option.name
             found.append(Setting(name, value, source, carrier, late or option.late))
-        own = {option.name for option in OPTIONS.values() if option.carrier == "flag"}
-        rest = flags.join({name: value for name, value in present.items() if name not in own}) or None
+        rest = _rest(present)
         found.append(Setting("xla_flags", rest, _source("xla_flags", rest), "XLA_FLAGS", late))
         return tuple(found)
 
@@ -213,7 +219,14 @@ def settings():
 def _source(name, value):
     if value is None:
         return "default"
-    return "configure" if name in _ours else "environment"
+    # Whoever has changed it since has had the last word.
+    return "configure" if _ours.get(name) == value else "environment"
+
+
+def _rest(present):
+    """The flags of XLA that have no argument of their own, as text."""
+    own = {option.name for option in OPTIONS.values() if option.carrier == "flag"}
+    return flags.join(flag for flag in present if flag.name not in own) or None
 
 
 def reset():
@@ -233,15 +246,12 @@ def reset():
             change = _done.pop()
             if running and change.name not in late and change.name not in kept:
                 kept.append(change.name)
-            if change.carrier == "variable":
-                # Whoever has changed it since wants it so.
-                if os.environ.get(change.name) == change.new:
-                    _set_variable(change.name, change.old)
-            else:
-                try:
+            # Whoever has changed it since wants it so.
+            if change.carrier == "variable" and os.environ.get(change.name) == change.new:
+                _set_variable(change.name, change.old)
+            elif change.carrier == "config" and getattr(jax.config, change.name) == change.new:
+                with contextlib.suppress(RuntimeError):  # JAX has started, which `kept` tells
                     jax.config.update(change.name, change.old)
-                except RuntimeError:
-                    continue  # it says that JAX has started, which `kept` tells
         _ours.clear()
         return tuple(kept)
 
@@ -249,7 +259,7 @@ def reset():
 def _plan(given, more):
     """The changes that bring about what is `given` and `more` flags, and the arguments that they come from."""
     present = flags.current()
-    wanted = dict(present)
+    wanted = {}
     changes, names = [], list(given)
     for name, value in given.items():
         option = OPTIONS[name]
@@ -264,8 +274,12 @@ def _plan(given, more):
     if more:
         wanted.update(more)
         names.append("xla_flags")
-    if wanted != present:
-        changes.append(_Change("variable", "XLA_FLAGS", os.environ.get("XLA_FLAGS"), flags.join(wanted)))
+    # Flags of others stay as they are: some are given several times, and add up.
+    last = {flag.name: flag.value for flag in present}
+    if any(name not in last or last[name] != value for name, value in wanted.items()):
+        kept = [flag for flag in present if flag.name not in wanted]
+        text = flags.join([*kept, *(flags.Flag(name, value) for name, value in wanted.items())])
+        changes.append(_Change("variable", "XLA_FLAGS", os.environ.get("XLA_FLAGS"), text))
     return [change for change in changes if change.old != change.new], names
 
 
@@ -283,13 +297,7 @@ def _refuse_late(changes, names):
         or OPTIONS[name].name in carriers
         or (OPTIONS[name].carrier == "flag" and "XLA_FLAGS" in carriers)
     ]
-    start = [
-        f'{_variable(change.name)}="{change.new}"'
-        if " " in str(change.new)
-        else f"{_variable(change.name)}={change.new}"
-        for change in early
-        if change.new is not None
-    ]
+    start = [f"{_variable(change.name)}={shlex.quote(str(change.new))}" for change in early if change.new is not None]
     raise RuntimeError(
         f"configure: JAX has started, on {jax.default_backend()}, and {', '.join(blamed)} cannot change any more in "
         "this process; nothing was changed. Call configure before anything uses a device (jax.devices(), any array, "
@@ -316,10 +324,9 @@ def _try(changes, timeout):
         return
     refused = flags.refusals(ended.err)
     if not refused:
-        lines = [line.strip() for line in ended.err.splitlines() if line.strip()]
         raise ValueError(
             "configure: with these settings JAX does not start, as a child process found: "
-            f"{lines[-1][:300] if lines else f'exit code {ended.code}'}. Nothing was changed."
+            f"{child.reason(ended)}. Nothing was changed."
         )
     told = [f"--{item.flag}: {item.reason}" if item.flag else item.reason for item in refused]
     told += [flags.ADVICE[item.flag].text for item in refused if item.flag in flags.ADVICE]
@@ -330,10 +337,10 @@ def _try(changes, timeout):
 
 
 def _warn(named):
-    for flag, value in named.items():
-        advice = flags.advice(flag, value)
+    for name, value in named.items():
+        advice = flags.advice(flags.Flag(name, value))
         if advice is not None and advice.level == flags.HARMFUL:
-            warnings.warn(f"configure: --{flag} {advice.text}", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"configure: --{name} {advice.text}", RuntimeWarning, stacklevel=3)
 
 
 def _apply(changes):
@@ -366,7 +373,7 @@ def _set_variable(name, value):
 def _read(option, present):
     """What JAX was told, or None."""
     if option.carrier == "flag":
-        return present.get(option.name)
+        return next((flag.value or "true" for flag in reversed(present) if flag.name == option.name), None)
     if option.carrier == "variable":
         value = os.environ.get(option.name)
         return os.environ.get(OLD_FRACTION) if value is None and option.name == FRACTION else value
@@ -436,9 +443,15 @@ def _flags(value):
         if value.strip() and not value.strip().startswith("--"):
             raise ValueError(f"configure: xla_flags={value!r} must be flags such as '--xla_name=value'.")
         try:
-            return flags.parse(value)
+            return {flag.name: flag.value for flag in flags.parse(value, strict=True)}
         except ValueError as error:
             raise ValueError(f"configure: xla_flags={value!r}: {error}.") from error
     if not hasattr(value, "items"):
         raise TypeError(f"configure: xla_flags={value!r} must be a string or a dict of names and values.")
-    return {str(name).removeprefix("--"): _text(setting) for name, setting in value.items()}
+    found = {str(name).removeprefix("--"): _text(setting) for name, setting in value.items()}
+    for name, setting in found.items():
+        if '"' in setting and "'" in setting:
+            raise ValueError(
+                f"configure: xla_flags: XLA reads no value with both kinds of quotes, as {name}={setting}."
+            )
+    return found

@@ -14,6 +14,17 @@ from jax_von_mises.runtime.configuration import settings as current_settings
 PROBLEM, WARNING, NOTE = "problem", "warning", "note"
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
+# Settings that would spoil the trial, and are told of by themselves: other seeds, stops at NaN, no compilation, and
+# programs from a cache.
+PLAIN = {
+    "JAX_RANDOM_SEED_OFFSET": None,
+    "JAX_DEBUG_NANS": None,
+    "JAX_DEBUG_INFS": None,
+    "JAX_DISABLE_JIT": None,
+    "JAX_TRANSFER_GUARD": None,
+    "JAX_COMPILATION_CACHE_DIR": None,
+}
+
 # Less of a GPU's memory than this share is free before we start: someone else works there.
 CROWDED = 0.25
 
@@ -32,7 +43,7 @@ class Diagnosis(NamedTuple):
 
     versions: dict[str, str]
     system: str
-    accelerators: hardware.Accelerators
+    accelerators: tuple[hardware.Accelerators, ...]
     backend: dict[str, Any]
     """``platform``, ``version`` and ``why``; the platform is None where JAX did not start."""
     devices: tuple[dict[str, Any], ...]
@@ -49,8 +60,9 @@ class Diagnosis(NamedTuple):
     def as_json(self):
         """All of it as JSON."""
         found = self._asdict()
-        found["accelerators"] = self.accelerators._asdict()
-        found["accelerators"]["cards"] = [card._asdict() for card in self.accelerators.cards]
+        found["accelerators"] = [
+            {**gpus._asdict(), "cards": [card._asdict() for card in gpus.cards]} for gpus in self.accelerators
+        ]
         found["cache"] = self.cache._asdict()
         for name in ("settings", "findings"):
             found[name] = [item._asdict() for item in found[name]]
@@ -60,7 +72,7 @@ class Diagnosis(NamedTuple):
         lines = [
             ("versions", [", ".join(f"{name} {version}" for name, version in _short(self.versions).items())]),
             ("system", [self.system]),
-            ("GPUs", list(_gpu_lines(self.accelerators))),
+            ("GPUs", [line for gpus in self.accelerators for line in _gpu_lines(gpus)] or ["none found"]),
             ("backend", [f"{self.backend['platform'] or 'none'}: {self.backend['why']}", *_version_line(self.backend)]),
             ("devices", list(map(_device_line, self.devices))),
             ("settings", [f"{item.name} = {item.value} ({item.source})" for item in self.settings if item.value]),
@@ -97,7 +109,7 @@ def diagnose(*, expect=None, timeout=180.0):
         raise ValueError(f"diagnose: expect={expect!r} is not one of {', '.join(PLATFORMS)}.")
     if not (isinstance(timeout, (int, float)) and timeout > 0):
         raise ValueError(f"diagnose: timeout={timeout!r} must be a number of seconds above 0.")
-    wants_cpu = (expect or jax.config.jax_platforms or "").split(",")[0] == "cpu"
+    wanted = (expect or jax.config.jax_platforms or "").split(",")[0]
     installed = hardware.packages()
     gpus = hardware.accelerators()
     taken, refused = _flags(timeout)
@@ -105,13 +117,17 @@ def diagnose(*, expect=None, timeout=180.0):
     backend = _backend(steps, gpus, installed)
     devices = [{name: step[name] for name in step if name != "step"} for step in steps if step["step"] == "device"]
     info = cache.cache_info()
+    cards = any(found.cards for found in gpus)
     found = [
-        *_drivers(gpus, installed, NOTE if wants_cpu else PROBLEM),
+        # Whose GPU is not to be used may be as it likes.
+        *(finding for one in gpus for finding in _drivers(one, installed, _level(one, wanted))),
+        *_installed(gpus, installed),
         *_plugins(installed),
-        *(Finding(*told) for told in variables.findings(bool(gpus.cards))),
+        *(Finding(*told) for told in variables.findings(cards)),
         *refused,
         *_start(steps, ended, timeout),
         *_expected(backend, expect),
+        *(_unused(taken, installed, timeout) if cards and wanted != "cpu" and backend["platform"] == "cpu" else ()),
         *_drawn(devices),
         *_cached(info),
     ]
@@ -156,15 +172,14 @@ def _drivers(gpus, installed, level):
     if gpus.vendor == "AMD" and gpus.cards and not any(name.startswith("rocm") for name in plugins):
         do = './install_gpu.sh --rocm, or pip install "jax_von_mises[rocm]"'
         yield Finding(level, "there is an AMD GPU, and JAX has no ROCm plugin: it runs on the CPU", do)
-    if cuda and gpus.vendor != "NVIDIA":
-        do = "install the driver; in a container, give it the GPUs (docker run --gpus all)"
-        yield Finding(WARNING, "JAX has a CUDA plugin, and no NVIDIA driver was found", do)
-    for folder, library in hardware.shadows().items() if cuda else ():
-        yield Finding(
-            WARNING,
-            f"LD_LIBRARY_PATH has {folder}, whose {library} is loaded in place of the one that pip installed",
-            "unset LD_LIBRARY_PATH for JAX",
-        )
+    for release in cuda if gpus.vendor == "NVIDIA" else ():
+        least = hardware.CAPABILITIES.get(release, 0)
+        old = [card for card in gpus.cards if card.capability is not None and card.capability < least]
+        if old:
+            do = "./install_gpu.sh --cuda12, or hide the card by CUDA_VISIBLE_DEVICES"
+            what = f"{old[0].name} has compute capability {old[0].capability}"
+            what += f", and JAX's CUDA {release} wheels need {least}"
+            yield Finding(level if len(old) == len(gpus.cards) else WARNING, what, do)
     for number, card in enumerate(gpus.cards):
         if card.free is not None and card.free < CROWDED * card.total:
             yield Finding(
@@ -173,6 +188,42 @@ def _drivers(gpus, installed, level):
                 "see with nvidia-smi who has the rest; another JAX process takes three quarters at its start, unless "
                 "it has XLA_PYTHON_CLIENT_PREALLOCATE=false",
             )
+
+
+def _level(gpus, wanted):
+    """How bad it is if these GPUs cannot be used."""
+    if not wanted or wanted == "gpu":
+        return PROBLEM
+    return PROBLEM if wanted == {"NVIDIA": "cuda", "AMD": "rocm"}[gpus.vendor] else NOTE
+
+
+def _installed(gpus, installed):
+    """What stands beside JAX's CUDA plugin, or is missing there."""
+    if not any(name.startswith("cuda") for name in hardware.plugins(installed)):
+        return
+    if not any(one.vendor == "NVIDIA" for one in gpus):
+        do = "install the driver; in a container, give it the GPUs (docker run --gpus all)"
+        yield Finding(WARNING, "JAX has a CUDA plugin, and no NVIDIA driver was found", do)
+    if missing := hardware.missing(installed):
+        do = "./install_gpu.sh installs them; leave them out only where the system has CUDA and cuDNN of its own"
+        yield Finding(NOTE, f"JAX's CUDA plugin is there without {', '.join(missing)}", do)
+    for folder, library in hardware.shadows().items():
+        yield Finding(
+            WARNING,
+            f"LD_LIBRARY_PATH has {folder}, whose {library} is loaded in place of the one that pip installed",
+            "unset LD_LIBRARY_PATH for JAX",
+        )
+
+
+def _unused(taken, installed, timeout):
+    """Why JAX does not use GPUs that it has a plugin for: it tells if it is asked for them alone."""
+    for plugin in hardware.plugins(installed)[:1]:
+        platform = plugin.rstrip("0123456789")
+        changes = {"JAX_PLATFORMS": platform, "XLA_FLAGS": flags.join(taken) or None, "JAX_LOGGING_LEVEL": "INFO"}
+        ended = child.run("-c", flags.START, timeout=timeout, **{**child.configuration(), **changes})
+        why = f"no answer within {timeout:g} s" if ended.code is None else child.reason(ended)
+        what = f"JAX has its plugin for {plugin} and does not use the GPU: {why}"
+        yield Finding(PROBLEM, what, "see the other findings; then docs/install.md, 'When the GPU is not used'")
 
 
 def _plugins(installed):
@@ -201,18 +252,18 @@ def _flags(timeout):
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         do = "write --name=value, or the name of a file of such"
-        return {}, [Finding(PROBLEM, f"XLA_FLAGS cannot be read: {reason}", do)]
+        return [], [Finding(PROBLEM, f"XLA_FLAGS cannot be read: {reason}", do)]
     found = []
     for item in flags.refused(present, timeout) if present else ():
         advice = flags.ADVICE.get(item.flag)
         do = advice.text if advice and advice.level == flags.GONE else "take it out of XLA_FLAGS"
         found.append(Finding(PROBLEM, f"--{item.flag} in XLA_FLAGS ends the process: {item.reason}", do))
-        present.pop(item.flag, None)
-    for name, value in present.items():
-        advice = flags.advice(name, value)
+        present = [flag for flag in present if flag.name != item.flag]
+    for flag in present:
+        advice = flags.advice(flag)
         if advice and advice.level != flags.GONE:
             what, _, do = advice.text.rpartition("; ")
-            found.append(Finding(advice.level, f"--{name}={value} in XLA_FLAGS: {what}", do))
+            found.append(Finding(advice.level, f"{flag} in XLA_FLAGS: {what}", do))
     return present, found
 
 
@@ -223,6 +274,7 @@ def _probe(good, timeout):
     if chosen and "cpu" not in chosen.split(","):
         planned["JAX_PLATFORMS"] = f"{chosen},cpu"  # to compare with
     planned["XLA_FLAGS"] = flags.join(good) or None
+    planned |= PLAIN
     ended = child.run("-m", "jax_von_mises.runtime.probe", timeout=timeout, **planned)
     steps = []
     for line in ended.out.splitlines():
@@ -252,7 +304,7 @@ def _start(steps, ended, timeout):
         yield Finding(PROBLEM, f"{doing}: no answer within {timeout:g} s", do)
     else:
         do = "see whether it works with JAX_PLATFORMS=cpu; ./install_gpu.sh installs what fits this machine"
-        yield Finding(PROBLEM, f"{doing}: {_last_line(ended)}", do)
+        yield Finding(PROBLEM, f"{doing}: {child.reason(ended)}", do)
 
 
 def _backend(steps, gpus, installed):
@@ -271,7 +323,7 @@ def _backend(steps, gpus, installed):
     elif plugins:
         why = f"JAX's plugin for {plugins[0]} is installed, and found no device"
     else:
-        why = "no GPU was found" if gpus.vendor is None else "JAX has no plugin for the GPU"
+        why = "JAX has no plugin for the GPU" if gpus else "no GPU was found"
     return {"platform": platform, "version": version, "why": why}
 
 
@@ -284,13 +336,6 @@ def _expected(backend, expect):
     if expect is not None and platform not in (None, expect):
         do = "see the other findings; JAX_PLATFORMS chooses among what is installed"
         yield Finding(PROBLEM, f"JAX runs on {platform}, not on {expect}", do)
-
-
-def _last_line(ended):
-    """Why a child ended: the line of its words that says most."""
-    lines = [line.strip() for line in ended.err.splitlines() if line.strip()]
-    fatal = [line.split("] ", 1)[-1] for line in lines if re.match(r"F\d{4} ", line)]
-    return (fatal or lines or [f"exit code {ended.code}"])[-1][:300]
 
 
 def _complaint(err):
@@ -334,9 +379,6 @@ def _short(versions):
 
 
 def _gpu_lines(gpus):
-    if gpus.vendor is None:
-        yield "none found"
-        return
     yield f"{gpus.vendor} driver {gpus.driver or 'unknown'}" + (f"; {gpus.trouble}" if gpus.trouble else "")
     for number, card in enumerate(gpus.cards):
         free = "" if card.free is None else f", {_size(card.free)} of {_size(card.total)} free"

@@ -14,7 +14,7 @@ from jax_von_mises.runtime import child
 START = "import jax; jax.block_until_ready(jax.jit(lambda: 0.0)())"
 
 # One flag as XLA splits them: a value may be quoted as a whole.
-WORD = re.compile(r"""(--[^\s=]+)(?:=("[^"]*"|'[^']*'|\S*))?|(\S+)""")
+WORD = re.compile(r"""--([^\s=]+)(?:(=)("[^"]*"|'[^']*'|\S*))?|(\S+)""")
 
 
 class Refused(NamedTuple):
@@ -80,35 +80,49 @@ ADVICE = {
 }
 
 
-def advice(flag, value):
-    """What is known of setting `flag` to `value`, or None."""
-    found = ADVICE.get(flag)
-    return None if found is None or value.lower() in found.fine else found
+class Flag(NamedTuple):
+    """A flag as it stands in ``XLA_FLAGS``; its value is None if it has none, which is not the empty one."""
+
+    name: str
+    value: str | None
+
+    def __str__(self):
+        if self.value is None:
+            return f"--{self.name}"
+        if not re.search(r"""[\s"']""", self.value):
+            return f"--{self.name}={self.value}"
+        quote = "'" if '"' in self.value else '"'
+        return f"--{self.name}={quote}{self.value}{quote}"
 
 
-def parse(text):
-    """The flags in `text`, as ``XLA_FLAGS`` has them, or in the file that it names: a dict of name to value."""
+def advice(flag):
+    """What is known of setting a `Flag` so, or None."""
+    found = ADVICE.get(flag.name)
+    return None if found is None or (flag.value or "").lower() in found.fine else found
+
+
+def parse(text, strict=False):
+    """The flags in `text`, as ``XLA_FLAGS`` has them, or in the file that it names; in order, and some repeatedly.
+
+    XLA takes no notice of other words; `strict` refuses them.
+    """
     text = text.strip()
     if text and not text.startswith("--"):
         with open(text, encoding="utf-8") as file:
             text = file.read()
-    found = {}
-    for flag, value, other in WORD.findall(text):
-        if other:
+    found = []
+    for name, equals, value, other in WORD.findall(text):
+        if name:
+            value = value[1:-1] if value[:1] in ("'", '"') else value
+            found.append(Flag(name, value if equals else None))
+        elif strict:
             raise ValueError(f"{other!r} is not a flag; write --name=value")
-        found[flag.removeprefix("--")] = value.strip(value[:1]) if value[:1] in ("'", '"') else value
     return found
 
 
 def join(flags):
-    """The text for ``XLA_FLAGS`` of a dict of flags."""
-    return " ".join(_word(name, str(value)) for name, value in flags.items())
-
-
-def _word(name, value):
-    if re.search(r"\s", value):
-        value = f'"{value}"'
-    return f"--{name}={value}" if value else f"--{name}"
+    """The text for ``XLA_FLAGS``."""
+    return " ".join(map(str, flags))
 
 
 def current():
@@ -120,7 +134,7 @@ def refusals(words):
     """The flags that XLA refused, in what a child said before it ended: it tells of all unknown ones, or of one."""
     unknown = re.findall(r"Unknown flags? in XLA_FLAGS: (.*)", words)
     if unknown:
-        names = dict.fromkeys(flag.removeprefix("--") for flag, _, _ in WORD.findall(unknown[0]))
+        names = dict.fromkeys(name for name, *_ in WORD.findall(unknown[0]))
         return [Refused(name, "the installed jaxlib does not know it") for name in names]
     bad = re.search(r"Couldn't interpret value (?P<value>.*) for flag (?P<flag>\S+?)\.\s", words) or re.search(
         r"Illegal value for --(?P<flag>\S+) '(?P<value>[^']*)'", words
@@ -134,18 +148,19 @@ def refusals(words):
 
 
 def refused(flags, timeout=120.0):
-    """Try `flags`, a dict, in child processes; a list of `Refused`, of all that the installed jaxlib does not take.
+    """Try `flags` in child processes; a list of `Refused`, of all that the installed jaxlib does not take.
 
     A child that fails for another reason, such as a GPU that is not there, has read its flags: it refuses none.
     """
     found: list[Refused] = []
-    left = dict(flags)
+    left = list(flags)
     while left:
         ended = child.run("-c", START, timeout=timeout, **child.configuration(), XLA_FLAGS=join(left))
         news = refusals(ended.err) if ended.code != 0 else []
         found += news
-        for item in news:
-            left.pop(item.flag, None)
-        if not any(item.flag for item in news):
+        names = {item.flag for item in news}
+        rest = [flag for flag in left if flag.name not in names]
+        if len(rest) == len(left):
             break
+        left = rest
     return found

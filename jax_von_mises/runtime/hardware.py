@@ -10,8 +10,10 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-# The oldest driver, by its first number, that runs JAX's wheels for a release of CUDA.
+# The oldest driver, by its first number, that runs JAX's wheels for a release of CUDA, and the least of cards.
+# install_gpu.sh has the same rule.
 DRIVERS = {13: 580, 12: 525}
+CAPABILITIES = {13: 7.5, 12: 5.0}
 
 # Beside the path: where WSL keeps it, and ROCm its own.
 SMI = ("nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/usr/bin/nvidia-smi")
@@ -33,11 +35,14 @@ CUDA_LIBRARIES = re.compile(
 
 
 class Card(NamedTuple):
-    """A GPU, as its driver describes it; bytes, None where the driver does not tell."""
+    """A GPU, as its driver describes it; None where the driver does not tell."""
 
     name: str
-    total: int | None
-    used: int | None
+    total: int | None = None
+    """Bytes of memory, and those that are taken."""
+    used: int | None = None
+    capability: float | None = None
+    """NVIDIA's compute capability."""
 
     @property
     def free(self):
@@ -46,10 +51,10 @@ class Card(NamedTuple):
 
 
 class Accelerators(NamedTuple):
-    """GPUs that the system knows of."""
+    """GPUs of one vendor that the system knows of."""
 
-    vendor: str | None
-    """``"NVIDIA"``, ``"AMD"`` or None."""
+    vendor: str
+    """``"NVIDIA"`` or ``"AMD"``."""
     driver: str | None
     cards: tuple[Card, ...]
     trouble: str | None
@@ -57,12 +62,12 @@ class Accelerators(NamedTuple):
 
 
 def accelerators():
-    """The GPUs of this machine."""
-    return _nvidia() or _amd() or Accelerators(None, None, (), None)
+    """The GPUs of this machine, by vendors."""
+    return tuple(found for found in (_nvidia(), _amd()) if found is not None)
 
 
 def _ask(names, *arguments):
-    """What the first of these programs that is there answers: (text, None), (None, trouble), or None without one."""
+    """What the first of these programs that is there answers: (text, trouble or None), or None without one."""
     program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
         return None
@@ -70,29 +75,42 @@ def _ask(names, *arguments):
     try:
         done = subprocess.run([program, *arguments], capture_output=True, text=True, errors="replace", timeout=PATIENCE)
     except subprocess.TimeoutExpired:
-        return None, f"{name} does not answer within {PATIENCE} s"
+        return "", f"{name} does not answer within {PATIENCE} s"
     except OSError as error:
-        return None, f"{program} cannot be run ({error.strerror})"
+        return "", f"{program} cannot be run ({error.strerror})"
     if done.returncode:
         said = " ".join((done.stderr.strip() or done.stdout.strip()).split())
-        return None, f"{name} fails with exit code {done.returncode}: {said[:200]}"
+        return done.stdout, f"{name} fails with exit code {done.returncode}: {said[:200]}"
     return done.stdout, None
 
 
 def _nvidia():
-    answer = _ask(SMI, "--query-gpu=driver_version,name,memory.total,memory.used", "--format=csv,noheader,nounits")
+    asked = "--query-gpu=driver_version,memory.total,memory.used"
+    rest = ("--format=csv,noheader,nounits",)
+    answer = _ask(SMI, f"{asked},name,compute_cap", *rest)
+    if answer is not None and not _rows(answer[0]):
+        answer = _ask(SMI, f"{asked},name", *rest)  # drivers before 510 do not know the capability
     if answer is None:
         with contextlib.suppress(OSError):
             if match := re.search(r"\s(\d+\.\d+(\.\d+)?)\s", PROC_DRIVER.read_text()):
                 return Accelerators("NVIDIA", match[1], (), "there is no nvidia-smi to describe the GPUs")
         return None
     text, trouble = answer
-    if trouble:
-        return Accelerators("NVIDIA", None, (), trouble)
-    rows = [[field.strip() for field in line.split(",")] for line in text.splitlines() if line.count(",") == 3]
-    if not rows or not re.match(r"\d+\.\d+", rows[0][0]):
-        return Accelerators("NVIDIA", None, (), f"nvidia-smi says: {' '.join(text.split())[:200]}")
-    return Accelerators("NVIDIA", rows[0][0], tuple(Card(row[1], _mib(row[2]), _mib(row[3])) for row in rows), None)
+    rows = _rows(text)  # of cards that work, also where another has fallen off
+    if not rows:
+        return Accelerators("NVIDIA", None, (), trouble or f"nvidia-smi says: {' '.join(text.split())[:200]}")
+    cards = (Card(row[3], _mib(row[1]), _mib(row[2]), _number(row[4:])) for row in rows)
+    return Accelerators("NVIDIA", rows[0][0], tuple(cards), trouble)
+
+
+def _rows(text):
+    """The lines of nvidia-smi that tell of a card; the rest is talk."""
+    split = ([field.strip() for field in line.split(",")] for line in text.splitlines())
+    return [row for row in split if len(row) >= 4 and re.match(r"\d+\.\d+", row[0])]
+
+
+def _number(fields):
+    return float(fields[0]) if fields and re.fullmatch(r"\d+\.\d+", fields[0]) else None
 
 
 def _mib(text):
@@ -104,17 +122,15 @@ def _amd():
     if answer is None:
         return None
     text, trouble = answer
-    if trouble:
-        return Accelerators("AMD", None, (), trouble)
     cards = []
     for agent in text.split("*******"):
         if re.search(r"Device Type:\s+GPU", agent):
             name = re.search(r"Marketing Name:[ \t]*(\S.*)", agent) or re.search(r"Name:[ \t]*(\S.*)", agent)
-            cards.append(Card(name[1].strip() if name else "AMD GPU", None, None))
+            cards.append(Card(name[1].strip() if name else "AMD GPU"))
     version = None
     with contextlib.suppress(OSError):
         version = Path("/opt/rocm/.info/version").read_text().strip()
-    return Accelerators("AMD", version, tuple(cards), None if cards else "rocminfo names no GPU")
+    return Accelerators("AMD", version, tuple(cards), trouble or (None if cards else "rocminfo names no GPU"))
 
 
 def packages():
@@ -141,10 +157,20 @@ def unmet(installed):
             name, _, rest = text.partition(";")[0].strip().partition(" ")
             match = re.match(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?\s*(.*)", f"{name} {rest}")
             name, wanted = match[1].lower().replace("_", "-"), match[2].strip("() ")
-            # NVIDIA's libraries may also be those of the system: then pip knows nothing of them.
             if name in installed and not all(_fits(installed[name], part) for part in wanted.split(",") if part):
                 found.append(f"{plugin} {installed[plugin]} needs {name}{wanted}, and {installed[name]} is installed")
     return found
+
+
+def missing(installed):
+    """Libraries that JAX's plugins use and pip has not installed; those of the system may serve."""
+    found = set()
+    for plugin in (name for name in installed if PLUGIN.match(name)):
+        for text in importlib.metadata.requires(plugin) or ():
+            name = re.match(r"[A-Za-z0-9_.-]+", text)[0].lower()
+            if name.startswith("nvidia-") and name not in installed:
+                found.add(name)
+    return sorted(found)
 
 
 def _fits(version, wanted):

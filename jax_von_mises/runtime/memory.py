@@ -50,7 +50,7 @@ def memory_report():
 
 
 def suggest_batch_size(
-    concentration=1.0, loc=0.0, shape=(), dtype=None, *, method="auto", key=None, device=None, in_flight=2, share=0.9
+    concentration=1.0, loc=0.0, shape=(), dtype=None, *, method="auto", key=None, device=None, in_flight=3, share=0.9
 ):
     """How many rows of angles to draw at a time, by the compiled program's own account of its memory.
 
@@ -65,7 +65,8 @@ def suggest_batch_size(
     device : jax.Device, optional
         One of ``jax.local_devices()``; the first, or JAX's default device, by default.
     in_flight : int
-        Batches that are in memory at once: `sample_batches` keeps two.
+        Batches that are in memory at once. In a loop over `sample_batches` there are three: the one that the loop has,
+        the next one, and the one after it, which is begun when the next is asked for.
     share : float
         Share of the free memory to use, above 0 and at most 1. The rest is for what the program does with the angles.
 
@@ -100,6 +101,8 @@ def suggest_batch_size(
         with jax.default_device(device):
             compiled = sampler.draw.lower(*values, counter.halves(0), batch, stored, route, None).compile()
         found = compiled.memory_analysis()
+        if found is None:
+            raise MemoryError(f"{caller}: {named(device)} does not tell what a program needs. Choose a size yourself.")
         return found.argument_size_in_bytes + found.temp_size_in_bytes + in_flight * found.output_size_in_bytes
 
     size = max(1, math.prod(shape))
@@ -133,7 +136,10 @@ def named(device):
 
 def of_device(device):
     """The `DeviceMemory` of a device."""
-    stats = device.memory_stats()
+    try:
+        stats = device.memory_stats()
+    except jax.errors.JaxRuntimeError:  # of backends that have no such call
+        stats = None
     if stats is None:
         stats = {}
         if device.platform == "cpu":

@@ -35,11 +35,26 @@ KNOWN = {
     "JAX_BACKEND_TARGET",
     "JAX_DUMP_IR_TO",
     "JAX_DUMP_IR_MODES",
+    "JAX_FORCE_TPU_INIT",
 }
+HIDING = (
+    "CUDA_VISIBLE_DEVICES",
+    "JAX_CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "JAX_ROCM_VISIBLE_DEVICES",
+)
 READ_BY_JAX = ("JAX_", "XLA_CLIENT_", "XLA_PYTHON_CLIENT_")
 
 # Recommended by guides, and in no release of JAX, jaxlib or the CUDA plugin that is supported here.
-NEVER_READ = ("TF_XLA_CACHE_DIR", "JAX_XLA_BACKEND_TARGET_CACHE_SIZE")
+NEVER_READ = {
+    "TF_XLA_CACHE_DIR": "JAX_COMPILATION_CACHE_DIR or runtime.initialize_compilation_cache() turn the cache on",
+    "JAX_XLA_BACKEND_TARGET_CACHE_SIZE": "JAX_COMPILATION_CACHE_DIR or runtime.initialize_compilation_cache() do",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "JAX reads XLA_PYTHON_CLIENT_PREALLOCATE=false",
+    "TF_XLA_FLAGS": "JAX reads XLA_FLAGS",
+    "XLA_PREALLOCATE": "JAX reads XLA_PYTHON_CLIENT_PREALLOCATE",
+    "XLA_MEM_FRACTION": f"JAX reads {FRACTION}",
+}
 
 
 class Told(NamedTuple):
@@ -61,15 +76,15 @@ def findings(gpus):
     known = KNOWN | {name.upper() for name in jax.config.values}
     for name in sorted(given):
         if name in NEVER_READ:
-            tell(
-                HARMFUL,
-                name,
-                "is read by nobody",
-                "unset it; JAX_COMPILATION_CACHE_DIR or runtime.initialize_compilation_cache() turn the cache on",
-            )
-        elif name.startswith(READ_BY_JAX) and name not in known and not name.startswith("JAX_VON_MISES_"):
+            tell(HARMFUL, name, "is not read by JAX", f"unset it; {NEVER_READ[name]}")
+        elif name.upper() in known and name not in known:
+            tell(HARMFUL, name, "is not read by JAX", f"write {name.upper()}, in capitals")
+        elif name.startswith(READ_BY_JAX) and name not in known:
             near = difflib.get_close_matches(name, known, 1, 0.8)
-            tell(HARMFUL, name, "is read by nobody", f"did you mean {near[0]}?" if near else "unset it")
+            if near:
+                tell(HARMFUL, name, "is not an option of JAX", f"did you mean {near[0]}?")
+            else:
+                tell(USELESS, name, "is not an option of JAX", "see whether anything else reads it, or unset it")
 
     if FRACTION in given and OLD_FRACTION in given:
         tell(WRONG, OLD_FRACTION, f"beside {FRACTION}: JAX starts no GPU with both", f"unset {OLD_FRACTION}")
@@ -90,8 +105,13 @@ def findings(gpus):
         )
     if given.get("JAX_PLATFORM_NAME"):
         tell(USELESS, "JAX_PLATFORM_NAME", "is an old name", "call it JAX_PLATFORMS")
-    if gpus and given.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1", "NoDevFiles"):
-        tell(HARMFUL, "CUDA_VISIBLE_DEVICES", "hides the GPUs", "unset it, or name those to use, such as 0,1")
+    for name in HIDING if gpus else ():
+        if given.get(name, "0").split(",")[0].strip() in ("", "-1", "NoDevFiles"):
+            tell(HARMFUL, name, "hides the GPUs", "unset it, or name those to use, such as 0,1")
+    if not given.get("PJRT_NPROC", "1").isdecimal():
+        tell(HARMFUL, "PJRT_NPROC", "is not a number of threads", "give one, such as 4, or unset it")
+    if given.get("JAX_RANDOM_SEED_OFFSET", "0") != "0":
+        tell(HARMFUL, "JAX_RANDOM_SEED_OFFSET", "makes every seed another, so all angles too", "unset it")
     slow = {
         "JAX_DISABLE_JIT": "runs every operation by itself",
         "JAX_DEBUG_NANS": "looks at every result, and stops at NaN",
