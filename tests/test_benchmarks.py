@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import accuracy, goals, peers, performance_benchmark, plots, reference, timing
+from benchmarks import accuracy, files, goals, peers, performance_benchmark, plots, reference, timing
 from benchmarks.cases import CASES, TASKS, Case, LogUniform, on_gpu
 from tests import reference as exact
 
@@ -313,7 +313,7 @@ def test_run_case_fits_into_json(tmp_path):
     path = tmp_path / "result.json"
     array = Case("array", "array", count=100, concentration=LogUniform(0.1, 1.0))
     found = performance_benchmark.run_case(array, [Fake(peers.OURS)], 2, capped=True)
-    performance_benchmark.write_json(path, {"cases": [found]})
+    files.write_json(path, {"cases": [found]})
     assert json.loads(path.read_text()) == {"cases": [found]}
     assert found["concentration"] == {"low": 0.1, "high": 1.0}
 
@@ -403,20 +403,21 @@ def test_accuracy_follows_the_cases_asked_for(monkeypatch, capsys):
 
 def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
-    performance_benchmark.write_json(path, {"old": 1})
+    files.write_json(path, {"old": 1})
 
     def full(descriptor):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(performance_benchmark.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(OSError, match="no space"):
-        performance_benchmark.write_json(path, {"new": 1})
+        files.write_json(path, {"new": 1})
     assert json.loads(path.read_text()) == {"old": 1}
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_missing_folder_is_one_line(capsys, tmp_path):
-    assert performance_benchmark.main(["--json", str(tmp_path / "none" / "result.json")]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        performance_benchmark.main(["--json", str(tmp_path / "none" / "result.json")])
     assert "there is no folder" in capsys.readouterr().err
 
 
@@ -431,7 +432,7 @@ def test_picture_is_the_same_bytes_every_time(tmp_path):
         "accuracy": [{"peer": "ours", "concentration": 1e3, "draws": 100, "distinct": 99}],
     }
     source = tmp_path / "result.json"
-    performance_benchmark.write_json(source, result)
+    files.write_json(source, result)
     pictures = []
     for name in ("one.svg", "two.svg"):
         assert plots.main([str(source), "--out", str(tmp_path / name)]) == 0
