@@ -19,6 +19,9 @@ __all__ = ["TOLERANCE", "Change", "Comparison", "compare", "share", "text"]
 # memory, which cost a third or more.
 TOLERANCE = 0.3
 
+# Of a number: nothing that is timed here can be told more exactly, however well its rounds agree.
+LEAST_NOISE = 0.01
+
 SLOWER, FASTER = "SLOWER", "faster"
 SLIGHTLY_SLOWER = "slower, within the tolerance"
 SLIGHTLY_FASTER = "faster, within the tolerance"
@@ -84,7 +87,7 @@ def noise_of(results):
 
     The spread of one is the middle half of its rounds; independent errors add as squares.
     """
-    return math.sqrt(sum(result["spread"] ** 2 for result in results))
+    return max(LEAST_NOISE, math.sqrt(sum(result["spread"] ** 2 for result in results)))
 
 
 def judge(factor, noise, tolerance):

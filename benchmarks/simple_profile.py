@@ -268,7 +268,10 @@ def speed_advice(profile, count):
         )
     rate, times = count / profile.rates[count][OURS].median, ratio(profile, count)
     if times >= 1:
-        return f"The sampler draws {rate / 1e6:.3g} million angles a second, {times:.2f} times jax.random.normal: well."
+        return (
+            f"The sampler draws {rate / 1e6:.3g} million angles a second, {times:.2f} times jax.random.normal, as it "
+            "should."
+        )
     return (
         f"The sampler draws {rate / 1e6:.3g} million angles a second, only {times:.2f} times jax.random.normal: it "
         "should be the faster one on large arrays, so see whether jax-von-mises doctor finds something."
