@@ -14,8 +14,9 @@ from typing import NamedTuple
 from benchmarks import environment, goals
 from benchmarks.cases import CASES, on_gpu
 from benchmarks.files import finish, new_file
+from benchmarks.layout import missing_text
 from benchmarks.peers import OURS, PEERS
-from benchmarks.performance_benchmark import FORMAT, missing_text, run_case
+from benchmarks.performance_benchmark import FORMAT, run_case
 from benchmarks.text import environment_text, positive, table
 
 __all__ = ["NAMES", "SHARE", "Judged", "attempt", "main", "overall"]

@@ -33,6 +33,8 @@ LONG_CALL_ROUNDS = 3
 
 # Quartiles further apart than this share of the median say more about the machine than about the code.
 WIDE_SPREAD = 0.2
+# Fewer turns have no quartiles worth the name.
+FEWEST_TURNS = 3
 
 
 def as_is(value):
@@ -76,8 +78,8 @@ class Timing(NamedTuple):
 
     @property
     def wide(self):
-        """Whether the turns disagree too much to be believed."""
-        return self.spread > WIDE_SPREAD
+        """Whether the turns disagree too much to be believed, or are too few to tell."""
+        return self.spread > WIDE_SPREAD or len(self.seconds) < FEWEST_TURNS
 
 
 class Stages(NamedTuple):

@@ -9,7 +9,19 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import accuracy, files, goals, peers, performance_benchmark, plots, reference, rows, startup, timing
+from benchmarks import (
+    accuracy,
+    files,
+    goals,
+    layout,
+    peers,
+    performance_benchmark,
+    plots,
+    reference,
+    rows,
+    startup,
+    timing,
+)
 from benchmarks.cases import CASES, GRIDS, TASKS, Case, LogUniform, on_gpu
 from tests import reference as exact
 from tests.made_up import FakeClock, result_file, timed_case
@@ -112,6 +124,15 @@ def test_median_quartiles_and_spread():
     assert measured.spread == pytest.approx(2 / 3)
     assert measured.wide
     assert not timing.Timing(first=9.0, seconds=(1.0, 1.01, 1.0, 50.0, 1.02)).wide
+
+
+@pytest.mark.parametrize(("turns", "wide"), [(1, True), (2, True), (3, False)])
+def test_too_few_turns_have_no_spread(turns, wide):
+    """They agree with each other, which says nothing."""
+    assert timing.Timing(1.0, (0.5,) * turns).wide == wide
+    found = timed_case(ours=1.0, numpy=[1.0] * turns)
+    told = layout.case_table(found, {"ours": "us", "numpy": "them"})
+    assert ("too few rounds" in told) == wide
 
 
 ALL_CASES = (*CASES, *(case for cases in GRIDS.values() for case in cases))
@@ -361,7 +382,7 @@ def test_what_does_not_fit_is_left_out(monkeypatch):
     asked = performance_benchmark.run_case(CASE, table, 1, capped=True)
     assert not asked["missing"]
     labels = {peer.name: peer.label for peer in table}
-    assert "fits" in performance_benchmark.case_table(found, labels)
+    assert "fits" in layout.case_table(found, labels)
 
 
 def test_programs_tell_their_memory():
@@ -394,7 +415,7 @@ def test_stages_of_those_that_jax_compiles(monkeypatch):
     for stages in found["stages"].values():
         assert list(stages["seconds"]) == ["dispatch", "compute", "transfer"]
         assert all(seconds > 0 for seconds in stages["seconds"].values())
-    text = performance_benchmark.stage_table(found, {"ours": "us", "normal": "them"})
+    text = layout.stage_table(found, {"ours": "us", "normal": "them"})
     assert "until it returns" in text
     assert "stages" not in performance_benchmark.run_case(CASE, [Fake("other")], 1, capped=True, staged=True)
 
@@ -402,18 +423,18 @@ def test_stages_of_those_that_jax_compiles(monkeypatch):
 def test_noise_is_marked():
     case = timed_case(ours=[0.5, 0.7, 1.0, 1.6, 2.0], numpy=2.0, scipy=2.0)
     labels = {"ours": "us", "numpy": "them", "scipy": "others"}
-    rows = [line.split() for line in performance_benchmark.case_table(case, labels).splitlines()]
+    rows = [line.split() for line in layout.case_table(case, labels).splitlines()]
     assert rows[1][1].endswith("?")
     assert rows[2][-1] == rows[3][-1] == "2.00?"
     assert not rows[2][1].endswith("?")
-    assert "warning: us: the middle half of the rounds spans 90% of" in performance_benchmark.case_table(case, labels)
-    assert "?" not in performance_benchmark.case_table(timed_case(ours=1.0, numpy=2.0), labels)
+    assert "warning: us: the middle half of the rounds spans 90% of" in layout.case_table(case, labels)
+    assert "?" not in layout.case_table(timed_case(ours=1.0, numpy=2.0), labels)
 
 
 def test_another_dtype_is_told():
     case = timed_case(ours=1.0, numpy=2.0)
     case["results"]["numpy"]["dtype"] = "float64"
-    assert "result in float64: them" in performance_benchmark.case_table(case, {"ours": "us", "numpy": "them"})
+    assert "result in float64: them" in layout.case_table(case, {"ours": "us", "numpy": "them"})
 
 
 def test_csv_has_a_line_for_each_case_and_peer(tmp_path):

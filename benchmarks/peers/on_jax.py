@@ -170,6 +170,7 @@ class NumPyro(Peer):
         **lacks("does not fit by itself", "fit"),
         **lacks(NO_DERIVATIVE, "gradient"),
     }
+    most: ClassVar = {"sample": 2**24}  # its rate does not depend on their number; 2^28 take a minute
 
     def law(self):
         """Import the class."""
