@@ -244,18 +244,18 @@ def measure(given):
         if "stages" in entry:
             print(stage_table(entry, labels), flush=True)
 
-    tasks = {case.task for case in cases}
-    counts, errors = [], []
     # The grids ask for speed along one axis; what comes out is told by the default cases.
-    if any(case in CASES for case in chosen(given)):
-        if "sample" in tasks:
-            print(f"\nDifferent values of |x| in {accuracy.DRAWS:,} float32 draws", flush=True)
-            counts = accuracy.measure(peers)
-            print(accuracy_table(counts, labels))
-        if tasks & {error.task for error in accuracy.ERRORS}:
-            print("\nLargest errors, against quadrature in float64 at the same float32 arguments", flush=True)
-            errors = accuracy.errors(tasks, peers)
-            print(error_tables(errors, labels))
+    names = {case.name for case in CASES}
+    tasks = {case.task for case in cases if case.name in names}
+    counts, errors = [], []
+    if "sample" in tasks:
+        print(f"\nDifferent values of |x| in {accuracy.DRAWS:,} float32 draws", flush=True)
+        counts = accuracy.measure(peers)
+        print(accuracy_table(counts, labels))
+    if tasks & {error.task for error in accuracy.ERRORS}:
+        print("\nLargest errors, against quadrature in float64 at the same float32 arguments", flush=True)
+        errors = accuracy.errors(tasks, peers)
+        print(error_tables(errors, labels))
 
     verdicts = goals.verdicts(found["platform"], entries)
     if verdicts:

@@ -584,6 +584,25 @@ def test_accuracy_follows_the_cases_asked_for(monkeypatch, capsys):
     assert "Largest errors" not in text
 
 
+def test_grids_are_timed_without_accuracy_and_goals(monkeypatch, tmp_path, capsys):
+    tiny = {"keys": tuple(case._replace(count=50) for case in GRIDS["keys"][:2]), "sizes": GRIDS["sizes"][:1]}
+    monkeypatch.setattr(performance_benchmark, "GRIDS", tiny)
+    monkeypatch.setattr(timing, "SHORTEST_TURN", 0.0)
+    path, table = tmp_path / "result.json", tmp_path / "result.csv"
+    command = ["--rounds", "3", "--peers", "ours", "--grid", "keys", "--json", str(path), "--csv", str(table)]
+    assert performance_benchmark.main(command) == 0
+    text = capsys.readouterr().out
+    assert "key=threefry4x32: 50 draws" in text
+    assert "Different values" not in text
+    assert "goals" not in text
+    result = files.read_result(path)
+    assert [case["name"] for case in result["cases"]] == [case.name for case in tiny["keys"]]
+    assert result["accuracy"] == result["goals"] == []
+    assert len(table.read_text().splitlines()) == 1 + 2
+    # Readers of pictures see nothing in them that they would misread.
+    assert plots.speed_series(result) == {}
+
+
 def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
     files.write_json(path, {"old": 1})

@@ -22,7 +22,7 @@ def test_bounds_are_below_every_goal():
     asked = guard.bounds()
     assert len(asked) == len(goals.GOALS)
     for bound, goal in zip(asked, goals.GOALS, strict=True):
-        assert bound.at_least == pytest.approx(0.4 * goal.at_least)
+        assert bound.at_least == pytest.approx((0.25 if goal.group == "small" else 0.4) * goal.at_least)
         assert bound._replace(at_least=goal.at_least) == goal
 
 
