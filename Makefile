@@ -10,7 +10,8 @@ TESTS ?= tests
 GUARD ?=
 # What depends on JAX's and Python's behaviour, repeated on the newest of both, less what is marked `once` there: the
 # numerics, and further cases of a kind.
-NEWEST_TESTS ?= tests/test_counter.py tests/test_sampler.py tests/test_devices.py tests/test_gradients.py tests/test_cli.py tests/test_layers.py
+NEWEST_TESTS ?= tests/test_counter.py tests/test_sampler.py tests/test_devices.py tests/test_gradients.py tests/test_cli.py tests/test_layers.py \
+  tests/test_configuration.py tests/test_cache.py tests/test_ahead.py
 # Test processes. Each compiles for itself, so more than the cores there are only wait for each other; and each takes a
 # row of whole files first, since the tests of a file share compiled programs, and at the end what another has left.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
@@ -117,6 +118,6 @@ docs: .venv-docs/installed
 	@echo "open docs/_build/index.html"
 
 clean:
-	rm -rf .venv .venv-test .venv-newest .venv-bench .venv-lint .venv-docs docs/_build build dist *.egg-info
+	rm -rf .venv .venv-test .venv-newest .venv-bench .venv-lint .venv-docs docs/_build docs/_generated build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -143,7 +143,8 @@ def main(arguments=None):
     labels = {peer.name: peer.label for peer in PEERS}
     print(environment_text(found))
     print(
-        f"  Bounds are {SHARE:.0%} of the goals, {SMALL_SHARE:.0%} for small calls; a noisy case is repeated, {ATTEMPTS} times in all at most."
+        f"  Bounds are {SHARE:.0%} of the goals, {SMALL_SHARE:.0%} for small calls; a noisy case is repeated, "
+        f"{ATTEMPTS} times in all at most."
     )
     asked = bounds()
     judged = []

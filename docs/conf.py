@@ -1,13 +1,19 @@
 """Sphinx: `make docs` builds the pages into docs/_build."""
 
+import sys
+from pathlib import Path
+
 import jax_von_mises
+
+# The benchmarks, whose results are drawn, are no part of what is installed.
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
 project = "jax_von_mises"
 author = f"The {project} authors"
 release = version = jax_von_mises.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon", "results"]
+exclude_patterns = ["_build", "_generated"]
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_show_copyright = False
