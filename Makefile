@@ -6,6 +6,8 @@ SIZE ?= 10_000_000
 OUT ?= samples.npy
 # Arguments for pytest, such as TESTS="tests/test_cli.py -k force".
 TESTS ?= tests
+# Arguments for the guard, such as GUARD="--json result.json".
+GUARD ?=
 # What depends on JAX's and Python's behaviour, repeated on the newest of both, less what is marked `once` there: the
 # numerics, and further cases of a kind.
 NEWEST_TESTS ?= tests/test_counter.py tests/test_sampler.py tests/test_devices.py tests/test_gradients.py tests/test_cli.py tests/test_layers.py \
@@ -20,11 +22,12 @@ PIP = -m pip install -q --no-compile
 PACKAGING = setup.cfg pyproject.toml Makefile
 SHELL = /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: help sample test test-oldest test-newest lint docs clean
+.PHONY: help sample test test-oldest test-newest guard lint docs clean
 
 help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU where there is one"
 	@echo "make test     run the tests, on this Python and on the newest one with the newest JAX"
+	@echo "make guard    time the sampler beside others for a few minutes: PASS, FAIL or TOO NOISY"
 	@echo "make lint     check style, types and the install script"
 	@echo "make docs     build the documentation into docs/_build"
 	@echo "make clean    remove the environments and what the tools left"
@@ -84,6 +87,15 @@ run-newest: .venv-newest/installed
 	@.venv-newest/bin/python $(PIP) --upgrade -e ".[test]"
 	@touch $@
 
+.venv-bench/installed: $(PACKAGING)
+	$(call environment,.venv-bench,$(PYTHON))
+	@echo "installing the benchmarks into .venv-bench"
+	@.venv-bench/bin/python $(PIP) -e ".[bench]"
+	@touch $@
+
+guard: .venv-bench/installed
+	.venv-bench/bin/python -m benchmarks.guard $(GUARD)
+
 .venv-lint/installed: $(PACKAGING)
 	$(call environment,.venv-lint,$(PYTHON))
 	@.venv-lint/bin/python $(PIP) -e ".[lint]"
@@ -106,6 +118,6 @@ docs: .venv-docs/installed
 	@echo "open docs/_build/index.html"
 
 clean:
-	rm -rf .venv .venv-test .venv-newest .venv-lint .venv-docs docs/_build docs/_generated build dist *.egg-info
+	rm -rf .venv .venv-test .venv-newest .venv-bench .venv-lint .venv-docs docs/_build docs/_generated build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,8 @@
 """Speed and accuracy of ``jax_von_mises`` beside what people use today.
 
-``python -m benchmarks.performance_benchmark --quick`` measures and prints, ``python -m benchmarks.plots`` draws;
+``python -m benchmarks.simple_profile`` looks over one machine in half a minute, ``python -m benchmarks.guard`` gives a
+verdict in a few. ``python -m benchmarks.performance_benchmark --quick`` measures and prints, ``python -m
+benchmarks.plots`` draws; ``python -m benchmarks.startup`` measures the first call of fresh processes;
 ``python -m benchmarks.streaming --quick`` and ``python -m benchmarks.streaming_plots`` do so for long streams, to the
 host and to the disk, and ``python -m benchmarks.scaling`` tells time and cost for many processes from such a result.
 Run them from the root of the repository; ``pip install "jax_von_mises[bench]"`` brings what they need.

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["CASES", "SEED", "TASKS", "Case", "LogUniform", "Task", "on_gpu"]
+__all__ = ["CASES", "GRIDS", "SEED", "TASKS", "Case", "LogUniform", "Task", "on_gpu"]
 
 # A GPU draws 2**24 angles in the time of a few kernel launches; this many times more measures the kernel.
 GPU_FACTOR = 16
@@ -51,7 +51,7 @@ class Case(NamedTuple):
 
     `group` is the kind of work, which the goals are set for. Of the samplers: one concentration for all draws ("one"),
     one for each draw ("array"), or a call too short to be about anything but its overhead ("small"). Of the other
-    tasks: the task. `size` is the number of angles in a data set.
+    tasks: the task. Of a grid: its name; no goals are set for grids. `size` is the number of angles in a data set.
     """
 
     name: str
@@ -111,6 +111,41 @@ CASES = (
 )
 
 
+GRID_COUNT = 2**22
+NARROW, BROAD = LogUniform(0.5, 50.0), LogUniform(1e-2, 1e4)
+
+# Sizes from one angle to what fills a gigabyte; generators that JAX has, or has in some releases.
+SIZES = (0, 10, 14, 18, 22, 26, 28)
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+KEYS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32", "rbg", "unsafe_rbg")
+FUNCTIONS = ("icdf", "cdf", "log_prob", "gradient")
+
+# Asked for by name, along one axis each.
+GRIDS = {
+    "sizes": tuple(Case("size=1" if power == 0 else f"size=2^{power}", "sizes", 2**power, 5.0) for power in SIZES),
+    "concentrations": tuple(
+        Case(f"concentration={k:g}", "concentrations", GRID_COUNT, k)
+        for k in (0.01, 0.1, 1.0, 10.0, 100.0, 1e4, 1e6, 1e8)
+    ),
+    "dtypes": tuple(Case(f"dtype={dtype}", "dtypes", GRID_COUNT, 5.0, dtype=dtype) for dtype in DTYPES),
+    "keys": tuple(Case(f"key={name}", "keys", GRID_COUNT, 5.0, key_impl=name) for name in KEYS),
+    "arrays": tuple(
+        Case(f"array-{name}=2^{power}", "arrays", 2**power, law)
+        for name, law in (("narrow", NARROW), ("broad", BROAD))
+        for power in SIZES
+        if 10 <= power <= 26
+    ),
+    "functions": tuple(
+        Case(f"{task},k={k:g},{dtype}", "functions", 2**20, k, task=task, dtype=dtype)
+        for task in FUNCTIONS
+        for k, dtype in ((0.1, "float32"), (100.0, "float32"), (1e4, "float32"), (5.0, "float64"))
+    ),
+}
+
+# What says its size itself.
+FIXED = ("small", "sizes", "arrays")
+
+
 def on_gpu(case):
     """Give the case enough work for a GPU."""
-    return case if case.group == "small" else case._replace(count=case.count * GPU_FACTOR)
+    return case if case.group in FIXED else case._replace(count=case.count * GPU_FACTOR)

@@ -10,6 +10,8 @@ __all__ = ["GOALS", "Goal", "Verdict", "verdicts"]
 MET = "met"
 MISSED = "MISSED"
 NOT_MEASURED = "not measured"
+TOO_NOISY = "too noisy"
+STATES = (MET, MISSED, TOO_NOISY, NOT_MEASURED)
 
 
 class Goal(NamedTuple):
@@ -50,7 +52,10 @@ GOALS = (
 
 
 class Verdict(NamedTuple):
-    """Whether one case reached one goal; `ratio` is None where one of the two did not run."""
+    """Whether one case reached one goal; `ratio` is None where one of the two did not run.
+
+    `noisy` where the rounds of one of the two disagree: such a ratio decides nothing.
+    """
 
     case: str
     peer: str
@@ -60,9 +65,11 @@ class Verdict(NamedTuple):
 
     @property
     def state(self):
-        """One of ``met``, ``MISSED``, ``not measured``."""
+        """One of ``met``, ``MISSED``, ``not measured``, ``too noisy``."""
         if self.ratio is None:
             return NOT_MEASURED
+        if self.noisy:
+            return TOO_NOISY
         return MET if self.ratio >= self.at_least else MISSED
 
 

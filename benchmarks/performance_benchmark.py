@@ -2,25 +2,69 @@
 
 ``python -m benchmarks.performance_benchmark --quick`` takes about five minutes on two cores; without ``--quick`` more
 rounds, and all draws for every peer, take about half an hour and say more. Prints a table for each case, the accuracy
-and a verdict on the goals; ``--json FILE`` keeps all of it for ``python -m benchmarks.plots FILE``.
+and a verdict on the goals; ``--json FILE`` keeps all of it for ``python -m benchmarks.plots FILE``, ``--csv FILE`` for
+other programs.
+
+``--grid sizes dtypes keys`` and others go along one axis each. ``--stages`` tells apart how long a call takes to
+return, to be done and to be on the host. ``--startup`` adds the first call of fresh processes, with a compilation
+cache and without: ``python -m benchmarks.startup`` alone says more of it. ``--compare OLD.json`` names what became
+slower, also without a new run: ``--from NEW.json --compare OLD.json``.
 """
 
 import argparse
-import json
+import contextlib
 import os
 import sys
 import tempfile
 import time
-from pathlib import Path
 
-from benchmarks import accuracy, environment, goals, timing
-from benchmarks.cases import CASES, TASKS, LogUniform, on_gpu
+from benchmarks import accuracy, compare, environment, goals, rows, startup, timing
+from benchmarks.cases import CASES, GRIDS, LogUniform, on_gpu
+from benchmarks.files import finish, new_file, read_result, write_text
+from benchmarks.layout import accuracy_table, case_table, error_tables, missing_text, stage_table, verdict_table
 from benchmarks.peers import OURS, PEERS, Unavailable
+from benchmarks.text import environment_text, positive
 
-__all__ = ["main", "write_json"]
+__all__ = ["FORMAT", "main", "run_case"]
 
 FORMAT = 2  # of the result file; grows when a reader of old files would misread a new one
 ROUNDS = {"quick": 7, "full": 21}
+
+# A program that may need so many times the memory of its result is asked what it needs, where that is more than is
+# free: NumPyro's holds eleven arrays of the size of its draws, PyTorch's thirty.
+MOST_ARRAYS = 32
+# Of the free memory; the rest is for what the libraries keep to themselves.
+MEMORY_SHARE = 0.9
+
+# Stages are told apart in fewer turns: they explain a rate, and are not compared.
+STAGE_ROUNDS = 7
+
+
+def precision(dtype):
+    """Whatever JAX needs to work in `dtype`, as a context."""
+    import jax
+
+    return jax.enable_x64(True) if dtype == "float64" else contextlib.nullcontext()
+
+
+def free_memory():
+    """Bytes that a result may take, None where nobody tells."""
+    try:
+        from jax_von_mises import runtime
+    except ImportError:
+        return None
+    return runtime.memory_report()[0].free
+
+
+def refuse_large(case, ready, free):
+    """Raise `Unavailable` where a call takes more memory than there is: to go on could end the process."""
+    import jax.numpy as jnp
+
+    if free is None or MOST_ARRAYS * case.count * jnp.dtype(case.dtype).itemsize <= free:
+        return
+    need = ready.need()
+    if need is not None and need > MEMORY_SHARE * free:
+        raise Unavailable(f"needs {need / 2**30:.3g} GiB of memory, and {free / 2**30:.3g} are free")
 
 
 def prepare(peer, case, capped):
@@ -30,7 +74,20 @@ def prepare(peer, case, capped):
         ready = peer.prepare(case._replace(count=limit))
         if ready.device == "cpu":
             return limit, ready
-    return case.count, peer.prepare(case)
+    ready = peer.prepare(case)
+    refuse_large(case, ready, free_memory())
+    return case.count, ready
+
+
+def noting(competitor, seen):
+    """The same competitor, which appends the dtype of every result to `seen`: None where it is not one array."""
+
+    def wait(result):
+        dtype = getattr(result, "dtype", None)
+        seen.append(None if dtype is None else str(dtype).removeprefix("torch."))
+        return competitor.wait(result)
+
+    return competitor._replace(wait=wait)
 
 
 def first_calls(case, peers, capped):
@@ -39,7 +96,7 @@ def first_calls(case, peers, capped):
     Returns
     -------
     started : dict of str to tuple
-        For each peer that runs: elements, what is ready, and seconds of its first call.
+        For each peer that runs: elements, what is ready, seconds of its first call, and the dtype of the result.
     missing : dict of str to str
         For each that does not: the reason.
     """
@@ -47,7 +104,9 @@ def first_calls(case, peers, capped):
     for peer in peers:
         try:
             count, ready = prepare(peer, case, capped)
-            started[peer.name] = count, ready, timing.first_call(ready.competitor)
+            dtypes = []
+            first = timing.first_call(noting(ready.competitor, dtypes))
+            started[peer.name] = count, ready, first, dtypes[0]
         except Unavailable as reason:
             missing[peer.name] = str(reason)
         except Exception as error:
@@ -58,17 +117,39 @@ def first_calls(case, peers, capped):
     return started, missing
 
 
-def run_case(case, peers, rounds, capped):
-    """Time `peers` on `case`; returns its entry of the result file."""
-    started, missing = first_calls(case, peers, capped)
-    seconds = timing.interleave({name: ready.competitor for name, (_, ready, _) in started.items()}, rounds)
+def run_stages(started, rounds):
+    """Tell apart the stages of a call of those that have them; returns their part of an entry of the result file."""
+    competitors = {name: ready.competitor for name, (_, ready, *_) in started.items() if ready.fetch is not None}
+    if not competitors:
+        return {}
+    fetch = next(ready.fetch for _, ready, *_ in started.values() if ready.fetch is not None)
+    found = {}
+    for name, turns in timing.stages(competitors, fetch, min(rounds, STAGE_ROUNDS)).items():
+        each = {stage: [getattr(turn, stage) for turn in turns] for stage in timing.Stages._fields}
+        total = timing.Timing(0.0, tuple(map(sum, turns)))
+        found[name] = {
+            "seconds": {stage: timing.Timing(0.0, tuple(seconds)).median for stage, seconds in each.items()},
+            "quartiles": {stage: timing.Timing(0.0, tuple(seconds)).quartiles for stage, seconds in each.items()},
+            "spread": total.spread,
+            "wide": total.wide,
+        }
+    return found
+
+
+def run_case(case, peers, rounds, capped, staged=False):
+    """Time `peers` on `case`, the stages of a call too if `staged`; returns its entry of the result file."""
+    with precision(case.dtype):
+        started, missing = first_calls(case, peers, capped)
+        seconds = timing.interleave({name: ready.competitor for name, (_, ready, *_) in started.items()}, rounds)
+        stages = run_stages(started, rounds) if staged else {}
     results = {}
-    for name, (count, ready, first) in started.items():
+    for name, (count, ready, first, dtype) in started.items():
         measured = timing.Timing(first, tuple(seconds[name]))
         fast, slow = measured.quartiles
         results[name] = {
             "count": count,
             "device": ready.device,
+            "dtype": dtype,
             "first_call_seconds": first,
             "seconds": seconds[name],
             "rate": count / measured.median,
@@ -82,137 +163,8 @@ def run_case(case, peers, rounds, capped):
     concentration = case.concentration
     if isinstance(concentration, LogUniform):
         concentration = concentration._asdict()
-    return {**case._asdict(), "concentration": concentration, "results": results, "missing": missing}
-
-
-def table(rows):
-    """Align columns: the first to the left, the others to the right."""
-    rows = [[str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
-        lines.append("  " + "  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def time_text(seconds):
-    """Seconds in the unit that keeps the number short."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
-
-
-def case_table(entry, labels):
-    """Lay out one case as text."""
-    task = TASKS[entry["task"]]
-    rows = [("", task.unit, "quartiles", "one call", "first call", task.noun, "ours is faster by")]
-    notes = []
-    for name, result in entry["results"].items():
-        low, high = result["rate_quartiles"]
-        rows.append(
-            (
-                labels[name] + ("" if result["device"] == "cpu" else f" [{result['device']}]"),
-                f"{result['rate'] / task.scale:.4g}",
-                f"{low / task.scale:.4g} to {high / task.scale:.4g}",
-                time_text(result["count"] / result["rate"]),
-                time_text(result["first_call_seconds"]),
-                f"{result['count']:,}",
-                "" if name == OURS else f"{result['ratio']:.2f}" if "ratio" in result else "-",
-            )
-        )
-        if result["wide"]:
-            notes.append(f"  warning: {labels[name]}: the middle half of the rounds spans {result['spread']:.0%} of")
-            notes.append("           the median; the machine was busy, so believe this number no further than that.")
-    return "\n".join([table(rows), *notes])
-
-
-def missing_text(missing, labels):
-    """Lay out who is left out, in a line for each reason."""
-    names = {}
-    for name, reason in missing.items():
-        names.setdefault(reason, []).append(labels[name])
-    return "\n".join(f"  left out: {', '.join(who)} ({reason})" for reason, who in names.items())
-
-
-def verdict_table(found, labels):
-    """Lay out the verdicts on the goals as text, with a count at the end."""
-    rows = [("case", "against", "goal", "found", "")]
-    for verdict in found:
-        ratio = "-" if verdict.ratio is None else f"{verdict.ratio:.2f}"
-        state = verdict.state + (" (noisy)" if verdict.noisy else "")
-        rows.append((verdict.case, labels[verdict.peer], f"{verdict.at_least:g}", ratio, state))
-    states = [verdict.state for verdict in found]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in (goals.MET, goals.MISSED, goals.NOT_MEASURED))
-    return table(rows) + f"\n  {len(states)} goals: {counts}"
-
-
-def accuracy_table(rows, labels):
-    """Lay out the counts of different values as text: a line a peer, a column a concentration."""
-    columns = list(dict.fromkeys(row["concentration"] for row in rows))
-    lines = [("", *(f"k={k:g}" for k in columns))]
-    for name in dict.fromkeys(row["peer"] for row in rows):
-        counts = {row["concentration"]: row["distinct"] for row in rows if row["peer"] == name}
-        lines.append((labels[name], *(f"{counts[k]:,}" if k in counts else "-" for k in columns)))
-    return table(lines)
-
-
-def error_tables(rows, labels):
-    """Lay out the largest errors as text: for each way to measure them as `accuracy_table` does."""
-    texts = []
-    for error in accuracy.ERRORS:
-        chosen = [row for row in rows if (row["task"], row["measure"]) == (error.task, error.measure)]
-        if not chosen:
-            continue
-        columns = list(dict.fromkeys(row["concentration"] for row in chosen))
-        lines = [("", *(f"k={k:g}" for k in columns))]
-        for name in dict.fromkeys(row["peer"] for row in chosen):
-            found = {row["concentration"]: row["largest"] for row in chosen if row["peer"] == name}
-            cells = (
-                "-" if k not in found else "not finite" if found[k] is None else f"{found[k]:.1e}" for k in columns
-            )
-            lines.append((labels[name], *cells))
-        texts.append(f"  {error.label}\n{table(lines)}")
-    return "\n".join(texts)
-
-
-def environment_text(found):
-    """Lay out the environment in a few lines."""
-    load = "" if found["load_average"] is None else f", load average {found['load_average']:.1f}"
-    lines = [
-        f"{found['device_count']} x {found['device']} ({found['platform']})",
-        f"CPU {found['cpu']}, {found['cores']} cores{load}",
-        f"{found['system']}, Python {found['python']}, x64 {'on' if found['x64'] else 'off'}",
-        ", ".join(f"{name} {version}" for name, version in found["versions"].items()),
-        *(f"{name}={value}" for name, value in found["variables"].items()),
-    ]
-    return "\n".join("  " + line for line in lines)
-
-
-def write_json(path, result):
-    """Write `result` to `path`, which holds the old file or the new one and never a part."""
-    path = Path(path)
-    text = json.dumps(result, indent=1, allow_nan=False) + "\n"
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # mkstemp lets nobody else read
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def positive(text):
-    """Read a count of 1 or more."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value
+    entry = {**case._asdict(), "concentration": concentration, "results": results, "missing": missing}
+    return entry | {"stages": stages} if stages else entry
 
 
 def parser():
@@ -221,52 +173,80 @@ def parser():
         prog="python -m benchmarks.performance_benchmark", description=__doc__.splitlines()[0]
     )
     made.add_argument("--quick", action="store_true", help="fewer rounds, and less work for the slow peers")
-    made.add_argument("--json", metavar="FILE", type=Path, help="write all timings, the environment and the accuracy")
-    names = [case.name for case in CASES]
-    made.add_argument("--cases", nargs="+", choices=names, default=names, metavar="CASE", help=", ".join(names))
+    made.add_argument(
+        "--json", metavar="FILE", type=new_file, help="write all timings, the environment and the accuracy"
+    )
+    made.add_argument("--csv", metavar="FILE", type=new_file, help="write a line for each case and peer")
+    names = [case.name for case in (*CASES, *grid_cases(GRIDS))]
+    default = ", ".join(case.name for case in CASES)
+    told = f"by default {default}; also those of the grids, such as {GRIDS['sizes'][-1].name}"
+    made.add_argument("--cases", nargs="+", choices=names, default=[], metavar="CASE", help=told)
+    made.add_argument("--grid", nargs="+", choices=GRIDS, default=[], metavar="GRID", help=", ".join(GRIDS))
     names = [peer.name for peer in PEERS]
     made.add_argument("--peers", nargs="+", choices=names, default=names, metavar="PEER", help=", ".join(names))
     made.add_argument("--rounds", type=positive, help="turns of each peer; {quick} quick, {full} else".format(**ROUNDS))
+    made.add_argument(
+        "--stages", action="store_true", help="also time the stages of a call, of those that JAX compiles"
+    )
+    made.add_argument("--startup", action="store_true", help="also time the first call of fresh processes")
+    made.add_argument("--compare", metavar="OLD.json", help="name what changed since; exit code 1 if slower")
+    made.add_argument("--from", dest="measured", metavar="NEW.json", help="a result in place of a new run")
+    told = f"share of a ratio that may be lost before it counts as slower; {compare.TOLERANCE:g}"
+    made.add_argument("--tolerance", type=compare.share, default=compare.TOLERANCE, metavar="SHARE", help=told)
     return made
 
 
-def main(arguments=None):
-    """Run the benchmark; returns the exit code, 0 also where goals are missed."""
-    given = parser().parse_args(arguments)
-    if given.json is not None and not given.json.parent.is_dir():
-        print(f"--json {given.json}: there is no folder {given.json.parent}", file=sys.stderr)
-        return 2
+def grid_cases(names):
+    """The cases of these grids."""
+    return [case for name in names for case in GRIDS[name]]
+
+
+def chosen(given):
+    """The cases that were asked for, in the order of the table."""
+    if not given.cases and not given.grid:
+        return list(CASES)
+    wanted = {*given.cases, *(case.name for case in grid_cases(given.grid))}
+    return [case for case in (*CASES, *grid_cases(GRIDS)) if case.name in wanted]
+
+
+def measure(given):
+    """Time what was asked for, and print it; returns the result without how long that took."""
     # JAX takes three quarters of a GPU at start otherwise, and the other libraries need room beside it.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     mode = "quick" if given.quick else "full"
     rounds = given.rounds or ROUNDS[mode]
     peers = [peer for peer in PEERS if peer.name in given.peers]
     labels = {peer.name: peer.label for peer in PEERS}
-    start = time.perf_counter()
 
     found = environment.describe()
     print(environment_text(found))
     print(
         f"  Median of {rounds} rounds in which all take turns (calls above {timing.LONG_CALL:g} s: in every third),\n"
         "  the first call, with compilation, apart. Where a slow peer gets less than the case asks for, the\n"
-        "  last column but one says so; that is to its advantage or does not matter. NumPy and SciPy work in float64."
+        "  last column but one says so; that is to its advantage or does not matter. NumPy and SciPy work in float64.\n"
+        "  A number with a question mark is noise, and decides nothing."
     )
     capped = given.quick or found["platform"] != "cpu"
-    cases = [case for case in CASES if case.name in given.cases]
+    cases = chosen(given)
     if found["platform"] == "gpu":
         cases = [on_gpu(case) for case in cases]
     entries, told = [], set()
     for case in cases:
         print(f"\n{case.name}: {case.describe()}", flush=True)
-        entry = run_case(case, peers, rounds, capped)
+        entry = run_case(case, peers, rounds, capped, given.stages)
         news = {name: reason for name, reason in entry["missing"].items() if (case.task, name, reason) not in told}
         told.update((case.task, name, reason) for name, reason in news.items())
         if news:
             print(missing_text(news, labels))
         entries.append(entry)
-        print(case_table(entry, labels), flush=True)
+        if entry["results"]:
+            print(case_table(entry, labels), flush=True)
+        if "stages" in entry:
+            print(stage_table(entry, labels), flush=True)
 
-    tasks = {case.task for case in cases}
+    # The grids ask for speed along one axis; what comes out is told by the default cases.
+    names = {case.name for case in CASES}
+    tasks = {case.task for case in cases if case.name in names}
     counts, errors = [], []
     if "sample" in tasks:
         print(f"\nDifferent values of |x| in {accuracy.DRAWS:,} float32 draws", flush=True)
@@ -281,24 +261,65 @@ def main(arguments=None):
     if verdicts:
         print("\nGoals: our rate as a multiple of the peer's")
         print(verdict_table(verdicts, labels))
-    elapsed = time.perf_counter() - start
-    print(f"\n{elapsed:.0f} s in all")
-    if given.json is not None:
-        write_json(
-            given.json,
-            {
-                "format": FORMAT,
-                "environment": found,
-                "options": {"mode": mode, "rounds": rounds},
-                "seconds": elapsed,
-                "cases": entries,
-                "accuracy": counts,
-                "errors": errors,
-                "goals": [{**verdict._asdict(), "state": verdict.state} for verdict in verdicts],
-            },
-        )
-        print(f"written to {given.json}")
-    return 0
+    result = {
+        "format": FORMAT,
+        "environment": found,
+        "options": {"mode": mode, "rounds": rounds},
+        "cases": entries,
+        "accuracy": counts,
+        "errors": errors,
+        "goals": [{**verdict._asdict(), "state": verdict.state} for verdict in verdicts],
+    }
+    if given.startup:
+        result["startup"] = run_startup(mode)
+    return result
+
+
+def run_startup(mode):
+    """Time the first call of fresh processes, and print it; returns what `startup` keeps of it."""
+    print("\nThe first call in a process of its own", flush=True)
+    with tempfile.TemporaryDirectory(prefix="jax_von_mises-") as folder:
+        found = startup.measure(startup.WAYS, startup.TASKS, startup.ROUNDS[mode], folder)
+    summary = startup.summarise(found)
+    for name, ways in summary.items():
+        print(f"\n{startup.summary_text(name, ways)}")
+    return summary
+
+
+def main(arguments=None):
+    """Run the benchmark.
+
+    Returns
+    -------
+    int
+        Exit code: 1 where `--compare` finds that we became slower, 2 where a file is no result; else 0, also where
+        goals are missed.
+    """
+    made = parser()
+    given = made.parse_args(arguments)
+    if given.measured is not None and (given.compare is None and given.csv is None):
+        made.error("--from says what to compare or to write as a table: it needs --compare or --csv")
+    if given.measured is not None and given.json is not None:
+        made.error("--json keeps what is measured, and --from measures nothing")
+    start = time.perf_counter()
+    try:
+        # Before what takes minutes.
+        old = None if given.compare is None else read_result(given.compare)
+        result = None if given.measured is None else read_result(given.measured)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if result is None:
+        result = measure(given)
+        finish(start, given.json, result)
+    if given.csv is not None:
+        write_text(given.csv, rows.csv_text(result))
+        print(f"written to {given.csv}")
+    if old is None:
+        return 0
+    comparison = compare.compare(old, result, given.tolerance)
+    print(f"\n{compare.text(comparison)}")
+    return 1 if comparison.regressions else 0
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import json
 import sys
 from pathlib import Path
 
+from benchmarks.files import upgraded
 from benchmarks.peers import OURS, PEERS
 
 __all__ = ["main", "run"]
@@ -42,18 +43,6 @@ SETTINGS = {
     "grid.color": "#DDDDDD",
     "grid.linewidth": 0.7,
 }
-
-
-def upgraded(result):
-    """Make `result` what `performance_benchmark` writes today; format 1 knew draws only."""
-    if result["format"] == 1:
-        for case in result["cases"]:
-            case |= {"task": "sample", "count": case["draws"]}
-            for found in case["results"].values():
-                found["count"] = found["draws"]
-    elif result["format"] != 2:
-        raise ValueError(f"format {result['format']} is not 1 or 2")
-    return result
 
 
 def speed_series(result):

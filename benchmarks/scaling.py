@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.performance_benchmark import table, time_text
+from benchmarks.text import table, time_text
 from jax_von_mises import writer
 
 __all__ = ["Prediction", "Rates", "comparison", "fitted", "main", "predict"]

@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import environment
-from benchmarks.performance_benchmark import environment_text, positive, table, time_text, write_json
+from benchmarks.files import finish, new_file
+from benchmarks.text import environment_text, positive, table, time_text
 from benchmarks.timing import WIDE_SPREAD
 
 __all__ = ["TASKS", "WAYS", "main"]
@@ -203,7 +204,7 @@ def parser():
     made.add_argument("--tasks", nargs="+", choices=TASKS, default=tuple(TASKS), help=", ".join(TASKS))
     names = [way.name for way in WAYS]
     made.add_argument("--ways", nargs="+", choices=names, default=names, metavar="WAY", help=", ".join(names))
-    made.add_argument("--json", metavar="FILE", type=Path, help="write all times and the environment")
+    made.add_argument("--json", metavar="FILE", type=new_file, help="write all times and the environment")
     made.add_argument("--order", help=argparse.SUPPRESS)
     return made
 
@@ -214,9 +215,6 @@ def main(arguments=None):
     if given.order is not None:
         print(json.dumps(live(json.loads(given.order))))
         return 0
-    if given.json is not None and not given.json.parent.is_dir():
-        print(f"--json {given.json}: there is no folder {given.json.parent}", file=sys.stderr)
-        return 2
     mode = "quick" if given.quick else "full"
     rounds = given.rounds or ROUNDS[mode]
     ways = [way for way in WAYS if way.name in given.ways]
@@ -238,21 +236,17 @@ def main(arguments=None):
         print(f"\n{summary_text(name, ways_found)}")
     if text := goal_text(summary):
         print(f"\nGoals: ready and first call\n{text}")
-    elapsed = time.perf_counter() - began
-    print(f"\n{elapsed:.0f} s in all")
-    if given.json is not None:
-        write_json(
-            given.json,
-            {
-                "format": FORMAT,
-                "program": "startup",
-                "environment": about,
-                "options": {"mode": mode, "rounds": rounds},
-                "seconds": elapsed,
-                "tasks": {name: {**TASKS[name]._asdict(), "ways": summary[name]} for name in summary},
-            },
-        )
-        print(f"written to {given.json}")
+    finish(
+        began,
+        given.json,
+        {
+            "format": FORMAT,
+            "program": "startup",
+            "environment": about,
+            "options": {"mode": mode, "rounds": rounds},
+            "tasks": {name: {**TASKS[name]._asdict(), "ways": summary[name]} for name in summary},
+        },
+    )
     return 0
 
 

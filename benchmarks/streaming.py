@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import environment, goals, memory, stream_cases, stream_process, timing
-from benchmarks.performance_benchmark import environment_text, positive, table, time_text, write_json
+from benchmarks.files import finish, new_file
+from benchmarks.text import environment_text, positive, table, time_text, wide_text
 from jax_von_mises import writer
 
 __all__ = ["main"]
@@ -292,8 +293,7 @@ def case_text(found):
             row += (writer.readable(result["peak_bytes"]),)
         rows.append(row)
         if result["wide"]:
-            notes.append(f"  warning: {labels[name]}: the middle half of the rounds spans {result['spread']:.0%} of")
-            notes.append("           the median; the machine was busy, so believe this number no further than that.")
+            notes.append(wide_text(labels[name], result["spread"]))
     whom = against.pop() if len(against) == 1 else "the loop by hand with batches of that size"
     return "\n".join([table(rows), f"  faster by: than {whom}, median of the rounds", *notes])
 
@@ -372,8 +372,7 @@ def verdict_text(found):
     rows = [("", "against", "goal", "found", "")]
     for verdict in found:
         ratio = "-" if verdict.ratio is None else f"{verdict.ratio:.2f}"
-        state = verdict.state + (" (noisy)" if verdict.noisy else "")
-        rows.append((verdict.case, verdict.peer, f"{verdict.at_least:g}", ratio, state))
+        rows.append((verdict.case, verdict.peer, f"{verdict.at_least:g}", ratio, verdict.state))
     return table(rows)
 
 
@@ -421,7 +420,7 @@ def parser():
         "--size", type=angles, help="angles to the disk; {quick:.0e} quick, {full:.0e} else".format(**SIZE)
     )
     made.add_argument("--rounds", type=positive, help="turns of each; {quick} quick, {full} else".format(**ROUNDS))
-    made.add_argument("--json", metavar="FILE", type=Path, help="write all timings, traces and the environment")
+    made.add_argument("--json", metavar="FILE", type=new_file, help="write all timings, traces and the environment")
     made.add_argument("--directory", type=Path, help="where to write; the system's directory for temporary files")
     made.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help=", ".join(SECTIONS))
     return made
@@ -429,8 +428,6 @@ def parser():
 
 def refused(given, plan, directory):
     """Why the benchmark cannot run as it was asked for; None if it can."""
-    if given.json is not None and not given.json.parent.is_dir():
-        return f"--json {given.json}: there is no folder {given.json.parent}"
     if not directory.is_dir():
         return f"--directory {directory}: there is no such folder"
     if not os.access(directory, os.W_OK):
@@ -498,24 +495,20 @@ def main(arguments=None):
         )
     if text:
         print(f"\nVerdict\n{text}")
-    elapsed = time.perf_counter() - start
-    print(f"\n{elapsed:.0f} s in all")
-    if given.json is not None:
-        write_json(
-            given.json,
-            {
-                "format": FORMAT,
-                "program": "streaming",
-                "environment": found,
-                "disk": disk,
-                "memory": held,
-                "options": {"mode": mode, "size": plan.size, "rounds": plan.rounds, "block": plan.block},
-                "seconds": elapsed,
-                "sections": sections,
-                "goals": [{**verdict._asdict(), "state": verdict.state} for verdict in found_goals],
-            },
-        )
-        print(f"written to {given.json}")
+    finish(
+        start,
+        given.json,
+        {
+            "format": FORMAT,
+            "program": "streaming",
+            "environment": found,
+            "disk": disk,
+            "memory": held,
+            "options": {"mode": mode, "size": plan.size, "rounds": plan.rounds, "block": plan.block},
+            "sections": sections,
+            "goals": [{**verdict._asdict(), "state": verdict.state} for verdict in found_goals],
+        },
+    )
     return 0
 
 

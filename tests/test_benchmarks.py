@@ -1,45 +1,32 @@
 """The clock, the tables and the verdicts of the benchmarks; nothing here measures a sampler."""
 
+import csv
 import json
 import warnings
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
-from benchmarks import accuracy, goals, peers, performance_benchmark, plots, reference, timing
-from benchmarks.cases import CASES, TASKS, Case, LogUniform, on_gpu
+from benchmarks import (
+    accuracy,
+    files,
+    goals,
+    layout,
+    peers,
+    performance_benchmark,
+    plots,
+    reference,
+    rows,
+    startup,
+    timing,
+)
+from benchmarks.cases import CASES, GRIDS, TASKS, Case, LogUniform, on_gpu
 from tests import reference as exact
+from tests.made_up import FakeClock, result_file, timed_case
 
 RESULT = Path(__file__).parents[1] / "benchmarks" / "results" / "cpu-epyc-2-cores.json"
-
-
-class FakeClock:
-    """Seconds that pass only when a test says so, and the order of what happened."""
-
-    def __init__(self):
-        self.now = 0.0
-        self.log = []
-
-    def __call__(self):
-        """Read the clock."""
-        return self.now
-
-    def competitor(self, name, *durations, making=0.0):
-        """Make a competitor whose call ``i`` takes the i-th duration, the last one from there on."""
-
-        def fresh(i):
-            self.now += making
-            return i
-
-        def draw(i):
-            self.log.append((name, i))
-            return durations[min(i, len(durations) - 1)]
-
-        def wait(seconds):
-            self.now += seconds
-
-        return timing.Competitor(draw, fresh, wait)
 
 
 @pytest.fixture
@@ -100,6 +87,37 @@ def test_long_calls_have_fewer_turns(clock):
     assert seconds == {"long": [4.0] * 3, "short": [0.5] * 7}
 
 
+def in_stages(clock, *stages):
+    """Make a competitor whose call ``i`` takes the i-th stages, and what fetches its result."""
+
+    def draw(i):
+        dispatch, *rest = stages[min(i, len(stages) - 1)]
+        clock.now += dispatch
+        return rest
+
+    def wait(result):
+        clock.now += result[0]
+
+    def fetch(result):
+        clock.now += result[1]
+
+    return timing.Competitor(draw, wait=wait), fetch
+
+
+def test_stages_are_told_apart(clock):
+    competitor, fetch = in_stages(clock, (0.125, 0.5, 0.25))
+    found = timing.stages({"a": competitor}, fetch, 3, clock)
+    assert found == {"a": [timing.Stages(0.125, 0.5, 0.25)] * 3}
+
+
+def test_stages_of_short_calls_are_averaged_over_a_turn(clock):
+    first, odd, even = (9.0, 9.0, 9.0), (2.0**-8, 2.0**-7, 0.0), (2.0**-7, 2.0**-8, 2.0**-7)
+    # The first sets the number of calls in a turn, 7; the second warms up the turn and does not count.
+    competitor, fetch = in_stages(clock, first, (2.0**-6, 0.0, 0.0), first, odd, odd, odd, odd, even, even, even)
+    (found,) = timing.stages({"a": competitor}, fetch, 1, clock)["a"]
+    assert found == pytest.approx(((4 + 3 * 2) / 7 / 256, (4 * 2 + 3) / 7 / 256, 3 * 2 / 7 / 256))
+
+
 def test_median_quartiles_and_spread():
     measured = timing.Timing(first=9.0, seconds=(1.0, 2.0, 3.0, 4.0, 100.0))
     assert (measured.median, measured.quartiles) == (3.0, (2.0, 4.0))
@@ -108,7 +126,19 @@ def test_median_quartiles_and_spread():
     assert not timing.Timing(first=9.0, seconds=(1.0, 1.01, 1.0, 50.0, 1.02)).wide
 
 
-@pytest.mark.parametrize("table", [CASES, peers.PEERS], ids=["cases", "peers"])
+@pytest.mark.parametrize(("turns", "wide"), [(1, True), (2, True), (3, False)])
+def test_too_few_turns_have_no_spread(turns, wide):
+    """They agree with each other, which says nothing."""
+    assert timing.Timing(1.0, (0.5,) * turns).wide == wide
+    found = timed_case(ours=1.0, numpy=[1.0] * turns)
+    told = layout.case_table(found, {"ours": "us", "numpy": "them"})
+    assert ("too few rounds" in told) == wide
+
+
+ALL_CASES = (*CASES, *(case for cases in GRIDS.values() for case in cases))
+
+
+@pytest.mark.parametrize("table", [ALL_CASES, peers.PEERS], ids=["cases", "peers"])
 def test_names_are_unique(table):
     names = [row.name for row in table]
     assert len(set(names)) == len(names)
@@ -142,6 +172,33 @@ def test_goals_are_set_for_what_peers_do():
 
 def test_goals_name_peers():
     assert {goal.peer for goal in goals.GOALS} <= {peer.name for peer in peers.PEERS}
+
+
+def test_grids_go_along_one_axis():
+    for name, cases in GRIDS.items():
+        assert len(cases) >= 4
+        assert {case.group for case in cases} == {name}
+    assert [case.count for case in GRIDS["sizes"]] == [1] + [2**power for power in (10, 14, 18, 22, 26, 28)]
+    assert {case.dtype for case in GRIDS["dtypes"]} == {"float32", "bfloat16", "float16", "float64"}
+    assert {case.key_impl for case in GRIDS["keys"]} >= {"threefry2x32", "rbg", "unsafe_rbg", "philox4x32"}
+    assert all(case.per_draw for case in GRIDS["arrays"])
+    # Readers of results take these groups for goals and pictures.
+    assert not {*GRIDS} & {goal.group for goal in goals.GOALS}
+    assert all(on_gpu(case) == case for case in (*GRIDS["sizes"], *GRIDS["arrays"]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ([], [case.name for case in CASES]),
+        (["--grid", "dtypes"], ["dtype=float32", "dtype=bfloat16", "dtype=float16", "dtype=float64"]),
+        (["--cases", "key=rbg", "small"], ["small", "key=rbg"]),
+        (["--grid", "sizes", "--cases", "k=5"], ["k=5", *(case.name for case in GRIDS["sizes"])]),
+    ],
+)
+def test_cases_are_chosen(arguments, names):
+    given = performance_benchmark.parser().parse_args(arguments)
+    assert [case.name for case in performance_benchmark.chosen(given)] == names
 
 
 def test_log_uniform_concentrations():
@@ -203,7 +260,9 @@ def test_the_higher_goal_counts_from_its_concentration_on():
 def test_a_wide_spread_marks_the_verdict():
     case = entry("a", "one", 1.0, numpy=20.0, ours=1.0)
     case["results"]["ours"]["wide"] = True
-    assert goals.verdicts("cpu", [case], [goals.Goal("cpu", "one", "numpy", 15)])[0].noisy
+    verdict = goals.verdicts("cpu", [case], [goals.Goal("cpu", "one", "numpy", 15)])[0]
+    assert verdict.noisy
+    assert verdict.state == goals.TOO_NOISY
 
 
 def test_accuracy_counts():
@@ -298,6 +357,130 @@ def test_a_failure_of_ours_is_an_error():
         performance_benchmark.run_case(CASE, [Fake(peers.OURS, broken)], rounds=1, capped=True)
 
 
+def needing(need):
+    """Make a peer whose call takes so many bytes."""
+    return lambda case: peers.Ready(timing.Competitor(lambda i: np.zeros(1)), need=lambda: need)
+
+
+def test_what_does_not_fit_is_left_out(monkeypatch):
+    """One of ours too: that is no error, and nobody's memory is taken."""
+    monkeypatch.setattr(performance_benchmark, "free_memory", lambda: 2**30)
+    case = CASE._replace(count=2**24)
+    table = [
+        Fake(peers.OURS, needing(2**40)),
+        Fake("fits", needing(2**29)),
+        Fake("unknown", needing(None)),
+        Fake("tight", needing(2**30)),
+        Fake("capped", needing(2**40), most=10),
+    ]
+    found = performance_benchmark.run_case(case, table, 1, capped=True)
+    assert set(found["results"]) == {"fits", "unknown", "capped"}
+    assert found["missing"]["ours"] == "needs 1.02e+03 GiB of memory, and 1 are free"
+    assert found["missing"]["tight"] == "needs 1 GiB of memory, and 1 are free"
+    assert not any("ratio" in result for result in found["results"].values())
+    # What is small in any case is not asked.
+    asked = performance_benchmark.run_case(CASE, table, 1, capped=True)
+    assert not asked["missing"]
+    labels = {peer.name: peer.label for peer in table}
+    assert "fits" in layout.case_table(found, labels)
+
+
+def test_programs_tell_their_memory():
+    case = Case("a", "one", count=2**16, concentration=5.0)
+    needs = {peer.name: peer.prepare(case).need() for peer in peers.PEERS if peer.name in ("ours", "normal", "numpy")}
+    assert 4 * case.count <= needs["ours"] <= 8 * case.count
+    assert 4 * case.count <= needs["normal"] <= 64 * case.count
+    assert needs["numpy"] == 8 * case.count + 8
+
+
+@pytest.mark.parametrize("case", [*GRIDS["dtypes"], *GRIDS["keys"]], ids=lambda case: case.name)
+def test_our_draws_in_each_dtype_and_of_each_key(case, monkeypatch):
+    monkeypatch.setattr(timing, "SHORTEST_TURN", 0.0)
+    found = performance_benchmark.run_case(case._replace(count=50), peers.PEERS[:1], 1, capped=True)
+    assert not found["missing"]
+    assert found["results"]["ours"]["dtype"] == case.dtype
+    assert not jax.config.jax_enable_x64
+
+
+def test_a_key_that_jax_does_not_have_is_a_reason():
+    found = performance_benchmark.run_case(CASE._replace(key_impl="md5"), peers.PEERS[:2], 1, capped=True)
+    assert found["missing"] == dict.fromkeys(("ours", "normal"), "this JAX has no md5")
+
+
+def test_stages_of_those_that_jax_compiles(monkeypatch):
+    monkeypatch.setattr(timing, "SHORTEST_TURN", 0.0)
+    table = [peers.PEERS[0], peers.PEERS[1], Fake("other")]
+    found = performance_benchmark.run_case(CASE, table, 2, capped=True, staged=True)
+    assert set(found["stages"]) == {"ours", "normal"}
+    for stages in found["stages"].values():
+        assert list(stages["seconds"]) == ["dispatch", "compute", "transfer"]
+        assert all(seconds > 0 for seconds in stages["seconds"].values())
+    text = layout.stage_table(found, {"ours": "us", "normal": "them"})
+    assert "until it returns" in text
+    assert "stages" not in performance_benchmark.run_case(CASE, [Fake("other")], 1, capped=True, staged=True)
+
+
+def test_noise_is_marked():
+    case = timed_case(ours=[0.5, 0.7, 1.0, 1.6, 2.0], numpy=2.0, scipy=2.0)
+    labels = {"ours": "us", "numpy": "them", "scipy": "others"}
+    rows = [line.split() for line in layout.case_table(case, labels).splitlines()]
+    assert rows[1][1].endswith("?")
+    assert rows[2][-1] == rows[3][-1] == "2.00?"
+    assert not rows[2][1].endswith("?")
+    assert "warning: us: the middle half of the rounds spans 90% of" in layout.case_table(case, labels)
+    assert "?" not in layout.case_table(timed_case(ours=1.0, numpy=2.0), labels)
+
+
+def test_another_dtype_is_told():
+    case = timed_case(ours=1.0, numpy=2.0)
+    case["results"]["numpy"]["dtype"] = "float64"
+    assert "result in float64: them" in layout.case_table(case, {"ours": "us", "numpy": "them"})
+
+
+def test_csv_has_a_line_for_each_case_and_peer(tmp_path):
+    first = timed_case("a", ours=[1.0, 2.0, 3.0, 4.0, 5.0], numpy=6.0, missing={"cupy": 'none, or "broken"'})
+    first["stages"] = {"ours": {"seconds": {"dispatch": 0.5, "compute": 0.25, "transfer": 0.125}}}
+    second = timed_case("b", ours=1.0)
+    second["concentration"] = {"low": 0.1, "high": 10.0}
+    source, target = tmp_path / "result.json", tmp_path / "result.csv"
+    files.write_json(source, result_file(first, second))
+    assert performance_benchmark.main(["--from", str(source), "--csv", str(target)]) == 0
+    text = target.read_bytes().decode()
+    assert "\r" not in text
+    table = list(csv.DictReader(text.splitlines()))
+    assert [(row["case"], row["peer"]) for row in table] == [
+        ("a", "ours"),
+        ("a", "numpy"),
+        ("a", "cupy"),
+        ("b", "ours"),
+    ]
+    ours, numpy, cupy, array = table
+    assert [float(ours[name]) for name in ("seconds", "seconds_low", "seconds_high")] == [3.0, 2.0, 4.0]
+    assert [float(ours[f"{stage}_seconds"]) for stage in timing.Stages._fields] == [0.5, 0.25, 0.125]
+    assert (ours["wide"], numpy["wide"], float(numpy["ratio"])) == ("True", "False", 2.0)
+    assert (numpy["jax"], numpy["device_kind"], numpy["cores"]) == ("0.10.2", "cpu", "2")
+    assert (cupy["missing"], cupy["rate"]) == ('none, or "broken"', "")
+    assert (array["concentration"], array["concentration_high"]) == ("0.1", "10.0")
+
+
+def test_csv_of_the_committed_result():
+    result = files.read_result(RESULT)
+    table = list(csv.DictReader(rows.csv_text(result).splitlines()))
+    assert len(table) == sum(len(case["results"]) + len(case["missing"]) for case in result["cases"])
+    for row in table:
+        if not row["missing"]:
+            assert float(row["count"]) / float(row["seconds"]) == pytest.approx(float(row["rate"]))
+
+
+def test_startup_can_be_part_of_a_run(monkeypatch, capsys):
+    parts = dict.fromkeys(startup.PARTS, 0.25)
+    monkeypatch.setattr(startup, "ask", lambda order: parts)
+    monkeypatch.setattr(startup, "TASKS", {"one": startup.TASKS["one"]._replace(shape=(8,))})
+    found = performance_benchmark.run_startup("quick")
+    assert found["one"]["cache"]["seconds"] == 0.5
+    assert "from the cache" in capsys.readouterr().out
+
+
 def test_errors_leave_out_who_fails_and_tell_nan():
     rows = accuracy.errors(["cdf"], [Fake("nan"), peers.PEERS[1]], [1.0])
     assert [(row["measure"], row["peer"], row["largest"]) for row in rows] == [
@@ -313,7 +496,7 @@ def test_run_case_fits_into_json(tmp_path):
     path = tmp_path / "result.json"
     array = Case("array", "array", count=100, concentration=LogUniform(0.1, 1.0))
     found = performance_benchmark.run_case(array, [Fake(peers.OURS)], 2, capped=True)
-    performance_benchmark.write_json(path, {"cases": [found]})
+    files.write_json(path, {"cases": [found]})
     assert json.loads(path.read_text()) == {"cases": [found]}
     assert found["concentration"] == {"low": 0.1, "high": 1.0}
 
@@ -401,22 +584,42 @@ def test_accuracy_follows_the_cases_asked_for(monkeypatch, capsys):
     assert "Largest errors" not in text
 
 
+def test_grids_are_timed_without_accuracy_and_goals(monkeypatch, tmp_path, capsys):
+    tiny = {"keys": tuple(case._replace(count=50) for case in GRIDS["keys"][:2]), "sizes": GRIDS["sizes"][:1]}
+    monkeypatch.setattr(performance_benchmark, "GRIDS", tiny)
+    monkeypatch.setattr(timing, "SHORTEST_TURN", 0.0)
+    path, table = tmp_path / "result.json", tmp_path / "result.csv"
+    command = ["--rounds", "3", "--peers", "ours", "--grid", "keys", "--json", str(path), "--csv", str(table)]
+    assert performance_benchmark.main(command) == 0
+    text = capsys.readouterr().out
+    assert "key=threefry4x32: 50 draws" in text
+    assert "Different values" not in text
+    assert "goals" not in text
+    result = files.read_result(path)
+    assert [case["name"] for case in result["cases"]] == [case.name for case in tiny["keys"]]
+    assert result["accuracy"] == result["goals"] == []
+    assert len(table.read_text().splitlines()) == 1 + 2
+    # Readers of pictures see nothing in them that they would misread.
+    assert plots.speed_series(result) == {}
+
+
 def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
-    performance_benchmark.write_json(path, {"old": 1})
+    files.write_json(path, {"old": 1})
 
     def full(descriptor):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(performance_benchmark.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(OSError, match="no space"):
-        performance_benchmark.write_json(path, {"new": 1})
+        files.write_json(path, {"new": 1})
     assert json.loads(path.read_text()) == {"old": 1}
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_missing_folder_is_one_line(capsys, tmp_path):
-    assert performance_benchmark.main(["--json", str(tmp_path / "none" / "result.json")]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        performance_benchmark.main(["--json", str(tmp_path / "none" / "result.json")])
     assert "there is no folder" in capsys.readouterr().err
 
 
@@ -431,7 +634,7 @@ def test_picture_is_the_same_bytes_every_time(tmp_path):
         "accuracy": [{"peer": "ours", "concentration": 1e3, "draws": 100, "distinct": 99}],
     }
     source = tmp_path / "result.json"
-    performance_benchmark.write_json(source, result)
+    files.write_json(source, result)
     pictures = []
     for name in ("one.svg", "two.svg"):
         assert plots.main([str(source), "--out", str(tmp_path / name)]) == 0

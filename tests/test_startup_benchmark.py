@@ -58,7 +58,8 @@ def test_a_process(tmp_path):
 
 
 def test_bad_arguments(capsys, tmp_path):
-    assert startup.main(["--json", str(tmp_path / "no" / "x.json")]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        startup.main(["--json", str(tmp_path / "no" / "x.json")])
     assert "there is no folder" in capsys.readouterr().err
     with pytest.raises(RuntimeError, match="a process failed"):
         startup.ask({})

@@ -22,17 +22,25 @@ class Unavailable(Exception):
     """A peer that cannot run here, or cannot do what is asked for; the message says why."""
 
 
+def unknown():
+    """What is not known."""
+    return None
+
+
 class Ready(NamedTuple):
     """A function ready for one case.
 
     `competitor` is what is timed. `give` makes its input from a NumPy array, where its input is one, and `read` makes
-    its result a NumPy array.
+    its result a NumPy array. `fetch` brings the result to the host as it is, where a call has stages: see
+    `timing.stages`. `need` tells the bytes that a call takes, None where that is not known.
     """
 
     competitor: Competitor
     read: Callable[[Any], np.ndarray] = np.asarray
     give: Callable[[np.ndarray], Any] = np.asarray
     device: str = "cpu"
+    fetch: Callable[[Any], Any] | None = None
+    need: Callable[[], int | None] = unknown
 
 
 class Peer:

@@ -9,6 +9,9 @@ from benchmarks.timing import Competitor
 
 __all__ = ["CuPy", "NumPy", "SciPy", "Torch"]
 
+# What PyTorch's loop holds for each draw, in float64 (seen: 94 to 121).
+BYTES_IN_LOCKSTEP = 128
+
 ONLY_DRAWS = lacks("only draws", "icdf", "cdf", "log_prob", "fit", "gradient")
 
 
@@ -23,7 +26,9 @@ class NumPy(Peer):
         """Draws."""
         generator = np.random.default_rng(SEED)
         concentration = np.asarray(case.concentrations, np.float64)
-        return Ready(Competitor(lambda _: generator.vonmises(0.0, concentration, case.count)))
+        # The draws and a concentration for each are in float64.
+        competitor = Competitor(lambda _: generator.vonmises(0.0, concentration, case.count))
+        return Ready(competitor, need=lambda: 8 * case.count + concentration.nbytes)
 
 
 class SciPy(Peer):
@@ -96,13 +101,14 @@ class Torch(Peer):
         concentration = torch.as_tensor(case.concentrations).to(device, dtype)
         return torch, device, torch.distributions.VonMises(torch.zeros((), dtype=dtype, device=device), concentration)
 
-    def ready(self, torch, device, draw, **more):
+    def ready(self, torch, device, draw, count, **more):
         """Wait for `draw` and bring its result back, wherever it runs."""
         return Ready(
             Competitor(draw, wait=lambda _: torch.cuda.synchronize() if device == "cuda" else None, **more),
             read=lambda result: result.cpu().numpy(),
             give=lambda array: torch.as_tensor(array).to(device),
             device="gpu" if device == "cuda" else "cpu",
+            need=lambda: BYTES_IN_LOCKSTEP * count,
         )
 
     def sample(self, case):
@@ -110,13 +116,13 @@ class Torch(Peer):
         torch, device, law = self.law(case)
         torch.manual_seed(SEED)
         shape = () if case.per_draw else (case.count,)
-        return self.ready(torch, device, lambda _: law.sample(shape))
+        return self.ready(torch, device, lambda _: law.sample(shape), case.count)
 
     def log_prob(self, case):
         """Log densities."""
         torch, device, law = self.law(case)
         fresh = rotating(case, lambda array: torch.as_tensor(array).to(device))
-        return self.ready(torch, device, law.log_prob, fresh=fresh)
+        return self.ready(torch, device, law.log_prob, case.count, fresh=fresh)
 
 
 class CuPy(Peer):

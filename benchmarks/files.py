@@ -1,0 +1,89 @@
+"""Files that the benchmarks write, whole or not at all, and the results that they read."""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+__all__ = ["finish", "new_file", "read_result", "write_json", "write_text"]
+
+
+def new_file(text):
+    """Read the name of a file that will be written: what takes minutes is not to end with a folder that is missing."""
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder")
+    return path
+
+
+def write_text(path, text):
+    """Write `text` to `path`, which holds the old file or the new one and never a part."""
+    path = Path(path)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)  # mkstemp lets nobody else read
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def write_json(path, result):
+    """Write `result` to `path`, as `write_text` does."""
+    write_text(path, json.dumps(result, indent=1, allow_nan=False) + "\n")
+
+
+def finish(start, path, result):
+    """End a run that began at `start`: tell how long it took, and keep `result` in `path` where one was given."""
+    elapsed = time.perf_counter() - start
+    print(f"\n{elapsed:.0f} s in all")
+    if path is not None:
+        write_json(path, result | {"seconds": elapsed})
+        print(f"written to {path}")
+
+
+def upgraded(result):
+    """Make `result` what `performance_benchmark` writes today; format 1 knew draws only."""
+    if result["format"] == 1:
+        for case in result["cases"]:
+            case |= {"task": "sample", "count": case["draws"]}
+            for found in case["results"].values():
+                found["count"] = found["draws"]
+    elif result["format"] != 2:
+        raise ValueError(f"format {result['format']} is not 1 or 2")
+    return result
+
+
+def read_result(path):
+    """Read what `performance_benchmark` wrote.
+
+    Raises
+    ------
+    ValueError
+        The file cannot be read, or is no such result; the message says why.
+    """
+    try:
+        result = upgraded(json.loads(Path(path).read_text(encoding="utf-8")))
+        # What every reader looks at.
+        for case in result["cases"]:
+            for found in case["results"].values():
+                int(found["count"]), bool(found["wide"])
+                if not (found["rate"] > 0 and found["spread"] >= 0 and found.get("ratio", 1) > 0):
+                    raise ValueError(f"a rate or a ratio of {case['name']} is not positive")
+            str(case["name"]), str(case["group"]), case["concentration"]
+        dict(result["environment"]["versions"])
+    except KeyError as error:
+        raise ValueError(f"{path} is no result of performance_benchmark: it has no {error}") from error
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"{path} is no result of performance_benchmark: it is made otherwise") from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
+    return result

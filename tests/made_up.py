@@ -1,0 +1,91 @@
+"""A clock that stands still, and results of benchmarks that nobody measured."""
+
+import numpy as np
+
+from benchmarks import timing
+from benchmarks.cases import Case
+from benchmarks.peers import OURS
+
+
+class FakeClock:
+    """Seconds that pass only when a test says so, and the order of what happened."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.log = []
+
+    def __call__(self):
+        """Read the clock."""
+        return self.now
+
+    def competitor(self, name, *durations, making=0.0):
+        """Make a competitor whose call ``i`` takes the i-th duration, the last one from there on."""
+
+        def fresh(i):
+            self.now += making
+            return i
+
+        def draw(i):
+            self.log.append((name, i))
+            return durations[min(i, len(durations) - 1)]
+
+        def wait(seconds):
+            self.now += seconds
+
+        return timing.Competitor(draw, fresh, wait)
+
+
+def timed(seconds, count):
+    """Make what a result file says of one peer."""
+    measured = timing.Timing(1.0, tuple(seconds))
+    fast, slow = measured.quartiles
+    return {
+        "count": count,
+        "device": "cpu",
+        "dtype": "float32",
+        "first_call_seconds": measured.first,
+        "seconds": list(seconds),
+        "rate": count / measured.median,
+        "rate_quartiles": [count / slow, count / fast],
+        "spread": measured.spread,
+        "wide": measured.wide,
+    }
+
+
+def timed_case(name="k=1", group="one", *, missing=None, **seconds):
+    """Make a case of a result file: for each peer the seconds of its turns, or those of a steady one."""
+    case = Case(name, group, count=1000, concentration=1.0)
+    results = {}
+    for peer, turns in seconds.items():
+        results[peer] = timed(np.broadcast_to(turns, 5).tolist() if np.isscalar(turns) else turns, case.count)
+    for found in results.values():
+        found["ratio"] = results[OURS]["rate"] / found["rate"]
+    return {**case._asdict(), "results": results, "missing": missing or {}}
+
+
+def result_file(*cases, **environment):
+    """Make a result file of these cases."""
+    about = {
+        "platform": "cpu",
+        "device": "cpu",
+        "device_count": 1,
+        "cpu": "a CPU",
+        "cores": 2,
+        "load_average": 0.1,
+        "system": "Linux",
+        "python": "3.11.7",
+        "x64": False,
+        "versions": {"jax": "0.10.2", "numpy": "2.4.6"},
+        "variables": {},
+        "commit": "0123456789ab",
+    }
+    return {
+        "format": 2,
+        "environment": about | environment,
+        "options": {"mode": "quick", "rounds": 5},
+        "seconds": 1.0,
+        "cases": list(cases),
+        "accuracy": [],
+        "errors": [],
+        "goals": [],
+    }
