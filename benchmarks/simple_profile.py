@@ -86,11 +86,11 @@ def look():
     from jax_von_mises.runtime import hardware
 
     device = jax.devices()[0]
-    found = hardware.accelerators()
-    names = tuple(card.name for card in found.cards)
-    if found.vendor is not None and not names:
-        names = (f"{found.vendor} GPU",)
-    return Device(device.platform, device.device_kind, jax.config.jax_platforms or None, names, found.trouble)
+    names, trouble = [], None
+    for found in hardware.accelerators():
+        names += [card.name for card in found.cards] or [f"{found.vendor} GPU"]
+        trouble = trouble or found.trouble
+    return Device(device.platform, device.device_kind, jax.config.jax_platforms or None, tuple(names), trouble)
 
 
 def sizes(platform, free, item=4):

@@ -6,6 +6,7 @@ from pathlib import Path
 from benchmarks import plots, streaming_plots
 from benchmarks.cases import TASKS
 from benchmarks.peers import PEERS
+from benchmarks.startup import WAYS
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"
@@ -41,8 +42,6 @@ def startup_table(result):
         "| first angles in a fresh process, ms | " + " | ".join(task["label"] for task in tasks.values()) + " |",
         "|---|" + "---:|" * len(tasks),
     ]
-    from benchmarks.startup import WAYS
-
     for way in WAYS:
         cells = []
         for task in tasks.values():
