@@ -228,7 +228,7 @@ def text(profile):
         lines.append("  The host has it at once: NumPy shares the memory of a CPU's array.")
 
     held = profile.memory
-    fits = "not even one angle" if held.batch is None else f"batches of {held.batch:,} angles, two at a time"
+    fits = "not even one angle" if held.batch is None else f"batches of {held.batch:,} angles, three at a time"
     lines += [
         "",
         "Memory",
