@@ -19,7 +19,7 @@ REMADE = 1.5  # times the integer operations of the words, from where they must 
 RESOURCES = {
     "bytes": "memory traffic",
     "floats": "floating-point arithmetic",
-    "integers": "integer arithmetic, which makes the words",
+    "integers": "integer arithmetic",
 }
 AGAIN = "Run it again on a machine that does nothing else, without --quick."
 
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
     device_bound: bool = False
 
 
-def of_section(name, data, environment=None):
+def of_section(name, data):
     """The findings of one section; what failed is one."""
     if "error" in data:
         return [Finding("act", f"Failed: {data['error']}", hint(data["error"]))]
@@ -76,16 +76,16 @@ def compiling(data):
         calls = row["calls_of_compiling"]
         said = f"{what}: compiling takes as long as {calls:,.0f} calls. "
         if row["pays_from"] is None:
-            yield Finding("act", f"{said}It never pays: without jit a call takes {1 / ratio:.2f} times as long.", AGAIN)
+            yield Finding("act", f"{said}It never pays: without jit a call takes {ratio:.2f} times as long.", AGAIN)
             continue
         first = row["jit"]["first"] < row["plain"]["first"]
         since = "at the first call already" if row["pays_from"] == 1 else f"from call {row['pays_from']:,} on"
         why = ", because without it JAX compiles every operation for itself" if first else ""
         yield Finding(
             "good",
-            f"{said}Against no jit, which is {times(ratio)} slower, it pays {since}{why}.",
-            "Keep shapes the same from call to call, and keep what is compiled: initialize_compilation_cache() for later "
-            "processes, runtime.warmup() before the first request.",
+            f"{said}Against no jit, where a call takes {times(ratio)} as long, it pays {since}{why}.",
+            "Keep shapes the same from call to call, and keep what is compiled: initialize_compilation_cache() for "
+            "later processes, runtime.warmup() before the first request.",
         )
 
 
@@ -95,45 +95,52 @@ def roofline(data):
     if lacking:
         yield noisy(f"The ceiling of {', '.join(lacking)}")
     words = data["stages"].get("words", {})
-    for stage in data["stages"].values():
-        yield of_stage(stage)
+    for name, stage in data["stages"].items():
+        yield of_stage(stage, name.startswith("sample"))
         made = stage.get("integers", 0) / max(1, words.get("integers", 0))
         if words and stage is not words and made > REMADE and "failed" not in stage:
             yield Finding(
                 "act",
-                f"{stage['label']}: the program does {times(made)} the integer operations of the words alone, so the "
-                "compiler makes words more than once.",
-                "Compute what needs the same draws in one function, or draw first and pass the angles on.",
+                f"{capital(stage['label'])}: the program has {times(made)} the integer operations of the words alone: "
+                "the compiler makes the words more than once.",
+                "Report it with this page: once is enough.",
+                True,
             )
 
 
-def of_stage(stage):
-    """How near the ceilings one stage comes."""
+def capital(label):
+    """A label at the start of a sentence; names of functions stay as they are."""
+    return label if label.split()[0] in ("cdf", "icdf", "log_prob") else label[:1].upper() + label[1:]
+
+
+def of_stage(stage, whole):
+    """How near the ceilings one stage comes; of a `whole` sampler that is far from them something is to be done."""
+    label = capital(stage["label"])
     if "failed" in stage:
-        return Finding("act", f"{stage['label']} failed: {stage['failed']}", hint(stage["failed"]))
+        return Finding("act", f"{label} failed: {stage['failed']}", hint(stage["failed"]))
     if stage["wide"]:
-        return noisy(stage["label"])
+        return noisy(label)
     share = stage["share"]
     if share is None:
         return None
     by = RESOURCES[stage["bound_by"]]
-    said = f"{stage['label']}: {share:.0%} of what {by} allows ({rate(stage['rate'])})"
+    said = f"{label}: {share:.0%} of what {by} allows ({rate(stage['rate'])})"
     if share > 1.1:
         # A count by the program's text is above what runs where the compiler shares work between neighbours.
         return Finding("note", f"{said}; the device does fewer operations than the program's text has.", "", True)
     if share >= NEAR:
         todo = {
             "integers": "A key whose cipher does less work is the only large gain: see the section on keys.",
-            "floats": "Nothing is to be gained but by fewer operations: the table route, where one concentration serves.",
+            "floats": "Only fewer operations help: the table route, where one concentration serves for many angles.",
             "bytes": "Only fewer bytes help: use the angles in the same jitted function, or draw bfloat16.",
         }[stage["bound_by"]]
         return Finding("good", f"{said}: near its ceiling.", todo, True)
     if share >= FAR:
         return Finding("note", f"{said}.", "", True)
     return Finding(
-        "act",
-        f"{said}: something else binds, such as look-ups, the start of a program, or operations that wait for each other.",
-        "Look at the trace; draw more angles a call if its batch is small (section on angles in one call).",
+        "act" if whole else "note",
+        f"{said}: something that is not counted binds, such as look-ups or operations that wait for each other.",
+        "Look at the trace. If a call is short, more angles a call may help: see the section on that." if whole else "",
         True,
     )
 
@@ -209,8 +216,8 @@ def memory(data):
             "note",
             f"{method.capitalize()} route: {data['in_flight']} batches of {fit:,} angles fit into what is free now "
             f"({readable(data['device']['free'])} on {data['device']['device']}).",
-            "runtime.suggest_batch_size() gives this number for your arguments. Far smaller batches are as fast: see the "
-            "section on angles in one call.",
+            "runtime.suggest_batch_size() gives this number for your arguments. Smaller batches can be as fast: "
+            "see the section on angles in one call.",
         )
 
 
@@ -248,9 +255,8 @@ def prefetch(data):
     label = data["results"][best]["label"]
     reached = ""
     if data["bound"]:
-        reached = (
-            f" It reaches {data['results'][best]['rate'] / data['bound']:.0%} of what the slower side alone would do."
-        )
+        share = data["results"][best]["rate"] / data["bound"]
+        reached = f" It reaches {share:.0%} of the slower side alone, which no overlap can beat."
     if compared["state"] == "faster":
         yield Finding(
             "good",
@@ -306,16 +312,16 @@ def dispatched(rows):
     spent, computed = small["dispatch"]["median"], small["compute"]["median"]
     count = small["dispatch"]["count"]
     share = spent / (spent + computed)
-    said = f"{count:,} angles: {share:.0%} of the call is over when it returns to Python ({time_text(spent)})"
-    # Small programs run within the call on a CPU, so this is at most the cost of a call.
+    # A small program may run within the call, on a CPU above all: so this is at most what a call costs.
+    said = f"A call of {count:,} angles returns after {time_text(spent)}, when {share:.0%} of its time is over"
     if share > 0.5:
         return Finding(
             "act",
-            f"{said}: the call itself costs more than what is left to wait for.",
+            f"{said}: starting it costs more than waiting for it.",
             "Put small draws inside a jitted function with what uses them, or draw many at once.",
             True,
         )
-    return Finding("good", f"{said}.", "Nothing: computing is most of it.", True)
+    return Finding("good", f"{said}: computing is most of it.", "", True)
 
 
 def precision(data):
@@ -327,7 +333,7 @@ def precision(data):
         losses = [loss for loss in data["losses"] if loss["dtype"] == name]
         fewest = min(losses, key=lambda loss: loss["distinct"])
         lost = f"{fewest['distinct']:,} distinct values in {data['draws']:,} draws at concentration "
-        lost += f"{fewest['concentration']:g}, steps of {max(loss['step'] for loss in losses):.1e} in the distribution"
+        lost += f"{fewest['concentration']:g}, probabilities off by up to {max(loss['step'] for loss in losses):.1e}"
         state, ratio = result["compare"]["state"], result["compare"]["ratio"]
         if state == "missing":
             yield Finding("act", f"{name} failed: {result.get('failed', first + ' failed')}", "")
@@ -453,6 +459,8 @@ def log(data):
 def accuracy(data):
     """Shape, tails and distinct values, ours and the peers'."""
     labels, ours = data["labels"], data["ours"]
+    for peer, reason in data["missing"].items():
+        yield Finding("note", f"{labels[peer]} was not compared: {reason}")
     for peer, label in labels.items():
         shapes = [shape for shape in data["shapes"] if shape["peer"] == peer]
         tails = [tail for tail in data["drawn_tails"] if tail["peer"] == peer]
@@ -501,10 +509,11 @@ def distinct(data):
     exact = {peer: row for peer, row in counts.items() if row["distinct"] >= 0.5 * mine["distinct"]}
     coarse = {peer: row for peer, row in counts.items() if peer not in exact}
     for peer, row in coarse.items():
+        values = f"{row['distinct']:,} distinct value" + "s" * (row["distinct"] != 1)
         yield Finding(
             "note",
-            f"{data['labels'][peer]}: {row['distinct']:,} distinct values in {row['draws']:,} draws at concentration "
-            f"{row['concentration']:g}; ours {mine['distinct']:,}.",
+            f"{data['labels'][peer]}: {values} in {row['draws']:,} draws at concentration {row['concentration']:g}; "
+            f"ours {mine['distinct']:,}.",
             "It rounds through arccos or the like: do not take it for large concentrations.",
         )
     yield from faster(data)
@@ -515,22 +524,20 @@ def faster(data):
     speed, ours = data["speed"], data["ours"]
     if ours not in speed:
         return
+    unclear = []
     for peer, result in speed.items():
         if peer == ours:
             continue
         compared = measuring.against(speed[ours], result)
         if compared["state"] == "noisy":
-            yield noisy(f"Our speed against {data['labels'][peer]}")
+            unclear.append(data["labels"][peer])
         elif compared["state"] == "missing":
-            yield Finding("note", f"{data['labels'][peer]}: {result.get('failed', 'ours failed')}", "")
+            yield Finding("note", f"{data['labels'][peer]}: {result.get('failed', 'ours failed')}")
         else:
-            ratio = compared["ratio"]
-            yield Finding(
-                "good" if ratio >= 1 else "note",
-                f"Ours has {times(ratio)} the rate of {data['labels'][peer]}.",
-                "",
-                True,
-            )
+            ratio, kind = compared["ratio"], "good" if compared["state"] != "slower" else "note"
+            yield Finding(kind, f"Ours has {times(ratio)} the rate of {data['labels'][peer]}.", "", True)
+    if unclear:
+        yield noisy(f"Our speed against {', '.join(unclear)}")
 
 
 SECTIONS = {

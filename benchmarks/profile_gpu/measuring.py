@@ -139,8 +139,8 @@ def against(one, other):
 def pays_from(compiled_first, compiled, plain_first, plain):
     """From which call on a program that is compiled first has taken less time in all than one that is not.
 
-    After n calls it has taken ``first + (n - 1) * later`` seconds. None if it never does, which is where a later call is
-    not faster and the first is slower.
+    After n calls it has taken ``first + (n - 1) * later`` seconds. None if it never does: where a later call
+    is not faster.
     """
     if compiled_first <= plain_first:
         return 1 if compiled <= plain else None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import plots, reference
-from benchmarks.profile_gpu import findings, measuring
+from benchmarks.profile_gpu import measuring
 from jax_von_mises.writer import readable
 
 __all__ = ["Picture", "draw", "embedded"]
@@ -29,7 +29,7 @@ GRID = {"color": "#888888", "alpha": 0.35, "linewidth": 0.7}
 
 
 class Picture(NamedTuple):
-    """One picture: its file's name, section, what it shows (for who cannot see it too), and its bytes or the failure."""
+    """One picture: its file's name, its section, what it shows in words, and its bytes or why there are none."""
 
     name: str
     section: str
@@ -99,6 +99,14 @@ def plain(axes, axis="both"):
     axes.grid(visible=True, axis=axis, **GRID)
     axes.set_axisbelow(True)
     axes.minorticks_off()
+
+
+def round_numbers(axis):
+    """Marks at 1, 2 and 5 times the powers of ten: a logarithmic axis may not span a whole one."""
+    from matplotlib import ticker
+
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5), numticks=12))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def powers_of_two(axes, sizes):
@@ -173,6 +181,7 @@ def roof(figure, data):
         axes.plot([], [], " ", label=f"{number}  {stage['label']}")
     axes.set(xscale="log", yscale="log", xlabel="operations for each byte moved", ylabel="G operations/s")
     plain(axes)
+    round_numbers(axes.yaxis)
     figure.legend(
         *axes.get_legend_handles_labels(), loc="outside lower left", fontsize=9, frameon=False, handlelength=1.5
     )
@@ -198,7 +207,7 @@ def shares(figure, data):
     axes.axvline(1, color=INK, linewidth=1, linestyle=(0, (5, 3)))
     for name, color in colors.items():
         axes.barh(0, 0, color=color, alpha=0.85, label=f"bound by {name}")
-    axes.set_yticks(places, [stage["label"].replace(" of the draws", "") for stage in stages], fontsize=9.5)
+    axes.set_yticks(places, [stage["label"] for stage in stages], fontsize=9.5)
     most = max([1.0, *(stage["share"] for stage in stages if measuring.usable(stage) and stage["share"])])
     axes.set(xlabel="share of the bound", xlim=(0, 1.18 * most))
     plain(axes, "x")
@@ -237,9 +246,10 @@ def memory(figure, data):
         )
         if place == 0:
             axes.plot(counts, [row["output_bytes"] for row in rows], "-", color=INK, label="the result")
-    axes.set(xlabel="angles in one call", ylabel="memory", yscale="log")
+    axes.set(xlabel="angles in one call", ylabel="memory")
     powers_of_two(axes, sizes)
-    axes.yaxis.set_major_formatter(lambda value, _: readable(int(value)).replace(".00", ""))
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter(lambda value, _: readable(int(value)))
     plain(axes)
     legend(axes)
 
@@ -302,9 +312,10 @@ def devices(figure, data):
     axes.plot(sizes, np.array(rates) / 1e6, "o-", color=COLORS[0], label="measured")
     if rates and sizes[0] == 1:
         axes.plot(numbers, np.array(numbers) * rates[0] / 1e6, "--", color=COLORS[6], label="n times one")
+    axes.set(xlabel="devices", ylabel="million angles a second", ylim=(0, None))
     if not rates:
         axes.annotate("too noisy", (0.5, 0.5), xycoords="axes fraction", ha="center", style="italic")
-    axes.set(xlabel="devices", ylabel="million angles a second", ylim=(0, None))
+        axes.set_yticks([])
     axes.set_xticks(numbers)
     plain(axes)
     legend(axes)
@@ -346,22 +357,22 @@ def exact(figure, data):
     concentrations = list(dict.fromkeys(tail["concentration"] for tail in data["exact_tails"]))
     for tail in data["exact_tails"]:
         place = concentrations.index(tail["concentration"])
-        errors = np.maximum(np.abs(tail["error"]), 1e-10)
+        shares = np.maximum(tail["share"], 1e-4)
         direct = tail["method"] == "direct"
         axes.plot(
             tail["tail"],
-            errors,
+            shares,
             "+" if direct else ".",
             color=COLORS[place],
             markersize=4.5,
             label=None if direct else f"{tail['concentration']:g}",
         )
-    axes.axhline(2e-6, color=INK, linewidth=1.2, linestyle=(0, (5, 3)))
-    axes.annotate("promised, or 4 ulp", (0.99, 2e-6), (0, 4), xycoords=("axes fraction", "data"),
-                  textcoords="offset points", ha="right", fontsize=9.5)  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="tail probability", ylabel="its relative error")
+    axes.axhline(1, color=INK, linewidth=1.2, linestyle=(0, (5, 3)))
+    axes.set(xscale="log", yscale="log", xlabel="tail probability", ylabel="share of the promised error")
+    axes.set_ylim(None, max(2.0, *(2 * tail["worst"] for tail in data["exact_tails"])))
     axes.invert_xaxis()
     plain(axes)
+    round_numbers(axes.yaxis)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=9.5,
                   title="concentration (dots: table, crosses: direct)", title_fontsize=9.5)  # fmt: skip
 
@@ -434,7 +445,12 @@ PICTURES = {
     "devices": ("devices", "Rate over 1, 2, ... devices, beside as many times that of one.", devices, HEIGHT),
     "trace": ("trace", "The operations that take the time.", trace, 3.2),
     "shapes": ("accuracy", "Our draws (blue) and the density (line).", shapes, 4.4),
-    "tails-exact": ("accuracy", "Error of the tail probability of our angles, without drawing.", exact, 4.2),
+    "tails-exact": (
+        "accuracy",
+        "Error of our angles, without drawing: of the tail probability, or in last places. Dashed: promised.",
+        exact,
+        4.2,
+    ),
     "tails-drawn": (
         "accuracy",
         "Draws in the tails beside those expected, at the largest concentration; grey: what chance allows ours.",

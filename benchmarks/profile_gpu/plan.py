@@ -49,7 +49,6 @@ class Plan(NamedTuple):
     stages: tuple[str, ...] | None = None  # all
     virtual_devices: int = 0  # in a child process, where this one has a single CPU device; 0 for as many as cores
     concentration: float = 5.0
-    seconds: float = 0.0
 
     @property
     def on_gpu(self):

@@ -32,15 +32,19 @@ ul.findings{list-style:none;padding:0;margin:.8rem 0}
 ul.findings li{border-left:.3rem solid var(--line);padding:.15rem 0 .15rem .8rem;margin:.6rem 0}
 li.good{border-color:var(--good)!important}li.act{border-color:var(--act)!important}
 li.note{border-color:var(--note)!important}li.noisy{border-color:var(--noisy)!important}
-.mark{font-weight:600;font-size:.85rem;margin-right:.4rem}
+.mark{white-space:nowrap;font-weight:600;font-size:.85rem;margin-right:.4rem}
 .good .mark{color:var(--good)}.act .mark{color:var(--act)}.note .mark{color:var(--note)}.noisy .mark{color:var(--noisy)}
-.todo,.only{display:block;color:var(--soft);font-size:.93rem}
-.scroll{overflow-x:auto;max-width:100%;margin:1rem 0}
+.todo{display:block;color:var(--soft);font-size:.93rem}
+.only{border:1px solid var(--line);border-radius:.3rem;padding:0 .3rem;margin-right:.4rem;color:var(--soft);
+font-size:.78rem;white-space:nowrap}
+.scroll{overflow-x:auto;max-width:100%;margin:0 0 1rem}
 table{border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-nums}
-caption{text-align:left;font-weight:600;padding:.2rem 0;caption-side:top}
-th,td{padding:.25rem .7rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap;vertical-align:bottom}
+h3{font-size:.95rem;margin:1.4rem 0 .2rem}
+th,td{padding:.25rem .7rem;border-bottom:1px solid var(--line);text-align:right;
+white-space:nowrap;vertical-align:bottom}
 th{font-weight:600;color:var(--soft)}
 th:first-child,td:first-child{text-align:left;padding-left:0}
+@media (max-width:40rem){td:first-child{white-space:normal;min-width:8rem}}
 .pictures{display:flex;flex-wrap:wrap;gap:1.2rem;margin:1rem 0}
 figure{margin:0;flex:0 1 28.5rem;max-width:100%}
 img{display:block;width:100%;max-width:100%;height:auto}
@@ -48,28 +52,30 @@ figcaption{color:var(--soft);font-size:.88rem}
 footer{margin:3rem 0 1rem;color:var(--soft);font-size:.88rem}
 """
 MARKS = {"good": "Good", "act": "To do", "note": "Note", "noisy": "Too noisy"}
+CPU_ONLY = "CPU only"
 ABOUT = {
     "compile": "A program is compiled at its first call. Both ways start with nothing compiled.",
-    "roofline": "Operations are counted in the program as XLA optimised it, floats apart from integers; XLA's own flops add "
-    "them up. Ceilings are measured by programs that do nothing else. The bound is the longest time that memory, floats "
-    "or integers take at their ceilings; a function such as a logarithm counts as one operation on floats.",
+    "roofline": "Operations are counted in the program as XLA optimised it, floats apart from integers (XLA's own "
+    "flops add them up). Ceilings are measured by programs that do nothing else. The bound of a stage is the longest "
+    "time that memory, floats or integers take at their ceilings. Not counted: look-ups in a table, and what compilers "
+    "share between neighbours; a function such as a logarithm counts as one operation on floats.",
     "batch": "Small calls are mostly overhead; from some size on more angles only take memory.",
-    "memory": "Of one call. The program's own account, and what the process or the device was seen to take: for a process "
-    "no less than that, since it reuses what it has freed.",
+    "memory": "Of one call: the program's own account, and what was seen to be taken, which is too little where a "
+    "process takes up again what it has freed.",
     "donation": "With donate=True a batch is drawn into the memory of the batch before last.",
-    "prefetch": "The host computes sines of each batch for as long as drawing takes. One after the other takes the sum of "
-    "both, perfect overlap the longer of them.",
+    "prefetch": "The host computes sines of each batch for as long as drawing takes. One after the other takes the sum "
+    "of both, perfect overlap the longer of them.",
     "transfer": "The call returns before its angles are there; then the host waits; then it copies.",
-    "precision": "bfloat16 and float16 are computed in float32 and rounded once. A distribution function of rounded angles "
-    "is a staircase, whose largest step is how far rounding takes it from the law. Where it rounds from one value to the "
-    "next it must still agree.",
+    "precision": "bfloat16 and float16 are computed in float32 and rounded once. The distribution function of rounded "
+    "angles is a staircase, and what it is off by is lost by rounding. Where it rounds from one value to the next, the "
+    "draws must still agree with the law.",
     "keys": "The cipher behind the key makes the words; with the table route they are most of the work.",
     "devices": "One result shared out over devices, without communication.",
     "trace": "Recorded by jax.profiler.",
     "log": "What JAX itself logs with jax_log_compiles.",
-    "accuracy": "Ours beside others that draw this law (jax.random.normal is its approximation at large concentrations). "
-    "The p of a shape is the chance of a worse fit; tails are compared in standard errors. What our angles promise is "
-    "checked without drawing, by the words that give the angles.",
+    "accuracy": "Ours beside others that draw this law (jax.random.normal approximates it at large concentrations). "
+    "The p of a shape is the chance of a worse fit; tails are compared in standard errors. What is promised of our "
+    "angles is checked without drawing, by the words that give them.",
 }
 # XML and HTML have no place for these.
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -99,11 +105,12 @@ def element(tag, *children, **attributes):
 
 def finding(found, on_gpu):
     """One finding, with what to do."""
-    parts = [element("span", MARKS[found.kind], class_="mark"), found.text]
+    parts = [element("span", MARKS[found.kind], class_="mark")]
+    if found.device_bound and not on_gpu:
+        parts.append(element("span", CPU_ONLY, class_="only"))
+    parts.append(found.text)
     if found.todo:
         parts.append(element("span", found.todo, class_="todo"))
-    if found.device_bound and not on_gpu:
-        parts.append(element("span", "Measured on a CPU: says nothing about a GPU.", class_="only"))
     return element("li", *parts, class_=found.kind)
 
 
@@ -111,15 +118,10 @@ def table(shown):
     """One table, in a box of its own that scrolls."""
     head = element("thead", element("tr", *(element("th", name, scope="col") for name in shown.columns)))
     body = element("tbody", *(element("tr", *(element("td", cell) for cell in row)) for row in shown.rows))
-    # A box that scrolls can be reached by the keyboard.
-    return element(
-        "div",
-        element("table", element("caption", shown.caption), head, body),
-        class_="scroll",
-        tabindex="0",
-        role="region",
-        aria_label=shown.caption,
-    )
+    # A box that scrolls can be reached by the keyboard. The caption stands outside, where it does not scroll away.
+    box = element("div", element("table", head, body), class_="scroll", tabindex="0", role="region")
+    box.set("aria-label", shown.caption)
+    return element("div", element("h3", shown.caption), box)
 
 
 def picture(drawn):
@@ -198,8 +200,7 @@ def page(result, drawn, no_pictures=None):
         parts.append(
             element(
                 "p",
-                "This was measured on a CPU. Ratios, sizes and ceilings are this machine's; what is marked so says "
-                "nothing about a GPU. Run it there for that.",
+                f"This was measured on a CPU. What is marked “{CPU_ONLY}” says nothing about a GPU: run it there.",
                 class_="warning",
             )
         )

@@ -150,7 +150,7 @@ def stages(count, k):
         "log_prob": ("log_prob", lambda x, kappa: jvm.log_prob(x, law[0], kappa), "unit"),
         "cdf": ("cdf", lambda x, kappa: jvm.cdf(x, law[0], kappa), "unit"),
         "icdf": ("icdf", lambda q, kappa: jvm.icdf(q, law[0], kappa), "unit"),
-        "gradient": ("gradient of the draws in the concentration", gradient, "key"),
+        "gradient": ("gradient in the concentration", gradient, "key"),
     }
 
 

@@ -80,43 +80,48 @@ def compiling(data):
 
 def per_element(amount, result):
     """An amount for each element."""
-    return f"{amount / result['count']:.3g}"
+    value = amount / result["count"]
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 0.05 else "0"
 
 
 def roofline(data):
     """Stages and ceilings."""
-    units = {"bytes": "GB/s", "floats": "G floating-point operations/s", "integers": "G integer operations/s"}
     yield Table(
-        "Ceilings measured in this run",
-        ("of", "ceiling", "unit"),
-        [
-            (name, NOISY if value is None else f"{value / 1e9:.4g}", units[name])
-            for name, value in data["ceilings"].items()
-        ],
+        "What the ceilings are measured by: the best of each kind",
+        ("", "time", "GB/s", "G floating-point operations/s", "G integer operations/s"),
+        [probe_row(probe) for probe in data["probes"].values()],
     )
     yield Table(
         "Stages: operations and bytes for one element",
-        ("stage", "floats", "integers", "functions", "bytes", "time", "rate", "bound by", "share of the bound"),
+        ("stage", "of its bound", "bound by", "rate", "time", "floats", "integers", "functions", "bytes"),
         [stage_row(stage) for stage in data["stages"].values()],
     )
+
+
+def probe_row(probe):
+    """One program that measures a ceiling."""
+    if "failed" in probe or probe["wide"]:
+        return (probe["label"], seconds(probe), "-", "-", "-")
+    rates = (probe.get(name, 0) / probe["median"] / 1e9 for name in ("bytes", "floats", "integers"))
+    return (probe["label"], seconds(probe), *(f"{value:.3g}" for value in rates))
 
 
 def stage_row(stage):
     """One stage."""
     if "failed" in stage:
-        return (stage["label"], *["-"] * 4, "failed", "-", "-", "-")
-    mark = "" if stage["whole"] else " or more"
+        return (stage["label"], "failed", *["-"] * 7)
+    mark = "" if stage["whole"] else " or more"  # where branches or loops leave it open
     share = NOISY if stage["wide"] else "-" if stage["share"] is None else f"{stage['share']:.0%}"
     return (
         stage["label"],
+        share,
+        stage["bound_by"] or "-",
+        rate(stage),
+        seconds(stage),
         per_element(stage["floats"], stage) + mark,
         per_element(stage["integers"], stage) + mark,
         per_element(stage["transcendentals"], stage),
         per_element(stage["bytes"], stage) if "bytes" in stage else "-",
-        seconds(stage),
-        rate(stage),
-        stage["bound_by"] or "-",
-        share,
     )
 
 
@@ -199,7 +204,7 @@ def precision(data):
     )
     yield Table(
         f"What is left of the law in {data['draws']:,} draws",
-        ("", "concentration", "distinct values", "largest step", "off where it rounds", "chance allows"),
+        ("", "concentration", "distinct values", "lost by rounding", "off where it rounds", "chance allows"),
         [
             (
                 loss["dtype"],
@@ -269,18 +274,18 @@ def accuracy(data):
         return form.format(found[peer, k]) if (peer, k) in found else "-"
 
     yield Table(
-        f"Speed, and {data['draws']:,} draws against the law",
+        f"Speed, and {data['draws']:,} draws against the law: the p of the shape, standard errors of the worst tail",
         (
             "",
             "rate",
             "distinct values at 1e7",
-            *(f"p of the shape, k={k:g}" for k in columns),
-            *(f"worst tail, standard errors, k={k:g}" for k in deep),
+            *(f"shape, k={k:g}" for k in columns),
+            *(f"tail, k={k:g}" for k in deep),
         ),
         [
             (
                 label,
-                data["missing"].get(peer) or rate(data["speed"][peer]),
+                "not here" if peer in data["missing"] else rate(data["speed"][peer]),
                 distinct.get(peer, "-"),
                 *(cell(p_values, peer, k, "{:.2g}") for k in columns),
                 *(cell(tails, peer, k, "{:.1f}") for k in deep),
