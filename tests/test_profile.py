@@ -98,7 +98,21 @@ def test_laps_time_each_part_with_a_new_input_and_not_its_making(clock):
     # The first call, which compiles, does not count.
     found = measuring.laps(fresh, {"dispatch": part(0.25), "compute": part(2.0), "to_host": part(0.5)}, 3, clock)
     assert found == {"dispatch": [0.25] * 3, "compute": [2.0] * 3, "to_host": [0.5] * 3}
-    assert seen == [0, 1, 2, 3]
+    # One that compiles, one that tells how long a call is, and one in each round.
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_short_laps_are_means_of_several_calls(clock):
+    calls = []
+
+    def run(value):
+        calls.append(value)
+        clock.now += 2.0**-9 * (value % 2 + 1)
+
+    found = measuring.laps(lambda i: i, {"a": run}, 2, clock)
+    # The call that tells the length, number 1, takes 2^-8 seconds, so three make up a lap; every other is shorter.
+    assert len(calls) == 2 + 2 * 3
+    assert found["a"] == [2.0**-9 * 4 / 3, 2.0**-9 * 5 / 3]
 
 
 @pytest.mark.parametrize(

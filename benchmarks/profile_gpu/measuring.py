@@ -4,6 +4,7 @@
 and refuses where one of them is too noisy, `pays_from` tells from which call on compiling was worth its time.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -17,6 +18,10 @@ __all__ = ["Entry", "against", "failure", "laps", "of_seconds", "pays_from", "ra
 
 # Medians closer than this are called the same: what is left after the machine's own ups and downs.
 SAME = 1.05
+
+# As `timing.SHORTEST_TURN` and `timing.MOST_CALLS`, for calls whose parts are timed one by one.
+SHORTEST_LAP = 0.01
+MOST_LAPS = 100
 
 
 class Entry(NamedTuple):
@@ -86,24 +91,33 @@ def laps(fresh: Callable[[int], Any], steps, rounds, clock=time.perf_counter):
     steps : dict of str to callable
         Each takes what the one before returned, the first what `fresh` made.
     rounds : int
-        Calls, after one that does not count.
+        Numbers for each part, after a call that does not count. Each is the mean of as many calls as `SHORTEST_LAP`
+        takes: a lone short one is at the mercy of an interrupt.
     clock : callable
         Seconds as a float.
 
     Returns
     -------
     dict of str to list of float
-        Seconds of each part in each call.
+        Seconds of each part of one call, in each round.
     """
-    seconds = {name: [] for name in steps}
-    for number in range(rounds + 1):
-        value = fresh(number)
-        for name, step in steps.items():
-            start = clock()
-            value = step(value)
-            if number:
-                seconds[name].append(clock() - start)
-    return seconds
+    inputs = itertools.count()
+
+    def lap(calls):
+        totals = dict.fromkeys(steps, 0.0)
+        for _ in range(calls):
+            value = fresh(next(inputs))
+            for name, step in steps.items():
+                start = clock()
+                value = step(value)
+                totals[name] += clock() - start
+        return {name: total / calls for name, total in totals.items()}
+
+    lap(1)  # compiles
+    once = sum(lap(1).values())
+    calls = min(MOST_LAPS, max(1, math.ceil(SHORTEST_LAP / max(once, 1e-9))))
+    found = [lap(calls) for _ in range(rounds)]
+    return {name: [each[name] for each in found] for name in steps}
 
 
 def usable(result):

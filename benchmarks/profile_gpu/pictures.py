@@ -409,8 +409,10 @@ def beside(figure, data):
             mark = {"marker": PEER_MARKS[peer], "color": PEER_COLORS[peer], "linestyle": "", "markersize": 8}
             axes.plot(rate, counts[peer], label=data["labels"][peer], **mark)
     axes.set(xscale="log", yscale="log", xlabel="million angles a second", ylabel="distinct values at 1e7")
-    axes.margins(0.12)
+    axes.margins(x=0.12)
+    axes.set_ylim(0.6, 2 * max([1, *counts.values()]))
     plain(axes)
+    round_numbers(axes.xaxis)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9.5)
 
 

@@ -30,7 +30,7 @@ class Plan(NamedTuple):
     mode: str
     platform: str
     rounds: int  # turns of each competitor
-    laps: int  # calls whose parts are timed one by one
+    laps: int  # rounds of calls whose parts are timed one by one
     folder: Path  # where trace and log go
     count: int  # of one call that is to show the speed, not the overhead
     compiled: tuple[int, ...]
