@@ -28,6 +28,10 @@ PEER_MARKS = dict(zip(PEER_COLORS, MARKS, strict=False))
 GRID = {"color": "#888888", "alpha": 0.35, "linewidth": 0.7}
 
 
+# Draws expected in a bin, below which its share is mostly chance.
+ENOUGH = 50
+
+
 class Picture(NamedTuple):
     """One picture: its file's name, its section, what it shows in words, and its bytes or why there are none."""
 
@@ -351,6 +355,28 @@ def shapes(figure, data):
         plain(axes)
 
 
+def peers(figure, data):
+    """Draws in each bin as a share of those expected, at the largest concentration, a line for each peer."""
+    axes = figure.subplots()
+    largest = max((shape["concentration"] for shape in data["shapes"]), default=None)
+    for shape in data["shapes"]:
+        if shape["concentration"] != largest:
+            continue
+        edges, peer = np.array(shape["edges"]), shape["peer"]
+        inner = reference.cdf(edges[1:-1], largest)
+        expected = np.diff(np.concatenate([[0.0], inner, [1.0]])) * shape["draws"]
+        enough = expected >= ENOUGH
+        middles = ((edges[1:] + edges[:-1]) / 2 * np.sqrt(largest))[enough]
+        ratio = (np.array(shape["observed"]) / expected)[enough]
+        axes.plot(middles, ratio, color=PEER_COLORS[peer], linewidth=1.5, label=data["labels"][peer])
+        if peer == data["ours"]:
+            band = 3 / np.sqrt(expected[enough])
+            axes.fill_between(middles, 1 - band, 1 + band, color="#888888", alpha=0.25, linewidth=0)
+    axes.set(xlabel=f"standard deviations, at concentration {largest:g}", ylabel="drawn / expected")
+    plain(axes)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9.5)
+
+
 def exact(figure, data):
     """Errors of our tail probabilities."""
     axes = figure.subplots()
@@ -447,6 +473,12 @@ PICTURES = {
     "devices": ("devices", "Rate over 1, 2, ... devices, beside as many times that of one.", devices, HEIGHT),
     "trace": ("trace", "The operations that take the time.", trace, 3.2),
     "shapes": ("accuracy", "Our draws (blue) and the density (line).", shapes, 4.4),
+    "shapes-peers": (
+        "accuracy",
+        "Draws in each bin beside those expected, at the largest concentration; grey: what chance allows ours.",
+        peers,
+        4.4,
+    ),
     "tails-exact": (
         "accuracy",
         "Error of our angles, without drawing: of the tail probability, or in last places. Dashed: promised.",
