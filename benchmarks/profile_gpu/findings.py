@@ -38,7 +38,10 @@ def of_section(name, data):
     """The findings of one section; what failed is one."""
     if "error" in data:
         return [Finding("act", f"Failed: {data['error']}", hint(data["error"]))]
-    return [finding for finding in SECTIONS[name](data) if finding is not None]
+    found = [finding for finding in SECTIONS[name](data) if finding is not None]
+    unclear = [finding.text for finding in found if finding.kind == "noisy"]
+    clear = [finding for finding in found if finding.kind != "noisy"]
+    return clear + [Finding("noisy", f"{'; '.join(unclear)}: too noisy to say.", AGAIN)] * bool(unclear)
 
 
 def hint(error):
@@ -61,8 +64,8 @@ def rate(value):
 
 
 def noisy(what):
-    """The finding that there is none."""
-    return Finding("noisy", f"{what}: too noisy to say.", AGAIN)
+    """The finding that there is none; a section puts all of them into one sentence."""
+    return Finding("noisy", what)
 
 
 def compiling(data):

@@ -183,6 +183,8 @@ def roof(figure, data):
         axes.plot(place, height / 1e9, MARKS[(number - 1) % len(MARKS)], color=COLORS[0], markersize=6)
         axes.annotate(str(number), (place, height / 1e9), (5, 3), textcoords="offset points", fontsize=9.5)
         axes.plot([], [], " ", label=f"{number}  {stage['label']}")
+    if not points:
+        axes.annotate("too noisy", (0.5, 0.5), xycoords="axes fraction", ha="center", style="italic")
     axes.set(xscale="log", yscale="log", xlabel="operations for each byte moved", ylabel="G operations/s")
     plain(axes)
     round_numbers(axes.yaxis)

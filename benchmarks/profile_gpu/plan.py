@@ -84,7 +84,7 @@ def make(quick, platform, folder):
             **common,
         )
     return Plan(
-        rounds=15,
+        rounds=31,
         laps=41,
         count=2 ** (22 + more),
         compiled=powers(10, 22, 4),

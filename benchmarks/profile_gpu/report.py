@@ -168,7 +168,7 @@ def summary(result, on_gpu):
     else:
         parts.append(element("p", "Nothing: no section found anything to change."))
     if noisy:
-        parts.append(element("p", f"{noisy} comparisons were too noisy to say anything. {findings.AGAIN}"))
+        parts.append(element("p", f"In {noisy} sections something was too noisy to say. {findings.AGAIN}"))
     return element("section", *parts, id="summary")
 
 
