@@ -1,0 +1,201 @@
+"""The command line: what is measured, in which order, and files that appear whole or not at all."""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from benchmarks import environment
+from benchmarks.performance_benchmark import environment_text, positive, write_json
+from benchmarks.profile_gpu import plan as planning
+
+__all__ = ["main"]
+
+FORMAT = 1  # of the result file
+REPORT = "report.html"
+# What a report is made of, in its folder: replaced together, so that no picture of an older one is left.
+OWN = ("*.png", "compile.log", "trace", REPORT)
+
+
+def measures():
+    """Map the sections to what measures them; JAX is imported here and not before its variables are set."""
+    from benchmarks.profile_gpu import exactness, programs, roofline, sizes, variants
+
+    return {
+        "compile": programs.compiling,
+        "roofline": roofline.measure,
+        "batch": sizes.batch,
+        "memory": sizes.memory,
+        "donation": sizes.donation,
+        "prefetch": sizes.prefetch,
+        "transfer": sizes.transfer,
+        "precision": variants.precision,
+        "keys": variants.key_implementations,
+        "devices": variants.devices,
+        "trace": programs.trace,
+        "log": programs.compile_log,
+        "accuracy": exactness.measure,
+    }
+
+
+def measure(plan, sections, say=print):
+    """Data of each section; a section that fails says how, and the others are measured all the same."""
+    from benchmarks.profile_gpu import measuring
+
+    table, found = measures(), {}
+    # Memory first: devices tell the most they ever held, and later sections hold more.
+    for name in sorted(planning.SECTIONS, key=lambda name: name != "memory"):
+        if name not in sections:
+            continue
+        say(f"{name}: {planning.SECTIONS[name]}", end=" ", flush=True)
+        start = time.perf_counter()
+        try:
+            found[name] = table[name](plan)
+        except Exception as error:
+            told = "".join(traceback.format_exception(error)[-3:])
+            found[name] = {"error": measuring.failure(error), "told": told[-2000:]}
+        found[name]["seconds_taken"] = time.perf_counter() - start
+        failed = f"FAILED, {found[name]['error']}" if "error" in found[name] else "done"
+        say(f"- {failed}, {found[name]['seconds_taken']:.1f} s", flush=True)
+    return {name: found[name] for name in planning.SECTIONS if name in found}
+
+
+def publish(work, out):
+    """Move what lies in `work` to the folder `out`, each file at once, the report last."""
+    out.mkdir(parents=True, exist_ok=True)
+    for pattern in OWN:
+        for old in out.glob(pattern):
+            # What is not replaced belongs to the report before; folders cannot be replaced at once.
+            if old.is_dir():
+                shutil.move(old, work / f"old {old.name}")
+            elif not (work / old.name).exists():
+                old.unlink()
+    for pattern in OWN:
+        for new in sorted(work.glob(pattern)):
+            os.replace(new, out / new.name)
+
+
+@contextlib.contextmanager
+def work_folder(out):
+    """A folder beside `out`, on the same disk, that is removed however this ends."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write(result, work):
+    """Write the pictures and the page of a result to `work`; returns why there are no pictures, if so."""
+    from benchmarks.profile_gpu import pictures, report
+
+    try:
+        drawn, reason = pictures.draw(result), None
+    except ImportError as error:
+        drawn, reason = [], str(error)
+    for picture in drawn:
+        if picture.png is not None:
+            (work / f"{picture.name}.png").write_bytes(picture.png)
+    (work / REPORT).write_text(report.page(result, drawn, reason), encoding="utf-8")
+    return reason
+
+
+def parser():
+    """Make the command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.profile_gpu",
+        description="Where time and memory go on this machine, with pictures: one HTML report.",
+    )
+    made.add_argument("--quick", action="store_true", help="about two minutes on two cores, else about ten")
+    made.add_argument("--out", type=Path, default=Path("profile"), help="folder of the report; %(default)s")
+    names = tuple(planning.SECTIONS)
+    made.add_argument("--sections", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
+    made.add_argument("--rounds", type=positive, help="turns of each competitor")
+    made.add_argument("--json", metavar="FILE", type=Path, help="write all that was measured, with the environment")
+    made.add_argument("--child", help=argparse.SUPPRESS)
+    return made
+
+
+def child(order):
+    """Measure on the devices of this process, and print the result as one line."""
+    import jax
+
+    from benchmarks.profile_gpu import variants
+
+    given = json.loads(order)
+    print(json.dumps(variants.sharded(planning.Plan(**given), jax.local_devices())))
+    return 0
+
+
+@contextlib.contextmanager
+def without_cache():
+    """Compile for real: a compilation cache on the disk would make first calls look short."""
+    import jax
+
+    before = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+
+
+def run(given, work, plan=None):
+    """Measure what was asked for, and write the report to `work`; returns the result."""
+    start = time.perf_counter()
+    found = environment.describe()
+    plan = plan or planning.make(given.quick, found["platform"], work)
+    plan = plan._replace(folder=work, rounds=given.rounds or plan.rounds)
+    print(environment_text(found))
+    if not plan.on_gpu:
+        print("  No GPU: this profiles a CPU, and what it finds says little about a GPU.")
+    with without_cache():
+        sections = measure(plan, given.sections)
+    options = {name: value for name, value in plan._asdict().items() if name != "folder"}
+    result = {"format": FORMAT, "program": "profile_gpu", "environment": found, "options": options}
+    result |= {"seconds": time.perf_counter() - start, "sections": sections}
+    reason = write(result, work)
+    if reason:
+        print(f"no pictures: {reason}", file=sys.stderr)
+    return result
+
+
+def main(arguments=None, plan=None):
+    """Profile and write the report; returns the exit code, 0 also where a section failed and the report says so."""
+    given = parser().parse_args(arguments)
+    # JAX takes three quarters of a GPU at start otherwise, and the other libraries need room beside it.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    if given.child is not None:
+        return child(given.child)
+    if given.json is not None and not given.json.parent.is_dir():
+        print(f"--json {given.json}: there is no folder {given.json.parent}", file=sys.stderr)
+        return 2
+    out = given.out.resolve()
+    if out.exists() and not out.is_dir():
+        print(f"--out {given.out} is a file; name a folder", file=sys.stderr)
+        return 2
+    try:
+        with work_folder(out) as work:
+            result = run(given, work, plan)
+            if given.json is not None:
+                write_json(given.json, result)
+            publish(work, out)
+    except KeyboardInterrupt:
+        print("\ninterrupted; nothing was written, an older report is as it was", file=sys.stderr)
+        return 130
+    except OSError as error:
+        print(f"\ncannot write the report: {error}", file=sys.stderr)
+        return 1
+    print(f"{result['seconds']:.0f} s in all; written to {given.out / REPORT}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
