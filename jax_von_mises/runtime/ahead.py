@@ -25,7 +25,7 @@ class Compiled(NamedTuple):
     temporary_bytes: int | None
     """Memory that the program needs beside its arguments and its result."""
     flops: float | None
-    """Floating-point operations, as XLA counts them; integer ones, which make the words, are not among them."""
+    """Operations, as XLA counts them: on floats, and on the integers that make the words."""
     bytes_accessed: float | None
 
     def __str__(self):
