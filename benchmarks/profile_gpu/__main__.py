@@ -12,8 +12,9 @@ import traceback
 from pathlib import Path
 
 from benchmarks import environment
-from benchmarks.performance_benchmark import environment_text, positive, write_json
+from benchmarks.files import write_json
 from benchmarks.profile_gpu import plan as planning
+from benchmarks.text import environment_text, positive
 
 __all__ = ["main"]
 

@@ -5,8 +5,8 @@ Nothing is said of what was too noisy, but that it was.
 
 from typing import NamedTuple
 
-from benchmarks.performance_benchmark import time_text
 from benchmarks.profile_gpu import measuring, sizes
+from benchmarks.text import time_text
 from jax_von_mises.writer import readable
 
 __all__ = ["Finding", "of_section"]

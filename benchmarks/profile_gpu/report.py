@@ -6,9 +6,9 @@ It is built as a tree and written by the standard library, which escapes all tex
 import re
 from xml.etree import ElementTree
 
-from benchmarks.performance_benchmark import environment_text
 from benchmarks.profile_gpu import findings, pictures, tables
 from benchmarks.profile_gpu.plan import SECTIONS
+from benchmarks.text import environment_text
 
 __all__ = ["page"]
 

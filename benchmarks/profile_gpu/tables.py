@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from benchmarks.performance_benchmark import time_text
 from benchmarks.profile_gpu import findings
+from benchmarks.text import time_text
 from jax_von_mises.writer import readable
 
 __all__ = ["NOISY", "Table", "of_section"]
