@@ -25,7 +25,7 @@ class Compiled(NamedTuple):
     temporary_bytes: int | None
     """Memory that the program needs beside its arguments and its result."""
     flops: float | None
-    """Operations, as XLA counts them: on floats, and on the integers that make the words."""
+    """Operations as XLA counts them, those on the integers that make the words included."""
     bytes_accessed: float | None
 
     def __str__(self):
