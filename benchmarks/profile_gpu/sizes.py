@@ -18,6 +18,8 @@ METHODS = ("table", "direct")
 # A size is enough from where it reaches this share of the best rate: beyond, only memory grows.
 ENOUGH = 0.9
 LOOK = 1e-3  # seconds between two looks at the memory
+# A loop over batches has the last one, the next one, and the one after it.
+IN_FLIGHT = 3
 
 
 def sampler(plan, count, method="auto", dtype="float32"):
@@ -93,10 +95,11 @@ def memory(plan):
             del warm
     report = jvm.runtime.memory_report()[0]
     try:
-        fits = {method: jvm.runtime.suggest_batch_size(plan.concentration, method=method) for method in METHODS}
+        suggest = functools.partial(jvm.runtime.suggest_batch_size, plan.concentration, in_flight=IN_FLIGHT)
+        fits = {method: suggest(method=method) for method in METHODS}
     except MemoryError as error:
         fits = {"failed": measuring.failure(error)}
-    return {"rows": rows, "device": report._asdict(), "fits": fits, "in_flight": 2}
+    return {"rows": rows, "device": report._asdict(), "fits": fits, "in_flight": IN_FLIGHT}
 
 
 def buffers_of(plan, donate):
