@@ -38,8 +38,8 @@ def memory_report():
     """Memory of each device of this process.
 
     On a GPU these are the numbers of JAX's allocator (``device.memory_stats``), which has set aside its share of the
-    memory; what other processes take of a GPU is not among them. A CPU has no such numbers (there it is None): they are those of this process and of the machine, or of the
-    job's limit (a control group, ``ulimit``) where that is lower.
+    memory; what other processes take of a GPU is not among them. A CPU has no such numbers (there it is None): they are
+    those of this process and of the machine, or of the job's limit (a control group, ``ulimit``) where that is lower.
 
     Returns
     -------
