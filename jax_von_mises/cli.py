@@ -286,7 +286,8 @@ class Watch:
         self.stride, self.seen = 1, 0
 
     def progress(self, done: int, total: int) -> None:
-        """Show how many rows there are of how many."""
+        """Show how many rows there are of how many; stop if a signal asked for it."""
+        stop_if_asked()
         if self.quiet:
             return
         if self.bar is None:
@@ -495,6 +496,16 @@ class Terminated(BaseException):
 # With the first batch systems end a job, with the second a terminal that closes. Windows knows the first alone.
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
+# Signals that came. Their exception is lost where it rises in a destructor or in a callback of the garbage collector,
+# as JAX has one: Python prints it and goes on.
+asked: list[int] = []
+
+
+def stop_if_asked() -> None:
+    """Raise again what a signal has raised in vain."""
+    if asked:
+        raise KeyboardInterrupt if asked[0] == signal.SIGINT else Terminated(asked[0])
+
 
 @contextmanager
 def terminate_by_exception() -> Iterator[None]:
@@ -503,13 +514,17 @@ def terminate_by_exception() -> Iterator[None]:
         yield  # only the main thread may set handlers
         return
 
-    def raise_terminated(number, _frame):
-        raise Terminated(number)
+    def stop(number, _frame):
+        asked.append(number)
+        stop_if_asked()
 
-    former = {number: signal.signal(number, raise_terminated) for number in ENDING}
+    # What is ignored stays so: `nohup` asks for it, and shells for what runs in the background.
+    heard = [number for number in (signal.SIGINT, *ENDING) if signal.getsignal(number) is not signal.SIG_IGN]
+    former = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
     finally:
+        asked.clear()
         for number, handler in former.items():
             signal.signal(number, handler)
 

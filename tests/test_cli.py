@@ -348,6 +348,41 @@ def test_judges_a_part_of_many(run, monkeypatch):
     assert "mean direction" in result.out
 
 
+class Collected:
+    """Something that is destroyed just when a signal comes."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __del__(self):
+        signal.raise_signal(self.number)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_in_a_destructor(number):
+    """Python drops the exception there; it comes again with the next block."""
+    error = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: cli.Terminated}[number]
+    watch = cli.Watch(None, 1, quiet=True)
+    before = signal.getsignal(number)
+    with pytest.raises(error), cli.terminate_by_exception():
+        Collected(number)
+        watch.progress(1, 2)
+    assert signal.getsignal(number) is before
+    watch.progress(2, 2)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no such signal")
+def test_ignored_signals_stay_ignored():
+    """As under `nohup`, which lets a run outlive its terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with cli.terminate_by_exception():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent as on POSIX")
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["int", "term", "hup"]

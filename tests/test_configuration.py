@@ -124,7 +124,8 @@ assert not configuration.started()
 assert all(item.value is None and item.source == "default" for item in runtime.settings() if item.name != "platform")
 assert runtime.reset() == ()
 """
-    children.run(program, XLA_FLAGS=None)
+    told = {name: None for name in os.environ if name.startswith(("JAX_", "XLA_", "PJRT_"))}
+    children.run(program, **told)
 
 
 @pytest.mark.parametrize(
