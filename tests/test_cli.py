@@ -365,9 +365,10 @@ def test_signal_in_a_destructor(number):
     error = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: cli.Terminated}[number]
     watch = cli.Watch(None, 1, quiet=True)
     before = signal.getsignal(number)
-    with pytest.raises(error), cli.terminate_by_exception():
+    with cli.terminate_by_exception():
         Collected(number)
-        watch.progress(1, 2)
+        with pytest.raises(error):
+            watch.progress(1, 2)
     assert signal.getsignal(number) is before
     watch.progress(2, 2)
 
