@@ -15,11 +15,18 @@ MADE = HERE / "_generated"
 LABELS = {peer.name: peer.label for peer in PEERS}
 
 
-def speed_table(result):
-    """A row for each case and a column for each peer: the rate, and how many times ours is it."""
-    shown = [peer.name for peer in PEERS if any(peer.name in case["results"] for case in result["cases"])]
-    lines = ["| case | " + " | ".join(LABELS[name] for name in shown) + " |", "|---|" + "---:|" * len(shown)]
-    for case in result["cases"]:
+def speed_tables(result):
+    """A row for each case, a column for each peer: the rate, and how many times ours is it. Draws, then the rest."""
+    draws = [case for case in result["cases"] if case["task"] == "sample"]
+    others = [case for case in result["cases"] if case["task"] != "sample"]
+    return "\n\n".join(speed_table(cases) for cases in (draws, others) if cases)
+
+
+def speed_table(cases):
+    """Lay out some cases."""
+    shown = [peer.name for peer in PEERS if any(peer.name in case["results"] for case in cases)]
+    lines = ["| | " + " | ".join(LABELS[name] for name in shown) + " |", "|---|" + "---:|" * len(shown)]
+    for case in cases:
         unit = TASKS[case["task"]]
         cells = []
         for name in shown:
@@ -27,12 +34,19 @@ def speed_table(result):
             if found is None:
                 cells.append("")
             elif name == shown[0]:
-                cells.append(f"**{found['rate'] / unit.scale:.3g}**")
+                cells.append(f"**{number(found['rate'] / unit.scale)}**")
             else:
                 mark = "*" if found["wide"] else ""
-                cells.append(f"{found['rate'] / unit.scale:.3g} ({found['ratio']:.3g} x{mark})")
-        lines.append(f"| {case['name']}: {case['count']:,} {unit.noun}, {unit.unit} | " + " | ".join(cells) + " |")
+                cells.append(f"{number(found['rate'] / unit.scale)} ({number(found['ratio'])}×{mark})")
+        what = "" if case["name"] == case["task"] else f"{case['name']}, "
+        task = "" if case["task"] == "sample" else f"{case['task']}, "
+        lines.append(f"| {task}{what}{case['count']:,}; {unit.unit} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def number(value):
+    """Three digits, and no powers of ten."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def startup_table(result):
@@ -67,7 +81,7 @@ def make(app=None):
         text = [machine(result), ""]
         if program == "performance_benchmark":
             assert plots.main([str(path), "--out", str(MADE / f"{path.stem}.svg")]) == 0
-            text += [f"![Speed and accuracy]({path.stem}.svg)", "", speed_table(result)]
+            text += [f"![Speed and accuracy]({path.stem}.svg)", "", speed_tables(result)]
         elif program == "streaming":
             assert streaming_plots.main([str(path), "--out", str(MADE / f"{path.stem}.svg")]) == 0
             text += [f"![Memory and rates]({path.stem}.svg)"]
