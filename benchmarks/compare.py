@@ -69,6 +69,11 @@ class Comparison(NamedTuple):
     tolerance: float
 
     @property
+    def judged(self):
+        """How many numbers the verdict rests on."""
+        return sum(change.state not in (TOLD, TOO_NOISY) for change in self.changes)
+
+    @property
     def regressions(self):
         """What became slower, beyond noise and tolerance."""
         return [change for change in self.changes if change.state == SLOWER]
@@ -231,8 +236,10 @@ def text(comparison):
     slower = dict.fromkeys(change.case for change in comparison.regressions)
     if slower:
         lines.append(f"  SLOWER by more than {comparison.tolerance:.0%}: {', '.join(slower)}")
+    elif comparison.judged:
+        lines.append(f"  Of {comparison.judged} judged nothing is slower by more than {comparison.tolerance:.0%}.")
     elif states:
-        lines.append(f"  Nothing is slower by more than {comparison.tolerance:.0%}.")
+        lines.append("  Nothing could be judged: run it again on a quiet machine.")
     else:
         lines.append("  The results have nothing in common that could be compared.")
     return "\n".join(lines)

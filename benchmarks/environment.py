@@ -1,12 +1,14 @@
 """The machine and the libraries that a result belongs to."""
 
+import contextlib
 import os
 import platform
+import re
 import subprocess
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["describe"]
+__all__ = ["describe", "without_cache"]
 
 LIBRARIES = (
     "jax",
@@ -21,8 +23,8 @@ LIBRARIES = (
     "cupy-cuda13x",
     "tensorstore",
 )
-# Variables that change what JAX compiles or how many threads it runs.
-VARIABLES = ("XLA_FLAGS", "JAX_ENABLE_X64", "JAX_COMPILATION_CACHE_DIR", "OMP_NUM_THREADS")
+# Variables that change what JAX compiles, where it runs or how many threads there are.
+VARIABLES = re.compile(r"(JAX|XLA|PJRT)_\w+|\w+_(NUM_THREADS|VISIBLE_DEVICES)")
 
 
 def cpu_model():
@@ -62,11 +64,30 @@ def versions():
     return found
 
 
-def describe():
-    """Everything that a reader needs to judge a timing, ready for JSON."""
+@contextlib.contextmanager
+def without_cache():
+    """Compile for real: a compilation cache on the disk would make first calls look short."""
     import jax
 
-    device = jax.devices()[0]
+    before = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+
+
+def describe():
+    """Everything that a reader needs to judge a timing, ready for JSON; ends the program where nothing can be timed."""
+    import jax
+
+    if jax.config.jax_disable_jit:
+        raise SystemExit("JAX_DISABLE_JIT is on: nothing would be compiled, and no time would mean anything. Unset it.")
+    try:
+        device = jax.devices()[0]
+    except (RuntimeError, AssertionError) as error:
+        asked = f" with JAX_PLATFORMS={jax.config.jax_platforms}" if jax.config.jax_platforms else ""
+        raise SystemExit(f"JAX does not start{asked}: {error}. `jax-von-mises doctor` looks for the reason.") from error
     return {
         "platform": device.platform,
         "device": device.device_kind,
@@ -79,6 +100,6 @@ def describe():
         "python": platform.python_version(),
         "x64": bool(jax.config.jax_enable_x64),
         "versions": versions(),
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "variables": {name: value for name, value in sorted(os.environ.items()) if VARIABLES.fullmatch(name)},
         "commit": commit(),
     }

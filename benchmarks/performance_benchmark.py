@@ -292,7 +292,7 @@ def main(arguments=None):
     Returns
     -------
     int
-        Exit code: 1 where `--compare` finds that we became slower, 2 where a file is no result; else 0, also where
+        Exit code: 1 where `--compare` finds that we became slower, 2 where a file is no result or nothing can be judged; else 0, also where
         goals are missed.
     """
     made = parser()
@@ -310,7 +310,8 @@ def main(arguments=None):
         print(error, file=sys.stderr)
         return 2
     if result is None:
-        result = measure(given)
+        with environment.without_cache():
+            result = measure(given)
         finish(start, given.json, result)
     if given.csv is not None:
         write_text(given.csv, rows.csv_text(result))
@@ -319,6 +320,8 @@ def main(arguments=None):
         return 0
     comparison = compare.compare(old, result, given.tolerance)
     print(f"\n{compare.text(comparison)}")
+    if not comparison.judged:
+        return 2
     return 1 if comparison.regressions else 0
 
 

@@ -36,8 +36,10 @@ def speed_table(cases):
             elif name == shown[0]:
                 cells.append(f"**{number(found['rate'] / unit.scale)}**")
             else:
-                mark = "*" if found["wide"] else ""
-                cells.append(f"{number(found['rate'] / unit.scale)} ({number(found['ratio'])}×{mark})")
+                ours = case["results"].get(shown[0], {"wide": True})
+                mark = "*" if found["wide"] or ours["wide"] else ""
+                ratio = f" ({number(found['ratio'])}×{mark})" if "ratio" in found else mark
+                cells.append(f"{number(found['rate'] / unit.scale)}{ratio}")
         what = "" if case["name"] == case["task"] else f"{case['name']}, "
         task = "" if case["task"] == "sample" else f"{case['task']}, "
         lines.append(f"| {task}{what}{case['count']:,}; {unit.unit} | " + " | ".join(cells) + " |")
@@ -69,7 +71,8 @@ def machine(result):
     """The machine and the versions of a result, in a line."""
     found = result["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    return f"{plots.machine_text(found)}; Python {found['python']}; {versions}; commit {found['commit']}."
+    run = f"{result['options']['mode']} run of {result['options']['rounds']} rounds"
+    return f"{plots.machine_text(found)}; Python {found['python']}; {versions}; commit {found['commit']}; {run}."
 
 
 def make(app=None):

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import (
     accuracy,
+    environment,
     files,
     goals,
     layout,
@@ -661,3 +662,26 @@ def test_plots_refuse_other_files(text, message, tmp_path, capsys):
     source.write_text(text)
     assert plots.main([str(source), "--out", str(tmp_path / "picture.svg")]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_what_cannot_be_timed_is_refused(monkeypatch):
+    """Without compiling, or without a device, every number would be of something else."""
+    with jax.disable_jit(), pytest.raises(SystemExit, match="JAX_DISABLE_JIT is on"):
+        environment.describe()
+
+    def fail():
+        raise AssertionError
+
+    monkeypatch.setattr(jax, "devices", fail)
+    with pytest.raises(SystemExit, match=r"JAX does not start with JAX_PLATFORMS=cpu.*doctor"):
+        environment.describe()
+
+
+def test_variables_that_matter_are_recorded(monkeypatch):
+    names = {"JAX_THREEFRY_PARTITIONABLE": "1", "MKL_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "0"}
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MY_PASSWORD", "x")
+    found = environment.describe()["variables"]
+    assert found.items() >= names.items()
+    assert "MY_PASSWORD" not in found

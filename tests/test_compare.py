@@ -118,6 +118,17 @@ def test_nothing_in_common_is_said():
     assert "nothing in common" in compare.text(found)
 
 
+def test_noise_alone_is_no_pass(tmp_path):
+    """Where nothing could be judged, nothing is said to be well."""
+    noisy = compared({"ours": NOISY, "numpy": 1.0}, {"ours": NOISY, "numpy": 1.0})
+    assert noisy.judged == 0
+    assert "Nothing could be judged" in compare.text(noisy)
+    paths = [tmp_path / name for name in ("old.json", "new.json")]
+    for path in paths:
+        files.write_json(path, result_file(timed_case(ours=NOISY, numpy=1.0)))
+    assert performance_benchmark.main(["--from", str(paths[1]), "--compare", str(paths[0])]) == 2
+
+
 def test_versions_and_load_are_told():
     found = compared({"ours": 1.0}, {"ours": 1.0}, versions={"jax": "0.12.0"}, load_average=1.5)
     told = compare.text(found)

@@ -690,8 +690,9 @@ def test_an_interrupt_leaves_the_old_report_and_nothing_else(tmp_path, monkeypat
     out.mkdir()
     (out / "report.html").write_text("old")
     (out / "batch.png").write_text("old")
+    (out / profile.LIST).write_text('["batch.png", "report.html"]')
     assert profile.main(["--out", str(out)], TINY) == 130
-    assert sorted(path.name for path in out.iterdir()) == ["batch.png", "report.html"]
+    assert sorted(path.name for path in out.iterdir()) == ["batch.png", profile.LIST, "report.html"]
     assert (out / "report.html").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert "interrupted" in capsys.readouterr().err
@@ -704,9 +705,14 @@ def test_a_new_report_replaces_what_belongs_to_the_old_one_alone(tmp_path):
         (folder / "report.html").write_text(folder.name)
         (folder / "trace" / folder.name).write_text("")
     (out / "keys.png").write_text("old")
-    (out / "notes.txt").write_text("mine")
+    mine = ("notes.txt", "holiday.png", "compile.log")
+    for name in mine:
+        (out / name).write_text("mine")
+    (out / profile.LIST).write_text('["keys.png", "report.html", "trace"]')
     profile.publish(work, out)
-    assert sorted(path.name for path in out.iterdir()) == ["notes.txt", "report.html", "trace"]
+    assert sorted(path.name for path in out.iterdir()) == sorted([*mine, profile.LIST, "report.html", "trace"])
+    assert sorted(profile.written(out)) == ["report.html", "trace"]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     assert (out / "report.html").read_text() == "work"
     assert [path.name for path in (out / "trace").iterdir()] == ["work"]
 
@@ -714,9 +720,12 @@ def test_a_new_report_replaces_what_belongs_to_the_old_one_alone(tmp_path):
 def test_bad_paths_are_refused_before_anything_is_measured(tmp_path, monkeypatch, capsys):
     fake_sections(monkeypatch, batch=interrupt)
     assert profile.main(["--json", str(tmp_path / "no" / "data.json")], TINY) == 2
+    assert profile.main(["--json", str(tmp_path)], TINY) == 2
     (tmp_path / "file").write_text("")
     assert profile.main(["--out", str(tmp_path / "file")], TINY) == 2
     assert "name a folder" in capsys.readouterr().err
+    assert profile.main(["--out", str(tmp_path)], TINY) == 2
+    assert "holds files that are no report" in capsys.readouterr().err
 
 
 def test_without_matplotlib_the_page_says_what_to_install(tmp_path, monkeypatch, capsys):

@@ -20,8 +20,8 @@ __all__ = ["main"]
 
 FORMAT = 1  # of the result file
 REPORT = "report.html"
-# What a report is made of, in its folder: replaced together, so that no picture of an older one is left.
-OWN = ("*.png", "compile.log", "trace", REPORT)
+# Names what a report is made of, in its folder: nothing else there is touched, and nothing of an older one is left.
+LIST = "files.json"
 
 
 def measures():
@@ -67,19 +67,32 @@ def measure(plan, sections, say=print):
     return {name: found[name] for name in planning.SECTIONS if name in found}
 
 
+def written(out):
+    """Names of what an earlier report has in the folder `out`; None if there is none of ours."""
+    try:
+        return [str(name) for name in json.loads((out / LIST).read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):
+        return None
+
+
 def publish(work, out):
-    """Move what lies in `work` to the folder `out`, each file at once, the report last."""
+    """Move what lies in `work` to the folder `out`, and then remove what is left of the report before."""
+    before = written(out) or []
+    names = sorted(path.name for path in work.iterdir())
+    (work / LIST).write_text(json.dumps(names), encoding="utf-8")
     out.mkdir(parents=True, exist_ok=True)
-    for pattern in OWN:
-        for old in out.glob(pattern):
-            # What is not replaced belongs to the report before; folders cannot be replaced at once.
-            if old.is_dir():
-                shutil.move(old, work / f"old {old.name}")
-            elif not (work / old.name).exists():
-                old.unlink()
-    for pattern in OWN:
-        for new in sorted(work.glob(pattern)):
-            os.replace(new, out / new.name)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".old", dir=out.parent) as old:
+        # The page last: until it is there, the one before is.
+        for name in [*(name for name in names if name != REPORT), LIST, *(name for name in names if name == REPORT)]:
+            if (out / name).is_dir():  # folders cannot be replaced at once
+                os.rename(out / name, Path(old) / name)
+            os.replace(work / name, out / name)
+        for name in set(before) - set(names):
+            path = out / Path(name).name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -135,19 +148,6 @@ def child(order):
     return 0
 
 
-@contextlib.contextmanager
-def without_cache():
-    """Compile for real: a compilation cache on the disk would make first calls look short."""
-    import jax
-
-    before = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_compilation_cache", before)
-
-
 def run(given, work, plan=None):
     """Measure what was asked for, and write the report to `work`; returns the result."""
     start = time.perf_counter()
@@ -157,7 +157,7 @@ def run(given, work, plan=None):
     print(environment_text(found))
     if not plan.on_gpu:
         print("  No GPU: this profiles a CPU, and what it finds says little about a GPU.")
-    with without_cache():
+    with environment.without_cache():
         sections = measure(plan, given.sections)
     options = {name: value for name, value in plan._asdict().items() if name != "folder"}
     result = {"format": FORMAT, "program": "profile_gpu", "environment": found, "options": options}
@@ -175,19 +175,23 @@ def main(arguments=None, plan=None):
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if given.child is not None:
         return child(given.child)
-    if given.json is not None and not given.json.parent.is_dir():
-        print(f"--json {given.json}: there is no folder {given.json.parent}", file=sys.stderr)
+    if given.json is not None and (given.json.is_dir() or not given.json.parent.is_dir()):
+        what = "is a folder" if given.json.is_dir() else f"there is no folder {given.json.parent}"
+        print(f"--json {given.json}: {what}; name a file in a folder that is there", file=sys.stderr)
         return 2
     out = given.out.resolve()
     if out.exists() and not out.is_dir():
         print(f"--out {given.out} is a file; name a folder", file=sys.stderr)
         return 2
+    if out.is_dir() and any(out.iterdir()) and written(out) is None:
+        print(f"--out {given.out} holds files that are no report; name another folder", file=sys.stderr)
+        return 2
     try:
         with work_folder(out) as work:
             result = run(given, work, plan)
-            if given.json is not None:
-                write_json(given.json, result)
             publish(work, out)
+        if given.json is not None:
+            write_json(given.json, result)
     except KeyboardInterrupt:
         print("\ninterrupted; nothing was written, an older report is as it was", file=sys.stderr)
         return 130
