@@ -292,8 +292,8 @@ def main(arguments=None):
     Returns
     -------
     int
-        Exit code: 1 where `--compare` finds that we became slower, 2 where a file is no result or nothing can be judged; else 0, also where
-        goals are missed.
+        Exit code: 1 where `--compare` finds that we became slower, 2 where a file is no result or nothing can be
+        judged; else 0, also where goals are missed.
     """
     made = parser()
     given = made.parse_args(arguments)
