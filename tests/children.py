@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import jax_von_mises
 
 ROOT = Path(jax_von_mises.__file__).parent.parent
@@ -15,6 +17,16 @@ def environment(**changes):
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     changed = os.environ | {"PYTHONPATH": path} | changes
     return {name: value for name, value in changed.items() if value is not None}
+
+
+def own_mounts(place):
+    """What a command begins with to mount file systems that it alone sees, tried at `place`; skips where it cannot."""
+    unshare = ["unshare", "--user", "--map-root-user", "--mount"]
+    try:
+        subprocess.run([*unshare, "mount", "-t", "tmpfs", "tmpfs", place], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"this machine lets no user mount a file system: {error}")
+    return unshare
 
 
 def run(program, *arguments, before=(), timeout=120, **changes):

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import stat
-import subprocess
 import zlib
 from pathlib import Path
 
@@ -330,11 +329,7 @@ look("nowhere", 15)
 
 def test_full_and_read_only_disk(tmp_path):
     """What is there is used; nothing fails, and what was written by half is gone once there is room."""
-    unshare = ["unshare", "--user", "--map-root-user", "--mount"]
-    try:
-        subprocess.run([*unshare, "mount", "-t", "tmpfs", "tmpfs", tmp_path], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"this machine lets no user mount a file system: {error}")
+    unshare = children.own_mounts(tmp_path)
     lines = children.run(NARROW, tmp_path, before=unshare)
     room, found, added, filling, again, read_only, read_only_new, nowhere = (line.split(maxsplit=5) for line in lines)
     assert room[1:4] == ["True", "True", "False"]

@@ -15,6 +15,7 @@ import pytest
 
 import jax_von_mises
 from jax_von_mises import cli, summary, writer
+from tests import children
 
 SMALL = ("--size", "1000", "--concentration", "3")
 
@@ -38,9 +39,7 @@ def run(tmp_path, monkeypatch, capsys):
 def subprocess_sample(directory, *argv, **environment):
     """Start the command line in a process of its own, on the package that is tested here, installed or not."""
     command = [sys.executable, "-m", "jax_von_mises", "sample", *argv]
-    root = os.path.dirname(os.path.dirname(jax_von_mises.__file__))
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    environment = os.environ | {"PYTHONPATH": path} | environment
+    environment = children.environment(**environment)
     return subprocess.Popen(
         command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )

@@ -70,8 +70,7 @@ def test_commands_run(page, tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = os.environ | {"PYTHONPATH": path, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    environment = children.environment(PATH=f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     script = "\n".join(found).replace(":45000", f":{port}")
     done = subprocess.run(
         ["bash", "-eu", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180

@@ -16,6 +16,7 @@ import pytest
 
 import jax_von_mises
 from jax_von_mises import cli, machines
+from tests import children
 
 pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
 
@@ -43,11 +44,9 @@ def start(tmp_path):
 
     def start(*argv, **environment):
         command = [sys.executable, "-P", "-W", "error", "-m", "jax_von_mises", *SAMPLE, *argv]
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         log = open(tmp_path / f"{len(started)}.log", "w+")  # noqa: SIM115
-        process = subprocess.Popen(
-            command, cwd=tmp_path, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": path, **environment}
-        )
+        environment = children.environment(**environment)
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log, env=environment)
         started.append((process, log))
         return process
 
@@ -232,14 +231,13 @@ def test_options_need_the_word(capsys):
 def test_keeper_ends_with_its_process():
     """However that ended: here it is killed while the keeper waits for a process that never comes."""
     code = f"from jax_von_mises import machines\nmachines.Place('127.0.0.1:{free_port()}', 2, 0, 60)\n"
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
-    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    if not children.exists():
+    process = subprocess.Popen([sys.executable, "-c", code], env=children.environment())
+    started = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not started.exists():
         process.kill()
         pytest.skip("reads /proc")
     deadline = time.monotonic() + 60
-    while not (found := children.read_text().split()):
+    while not (found := started.read_text().split()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.kill()

@@ -18,6 +18,7 @@ import pytest
 
 import jax_von_mises
 from jax_von_mises import npy_file, records, writer
+from tests import children
 
 pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
 
@@ -878,11 +879,7 @@ verify_samples(out)
 @pytest.mark.parametrize("kind", KINDS)
 def test_full_and_read_only_disk(tmp_path, kind):
     """A small file system of its own: full in the third block, then read-only, then writable."""
-    unshare = ["unshare", "--user", "--map-root-user", "--mount"]
-    try:
-        subprocess.run([*unshare, "mount", "-t", "tmpfs", "tmpfs", tmp_path], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"this machine lets no user mount a file system: {error}")
+    unshare = children.own_mounts(tmp_path)
     command = [*unshare, sys.executable, "-W", "error", "-c", FULL_DISK, str(tmp_path), kind]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stderr

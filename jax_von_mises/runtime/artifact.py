@@ -94,16 +94,13 @@ def export_sampler(
     expected = [jax.ShapeDtypeStruct(jax.random.key_data(key).shape, np.uint32)]
     expected += [jax.ShapeDtypeStruct(x.shape, compute) for x in (loc, concentration)]
     # One derivative goes with it, so that what is loaded can be differentiated.
-    content = export.export(jax.jit(program), platforms=platforms)(*expected).serialize(vjp_order=1)
+    exported = export.export(jax.jit(program), platforms=platforms)(*expected)
+    content = exported.serialize(vjp_order=1)
     manifest = {
         "format": FORMAT,
-        "shape": list(shape),
-        "dtype": dtype.name,
-        "loc": list(loc.shape),
-        "concentration": list(concentration.shape),
+        **_described(exported),
         "method": method,
         "key": implementation,
-        "platforms": list(platforms),
         "versions": {"jax_von_mises": __version__, "jax": jax.__version__, "jaxlib": metadata.version("jaxlib")},
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),

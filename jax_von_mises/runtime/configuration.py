@@ -247,11 +247,9 @@ def reset():
             if running and change.name not in late and change.name not in kept:
                 kept.append(change.name)
             # Whoever has changed it since wants it so.
-            if change.carrier == "variable" and os.environ.get(change.name) == change.new:
-                _set_variable(change.name, change.old)
-            elif change.carrier == "config" and getattr(jax.config, change.name) == change.new:
+            if _held(change.carrier, change.name) == change.new:
                 with contextlib.suppress(RuntimeError):  # JAX has started, which `kept` tells
-                    jax.config.update(change.name, change.old)
+                    _put(change.carrier, change.name, change.old)
         _ours.clear()
         return tuple(kept)
 
@@ -348,26 +346,28 @@ def _apply(changes):
     done = []
     try:
         for change in changes:
-            if change.carrier == "variable":
-                _set_variable(change.name, change.new)
-            else:
-                jax.config.update(change.name, change.new)
+            _put(change.carrier, change.name, change.new)
             done.append(change)
     except BaseException:
         for change in reversed(done):
-            if change.carrier == "variable":
-                _set_variable(change.name, change.old)
-            else:
-                jax.config.update(change.name, change.old)
+            _put(change.carrier, change.name, change.old)
         raise
     _done.extend(done)
 
 
-def _set_variable(name, value):
-    if value is None:
+def _put(carrier, name, value):
+    """Give an option of ``jax.config`` or a variable a value; a variable of None is removed."""
+    if carrier == "config":
+        jax.config.update(name, value)
+    elif value is None:
         os.environ.pop(name, None)
     else:
         os.environ[name] = value
+
+
+def _held(carrier, name):
+    """The value that an option of ``jax.config`` or a variable has now."""
+    return getattr(jax.config, name) if carrier == "config" else os.environ.get(name)
 
 
 def _read(option, present):

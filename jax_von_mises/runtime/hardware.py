@@ -151,26 +151,25 @@ def plugins(installed):
 
 def unmet(installed):
     """Requirements of JAX's plugins that the installed libraries do not meet, as sentences."""
-    found = []
-    for plugin in (name for name in installed if PLUGIN.match(name)):
-        for text in importlib.metadata.requires(plugin) or ():
-            name, _, rest = text.partition(";")[0].strip().partition(" ")
-            match = re.match(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?\s*(.*)", f"{name} {rest}")
-            name, wanted = match[1].lower().replace("_", "-"), match[2].strip("() ")
-            if name in installed and not all(_fits(installed[name], part) for part in wanted.split(",") if part):
-                found.append(f"{plugin} {installed[plugin]} needs {name}{wanted}, and {installed[name]} is installed")
-    return found
+    return [
+        f"{plugin} {installed[plugin]} needs {name}{wanted}, and {installed[name]} is installed"
+        for plugin, name, wanted in _requirements(installed)
+        if name in installed and not all(_fits(installed[name], part) for part in wanted.split(",") if part)
+    ]
 
 
 def missing(installed):
     """Libraries that JAX's plugins use and pip has not installed; those of the system may serve."""
-    found = set()
+    needed = {name for _, name, _ in _requirements(installed)}
+    return sorted(name for name in needed if name.startswith("nvidia-") and name not in installed)
+
+
+def _requirements(installed):
+    """What JAX's plugins need, by pip's records: the plugin, the package, and its versions such as ``<10.0,>=9.8``."""
     for plugin in (name for name in installed if PLUGIN.match(name)):
         for text in importlib.metadata.requires(plugin) or ():
-            name = re.match(r"[A-Za-z0-9_.-]+", text)[0].lower()
-            if name.startswith("nvidia-") and name not in installed:
-                found.add(name)
-    return sorted(found)
+            match = re.match(r"\s*([A-Za-z0-9_.-]+)(?:\[[^]]*\])?\s*([^;]*)", text)
+            yield plugin, match[1].lower().replace("_", "-"), match[2].strip("() ")
 
 
 def _fits(version, wanted):
