@@ -79,7 +79,7 @@ def read_result(path):
                 if not (found["rate"] > 0 and found["spread"] >= 0 and found.get("ratio", 1) > 0):
                     raise ValueError(f"a rate or a ratio of {case['name']} is not positive")
             str(case["name"]), str(case["group"]), case["concentration"]
-        dict(result["environment"]["versions"])
+        dict(result["environment"]["versions"]), str(result["environment"]["device"])
     except KeyError as error:
         raise ValueError(f"{path} is no result of performance_benchmark: it has no {error}") from error
     except (AttributeError, TypeError) as error:

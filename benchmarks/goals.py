@@ -3,7 +3,11 @@
 All goals are ratios to a competitor timed in the same run, since only those carry over from one machine to the next.
 """
 
+import math
 from typing import NamedTuple
+
+from benchmarks.compare import noise_of
+from benchmarks.peers import OURS
 
 __all__ = ["GOALS", "Goal", "Verdict", "verdicts"]
 
@@ -11,7 +15,8 @@ MET = "met"
 MISSED = "MISSED"
 NOT_MEASURED = "not measured"
 TOO_NOISY = "too noisy"
-STATES = (MET, MISSED, TOO_NOISY, NOT_MEASURED)
+TOO_CLOSE = "too close to tell"
+STATES = (MET, MISSED, TOO_CLOSE, TOO_NOISY, NOT_MEASURED)
 
 
 class Goal(NamedTuple):
@@ -41,6 +46,10 @@ GOALS = (
     Goal("cpu", "small", "normal", 1),
     Goal("cpu", "icdf", "scipy", 1000),
     Goal("cpu", "cdf", "scipy", 100),
+    # The best of the peers, compiled and warm: what SciPy takes says little.
+    Goal("cpu", "cdf", "tfp", 20),
+    Goal("cpu", "log_prob", "tfp", 1.5),
+    Goal("cpu", "log_prob", "torch", 1),
     Goal("cpu", "fit", "scipy", 100),
     Goal("cpu", "gradient", "tfp", 5),
     Goal("gpu", "one", "normal", 1.2),
@@ -54,7 +63,8 @@ GOALS = (
 class Verdict(NamedTuple):
     """Whether one case reached one goal; `ratio` is None where one of the two did not run.
 
-    `noisy` where the rounds of one of the two disagree: such a ratio decides nothing.
+    `noisy` where the rounds of one of the two disagree: such a ratio decides nothing. Else `noise` is the share by
+    which the ratio may be wrong.
     """
 
     case: str
@@ -62,14 +72,17 @@ class Verdict(NamedTuple):
     at_least: float
     ratio: float | None
     noisy: bool
+    noise: float = 0.0
 
     @property
     def state(self):
-        """One of ``met``, ``MISSED``, ``not measured``, ``too noisy``."""
+        """One of ``met``, ``MISSED``, ``too close to tell``, ``too noisy``, ``not measured``."""
         if self.ratio is None:
             return NOT_MEASURED
         if self.noisy:
             return TOO_NOISY
+        if abs(math.log(self.ratio / self.at_least)) < math.log1p(self.noise):
+            return TOO_CLOSE
         return MET if self.ratio >= self.at_least else MISSED
 
 
@@ -97,7 +110,8 @@ def verdicts(platform, cases, goals=GOALS):
             if goal.covers(platform, case):
                 highest[goal.peer] = max(goal.at_least, highest.get(goal.peer, 0.0))
         for peer, at_least in highest.items():
-            result = case["results"].get(peer, {})
-            noisy = any(case["results"].get(name, {}).get("wide", False) for name in ("ours", peer))
-            found.append(Verdict(case["name"], peer, at_least, result.get("ratio"), noisy))
+            both = [case["results"][name] for name in (OURS, peer) if name in case["results"]]
+            ratio = both[1].get("ratio") if len(both) == 2 else None
+            noisy = any(result["wide"] for result in both)
+            found.append(Verdict(case["name"], peer, at_least, ratio, noisy, noise_of(both)))
     return found

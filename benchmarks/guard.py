@@ -17,7 +17,7 @@ from benchmarks.files import finish, new_file
 from benchmarks.layout import missing_text
 from benchmarks.peers import OURS, PEERS
 from benchmarks.performance_benchmark import FORMAT, run_case
-from benchmarks.text import environment_text, positive, table
+from benchmarks.text import NOISE, environment_text, positive, table
 
 __all__ = ["NAMES", "SHARE", "Judged", "attempt", "main", "overall"]
 
@@ -32,10 +32,12 @@ ROUNDS = 7
 ATTEMPTS = 3
 
 PASS, FAIL, TOO_NOISY, NOTHING = "PASS", "FAIL", "TOO NOISY", "NOTHING TO JUDGE"
+# Verdicts that another attempt may settle.
+OPEN = (goals.TOO_NOISY, goals.TOO_CLOSE)
 WORDS = {
     goals.MET: PASS,
     goals.MISSED: FAIL,
-    goals.TOO_NOISY: TOO_NOISY,
+    **dict.fromkeys(OPEN, TOO_NOISY),
     goals.NOT_MEASURED: goals.NOT_MEASURED,
 }
 EXIT_CODES = {PASS: 0, FAIL: 1, TOO_NOISY: 0, NOTHING: 2}
@@ -58,7 +60,7 @@ def bounds():
 
 
 def attempt(measure, platform, asked, attempts=ATTEMPTS):
-    """Measure a case until nothing in it is noisy.
+    """Measure a case until nothing in it is noisy, or nearer to its bound than the noise.
 
     Parameters
     ----------
@@ -82,9 +84,9 @@ def attempt(measure, platform, asked, attempts=ATTEMPTS):
         entry = measure()
         made += 1
         for verdict in goals.verdicts(platform, [entry], asked):
-            if verdict.peer not in settled or settled[verdict.peer].state == goals.TOO_NOISY:
+            if verdict.peer not in settled or settled[verdict.peer].state in OPEN:
                 settled[verdict.peer] = verdict
-        if not any(verdict.state == goals.TOO_NOISY for verdict in settled.values()):
+        if not any(verdict.state in OPEN for verdict in settled.values()):
             break
     return Judged(entry, list(settled.values()), made)
 
@@ -102,7 +104,7 @@ def verdict_text(verdicts, labels):
     """Lay out the verdicts."""
     lines = [("case", "ours against", "at least", "found", "")]
     for verdict in verdicts:
-        found = "-" if verdict.ratio is None else f"{verdict.ratio:.2f}"
+        found = "-" if verdict.ratio is None else NOISE if verdict.noisy else f"{verdict.ratio:.2f}"
         state = WORDS[verdict.state]
         lines.append((verdict.case, labels[verdict.peer], f"{verdict.at_least:g}", found, state))
     return table(lines)

@@ -3,7 +3,7 @@
 from benchmarks import accuracy, goals
 from benchmarks.cases import TASKS
 from benchmarks.peers import OURS
-from benchmarks.text import table, time_text, wide_text
+from benchmarks.text import NOISE, table, time_text, wide_text
 
 __all__ = ["accuracy_table", "case_table", "error_tables", "missing_text", "stage_table", "verdict_table"]
 
@@ -11,7 +11,7 @@ __all__ = ["accuracy_table", "case_table", "error_tables", "missing_text", "stag
 def case_table(entry, labels):
     """Lay out one case as text."""
     task = TASKS[entry["task"]]
-    lines = [("", task.unit, "quartiles", "one call", "first call", task.noun, "ours is faster by")]
+    lines = [("", task.unit, "quartiles", "one call", "first call, once", task.noun, "ours is faster by")]
     notes = []
     wide = {name for name, result in entry["results"].items() if result["wide"]}
     others = {}
@@ -22,9 +22,9 @@ def case_table(entry, labels):
         lines.append(
             (
                 labels[name] + ("" if result["device"] == "cpu" else f" [{result['device']}]"),
-                mark(f"{result['rate'] / task.scale:.4g}", name in wide),
+                NOISE if name in wide else f"{result['rate'] / task.scale:.4g}",
                 f"{low / task.scale:.4g} to {high / task.scale:.4g}",
-                time_text(result["count"] / result["rate"]),
+                NOISE if name in wide else time_text(result["count"] / result["rate"]),
                 time_text(result["first_call_seconds"]),
                 f"{result['count']:,}",
                 ratio_text(name, result, bool(wide & {OURS, name})),
@@ -36,16 +36,13 @@ def case_table(entry, labels):
     return "\n".join([table(lines), *notes])
 
 
-def mark(text, wide):
-    """Mark a number that is not to be believed."""
-    return text + ("?" if wide else " ")
-
-
 def ratio_text(name, result, wide):
     """Lay out how many times as fast we are; nothing where that is noise."""
     if name == OURS:
         return ""
-    return mark(f"{result['ratio']:.2f}", wide) if "ratio" in result else "-"
+    if "ratio" not in result:
+        return "-"
+    return NOISE if wide else f"{result['ratio']:.2f}"
 
 
 def stage_table(entry, labels):
@@ -53,7 +50,7 @@ def stage_table(entry, labels):
     lines = [("of one call", "until it returns", "until it is done", "until the host has it")]
     for name, found in entry["stages"].items():
         lines.append(
-            (labels[name], *(mark(time_text(seconds), found["wide"]) for seconds in found["seconds"].values()))
+            (labels[name], *(NOISE if found["wide"] else time_text(seconds) for seconds in found["seconds"].values()))
         )
     return table(lines)
 
@@ -70,7 +67,7 @@ def verdict_table(found, labels):
     """Lay out the verdicts on the goals as text, with a count at the end."""
     lines = [("case", "against", "goal", "found", "")]
     for verdict in found:
-        ratio = "-" if verdict.ratio is None else f"{verdict.ratio:.2f}"
+        ratio = "-" if verdict.ratio is None else NOISE if verdict.noisy else f"{verdict.ratio:.2f}"
         lines.append((verdict.case, labels[verdict.peer], f"{verdict.at_least:g}", ratio, verdict.state))
     states = [verdict.state for verdict in found]
     counts = ", ".join(f"{states.count(state)} {state}" for state in goals.STATES if state in states)

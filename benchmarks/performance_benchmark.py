@@ -222,9 +222,9 @@ def measure(given):
     print(environment_text(found))
     print(
         f"  Median of {rounds} rounds in which all take turns (calls above {timing.LONG_CALL:g} s: in every third),\n"
-        "  the first call, with compilation, apart. Where a slow peer gets less than the case asks for, the\n"
-        "  last column but one says so; that is to its advantage or does not matter. NumPy and SciPy work in float64.\n"
-        "  A number with a question mark is noise, and decides nothing."
+        "  a single first call, with compilation, apart (--startup times more of them). Where a slow peer gets less\n"
+        "  than the case asks for, the last column but one says so; that is to its advantage or does not matter.\n"
+        "  NumPy and SciPy work in float64. Where the rounds disagree it says noise, and no number."
     )
     capped = given.quick or found["platform"] != "cpu"
     cases = chosen(given)
@@ -301,6 +301,8 @@ def main(arguments=None):
         made.error("--from says what to compare or to write as a table: it needs --compare or --csv")
     if given.measured is not None and given.json is not None:
         made.error("--json keeps what is measured, and --from measures nothing")
+    if given.json is not None and given.csv is not None and given.json.resolve() == given.csv.resolve():
+        made.error(f"--json and --csv both name {given.csv}: name two files")
     start = time.perf_counter()
     try:
         # Before what takes minutes.

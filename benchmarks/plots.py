@@ -46,12 +46,16 @@ SETTINGS = {
 
 
 def speed_series(result):
-    """Map each peer to concentrations and rates in million draws a second, from the cases of one concentration."""
+    """Map each peer to concentrations and rates in million draws a second, from the cases of one concentration.
+
+    What is too noisy is left out.
+    """
     series = {}
     for case in result["cases"]:
         if case["group"] == "one":
             for name, found in case["results"].items():
-                series.setdefault(name, []).append((case["concentration"], found["rate"] / 1e6))
+                if not found["wide"]:
+                    series.setdefault(name, []).append((case["concentration"], found["rate"] / 1e6))
     return {name: sorted(points) for name, points in series.items()}
 
 

@@ -12,10 +12,10 @@ import sys
 import time
 from typing import NamedTuple
 
-from benchmarks import environment, timing
+from benchmarks import compare, environment, timing
 from benchmarks.cases import Case
 from benchmarks.peers import OURS, PEERS
-from benchmarks.text import environment_text, table, time_text, wide_text
+from benchmarks.text import NOISE, environment_text, table, time_text, wide_text
 
 __all__ = ["Device", "Memory", "Profile", "advice", "main", "measure", "text"]
 
@@ -170,6 +170,12 @@ def ratio(profile, count):
     return profile.rates[count][NORMAL].median / profile.rates[count][OURS].median
 
 
+def close(profile, count):
+    """Whether the two are closer than the rounds of both let tell."""
+    noise = compare.noise_of([{"spread": measured.spread} for measured in profile.rates[count].values()])
+    return abs(math.log(ratio(profile, count))) <= math.log1p(noise)
+
+
 def stage_medians(profile, count):
     """Our median stages at this size."""
     turns = profile.stages[count]
@@ -183,7 +189,7 @@ def stages_wide(profile, count):
 
 def text(profile):
     """Lay out what was measured."""
-    lines = [device_text(profile.device), "", "The first call"]
+    lines = [device_text(profile.device), "", "The first call, timed once"]
     total = sum(profile.compile.values())
     parts = ", ".join(f"{name} {time_text(seconds)}" for name, seconds in profile.compile.items())
     where = "no compilation cache" if profile.cache is None else f"with the compilation cache {profile.cache}"
@@ -198,15 +204,14 @@ def text(profile):
     for count, timings in profile.rates.items():
         ours, normal = timings[OURS], timings[NORMAL]
         fast, slow = ours.quartiles
-        mark = " " if believed(profile, count) else "?"
         found.append(
             (
                 f"{count:,}",
-                f"{count / ours.median / 1e6:.4g}",
+                NOISE if ours.wide else f"{count / ours.median / 1e6:.4g}",
                 f"{count / slow / 1e6:.4g} to {count / fast / 1e6:.4g}",
-                time_text(ours.median),
-                f"{count / normal.median / 1e6:.4g}",
-                f"{ratio(profile, count):.2f}{mark}",
+                NOISE if ours.wide else time_text(ours.median),
+                NOISE if normal.wide else f"{count / normal.median / 1e6:.4g}",
+                f"{ratio(profile, count):.2f}" if believed(profile, count) else NOISE,
             )
         )
         notes += [
@@ -219,10 +224,11 @@ def text(profile):
         lines.append(f"  {profile.left_out}")
 
     lines += ["", "Our call, stage by stage"]
-    found = [("draws", "until it returns", "until it is done", "until the host has it", "")]
+    found = [("draws", "until it returns", "until it is done", "until the host has it")]
     for count in profile.stages:
-        stages = map(time_text, stage_medians(profile, count))
-        found.append((f"{count:,}", *stages, "noise" if stages_wide(profile, count) else ""))
+        stages = stage_medians(profile, count)
+        wide = stages_wide(profile, count)
+        found.append((f"{count:,}", *(NOISE if wide else time_text(seconds) for seconds in stages)))
     lines.append(table(found))
     if profile.device.platform == "cpu":
         lines.append("  The host has it at once: NumPy shares the memory of a CPU's array.")
@@ -267,6 +273,11 @@ def speed_advice(profile, count):
             "again when it is quiet."
         )
     rate, times = count / profile.rates[count][OURS].median, ratio(profile, count)
+    if close(profile, count):
+        return (
+            f"The sampler draws {rate / 1e6:.3g} million angles a second, as many as jax.random.normal: {times:.2f} "
+            "times, too close to tell apart."
+        )
     if times >= 1:
         return (
             f"The sampler draws {rate / 1e6:.3g} million angles a second, {times:.2f} times jax.random.normal, as it "

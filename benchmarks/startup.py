@@ -18,10 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks import environment
+from benchmarks import environment, goals, timing
 from benchmarks.files import finish, new_file
-from benchmarks.text import environment_text, positive, table, time_text
-from benchmarks.timing import WIDE_SPREAD
+from benchmarks.text import NOISE, environment_text, positive, table, time_text
 
 __all__ = ["TASKS", "WAYS", "main"]
 
@@ -163,7 +162,7 @@ def summarise(found):
             summary[name][way] = {
                 "seconds": float(median),
                 "quartiles": [float(low), float(high)],
-                "wide": bool((high - low) / median > WIDE_SPREAD),
+                "wide": timing.Timing(0.0, tuple(first)).wide,
                 "parts": {part: float(np.median([found[part] for found in rounds])) for part in PARTS},
             }
     return summary
@@ -171,14 +170,18 @@ def summarise(found):
 
 def summary_text(name, summary):
     """Lay out one task as a table."""
-    rows = [("", "ready", "first call", "both", "of compiling", "second call", "")]
-    base = summary["compile"]["seconds"] if "compile" in summary else None
+    rows = [("", "ready", "first call", "both", "of compiling", "second call")]
+    base = summary.get("compile")
     labels = {way.name: way.label for way in WAYS}
     for way, found in summary.items():
         parts = found["parts"]
-        share = "-" if base is None else f"{found['seconds'] / base:.0%}"
+        if found["wide"]:
+            rows.append((labels[way], *[NOISE] * 5))
+            continue
+        told = base is not None and not base["wide"]
+        share = f"{found['seconds'] / base['seconds']:.0%}" if told else "-"
         times = (time_text(seconds) for seconds in (parts["ready"], parts["first"], found["seconds"]))
-        rows.append((labels[way], *times, share, time_text(parts["second"]), "wide" if found["wide"] else ""))
+        rows.append((labels[way], *times, share, time_text(parts["second"])))
     first = next(iter(summary.values()))["parts"]
     before = ", ".join(f"{part.replace('_', ' ')} {time_text(first[part])}" for part in PARTS[:3])
     return f"{TASKS[name].label}\n{table(rows)}\n  before all of it: {before}"
@@ -190,9 +193,10 @@ def goal_text(summary):
     for name, ways in summary.items():
         for way, most in GOALS.items():
             if way in ways:
-                seconds = ways[way]["seconds"]
-                state = "met" if seconds <= most else "MISSED"
-                lines.append((f"{name}, {way}", f"{seconds:.2f} s", f"at most {most:g} s", state))
+                seconds, (low, high) = ways[way]["seconds"], ways[way]["quartiles"]
+                verdict = goals.Verdict(name, way, 1, most / seconds, ways[way]["wide"], (high - low) / seconds)
+                told = NOISE if verdict.noisy else f"{seconds:.2f} s"
+                lines.append((f"{name}, {way}", told, f"at most {most:g} s", verdict.state))
     return table(lines) if lines else ""
 
 

@@ -4,7 +4,10 @@ import argparse
 
 from benchmarks.timing import WIDE_SPREAD
 
-__all__ = ["environment_text", "positive", "table", "time_text", "wide_text"]
+__all__ = ["NOISE", "environment_text", "positive", "table", "time_text", "wide_text"]
+
+# In place of a number whose rounds disagree.
+NOISE = "noise"
 
 
 def positive(text):
@@ -37,11 +40,8 @@ def time_text(seconds):
 def wide_text(label, spread):
     """Warn of a number whose rounds disagree, or are too few for that."""
     if spread <= WIDE_SPREAD:
-        return f"  warning: {label}: too few rounds to tell how far this number can be believed."
-    return (
-        f"  warning: {label}: the middle half of the rounds spans {spread:.0%} of\n"
-        "           the median; the machine was busy, so believe this number no further than that."
-    )
+        return f"  noise: {label}: too few rounds to tell how far a number could be believed"
+    return f"  noise: {label}: the middle half of the rounds spans {spread:.0%} of the median"
 
 
 def environment_text(found):

@@ -7,6 +7,7 @@ from benchmarks import plots, streaming_plots
 from benchmarks.cases import TASKS
 from benchmarks.peers import PEERS
 from benchmarks.startup import WAYS
+from benchmarks.text import NOISE
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"
@@ -33,13 +34,13 @@ def speed_table(cases):
             found = case["results"].get(name)
             if found is None:
                 cells.append("")
+            elif found["wide"]:
+                cells.append(NOISE)
             elif name == shown[0]:
                 cells.append(f"**{number(found['rate'] / unit.scale)}**")
             else:
-                ours = case["results"].get(shown[0], {"wide": True})
-                mark = "*" if found["wide"] or ours["wide"] else ""
-                ratio = f" ({number(found['ratio'])}×{mark})" if "ratio" in found else mark
-                cells.append(f"{number(found['rate'] / unit.scale)}{ratio}")
+                told = "ratio" in found and not case["results"][shown[0]]["wide"]
+                cells.append(number(found["rate"] / unit.scale) + (f" ({number(found['ratio'])}×)" if told else ""))
         what = "" if case["name"] == case["task"] else f"{case['name']}, "
         task = "" if case["task"] == "sample" else f"{case['task']}, "
         lines.append(f"| {task}{what}{case['count']:,}; {unit.unit} | " + " | ".join(cells) + " |")
@@ -62,7 +63,7 @@ def startup_table(result):
         cells = []
         for task in tasks.values():
             found = task["ways"].get(way.name)
-            cells.append("" if found is None else f"{found['seconds'] * 1e3:.0f}{'*' if found['wide'] else ''}")
+            cells.append("" if found is None else NOISE if found["wide"] else f"{found['seconds'] * 1e3:.0f}")
         lines.append(f"| {way.label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -35,6 +35,25 @@ class FakeClock:
         return timing.Competitor(draw, fresh, wait)
 
 
+class Pending:
+    """A result that is not there yet, as JAX and PyTorch return them."""
+
+    def __init__(self):
+        self.waited = False
+
+    def block_until_ready(self):
+        """Be there."""
+        self.waited = True
+        return self
+
+
+def waits(wait):
+    """Whether `wait` waits for every part of a result."""
+    parts = Pending(), Pending()
+    wait(parts)
+    return all(part.waited for part in parts)
+
+
 def timed(seconds, count):
     """Make what a result file says of one peer."""
     measured = timing.Timing(1.0, tuple(seconds))

@@ -35,7 +35,7 @@ def test_guarded_cases_are_in_the_table_and_have_bounds():
 
 
 def test_a_quiet_case_is_measured_once():
-    judged = guard.attempt(attempts(timed_case(ours=1.0, numpy=2.0, normal=1.9)), "cpu", BOUNDS)
+    judged = guard.attempt(attempts(timed_case(ours=1.0, numpy=2.1, normal=1.9)), "cpu", BOUNDS)
     assert judged.attempts == 1
     assert [(v.peer, v.state) for v in judged.verdicts] == [("numpy", goals.MET), ("normal", goals.MISSED)]
     assert guard.overall(judged.verdicts) == guard.FAIL
@@ -47,6 +47,14 @@ def test_a_noisy_case_is_measured_again():
     assert judged.attempts == 3
     assert judged.entry is quiet
     assert guard.overall(judged.verdicts) == guard.PASS
+
+
+def test_what_is_too_close_to_its_bound_is_measured_again():
+    close, clear = timed_case(ours=1.0, numpy=2.0, normal=3.0), timed_case(ours=1.0, numpy=2.1, normal=1.0)
+    judged = guard.attempt(attempts(close, clear), "cpu", BOUNDS)
+    assert {v.peer: v.state for v in judged.verdicts} == {"numpy": goals.MET, "normal": goals.MET}
+    stays = guard.attempt(attempts(*[close] * guard.ATTEMPTS), "cpu", BOUNDS)
+    assert guard.overall(stays.verdicts) == guard.TOO_NOISY
 
 
 def test_noise_that_stays_is_no_verdict():

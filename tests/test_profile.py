@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import reference, timing
+from benchmarks import reference, stream_cases, timing
 from benchmarks.peers import OURS
 from benchmarks.profile_gpu import __main__ as profile
 from benchmarks.profile_gpu import (
@@ -22,6 +22,7 @@ from benchmarks.profile_gpu import (
     operations,
     pictures,
     plan,
+    programs,
     report,
     roofline,
     sizes,
@@ -29,7 +30,7 @@ from benchmarks.profile_gpu import (
     variants,
 )
 from jax_von_mises import counter
-from tests.test_benchmarks import FakeClock
+from tests.made_up import FakeClock, Pending, waits
 
 
 @pytest.fixture
@@ -148,10 +149,33 @@ def test_the_call_from_which_compiling_pays(first, later, plain_first, plain, ca
         assert totals[1][0] <= totals[1][1]
 
 
-def test_recommended_size_is_the_smallest_that_is_enough():
-    made = [result(1.0, count=10), result(1.0, count=95), result(1.0, count=100), NOISY]
-    assert sizes.recommended([10, 95, 100, 1000], made) == 95
-    assert sizes.recommended([10, 95], [result(1.0, count=10), NOISY]) is None
+def test_the_leader_is_named_unless_noise_may_hide_a_better_one():
+    def noisy(median):
+        return result(median, spread=0.9)  # its fast quartile is 0.55 of the median
+
+    quiet = {"a": result(1.0), "b": result(2.0), "failed": {"failed": "no"}}
+    assert measuring.leader(quiet) == "a"
+    assert measuring.leader(quiet | {"noisy": noisy(2.0)}) == "a"
+    assert measuring.leader(quiet | {"noisy": noisy(1.5)}) is None
+    assert measuring.leader({"failed": {"failed": "no"}}) is None
+    assert measuring.leader({}) is None
+    # By other amounts than the elements.
+    assert measuring.leader(quiet, {"a": 1, "b": 4, "failed": 0}) == "b"
+    # A clock that saw nothing pass may stand for any rate.
+    assert measuring.reach(measuring.of_seconds([0.0, 0.0, 0.0], count=1)) == float("inf")
+
+
+def test_recommended_size_is_the_smallest_that_is_surely_enough():
+    def noisy(count):
+        return result(1.0, spread=0.9, count=count)
+
+    made = [result(1.0, count=10), result(1.0, count=95), result(1.0, count=100)]
+    assert sizes.recommended([10, 95, 100], made) == 95
+    # Noise that even at its fast quartile is no better hides nothing; noise that may be better does.
+    assert sizes.recommended([10, 95, 100, 1000], [*made, noisy(50)]) == 95
+    assert sizes.recommended([10, 95, 100, 1000], [*made, noisy(60)]) == 100
+    assert sizes.recommended([10, 95, 100, 1000], [*made, noisy(100)]) is None
+    assert sizes.recommended([10, 95, 100], [noisy(10), *made[1:]]) == 95
 
 
 # Operations and ceilings
@@ -229,11 +253,14 @@ def test_the_bound_is_the_longest_time_at_the_ceilings():
     assert roofline.bound(account, ceilings | {"bytes": None}) == {"bound": None, "bound_by": None}
 
 
-def test_ceilings_are_the_best_that_can_be_believed():
+def test_ceilings_are_the_best_and_none_where_noise_may_hide_it():
     work = {"bytes": 8, "floats": 6, "integers": 4}
-    probes = {"copy": result(2.0, **work), "fill": result(1.0, spread=0.9, **work), "floats 1": NOISY | work}
+    probes = {"copy": result(2.0, **work), "fill": result(4.0, spread=0.9, **work), "floats 1": NOISY | work}
     probes |= {"integers 1": result(2.0, **work), "integers 4": result(1.0, **work)}
     assert roofline.ceilings(probes) == {"bytes": 4.0, "floats": None, "integers": 4.0}
+    # A ceiling that noise made too low would have a stage above it.
+    assert roofline.ceilings(probes | {"fill": result(1.0, spread=0.9, **work)})["bytes"] is None
+    assert roofline.ceilings(probes | {"floats 4": result(1.0, **work)})["floats"] is None
 
 
 def test_a_chain_does_what_it_counts():
@@ -290,6 +317,85 @@ def test_rounding_is_told_from_drawing_wrongly(monkeypatch):
     monkeypatch.setattr(exactness.jvm, "sample_von_mises", lambda *given: original(*given) * 1.2)
     wrong = exactness.rounded("float16", 5.0, 2**12)
     assert wrong["fair"] > wrong["noise"]
+
+
+# What is timed: it waits for its result, and no call gets the input of the one before
+
+
+def entries_of(monkeypatch, measure, *arguments):
+    """The entries that a section would have raced."""
+    found = {}
+
+    def keep(entries, rounds):
+        found.update(entries)
+        return {name: result(1.0, label=entry.label, **WORK) for name, entry in entries.items()}
+
+    monkeypatch.setattr(measuring, "race", keep)
+    measure(*arguments)
+    return found
+
+
+WORK = dict.fromkeys(("floats", "integers", "bytes", "transcendentals"), 1)
+RACED = {
+    "roofline": roofline.measure,
+    "batch": sizes.batch,
+    "precision": variants.precision,
+    "keys": variants.key_implementations,
+    "devices": lambda plan: variants.sharded(plan, jax.local_devices()[:1]),
+    "accuracy": lambda plan: exactness.speed(plan, exactness.PEERS[:2], {}),
+}
+
+
+def same(one, other):
+    """Whether two inputs are the same; keys and arrays."""
+    data = [jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in (one, other)]
+    return np.array_equal(*data)
+
+
+@pytest.mark.parametrize("section", RACED)
+def test_all_that_is_raced_waits_and_rotates(section, monkeypatch):
+    found = entries_of(monkeypatch, RACED[section], TINY)
+    assert found
+    for name, entry in found.items():
+        assert waits(entry.competitor.wait), name
+        inputs = [entry.competitor.fresh(i) for i in range(3)]
+        assert not any(same(inputs[i], inputs[i + 1]) for i in range(2)), name
+
+
+def test_compiling_is_raced_with_waits_and_new_keys():
+    for without in (False, True):
+        timed = programs.competitor(TINY, 64, without)
+        assert waits(timed.wait)
+        inputs = [timed.fresh(i) for i in range(3)]
+        assert not any(same(inputs[i], inputs[i + 1]) for i in range(2))
+
+
+def test_streams_wait_for_each_batch(monkeypatch):
+    batches = [Pending() for _ in range(3)]
+    monkeypatch.setattr(stream_cases, "batches", lambda *given, **options: batches)
+    timed = stream_cases.on_key(stream_cases.draws(192, 64, True))
+    assert not same(timed.fresh(1), timed.fresh(2))
+    timed.wait(timed.draw(timed.fresh(1)))
+    assert all(batch.waited for batch in batches)
+
+
+def test_parts_of_a_call_end_where_they_say(monkeypatch):
+    """What the call returned is waited for in its own part, and so is what was sent to the device."""
+    steps = {}
+
+    def keep(fresh, parts, rounds, clock):
+        assert not np.array_equal(fresh(1), fresh(2)) if "to_device" in parts else not same(fresh(1), fresh(2))
+        steps.update(parts)
+        return {name: [1.0] * 3 for name in parts}
+
+    monkeypatch.setattr(measuring, "laps", keep)
+    sizes.moved(TINY, 64)
+    assert list(steps) == ["dispatch", "compute", "to_host", "to_device"]
+    assert waits(steps["compute"])
+    sent = Pending()
+    monkeypatch.setattr(jax, "device_put", lambda values: sent)
+    steps["to_device"](np.zeros(3))
+    assert sent.waited
 
 
 # Findings from made-up data, both ways
@@ -382,6 +488,19 @@ def test_findings_on_keys():
     assert "no such key" in words("keys", keyed({"failed": "no such key"}))
 
 
+def test_keys_that_were_too_noisy_are_part_of_no_conclusion():
+    hidden = variant("hidden", NOISY, result(1.0))
+    slower, faster = keyed(result(2.0)), keyed(result(0.5))
+    for data in (slower, faster):
+        data["results"] |= hidden
+    assert kinds("keys", slower) == ["note", "noisy"]
+    assert "No faster than usual here: other." in words("keys", slower)
+    assert "No kind of key" not in words("keys", slower)
+    assert "hidden keys against usual: too noisy to say" in words("keys", slower)
+    assert kinds("keys", faster) == ["good", "noisy"]
+    assert "one of those that were too noisy may be faster still" in words("keys", faster)
+
+
 def on_devices(other, shared=False):
     base = result(1.0)
     return {"results": variant("1", base, base) | variant("2", other, base), "shared": shared, "child": False}
@@ -398,7 +517,9 @@ def test_findings_on_devices():
 def test_findings_on_compiling():
     def row(pays, jit, plain):
         noisy = jit["wide"] or plain["wide"]
-        return {"count": 10, "noisy": noisy, "jit": jit, "plain": plain, "pays_from": pays, "calls_of_compiling": 7.0}
+        firsts = {"jit": result(jit["first"]), "plain": result(plain["first"])}
+        data = {"count": 10, "noisy": noisy, "jit": jit, "plain": plain, "firsts": firsts}
+        return data | {"pays_from": pays, "calls_of_compiling": 7.0}
 
     fast, slow = result(1.0, first=9.0), result(4.0, first=5.0)
     data = {"rows": [row(3, fast, slow), row(None, slow, fast), row(None, NOISY, fast)]}
@@ -407,6 +528,16 @@ def test_findings_on_compiling():
     assert "without jit a call takes 0.25 times as long" in words("compile", data)
     eager = {"rows": [row(1, result(1.0, first=1.0), slow)]}
     assert "at the first call already, because" in words("compile", eager)
+
+
+@pytest.mark.parametrize("which", ["compiling", "jit", "plain"])
+def test_when_compiling_pays_rests_on_first_calls_that_agree(which):
+    firsts = {"compiling": result(7.0), "jit": result(10.0), "plain": result(2.0)}
+    found = programs.paying(firsts, result(1.0), result(3.0))
+    assert found == {"noisy": False, "pays_from": 5, "calls_of_compiling": pytest.approx(7.0)}
+    noisy = {"noisy": True, "pays_from": None, "calls_of_compiling": None}
+    assert programs.paying(firsts | {which: NOISY}, result(1.0), result(3.0)) == noisy
+    assert programs.paying(firsts, NOISY, result(3.0)) == programs.paying(firsts, result(1.0), NOISY) == noisy
 
 
 def test_findings_on_memory():
@@ -437,6 +568,15 @@ def test_findings_on_the_size_of_a_call():
     assert kinds("batch", wrong) == ["note", "note", "act"]
     assert "Name the method yourself at 4, 8 angles" in words("batch", wrong)
     assert kinds("batch", data([NOISY] * 2, [NOISY] * 2, recommended=None)) == ["noisy"]
+    # Half of it noisy: what is said is of the other half, and says so.
+    half = data([NOISY, fast], [fast, slow], recommended=8)
+    half["recommended"]["direct"] = None
+    told = words("batch", half)
+    assert kinds("batch", half) == ["note", "note", "noisy"]
+    assert "Whether 4 would do was too noisy to say." in told
+    assert "at 4 that cannot be told." in told
+    assert "where it could be told, it takes the faster one" in told
+    assert "The best size of a call, direct route: too noisy to say." in told
 
 
 def test_findings_on_the_roofline():
@@ -456,7 +596,8 @@ def test_findings_on_the_roofline():
     assert kinds("roofline", data) == ["good", "act", "note", "note", "good", "act", "noisy"]
     found = words("roofline", data)
     assert "4.00 times the integer operations of the words alone" in found
-    assert "fewer operations than the program's text" in found
+    assert "150% of what floating-point arithmetic allows" in found
+    assert "or the ceiling was measured too low. Take this number for no measure." in found
     # In one sentence, whatever number of them.
     assert "The ceiling of integer arithmetic; log_prob: too noisy to say." in found
 
@@ -529,6 +670,7 @@ TINY = plan.Plan(
     folder=None,
     count=64,
     compiled=(64,),
+    firsts=1,
     sweep=(64, 128),
     memory=(64,),
     batch=64,
@@ -647,7 +789,7 @@ def test_what_a_tiny_run_must_find(ran):
     assert sections["accuracy"]["exact_tails"][0]["worst"] <= 1
     assert {row["peer"] for row in sections["accuracy"]["distinct"]} == {OURS, "numpy"}
     assert sections["roofline"]["stages"]["words"]["integers"] > 60 * TINY.count
-    assert sections["compile"]["rows"][0]["plain"]["first"] > 0
+    assert sections["compile"]["rows"][0]["firsts"]["plain"]["median"] > 0
     assert jax.config.jax_enable_compilation_cache
 
 

@@ -58,6 +58,18 @@ def test_a_slow_ratio_is_not_called_well():
     assert "doctor" in told
 
 
+def test_what_is_too_close_is_not_told_apart():
+    turns = (0.95, 0.98, 1.0, 1.05, 1.08)
+    for normal in (1.02, 0.98):
+        told = profile.advice(made_up(rates={2**24: timings(1.0, normal, turns)}))[0]
+        assert "too close to tell apart" in told
+        assert "as it should" not in told
+        assert "doctor" not in told
+    # Steady rounds tell the same two apart.
+    assert "1.02 times jax.random.normal, as it should" in profile.advice(made_up(rates={2**24: timings(1, 1.02)}))[0]
+    assert "only 0.98 times" in profile.advice(made_up(rates={2**24: timings(1.0, 0.98)}))[0]
+
+
 def test_small_calls():
     rates = {2**10: timings(1e-4, 1e-5), 2**24: timings(0.16777216, 0.33554432)}
     told = profile.advice(made_up(rates=rates))[1]
@@ -77,13 +89,17 @@ def test_a_long_copy():
     assert "NumPy shares" not in profile.text(made_up(GPU, stages=stages))
     noisy = stages | {2**24: [timing.Stages(0.01, 0.09, copy) for copy in (0.1, 0.5, 0.9)]}
     assert not any("copy to the host" in told for told in profile.advice(made_up(GPU, stages=noisy)))
-    assert "noise" in profile.text(made_up(GPU, stages=noisy))
+    rows = [line.split() for line in profile.text(made_up(GPU, stages=noisy)).splitlines()]
+    assert ["16,777,216", "noise", "noise", "noise"] in rows
 
 
-def test_noise_is_marked_and_names_no_rate():
+def test_noise_is_told_in_place_of_a_number():
     noisy = made_up(rates={2**10: timings(2e-5, 1e-5), 2**24: timings(0.1, 0.2, NOISY)})
-    assert "2.00?" in profile.text(noisy)
-    assert "warning: jax_von_mises, 16,777,216 draws" in profile.text(noisy)
+    told = profile.text(noisy)
+    (row,) = (line.split() for line in told.splitlines() if line.split()[:2] == ["16,777,216", "noise"])
+    # Only the quartiles, which show the noise, and the rate of the other, which is steady.
+    assert row == ["16,777,216", "noise", "104.9", "to", "239.7", "noise", "83.89", "noise"]
+    assert "noise: jax_von_mises, 16,777,216 draws: the middle half" in told
     told = " ".join(profile.advice(noisy))
     assert "disagree too much to name a rate" in told
     assert "million" not in told

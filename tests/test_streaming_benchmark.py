@@ -228,10 +228,13 @@ def test_ratios_are_taken_round_by_round():
 
 
 def test_verdicts_on_goals():
-    disk = {"results": {"npy": {"ratio": 0.79, "wide": False}, "plain": {"wide": False}}}
+    npy = {"ratio": 0.7, "ratio_quartiles": [0.68, 0.72], "wide": False}
+    disk = {"results": {"npy": npy, "plain": {"wide": False}}}
     held = {"block_bytes": 100, "results": {"npy": {"growth_bytes": 400}, "zarr": {"growth_bytes": 401}}}
     found = streaming.verdicts({"disk": disk, "memory": held})
     assert [verdict.state for verdict in found] == [goals.MISSED, goals.MET, goals.MISSED, goals.NOT_MEASURED]
+    npy["ratio_quartiles"] = [0.6, 0.8]
+    assert streaming.verdicts({"disk": disk})[0].state == goals.TOO_CLOSE
     disk["results"]["plain"]["wide"] = True
     assert streaming.verdicts({"disk": disk})[0].state == goals.TOO_NOISY
 

@@ -186,14 +186,17 @@ def main(arguments=None, plan=None):
     if out.is_dir() and any(out.iterdir()) and written(out) is None:
         print(f"--out {given.out} holds files that are no report; name another folder", file=sys.stderr)
         return 2
+    state = "nothing was written, an older report is as it was"
     try:
         with work_folder(out) as work:
             result = run(given, work, plan)
+            state = f"{given.out} may hold parts of two reports: run it again"
             publish(work, out)
+        state = f"the report is in {given.out}, and --json was not written"
         if given.json is not None:
             write_json(given.json, result)
     except KeyboardInterrupt:
-        print("\ninterrupted; nothing was written, an older report is as it was", file=sys.stderr)
+        print(f"\ninterrupted; {state}", file=sys.stderr)
         return 130
     except OSError as error:
         print(f"\ncannot write the report: {error}", file=sys.stderr)

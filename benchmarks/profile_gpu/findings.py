@@ -81,7 +81,7 @@ def compiling(data):
         if row["pays_from"] is None:
             yield Finding("act", f"{said}It never pays: without jit a call takes {ratio:.2f} times as long.", AGAIN)
             continue
-        first = row["jit"]["first"] < row["plain"]["first"]
+        first = row["firsts"]["jit"]["median"] < row["firsts"]["plain"]["median"]
         since = "at the first call already" if row["pays_from"] == 1 else f"from call {row['pays_from']:,} on"
         why = ", because without it JAX compiles every operation for itself" if first else ""
         yield Finding(
@@ -129,8 +129,13 @@ def of_stage(stage, whole):
     by = RESOURCES[stage["bound_by"]]
     said = f"{label}: {share:.0%} of what {by} allows ({rate(stage['rate'])})"
     if share > 1.1:
-        # A count by the program's text is above what runs where the compiler shares work between neighbours.
-        return Finding("note", f"{said}; the device does fewer operations than the program's text has.", "", True)
+        return Finding(
+            "note",
+            f"{said}, more than can be: fewer operations run than the program's text has, as where the compiler shares "
+            "work between neighbours, or the ceiling was measured too low.",
+            "Take this number for no measure.",
+            True,
+        )
     if share >= NEAR:
         todo = {
             "integers": "A key whose cipher does less work is the only large gain: see the section on keys.",
@@ -157,10 +162,13 @@ def batch(data):
             continue
         result = line[data["sizes"].index(size)]
         more = "" if size < data["sizes"][-1] else " The rate still grew at the largest size that was tried."
+        smaller = zip(data["sizes"][: data["sizes"].index(size)], line, strict=False)
+        unclear = [f"{count:,}" for count, each in smaller if "failed" not in each and each["wide"]]
+        hidden = f" Whether {' or '.join(unclear)} would do was too noisy to say." if unclear else ""
         yield Finding(
             "good" if not more else "note",
             f"{method.capitalize()} route: {size:,} angles a call reach {rate(result['rate'])}, at least "
-            f"{sizes.ENOUGH:.0%} of the best seen.{more}",
+            f"{sizes.ENOUGH:.0%} of the best seen.{more}{hidden}",
             f"Draw at least {size:,} angles a call; more only takes memory."
             if not more
             else "Run without --quick, and draw as many as fit.",
@@ -179,13 +187,17 @@ def crossing(data):
         for size, state in compared
         if (state == "slower" and size >= data["table_from"]) or (state == "faster" and size < data["table_from"])
     ]
-    if all(state == "noisy" for _, state in compared):
+    unclear = [size for size, state in compared if state not in ("faster", "slower", "same")]
+    if len(unclear) == len(compared):
         return noisy("Where the table route overtakes the direct one")
     said = f'"auto" takes the table route from {data["table_from"]:,} angles on; here it is the faster one '
-    said += f"at {', '.join(f'{size:,}' for size in ahead)}." if ahead else "at no size that was tried."
+    said += f"at {', '.join(f'{size:,}' for size in ahead)}" if ahead else "at no size that was tried"
+    said += f"; at {', '.join(f'{size:,}' for size in unclear)} that cannot be told." if unclear else "."
     if wrong:
         where = ", ".join(f"{size:,}" for size in wrong)
         return Finding("act", said, f'Name the method yourself at {where} angles: "auto" takes the slower one there.')
+    if unclear:
+        return Finding("note", said, 'Leave method="auto": where it could be told, it takes the faster one.')
     return Finding("good", said, 'Leave method="auto".')
 
 
@@ -376,18 +388,23 @@ def keys(data):
     for name, each in compared.items():
         if each["state"] == "missing":
             yield Finding("note", f"{name}: {results[name].get('failed', usual + ' did not run')}", "")
-    if all(each["state"] == "noisy" for each in compared.values()):
-        yield noisy("Implementations of keys")
-    elif faster:
+    unclear = [name for name, each in compared.items() if each["state"] == "noisy"]
+    if unclear:
+        yield noisy(f"{', '.join(unclear)} keys against {usual}")
+    if faster:
         best = max(faster, key=faster.get)
         yield Finding(
             "good",
             f"{best} keys draw {times(faster[best])} as fast as {usual}, the usual ones.",
-            f"jax.random.key(seed, impl='{best}'), if another stream of words is no matter.",
+            f"jax.random.key(seed, impl='{best}'), if another stream of words is no matter"
+            + ("; one of those that were too noisy may be faster still." if unclear else "."),
             True,
         )
     elif told:
-        yield Finding("good", f"No kind of key is faster than {usual} here.", "Stay with the usual keys.", True)
+        if unclear:
+            yield Finding("note", f"No faster than {usual} here: {', '.join(told)}.", "", True)
+        else:
+            yield Finding("good", f"No kind of key is faster than {usual} here.", "Stay with the usual keys.", True)
 
 
 def devices(data):

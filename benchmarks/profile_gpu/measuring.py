@@ -1,7 +1,8 @@
 """How the profile times: on `benchmarks.timing`, whose rules hold here too.
 
 `race` lets competitors take turns, `laps` times the parts of one call after each other, `against` compares two results
-and refuses where one of them is too noisy, `pays_from` tells from which call on compiling was worth its time.
+and refuses where one of them is too noisy, `leader` names the best and refuses where noise may hide a better one,
+`pays_from` tells from which call on compiling was worth its time.
 """
 
 import itertools
@@ -14,7 +15,7 @@ import numpy as np
 
 from benchmarks import timing
 
-__all__ = ["Entry", "against", "failure", "laps", "of_seconds", "pays_from", "race", "usable"]
+__all__ = ["Entry", "against", "failure", "laps", "leader", "of_seconds", "pays_from", "race", "reach", "usable"]
 
 # Medians closer than this are called the same: what is left after the machine's own ups and downs.
 SAME = 1.05
@@ -123,6 +124,29 @@ def laps(fresh: Callable[[int], Any], steps, rounds, clock=time.perf_counter):
 def usable(result):
     """Whether a result is there and can be believed."""
     return result is not None and "failed" not in result and not result["wide"]
+
+
+def reach(result, amount=None):
+    """The highest rate that a result may stand for, of its elements or `amount`; of noise that of its fast quartile."""
+    if "failed" in result:
+        return 0.0
+    seconds = result["quartiles"][0] if result["wide"] else result["median"]
+    return math.inf if seconds <= 0 else (result["count"] if amount is None else amount) / seconds
+
+
+def leader(results, amounts=None):
+    """The name of the result with the highest rate; None where one that is too noisy may be above it.
+
+    Parameters
+    ----------
+    results : dict of str to dict
+        As `race` gives them.
+    amounts : dict of str to float, optional
+        What is counted in place of the elements.
+    """
+    rates = {name: reach(result, amounts and amounts[name]) for name, result in results.items()}
+    best = max(rates, key=rates.get, default=None)
+    return best if best is not None and usable(results[best]) else None
 
 
 def against(one, other):

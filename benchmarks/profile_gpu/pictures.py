@@ -147,6 +147,12 @@ def bars(figure, rows, label):
     plain(axes, "x")
 
 
+def or_say_why(axes):
+    """Say so where all that was to be drawn was too noisy."""
+    if not any(len(line.get_xdata()) for line in axes.lines):
+        axes.annotate("too noisy", (0.5, 0.5), xycoords="axes fraction", ha="center", style="italic")
+
+
 def usable_points(sizes, results, field="rate"):
     """Sizes and values of the results that can be believed."""
     pairs = [(size, result[field]) for size, result in zip(sizes, results, strict=True) if measuring.usable(result)]
@@ -159,10 +165,11 @@ def compiling(figure, data):
     calls = np.geomspace(1, 1e5, 200)
     for place, row in enumerate(data["rows"]):
         for name, style in (("jit", "-"), ("plain", "--")):
-            if measuring.usable(row[name]):
-                total = row[name]["first"] + (calls - 1) * row[name]["median"]
+            if measuring.usable(row[name]) and measuring.usable(row["firsts"][name]):
+                total = row["firsts"][name]["median"] + (calls - 1) * row[name]["median"]
                 label = f"{row['count']:,}" + ("" if name == "jit" else ", no jit")
                 axes.plot(calls, total, style, color=COLORS[place % len(COLORS)], label=label, linewidth=1.8)
+    or_say_why(axes)
     axes.set(xscale="log", yscale="log", xlabel="calls", ylabel="seconds in all")
     plain(axes)
     legend(axes, title="angles a call", title_fontsize=9.5)
@@ -229,6 +236,7 @@ def batch(figure, data):
         best = data["recommended"][method]
         if best:
             axes.axvline(best, color=COLORS[place], linestyle=(0, (4, 3)), linewidth=1.2)
+    or_say_why(axes)
     axes.set(xlabel="angles in one call (dashed: enough)", ylabel="million angles a second", ylim=(0, None))
     powers_of_two(axes, data["sizes"])
     plain(axes)
@@ -278,6 +286,7 @@ def transfer(figure, data):
     for place, (name, label) in enumerate(names.items()):
         sizes, seconds = usable_points(data["sizes"], [row[name] for row in data["rows"]], "median")
         axes.plot(sizes, np.array(seconds) * 1e6, MARKS[place] + "-", color=COLORS[place], label=label)
+    or_say_why(axes)
     axes.set(xlabel="angles in one call", ylabel="microseconds", yscale="log")
     powers_of_two(axes, data["sizes"])
     plain(axes)
@@ -320,7 +329,7 @@ def devices(figure, data):
         axes.plot(numbers, np.array(numbers) * rates[0] / 1e6, "--", color=COLORS[6], label="n times one")
     axes.set(xlabel="devices", ylabel="million angles a second", ylim=(0, None))
     if not rates:
-        axes.annotate("too noisy", (0.5, 0.5), xycoords="axes fraction", ha="center", style="italic")
+        or_say_why(axes)
         axes.set_yticks([])
     axes.set_xticks(numbers)
     plain(axes)
@@ -435,7 +444,8 @@ def beside(figure, data):
         if measuring.usable(result) and peer in counts:
             rate = result["rate"] / 1e6
             mark = {"marker": PEER_MARKS[peer], "color": PEER_COLORS[peer], "linestyle": "", "markersize": 8}
-            axes.plot(rate, counts[peer], label=data["labels"][peer], **mark)
+            axes.plot([rate], [counts[peer]], label=data["labels"][peer], **mark)
+    or_say_why(axes)
     axes.set(xscale="log", yscale="log", xlabel="million angles a second", ylabel="distinct values at 1e7")
     axes.margins(x=0.12)
     axes.set_ylim(0.6, 2 * max([1, *counts.values()]))

@@ -34,6 +34,7 @@ class Plan(NamedTuple):
     folder: Path  # where trace and log go
     count: int  # of one call that is to show the speed, not the overhead
     compiled: tuple[int, ...]
+    firsts: int  # first calls of each of them
     sweep: tuple[int, ...]
     memory: tuple[int, ...]
     batch: int
@@ -73,6 +74,7 @@ def make(quick, platform, folder):
             laps=15,
             count=2 ** (20 + more),
             compiled=(2**10, 2**18),
+            firsts=3,
             sweep=powers(10, 22 + more, 3),
             memory=powers(14, 22 + more, 4),
             batch=2 ** (18 + more),
@@ -88,6 +90,7 @@ def make(quick, platform, folder):
         laps=41,
         count=2 ** (22 + more),
         compiled=powers(10, 22, 4),
+        firsts=5,
         sweep=powers(8, 24 + more, 2),
         memory=powers(12, 24 + more, 2),
         batch=2 ** (20 + more),

@@ -46,33 +46,54 @@ def competitor(plan, count, without=False):
     return timing.Competitor(run, lambda i: keys[i % len(keys)], jax.block_until_ready)
 
 
+def first_calls(plan, count, with_jit, without):
+    """First calls, one after the other, each as in a process that has compiled nothing of theirs.
+
+    Returns
+    -------
+    dict of str to list of float
+        Seconds of the stages of compiling (``trace``, ``lower``, ``compile``), of all of them, of the whole first call
+        with jit, and of the one without.
+    method : str
+        The route.
+    """
+    found = {name: [] for name in ("trace", "lower", "compile", "compiling", "jit", "plain")}
+    for _ in range(plan.firsts):
+        jax.clear_caches()
+        (stages,) = jvm.runtime.warmup((count,), concentration=np.float32(plan.concentration), loc=np.float32(0))
+        parts = {name: getattr(stages, f"{name}_seconds") for name in ("trace", "lower", "compile")}
+        compiling = sum(parts.values())
+        called = timing.first_call(with_jit)
+        jax.clear_caches()
+        plain = timing.first_call(without)
+        for name, seconds in (parts | {"compiling": compiling, "jit": compiling + called, "plain": plain}).items():
+            found[name].append(seconds)
+    return found, stages.method
+
+
 def cold(plan, count):
-    """First calls with and without jit in a process that has compiled nothing of theirs; then both in turns."""
+    """First calls with and without jit, several of each; then both in turns."""
     with_jit, without = competitor(plan, count), competitor(plan, count, without=True)
-    jax.clear_caches()
-    (stages,) = jvm.runtime.warmup((count,), concentration=np.float32(plan.concentration), loc=np.float32(0))
-    compiling = stages.trace_seconds + stages.lower_seconds + stages.compile_seconds
-    first = compiling + timing.first_call(with_jit)
-    jax.clear_caches()
-    plain_first = timing.first_call(without)
+    each, method = first_calls(plan, count, with_jit, without)
+    firsts = {name: measuring.of_seconds(seconds) for name, seconds in each.items()}
     # The caches are empty again: what the turns need is compiled before them.
     timing.first_call(with_jit)
     seconds = timing.interleave({"jit": with_jit, "plain": without}, plan.rounds)
-    jit = measuring.of_seconds(seconds["jit"], count=count, first=first)
-    plain = measuring.of_seconds(seconds["plain"], count=count, first=plain_first)
-    noisy = jit["wide"] or plain["wide"]
+    jit, plain = (measuring.of_seconds(seconds[name], count=count) for name in ("jit", "plain"))
+    return {"count": count, "method": method, "firsts": firsts, "jit": jit, "plain": plain} | paying(firsts, jit, plain)
+
+
+def paying(firsts, jit, plain):
+    """When compiling has paid, where all that this rests on can be believed."""
+    noisy = not all(map(measuring.usable, (firsts["compiling"], firsts["jit"], firsts["plain"], jit, plain)))
+    if noisy:
+        return {"noisy": True, "pays_from": None, "calls_of_compiling": None}
+    medians = (each["median"] for each in (firsts["jit"], jit, firsts["plain"], plain))
     return {
-        "count": count,
-        "trace_seconds": stages.trace_seconds,
-        "lower_seconds": stages.lower_seconds,
-        "compile_seconds": stages.compile_seconds,
-        "method": stages.method,
-        "jit": jit,
-        "plain": plain,
-        "noisy": noisy,
-        "pays_from": None if noisy else measuring.pays_from(first, jit["median"], plain_first, plain["median"]),
+        "noisy": False,
+        "pays_from": measuring.pays_from(*medians),
         # So many calls take as long as compiling did.
-        "calls_of_compiling": None if jit["wide"] else compiling / jit["median"],
+        "calls_of_compiling": firsts["compiling"]["median"] / jit["median"],
     }
 
 

@@ -208,9 +208,11 @@ def page(result, drawn, no_pictures=None):
     parts.append(
         element(
             "p",
-            f"{options['mode'].capitalize()} run, {result['seconds']:.0f} s. Each number is the median of "
-            f"{options['rounds']} turns, in which all of one section take turns in random order; where the middle half "
-            "of them spans more than a fifth of the median, it says “too noisy”, and nothing is concluded.",
+            f"{options['mode'].capitalize()} run, {result['seconds']:.0f} s. Each rate is the median of "
+            f"{options['rounds']} turns, in which all of one section take turns in random order; parts of a call are "
+            f"timed {options['laps']} times, first calls {options['firsts']} times, the trace and the compile log are "
+            "of one run each. Where the middle half of the numbers spans more than a fifth of their median, it says "
+            "“too noisy”, and nothing is concluded.",
         )
     )
     if no_pictures:

@@ -170,20 +170,17 @@ def stage_entries(plan):
 
 
 def ceilings(results):
-    """The best that was measured of each kind, per second; None where all of a kind are noisy."""
+    """The best that was measured of each kind, per second; None where noise may hide the best."""
 
-    def best(kinds, fields):
-        rates = [
-            sum(results[name][field] for field in fields) / results[name]["median"]
-            for name in results
-            if name.split()[0] in kinds and measuring.usable(results[name])
-        ]
-        return max(rates, default=None)
+    def best(field, *kinds):
+        chosen = {name: result for name, result in results.items() if name.split()[0] in kinds}
+        name = measuring.leader(chosen, {name: result.get(field, 0) for name, result in chosen.items()})
+        return None if name is None else measuring.reach(results[name], results[name][field])
 
     return {
-        "bytes": best(("copy", "fill"), ("bytes",)),
-        "floats": best(("floats",), ("floats",)),
-        "integers": best(("integers",), ("integers",)),
+        "bytes": best("bytes", "copy", "fill"),
+        "floats": best("floats", "floats"),
+        "integers": best("integers", "integers"),
     }
 
 

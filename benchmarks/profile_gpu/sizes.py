@@ -29,12 +29,14 @@ def sampler(plan, count, method="auto", dtype="float32"):
 
 
 def recommended(sizes, results):
-    """The smallest of `sizes` whose result reaches `ENOUGH` of the best rate; None where too few can be believed."""
-    rates = {size: result["rate"] for size, result in zip(sizes, results, strict=True) if measuring.usable(result)}
-    if len(rates) < 2:
-        return None
-    best = max(rates.values())
-    return min(size for size, rate in rates.items() if rate >= ENOUGH * best)
+    """The smallest of `sizes` whose result surely reaches `ENOUGH` of the best rate; None where noise may hide that."""
+    best = max(map(measuring.reach, results))
+    enough = (
+        size
+        for size, result in zip(sizes, results, strict=True)
+        if measuring.usable(result) and result["rate"] >= ENOUGH * best
+    )
+    return min(enough, default=None)
 
 
 def batch(plan):
@@ -143,8 +145,7 @@ def prefetch(plan):
     results = measuring.race(
         {name: measuring.Entry(run.label, total, run.competitor) for name, run in runs.items()}, plan.rounds
     )
-    ahead = [name for name in results if name.startswith("prefetch") and measuring.usable(results[name])]
-    best = max(ahead, key=lambda name: results[name]["rate"], default=None)
+    best = measuring.leader({name: result for name, result in results.items() if name.startswith("prefetch")})
     slower = [results[name] for name in ("draw", "work")]
     bound = None if any(not measuring.usable(each) for each in slower) else min(each["rate"] for each in slower)
     return {

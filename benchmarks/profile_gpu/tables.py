@@ -51,7 +51,7 @@ def size(value):
 def compiling(data):
     """Stages of compiling, and calls."""
     yield Table(
-        "One call with and without jit",
+        "One call with and without jit, medians of several first calls and of the calls after them",
         (
             "angles",
             "route",
@@ -67,9 +67,9 @@ def compiling(data):
             (
                 f"{row['count']:,}",
                 row["method"],
-                *(time_text(row[f"{stage}_seconds"]) for stage in ("trace", "lower", "compile")),
+                *(seconds(row["firsts"][stage]) for stage in ("trace", "lower", "compile")),
                 seconds(row["jit"]),
-                time_text(row["plain"]["first"]),
+                seconds(row["firsts"]["plain"]),
                 seconds(row["plain"]),
                 NOISY if row["noisy"] else str(row["pays_from"] or "never"),
             )
