@@ -643,6 +643,20 @@ def test_grids_are_timed_without_accuracy_and_goals(monkeypatch, tmp_path, capsy
     assert plots.speed_series(result) == {}
 
 
+def test_files_have_a_line_for_each_list_of_numbers(tmp_path):
+    result = {"a": [1.5, 2, None], "b": [{"c": []}, "x, [1,\n 2]"], "d": (True, 3.0), "e": [[1, 2], [3, 4]]}
+    files.write_json(tmp_path / "x.json", result)
+    text = (tmp_path / "x.json").read_text()
+    assert json.loads(text) == {**result, "d": [True, 3.0]}
+    assert ' "a": [1.5, 2, null],' in text.splitlines()
+    assert "  [1, 2]," in text.splitlines()
+
+
+def test_rounding_keeps_what_is_no_float():
+    value = {"a": [1 / 3, 12345678, "1.23456789", None, True], "b": (2e-9 / 3,)}
+    assert files.rounded(value) == {"a": [0.333333, 12345678, "1.23456789", None, True], "b": [6.66667e-10]}
+
+
 def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
     files.write_json(path, {"old": 1})

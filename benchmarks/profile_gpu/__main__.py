@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from benchmarks import environment
-from benchmarks.files import write_json
+from benchmarks.files import rounded, write_json
 from benchmarks.profile_gpu import plan as planning
 from benchmarks.text import environment_text, positive
 
@@ -194,7 +194,7 @@ def main(arguments=None, plan=None):
             publish(work, out)
         state = f"the report is in {given.out}, and --json was not written"
         if given.json is not None:
-            write_json(given.json, result)
+            write_json(given.json, rounded(result))
     except KeyboardInterrupt:
         print(f"\ninterrupted; {state}", file=sys.stderr)
         return 130

@@ -169,23 +169,35 @@ def stage_entries(plan):
     return made
 
 
+PROBES = {"bytes": ("copy", "fill"), "floats": ("floats",), "integers": ("integers",)}
+
+
 def ceilings(results):
     """The best that was measured of each kind, per second; None where noise may hide the best."""
-
-    def best(field, *kinds):
+    found = {}
+    for field, kinds in PROBES.items():
         chosen = {name: result for name, result in results.items() if name.split()[0] in kinds}
         name = measuring.leader(chosen, {name: result.get(field, 0) for name, result in chosen.items()})
-        return None if name is None else measuring.reach(results[name], results[name][field])
+        found[field] = None if name is None else measuring.reach(results[name], results[name][field])
+    return found
 
+
+def least(results):
+    """What each ceiling is at least, also where noise hides how much more it is: by the slow quartiles."""
     return {
-        "bytes": best("bytes", "copy", "fill"),
-        "floats": best("floats", "floats"),
-        "integers": best("integers", "integers"),
+        field: max(
+            result[field] / result["quartiles"][1]
+            for name, result in results.items()
+            if name.split()[0] in kinds and "failed" not in result
+        )
+        for field, kinds in PROBES.items()
     }
 
 
-def bound(account, found):
+def bound(account, found, least):
     """The least seconds that the ceilings allow a program, and what sets them.
+
+    A ceiling that is not known does not matter where even the `least` that it can be would not be what binds.
 
     Transcendental functions have no ceiling of their own: they are counted as one operation on floats, so the bound
     stays one.
@@ -196,9 +208,9 @@ def bound(account, found):
         "integers": account["integers"],
     }
     seconds = {name: amount / found[name] for name, amount in work.items() if found[name]}
-    if len(seconds) < len(work):
+    by = max(seconds, key=seconds.get, default=None)
+    if by is None or any(work[name] / least[name] > seconds[by] for name in work if name not in seconds):
         return {"bound": None, "bound_by": None}
-    by = max(seconds, key=seconds.get)
     return {"bound": seconds[by], "bound_by": by}
 
 
@@ -210,14 +222,15 @@ def measure(plan):
     results = measuring.race({name: entry for name, (entry, _) in both.items()}, plan.rounds)
     for name, (_, counted) in both.items():
         results[name] |= counted
-    found = ceilings({name: results[name] for name in made[0]})
+    probes = {name: results[name] for name in made[0]}
+    found, floor = ceilings(probes), least(probes)
     for name in made[1]:
         result = results[name]
-        result |= bound(result, found)
+        result |= bound(result, found, floor)
         result["share"] = result["bound"] / result["median"] if measuring.usable(result) and result["bound"] else None
     return {
         "count": plan.count,
         "ceilings": found,
-        "probes": {name: results[name] for name in made[0]},
+        "probes": probes,
         "stages": {name: results[name] for name in made[1]},
     }
