@@ -6,6 +6,8 @@ SIZE ?= 10_000_000
 OUT ?= samples.npy
 # Arguments for pytest, such as TESTS="tests/test_cli.py -k force".
 TESTS ?= tests
+# How the examples of the gallery run when the documentation is built: full or quick.
+GALLERY ?= full
 # Arguments for the guard, such as GUARD="--json result.json".
 GUARD ?=
 # What depends on JAX's and Python's behaviour, repeated on the newest of both, less what is marked `once` there: the
@@ -114,7 +116,7 @@ lint: .venv-lint/installed
 	@touch $@
 
 docs: .venv-docs/installed
-	.venv-docs/bin/python -m sphinx -W -n -q docs docs/_build
+	GALLERY=$(GALLERY) .venv-docs/bin/python -m sphinx -W --keep-going -q docs docs/_build
 	@echo "open docs/_build/index.html"
 
 clean:

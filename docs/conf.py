@@ -12,8 +12,11 @@ project = "jax_von_mises"
 author = f"The {project} authors"
 release = version = jax_von_mises.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon", "results"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
+# Of this folder: tables and pictures, which are made by the build.
+extensions += ["architecture", "gallery", "results"]
 exclude_patterns = ["_build", "_generated"]
+nitpicky = True
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_show_copyright = False

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
-from benchmarks import plots, streaming_plots
-from benchmarks.cases import TASKS
+from benchmarks import accuracy, plots, streaming_plots
+from benchmarks.cases import CASES, TASKS
 from benchmarks.peers import PEERS
+from benchmarks.profile_gpu import findings, pictures
+from benchmarks.profile_gpu.plan import SECTIONS
 from benchmarks.startup import WAYS
 from benchmarks.text import NOISE
 
@@ -13,14 +15,34 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"
 MADE = HERE / "_generated"
 
+# Sections of a profile that are about what is right, not about what is fast.
+ACCURATE = ("accuracy", "precision")
+
 LABELS = {peer.name: peer.label for peer in PEERS}
+
+
+# Titles of the grids, and of the cases that every run has.
+USUAL = {case.group for case in CASES}
+TITLES = {
+    "sizes": "By the size of a call",
+    "concentrations": "By concentration",
+    "dtypes": "By dtype",
+    "keys": "By the implementation of the key",
+    "arrays": "A concentration for each angle, by size",
+    "functions": "Functions",
+}
 
 
 def speed_tables(result):
     """A row for each case, a column for each peer: the rate, and how many times ours is it. Draws, then the rest."""
-    draws = [case for case in result["cases"] if case["task"] == "sample"]
-    others = [case for case in result["cases"] if case["task"] != "sample"]
-    return "\n\n".join(speed_table(cases) for cases in (draws, others) if cases)
+    usual = [case for case in result["cases"] if case["group"] in USUAL]
+    draws = [case for case in usual if case["task"] == "sample"]
+    others = [case for case in usual if case["task"] != "sample"]
+    texts = [speed_table(cases) for cases in (draws, others) if cases]
+    for group, title in TITLES.items():
+        cases = [case for case in result["cases"] if case["group"] == group]
+        texts += [f"**{title}**", speed_table(cases)] if cases else []
+    return "\n\n".join(texts)
 
 
 def speed_table(cases):
@@ -52,6 +74,50 @@ def number(value):
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
+def by_concentration(rows, cell):
+    """A row for each peer, a column for each concentration."""
+    columns = list(dict.fromkeys(row["concentration"] for row in rows))
+    lines = ["| | " + " | ".join(f"κ = {k:g}" for k in columns) + " |", "|---|" + "---:|" * len(columns)]
+    for peer in dict.fromkeys(row["peer"] for row in rows):
+        found = {row["concentration"]: cell(row) for row in rows if row["peer"] == peer}
+        lines.append(f"| {LABELS[peer]} | " + " | ".join(found.get(k, "") for k in columns) + " |")
+    return "\n".join(lines)
+
+
+def accuracy_tables(result):
+    """Distinct values and largest errors of all who were timed."""
+    counts = result["accuracy"]
+    texts = [f"**Distinct values of |x| in {counts[0]['draws']:,} float32 draws**"] if counts else []
+    texts += [by_concentration(counts, lambda row: f"{row['distinct']:,}")] if counts else []
+    for error in accuracy.ERRORS:
+        rows = [row for row in result["errors"] if (row["task"], row["measure"]) == (error.task, error.measure)]
+        if rows:
+            texts.append(f"**Largest error, {error.label}**")
+            texts.append(
+                by_concentration(rows, lambda row: "not finite" if row["largest"] is None else f"{row['largest']:.1e}")
+            )
+    return "\n\n".join(texts)
+
+
+def profile_sections(result, stem, names):
+    """Findings and pictures of these sections of a profile; writes the pictures."""
+    sections = {name: data for name, data in result["sections"].items() if name in names}
+    drawn = pictures.draw({"sections": sections})
+    texts = []
+    for name, data in sections.items():
+        texts.append(f"### {SECTIONS[name]}")
+        for finding in findings.of_section(name, data):
+            texts.append(f"- {finding.text}" + (f" *{finding.todo}*" if finding.todo else ""))
+        for picture in (picture for picture in drawn if picture.section == name):
+            if picture.svg is None:
+                raise RuntimeError(f"the picture {picture.name} failed: {picture.failed}")
+            file = f"{stem}-{picture.name}.svg"
+            (MADE / file).write_bytes(picture.svg)
+            texts += ["", f"![{picture.caption}]({file})", "", picture.caption]
+        texts.append("")
+    return "\n".join(texts)
+
+
 def startup_table(result):
     """A row for each way to the first angles, in milliseconds."""
     tasks = result["tasks"]
@@ -72,8 +138,13 @@ def machine(result):
     """The machine and the versions of a result, in a line."""
     found = result["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    run = f"{result['options']['mode']} run of {result['options']['rounds']} rounds"
+    run = f"{result['options']['mode']} run, {result['options']['rounds']} rounds"
     return f"{plots.machine_text(found)}; Python {found['python']}; {versions}; commit {found['commit']}; {run}."
+
+
+def write(name, lines):
+    """Write one piece of Markdown that a page includes."""
+    (MADE / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def make(app=None):
@@ -84,14 +155,20 @@ def make(app=None):
         program = result.get("program", "performance_benchmark")
         text = [machine(result), ""]
         if program == "performance_benchmark":
-            assert plots.main([str(path), "--out", str(MADE / f"{path.stem}.svg")]) == 0
-            text += [f"![Speed and accuracy]({path.stem}.svg)", "", speed_tables(result)]
+            if result["accuracy"]:
+                assert plots.main([str(path), "--out", str(MADE / f"{path.stem}.svg")]) == 0
+                text += [f"![Speed and accuracy]({path.stem}.svg)", ""]
+                write(f"{path.stem}-accuracy", [machine(result), "", accuracy_tables(result)])
+            text += [speed_tables(result)]
+        elif program == "profile_gpu":
+            write(f"{path.stem}-accuracy", [*text, profile_sections(result, path.stem, ACCURATE)])
+            text += [profile_sections(result, path.stem, set(SECTIONS) - set(ACCURATE))]
         elif program == "streaming":
             assert streaming_plots.main([str(path), "--out", str(MADE / f"{path.stem}.svg")]) == 0
             text += [f"![Memory and rates]({path.stem}.svg)"]
         elif program == "startup":
             text += [startup_table(result)]
-        (MADE / f"{path.stem}.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+        write(path.stem, text)
 
 
 def setup(app):

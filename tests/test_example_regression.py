@@ -8,6 +8,7 @@ from jax import random
 pytest.importorskip("numpyro", reason="NumPyro is not installed")
 
 from docs.examples import circular_regression as example
+from docs.examples import drawing
 
 pytestmark = pytest.mark.usefixtures("implicit_promotion")
 
@@ -74,6 +75,7 @@ def test_circular_regression_picture(nuts, svi, data, tmp_path):
     pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
     files = [tmp_path / "first.svg", tmp_path / "second.svg"]
     for file in files:
-        example.draw(*data, nuts, svi, file)
+        with drawing.settings():
+            drawing.write(example.picture(*data, nuts, svi), file)
     assert files[0].read_bytes() == files[1].read_bytes()
     assert b"<svg" in files[0].read_bytes()

@@ -1,15 +1,13 @@
 """A policy over headings, trained through its own samples and, beside it, with the score function.
 
-``python docs/examples/angle_policy.py --out picture.svg`` prints a table and draws the picture of docs/angle-policy.md.
+``python -m docs.examples.angle_policy --out picture.svg`` prints a table and draws the picture of docs/angle-policy.md.
 
 A vessel sees two directions, goal and wind, and picks a heading. The reward is linear in the heading's unit vector, and
 an entropy bonus keeps the policy exploring; the best policy is then a von Mises law in closed form, with a direction
 and a concentration that depend on the state.
 """
 
-import argparse
 import functools
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +16,7 @@ import optax
 from jax import lax, random
 from jax.flatten_util import ravel_pytree
 
+from docs.examples.drawing import COLORS, parser, settings, write
 from jax_von_mises import VonMises
 
 __all__ = ["main"]
@@ -221,11 +220,11 @@ def variances(key, estimator, concentrations=CONCENTRATIONS):
 # ------------------------------------------------------------------------------------------------ the report
 
 
-def learn(key):
+def learn(key, seeds=SEEDS, steps=STEPS):
     """Train with each estimator from the same starts: weights, and gaps as an array (seeds, entries), by name."""
-    keys = random.split(key, SEEDS)
+    keys = random.split(key, seeds)
     histories = {
-        name: jax.vmap(functools.partial(train, estimator=estimator, rate=RATES[name]))(keys)
+        name: jax.vmap(functools.partial(train, estimator=estimator, rate=RATES[name], steps=steps))(keys)
         for name, estimator in ESTIMATORS.items()
     }
     return histories, {name: np.asarray(jax.vmap(gaps)(history)) for name, history in histories.items()}
@@ -242,12 +241,12 @@ def learning_table(curves):
     return "\n".join([*lines, f"| the optimum | {optimum:.5f} | |"])
 
 
-def gradient_table(key, history):
+def gradient_table(key, history, steps=STEPS):
     """Markdown: variance relative to the pathwise one, and mean along the exact gradient relative to its length."""
     keys = random.split(key, len(ESTIMATORS) + 1)
     states = random_states(keys[-1], BATCH)
     lines = [f"| after step | {' | '.join(ESTIMATORS)} |", "|---" * (1 + len(ESTIMATORS)) + "|"]
-    for step in LOOKED_AT:
+    for step in (step for step in LOOKED_AT if step <= steps):
         params = jax.tree.map(lambda past, entry=step // EVERY: past[entry], history)
         exact = exact_gradient(params, states)
         cells, unit = [], None
@@ -260,26 +259,11 @@ def gradient_table(key, history):
     return "\n".join(lines)
 
 
-# Colours that people with a colour deficiency tell apart (Okabe and Ito); marks tell the lines apart in print.
+# Marks tell the lines apart in print.
 STYLES = {
-    "pathwise": {"color": "#D55E00", "marker": "o"},
-    "score function, baseline": {"color": "#0072B2", "marker": "s"},
-    "score function": {"color": "#009E73", "marker": "^"},
-}
-SETTINGS = {
-    "svg.hashsalt": "jax_von_mises",  # else element names are drawn at random
-    "svg.fonttype": "path",  # looks the same where the font is missing
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "grid.color": "#DDDDDD",
-    "grid.linewidth": 0.7,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5.5,
+    "pathwise": {"color": COLORS[0], "marker": "o"},
+    "score function, baseline": {"color": COLORS[1], "marker": "s"},
+    "score function": {"color": COLORS[2], "marker": "^"},
 }
 
 
@@ -295,9 +279,9 @@ def picture(curves, spreads):
         steps = np.arange(found.shape[1]) * EVERY
         learning.fill_between(steps, found.min(0), found.max(0), color=STYLES[name]["color"], alpha=0.18, linewidth=0)
         learning.plot(steps, np.median(found, axis=0), **STYLES[name], markevery=10)
-    learning.set_title(f"Objective below the optimum, {SEEDS} trainings")
+    learning.set_title(f"Objective below the optimum, {len(found)} trainings")
     learning.set(yscale="log", xlabel=f"steps of {BATCH} angles")
-    learning.xaxis.set_major_locator(ticker.MultipleLocator(1000))
+    learning.xaxis.set_major_locator(ticker.MaxNLocator(4))
 
     for name, (off, on) in spreads.items():
         variance.plot(CONCENTRATIONS, off, **STYLES[name])
@@ -316,27 +300,17 @@ def picture(curves, spreads):
     return figure
 
 
-def draw(out, curves, spreads):
-    """Write the picture; the same numbers give the same bytes."""
-    import matplotlib
-
-    with matplotlib.rc_context(SETTINGS):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        metadata = {"Date": None} if out.suffix == ".svg" else None
-        picture(curves, spreads).savefig(out, metadata=metadata, dpi=150)
-
-
 def main(arguments=None):
     """Print the tables and draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="picture to write; its ending says the format")
-    given = parser.parse_args(arguments)
+    given = parser(__doc__).parse_args(arguments)
+    seeds, steps = (2, 300) if given.quick else (SEEDS, STEPS)
     learn_key, gradient_key, variance_key = random.split(random.key(0), 3)
-    histories, curves = learn(learn_key)
+    histories, curves = learn(learn_key, seeds, steps)
     print(learning_table(curves), end="\n\n")
-    print(gradient_table(gradient_key, jax.tree.map(lambda past: past[0], histories["pathwise"])))
+    print(gradient_table(gradient_key, jax.tree.map(lambda past: past[0], histories["pathwise"]), steps))
     if given.out:
-        draw(given.out, curves, {name: variances(variance_key, e) for name, e in ESTIMATORS.items()})
+        with settings():
+            write(picture(curves, {name: variances(variance_key, e) for name, e in ESTIMATORS.items()}), given.out)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,6 @@
 its picture; the same machine gives the same file, byte for byte. Needs NumPyro and Matplotlib.
 """
 
-import argparse
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,23 +16,14 @@ from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, init_to_value
 from numpyro.infer.reparam import CircularReparam
 
 import jax_von_mises
+from docs.examples.drawing import COLORS, GREY, INK, parser, settings, write
 from jax_von_mises.numpyro import VonMises
 
-OUT = Path(__file__).parents[1] / "_static" / "circular-regression.svg"
 # `mu` is near the turn at pi, where treating angles as numbers goes wrong.
 TRUTH = {"mu": 2.8, "beta": np.array([0.6, -0.3]), "concentration": 4.0}
 SIZE = 100
 
-# Colours that people with a colour deficiency tell apart (Okabe and Ito).
-DATA, NUTS_COLOUR, SVI_COLOUR, TRUE_COLOUR = "#BBBBBB", "#0072B2", "#D55E00", "#222222"
-SETTINGS = {
-    "svg.hashsalt": "jax_von_mises",  # else element names are drawn at random
-    "svg.fonttype": "path",  # looks the same where the font is missing
-    "font.family": "DejaVu Sans",  # comes with Matplotlib
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
+DATA, NUTS_COLOUR, SVI_COLOUR, TRUE_COLOUR = GREY, COLORS[1], COLORS[0], INK
 
 
 def link(mu, beta, x):
@@ -139,65 +127,63 @@ def predictive_density(draws, x, grid):
     return jnp.mean(jax.vmap(given)(draws["mu"], draws["beta"], draws["concentration"]), axis=0)
 
 
-def draw(x, angles, nuts, svi, out):
-    """The picture: on the left the data and what either posterior predicts, on the right the posteriors."""
+def picture(x, angles, nuts, svi):
+    """Make the figure: on the left the data and what either posterior predicts, on the right the posteriors."""
     # Here, so that the rest runs without them.
-    import matplotlib
     from matplotlib.figure import Figure
     from scipy.stats import gaussian_kde
 
-    with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(10, 5), layout="constrained")
-        left, right = figure.subfigures(1, 2, width_ratios=(1, 1.1))
+    figure = Figure(figsize=(10, 5), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=(1, 1.1))
 
-        circle = left.add_subplot(projection="polar")
-        edges = np.linspace(-np.pi, np.pi, 25)
-        heights, _ = np.histogram(angles, edges, density=True)
-        circle.bar(edges[:-1], heights, np.diff(edges), align="edge", color=DATA, edgecolor="white", label="data")
-        grid = np.linspace(-np.pi, np.pi, 361).astype(np.float32)
-        thinned = [{name: value[::10] for name, value in draws.items()} for draws in (nuts, svi)]
-        curves = [predictive_density(draws, x, grid) for draws in thinned]
-        circle.plot(grid, curves[0], color=NUTS_COLOUR, linewidth=2.5, label="predicted, NUTS")
-        circle.plot(grid, curves[1], color=SVI_COLOUR, linewidth=1.5, linestyle=(0, (4, 3)), label="predicted, SVI")
-        circle.plot(angles, np.full(len(angles), -0.03), "o", color=TRUE_COLOUR, markersize=3, alpha=0.5)
-        circle.set_rorigin(-0.25)
-        circle.set_rmin(-0.06)
-        circle.set_rticks([0.2, 0.4], labels=[])
-        circle.set_xticks(np.arange(4) * np.pi / 2, ["0", "π/2", "π", "−π/2"])
-        circle.grid(color="#DDDDDD", linewidth=0.7)
-        circle.spines["polar"].set_visible(False)
-        circle.spines["inner"].set_color(DATA)
-        left.suptitle("Angles, and posterior predictive density", fontweight="bold")
-        left.legend(loc="outside lower center", ncols=3, frameon=False)
+    circle = left.add_subplot(projection="polar")
+    edges = np.linspace(-np.pi, np.pi, 25)
+    heights, _ = np.histogram(angles, edges, density=True)
+    circle.bar(edges[:-1], heights, np.diff(edges), align="edge", color=DATA, edgecolor="white", label="data")
+    grid = np.linspace(-np.pi, np.pi, 361).astype(np.float32)
+    thinned = [{name: value[::10] for name, value in draws.items()} for draws in (nuts, svi)]
+    curves = [predictive_density(draws, x, grid) for draws in thinned]
+    circle.plot(grid, curves[0], color=NUTS_COLOUR, linewidth=2.5, label="predicted, NUTS")
+    circle.plot(grid, curves[1], color=SVI_COLOUR, linewidth=1.5, linestyle=(0, (4, 3)), label="predicted, SVI")
+    circle.plot(angles, np.full(len(angles), -0.03), "o", color=TRUE_COLOUR, markersize=3, alpha=0.5)
+    circle.set_rorigin(-0.25)
+    circle.set_rmin(-0.06)
+    circle.set_rticks([0.2, 0.4], labels=[])
+    circle.set_xticks(np.arange(4) * np.pi / 2, ["0", "π/2", "π", "−π/2"])
+    circle.grid(color="#DDDDDD", linewidth=0.7)
+    circle.spines["polar"].set_visible(False)
+    circle.spines["inner"].set_color(DATA)
+    left.suptitle("Angles, and posterior predictive density", fontweight="bold")
+    left.legend(loc="outside lower center", ncols=3, frameon=False)
 
-        right.suptitle("Posteriors and the true values", fontweight="bold")
-        sampled, fitted = columns(nuts), columns(svi)
-        titles = ["direction μ", "coefficient β₀", "coefficient β₁", "concentration κ"]
-        for axes, title, (name, value) in zip(right.subplots(2, 2).flat, titles, true_values().items(), strict=True):
-            both = np.concatenate([sampled[name], fitted[name], [value]])
-            points = np.linspace(both.min(), both.max(), 200)
-            axes.hist(sampled[name], 30, density=True, color=NUTS_COLOUR, alpha=0.45, label="NUTS")
-            axes.plot(points, gaussian_kde(fitted[name])(points), color=SVI_COLOUR, linewidth=2, label="SVI")
-            axes.axvline(value, color=TRUE_COLOUR, linestyle="--", linewidth=1.2, label="true value")
-            axes.set_title(title, fontsize=10)
-            axes.set_yticks([])
-            axes.spines["left"].set_visible(False)
-        handles, labels = axes.get_legend_handles_labels()
-        right.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-        # A date would make every file another one.
-        figure.savefig(out, metadata={"Date": None} if Path(out).suffix == ".svg" else None)
+    right.suptitle("Posteriors and the true values", fontweight="bold")
+    sampled, fitted = columns(nuts), columns(svi)
+    titles = ["direction μ", "coefficient β₀", "coefficient β₁", "concentration κ"]
+    for axes, title, (name, value) in zip(right.subplots(2, 2).flat, titles, true_values().items(), strict=True):
+        both = np.concatenate([sampled[name], fitted[name], [value]])
+        points = np.linspace(both.min(), both.max(), 200)
+        axes.hist(sampled[name], 30, density=True, color=NUTS_COLOUR, alpha=0.45, label="NUTS")
+        axes.plot(points, gaussian_kde(fitted[name])(points), color=SVI_COLOUR, linewidth=2, label="SVI")
+        axes.axvline(value, color=TRUE_COLOUR, linestyle="--", linewidth=1.2, label="true value")
+        axes.set_title(title, fontsize=10)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+    handles, labels = axes.get_legend_handles_labels()
+    right.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return figure
 
 
-def main(argv=None):
+def main(arguments=None):
     """Simulate, infer by both methods, print the table and draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=OUT, help="the picture, .svg or .png (default: %(default)s)")
-    arguments = parser.parse_args(argv)
+    given = parser(__doc__).parse_args(arguments)
     data, sampling, fitting = random.split(random.key(0), 3)
     x, angles = simulate(data)
-    nuts, svi = run_nuts(sampling, x, angles), run_svi(fitting, x, angles)
+    nuts = run_nuts(sampling, x, angles, *((150, 300) if given.quick else ()))
+    svi = run_svi(fitting, x, angles, *((300, 300) if given.quick else ()))
     print(*table(nuts, svi), sep="\n")
-    draw(x, angles, nuts, svi, arguments.out)
+    if given.out:
+        with settings():
+            write(picture(x, angles, nuts, svi), given.out)
 
 
 if __name__ == "__main__":
