@@ -306,7 +306,7 @@ def main(arguments=None):
     seeds, steps = (2, 300) if given.quick else (SEEDS, STEPS)
     learn_key, gradient_key, variance_key = random.split(random.key(0), 3)
     histories, curves = learn(learn_key, seeds, steps)
-    print(learning_table(curves), end="\n\n")
+    print(learning_table(curves), end="\n\nThe gradients on the way\n\n")
     print(gradient_table(gradient_key, jax.tree.map(lambda past: past[0], histories["pathwise"]), steps))
     if given.out:
         with settings():

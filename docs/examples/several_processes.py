@@ -1,0 +1,314 @@
+"""A fit on several processes, whose result does not tell how many there were.
+
+``python -m docs.examples.several_processes --out picture.svg`` starts 1, then 2, then 4 processes of itself, prints
+what they found and draws the picture of docs/several-processes.md. Another number than 4: ``--processes N``.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from docs.examples.drawing import COLORS, INK, parser, settings, write
+from jax_von_mises import log_prob, prob, sample_block, sample_von_mises, variance
+
+__all__ = ["main"]
+
+BLOCKS = 24
+DIVISORS = tuple(n for n in range(1, BLOCKS + 1) if BLOCKS % n == 0)  # numbers of processes that share them evenly
+ROWS = 2**17  # of a block
+TRUTH = np.array([2.5, 0.8], np.float32)  # mean direction of the wind over the day, and how far it swings
+CONCENTRATION = 3.0
+BINS = 72
+STEPS = 12
+TIMEOUT = 120.0  # seconds for all processes of a job, starting and compiling included
+ROOT = Path(__file__).parents[2]
+
+
+# ------------------------------------------------------------------------------------------------ the work
+
+
+def hours(start, rows):
+    """The hours of so many places of the stream, as angles: a day is one turn."""
+    return 2 * np.pi / 24 * (np.arange(start, start + rows) % 24).astype(np.float32)
+
+
+def direction(parameters, hour):
+    """Mean direction of the wind at an hour: the sea breeze turns it to and fro."""
+    return parameters[0] + parameters[1] * jnp.cos(hour)
+
+
+def draw(key, block):
+    """Hours and directions of a block: the angles depend on the key and on their places in the stream alone."""
+    start = block * ROWS
+    hour = hours(start, ROWS)
+    return hour, sample_block(key, direction(TRUTH, hour), CONCENTRATION, start, (ROWS,))
+
+
+def draw_at_once(key):
+    """The directions of all blocks in one call, as one process alone would draw them."""
+    hour = hours(0, BLOCKS * ROWS)
+    return sample_von_mises(key, direction(TRUTH, hour), CONCENTRATION, hour.shape, method="table")
+
+
+def share(process, processes):
+    """The blocks of one process of several."""
+    return range(BLOCKS * process // processes, BLOCKS * (process + 1) // processes)
+
+
+def checksum(angles):
+    """CRC-32 of all bits."""
+    return zlib.crc32(np.ascontiguousarray(angles).view(np.uint8).data)
+
+
+@jax.jit
+def gradient(parameters, hour, directions):
+    """Gradient of the log-likelihood of one block."""
+
+    def total(parameters):
+        return jnp.sum(log_prob(directions, direction(parameters, hour), CONCENTRATION))
+
+    return jax.grad(total)(parameters)
+
+
+def information():
+    """Fisher's information of all directions, whose inverse is the variance of the fit."""
+    return CONCENTRATION * (1 - float(variance(CONCENTRATION))) * BLOCKS * ROWS * np.array([1.0, 0.5])
+
+
+def work(key, process, processes, gather):
+    """What each process does: draw its blocks, once, and agree with the others on checksums, counts and a fit."""
+    blocks = [draw(key, block) for block in share(process, processes)]
+    checksums = gather(np.array([checksum(directions) for _, directions in blocks], np.uint32))
+    counts = gather(np.stack([np.histogram(part, BINS, (-np.pi, np.pi))[0] for _, part in blocks]).astype(np.int32))
+    parameters, totals = np.zeros(2, np.float32), []
+    for _ in range(STEPS):
+        own = np.stack([gradient(parameters, *block) for block in blocks])
+        totals.append(gather(own).sum(axis=0))  # in the order of the blocks, whoever has drawn them
+        parameters = parameters + (totals[-1] / information()).astype(np.float32)
+        if len(totals) == 1:
+            sums = gather(own.sum(axis=0, keepdims=True)).sum(axis=0)  # to compare: of each process, then of all
+    return {
+        "checksums": checksums.tolist(),
+        "counts": counts.tolist(),
+        "gradient": totals[0].tolist(),
+        "sums": sums.tolist(),
+        "parameters": parameters.tolist(),
+    }
+
+
+# ------------------------------------------------------------------------------------------------ a child
+
+
+def join(coordinator, process, processes):
+    """Meet the other processes; give the function `gather`, by which all get the rows of all, in their order."""
+    jax.distributed.initialize(coordinator, processes, process, cluster_detection_method="deactivate")
+    mesh = jax.make_mesh((processes,), ("processes",), axis_types=(AxisType.Auto,))
+    replicate = jax.jit(lambda rows: rows, out_shardings=NamedSharding(mesh, P()))
+
+    def gather(rows):
+        return np.asarray(replicate(jax.make_array_from_process_local_data(NamedSharding(mesh, P("processes")), rows)))
+
+    return gather
+
+
+def end_with_parent():
+    """End at once when the parent has ended, however it did: then its end of the pipe is closed."""
+    with contextlib.suppress(OSError):
+        while os.read(0, 1):
+            pass
+    os._exit(1)
+
+
+def child(given):
+    """Body of a child: its result goes to standard output, and nothing else."""
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    with os.fdopen(os.dup(1), "w") as out:
+        os.dup2(2, 1)  # what JAX's libraries print, they print among the errors
+        gather = join(given.coordinator, given.process, given.processes)
+        json.dump(work(jax.random.key(0), given.process, given.processes, gather), out)
+
+
+# ------------------------------------------------------------------------------------------------ the parent
+
+
+def environment():
+    """The environment of a child: no setting of JAX but the CPU, and no proxy between processes of one machine."""
+    unwanted = ("JAX_", "XLA_", "TF_")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(unwanted) and not name.lower().endswith("_proxy")
+    }
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return kept | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
+
+
+def free_port():
+    """A port of this machine that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def launch(commands, timeout=TIMEOUT):
+    """Run commands side by side and give what each printed; if one fails or the time is up, end all of them."""
+    deadline = time.monotonic() + timeout
+    with contextlib.ExitStack() as stack:
+        outs, errors = ([stack.enter_context(tempfile.TemporaryFile()) for _ in commands] for _ in range(2))
+        processes = []
+        stack.callback(end, processes)
+        for command, out, error in zip(commands, outs, errors, strict=True):
+            # A pipe that is never written to: where the parent ends, the child reads its end.
+            processes.append(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=error, env=environment())
+            )
+        while None in (codes := [process.poll() for process in processes]) and not any(codes):
+            if time.monotonic() > deadline:
+                said = "".join(text(error) for code, error in zip(codes, errors, strict=True) if code is None)
+                raise TimeoutError(f"{codes.count(None)} of {len(codes)} processes are late: {timeout:g} s\n{said}")
+            time.sleep(0.02)
+        for number, code in enumerate(codes):
+            if code:
+                raise RuntimeError(f"process {number} ended with {code}:\n{text(errors[number])}")
+        return [text(out) for out in outs]
+
+
+def end(processes):
+    """End those that still run."""
+    for process in processes:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+
+
+def text(file):
+    """What was written to a file."""
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def together(processes):
+    """What several processes agree on, each a child of this one."""
+    command = [sys.executable, "-m", "docs.examples.several_processes", "--processes", str(processes)]
+    command += ["--coordinator", f"127.0.0.1:{free_port()}"]
+    told = [json.loads(out) for out in launch([[*command, "--process", str(i)] for i in range(processes)])]
+    if any(other != told[0] for other in told):
+        raise RuntimeError("the processes do not agree")
+    return told[0]
+
+
+def table(alone, results):
+    """Lines that tell what each number of processes came to."""
+    lines = [
+        f"{BLOCKS * ROWS:,} directions in {BLOCKS} blocks; drawn by one call, checksum {combined(alone)}",
+        "",
+        f"{'':31}first gradient, adding  fit",
+        f"{'processes':11}{'checksum':10}{'same bits':10}{'blocks':>10}{'processes':>12}  mean direction       swing",
+    ]
+    for processes, result in results.items():
+        same = "yes" if result["checksums"] == alone else "NO"
+        lines.append(
+            f"{processes:<11}{combined(result['checksums']):10}{same:10}{result['gradient'][0]:10.2f}"
+            f"{result['sums'][0]:12.2f}{numbers(result['parameters'])}"
+        )
+    same = len({json.dumps(result | {"sums": None}) for result in results.values()}) == 1
+    lines.append(f"{'truth':53}{numbers(TRUTH)}")
+    lines.append(f"{'standard error':53}{numbers(information() ** -0.5)}")
+    lines += ["", f"checksums, counts, gradient of the blocks and fit are the same: {'yes' if same else 'NO'}"]
+    return lines
+
+
+def combined(checksums):
+    """One checksum for those of all blocks."""
+    return f"{zlib.crc32(np.array(checksums, np.uint32).tobytes()):08x}"
+
+
+def numbers(parameters):
+    """Both parameters, in digits that tell every float32 from its neighbours."""
+    return f"{parameters[0]:16.9f}{parameters[1]:12.9f}"
+
+
+def marginal(directions):
+    """Density of a direction at any hour: the mean over the hours."""
+    return jnp.mean(prob(directions[:, None], direction(TRUTH, hours(0, 24))[None], CONCENTRATION), axis=1)
+
+
+def picture(results):
+    """Above, who drew which part of the stream; below, the directions of all, which are the same each time."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    above, below = figure.subplots(2, 1, height_ratios=(1, 1.6))
+    million = ROWS / 1e6
+    for row, processes in enumerate(results):
+        for process in range(processes):
+            blocks = share(process, processes)
+            colour = COLORS[process % len(COLORS)]
+            above.barh(row, len(blocks) * million, 0.72, blocks.start * million, color=colour, edgecolor="white")
+            middle = (blocks.start + blocks.stop) / 2 * million
+            name = f"process {process}" if processes <= 6 else process
+            above.text(middle, row, name, ha="center", va="center", color="white", fontweight="bold")
+    above.set_yticks(range(len(results)), [f"{n} process" + "es" * (n > 1) for n in results])
+    above.invert_yaxis()
+    above.tick_params(axis="y", length=0)
+    above.spines["left"].set_visible(False)
+    above.set(xlim=(0, BLOCKS * million), xlabel="place in the stream, millions")
+    above.set(title="Who drew which part")
+
+    edges = np.degrees(np.linspace(-np.pi, np.pi, BINS + 1))
+    most = max(results)
+    counts = np.array(results[most]["counts"]) / (BLOCKS * ROWS * 2 * np.pi / BINS)
+    floor = np.zeros(BINS)
+    for process in range(most):
+        heights = counts[share(process, most)].sum(axis=0)
+        below.bar(
+            edges[:-1], heights, np.diff(edges), floor, align="edge", color=COLORS[process % len(COLORS)],
+            edgecolor="white", linewidth=0.4,
+        )  # fmt: skip
+        floor += heights
+    grid = np.linspace(-np.pi, np.pi, 361).astype(np.float32)
+    below.plot(np.degrees(grid), marginal(grid), color=INK, linewidth=1.8, label="density that they were drawn with")
+    below.set(xlim=(-180, 180), xticks=range(-180, 181, 45), ylim=(0, 1.1 * floor.max()))
+    below.set(title=f"What they drew, in the colours of {most} processes")
+    below.set(xlabel="direction of the wind, degrees", ylabel="density")
+    below.legend(frameon=False, loc="upper left")
+    return figure
+
+
+def main(arguments=None):
+    """Start the processes, or be one of them."""
+    options = parser(__doc__)
+    options.add_argument("--processes", type=int, choices=DIVISORS, help="how many at most")
+    options.add_argument("--process", type=int, help=argparse.SUPPRESS)
+    options.add_argument("--coordinator", help=argparse.SUPPRESS)
+    given = options.parse_args(arguments)
+    if given.process is not None:
+        child(given)
+        return
+    most = given.processes or (2 if given.quick else 4)
+    results = {processes: together(processes) for processes in sorted({1, 2, most} if most > 2 else {1, most})}
+    with jax.default_device(jax.devices("cpu")[0]):  # the device of the children: another may round otherwise
+        alone = [checksum(part) for part in np.split(np.asarray(draw_at_once(jax.random.key(0))), BLOCKS)]
+    print(*table(alone, results), sep="\n")
+    if given.out:
+        with settings():
+            write(picture(results), given.out)
+
+
+if __name__ == "__main__":
+    main()

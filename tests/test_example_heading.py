@@ -1,0 +1,175 @@
+"""The filters for a heading against closed forms, and against each other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+from scipy import special
+
+from docs.examples import heading_filter as example
+
+RUNS = 40
+
+
+def test_systematic_resampling_copies_in_proportion():
+    """Each particle as often as its weight says, rounded down or up, whatever the offset."""
+    weights = np.exp(3 * np.random.default_rng(0).normal(size=200))
+    expected = 200 * weights / weights.sum()
+    systematic = jax.jit(example.systematic)
+    for offset in np.float32([0.0, 0.37, 0.99]):
+        copied = np.asarray(systematic(offset, np.float32(expected / 200)))
+        assert np.all(np.abs(np.bincount(copied, minlength=200) - expected) < 1 + 1e-3)
+        assert np.all(np.diff(copied) >= 0)
+
+
+def ratio(k):
+    return special.i1e(k) / special.i0e(k)
+
+
+@pytest.fixture(scope="module")
+def one_reading():
+    """A reading next to pi and then none: the mean resultant has a closed form after every step."""
+    turn = 0.7  # many whole turns in all
+    turns, readings = (jnp.full(example.STEPS, value, jnp.float32) for value in (turn, 3.1))
+    concentrations = jnp.zeros(example.STEPS).at[0].set(example.COMPASS)
+    after = np.arange(example.STEPS)
+    length = (1 - example.WRONG) * ratio(example.COMPASS) * ratio(example.MOTION) ** after
+    return (turns, readings, concentrations), length * np.exp(1j * (3.1 + turn * after))
+
+
+def resultant(densities):
+    """Mean unit vector, as a complex number, of densities on the grid along the last axis."""
+    return np.mean(2 * np.pi * np.asarray(densities, float) * np.exp(1j * np.asarray(example.grid(), float)), axis=-1)
+
+
+def test_grid_filter_has_the_exact_moments(one_reading):
+    inputs, expected = one_reading
+    estimates, densities = example.grid_filter(*inputs)
+    np.testing.assert_allclose(np.mean(densities, axis=1) * 2 * np.pi, 1, atol=1e-5)
+    np.testing.assert_allclose(resultant(densities), expected, atol=1e-5)
+    np.testing.assert_allclose(np.exp(1j * np.asarray(estimates)), np.exp(1j * np.angle(expected)), atol=1e-4)
+
+
+def test_particles_have_the_exact_moments(one_reading, key):
+    """Up to five standard deviations of 4096 particles."""
+    inputs, expected = one_reading
+    estimates, cloud = example.particle_filter(key, *inputs)
+    assert np.abs(cloud[0] - cloud[1]).max() > 0
+    found = np.mean(np.exp(1j * np.asarray(cloud, float)), axis=1)
+    np.testing.assert_allclose(found, expected, atol=5 / np.sqrt(example.PARTICLES))
+    np.testing.assert_allclose(np.exp(1j * np.asarray(estimates)), np.exp(1j * np.angle(expected)), atol=0.1)
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """Headings, readings and what the exact filter says, run by run, from the keys of `compare`."""
+    turns, concentrations = example.gyro(), example.compass()
+    found = []
+    for key in random.split(random.key(2), RUNS):
+        headings, readings = example.simulate(random.split(key)[0], turns, concentrations)
+        found.append((headings, readings, *example.grid_filter(turns, readings, concentrations)))
+    return [np.asarray(each) for each in zip(*found, strict=True)]
+
+
+def test_particles_follow_the_exact_filter(runs, key):
+    """Their mean resultant is that of the exact posterior, step by step, to a few times 1 / sqrt(4096)."""
+    _, readings, _, densities = (each[0] for each in runs)
+    cloud = np.asarray(example.particle_filter(key, example.gyro(), readings, example.compass())[1], float)
+    miss = np.abs(np.mean(np.exp(1j * cloud), axis=1) - resultant(densities))
+    assert np.sqrt(np.mean(miss**2)) < 3 / np.sqrt(example.PARTICLES)
+
+
+def test_nothing_happens_at_pi(runs):
+    """Turning all readings turns the posterior, also where it then lies across the ends of the grid."""
+    _, readings, _, plain = (each[0] for each in runs)
+    cells = 200
+    turned = readings + np.float32(2 * np.pi * cells / example.CELLS)
+    turned = example.grid_filter(example.gyro(), turned, example.compass())[1]
+    np.testing.assert_allclose(turned, np.roll(plain, cells, axis=1), atol=1e-4 * plain.max())
+
+
+def test_exact_filter_knows_its_error(runs):
+    """The mean of 1 - cos(error) is the mean circular variance of the posterior: data and filter are of one law."""
+    headings, _, estimates, densities = runs
+    surplus = np.abs(resultant(densities)) - np.cos(headings - estimates)
+    mean, error = example.mean_and_error(surplus)
+    assert abs(mean) < 4 * error < 0.05
+
+
+def test_deviations_are_of_each_method(runs):
+    """Of the compass and of the exact filter, in this order, and small between -pi and pi."""
+    headings, readings, estimates, _ = (each[0] for each in runs)
+    alone, exact = (np.asarray(found) for found in example.deviations(random.split(random.key(2), RUNS)[0], ()))
+    held = np.asarray(example.last_reading(jnp.asarray(readings), example.compass()))
+    for found, angles in ((alone, held), (exact, estimates)):
+        np.testing.assert_allclose(np.exp(1j * found), np.exp(1j * (angles - headings)), atol=1e-5)
+        assert np.abs(found).max() < np.pi + 1e-6
+
+
+def test_exact_filter_is_far_better_than_a_reading(runs):
+    """With a compass, by a loss that no estimate can have less of in the mean."""
+    headings, readings, estimates, _ = runs
+    seen = np.asarray(example.compass()) > 0
+    alone, exact = (np.mean(1 - np.cos(angles - headings)[:, seen]) for angles in (readings, estimates))
+    assert exact < 0.3 * alone
+
+
+def test_table():
+    """Means of made-up deviations: 90 degrees against none, and half of a turn in the outage."""
+    outage = np.asarray(example.compass()) == 0
+    exact = np.zeros((3, example.STEPS))
+    made = {"compass alone": exact + np.where(outage, np.pi, np.pi / 2), "exact, on a grid": exact}
+    head, *_, alone, best = example.table(made)
+    assert head.startswith(f"3 runs of {example.STEPS} steps")
+    loss = 1 + outage.mean()
+    assert alone.replace("±", " ").split() == [
+        "compass",
+        "alone",
+        "90.00",
+        "0.00",
+        "180.00",
+        "0.00",
+        f"{loss:.5f}",
+        "0.00000",
+    ]
+    assert best.split()[:6] == ["exact,", "on", "a", "grid", "0.00", "±"]
+
+
+def test_compass_alone_keeps_the_last_reading():
+    readings = jnp.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    held = example.last_reading(readings, jnp.array([8.0, 8.0, 0.0, 0.0, 8.0]))
+    assert held.tolist() == [1.0, 2.0, 2.0, 2.0, 5.0]
+
+
+def test_mean_and_error_counts_runs():
+    """Steps of a run say the same: repeating them changes nothing."""
+    values = np.array([[1.0], [3.0]])
+    assert example.mean_and_error(values) == example.mean_and_error(np.repeat(values, 10, axis=1)) == (2.0, 1.0)
+
+
+def test_band_is_continuous_across_pi():
+    estimates = np.array([3.0, 3.1, -3.08, -2.98])
+    around = np.random.default_rng(0).uniform(-0.5, 0.5, (4, 4000))
+    cloud = np.angle(np.exp(1j * (estimates[:, None] + around)))
+    low, centre, high = example.band(jnp.float32(estimates), jnp.float32(cloud))
+    np.testing.assert_allclose(centre, [3.0, 3.1, 2 * np.pi - 3.08, 2 * np.pi - 2.98], atol=1e-6)
+    np.testing.assert_allclose(high - centre, 0.45, atol=0.03)
+    np.testing.assert_allclose(low - centre, -0.45, atol=0.03)
+
+
+def test_second_peak():
+    angles = np.linspace(-np.pi, np.pi, 400, endpoint=False)
+    one, other = (np.exp(20 * (np.cos(angles - at) - 1)) for at in (3.1, 1.0))
+    assert example.second_peak(one) == 0
+    assert example.second_peak(one + 0.4 * other) == pytest.approx(0.4, abs=0.01)
+
+
+def test_picture_is_the_same_twice(tmp_path):
+    pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
+    files = [tmp_path / "first.svg", tmp_path / "second.svg"]
+    for file in files:
+        with example.settings():
+            example.write(example.picture(), file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert b"<svg" in files[0].read_bytes()

@@ -1,0 +1,138 @@
+"""The example of a file that is broken off: what it estimates is right, and the file is what it should be."""
+
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from docs.examples import phase_noise as example
+from tests import children
+
+ROWS = 2**17
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """A file with an accident on the way, and what the second call did."""
+    path = tmp_path_factory.mktemp("phases") / "phases.npy"
+    return path, *example.break_off_and_resume(path, jax.random.key(1), ROWS)
+
+
+@pytest.fixture(scope="module")
+def found(file):
+    return example.rates(*example.read(file[0]))
+
+
+def test_file_is_resumed_to_the_same_bytes(file):
+    path, written, _ = file
+    assert (written.kept, written.drawn) == (example.BLOCKS // 2, example.BLOCKS // 2)
+    assert example.same_as_undisturbed(path, jax.random.key(1), ROWS)
+    assert [entry.name for entry in sorted(path.parent.iterdir())] == ["phases.npy", "phases.npy.json"]
+
+
+def test_another_key_has_other_bytes(file):
+    assert not example.same_as_undisturbed(file[0], jax.random.key(2), ROWS)
+
+
+def test_symbol_error_against_scipy():
+    """In double precision, and where the phase alone decides."""
+    phase = np.linspace(-3, 3, 61)
+    for snr in (1.0, 10.0, 20.0):
+        right = special.ndtr(np.sqrt(2 * snr) * np.cos(phase + np.pi / 4))
+        right *= special.ndtr(np.sqrt(2 * snr) * np.sin(phase + np.pi / 4))
+        found = example.symbol_error(phase.astype(np.float32), np.float32(snr))
+        np.testing.assert_allclose(found, 1 - right, rtol=3e-5)
+    certain = example.symbol_error(np.float32([0.78, 0.79, -0.78, -0.79]), np.float32(1e9))
+    assert certain.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("snr", example.LOOP_DB)
+def test_exact_values_against_scipy(snr):
+    loop = float(example.ratio(snr))
+    law = stats.vonmises(loop)
+    assert example.exact_without_noise(np.float32(loop)) == pytest.approx(2 * law.cdf(-np.pi / 4), rel=2e-5)
+    grid = np.linspace(-np.pi, np.pi, 4096, endpoint=False)
+    error = 1 - np.prod([special.ndtr(np.sqrt(20) * f(grid + np.pi / 4)) for f in (np.cos, np.sin)], axis=0)
+    mean = np.mean(law.pdf(grid) * error) * 2 * np.pi
+    assert example.exact_with_noise(np.float32(loop), np.float32(10)) == pytest.approx(mean, rel=2e-5)
+
+
+def test_rates_of_the_file(file, found):
+    """As NumPy finds them in the whole array; and five standard errors from what is exact."""
+    phases = np.load(file[0]).astype(float)
+    (tails, _), (errors, spread) = found
+    for size, estimates in zip(example.SIZES, tails, strict=True):
+        np.testing.assert_array_equal(estimates, np.mean(np.abs(phases) > size, axis=0))
+    for line, decibels in enumerate(example.SYMBOL_DB):
+        snr = example.ratio(decibels)
+        each = np.asarray(example.symbol_error(phases.astype(np.float32), snr), float)
+        np.testing.assert_allclose(errors[line], each.mean(axis=0), rtol=1e-4)
+        np.testing.assert_allclose(spread[line], each.std(axis=0) / np.sqrt(ROWS), rtol=1e-3)
+        exact = [example.exact_with_noise(example.ratio(loop), snr) for loop in example.LOOP_DB]
+        assert np.all(np.abs(errors[line] - exact) < 5 * spread[line])
+    exact = np.stack([example.exact_without_noise(example.ratio(example.LOOP_DB), size) for size in example.SIZES])
+    assert np.all(np.abs(tails - exact) < 5 * np.sqrt(exact / ROWS) + 2 / ROWS)
+
+
+def test_rare_phases_are_counted():
+    """17 thousand of a million draws, in batches that do not divide it."""
+    snr = example.ratio(10.0)
+    exact = float(example.exact_without_noise(snr))
+    count = example.count_rare(jax.random.key(3), snr, 10**6, batch=2**18)
+    assert abs(count - exact * 1e6) < 5 * np.sqrt(exact * 1e6)
+
+
+def test_uniform_numbers_have_no_tail():
+    """Of their 2^23 values 0 alone goes beyond, to -pi; and the multiples of 2^-23 are what JAX draws."""
+    assert example.rate_by_uniform_numbers(example.ratio(example.RARE_DB)) == 2.0**-23
+    assert example.exact_without_noise(example.ratio(example.RARE_DB)) == pytest.approx(1e-8, rel=0.1)
+    numbers = np.asarray(jax.random.uniform(jax.random.key(4), (1000,)), float) * 2**23
+    assert np.all(numbers == np.round(numbers))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the memory of a process in /proc")
+def test_memory_is_seen():
+    """In a process of its own: an old one takes up again what it has freed."""
+    lines = children.run("""
+import time
+import numpy as np
+from docs.examples import phase_noise
+with phase_noise.Memory() as memory:
+    kept = np.ones(8_000_000)
+    time.sleep(0.05)
+print(kept.nbytes, memory.most)
+""")
+    taken, seen = map(int, lines[-1].split())
+    assert 0.9 * taken < seen < 2 * taken
+
+
+def test_table_tells_how_far_off(found):
+    *_, last = example.table(ROWS, *found)
+    number, _, exact, counted, spread, off, *_ = last.split()
+    assert float(number) == example.LOOP_DB[-1]
+    assert float(off) == pytest.approx((float(counted) - float(exact)) / float(spread), abs=0.1)
+
+
+def test_picture_is_the_same_twice(found, tmp_path):
+    pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
+    files = [tmp_path / "first.svg", tmp_path / "second.svg"]
+    with example.settings():
+        figure = example.picture(ROWS, *found, (3, 10**8))
+        for file in files:
+            example.write(figure, file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_main_keeps_the_file_where_it_is_told(tmp_path, monkeypatch, capsys):
+    """And finds it there the next time: nothing is drawn."""
+    monkeypatch.setattr(example, "ROWS", 2**17)
+    monkeypatch.setattr(example, "RARE", 2**18)
+    for kept in (example.BLOCKS // 2, example.BLOCKS):
+        example.main(["--data", str(tmp_path)])
+        text = capsys.readouterr().out
+        assert f"kept {kept} blocks and drew {example.BLOCKS - kept}" in text
+        assert "the bytes of an undisturbed run: yes" in text
+    assert json.loads((tmp_path / "phases.npy.json").read_text())["shape"] == [2**17, 5]

@@ -1,0 +1,133 @@
+"""The integrals over angles: the known answer, the law of every scheme, and how fast its error falls."""
+
+import itertools
+
+import numpy as np
+import pytest
+from jax import random
+from scipy import special, stats
+
+from docs.examples import quasi_monte_carlo as example
+
+SIZES = (128, 1024)
+REPLICATES = 50
+
+
+@pytest.fixture(scope="module")
+def found():
+    return example.errors(0, np.array(SIZES), REPLICATES)
+
+
+def test_squared_distance():
+    """A straight chain, and a square that closes."""
+    assert float(example.squared_distance(np.zeros(3, np.float32))) == pytest.approx(16)
+    assert float(example.squared_distance(np.full(3, np.pi / 2, np.float32))) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("angles", [1, 2, 3])
+def test_exact_mean_by_quadrature(angles):
+    """Sums over the grid of a full turn are integrals of smooth periodic functions, to all digits."""
+    grid = np.linspace(-np.pi, np.pi, 32, endpoint=False)
+    weights = np.exp(example.CONCENTRATION * np.cos(grid - example.LOC))
+    weights /= weights.sum()
+    points = np.array(list(itertools.product(grid, repeat=angles)))
+    joint = np.prod(list(itertools.product(weights, repeat=angles)), axis=1)
+    heading = np.c_[np.zeros(len(points)), np.cumsum(points, axis=1)]
+    assert example.exact_mean(angles) == pytest.approx(joint @ np.abs(np.exp(1j * heading).sum(axis=1)) ** 2, rel=1e-12)
+
+
+# In the shapes of `found`, so that the programs are compiled once.
+SCHEMES = {
+    "independent": lambda: example.independent(random.key(1), max(SIZES), REPLICATES, 6),
+    "mirrored pairs": lambda: example.mirrored(random.key(1), max(SIZES), REPLICATES, 6),
+    "strata": lambda: example.stratified(random.key(1), max(SIZES), REPLICATES),
+    "Sobol points": lambda: example.sobol(1, max(SIZES), REPLICATES, 6),
+}
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_angles_of_each_scheme_have_the_law(name):
+    """Their trigonometric moments have no bias, by the spread of the replicates."""
+    angles = np.asarray(SCHEMES[name](), float)
+    assert angles.shape[:2] == (max(SIZES), REPLICATES)
+    for order in (1, 2):
+        exact = special.ive(order, example.CONCENTRATION) / special.i0e(example.CONCENTRATION)
+        means = np.mean(np.cos(order * (angles - example.LOC)), axis=(0, 2))
+        assert abs(means.mean() - exact) < 5 * means.std(ddof=1) / np.sqrt(REPLICATES)
+        means = np.mean(np.sin(order * (angles - example.LOC)), axis=(0, 2))
+        assert abs(means.mean()) < 5 * means.std(ddof=1) / np.sqrt(REPLICATES) + 1e-8  # of rounding
+
+
+def test_pairs_follow_each_other():
+    """So that the first points are whole pairs."""
+    angles = np.asarray(SCHEMES["mirrored pairs"](), float)
+    around = np.exp(1j * (angles - example.LOC))
+    np.testing.assert_allclose(around[::2], np.conj(around[1::2]), atol=1e-6)
+
+
+def test_sobol_angles_are_as_even_as_the_points():
+    """In probability, one of n is in each of n strata, in every coordinate."""
+    angles = np.asarray(SCHEMES["Sobol points"](), float)[:, :4]
+    share = stats.vonmises.cdf(angles - example.LOC, example.CONCENTRATION)
+    within = max(SIZES) * np.sort(share, axis=0) - np.arange(max(SIZES))[:, None, None]
+    assert within.min() > -5e-3
+    assert within.max() < 1 + 5e-3
+
+
+def test_replicates_differ_and_repeat():
+    angles = np.asarray(SCHEMES["Sobol points"]())
+    assert (angles == SCHEMES["Sobol points"]()).all()
+    assert not (angles[:, 0] == angles[:, 1]).all()
+
+
+def test_rms_errors_are_of_the_first_points():
+    """Straight chains, then folded ones: means of 4 and of 2, by hand."""
+    angles = np.zeros((4, 5, 1), np.float32)
+    angles[2:] = np.pi
+    expected = np.abs(np.array([4.0, 2.0]) - example.exact_mean(1))
+    np.testing.assert_allclose(example.rms_errors(angles, [2, 4]), expected, rtol=1e-6)
+
+
+def test_independent_error_is_the_standard_deviation(found):
+    """Of 2 + 2 cos(x), by Bessel functions; two sizes of 50 replicates tell its square to 14 %."""
+    first, second = (special.ive(p, example.CONCENTRATION) / special.i0e(example.CONCENTRATION) for p in (1, 2))
+    variance = 4 * (0.5 + 0.5 * second * np.cos(2 * example.LOC) - (first * np.cos(example.LOC)) ** 2)
+    assert np.mean(np.array(SIZES) * found[1]["independent"] ** 2) == pytest.approx(variance, rel=0.5)
+
+
+def test_errors_fall_as_they_should(found):
+    slopes = {d: {name: example.slope(SIZES, rms) for name, rms in by.items()} for d, by in found.items()}
+    assert slopes[1]["independent"] == pytest.approx(-0.5, abs=0.2)
+    assert slopes[1]["strata"] == pytest.approx(-1.5, abs=0.25)
+    assert slopes[1]["Sobol points"] < -1.2
+    assert slopes[6]["Sobol points"] < -0.6
+    assert [list(by) for by in found.values()][1:] == [["independent", "mirrored pairs", "Sobol points"]] * 2
+    last = {name: rms[-1] for name, rms in found[6].items()}
+    assert last["Sobol points"] < 0.6 * last["mirrored pairs"] < 0.36 * last["independent"]
+
+
+def test_slope_and_worth():
+    sizes = np.array([16, 32, 64, 128])
+    found = {"independent": 2 * sizes**-0.5, "Sobol points": 3.0 / sizes}
+    assert example.slope(sizes, found["Sobol points"]) == pytest.approx(-1)
+    assert example.worth(sizes, found) == {"independent": 128, "Sobol points": 7300}  # 4 / 9 * 128^2 = 7282
+
+
+def test_table(found):
+    lines = example.table(found, np.array(SIZES))
+    assert "n = 1024" in lines[1]
+    assert [line[:26].split() for line in lines[2:]] == [
+        ["1", "angle", "independent"], ["mirrored", "pairs"], ["strata"], ["Sobol", "points"],
+        ["2", "angles", "independent"], ["mirrored", "pairs"], ["Sobol", "points"],
+        ["6", "angles", "independent"], ["mirrored", "pairs"], ["Sobol", "points"],
+    ]  # fmt: skip
+
+
+def test_picture_is_the_same_twice(found, tmp_path):
+    pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
+    files = [tmp_path / "first.svg", tmp_path / "second.svg"]
+    for file in files:
+        with example.settings():
+            example.write(example.picture(found, np.array(SIZES)), file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert b"<svg" in files[0].read_bytes()
