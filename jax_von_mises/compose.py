@@ -4,7 +4,6 @@ Frozen pytrees with the method names of `VonMises`, made of its methods: accurac
 """
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +11,7 @@ from jax.scipy import special
 
 from jax_von_mises import bessel, checks, law
 from jax_von_mises.distribution import VonMises
+from jax_von_mises.pytrees import pytree
 
 
 def last_axis(caller, shape, meaning):
@@ -24,7 +24,7 @@ def last_axis(caller, shape, meaning):
     return shape[:-1], shape[-1]
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=("components",), meta_fields=())
+@pytree("components")
 @dataclasses.dataclass(frozen=True, eq=False)
 class Torus:
     """Independent von Mises angles as one point of a torus.
@@ -103,7 +103,7 @@ class Torus:
         return jnp.sum(self.components.kl_divergence(other.components), -1)
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=("logits", "components"), meta_fields=())
+@pytree("logits", "components")
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mixture:
     r"""A mixture :math:`\sum_j w_j p_j` of von Mises laws, or of tori of them.

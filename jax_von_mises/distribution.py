@@ -1,16 +1,16 @@
 """`VonMises`: the functions of `law` as one object, under the method names of NumPyro, TFP and distrax."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jax_von_mises import checks, fitting, law, sampler
+from jax_von_mises.pytrees import pytree
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=("loc", "concentration"), meta_fields=())
+@pytree("loc", "concentration")
 @dataclasses.dataclass(frozen=True, eq=False)
 class VonMises:
     r"""The von Mises law of angles, density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.

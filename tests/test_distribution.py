@@ -1,5 +1,7 @@
 """`VonMises` as a pytree, under transformations, and under the method names of other libraries."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -134,3 +136,22 @@ def test_bad_calls(key):
             law.sample(**arguments)
     with pytest.raises(ValueError, match=r"VonMises.sample: sample_shape=\(-1,\) has a negative size"):
         law.sample(key, -1)
+
+
+def look_alike(cls):
+    """Another class with the fields of `cls`, as a user may register one."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    made = dataclasses.make_dataclass(cls.__name__, names, frozen=True, eq=False)
+    return jax.tree_util.register_dataclass(made, data_fields=tuple(names), meta_fields=())
+
+
+@pytest.mark.parametrize("cls", [jvm.VonMises, jvm.Torus, jvm.Mixture])
+def test_no_other_class_is_taken_for_a_law(cls):
+    """JAX looks compiled programs up by the structure of their arguments."""
+    other = look_alike(cls)
+    children = [1.0] * len(dataclasses.fields(cls))
+    mine, theirs = jax.tree.structure(cls(*children)), jax.tree.structure(other(*children))
+    assert mine != theirs
+    assert jax.tree.structure(jax.tree.unflatten(mine, children)) == mine
+    keys = [path for path, _ in jax.tree_util.tree_flatten_with_path(cls(*children))[0]]
+    assert [str(key) for (key,) in keys] == [f".{field.name}" for field in dataclasses.fields(cls)]
