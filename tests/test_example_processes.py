@@ -76,12 +76,15 @@ def test_two_processes_agree_with_one(alone):
 def test_error_of_a_child_is_shown_and_ends_the_others(tmp_path):
     begin = time.monotonic()
     place = tmp_path / "pid"
-    waiting = f"import os, pathlib, time; pathlib.Path({str(place)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    waiting = (
+        f"import os, pathlib, time; new = pathlib.Path({str(place) + '.new'!r}); new.write_text(str(os.getpid())); "
+        f"new.rename({str(place)!r}); time.sleep(60)"
+    )
     failing = f"import os, sys, time\nwhile not os.path.exists({str(place)!r}): time.sleep(0.01)\nsys.exit('no disk')"
     with pytest.raises(RuntimeError, match=r"process 1 ended with 1:\nno disk"):
         example.launch([[sys.executable, "-c", waiting], [sys.executable, "-c", failing]])
     assert time.monotonic() - begin < 30
-    assert not running(int(place.read_text() or 0))
+    assert not running(int(place.read_text()))
 
 
 def test_time_is_limited():
@@ -142,8 +145,7 @@ def test_marginal_density_integrates_to_one():
 def test_picture_is_the_same_twice(alone, tmp_path):
     pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
     files = [tmp_path / "first.svg", tmp_path / "second.svg"]
-    with example.settings():
-        figure = example.picture({1: alone, 2: alone})
-        for file in files:
-            example.write(figure, file)
+    for file in files:
+        with example.settings():
+            example.write(example.picture({1: alone, 2: alone}), file)
     assert files[0].read_bytes() == files[1].read_bytes()
