@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType
 
-from jax_von_mises import bessel, checks, density, kernel, quantile, tails
+from jax_von_mises import bessel, checks, density, kernel, layout, quantile, tails
 from jax_von_mises.integral import gauss_legendre
 
 TWO_PI = 2 * np.pi
@@ -74,11 +74,15 @@ def elementwise(function=None, *, table=False):
     def compiled(arguments, dtype, compute):
         arguments = [jnp.asarray(a, compute) for a in arguments]
         shape = lax.broadcast_shapes(*(a.shape for a in arguments))
-        *others, concentration = arguments
-        if table and one_for_many(concentration, shape, arguments):
-            others = (jnp.broadcast_to(a, shape) for a in others)
-            return function(*others, concentration.reshape(())).astype(dtype)
-        return function(*(jnp.broadcast_to(a, shape) for a in arguments)).astype(dtype)
+        many = table and one_for_many(arguments[-1], shape, arguments)
+
+        def apply(shape, *arguments):
+            *others, concentration = arguments
+            concentration = concentration.reshape(()) if many else jnp.broadcast_to(concentration, shape)
+            return function(*(jnp.broadcast_to(a, shape) for a in others), concentration).astype(dtype)
+
+        rows = layout.rows_of(shape)
+        return apply(shape, *arguments) if rows is None else layout.in_rows(apply, shape, rows, *arguments)
 
     @functools.wraps(function)
     def checked(*args, **kwargs):

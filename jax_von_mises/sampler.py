@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 
-from jax_von_mises import checks, counter, kernel
+from jax_von_mises import checks, counter, kernel, layout
 
 # From so many elements on the table pays for its own making (2048 quantiles, or 16384 in float64, and a few kernels
 # more). Measured where the two routes cross on a two-core CPU: `python -m benchmarks.performance_benchmark`.
@@ -182,10 +182,17 @@ def draw(key, loc, concentration, start, shape, dtype, method, out_sharding):
     automatic = isinstance(out_sharding, NamedSharding) and AxisType.Explicit not in out_sharding.mesh.axis_types
     declared = None if automatic else out_sharding
     loc, concentration = lax.platform_dependent(loc, concentration, cpu=opaque, default=barrier)
-    words = counter.words(key, shape, kernel.words_per_element(checks.compute_dtype(dtype)), start, declared)
     if method == "table":
         concentration = concentration.reshape(())
-    x = kernel.angles(words, loc, concentration, method, declared).astype(dtype)
+
+    def angles(shape, loc, concentration):
+        words = counter.words(key, shape, kernel.words_per_element(checks.compute_dtype(dtype)), start, declared)
+        return kernel.angles(words, loc, concentration, method, declared).astype(dtype)
+
+    rows = layout.rows_of(shape) if out_sharding is None else None
+    if rows is not None:
+        return layout.in_rows(angles, shape, rows, loc, concentration)
+    x = angles(shape, loc, concentration)
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 
 

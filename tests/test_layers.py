@@ -14,6 +14,7 @@ import jax_von_mises
 LAYERS = (
     "checks",
     "pytrees",
+    "layout",
     "counter",
     "tables",
     "elementary",

@@ -1,0 +1,114 @@
+"""Arrays whose sizes XLA:CPU cuts badly are computed in rows: the same bits, and no other shape or sharding."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_von_mises as jvm
+from jax_von_mises import layout
+
+SHAPES = [(2**14 + 1,), (6_001, 3), (20_011, 1, 1)]
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    """As on a machine with a single CPU device; programs that were made for several are forgotten."""
+    monkeypatch.setattr(layout, "cuts", lambda: True)
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+def test_several_devices_and_accelerators_are_left_alone(monkeypatch):
+    assert layout.rows_of((2**20 + 1,)) is None  # the tests have eight devices
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    assert layout.rows_of((2**20 + 1,)) is not None
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert layout.rows_of((2**20 + 1,)) is None
+
+
+@pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize(
+    ("shape", "rows"),
+    [
+        ((2**14 - 1,), None),
+        ((1000, 1000), None),
+        ((2**20,), None),
+        ((1, 1_000_000), None),
+        ((2**20 + 1,), (1025, 1024)),
+        ((1, 2**20 + 1), (1025, 1024)),
+        ((2**20 + 1, 1), (1025, 1024)),
+        ((349_525, 3), (1024, 1024)),
+        ((2**19, 2), (1024, 1024)),
+        ((0, 5), None),
+        ((), None),
+    ],
+)
+def test_rows(shape, rows):
+    assert layout.rows_of(shape) == rows
+    if rows is not None:
+        assert 0 <= math.prod(rows) - math.prod(shape) < rows[1]
+
+
+def test_into_rows_and_out():
+    x, seen = jnp.arange(20_011.0), []
+
+    def add(shape, *given):
+        seen.append((shape, *(each.shape for each in given)))
+        return given[0] + given[1]
+
+    found = layout.in_rows(add, x.shape, (20, 1024), x, jnp.ones((1, 1)))
+    assert np.array_equal(found, x + 1)
+    assert set(seen) == {((20, 1024), (20, 1024), ())}
+    slope = jax.grad(lambda x: (layout.in_rows(add, x.shape, (20, 1024), x, jnp.ones(())) ** 2).sum())(x)
+    assert np.array_equal(slope, 2 * (x + 1))
+
+
+def results(shape, key):
+    """What is drawn and computed in a shape: the sampler by both routes and dtypes, its derivative, and the law."""
+    count = math.prod(shape)
+    concentration = jnp.linspace(0.5, 50, count).reshape(shape)
+    angles = jnp.linspace(-3, 3, count).reshape(shape)
+    column = concentration[..., :1]
+
+    def mean(k):
+        return jvm.sample_von_mises(key, 0.3, k, shape).sum()
+
+    return {
+        "table": jvm.sample_von_mises(key, 0.3, 4.0, shape, method="table"),
+        "direct": jvm.sample_von_mises(key, jnp.full((1,) * len(shape), 0.3), 4.0, shape, method="direct"),
+        "array": jvm.sample_von_mises(key, 0.3, concentration),
+        "broadcast": jvm.sample_von_mises(key, 0.3, column, shape),
+        "bfloat16": jvm.sample_von_mises(key, 0.3, 4.0, shape, "bfloat16"),
+        "block": jvm.sample_block(key, 0.3, 4.0, 12_345, shape),
+        "vmap": jax.vmap(lambda k: jvm.sample_von_mises(key, 0.0, k, shape, method="direct"))(jnp.array([1.0, 2.0])),
+        "slope": jax.jvp(lambda k: jvm.sample_von_mises(key, 0.3, k, shape), (4.0,), (1.0,))[1],
+        "gradient": jax.grad(lambda k: jvm.sample_von_mises(key, 0.3, k).sum())(concentration),
+        "log_prob": jvm.log_prob(angles, 0.3, 4.0),
+        "cdf": jvm.cdf(angles, 0.3, concentration),
+        "law's gradient": jax.grad(lambda x: jvm.log_prob(x, 0.3, column).sum())(angles),
+    }
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_same_bits(shape, key, monkeypatch):
+    jax.clear_caches()
+    expected = results(shape, key)
+    monkeypatch.setattr(layout, "cuts", lambda: True)
+    jax.clear_caches()
+    found = results(shape, key)
+    jax.clear_caches()
+    for name, right in expected.items():
+        assert found[name].shape == right.shape, name
+        assert found[name].dtype == right.dtype, name
+        assert np.array_equal(np.asarray(found[name]), np.asarray(right)), name
+
+
+@pytest.mark.usefixtures("one_device")
+def test_nan_stays_where_it_is():
+    k = jnp.ones(20_011).at[7].set(jnp.nan)
+    found = jvm.sample_von_mises(jax.random.key(0), 0.0, k)
+    assert np.flatnonzero(np.isnan(found)).tolist() == [7]
