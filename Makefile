@@ -14,9 +14,9 @@ GUARD ?=
 # numerics, and further cases of a kind.
 NEWEST_TESTS ?= tests/test_counter.py tests/test_sampler.py tests/test_devices.py tests/test_gradients.py tests/test_cli.py tests/test_layers.py \
   tests/test_configuration.py tests/test_cache.py tests/test_ahead.py
-# Test processes: one more than there are cores, since some tests wait for processes of their own. Each takes a row of
-# whole files first, since the tests of a file share compiled programs, and at the end what another has left.
-JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
+# Test processes. Each compiles for itself, so more than the cores there are only wait for each other; and each takes a
+# row of whole files first, since the tests of a file share compiled programs, and at the end what another has left.
+JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
 PYTEST = -m pytest -q -n $(JOBS) --dist worksteal
 # Of all that is installed the tests import little: Python compiles it then.
 PIP = -m pip install -q --no-compile

@@ -94,6 +94,8 @@ def attempt(measure, platform, asked, attempts=ATTEMPTS):
 def overall(verdicts):
     """One word for all verdicts: a failure is a failure, and only what was judged throughout passes."""
     words = {WORDS[verdict.state] for verdict in verdicts} - {goals.NOT_MEASURED}
+    if not words & {PASS, FAIL}:
+        return NOTHING
     for word in (FAIL, TOO_NOISY, PASS):
         if word in words:
             return word
@@ -120,7 +122,9 @@ def explanation(word, verdicts):
         FAIL: f"too slow in {failed}; {judged} ratios were judged, {states.count(TOO_NOISY)} were too noisy",
         TOO_NOISY: f"{judged} ratios were judged and are above their bounds, {states.count(TOO_NOISY)} were too noisy: "
         "run it again on a quiet machine",
-        NOTHING: "no peer that a bound is set for was measured here",
+        NOTHING: "no peer that a bound is set for was measured here"
+        if TOO_NOISY not in states
+        else "everything was too noisy: run it again on a quiet machine",
     }[word]
 
 

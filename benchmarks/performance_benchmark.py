@@ -127,11 +127,12 @@ def run_stages(started, rounds):
     for name, turns in timing.stages(competitors, fetch, min(rounds, STAGE_ROUNDS)).items():
         each = {stage: [getattr(turn, stage) for turn in turns] for stage in timing.Stages._fields}
         total = timing.Timing(0.0, tuple(map(sum, turns)))
+        parts = [timing.Timing(0.0, tuple(seconds)) for seconds in each.values()]
         found[name] = {
             "seconds": {stage: timing.Timing(0.0, tuple(seconds)).median for stage, seconds in each.items()},
             "quartiles": {stage: timing.Timing(0.0, tuple(seconds)).quartiles for stage, seconds in each.items()},
             "spread": total.spread,
-            "wide": total.wide,
+            "wide": total.wide or timing.unsteady(parts, total),
         }
     return found
 

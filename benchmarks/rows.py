@@ -5,6 +5,7 @@ import io
 
 from benchmarks.cases import Case
 from benchmarks.environment import LIBRARIES
+from benchmarks.peers import OURS
 from benchmarks.timing import Timing
 
 __all__ = ["COLUMNS", "csv_text", "rows"]
@@ -47,7 +48,9 @@ def rows(result):
         }
         for peer, found in case["results"].items():
             measured = Timing(found["first_call_seconds"], tuple(found["seconds"]))
-            stages = case.get("stages", {}).get(peer, {}).get("seconds", {})
+            told = case.get("stages", {}).get(peer, {"wide": True})
+            stages = {} if told["wide"] else told["seconds"]
+            noisy = found["wide"] or case["results"].get(OURS, found)["wide"]
             made.append(
                 asked
                 | {
@@ -64,7 +67,7 @@ def rows(result):
                     "rate_high": found["rate_quartiles"][1],
                     "spread": found["spread"],
                     "wide": found["wide"],
-                    "ratio": found.get("ratio"),
+                    "ratio": None if noisy else found.get("ratio"),
                     **{f"{stage}_seconds": seconds for stage, seconds in stages.items()},
                 }
                 | machine

@@ -183,8 +183,10 @@ def stage_medians(profile, count):
 
 
 def stages_wide(profile, count):
-    """Whether our calls, all stages together, disagree."""
-    return timing.Timing(0.0, tuple(map(sum, profile.stages[count]))).wide
+    """Whether our calls disagree, all stages together or any by itself."""
+    turns = profile.stages[count]
+    whole = timing.Timing(0.0, tuple(map(sum, turns)))
+    return whole.wide or timing.unsteady([timing.Timing(0.0, each) for each in zip(*turns, strict=True)], whole)
 
 
 def text(profile):

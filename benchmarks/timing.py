@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Competitor", "Stages", "Timing", "first_call", "interleave", "stages", "take_turns"]
+__all__ = ["Competitor", "Stages", "Timing", "first_call", "interleave", "stages", "take_turns", "unsteady"]
 
 # Calls shorter than this are repeated within a turn: a lone call is at the mercy of one interrupt. They also start the
 # turn with a call that does not count: threads of the competitor before it may still be spinning, in its caches.
@@ -80,6 +80,11 @@ class Timing(NamedTuple):
     def wide(self):
         """Whether the turns disagree too much to be believed, or are too few to tell."""
         return self.spread > WIDE_SPREAD or len(self.seconds) < FEWEST_TURNS
+
+
+def unsteady(parts, whole):
+    """Whether any part of a call varies by more than `WIDE_SPREAD` of the whole, though the sum may be steady."""
+    return any(high - low > WIDE_SPREAD * whole.median for low, high in (part.quartiles for part in parts))
 
 
 class Stages(NamedTuple):

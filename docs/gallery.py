@@ -1,7 +1,7 @@
 """Runs the examples of the gallery when the documentation is built: their tables and pictures are those of this build.
 
-An example runs again only when its script has changed. `GALLERY=quick` runs them with little data, to see that the
-pages can be built; nothing of such a build is kept for the next one that is not quick.
+An example runs again only when its script or the package has changed. `GALLERY=quick` runs them with little data, to
+see that the pages can be built; nothing of such a build is kept for the next one that is not quick.
 """
 
 import hashlib
@@ -25,8 +25,9 @@ def examples():
 
 
 def state(name, quick):
-    """What the outputs of an example depend on, as a word: its script, what it shares, and how much was asked for."""
-    texts = [(EXAMPLES / f"{each}.py").read_bytes() for each in (name, *SHARED)]
+    """What the outputs of an example depend on, as a word: its script, what it shares, the package, and how much."""
+    package = sorted((HERE.parent / "jax_von_mises").rglob("*.py"))
+    texts = [path.read_bytes() for path in (*(EXAMPLES / f"{each}.py" for each in (name, *SHARED)), *package)]
     return hashlib.sha256(b"\0".join([*texts, b"quick" if quick else b"full"])).hexdigest()
 
 

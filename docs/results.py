@@ -1,6 +1,7 @@
 """Draws the committed results of the benchmarks when the documentation is built: pictures, and tables in Markdown."""
 
 import json
+import shutil
 from pathlib import Path
 
 from benchmarks import accuracy, plots, streaming_plots
@@ -62,7 +63,10 @@ def speed_table(cases):
                 cells.append(f"**{number(found['rate'] / unit.scale)}**")
             else:
                 told = "ratio" in found and not case["results"][shown[0]]["wide"]
-                cells.append(number(found["rate"] / unit.scale) + (f" ({number(found['ratio'])}×)" if told else ""))
+                fewer = "" if found["count"] == case["count"] else f", {found['count']:,}"
+                cells.append(
+                    number(found["rate"] / unit.scale) + (f" ({number(found['ratio'])}×{fewer})" if told else "")
+                )
         what = "" if case["name"] == case["task"] else f"{case['name']}, "
         task = "" if case["task"] == "sample" else f"{case['task']}, "
         lines.append(f"| {task}{what}{case['count']:,}; {unit.unit} | " + " | ".join(cells) + " |")
@@ -142,6 +146,10 @@ def machine(result):
     return f"{plots.machine_text(found)}; Python {found['python']}; {versions}; commit {found['commit']}; {run}."
 
 
+# What the README shows; hosts of repositories draw nothing, so these are kept beside it.
+README = {"cpu-epyc-2-cores": "speed-and-accuracy", "streaming-cpu-epyc-2-cores": "memory-of-a-stream"}
+
+
 def write(name, lines):
     """Write one piece of Markdown that a page includes."""
     (MADE / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -168,6 +176,8 @@ def make(app=None):
             text += [f"![Memory and rates]({path.stem}.svg)"]
         elif program == "startup":
             text += [startup_table(result)]
+        if path.stem in README:
+            shutil.copyfile(MADE / f"{path.stem}.svg", HERE / "_static" / f"{README[path.stem]}.svg")
         write(path.stem, text)
 
 

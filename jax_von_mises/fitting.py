@@ -24,7 +24,9 @@ class Estimate(NamedTuple):
     """A value, or a standard error, for each parameter of the law."""
 
     loc: jax.Array
+    """In radians."""
     concentration: jax.Array
+    """As a number without a unit."""
 
 
 def fit(samples, weights=None, axis=None):
@@ -50,6 +52,11 @@ def fit(samples, weights=None, axis=None):
         1e-7, beyond what rounding of the angles themselves does to it. Equal angles give inf. Evenly spread ones give 0
         up to rounding, with an arbitrary direction. No angles, no weight, a negative weight or an angle that is not
         finite: NaN.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For samples or weights that are no numbers, or do not broadcast, and for an axis that there is not.
 
     Notes
     -----
@@ -195,6 +202,11 @@ def standard_errors(concentration, size):
     Estimate
         Standard errors of ``loc`` in radians (inf at concentration 0, where there is no direction) and of
         ``concentration`` (inf at infinity). NaN for a negative or NaN concentration or size.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
     """
     caller = "standard_errors"
     concentration = checks.parameter(caller, "concentration", concentration)

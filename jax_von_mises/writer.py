@@ -36,11 +36,16 @@ class Damaged(ValueError):
 class Written(NamedTuple):
     """What `write_samples` did."""
 
-    out: str  # the file or store
-    shape: tuple[int, ...]  # of the whole array
-    dtype: str  # as it is stored
-    drawn: int  # blocks drawn by this call
-    kept: int  # blocks of this process that were there before
+    out: str
+    """The file or store."""
+    shape: tuple[int, ...]
+    """Of the whole array."""
+    dtype: str
+    """As it is stored."""
+    drawn: int
+    """Blocks drawn by this call."""
+    kept: int
+    """Blocks of this process that were there before."""
 
 
 def write_samples(

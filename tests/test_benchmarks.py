@@ -475,8 +475,9 @@ def test_another_dtype_is_told():
 
 def test_csv_has_a_line_for_each_case_and_peer(tmp_path):
     first = timed_case("a", ours=[1.0, 2.0, 3.0, 4.0, 5.0], numpy=6.0, missing={"cupy": 'none, or "broken"'})
-    first["stages"] = {"ours": {"seconds": {"dispatch": 0.5, "compute": 0.25, "transfer": 0.125}}}
-    second = timed_case("b", ours=1.0)
+    parts = {"dispatch": 0.5, "compute": 0.25, "transfer": 0.125}
+    first["stages"] = {"ours": {"seconds": parts, "wide": False}, "numpy": {"seconds": parts, "wide": True}}
+    second = timed_case("b", ours=1.0, numpy=2.0)
     second["concentration"] = {"low": 0.1, "high": 10.0}
     source, target = tmp_path / "result.json", tmp_path / "result.csv"
     files.write_json(source, result_file(first, second))
@@ -489,11 +490,14 @@ def test_csv_has_a_line_for_each_case_and_peer(tmp_path):
         ("a", "numpy"),
         ("a", "cupy"),
         ("b", "ours"),
+        ("b", "numpy"),
     ]
-    ours, numpy, cupy, array = table
+    ours, numpy, cupy, array, quiet = table
     assert [float(ours[name]) for name in ("seconds", "seconds_low", "seconds_high")] == [3.0, 2.0, 4.0]
     assert [float(ours[f"{stage}_seconds"]) for stage in timing.Stages._fields] == [0.5, 0.25, 0.125]
-    assert (ours["wide"], numpy["wide"], float(numpy["ratio"])) == ("True", "False", 2.0)
+    # Ours is noise, so there is no ratio to the other, steady as it is; nor are there stages that are noise.
+    assert (ours["wide"], numpy["wide"], numpy["ratio"], numpy["dispatch_seconds"]) == ("True", "False", "", "")
+    assert float(quiet["ratio"]) == 2.0
     assert (numpy["jax"], numpy["device_kind"], numpy["cores"]) == ("0.10.2", "cpu", "2")
     assert (cupy["missing"], cupy["rate"]) == ('none, or "broken"', "")
     assert (array["concentration"], array["concentration_high"]) == ("0.1", "10.0")

@@ -9,6 +9,7 @@ import configparser
 import contextlib
 import doctest
 import importlib.util
+import inspect
 import io
 import os
 import re
@@ -21,6 +22,7 @@ from pathlib import Path
 import jax
 import pytest
 
+import jax_von_mises
 from docs import architecture, gallery
 from jax_von_mises import cli
 from tests import children
@@ -282,3 +284,17 @@ def test_an_example_runs_again_only_if_it_changed(tmp_path, monkeypatch):
     script.write_text("3")
     with pytest.raises(RuntimeError, match=r"one failed:\nno such law"):
         gallery.run("one", False)
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("jax_von_mises", set(jax_von_mises.__all__) - {"runtime"}),
+        ("jax_von_mises.runtime", set(jax_von_mises.runtime.__all__)),
+    ],
+)
+def test_the_reference_has_every_public_name(module, names):
+    shown = set(re.findall(r"auto(?:function|class):: (?:[\w.]+\.)?(\w+)", PAGES["api"].read_text(encoding="utf-8")))
+    found = {name for name in names if not inspect.ismodule(getattr(sys.modules[module], name))}
+    assert found
+    assert found <= shown, sorted(found - shown)

@@ -55,6 +55,7 @@ def test_what_is_too_close_to_its_bound_is_measured_again():
     assert {v.peer: v.state for v in judged.verdicts} == {"numpy": goals.MET, "normal": goals.MET}
     stays = guard.attempt(attempts(*[close] * guard.ATTEMPTS), "cpu", BOUNDS)
     assert guard.overall(stays.verdicts) == guard.TOO_NOISY
+    assert {v.state for v in stays.verdicts} == {goals.TOO_CLOSE, goals.MET}
 
 
 def test_noise_that_stays_is_no_verdict():
@@ -62,7 +63,8 @@ def test_noise_that_stays_is_no_verdict():
     judged = guard.attempt(attempts(*[noisy] * guard.ATTEMPTS), "cpu", BOUNDS)
     assert judged.attempts == guard.ATTEMPTS
     assert {v.state for v in judged.verdicts} == {goals.TOO_NOISY}
-    assert guard.overall(judged.verdicts) == guard.TOO_NOISY
+    assert guard.overall(judged.verdicts) == guard.NOTHING
+    assert "everything was too noisy" in guard.explanation(guard.NOTHING, judged.verdicts)
 
 
 def test_what_was_judged_stays_judged():
@@ -86,6 +88,7 @@ def verdict(ratio, noisy=False):
         ([verdict(3.0), verdict(1.0, True)], guard.TOO_NOISY, 0),
         ([verdict(3.0), verdict(None)], guard.PASS, 0),
         ([verdict(None)], guard.NOTHING, 2),
+        ([verdict(3.0, True), verdict(None)], guard.NOTHING, 2),
         ([], guard.NOTHING, 2),
     ],
 )

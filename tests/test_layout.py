@@ -10,7 +10,7 @@ import pytest
 import jax_von_mises as jvm
 from jax_von_mises import layout
 
-SHAPES = [(2**14 + 1,), (6_001, 3), (20_011, 1, 1)]
+SHAPES = [(6_001, 3)]
 
 
 @pytest.fixture

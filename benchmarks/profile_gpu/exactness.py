@@ -9,6 +9,7 @@ import jax_von_mises as jvm
 from benchmarks import accuracy, reference
 from benchmarks.cases import Case
 from benchmarks.peers import OURS, PEERS
+from benchmarks.performance_benchmark import prepare
 from benchmarks.profile_gpu import measuring
 from jax_von_mises import kernel
 
@@ -185,11 +186,10 @@ def speed(plan, peers, missing):
     """The rate of each peer at one concentration, in turns."""
     entries = {}
     for peer in peers:
-        count = min(plan.count, peer.limit("sample", True) or plan.count)
-        case = Case("profile", "one", count, plan.concentration)
         try:
-            ready = peer.prepare(case)
-            entries[peer.name] = measuring.Entry(peer.label, count, ready.competitor)
+            count, ready = prepare(peer, Case("profile", "one", plan.count, plan.concentration), capped=True)
+            label = peer.label if count == plan.count else f"{peer.label}, {count:,} angles"
+            entries[peer.name] = measuring.Entry(label, count, ready.competitor)
         except Exception as error:
             missing[peer.name] = str(error) if "Unavailable" in type(error).__name__ else measuring.failure(error)
     return measuring.race(entries, plan.rounds)

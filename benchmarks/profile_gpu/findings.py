@@ -308,7 +308,7 @@ def transfer(data):
     if data["shared"]:
         return
     row, size = data["rows"][-1], data["sizes"][-1]
-    if not (measuring.usable(row["compute"]) and measuring.usable(row["to_host"])):
+    if not all(measuring.usable(row[name]) for name in ("dispatch", "compute", "to_host")):
         yield noisy("Transfer against compute")
         return
     share = row["to_host"]["median"] / (row["compute"]["median"] + row["dispatch"]["median"])
@@ -393,6 +393,8 @@ def keys(data):
         yield noisy(f"{', '.join(unclear)} keys against {usual}")
     if faster:
         best = max(faster, key=faster.get)
+        alike = [name for name in faster if measuring.against(results[name], results[best])["state"] == "same"]
+        best = alike[0]
         yield Finding(
             "good",
             f"{best} keys draw {times(faster[best])} as fast as {usual}, the usual ones.",

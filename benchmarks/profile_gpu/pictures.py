@@ -184,8 +184,12 @@ def roof(figure, data):
     places = [x for x, _ in points] or [1.0]
     x = np.geomspace(min(places) / 4, max(places) * 4, 100)
     for name, color in (("floats", COLORS[2]), ("integers", COLORS[1])):
-        if found["bytes"] and found[name]:
-            axes.plot(x, np.minimum(x * found["bytes"], found[name]) / 1e9, color=color, label=f"ceiling: {name}")
+        if found[name]:
+            slope = x * found["bytes"] if found["bytes"] else np.inf
+            height = np.minimum(slope, np.full(len(x), found[name])) / 1e9
+            axes.plot(x, height, color=color, label=f"ceiling: {name}")
+    if not found["bytes"] and axes.lines:
+        axes.plot([], [], " ", label="ceiling of memory: too noisy")
     for number, (stage, (place, height)) in enumerate(zip(stages, points, strict=True), 1):
         axes.plot(place, height / 1e9, MARKS[(number - 1) % len(MARKS)], color=COLORS[0], markersize=6)
         axes.annotate(str(number), (place, height / 1e9), (5, 3), textcoords="offset points", fontsize=9.5)

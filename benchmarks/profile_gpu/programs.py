@@ -86,12 +86,14 @@ def cold(plan, count):
 def paying(firsts, jit, plain):
     """When compiling has paid, where all that this rests on can be believed."""
     noisy = not all(map(measuring.usable, (firsts["compiling"], firsts["jit"], firsts["plain"], jit, plain)))
-    if noisy:
+    if noisy or measuring.against(jit, plain)["state"] == "same":
         return {"noisy": True, "pays_from": None, "calls_of_compiling": None}
-    medians = (each["median"] for each in (firsts["jit"], jit, firsts["plain"], plain))
+    first, plain_first = firsts["jit"]["median"], firsts["plain"]["median"]
+    if measuring.against(firsts["jit"], firsts["plain"])["state"] == "same":
+        plain_first = first  # no difference that could be told
     return {
         "noisy": False,
-        "pays_from": measuring.pays_from(*medians),
+        "pays_from": measuring.pays_from(first, jit["median"], plain_first, plain["median"]),
         # So many calls take as long as compiling did.
         "calls_of_compiling": firsts["compiling"]["median"] / jit["median"],
     }

@@ -145,7 +145,11 @@ def prefetch(plan):
     results = measuring.race(
         {name: measuring.Entry(run.label, total, run.competitor) for name, run in runs.items()}, plan.rounds
     )
-    best = measuring.leader({name: result for name, result in results.items() if name.startswith("prefetch")})
+    ahead = {name: result for name, result in results.items() if name.startswith("prefetch")}
+    best = measuring.leader(ahead)
+    # Of those that cannot be told from the best, the one that keeps least.
+    alike = (name for name in ahead if best and measuring.against(ahead[name], ahead[best])["state"] == "same")
+    best = next(alike, best)
     slower = [results[name] for name in ("draw", "work")]
     bound = None if any(not measuring.usable(each) for each in slower) else min(each["rate"] for each in slower)
     return {

@@ -1,6 +1,7 @@
 """The same draws in other dtypes, with other keys, on more devices."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -65,15 +66,18 @@ def key_implementations(plan):
 def sharded(plan, found):
     """One result over the first 1, 2, ... of the devices `found`."""
     numbers = [n for n in range(1, len(found) + 1) if n == len(found) or n & (n - 1) == 0]
+    # The same work for each number, in equal parts.
+    step = math.lcm(*numbers)
+    count = plan.count // step * step
     law = np.float32(0), np.float32(plan.concentration)
     entries = {}
     for number in numbers:
         sharding = NamedSharding(Mesh(np.array(found[:number]), ("devices",)), PartitionSpec("devices"))
 
         def draw(key, sharding=sharding):
-            return jvm.sample_von_mises(key, *law, (plan.count // len(found) * len(found),), out_sharding=sharding)
+            return jvm.sample_von_mises(key, *law, (count,), out_sharding=sharding)
 
-        entries[str(number)] = entry(f"{number} device" + "s" * (number > 1), plan.count, draw)
+        entries[str(number)] = entry(f"{number} device" + "s" * (number > 1), count, draw)
     results = measuring.race(entries, plan.rounds)
     for result in results.values():
         result["compare"] = measuring.against(result, results["1"])

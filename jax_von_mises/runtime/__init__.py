@@ -33,3 +33,25 @@ from jax_von_mises.runtime.diagnosis import diagnose as diagnose
 from jax_von_mises.runtime.memory import DeviceMemory as DeviceMemory
 from jax_von_mises.runtime.memory import memory_report as memory_report
 from jax_von_mises.runtime.memory import suggest_batch_size as suggest_batch_size
+
+__all__ = [
+    "CacheInfo",
+    "Compiled",
+    "DeviceMemory",
+    "Diagnosis",
+    "Finding",
+    "LoadedSampler",
+    "Setting",
+    "cache_info",
+    "clear_cache",
+    "configure",
+    "diagnose",
+    "export_sampler",
+    "initialize_compilation_cache",
+    "load_sampler",
+    "memory_report",
+    "reset",
+    "settings",
+    "suggest_batch_size",
+    "warmup",
+]
