@@ -1,0 +1,279 @@
+"""The command line: draws, counts, keeps what was counted, and says what it means."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+from benchmarks import environment
+from benchmarks.exactness import pictures, plan, verdicts
+from benchmarks.files import new_file, rounded, write_json
+from benchmarks.text import environment_text, table
+
+__all__ = ["main"]
+
+FORMAT = 1  # of the result file, and of the state
+SAVE_SECONDS = 30.0
+SEED = 20261121
+
+
+def whole(text):
+    """Read a number of angles, which may be written as 1e10."""
+    value = float(text)
+    if not (value >= 1 and value == int(value)):
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
+    return int(value)
+
+
+def parser():
+    """Make the command line."""
+    from benchmarks.exactness.damage import DAMAGES
+
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.exactness", description="Whether the angles follow the law."
+    )
+    made.add_argument("--quick", action="store_true", help=f"{plan.QUICK:,} angles, under a minute on two cores")
+    made.add_argument("--angles", type=whole, help="how many; 1e10 on a CPU and 1e12 on a GPU if not told")
+    made.add_argument("--seed", type=int, default=SEED, help="of the key; %(default)s")
+    told = "keep what is counted in this file, and go on with what is there"
+    made.add_argument("--state", metavar="FILE", type=new_file, help=told)
+    made.add_argument("--json", metavar="FILE", type=new_file, help="write the verdicts and what the pictures need")
+    names = ", ".join(f"{name!r}" for name in DAMAGES)
+    told = f"test a sampler that is damaged instead, which must be reported: {names}, or all"
+    made.add_argument("--damage", choices=[*DAMAGES, "all"], metavar="NAME", help=told)
+    return made
+
+
+class State:
+    """Sums of all laws, in memory and, where a file is given, on the disk."""
+
+    def __init__(self, path, about):
+        self.path, self.about = path, about
+        self.sums = {}
+        self.saved = time.monotonic()
+        if path is not None and path.exists():
+            self.load()
+
+    def load(self):
+        """Go on with the file; ValueError where it is none, or of another run."""
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                about = json.loads(str(file["about"]))
+                found = {name: file[name] for name in file.files if name != "about"}
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(f"--state {self.path} is no state of this program: {error}. Name another file.") from error
+        if about != self.about:
+            differs = [name for name in self.about if about.get(name) != self.about[name]]
+            raise ValueError(
+                f"--state {self.path} is of another run: {', '.join(differs)} differ. Name another file, or give the "
+                "options that it was begun with."
+            )
+        for name, value in found.items():
+            law, _, field = name.rpartition("/")
+            self.sums.setdefault(law, {})[field] = value if value.ndim else value.item()
+
+    def add(self, law, counts):
+        """Add the counts of a block."""
+        if law not in self.sums:
+            self.sums[law] = dict(counts)
+            return
+        kept = self.sums[law]
+        for name, value in counts.items():
+            kept[name] = kept[name] + value
+
+    def save(self, now=False):
+        """Write the file, whole or not at all, if the last time is long enough ago."""
+        if self.path is None or not (now or time.monotonic() - self.saved > SAVE_SECONDS):
+            return
+        arrays = {f"{law}/{name}": value for law, sums in self.sums.items() for name, value in sums.items()}
+        handle, partial = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=".partial", dir=self.path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez(file, about=np.array(json.dumps(self.about)), **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, self.path)
+        except BaseException:
+            os.unlink(partial)
+            raise
+        self.saved = time.monotonic()
+
+
+def sampler(law):
+    """Ours, for blocks: ``draw(key, k, start, count)``."""
+    import jax.numpy as jnp
+
+    import jax_von_mises as jvm
+
+    def draw(key, k, start, count):
+        return jvm.sample_block(key, jnp.float32(0), k, start, (count,), law.dtype, method=law.method)
+
+    return draw
+
+
+def place(start):
+    """The start of a block as two halves, for which one compiled program serves."""
+    return np.uint32(start >> 32), np.uint32(start & 0xFFFFFFFF)
+
+
+def count(law, blocks, draw, keys, state, say):
+    """Draw and count the blocks of a law that the state lacks; the expectations and levels beside it."""
+    import jax
+
+    from benchmarks.exactness import counting
+    from benchmarks.exactness import law as expectation
+
+    k = float(np.float32(law.concentration))
+    expected = expectation.expect(k, law.dtype, plan.BINS)
+    places, levels = expectation.thresholds(k) if law.dtype == "float32" else (np.zeros(0), np.zeros(0))
+    mean = expectation.moments(k, (1,), law.dtype)["versine"][0, 0]
+    done = state.sums.get(law.name, {}).get("angles", 0) // plan.BLOCK
+    start = time.perf_counter()
+    with jax.enable_x64(law.dtype == "float64"):
+        for block in range(done, blocks):
+            x, other = (draw(key, np.float32(k), place(block * plan.BLOCK), plan.BLOCK) for key in keys)
+            state.add(law.name, counting.block_counts(x, other, expected, places, k, mean))
+            state.save()
+    seconds = time.perf_counter() - start
+    new = (blocks - done) * plan.BLOCK
+    rate = f"{new / seconds / 1e6:.0f} million a second" if new else "all from the state"
+    say(f"  {law.name}: {blocks * plan.BLOCK:,} angles, {rate}", flush=True)
+    return expected, levels, k
+
+
+def streams(key, law):
+    """Two keys for a law, whose streams are compared: one of its own, and what `split` makes of it."""
+    import jax
+
+    from jax_von_mises import derive_key
+
+    mine = derive_key(key, law.name)
+    return mine, jax.random.split(mine)[0]
+
+
+def judge(laws, draws, key, blocks, state, say=print):
+    """Count and judge all laws; returns rows of law and verdict, and what the pictures need of each law."""
+    rows, shown = [], {}
+    for law in laws:
+        expected, levels, k = count(law, blocks[law], draws(law), streams(key, law), state, say)
+        sums = state.sums[law.name]
+        rows += [(law, verdict) for verdict in verdicts.of_law(sums, expected, levels, k, law.dtype)]
+        shown[law.name] = pictures.summary(sums, expected, levels)
+    return rows, shown
+
+
+def check_stream(draw, key, k):
+    """The verdict on the stream of one law."""
+    import jax
+
+    from benchmarks.exactness import stream
+
+    data = [int(each) for each in jax.random.key_data(key)]
+    return stream.check(lambda start, count: draw(key, np.float32(k), place(start), count), data, float(np.float32(k)))
+
+
+def told(rows):
+    """The least likely verdict of each law."""
+    lines = [("law", "tests", "least likely", "found", "p at most")]
+    for law in dict.fromkeys(law for law, _ in rows):
+        mine = [verdict for each, verdict in rows if each == law]
+        least = min(mine, key=lambda verdict: verdict.p)
+        lines.append((law.name, len(mine), least.test, least.found, f"{least.p:.2g}"))
+    return table(lines)
+
+
+def run(given, say=print):
+    """Draw, count and judge; returns rows of law and verdict, what the pictures need, and how many were drawn."""
+    import jax
+
+    platform = jax.default_backend()
+    angles = given.angles or (plan.QUICK if given.quick else plan.FULL.get(platform, plan.FULL["cpu"]))
+    blocks = plan.shares(angles)
+    about = {"format": FORMAT, "seed": given.seed, "block": plan.BLOCK, "bins": plan.BINS}
+    state = State(given.state, about)
+    key = jax.random.key(given.seed)
+    try:
+        rows, shown = judge(plan.LAWS, sampler, key, blocks, state, say)
+    finally:
+        state.save(now=True)
+    for law in plan.LAWS:
+        if law.dtype == "float32":
+            rows.append((law, check_stream(sampler(law), streams(key, law)[0], law.concentration)))
+    return rows, shown, sum(blocks.values()) * plan.BLOCK
+
+
+def main(arguments=None):
+    """Run; returns 0 if nothing is reported, 1 if something is, 2 for a state that does not fit, 130 if interrupted."""
+    given = parser().parse_args(arguments)
+    start = time.perf_counter()
+    found = environment.describe()
+    print(environment_text(found))
+    if given.damage:
+        return damaged(given)
+    try:
+        rows, shown, drawn = run(given)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        kept = f"; go on with --state {given.state}" if given.state else "; with --state it could be gone on with"
+        print(f"\ninterrupted{kept}", file=sys.stderr)
+        return 128 + signal.SIGINT
+    print(f"\n{told(rows)}\n")
+    reported = verdicts.alarms([verdict for _, verdict in rows])
+    for law, verdict in rows:
+        if verdict in reported:
+            print(f"REPORTED: {law.name}, {verdict.test}: {verdict.found} (p < {verdict.p:.1e})")
+    odds = f"a right sampler is reported once in {1 / verdicts.FALSE_ALARM:,.0f} runs"
+    print(f"{len(rows)} tests on {drawn:,} angles, {len(reported)} reported; {odds}")
+    if given.json is not None:
+        result = {"format": FORMAT, "program": "exactness", "environment": found, "angles": drawn, "seed": given.seed}
+        result |= {"options": {"mode": "quick" if given.quick else "full", "rounds": 1}}
+        result |= {
+            "seconds": time.perf_counter() - start,
+            "false_alarm": verdicts.FALSE_ALARM,
+            "reported": len(reported),
+        }
+        result |= {"verdicts": [{"law": law.name, **verdict._asdict()} for law, verdict in rows]}
+        write_json(given.json, rounded(result | {"laws": shown}))
+        print(f"written to {given.json}")
+    return 1 if reported else 0
+
+
+def damaged(given):
+    """Test damaged samplers; 0 if each was reported."""
+    import jax
+
+    from benchmarks.exactness.damage import DAMAGES
+
+    angles = given.angles or plan.QUICK
+    key = jax.random.key(given.seed)
+    passed = []
+    for name in DAMAGES if given.damage == "all" else [given.damage]:
+        damage = DAMAGES[name]
+        law = plan.Law(5.0 if damage.concentration is None else damage.concentration)
+        state = State(None, {})
+        try:
+            draw = jax.jit(damage.draw, static_argnums=3)
+            draws = lambda law, draw=draw: draw  # noqa: E731
+            rows, _ = judge([law], draws, key, plan.shares(angles, [law]), state)
+        except ImportError as error:
+            print(f"{name}: {damage.about}: not tested, {error}")
+            continue
+        rows.append((law, check_stream(draw, streams(key, law)[0], law.concentration)))
+        reported = verdicts.alarms([verdict for _, verdict in rows])
+        print(f"{name}: {damage.about}: " + ("; ".join(each.test for each in reported) or "NOT REPORTED"), flush=True)
+        if not reported:
+            passed.append(name)
+    if passed:
+        print(f"\nNOT REPORTED: {', '.join(passed)}")
+    return 1 if passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Samplers that are wrong, each in one way that has happened to somebody: a test that lets them pass is none."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import jax_von_mises as jvm
+from jax_von_mises import counter, kernel
+
+__all__ = ["DAMAGES", "Damage"]
+
+
+class Damage(NamedTuple):
+    """What is wrong, and the sampler: ``draw(key, k, start, count)`` gives float32 angles about 0.
+
+    `start` is a pair (hi, lo) of uint32, and `count` is static.
+    """
+
+    about: str
+    draw: object
+    concentration: float | None = None
+    """Where it shows; None for a middling one."""
+
+
+def words(key, start, count):
+    """The words of a block."""
+    return counter.words(key, (count,), 1, start)
+
+
+def right(key, k, start, count):
+    """What the package draws."""
+    return jvm.sample_block(key, jnp.float32(0), k, start, (count,), "float32")
+
+
+def quantised(key, k, start, count):
+    """Angles on a grid of 2^-18."""
+    return jnp.round(right(key, k, start, count) * 2.0**18) * 2.0**-18
+
+
+def short_tail(key, k, start, count):
+    """Only 24 bits of the word are used, as by samplers that make a uniform float32 first."""
+    (word,) = words(key, start, count)
+    return kernel.angles((word & np.uint32(0xFFFFFF01) | np.uint32(0x80),), jnp.float32(0), k, "table")
+
+
+def bent_segment(key, k, start, count):
+    """The angles of one cell of the table, a thirty-second of all, are too large by a hundred-thousandth."""
+    (word,) = words(key, start, count)
+    t = kernel.tail((word,)).t
+    inside = (t >= 0.25) & (t < 0.25 * (1 + 1 / 16))
+    return jnp.where(inside, jnp.float32(1 + 1e-5), jnp.float32(1)) * right(key, k, start, count)
+
+
+def swapped(key, k, start, count):
+    """The two words of each block of the cipher change places: as random, but another stream."""
+    return right(key, k, start, count).reshape(-1, 2)[:, ::-1].ravel()
+
+
+def biased_sign(key, k, start, count):
+    """The sign bit is set a little too often: once in a thousand."""
+    (word,) = words(key, start, count)
+    rarely = (word >> 1) % np.uint32(1000) == 0
+    return kernel.angles((jnp.where(rarely, word | np.uint32(1), word),), jnp.float32(0), k, "table")
+
+
+def repeated(key, k, start, count):
+    """Every 64th angle is that of eight places before: lanes that share a counter."""
+    x = right(key, k, start, count)
+    place = lax.iota(jnp.int32, count)
+    return jnp.where(place % 64 == 0, jnp.roll(x, 8), x)
+
+
+def by_arccos(key, k, start, count):
+    """Angles through the arccosine of a float32 cosine, as samplers by rejection make them."""
+    return jnp.sign(right(key, k, start, count)) * jnp.arccos(jnp.cos(right(key, k, start, count)))
+
+
+def numpyro(key, k, start, count):
+    """NumPyro's sampler."""
+    from numpyro.distributions import VonMises
+
+    for part in start:
+        key = jax.random.fold_in(key, part)
+    with jax.numpy_dtype_promotion("standard"):
+        return VonMises(jnp.float32(0), k).sample(key, (count,))
+
+
+DAMAGES = {
+    "quantised": Damage("angles on a grid of 2^-18", quantised),
+    "24 bits": Damage("a tail probability of 24 bits", short_tail),
+    "one segment": Damage("an error of 1e-5 in one cell of the table", bent_segment),
+    "swapped words": Damage("two words of each block change places", swapped),
+    "sign": Damage("a sign bit that is set once in a thousand times", biased_sign),
+    "repeated": Damage("angles that are those of another lane", repeated),
+    "arccos": Damage("angles through the arccosine of a float32 cosine", by_arccos, 1e7),
+    "numpyro": Damage("NumPyro's sampler at concentration 1e7", numpyro, 1e7),
+}
