@@ -96,10 +96,7 @@ def overall(verdicts):
     words = {WORDS[verdict.state] for verdict in verdicts} - {goals.NOT_MEASURED}
     if not words & {PASS, FAIL}:
         return NOTHING
-    for word in (FAIL, TOO_NOISY, PASS):
-        if word in words:
-            return word
-    return NOTHING
+    return next(word for word in (FAIL, TOO_NOISY, PASS) if word in words)
 
 
 def verdict_text(verdicts, labels):

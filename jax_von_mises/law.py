@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType
 
 from jax_von_mises import bessel, checks, density, kernel, layout, quantile, tails
 from jax_von_mises.integral import gauss_legendre
@@ -81,7 +80,7 @@ def elementwise(function=None, *, table=False):
             concentration = concentration.reshape(()) if many else jnp.broadcast_to(concentration, shape)
             return function(*(jnp.broadcast_to(a, shape) for a in others), concentration).astype(dtype)
 
-        rows = layout.rows_of(shape)
+        rows = layout.rows_of(shape, *arguments)
         return apply(shape, *arguments) if rows is None else layout.in_rows(apply, shape, rows, *arguments)
 
     @functools.wraps(function)
@@ -100,7 +99,7 @@ def elementwise(function=None, *, table=False):
 def one_for_many(concentration, shape, arguments):
     """Whether a table serves: one float32 concentration, many angles, none of them sharded over an explicit mesh."""
     many = concentration.size == 1 and math.prod(shape) >= TABLE_MIN_SIZE and concentration.dtype == jnp.float32
-    return many and not any(AxisType.Explicit in jax.typeof(a).sharding.mesh.axis_types for a in arguments)
+    return many and not layout.explicit(arguments)
 
 
 def valid(concentration):

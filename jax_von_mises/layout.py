@@ -11,8 +11,9 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import AxisType
 
-__all__ = ["in_rows", "rows_of"]
+__all__ = ["explicit", "in_rows", "rows_of"]
 
 # Smaller programs are not cut.
 SMALLEST = 2**14
@@ -27,10 +28,19 @@ def cuts():
     return jax.default_backend() == "cpu" and jax.device_count() == 1
 
 
-def rows_of(shape):
-    """The shape (rows, length) in which to compute an array of `shape`; None where that one is as good."""
+def explicit(arrays):
+    """Whether one of the arrays brings a mesh of explicit axes along."""
+    return any(AxisType.Explicit in jax.typeof(x).sharding.mesh.axis_types for x in arrays)
+
+
+def rows_of(shape, *arrays):
+    """The shape (rows, length) in which to compute `shape` from `arrays`; None where that one is as good.
+
+    Inside a mesh, `jax.shard_map` or `jax.pmap`, and with arrays over explicit axes, shapes stay: types say there how
+    an array is shared out, and what is not must not be mixed with what is.
+    """
     total = math.prod(shape)
-    if total < SMALLEST or not cuts():
+    if total < SMALLEST or not cuts() or explicit(arrays) or not jax.sharding.get_abstract_mesh().empty:
         return None
     long = [size for size in shape if size > 1]
     even = len(long) == 1 and total % EVEN == 0

@@ -197,7 +197,7 @@ def draw(key, loc, concentration, start, shape, dtype, method, out_sharding):
         words = counter.words(key, shape, kernel.words_per_element(checks.compute_dtype(dtype)), start, declared)
         return kernel.angles(words, loc, concentration, method, declared).astype(dtype)
 
-    rows = layout.rows_of(shape) if out_sharding is None else None
+    rows = layout.rows_of(shape, loc, concentration) if out_sharding is None else None
     if rows is not None:
         return layout.in_rows(angles, shape, rows, loc, concentration)
     x = angles(shape, loc, concentration)

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import jax_von_mises as jvm
 from jax_von_mises import layout
@@ -105,6 +107,34 @@ def test_the_same_bits(shape, key, monkeypatch):
         assert found[name].shape == right.shape, name
         assert found[name].dtype == right.dtype, name
         assert np.array_equal(np.asarray(found[name]), np.asarray(right)), name
+
+
+@pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+def test_meshes_keep_their_shapes(axis_type, key):
+    """In the body of `jax.shard_map`, in a mesh in scope, and with arrays that bring an explicit mesh along."""
+    size = 20_011
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(axis_type,))
+    expected = jvm.sample_von_mises(key, 0.3, 4.0, (2 * size,), method="table")
+
+    def part(key):
+        return jvm.sample_shard(key, 0.3, 4.0, (size,), "d")
+
+    mapped = jax.jit(jax.shard_map(part, mesh=mesh, in_specs=P(), out_specs=P("d")))
+    assert np.array_equal(mapped(key), expected)
+    angles = jax.device_put(expected, NamedSharding(mesh, P("d")))
+    density = jax.jit(
+        jax.shard_map(jax.grad(lambda x: jvm.cdf(x, 0.3, 4.0).sum()), mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+    )
+    assert np.allclose(density(angles), jvm.prob(expected, 0.3, 4.0), rtol=1e-5)
+    with jax.set_mesh(mesh):
+        drawn = jvm.sample_von_mises(key, 0.3, 4.0, (2 * size,), method="table", out_sharding=P("d"))
+        assert np.array_equal(drawn, expected)
+        assert np.array_equal(jvm.sample_von_mises(key, 0.3, 4.0, (2 * size,), method="table"), expected)
+    if axis_type == AxisType.Explicit:
+        assert jvm.log_prob(angles, 0.3, 4.0).sharding.spec == P("d")
+    pmapped = jvm.sample_pmap(key, 0.3, 4.0, (8, 5_001), method="table")
+    assert np.array_equal(pmapped.ravel(), expected[: 8 * 5_001])
 
 
 @pytest.mark.usefixtures("one_device")
