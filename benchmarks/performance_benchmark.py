@@ -280,10 +280,11 @@ def run_startup(mode):
     """Time the first call of fresh processes, and print it; returns what `startup` keeps of it."""
     print("\nThe first call in a process of its own", flush=True)
     with tempfile.TemporaryDirectory(prefix="jax_von_mises-") as folder:
-        found = startup.measure(startup.WAYS, startup.TASKS, startup.ROUNDS[mode], folder)
+        found, missing = startup.measure(startup.WAYS, startup.TASKS, startup.ROUNDS[mode], folder)
     summary = startup.summarise(found)
     for name, ways in summary.items():
         print(f"\n{startup.summary_text(name, ways)}")
+    print(startup.missing_text(missing))
     return summary
 
 

@@ -2,10 +2,12 @@
 
 ``python -m benchmarks.startup`` starts a process for each way to begin, in turns and in random order, several rounds.
 Each imports JAX, starts it, makes itself ready (turns the cache on, loads the file), draws, and draws again. What
-counts is the time to be ready and for the first draw: everything else is the same for all, and told beside it.
+counts is the time to be ready and for the first draw. To import a library is told beside it; to make keys and
+parameters, which JAX compiles programs for too, is the same for all.
 """
 
 import argparse
+import importlib
 import json
 import os
 import random
@@ -19,14 +21,16 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import environment, goals, timing
+from benchmarks.cases import Case, LogUniform
 from benchmarks.files import finish, new_file
+from benchmarks.peers import OURS, PEERS, Unavailable
 from benchmarks.text import NOISE, environment_text, positive, table, time_text
 
 __all__ = ["TASKS", "WAYS", "main"]
 
-FORMAT = 1
+FORMAT = 2
 ROOT = Path(__file__).parents[1]
-ROUNDS = {"quick": 3, "full": 9}
+ROUNDS = {"quick": 3, "full": 7}
 
 # Parts of the life of a process, in order.
 PARTS = ("import_jax", "import_package", "start", "ready", "first", "second")
@@ -40,7 +44,9 @@ class Way(NamedTuple):
     cache: str | None = None
     """None, ``"empty"`` or ``"full"``."""
     file: bool = False
-    peer: bool = False
+    peer: str = OURS
+    library: str = "jax_von_mises"
+    """What is imported for it, apart from JAX."""
 
 
 WAYS = (
@@ -49,22 +55,25 @@ WAYS = (
     Way("cache", "from the cache", cache="full"),
     Way("file", "load the file, compile", file=True),
     Way("file-cache", "load the file, from the cache", cache="full", file=True),
-    Way("normal", "jax.random.normal", peer=True),
-    Way("normal-cache", "jax.random.normal, from the cache", cache="full", peer=True),
+    Way("normal", "jax.random.normal", peer="normal", library="jax"),
+    Way("normal-cache", "jax.random.normal, from the cache", cache="full", peer="normal", library="jax"),
+    Way("numpyro", "NumPyro", peer="numpyro", library="numpyro.distributions"),
+    Way("numpyro-cache", "NumPyro, from the cache", cache="full", peer="numpyro", library="numpyro.distributions"),
+    Way("tfp", "TensorFlow Probability", peer="tfp", library="tensorflow_probability.substrates.jax"),
+    Way(
+        "tfp-cache",
+        "TensorFlow Probability, from the cache",
+        cache="full",
+        peer="tfp",
+        library="tensorflow_probability.substrates.jax",
+    ),
+    Way("torch", "PyTorch", peer="torch", library="torch"),
 )
 
-
-class Task(NamedTuple):
-    """What is drawn first."""
-
-    label: str
-    shape: tuple[int, ...]
-    columns: int
-
-
+# What is drawn first.
 TASKS = {
-    "one": Task("one concentration, 2^20 float32", (2**20,), 1),
-    "array": Task("a concentration for each of 1000", (1000,), 1000),
+    "one": Case("one concentration, 2^20 float32", "one", 2**20, 4.0),
+    "array": Case("a concentration for each of 1000", "array", 1000, LogUniform(1.0, 9.0)),
 }
 
 # Of the design: seconds of the first call.
@@ -72,7 +81,9 @@ GOALS = {"compile": 1.0, "cache": 0.2}
 
 
 def live(order):
-    """Body of a process: come to the first angles in one way, and tell the seconds of each part."""
+    """Body of a process: come to the first angles in one way, and tell the seconds of each part, or what is missing."""
+    way = next(way for way in WAYS if way.name == order["way"])
+    case = TASKS[order["task"]]
     times = [time.perf_counter()]
 
     def done():
@@ -81,30 +92,27 @@ def live(order):
     import jax
 
     done()
-    from jax_von_mises import initialize_compilation_cache, runtime, sample_von_mises
+    try:
+        importlib.import_module(way.library)
+        done()
+        ready = next(peer for peer in PEERS if peer.name == way.peer).prepare(case)
+    except (ImportError, Unavailable) as reason:
+        return {"missing": str(reason)}
+    draw, fresh, wait = ready.competitor
+    values = [fresh(i) for i in range(2)]
+    from jax_von_mises import initialize_compilation_cache, runtime
 
-    done()
-    key = jax.random.key(0)
-    if order["cache"]:
-        # Keys are made by a program too, and the time to make one is not ours.
-        jax.block_until_ready(jax.random.key(1))
+    concentration = jax.block_until_ready(jax.numpy.asarray(case.concentrations))
     done()
     if order["cache"]:
         initialize_compilation_cache(order["cache"])
-    task = Task(*order["task"])
-    concentration = 4.0 if task.columns == 1 else np.linspace(1, 9, task.columns, dtype=np.float32)
-    if order["peer"]:
-        draw = jax.jit(lambda key, _: jax.random.normal(key, task.shape))
-    elif order["file"]:
+    if way.file:
         sampler = jax.jit(runtime.load_sampler(order["file"]))
-        draw = lambda key, concentration: sampler(key, 0.3, concentration)  # noqa: E731
-    else:
-        draw = lambda key, concentration: sample_von_mises(key, 0.3, concentration, task.shape)  # noqa: E731
+        draw = lambda key: sampler(key, 0.0, concentration)  # noqa: E731
     done()
-    jax.block_until_ready(draw(key, concentration))
-    done()
-    jax.block_until_ready(draw(key, concentration))
-    done()
+    for value in values:
+        wait(draw(value))
+        done()
     return dict(zip(PARTS, np.diff(times).tolist(), strict=True))
 
 
@@ -120,35 +128,38 @@ def ask(order):
 
 
 def measure(ways, tasks, rounds, folder):
-    """Seconds of each part, for each task, way and round."""
+    """Seconds of each part, for each task, way and round; and the reason for each way that does not run here."""
     from jax_von_mises import runtime
 
     found = {name: {way.name: [] for way in ways} for name in tasks}
-    orders = {}
+    orders, missing = {}, {}
     for name in tasks:
-        task = TASKS[name]
+        case = TASKS[name]
         path = f"{folder}/{name}.sampler"
-        concentration = 4.0 if task.columns == 1 else np.ones(task.columns, np.float32)
-        runtime.export_sampler(path, task.shape, concentration=concentration)
+        runtime.export_sampler(path, (case.count,), concentration=case.concentrations)
         for way in ways:
-            cache = way.cache and f"{folder}/{name}-{way.name}"
-            orders[name, way.name] = {
-                "task": task,
-                "cache": cache,
-                "file": path if way.file else None,
-                "peer": way.peer,
+            orders[name, way.name] = asked = {
+                "way": way.name,
+                "task": name,
+                "cache": way.cache and f"{folder}/{name}-{way.name}",
+                "file": path,
             }
-            if way.cache == "full":
-                ask(orders[name, way.name])
+            # This once does not count: it fills the cache, and brings the libraries into the memory of the system.
+            if (way.cache == "full" or way.peer != OURS) and way.name not in missing:
+                told = ask(asked)
+                if "missing" in told:
+                    missing[way.name] = told["missing"]
+                    for each in found.values():
+                        del each[way.name]
     order = random.Random(0)
     for number in range(rounds):
-        turns = [(name, way) for name in tasks for way in ways]
+        turns = [(name, way) for name in tasks for way in ways if way.name not in missing]
         for name, way in order.sample(turns, len(turns)):
             asked = orders[name, way.name]
             if way.cache == "empty":
                 asked = asked | {"cache": f"{folder}/{name}-{way.name}-{number}"}
             found[name][way.name].append(ask(asked))
-    return found
+    return found, missing
 
 
 def summarise(found):
@@ -170,21 +181,27 @@ def summarise(found):
 
 def summary_text(name, summary):
     """Lay out one task as a table."""
-    rows = [("", "ready", "first call", "both", "of compiling", "second call")]
+    rows = [("", "import", "ready", "first call", "both", "of compiling", "second call")]
     base = summary.get("compile")
     labels = {way.name: way.label for way in WAYS}
     for way, found in summary.items():
         parts = found["parts"]
         if found["wide"]:
-            rows.append((labels[way], *[NOISE] * 5))
+            rows.append((labels[way], *[NOISE] * 6))
             continue
         told = base is not None and not base["wide"]
         share = f"{found['seconds'] / base['seconds']:.0%}" if told else "-"
-        times = (time_text(seconds) for seconds in (parts["ready"], parts["first"], found["seconds"]))
+        seconds = (parts["import_package"], parts["ready"], parts["first"], found["seconds"])
+        times = (time_text(second) for second in seconds)
         rows.append((labels[way], *times, share, time_text(parts["second"])))
     first = next(iter(summary.values()))["parts"]
-    before = ", ".join(f"{part.replace('_', ' ')} {time_text(first[part])}" for part in PARTS[:3])
-    return f"{TASKS[name].label}\n{table(rows)}\n  before all of it: {before}"
+    before = f"to import jax {time_text(first['import_jax'])}, to start it and make a key {time_text(first['start'])}"
+    return f"{TASKS[name].name}\n{table(rows)}\n  before all of it: {before}"
+
+
+def missing_text(missing):
+    """Say why ways are missing."""
+    return "\n".join(f"  {way.label}: {missing[way.name]}" for way in WAYS if way.name in missing)
 
 
 def goal_text(summary):
@@ -228,7 +245,7 @@ def main(arguments=None):
     print(f"  Median of {rounds} rounds, in which all take turns in random order, each in a process of its own.")
     try:
         with tempfile.TemporaryDirectory(prefix="jax_von_mises-") as folder:
-            found = measure(ways, given.tasks, rounds, folder)
+            found, missing = measure(ways, given.tasks, rounds, folder)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130
@@ -238,6 +255,8 @@ def main(arguments=None):
     summary = summarise(found)
     for name, ways_found in summary.items():
         print(f"\n{summary_text(name, ways_found)}")
+    if missing:
+        print(f"\nMissing\n{missing_text(missing)}")
     if text := goal_text(summary):
         print(f"\nGoals: ready and first call\n{text}")
     finish(
@@ -248,7 +267,8 @@ def main(arguments=None):
             "program": "startup",
             "environment": about,
             "options": {"mode": mode, "rounds": rounds},
-            "tasks": {name: {**TASKS[name]._asdict(), "ways": summary[name]} for name in summary},
+            "tasks": {name: {"label": TASKS[name].name, "ways": summary[name]} for name in summary},
+            "missing": missing,
         },
     )
     return 0

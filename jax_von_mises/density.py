@@ -14,7 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_von_mises import bessel, tables
-from jax_von_mises.elementary import cosine, exp_product, log_parts, polynomial, product_parts, sine_over, sine_square
+from jax_von_mises.elementary import (
+    cosine,
+    exp_product,
+    log_parts,
+    polynomial,
+    product_parts,
+    sine_over,
+    sine_square,
+    wide_sine_square,
+)
 
 # Below, the law is uniform to less than rounding.
 KAPPA_MIN = 1e-30
@@ -87,12 +96,15 @@ def rescaled(x, kappa):
 
     The factors are powers of two, so q keeps every digit. So far out the law has long been the normal one.
     """
+    factor, k = scaling(jnp.clip(kappa, KAPPA_MIN, float(jnp.finfo(kappa.dtype).max)))
+    return jnp.minimum(x * factor, np.pi), k, factor
+
+
+def scaling(kappa):
+    """A power of two by which to multiply small angles, and `kappa` over its square."""
     name = np.dtype(kappa.dtype).name
     huge = kappa > HUGE[name]
-    factor = jnp.where(huge, FACTOR[name], 1)
-    shrink = jnp.where(huge, FACTOR[name] ** -2, 1)
-    k = jnp.clip(kappa, KAPPA_MIN, float(jnp.finfo(kappa.dtype).max)) * shrink
-    return jnp.minimum(x * factor, np.pi), k, factor
+    return jnp.where(huge, FACTOR[name], 1), kappa * jnp.where(huge, FACTOR[name] ** -2, 1)
 
 
 HUGE = {"float32": 2.0**94, "float64": 2.0**700}
@@ -124,17 +136,17 @@ def score(x, kappa):
 
 @jax.custom_jvp
 def log_density(x, kappa):
-    """log p at angles in [-pi, pi]: error at most 4e-7 (float32) or 1e-14 times max(1, |log p|)."""
-    size = jnp.abs(x)
-    moved, scaled, _ = rescaled(size, kappa)
-    # Only while the angle is small; a large one has a q that no longer underflows.
-    small = moved < 1e-3
-    half = HalfAngle.of(jnp.where(small, moved, size))
-    k = jnp.where(small, scaled, kappa)
+    """log p at angles in [-pi, pi]: error at most 4e-7 (float32) or 1e-14 times max(1, |log p|).
+
+    In one form for all angles: near pi nothing cancels that a logarithm would show.
+    """
+    factor, k = scaling(kappa)
     if x.dtype == jnp.float64:
-        value = -2 * k * half.square - log_norm(kappa)
+        half = 0.5 * x
+        sine = factor * (half * sine_over(half * half))
+        value = -2 * k * (sine * sine) - log_norm(kappa)
     else:
-        exact, rest = product_parts(k, half.parts)
+        exact, rest = product_parts(k, (0, *wide_sine_square(0.5 * x, factor)))
         norm_exact, norm_rest = log_norm_parts(kappa)
         value = -((exact + norm_exact) + (rest + norm_rest))
     return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, -jnp.inf), value)

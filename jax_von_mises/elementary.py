@@ -148,6 +148,25 @@ def sine_square(x, exact=True):
     return first, low + fourth * polynomial(tables.SINE_SQUARE, square)
 
 
+def wide_sine_square(x, factor):
+    """``factor**2 sin(x)**2`` for |x| <= pi/2 as a sum of two parts as in `sine_square`, to 3.2e-7; any float32 x.
+
+    `factor`, a power of two, is for an x whose square is no float.
+    """
+    square, scaled = x * x, factor * x
+    x_head = head(scaled)
+    first, low = x_head * x_head, (scaled + x_head) * (scaled - x_head)
+    # As in `sine_square`; and by Horner's scheme, which rounds less: near pi/2 errors are worth one and a half times as
+    # much as here.
+    unscaled = first * factor**-2
+    more = low * (unscaled + square)
+    fourth = first * unscaled + jnp.where(more > 1e30, 1e30, more)
+    sum_ = tables.SINE_SQUARE_WIDE[-1]
+    for coefficient in tables.SINE_SQUARE_WIDE[-2::-1]:
+        sum_ = sum_ * square + coefficient
+    return first, low + fourth * sum_
+
+
 def product_parts(a, b):
     """2 a b as a sum of two numbers, the first exact and the second to 1e-7; `b` is the sum of three. float32 only."""
     total = b[0] + b[1] + b[2]

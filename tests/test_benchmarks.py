@@ -515,7 +515,7 @@ def test_csv_of_the_committed_result():
 def test_startup_can_be_part_of_a_run(monkeypatch, capsys):
     parts = dict.fromkeys(startup.PARTS, 0.25)
     monkeypatch.setattr(startup, "ask", lambda order: parts)
-    monkeypatch.setattr(startup, "TASKS", {"one": startup.TASKS["one"]._replace(shape=(8,))})
+    monkeypatch.setattr(startup, "TASKS", {"one": startup.TASKS["one"]._replace(count=8)})
     found = performance_benchmark.run_startup("quick")
     assert found["one"]["cache"]["seconds"] == 0.5
     assert "from the cache" in capsys.readouterr().out

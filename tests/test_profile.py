@@ -248,25 +248,21 @@ def test_operations_of_loops_branches_and_sums(line, floats, whole):
 def test_the_bound_is_the_longest_time_at_the_ceilings():
     ceilings = {"bytes": 100.0, "floats": 10.0, "integers": 1.0}
     account = {"bytes": 100, "floats": 20, "integers": 1, "transcendentals": 5}
-    assert roofline.bound(account, ceilings, ceilings) == {"bound": 2.5, "bound_by": "floats"}
-    assert roofline.bound(account | {"integers": 9}, ceilings, ceilings)["bound_by"] == "integers"
-    # A ceiling that is not known, but surely higher than what would bind; and one that may bind.
-    unknown, none = ceilings | {"bytes": None}, {"bound": None, "bound_by": None}
-    assert roofline.bound(account, unknown, ceilings | {"bytes": 50.0}) == {"bound": 2.5, "bound_by": "floats"}
-    assert roofline.bound(account, unknown, ceilings | {"bytes": 30.0}) == none
-    assert roofline.bound(account, dict.fromkeys(ceilings), ceilings) == none
+    assert roofline.bound(account, ceilings) == {"bound": 2.5, "bound_by": "floats"}
+    assert roofline.bound(account | {"integers": 9}, ceilings)["bound_by"] == "integers"
+    # What is not known may bind.
+    assert roofline.bound(account, ceilings | {"bytes": None}) == {"bound": None, "bound_by": None}
 
 
-def test_ceilings_are_the_best_and_none_where_noise_may_hide_it():
+def test_ceilings_are_what_the_fastest_turns_reach():
     work = {"bytes": 8, "floats": 6, "integers": 4}
-    probes = {"copy": result(2.0, **work), "fill": result(4.0, spread=0.9, **work), "floats 1": NOISY | work}
+    probes = {"copy": result(2.0, **work), "fill": result(4.0, spread=0.9, **work), "floats 1": {"failed": "no"}}
     probes |= {"integers 1": result(2.0, **work), "integers 4": result(1.0, **work)}
-    assert roofline.ceilings(probes) == {"bytes": 4.0, "floats": None, "integers": 4.0}
+    found = roofline.ceilings(probes)
+    assert found == {"bytes": pytest.approx(8 / 1.99), "floats": None, "integers": pytest.approx(4 / 0.995)}
     # A ceiling that noise made too low would have a stage above it.
-    assert roofline.ceilings(probes | {"fill": result(1.0, spread=0.9, **work)})["bytes"] is None
-    assert roofline.ceilings(probes | {"floats 4": result(1.0, **work)})["floats"] is None
-    # By the slow quartile: that of the noisy fill is 5.8 seconds, and that of the noisy floats 1.45.
-    assert roofline.least(probes) == pytest.approx({"bytes": 8 / 2.01, "floats": 6 / 1.45, "integers": 4 / 1.005}, 1e-3)
+    fast = probes["fill"] | {"quartiles": [0.5, 6.0]}
+    assert roofline.ceilings(probes | {"fill": fast})["bytes"] == 16
 
 
 def test_a_chain_does_what_it_counts():
@@ -599,13 +595,13 @@ def test_findings_on_the_roofline():
         "gradient": stage("gradient", 0.7, integers=40),
     }
     data = {"stages": stages, "ceilings": {"bytes": 1.0, "floats": 1.0, "integers": None}}
-    assert kinds("roofline", data) == ["good", "act", "note", "note", "good", "act", "noisy"]
+    assert kinds("roofline", data) == ["act", "good", "act", "note", "note", "good", "act", "noisy"]
     found = words("roofline", data)
     assert "4.00 times the integer operations of the words alone" in found
     assert "150% of what floating-point arithmetic allows" in found
     assert "or the ceiling was measured too low. Take this number for no measure." in found
-    # In one sentence, whatever number of them.
-    assert "The ceiling of integer arithmetic; log_prob: too noisy to say." in found
+    assert "No program that measures the ceiling of integer arithmetic ran" in found
+    assert "log_prob: too noisy to say." in found
 
 
 def test_findings_on_the_log():

@@ -10,9 +10,11 @@ from benchmarks.text import NOISE
 
 
 def pretended(order):
-    """What a process would tell: compiling takes a second, and less from a cache or a file."""
+    """What a process would tell: compiling takes a second, and less from a cache; PyTorch is not installed."""
+    if order["way"] == "torch":
+        return {"missing": "not installed"}
     first = 1.0 if not order["cache"] else 0.1
-    return dict.fromkeys(startup.PARTS, 0.01) | {"first": first, "ready": 0.05 if order["file"] else 0.0}
+    return dict.fromkeys(startup.PARTS, 0.01) | {"first": first, "ready": 0.05 if "file" in order["way"] else 0.0}
 
 
 def test_result(tmp_path, monkeypatch, capsys):
@@ -21,13 +23,14 @@ def test_result(tmp_path, monkeypatch, capsys):
     assert startup.main(["--rounds", "3", "--json", str(tmp_path / "result.json")]) == 0
     result = json.loads((tmp_path / "result.json").read_text())
     ways = result["tasks"]["one"]["ways"]
-    assert list(ways) == [way.name for way in startup.WAYS]
+    assert list(ways) == [way.name for way in startup.WAYS if way.name != "torch"]
+    assert result["missing"] == {"torch": "not installed"}
     assert ways["compile"]["seconds"] == pytest.approx(1.0)
     assert ways["file"]["seconds"] == pytest.approx(1.05)
     assert ways["cache"]["parts"]["first"] == pytest.approx(0.1)
-    # Those that find a full cache have filled it before, and each that keeps has one of its own.
-    full = sum(way.cache == "full" for way in startup.WAYS)
-    assert len(asked) == 2 * (full + 3 * len(startup.WAYS))
+    # Those that find a full cache have filled it before, peers have been tried, and each that keeps has its own cache.
+    before = sum(way.cache == "full" or way.peer != startup.OURS for way in startup.WAYS) - 1
+    assert len(asked) == 1 + 2 * (before + 3 * (len(startup.WAYS) - 1))
     empty = [order["cache"] for order in asked if order["cache"] and "keep" in order["cache"]]
     assert len(set(empty)) == len(empty) == 6
     text = capsys.readouterr().out
@@ -35,24 +38,28 @@ def test_result(tmp_path, monkeypatch, capsys):
     assert "one, cache" in text
     assert "met" in text
     assert "MISSED" not in text
+    assert "PyTorch: not installed" in text
 
 
 def test_goals_can_be_missed():
-    summary = startup.summarise({"one": {"compile": [pretended({"cache": None, "file": None}) | {"first": 1.5}] * 3}})
+    slow = pretended({"cache": None, "way": "compile"}) | {"first": 1.5}
+    summary = startup.summarise({"one": {"compile": [slow] * 3}})
     assert "MISSED" in startup.goal_text(summary)
 
 
 def test_spread_is_told():
-    rounds = [pretended({"cache": "x", "file": None}) | {"first": first} for first in (0.1, 0.2, 0.4)]
+    rounds = [pretended({"cache": "x", "way": "cache"}) | {"first": first} for first in (0.1, 0.2, 0.4)]
     summary = startup.summarise({"one": {"cache": rounds}})
     assert summary["one"]["cache"]["wide"]
-    assert startup.summary_text("one", summary["one"]).splitlines()[2].split()[-5:] == [NOISE] * 5
+    assert startup.summary_text("one", summary["one"]).splitlines()[2].split()[-6:] == [NOISE] * 6
     assert "too noisy" in startup.goal_text(summary)
 
 
 def test_a_process(tmp_path):
     """One that loads a file and has a cache does all there is to do."""
-    found = startup.measure([way for way in startup.WAYS if way.name == "file-cache"], ["array"], 1, tmp_path)
+    ways = [way for way in startup.WAYS if way.name == "file-cache"]
+    found, missing = startup.measure(ways, ["array"], 1, tmp_path)
+    assert missing == {}
     (parts,) = found["array"]["file-cache"]
     assert list(parts) == list(startup.PARTS)
     assert np.all(np.array(list(parts.values())) > 0)
@@ -65,3 +72,9 @@ def test_bad_arguments(capsys, tmp_path):
     assert "there is no folder" in capsys.readouterr().err
     with pytest.raises(RuntimeError, match="a process failed"):
         startup.ask({})
+
+
+def test_a_peer_that_is_not_there_says_so(monkeypatch):
+    monkeypatch.setattr(startup, "WAYS", [startup.Way("other", "Other", peer="torch", library="no_such_library")])
+    assert startup.live({"way": "other", "task": "array"}) == {"missing": "No module named 'no_such_library'"}
+    assert startup.missing_text({"other": "not installed"}) == "  Other: not installed"

@@ -247,6 +247,11 @@ def sinc(z):
     return np.sin(np.sqrt(z)) / np.sqrt(z)
 
 
+def sine_square_rest(z):
+    """(sin(d)^2 - d^2) / d^4 with z = d^2."""
+    return (np.sin(np.sqrt(z)) ** 2 - z) / z**2
+
+
 def literal(value):
     """Python source of a number or of nested tuples of numbers, on one line."""
     if isinstance(value, float):
@@ -278,7 +283,12 @@ def fitted():
         (
             "(sin(d)^2 - d^2) / d^4 in d^2, d in [0, pi/4]",
             "SINE_SQUARE",
-            minimax(lambda z: (np.sin(np.sqrt(z)) ** 2 - z) / z**2, 1e-3, HALF_PI**2 / 4, 3),
+            minimax(sine_square_rest, 1e-3, HALF_PI**2 / 4, 3),
+        ),
+        (
+            "(sin(d)^2 - d^2) / d^4 in d^2, d in [0, pi/2]",
+            "SINE_SQUARE_WIDE",
+            minimax(sine_square_rest, 1e-3, HALF_PI**2, 5),
         ),
         ("e^f, f in [-0.35, 0.35]", "EXP", minimax_shifted(np.exp, 0.35, 6)),
         ("2^f, f in [-1/2, 1/2]", "EXP2", minimax_shifted(np.exp2, 0.5, 5)),

@@ -96,7 +96,8 @@ def roofline(data):
     """How near the ceilings each stage comes."""
     lacking = [RESOURCES[name] for name, ceiling in data["ceilings"].items() if ceiling is None]
     if lacking:
-        yield noisy(f"The ceiling of {', '.join(lacking)}")
+        said = f"No program that measures the ceiling of {', '.join(lacking)} ran, so no stage has a bound."
+        yield Finding("act", said, "See the table of the programs that measure ceilings.")
     words = data["stages"].get("words", {})
     for name, stage in data["stages"].items():
         yield of_stage(stage, name.startswith("sample"))

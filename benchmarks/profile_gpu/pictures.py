@@ -188,8 +188,6 @@ def roof(figure, data):
             slope = x * found["bytes"] if found["bytes"] else np.inf
             height = np.minimum(slope, np.full(len(x), found[name])) / 1e9
             axes.plot(x, height, color=color, label=f"ceiling: {name}")
-    if not found["bytes"] and axes.lines:
-        axes.plot([], [], " ", label="ceiling of memory: too noisy")
     for number, (stage, (place, height)) in enumerate(zip(stages, points, strict=True), 1):
         axes.plot(place, height / 1e9, MARKS[(number - 1) % len(MARKS)], color=COLORS[0], markersize=6)
         axes.annotate(str(number), (place, height / 1e9), (5, 3), textcoords="offset points", fontsize=9.5)

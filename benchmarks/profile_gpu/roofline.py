@@ -173,44 +173,33 @@ PROBES = {"bytes": ("copy", "fill"), "floats": ("floats",), "integers": ("intege
 
 
 def ceilings(results):
-    """The best that was measured of each kind, per second; None where noise may hide the best."""
+    """The most that was reached of each kind, per second, in the fastest quarter of the turns; None if all failed.
+
+    The median would be no ceiling: what slows some turns, another program in the cache of the machine, does not slow
+    what it can do. So noise hides no ceiling; it can only make the share of a stage look smaller than it is.
+    """
     found = {}
     for field, kinds in PROBES.items():
-        chosen = {name: result for name, result in results.items() if name.split()[0] in kinds}
-        name = measuring.leader(chosen, {name: result.get(field, 0) for name, result in chosen.items()})
-        found[field] = None if name is None else measuring.reach(results[name], results[name][field])
+        ran = [result for name, result in results.items() if name.split()[0] in kinds and "failed" not in result]
+        found[field] = max((result[field] / result["quartiles"][0] for result in ran), default=None)
     return found
 
 
-def least(results):
-    """What each ceiling is at least, also where noise hides how much more it is: by the slow quartiles."""
-    return {
-        field: max(
-            result[field] / result["quartiles"][1]
-            for name, result in results.items()
-            if name.split()[0] in kinds and "failed" not in result
-        )
-        for field, kinds in PROBES.items()
-    }
-
-
-def bound(account, found, least):
-    """The least seconds that the ceilings allow a program, and what sets them.
-
-    A ceiling that is not known does not matter where even the `least` that it can be would not be what binds.
+def bound(account, found):
+    """The least seconds that the ceilings allow a program, and what sets them; None where a ceiling is not known.
 
     Transcendental functions have no ceiling of their own: they are counted as one operation on floats, so the bound
     stays one.
     """
+    if None in found.values():
+        return {"bound": None, "bound_by": None}
     work = {
         "bytes": account.get("bytes", 0),
         "floats": account["floats"] + account["transcendentals"],
         "integers": account["integers"],
     }
-    seconds = {name: amount / found[name] for name, amount in work.items() if found[name]}
-    by = max(seconds, key=seconds.get, default=None)
-    if by is None or any(work[name] / least[name] > seconds[by] for name in work if name not in seconds):
-        return {"bound": None, "bound_by": None}
+    seconds = {name: amount / found[name] for name, amount in work.items()}
+    by = max(seconds, key=seconds.get)
     return {"bound": seconds[by], "bound_by": by}
 
 
@@ -223,10 +212,10 @@ def measure(plan):
     for name, (_, counted) in both.items():
         results[name] |= counted
     probes = {name: results[name] for name in made[0]}
-    found, floor = ceilings(probes), least(probes)
+    found = ceilings(probes)
     for name in made[1]:
         result = results[name]
-        result |= bound(result, found, floor)
+        result |= bound(result, found)
         result["share"] = result["bound"] / result["median"] if measuring.usable(result) and result["bound"] else None
     return {
         "count": plan.count,
