@@ -6,6 +6,8 @@ from pathlib import Path
 
 from benchmarks import accuracy, plots, streaming_plots
 from benchmarks.cases import CASES, TASKS
+from benchmarks.exactness import pictures as exactness_pictures
+from benchmarks.exactness import report
 from benchmarks.peers import PEERS
 from benchmarks.profile_gpu import findings, pictures
 from benchmarks.profile_gpu.plan import SECTIONS
@@ -138,6 +140,24 @@ def startup_table(result):
     return "\n".join(lines)
 
 
+def exactness_tables(result):
+    """A row for each law: what was least likely, and the largest error of all tail probabilities."""
+    lines = ["| law | angles | tests | least likely | p at most | largest error, of the promise |"]
+    lines.append("|---|---:|---:|---|---:|---:|")
+    lines += ["| " + " | ".join(row) + " |" for row in report.rows(result)]
+    return "\n".join([*lines, "", f"{report.sentence(result)}."])
+
+
+def words_table(result):
+    """A row for each stream of words."""
+    lines = ["| words | bytes | tests | called unusual | failed |", "|---|---:|---:|---|---:|"]
+    for row in result["streams"]:
+        unusual = "; ".join(row["unusual"]) or "none"
+        cells = (f"$2^{{{row['power']}}}$", row["tests"], unusual, len(row["failed"]))
+        lines.append(f"| {row['cipher']}, `{row['order']}` | " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
 def machine(result):
     """The machine and the versions of a result, in a line."""
     found = result["environment"]
@@ -176,6 +196,11 @@ def make(app=None):
             text += [f"![Memory and rates]({path.stem}.svg)"]
         elif program == "startup":
             text += [startup_table(result)]
+        elif program == "exactness":
+            assert exactness_pictures.main([str(path), "--out", str(MADE / f"{path.stem}.svg")]) == 0
+            text += [f"![Bins, tails, errors and tests]({path.stem}.svg)", "", exactness_tables(result)]
+        elif program == "words":
+            text += [words_table(result)]
         if path.stem in README:
             shutil.copyfile(MADE / f"{path.stem}.svg", HERE / "_static" / f"{README[path.stem]}.svg")
         write(path.stem, text)

@@ -10,7 +10,7 @@ from scipy import stats
 
 import jax_von_mises as jvm
 from benchmarks.exactness import __main__ as exactness
-from benchmarks.exactness import counting, damage, law, pictures, plan, stream, verdicts
+from benchmarks.exactness import counting, damage, every_word, law, pictures, plan, stream, verdicts
 from tests import reference
 
 SMALL = 2**15  # angles in a block, here: more than the longest lag
@@ -204,6 +204,79 @@ def test_words_are_the_halves_of_jax_bits():
     assert [(high << 32) + low for high, low in zip(words[::2], words[1::2], strict=True)] == bits.tolist()
 
 
+# Every word
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(every_word, "CHUNK", 2**14)
+    monkeypatch.setattr(every_word, "CHUNKS", 2**17)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("k", [0.0, 0.5, 1e4])
+def test_the_quantile_beside_which_all_words_are_looked_up(k):
+    """It is right to far less than the promise, and errors are told in the right units."""
+    with jax.enable_x64(True):
+        table = jnp.asarray(every_word.cubics(k))
+        for first in (0, 2**25 + 12345, 2**31 - 2**14):
+            t = (np.arange(first, first + 2**14) + 0.5) / 2**32
+            exact = reference.quantile(t, k)
+            share, tail = every_word.compare(jnp.asarray(exact), jnp.uint32(first), table)
+            assert np.max(share) < 1e-4
+            assert np.max(tail) < 1e-10 or exact[0] > 3.14, "next to pi, floats are too coarse"
+            # Angles that are off by 1e-6 of their tail probability, and by some units in the last place.
+            off = jnp.asarray(exact + 1e-6 * t / np.exp(law.reference.log_prob(exact, k)))
+            share, tail = every_word.compare(off, jnp.uint32(first), table)
+            assert np.allclose(tail, 1e-6, rtol=1e-3) or exact[0] > 3.14
+            assert np.max(share) < 0.501
+            single = exact.astype(np.float32)
+            share, _ = every_word.compare(jnp.asarray(single), jnp.uint32(first), table)
+            assert np.max(share) < 0.126
+            single *= np.float32(1 + 9 * 2.0**-23)  # nine units, or more as they become smaller
+            share, tail = every_word.compare(jnp.asarray(single), jnp.uint32(first), table)
+            assert np.all(share[tail > 2e-6] > 1)
+            assert np.all(share[tail < 1e-6] < 0.501)
+        wrong = every_word.compare(jnp.asarray(-exact), jnp.uint32(first), table)
+        assert np.all(np.isinf(wrong[0]))
+
+
+def test_the_angles_looked_up_are_those_of_the_sampler():
+    key, k = jax.random.key(9), np.float32(5)
+    words = jvm.counter.words(key, (SMALL,), 1)
+    for method in ("table", "direct"):
+        x = jax.jit(every_word.kernel.angles, static_argnums=3)(words, jnp.float32(0), k, method)
+        assert np.array_equal(x, jvm.sample_von_mises(key, 0.0, k, (SMALL,), method=method))
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("method", ["table", "direct"])
+def test_words_that_are_looked_up(monkeypatch, method):
+    chosen = every_word.chunks(5)
+    assert chosen.tolist()[:2] == [0, 32767]
+    assert chosen[-1] == 2**17 - 1
+    worst = every_word.check(5.0, method, chosen)
+    verdict = every_word.verdict(worst, len(chosen))
+    assert verdict.p == 1
+    assert verdict.test == "the angle of some tail probability"
+    assert 0.05 < np.max(worst.share) <= 1
+    # All octaves that the first chunk has, and the four last.
+    assert np.flatnonzero(worst.share).tolist() == [*range(15), 29, 30, 31]
+    # In parts, it finds the same.
+    parts = every_word.check(5.0, method, chosen[2:], every_word.check(5.0, method, chosen[:2]))
+    assert all(np.array_equal(one, other) for one, other in zip(worst, parts, strict=True))
+
+    def damaged(words, loc, k, method):
+        x = right(words, loc, k, method)
+        return jnp.where(words[0] == wrong, x * np.float32(1 + 1e-5), x)
+
+    right = every_word.kernel.angles
+    monkeypatch.setattr(every_word.kernel, "angles", damaged)
+    wrong = np.uint32(2 * 12345)
+    found = every_word.verdict(every_word.check(5.0, method, chosen), len(chosen))
+    assert found.p == 0, "one wrong angle of 2^31"
+
+
 # Damage
 
 
@@ -264,18 +337,29 @@ def tiny(monkeypatch):
     monkeypatch.setattr(plan, "BINS", 2**8)
     monkeypatch.setattr(plan, "LAWS", TINY)
     monkeypatch.setattr(plan.shares, "__defaults__", (TINY, 2**15))
+    monkeypatch.setattr(every_word, "CHUNK", 2**14)
+    monkeypatch.setattr(every_word, "CHUNKS", 2**17)
+    monkeypatch.setattr(plan, "WORDS", {"some": 2, "every": 3})
 
 
 @pytest.mark.usefixtures("tiny")
 def test_a_run_and_its_picture(tmp_path, capsys):
     path = tmp_path / "result.json"
-    assert exactness.main(["--angles", "2e5", "--json", str(path)]) == 0
+    page = tmp_path / "page.html"
+    assert exactness.main(["--angles", "2e5", "--json", str(path), "--report", str(page)]) == 0
     told = capsys.readouterr().out
-    assert "0 reported; a right sampler is reported once in 1,000,000 runs" in told
+    assert "0 reported; a sampler that keeps its promise is reported once in 1,000,000 runs" in told
     result = json.loads(path.read_text())
     assert result["angles"] == 8 * 2**15
     assert set(result["laws"]) == {law.name for law in TINY}
+    assert len(result["laws"][TINY[0].name]["worst"]["share"]) == every_word.OCTAVES
+    (verdict,) = [each for each in result["verdicts"] if "tail probability" in each["test"]]
+    assert verdict["found"].startswith("49,152 of 2,147,483,648 tail probabilities, at most 0.")
+    text = page.read_text()
+    assert "0 reported" in text
+    assert text.count("<tr>") == 2 + len(TINY) + len(result["verdicts"])
     pytest.importorskip("matplotlib", reason="the picture needs Matplotlib")
+    assert "data:image/svg+xml;base64," in text
     assert pictures.main([str(path), "--out", str(tmp_path / "picture.svg")]) == 0
     assert (tmp_path / "picture.svg").stat().st_size > 1000
 
@@ -305,6 +389,8 @@ def test_a_run_that_was_interrupted_goes_on(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert exactness.main(["--angles", "2e5", "--state", str(state), "--seed", "1"]) == 2
     assert "seed differ" in capsys.readouterr().err
+    assert exactness.main(["--angles", "2e5", "--state", str(state), "--words", "some"]) == 2
+    assert "chunks differ" in capsys.readouterr().err
     state.write_bytes(b"no archive")
     assert exactness.main(["--state", str(state)]) == 2
     assert "is no state of this program" in capsys.readouterr().err

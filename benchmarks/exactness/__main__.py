@@ -11,8 +11,8 @@ import time
 import numpy as np
 
 from benchmarks import environment
-from benchmarks.exactness import pictures, plan, verdicts
-from benchmarks.files import new_file, rounded, write_json
+from benchmarks.exactness import pictures, plan, report, verdicts
+from benchmarks.files import new_file, rounded, write_json, write_text
 from benchmarks.text import environment_text, table
 
 __all__ = ["main"]
@@ -40,9 +40,12 @@ def parser():
     made.add_argument("--quick", action="store_true", help=f"{plan.QUICK:,} angles, under a minute on two cores")
     made.add_argument("--angles", type=whole, help="how many; 1e10 on a CPU and 1e12 on a GPU if not told")
     made.add_argument("--seed", type=int, default=SEED, help="of the key; %(default)s")
+    told = "look up the angle of some tail probabilities or of every one; some with --quick, else every"
+    made.add_argument("--words", choices=plan.WORDS, help=told)
     told = "keep what is counted in this file, and go on with what is there"
     made.add_argument("--state", metavar="FILE", type=new_file, help=told)
     made.add_argument("--json", metavar="FILE", type=new_file, help="write the verdicts and what the pictures need")
+    made.add_argument("--report", metavar="FILE", type=new_file, help="write a page of HTML with pictures")
     names = ", ".join(f"{name!r}" for name in DAMAGES)
     told = f"test a sampler that is damaged instead, which must be reported: {names}, or all"
     made.add_argument("--damage", choices=[*DAMAGES, "all"], metavar="NAME", help=told)
@@ -85,6 +88,10 @@ class State:
         kept = self.sums[law]
         for name, value in counts.items():
             kept[name] = kept[name] + value
+
+    def replace(self, name, values):
+        """Keep `values` in place of those of this name."""
+        self.sums[name] = values
 
     def save(self, now=False):
         """Write the file, whole or not at all, if the last time is long enough ago."""
@@ -177,6 +184,28 @@ def check_stream(draw, key, k):
     return stream.check(lambda start, count: draw(key, np.float32(k), place(start), count), data, float(np.float32(k)))
 
 
+def look_up(law, number, state, say):
+    """Compare the angles of chunks of all tail probabilities with their quantiles, as far as the state lacks them."""
+    from benchmarks.exactness import every_word
+
+    name = f"{law.name}, words"
+    kept = dict(state.sums.get(name, {}))
+    done = kept.pop("done", 0)
+    chosen = every_word.chunks(number)
+    start = time.perf_counter()
+
+    def said(chunk, worst):
+        state.replace(name, {"done": int(np.searchsorted(chosen, chunk)) + 1, **worst._asdict()})
+        state.save()
+
+    worst = every_word.Worst(**kept) if done else None
+    worst = every_word.check(float(np.float32(law.concentration)), law.method, chosen[done:], worst, said)
+    new = (len(chosen) - done) * every_word.CHUNK
+    rate = f"{new / (time.perf_counter() - start) / 1e6:.0f} million a second" if new else "all from the state"
+    say(f"  {law.name}: {len(chosen) * every_word.CHUNK:,} tail probabilities, {rate}", flush=True)
+    return worst, every_word.verdict(worst, len(chosen))
+
+
 def told(rows):
     """The least likely verdict of each law."""
     lines = [("law", "tests", "least likely", "found", "p at most")]
@@ -194,16 +223,20 @@ def run(given, say=print):
     platform = jax.default_backend()
     angles = given.angles or (plan.QUICK if given.quick else plan.FULL.get(platform, plan.FULL["cpu"]))
     blocks = plan.shares(angles)
-    about = {"format": FORMAT, "seed": given.seed, "block": plan.BLOCK, "bins": plan.BINS}
+    words = plan.WORDS[given.words or ("some" if given.quick else "every")]
+    about = {"format": FORMAT, "seed": given.seed, "block": plan.BLOCK, "bins": plan.BINS, "chunks": words}
     state = State(given.state, about)
     key = jax.random.key(given.seed)
     try:
         rows, shown = judge(plan.LAWS, sampler, key, blocks, state, say)
+        for law in plan.LAWS:
+            if law.dtype == "float32":
+                rows.append((law, check_stream(sampler(law), streams(key, law)[0], law.concentration)))
+                worst, verdict = look_up(law, words, state, say)
+                rows.append((law, verdict))
+                shown[law.name]["worst"] = {name: each.tolist() for name, each in worst._asdict().items()}
     finally:
         state.save(now=True)
-    for law in plan.LAWS:
-        if law.dtype == "float32":
-            rows.append((law, check_stream(sampler(law), streams(key, law)[0], law.concentration)))
     return rows, shown, sum(blocks.values()) * plan.BLOCK
 
 
@@ -229,19 +262,26 @@ def main(arguments=None):
     for law, verdict in rows:
         if verdict in reported:
             print(f"REPORTED: {law.name}, {verdict.test}: {verdict.found} (p < {verdict.p:.1e})")
-    odds = f"a right sampler is reported once in {1 / verdicts.FALSE_ALARM:,.0f} runs"
-    print(f"{len(rows)} tests on {drawn:,} angles, {len(reported)} reported; {odds}")
+    result = {
+        "format": FORMAT,
+        "program": "exactness",
+        "environment": found,
+        "options": {"mode": "quick" if given.quick else "full", "rounds": 1, "seed": given.seed},
+        "angles": drawn,
+        "seconds": time.perf_counter() - start,
+        "false_alarm": verdicts.FALSE_ALARM,
+        "reported": len(reported),
+        "verdicts": [{"law": law.name, **verdict._asdict()} for law, verdict in rows],
+        "laws": shown,
+    }
+    result = rounded(result)
+    print(report.sentence(result))
     if given.json is not None:
-        result = {"format": FORMAT, "program": "exactness", "environment": found, "angles": drawn, "seed": given.seed}
-        result |= {"options": {"mode": "quick" if given.quick else "full", "rounds": 1}}
-        result |= {
-            "seconds": time.perf_counter() - start,
-            "false_alarm": verdicts.FALSE_ALARM,
-            "reported": len(reported),
-        }
-        result |= {"verdicts": [{"law": law.name, **verdict._asdict()} for law, verdict in rows]}
-        write_json(given.json, rounded(result | {"laws": shown}))
+        write_json(given.json, result)
         print(f"written to {given.json}")
+    if given.report is not None:
+        write_text(given.report, report.page(result, pictures.svg(result)))
+        print(f"written to {given.report}")
     return 1 if reported else 0
 
 

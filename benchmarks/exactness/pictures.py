@@ -3,13 +3,14 @@
 ``python -m benchmarks.exactness.pictures result.json --out picture.svg``.
 """
 
+import io
 import sys
 
 import numpy as np
 
 from benchmarks import plots
 
-__all__ = ["main", "picture", "summary"]
+__all__ = ["main", "picture", "summary", "svg"]
 
 WIDTH, STEPS = 6.0, 48  # of the histogram of deviations, in standard errors
 
@@ -32,12 +33,12 @@ def current(result):
 
 
 def picture(result):
-    """Make the figure of three panels."""
+    """Make the figure of four panels."""
     from matplotlib.figure import Figure
     from scipy import stats
 
-    figure = Figure(figsize=(11, 4.2), facecolor="white", layout="constrained")
-    bins, tails, tests = figure.subplots(1, 3)
+    figure = Figure(figsize=(10, 8), facecolor="white", layout="constrained")
+    (bins, tails), (words, tests) = figure.subplots(2, 2)
     edges = np.linspace(-WIDTH, WIDTH, STEPS + 1)
     middles = (edges[1:] + edges[:-1]) / 2
     shown = result["laws"]
@@ -59,12 +60,22 @@ def picture(result):
     tails.set(xscale="log", xlabel="tail probability, to each side", ylabel="standard errors", ylim=(-6, 6))
     tails.invert_xaxis()
     tails.set_title("Tails (grey: chance)")
+    for number, law in enumerate(shown.values()):
+        if "worst" in law:
+            share = np.array(law["worst"]["share"])
+            level = 2.0 ** (np.arange(len(share)) - 33.0)
+            color = colors[number % len(colors)]
+            words.plot(level[share > 0], share[share > 0], ".-", color=color, linewidth=0.8, markersize=4)
+    words.axhline(1, color="#D55E00", linestyle=(0, (5, 3)), linewidth=1.3)
+    words.set(xscale="log", xlabel="tail probability, to each side", ylabel="share of the promise", ylim=(0, 1.2))
+    words.invert_xaxis()
+    words.set_title("Angle by angle: largest error (dashed: promise)")
     p = np.sort([max(verdict["p"], 1e-30) for verdict in result["verdicts"]])
     tests.plot((np.arange(len(p)) + 0.5) / len(p), p, "o", color="#0072B2", markersize=3.5)
     tests.axhline(result["false_alarm"] / len(p), color="#D55E00", linestyle=(0, (5, 3)), linewidth=1.3)
     tests.set(yscale="log", xlabel="share of the tests", ylabel="p at most", ylim=(min(p.min(), 1e-9) / 3, 2))
     tests.set_title("All tests (dashed: reported below)")
-    for axes in (bins, tails, tests):
+    for axes in (bins, tails, words, tests):
         axes.grid(visible=True)
         axes.minorticks_off()
     figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=8)
@@ -72,6 +83,18 @@ def picture(result):
         f"{plots.machine_text(result['environment'])}; {result['angles']:,} angles", fontsize=9, x=0.01, ha="left"
     )
     return figure
+
+
+def svg(result):
+    """The figure as bytes of SVG; None without Matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        return None
+    file = io.BytesIO()
+    with matplotlib.rc_context(plots.SETTINGS):
+        picture(result).savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
 
 
 def main(arguments=None):

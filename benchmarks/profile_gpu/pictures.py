@@ -3,7 +3,6 @@
 Each is small enough to be read on a phone. What was too noisy is left out, or said in words where its bar would be.
 """
 
-import base64
 import io
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from benchmarks import plots, reference
 from benchmarks.profile_gpu import measuring
 from jax_von_mises.writer import readable
 
-__all__ = ["Picture", "draw", "embedded"]
+__all__ = ["Picture", "draw"]
 
 WIDTH, HEIGHT = 5.4, 3.5  # inches
 # Stands for the text's colour until the drawing is done, then the page decides; a near black in PNG files.
@@ -91,11 +90,6 @@ def themed(svg):
     start = text.index("<svg")
     end = text.index(">", start) + 1
     return (text[start:end] + THEME + text[end:]).encode()
-
-
-def embedded(picture):
-    """The picture as an address that holds it."""
-    return "data:image/svg+xml;base64," + base64.b64encode(picture.svg).decode()
 
 
 def plain(axes, axis="both"):

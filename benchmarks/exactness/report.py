@@ -1,0 +1,51 @@
+"""The page of a result: the verdict in words, the picture, and all tests in tables."""
+
+from benchmarks.page import address, document, element, table
+from benchmarks.text import environment_text
+
+__all__ = ["page", "rows", "sentence"]
+
+
+def sentence(result):
+    """What a result says, in one sentence."""
+    odds = f"a sampler that keeps its promise is reported once in {1 / result['false_alarm']:,.0f} runs"
+    return f"{len(result['verdicts'])} tests on {result['angles']:,} angles, {result['reported']} reported; {odds}"
+
+
+def rows(result):
+    """A row for each law: its angles, its tests, the least likely of them, and the largest error of all words."""
+    made = []
+    for name, law in result["laws"].items():
+        tests = [verdict for verdict in result["verdicts"] if verdict["law"] == name]
+        least = min(tests, key=lambda verdict: verdict["p"])
+        worst = f"{max(law['worst']['share']):.2f}" if "worst" in law else "-"
+        made.append((name, f"{law['angles']:,}", str(len(tests)), least["test"], f"{least['p']:.2g}", worst))
+    return made
+
+
+def page(result, svg):
+    """The whole page as text; `svg` is the picture, None where there is none."""
+    limit = result["false_alarm"] / len(result["verdicts"])
+    parts = [element("pre", environment_text(result["environment"]))]
+    parts.append(element("p", f"{sentence(result)}.", class_="warning" if result["reported"] else "note"))
+    parts.append(
+        element(
+            "p",
+            "A p is a bound on the chance of a worse agreement, for a sampler that is off by as much as the promise "
+            f"allows; what is below {limit:.1e} is reported. The promise is an error of 2e-6 of the tail probability, "
+            "or of 4 units in the last place of the angle. docs/exactness.md tells what the tests are.",
+        )
+    )
+    if svg is None:
+        parts.append(element("p", 'No picture: it needs Matplotlib, pip install "jax_von_mises[plots]"'))
+    else:
+        parts.append(element("img", src=address(svg), alt="Bins, tails, errors of all words, and tests"))
+    columns = ("law", "angles", "tests", "least likely", "p at most", "largest error, of the promise")
+    parts.append(table("Laws", columns, rows(result)))
+    every = [
+        (each["law"], each["test"], each["found"], f"{each['p']:.2g}", "REPORTED" if not each["p"] >= limit else "")
+        for each in result["verdicts"]
+    ]
+    parts.append(table("All tests", ("law", "test", "found", "p at most", ""), every))
+    parts.append(element("footer", "Made by python -m benchmarks.exactness."))
+    return document("Exactness of jax_von_mises", *parts)

@@ -1,0 +1,247 @@
+"""Whether the words that angles are made of can be told from random ones, by PractRand.
+
+``python -m benchmarks.words`` gives the words, as the sampler uses them, to PractRand's ``RNG_test`` [1]_: 2^36 bytes
+in each of a few orders, which are ways in which a user's numbers come from one seed:
+
+- ``stream``: word after word of one key;
+- ``keys``: a word from each of 4096 keys made by ``fold_in``, then their next ones: what differs only by key must be as
+  unlike as what differs by place;
+- ``split``: the first 64 words of each of ever more keys made by ``fold_in``: short streams from many keys.
+
+``--raw`` writes the words to the standard output in place of that, for other test programs. PractRand folds what it is
+given: it also tests the lowest bits of the words alone. It is no Python package: build it and name its ``RNG_test``, or
+have it on the path.
+
+.. [1] C. Doty-Humphrey. PractRand, version 0.94 or newer. https://pracrand.sourceforge.net
+"""
+
+import argparse
+import contextlib
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks import environment
+from benchmarks.files import finish, new_file
+from benchmarks.text import environment_text, positive, table
+
+__all__ = ["CIPHERS", "ORDERS", "Report", "blocks", "main", "parse"]
+
+FORMAT = 1
+SEED = 20261121
+BLOCK = 2**22  # words in a call
+LANES = 2**12  # keys that take turns, and first words of so many keys at once
+SHORT = 64  # words of each key in the order `split`
+CIPHERS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
+# log2 of the bytes that are tested.
+TESTED = {"quick": 30, "full": 36}
+
+
+def pair(value):
+    """An integer below 2^64 as two halves, for which one compiled program serves."""
+    return np.uint32(value >> 32), np.uint32(value & 0xFFFFFFFF)
+
+
+def stream(key):
+    """Words of one key, block by block."""
+    import jax
+
+    from jax_von_mises import counter
+
+    draw = jax.jit(lambda key, high, low: counter.words(key, (BLOCK,), 1, (high, low))[0])
+    return lambda i: draw(key, *pair(i * BLOCK))
+
+
+def keys(key):
+    """Words of many keys that take turns."""
+    import jax
+
+    from jax_von_mises import counter
+
+    each = jax.jit(jax.vmap(jax.random.fold_in, (None, 0)))(key, np.arange(LANES, dtype=np.uint32))
+    size = BLOCK // LANES
+
+    def draw(each, high, low):
+        return jax.vmap(lambda key: counter.words(key, (size,), 1, (high, low))[0], out_axes=1)(each).reshape(-1)
+
+    compiled = jax.jit(draw)
+    return lambda i: compiled(each, *pair(i * size))
+
+
+def split(key):
+    """The first words of ever more keys; of 2^32 keys at most."""
+    import jax
+    import jax.numpy as jnp
+
+    from jax_von_mises import counter
+
+    many = BLOCK // SHORT
+
+    def draw(key, first):
+        each = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(many, dtype=jnp.uint32))
+        return jax.vmap(lambda key: counter.words(key, (SHORT,), 1)[0])(each).reshape(-1)
+
+    compiled = jax.jit(draw)
+    return lambda i: compiled(key, np.uint32(i * many))
+
+
+ORDERS = {"stream": stream, "keys": keys, "split": split}
+
+
+def blocks(cipher, order, seed=SEED):
+    """Yield arrays of `BLOCK` uint32 words, without end; the next is in the making while one is used."""
+    import jax
+
+    make = ORDERS[order](jax.random.key(seed, impl=cipher))
+    following = make(0)
+    number = 0
+    while True:
+        found, number = following, number + 1
+        following = make(number)
+        yield np.asarray(found).astype("<u4", copy=False)
+
+
+class Report(NamedTuple):
+    """What PractRand says at the end: log2 of the bytes, the number of tests, and the lines that are not normal."""
+
+    power: int
+    tests: int
+    unusual: tuple[str, ...]
+    failed: tuple[str, ...]
+
+    @property
+    def passed(self):
+        """Whether no test failed: single lines that are called unusual belong to random words as well."""
+        return not self.failed
+
+
+LENGTH = re.compile(r"length= .*\(2\^(\d+(?:\.\d+)?) bytes\)")
+ODD = re.compile(r" R[=<>]")
+NORMAL = re.compile(r"(?:no anomalies in|\.\.\.and) (\d+) test result\(s\)")
+
+
+def parse(text):
+    """The `Report` of the last length that PractRand tells of; ValueError where it tells of none."""
+    places = list(LENGTH.finditer(text))
+    if not places:
+        raise ValueError(f"RNG_test tells of no length that it has tested: {text.strip()[-200:]!r}")
+    told = text[places[-1].end() :]
+    lines = [" ".join(line.split()) for line in told.splitlines()]
+    # A line for each test that is not normal: name, raw value, p-value, and what to think of it.
+    odd = [line for line in lines if ODD.search(line)]
+    normal = sum(int(found[1]) for found in NORMAL.finditer(told))
+    return Report(
+        int(float(places[-1][1])),
+        normal + len(odd),
+        tuple(line for line in odd if "FAIL" not in line),
+        tuple(line for line in odd if "FAIL" in line),
+    )
+
+
+def examine(program, made, power, say=print):
+    """Give blocks of words to ``RNG_test`` until it has had ``2**power`` bytes; its `Report`."""
+    command = [program, "stdin32", "-tlmin", str(min(power, 27)), "-tlmax", str(power), "-multithreaded"]
+    said = []
+
+    def listen(pipe):
+        for line in pipe:
+            said.append(line.decode(errors="replace"))
+            say(said[-1].rstrip())
+
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
+        listener = threading.Thread(target=listen, args=(child.stdout,))
+        listener.start()
+        try:
+            for block in made:
+                child.stdin.write(block.data)
+        except BrokenPipeError:
+            pass  # it has had enough, or has found enough
+        except BaseException:
+            child.kill()
+            raise
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.close()
+            listener.join()
+    return parse("".join(said))
+
+
+def parser():
+    """Make the command line."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks.words", description=__doc__.splitlines()[0])
+    made.add_argument("--quick", action="store_true", help="2^{quick} bytes of each, not 2^{full}".format(**TESTED))
+    made.add_argument("--power", type=positive, metavar="N", help="test 2^N bytes of each")
+    made.add_argument("--ciphers", nargs="+", choices=CIPHERS, default=CIPHERS[:1], metavar="CIPHER")
+    made.add_argument("--orders", nargs="+", choices=ORDERS, default=list(ORDERS), metavar="ORDER")
+    made.add_argument("--seed", type=int, default=SEED, help="of the key; %(default)s")
+    made.add_argument("--practrand", default="RNG_test", metavar="PROGRAM", help="PractRand's RNG_test; %(default)s")
+    made.add_argument("--raw", action="store_true", help="write words of the first cipher and order, without end")
+    made.add_argument("--json", metavar="FILE", type=new_file, help="write what was found, and the environment")
+    return made
+
+
+def write_raw(given):
+    """Write words until nobody reads them."""
+    try:
+        for block in blocks(given.ciphers[0], given.orders[0], given.seed):
+            sys.stdout.buffer.write(block.data)
+    except BrokenPipeError:
+        # Python would fail again at its end, when it flushes.
+        sys.stdout = None
+    return 0
+
+
+def main(arguments=None):
+    """Run; returns 0 if all pass, 1 if a test fails, 2 without PractRand, 130 if interrupted."""
+    given = parser().parse_args(arguments)
+    if given.raw:
+        return write_raw(given)
+    program = shutil.which(given.practrand)
+    if program is None:
+        print(
+            f"PractRand's RNG_test is not found as {given.practrand}. Build it (https://pracrand.sourceforge.net), put "
+            "it on the path or name it by --practrand; or pipe the words of --raw into a test program that you have.",
+            file=sys.stderr,
+        )
+        return 2
+    power = given.power or TESTED["quick" if given.quick else "full"]
+    start = time.perf_counter()
+    about = environment.describe()
+    print(environment_text(about))
+    rows = []
+    try:
+        for cipher in given.ciphers:
+            for order in given.orders:
+                print(f"\n{cipher}, {order}: 2^{power} bytes", flush=True)
+                begun = time.perf_counter()
+                report = examine(program, blocks(cipher, order, given.seed), power)
+                rows.append({"cipher": cipher, "order": order, "seconds": time.perf_counter() - begun})
+                rows[-1] |= report._asdict() | {"passed": report.passed and report.power >= power}
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    print(f"\n{summary(rows)}")
+    options = {"mode": "quick" if given.quick else "full", "rounds": 1, "power": power, "seed": given.seed}
+    result = {"format": FORMAT, "program": "words", "environment": about, "options": options, "streams": rows}
+    finish(start, given.json, result)
+    return 0 if all(row["passed"] for row in rows) else 1
+
+
+def summary(rows):
+    """Lay out all streams as a table."""
+    lines = [("words", "bytes", "tests", "unusual", "failed", "")]
+    for row in rows:
+        told = "passed" if row["passed"] else "FAILED"
+        cells = (f"2^{row['power']}", row["tests"], len(row["unusual"]), len(row["failed"]), told)
+        lines.append((f"{row['cipher']}, {row['order']}", *cells))
+    return table(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""The program that gives the words of angles to PractRand, on a stand-in of that and an independent cipher."""
+
+import itertools
+import json
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import words
+from benchmarks.exactness.stream import word
+
+# What PractRand 0.96 said of 2^27 bytes, its lines shortened.
+GOOD = """\
+RNG_test using PractRand version 0.96
+RNG = RNG_stdin32, seed = unknown
+test set = core, folding = standard (32 bit)
+
+rng=RNG_stdin32, seed=unknown
+length= 64 megabytes (2^26 bytes), time= 2.1 seconds
+  Test Name                         Raw       Processed     Evaluation
+  DC6-9x1Bytes-1                    R=  +6.3  p =  2.4e-3   unusual
+  ...and 150 test result(s) without anomalies
+
+rng=RNG_stdin32, seed=unknown
+length= 128 megabytes (2^27 bytes), time= 4.5 seconds
+  no anomalies in 162 test result(s)
+"""
+BAD = """\
+rng=RNG_stdin32, seed=unknown
+length= 128 megabytes (2^27 bytes), time= 4.4 seconds
+  Test Name                         Raw       Processed     Evaluation
+  BCFN(2+0,13-2,T)                  R>+99999  p = 0           FAIL !!!!!!!!
+  [Low1/32]FPF-14+6/16:all          R= +13.1  p =  1.1e-11    FAIL
+  [Low8/32]Gap-16:A                 R=  +4.4  p =  2.8e-3   unusual
+  ...and 97 test result(s) without anomalies
+"""
+
+
+def test_reports():
+    assert words.parse(GOOD) == words.Report(27, 162, (), ())
+    assert words.parse(GOOD).passed
+    found = words.parse(BAD)
+    assert (found.power, found.tests, len(found.unusual), len(found.failed)) == (27, 100, 1, 2)
+    assert found.failed[1] == "[Low1/32]FPF-14+6/16:all R= +13.1 p = 1.1e-11 FAIL"
+    assert not found.passed
+    with pytest.raises(ValueError, match="tells of no length that it has tested: 'invalid test length'"):
+        words.parse("invalid test length")
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Blocks of few words, so that a test sees several."""
+    monkeypatch.setattr(words, "BLOCK", 64)
+    monkeypatch.setattr(words, "LANES", 16)
+    monkeypatch.setattr(words, "SHORT", 8)
+
+
+def first(order, number):
+    """The first words of a cipher whose words another implementation knows."""
+    made = words.blocks("threefry2x32", order, seed=5)
+    return np.concatenate(list(itertools.islice(made, 3)))[:number]
+
+
+def independent(key, places):
+    """Words of a key by the cipher that the package has no part in."""
+    data = [int(each) for each in jax.random.key_data(key)]
+    return [word(data, place) for place in places]
+
+
+def test_orders(small):
+    key = jax.random.key(5)
+    assert first("stream", 150).tolist() == independent(key, range(150))
+    each = [jax.random.fold_in(key, i) for i in range(24)]
+    # Sixteen keys take turns; and eight words of each key.
+    table = np.array([independent(one, range(9)) for one in each])
+    assert first("keys", 144).tolist() == table[:16].T.ravel().tolist()
+    assert first("split", 192).tolist() == table[:, :8].ravel().tolist()
+
+
+@pytest.mark.parametrize("cipher", words.CIPHERS)
+def test_ciphers(small, cipher):
+    """Each is one that JAX has a key for, and has words of its own."""
+    block = next(words.blocks(cipher, "stream"))
+    assert block.dtype == np.uint32
+    assert len(np.unique(block)) == 64
+
+
+STAND_IN = """#!{python}
+import sys
+assert sys.argv[1:] == ["stdin32", "-tlmin", "{least}", "-tlmax", "{power}", "-multithreaded"], sys.argv
+had = len(sys.stdin.buffer.read(2**{power}))
+assert had == 2**{power}, had
+print({said!r})
+"""
+
+
+def stand_in(folder, said, power):
+    """A program that reads what PractRand would, and says this."""
+    path = folder / "RNG_test"
+    path.write_text(STAND_IN.format(python=sys.executable, said=said, power=power, least=min(power, 27)))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+@pytest.mark.parametrize(("said", "code", "verdict"), [(GOOD, 0, "passed"), (BAD, 1, "FAILED")])
+def test_a_run(tmp_path, capsys, small, said, code, verdict):
+    path = tmp_path / "result.json"
+    command = ["--power", "16", "--practrand", stand_in(tmp_path, said, 16), "--orders", "stream", "--json", str(path)]
+    assert words.main(command) == code
+    text = capsys.readouterr().out
+    assert "2^27 bytes" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("  threefry2x32, stream")]
+    assert line.split()[-1] == verdict
+    (row,) = json.loads(path.read_text())["streams"]
+    assert (row["cipher"], row["order"], row["power"], row["passed"]) == ("threefry2x32", "stream", 27, code == 0)
+
+
+def test_what_stops_early_has_not_passed(tmp_path, capsys, small):
+    said = GOOD.replace("(2^27 bytes)", "(2^15 bytes)")
+    command = ["--power", "16", "--practrand", stand_in(tmp_path, said, 16), "--orders", "stream"]
+    assert words.main(command) == 1
+    assert "2^15    162        0       0  FAILED" in capsys.readouterr().out
+
+
+def test_without_practrand(capsys):
+    assert words.main(["--practrand", "no-such-program"]) == 2
+    assert "is not found as no-such-program. Build it" in capsys.readouterr().err
+
+
+def test_raw_words_go_to_who_reads_them():
+    """And no longer: a reader that has enough is no error."""
+    root = Path(words.__file__).parents[1]
+    command = f"{sys.executable} -m benchmarks.words --raw --seed 5 --orders stream | head -c 4000"
+    done = subprocess.run(command, shell=True, cwd=root, capture_output=True, timeout=120)
+    assert done.stderr == b""
+    assert np.frombuffer(done.stdout, "<u4").tolist() == independent(jax.random.key(5), range(1000))
