@@ -24,11 +24,12 @@ PIP = -m pip install -q --no-compile
 PACKAGING = setup.cfg pyproject.toml Makefile
 SHELL = /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: help sample test test-oldest test-newest guard lint docs clean
+.PHONY: help sample test test-oldest test-newest exactness guard lint docs clean
 
 help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU where there is one"
 	@echo "make test     run the tests, on this Python and on the newest one with the newest JAX"
+	@echo "make exactness  look up and count millions of angles: is anything not as the law says?"
 	@echo "make guard    time the sampler beside others for a few minutes: PASS, FAIL or TOO NOISY"
 	@echo "make lint     check style, types and the install script"
 	@echo "make docs     build the documentation into docs/_build"
@@ -78,7 +79,12 @@ test-newest:
 	  echo "no Python newer than $$($(PYTHON) --version) found: the tests ran on that one alone"; \
 	else $(MAKE) --no-print-directory run-newest NEWEST_PYTHON=$$newest; fi
 
-.PHONY: run-newest
+# All environments of the tests, for who wants them before.
+.PHONY: install-tests run-newest
+install-tests: .venv-test/installed
+	@newest=$$($(NEWEST)); \
+	[ -z "$$newest" ] || $(MAKE) --no-print-directory .venv-newest/installed NEWEST_PYTHON=$$newest
+
 run-newest: .venv-newest/installed
 	@.venv-newest/bin/python -c 'import jax, platform; print("newest: Python", platform.python_version(), "JAX", jax.__version__)'
 	.venv-newest/bin/python $(PYTEST) -m "not slow and not once" $(NEWEST_TESTS)
@@ -94,6 +100,9 @@ run-newest: .venv-newest/installed
 	@echo "installing the benchmarks into .venv-bench"
 	@.venv-bench/bin/python $(PIP) -e ".[bench]"
 	@touch $@
+
+exactness: .venv-test/installed
+	.venv-test/bin/python -m benchmarks.exactness --quick
 
 guard: .venv-bench/installed
 	.venv-bench/bin/python -m benchmarks.guard $(GUARD)

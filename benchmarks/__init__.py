@@ -6,5 +6,6 @@ benchmarks.plots`` draws; ``python -m benchmarks.startup`` measures the first ca
 ``python -m benchmarks.streaming --quick`` and ``python -m benchmarks.streaming_plots`` do so for long streams, to the
 host and to the disk, and ``python -m benchmarks.scaling`` tells time and cost for many processes from such a result.
 ``python -m benchmarks.profile_gpu --quick`` writes one page of where time and memory go on this machine.
-Run them from the root of the repository; ``pip install "jax_von_mises[bench]"`` brings what they need.
+``python -m benchmarks.exactness --quick`` and ``python -m benchmarks.words`` look for errors of the angles and of their
+words. Run them from the root of the repository; ``pip install "jax_von_mises[bench]"`` brings what they need.
 """

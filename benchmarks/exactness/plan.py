@@ -7,7 +7,7 @@ __all__ = ["BLOCK", "FULL", "LAWS", "QUICK", "WORDS", "Law", "shares"]
 # Angles in a block; one call of the sampler, and of the device.
 BLOCK = 2**22
 BINS = 2**16
-QUICK = 2**28
+QUICK = 2**26
 FULL = {"cpu": 10**10, "gpu": 10**12}
 # Chunks of all tail probabilities of a law, of `every_word.CHUNKS`.
 WORDS = {"some": 4, "every": 512}
