@@ -14,6 +14,8 @@ GUARD ?=
 # numerics, and further cases of a kind.
 NEWEST_TESTS ?= tests/test_counter.py tests/test_sampler.py tests/test_devices.py tests/test_gradients.py tests/test_cli.py tests/test_layers.py \
   tests/test_configuration.py tests/test_cache.py tests/test_ahead.py
+# What differs on a machine with one CPU device, repeated with one: the tests have eight.
+ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/test_layout.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
 # Test processes. Each compiles for itself, so more than the cores there are only wait for each other; and each takes a
 # row of whole files first, since the tests of a file share compiled programs, and at the end what another has left.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
@@ -24,7 +26,7 @@ PIP = -m pip install -q --no-compile
 PACKAGING = setup.cfg pyproject.toml Makefile
 SHELL = /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: help sample test test-oldest test-newest exactness guard lint docs clean
+.PHONY: help sample test test-oldest test-one-device test-newest exactness guard lint docs clean
 
 help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU where there is one"
@@ -49,10 +51,13 @@ sample: .venv/installed
 	@PYTHON="$(PYTHON)" ./install_gpu.sh --venv .venv
 	@touch $@
 
-test: test-oldest test-newest
+test: test-oldest test-one-device test-newest
 
 test-oldest: .venv-test/installed
 	.venv-test/bin/python $(PYTEST) $(TESTS)
+
+test-one-device: .venv-test/installed
+	CPU_DEVICES=1 .venv-test/bin/python $(PYTEST) $(ONE_DEVICE_TESTS)
 
 .venv-test/installed: $(PACKAGING)
 	$(call environment,.venv-test,$(PYTHON))

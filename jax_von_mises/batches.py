@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import jax
 import numpy as np
+from jax import lax
 from jax.sharding import AxisType, Mesh
 
 from jax_von_mises import checks, streams
@@ -135,7 +136,7 @@ class SampleBatches(Iterator):
         self._place, self._pending = self._place + 1, following
         self._lent = current if self._donate else None
         rows = self._spans[self._place - 1][1]
-        return current if len(current) == rows else current[:rows]
+        return current if len(current) == rows else lax.slice_in_dim(current, 0, rows)
 
     def close(self):
         """Stop: wait for what is under way, since the interpreter must not end below the threads that draw it."""

@@ -116,7 +116,8 @@ def density(x, kappa):
     """p at angles in [-pi, pi], to a relative error of 4e-6 (float32) or 1e-12; 0 below the smallest float."""
     moved, k, factor = rescaled(jnp.abs(x), kappa)
     root, n = square_root(HalfAngle.of(moved), k, 1 / k)
-    return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, 0), ((root * factor) / n) * root)
+    # A product with the angle is NaN where that is.
+    return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, 0 * moved), ((root * factor) / n) * root)
 
 
 @density.defjvp
@@ -149,7 +150,7 @@ def log_density(x, kappa):
         exact, rest = product_parts(k, (0, *wide_sine_square(0.5 * x, factor)))
         norm_exact, norm_rest = log_norm_parts(kappa)
         value = -((exact + norm_exact) + (rest + norm_rest))
-    return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, -jnp.inf), value)
+    return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, -jnp.inf * jnp.abs(x)), value)
 
 
 @log_density.defjvp

@@ -66,6 +66,11 @@ def clip(x, low, high):
     return jnp.where(x < low, low, jnp.where(x > high, high, x))
 
 
+def only(x, good):
+    """`x` where it is `good`, else NaN; so is its derivative, of which a selection would make 0 in reverse mode."""
+    return x * jnp.where(good, 1, jnp.nan).astype(x.dtype)
+
+
 def sine_over(square):
     """sin(d) / d from `square` = d^2, for |d| <= pi/2."""
     return polynomial(SINE64 if square.dtype == jnp.float64 else tables.SINE, square)

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises import bessel, checks
-from jax_von_mises.elementary import cosine, sine_over
+from jax_von_mises.elementary import cosine, only, sine_over
 from jax_von_mises.law import deviation, direction, less_turns, valid
 
 # Angles that the origin is chosen from, and summands in a block.
@@ -50,8 +50,8 @@ def fit(samples, weights=None, axis=None):
         ``loc`` in radians in [-pi, pi) and ``concentration`` in [0, inf], of the shape of `samples` without `axis`.
         The concentration has a relative error of about 1e-6 (float32; 1e-14 in float64), and near 0 an absolute one of
         1e-7, beyond what rounding of the angles themselves does to it. Equal angles give inf. Evenly spread ones give 0
-        up to rounding, with an arbitrary direction. No angles, no weight, a negative weight or an angle that is not
-        finite: NaN.
+        up to rounding, with an arbitrary direction. No angles, no weight, a negative weight, or an angle that is not
+        finite or so far out that floats hold no direction: NaN.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def _fit(samples, weights, axes, dtype):
         share = jnp.full((1,) * (x.ndim - 1) + (size,), 1 / size if size else np.nan, compute)
     else:
         share = rows(jnp.broadcast_to(jnp.asarray(weights, compute), np.shape(samples)), axes)
-        share = jnp.where(share >= 0, share, jnp.nan)
+        share = only(share, share >= 0)
         # By a power of two where their sum may be no float.
         largest = jnp.max(share, -1, keepdims=True, initial=0)
         share = share * jnp.where(largest > 2.0**64, 2.0**-64, jnp.where(largest < 2.0**-64, 2.0**64, 1))
@@ -132,7 +132,7 @@ def _fit(samples, weights, axes, dtype):
     resultant = length(1 - versine, sine)
     k = bessel.inverse_ratio(resultant, spread / (1 + resultant))
     k = jnp.where(jnp.isnan(origin), jnp.nan, k)  # no angles: all sums are 0
-    loc = direction(less_turns(origin + angle_of(sine, 1 - versine)), k)
+    loc = direction(less_turns(origin + angle_of(sine, 1 - versine), 0.0), k)
     return Estimate(loc.astype(dtype), k.astype(dtype))
 
 
@@ -219,7 +219,7 @@ def standard_errors(concentration, size):
 def _standard_errors(concentration, size, dtype):
     compute = checks.compute_dtype(dtype)
     k, n = jnp.broadcast_arrays(jnp.asarray(concentration, compute), jnp.asarray(size, compute))
-    k, n = valid(k), jnp.where(n >= 0, n, jnp.nan)
+    k, n = valid(k), only(n, n >= 0)
     root = lax.rsqrt(n)
     near = jnp.minimum(k, NORMAL)
     spread = jnp.where(k > NORMAL, (root * np.sqrt(2).astype(compute)) * k, root * lax.rsqrt(bessel.slope(near)))

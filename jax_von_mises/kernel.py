@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises import integral, lookup, quantile
-from jax_von_mises.elementary import clip
+from jax_von_mises.elementary import clip, only
 
 # One word's smallest tail probability is 2^-33, two words' 2^-65, so this many octaves lie below 1/2.
 OCTAVES = {"float32": 32, "float64": 64}
@@ -137,7 +137,7 @@ def reduce_turns(loc):
     reduced = loc
     for part in TURN_PARTS[name]:
         reduced = reduced - turns * part
-    return jnp.where(jnp.abs(loc) <= LARGEST_LOC[name], reduced, jnp.nan)
+    return only(reduced, jnp.abs(loc) <= LARGEST_LOC[name])
 
 
 def wrap(x, loc):

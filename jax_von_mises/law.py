@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises import bessel, checks, density, kernel, layout, quantile, tails
+from jax_von_mises.elementary import only
 from jax_von_mises.integral import gauss_legendre
 
 TWO_PI = 2 * np.pi
@@ -28,10 +29,11 @@ TABLE_MIN_SIZE = 2**17
 
 # What the docstrings of all functions here say of their arguments.
 ARGUMENTS = {
-    "x": "Angles in radians; any finite numbers.",
-    "value": "Angles in radians; any finite numbers.",
+    "x": "Angles in radians, on any turn. Further than 2^24 (2^53 in float64) from `loc` floats hold no direction:\n"
+    "    NaN results.",
+    "value": "Angles in radians; any numbers.",
     "q": "Probabilities in [0, 1].",
-    "loc": "Mean direction in radians; any finite number, reduced to one turn.",
+    "loc": "Mean direction in radians, on any turn.",
     "concentration": "In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.",
     "other_loc": "Mean direction of the other law, in radians.",
     "other_concentration": "Concentration of the other law.",
@@ -74,11 +76,12 @@ def elementwise(function=None, *, table=False):
         arguments = [jnp.asarray(a, compute) for a in arguments]
         shape = lax.broadcast_shapes(*(a.shape for a in arguments))
         many = table and one_for_many(arguments[-1], shape, arguments)
+        sharding = layout.explicit_sharding(shape, *arguments)
 
         def apply(shape, *arguments):
             *others, concentration = arguments
-            concentration = concentration.reshape(()) if many else jnp.broadcast_to(concentration, shape)
-            return function(*(jnp.broadcast_to(a, shape) for a in others), concentration).astype(dtype)
+            concentration = concentration.reshape(()) if many else kernel.spread(concentration, shape, sharding)
+            return function(*(kernel.spread(a, shape, sharding) for a in others), concentration).astype(dtype)
 
         rows = layout.rows_of(shape, *arguments)
         return apply(shape, *arguments) if rows is None else layout.in_rows(apply, shape, rows, *arguments)
@@ -103,13 +106,13 @@ def one_for_many(concentration, shape, arguments):
 
 
 def valid(concentration):
-    """The concentration, NaN where it is negative; inside, so that its derivative is NaN as well."""
-    return jnp.where(concentration >= 0, concentration, jnp.nan)
+    """The concentration, NaN where it is negative."""
+    return only(concentration, concentration >= 0)
 
 
 def finite(loc):
     """The location, NaN where it is infinite."""
-    return jnp.where(jnp.isinf(loc), jnp.nan, loc)
+    return only(loc, jnp.isfinite(loc))
 
 
 def deviation(x, loc):
@@ -138,7 +141,7 @@ def _rounded_off_jvp(primals, tangents):
 
 
 @jax.custom_jvp
-def less_turns(x, missing=0.0):
+def less_turns(x, missing):
     """`kernel.reduce_turns` of x + `missing`; its derivative in x is 1."""
     return kernel.reduce_turns(x) + missing
 
@@ -146,7 +149,7 @@ def less_turns(x, missing=0.0):
 @less_turns.defjvp
 def _less_turns_jvp(primals, tangents):
     x = less_turns(*primals)
-    return x, jnp.where(jnp.isnan(x), jnp.nan, tangents[0])
+    return x, only(tangents[0], ~jnp.isnan(x))
 
 
 @elementwise
@@ -388,4 +391,6 @@ def kl_divergence(loc, concentration, other_loc, other_concentration):
     half = jnp.sin(0.5 * deviation(loc, other_loc)[0])
     value = jnp.where(close, near, far) + q * (2 * bessel.ratio(p) * half * half)
     same = (p == q) & (half == 0)
-    return jnp.where((p == jnp.inf) | (q == jnp.inf), jnp.where(same, 0, jnp.inf), value)
+    # The sum is infinite, or NaN where anything is.
+    apart = lax.stop_gradient(p + q + half)
+    return jnp.where((p == jnp.inf) | (q == jnp.inf), jnp.where(same, 0, apart), value)

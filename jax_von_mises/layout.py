@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AxisType
 
-__all__ = ["explicit", "in_rows", "rows_of"]
+__all__ = ["explicit", "explicit_sharding", "in_rows", "rows_of"]
 
 # Smaller programs are not cut.
 SMALLEST = 2**14
@@ -31,6 +31,15 @@ def cuts():
 def explicit(arrays):
     """Whether one of the arrays brings a mesh of explicit axes along."""
     return any(AxisType.Explicit in jax.typeof(x).sharding.mesh.axis_types for x in arrays)
+
+
+def explicit_sharding(shape, *arrays):
+    """The sharding that one of `arrays` of the result's shape has over an explicit mesh, or None."""
+    for array in arrays:
+        found = jax.typeof(array).sharding
+        if array.shape == shape and AxisType.Explicit in found.mesh.axis_types and any(found.spec):
+            return found
+    return None
 
 
 def rows_of(shape, *arrays):

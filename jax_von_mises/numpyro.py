@@ -144,7 +144,7 @@ def cdf(value, loc, concentration):
 def icdf(q, loc, concentration):
     """Inverse of `cdf`."""
     concentration = law.valid(concentration)
-    loc = law.less_turns(loc)
+    loc = law.less_turns(loc, 0.0)
     turns_at_cut, mass = cut_at_pi(loc, concentration)
     # Probabilities of the centred law on both sides of the angle. A negative one is beyond the cut of that law at
     # loc - pi or loc + pi, and counts from the other end.

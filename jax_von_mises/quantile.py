@@ -13,7 +13,7 @@ from jax import lax
 
 from jax_von_mises import bessel, tables
 from jax_von_mises.density import KAPPA_MIN, density, score
-from jax_von_mises.elementary import LOG2_E, clip, exp2, exp_product, log2, polynomial2
+from jax_von_mises.elementary import LOG2_E, clip, exp2, exp_product, log2, only, polynomial2
 from jax_von_mises.integral import KAPPA_MAX, derivative, integrals
 from jax_von_mises.tails import tail_beyond
 
@@ -146,7 +146,8 @@ def any_half_quantile(t, c, kappa):
     def search(x):
         ends = x, jnp.minimum(REACH[name] * x, largest_angle(x.dtype))
         low, high = lax.fori_loop(0, BISECTIONS[name], bisect, ends)
-        return jnp.where(deep, jnp.where(t > 0, 0.5 * (low + high), np.pi), x)
+        # A bracket of NaN is that of a bad concentration, which has no end either.
+        return jnp.where(deep, jnp.where((t > 0) | jnp.isnan(x), 0.5 * (low + high), np.pi), x)
 
     return lax.cond(jnp.any(deep), search, lambda x: x, x)
 
@@ -160,7 +161,7 @@ def _any_half_quantile_jvp(primals, tangents):
 
 def signed_quantile(q, kappa):
     """The angle in [-pi, pi] with P(X < angle) = `q`; NaN outside [0, 1]."""
-    q = jnp.where((q >= 0) & (q <= 1), q, jnp.nan)
+    q = only(q, (q >= 0) & (q <= 1))
     left = q < 0.5
     x = any_half_quantile(jnp.where(left, q, 1 - q), jnp.where(left, 0.5 - q, q - 0.5), kappa)
     return jnp.where(left, -x, x)

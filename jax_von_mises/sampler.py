@@ -150,15 +150,6 @@ def _checked(caller, key, loc, concentration, shape, dtype, method):
     return key, loc, concentration, shape, dtype, checks.method(caller, method, concentration)
 
 
-def explicit_sharding(shape, *arrays):
-    """The sharding that one of `arrays` of the result's shape has over an explicit mesh, or None."""
-    for array in arrays:
-        found = jax.typeof(array).sharding
-        if array.shape == shape and AxisType.Explicit in found.mesh.axis_types and any(found.spec):
-            return found
-    return None
-
-
 def opaque(loc, concentration):
     """Both, of which XLA:CPU does not use the values where they are constants of the program.
 
@@ -185,7 +176,7 @@ def draw(key, loc, concentration, start, shape, dtype, method, out_sharding):
     # Explicit: mixed dtypes must also pass where JAX's implicit promotion is turned off. In here, where it is free.
     loc, concentration = (jnp.asarray(x, checks.compute_dtype(dtype)) for x in (loc, concentration))
     if out_sharding is None:
-        out_sharding = explicit_sharding(shape, loc, concentration)
+        out_sharding = layout.explicit_sharding(shape, loc, concentration)
     # Meshes with automatic axes take a constraint on the result, explicit ones want every array declared.
     automatic = isinstance(out_sharding, NamedSharding) and AxisType.Explicit not in out_sharding.mesh.axis_types
     declared = None if automatic else out_sharding

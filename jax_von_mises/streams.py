@@ -128,7 +128,8 @@ class Stream:
         Computed with 64 bits where the stream is float64, wherever this is called: a background thread starts in
         JAX's default mode.
         """
-        start = counter.halves(first * self.width)
+        # Put there, and not left for the call to send: a user may have forbidden hidden transfers.
+        start = jax.device_put(counter.halves(first * self.width))
         shape = (count, *self.row_shape)
         arguments = (self.key, self.loc, self.concentration, start, shape, self.dtype, self.method, out_sharding)
         with jax.enable_x64(True) if self.dtype == np.float64 else contextlib.nullcontext():

@@ -26,7 +26,7 @@ def lower_tail(x, kappa):
     """
     size = jnp.abs(x)
     if kappa.ndim == x.ndim:
-        tail = jnp.where(kappa == jnp.inf, 0, tail_beyond(size, kappa))
+        tail = jnp.where(kappa == jnp.inf, 0 * size, tail_beyond(size, kappa))
     else:
         tail = look_up(size, tail_table(kappa))
     # At 0 both say 1/2, but for a point mass, which belongs to the lower side.

@@ -306,7 +306,7 @@ def moments(low, high, x, loc, kappa):
     """Mass and l (see this module's head) of the arcs from `low` to `x` and from `x` to `high`, relative to p(x)."""
     dtype = x.dtype
     ends = jnp.stack([low, x]), jnp.stack([x, high])
-    difference = less_turns(ends[1] - ends[0])
+    difference = less_turns(ends[1] - ends[0], 0.0)
     # Less than nothing is rounding, or an arc of more than half a turn.
     rounding = SLACK * float(jnp.finfo(dtype).eps)
     width = jnp.where(difference < -rounding, difference + TWO_PI, jnp.maximum(difference, 0))

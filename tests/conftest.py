@@ -1,4 +1,4 @@
-"""What every test stands on: eight CPU devices, no implicit promotion, and random keys of its own."""
+"""What every test stands on: eight CPU devices or one, no implicit promotion, and random keys of its own."""
 
 import os
 import zlib
@@ -6,14 +6,25 @@ import zlib
 # Before JAX starts. Someone who tests on other hardware says so in the same variable.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import hypothesis
 import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-jax.config.update("jax_num_cpu_devices", 8)
+# Meshes want several. With one, as users have it, shapes of programs differ, so some tests run again under
+# CPU_DEVICES=1 (`make test`).
+jax.config.update("jax_num_cpu_devices", int(os.environ.get("CPU_DEVICES", "8")))
 # The package converts dtypes and aligns ranks itself, so it must also work for users who turned JAX's help off.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Property tests: the same few examples every time, or with --hypothesis-profile=thorough many and others.
+PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink)
+hypothesis.settings.register_profile(
+    "quick", derandomize=True, max_examples=12, deadline=None, database=None, phases=PHASES
+)
+hypothesis.settings.register_profile("thorough", max_examples=500, deadline=None, print_blob=True)
+hypothesis.settings.load_profile("quick")
 
 
 @pytest.fixture

@@ -302,16 +302,30 @@ def test_point_mass(dtype):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_bad_values_give_nan(name):
-    """Each kind of bad value alone, and the lanes beside it stay good."""
+    """Each kind of bad value alone, and the lanes beside it stay good.
+
+    Also where the answer for any law is known: at infinite concentration, and at the probabilities 0 and 1.
+    """
     function = getattr(jvm, name)
-    good = [np.full(3, value, np.float32) for value in (0.3, 0.4, 2.0, 1.0)]
-    arguments = {1: good[2:3], 2: good[1:3], 3: good[:3], 4: [good[1], good[2], good[0], good[3]]}[FUNCTIONS[name]]
     concentrations = {1: (0,), 2: (1,), 3: (2,), 4: (1, 3)}[FUNCTIONS[name]]
-    for i in range(len(arguments)):
-        for bad in (np.nan, -1.0 if i in concentrations else np.inf):
-            spoiled = [argument.copy() for argument in arguments]
-            spoiled[i][1] = bad
-            assert np.isnan(function(*spoiled)).tolist() == [False, True, False], (i, bad)
+    for values in ((0.3, 0.4, 2.0, 1.0), (0.3, 0.4, np.inf, 1.0), (0.0, 0.4, 2.0, 1.0), (1.0, 0.4, 2.0, 1.0)):
+        good = [np.full(3, value, np.float32) for value in values]
+        arguments = {1: good[2:3], 2: good[1:3], 3: good[:3], 4: [good[1], good[2], good[0], good[3]]}[FUNCTIONS[name]]
+        for i in range(len(arguments)):
+            for bad in (np.nan, -1.0 if i in concentrations else np.inf):
+                spoiled = [argument.copy() for argument in arguments]
+                spoiled[i][1] = bad
+                assert np.isnan(function(*spoiled)).tolist() == [False, True, False], (values, i, bad)
+
+
+@pytest.mark.parametrize("name", ["log_prob", "icdf"])
+def test_bad_values_have_no_derivative(name):
+    """In reverse mode either: a selection of NaN would make the derivative 0 there."""
+    slope = jax.jit(jax.grad(lambda *at: jnp.sum(getattr(jvm, name)(*at)), (0, 1, 2)))
+    good = [np.full(4, value, np.float32) for value in (0.3, 0.4, 2.0)]
+    good[0][1] = good[1][2] = good[2][3] = np.nan
+    for place, found in enumerate(map(np.asarray, slope(*good))):
+        assert np.isnan(found[[0, 1 + place]]).tolist() == [False, True], place
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

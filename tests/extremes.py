@@ -1,0 +1,116 @@
+"""Numbers that formulas break on: every switch of the package with its neighbours, and the ends of the floats.
+
+Strategies of hypothesis. A case is one element of each argument; a list of cases fills arrays of one shape, so that one
+compiled program serves all examples.
+"""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from jax_von_mises import bessel, density, fitting, integral, kernel, quantile, tables, tails, truncated
+
+DTYPES = ("float32", "float64")
+LANES = 96
+# A float of each so many is one of the ends; the others are spread over all sizes.
+EXPONENTS = {"float32": 37.0, "float64": 300.0}
+
+
+def concentration_switches(dtype):
+    """Where a formula of the concentration changes."""
+    names = (dtype,) if dtype == "float64" else ("float32",)
+    found = [density.KAPPA_MIN, integral.KAPPA_MAX, bessel.SWITCH, bessel.LOG_SWITCH64, bessel.RATIO_SWITCH64]
+    found += [bessel.LARGEST, tables.GUESS_SWITCH, tables.GUESS64_SWITCH, tails.WIDE, fitting.NORMAL, 1.0, 1e-3]
+    found += [table[name] for table in (density.HUGE, truncated.POINT_MASS) for name in names]
+    return found
+
+
+def angle_switches(dtype):
+    """Where a formula of the angle changes, or a whole turn ends."""
+    found = [np.pi * part for part in (0.25, 0.5, 2 / 3, 1, 1.5, 2, 3, 4, 101)]
+    return [*found, quantile.largest_angle(dtype), kernel.LARGEST_LOC[dtype], 2.0**12, 6.25]
+
+
+def probability_switches(dtype):
+    """Where a formula of the probability changes."""
+    return [quantile.SMALLEST_TAIL[dtype], 2.0**-24, 2.0**-53, 0.25, 1e-20]
+
+
+def with_neighbours(values, dtype):
+    """Each value, and the floats beside it."""
+    kind = np.dtype(dtype).type
+    values = np.array([v for v in values if abs(v) <= np.finfo(dtype).max], kind)
+    near = [values, np.nextafter(values, kind(0)), np.nextafter(values, kind(np.inf))]
+    return sorted({float(v) for v in np.concatenate(near)})
+
+
+def floats(dtype, **bounds):
+    """Any float of `dtype` that is not subnormal: a device may take those for 0."""
+    return st.floats(width=np.dtype(dtype).itemsize * 8, allow_subnormal=False, **bounds)
+
+
+def size(dtype, low=-30.0, high=30.0):
+    """Positive numbers, even in their exponents."""
+    return st.floats(low, high).map(lambda e: float(np.dtype(dtype).type(10.0**e)))
+
+
+def concentrations(dtype, bad=False):
+    """From 0 to infinity; with `bad` also what is no concentration."""
+    info = np.finfo(dtype)
+    ends = [0.0, -0.0, float(info.tiny), float(info.max), np.inf]
+    edges = with_neighbours(concentration_switches(dtype), dtype)
+    good = [st.sampled_from(ends + edges), size(dtype, -6.0, 8.0), size(dtype, -EXPONENTS[dtype], EXPONENTS[dtype])]
+    return st.one_of(*good, *([floats(dtype), st.sampled_from([np.nan, -np.inf, -1.0])] if bad else []))
+
+
+def angles(dtype, bad=False):
+    """Within a turn, and on other turns; with `bad` also what is no angle."""
+    edges = with_neighbours(angle_switches(dtype), dtype)
+    edges = [0.0, -0.0, float(np.finfo(dtype).tiny), *edges, *(-edge for edge in edges)]
+    good = [
+        st.sampled_from(edges),
+        floats(dtype, min_value=-4, max_value=4),
+        floats(dtype, min_value=-1e3, max_value=1e3),
+    ]
+    return st.one_of(*good, *([floats(dtype), st.sampled_from([np.nan, np.inf, -np.inf])] if bad else []))
+
+
+def probabilities(dtype, bad=False):
+    """From 0 to 1, as many near 0 as near 1."""
+    info = np.finfo(dtype)
+    edges = with_neighbours(probability_switches(dtype), dtype)
+    edges += [1 - edge for edge in edges]
+    ends = [0.0, -0.0, float(info.tiny), 0.5, 1.0, *with_neighbours([0.5, 1.0], dtype)[:2]]
+    good = [
+        st.sampled_from(ends + edges),
+        floats(dtype, min_value=0, max_value=1),
+        size(dtype, -EXPONENTS[dtype], -0.31),
+    ]
+    return st.one_of(*good, *([floats(dtype)] if bad else []))
+
+
+def laws(dtype, bad=False):
+    """(loc, concentration); with `bad` some that are no law."""
+    good = st.tuples(angles(dtype), concentrations(dtype))
+    return st.one_of(good, good, good, st.tuples(angles(dtype, bad), concentrations(dtype, bad)))
+
+
+@st.composite
+def near_the_mode(draw, dtype, bad=False):
+    """(x, loc, concentration) with x where that law has its mass, or anywhere."""
+    loc, k = draw(laws(dtype, bad))
+    if draw(st.booleans()):
+        return draw(angles(dtype, bad)), loc, k
+    if draw(st.booleans()):
+        loc = 0.0
+    width = 1 / np.sqrt(1 + k) if k >= 0 else 1.0
+    return float(np.dtype(dtype).type(loc + draw(st.floats(-14, 14)) * width)), loc, k
+
+
+def lanes(cases, dtype, count=LANES):
+    """Lists of such cases as arrays of one length, one array for each place in a case."""
+
+    def arrays(found):
+        columns = np.array(found, dtype).reshape(len(found), -1).T
+        return tuple(np.resize(column, count) for column in columns)
+
+    return st.lists(cases, min_size=1, max_size=count).map(arrays)

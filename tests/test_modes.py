@@ -1,0 +1,225 @@
+"""Every public function under the modes of JAX that users turn on: no error, and the bits that it gives without.
+
+On one CPU device, as users have: ``make test-one-device``. With eight, and for each mode alone, with ``-m slow``.
+"""
+
+import contextlib
+import pathlib
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+from jax.sharding import PartitionSpec as P
+
+import jax_von_mises as jvm
+from jax_von_mises import numpyro, runtime
+
+# The suite itself runs under stricter rules than users do.
+PLAIN = (lambda: jax.numpy_dtype_promotion("standard"), lambda: jax.numpy_rank_promotion("allow"))
+MODES = {
+    "plain": PLAIN,
+    "debug_nans": (lambda: jax.debug_nans(True),),
+    "debug_infs": (lambda: jax.debug_infs(True),),
+    "checking_leaks": (jax.checking_leaks,),
+    "debug_key_reuse": (lambda: jax.debug_key_reuse(True),),
+    "enable_checks": (lambda: jax.enable_checks(True),),
+    "legacy_prng_key": (lambda: jax.legacy_prng_key("error"),),
+    "default_matmul_precision": (lambda: jax.default_matmul_precision("bfloat16"),),
+    "default_prng_impl": (lambda: jax.default_prng_impl("rbg"),),
+    "threefry_partitionable": (lambda: jax.threefry_partitionable(False),),
+    "enable_x64": (lambda: jax.enable_x64(True),),
+    "disable_jit": (jax.disable_jit,),
+}
+# What looks for faults may look for all of them at once.
+TOGETHER = [name for name in MODES if name not in ("threefry_partitionable", "enable_x64", "disable_jit")]
+
+
+class Arguments(NamedTuple):
+    """Good values, four of each."""
+
+    key: jax.Array
+    loc: jax.Array
+    k: jax.Array
+    x: jax.Array
+    q: jax.Array
+    folder: pathlib.Path
+
+
+def gradient(function, *arguments):
+    """Of something that is no linear function of the results, in all of the arguments."""
+    return jax.grad(lambda *at: jnp.sum(jnp.sin(function(*at))), tuple(range(len(arguments))))(*arguments)
+
+
+def shards(a):
+    mesh = jax.make_mesh((jax.device_count(),), ("d",))
+    sample = lambda key: jvm.sample_shard(key, a.loc[0], a.k[0], (3,), "d")  # noqa: E731
+    return jax.jit(jax.shard_map(sample, mesh=mesh, in_specs=P(), out_specs=P("d")))(a.key)
+
+
+def law(a):
+    return jvm.VonMises(a.loc, a.k)
+
+
+def mixture(a):
+    return jvm.Mixture(jnp.stack([a.x, a.q]), law(a))
+
+
+def numpyro_law(a):
+    return numpyro.VonMises(a.loc, a.k)
+
+
+def written(a):
+    out = a.folder / "angles.npy"
+    jvm.write_samples(out, a.key, a.loc, a.k, 5, block_rows=2, force=True)
+    jvm.verify_samples(out)
+    return np.load(out)
+
+
+def exported(a):
+    out = a.folder / "a.sampler"
+    runtime.export_sampler(out, (4,), loc=a.loc, concentration=a.k, key=a.key, force=True)
+    return runtime.load_sampler(out)(a.key, a.loc, a.k)
+
+
+LONG = 20_011  # a size that one CPU device computes in rows
+CALLS = {
+    "sample_von_mises": lambda a: jvm.sample_von_mises(a.key, a.loc, a.k),
+    "sample, table": lambda a: jvm.sample_von_mises(a.key, a.loc[0], a.k[0], (LONG,)),
+    "sample, gradient": lambda a: gradient(lambda loc, k: jvm.sample_von_mises(a.key, loc, k), a.loc, a.k),
+    "sample_block": lambda a: jvm.sample_block(a.key, a.loc, a.k, 2**33 + 1, (2, 4)),
+    "sample_pmap": lambda a: jvm.sample_pmap(a.key, a.loc, a.k, (jax.device_count(), 4)),
+    "sample_shard": shards,
+    "sample_antithetic": lambda a: jvm.sample_antithetic(a.key, a.loc, a.k, (2, 4)),
+    "sample_stratified": lambda a: jvm.sample_stratified(a.key, a.loc, a.k, (3, 4)),
+    "sample_truncated": lambda a: jvm.sample_truncated(a.key, a.loc, a.k, a.x, a.x + 2),
+    "truncated, gradient": lambda a: gradient(
+        lambda loc, k, low: jvm.sample_truncated(a.key, loc, k, low, low + 2), a.loc, a.k, a.x
+    ),
+    "log_prob": lambda a: jvm.log_prob(a.x, a.loc, a.k),
+    "prob": lambda a: jvm.prob(a.x, a.loc, a.k),
+    "cdf": lambda a: jvm.cdf(a.x, a.loc, a.k),
+    "sf": lambda a: jvm.sf(a.x, a.loc, a.k),
+    "log_cdf": lambda a: jvm.log_cdf(a.x, a.loc, a.k),
+    "log_sf": lambda a: jvm.log_sf(a.x, a.loc, a.k),
+    "icdf": lambda a: jvm.icdf(a.q, a.loc, a.k),
+    "isf": lambda a: jvm.isf(a.q, a.loc, a.k),
+    "log_prob, gradient": lambda a: gradient(jvm.log_prob, a.x, a.loc, a.k),
+    "prob, gradient": lambda a: gradient(jvm.prob, a.x, a.loc, a.k),
+    "cdf, gradient": lambda a: gradient(jvm.cdf, a.x, a.loc, a.k),
+    "log_cdf, gradient": lambda a: gradient(jvm.log_cdf, a.x, a.loc, a.k),
+    "icdf, gradient": lambda a: gradient(jvm.icdf, a.q, a.loc, a.k),
+    "mean": lambda a: (jvm.mean(a.loc, a.k), jvm.mode(a.loc, a.k)),
+    "variance": lambda a: (jvm.variance(a.k), gradient(jvm.variance, a.k)),
+    "stddev": lambda a: (jvm.stddev(a.k), gradient(jvm.stddev, a.k)),
+    "entropy": lambda a: (jvm.entropy(a.k), gradient(jvm.entropy, a.k)),
+    "kl_divergence": lambda a: jvm.kl_divergence(a.loc, a.k, a.x, a.q),
+    "kl, gradient": lambda a: gradient(jvm.kl_divergence, a.loc, a.k, a.x, a.q),
+    "fit": lambda a: jvm.fit(a.x, a.q),
+    "fit, gradient": lambda a: gradient(lambda x: jvm.fit(x).concentration, a.x),
+    "standard_errors": lambda a: jvm.standard_errors(a.k, a.q),
+    "VonMises": lambda a: (law(a).sample(a.key), law(a).cdf(a.x), law(a).entropy()),
+    "Mixture": lambda a: (mixture(a).log_prob(a.x[:1]), mixture(a).cdf(a.x[:1]), mixture(a).mean()),
+    "Mixture.sample": lambda a: mixture(a).sample(a.key),
+    "Torus": lambda a: (jvm.Torus(law(a)).sample(a.key), jvm.Torus(law(a)).log_prob(a.x)),
+    "numpyro": lambda a: (numpyro_law(a).log_prob(a.x), numpyro_law(a).cdf(a.x), numpyro_law(a).icdf(a.q)),
+    "numpyro.sample": lambda a: numpyro_law(a).sample(a.key),
+    "sample_batches": lambda a: list(jvm.sample_batches(a.key, a.loc, a.k, 5, 2)),
+    "prefetch_to_host": lambda a: list(jvm.prefetch_to_host(jvm.sample_batches(a.key, a.loc, a.k, 5, 2))),
+    "batched_apply": lambda a: jvm.batched_apply(lambda x: jvm.log_prob(x, a.loc[0], a.k[0]), a.x, 3),
+    "write_samples": written,
+    "derive_key": lambda a: jax.random.key_data(jvm.derive_key(a.key, "a", 3)),
+    "export_sampler": exported,
+    "warmup": lambda a: [compiled.shape for compiled in runtime.warmup((4,), loc=a.loc, concentration=a.k)],
+    "suggest_batch_size": lambda a: runtime.suggest_batch_size(a.k, shape=(4,)) > 0,
+}
+
+
+# Those that compile for seconds.
+LENGTHY = {name for name in CALLS if "gradient" in name and name != "log_prob, gradient"}
+LENGTHY |= {"sample_stratified", "sample_truncated", "isf", "sf", "log_cdf", "log_sf", "variance", "stddev", "entropy"}
+LENGTHY |= {"kl_divergence", "VonMises", "Mixture", "Mixture.sample", "numpyro", "sample_antithetic", "sample_pmap"}
+LENGTHY |= {"sample_block", "export_sampler", "warmup", "suggest_batch_size"}
+DEVICES = jax.config.jax_num_cpu_devices
+
+
+def calls(*modes):
+    """Parameters for all calls, with each of `modes` if there are any; the marks say which are tried by default."""
+    found = []
+    for name in CALLS:
+        marks = (pytest.mark.slow,) if name in LENGTHY or DEVICES > 1 or modes else ()
+        found += [pytest.param(name, *mode, marks=marks) for mode in ([(m,) for m in modes] or [()])]
+    return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs_are_kept(tmp_path_factory):
+    """Modes trace anew, and mostly make the same programs: those are read again in place of compiled again."""
+    changes = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs")),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in changes}
+    for name, value in changes.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture
+def arguments(key, tmp_path):
+    values = [[0.3, -2.0, 3.1, 100.0], [0.5, 4.0, 60.0, 1e6], [0.1, -2.5, 3.0, 99.0], [0.5, 1e-3, 0.99, 1e-20]]
+    return Arguments(key, *(jnp.array(v, jnp.float32) for v in values), tmp_path)
+
+
+def flat(tree):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def compare(name, modes, arguments):
+    expected = flat(CALLS[name](arguments))
+    with contextlib.ExitStack() as stack:
+        for mode in modes:
+            for enter in MODES[mode]:
+                stack.enter_context(enter())
+        found = flat(CALLS[name](arguments))
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        if "disable_jit" in modes:  # each operation is then a program of its own, and rounds for itself
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", calls())
+def test_together(name, arguments):
+    compare(name, TOGETHER, arguments)
+
+
+@pytest.mark.parametrize("name", ["sample_von_mises", "log_prob", "cdf", "standard_errors"])
+def test_float32_in_64_bits(name, arguments):
+    """Arguments of 32 bits are computed with in 32 bits."""
+    compare(name, ["enable_x64"], arguments)
+
+
+@pytest.mark.parametrize(("name", "mode"), calls(*MODES))
+def test_alone(name, mode, arguments):
+    if (name, mode) == ("Mixture.sample", "threefry_partitionable"):
+        pytest.skip("the choice of components is jax.random.categorical's, which the mode changes")
+    compare(name, [mode], arguments)
+
+
+@pytest.mark.parametrize("name", ["sample_von_mises", "log_prob", "icdf", "fit", "sample_batches", "prefetch_to_host"])
+def test_no_hidden_transfers(name, arguments):
+    """With parameters that are on the device nothing else is sent there."""
+    expected = flat(CALLS[name](arguments))
+    with jax.transfer_guard("disallow"):
+        found = flat(CALLS[name](arguments))
+    assert all(map(np.array_equal, found, expected))

@@ -1,0 +1,720 @@
+"""What must hold for every number, tried on those that code breaks on: hypothesis chooses, and shrinks what fails.
+
+The quick profile is the default; ``make test TESTS="tests/test_properties.py --hypothesis-profile=thorough"`` looks for
+longer, at other numbers each time.
+"""
+
+import contextlib
+import functools
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from jax import lax, random
+
+import jax_von_mises as jvm
+from jax_von_mises import kernel
+from jax_von_mises.truncated import good_arc
+from tests import extremes, reference
+
+DTYPES = extremes.DTYPES
+EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
+# The promises of the docstrings.
+LOG_PROB = {"float32": 4e-7, "float64": 1e-14}
+RELATIVE = {"float32": 4e-6, "float64": 1e-12}
+QUANTILE = {"float32": 2e-6, "float64": 1e-12}
+DEEP = {"float32": 2.0**-33, "float64": 2.0**-65}
+ULPS = 4
+# What the reduction of many turns leaves, of the angle before it.
+REDUCTION = {"float32": 1e-11, "float64": 1e-18}
+
+
+def wide(*arrays):
+    """As float64."""
+    return tuple(np.asarray(a, np.float64) for a in arrays)
+
+
+@np.vectorize
+def exact_deviation(x, loc):
+    """x - loc less whole turns, of the floats as they are."""
+    if (
+        abs(x - loc) < 3
+        and abs(x) < 1e3
+        and abs(loc) < 1e3
+        and float(np.float32(x)) == x
+        and float(np.float32(loc)) == loc
+    ):
+        return x - loc
+    with mp.workdps(60):
+        difference = mp.mpf(x) - mp.mpf(loc)
+        return float(difference - 2 * mp.pi * mp.nint(difference / (2 * mp.pi)))
+
+
+def bad_law(loc, k):
+    """Where there is no law."""
+    return ~np.isfinite(loc) | ~(k >= 0)
+
+
+def reducible(x, dtype):
+    """Where an angle has a direction, for the formulas that take whole turns off."""
+    with np.errstate(invalid="ignore"):
+        return np.abs(x) <= kernel.LARGEST_LOC[dtype]
+
+
+def slack_of(x, loc, dtype):
+    """By how much the reduction of whole turns may move the angle."""
+    with np.errstate(invalid="ignore"):
+        away = np.abs(x - loc)
+    few = away < 2**12 * 2 * np.pi
+    return np.where(
+        away < 3, 0, np.where(few, REDUCTION[dtype] * away, 2 * np.spacing(away.astype(dtype)).astype(float))
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- the law
+
+AT_ANGLES = ("log_prob", "prob", "cdf", "sf", "log_cdf", "log_sf")
+SLOPES = ("log_prob", "cdf")
+
+
+def all_at_angles(x, loc, k):
+    return {name: getattr(jvm, name)(x, loc, k) for name in AT_ANGLES}
+
+
+@jax.jit
+def values_and_slopes(x, loc, k):
+    """Each function at the angles, and its derivatives in all arguments."""
+    return all_at_angles(x, loc, k), {
+        name: jax.grad(lambda *at, name=name: jnp.sum(getattr(jvm, name)(*at)), (0, 1, 2))(x, loc, k) for name in SLOPES
+    }
+
+
+def log_density(d, k):
+    return -(2 * np.sin(d / 2) ** 2) * k - np.log(reference.norm(k))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(data=st.data())
+def test_law_at_angles(dtype, data):
+    """Densities and probabilities: right at every angle and concentration, NaN where there is no law and only there."""
+    cases = data.draw(extremes.lanes(extremes.near_the_mode(dtype, bad=True), dtype))
+    with jax.enable_x64(dtype == "float64"):
+        found, slopes = jax.tree.map(np.asarray, values_and_slopes(*cases))
+    assert all(value.dtype == dtype for value in jax.tree.leaves((found, slopes)))
+    found = dict(zip(found, wide(*found.values()), strict=True))
+    with np.errstate(all="ignore"):
+        difference = cases[0] - cases[1]  # in the dtype
+        x, loc, k = wide(*cases)
+        none = bad_law(loc, k) | ~np.isfinite(x) | ~reducible(difference, dtype)
+        turns = np.rint(difference.astype(float) / (2 * np.pi))
+    for name, value in found.items():
+        missing = none
+        if name.startswith("log_") and name != "log_prob":
+            # Whole turns make the probability negative; a half turn away rounding decides whether they do.
+            with np.errstate(invalid="ignore"):
+                sure = ~(np.abs(np.abs(difference) - np.pi) < 1e-5)
+                missing = none | (found[name.removeprefix("log_")] < 0)
+            assert (np.isnan(value) == missing)[sure].all(), name
+        else:
+            assert (np.isnan(value) == missing).all(), name
+
+    x, loc, k, turns, difference = (a[~none] for a in (x, loc, k, turns, difference.astype(float)))
+    found = {name: value[~none] for name, value in found.items()}
+    d = exact_deviation(x, loc) if len(x) else x
+    slack = slack_of(x, loc, dtype)
+    point = np.isinf(k)
+    inside = np.where(point | (k > 1e200), 1.0, k)
+    steep = inside * np.abs(np.sin(d)) * slack
+    info = np.finfo(dtype)
+    with np.errstate(all="ignore"):
+        exact = log_density(d, inside)
+        usual = ~point & (k <= 1e200)
+        error = np.abs(found["log_prob"] - exact) - LOG_PROB[dtype] * np.maximum(1, np.abs(exact)) - steep
+        assert (error[usual & (exact > -info.max / 2)] <= 0).all(), "log_prob"
+        normal = usual & (exact > np.log(info.tiny) + 1e-3) & (steep < 1)
+        error = np.abs(found["prob"] / np.exp(exact) - 1) - RELATIVE[dtype] - 2 * steep
+        assert (error[normal] <= 0).all(), "prob"
+        assert (found["prob"][usual & (exact < np.log(info.tiny)) & (steep < 1)] <= 1.01 * info.tiny).all()
+        assert ((found["prob"] >= 0) & (found["log_prob"] <= np.inf)).all()
+        assert np.isin(found["prob"][point & (slack == 0)], [0, np.inf]).all()
+
+        tail = reference.sf(np.minimum(np.abs(d), np.pi), inside)
+        below = turns + np.where(d < 0, tail, 1 - tail)
+        moved = reference.pdf(d, inside) * slack
+        # A half turn away rounding decides whose turn it is, and nothing else changes.
+        few = 2 * EPS[dtype] * (1 + np.abs(turns)) + moved
+        for name, value in (("cdf", below), ("sf", 1 - below)):
+            off = np.abs(found[name] - value)
+            assert (np.minimum(off, np.abs(off - 1))[usual] <= few[usual]).all(), name
+            at_half = np.abs(np.abs(d) - np.pi) < 1e-5
+            assert (off[usual & ~at_half] <= few[usual & ~at_half]).all(), name
+        both = found["cdf"] + found["sf"]
+        assert (np.abs(both - 1) <= 2 * EPS[dtype] * (1 + np.abs(turns))).all()
+        first = usual & (np.abs(difference) < 3.1415)
+        log_tail = reference.log_sf(np.minimum(np.abs(d), np.pi), inside)
+        hazard = reference.pdf(d, inside) / tail * slack
+        for name, sign in (("cdf", 1), ("sf", -1)):
+            small = first & (sign * d < 0)
+            normal = small & (tail > 2 * info.tiny)
+            assert (np.abs(found[name] / tail - 1)[normal] <= (RELATIVE[dtype] + 2 * hazard)[normal]).all(), name
+            assert (found[name][small & (tail < info.tiny / 2)] <= 4 * info.tiny).all(), name
+            known = small & (log_tail > -info.max / 2)
+            error = np.abs(found[f"log_{name}"] - log_tail) / np.maximum(1, np.abs(log_tail)) - RELATIVE[dtype]
+            assert (error[known & (slack == 0)] <= 0).all(), f"log_{name}"
+    assert_slopes(slopes, none, cases, d, k, inside, point)
+
+
+def assert_slopes(slopes, none, cases, d, k, inside, point):
+    """NaN where there is no law; elsewhere a number, and of log p the known one."""
+    dtype = cases[0].dtype.name
+    for name in SLOPES:
+        for place, slope in enumerate(slopes[name]):
+            assert (np.isnan(slope) == none)[~np.isinf(cases[2])].all(), (name, place)
+    along, _, across = (np.asarray(s, float)[~none] for s in slopes["log_prob"])
+    usual = ~point & (k < 1e30) & (slack_of(*wide(*cases[:2]), dtype)[~none] == 0)
+    with np.errstate(all="ignore"):
+        exact = -inside * np.sin(d)
+        assert (np.abs(along - exact) <= 8 * EPS[dtype] * np.abs(exact) + np.finfo(dtype).tiny)[usual].all()
+        exact = reference.ratio_complement(inside) - 2 * np.sin(d / 2) ** 2
+        scale = reference.ratio_complement(inside) + 2 * np.sin(d / 2) ** 2
+        # The reference is a difference up to 30.
+        assert (np.abs(across - exact) <= 16 * EPS[dtype] * scale + 4 * EPS["float64"])[usual].all()
+
+
+# ------------------------------------------------------------------------------------------------------- quantiles
+
+
+@jax.jit
+def quantiles(q, loc, k):
+    return jvm.icdf(q, loc, k), jvm.isf(q, loc, k), jvm.icdf(q, jnp.zeros_like(loc), k)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(data=st.data())
+def test_quantiles(dtype, data):
+    case = st.tuples(extremes.probabilities(dtype, bad=True), extremes.laws(dtype, bad=True)).map(
+        lambda c: (c[0], *c[1])
+    )
+    q, loc, k = data.draw(extremes.lanes(case, dtype))
+    with jax.enable_x64(dtype == "float64"):
+        found = [np.asarray(x) for x in quantiles(q, loc, k)]
+    assert all(x.dtype == dtype for x in found)
+    lower, upper, centred = wide(*found)
+    q, loc, k = wide(q, loc, k)
+    none = bad_law(loc, k) | ~((q >= 0) & (q <= 1))
+    assert (np.isnan(lower) == none).all()
+    assert (np.isnan(upper) == none).all()
+    q, loc, k, lower, upper, centred = (a[~none] for a in (q, loc, k, lower, upper, centred))
+    step = EPS[dtype] * (2 + np.abs(loc))
+    for x in (lower, upper):
+        assert (np.abs(x - loc) <= np.pi + 2 * step).all()
+    # The sum is rounded once.
+    assert (np.abs(lower - (loc + centred)) <= step).all()
+    assert (np.abs(upper - (loc - centred)) <= step).all()
+    assert ((centred <= 0) == (q <= 0.5))[k < 1e30].all()
+    t = np.minimum(q, 1 - q)
+    tiny = float(np.finfo(dtype).tiny)
+    known = (t >= max(2 * tiny, 1e-40)) & (k < 1e200)
+    assert_quantile(np.abs(centred[known]), t[known], k[known], dtype)
+    assert (np.abs(centred)[t == 0] >= 3.14159)[k[t == 0] < np.inf].all()
+
+
+def assert_quantile(x, t, k, dtype):
+    """The promise of `icdf` and of the sampler, against the reference."""
+    if not len(x):
+        return
+    exact = reference.quantile(t, k)
+    with np.errstate(all="ignore"):
+        rate = reference.pdf(exact, k) / t
+    deep = t < DEEP[dtype]
+    ulp = np.spacing(np.where(deep, np.pi, np.maximum(exact, np.finfo(dtype).tiny)).astype(dtype)).astype(float)
+    error = np.abs(x - exact)
+    allowed = np.maximum(np.where(deep, RELATIVE[dtype], QUANTILE[dtype]) / rate, ULPS * ulp)
+    allowed = np.where(np.isinf(k), 0, allowed)
+    worst = np.argmax(error - allowed)
+    assert error[worst] <= allowed[worst], f"t={t[worst]!r} k={k[worst]!r}: off by {error[worst] / ulp[worst]:.1f} ulp"
+
+
+WORDS = st.one_of(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0, 1, 2, 3, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 2, 2**32 - 1, 2**30, 2**30 - 1, 2**24, 2**8]),
+    st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 31)).map(lambda pair: pair[0] >> pair[1]),
+)
+
+
+@functools.partial(jax.jit, static_argnames="method")
+def angles_of_words(words, loc, k, method):
+    return kernel.angles(words, loc, k, method)
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@given(data=st.data())
+def test_words_to_angles(dtype, data):
+    """The sampler on words that are drawn once in four billion."""
+    case = st.tuples(WORDS, WORDS, extremes.laws(dtype, bad=True))
+    cases = data.draw(st.lists(case, min_size=1, max_size=extremes.LANES))
+    first, second = (np.resize(np.array([c[i] for c in cases], np.uint32), extremes.LANES) for i in (0, 1))
+    loc, k = (np.resize(np.array([c[2][i] for c in cases], dtype), extremes.LANES) for i in (0, 1))
+    words = (first,) if dtype == "float32" else (first, second)
+    with jax.enable_x64(dtype == "float64"):
+        x, centred = (np.asarray(angles_of_words(words, at, k, "direct")) for at in (loc, np.zeros_like(loc)))
+        one = np.asarray(angles_of_words(words, loc[:1][0], k[:1][0], "table"))
+    assert x.dtype == one.dtype == dtype
+    loc, k, x, centred, one = wide(loc, k, x, centred, one)
+    none = bad_law(loc, k) | ~reducible(loc, dtype)
+    assert (np.isnan(x) == none).all()
+    assert (np.isnan(one) == none[0]).all()
+    for angles in (x[~none], one[~np.isnan(one)]):
+        assert ((angles >= -np.pi) & (angles < np.pi)).all()
+    m = [first.astype(object) >> 1, second.astype(object)]
+    t = np.array(
+        [
+            (a + 0.5) * 2.0**-32 if dtype == "float32" else a * 2.0**-32 + (b + 0.5) * 2.0**-64
+            for a, b in zip(*m, strict=True)
+        ],
+        float,
+    )
+    good = ~(np.isnan(k) | (k < 0)) & (k < 1e200)
+    assert_quantile(np.abs(centred[good]), t[good], k[good], dtype)
+    # Next to pi is the other end of the circle.
+    assert (np.signbit(centred) == (first & 1 == 1))[good & (centred != 0) & (np.abs(centred) < 3.14159)].all()
+    # What `loc` adds is a rotation, to the rounding of sums next to pi.
+    rest = np.abs(exact_deviation(x[~none], loc[~none]) - centred[~none]) if (~none).any() else np.zeros(1)
+    rest = np.minimum(rest, np.abs(rest - 2 * np.pi))
+    assert (rest <= 6 * EPS[dtype] + slack_of(loc[~none], 0, dtype)).all()
+    if not none[0] and k[0] < 1e200:
+        turned = exact_deviation(one, np.full_like(one, loc[0]))
+        if loc[0] == 0:
+            assert_quantile(np.abs(turned), t, np.full_like(t, k[0]), dtype)
+
+
+# ------------------------------------------------------------------------------------------------------- streams
+
+# Anywhere, and across the places where a half of the 64 bits overflows, also of the counters of two or four words.
+OVERFLOWS = [2**32, 3 * 2**32, 2**33, 2**34, 2**63, 2**64 - extremes.LANES]
+PLACES = st.one_of(
+    st.tuples(st.sampled_from(OVERFLOWS), st.integers(1 - extremes.LANES // 2, 0)).map(sum),
+    st.integers(0, 2**64 - extremes.LANES),
+)
+
+
+@pytest.mark.parametrize(
+    ("impl", "dtype"), [("threefry2x32", "float32"), ("philox4x32", "float64"), ("rbg", "float32")]
+)
+@given(data=st.data())
+def test_blocks_are_slices(impl, dtype, data):
+    """Blocks that overlap agree bit for bit, wherever they start, and under every key."""
+    count = extremes.LANES
+    size = counter_words(impl)
+    words = data.draw(
+        st.lists(st.one_of(st.integers(0, 2**32 - 1), st.sampled_from([0, 2**32 - 1])), min_size=size, max_size=size)
+    )
+    key = random.wrap_key_data(np.array(words, np.uint32), impl=impl)
+    start, shift = data.draw(PLACES), data.draw(st.integers(0, count - 1))
+    halfway = min(start + count // 2, 2**64 - count)
+    shift = min(shift, 2**64 - count - start)
+    draw = functools.partial(jvm.sample_block, key, 0.3, 2.5, shape=(count,), dtype=dtype, method="direct")
+    with jax.enable_x64(dtype == "float64"):
+        one, other = np.asarray(draw(start)), np.asarray(draw(start + shift))
+        half = np.asarray(draw(halfway))
+    assert np.array_equal(one[shift:], other[: count - shift])
+    assert np.array_equal(one[halfway - start :], half[: count - (halfway - start)])
+
+
+def counter_words(impl):
+    return random.key_data(random.key(0, impl=impl)).shape[-1]
+
+
+NAMES = st.lists(st.one_of(st.text(max_size=4), st.integers(0, 2**64 - 1), st.integers(0, 3)), min_size=1, max_size=3)
+
+
+@given(NAMES, NAMES)
+def test_derived_keys(path, other):
+    """Paths join, and different paths give different keys."""
+
+    def derive(key, *path):
+        return jvm.derive_key(key, *path)
+
+    def data(key):
+        return tuple(np.asarray(random.key_data(key)).tolist())
+
+    key = random.key(7)
+    assert data(derive(derive(key, *path), *other)) == data(derive(key, *path, *other))
+    assert (data(derive(key, *path)) == data(derive(key, *other))) == (path == other)
+
+
+# ------------------------------------------------------------------------------------------------------- schemes
+
+SEEDS = st.integers(0, 2**32 - 1)
+STRATA = 7
+
+
+@jax.jit
+def schemes_of(key, loc, k):
+    pairs = jvm.sample_antithetic(key, loc, k, (STRATA + 1, extremes.LANES))
+    centred = jvm.sample_antithetic(key, jnp.zeros_like(loc), k, (STRATA + 1, extremes.LANES))
+    return (
+        pairs,
+        centred,
+        jvm.sample_stratified(key, loc, k, (STRATA, extremes.LANES)),
+        jvm.sample_stratified(key, jnp.zeros_like(loc), k, (STRATA, extremes.LANES)),
+    )
+
+
+@given(SEEDS, st.data())
+def test_pairs_and_strata(seed, data):
+    """Mirrored exactly; in order, each in its own stratum; NaN where there is no law."""
+    loc, k = data.draw(extremes.lanes(extremes.laws("float32", bad=True), "float32"))
+    pairs, centred, strata, ordered = wide(*schemes_of(random.key(seed), loc, k))
+    loc, k = wide(loc, k)
+    none = bad_law(loc, k) | ~reducible(loc, "float32")
+    for x in (pairs, strata):
+        assert (np.isnan(x) == none).all()
+        assert ((x >= -np.pi) & (x < np.pi))[:, ~none].all()
+    half = len(pairs) // 2
+    law = (k >= 0) & (k < np.inf)
+    assert (centred[:half] == -centred[half:])[:, law].all()
+    assert (np.diff(ordered, axis=0) >= 0)[:, law].all()
+    tail = reference.sf(np.abs(ordered[:, law]), k[law])
+    place = np.where(ordered[:, law] < 0, tail, 1 - tail) * STRATA - np.arange(STRATA)[:, None]
+    ulp = np.spacing(np.abs(ordered[:, law]).astype(np.float32)).astype(float)
+    slack = STRATA * np.maximum(
+        3e-6 * tail, 4 * ulp * reference.pdf(np.minimum(np.abs(ordered[:, law]), np.pi), k[law])
+    )
+    assert ((place >= -slack) & (place <= 1 + slack)).all()
+
+
+@functools.partial(jax.jit, static_argnames="shape")
+def truncated(key, loc, k, low, high, shape):
+    return jvm.sample_truncated(key, loc, k, low, high, shape)
+
+
+@st.composite
+def arc(draw):
+    loc, k = draw(extremes.laws("float32", bad=True))
+    low = draw(st.one_of(extremes.angles("float32"), st.just(loc), st.just(-loc), extremes.floats("float32")))
+    common = st.sampled_from([np.pi, 2 * np.pi, 6.28, 1.0])
+    width = draw(st.one_of(extremes.size("float32", -8.0, 0.79), common, extremes.angles("float32")))
+    return loc, k, low, low + width
+
+
+@given(SEEDS, st.data())
+def test_arcs(seed, data):
+    """Inside the arc, on the circle; NaN where there is no law or no arc, and nowhere else."""
+    loc, k, low, high = data.draw(extremes.lanes(arc(), "float32", 24))
+    x = np.asarray(truncated(random.key(seed), loc, k, low, high, (4, 24)))
+    assert x.dtype == np.float32
+    with np.errstate(all="ignore"):
+        none = bad_law(loc, k) | ~good_arc(low, high, np)
+        ends = [reducible(a, "float32") for a in (loc, low, high, low - loc, high - loc)]
+    assert np.isnan(x)[:, none].all()
+    usual = ~none & np.logical_and.reduce(ends)
+    x, low, high = wide(x, low, high)
+    low, high = low[usual], high[usual]
+    assert ((x >= -np.pi) & (x < np.pi))[:, usual].all()
+    beyond = exact_from(x[:, usual], low)
+    width = np.minimum(high - low, 2 * np.pi)
+    few = 2e-6 + np.spacing(np.abs(low).astype(np.float32)) + np.spacing(np.abs(high).astype(np.float32))
+    assert ((beyond <= width + few) | (beyond >= 2 * np.pi - few)).all()
+
+
+def exact_from(x, low):
+    """x - low in [0, 2 pi)."""
+    if not x.size:
+        return x
+    d = exact_deviation(x, np.broadcast_to(low, x.shape))
+    return np.where(d < 0, d + 2 * np.pi, d)
+
+
+# ------------------------------------------------------------------------------------------------------- moments
+
+
+@jax.jit
+def information(loc, k, other_loc, other_k):
+    alone = jvm.entropy(k), jvm.variance(k), jvm.stddev(k), jvm.mean(loc, k), jvm.mode(loc, k)
+    return (
+        *alone,
+        jvm.kl_divergence(loc, k, other_loc, other_k),
+        jvm.kl_divergence(loc, k, loc, k),
+        jvm.standard_errors(k, 9),
+    )
+
+
+@given(st.data())
+def test_moments(data):
+    two = st.tuples(*[extremes.laws("float32", bad=True)] * 2).map(lambda pair: pair[0] + pair[1])
+    loc, k, other_loc, other_k = cases = data.draw(extremes.lanes(two, "float32"))
+    *found, errors = information(*cases)
+    entropy, variance, stddev, mean, mode, kl, same, se_loc, se_k = wide(*found, *errors)
+    with np.errstate(all="ignore"):
+        difference = loc - other_loc
+    loc, k, other_loc, other_k = wide(*cases)
+    for value in (entropy, variance, stddev, se_loc, se_k):
+        assert (np.isnan(value) == ~(k >= 0)).all()
+    assert (np.isnan(mean) == (bad_law(loc, k) | ~reducible(loc, "float32"))).all()
+    none = bad_law(loc, k) | bad_law(other_loc, other_k)
+    assert (np.isnan(kl) == (none | ~reducible(difference, "float32")))[~none].all()
+    assert np.isnan(kl)[none].all()
+    assert (same == 0)[~np.isnan(same)].all()
+    assert (kl >= 0)[~np.isnan(kl)].all()
+    good = k >= 0
+    assert ((variance >= 0) & (variance <= 1) & (stddev >= 0) & (entropy <= 1.8378774) & (se_loc >= 0) & (se_k > 0))[
+        good
+    ].all()
+    turned = np.isfinite(mean)
+    assert (mean == mode)[turned].all()
+    assert ((mean >= -np.pi) & (mean < np.pi))[turned].all()
+    if turned.any():
+        off = np.abs(exact_deviation(mean[turned], loc[turned]))
+        assert (off <= 3 * EPS["float32"] + slack_of(loc[turned], 0, "float32")).all()
+
+
+WEIGHTS = st.one_of(st.just(0.0), extremes.size("float32", -37, 37), st.sampled_from([1.0, 2.0]))
+
+
+@jax.jit
+def fits(x, w):
+    return jvm.fit(x, w, axis=-1)
+
+
+@given(st.data())
+def test_fit(data):
+    """Within its range, and the same for angles in another order, mirrored, and weighed in other units."""
+    sets, size = 12, 8
+    x = np.resize(
+        np.array(data.draw(st.lists(extremes.angles("float32"), min_size=1, max_size=sets * size)), np.float32),
+        (sets, size),
+    )
+    w = np.resize(np.array(data.draw(st.lists(WEIGHTS, min_size=1, max_size=sets * size)), np.float32), (sets, size))
+    order = data.draw(st.permutations(range(size)))
+    loc, k = wide(*fits(x, w))
+    known = reducible(x - x[:, :1], "float32").all(-1) & reducible(2 * x, "float32").all(-1)
+    good = (w.max(-1) > 0) & known
+    assert (np.isnan(k) == (w.max(-1) == 0))[known].all()
+    assert (np.isnan(loc) == np.isnan(k)).all()
+    assert ((k >= 0) & (loc >= -np.pi) & (loc < np.pi))[good].all()
+    spread = reference.ratio_complement(np.where(good, k, 1.0))
+    for other in (fits(x[:, order], w[:, order]), fits(-x, w)):
+        _, turned = wide(*other)
+        again = reference.ratio_complement(np.where(good, turned, 1.0))
+        assert (np.abs(again - spread) <= 1e-5 * spread + 4e-7)[good].all()
+    scaled = fits(x, np.where((w == 0) | ((w > 1e-30) & (w < 1e30)), w * np.float32(0.25), w))
+    whole = good & ((w == 0) | ((w > 1e-30) & (w < 1e30))).all(-1)
+    assert (wide(scaled.concentration)[0] == k)[whole].all()
+
+
+@jax.jit
+def mixtures(logits, loc, k, x):
+    law = jvm.Mixture(logits, jvm.VonMises(loc, k))
+    return law.log_prob(x), law.prob(x), law.cdf(x), law.responsibilities(x), law.mean()
+
+
+@st.composite
+def components(draw):
+    rows = [
+        (draw(LOGITS), draw(extremes.angles("float32")), draw(extremes.concentrations("float32"))) for _ in range(3)
+    ]
+    x = draw(st.one_of(extremes.angles("float32"), st.just(rows[0][1])))
+    return (*(row[i] for i in range(3) for row in rows), x)
+
+
+LOGITS = st.one_of(st.floats(-200, 200, width=32), st.sampled_from([0.0, -np.inf, -1e30, 1e30]))
+
+
+@given(st.data())
+def test_mixtures(data):
+    """The weighted sum of densities that each component has; never NaN where there is a weight and each law is one."""
+    columns = data.draw(extremes.lanes(components(), "float32", 32))
+    logits, loc, k = (np.stack(columns[i : i + 3], -1) for i in (0, 3, 6))
+    x = columns[9]
+    log_prob, prob, cdf, share, mean = wide(*mixtures(logits, loc, k, x))
+    with np.errstate(all="ignore"):
+        some = (logits > -np.inf).any(-1) & reducible(x[:, None] - loc, "float32").all(-1) & (np.abs(loc) < 1e7).all(-1)
+        logs = np.asarray(jvm.log_prob(x[:, None], loc, k), float)
+        weights = logits.astype(float) - logits.max(-1, keepdims=True)
+        weights -= np.log(np.exp(weights).sum(-1, keepdims=True))
+        joint = np.where(weights == -np.inf, -np.inf, weights + logs)
+        top = joint.max(-1)
+        exact = np.where(np.isinf(top), top, top + np.log(np.exp(joint - top[:, None]).sum(-1)))
+    assert not np.isnan(log_prob[some]).any()
+    finite = some & (np.abs(exact) < 1e37)
+    assert (np.abs(log_prob - exact) <= 1e-6 * np.maximum(1, np.abs(exact)))[finite].all()
+    assert (log_prob == exact)[some & np.isinf(exact)].all()
+    with np.errstate(all="ignore"):
+        sure = finite & (exact > -80) & (exact < 80)
+        assert (np.abs(prob / np.exp(exact) - 1) <= 1e-5)[sure].all()
+    assert not np.isnan(cdf[some & np.isfinite(k).all(-1)]).any()
+    total = share.sum(-1)
+    assert (np.abs(total - 1) <= 1e-6)[some & ~(exact == -np.inf)].all()
+    assert ((mean >= -np.pi) & (mean < np.pi))[some & reducible(loc, "float32").all(-1)].all()
+
+
+# ------------------------------------------------------------------------------------------------- transformations
+
+COUNT = 5
+
+
+def drawn(key, loc, k):
+    return jvm.sample_von_mises(key, loc, k, (COUNT,), method="direct")
+
+
+def slope(key, loc, k):
+    return jax.grad(lambda k: jnp.sum(jnp.sin(drawn(key, loc, k))))(k)
+
+
+def both(key, loc, k):
+    return drawn(key, loc, k), slope(key, loc, k)
+
+
+def by_scan(f):
+    return lambda *rows: lax.scan(lambda total, row: (total + 1, f(*row)), 0, rows)[1]
+
+
+def by_cond(f):
+    """In a branch that is taken by some rows and not by others."""
+
+    def one(key, loc, k):
+        return lax.cond(k > 1, lambda: f(key, loc, k), lambda: f(key, loc + 0, k))
+
+    return lambda *rows: lax.map(lambda row: one(*row), rows)
+
+
+def by_loop(f):
+    def all_rows(keys, locs, ks):
+        out = jax.tree.map(lambda x: jnp.zeros((ROWS, *x.shape), x.dtype), jax.eval_shape(f, keys[0], locs[0], ks[0]))
+
+        def step(i, out):
+            return jax.tree.map(lambda out, x: out.at[i].set(x), out, f(keys[i], locs[i], ks[i]))
+
+        return lax.fori_loop(0, ROWS, step, out)
+
+    return all_rows
+
+
+def by_axes(f):
+    """Of parameters along another axis than the first, with the results along the last, twice."""
+
+    def all_rows(keys, locs, ks):
+        pairs = jnp.stack([locs, ks]).reshape(2, 2, -1)
+        inner = jax.vmap(lambda key, pair: f(key, pair[0], pair[1]), in_axes=(0, 1), out_axes=-1)
+        found = jax.vmap(inner, in_axes=(0, 1), out_axes=-1)(keys.reshape(2, -1), pairs)
+        return jax.tree.map(lambda x: jnp.moveaxis(x, (-1, -2), (0, 1)).reshape(ROWS, *x.shape[:-2]), found)
+
+    return all_rows
+
+
+TRANSFORMATIONS = {
+    "vmap of jit": lambda f: jax.vmap(jax.jit(f)),
+    "axes": by_axes,
+    "scan of checkpoint": lambda f: by_scan(jax.checkpoint(f)),
+    "cond": by_cond,
+    "loop": by_loop,
+}
+ROWS = 4
+
+
+@functools.cache
+def transformed(name):
+    return jax.jit(TRANSFORMATIONS[name](both))
+
+
+SLOW = {"cond", "vmap of jit", "loop"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in TRANSFORMATIONS]
+)
+@given(
+    st.lists(SEEDS, min_size=ROWS, max_size=ROWS),
+    extremes.lanes(extremes.laws("float32", bad=True), "float32", ROWS),
+)
+def test_transformations_change_no_bit(name, seeds, laws):
+    """Angles are those of a call for each key, bit for bit; and their slopes are too, but for rounding."""
+    rows = jnp.stack([random.key(seed) for seed in seeds]), *laws
+    found, slopes = map(np.asarray, transformed(name)(*rows))
+    one = transformed_not_at_all()
+    expected = [one(*row) for row in zip(*rows, strict=True)]
+    alone = [drawn(*row) for row in zip(*rows, strict=True)]
+    assert np.array_equal(found, np.stack(alone), equal_nan=True)
+    np.testing.assert_allclose(slopes, np.stack([x[1] for x in expected]), rtol=1e-5, atol=1e-6)
+
+
+@functools.cache
+def transformed_not_at_all():
+    return jax.jit(both)
+
+
+@st.composite
+def broadcasting(draw):
+    """Shapes of a result and of two parameters that broadcast to it."""
+    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
+
+    def part():
+        start = draw(st.integers(0, len(shape)))
+        return tuple(1 if draw(st.booleans()) else size for size in shape[start:])
+
+    return shape, part(), part()
+
+
+@settings(max_examples=4)
+@example(0, ((2, 3, 2), (3, 1), (2,)), "float32", 0)
+@given(SEEDS, broadcasting(), st.sampled_from(["float32", "bfloat16", "float16"]), st.integers(0, 2**32 - 1))
+def test_shapes(seed, shapes, dtype, numbers):
+    """Element i is the angle of word i, with the parameters that broadcast to it, in every shape and dtype."""
+    shape, loc_shape, k_shape = shapes
+    rng = np.random.default_rng(numbers)
+    loc, k = rng.uniform(-3, 3, loc_shape).astype(np.float32), 10 ** rng.uniform(-2, 4, k_shape).astype(np.float32)
+    x = jvm.sample_von_mises(random.key(seed), loc, k, shape, dtype, method="direct")
+    assert x.shape == shape
+    assert x.dtype == dtype
+    size = int(np.prod(shape))
+    all_loc, all_k = (
+        np.resize(np.broadcast_to(a, shape).ravel(), 64) if size else np.ones(64, np.float32) for a in (loc, k)
+    )
+    flat = np.asarray(jvm.sample_von_mises(random.key(seed), all_loc, all_k).astype(dtype))[:size]
+    assert np.array_equal(np.asarray(x).ravel(), flat)
+
+
+# --------------------------------------------------------------------------------------------------------- files
+
+
+class Broken(Exception):
+    """A run that is broken off."""
+
+
+@settings(max_examples=3)
+@given(
+    total=st.integers(0, 40),
+    rows=st.sampled_from([1, 7, 16]),
+    width=st.sampled_from([(), (3,)]),
+    dtype=st.sampled_from(["float32", "float16"]),
+    after=st.integers(0, 5),
+)
+def test_files(tmp_path_factory, total, rows, width, dtype, after):
+    """What is written is the stream, also where a run was broken off and resumed; and damage is seen."""
+    out = tmp_path_factory.mktemp("files") / "angles.npy"
+    loc = np.linspace(-1, 1, 3, dtype=np.float32) if width else np.float32(0.5)
+    key = random.key(total)
+
+    def broken(done, _):
+        if done >= after * rows:
+            raise Broken
+
+    write = functools.partial(jvm.write_samples, out, key, loc, 4.0, total, dtype, block_rows=rows, method="direct")
+    with contextlib.suppress(Broken):
+        write(progress=broken)
+    write(resume=True)
+    found = np.load(out)
+    expected = jvm.sample_block(key, loc, 4.0, 0, (64, *width), dtype, method="direct")[:total]
+    assert np.array_equal(found, np.asarray(expected))
+    jvm.verify_samples(out)
+    if found.size:
+        data = bytearray(out.read_bytes())
+        data[-1] ^= 1
+        out.write_bytes(data)
+        with pytest.raises(ValueError, match="checksum"):
+            jvm.verify_samples(out)
