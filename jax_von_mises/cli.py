@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 import warnings
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_von_mises import __version__, kernel, machines, runtime, summary, writer
+from jax_von_mises import __version__, kernel, machines, runtime, summary, untrusted, writer
 from jax_von_mises.checks import DTYPES
 from jax_von_mises.runtime.diagnosis import PLATFORMS
 
@@ -184,21 +183,23 @@ def read_parameter(option: str, text: str) -> np.ndarray:
         raise BadArgument(f"{option} {text}: {'not a file' if os.path.exists(text) else 'no such file'}")
     try:
         if suffix == ".npy":
-            values = np.load(text, allow_pickle=False)
+            with untrusted.open_plain(text) as file:
+                values = untrusted.read_npy(file)
         else:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # an empty file is refused below, in our words
                 values = np.loadtxt(text, delimiter=",", encoding="utf-8-sig")  # spreadsheets write the mark
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # `read_npy` and NumPy name none
         if suffix == ".npy":
             advice = "not a .npy file of numbers; write it by numpy.save from an array of floats (pickles are not read)"
         else:
             reason = str(error).split(";")[0]  # the rest advises the callers of loadtxt
             advice = f"not a list of numbers ({reason}); write one number a line, without a header"
         raise BadArgument(f"{option} {text}: {advice}") from None
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
-        kind = values.dtype if isinstance(values, np.ndarray) else "an archive"
-        raise BadArgument(f"{option} {text}: holds {kind}, not real numbers; save a float array")
+    if values.dtype.kind not in "fiu":
+        raise BadArgument(f"{option} {text}: holds {values.dtype}, not real numbers; save a float array")
     if values.ndim > 1:
         raise BadArgument(f"{option} {text}: has shape {values.shape}; give one axis of numbers")
     if values.size == 0:

@@ -1,0 +1,55 @@
+"""Bad arguments of every public function: a clear word or NaN, in time, and nothing else."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("numpyro", reason="the distribution for NumPyro is called too: the extra `numpyro`")
+pytest.importorskip("flatbuffers", reason="samplers are exported too: the extra `export`")
+
+from tests import children, refusals
+
+
+def told(group, folder):
+    """What a process says of each call of a group; it must not crash, hang or leave files."""
+    command = [sys.executable, "-W", "error", "-m", "tests.refusals", group, str(folder)]
+    environment = children.environment(XLA_FLAGS=None, JAX_NUM_CPU_DEVICES="2")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=children.ROOT, env=environment)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, f"after {lines[-1:]}: {done.stderr}"
+    return [json.loads(line) for line in lines]
+
+
+def test_every_public_function_is_in_the_table():
+    """A new one must be told what it refuses."""
+    named = {name for group in refusals.FUNCTIONS.values() for name in group}
+    # Two that are made by their class.
+    assert refusals.public() - named - refusals.WITHOUT_ARGUMENTS == set()
+    assert named - refusals.public() == set()
+    assert refusals.WITHOUT_ARGUMENTS - refusals.public() == set()
+
+
+@pytest.mark.parametrize("group", refusals.FUNCTIONS)
+def test_bad_arguments_get_a_clear_word(group, tmp_path):
+    """ValueError or TypeError, which names the function and the argument; nothing is written."""
+    found = told(group, tmp_path)
+    assert len(found) > 300
+    unclear = []
+    for call in found:
+        function, argument = call["names"]
+        kind = {"ValueError", "TypeError"} & set(call["error"] or ())
+        # `shapes` and `dtypes` hold several, of which one is meant.
+        if not kind or function not in call["text"] or argument.rstrip("s") not in call["text"]:
+            unclear.append(call)
+    assert unclear == []
+    assert [path.name for path in tmp_path.iterdir()] in ([], ["cache"])
+
+
+def test_bad_values_spoil_their_own_lane_alone(tmp_path):
+    """They give NaN, extreme ones NaN or what the function may give, and every other lane has the same bits."""
+    found = told("lanes", tmp_path)
+    assert len(found) > 50
+    for call in found:
+        assert (call["spoilt"], call["finite"], call["outside"]) == (0, [], []), call
