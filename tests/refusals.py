@@ -109,7 +109,7 @@ class Refusal(NamedTuple):
     tell: str | None = None
     """The name that its messages have, if it is not its own, as that of the function which a method calls."""
     renamed: str | None = None
-    """The name that they have for the argument, if that is another one."""
+    """Another name that they may have for the argument."""
 
 
 def arrays(names):
@@ -140,9 +140,8 @@ def methods(law, name, **functions):
     for method, told in functions.items():
         call = getattr(law, method)
         argument = next(iter(inspect.signature(call).parameters))
-        renamed = (
-            next(iter(inspect.signature(getattr(jvm, told)).parameters)) if isinstance(law, jvm.VonMises) else None
-        )
+        function = getattr(jvm, told)
+        renamed = None if inspect.isclass(function) else next(iter(inspect.signature(function).parameters))
         found[f"{name}.{method}"] = Refusal(call, arrays([argument]), {argument: "numbers"}, told, renamed)
     return found
 
@@ -354,7 +353,7 @@ def public():
 
 def acts(member):
     """Whether a member of a class is a method or a property."""
-    return callable(member) or isinstance(member, property | classmethod | staticmethod)
+    return inspect.isroutine(member) or isinstance(member, property | classmethod)
 
 
 def stands_for_default(function, argument):
@@ -385,7 +384,7 @@ def refuse(group):
                     "value": repr(value)[:60],
                     "error": error,
                     "text": text,
-                    "names": (tell or name, renamed or argument),
+                    "names": (tell or name, argument, renamed or argument),
                 }
 
 
@@ -393,11 +392,12 @@ def refuse(group):
 EXTREME = [0.0, -0.0, 1e-45, -1e-45, 3e38]
 LANES = {
     "angle": ([NAN, INF, -INF], [*EXTREME, -3e38, 2.0**24]),
+    "any angle": ([NAN], [*EXTREME, INF, -INF]),
     "concentration": ([NAN, -1.0, -INF, -3e38], [*EXTREME, INF]),
     "probability": ([NAN, -0.5, 1.5, INF, -INF], [*EXTREME[:-1], 1.0]),
     "size": ([NAN, -1.0, -INF], EXTREME),
 }
-KINDS = {"x": "angle", "value": "angle", "loc": "angle", "other_loc": "angle", "q": "probability", "size": "size"}
+KINDS = {"x": "angle", "value": "any angle", "loc": "angle", "other_loc": "angle", "q": "probability", "size": "size"}
 PI = float(np.float32(np.pi))
 # What a result may be where it is not NaN.
 ANYTHING, ANGLE, PROBABILITY, POSITIVE = (-INF, INF), (-PI, PI), (0.0, 1.0), (0.0, INF)
