@@ -175,7 +175,7 @@ FUNCTIONS = {
         **methods(THEIRS, "numpyro.VonMises", log_prob="log_prob", cdf="cdf", icdf="icdf"),
         "VonMises.sample": Refusal(ONE.sample, SAMPLE, {**SAMPLED, "method": "choice"}, "sample"),
         "VonMises.sample_and_log_prob": Refusal(
-            ONE.sample_and_log_prob, {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}, "VonMises.sample"
+            ONE.sample_and_log_prob, {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}, "VonMises.sample", "key"
         ),
         **{
             f"{law}.{name}": Refusal(getattr(one, name), {"other": one}, {"other": "law"})
@@ -455,9 +455,7 @@ def lanes():
         faulthandler.dump_traceback_later(2 * PATIENCE, exit=True)
         undisturbed = function(*good.values())
         for argument in names:
-            if (kind := KINDS.get(argument, "concentration")) is None:
-                continue
-            bad, extreme = LANES[kind]
+            bad, extreme = LANES[KINDS.get(argument, "concentration")]
             mixed = good[argument].copy()
             mixed[1 : 2 * (len(bad) + len(extreme)) : 2] = [*bad, *extreme]
             touched = np.arange(width) % 2 == 1
