@@ -97,7 +97,7 @@ def read_json(path):
 
 
 def upgraded(result):
-    """Make `result` what `performance_benchmark` writes today, and see that it is; format 1 knew draws only."""
+    """Make `result` what `performance_benchmark` writes today; format 1 knew draws only."""
     if result["format"] == 1:
         for case in result["cases"]:
             case |= {"task": "sample", "count": case["draws"]}
@@ -105,14 +105,6 @@ def upgraded(result):
                 found["count"] = found["draws"]
     elif result["format"] != 2:
         raise ValueError(f"format {result['format']} is not 1 or 2")
-    # What every reader looks at.
-    for case in result["cases"]:
-        for found in case["results"].values():
-            int(found["count"]), bool(found["wide"])
-            if not (found["rate"] > 0 and found["spread"] >= 0 and found.get("ratio", 1) > 0):
-                raise ValueError(f"a rate or a ratio of {case['name']} is not positive")
-        str(case["name"]), str(case["group"]), case["concentration"]
-    dict(result["environment"]["versions"]), str(result["environment"]["device"])
     return result
 
 
@@ -126,6 +118,14 @@ def read_result(path):
     """
     try:
         result = upgraded(read_json(path))
+        # What every reader looks at.
+        for case in result["cases"]:
+            for found in case["results"].values():
+                int(found["count"]), bool(found["wide"])
+                if not (found["rate"] > 0 and found["spread"] >= 0 and found.get("ratio", 1) > 0):
+                    raise ValueError(f"a rate or a ratio of {case['name']} is not positive")
+            str(case["name"]), str(case["group"]), case["concentration"]
+        dict(result["environment"]["versions"]), str(result["environment"]["device"])
     except KeyError as error:
         raise ValueError(f"{path} is no result of performance_benchmark: it has no {error}") from error
     except (AttributeError, TypeError) as error:

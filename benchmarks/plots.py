@@ -167,7 +167,8 @@ def run(arguments, module, text, source, upgrade, make):
         print('the pictures need matplotlib: pip install "jax_von_mises[plots]"', file=sys.stderr)
         return 1
     try:
-        result = upgrade(read_json(given.result))
+        with matplotlib.rc_context(SETTINGS):
+            figure = make(upgrade(read_json(given.result)))
     except KeyError as error:
         print(f"{given.result} is no result of {source}: it has no {error}", file=sys.stderr)
         return 1
@@ -181,7 +182,7 @@ def run(arguments, module, text, source, upgrade, make):
         # Without a date two drawings of one result are the same bytes.
         metadata = {"Date": None} if given.out.suffix == ".svg" else None
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        make(result).savefig(given.out, metadata=metadata, dpi=150)
+        figure.savefig(given.out, metadata=metadata, dpi=150)
     print(f"written to {given.out}")
     return 0
 

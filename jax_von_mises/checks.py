@@ -181,9 +181,10 @@ def whole_sizes(caller, name, shape):
     if any(size < 0 for size in sizes):
         raise ValueError(f"{caller}: {name}={sizes} has a negative size. Sizes must be 0 or more.")
     if max(sizes, default=0) >= LARGEST_SIZE or math.prod(sizes) >= LARGEST_SIZE:
+        asked = max(math.prod(sizes), *sizes)
         raise ValueError(
-            f"{caller}: {name}={sizes} has more elements than any memory holds. Draw a long stream in blocks, with "
-            "sample_block."
+            f"{caller}: {name}={sizes} asks for {asked:.3g} elements, more than any memory holds. Draw a long stream "
+            "in blocks, with sample_block."
         )
     return sizes
 

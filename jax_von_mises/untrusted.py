@@ -57,7 +57,8 @@ def read_member(archive, name, limit):
     if about.file_size > limit:
         raise ValueError(f"{name} in it has {about.file_size} bytes, and may have {limit}")
     with archive.open(about) as file:
-        return file.read(limit + 1)  # and not read(), which unpacks 2 GiB before it looks at the size that was told
+        # And not read(), which unpacks 2 GiB before it looks at the size that was told.
+        return file.read(about.file_size + 1)
 
 
 def read_npy(file):
