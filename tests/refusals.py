@@ -447,10 +447,16 @@ def elementwise():
     yield "numpyro.VonMises.icdf", theirs.icdf, ["q", "loc", "concentration"], ANGLE
 
 
-def lanes():
+# These take seconds to compile; they are looked at where there is time.
+LONG = {"sample_truncated", "sample_stratified", "sample_pmap", "numpyro.VonMises.icdf"}
+
+
+def lanes(long=False):
     """One argument at a time with bad and extreme values in every other lane: what these give, and the others."""
     width = 2 * max(len(bad) + len(extreme) for bad, extreme in LANES.values())
     for name, function, names, span in elementwise():
+        if (name in LONG) is not long:
+            continue
         good = {each: np.full(width, 0.5, np.float32) for each in names}
         faulthandler.dump_traceback_later(2 * PATIENCE, exit=True)
         undisturbed = function(*good.values())
@@ -478,7 +484,8 @@ def lanes():
 
 def main(group):
     """Print a line for each call."""
-    for found in lanes() if group == "lanes" else refuse(group):
+    groups = {"lanes": lanes, "long lanes": lambda: lanes(long=True)}
+    for found in groups.get(group, lambda: refuse(group))():
         print(json.dumps(found), flush=True)
     faulthandler.cancel_dump_traceback_later()
 

@@ -75,7 +75,7 @@ def writing_child(out, angles, line, ready, options):
 
 @pytest.mark.skipif(records.fcntl is None, reason="locks are POSIX's")
 @pytest.mark.parametrize("kind", ["npy", "zarr"])
-@pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_processes_want_one_file(tmp_path, kind, rounds):
     """One draws it; the others are told why not, or find it whole. Nobody breaks it, and nothing is left."""
     pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
@@ -129,7 +129,7 @@ print(json.dumps([float(x.sum()), runtime.cache_info().entries]))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes and owners are those of POSIX")
-@pytest.mark.parametrize("processes", [3, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("processes", [2, pytest.param(12, marks=pytest.mark.slow)])
 def test_processes_make_one_cache(tmp_path, processes):
     """None is there before, and all begin at once; not one of them warns."""
     tmp_path.chmod(0o700)
