@@ -121,7 +121,7 @@ COMMAND = """
 import sys
 from jax_von_mises import cli
 print("imported", flush=True)
-sys.exit(cli.main())
+sys.exit(cli.entry())
 """
 
 
