@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +55,8 @@ def leaks():
     stop = threading.Event()
 
     def of_memory(number):
-        kept.append(np.ones(2**16))
+        time.sleep(0.005)  # so that what is kept is not all memory on a fast machine
+        kept.append(np.ones(2**18))
 
     def of_threads(number):
         if len(kept) < 200:
