@@ -26,13 +26,14 @@ PIP = -m pip install -q --no-compile
 PACKAGING = setup.cfg pyproject.toml Makefile
 SHELL = /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: help sample test test-oldest test-one-device test-newest exactness guard lint docs clean
+.PHONY: help sample test test-oldest test-one-device test-newest exactness guard audit lint docs clean
 
 help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU where there is one"
 	@echo "make test     run the tests, on this Python and on the newest one with the newest JAX"
 	@echo "make exactness  look up and count millions of angles: is anything not as the law says?"
 	@echo "make guard    time the sampler beside others for a few minutes: PASS, FAIL or TOO NOISY"
+	@echo "make audit    ask whether a dependency has a known hole; needs the network"
 	@echo "make lint     check style, types and the install script"
 	@echo "make docs     build the documentation into docs/_build"
 	@echo "make clean    remove the environments and what the tools left"
@@ -112,6 +113,15 @@ exactness: .venv-test/installed
 guard: .venv-bench/installed
 	.venv-bench/bin/python -m benchmarks.guard $(GUARD)
 
+.venv-audit/installed: $(PACKAGING)
+	$(call environment,.venv-audit,$(PYTHON))
+	@.venv-audit/bin/python $(PIP) pip-audit
+	@touch $@
+
+# Of what the tests are installed with, which is all that the package can use.
+audit: .venv-audit/installed .venv-test/installed
+	@.venv-test/bin/python -m pip freeze --exclude-editable | .venv-audit/bin/python -m tools.audit
+
 .venv-lint/installed: $(PACKAGING)
 	$(call environment,.venv-lint,$(PYTHON))
 	@.venv-lint/bin/python $(PIP) -e ".[lint]"
@@ -134,6 +144,6 @@ docs: .venv-docs/installed
 	@echo "open docs/_build/index.html"
 
 clean:
-	rm -rf .venv .venv-test .venv-newest .venv-bench .venv-lint .venv-docs docs/_build docs/_generated build dist *.egg-info
+	rm -rf .venv .venv-test .venv-newest .venv-bench .venv-audit .venv-lint .venv-docs docs/_build docs/_generated build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,13 +2,17 @@
 
 import argparse
 import json
+import math
 import os
 import re
 import tempfile
 import time
 from pathlib import Path
 
-__all__ = ["finish", "new_file", "read_result", "rounded", "write_json", "write_text"]
+__all__ = ["finish", "new_file", "read_json", "read_result", "rounded", "write_json", "write_text"]
+
+# Bytes that no result reaches.
+LARGEST = 2**26
 
 
 def new_file(text):
@@ -64,6 +68,34 @@ def finish(start, path, result):
         print(f"written to {path}")
 
 
+def finite(text):
+    """Read a number of a result, which is finite, and small enough to be computed with."""
+    value = float(text)
+    if not math.isfinite(value) or abs(value) > 1e100:
+        raise ValueError(f"it holds the number {text[:20]}, which no measurement gives")
+    return int(text) if text.lstrip("-").isdigit() else value
+
+
+def read_json(path):
+    """Read a JSON object that one of these programs may have written.
+
+    Raises
+    ------
+    OSError, ValueError
+        The file cannot be read, is larger than any result, nested deeper than any, or holds numbers that are none.
+    """
+    from jax_von_mises.untrusted import read_plain  # not above: `startup` times the import of JAX
+
+    text = read_plain(path, LARGEST).decode("utf-8")
+    try:
+        found = json.loads(text, parse_int=finite, parse_float=finite, parse_constant=finite)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    return found
+
+
 def upgraded(result):
     """Make `result` what `performance_benchmark` writes today; format 1 knew draws only."""
     if result["format"] == 1:
@@ -85,7 +117,7 @@ def read_result(path):
         The file cannot be read, or is no such result; the message says why.
     """
     try:
-        result = upgraded(json.loads(Path(path).read_text(encoding="utf-8")))
+        result = upgraded(read_json(path))
         # What every reader looks at.
         for case in result["cases"]:
             for found in case["results"].values():

@@ -4,11 +4,10 @@
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
-from benchmarks.files import upgraded
+from benchmarks.files import read_json, upgraded
 from benchmarks.peers import OURS, PEERS
 
 __all__ = ["main", "run"]
@@ -168,9 +167,13 @@ def run(arguments, module, text, source, upgrade, make):
         print('the pictures need matplotlib: pip install "jax_von_mises[plots]"', file=sys.stderr)
         return 1
     try:
-        result = upgrade(json.loads(given.result.read_text(encoding="utf-8")))
+        with matplotlib.rc_context(SETTINGS):
+            figure = make(upgrade(read_json(given.result)))
     except KeyError as error:
         print(f"{given.result} is no result of {source}: it has no {error}", file=sys.stderr)
+        return 1
+    except (TypeError, AttributeError, IndexError) as error:
+        print(f"{given.result} is no result of {source}: it is made otherwise ({error})", file=sys.stderr)
         return 1
     except (OSError, ValueError) as error:
         print(f"cannot read {given.result}: {error}", file=sys.stderr)
@@ -179,7 +182,7 @@ def run(arguments, module, text, source, upgrade, make):
         # Without a date two drawings of one result are the same bytes.
         metadata = {"Date": None} if given.out.suffix == ".svg" else None
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        make(result).savefig(given.out, metadata=metadata, dpi=150)
+        figure.savefig(given.out, metadata=metadata, dpi=150)
     print(f"written to {given.out}")
     return 0
 

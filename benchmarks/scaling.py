@@ -17,7 +17,6 @@ A record is a text with a line for each block that is done, so recording grows w
 """
 
 import argparse
-import json
 import math
 import sys
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.files import read_json
 from benchmarks.text import table, time_text
 from jax_von_mises import writer
 
@@ -343,11 +343,14 @@ def main(arguments=None):
     result = None
     if given.result is not None:
         try:
-            result = checked(json.loads(given.result.read_text(encoding="utf-8")))
+            result = checked(read_json(given.result))
             rates = fitted(result)
             print(fit_text(result, rates) + "\n")
         except KeyError as error:
             print(f"{given.result} is no result of streaming: it has no {error}", file=sys.stderr)
+            return 1
+        except (TypeError, AttributeError, IndexError) as error:
+            print(f"{given.result} is no result of streaming: it is made otherwise ({error})", file=sys.stderr)
             return 1
         except (OSError, ValueError) as error:
             print(f"cannot use {given.result}: {error}", file=sys.stderr)

@@ -14,7 +14,7 @@ ROWS = (
     ("from words to angles", ("kernel", "sampler")),
     ("the law", ("law", "schemes", "truncated", "fitting", "distribution", "compose", "numpyro")),
     ("streams and devices", ("devices", "streams", "batches")),
-    ("files and machines", ("records", "npy_file", "zarr_store", "writer", "runtime", "machines")),
+    ("files and machines", ("untrusted", "records", "npy_file", "zarr_store", "writer", "runtime", "machines")),
     ("command line", ("summary", "cli")),
 )
 INK, BLUE, GREY = "#222222", "#0072B2", "#888888"

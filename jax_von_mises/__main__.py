@@ -2,7 +2,7 @@
 
 import sys
 
-from jax_von_mises.cli import main
+from jax_von_mises.cli import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry())

@@ -92,6 +92,7 @@ def sample_batches(
             f"{caller}: start={start} and total={total} reach beyond the stream's 2^64 angles. "
             "Derive another key with derive_key."
         )
+    donate = checks.flag(caller, "donate", donate)
     out_sharding = checks.sharding(caller, out_sharding)
     return SampleBatches(stream, streams.Spans(start, end, batch_size), min(batch_size, total), donate, out_sharding)
 

@@ -2,6 +2,7 @@
 
 import math
 import operator
+import os
 
 import jax
 import jax.numpy as jnp
@@ -180,9 +181,10 @@ def whole_sizes(caller, name, shape):
     if any(size < 0 for size in sizes):
         raise ValueError(f"{caller}: {name}={sizes} has a negative size. Sizes must be 0 or more.")
     if max(sizes, default=0) >= LARGEST_SIZE or math.prod(sizes) >= LARGEST_SIZE:
+        asked = max(math.prod(sizes), *sizes)
         raise ValueError(
-            f"{caller}: {name}={sizes} has {math.prod(sizes):.3g} elements, more than any memory holds. Draw a long "
-            "stream in blocks, with sample_block."
+            f"{caller}: {name}={sizes} asks for {asked:.3g} elements, more than any memory holds. Draw a long stream "
+            "in blocks, with sample_block."
         )
     return sizes
 
@@ -198,6 +200,34 @@ def whole_number(caller, name, value, least):
     if number < least:
         raise ValueError(f"{caller}: {name}={number} must be at least {least}.")
     return number
+
+
+def flag(caller, name, value):
+    """`value` as a bool: "no" and nan are true in Python, and would be taken for a yes."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{caller}: {name}={value!r} must be True or False.")
+    return bool(value)
+
+
+def seconds(caller, name, value, *, above=-math.inf):
+    """`value` as a finite number of seconds, 0 or more, and more than `above`; nobody waits for nan."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{caller}: {name}={value!r} must be a number of seconds.")
+    if not (0 <= value < math.inf and value > above):
+        least = "0 or more" if above < 0 else f"above {above}"
+        raise ValueError(f"{caller}: {name}={value!r} must be a finite number of seconds, {least}.")
+    return float(value)
+
+
+def path(caller, name, value):
+    """`value`, a string or a path, as text."""
+    try:
+        text = os.fsdecode(os.fspath(value))
+    except TypeError as error:
+        raise TypeError(f"{caller}: {name}={value!r} must be a string or a path.") from error
+    if "\0" in text:
+        raise ValueError(f"{caller}: {name}={text!r} has a null character, which no name of a file may have.")
+    return text
 
 
 def position(caller, start):

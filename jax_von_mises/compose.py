@@ -52,12 +52,12 @@ class Torus:
     @property
     def batch_shape(self):
         """Shape of the batch of points."""
-        return last_axis("Torus", self.components.batch_shape, "angles")[0]
+        return last_axis("Torus", self._laws().batch_shape, "angles")[0]
 
     @property
     def event_shape(self):
         """Shape of one point, (number of angles,)."""
-        return (last_axis("Torus", self.components.batch_shape, "angles")[1],)
+        return (last_axis("Torus", self._laws().batch_shape, "angles")[1],)
 
     @property
     def dtype(self):
@@ -66,7 +66,13 @@ class Torus:
 
     def _angles(self):
         """The components, which have an axis of angles."""
-        last_axis("Torus", self.components.batch_shape, "angles")
+        last_axis("Torus", self._laws().batch_shape, "angles")
+        return self.components
+
+    def _laws(self):
+        """The components, which are laws: only now, since anything may stand there while JAX takes a pytree apart."""
+        if not isinstance(self.components, VonMises):
+            raise TypeError(f"Torus: components={self.components!r} must be a VonMises, of as many angles.")
         return self.components
 
     def sample(self, key=None, sample_shape=(), *, seed=None):
@@ -98,6 +104,8 @@ class Torus:
 
     def kl_divergence(self, other):
         """Kullback-Leibler divergence from `self` to another `Torus`, in nats."""
+        if not isinstance(other, Torus):
+            raise TypeError(f"Torus.kl_divergence: other={other!r} must be a Torus.")
         if self.event_shape != other.event_shape:
             raise ValueError(
                 f"Torus.kl_divergence: one torus has {self.event_shape[0]} angles, the other {other.event_shape[0]}. "
@@ -157,6 +165,8 @@ class Mixture:
     def _shape(self):
         """Batch and components."""
         logits = checks.parameter("Mixture", "logits", self.logits)
+        if not isinstance(self.components, VonMises | Torus):
+            raise TypeError(f"Mixture: components={self.components!r} must be a VonMises or a Torus.")
         shape, laws = logits.shape, self.components.batch_shape
         last_axis("Mixture", laws, "components")
         if not shape or shape[-1] != laws[-1]:

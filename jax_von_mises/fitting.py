@@ -219,7 +219,7 @@ def standard_errors(concentration, size):
 def _standard_errors(concentration, size, dtype):
     compute = checks.compute_dtype(dtype)
     k, n = jnp.broadcast_arrays(jnp.asarray(concentration, compute), jnp.asarray(size, compute))
-    k, n = valid(k), only(n, n >= 0)
+    k, n = valid(k), only(jnp.abs(n), n >= 0)  # a root of -0 would be -inf
     root = lax.rsqrt(n)
     near = jnp.minimum(k, NORMAL)
     spread = jnp.where(k > NORMAL, (root * np.sqrt(2).astype(compute)) * k, root * lax.rsqrt(bessel.slope(near)))

@@ -8,7 +8,8 @@ import os
 
 import numpy as np
 
-from jax_von_mises.records import Unknown, lock, parse_record
+from jax_von_mises import untrusted
+from jax_von_mises.records import LARGEST_RECORD, Unknown, lock, parse_record
 
 
 class NpyFile:
@@ -49,8 +50,7 @@ class NpyFile:
             if os.path.lexists(self.partial) and (not os.path.isfile(self.partial) or os.path.getsize(self.partial)):
                 raise Unknown(f"{self.partial} has no record beside it, so it is not known what it is; move it away")
             return []
-        with open(self.partial_record, "rb") as file:
-            return [parse_record(self.partial_record, file.read())]
+        return [parse_record(self.partial_record, untrusted.read_plain(self.partial_record, LARGEST_RECORD))]
 
     def final_record(self):
         """The record of the finished file, or None."""
@@ -58,8 +58,7 @@ class NpyFile:
             return None
         if not os.path.isfile(self.record):
             raise Unknown(f"{self.record} is not a record of this package; move it away")
-        with open(self.record, "rb") as file:
-            return parse_record(self.record, file.read())
+        return parse_record(self.record, untrusted.read_plain(self.record, LARGEST_RECORD))
 
     def header(self):
         """The ``.npy`` header, filled up to a page."""
@@ -75,9 +74,9 @@ class NpyFile:
 
     def check_layout(self):
         """See that the whole file has the header and the size that its record tells of."""
-        with open(self.path, "rb") as file:
+        with untrusted.open_plain(self.path) as file:
             header = file.read(self.PAGE)
-        size = os.path.getsize(self.path)
+            size = os.fstat(file.fileno()).st_size
         if size != self.size() or header != self.header():
             raise Unknown(
                 f"{self.path} ({size} bytes) is not the file that {self.record} tells of ({self.size()} bytes)"
@@ -105,19 +104,33 @@ class NpyFile:
     def _open(self, flags):
         if os.path.lexists(self.path) and not self.replaces and not self._has_both_names():
             raise FileExistsError(f"{self.path} appeared after the run was begun; move it away, and resume")
-        self.file = open(os.open(self.partial, os.O_RDWR | flags, 0o666), "r+b", buffering=0)  # noqa: SIM115
+        self.file = open(self._descriptor(os.O_RDWR | flags), "r+b", buffering=0)  # noqa: SIM115
+        untrusted.must_be_plain(self.file, self.partial)
         lock(self.file, self.partial)
+        about = os.fstat(self.file.fileno())
         # The one who held the lock may have finished and renamed it between these two calls.
-        if not os.path.exists(self.partial) or not os.path.samestat(
-            os.fstat(self.file.fileno()), os.stat(self.partial)
-        ):
+        if not os.path.exists(self.partial) or not os.path.samestat(about, os.stat(self.partial)):
             raise Unknown(f"{self.partial} was finished by another process")
+        self._must_be_ours_alone(about, self.partial)
         if hasattr(os, "O_DIRECT"):
             # Past the system's cache, which costs a copy and a page a time and would drive out of memory what other
             # programs keep there. Some file systems refuse.
             with contextlib.suppress(OSError):
-                self.direct = os.open(self.partial, os.O_WRONLY | os.O_DIRECT)
+                self.direct = self._descriptor(os.O_WRONLY | os.O_DIRECT)
                 self.stage = mmap.mmap(-1, self.STAGE)
+            if self.direct is not None and not os.path.samestat(about, os.fstat(self.direct)):
+                raise Unknown(f"{self.partial} was replaced while it was opened")
+
+    def _descriptor(self, flags):
+        """The unfinished file, opened, if it is one and no link: that may lead to a file that is to be kept."""
+        if os.path.islink(self.partial):  # where the system has no such flag
+            raise Unknown(f"{self.partial} is a symbolic link, which this package does not make; move it away")
+        return os.open(self.partial, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+    def _must_be_ours_alone(self, about, name):
+        """Refuse to write to a file that others know by another name."""
+        if about.st_nlink > 1 and not self._has_both_names():
+            raise Unknown(f"{name} has another name too (a hard link), and would change there as well; copy it first")
 
     def write(self, first, rows):
         """Write `rows` from row `first` on, to the disk: they survive whatever comes after."""
@@ -157,7 +170,7 @@ class NpyFile:
 
     def read(self, first, count, whole=False):
         """Rows of the partial, or of the whole, file."""
-        with open(self.path if whole else self.partial, "rb") as file:
+        with untrusted.open_plain(self.path if whole else self.partial) as file:
             file.seek(self.PAGE + first * self.row_bytes)
             data = file.read(count * self.row_bytes)
         rows = len(data) // self.row_bytes if self.row_bytes else count
@@ -228,6 +241,7 @@ class NpyFile:
 
     def reopen(self, text):
         """Make the whole file an unfinished one again, to draw some of its blocks anew."""
+        self._must_be_ours_alone(os.stat(self.path), self.path)
         # In the reverse order of `finish`: wherever this is killed, there is one to be resumed and repaired.
         if not os.path.lexists(self.partial_record):
             os.replace(self.record, self.partial_record)
@@ -250,13 +264,10 @@ class NpyFile:
 
 
 def replace_text(path, text):
-    """Replace a small file whole. What a killed process left on the way is taken over by the next one."""
+    """Replace a small file whole."""
     temporary = f"{path}.new"
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        untrusted.write_anew(temporary, text)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):  # what went wrong first is what must be reported

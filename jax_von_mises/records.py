@@ -30,6 +30,12 @@ except ImportError:  # Windows has other locks; there two writers of one target 
 FORMAT = "jax_von_mises/samples/1"
 # More angles than this no disk holds.
 LARGEST = 2**60
+# A record is written anew after each block and has a line for each: so many are more than anyone waits for.
+MOST_BLOCKS = 2**20
+# Bytes that no record of so many lines reaches.
+LARGEST_RECORD = 2**26
+# Angles in a row. A row is drawn, and read, in one piece.
+LARGEST_ROW = 2**36
 
 
 class Unknown(OSError):
@@ -60,7 +66,7 @@ def parse_record(name, text):
         sizes = *record["shape"], math.prod(record["shape"])
         if not sizes[:-1] or min(sizes) < 0 or max(sizes) >= LARGEST or not 0 < record["block_rows"] < LARGEST:
             raise ValueError
-        if record["stored"] not in DTYPES:
+        if math.prod(record["shape"][1:]) > LARGEST_ROW or record["stored"] not in DTYPES:
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise Unknown(f"{name} is not a record of this package; move it away") from error

@@ -7,6 +7,7 @@ positions in the stream, and the result is the same to the last byte.
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import time
@@ -24,6 +25,9 @@ from jax_von_mises import __version__, batches, checks, npy_file, records, strea
 BLOCK = 2**24
 MANY_BLOCKS = 2**12
 LARGEST_BLOCK = 2**27
+
+# Bytes that are read at a time when checksums are compared.
+PIECE = 2**26
 
 # Seconds between two looks at what the other processes have recorded.
 POLL = 0.5
@@ -137,13 +141,19 @@ def write_samples(
     (10000,)
     """
     caller = "write_samples"
-    out = os.fsdecode(out)
+    out = checks.path(caller, "out", out)
     stream = streams.Stream.of(caller, key, loc, concentration, dtype, method)
     total = checks.whole_number(caller, "total", total, 0)
     if total * stream.width >= records.LARGEST:
         raise ValueError(f"{caller}: total={total} rows of {stream.width} are more angles than any disk holds, 2^60.")
     if block_rows is not None:
         block_rows = checks.whole_number(caller, "block_rows", block_rows, 1)
+    flags = {"resume": resume, "force": force, "repair": repair, "stay": stay}
+    resume, force, repair, stay = (checks.flag(caller, name, value) for name, value in flags.items())
+    for name, function in (("progress", progress), ("observe", observe)):
+        if function is not None and not callable(function):
+            raise TypeError(f"{caller}: {name}={function!r} must be a function, or None.")
+    patience = checks.seconds(caller, "patience", patience)
     parts = checks.whole_number(caller, "parts", parts, 1)
     part = checks.whole_number(caller, "part", part, 0)
     if part >= parts:
@@ -299,7 +309,7 @@ class Job:
             ways = "give resume=True to go on with it, or force=True to replace it" if found else "give force=True"
             raise FileExistsError(f"{target.path}: {state}; choose another name, or {ways}")
         if force:
-            self.check_room()
+            self.check_room(caller)
             if found or whole:
                 target.make_room(found)
             target.begin(self.text())
@@ -312,7 +322,7 @@ class Job:
             if at_the_end and len(self.done) == self.blocks:
                 target.finish_record()
                 return False
-            self.check_room()
+            self.check_room(caller)
             if at_the_end:
                 target.reopen(self.text())
             elif self.done or self.parts > 1:
@@ -332,7 +342,7 @@ class Job:
                 return False
             target.reopen(self.text())
         else:
-            self.check_room()
+            self.check_room(caller)
             target.begin(self.text())
         self.begun = True
         self.check_machine(caller)
@@ -381,14 +391,19 @@ class Job:
                 "begin anew with force=True. Nothing was changed."
             )
 
-    def check_room(self):
-        """Refuse early what the disk cannot hold."""
-        if self.target.directory is None:
-            return
-        need = self.missing_rows() * self.stream.width * self.target.dtype.itemsize
-        free = shutil.disk_usage(self.target.directory).free
-        if need > free:
-            raise OSError(f"{self.target.path}: needs {readable(need)} and the disk has {readable(free)} free")
+    def check_room(self, caller):
+        """Refuse early what the disk, or the record, cannot hold."""
+        if self.target.directory is not None:
+            need = self.missing_rows() * self.stream.width * self.target.dtype.itemsize
+            free = shutil.disk_usage(self.target.directory).free
+            if need > free:
+                raise OSError(f"{self.target.path}: needs {readable(need)} and the disk has {readable(free)} free")
+        if self.blocks > records.MOST_BLOCKS:
+            least = -(-self.target.shape[0] // records.MOST_BLOCKS)
+            raise ValueError(
+                f"{caller}: block_rows={self.target.block_rows} makes {self.blocks} blocks, and the record has a line "
+                f"for each, at most {records.MOST_BLOCKS}. Give block_rows={least} or more."
+            )
 
     def draw(self, progress, observe):
         """Draw, write and record the missing blocks of this process; give their number."""
@@ -485,13 +500,15 @@ def verify_samples(out):
         There is no such file, or no record beside it.
     """
     caller = "verify_samples"
-    out = os.fsdecode(out)
+    out = checks.path(caller, "out", out)
     target = open_target(caller, out, (0,), np.dtype(np.float32), 1)  # whatever it holds: its record tells
     record = target.final_record() if target.whole() else None
     if record is None:
         raise FileNotFoundError(f"{out}: no finished file with a record beside it")
     target = open_target(caller, out, record["shape"], np.dtype(record["stored"]), record["block_rows"])
     spans = streams.Spans(0, target.shape[0], target.block_rows)
+    if len(spans) != len(record["crc32"]):
+        raise Damaged(f"{caller}: {out}: its record has {len(record['crc32'])} checksums for {len(spans)} blocks")
     target.check_layout()
     crc = {i: record["crc32"].get(i) for i in range(len(spans))}
     try:
@@ -505,13 +522,25 @@ def verify_samples(out):
 
 def damaged_blocks(target, spans, crc, whole):
     """The blocks whose bytes do not have the checksum that `crc` tells."""
-    return [i for i in crc if checksum(target, target.read(*spans[i], whole)) != crc[i]]
+    return [i for i in crc if stored_checksum(target, *spans[i], whole) != crc[i]]
 
 
-def checksum(target, rows):
-    """CRC-32 of the bytes of `rows` as they are stored, eight hexadecimal digits."""
+def stored_checksum(target, first, count, whole):
+    """`checksum` of rows that are on the disk, read in pieces: a record may tell of blocks of any size."""
+    step = max(1, PIECE // max(1, math.prod(target.shape[1:]) * target.dtype.itemsize))
+    found = checksum(target, ())
+    for start in range(first, first + count, step):
+        rows = target.read(start, min(step, first + count - start), whole)
+        found = checksum(target, rows, found)
+        if len(rows) < min(step, first + count - start):
+            break  # the file ends here
+    return found
+
+
+def checksum(target, rows, before="0"):
+    """CRC-32 of the bytes of `rows` as they are stored, after those of `before`, eight hexadecimal digits."""
     stored = np.ascontiguousarray(rows, target.dtype.newbyteorder("<"))
-    return f"{zlib.crc32(stored.view(np.uint8).reshape(-1).data):08x}"
+    return f"{zlib.crc32(stored.view(np.uint8).reshape(-1).data, int(before, 16)):08x}"
 
 
 def brief(value):

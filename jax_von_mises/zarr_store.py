@@ -10,7 +10,8 @@ import shutil
 
 import numpy as np
 
-from jax_von_mises.records import Unknown, lock, parse_record
+from jax_von_mises import untrusted
+from jax_von_mises.records import LARGEST_RECORD, Unknown, lock, parse_record
 
 
 class ZarrStore:
@@ -30,6 +31,7 @@ class ZarrStore:
     def __init__(self, out, shape, dtype, block_rows, part=0, parts=1):
         self.path, self.shape, self.dtype, self.block_rows = out, shape, dtype, block_rows
         self.writer_record = self.name_of(part, parts)
+        self._must_be_plain()
         self.tensorstore = import_tensorstore()
         location = out if out.endswith("/") else out + "/"
         self.kvstore = location if "://" in out else {"driver": "file", "path": os.path.abspath(location) + "/"}
@@ -39,6 +41,19 @@ class ZarrStore:
             self.keys = self.tensorstore.KvStore.open(self.kvstore, context=self.context).result()
         self.array = self.locked = None
         self.alone = parts == 1
+
+    def _must_be_plain(self):
+        """Refuse a directory in which there are links, pipes or the like, or metadata that are none.
+
+        TensorStore follows links, also when it removes what is below one, and waits for pipes.
+        """
+        if self.directory is None:
+            return
+        if (strange := untrusted.strange_below(self.path)) is not None:
+            raise Unknown(f"{strange} is neither a file nor a directory, and no part of a store; move it away")
+        for name in glob.glob(os.path.join(glob.escape(self.path), "*.json")):
+            if os.path.getsize(name) > LARGEST_RECORD:
+                raise Unknown(f"{name} has more than {LARGEST_RECORD} bytes, so it is not what its name says")
 
     def specification(self, attributes=None):
         """What TensorStore needs to know of the array."""
@@ -102,7 +117,10 @@ class ZarrStore:
         return None if "://" in self.path else os.path.dirname(self.path.rstrip("/")) or os.curdir
 
     def check_layout(self):
-        """Open the whole array as its readers do, and see that it is what its record tells of."""
+        """Open the whole array as its readers do, and see that it is what its record tells of, and packed as by us.
+
+        Other codecs could unpack a few bytes to any size.
+        """
         with as_os_errors(self.path):
             spec = {"driver": "zarr3", "kvstore": self.kvstore}
             self.array = self.tensorstore.open(spec, open=True, context=self.context).result()
@@ -111,6 +129,9 @@ class ZarrStore:
             raise Unknown(
                 f"{self.path} ({found}) is not the array that its record tells of ({self.shape}, {self.dtype})"
             )
+        with as_os_errors(self.path):
+            # Which compares what is there with what we would write.
+            self.tensorstore.open(self.specification(), open=True, context=self.context).result()
 
     def begin(self, text):
         """Start anew, with the record `text`, which tells of no blocks."""
@@ -149,8 +170,11 @@ class ZarrStore:
         """Rows of the array; NaN where a shard is missing."""
         if self.array is None:
             self._open()
+        # Into memory of NumPy: where there is none TensorStore ends the process.
+        rows = np.empty((count, *self.shape[1:]), self.dtype)
         with as_os_errors(self.path):
-            return self.array[first : first + count].read().result()
+            self.tensorstore.array(rows, context=self.context).write(self.array[first : first + count]).result()
+        return rows
 
     def save_record(self, text):
         """Replace this writer's record."""

@@ -440,9 +440,12 @@ def test_platform_that_is_not_there(monkeypatch):
     assert "no such platform here" in told(diagnosis._expected(backend, None))
 
 
-@pytest.mark.parametrize("options", [{"expect": "gpu"}, {"timeout": 0}, {"timeout": "1"}])
-def test_bad_arguments(options):
-    with pytest.raises(ValueError, match=f"diagnose: {next(iter(options))}="):
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"expect": "gpu"}, ValueError), ({"timeout": 0}, ValueError), ({"timeout": "1"}, TypeError)],
+)
+def test_bad_arguments(options, error):
+    with pytest.raises(error, match=f"diagnose: {next(iter(options))}="):
         runtime.diagnose(**options)
 
 

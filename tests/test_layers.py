@@ -13,6 +13,7 @@ import jax_von_mises
 # Left imports nothing from its right. A new module takes one place here, and with it says what it may use.
 LAYERS = (
     "checks",
+    "untrusted",
     "pytrees",
     "layout",
     "counter",

@@ -9,7 +9,7 @@ from jax import lax
 
 import jax_von_mises as jvm
 
-__all__ = ["LAGS", "ORDERS", "block_counts"]
+__all__ = ["LAGS", "ORDERS", "block_counts", "must_fit"]
 
 ORDERS = (1, 2, 3, 4)
 # Neighbours, lanes of vector units, rows of warps and blocks, and far.
@@ -134,3 +134,18 @@ def block_counts(x, other, expected, levels, k, mean):
         "angles": len(x),
         "neighbours": len(x) - 1,
     }
+
+
+def must_fit(sums, bins, levels):
+    """See that `sums` from a file are such as `block_counts` gives; ValueError where they are not."""
+    shapes = {
+        **dict.fromkeys(("changes", "rises", "positive", "lost", "angles", "neighbours"), ()),
+        **dict.fromkeys(("versines", "sines"), (len(ORDERS),)),
+        **{"lagged": (len(LAGS), 3), "across": (3,), "bins": (bins,), "beyond": (levels,)},
+    }
+    if {name: np.shape(value) for name, value in sums.items()} != shapes:
+        raise ValueError("its sums have other names or shapes than those of this program")
+    if not all(np.asarray(value).dtype.kind in "iuf" and np.all(np.isfinite(value)) for value in sums.values()):
+        raise ValueError("its sums are no finite numbers")
+    if any(np.any(sums[name] < 0) for name in ("bins", "beyond", "angles", "neighbours")):
+        raise ValueError("its counts are negative")

@@ -64,8 +64,7 @@ def warmup(shapes, dtypes=None, *, loc=0.0, concentration=1.0, key=None, method=
         For each shape, and for each dtype within it: seconds to trace, lower and compile, memory, flops.
     """
     caller = "warmup"
-    if not isinstance(block, bool):
-        raise TypeError(f"{caller}: block={block!r} must be True or False.")
+    block = checks.flag(caller, "block", block)
     key = jax.random.key(0) if key is None else key
     given = (loc, concentration)
     loc, concentration = like(caller, "loc", loc), like(caller, "concentration", concentration)

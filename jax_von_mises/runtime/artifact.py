@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_von_mises import __version__, checks, sampler
+from jax_von_mises import __version__, checks, sampler, untrusted
 from jax_von_mises.runtime.ahead import like
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -21,8 +21,10 @@ PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 # Names the layout of an artifact, for whoever reads one later.
 FORMAT = "jax_von_mises/sampler/1"
 PROGRAM, MANIFEST = "program.bin", "manifest.json"
-# No program of ours is near this size: more is not read.
+# No program of ours is near this size, nor a file with one: more is not read.
 LARGEST = 2**26
+LARGEST_FILE = 2**24
+LARGEST_MANIFEST = 2**20
 
 
 def export_sampler(
@@ -71,10 +73,14 @@ def export_sampler(
         ``flatbuffers`` is missing, by which JAX writes programs: ``pip install "jax_von_mises[export]"``.
     """
     caller = "export_sampler"
-    path = _path(caller, path)
+    path = checks.path(caller, "path", path)
     if isinstance(platforms, str):
         platforms = (platforms,)
-    platforms = tuple(platforms)
+    try:
+        platforms = tuple(platforms)
+    except TypeError as error:
+        raise TypeError(f"{caller}: platforms={platforms!r} must be some of {', '.join(PLATFORMS)}.") from error
+    force = checks.flag(caller, "force", force)
     bad = [name for name in platforms if name not in PLATFORMS]
     if bad or not platforms:
         raise ValueError(f"{caller}: platforms={platforms!r} must be some of {', '.join(PLATFORMS)}.")
@@ -184,7 +190,7 @@ def load_sampler(path):
         It cannot be read.
     """
     caller = "load_sampler"
-    path = _path(caller, path)
+    path = checks.path(caller, "path", path)
     export = _serializer(caller)
     manifest, content = _read(caller, path)
     platform = _platform()
@@ -228,10 +234,12 @@ def _described(exported):
 def _read(caller, path):
     """The manifest and the program of an artifact, checked."""
     try:
-        with zipfile.ZipFile(path) as file:
-            if max(file.getinfo(name).file_size for name in (MANIFEST, PROGRAM)) > LARGEST:
-                raise ValueError("it is larger than any sampler")
-            manifest, content = json.loads(file.read(MANIFEST)), file.read(PROGRAM)
+        with untrusted.open_plain(path) as opened:
+            if os.fstat(opened.fileno()).st_size > LARGEST_FILE:
+                raise ValueError(f"it has more than {LARGEST_FILE} bytes, as no sampler has")
+            with zipfile.ZipFile(opened) as file:
+                manifest = json.loads(untrusted.read_member(file, MANIFEST, LARGEST_MANIFEST))
+                content = untrusted.read_member(file, PROGRAM, LARGEST)
         written = manifest["format"]
         if written != FORMAT:
             raise ValueError(f"its format is {written!r}, and this release reads {FORMAT!r}")
@@ -250,13 +258,6 @@ def _read(caller, path):
             f"{caller}: {path} is damaged or no sampler of this package: {error}. Export it again."
         ) from error
     return manifest, content
-
-
-def _path(caller, path):
-    try:
-        return os.fsdecode(os.fspath(path))
-    except TypeError as error:
-        raise TypeError(f"{caller}: path={path!r} must be a string or a path.") from error
 
 
 def _serializer(caller):

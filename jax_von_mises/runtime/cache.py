@@ -23,7 +23,7 @@ from typing import NamedTuple
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from jax_von_mises import checks
+from jax_von_mises import checks, untrusted
 
 try:
     import grp
@@ -125,8 +125,8 @@ def initialize_compilation_cache(path=None, *, max_size=DEFAULT_LIMIT, min_compi
     """
     caller = "initialize_compilation_cache"
     limit = max_size if max_size is None else checks.whole_number(caller, "max_size", max_size, 1)
-    if not (isinstance(min_compile_time, (int, float)) and 0 <= min_compile_time < float("inf")):
-        raise ValueError(f"{caller}: min_compile_time={min_compile_time!r} must be a number of seconds, 0 or more.")
+    min_compile_time = checks.seconds(caller, "min_compile_time", min_compile_time)
+    allow_shared = checks.flag(caller, "allow_shared", allow_shared)
     given = path is not None
     path = _chosen(caller, path)
     with _state.lock:
@@ -158,7 +158,7 @@ def initialize_compilation_cache(path=None, *, max_size=DEFAULT_LIMIT, min_compi
         _state.hits = _state.requests = 0
         _state.limit, _state.writable = limit, writable
         jax.config.update("jax_compilation_cache_dir", path)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", float(min_compile_time))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", min_compile_time)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0 if writable else NEVER)
         # At its first compilation JAX decides whether there is a cache, and where; this makes it decide anew.
         compilation_cache.reset_cache()
@@ -265,8 +265,8 @@ def _look_through(path):
 def _whole(path, zstd):
     """Whether a file holds a whole compressed text, as far as can be said here."""
     try:
-        before = os.stat(path)
-        with open(path, "rb") as file:
+        with untrusted.open_plain(path) as file:
+            before = os.fstat(file.fileno())
             content = file.read()
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # to look is not to use
     except OSError:
@@ -324,11 +324,8 @@ def _chosen(caller, path):
         path = jax.config.jax_compilation_cache_dir or _default(caller)
         if path is None:
             return None
-    try:
-        path = os.fspath(path)
-    except TypeError as error:
-        raise TypeError(f"{caller}: path={path!r} must be a string or a path.") from error
-    if not isinstance(path, str) or not path:
+    path = checks.path(caller, "path", path)
+    if not path:
         raise ValueError(f"{caller}: path={path!r} must be the name of a directory.")
     return path if "://" in path else os.path.realpath(os.path.expanduser(path))
 
@@ -400,6 +397,8 @@ def open_to_others(path):
         with contextlib.suppress(FileNotFoundError):
             about = os.lstat(entry.path)
             reason = _open_to(about, leaf=True, ignored=closed)
+            if reason is None and not stat.S_ISREG(about.st_mode):
+                reason = "is not a file"
             if reason:
                 return f"{entry.path} {reason}"
     return None

@@ -178,6 +178,8 @@ def configure(
     }
     given = {name: value for name, value in given.items() if value is not None}
     more = _flags(xla_flags)
+    check = checks.flag("configure", "check", check)
+    timeout = checks.seconds("configure", "timeout", timeout, above=0)
     with _lock:
         changes, names = _plan(given, more)
         _refuse_late(changes, names)
@@ -428,6 +430,8 @@ def _platform(value):
 
 def _fraction(value):
     try:
+        if isinstance(value, bool):
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"configure: memory_fraction={value!r} must be a number.") from error

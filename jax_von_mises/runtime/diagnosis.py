@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jax_von_mises import __version__
+from jax_von_mises import __version__, checks
 from jax_von_mises.runtime import cache, child, flags, hardware, variables
 from jax_von_mises.runtime.configuration import Setting
 from jax_von_mises.runtime.configuration import settings as current_settings
@@ -107,8 +107,7 @@ def diagnose(*, expect=None, timeout=180.0):
     """
     if expect is not None and expect not in PLATFORMS:
         raise ValueError(f"diagnose: expect={expect!r} is not one of {', '.join(PLATFORMS)}.")
-    if not (isinstance(timeout, (int, float)) and timeout > 0):
-        raise ValueError(f"diagnose: timeout={timeout!r} must be a number of seconds above 0.")
+    timeout = checks.seconds("diagnose", "timeout", timeout, above=0)
     wanted = (expect or jax.config.jax_platforms or "").split(",")[0]
     installed = hardware.packages()
     gpus = hardware.accelerators()

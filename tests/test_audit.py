@@ -1,0 +1,78 @@
+"""The audit of dependencies, on a made-up pip-audit: what nobody looked up is never said to be without holes."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from tools import audit
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the stand-in is a script")
+
+CLEAN = {"name": "numpy", "version": "2.0.0", "vulns": []}
+HOLE = {"name": "numpy", "version": "2.0.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["2.0.1"], "description": ""}]}
+SKIPPED = {"name": "numpy", "skip_reason": "Dependency not found on PyPI and could not be audited: numpy (2.0.0)"}
+
+
+def stand_in(tmp_path, script):
+    path = tmp_path / "pip-audit"
+    path.write_text(f"#!{sys.executable}\n{script}")
+    path.chmod(0o755)
+    return path
+
+
+def telling(tmp_path, *dependencies):
+    return stand_in(tmp_path, f"print({json.dumps({'dependencies': dependencies})!r})")
+
+
+def test_clean(tmp_path, capsys):
+    assert audit.main(["numpy==2.0.0", "# a remark", ""], telling(tmp_path, CLEAN)) == 0
+    assert capsys.readouterr().out == "1 of 1 packages were looked up, 0 known holes\n"
+
+
+def test_a_hole(tmp_path, capsys):
+    assert audit.main(["numpy==2.0.0", "own @ file:///x"], telling(tmp_path, HOLE)) == 1
+    said = capsys.readouterr().out
+    assert "numpy 2.0.0: PYSEC-1, fixed in: 2.0.1" in said
+    assert "not audited: own @ file:///x: not a pinned release" in said
+
+
+@pytest.mark.parametrize(
+    ("requirements", "dependencies", "words"),
+    [
+        # As it was seen where a mirror answers in the place of the database: pip-audit itself ends well.
+        (["numpy==2.0.0"], [SKIPPED], "not audited: numpy: Dependency not found on PyPI"),
+        (["numpy==2.0.0", "Jax_Lib==1"], [CLEAN], "not audited: Jax_Lib==1: pip-audit does not tell of it"),
+        (["numpy==2.0.0", "x @ file:///x"], [CLEAN], "not audited: x @ file:///x"),
+        ([], [], "NOT AUDITED: there are no pinned requirements"),
+    ],
+)
+def test_what_was_not_looked_up(tmp_path, capsys, requirements, dependencies, words):
+    assert audit.main(requirements, telling(tmp_path, *dependencies)) == 2
+    said = capsys.readouterr().out
+    assert words in said
+    assert "NOT AUDITED" in said
+
+
+def test_service_that_cannot_be_reached(tmp_path, capsys):
+    script = "import sys\nsys.exit('ConnectionError: Failed to resolve pypi.org')"
+    assert audit.main(["numpy==2.0.0"], stand_in(tmp_path, script)) == 2
+    assert "NOT AUDITED: pip-audit gave no answer: ConnectionError: Failed to resolve" in capsys.readouterr().out
+    assert audit.main(["numpy==2.0.0"], tmp_path / "nothing") == 2
+    assert "does not start" in capsys.readouterr().out
+
+
+def test_what_it_asks(tmp_path):
+    """Pinned releases alone, without resolving or installing anything."""
+    told = tmp_path / "told"
+    script = f"""
+import sys
+given = sys.argv[1:]
+open({str(told)!r}, "w").write(open(given[given.index("-r") + 1]).read() + " ".join(given))
+print('{{"dependencies": []}}')
+"""
+    audit.main(["numpy==2.0.0", "-e git+https://x"], stand_in(tmp_path, script))
+    text = told.read_text()
+    assert text.startswith("numpy==2.0.0\n-r")
+    assert "--no-deps --disable-pip --format json" in text

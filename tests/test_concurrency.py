@@ -1,0 +1,151 @@
+"""Many threads and many processes at once: the same angles as one, one writer of a file, one cache for all."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+
+import jax_von_mises
+from jax_von_mises import records, writer
+from tests import children
+from tests.test_writer import KEY, read, write
+
+SHAPES = [(7,), (3, 5), (1_000,), (2, 2, 2), (), (40, 3), (2**14,), (1, 9)]
+
+
+def drawn(i):
+    """A draw of shape, key, parameters and dtype of its own."""
+    key = jax.random.fold_in(KEY, i)
+    dtype = ("float32", "float16")[i % 2]
+    x = jax_von_mises.sample_von_mises(key, 0.1 * i, 0.5 * i, SHAPES[i % len(SHAPES)], dtype)
+    return np.asarray(x), float(jax_von_mises.log_prob(0.3, 0.1 * i, 0.5 * i))
+
+
+def test_threads_draw_what_one_draws():
+    """From the first call on, when all of them compile."""
+    numbers = range(2 * len(SHAPES))
+    barrier = threading.Barrier(8)
+
+    def first(i):
+        if i < 8:
+            barrier.wait(30)
+        return drawn(i)
+
+    jax.clear_caches()
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(first, numbers))
+    for (x, p), (y, q) in zip(together, map(drawn, numbers), strict=True):
+        np.testing.assert_array_equal(x.view(np.uint8 if x.ndim else x.dtype), y.view(np.uint8 if y.ndim else y.dtype))
+        assert p == q
+
+
+def test_threads_write_files_of_their_own(tmp_path):
+    with ThreadPoolExecutor(6) as pool:
+        written = list(pool.map(lambda i: write(tmp_path / f"{i}.npy", 2_000, loc=i / 10), range(6)))
+    assert [each.drawn for each in written] == [2] * 6
+    for i in range(6):
+        expected = jax_von_mises.sample_von_mises(KEY, i / 10, 4.0, (2_000,), method="table")
+        np.testing.assert_array_equal(read(tmp_path / f"{i}.npy"), expected)
+    assert len(list(tmp_path.iterdir())) == 12
+
+
+RUN = dict(total=10 * 4_096, block_rows=4_096)
+
+
+def writing_child(out, angles, line, ready, options):
+    """Body of a process that writes what all the others write, and tells what came of it."""
+    writer.streams.Stream.rows = lambda self, first, count, *_: jax.device_put(angles[first : first + count])
+    writer.is_whole(out)
+    jax.block_until_ready(jax.device_put(0.0))
+    line.wait(60)
+    try:
+        written = write(out, **RUN, **options)
+    except (OSError, ValueError) as error:
+        ready.send((type(error).__name__, str(error)))
+    else:
+        ready.send(("written", written.drawn))
+
+
+@pytest.mark.skipif(records.fcntl is None, reason="locks are POSIX's")
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+@pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.slow)])
+def test_processes_want_one_file(tmp_path, kind, rounds):
+    """One draws it; the others are told why not, or find it whole. Nobody breaks it, and nothing is left."""
+    pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+    angles = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, RUN["total"], method="table"))
+    context = multiprocessing.get_context("forkserver")
+    # As in `test_writer`: imports alone, nothing that starts JAX's threads.
+    context.set_forkserver_preload(["jax_von_mises.writer", "pytest"])
+    words = (
+        "is being written by another",
+        "exists",
+        "was finished by another",
+        "an unfinished run is there",
+        "appeared",
+    )
+    for number in range(rounds):
+        out = tmp_path / f"{number}.{kind}"
+        line = context.Barrier(4)
+        pipes = [context.Pipe() for _ in range(4)]
+        every = [
+            context.Process(target=writing_child, args=(out, angles, line, theirs, {"resume": bool(i % 2)}))
+            for i, (_, theirs) in enumerate(pipes)
+        ]
+        for process in every:
+            process.start()
+        told = []
+        for (ours, _), process in zip(pipes, every, strict=True):
+            assert ours.poll(120), "it hangs"
+            told.append(ours.recv())
+            process.join(60)
+            assert process.exitcode == 0
+        winners = [blocks for what, blocks in told if what == "written" and blocks]
+        assert winners == [10], told
+        for what, text in told:
+            assert what == "written" or any(each in text for each in words), text
+        np.testing.assert_array_equal(read(out), angles)
+        jax_von_mises.verify_samples(out)
+        assert not [path.name for path in tmp_path.iterdir() if "partial" in path.name]
+
+
+CACHE = """
+import json, sys
+import jax
+from jax_von_mises import initialize_compilation_cache, runtime, sample_von_mises
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(20):
+    initialize_compilation_cache(sys.argv[1])
+x = sample_von_mises(jax.random.key(1), 0.0, 4.0, (1000,))
+print(json.dumps([float(x.sum()), runtime.cache_info().entries]))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes and owners are those of POSIX")
+@pytest.mark.parametrize("processes", [2, pytest.param(12, marks=pytest.mark.slow)])
+def test_processes_make_one_cache(tmp_path, processes):
+    """None is there before, and all begin at once; not one of them warns."""
+    tmp_path.chmod(0o700)
+    command = [sys.executable, "-W", "error", "-c", CACHE, str(tmp_path / "new" / "cache")]
+    environment = children.environment(JAX_PLATFORMS="cpu", JAX_COMPILATION_CACHE_DIR=None)
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    every = [subprocess.Popen(command, env=environment, **pipes) for _ in range(processes)]
+    for process in every:
+        assert process.stdout.readline() == "ready\n"
+    for process in every:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    told = []
+    for process in every:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        told.append(json.loads(out))
+    assert len({total for total, _ in told}) == 1
+    assert min(entries for _, entries in told) > 0

@@ -1,0 +1,84 @@
+"""Whether a dependency has a known hole, by pip-audit, and an honest answer where nobody could be asked.
+
+``pip freeze --exclude-editable | python -m tools.audit`` reads pinned requirements and asks pip-audit about each.
+pip-audit itself says "No known vulnerabilities found" and ends well where a package could not be looked up; here a
+package that was not looked up is no package without holes.
+
+Exit codes: 0, all were looked up and none has a known hole; 1, one has; 2, some could not be looked up.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+__all__ = ["main"]
+
+PATIENCE = 600  # seconds
+# The one that lies beside this Python, in its environment.
+PIP_AUDIT = Path(sys.executable).with_name("pip-audit")
+
+
+class Unknown(Exception):
+    """Nothing is known of any package."""
+
+
+def asked(requirements, program):
+    """What pip-audit tells of the requirements, a line for each."""
+    handle, name = tempfile.mkstemp(suffix=".txt")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write("\n".join(requirements) + "\n")
+        command = [program, "-r", name, "--no-deps", "--disable-pip", "--format", "json", "--progress-spinner", "off"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    except OSError as error:
+        raise Unknown(f"{program} does not start: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise Unknown(f"pip-audit has not ended within {PATIENCE} s") from error
+    finally:
+        os.unlink(name)
+    try:
+        return json.loads(done.stdout)["dependencies"]
+    except (ValueError, KeyError, TypeError) as error:
+        reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise Unknown(f"pip-audit gave no answer: {reason}") from error
+
+
+def main(requirements=None, program=PIP_AUDIT):
+    """Audit requirements, those of the standard input if none are given; returns the exit code."""
+    lines = sys.stdin.read().splitlines() if requirements is None else requirements
+    pinned = [line.strip() for line in lines if "==" in line and not line.startswith(("#", "-"))]
+    others = [line.strip() for line in lines if line.strip() and "==" not in line and not line.startswith("#")]
+    try:
+        if not pinned:
+            raise Unknown("there are no pinned requirements to ask about")
+        found = asked(pinned, program)
+    except Unknown as reason:
+        print(f"NOT AUDITED: {reason}")
+        return 2
+    known = {each["name"]: each.get("vulns") for each in found}
+    holes = [(each["name"], each["version"], hole) for each in found for hole in each.get("vulns") or ()]
+    for name, version, hole in holes:
+        fixed = ", ".join(hole.get("fix_versions") or ["none yet"])
+        print(f"{name} {version}: {hole['id']}, fixed in: {fixed}")
+    skipped = [f"{each['name']}: {each['skip_reason']}" for each in found if each.get("vulns") is None]
+    names = {line.split("==")[0].strip().lower().replace("_", "-"): line for line in pinned}
+    told = {name.lower().replace("_", "-") for name in known}
+    skipped += [f"{line}: pip-audit does not tell of it" for name, line in names.items() if name not in told]
+    skipped += [f"{line}: not a pinned release" for line in others]
+    for line in skipped:
+        print(f"not audited: {line}")
+    count = len(found) - sum(each.get("vulns") is None for each in found)
+    print(f"{count} of {len(pinned) + len(others)} packages were looked up, {len(holes)} known holes")
+    if holes:
+        return 1
+    if skipped:
+        print("NOT AUDITED as a whole: ask again where the database of holes can be reached")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
