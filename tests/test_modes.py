@@ -68,7 +68,7 @@ def mixture(a):
 
 
 def numpyro_law(a):
-    return numpyro.VonMises(a.loc, a.k)
+    return numpyro.VonMises(a.loc, a.k, validate_args=False)
 
 
 def written(a):
