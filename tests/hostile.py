@@ -724,8 +724,8 @@ def counted(make):
     from benchmarks.exactness import __main__ as program
     from benchmarks.exactness import plan
 
-    about = json.dumps({"format": program.FORMAT, "seed": program.SEED, "block": plan.BLOCK, "bins": plan.BINS})
-    make(about, plan.LAWS[0].name)
+    given = program.parser().parse_args(["--quick"])
+    make(json.dumps(program.about(given)), plan.LAWS[0].name)
     of_a_program(program.main, "--quick", "--state", "x")
 
 

@@ -391,6 +391,12 @@ def test_a_run_that_was_interrupted_goes_on(tmp_path, monkeypatch, capsys):
     assert "seed differ" in capsys.readouterr().err
     assert exactness.main(["--angles", "2e5", "--state", str(state), "--words", "some"]) == 2
     assert "chunks differ" in capsys.readouterr().err
+    with np.load(state) as file:
+        arrays = dict(file)
+    for name, wrong in ((f"{TINY[0].name}, words/done", np.array(99)), (f"{TINY[0].name}, words/share", np.zeros(3))):
+        np.savez(state, **arrays | {name: wrong})
+        assert exactness.main(["--angles", "2e5", "--state", str(state)]) == 2
+        assert "words is not of this program" in capsys.readouterr().err
     state.write_bytes(b"no archive")
     assert exactness.main(["--state", str(state)]) == 2
     assert "is no state of this program" in capsys.readouterr().err

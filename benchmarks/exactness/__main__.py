@@ -205,6 +205,10 @@ def look_up(law, number, state, say):
     kept = dict(state.sums.get(name, {}))
     done = kept.pop("done", 0)
     chosen = every_word.chunks(number)
+    if done or kept:
+        fields = {field: (every_word.OCTAVES,) for field in every_word.Worst._fields}
+        if {field: np.shape(value) for field, value in kept.items()} != fields or done not in range(len(chosen) + 1):
+            raise ValueError(f"--state {state.path} is damaged: what it says of {name} is not of this program.")
     start = time.perf_counter()
 
     def said(chunk, worst):
@@ -229,6 +233,12 @@ def told(rows):
     return table(lines)
 
 
+def about(given):
+    """What a state must agree with to be gone on with."""
+    words = plan.WORDS[given.words or ("some" if given.quick else "every")]
+    return {"format": FORMAT, "seed": given.seed, "block": plan.BLOCK, "bins": plan.BINS, "chunks": words}
+
+
 def run(given, say=print):
     """Draw, count and judge; returns rows of law and verdict, what the pictures need, and how many were drawn."""
     import jax
@@ -236,16 +246,15 @@ def run(given, say=print):
     platform = jax.default_backend()
     angles = given.angles or (plan.QUICK if given.quick else plan.FULL.get(platform, plan.FULL["cpu"]))
     blocks = plan.shares(angles)
-    words = plan.WORDS[given.words or ("some" if given.quick else "every")]
-    about = {"format": FORMAT, "seed": given.seed, "block": plan.BLOCK, "bins": plan.BINS, "chunks": words}
-    state = State(given.state, about)
+    identity = about(given)
+    state = State(given.state, identity)
     key = jax.random.key(given.seed)
     try:
         rows, shown = judge(plan.LAWS, sampler, key, blocks, state, say)
         for law in plan.LAWS:
             if law.dtype == "float32":
                 rows.append((law, check_stream(sampler(law), streams(key, law)[0], law.concentration)))
-                worst, verdict = look_up(law, words, state, say)
+                worst, verdict = look_up(law, identity["chunks"], state, say)
                 rows.append((law, verdict))
                 shown[law.name]["worst"] = {name: each.tolist() for name, each in worst._asdict().items()}
     finally:
