@@ -206,7 +206,7 @@ def look_up(law, number, state, say):
     done = kept.pop("done", 0)
     chosen = every_word.chunks(number)
     if done or kept:
-        fields = {field: (every_word.OCTAVES,) for field in every_word.Worst._fields}
+        fields = dict.fromkeys(every_word.Worst._fields, (every_word.OCTAVES,))
         if {field: np.shape(value) for field, value in kept.items()} != fields or done not in range(len(chosen) + 1):
             raise ValueError(f"--state {state.path} is damaged: what it says of {name} is not of this program.")
     start = time.perf_counter()
