@@ -43,6 +43,7 @@ def picture(result):
     middles = (edges[1:] + edges[:-1]) / 2
     shown = result["laws"]
     colors = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555"]
+    styles = {name: "--" if "direct" in name else "-" for name in shown}
     for number, (name, law) in enumerate(shown.items()):
         share = np.array(law["deviations"]) / max(1, sum(law["deviations"])) / np.diff(edges)
         bins.plot(middles, share, color=colors[number % len(colors)], linewidth=1, alpha=0.8)
@@ -52,7 +53,10 @@ def picture(result):
             z = (np.array(law["beyond"]) - expected) / np.sqrt(expected)
             level = 2.0 ** -np.arange(2, 2 + len(expected))
             color = colors[number % len(colors)]
-            tails.plot(level[chosen], z[chosen], ".-", color=color, linewidth=0.8, markersize=4, label=name)
+            tails.plot(
+                *(level[chosen], z[chosen], "."),
+                **dict(linestyle=styles[name], color=color, linewidth=0.8, markersize=4, label=name),
+            )
     bins.plot(middles, stats.norm.pdf(middles), color="#222222", linewidth=1.6, linestyle=(0, (5, 3)))
     bins.set(xlabel="standard errors", yscale="log", ylim=(1e-6, 1))
     bins.set_title("Bins: how far off (dashed: chance)")
@@ -60,12 +64,15 @@ def picture(result):
     tails.set(xscale="log", xlabel="tail probability, to each side", ylabel="standard errors", ylim=(-6, 6))
     tails.invert_xaxis()
     tails.set_title("Tails (grey: chance)")
-    for number, law in enumerate(shown.values()):
+    for number, (name, law) in enumerate(shown.items()):
         if "worst" in law:
             share = np.array(law["worst"]["share"])
             level = 2.0 ** (np.arange(len(share)) - 33.0)
             color = colors[number % len(colors)]
-            words.plot(level[share > 0], share[share > 0], ".-", color=color, linewidth=0.8, markersize=4)
+            words.plot(
+                *(level[share > 0], share[share > 0], "."),
+                **dict(linestyle=styles[name], color=color, linewidth=0.8, markersize=4),
+            )
     words.axhline(1, color="#D55E00", linestyle=(0, (5, 3)), linewidth=1.3)
     words.set(xscale="log", xlabel="tail probability, to each side", ylabel="share of the promise", ylim=(0, 1.2))
     words.invert_xaxis()
