@@ -4,8 +4,8 @@ XLA makes several kernels of a draw by the table, with the words between them in
 ``kernels/angles.cu`` make one; they are shipped as PTX, a text that the driver compiles for the GPU at hand, so that
 neither a compiler nor a toolkit is needed. The plain path stays the meaning, and takes every draw where
 
-- there is no CUDA device, or the program may be cut over several: with several devices, outside of `jax.shard_map` and
-  `jax.pmap`, since XLA cannot cut what it does not see through;
+- there is no CUDA device, or there are several and the program may be cut over them, since XLA cannot cut what it does
+  not see through: outside of `jax.shard_map` and `jax.pmap`;
 - the dtype is float64, or the angles go to a named sharding;
 - the environment says so (`VARIABLE`);
 - the kernel failed its test: before a kernel's first use in a process it draws some thousand angles, which are compared
@@ -32,7 +32,7 @@ from jax.sharding import AxisType
 
 from jax_von_mises import counter, integral, kernel, layout
 
-__all__ = ["VARIABLE", "angles", "chosen", "report", "setting"]
+__all__ = ["FAILED", "VARIABLE", "Job", "angles", "chosen", "cipher_of", "report", "setting"]
 
 # "0" turns the kernels off; "1" also allows them in programs of several processes, which must all decide alike.
 VARIABLE = "JAX_VON_MISES_CUDA_KERNEL"
@@ -41,8 +41,8 @@ DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # `Kind` of angles.cu
 # Of angles.cu: which operands have a row for each row of the result, and an element for each element.
 KEY_ROWS, START_ROWS, CONCENTRATION_ROWS, LOC_ROWS, CONCENTRATIONS, LOCS = (1 << j for j in range(6))
 THREADS = 256
-# Enough blocks that all multiprocessors finish at about the same time, and few enough that filling their tables of 8 KiB
-# is nothing. For each multiprocessor.
+# For each multiprocessor: enough blocks that all end at about the same time, and few enough that filling their tables
+# of 8 KiB is nothing.
 BLOCKS = 16
 MULTIPROCESSORS = 132  # where a device does not tell
 MOST_ROWS = 65535  # of a grid's second dimension; the kernel goes round
@@ -54,6 +54,8 @@ TESTED_FROM = (0, 2**32 - 6)
 TOLERANCE, ROUNDING = 4e-6, 1e-6
 # Seconds for a test; then it has failed. The driver compiles a kernel in well under one.
 TIMEOUT = 120
+# How a report of one that failed begins.
+FAILED = "the test was failed by"
 
 log = logging.getLogger("jax_von_mises")
 _lock = threading.Lock()
@@ -126,19 +128,20 @@ def works(job):
 
 
 def report():
-    """What is used on CUDA devices, and why, in words; None without such a device."""
+    """What CUDA devices draw by, and why, in words; None without such a device."""
     if not devices():
         return None
     if setting() == "off":
-        return f"plain path: {VARIABLE} turns the CUDA kernels off"
+        return f"the plain path: {VARIABLE} turns the CUDA kernels off"
     if jax.process_count() > 1 and setting() != "on":
-        return f"plain path: there are several processes, which must decide alike; {VARIABLE}=1 allows the CUDA kernels"
+        return f"the plain path: several processes must decide alike, and {VARIABLE}=1 allows the CUDA kernels"
     with _lock:
-        faults = [f"{name}: {fault}" for name, fault in _verdicts.items() if fault]
+        faults = [f"the plain path, since {FAILED} {name}: {fault}" for name, fault in _verdicts.items() if fault]
         passed = [name for name, fault in _verdicts.items() if not fault]
-    lines = [f"CUDA kernel: {', '.join(passed)}"] if passed else []
-    lines += [f"plain path instead of the CUDA kernel {fault}" for fault in faults]
-    return "; ".join(lines) or "no draw yet that a CUDA kernel is for"
+    lines = [f"the CUDA kernels {', '.join(passed)}"] * bool(passed) + faults
+    if not lines and jax.device_count() > 1:
+        return "the plain path: with several devices CUDA kernels are for jax.shard_map and jax.pmap alone"
+    return "; ".join(lines) or "the plain path: no draw yet that a CUDA kernel is for"
 
 
 def _tested(job):

@@ -25,6 +25,7 @@ LAYERS = (
     "tails",
     "quantile",
     "kernel",
+    "cuda",
     "sampler",
     "runtime.child",
     "runtime.flags",

@@ -303,15 +303,19 @@ struct Direct {
     return smaller(s.x + fused(u, series, u), LARGEST);
   }
 
+  // kappa^-1/2: the hardware's, and one step of Newton's method.
+  static INLINE float root_of(float kappa) {
+    const float root = inverse_root(kappa);
+    return fused(root, fused(-0.5f * kappa * root, root, 0.5f), root);
+  }
+
   static INLINE void angles(const uint32_t *words, const float *kappa, float *x) {
     Start starts[4];
     float k[4], root[4], inverse[4];
 #pragma unroll
     for (int l = 0; l < 4; l++) {
       k[l] = larger(smaller(kappa[l], KAPPA_MAX), KAPPA_MIN);
-      // One step of Newton's method: the norm shares the root's error.
-      root[l] = inverse_root(k[l]);
-      root[l] = fused(root[l], fused(-0.5f * k[l] * root[l], root[l], 0.5f), root[l]);
+      root[l] = root_of(k[l]);
       inverse[l] = root[l] * root[l];
       starts[l] = start(guess(tail_of(words[l] >> 1), k[l], inverse[l], root[l]), k[l], inverse[l]);
     }
@@ -321,7 +325,7 @@ struct Direct {
       const uint32_t bits = words[l] >> 1;
       x[l] = refined(starts[l], tail_of(bits), tail_of(bits ^ 0x7FFFFFFFu), k[l], inverse[l], root[l]);
       // Beyond, the normal law's own scaling; 0 at infinity.
-      if (kappa[l] > KAPPA_MAX) x[l] *= inverse_root(kappa[l]) * ROOT_KAPPA_MAX;
+      if (kappa[l] > KAPPA_MAX) x[l] *= float_bits(kappa[l]) == 0x7F800000u ? 0 : root_of(kappa[l]) * ROOT_KAPPA_MAX;
       if (!(kappa[l] >= 0)) x[l] = bits_float(0x7FC00000u);
       x[l] = with_sign(x[l], words[l]);
     }
