@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises import integral, lookup, quantile
-from jax_von_mises.elementary import clip
+from jax_von_mises.elementary import clip, kept_on_cuda
 
 # One word's smallest tail probability is 2^-33, two words' 2^-65, so this many octaves lie below 1/2.
 OCTAVES = {"float32": 32, "float64": 64}
@@ -84,7 +84,9 @@ def octave_table(kappa):
     """Coefficients (degree + 1, rows) of |x| in each cell, for a scalar `kappa`."""
     dtype = kappa.dtype
     t, nodes = table_grid(np.dtype(dtype))
-    x = quantile.half_quantile(jnp.asarray(t, dtype), jnp.asarray(0.5 - t, dtype), jnp.broadcast_to(kappa, t.shape))
+    # What depends on one number alone would be a kernel of its own each time.
+    kappa = kept_on_cuda(jnp.broadcast_to(kappa, t.shape))
+    x = quantile.half_quantile(jnp.asarray(t, dtype), jnp.asarray(0.5 - t, dtype), kappa)
     return lookup.cell_polynomials(x, nodes)
 
 
