@@ -8,11 +8,11 @@ neither a compiler nor a toolkit is needed. The plain path stays the meaning, an
   not see through: outside of `jax.shard_map` and `jax.pmap`;
 - the dtype is float64, or the angles go to a named sharding;
 - the environment says so (`VARIABLE`);
-- the kernel failed its test: before a kernel's first use in a process it draws some thousand angles, which are compared
-  with those of the plain path on the same device.
+- the kernel failed its test: before its first use in a process it draws some thousand angles, which are compared with
+  those of the plain path on the same device.
 
-XLA takes the kernels by a custom call that is no stable interface of it: the test, which any error fails, is what allows
-to use it.
+XLA takes the kernels by a custom call that is no stable interface of it: the test, which any error fails, is what
+allows its use.
 """
 
 import functools

@@ -26,7 +26,8 @@ def cell_polynomials(values, nodes):
     def by_sums(values):
         # For CUDA XLA tries many programs for each product, which takes seconds, and the one that it takes, and with it
         # the order of the sums, may differ between processes.
-        first, *others = lax.optimization_barrier(tuple(values[:, j] for j in range(degree + 1)))
+        values = lax.optimization_barrier(values)
+        first, *others = (values[:, j] for j in range(degree + 1))
         rises = [other - first for other in others]
         columns = [sum(rise * float(row[j]) for rise, row in zip(rises, powers, strict=True)) for j in range(degree)]
         return lax.optimization_barrier(jnp.stack([first, *columns]))

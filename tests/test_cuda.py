@@ -350,7 +350,7 @@ def test_the_program_for_a_gpu(key):
 
 
 def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
-    """Wrong angles, an error, a write outside, no end: each once, in the log and the report, and the plain path draws."""
+    """Wrong angles, an error, no end: each once, in the log and the report, and the plain path draws."""
     expected = by_the_plain_path(on_host, jax_von_mises.sample_von_mises, key, 0.0, 4.0, (99,))
     never = threading.Event()
 
