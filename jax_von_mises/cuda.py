@@ -1,13 +1,13 @@
 """Draws in one CUDA kernel: words, quantile, direction and wrap in registers, nothing but the angles in memory.
 
-XLA makes several kernels of a draw by the table, with the words between them in memory. The kernels of
-``kernels/angles.cu`` make one; they are shipped as PTX, a text that the driver compiles for the GPU at hand, so that
-neither a compiler nor a toolkit is needed. The plain path stays the meaning, and takes every draw where
+XLA makes several kernels of a draw, with numbers between them in memory. The kernels of ``kernels/angles.cu`` make one;
+they are shipped as PTX, a text that the driver compiles for the GPU at hand, so that neither a compiler nor a toolkit
+is needed. The plain path stays the meaning, and takes every draw where
 
-- there is no CUDA device, or there are several and the program may be cut over them, since XLA cannot cut what it does
-  not see through: outside of `jax.shard_map` and `jax.pmap`;
-- the dtype is float64, or the angles go to a named sharding;
-- the environment says so (`VARIABLE`);
+- there is no CUDA device, or more than one: XLA cannot cut a kernel over devices, and last places should not depend on
+  whether it has to. Where the environment allows it (`VARIABLE`) kernels draw inside of `jax.shard_map` and `jax.pmap`;
+- the dtype is float64, or the angles go to a sharding that is named;
+- the environment says so;
 - the kernel failed its test: before its first use in a process it draws some thousand angles, which are compared with
   those of the plain path on the same device.
 
@@ -34,7 +34,7 @@ from jax_von_mises import counter, integral, kernel, layout
 
 __all__ = ["FAILED", "VARIABLE", "Job", "angles", "chosen", "cipher_of", "report", "setting"]
 
-# "0" turns the kernels off; "1" also allows them in programs of several processes, which must all decide alike.
+# "0" turns the kernels off; "1" also allows them where there are several devices or processes, for each by itself.
 VARIABLE = "JAX_VON_MISES_CUDA_KERNEL"
 PLATFORM, TARGET = "cuda", "__gpu$xla.gpu.ptx"
 DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # `Kind` of angles.cu
@@ -107,13 +107,17 @@ def whole_on_one_device(*arrays):
     return all(kind == AxisType.Manual for kind in mesh.axis_types)
 
 
+def allowed():
+    """Whether the environment and the number of devices, of all processes, leave room for a kernel."""
+    wish = setting()
+    return wish == "on" or (wish == "auto" and jax.device_count() == 1)
+
+
 def chosen(key, loc, concentration, shape, dtype, method, out_sharding):
     """Whether a draw of these checked arguments goes to a kernel."""
-    if not devices() or setting() == "off" or dtype.name not in DTYPES or out_sharding is not None:
+    if not devices() or dtype.name not in DTYPES or out_sharding is not None or math.prod(shape) == 0:
         return False
-    if math.prod(shape) == 0 or not whole_on_one_device(loc, concentration):
-        return False
-    if jax.process_count() > 1 and setting() != "on":
+    if not allowed() or not whole_on_one_device(loc, concentration):
         return False
     return works(Job(cipher_of(key), method, dtype.name, shape))
 
@@ -131,16 +135,14 @@ def report():
     """What CUDA devices draw by, and why, in words; None without such a device."""
     if not devices():
         return None
-    if setting() == "off":
-        return f"the plain path: {VARIABLE} turns the CUDA kernels off"
-    if jax.process_count() > 1 and setting() != "on":
-        return f"the plain path: several processes must decide alike, and {VARIABLE}=1 allows the CUDA kernels"
+    if not allowed():
+        if setting() == "off":
+            return f"the plain path: {VARIABLE} turns the CUDA kernels off"
+        return f"the plain path, with several devices; {VARIABLE}=1 allows CUDA kernels in jax.shard_map and jax.pmap"
     with _lock:
         faults = [f"the plain path, since {FAILED} {name}: {fault}" for name, fault in _verdicts.items() if fault]
         passed = [name for name, fault in _verdicts.items() if not fault]
     lines = [f"the CUDA kernels {', '.join(passed)}"] * bool(passed) + faults
-    if not lines and jax.device_count() > 1:
-        return "the plain path: with several devices CUDA kernels are for jax.shard_map and jax.pmap alone"
     return "; ".join(lines) or "the plain path: no draw yet that a CUDA kernel is for"
 
 

@@ -145,9 +145,9 @@ def configure(
     profiled_runs : int, optional
         How many runs are profiled.
     cuda_kernel : bool, optional
-        Whether draws on a CUDA device go to this package's own kernels where they pass their test (True also in
-        programs of several processes, which must all decide alike), or to the plain path (False). Without it they do,
-        in a process that is alone. May change at any time, for what is traced from then on.
+        Whether draws on a CUDA device go to this package's own kernels where they pass their test, or to the plain path
+        (False). Without it they do where there is one device; True allows it also for each of several, inside of
+        ``jax.shard_map`` and ``jax.pmap``. May change at any time, for what is traced from then on.
     xla_flags : str or dict, optional
         More flags of XLA, ``"--xla_name=value ..."`` or ``{"xla_name": value}``. A flag that ``XLA_FLAGS`` has already
         takes the new value.
