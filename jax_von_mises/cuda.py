@@ -313,11 +313,15 @@ def _call(job, rows, flags, *operands):
     cores = getattr(next(iter(devices()), None), "core_count", None)
     limit = BLOCKS * (cores if isinstance(cores, int) and cores > 0 else MULTIPROCESSORS)
     # A group more than there may be, for a start inside of one.
-    grid = min(-(-(count + 4) // (4 * THREADS)), limit), min(rows, MOST_ROWS)
+    groups = -(-(count + 4) // 4)
+    wide = min(THREADS, 1 << (groups - 1).bit_length())
+    # Short rows share a block, if they share its table.
+    high = 1 if job.method == "table" and flags & CONCENTRATION_ROWS else min(THREADS // wide, rows)
+    grid = min(-(-groups // wide), limit), min(-(-rows // high), MOST_ROWS)
     sizes = np.array([count % 2**32, count >> 32, rows, flags, DTYPES[job.dtype]], np.uint32)
     key, start, concentration, loc = operands
     out = jax.ShapeDtypeStruct((rows, count), job.dtype)
-    x = launch(job.name, grid, out, key, start, jnp.asarray(sizes), concentration, loc)
+    x = launch(job.name, grid, (wide, high), out, key, start, jnp.asarray(sizes), concentration, loc)
     # Inside `jax.shard_map` a custom call does not say that its result varies where an operand does.
     axes = frozenset().union(*map(_varying, operands)) - _varying(x)
     return lax.pcast(x, tuple(axes), to="varying") if axes else x
@@ -327,11 +331,11 @@ def _varying(x):
     return jax.typeof(x).manual_axis_type.varying
 
 
-def launch(name, grid, out, *operands):
-    """A kernel over a grid of blocks: pointers to the operands and to the result are its arguments."""
+def launch(name, grid, block, out, *operands):
+    """A kernel over a grid of blocks of threads: pointers to the operands and to the result are its arguments."""
     head, parts = _ptx()
     numbers = {"grid_x": grid[0], "grid_y": grid[1], "grid_z": 1, "shared_mem_bytes": 0}
-    numbers |= {"block_x": THREADS, "block_y": 1, "block_z": 1}
+    numbers |= {"block_x": block[0], "block_y": block[1], "block_z": 1}
     return jax.ffi.ffi_call(TARGET, out, custom_call_api_version=4)(
         *operands,
         name=name,

@@ -63,7 +63,7 @@ def words(cipher, key, group, groups):
 GUARD, MARK = 16, 0xA5
 
 
-def launch(name, grid, out, *operands):
+def launch(name, grid, block, out, *operands):
     """A kernel's result, computed here; AssertionError if it wrote outside."""
     operands = [np.ascontiguousarray(x) for x in operands]
     size = int(np.prod(out.shape)) * np.dtype(out.dtype).itemsize
@@ -72,16 +72,17 @@ def launch(name, grid, out, *operands):
     first = -memory.ctypes.data % 16 + GUARD
     result = memory[first : first + size]
     kernel = ctypes.cast(getattr(library(), name), ctypes.c_void_p)
-    library().launch(kernel, *map(int, grid), *map(address, operands), address(result))
+    library().launch(kernel, *map(int, (*grid, *block)), *map(address, operands), address(result))
     assert (memory[:first] == MARK).all(), f"{name} wrote before its result"
     assert (memory[first + size :] == MARK).all(), f"{name} wrote beyond its result"
     return result.view(out.dtype).reshape(out.shape)
 
 
-def callback(name, grid, out, *operands):
+def callback(name, grid, block, out, *operands):
     """`launch` as `cuda.launch` is called, in a program for the CPU."""
-    # One-thread blocks do the work of any grid; few of them, for the time.
-    host = functools.partial(launch, name, (min(3, grid[0]), min(2, grid[1])), out)
+    # Blocks of few threads do the work of any; few of them, for the time.
+    few = (min(3, grid[0]), min(2, grid[1])), (1, min(2, block[1]))
+    host = functools.partial(launch, name, *few, out)
     return jax.pure_callback(lambda *given: host(*given), out, *operands)
 
 

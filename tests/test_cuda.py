@@ -33,14 +33,14 @@ def table_of(kappa):
     return kernel.octave_table(kappa).T
 
 
-def host(job, start, loc, kappa, flags=0, rows=1, grid=(3, 1), **replaced):
+def host(job, start, loc, kappa, flags=0, rows=1, grid=(3, 1), block=(1, 1), **replaced):
     """Angles of a job by the host's build; `kappa` an array, or for the table route a number."""
     count = int(np.prod(job.shape))
     sizes = np.array([count % 2**32, count >> 32, rows, flags, cuda.DTYPES[job.dtype]], np.uint32)
     given = kappa if job.method == "direct" else np.asarray(table_of(jnp.float32(kappa)))
     operands = {"key": key_of(job.cipher), "start": np.array([start >> 32, start % 2**32], np.uint32)} | replaced
     out = jax.ShapeDtypeStruct((rows, count), job.dtype)
-    found = host_kernels.launch(job.name, grid, out, operands["key"], operands["start"], sizes, given, loc)
+    found = host_kernels.launch(job.name, grid, block, out, operands["key"], operands["start"], sizes, given, loc)
     return found if rows > 1 else found.reshape(job.shape)
 
 
@@ -185,12 +185,25 @@ def test_rows():
         job = cuda.Job("threefry2x32", method, "float32", shape)
         sizes = np.array([37, 0, rows, flags, 0], np.uint32)
         out = jax.ShapeDtypeStruct((rows, 37), "float32")
-        found = host_kernels.launch(job.name, (1, 2), out, keys, starts, sizes, operand, locs)
+        # Several rows to a block where that is allowed.
+        block = (1, 1 if method == "table" else 2)
+        found = host_kernels.launch(job.name, (1, 2), block, out, keys, starts, sizes, operand, locs)
         for row in range(rows):
             one = np.array([37, 0, 1, 0, 0], np.uint32)
             alone = (keys[row], starts[row], one, operand[row : row + 1], locs[row : row + 1])
-            single = host_kernels.launch(job.name, (1, 1), jax.ShapeDtypeStruct((1, 37), "float32"), *alone)
+            single = host_kernels.launch(job.name, (1, 1), (1, 1), jax.ShapeDtypeStruct((1, 37), "float32"), *alone)
             np.testing.assert_array_equal(found[row], single[0])
+
+
+def test_rows_that_share_a_table():
+    """Several to a block, whose threads fill the table together."""
+    rows, kappa = 5, 3.0
+    keys = np.arange(2 * rows, dtype=np.uint32).reshape(rows, 2)
+    job = cuda.Job("threefry2x32", "table", "float32", (37,))
+    loc = np.zeros(1, np.float32)
+    found = host(job, 2, loc, kappa, flags=cuda.KEY_ROWS, rows=rows, grid=(2, 1), block=(3, 4), key=keys)
+    for row in range(rows):
+        np.testing.assert_array_equal(found[row], host(job, 2, loc, kappa, key=keys[row]))
 
 
 def launches(monkeypatch):
@@ -358,8 +371,8 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
     expected = by_the_plain_path(on_host, jax_von_mises.sample_von_mises, key, 0.0, 4.0, (99,))
     never = threading.Event()
 
-    def shifted(name, grid, out, *operands):
-        return host_kernels.callback(name, grid, out, *operands) + jnp.float32(1e-4)
+    def shifted(*given):
+        return host_kernels.callback(*given) + jnp.float32(1e-4)
 
     def broken(*_):
         raise ValueError("no such target")

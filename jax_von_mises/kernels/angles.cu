@@ -403,7 +403,15 @@ INLINE void angles(const Task &task, void *out, Quantile &quantile) {
   const uint32_t rows = task.sizes[2], flags = task.sizes[3];
   const int kind = KIND == ANY ? static_cast<int>(task.sizes[4]) : KIND, width = kind == FLOAT32 ? 4 : 2;
   const bool many_locs = flags & LOCS, many_kappas = !TABLE && flags & CONCENTRATIONS;
-  for (uint32_t row = blockIdx.y; row < rows; row += gridDim.y) {
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
+  if constexpr (TABLE) {
+    if (!(flags & CONCENTRATION_ROWS)) {
+      quantile.fill(reinterpret_cast<const Cell *>(task.concentration), thread, threads);
+      SYNCHRONISE();
+    }
+  }
+  // Short rows have several to a block, but not where each has a table: all threads of a block wait for that.
+  for (uint32_t row = blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += gridDim.y * blockDim.y) {
     uint32_t key[Cipher::KEY];
 #pragma unroll
     for (int j = 0; j < Cipher::KEY; j++) key[j] = task.key[(flags & KEY_ROWS ? row * Cipher::KEY : 0) + j];
@@ -414,10 +422,12 @@ INLINE void angles(const Task &task, void *out, Quantile &quantile) {
     void *to = static_cast<char *>(out) + before * width;
     const float *kappas = task.concentration, *locs = task.loc + (flags & LOC_ROWS ? many_locs ? before : row : 0);
     if constexpr (TABLE) {
-      SYNCHRONISE();
-      const int64_t first = flags & CONCENTRATION_ROWS ? static_cast<int64_t>(row) * Table::CELLS : 0;
-      quantile.fill(reinterpret_cast<const Cell *>(kappas) + first, threadIdx.x, blockDim.x);
-      SYNCHRONISE();
+      if (flags & CONCENTRATION_ROWS) {
+        SYNCHRONISE();
+        const int64_t first = static_cast<int64_t>(row) * Table::CELLS;
+        quantile.fill(reinterpret_cast<const Cell *>(kappas) + first, thread, threads);
+        SYNCHRONISE();
+      }
     } else if (flags & CONCENTRATION_ROWS) {
       kappas += many_kappas ? before : row;
     }
@@ -454,7 +464,7 @@ INLINE void angles(const Task &task, void *out, Quantile &quantile) {
 }
 
 #define TABLE_KERNEL(name, Cipher, kind)                                                                              \
-  extern "C" __global__ void __launch_bounds__(256, 5)                                                                \
+  extern "C" __global__ void __launch_bounds__(256, 4)                                                                \
       name(const uint32_t *key, const uint32_t *start, const uint32_t *sizes, const float *table, const float *loc,   \
            void *out) {                                                                                               \
     __shared__ Cell cells[Table::CELLS + 1];                                                                          \
