@@ -414,6 +414,7 @@ def test_the_switch(on_host, key, value, alone, together):  # noqa: F811
 
 def test_without_a_gpu_nothing_is_tried(monkeypatch, key):
     """No device, no test, no thread."""
+    monkeypatch.setattr(jax, "device_count", lambda *_: 1)
     monkeypatch.setattr(cuda, "_tested", lambda job: pytest.fail("tested"))
     assert cuda.devices() == ()
     assert cuda.report() is None
