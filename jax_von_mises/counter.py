@@ -221,6 +221,9 @@ def block_words(name, key, index, width):
     else:
         block = lo
     zero = jnp.zeros((), jnp.uint32)
+    if jax.default_backend() == "gpu":
+        # Always 0, which XLA does not see. What depends on the key alone would be a kernel of one thread.
+        key = key ^ ((lo >> 31) >> 1)[..., None]
     out = cipher(counter(hi, block, zero)[:words], tuple(key[..., j] for j in range(key.shape[-1])))
     groups = [out[width * j : width * (j + 1)] for j in range(per_block)]
     place = lo & np.uint32(per_block - 1)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from jax_von_mises import checks, counter, sampler
+from jax_von_mises import checks, counter, cuda, sampler
 
 
 def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto", devices=None):
@@ -185,4 +185,5 @@ def _mapped(devices, loc_axis, concentration_axis):
 
 def _part(device, key, loc, concentration, shape, dtype, method):
     start = counter.multiply_wide(device, math.prod(shape))
-    return sampler.draw(key, loc, concentration, start, shape, dtype, method, None)
+    fused = cuda.chosen(key, loc, concentration, shape, dtype, method, None)
+    return sampler.draw(key, loc, concentration, start, shape, dtype, method, None, fused)

@@ -57,6 +57,14 @@ def polynomial2(table, x, y):
     return polynomial([polynomial(row, y) for row in table], x)
 
 
+def kept_on_cuda(x):
+    """The same, which XLA for CUDA computes to its end and stores.
+
+    By itself it cuts a program of this length where a dozen numbers an angle cross from one kernel to the next.
+    """
+    return lax.platform_dependent(x, cuda=lax.optimization_barrier, default=lambda x: x)
+
+
 def clip(x, low, high):
     """`x` between two constants; NaN stays NaN.
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises import integral, lookup, quantile
-from jax_von_mises.elementary import clip, only
+from jax_von_mises.elementary import clip, kept_on_cuda, only
 
 # One word's smallest tail probability is 2^-33, two words' 2^-65, so this many octaves lie below 1/2.
 OCTAVES = {"float32": 32, "float64": 64}
@@ -84,7 +84,9 @@ def octave_table(kappa):
     """Coefficients (degree + 1, rows) of |x| in each cell, for a scalar `kappa`."""
     dtype = kappa.dtype
     t, nodes = table_grid(np.dtype(dtype))
-    x = quantile.half_quantile(jnp.asarray(t, dtype), jnp.asarray(0.5 - t, dtype), jnp.broadcast_to(kappa, t.shape))
+    # What depends on one number alone would be a kernel of its own each time.
+    kappa = kept_on_cuda(jnp.broadcast_to(kappa, t.shape))
+    x = quantile.half_quantile(jnp.asarray(t, dtype), jnp.asarray(0.5 - t, dtype), kappa)
     return lookup.cell_polynomials(x, nodes)
 
 
@@ -94,8 +96,7 @@ def look_up(t, table, out_sharding=None):
     info = jnp.finfo(dtype)
     cell_bits, unsigned = CELL_BITS[dtype.name], jnp.uint64 if dtype == np.float64 else jnp.uint32
     constant = np.dtype(unsigned).type
-    # t = 1/2 is where the rounding of the largest words ends; it belongs to the last cell.
-    bits = lax.bitcast_convert_type(jnp.minimum(t, float(np.nextafter(dtype.type(0.5), dtype.type(0)))), unsigned)
+    bits = lax.bitcast_convert_type(jnp.minimum(t, below_half(dtype)), unsigned)
     # Exponent and first mantissa bits number the cells; the other mantissa bits are the place in the cell.
     smallest = (1 - info.minexp) - 1 - OCTAVES[dtype.name]
     row = (bits >> constant(info.nmant - cell_bits)) - constant(smallest << cell_bits)
@@ -158,6 +159,25 @@ def separate_on_cpu(words):
     return lax.platform_dependent(words, cpu=lax.optimization_barrier, default=lambda words: words)
 
 
+def carry_on_cuda(t, negative):
+    """Both, in one number an angle where XLA cuts the program in two, as it does before a look-up on CUDA.
+
+    By itself it cuts where two or three cross, and each is written and read.
+    """
+
+    def cut(t, negative):
+        t = jnp.minimum(t, below_half(t.dtype))
+        signed = lax.optimization_barrier(jnp.where(negative, -t, t))
+        return jnp.abs(signed), signed < 0
+
+    return lax.platform_dependent(t, negative, cuda=cut, default=lambda t, negative: (t, negative))
+
+
+def below_half(dtype):
+    """The largest float below 1/2: 1/2 is where the rounding of the largest words ends; it belongs to the last cell."""
+    return float(np.nextafter(np.dtype(dtype).type(0.5), np.dtype(dtype).type(0)))
+
+
 def spread(x, shape, out_sharding):
     """Broadcast to `shape`, in the sharding of the words."""
     dimensions = tuple(range(len(shape) - x.ndim, len(shape)))
@@ -181,5 +201,7 @@ def angles(words, loc, kappa, method, out_sharding=None):
     t, c, negative = tail(words)
     if method == "direct":
         kappa = spread(kappa, t.shape, out_sharding)
+    else:
+        t, negative = carry_on_cuda(t, negative)
     x = magnitude(t, c, kappa, method, out_sharding)
     return wrap(jnp.where(negative, -x, x), spread(reduce_turns(loc), x.shape, out_sharding))

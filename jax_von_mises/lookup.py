@@ -17,9 +17,22 @@ def cell_polynomials(values, nodes):
     degree = len(nodes) - 1
     difference = np.concatenate([-np.ones((1, degree)), np.eye(degree)])
     powers = np.linalg.inv(np.vander(nodes, increasing=True)[1:, 1:]).T
-    product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
-    rest = product(product(values, jnp.asarray(difference, values.dtype)), jnp.asarray(powers, values.dtype))
-    return jnp.concatenate([values[:, :1], rest], axis=1).T
+
+    def by_products(values):
+        product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+        rest = product(product(values, jnp.asarray(difference, values.dtype)), jnp.asarray(powers, values.dtype))
+        return jnp.concatenate([values[:, :1], rest], axis=1).T
+
+    def by_sums(values):
+        # For CUDA XLA tries many programs for each product, which takes seconds, and the one that it takes, and with it
+        # the order of the sums, may differ between processes.
+        values = lax.optimization_barrier(values)
+        first, *others = (values[:, j] for j in range(degree + 1))
+        rises = [other - first for other in others]
+        columns = [sum(rise * float(row[j]) for rise, row in zip(rises, powers, strict=True)) for j in range(degree)]
+        return lax.optimization_barrier(jnp.stack([first, *columns]))
+
+    return lax.platform_dependent(values, cuda=by_sums, default=by_products)
 
 
 def evaluate(coefficients, cell, place, out_sharding=None):

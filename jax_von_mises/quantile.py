@@ -12,8 +12,8 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises import bessel, tables
-from jax_von_mises.density import KAPPA_MIN, density, score
-from jax_von_mises.elementary import LOG2_E, clip, exp2, exp_product, log2, only, polynomial2
+from jax_von_mises.density import KAPPA_MIN, HalfAngle, density, score
+from jax_von_mises.elementary import LOG2_E, clip, exp2, exp_product, kept_on_cuda, log2, only, polynomial2
 from jax_von_mises.integral import KAPPA_MAX, derivative, integrals
 from jax_von_mises.tails import tail_beyond
 
@@ -63,6 +63,7 @@ def refine(x, t, c, kappa, inverse, dtype_rule=None):
                  + (24 d^4 + 46 d^2 e + 7 e^2 - 11 d^2 u^2 - e u^2)/120)
     """
     (j,), centre, half = integrals(x, kappa, inverse, dtype_rule=dtype_rule)
+    x, j, centre, half = lax.platform_dependent(x, j, centre, half, cuda=halved_again, default=lambda *all_: all_)
     n, shift = bessel.norm(kappa, inverse)
     u = j - jnp.where(centre, -c, t) * n * exp_product(kappa, half.parts, shift)
     u2 = u * u
@@ -74,6 +75,15 @@ def refine(x, t, c, kappa, inverse, dtype_rule=None):
     fifth = d2 * (0.2 * d2 + (46 / 120) * e - (11 / 120) * u2) + e * ((7 / 120) * e - (1 / 120) * u2)
     series = (0.5 * d + third) + (fourth + fifth)
     return clip(x + (u + u * series), 0, largest_angle(x.dtype))
+
+
+def halved_again(x, j, centre, half):
+    """The same, of which two numbers an angle are stored: the rest is less to compute again; see `kept_on_cuda`.
+
+    The integral is negative on the centre's side alone.
+    """
+    x, j = lax.optimization_barrier((x, j))
+    return x, j, j <= 0, HalfAngle.of(x, exact=x.dtype == jnp.float64)
 
 
 def half_quantile(t, c, kappa):
@@ -100,10 +110,10 @@ def half_quantile(t, c, kappa):
         # In float32, which is enough, and where one concentration gives the digits that an array of it gives (XLA's
         # float64 exponential does not). The short rule serves the first step; the second makes its error invisible.
         single = (a.astype(jnp.float32) for a in (t, k, inverse, root))
-        x = guess(*single, wide=True).astype(jnp.float64)
+        x = kept_on_cuda(guess(*single, wide=True)).astype(jnp.float64)
         x = refine(x, t, c, k, inverse, dtype_rule=jnp.float32)
     else:
-        x = guess(t, k, inverse, root)
+        x = kept_on_cuda(guess(t, k, inverse, root))
     x = refine(x, t, c, k, inverse)
     # 1 up to KAPPA_MAX, then the normal law's own scaling; 0 at infinity.
     return x * jnp.minimum(root_full * KAPPA_MAX**0.5, 1)

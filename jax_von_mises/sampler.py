@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 
-from jax_von_mises import checks, counter, kernel, layout
+from jax_von_mises import checks, counter, cuda, kernel, layout
 
 # From so many elements on the table pays for its own making (2048 quantiles, or 16384 in float64, and a few kernels
 # more). Measured where the two routes cross on a two-core CPU: `python -m benchmarks.performance_benchmark`.
@@ -70,7 +70,8 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
     `concentration` :math:`-(\partial F/\partial\kappa) / p` at the angle drawn, finite for every concentration.
 
     *Streams.* Same key, same words on every backend, bit for bit. On one backend, one method gives the same angles bit
-    for bit in every shape, transformation and program; CPU and GPU agree to 4 ulp.
+    for bit in every shape, transformation and program; CPU and GPU agree to the accuracy above, and so do on CUDA the
+    package's own kernels, where they are on, and the path without them.
 
     Examples
     --------
@@ -82,7 +83,8 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
     caller = "sample_von_mises"
     key, loc, concentration, shape, dtype, method = whole(caller, key, loc, concentration, shape, dtype, method)
     out_sharding = checks.sharding(caller, out_sharding)
-    return draw(key, loc, concentration, None, shape, dtype, method, out_sharding)
+    fused = cuda.chosen(key, loc, concentration, shape, dtype, method, out_sharding)
+    return draw(key, loc, concentration, None, shape, dtype, method, out_sharding, fused)
 
 
 def sample_block(key, loc, concentration, start, shape, dtype=None, *, method="auto"):
@@ -130,7 +132,8 @@ def whole(caller, key, loc, concentration, shape, dtype, method):
 def block(caller, key, loc, concentration, start, shape, dtype, method):
     """`sample_block` for any `caller`, which has checked `start`."""
     key, loc, concentration, shape, dtype, method = part(caller, key, loc, concentration, shape, dtype, method)
-    return draw(key, loc, concentration, counter.halves(start), shape, dtype, method, None)
+    fused = cuda.chosen(key, loc, concentration, shape, dtype, method, None)
+    return draw(key, loc, concentration, counter.halves(start), shape, dtype, method, None, fused)
 
 
 def part(caller, key, loc, concentration, shape, dtype, method):
@@ -170,9 +173,12 @@ def barrier(loc, concentration):
     return lax.optimization_barrier(loc), lax.optimization_barrier(concentration)
 
 
-@functools.partial(jax.jit, static_argnames=("shape", "dtype", "method", "out_sharding"))
-def draw(key, loc, concentration, start, shape, dtype, method, out_sharding):
-    """The angles of arguments that were checked; `start` is a pair (hi, lo) of uint32, or None for 0."""
+@functools.partial(jax.jit, static_argnames=("shape", "dtype", "method", "out_sharding", "fused"))
+def draw(key, loc, concentration, start, shape, dtype, method, out_sharding, fused=False):
+    """The angles of arguments that were checked; `start` is a pair (hi, lo) of uint32, or None for 0.
+
+    With `fused`, which `cuda.chosen` tells, by a CUDA kernel where the program runs on such a device.
+    """
     # Explicit: mixed dtypes must also pass where JAX's implicit promotion is turned off. In here, where it is free.
     loc, concentration = (jnp.asarray(x, checks.compute_dtype(dtype)) for x in (loc, concentration))
     if out_sharding is None:
@@ -183,6 +189,9 @@ def draw(key, loc, concentration, start, shape, dtype, method, out_sharding):
     loc, concentration = lax.platform_dependent(loc, concentration, cpu=opaque, default=barrier)
     if method == "table":
         concentration = concentration.reshape(())
+    if fused:
+        job = cuda.Job(cuda.cipher_of(key), method, dtype.name, shape)
+        return cuda.angles(job, counter.key_words(key)[1], start, loc, concentration)
 
     def angles(shape, loc, concentration):
         words = counter.words(key, shape, kernel.words_per_element(checks.compute_dtype(dtype)), start, declared)
@@ -197,10 +206,10 @@ def draw(key, loc, concentration, start, shape, dtype, method, out_sharding):
 
 @functools.partial(
     jax.jit,
-    static_argnames=("shape", "dtype", "method", "out_sharding"),
+    static_argnames=("shape", "dtype", "method", "out_sharding", "fused"),
     donate_argnames="buffer",
     keep_unused=True,
 )
-def draw_into(buffer, key, loc, concentration, start, shape, dtype, method, out_sharding):
+def draw_into(buffer, key, loc, concentration, start, shape, dtype, method, out_sharding, fused=False):
     """`draw` into the memory of `buffer`, an array of the result's shape, dtype and sharding that is given up."""
-    return draw(key, loc, concentration, start, shape, dtype, method, out_sharding)
+    return draw(key, loc, concentration, start, shape, dtype, method, out_sharding, fused)

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_von_mises import checks, counter, sampler
+from jax_von_mises import checks, counter, cuda, sampler
 
 # Folded in before a name and before a number, so that the two never meet, nor a derived key one that the user got by
 # `split` or by `fold_in` of a small number (which are the same keys: fold_in(key, i) is split(key, n)[i]).
@@ -131,7 +131,8 @@ class Stream:
         # Put there, and not left for the call to send: a user may have forbidden hidden transfers.
         start = jax.device_put(counter.halves(first * self.width))
         shape = (count, *self.row_shape)
-        arguments = (self.key, self.loc, self.concentration, start, shape, self.dtype, self.method, out_sharding)
+        values, kind = (self.key, self.loc, self.concentration), (shape, self.dtype, self.method, out_sharding)
+        arguments = (*values, start, *kind, cuda.chosen(*values, *kind))
         with jax.enable_x64(True) if self.dtype == np.float64 else contextlib.nullcontext():
             return sampler.draw(*arguments) if buffer is None else sampler.draw_into(buffer, *arguments)
 

@@ -18,7 +18,7 @@ variables = dict(os.environ)
 assert not configuration.started()
 made = runtime.configure(
     platform="cpu", x64=True, memory_fraction=0.5, preallocate=False, allocator="bfc", threads=1, cpu_devices=3,
-    compile_threads=2, latency_hiding=True, profile_guided=True, profiled_runs=5,
+    compile_threads=2, latency_hiding=True, profile_guided=True, profiled_runs=5, cuda_kernel=False,
     xla_flags={"xla_gpu_autotune_level": 0, "xla_cpu_enable_fast_min_max": False, "xla_dump_hlo_pass_re": ""},
 )
 assert not configuration.started(), "looking must not start JAX"
@@ -26,7 +26,7 @@ found = {item.name: item for item in made}
 assert found == {item.name: item for item in runtime.settings()}
 assert all(item.source == "configure" and item.changeable for item in made)
 assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.5" and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ
-assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == os.environ["JAX_VON_MISES_CUDA_KERNEL"] == "false"
 # The user's flags stay, also those that add up, but for what was asked for.
 assert os.environ["XLA_FLAGS"].split() == [
     "--xla_disable_hlo_passes=a", "--xla_disable_hlo_passes=b", "--xla_gpu_force_compilation_parallelism=2",
@@ -68,7 +68,7 @@ def test_set_shown_and_undone():
     assert "on cpu, and threads, cpu_devices, xla_flags cannot change any more" in message
     assert "PJRT_NPROC=2 JAX_NUM_CPU_DEVICES=4" in message
     assert "XLA_FLAGS=" in message
-    assert changeable == "['profile_guided', 'profiled_runs', 'x64']"
+    assert changeable == "['cuda_kernel', 'profile_guided', 'profiled_runs', 'x64']"
     for name in ("PJRT_NPROC", "XLA_FLAGS", "XLA_CLIENT_MEM_FRACTION", "jax_num_cpu_devices", "jax_platforms"):
         assert repr(name) in kept
     assert "x64" not in kept

@@ -161,7 +161,9 @@ def commands():
 
 def help_of(module):
     """What a program of the repository says of its options."""
-    found = importlib.import_module(module if not module.endswith("profile_gpu") else f"{module}.__main__")
+    found = importlib.import_module(module)
+    if hasattr(found, "__path__"):
+        found = importlib.import_module(f"{module}.__main__")
     with contextlib.redirect_stdout(io.StringIO()) as told, contextlib.suppress(SystemExit):
         found.main(["--help"])
     return told.getvalue()

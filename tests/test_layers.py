@@ -26,6 +26,7 @@ LAYERS = (
     "tails",
     "quantile",
     "kernel",
+    "cuda",
     "sampler",
     "runtime.child",
     "runtime.flags",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jax_von_mises import checks, counter, sampler
+from jax_von_mises import checks, counter, cuda, sampler
 
 
 class Compiled(NamedTuple):
@@ -90,7 +90,8 @@ def _compile(arguments, given, start, sharding):
     described = (told if isinstance(told, jax.ShapeDtypeStruct) else x for told, x in zip(given, values, strict=True))
     loc, concentration = described
     times = [time.perf_counter()]
-    traced = sampler.draw.trace(key, loc, concentration, start, shape, dtype, method, sharding)
+    fused = cuda.chosen(key, *values, shape, dtype, method, sharding)
+    traced = sampler.draw.trace(key, loc, concentration, start, shape, dtype, method, sharding, fused)
     times.append(time.perf_counter())
     lowered = traced.lower()
     times.append(time.perf_counter())

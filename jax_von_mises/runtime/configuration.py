@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jax_von_mises import checks
+from jax_von_mises import checks, cuda
 from jax_von_mises.runtime import child, flags
 
 # An option that JAX lets nobody change once it has started, which is the one public sign of it; and one that matters to
@@ -50,6 +50,7 @@ OPTIONS = {
     "latency_hiding": Option("flag", "xla_gpu_enable_latency_hiding_scheduler", tried=True),
     "profile_guided": Option("config", "jax_enable_pgle", late=True),
     "profiled_runs": Option("config", "jax_pgle_profiling_runs", late=True),
+    "cuda_kernel": Option("variable", cuda.VARIABLE, late=True),
 }
 
 
@@ -106,6 +107,7 @@ def configure(
     latency_hiding=None,
     profile_guided=None,
     profiled_runs=None,
+    cuda_kernel=None,
     xla_flags=None,
     check=True,
     timeout=120.0,
@@ -142,6 +144,11 @@ def configure(
         (``jax_enable_pgle``). For programs with communication, as above. On a CPU JAX finds no profile, and warns.
     profiled_runs : int, optional
         How many runs are profiled.
+    cuda_kernel : bool, optional
+        Whether draws on a CUDA device go to this package's own kernels where they pass their test (True; also for each
+        of several devices, inside of ``jax.shard_map`` and ``jax.pmap``), or to the plain path (False). Without it they
+        do where there is one device, of a kind on which the kernels were accepted. May change at any time, for what is
+        traced from then on.
     xla_flags : str or dict, optional
         More flags of XLA, ``"--xla_name=value ..."`` or ``{"xla_name": value}``. A flag that ``XLA_FLAGS`` has already
         takes the new value.
@@ -175,6 +182,7 @@ def configure(
         "latency_hiding": _boolean("latency_hiding", latency_hiding),
         "profile_guided": _boolean("profile_guided", profile_guided),
         "profiled_runs": _count("profiled_runs", profiled_runs),
+        "cuda_kernel": _boolean("cuda_kernel", cuda_kernel),
     }
     given = {name: value for name, value in given.items() if value is not None}
     more = _flags(xla_flags)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jax_von_mises import __version__, checks
+from jax_von_mises import __version__, checks, cuda
 from jax_von_mises.runtime import cache, child, flags, hardware, variables
 from jax_von_mises.runtime.configuration import Setting
 from jax_von_mises.runtime.configuration import settings as current_settings
@@ -74,7 +74,7 @@ class Diagnosis(NamedTuple):
             ("system", [self.system]),
             ("GPUs", [line for gpus in self.accelerators for line in _gpu_lines(gpus)] or ["none found"]),
             ("backend", [f"{self.backend['platform'] or 'none'}: {self.backend['why']}", *_version_line(self.backend)]),
-            ("devices", list(map(_device_line, self.devices))),
+            ("devices", [line for device in self.devices for line in _device_lines(device)]),
             ("settings", [f"{item.name} = {item.value} ({item.source})" for item in self.settings if item.value]),
             ("cache", [_cache_line(self.cache)]),
         ]
@@ -356,6 +356,9 @@ def _drawn(devices):
         for what in device["broken"]:
             do = "take flags for fast mathematics out of XLA_FLAGS"
             yield Finding(PROBLEM, f"on {name} it does not hold that {what}", do)
+        if cuda.FAILED in (device.get("path") or ""):
+            do = "nothing need be done: the plain path draws the same law; report the versions above"
+            yield Finding(NOTE, f"{name}: {device['path']}", do)
 
 
 def _cached(info):
@@ -389,15 +392,17 @@ def _version_line(backend):
         yield " ".join(backend["version"].split())
 
 
-def _device_line(device):
+def _device_lines(device):
     rate = device["angles"] / device["seconds"] / 1e6
     verdict = "agrees" if device["agrees"] and device["words_agree"] and not device["broken"] else "DOES NOT AGREE"
     free = device["memory"]["free"]
     room = "" if free is None else f", {_size(free)} free"
-    return (
+    yield (
         f"{device['device']} ({device['kind']}{room}): {rate:,.0f} million angles a second, "
         f"{device['first_seconds']:.2f} s for the first call; {verdict}"
     )
+    if device.get("path"):
+        yield f"  drawn by {device['path']}"
 
 
 def _cache_line(info):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax
 
-from jax_von_mises import checks, counter, sampler
+from jax_von_mises import checks, counter, cuda, sampler
 
 # Drawing so many takes milliseconds on any device, beside which starting a program is nothing: larger batches gain
 # nothing, and smaller ones leave memory to others.
@@ -99,7 +99,8 @@ def suggest_batch_size(
         """Bytes for batches of so many rows."""
         *values, batch, stored, route = arguments(rows)
         with jax.default_device(device):
-            compiled = sampler.draw.lower(*values, counter.halves(0), batch, stored, route, None).compile()
+            fused = cuda.chosen(*values, batch, stored, route, None)
+            compiled = sampler.draw.lower(*values, counter.halves(0), batch, stored, route, None, fused).compile()
         found = compiled.memory_analysis()
         if found is None:
             raise MemoryError(f"{caller}: {named(device)} does not tell what a program needs. Choose a size yourself.")

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.extend.backend import get_backend
 
-from jax_von_mises import counter, kernel, sampler
+from jax_von_mises import counter, cuda, kernel, sampler
 from jax_von_mises.runtime import memory
 
 ANGLES = 2**22
@@ -94,6 +94,7 @@ def examine(device):
         apart=max(apart, known),
         agrees=bool(apart <= TOLERANCE and known <= TOLERANCE and np.isfinite(table).all()),
         broken=[what for what, holds in extremes.items() if not holds],
+        path=cuda.report() if device.platform == "gpu" else None,
         memory=memory.of_device(device)._asdict(),
     )
 

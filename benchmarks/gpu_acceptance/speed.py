@@ -1,0 +1,171 @@
+"""How fast: ours by either path beside JAX's own samplers, other libraries and the memory, in one process, in turns."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import timing
+from benchmarks.cases import Case, LogUniform
+from benchmarks.gpu_acceptance.checks import fused, key_of, path_name
+from benchmarks.peers import PEERS, Unavailable
+from jax_von_mises import sampler
+
+__all__ = ["GOALS", "Goal", "judge", "measure"]
+
+KAPPA = 5.0
+SPREAD = LogUniform(1e-2, 1e4)
+OTHERS = ("numpyro", "cupy", "torch")
+
+
+class Goal(NamedTuple):
+    """`at_least` times the rate of `beside`, in angles or with `of_bytes` in bytes written."""
+
+    name: str
+    beside: str
+    at_least: float
+    of_bytes: bool = False
+
+
+PLAIN, KERNEL = "plain, threefry2x32, float32", "kernel, threefry2x32, float32"
+# By the kernel, or by the plain path where that is all there is.
+ONE, ARRAYS = "ours, one concentration", "ours, arrays"
+NORMAL = "jax.random.normal"
+GOALS = (
+    Goal(PLAIN, NORMAL, 1.2),
+    Goal(KERNEL, NORMAL, 1.8),
+    Goal("kernel, philox4x32, float32", "fill", 0.7, of_bytes=True),
+    Goal(ARRAYS, f"{NORMAL}, arrays", 0.5),
+    Goal(ONE, "numpyro", 25),
+    Goal(ONE, "cupy", 25),
+    Goal(ONE, "torch", 300),
+)
+
+
+class Entry(NamedTuple):
+    """What is timed: one call makes `count` numbers and moves `width` bytes of each."""
+
+    count: int
+    width: int
+    competitor: timing.Competitor
+
+
+def of_keys(function, implementation="threefry2x32"):
+    """A new key for every call; None where this JAX has no such key."""
+    key = key_of(implementation)
+    if key is None:
+        return None
+    compiled = jax.jit(function)
+    fresh = lambda i: jax.block_until_ready(jax.random.fold_in(key, i))  # noqa: E731
+    return timing.Competitor(compiled, fresh, jax.block_until_ready)
+
+
+def ours(count, implementation, dtype, method, kernel, kappa):
+    """Draws by one path; the concentration is an argument, as a user's is."""
+    given = jnp.zeros((), jnp.float32), jnp.asarray(kappa, jnp.float32)
+
+    def draw(key, loc, kappa):
+        return sampler.draw(key, loc, kappa, None, (count,), jnp.dtype(dtype), method, None, kernel)
+
+    made = of_keys(draw, implementation)
+    return made and made._replace(draw=functools.partial(_call, made.draw, given))
+
+
+def _call(function, given, key):
+    return function(key, *given)
+
+
+def entries(plan):
+    """All that is timed here, by name; and why what is missing is."""
+    made, missing = {}, {}
+    for kernel in (False, True):
+        for implementation in ("threefry2x32", "philox4x32"):
+            for dtype in ("float32", "bfloat16"):
+                name = f"{path_name(kernel)}, {implementation}, {dtype}"
+                width = jnp.dtype(dtype).itemsize
+                competitor = None
+                if kernel in fused():
+                    competitor = ours(plan.draws, implementation, dtype, "table", kernel, KAPPA)
+                if competitor is None:
+                    missing[name] = "no CUDA kernel here" if kernel not in fused() else "this JAX has no such key"
+                else:
+                    made[name] = Entry(plan.draws, width, competitor)
+        name = f"{path_name(kernel)}, arrays"
+        if kernel in fused():
+            kappa = SPREAD.values(plan.arrays)
+            competitor = ours(plan.arrays, "threefry2x32", "float32", "direct", kernel, kappa)
+            made[name] = Entry(plan.arrays, 8, competitor)
+        else:
+            missing[name] = "no CUDA kernel here"
+    for name in ("bits", "uniform", "normal"):
+        function = getattr(jax.random, name)
+        made[f"jax.random.{name}"] = Entry(plan.draws, 4, of_keys(lambda key, f=function: f(key, (plan.draws,))))
+    made[f"{NORMAL}, arrays"] = Entry(plan.arrays, 4, of_keys(lambda key: jax.random.normal(key, (plan.arrays,))))
+    for name, width, function in (
+        ("fill", 4, lambda x: jnp.full(plan.draws, x[0])),
+        ("copy", 8, lambda x: -x),
+    ):
+        arrays = [jnp.full(plan.draws if name == "copy" else 8, np.float32(i)) for i in range(2)]
+        fresh = lambda i, arrays=arrays: jax.block_until_ready(arrays[i % 2])  # noqa: E731
+        made[name] = Entry(plan.draws, width, timing.Competitor(jax.jit(function), fresh, jax.block_until_ready))
+    for peer in PEERS:
+        if peer.name in OTHERS:
+            count = min(plan.peers, peer.most.get("sample", plan.peers))
+            try:
+                competitor = peer.prepare(Case(peer.name, "one", count, KAPPA)).competitor
+                timing.first_call(competitor)
+            except Unavailable as error:
+                missing[peer.name] = str(error)
+            except Exception as error:  # a library that does not fit this machine
+                missing[peer.name] = f"{type(error).__name__}: {str(error)[:150]}"
+            else:
+                made[peer.name] = Entry(count, 4, competitor)
+    return made, missing
+
+
+def measure(plan, say=print):
+    """Time everything in turns; rows by name, and why what is missing is."""
+    made, missing = entries(plan)
+    competitors = {name: entry.competitor for name, entry in made.items()}
+    first = {name: timing.first_call(competitor) for name, competitor in competitors.items()}
+    say(f"  timing {len(made)} in {plan.rounds} rounds", flush=True)
+    seconds = timing.interleave(competitors, plan.rounds)
+    rows = {}
+    for name, entry in made.items():
+        found = timing.Timing(first[name], tuple(seconds[name]))
+        rows[name] = {
+            "count": entry.count,
+            "seconds": found.median,
+            "spread": found.spread,
+            "noisy": bool(found.wide),
+            "first": found.first,
+            "rate": entry.count / found.median,
+            "bytes_per_second": entry.count * entry.width / found.median,
+        }
+    for name, kernel, plain in ((ONE, KERNEL, PLAIN), (ARRAYS, "kernel, arrays", "plain, arrays")):
+        rows[name] = rows.get(kernel, rows[plain])
+    for name, row in rows.items():
+        limit = rows["copy" if name == "copy" else "fill"]
+        row["share_of_memory"] = row["bytes_per_second"] / limit["bytes_per_second"]
+    return rows, missing
+
+
+def judge(rows, missing):
+    """Each goal with what was reached: met, MISSED, too noisy, or not measured and why."""
+    found = []
+    for goal in GOALS:
+        absent = [name for name in (goal.name, goal.beside) if name not in rows]
+        told = goal._asdict() | {"ratio": None}
+        if absent:
+            found.append(told | {"state": "not measured", "why": missing.get(absent[0], "not made")})
+            continue
+        one, other = rows[goal.name], rows[goal.beside]
+        what = "bytes_per_second" if goal.of_bytes else "rate"
+        ratio = one[what] / other[what]
+        state = "met" if ratio >= goal.at_least else "MISSED"
+        if one["noisy"] or other["noisy"]:
+            state = "too noisy"
+        found.append(told | {"ratio": ratio, "state": state, "why": ""})
+    return found

@@ -1,0 +1,150 @@
+"""Compile draws for an H100 on a machine without one, and count what XLA made of them.
+
+Run from the repository root (a minute or two), in an environment with JAX 0.11 or newer and what compiles for a GPU,
+which for JAX 0.11.2 is ``pip install --no-deps jax-cuda13-plugin==0.11.2 jax-cuda13-pjrt==0.11.2``::
+
+    python -m tools.gpu_programs            # writes tools/gpu_programs.json
+    python -m tools.gpu_programs --check    # exit code 1 if anything is worse than the file says
+
+Counted are the kernels that a draw launches, the bytes of memory beside arguments and result, and the instructions of
+PTX, of all kernels that work on every angle, for one angle. No time is known from that; but what gets worse here gets
+slower there. `tests/test_gpu_programs.py` runs the check.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+TABLE, TARGET = HERE / "gpu_programs.json", HERE / "h100.textpb"
+COUNT = 2**24
+# XLA gives a thread of a kernel for so many angles four of them, which its 16-byte stores are for.
+ANGLES = 4
+# Another release of XLA may need a few more or less.
+ROOM = 1.05
+
+INSTRUCTION = re.compile(r"^\s+(?:@!?%p\d+\s+)?[a-z][\w.]*\s[^;]*;", re.M)
+OPERATION = re.compile(r"^\s+(?:ROOT )?%(\S+) = (.*?) ([\w-]+)\((.*?)\)(?:,|$)", re.M)
+# What launches no kernel.
+FREE = ("parameter", "constant", "get-tuple-element", "tuple", "bitcast")
+WIDTHS = {"f32": 4, "u32": 4, "s32": 4, "bf16": 2, "f16": 2, "pred": 1}
+
+
+def cases():
+    """Name, function and arguments of everything that is compiled; the arguments as (shape, dtype)."""
+    import jax
+    import numpy as np
+
+    from jax_von_mises import counter, sampler
+
+    def of_key(implementation, function):
+        return lambda words, *rest: function(jax.random.wrap_key_data(words, impl=implementation), *rest)
+
+    def draw(implementation, method, dtype="float32", fused=False):
+        return of_key(
+            implementation,
+            lambda key, loc, kappa: sampler.draw(
+                key, loc, kappa, None, (COUNT,), jax.numpy.dtype(dtype), method, None, fused
+            ),
+        )
+
+    key, one, many = ((2,), "uint32"), ((), "float32"), ((COUNT,), "float32")
+    for name in ("threefry2x32", "philox4x32"):
+        yield f"words, {name}", of_key(name, lambda key: counter.words(key, (COUNT,), 1)[0]), (key,)
+        yield f"plain table, {name}", draw(name, "table"), (key, one, one)
+        yield f"kernel table, {name}", draw(name, "table", fused=True), (key, one, one)
+    yield "plain table, philox4x32, bfloat16", draw("philox4x32", "table", "bfloat16"), (key, one, one)
+    yield "plain direct, threefry2x32", draw("threefry2x32", "direct"), (key, many, many)
+    yield "kernel direct, threefry2x32", draw("threefry2x32", "direct", fused=True), (key, many, many)
+    normal = of_key("threefry2x32", lambda key: jax.random.normal(key, (COUNT,), np.float32))
+    yield "jax.random.normal", normal, (key,)
+
+
+def compile_for_h100(folder):
+    """Compile each case and count."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    dumps = f"--xla_dump_to={folder} --xla_gpu_dump_llvmir=true --xla_dump_emitter_re=.*"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {dumps}".strip()
+    import jax
+    from jax.experimental import topologies
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    topology = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=TARGET.read_text())
+    on_it = NamedSharding(topologies.make_mesh(topology, (1,), ("device",)), PartitionSpec())
+    # The sampler asks which backend there is.
+    jax.default_backend = lambda: "gpu"
+    found = {}
+    for name, function, arguments in cases():
+        label = re.sub(r"\W+", "_", name)
+        program = lambda *given, function=function: function(*given)  # noqa: E731
+        program.__name__ = label
+        given = [jax.ShapeDtypeStruct(shape, dtype, sharding=on_it) for shape, dtype in arguments]
+        compiled = jax.jit(program).lower(*given).compile()
+        texts = [path.read_text() for path in pathlib.Path(folder).glob(f"*jit_{label}.*.ptx")]
+        found[name] = count(compiled, "".join(texts))
+        print(f"{name:36} {found[name]}", file=sys.stderr, flush=True)
+    return found
+
+
+def count(compiled, text):
+    """Kernels, bytes and instructions of a compiled program and the PTX of its kernels."""
+    operations = OPERATION.findall(compiled.as_text().split("\nENTRY", 1)[1])
+    arrays = {name: of_angles(shape) for name, shape, _, _ in operations}
+    launched = [each for each in operations if each[2] not in FREE]
+    wide, moved = [], 0
+    for name, _, _, operands in launched:
+        read = sum(arrays.get(operand, 0) for operand in re.findall(r"%([\w.-]+)", operands))
+        moved += read + arrays[name]
+        if read + arrays[name]:
+            wide.append(name.replace(".", "_").replace("-", "_"))
+    parts = dict(re.findall(r"\.visible \.entry (\w+)\((.*?)^}", text, re.M | re.S))
+    code = "".join(parts.get(name, "") for name in wide)
+    return {
+        "kernels": len(launched),
+        "kernels of all angles": len(wide),
+        "bytes moved an angle": moved,
+        "temporary bytes an angle": round(compiled.memory_analysis().temp_size_in_bytes / COUNT, 2),
+        "instructions an angle": round(len(INSTRUCTION.findall(code)) / ANGLES, 1),
+        "stores of 16 bytes": len(re.findall(r"st\.global\.(?:v4|b128)", code)),
+    }
+
+
+def of_angles(shape):
+    """Bytes for each angle that the arrays of an HLO shape, or of a tuple of them, have; 0 for small ones."""
+    found = re.findall(r"(\w+)\[(?:1,)?([\d,]+)\]", shape)
+    return sum(WIDTHS[dtype] for dtype, sizes in found if sizes == str(COUNT))
+
+
+def worse(found, table):
+    """What is worse than the table says, in words."""
+    for name, row in table.items():
+        for what, most in row.items():
+            have = found[name][what]
+            if what == "stores of 16 bytes":
+                if most and not have:
+                    yield f"{name}: no {what}"
+            elif have > most * (1 if what == "kernels" else ROOM):
+                yield f"{name}: {what}: {have}, and the table says {most}"
+
+
+def main():
+    """Write or check."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; compare with the file")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = compile_for_h100(folder)
+    if not given.check:
+        TABLE.write_text(json.dumps(found, indent=1) + "\n")
+        return 0
+    faults = list(worse(found, json.loads(TABLE.read_text())))
+    print("\n".join(faults) or "nothing is worse than the table says")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
