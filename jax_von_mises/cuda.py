@@ -7,8 +7,8 @@ is needed. The plain path stays the meaning, and takes every draw where
 - there is no CUDA device, or more than one: XLA cannot cut a kernel over devices, and last places should not depend on
   whether it has to. Where the environment allows it (`VARIABLE`) kernels draw inside of `jax.shard_map` and `jax.pmap`;
 - the dtype is float64, or the angles go to a sharding that is named;
-- the environment says so, or does not say otherwise on a kind of card on which nobody has tried the kernels (`ACCEPTED`):
-  one that faults would take all that the process has on the device with it, and no test in the process could undo that;
+- the environment says so, or says nothing on a kind of card on which nobody has tried the kernels (`ACCEPTED`): one
+  that faults would take all that the process has on the device with it, and no test in the process could undo that;
 - the kernel failed its test: before its first use in a process it draws some thousand angles, which are compared with
   those of the plain path.
 
