@@ -71,8 +71,10 @@ class Torus:
 
     def _laws(self):
         """The components, which are laws: only now, since anything may stand there while JAX takes a pytree apart."""
-        if not isinstance(self.components, VonMises):
-            raise TypeError(f"Torus: components={self.components!r} must be a VonMises, of as many angles.")
+        if not hasattr(self.components, "batch_shape"):
+            raise TypeError(
+                f"Torus: components={self.components!r} must be a law, such as a VonMises of as many angles."
+            )
         return self.components
 
     def sample(self, key=None, sample_shape=(), *, seed=None):
@@ -165,8 +167,8 @@ class Mixture:
     def _shape(self):
         """Batch and components."""
         logits = checks.parameter("Mixture", "logits", self.logits)
-        if not isinstance(self.components, VonMises | Torus):
-            raise TypeError(f"Mixture: components={self.components!r} must be a VonMises or a Torus.")
+        if not hasattr(self.components, "batch_shape"):
+            raise TypeError(f"Mixture: components={self.components!r} must be a law, such as a VonMises or a Torus.")
         shape, laws = logits.shape, self.components.batch_shape
         last_axis("Mixture", laws, "components")
         if not shape or shape[-1] != laws[-1]:
