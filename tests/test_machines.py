@@ -87,7 +87,10 @@ def ended(process, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills as POSIX does")
-@pytest.mark.parametrize(("parts", "victims"), [(2, [1]), (4, [2, 0])], ids=["two", "four"])
+@pytest.mark.parametrize(
+    ("parts", "victims"),
+    [pytest.param(2, [1], id="two"), pytest.param(4, [2, 0], id="four", marks=pytest.mark.slow)],
+)
 def test_killed_processes_come_back(tmp_path, start, alone, parts, victims):
     """A worker dies and is started again alone; with four, process 0 too, which the others had met at."""
     out = tmp_path / "a.zarr"
