@@ -1,6 +1,7 @@
 """Files that the benchmarks write, whole or not at all, and the results that they read."""
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -9,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-__all__ = ["finish", "new_file", "read_json", "read_result", "rounded", "write_json", "write_text"]
+__all__ = ["finish", "new_file", "read_json", "read_result", "rounded", "whole_file", "write_json", "write_text"]
 
 # Bytes that no result reaches.
 LARGEST = 2**26
@@ -25,20 +26,27 @@ def new_file(text):
     return path
 
 
-def write_text(path, text):
-    """Write `text` to `path`, which holds the old file or the new one and never a part."""
+@contextlib.contextmanager
+def whole_file(path, mode, permissions=0o644, **options):
+    """A file to write to, which becomes `path` at the end: that holds the old file or the new one and never a part."""
     path = Path(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with os.fdopen(handle, mode, **options) as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # mkstemp lets nobody else read
+        os.chmod(name, permissions)
         os.replace(name, path)
     except BaseException:
         os.unlink(name)
         raise
+
+
+def write_text(path, text):
+    """Write `text` to `path`, whole or not at all."""
+    with whole_file(path, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
 
 
 def rounded(value, digits=6):

@@ -284,7 +284,8 @@ def run_startup(mode):
     summary = startup.summarise(found)
     for name, ways in summary.items():
         print(f"\n{startup.summary_text(name, ways)}")
-    print(startup.missing_text(missing))
+    if missing:
+        print(f"\nMissing\n{startup.missing_text(missing)}")
     return summary
 
 

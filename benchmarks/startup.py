@@ -45,7 +45,7 @@ class Way(NamedTuple):
     """None, ``"empty"`` or ``"full"``."""
     file: bool = False
     peer: str = OURS
-    library: str = "jax_von_mises"
+    module: str = "jax_von_mises"
     """What is imported for it, apart from JAX."""
 
 
@@ -55,19 +55,19 @@ WAYS = (
     Way("cache", "from the cache", cache="full"),
     Way("file", "load the file, compile", file=True),
     Way("file-cache", "load the file, from the cache", cache="full", file=True),
-    Way("normal", "jax.random.normal", peer="normal", library="jax"),
-    Way("normal-cache", "jax.random.normal, from the cache", cache="full", peer="normal", library="jax"),
-    Way("numpyro", "NumPyro", peer="numpyro", library="numpyro.distributions"),
-    Way("numpyro-cache", "NumPyro, from the cache", cache="full", peer="numpyro", library="numpyro.distributions"),
-    Way("tfp", "TensorFlow Probability", peer="tfp", library="tensorflow_probability.substrates.jax"),
+    Way("normal", "jax.random.normal", peer="normal", module="jax"),
+    Way("normal-cache", "jax.random.normal, from the cache", cache="full", peer="normal", module="jax"),
+    Way("numpyro", "NumPyro", peer="numpyro", module="numpyro.distributions"),
+    Way("numpyro-cache", "NumPyro, from the cache", cache="full", peer="numpyro", module="numpyro.distributions"),
+    Way("tfp", "TensorFlow Probability", peer="tfp", module="tensorflow_probability.substrates.jax"),
     Way(
         "tfp-cache",
         "TensorFlow Probability, from the cache",
         cache="full",
         peer="tfp",
-        library="tensorflow_probability.substrates.jax",
+        module="tensorflow_probability.substrates.jax",
     ),
-    Way("torch", "PyTorch", peer="torch", library="torch"),
+    Way("torch", "PyTorch", peer="torch", module="torch"),
 )
 
 # What is drawn first.
@@ -93,7 +93,7 @@ def live(order):
 
     done()
     try:
-        importlib.import_module(way.library)
+        importlib.import_module(way.module)
         done()
         ready = next(peer for peer in PEERS if peer.name == way.peer).prepare(case)
     except (ImportError, Unavailable) as reason:

@@ -43,11 +43,6 @@ CIPHERS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
 TESTED = {"quick": 30, "full": 36}
 
 
-def pair(value):
-    """An integer below 2^64 as two halves, for which one compiled program serves."""
-    return np.uint32(value >> 32), np.uint32(value & 0xFFFFFFFF)
-
-
 def stream(key):
     """Words of one key, block by block."""
     import jax
@@ -55,7 +50,7 @@ def stream(key):
     from jax_von_mises import counter
 
     draw = jax.jit(lambda key, high, low: counter.words(key, (BLOCK,), 1, (high, low))[0])
-    return lambda i: draw(key, *pair(i * BLOCK))
+    return lambda i: draw(key, *counter.halves(i * BLOCK))
 
 
 def keys(key):
@@ -71,7 +66,7 @@ def keys(key):
         return jax.vmap(lambda key: counter.words(key, (size,), 1, (high, low))[0], out_axes=1)(each).reshape(-1)
 
     compiled = jax.jit(draw)
-    return lambda i: compiled(each, *pair(i * size))
+    return lambda i: compiled(each, *counter.halves(i * size))
 
 
 def split(key):

@@ -24,6 +24,13 @@ def last_axis(caller, shape, meaning):
     return shape[:-1], shape[-1]
 
 
+def laws(caller, components, such):
+    """The components; TypeError where they are no laws at all."""
+    if not hasattr(components, "batch_shape"):
+        raise TypeError(f"{caller}: components={components!r} must be a law, such as {such}.")
+    return components
+
+
 @pytree("components")
 @dataclasses.dataclass(frozen=True, eq=False)
 class Torus:
@@ -71,11 +78,7 @@ class Torus:
 
     def _laws(self):
         """The components, which are laws: only now, since anything may stand there while JAX takes a pytree apart."""
-        if not hasattr(self.components, "batch_shape"):
-            raise TypeError(
-                f"Torus: components={self.components!r} must be a law, such as a VonMises of as many angles."
-            )
-        return self.components
+        return laws("Torus", self.components, "a VonMises of as many angles")
 
     def sample(self, key=None, sample_shape=(), *, seed=None):
         """Points of shape `sample_shape` + ``batch_shape`` + ``event_shape``, angles in [-pi, pi).
@@ -167,21 +170,19 @@ class Mixture:
     def _shape(self):
         """Batch and components."""
         logits = checks.parameter("Mixture", "logits", self.logits)
-        if not hasattr(self.components, "batch_shape"):
-            raise TypeError(f"Mixture: components={self.components!r} must be a law, such as a VonMises or a Torus.")
-        shape, laws = logits.shape, self.components.batch_shape
-        last_axis("Mixture", laws, "components")
-        if not shape or shape[-1] != laws[-1]:
+        shape, batch = logits.shape, laws("Mixture", self.components, "a VonMises or a Torus").batch_shape
+        last_axis("Mixture", batch, "components")
+        if not shape or shape[-1] != batch[-1]:
             raise ValueError(
-                f"Mixture: logits has shape {shape} for components of batch_shape={laws}. Both end with the axis of "
+                f"Mixture: logits has shape {shape} for components of batch_shape={batch}. Both end with the axis of "
                 "the components: give one logit for each."
             )
         try:
-            return jnp.broadcast_shapes(shape, laws)
+            return jnp.broadcast_shapes(shape, batch)
         except ValueError as error:
             raise ValueError(
-                f"Mixture: logits of shape {shape} and components of batch_shape={laws} do not broadcast together. Add "
-                "axes of length 1 where they should vary alone."
+                f"Mixture: logits of shape {shape} and components of batch_shape={batch} do not broadcast together. "
+                "Add axes of length 1 where they should vary alone."
             ) from error
 
     def log_weights(self):

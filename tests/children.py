@@ -1,5 +1,6 @@
 """Programs in Python processes of their own, on the package that is tested, installed or not."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -43,3 +44,26 @@ def run(program, *arguments, before=(), timeout=120, **changes):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+def imported():
+    """A context of `multiprocessing` whose processes have imported the package already."""
+    context = multiprocessing.get_context("forkserver")
+    # Imports alone, so that each child need not repeat them: nothing here may start JAX's threads.
+    context.set_forkserver_preload(["jax_von_mises.writer", "pytest"])
+    return context
+
+
+def forked(target, *arguments):
+    """Start ``target(*arguments, pipe)`` in a process of `imported`; it, and our end of the pipe.
+
+    Returns when the process has sent a first message, which says that it is ready.
+    """
+    context = imported()
+    ours, theirs = context.Pipe()
+    process = context.Process(target=target, args=(*arguments, theirs))
+    process.start()
+    theirs.close()
+    assert ours.poll(60), "the child did not start"
+    ours.recv()
+    return process, ours

@@ -19,7 +19,7 @@ SOURCE = Path(__file__).with_suffix(".cc")
 
 
 @functools.cache
-def library():
+def built():
     """The compiled library; skips where there is no compiler."""
     compiler = shutil.which("g++")
     if compiler is None:
@@ -55,7 +55,7 @@ def words(cipher, key, group, groups):
     """Words of `groups` groups of four."""
     number = ["threefry2x32", "threefry4x32", "philox2x32", "philox4x32"].index(cipher)
     out = np.empty(4 * groups, np.uint32)
-    library().words(number, address(np.asarray(key)), ctypes.c_uint64(group), ctypes.c_uint64(groups), address(out))
+    built().words(number, address(np.asarray(key)), ctypes.c_uint64(group), ctypes.c_uint64(groups), address(out))
     return out
 
 
@@ -71,8 +71,8 @@ def launch(name, grid, block, out, *operands):
     # 16 bytes aligned, as XLA's memory is.
     first = -memory.ctypes.data % 16 + GUARD
     result = memory[first : first + size]
-    kernel = ctypes.cast(getattr(library(), name), ctypes.c_void_p)
-    library().launch(kernel, *map(int, (*grid, *block)), *map(address, operands), address(result))
+    kernel = ctypes.cast(getattr(built(), name), ctypes.c_void_p)
+    built().launch(kernel, *map(int, (*grid, *block)), *map(address, operands), address(result))
     assert (memory[:first] == MARK).all(), f"{name} wrote before its result"
     assert (memory[first + size :] == MARK).all(), f"{name} wrote beyond its result"
     return result.view(out.dtype).reshape(out.shape)
@@ -98,7 +98,7 @@ PASSED = {}
 @pytest.fixture
 def on_host(monkeypatch):
     """A process whose one CPU device is what a CUDA device is elsewhere."""
-    library()
+    built()
     monkeypatch.setattr(cuda, "PLATFORM", "cpu")
     monkeypatch.setattr(cuda, "launch", callback)
     monkeypatch.setattr(cuda, "ACCEPTED", ("cpu",))

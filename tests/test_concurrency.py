@@ -1,7 +1,6 @@
 """Many threads and many processes at once: the same angles as one, one writer of a file, one cache for all."""
 
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 import jax_von_mises
 from jax_von_mises import records, writer
 from tests import children
-from tests.test_writer import KEY, read, write
+from tests.test_writer import KEY, draws, read, write
 
 SHAPES = [(7,), (3, 5), (1_000,), (2, 2, 2), (), (40, 3), (2**14,), (1, 9)]
 
@@ -61,7 +60,7 @@ RUN = dict(total=10 * 4_096, block_rows=4_096)
 
 def writing_child(out, angles, line, ready, options):
     """Body of a process that writes what all the others write, and tells what came of it."""
-    writer.streams.Stream.rows = lambda self, first, count, *_: jax.device_put(angles[first : first + count])
+    draws(angles)
     writer.is_whole(out)
     jax.block_until_ready(jax.device_put(0.0))
     line.wait(60)
@@ -80,9 +79,7 @@ def test_processes_want_one_file(tmp_path, kind, rounds):
     """One draws it; the others are told why not, or find it whole. Nobody breaks it, and nothing is left."""
     pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
     angles = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, RUN["total"], method="table"))
-    context = multiprocessing.get_context("forkserver")
-    # As in `test_writer`: imports alone, nothing that starts JAX's threads.
-    context.set_forkserver_preload(["jax_von_mises.writer", "pytest"])
+    context = children.imported()
     words = (
         "is being written by another",
         "exists",

@@ -122,7 +122,7 @@ def test_angles_by_the_direct_route(error):
     job = cuda.Job("philox4x32", "direct", "float32", (COUNT,))
     words = host_kernels.words(job.cipher, key_of(job.cipher), 0, COUNT // 4)
     t = ((words >> 1) + 0.5) * 2.0**-32
-    host_kernels.library().set_error(error)
+    host_kernels.built().set_error(error)
     try:
         for kappa in KAPPAS:
             x = host(job, 0, np.zeros(1, np.float32), np.array([kappa], np.float32))
@@ -134,7 +134,7 @@ def test_angles_by_the_direct_route(error):
             off = np.abs(tail - t) / np.maximum(2e-6 * t, 4 * per_ulp)
             assert off.max() <= 1, f"kappa={kappa}: {off.max():.2f} of what is allowed"
     finally:
-        host_kernels.library().set_error(0.0)
+        host_kernels.built().set_error(0.0)
 
 
 def test_arrays_of_parameters():

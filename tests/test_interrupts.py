@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -18,7 +17,7 @@ import pytest
 import jax_von_mises
 from jax_von_mises import writer
 from tests import children
-from tests.test_writer import KEY, contents, finished, write
+from tests.test_writer import KEY, contents, draws, finished, undisturbed, write
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are sent as on POSIX")
 
@@ -37,7 +36,7 @@ def interrupted_child(out, angles, ready):
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    writer.streams.Stream.rows = lambda self, first, count, *_: jax.device_put(angles[first : first + count])
+    draws(angles)
     writer.is_whole(out)
     jax.block_until_ready(jax.device_put(0.0))
     for number in ENDING:
@@ -55,25 +54,13 @@ def interrupted_child(out, angles, ready):
 
 def interrupt(tmp_path, kind, times):
     """Interrupt runs at random instants, each going on with the one before; returns how many blocks were found."""
-    (tmp_path / "undisturbed").mkdir()
-    write(tmp_path / "undisturbed" / f"a.{kind}", **RUN)
-    expected = contents(tmp_path / "undisturbed" / f"a.{kind}")
-    out = tmp_path / f"a.{kind}"
-    angles = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, RUN["total"], method="table"))
-    context = multiprocessing.get_context("forkserver")
-    # As in `test_writer`: imports alone, nothing that starts JAX's threads.
-    context.set_forkserver_preload(["jax_von_mises.writer", "pytest"])
+    out, expected, angles = undisturbed(tmp_path, kind, **RUN)
     rng = random.Random(5)
     longest, kept, interrupts = None, [], 0
     for _ in range(10 * times):
         if interrupts == times:
             break
-        ours, theirs = context.Pipe()
-        process = context.Process(target=interrupted_child, args=(out, angles, theirs))
-        process.start()
-        theirs.close()
-        assert ours.poll(60), "the child did not start"
-        ours.recv()
+        process, ours = children.forked(interrupted_child, out, angles)
         if longest is not None:
             time.sleep(rng.uniform(0, 0.5 * longest))
             with contextlib.suppress(ProcessLookupError):  # it was done before

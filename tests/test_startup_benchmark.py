@@ -75,6 +75,6 @@ def test_bad_arguments(capsys, tmp_path):
 
 
 def test_a_peer_that_is_not_there_says_so(monkeypatch):
-    monkeypatch.setattr(startup, "WAYS", [startup.Way("other", "Other", peer="torch", library="no_such_library")])
+    monkeypatch.setattr(startup, "WAYS", [startup.Way("other", "Other", peer="torch", module="no_such_library")])
     assert startup.live({"way": "other", "task": "array"}) == {"missing": "No module named 'no_such_library'"}
     assert startup.missing_text({"other": "not installed"}) == "  Other: not installed"

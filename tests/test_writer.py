@@ -2,7 +2,6 @@
 
 import errno
 import json
-import multiprocessing
 import os
 import pathlib
 import random
@@ -781,12 +780,23 @@ def test_memory_stays_the_same(tmp_path):
 KILLED = dict(total=20 * 4_096, block_rows=4_096)
 
 
-def killed_child(out, angles, ready):
-    """Body of the process that is killed: writes until it is done or dead, and tells how long it took.
+def undisturbed(tmp_path, kind, **arguments):
+    """Where runs that are disturbed are to write, the bytes that they must come to, and the angles that they draw."""
+    (tmp_path / "undisturbed").mkdir()
+    write(tmp_path / "undisturbed" / f"a.{kind}", **arguments)
+    expected = contents(tmp_path / "undisturbed" / f"a.{kind}")
+    angles = jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, arguments["total"], method="table")
+    return tmp_path / f"a.{kind}", expected, np.asarray(angles)
 
-    It is given the angles that it would draw: loading the programs for that takes longer than all the rest.
-    """
+
+def draws(angles):
+    """In this process, let streams give these angles: to load the programs takes longer than all the rest."""
     writer.streams.Stream.rows = lambda self, first, count, *_: jax.device_put(angles[first : first + count])
+
+
+def killed_child(out, angles, ready):
+    """Body of the process that is killed: writes until it is done or dead, and tells how long it took."""
+    draws(angles)
     writer.is_whole(out)
     ready.send(None)
     began = time.monotonic()
@@ -798,23 +808,11 @@ def killed_child(out, angles, ready):
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_at_random_instants(tmp_path, kind):
     """50 times, wherever it is: looking, beginning, drawing, recording, finishing. Then to the last byte the same."""
-    (tmp_path / "undisturbed").mkdir()
-    write(tmp_path / "undisturbed" / f"a.{kind}", **KILLED)
-    expected = contents(tmp_path / "undisturbed" / f"a.{kind}")
-    out = tmp_path / f"a.{kind}"
-    angles = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, KILLED["total"], method="table"))
-    context = multiprocessing.get_context("forkserver")
-    # Imports alone, so that each child need not repeat them: nothing here may start JAX's threads.
-    context.set_forkserver_preload(["jax_von_mises.writer", "pytest"])
+    out, expected, angles = undisturbed(tmp_path, kind, **KILLED)
     rng = random.Random(3)
     kills, finishes, kept, longest = 0, 0, set(), None
     while kills < 50 or (finishes < 3 and kills < 150):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=killed_child, args=(out, angles, theirs))
-        process.start()
-        theirs.close()
-        assert ours.poll(60), "the child did not start"
-        ours.recv()
+        process, ours = children.forked(killed_child, out, angles)
         # The first is not killed: it tells how long the work takes here, over which the instants are spread.
         if ours.poll(60 if longest is None else rng.uniform(0, 0.6 * longest)):
             longest = longest or ours.recv()

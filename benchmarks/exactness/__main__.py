@@ -3,10 +3,8 @@
 import argparse
 import io
 import json
-import os
 import signal
 import sys
-import tempfile
 import time
 import zipfile
 
@@ -14,9 +12,9 @@ import numpy as np
 
 from benchmarks import environment
 from benchmarks.exactness import pictures, plan, report, verdicts
-from benchmarks.files import new_file, rounded, write_json, write_text
-from benchmarks.text import environment_text, table
-from jax_von_mises import untrusted
+from benchmarks.files import new_file, rounded, whole_file, write_json, write_text
+from benchmarks.text import environment_text
+from jax_von_mises import counter, untrusted
 
 __all__ = ["main"]
 
@@ -97,25 +95,13 @@ class State:
         for name, value in counts.items():
             kept[name] = kept[name] + value
 
-    def replace(self, name, values):
-        """Keep `values` in place of those of this name."""
-        self.sums[name] = values
-
     def save(self, now=False):
         """Write the file, whole or not at all, if the last time is long enough ago."""
         if self.path is None or not (now or time.monotonic() - self.saved > SAVE_SECONDS):
             return
         arrays = {f"{law}/{name}": value for law, sums in self.sums.items() for name, value in sums.items()}
-        handle, partial = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=".partial", dir=self.path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, about=np.array(json.dumps(self.about)), **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, self.path)
-        except BaseException:
-            os.unlink(partial)
-            raise
+        with whole_file(self.path, "wb", permissions=0o600) as file:
+            np.savez(file, about=np.array(json.dumps(self.about)), **arrays)
         self.saved = time.monotonic()
 
 
@@ -129,11 +115,6 @@ def sampler(law):
         return jvm.sample_block(key, jnp.float32(0), k, start, (count,), law.dtype, method=law.method)
 
     return draw
-
-
-def place(start):
-    """The start of a block as two halves, for which one compiled program serves."""
-    return np.uint32(start >> 32), np.uint32(start & 0xFFFFFFFF)
 
 
 def count(law, blocks, draw, keys, state, say):
@@ -156,7 +137,7 @@ def count(law, blocks, draw, keys, state, say):
     start = time.perf_counter()
     with jax.enable_x64(law.dtype == "float64"):
         for block in range(done, blocks):
-            x, other = (draw(key, np.float32(k), place(block * plan.BLOCK), plan.BLOCK) for key in keys)
+            x, other = (draw(key, np.float32(k), counter.halves(block * plan.BLOCK), plan.BLOCK) for key in keys)
             state.add(law.name, counting.block_counts(x, other, expected, places, k, mean))
             state.save()
     seconds = time.perf_counter() - start
@@ -194,7 +175,8 @@ def check_stream(draw, key, k):
     from benchmarks.exactness import stream
 
     data = [int(each) for each in jax.random.key_data(key)]
-    return stream.check(lambda start, count: draw(key, np.float32(k), place(start), count), data, float(np.float32(k)))
+    k = np.float32(k)
+    return stream.check(lambda start, count: draw(key, k, counter.halves(start), count), data, float(k))
 
 
 def look_up(law, number, state, say):
@@ -212,7 +194,7 @@ def look_up(law, number, state, say):
     start = time.perf_counter()
 
     def said(chunk, worst):
-        state.replace(name, {"done": int(np.searchsorted(chosen, chunk)) + 1, **worst._asdict()})
+        state.sums[name] = {"done": int(np.searchsorted(chosen, chunk)) + 1, **worst._asdict()}
         state.save()
 
     worst = every_word.Worst(**kept) if done else None
@@ -221,16 +203,6 @@ def look_up(law, number, state, say):
     rate = f"{new / (time.perf_counter() - start) / 1e6:.0f} million a second" if new else "all from the state"
     say(f"  {law.name}: {len(chosen) * every_word.CHUNK:,} tail probabilities, {rate}", flush=True)
     return worst, every_word.verdict(worst, len(chosen))
-
-
-def told(rows):
-    """The least likely verdict of each law."""
-    lines = [("law", "tests", "least likely", "found", "p at most")]
-    for law in dict.fromkeys(law for law, _ in rows):
-        mine = [verdict for each, verdict in rows if each == law]
-        least = min(mine, key=lambda verdict: verdict.p)
-        lines.append((law.name, len(mine), least.test, least.found, f"{least.p:.2g}"))
-    return table(lines)
 
 
 def about(given):
@@ -279,11 +251,7 @@ def main(arguments=None):
         kept = f"; go on with --state {given.state}" if given.state else "; with --state it could be gone on with"
         print(f"\ninterrupted{kept}", file=sys.stderr)
         return 128 + signal.SIGINT
-    print(f"\n{told(rows)}\n")
     reported = verdicts.alarms([verdict for _, verdict in rows])
-    for law, verdict in rows:
-        if verdict in reported:
-            print(f"REPORTED: {law.name}, {verdict.test}: {verdict.found} (p < {verdict.p:.1e})")
     result = {
         "format": FORMAT,
         "program": "exactness",
@@ -297,6 +265,10 @@ def main(arguments=None):
         "laws": shown,
     }
     result = rounded(result)
+    print(f"\n{report.told(result)}\n")
+    for law, verdict in rows:
+        if verdict in reported:
+            print(f"REPORTED: {law.name}, {verdict.test}: {verdict.found} (p < {verdict.p:.1e})")
     print(report.sentence(result))
     if given.json is not None:
         write_json(given.json, result)

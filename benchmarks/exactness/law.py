@@ -15,7 +15,7 @@ import numpy as np
 import jax_von_mises as jvm
 from benchmarks import reference
 
-__all__ = ["ALLOWED", "ULP", "Expected", "expect", "halfway", "lattice", "moments", "thresholds"]
+__all__ = ["ALLOWED", "ULP", "Expected", "expect", "halfway", "lattice", "moments", "slack_at", "thresholds"]
 
 ALLOWED = {"float32": 2e-6, "float64": 1e-12}
 ULP = 4

@@ -2,8 +2,9 @@
 
 from benchmarks.page import address, document, element, table
 from benchmarks.text import environment_text
+from benchmarks.text import table as text_table
 
-__all__ = ["page", "rows", "sentence"]
+__all__ = ["page", "rows", "sentence", "told"]
 
 
 def sentence(result):
@@ -12,14 +13,28 @@ def sentence(result):
     return f"{len(result['verdicts'])} tests on {result['angles']:,} angles, {result['reported']} reported; {odds}"
 
 
+def by_law(result):
+    """For each law its name, what the pictures show of it, the number of its tests, and the least likely of them."""
+    for name, law in result["laws"].items():
+        tests = [verdict for verdict in result["verdicts"] if verdict["law"] == name]
+        yield name, law, len(tests), min(tests, key=lambda verdict: verdict["p"])
+
+
+def told(result):
+    """The least likely test of each law, as text."""
+    lines = [("law", "tests", "least likely", "found", "p at most")]
+    lines += [
+        (name, tests, least["test"], least["found"], f"{least['p']:.2g}") for name, _, tests, least in by_law(result)
+    ]
+    return text_table(lines)
+
+
 def rows(result):
     """A row for each law: its angles, its tests, the least likely of them, and the largest error of all words."""
     made = []
-    for name, law in result["laws"].items():
-        tests = [verdict for verdict in result["verdicts"] if verdict["law"] == name]
-        least = min(tests, key=lambda verdict: verdict["p"])
+    for name, law, tests, least in by_law(result):
         worst = f"{max(law['worst']['share']):.2f}" if "worst" in law else "-"
-        made.append((name, f"{law['angles']:,}", str(len(tests)), least["test"], f"{least['p']:.2g}", worst))
+        made.append((name, f"{law['angles']:,}", str(tests), least["test"], f"{least['p']:.2g}", worst))
     return made
 
 

@@ -45,11 +45,7 @@ def check(draw, key_data, k):
         # By how much of the promise the tail probability of the angle is off; of the other sign it is off by far.
         size = sign * found
         beyond = reference.cdf(-size, k)
-        density = np.exp(reference.log_prob(found, k))
-        allowed = np.maximum(
-            law.ALLOWED["float32"] * tail, law.ULP * np.spacing(np.abs(found).astype(np.float32)) * density
-        )
-        share = np.abs(beyond - tail) / np.maximum(allowed, 1e-300)
+        share = np.abs(beyond - tail) / law.slack_at(found, tail, k, "float32")
         if not np.max(share) <= worst:
             worst, where = float(np.max(share)), start + int(np.argmax(share))
     told = f"{len(PLACES) * LENGTH} angles, at most {worst:.2g} of the promised error off, at angle {where:,}"

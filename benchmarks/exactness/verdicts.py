@@ -18,8 +18,6 @@ __all__ = ["FALSE_ALARM", "Verdict", "alarms", "of_law"]
 FALSE_ALARM = 1e-6
 # Angles expected in a bin, below which its count is far from normal: neighbours are joined.
 FEWEST = 50
-# Unlikely as it is, a probability below this is said to be this.
-SMALLEST = 1e-300
 
 
 class Verdict(NamedTuple):
@@ -133,8 +131,3 @@ def alarms(verdicts, rate=FALSE_ALARM):
     """Those that are less likely than the rate of false alarms, shared among all, allows."""
     limit = rate / max(1, len(verdicts))
     return [verdict for verdict in verdicts if not verdict.p >= limit]
-
-
-def logarithm(p):
-    """log10 of a probability, for a picture."""
-    return float(np.log10(max(p, SMALLEST)))

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import types
 from typing import NamedTuple
 
 import jax
@@ -15,17 +14,17 @@ from jax.sharding import AxisType, PartitionSpec
 import jax_von_mises as jvm
 from benchmarks import reference
 from benchmarks.exactness import __main__ as exactness
+from benchmarks.exactness import law as promise
 from benchmarks.exactness import plan as laws
 from benchmarks.exactness import verdicts
+from benchmarks.words import CIPHERS
 from jax_von_mises import counter, cuda, sampler
 
 __all__ = ["CHECKS", "Found", "compared", "fused", "run"]
 
-CIPHERS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
 METHODS = ("table", "direct")
 KAPPAS = (0.0, 1e-3, 0.1, 0.5, 1.0, 2.0, 4.9999, 5.0, 16.9, 17.1, 30.0, 100.0, 1e4, 1e6, 1e8)
 STARTS = (0, 2**32 - 6, 2**40 + 3, 2**64 - 4096)
-PROMISE, ULP = 2e-6, 4
 GRADIENT = 2e-4
 
 
@@ -92,21 +91,19 @@ def words(plan):
         function = jax.jit(lambda key, hi, lo: counter.words(key, (plan.words,), 1, (hi, lo))[0])
         same = [
             np.array_equal(np.asarray(function(key, *halves)), on_cpu(function, key, *halves))
-            for halves in ((np.uint32(start >> 32), np.uint32(start % 2**32)) for start in STARTS)
+            for halves in map(counter.halves, STARTS)
         ]
         yield Found(f"words, {name}", all(same), f"{plan.words:,} from each of {len(same)} places, bit for bit")
 
 
 def compared(x, words, kappa):
-    """How far angles about 0 are from the promise for their words, as a share of what is allowed, and in ulp."""
+    """How far angles about 0 are from those of their words, at most, as a share of what is allowed."""
     t = ((words >> 1) + 0.5) * 2.0**-32
     size = np.abs(x).astype(np.float64)
     if not np.isfinite(size).all() or not np.array_equal(x < 0, (words & 1 == 1) & (size > 0)):
-        return np.inf, np.inf
-    ulp = np.spacing(size.astype(np.float32)).astype(np.float64)
-    per_ulp = np.exp(reference.log_prob(size, kappa)) * ulp
+        return np.inf
     off = np.abs(reference.tail(size, kappa) - t)
-    return float(np.max(off / np.maximum(PROMISE * t, ULP * per_ulp))), float(np.max(off / per_ulp))
+    return float(np.max(off / promise.slack_at(size, t, kappa, "float32")))
 
 
 def angles(plan):
@@ -125,12 +122,13 @@ def angles(plan):
                 beside = on_cpu(
                     lambda key, k, method=method: draw(key, 0.0, k, 0, (plan.angles,), "float32", method, False), key, k
                 )
-                share, _ = compared(x, drawn, float(k))
+                share = compared(x, drawn, float(k))
                 if share >= worst:
                     worst, at = share, kappa
-                apart = max(apart, float(np.mean(np.abs(x - beside) > ULP * np.spacing(np.abs(beside)))))
-            told = f"at most {worst:.2f} of what is allowed, at k={at:g}; at most {apart:.1%} further than {ULP} ulp "
-            yield Found(f"angles, {method}, {path_name(kernel)}", worst <= 1, f"{told}from the CPU's at any k")
+                apart = max(apart, float(np.mean(np.abs(x - beside) > promise.ULP * np.spacing(np.abs(beside)))))
+            told = f"at most {worst:.2f} of what is allowed, at k={at:g}; "
+            told += f"at most {apart:.1%} further than {promise.ULP} ulp from the CPU's at any k"
+            yield Found(f"angles, {method}, {path_name(kernel)}", worst <= 1, told)
 
 
 def parameters(plan):
@@ -253,7 +251,7 @@ def transformations(plan):
 def law(plan):
     """The search for errors of `benchmarks.exactness`, with as many angles of each law."""
     weights = sum(each.weight for each in laws.LAWS)
-    given = types.SimpleNamespace(angles=plan.law * weights, quick=False, seed=exactness.SEED, state=None)
+    given = exactness.parser().parse_args(["--angles", str(plan.law * weights)])
     rows, _, drawn = exactness.run(given)
     reported = verdicts.alarms([verdict for _, verdict in rows])
     told = f"{len(rows)} tests on {drawn:,} angles"

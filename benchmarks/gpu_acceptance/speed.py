@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import timing
+from benchmarks import goals, timing
 from benchmarks.cases import Case, LogUniform
 from benchmarks.gpu_acceptance.checks import fused, key_of, path_name
 from benchmarks.peers import PEERS, Unavailable
@@ -156,16 +156,13 @@ def judge(rows, missing):
     """Each goal with what was reached: met, MISSED, too noisy, or not measured and why."""
     found = []
     for goal in GOALS:
-        absent = [name for name in (goal.name, goal.beside) if name not in rows]
-        told = goal._asdict() | {"ratio": None}
-        if absent:
-            found.append(told | {"state": "not measured", "why": missing.get(absent[0], "not made")})
-            continue
-        one, other = rows[goal.name], rows[goal.beside]
-        what = "bytes_per_second" if goal.of_bytes else "rate"
-        ratio = one[what] / other[what]
-        state = "met" if ratio >= goal.at_least else "MISSED"
-        if one["noisy"] or other["noisy"]:
-            state = "too noisy"
-        found.append(told | {"ratio": ratio, "state": state, "why": ""})
+        ratio, noisy, why = None, False, ""
+        if absent := [name for name in (goal.name, goal.beside) if name not in rows]:
+            why = missing.get(absent[0], "not made")
+        else:
+            one, other = rows[goal.name], rows[goal.beside]
+            what = "bytes_per_second" if goal.of_bytes else "rate"
+            ratio, noisy = one[what] / other[what], one["noisy"] or other["noisy"]
+        verdict = goals.Verdict(goal.name, goal.beside, goal.at_least, ratio, noisy)
+        found.append(goal._asdict() | {"ratio": ratio, "state": verdict.state, "why": why})
     return found

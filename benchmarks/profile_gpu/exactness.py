@@ -8,6 +8,7 @@ from scipy import stats
 import jax_von_mises as jvm
 from benchmarks import accuracy, reference
 from benchmarks.cases import Case
+from benchmarks.exactness.law import ALLOWED, ULP
 from benchmarks.peers import OURS, PEERS
 from benchmarks.performance_benchmark import prepare
 from benchmarks.profile_gpu import measuring
@@ -23,7 +24,6 @@ DISTINCT = 1e7
 BINS = 60
 REACH = 4.5  # standard deviations to each side
 FEWEST = 8  # angles expected in a bin or beyond a threshold, below which its count says little
-PROMISED, PROMISED_ULP = 2e-6, 4  # of the tail probability, or of the angle where floats are too coarse
 
 
 def drawn(peer, concentration, draws):
@@ -84,7 +84,7 @@ def exact_tails(k, method, points):
     error = reference.cdf(-exact, k) / t - 1
     place = np.spacing(np.abs(angles).astype(np.float32)).astype(np.float64)
     ulp = np.abs(error) * t / np.exp(reference.log_prob(exact, k)) / place
-    share = np.minimum(np.abs(error) / PROMISED, ulp / PROMISED_ULP)
+    share = np.minimum(np.abs(error) / ALLOWED["float32"], ulp / ULP)
     return {
         "concentration": k,
         "method": method,
