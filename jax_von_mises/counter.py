@@ -184,6 +184,14 @@ def halves(x):
     return tuple(lax.convert_element_type(half, np.uint32) for half in (high, x))
 
 
+def wide_iota(shape, axis, out_sharding):
+    """`lax.broadcasted_iota` along an axis of any length, as a pair (hi, lo) of uint32."""
+    if shape[axis] <= UINT32_SPAN:
+        return jnp.zeros((), jnp.uint32), lax.broadcasted_iota(jnp.uint32, shape, axis, out_sharding=out_sharding)
+    with jax.enable_x64(True):
+        return halves(lax.broadcasted_iota(jnp.uint64, shape, axis, out_sharding=out_sharding))
+
+
 def indices(shape, start=None, out_sharding=None):
     """Row-major positions in `shape`, plus `start`, as a pair (hi, lo) of uint32 arrays of that shape.
 
@@ -196,11 +204,13 @@ def indices(shape, start=None, out_sharding=None):
     total = (zero, lax.full(shape, np.uint32(0), sharding=out_sharding) if narrow else zero)
     stride = 1
     for axis in reversed(range(len(shape))):
-        step = lax.broadcasted_iota(jnp.uint32, shape, axis, out_sharding=out_sharding)
         if narrow:
+            step = lax.broadcasted_iota(jnp.uint32, shape, axis, out_sharding=out_sharding)
             total = zero, total[1] + step * np.uint32(stride % UINT32_SPAN)
         else:
-            total = add_wide(total, multiply_wide(step, stride))
+            high, low = wide_iota(shape, axis, out_sharding)
+            further = multiply_wide(low, stride)
+            total = add_wide(total, (further[0] + high * np.uint32(stride % UINT32_SPAN), further[1]))
         stride *= max(shape[axis], 1)
     return total if start is None else add_wide(start, total)
 

@@ -8,6 +8,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jax_von_mises import checks, counter, kernel, quantile, sampler
@@ -98,8 +99,14 @@ def sample_stratified(key, loc, concentration, shape, dtype=None):
     >>> (5 * cdf(x, 0.0, 4.0)).astype(int).tolist()
     [0, 1, 2, 3, 4]
     """
-    arguments = _along_first_axis("sample_stratified", key, loc, concentration, shape, dtype)
-    return _stratified(*arguments)
+    caller = "sample_stratified"
+    key, loc, concentration, shape, dtype = _along_first_axis(caller, key, loc, concentration, shape, dtype)
+    if shape[0] > counter.UINT32_SPAN:
+        raise ValueError(
+            f"{caller}: shape={shape} has {shape[0]} strata, more than 2^32, far finer than floats tell apart. Put "
+            "replicates along a second axis."
+        )
+    return _stratified(key, loc, concentration, shape, dtype)
 
 
 def _along_first_axis(caller, key, loc, concentration, shape, dtype):
@@ -123,6 +130,24 @@ def stream_tails(key, shape, dtype):
     """The `kernel.Tail` of each element of the key's stream."""
     words = counter.words(key, shape, kernel.words_per_element(dtype))
     return kernel.tail(kernel.separate_on_cpu(words))
+
+
+def within_strata(tail):
+    """Whether it is left of the mode, its tail probability t, and 1/2 - t, for each element in its stratum's place."""
+    below, above = fractions(tail)
+    shape, dtype = tail.t.shape, tail.t.dtype
+    # Counted from the nearer end of the law. The middle one of an odd number of strata has two halves.
+    count = shape[0]
+    place = lax.broadcasted_iota(jnp.uint32, shape, 0)
+    rank = jnp.minimum(place, np.uint32(max(count, 1) - 1) - place).astype(dtype)
+    half = np.uint32(count // 2)
+    middle = (place == half) & (count % 2 == 1)
+    left = jnp.where(middle, tail.sign, place < half)
+    outer, inner = jnp.where(left, below, above), jnp.where(left, above, below)
+    t = (rank + outer) * (1 / max(count, 1))
+    # 1/2 - t, from the strata that lie between this one and the mode.
+    c = jnp.where(middle, tail.c, (0.5 * count - 1 - rank) + inner) * (1 / max(count, 1))
+    return left, t, c
 
 
 def fractions(tail):
@@ -149,17 +174,6 @@ def _antithetic(key, loc, concentration, shape, dtype):
 def _stratified(key, loc, concentration, shape, dtype):
     compute = checks.compute_dtype(dtype)
     loc, concentration = (jnp.broadcast_to(aligned(a, shape, compute), shape) for a in (loc, concentration))
-    tail = stream_tails(key, shape, compute)
-    below, above = fractions(tail)
-    # Counted from the nearer end of the law. The middle one of an odd number of strata has two halves.
-    count = shape[0]
-    place = lax.broadcasted_iota(jnp.int32, shape, 0)
-    rank = jnp.minimum(place, count - 1 - place).astype(compute)
-    middle = 2 * place + 1 == count
-    left = jnp.where(middle, tail.sign, 2 * place < count)
-    outer, inner = jnp.where(left, below, above), jnp.where(left, above, below)
-    t = (rank + outer) * (1 / max(count, 1))
-    # 1/2 - t, from the strata that lie between this one and the mode.
-    c = jnp.where(middle, tail.c, (0.5 * count - 1 - rank) + inner) * (1 / max(count, 1))
+    left, t, c = within_strata(stream_tails(key, shape, compute))
     x = quantile.any_half_quantile(t, c, valid(concentration))
     return kernel.wrap(jnp.where(left, -x, x), kernel.reduce_turns(loc)).astype(dtype)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import random
 
+import jax_von_mises
 from jax_von_mises import counter
 
 PI_DIGITS = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0, 0x082EFA98, 0xEC4E6C89)
@@ -136,6 +137,31 @@ def test_indices_beyond_32_bits():
     high, low = jax.jit(lambda: corner(*counter.indices(shape, (np.uint32(1), np.uint32(5)))))()
     last = 3 * (2**16 + 1) * 2**17 + 2**32 + 5
     assert [int(h) * 2**32 + int(lo) for h, lo in zip(high, low, strict=True)] == [last - 2, last - 1]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_an_axis_longer_than_32_bits(axis, key):
+    """Its elements go on with the stream where 32 bits end, and do not begin it again."""
+    rest = 3
+    shape = (2**33 + 5, rest) if axis == 0 else (rest, 2**33 + 5)
+    start = (2**33 + 1) * rest if axis == 0 else 2 * (2**33 + 5) + 2**33 + 1
+
+    def part(x):
+        return x[2**33 + 1 : 2**33 + 3, 0] if axis == 0 else x[2, 2**33 + 1 : 2**33 + 3]
+
+    high, low = jax.jit(lambda: tuple(map(part, counter.indices(shape, (np.uint32(0), np.uint32(9))))))()
+    places = [start + 9, start + 9 + (rest if axis == 0 else 1)]
+    assert [int(h) * 2**32 + int(lo) for h, lo in zip(high, low, strict=True)] == places
+    (drawn,) = jax.jit(lambda key: tuple(map(part, counter.words(key, shape, 1))))(key)
+    alone = [counter.words(key, (1,), 1, counter.halves(place - 9))[0][0] for place in places]
+    np.testing.assert_array_equal(drawn, np.asarray(alone))
+
+
+def test_angles_of_an_axis_longer_than_32_bits(key):
+    """The sampler itself: what stands behind 2^32 is what a later start gives."""
+    late = jax.jit(lambda key: jax_von_mises.sample_von_mises(key, 0.5, 4.0, (2**32 + 9,))[-9:])(key)
+    expected = jax_von_mises.sample_block(key, 0.5, 4.0, 2**32, (9,), method="table")
+    np.testing.assert_array_equal(late, expected)
 
 
 def test_foreign_generators_use_their_own_bits():

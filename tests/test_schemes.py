@@ -79,6 +79,23 @@ def test_one_angle_in_each_stratum(key, count, dtype):
     assert ((place >= -slack) & (place <= 1 + slack)).all()
 
 
+@pytest.mark.parametrize("count", [2**31 + 3, 2**32])
+def test_more_strata_than_an_int32_counts(key, count):
+    """Only those at the ends and beside the middle are computed."""
+    places = (0, count // 2 - 1, count - count // 2, count - 1)
+
+    def some(key):
+        found = schemes.within_strata(schemes.stream_tails(key, (count,), jnp.float32))
+        return [jnp.stack([x[place] for place in places]) for x in found]
+
+    left, t, c = map(np.asarray, jax.jit(some)(key))
+    assert left.tolist() == [True, True, False, False]
+    assert (t[[0, 3]] < 1 / count).all()
+    np.testing.assert_allclose(t[[1, 2]], 0.5)
+    np.testing.assert_allclose(t + c, 0.5)
+    assert (c[[1, 2]] < 2 / count).all()
+
+
 def test_strata_of_the_far_tail(key):
     """The outermost of 2^16 strata keeps its resolution: its angles follow the law of that tail."""
     x = np.asarray(sample_stratified(key, 0.0, 4.0, (2**16, 64)), np.float64)
@@ -409,6 +426,11 @@ def test_bad_shapes(key, draw):
         draw(key, 0.0, jnp.ones(3), (4, 2))
     with pytest.raises(TypeError, match="key must be"):
         draw(0, 0.0, 1.0, (4,))
+
+
+def test_strata_can_be_counted(key):
+    with pytest.raises(ValueError, match=r"sample_stratified: shape=\(4294967297,\) .* more than 2\^32"):
+        sample_stratified(key, 0.0, 4.0, 2**32 + 1)
 
 
 def test_pairs_are_even(key):
