@@ -118,7 +118,7 @@ def sampler(law):
 
 
 def count(law, blocks, draw, keys, state, say):
-    """Draw and count the blocks of a law that the state lacks; the expectations and levels beside it."""
+    """Draw and count the blocks of a law that the state lacks; returns what is expected of them."""
     import jax
 
     from benchmarks.exactness import counting
@@ -126,11 +126,11 @@ def count(law, blocks, draw, keys, state, say):
 
     k = float(np.float32(law.concentration))
     expected = expectation.expect(k, law.dtype, plan.BINS)
-    places, levels = expectation.thresholds(k) if law.dtype == "float32" else (np.zeros(0), np.zeros(0))
+    tails = expectation.thresholds(k) if law.dtype == "float32" else expectation.NO_TAILS
     mean = expectation.moments(k, (1,), law.dtype)["versine"][0, 0]
     if law.name in state.sums:
         try:
-            counting.must_fit(state.sums[law.name], len(expected.mass), len(levels))
+            counting.must_fit(state.sums[law.name], len(expected.mass), len(tails.mass))
         except ValueError as error:
             raise ValueError(f"--state {state.path} is damaged: {error}. Name another file.") from error
     done = state.sums.get(law.name, {}).get("angles", 0) // plan.BLOCK
@@ -138,13 +138,13 @@ def count(law, blocks, draw, keys, state, say):
     with jax.enable_x64(law.dtype == "float64"):
         for block in range(done, blocks):
             x, other = (draw(key, np.float32(k), counter.halves(block * plan.BLOCK), plan.BLOCK) for key in keys)
-            state.add(law.name, counting.block_counts(x, other, expected, places, k, mean))
+            state.add(law.name, counting.block_counts(x, other, expected, tails.places, k, mean))
             state.save()
     seconds = time.perf_counter() - start
     new = (blocks - done) * plan.BLOCK
     rate = f"{new / seconds / 1e6:.0f} million a second" if new else "all from the state"
     say(f"  {law.name}: {blocks * plan.BLOCK:,} angles, {rate}", flush=True)
-    return expected, levels, k
+    return expected, tails, k
 
 
 def streams(key, law):
@@ -161,10 +161,10 @@ def judge(laws, draws, key, blocks, state, say=print):
     """Count and judge all laws; returns rows of law and verdict, and what the pictures need of each law."""
     rows, shown = [], {}
     for law in laws:
-        expected, levels, k = count(law, blocks[law], draws(law), streams(key, law), state, say)
+        expected, tails, k = count(law, blocks[law], draws(law), streams(key, law), state, say)
         sums = state.sums[law.name]
-        rows += [(law, verdict) for verdict in verdicts.of_law(sums, expected, levels, k, law.dtype)]
-        shown[law.name] = pictures.summary(sums, expected, levels)
+        rows += [(law, verdict) for verdict in verdicts.of_law(sums, expected, tails, k, law.dtype)]
+        shown[law.name] = pictures.summary(sums, expected, tails)
     return rows, shown
 
 

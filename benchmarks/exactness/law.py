@@ -15,7 +15,19 @@ import numpy as np
 import jax_von_mises as jvm
 from benchmarks import reference
 
-__all__ = ["ALLOWED", "ULP", "Expected", "expect", "halfway", "lattice", "moments", "slack_at", "thresholds"]
+__all__ = [
+    "ALLOWED",
+    "NO_TAILS",
+    "ULP",
+    "Expected",
+    "Tails",
+    "expect",
+    "halfway",
+    "lattice",
+    "moments",
+    "slack_at",
+    "thresholds",
+]
 
 ALLOWED = {"float32": 2e-6, "float64": 1e-12}
 ULP = 4
@@ -36,6 +48,20 @@ class Expected(NamedTuple):
     """How far the probability of each bin may be off."""
     even: bool
     """Whether all bins are of nearly equal probability: floats can be too coarse for that."""
+
+
+class Tails(NamedTuple):
+    """Thresholds of the angles' sizes, ascending, and the probability of all angles beyond, to both sides."""
+
+    places: np.ndarray
+    mass: np.ndarray
+    least: np.ndarray
+    """The probability may be as small as this,"""
+    most: np.ndarray
+    """and as large as this, of a sampler that keeps its promise."""
+
+
+NO_TAILS = Tails(*[np.zeros(0)] * 4)
 
 
 def halfway(places, dtype):
@@ -82,12 +108,16 @@ def lattice(tail):
 
 
 def thresholds(k):
-    """Float32 angles beyond which tails of 1/4, 1/8, ... 2^-32 lie to each side, and the probability beyond either."""
+    """Angles beyond which tails of 1/4, 1/8, ... 2^-32 lie to each side, of float32 draws, as `Tails`."""
     levels = 2.0 ** -np.arange(2.0, OCTAVES + 1)
-    places = -reference.icdf(levels, k)
-    places = places.astype(np.float32).astype(np.float64)
+    # No angle lies outside of [-pi, pi), so the last float before pi has all that is beyond; levels may share it.
+    last = np.nextafter(np.float32(np.pi), np.float32(0))
+    places = np.unique(np.minimum(-reference.icdf(levels, k).astype(np.float32), last)).astype(np.float64)
     # Between two floats, and between two values of t, so that neither rounding decides.
-    return places, 2 * lattice(reference.cdf(-halfway(places, "float32"), k))
+    ends = halfway(places, "float32")
+    tail = reference.cdf(-ends, k)
+    slack = slack_at(ends, tail, k, "float32")
+    return Tails(places, *(2 * lattice(np.maximum(each, 0)) for each in (tail, tail - slack, tail + slack)))
 
 
 def grid(k, points=2**18):

@@ -15,14 +15,15 @@ __all__ = ["main", "picture", "summary", "svg"]
 WIDTH, STEPS = 6.0, 48  # of the histogram of deviations, in standard errors
 
 
-def summary(sums, expected, levels):
+def summary(sums, expected, beyond):
     """What the pictures need of the sums of one law: how far the bins are off in standard errors, and the tails."""
     awaited = sums["angles"] * expected.mass
     known = awaited >= 5
     z = (sums["bins"][known] - awaited[known]) / np.sqrt(awaited[known])
     counts, _ = np.histogram(np.clip(z, -WIDTH, WIDTH), STEPS, (-WIDTH, WIDTH))
-    tails = [int(seen) for seen in sums["beyond"]]
-    return {"angles": sums["angles"], "deviations": counts.tolist(), "beyond": tails, "tails": levels.tolist()}
+    tails = {name: getattr(beyond, name).tolist() for name in ("mass", "least", "most")}
+    tails["seen"] = [int(seen) for seen in sums["beyond"]]
+    return {"angles": sums["angles"], "deviations": counts.tolist(), "tails": tails}
 
 
 def current(result):
@@ -47,11 +48,14 @@ def picture(result):
     for number, (name, law) in enumerate(shown.items()):
         share = np.array(law["deviations"]) / max(1, sum(law["deviations"])) / np.diff(edges)
         bins.plot(middles, share, color=colors[number % len(colors)], linewidth=1, alpha=0.8)
-        if law["beyond"]:
-            expected = np.array(law["tails"]) * law["angles"]
+        if law["tails"]["seen"]:
+            seen = np.array(law["tails"]["seen"])
+            level, expected, least, most = (
+                np.array(law["tails"][name]) * times
+                for name, times in (("mass", 0.5), *((name, law["angles"]) for name in ("mass", "least", "most")))
+            )
             chosen = expected >= 1
-            z = (np.array(law["beyond"]) - expected) / np.sqrt(expected)
-            level = 2.0 ** -np.arange(2, 2 + len(expected))
+            z = (seen - np.clip(seen, least, most)) / np.sqrt(expected)
             color = colors[number % len(colors)]
             tails.plot(
                 *(level[chosen], z[chosen], "."),
@@ -63,7 +67,7 @@ def picture(result):
     tails.axhspan(-3, 3, color="#888888", alpha=0.2, linewidth=0)
     tails.set(xscale="log", xlabel="tail probability, to each side", ylabel="standard errors", ylim=(-6, 6))
     tails.invert_xaxis()
-    tails.set_title("Tails (grey: chance)")
+    tails.set_title("Tails: how far off, beyond what is promised (grey: chance)")
     for number, (name, law) in enumerate(shown.items()):
         if "worst" in law:
             share = np.array(law["worst"]["share"])

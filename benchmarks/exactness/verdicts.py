@@ -16,8 +16,9 @@ __all__ = ["FALSE_ALARM", "Verdict", "alarms", "of_law"]
 
 # The chance that a run of all tests on a right sampler reports anything.
 FALSE_ALARM = 1e-6
-# Angles expected in a bin, below which its count is far from normal: neighbours are joined.
-FEWEST = 50
+# Angles expected in a bin, below which squares of what its count is off by are not those of normal numbers: neighbours
+# are joined. With so many, the tail of their sum is that of chi-square to a few per cent.
+FEWEST = 200
 
 
 class Verdict(NamedTuple):
@@ -37,6 +38,13 @@ def joined(observed, expected, slack):
     return tuple(np.add.reduceat(np.asarray(each, np.float64), starts) for each in (observed, expected, slack))
 
 
+def beyond_chance(seen, count, least, most):
+    """How likely counts so far out are, at most, where each probability lies somewhere between `least` and `most`."""
+    few = stats.binom.cdf(seen, count, np.clip(least, 0, 1))
+    many = stats.binom.sf(np.asarray(seen) - 1, count, np.clip(most, 0, 1))
+    return np.minimum(1, 2 * np.minimum(few, many))
+
+
 def bins(sums, expected):
     """Pearson's statistic over all bins, of what is beyond the slack."""
     count = sums["angles"]
@@ -44,22 +52,23 @@ def bins(sums, expected):
     excess = np.maximum(np.abs(seen - awaited) - slack, 0)
     square = float(np.sum(excess**2 / awaited))
     freedom = max(1, len(awaited) - 1)
-    worst = float(np.max(excess / np.sqrt(awaited)))
-    told = f"chi-square {square:,.0f} of {freedom + 1:,} bins; the worst is {worst:.1f} standard errors off"
+    told = f"chi-square {square:,.0f} of {freedom + 1:,} bins"
     yield Verdict("bins of equal probability", told, float(stats.chi2.sf(square, freedom)))
-    # One bad bin is lost among so many in the sum.
-    yield Verdict("the worst bin", told, float(min(1.0, len(awaited) * 2 * stats.norm.sf(worst))))
+    # One bad bin is lost among so many in the sum. Of so many, one is far out: no normal law is near enough there.
+    p = beyond_chance(seen, count, (awaited - slack) / count, (awaited + slack) / count)
+    worst = int(np.argmin(p))
+    told = f"{seen[worst]:,.0f} angles of {awaited[worst]:,.1f} expected, give or take {slack[worst]:.2g}"
+    yield Verdict("the worst bin", told, float(min(1.0, len(p) * p[worst])))
 
 
 def tails(sums, expected):
-    """Counts beyond ever smaller tail probabilities, each by its own."""
-    count, least = sums["angles"], (1.0, "")
-    for level, seen, mass in zip(range(2, law.OCTAVES + 1), sums["beyond"], expected, strict=True):
-        more, less = mass * (1 + law.ALLOWED["float32"]), mass * (1 - law.ALLOWED["float32"])
-        p = min(stats.binom.sf(seen - 1, count, more), stats.binom.cdf(seen, count, less))
-        if p < least[0]:
-            least = p, f"beyond tails of 2^-{level}: {seen:,} angles of {count * mass:,.1f} expected"
-    yield Verdict("tails down to 2^-32", least[1], float(min(1.0, 2 * len(expected) * least[0])))
+    """Counts beyond ever smaller tail probabilities, each by its own; `expected` are `law.Tails`."""
+    count, seen = sums["angles"], sums["beyond"]
+    p = beyond_chance(seen, count, expected.least, expected.most)
+    worst = int(np.argmin(p))
+    level = f"a tail of 2^{np.log2(expected.mass[worst] / 2):.1f}"
+    told = f"beyond {level}: {seen[worst]:,} angles of {count * expected.mass[worst]:,.1f} expected"
+    yield Verdict("tails down to 2^-32", told, float(min(1.0, len(p) * p[worst])))
 
 
 def normal(z):
@@ -110,16 +119,16 @@ def runs(sums):
         yield Verdict(test, f"{told}: {abs(z):.1f} standard errors", normal(z))
 
 
-def of_law(sums, expected, levels, k, dtype):
+def of_law(sums, expected, beyond, k, dtype):
     """All verdicts on the sums of one law.
 
-    `levels` are the probabilities beyond the thresholds of |x|; only float32 angles have the lattice they are of.
+    `beyond` are the `law.Tails`; only float32 angles have the lattice they are of.
     """
     if sums["lost"]:
         yield Verdict("every angle is one", f"{sums['lost']:,} angles are not numbers in [-pi, pi)", 0.0)
     yield from bins(sums, expected)
     if dtype == "float32":
-        yield from tails(sums, levels)
+        yield from tails(sums, beyond)
     if dtype in ("float32", "float64"):
         means = law.moments(k, counting.ORDERS, dtype)
         yield from moments(sums, means)
