@@ -233,13 +233,16 @@ class Mixture:
     def sample(self, key=None, sample_shape=(), *, seed=None):
         """Draws of shape `sample_shape` + ``batch_shape`` + ``event_shape``, angles in [-pi, pi).
 
-        A component is chosen first and one angle drawn from it alone. The derivative in the parameters of the
-        components is that at the components chosen; there is none in `logits`. `seed` is another name for `key`.
+        A component is chosen first and one angle drawn from it alone, so what is drawn of a bad component is NaN, and
+        of bad weights everything: those of a NaN or +inf among `logits`, or of nothing but -inf. The derivative in the
+        parameters of the components is that at the components chosen; there is none in `logits`. `seed` is another name
+        for `key`.
         """
         caller = "Mixture.sample"
         choose, draw = jax.random.split(checks.key_or_seed(caller, key, seed))
         shape = checks.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
-        index = jax.random.categorical(choose, self.log_weights(), shape=shape)
+        log_weights = self.log_weights()
+        index = jax.random.categorical(choose, log_weights, shape=shape)
         # Axes of the draws before the batch, and of an event behind the components.
         lead, event = (1,) * (len(shape) - len(self.batch_shape)), self.event_shape
         index = index.reshape(*shape, 1, *(1 for _ in event))
@@ -249,7 +252,9 @@ class Mixture:
             chosen = jnp.take_along_axis(leaf.reshape(lead + leaf.shape), index, axis=len(shape))
             return jnp.squeeze(chosen, len(shape))
 
-        return jax.tree.map(of_chosen, self.components).sample(draw)
+        drawn = jax.tree.map(of_chosen, self.components).sample(draw)
+        known = ~jnp.any(jnp.isnan(log_weights), -1)
+        return jnp.where(known.reshape(lead + known.shape + (1,) * len(event)), drawn, jnp.nan)
 
     def mean(self):
         """Mean direction in radians: that of the mean of (cos x, sin x)."""
@@ -257,7 +262,8 @@ class Mixture:
         weights = weights.reshape(weights.shape + (1,) * len(self.event_shape))
         weights, cosine, sine = spread(weights, *resultant(self.components))
         axis = -1 - len(self.event_shape)
-        return law.mean(jnp.arctan2(jnp.sum(weights * sine, axis), jnp.sum(weights * cosine, axis)), 1.0)
+        sine, cosine = (jnp.sum(weights * jnp.where(weights == 0, 0, each), axis) for each in (sine, cosine))
+        return law.mean(jnp.arctan2(sine, cosine), 1.0)
 
 
 def spread(*arrays):
@@ -271,6 +277,7 @@ def resultant(components):
     if isinstance(components, Torus):
         return resultant(components.components)
     wide = jnp.float64 if components.dtype == jnp.float64 else jnp.float32
-    loc, length = spread(jnp.asarray(components.loc, wide), bessel.ratio(jnp.asarray(components.concentration, wide)))
+    length = bessel.ratio(law.valid(jnp.asarray(components.concentration, wide)))
+    loc, length = spread(jnp.asarray(components.loc, wide), length)
     shape = components.batch_shape
     return tuple(jnp.broadcast_to(length * f(loc), shape).astype(components.dtype) for f in (jnp.cos, jnp.sin))

@@ -141,8 +141,13 @@ def derivative(x, kappa):
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     (_, j1), *_ = integrals(x, k, 1 / k, order=1)
     # Beyond, x moves so that 2 kappa sin^2(x/2) stays.
-    half = HalfAngle.of(x)
-    return jnp.where(kappa > KAPPA_MAX, -(0.5 * half.sin / half.rest) / kappa, j1)
+    return jnp.where(kappa > KAPPA_MAX, -tangent(HalfAngle.of(x)) / kappa, j1)
+
+
+def tangent(half):
+    """tan(x/2), by the one of cos^2(x/2) and sin^2(x/2) that is not small."""
+    near_pi = half.square > 0.5
+    return jnp.where(near_pi, 2 * half.square, half.sin) / jnp.where(near_pi, half.sin, 2 * half.rest)
 
 
 @derivative.defjvp
@@ -158,5 +163,5 @@ def second_derivative(x, kappa):
     """dD/dkappa = J2 - D (cos x - A), J2 being J with the factor (cos theta - A)^2 - A'."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     (_, j1, j2), *_ = integrals(x, k, 1 / k, order=2)
-    half = HalfAngle.of(x)
-    return jnp.where(kappa > KAPPA_MAX, (0.5 * half.sin / half.rest) / kappa / kappa, j2 - j1 * score(x, k)[1])
+    beyond = tangent(HalfAngle.of(x)) / kappa / kappa
+    return jnp.where(kappa > KAPPA_MAX, beyond, j2 - j1 * score(x, k)[1])

@@ -256,8 +256,9 @@ def icdf(q, loc, concentration):
     Notes
     -----
     The tail probability of the angle is right to 2e-6 (float32) or 1e-12, or the angle to 4 ulp, down to tails of 2^-33
-    and 2^-65; further out to 4e-6 or 1e-12, or 4 ulp of pi. It is what `sample_von_mises` makes angles by; how is told
-    on the page *Method* of the documentation.
+    and 2^-65; further out to 4e-6 or 1e-12, or 4 ulp of pi. It ascends with `q`, but for rounding: of probabilities
+    that are nearly the same the smaller one may have the larger angle, by 8 ulp at most. It is what `sample_von_mises`
+    makes angles by; how is told on the page *Method* of the documentation.
 
     Examples
     --------

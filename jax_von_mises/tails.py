@@ -139,7 +139,13 @@ def tail_rate(x, kappa):
 @log_lower_tail.defjvp
 def _log_lower_tail_jvp(primals, tangents):
     x, kappa = primals
-    return log_lower_tail(x, kappa), hazard(x, kappa) * (tangents[0] - odd_derivative(x, kappa) * tangents[1])
+    rate = hazard(x, kappa)
+    along, in_kappa = score(x, kappa)
+    # As the density's logarithm, where by (x, kappa) it is steeper than it is curved, to rounding; and, in the limit,
+    # where nothing is left below: at the float next to -pi.
+    like_density = (along * jnp.sin(-x) > 1 / jnp.finfo(x.dtype).eps) | (rate == jnp.inf)
+    in_kappa = jnp.where(like_density, in_kappa, -rate * odd_derivative(x, kappa))
+    return log_lower_tail(x, kappa), rate * tangents[0] + in_kappa * tangents[1]
 
 
 @jax.custom_jvp

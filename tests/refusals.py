@@ -396,8 +396,10 @@ LANES = {
     "concentration": ([NAN, -1.0, -INF, -3e38], [*EXTREME, INF]),
     "probability": ([NAN, -0.5, 1.5, INF, -INF], [*EXTREME[:-1], 1.0]),
     "size": ([NAN, -1.0, -INF], EXTREME),
+    "logit": ([NAN, INF], [*EXTREME, -INF]),
 }
-KINDS = {"x": "angle", "value": "any angle", "loc": "angle", "other_loc": "angle", "q": "probability", "size": "size"}
+KINDS = {"x": "angle", "value": "any angle", "loc": "angle", "other_loc": "angle", "q": "probability"}
+KINDS |= {"size": "size", "logit": "logit"}
 PI = float(np.float32(np.pi))
 # What a result may be where it is not NaN.
 ANYTHING, ANGLE, PROBABILITY, POSITIVE = (-INF, INF), (-PI, PI), (0.0, 1.0), (0.0, INF)
@@ -442,6 +444,21 @@ def elementwise():
     }
     for name, function in samplers.items():
         yield name, function, ["loc", "concentration"], ANGLE
+
+    def mixture(logit, loc, concentration):
+        logits = jnp.stack([logit, jnp.zeros_like(logit)], -1)
+        return jvm.Mixture(logits, jvm.VonMises(*(jnp.stack([each, each], -1) for each in (loc, concentration))))
+
+    def torus(loc, concentration):
+        return jvm.Torus(jvm.VonMises(*(jnp.stack([each, each], -1) for each in (loc, concentration))))
+
+    joint = ["logit", "loc", "concentration"]
+    yield "Mixture.sample", lambda *given: mixture(*given).sample(KEY), joint, ANGLE
+    yield "Mixture.log_prob", lambda value, *given: mixture(*given).log_prob(value), ["value", *joint], ANYTHING
+    yield "Mixture.cdf", lambda value, *given: mixture(*given).cdf(value), ["value", *joint], ANYTHING
+    yield "Mixture.mean", lambda *given: mixture(*given).mean(), joint, ANGLE
+    yield "Torus.sample", lambda *given: torus(*given).sample(KEY).sum(-1) / 2, joint[1:], ANGLE
+    yield "Torus.entropy", lambda *given: torus(*given).entropy(), joint[1:], ANYTHING
     theirs = jax_von_mises.numpyro
     yield "numpyro.VonMises.cdf", theirs.cdf, ["value", "loc", "concentration"], PROBABILITY
     yield "numpyro.VonMises.icdf", theirs.icdf, ["q", "loc", "concentration"], ANGLE

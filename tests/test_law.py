@@ -507,13 +507,21 @@ def test_other_derivatives(name):
             np.testing.assert_allclose(second[: len(at), i], difference, rtol=2e-6, atol=1e-7)
 
 
+def test_slope_in_kappa_of_steep_tails():
+    """That of the density's logarithm, cos x - A; also at the float next to pi, beyond which there is nothing."""
+    x = np.float32([np.pi, np.nextafter(np.float32(np.pi), np.float32(0)), 3.14, 1.0, 1e-4])[:, None]
+    for name, sign in (("log_cdf", -1), ("log_sf", 1)):
+        slope = jax.vmap(jax.grad(getattr(jvm, name), 2), (0, None, 0))
+        for k in np.float32([1e18, 1e19, 1e24, 1e30, 1e36]):
+            found = np.asarray(slope(sign * x.ravel(), np.float32(0), np.full(len(x), k)))
+            np.testing.assert_allclose(found, -2 * np.sin(x.ravel().astype(float) / 2) ** 2, rtol=2e-5)
+
+
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in ("mean", "mode")])
 def test_no_derivative_is_nan(name):
     """First and second, at the corners where formulas divide by zero and the law does not."""
     firsts = {"icdf": (0.0, 1e-38, 0.5, 1.0), "isf": (0.0, 0.5, 1.0)}.get(name, (0.0, np.pi, -np.pi, 1e-30, 3.0, -2.0))
-    if name in ("log_cdf", "log_sf"):
-        firsts = (0.0, 1e-30, 3.0, -2.0)  # at one end the probability is 0, and its logarithm has no derivative
-    concentrations = (1e-6, 1.0, 1e10) if name == "stddev" else (0.0, 1e-38, 1e-20, 1.0, 1e10, 1e20, 1e30)
+    concentrations = (1e-6, 1.0, 1e10) if name == "stddev" else (0.0, 1e-38, 1e-20, 1.0, 1e10, 1e17, 1e20, 1e30)
     points = [(first, k) for first in firsts for k in concentrations]
     at = {
         1: [(k,) for _, k in points],

@@ -292,6 +292,32 @@ def test_words_to_angles(dtype, data):
             assert_quantile(np.abs(turned), t, np.full_like(t, k[0]), dtype)
 
 
+# Two angles of the promise, each wrong by all that it allows.
+STEPS_BACK = 2 * ULPS
+NEIGHBOURS = 2**11
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(data=st.data())
+def test_order(dtype, data):
+    """Neighbouring probabilities have neighbouring angles, in their order but for a few units in the last place."""
+    case = st.tuples(extremes.probabilities(dtype), WORDS, extremes.laws(dtype)).map(lambda c: (c[0], c[1], c[2][1]))
+    q, word, k = data.draw(case)
+    bits = f"uint{8 * np.dtype(dtype).itemsize}"
+    with np.errstate(invalid="ignore"):
+        ascending = np.array(q, dtype).view(bits) + np.arange(NEIGHBOURS, dtype=bits)
+    q = np.minimum(ascending.view(dtype), np.array(1, dtype))
+    words = np.minimum(np.arange(word, word + 2 * NEIGHBOURS, 2), 2**32 - 2 | word % 2).astype(np.uint32)
+    k = np.array(k, dtype)
+    with jax.enable_x64(dtype == "float64"):
+        lower, upper, _ = quantiles(q, np.zeros_like(q), np.full_like(q, k))
+        both = [words] * (1 if dtype == "float32" else 2)
+        drawn = [np.abs(angles_of_words(tuple(both), np.zeros_like(k), k, method)) for method in ("direct", "table")]
+    for x, sign in ((lower, 1), (upper, -1), *((x, -1) for x in drawn)):
+        back = -sign * np.diff(wide(x)[0])
+        assert (back <= STEPS_BACK * np.spacing(np.abs(np.asarray(x)[1:]))).all()
+
+
 # ------------------------------------------------------------------------------------------------------- streams
 
 # Anywhere, and across the places where a half of the 64 bits overflows, also of the counters of two or four words.
