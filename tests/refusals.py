@@ -458,7 +458,12 @@ def elementwise():
     yield "Mixture.cdf", lambda value, *given: mixture(*given).cdf(value), ["value", *joint], ANYTHING
     yield "Mixture.mean", lambda *given: mixture(*given).mean(), joint, ANGLE
     yield "Torus.sample", lambda *given: torus(*given).sample(KEY).sum(-1) / 2, joint[1:], ANGLE
-    yield "Torus.entropy", lambda *given: torus(*given).entropy(), joint[1:], ANYTHING
+    yield (
+        "Torus.log_prob",
+        lambda value, *given: torus(*given).log_prob(jnp.stack([value, value], -1)),
+        ["value", *joint[1:]],
+        ANYTHING,
+    )
     theirs = jax_von_mises.numpyro
     yield "numpyro.VonMises.cdf", theirs.cdf, ["value", "loc", "concentration"], PROBABILITY
     yield "numpyro.VonMises.icdf", theirs.icdf, ["q", "loc", "concentration"], ANGLE
