@@ -14,6 +14,7 @@ GUARD ?=
 # numerics, and further cases of a kind.
 NEWEST_TESTS ?= tests/test_counter.py tests/test_sampler.py tests/test_devices.py tests/test_gradients.py tests/test_cli.py tests/test_layers.py \
   tests/test_configuration.py tests/test_cache.py tests/test_ahead.py
+NEWEST_MARKS ?= not slow and not once
 # What differs on a machine with one CPU device, repeated with one: the tests have eight.
 ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/test_layout.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
 # Test processes. Each compiles for itself, so more than the cores there are only wait for each other; and each takes a
@@ -26,11 +27,12 @@ PIP = -m pip install -q --no-compile
 PACKAGING = setup.cfg pyproject.toml Makefile
 SHELL = /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: help sample test test-oldest test-one-device test-newest exactness guard audit lint docs clean
+.PHONY: help sample test test-whole test-oldest test-one-device test-newest exactness guard audit lint docs clean
 
 help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU where there is one"
 	@echo "make test     run the tests, on this Python and on the newest one with the newest JAX"
+	@echo "make test-whole  the same with all slow tests, and all of them on the newest one too: hours"
 	@echo "make exactness  look up and count millions of angles: is anything not as the law says?"
 	@echo "make guard    time the sampler beside others for a few minutes: PASS, FAIL or TOO NOISY"
 	@echo "make audit    ask whether a dependency has a known hole; needs the network"
@@ -53,6 +55,12 @@ sample: .venv/installed
 	@touch $@
 
 test: test-oldest test-one-device test-newest
+
+# Everything, slow tests too, on this Python and on the newest one with the newest JAX: hours on two cores.
+test-whole: .venv-test/installed
+	.venv-test/bin/python $(PYTEST) -m "slow or not slow" $(TESTS)
+	CPU_DEVICES=1 .venv-test/bin/python $(PYTEST) -m "slow or not slow" $(ONE_DEVICE_TESTS)
+	@$(MAKE) --no-print-directory test-newest NEWEST_TESTS="$(TESTS)" NEWEST_MARKS="slow or not slow"
 
 test-oldest: .venv-test/installed
 	.venv-test/bin/python $(PYTEST) $(TESTS)
@@ -93,7 +101,7 @@ install-tests: .venv-test/installed
 
 run-newest: .venv-newest/installed
 	@.venv-newest/bin/python -c 'import jax, platform; print("newest: Python", platform.python_version(), "JAX", jax.__version__)'
-	.venv-newest/bin/python $(PYTEST) -m "not slow and not once" $(NEWEST_TESTS)
+	.venv-newest/bin/python $(PYTEST) -m "$(NEWEST_MARKS)" $(NEWEST_TESTS)
 
 .venv-newest/installed: $(PACKAGING)
 	$(call environment,.venv-newest,$(NEWEST_PYTHON))
