@@ -66,6 +66,9 @@ def parse_record(name, text):
         sizes = *record["shape"], math.prod(record["shape"])
         if not sizes[:-1] or min(sizes) < 0 or max(sizes) >= LARGEST or not 0 < record["block_rows"] < LARGEST:
             raise ValueError
+        # More blocks than are ever begun: whoever goes through them would not come to an end.
+        if -(-record["shape"][0] // record["block_rows"]) > MOST_BLOCKS:
+            raise ValueError
         if math.prod(record["shape"][1:]) > LARGEST_ROW or record["stored"] not in DTYPES:
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:

@@ -170,6 +170,11 @@ def share(count: int, parts: int, part: int) -> range:
     return range(part * count // parts, (part + 1) * count // parts)
 
 
+def sharer(count: int, parts: int, piece: int) -> int:
+    """Whose `share` a piece of work is in."""
+    return -(-(piece + 1) * parts // count) - 1
+
+
 class Spans(Sequence):
     """First position and length of each batch of `size` in [start, stop); the last may be shorter.
 

@@ -29,6 +29,9 @@ LARGEST_BLOCK = 2**27
 # Bytes that are read at a time when checksums are compared.
 PIECE = 2**26
 
+# Of a list of numbers so many are told in a message.
+LISTED = 20
+
 # Seconds between two looks at what the other processes have recorded.
 POLL = 0.5
 
@@ -144,8 +147,11 @@ def write_samples(
     out = checks.path(caller, "out", out)
     stream = streams.Stream.of(caller, key, loc, concentration, dtype, method)
     total = checks.whole_number(caller, "total", total, 0)
-    if total * stream.width >= records.LARGEST:
-        raise ValueError(f"{caller}: total={total} rows of {stream.width} are more angles than any disk holds, 2^60.")
+    if total * max(stream.width, 1) >= records.LARGEST:  # rows without angles are counted too
+        raise ValueError(
+            f"{caller}: total={total} rows of {stream.width} are more angles than any disk holds. Both the rows and "
+            "their angles must be below 2^60."
+        )
     if block_rows is not None:
         block_rows = checks.whole_number(caller, "block_rows", block_rows, 1)
     flags = {"resume": resume, "force": force, "repair": repair, "stay": stay}
@@ -452,16 +458,16 @@ class Job:
                 deadline = time.monotonic() + patience
                 self.target.save_record(self.text())  # by which the others see that process 0 is there
             if time.monotonic() > deadline:
-                missing = [
-                    str(part)
-                    for part in range(self.parts)
-                    if any(i not in self.done for i in streams.share(self.blocks, self.parts, part))
-                ]
                 raise TimeoutError(
                     f"{self.target.path}: {self.blocks - len(self.done)} of {self.blocks} blocks are missing, and none "
-                    f"came for {patience:g} s. Start process {', '.join(missing)} again, and then this one."
+                    f"came for {patience:g} s. Start process {first_few(self.missing_parts())} again, and then this one."
                 )
             time.sleep(POLL)
+
+    def missing_parts(self):
+        """The processes whose blocks are missing; there may be far more processes than blocks."""
+        missing = (i for i in range(self.blocks) if i not in self.done)
+        return sorted({streams.sharer(self.blocks, self.parts, i) for i in missing})
 
     def wait_for_process_0(self, patience):
         """Wait until the store is whole, so that process 0 can be started again while there is need of it."""
@@ -516,7 +522,7 @@ def verify_samples(out):
     finally:
         target.close()
     if damaged:
-        raise Damaged(f"{caller}: {out}: these blocks do not match their checksums: {', '.join(map(str, damaged))}")
+        raise Damaged(f"{caller}: {out}: these blocks do not match their checksums: {first_few(damaged)}")
     return record
 
 
@@ -527,8 +533,11 @@ def damaged_blocks(target, spans, crc, whole):
 
 def stored_checksum(target, first, count, whole):
     """`checksum` of rows that are on the disk, read in pieces: a record may tell of blocks of any size."""
-    step = max(1, PIECE // max(1, math.prod(target.shape[1:]) * target.dtype.itemsize))
+    width = math.prod(target.shape[1:])
     found = checksum(target, ())
+    if width == 0:
+        return found  # there may be 2^59 such rows
+    step = max(1, PIECE // (width * target.dtype.itemsize))
     for start in range(first, first + count, step):
         rows = target.read(start, min(step, first + count - start), whole)
         found = checksum(target, rows, found)
@@ -547,6 +556,12 @@ def brief(value):
     """A parameter in an error message."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def first_few(numbers):
+    """Numbers in an error message: all, or the first of very many."""
+    text = ", ".join(map(str, numbers[:LISTED]))
+    return text if len(numbers) <= LISTED else f"{text} and {len(numbers) - LISTED} more"
 
 
 def readable(size: int) -> str:

@@ -241,15 +241,32 @@ def raised(result):
     raise LookupError(repr(result))
 
 
-@case("npy", "0 checksums for 1152921504606846975 blocks|not a record")
-def record_of_endless_blocks():
-    """Of rows without columns, so that the file is as long as its record says."""
-    write("a.npy")
-    changed("a.npy.json", shape=[2**60 - 1, 0], block_rows=1, crc32={})
-    target = jvm.writer.open_target("x", "a.npy", (2**60 - 1, 0), np.dtype("float32"), 1)
+def rows_without_angles(rows, **said):
+    """A file as long as its record says: it is all header."""
+    jvm.write_samples("a.npy", KEY, np.zeros(0, np.float32), 4.0, 1_000, block_rows=100)
+    changed("a.npy.json", shape=[rows, 0], **said)
+    target = jvm.writer.open_target("x", "a.npy", (rows, 0), np.dtype("float32"), 1)
     with open("a.npy", "wb") as file:
         file.write(target.header())
+
+
+@cases("npy", "not a record", {"verify": "verify", "resume": "resume"})
+def record_of_endless_blocks(way):
+    rows = 2**60 - 1
+    rows_without_angles(rows, block_rows=1, crc32={})
+    if way == "verify":
+        jvm.verify_samples("a.npy")
+    jvm.write_samples("a.npy", KEY, np.zeros(0, np.float32), 4.0, rows, resume=True)
+
+
+@cases("npy", "as it should|do not match", {"right": "00000000", "wrong": "00000001"})
+def record_of_endless_rows(crc):
+    rows = 2**60 - 1
+    rows_without_angles(rows, block_rows=rows, crc32={"0": crc})
     jvm.verify_samples("a.npy")
+    written = jvm.write_samples("a.npy", KEY, np.zeros(0, np.float32), 4.0, rows, resume=True)
+    assert written.kept == 1
+    raise ValueError("as it should")
 
 
 @case("npy", "do not match their checksums")

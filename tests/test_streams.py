@@ -105,6 +105,7 @@ def test_shares_are_all_once(count, parts):
     shares = [streams.share(count, parts, part) for part in range(parts)]
     assert [i for share in shares for i in share] == list(range(count))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert all(i in shares[streams.sharer(count, parts, i)] for i in range(count))
 
 
 def test_spans():

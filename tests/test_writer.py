@@ -434,6 +434,8 @@ def test_two_writers_of_one_file(tmp_path):
         (dict(key=0), TypeError, "write_samples: key must be"),
         (dict(total=2**59), OSError, "needs 2048 PiB"),
         (dict(total=2**60), ValueError, "more angles than any disk holds"),
+        (dict(total=2**60, loc=np.zeros(0)), ValueError, "total=1152921504606846976 rows of 0 .* must be below 2"),
+        (dict(total=10**30, loc=np.zeros(0)), ValueError, "total=10{30} rows of 0 .* must be below 2"),
     ],
 )
 def test_bad_arguments(tmp_path, monkeypatch, change, error, message):
@@ -750,6 +752,28 @@ def test_other_number_of_parts_goes_on(tmp_path, stream):
 def test_waiting_ends_with_a_clear_word(tmp_path):
     with pytest.raises(TimeoutError, match=r"7 of 10 blocks are missing, .* Start process 1, 2 again"):
         write(tmp_path / "a.zarr", part=0, parts=3, patience=0.2)
+
+
+def test_waiting_for_more_processes_than_can_be_counted(tmp_path):
+    """Of which none but those that have a block are missing."""
+    last = 2**62 - 1
+    with pytest.raises(TimeoutError, match=rf"10 of 10 blocks are missing, .* Start process \d+, .*{last} again"):
+        write(tmp_path / "a.zarr", part=0, parts=2**62, patience=0.1)
+
+
+def test_a_long_list_is_told_by_its_beginning(tmp_path):
+    with pytest.raises(TimeoutError, match=r"Start process 1, 2, .* 20 and 79 more again"):
+        write(tmp_path / "a.zarr", 1_000, block_rows=10, part=0, parts=100, patience=0.1)
+
+
+def test_rows_without_angles(out):
+    """Nothing is read for any of them, of however many there are."""
+    rows = 10**18
+    assert write(out, rows, loc=np.zeros(0), block_rows=rows).shape == (rows, 0)
+    assert jax_von_mises.verify_samples(out)["shape"] == (rows, 0)
+    for options in ({"resume": True}, {"resume": True, "repair": True}):
+        assert write(out, rows, loc=np.zeros(0), block_rows=rows, **options).drawn == 0
+    assert write(out, rows, loc=np.zeros(0), block_rows=rows, force=True).drawn == 1
 
 
 def test_parts_of_different_streams(tmp_path):
