@@ -16,6 +16,9 @@ import numpy as np
 # become gigabytes before anyone can look.
 BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
+# Folders in folders. A Zarr store has one for each axis of an array, and TensorStore arrays have 32.
+DEEPEST = 64
+
 
 def at_once(path, flags):
     """Open for `open`: a pipe without a writer is not waited for."""
@@ -97,12 +100,21 @@ def write_anew(path, text):
 
 
 def strange_below(folder):
-    """The first thing in a folder, or below, that is neither a file nor a folder; None if there is none."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
-        for entry in found:
-            if entry.is_dir(follow_symlinks=False):
-                if (strange := strange_below(entry.path)) is not None:
-                    return strange
-            elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
-                return entry.path
+    """The first thing in a folder, or below, that is neither a file nor a folder; None if there is none.
+
+    OSError where folders lie deeper than `DEEPEST`: whoever goes down by calling itself would not come back.
+    """
+    waiting = [(folder, 0)]
+    while waiting:
+        above, depth = waiting.pop()
+        if depth > DEEPEST:
+            raise OSError(
+                f"{folder} holds folders in folders, more than {DEEPEST} deep, as no store does; move it away"
+            )
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(above) as found:
+            for entry in found:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append((entry.path, depth + 1))
+                elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
+                    return entry.path
     return None

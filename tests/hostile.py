@@ -342,6 +342,28 @@ def shards_that_lead_elsewhere(make):
     raise last
 
 
+@cases("zarr", "holds folders in folders, more than 64 deep", {"65": 65, "1500": 1_500})
+def folders_in_folders(depth):
+    write("a.zarr")
+    home = os.getcwd()
+    os.chdir("a.zarr")
+    for _ in range(depth):
+        os.mkdir("d")
+        os.chdir("d")
+    os.chdir(home)
+    every_way("a.zarr")
+
+
+@case("zarr", "drawn=10")
+def store_of_many_axes():
+    """As many as there can be are not too deep."""
+    concentration = np.full((1,) * 30, 4.0, np.float32)
+    for way in ({}, {"resume": True}):
+        written = jvm.write_samples("a.zarr", KEY, 0.5, concentration, 1_000, block_rows=100, **way)
+    jvm.verify_samples("a.zarr")
+    raised(written._replace(drawn=written.kept))
+
+
 @case("zarr", "neither a file nor a directory")
 def lock_that_leads_elsewhere():
     """TensorStore would write the record to where it leads."""
