@@ -132,6 +132,18 @@ class NpyFile:
         if about.st_nlink > 1 and not self._has_both_names():
             raise Unknown(f"{name} has another name too (a hard link), and would change there as well; copy it first")
 
+    def _must_be_ready(self, name):
+        """Refuse a whole file that could not be written to, before it loses its name."""
+        if os.path.islink(name):
+            raise Unknown(
+                f"{name} is a symbolic link, to {os.path.realpath(name)}, and would no longer be one after the repair. "
+                "Move the file to where the link is, and repair it there; nothing was changed"
+            )
+        with open(name, "r+b", opener=untrusted.at_once) as file:
+            untrusted.must_be_plain(file, name)
+            lock(file, name)
+            self._must_be_ours_alone(os.fstat(file.fileno()), name)
+
     def write(self, first, rows):
         """Write `rows` from row `first` on, to the disk: they survive whatever comes after."""
         if rows.size == 0:
@@ -241,7 +253,7 @@ class NpyFile:
 
     def reopen(self, text):
         """Make the whole file an unfinished one again, to draw some of its blocks anew."""
-        self._must_be_ours_alone(os.stat(self.path), self.path)
+        self._must_be_ready(self.path)
         # In the reverse order of `finish`: wherever this is killed, there is one to be resumed and repaired.
         if not os.path.lexists(self.partial_record):
             os.replace(self.record, self.partial_record)

@@ -459,8 +459,9 @@ class Job:
                 self.target.save_record(self.text())  # by which the others see that process 0 is there
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"{self.target.path}: {self.blocks - len(self.done)} of {self.blocks} blocks are missing, and none "
-                    f"came for {patience:g} s. Start process {first_few(self.missing_parts())} again, and then this one."
+                    f"{self.target.path}: {self.blocks - len(self.done)} of {self.blocks} blocks are missing, and "
+                    f"none came for {patience:g} s. Start process {first_few(self.missing_parts())} again, "
+                    "and then this one."
                 )
             time.sleep(POLL)
 

@@ -347,6 +347,37 @@ def test_lost_block(broken_off, stream):
     np.testing.assert_array_equal(read(broken_off), stream)
 
 
+@pytest.mark.parametrize("hold", ["link", "lock", "permission"])
+def test_what_cannot_be_repaired_keeps_its_names(tmp_path, hold):
+    """A finished file becomes an unfinished one only where it can be written to."""
+    out, real = tmp_path / "a.npy", tmp_path / "real.npy"
+    write(out)
+    damage(out, 3)
+    if hold == "link":
+        out.rename(real)
+        out.symlink_to(real.name)
+    if hold == "permission":
+        out.chmod(0o444)
+        if os.access(out, os.W_OK):
+            pytest.skip("this user may write to everything")
+    before = contents(out), sorted(os.listdir(tmp_path))
+    with open(out, "rb") as file:
+        if hold == "lock":
+            records.lock(file, out)
+        words = {
+            "link": r"a\.npy is a symbolic link, to .*real\.npy",
+            "lock": "another process",
+            "permission": "denied",
+        }
+        with pytest.raises(OSError, match=words[hold]):
+            write(out, resume=True, repair=True)
+    assert (contents(out), sorted(os.listdir(tmp_path))) == before
+    if hold == "link":
+        real.replace(out)
+    out.chmod(0o644)
+    assert write(out, resume=True, repair=True).drawn == 1
+
+
 def test_verify_finds_damage(out):
     write(out)
     damage(out, 7)
