@@ -5,8 +5,10 @@ an archive may unpack to anything. Whoever reads or replaces a file of a given n
 """
 
 import contextlib
+import json
 import math
 import os
+import re
 import stat
 import zipfile
 
@@ -16,6 +18,8 @@ import numpy as np
 # become gigabytes before anyone can look.
 BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
+# Brackets in brackets of a JSON text. Records and the metadata of stores have ten.
+NESTED = 100
 # Folders in folders. A Zarr store has one for each axis of an array, and TensorStore arrays have 32.
 DEEPEST = 64
 
@@ -84,6 +88,32 @@ def read_npy(file):
         raise ValueError(f"it claims to be of shape {shape}, and is too short for that")
     file.seek(0)
     return layout.read_array(file, allow_pickle=False)
+
+
+def parse_json(content, limit):
+    """The value in the bytes of a JSON text; ValueError where there is none, or one of more than `limit` parts.
+
+    Also where brackets are nested more than `NESTED` deep. Parsers call themselves for each: Python's refuses in time,
+    unless the program has allowed it any depth, and that of TensorStore ends the process.
+    """
+    # Counted before anything is made of them: each can take fifty times its bytes.
+    if max(content.count(b","), content.count(b"[") + content.count(b"{"), content.count(b'"') // 4) > limit:
+        raise ValueError(f"it has more than {limit} parts")
+    try:
+        text = content.decode()  # not of whatever encoding Python's parser would guess
+    except UnicodeDecodeError as error:
+        raise ValueError("it is not UTF-8") from error
+    # Backslashes stand in strings alone, so what is left of a text without them is told apart by its quotes.
+    outside = "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])
+    depth = 0
+    for bracket in re.finditer(r"[][{}]", outside):
+        depth += 1 if bracket[0] in "[{" else -1
+        if depth > NESTED:
+            raise ValueError(f"its brackets are nested more than {NESTED} deep")
+    try:
+        return json.loads(text)
+    except ValueError as error:  # of numbers too, with more digits than Python takes
+        raise ValueError("it is not JSON, or has numbers that no such file has") from error
 
 
 def write_anew(path, text):

@@ -26,6 +26,8 @@ class ZarrStore:
     # A shard is cut into at most so many chunks.
     CHUNKS = 64
     METADATA, RECORD = "zarr.json", "blocks.json"
+    # Bytes of metadata, which others may have given attributes; ours have two thousand.
+    LARGEST_METADATA = 2**20
     WRITER_RECORD = re.compile(rb"blocks-(\d+)of(\d+)\.json")
 
     def __init__(self, out, shape, dtype, block_rows, part=0, parts=1):
@@ -121,6 +123,7 @@ class ZarrStore:
 
         Other codecs could unpack a few bytes to any size.
         """
+        self._metadata_must_be_sound()
         with as_os_errors(self.path):
             spec = {"driver": "zarr3", "kvstore": self.kvstore}
             self.array = self.tensorstore.open(spec, open=True, context=self.context).result()
@@ -132,6 +135,19 @@ class ZarrStore:
         with as_os_errors(self.path):
             # Which compares what is there with what we would write.
             self.tensorstore.open(self.specification(), open=True, context=self.context).result()
+
+    def _metadata_must_be_sound(self):
+        """Refuse metadata, if there are any, that TensorStore's parser does not survive."""
+        content = self._read(self.METADATA)
+        if content is None:
+            return
+        try:
+            if len(content) > self.LARGEST_METADATA:
+                raise ValueError(f"it has more than {self.LARGEST_METADATA} bytes")
+            untrusted.parse_json(content, self.LARGEST_METADATA)
+        except ValueError as error:
+            name = os.path.join(self.path, self.METADATA)
+            raise Unknown(f"{name} is not the metadata of a store: {error}; move it away") from error
 
     def begin(self, text):
         """Start anew, with the record `text`, which tells of no blocks."""
@@ -183,6 +199,7 @@ class ZarrStore:
     def finish(self, text):
         """Make the store whole: write its metadata."""
         self._write(self.RECORD, text)
+        self._metadata_must_be_sound()  # there may be some by now, and would be compared with ours
         attributes = {"jax_von_mises": json.loads(text)["stream"]}
         with as_os_errors(self.path):
             self.tensorstore.open(self.specification(attributes), open=True, create=True, context=self.context).result()

@@ -157,7 +157,31 @@ def bytes_of_none(name):
         file.write(b"\xff\xfe" * 100)
 
 
-STRANGE = {each.__name__: each for each in (pipe, device, endless, listening, nested, bytes_of_none)}
+def filled(text):
+    """A text as large as a record may be, of parts that take far more memory than their bytes."""
+
+    def put(name):
+        with open(name, "w") as file:
+            file.write("[" + text * (records.LARGEST_RECORD // 2 // len(text)) + "]")
+
+    return put
+
+
+def lists(name):
+    filled("[],")(name)
+
+
+def brackets(name):
+    filled("[]")(name)
+
+
+def quotes(name):
+    filled('"')(name)
+
+
+STRANGE = {
+    each.__name__: each for each in (pipe, device, endless, listening, nested, bytes_of_none, lists, brackets, quotes)
+}
 TOLD = {each.__name__: each for each in (digits, nan)}
 NOT_OURS = "not a record of this package|not a file|more than|No such device|already in use"
 
@@ -345,13 +369,14 @@ def shards_that_lead_elsewhere(make):
 @cases("zarr", "holds folders in folders, more than 64 deep", {"65": 65, "1500": 1_500})
 def folders_in_folders(depth):
     write("a.zarr")
-    home = os.getcwd()
-    os.chdir("a.zarr")
-    for _ in range(depth):
-        os.mkdir("d")
-        os.chdir("d")
-    os.chdir(home)
-    every_way("a.zarr")
+    names = [os.path.join("a.zarr", *["d"] * i) for i in range(1, depth + 1)]
+    for name in names:
+        os.mkdir(name)
+    try:
+        every_way("a.zarr")
+    finally:
+        for name in reversed(names):  # what cleans up after the tests would not come to their end either
+            os.rmdir(name)
 
 
 @case("zarr", "drawn=10")
@@ -391,6 +416,56 @@ FOREIGN = {
     "shape": {"shape": [2**62]},
     "format": {"zarr_format": 10**30},
 }
+
+
+DEEP = {
+    "lists": "[" * 10**5 + "]" * 10**5,
+    "101 lists": "[" * 101 + "]" * 101,
+    "open": "[" * 10**5,
+    "objects": '{"a":' * 10**5 + "1" + "}" * 10**5,
+    "behind strings": '["\\\\", "\\"", ' + "[" * 10**5 + "]" * 10**5 + "]",
+    "large": "[" * 2**20 + "]" * 2**20,
+    "many": "[" + "[]," * 2**17 + "[]]",
+    "digits": "1" * 10**5,
+    "UTF-16": ("[" * 10**5 + "]" * 10**5).encode("utf-16"),
+}
+
+
+@cases("zarr", "zarr.json is not the metadata of a store|is not|Error", DEEP)
+def metadata_nested(text):
+    """TensorStore's parser would end the process. In the place of all, of an attribute, and of a run's."""
+    content = text if isinstance(text, bytes) else text.encode()
+    write("a.zarr")
+    with open("a.zarr/zarr.json", "rb") as file:
+        ours = file.read()
+    begin("b.zarr")
+    for out, put in (
+        ("a.zarr", content),
+        ("a.zarr", ours.replace(b'"attributes":{', b'"attributes":{"x":' + content + b",")),
+        ("b.zarr", content),
+    ):
+        with open(f"{out}/zarr.json", "wb") as file:
+            file.write(put)
+        for call in (jvm.verify_samples, functools.partial(write, resume=True, repair=True)):
+            with contextlib.suppress(FileNotFoundError):  # to verify: that of a run
+                try:
+                    call(out)
+                except records.Unknown as error:
+                    last = error
+                else:
+                    raise AssertionError("it was taken")
+    raise last
+
+
+@case("zarr", "drawn=0, kept=10")
+def metadata_with_attributes_of_others():
+    """Which are no harm, with brackets in their texts."""
+    write("a.zarr")
+    with open("a.zarr/zarr.json", encoding="utf-8") as file:
+        attributes = json.load(file)["attributes"]
+    changed("a.zarr/zarr.json", attributes=attributes | {"note": '["\\' * 200, "axes": [[["\u00e9"]]] * 100})
+    jvm.verify_samples("a.zarr")
+    raised(write("a.zarr", resume=True))
 
 
 @cases("zarr", "Error|Mismatch|is not the array|FAILED|INVALID", FOREIGN)
