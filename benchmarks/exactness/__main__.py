@@ -21,8 +21,9 @@ __all__ = ["main"]
 FORMAT = 1  # of the result file, and of the state
 SAVE_SECONDS = 30.0
 SEED = 20261121
-# Bytes that no array of a state reaches.
-LARGEST = 2**24
+# Bytes that no array of a state reaches, and no state, and arrays in it; one of all laws has 2^23 bytes in 200.
+LARGEST, WHOLE, MEMBERS = 2**24, 2**25, 2_000
+ABOUT = "about.npy"  # tells of which run a state is
 
 
 def whole(text):
@@ -68,12 +69,7 @@ class State:
     def load(self):
         """Go on with the file; ValueError where it is none, or of another run."""
         try:
-            with untrusted.open_plain(self.path) as opened, zipfile.ZipFile(opened) as file:
-                packed = {name: untrusted.read_member(file, name, LARGEST) for name in file.namelist()}
-            found = {name.removesuffix(".npy"): untrusted.read_npy(io.BytesIO(each)) for name, each in packed.items()}
-            about = json.loads(str(found.pop("about")))
-            if not isinstance(about, dict):
-                raise ValueError("it does not say of which run it is")
+            about, found = self.read()
         except Exception as error:  # zipfile, NumPy and their decompressors each have their own
             raise ValueError(f"--state {self.path} is no state of this program: {error}. Name another file.") from error
         if about != self.about:
@@ -85,6 +81,27 @@ class State:
         for name, value in found.items():
             law, _, field = name.rpartition("/")
             self.sums.setdefault(law, {})[field] = value if value.ndim else value.item()
+
+    def read(self):
+        """What the file says of its run, and its arrays by name if it is this run."""
+        content = untrusted.read_plain(self.path, WHOLE)
+        # Before zipfile lists them: it makes half a kilobyte of each.
+        if content.count(b"PK\1\2") > MEMBERS:
+            raise ValueError(f"it has more than {MEMBERS} arrays")
+        with zipfile.ZipFile(io.BytesIO(content)) as file:
+
+            def array(name):
+                return untrusted.read_npy(io.BytesIO(untrusted.read_member(file, name, LARGEST)))
+
+            about = json.loads(str(array(ABOUT)))
+            if not isinstance(about, dict):
+                raise ValueError("it does not say of which run it is")
+            if about != self.about:
+                return about, {}
+            size = sum(each.file_size for each in file.infolist())
+            if size > WHOLE:  # what others have packed may be far more than the file
+                raise ValueError(f"it unpacks to {size} bytes, and may to {WHOLE}")
+            return about, {name.removesuffix(".npy"): array(name) for name in file.namelist() if name != ABOUT}
 
     def add(self, law, counts):
         """Add the counts of a block."""
