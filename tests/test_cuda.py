@@ -402,6 +402,78 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
     never.set()
 
 
+@pytest.mark.parametrize("method", ["table", "direct"])
+@pytest.mark.parametrize("first", cuda.DTYPES)
+def test_a_kernel_is_tested_to_float32_whatever_is_drawn_first(on_host, method, first):  # noqa: F811
+    """One percent off is within a last place of bfloat16 at many angles, and must not pass for float32."""
+    host_kernels.forget()
+
+    def off(name, grid, block, out, *operands):
+        single = host_kernels.callback(name, grid, block, out, *operands).astype(jnp.float32)
+        return (single * jnp.float32(0.99)).astype(out.dtype)
+
+    on_host.setattr(cuda, "launch", off)
+    assert not cuda.works(cuda.Job("threefry2x32", method, first, (8,)))
+    assert not cuda.works(cuda.Job("threefry2x32", method, "float32", (8,)))
+
+
+@pytest.mark.parametrize("method", ["table", "direct"])
+def test_a_kernel_is_tested_in_each_dtype_that_it_rounds_to(on_host, method):  # noqa: F811
+    """The direct one makes all of them: a rounding that cuts off is found when the first float32 is drawn."""
+    host_kernels.forget()
+
+    def cut_off(name, grid, block, out, *operands):
+        found = host_kernels.callback(name, grid, block, out, *operands)
+        if out.dtype != jnp.bfloat16:
+            return found
+        return jnp.where(jnp.abs(found) > 1, jnp.nextafter(found, jnp.zeros_like(found)), found)
+
+    on_host.setattr(cuda, "launch", cut_off)
+    assert not cuda.works(cuda.Job("philox2x32", method, "bfloat16", (8,)))
+    assert cuda.works(cuda.Job("philox2x32", method, "float32", (8,))) == (method == "table")
+
+
+def test_what_is_a_rounding_of_what():
+    """Next to the circle's cut too, where the other side of it is as near."""
+    expected = np.array([0.0, 1.0, 3.14159, -3.1415925])
+    for dtype in (np.float32, jnp.bfloat16, np.float16):
+        right = expected.astype(dtype)
+        assert cuda._rounded_from(right, expected, 1e-5).all()
+        assert cuda._rounded_from(right * np.array([1, 1, -1, -1], dtype), expected, 1e-5).all()
+        assert not cuda._rounded_from(-np.ones(4, dtype), expected, 1e-5).any()
+        assert not cuda._rounded_from(np.full(4, np.nan, dtype), expected, 1e-5).any()
+        next_up = np.array([0.02, *np.nextafter(right[1:2], right[1:2] + right[1:2])]).astype(dtype)
+        told = cuda._rounded_from(next_up, expected[:2], 1e-5)
+        assert told.tolist() == [False, dtype == np.float32]
+    assert cuda._rounded_from(np.float32([-3.14159, 3.1415925]), expected[2:], 1e-5).all()
+    assert not cuda._rounded_from(np.float32([np.pi, np.pi]), expected[2:], 1e-5).any(), "below pi it must be"
+
+
+def test_blocks_of_a_launch(monkeypatch):
+    """As many as keep a GPU busy where there is work for them, and no more: each fills a table of 8 KiB first."""
+    most = cuda.BLOCKS * cuda.MULTIPROCESSORS
+    monkeypatch.setattr(cuda, "devices", lambda: ())
+    for count in (1, 41, 4099, 2**20, 2**26):
+        for rows in (1, 2, 3, 100, 1024, 3000, 2**20):
+            for table, of_rows in ((True, False), (True, True), (False, False)):
+                (along, over), (wide, high) = cuda._grid(count, rows, table, of_rows)
+                assert 32 < wide * high <= cuda.THREADS or count * rows < 1000 or (table and of_rows)
+                groups = -(-(count + 4) // 4)
+                needed = -(-groups // wide), -(-rows // high)
+                assert along <= needed[0]
+                assert over <= min(needed[1], 65535)
+                # Busy.
+                assert along * over >= min(needed[0] * needed[1], most) * (2 / 3)
+                if not (table and of_rows):
+                    assert along * over < 2 * most or over > most
+                # A row's own tables are filled by few blocks, and one for all rows by no more than are busy.
+                if table and of_rows:
+                    assert along < most / min(rows, most) + 1
+                elif table:
+                    assert along * over < 2 * most
+    assert cuda._grid(2**20, 1024, True, False)[0] == (3, 1024)
+
+
 @pytest.mark.parametrize(
     ("value", "alone", "together"),
     [(None, True, False), ("1", True, True), ("off", False, False), ("auto", True, False)],
