@@ -17,6 +17,9 @@ NEWEST_TESTS ?= tests/test_counter.py tests/test_sampler.py tests/test_devices.p
 NEWEST_MARKS ?= not slow and not once
 # What differs on a machine with one CPU device, repeated with one: the tests have eight.
 ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/test_layout.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
+# The release of JAX whose compiler for GPUs is asked, on a machine without one, what it makes of a draw: the one that
+# tools/gpu_programs.json was made with, since a new release should not turn anything red by itself.
+GPU_JAX ?= 0.12.0.1
 # Test processes. Each compiles for itself, so more than the cores there are only wait for each other; and each takes a
 # row of whole files first, since the tests of a file share compiled programs, and at the end what another has left.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
@@ -27,12 +30,13 @@ PIP = -m pip install -q --no-compile
 PACKAGING = setup.cfg pyproject.toml Makefile
 SHELL = /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: help sample test test-whole test-oldest test-one-device test-newest exactness guard audit lint docs clean
+.PHONY: help sample test test-whole test-oldest test-one-device test-newest test-gpu-programs exactness guard audit lint docs clean
 
 help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU where there is one"
 	@echo "make test     run the tests, on this Python and on the newest one with the newest JAX"
 	@echo "make test-whole  the same with all slow tests, and all of them on the newest one too: hours"
+	@echo "make test-gpu-programs  compile draws for an H100 without one: has anything become worse?"
 	@echo "make exactness  look up and count millions of angles: is anything not as the law says?"
 	@echo "make guard    time the sampler beside others for a few minutes: PASS, FAIL or TOO NOISY"
 	@echo "make audit    ask whether a dependency has a known hole; needs the network"
@@ -109,6 +113,24 @@ run-newest: .venv-newest/installed
 	@.venv-newest/bin/python $(PIP) --upgrade -e ".[test]"
 	@touch $@
 
+# That JAX needs Python 3.12.
+test-gpu-programs:
+	@python=$$(if $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then echo $(PYTHON); else $(NEWEST); fi); \
+	if [ -z "$$python" ]; then echo "no Python 3.12 or newer found: what is compiled for a GPU was not looked at"; \
+	else $(MAKE) --no-print-directory run-gpu-programs GPU_PYTHON=$$python; fi
+
+.PHONY: run-gpu-programs
+run-gpu-programs: .venv-gpu/installed
+	.venv-gpu/bin/python -m tools.gpu_programs --check
+
+# Without the libraries of CUDA, gigabytes that compiling does not need.
+.venv-gpu/installed: $(PACKAGING)
+	$(call environment,.venv-gpu,$(GPU_PYTHON))
+	@echo "installing what compiles for a GPU into .venv-gpu"
+	@.venv-gpu/bin/python $(PIP) jax==$(GPU_JAX) jaxlib==$(GPU_JAX) numpy scipy
+	@.venv-gpu/bin/python $(PIP) --no-deps jax-cuda13-plugin==$(GPU_JAX) jax-cuda13-pjrt==$(GPU_JAX)
+	@touch $@
+
 .venv-bench/installed: $(PACKAGING)
 	$(call environment,.venv-bench,$(PYTHON))
 	@echo "installing the benchmarks into .venv-bench"
@@ -152,6 +174,6 @@ docs: .venv-docs/installed
 	@echo "open docs/_build/index.html"
 
 clean:
-	rm -rf .venv .venv-test .venv-newest .venv-bench .venv-audit .venv-lint .venv-docs docs/_build docs/_generated build dist *.egg-info
+	rm -rf .venv .venv-test .venv-newest .venv-gpu .venv-bench .venv-audit .venv-lint .venv-docs docs/_build docs/_generated build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

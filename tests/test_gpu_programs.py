@@ -1,6 +1,7 @@
 """What XLA makes of draws for an H100, compiled without one, is no worse than the table in `tools` says."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -20,6 +21,20 @@ def test_the_table_is_held_to():
         assert list(gpu_programs.worse(table, changed)) == []
     name = "plain table, threefry2x32"
     assert list(gpu_programs.worse(table | {name: table[name] | {"stores of 16 bytes": 0}}, table))
+
+
+def test_it_is_looked_at_before_every_merge():
+    """In an environment of its own, of a release that is named, so that it neither skips nor changes by itself."""
+    assert "\nmake test-gpu-programs\n" in (children.ROOT / ".ci/run").read_text()
+    done = subprocess.run(
+        ["make", "--dry-run", "--always-make", "run-gpu-programs", "GPU_PYTHON=python3.12"],
+        cwd=children.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "-m tools.gpu_programs --check" in done.stdout
+    assert re.search(r"--no-deps jax-cuda13-plugin==[\d.]+ jax-cuda13-pjrt==[\d.]+\n", done.stdout)
 
 
 def test_no_program_is_worse():

@@ -1,14 +1,15 @@
 """Compile draws for an H100 on a machine without one, and count what XLA made of them.
 
-Run from the repository root (a minute or two), in an environment with JAX 0.11 or newer and what compiles for a GPU,
-which for JAX 0.11.2 is ``pip install --no-deps jax-cuda13-plugin==0.11.2 jax-cuda13-pjrt==0.11.2``::
+``make test-gpu-programs`` installs what it needs, which is JAX 0.11 or newer and what compiles for a GPU, and checks,
+in half a minute. In such an environment (for JAX 0.12.0.1 ``pip install --no-deps jax-cuda13-plugin==0.12.0.1
+jax-cuda13-pjrt==0.12.0.1``), from the repository root::
 
     python -m tools.gpu_programs            # writes tools/gpu_programs.json
     python -m tools.gpu_programs --check    # exit code 1 if anything is worse than the file says
 
 Counted are the kernels that a draw launches, the bytes of memory beside arguments and result, and the instructions of
 PTX, of all kernels that work on every angle, for one angle. No time is known from that; but what gets worse here gets
-slower there. `tests/test_gpu_programs.py` runs the check.
+slower there. JAX 0.11.2 and 0.12.0.1 give the same numbers.
 """
 
 import argparse
