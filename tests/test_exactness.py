@@ -144,6 +144,35 @@ def test_a_gpu_counts_by_itself(monkeypatch):
     assert counting.histogram(places, 5).tolist() == [1, 1, 0, 2, 0]
 
 
+@pytest.mark.parametrize(
+    ("k", "dtype", "method"),
+    [(5.0, "float32", "table"), (1e4, "float32", "direct"), (5.0, "bfloat16", "table"), (5.0, "float64", "table")],
+)
+def test_many_blocks_are_counted_in_one_call(monkeypatch, k, dtype, method):
+    """As a GPU does: the same counts as one by one, and the same sums to rounding, also from where a run broke off."""
+    monkeypatch.setattr(plan, "BLOCK", SMALL)
+    monkeypatch.setattr(plan, "BINS", 2**8)
+    mine, found = plan.Law(k, dtype, method), {}
+    for at_once in (1, 3):
+        monkeypatch.setattr(counting, "AT_ONCE", {"cpu": at_once})
+        calls = []
+        monkeypatch.setattr(exactness.State, "save", lambda *_, calls=calls: calls.append(1))
+        state = exactness.State(None, {})
+        for blocks in (2, 7):
+            keys = exactness.streams(jax.random.key(4), mine)
+            exactness.count(mine, blocks, exactness.sampler(mine), keys, state, lambda *_, **__: None)
+        assert len(calls) == (7 if at_once == 1 else 1 + 2)
+        found[at_once] = state.sums[mine.name]
+    assert set(found[1]) == set(found[3])
+    counting.must_fit(found[3], len(found[1]["bins"]), len(found[1]["beyond"]))
+    assert found[3]["angles"] == 7 * SMALL
+    for name, value in found[1].items():
+        if np.asarray(value).dtype.kind == "f":
+            assert np.allclose(found[3][name], value, rtol=1e-5, atol=1e-2), name
+        else:
+            assert np.array_equal(found[3][name], value), name
+
+
 # What is said
 
 

@@ -152,11 +152,18 @@ def count(law, blocks, draw, keys, state, say):
             raise ValueError(f"--state {state.path} is damaged: {error}. Name another file.") from error
     done = state.sums.get(law.name, {}).get("angles", 0) // plan.BLOCK
     start = time.perf_counter()
+    at_once = counting.AT_ONCE.get(jax.default_backend(), 1)
     with jax.enable_x64(law.dtype == "float64"):
-        for block in range(done, blocks):
-            x, other = (draw(key, np.float32(k), counter.halves(block * plan.BLOCK), plan.BLOCK) for key in keys)
-            state.add(law.name, counting.block_counts(x, other, expected, tails.places, k, mean))
-            state.save()
+        if at_once > 1:
+            counts = counting.many_blocks(draw, keys, expected, tails.places, k, mean, plan.BLOCK)
+            for block in range(done, blocks, at_once):
+                state.add(law.name, counts(block, min(at_once, blocks - block)))
+                state.save()
+        else:
+            for block in range(done, blocks):
+                x, other = (draw(key, np.float32(k), counter.halves(block * plan.BLOCK), plan.BLOCK) for key in keys)
+                state.add(law.name, counting.block_counts(x, other, expected, tails.places, k, mean))
+                state.save()
     seconds = time.perf_counter() - start
     new = (blocks - done) * plan.BLOCK
     rate = f"{new / seconds / 1e6:.0f} million a second" if new else "all from the state"
@@ -228,19 +235,24 @@ def about(given):
     return {"format": FORMAT, "seed": given.seed, "block": plan.BLOCK, "bins": plan.BINS, "chunks": words}
 
 
-def run(given, say=print):
-    """Draw, count and judge; returns rows of law and verdict, what the pictures need, and how many were drawn."""
+def run(given, say=print, laws=None):
+    """Draw, count and judge; returns rows of law and verdict, what the pictures need, and how many were drawn.
+
+    `laws` are those of the plan if not told; their weights share the angles.
+    """
     import jax
+
+    laws = plan.LAWS if laws is None else laws
 
     platform = jax.default_backend()
     angles = given.angles or (plan.QUICK if given.quick else plan.FULL.get(platform, plan.FULL["cpu"]))
-    blocks = plan.shares(angles)
+    blocks = plan.shares(angles, laws)
     identity = about(given)
     state = State(given.state, identity)
     key = jax.random.key(given.seed)
     try:
-        rows, shown = judge(plan.LAWS, sampler, key, blocks, state, say)
-        for law in plan.LAWS:
+        rows, shown = judge(laws, sampler, key, blocks, state, say)
+        for law in laws:
             if law.dtype == "float32":
                 rows.append((law, check_stream(sampler(law), streams(key, law)[0], law.concentration)))
                 worst, verdict = look_up(law, identity["chunks"], state, say)

@@ -8,8 +8,9 @@ import numpy as np
 from jax import lax
 
 import jax_von_mises as jvm
+from jax_von_mises import counter
 
-__all__ = ["LAGS", "ORDERS", "block_counts", "must_fit"]
+__all__ = ["AT_ONCE", "LAGS", "ORDERS", "block_counts", "many_blocks", "must_fit"]
 
 ORDERS = (1, 2, 3, 4)
 # Neighbours, lanes of vector units, rows of warps and blocks, and far.
@@ -17,6 +18,8 @@ LAGS = (1, 2, 3, 4, 8, 32, 64, 1024, 2**14)
 # A guess of the bin may be off by rounding of the guess; a wrong one is seen, not believed.
 STEPS = 2
 ROW = 2**12
+# Blocks in one call, where the host is not to be asked after each: a GPU counts one in less time than that takes.
+AT_ONCE = {"gpu": 2**8}
 
 
 def settle(place, x, ends):
@@ -134,6 +137,51 @@ def block_counts(x, other, expected, levels, k, mean):
         "angles": len(x),
         "neighbours": len(x) - 1,
     }
+
+
+def many_blocks(draw, keys, expected, levels, k, mean, block):
+    """`block_counts` of many blocks in one call of the device: a function of the first one's number and of how many.
+
+    Parameters
+    ----------
+    draw : callable
+        ``draw(key, k, start, count)``, the angles of a stream from `start` on, a pair (hi, lo) of uint32.
+    keys : two keys
+        Of the stream that is counted, and of the one beside it.
+    expected, levels, k, mean
+        As in `block_counts`.
+    block : int
+        Angles in a block.
+    """
+    bins = len(expected.mass)
+
+    def one(number, keys, edges, levels, k, mean):
+        place = counter.halves(number.astype(jnp.uint64) * np.uint64(block))
+        x, other = (draw(key, k, place, block) for key in keys)
+        compute = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
+        x, other, edges, levels, mean = (each.astype(compute) for each in (x, other, edges, levels, mean))
+        found = _counts(x, other, edges, levels, k, mean, expected.even)
+        # Most angles have reached few thresholds: added one by one, they would all wait for the same number.
+        reached = found.pop("passed")[:, None] > jnp.arange(len(levels), dtype=jnp.int32)[None]
+        counted = jnp.zeros(bins + 1, jnp.int64).at[found.pop("place")].add(1)
+        return found | {"bins": counted, "beyond": jnp.sum(reached, axis=0)}
+
+    @jax.jit
+    def sums(first, number, *given):
+        each = lambda i: one(first + i, *given)  # noqa: E731
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(each, first))
+        return lax.fori_loop(0, number, lambda i, so_far: jax.tree.map(jnp.add, so_far, each(i)), nothing)
+
+    given = tuple(keys), np.float64(expected.edges), np.float64(levels), np.float32(k), np.float64(mean)
+
+    def counts(first, number):
+        with jax.enable_x64(True):
+            found = jax.device_get(sums(np.int64(first), np.int64(number), *given))
+        counted = found.pop("bins")
+        angles = {"angles": number * block, "neighbours": number * (block - 1)}
+        return found | {"bins": counted[:bins], "lost": counted[bins]} | angles
+
+    return counts
 
 
 def must_fit(sums, bins, levels):
