@@ -13,7 +13,9 @@ is needed. The plain path stays the meaning, and takes every draw where
   those of the plain path.
 
 XLA takes the kernels by a custom call that is no stable interface of it: the test, which any error fails, is what
-allows its use.
+allows its use. For the same reason `jax.export` refuses a program with one, unless it is given
+``disabled_checks=[DisabledSafetyCheck.custom_call(TARGET)]``. JAX tells nobody who is traced that it exports, so the
+plain path cannot be taken for it by itself; `VARIABLE` turns the kernels off.
 """
 
 import functools

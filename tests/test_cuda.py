@@ -9,13 +9,14 @@ import subprocess
 import threading
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 import jax_von_mises
-from jax_von_mises import counter, cuda, kernel
+from jax_von_mises import counter, cuda, kernel, runtime
 from tests import host_kernels, reference
 from tests.host_kernels import on_host  # noqa: F401
 from tools import make_kernels
@@ -369,6 +370,37 @@ def test_the_program_for_a_gpu(key):
     assert text.count(cuda.TARGET) == 1
     assert ".visible .entry threefry2x32_direct" in text
     assert "stablehlo.xor" not in text, "the plain path's cipher"
+
+
+@pytest.mark.parametrize("platforms", [("cuda",), ("cpu", "cuda")])
+def test_exported_programs(monkeypatch, key, platforms):
+    """With kernels JAX refuses, since their call is no stable interface, unless told; without them it does not."""
+    pytest.importorskip("flatbuffers", reason="jax.export writes programs with it")
+    monkeypatch.setattr(cuda, "devices", lambda: ("a card",))
+    monkeypatch.setattr(cuda, "whole_on_one_device", lambda *_: True)
+    monkeypatch.setattr(cuda, "works", lambda job: True)
+    monkeypatch.setenv(cuda.VARIABLE, "1")
+
+    def exported(**options):
+        # A new function each time: one that is known would not be traced again.
+        draw = jax.jit(lambda key, kappa: jax_von_mises.sample_von_mises(key, 0.0, kappa, (3000,), method="table"))
+        return jax.export.export(draw, platforms=platforms, **options)(key, jnp.float32(4.0))
+
+    with pytest.raises(ValueError, match="Cannot serialize code with custom calls"):
+        exported()
+    told = [jax.export.DisabledSafetyCheck.custom_call(cuda.TARGET)]
+    again = jax.export.deserialize(exported(disabled_checks=told).serialize())
+    assert again.platforms == platforms
+    assert ".visible .entry threefry2x32_table_float32" in again.mlir_module()
+    runtime.configure(cuda_kernel=False)
+    try:
+        plain = jax.export.deserialize(exported().serialize())
+    finally:
+        runtime.reset()
+    for program in (plain, again) if "cpu" in platforms else ():
+        expected = jax_von_mises.sample_von_mises(key, 0.0, 4.0, (3000,), method="table")
+        np.testing.assert_array_equal(program.call(key, jnp.float32(4.0)), expected)
+    assert cuda.TARGET not in plain.mlir_module()
 
 
 def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
