@@ -1,18 +1,24 @@
 """The command line: checks, then times, then verdicts."""
 
 import argparse
-import os
+import functools
+import json
 import sys
 import time
 
 from benchmarks import environment
-from benchmarks.files import finish, new_file, rounded
+from benchmarks.files import new_file, read_json, rounded, write_json
 from benchmarks.gpu_acceptance.plan import FULL, QUICK, TINY
 from benchmarks.text import environment_text, table, time_text
 
 __all__ = ["main"]
 
 FORMAT = 1
+# In this order: what takes longest comes last. `checks.CHECKS` and the time.
+PARTS = (
+    *("kernels", "words", "angles", "arrays", "parameters", "dtypes", "sizes", "huge", "gradients", "transformations"),
+    *("speed", "outside", "law"),
+)
 
 
 def parser():
@@ -22,8 +28,10 @@ def parser():
     )
     made.add_argument("--quick", action="store_true", help="a hundredth of the angles, and fewer sizes and rounds")
     made.add_argument("--every-size", action="store_true", help="all sizes from 1 to 4099, each a program to compile")
-    made.add_argument("--only", choices=("checks", "speed"), help="one of the two parts")
-    made.add_argument("--json", metavar="FILE", type=new_file, help="write everything that was found")
+    told = f"some parts alone, once more if FILE has them: checks (all but speed), {', '.join(PARTS)}"
+    made.add_argument("--only", nargs="+", choices=("checks", *PARTS), metavar="PART", default=[], help=told)
+    told = "write everything that was found, after each part; go on with a file that is there"
+    made.add_argument("--json", metavar="FILE", type=new_file, help=told)
     made.add_argument("--picture", metavar="FILE", type=new_file, help="draw the rates (.svg, .png)")
     # All lines of the program on whatever there is, for its tests.
     made.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
@@ -54,6 +62,63 @@ def verdict_text(verdicts):
         yield f"  {found['state']}: {goal}: {reached}"
 
 
+def identity(result):
+    """What a file must agree with to be gone on with."""
+    found = result["environment"]
+    about = {name: result[name] for name in ("format", "program", "plan")}
+    return about | {name: found[name] for name in ("device", "commit", "versions")}
+
+
+def begun(path, result):
+    """`result` with what an earlier run left in its file; ValueError where that is of another run."""
+    if path is None:
+        return result
+    if not path.exists():
+        left = [file.name for file in path.parent.iterdir() if file.name.startswith(f"{path.stem}.law.")]
+        if left:
+            raise ValueError(f"{', '.join(left)} has counts of another run; remove it, or name another file.")
+        return result
+    try:
+        before = read_json(path)
+        differs = [name for name, value in identity(before).items() if value != identity(result)[name]]
+        rows = [(row["part"], row["ok"], row["check"], row["told"]) for row in before["checks"]]
+        seconds = float(before["seconds"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no result of this program: {error}. Name another file.") from error
+    if differs:
+        raise ValueError(f"{path} is of another run: {', '.join(differs)} differ. Name another file.")
+    print(f"going on with {path}, which has {len(rows)} checks of {seconds:.0f} s")
+    return before
+
+
+def to_make(given, result):
+    """The parts that are asked for, or that the result lacks or could not make."""
+    if given.only:
+        asked = {part for part in PARTS if part != "speed"} if "checks" in given.only else set()
+        return [part for part in PARTS if part in asked.union(given.only)]
+    made = {row["part"]: True for row in result["checks"]} | {"speed": "speed" in result}
+    made |= {row["part"]: False for row in result["checks"] if row["ok"] is None}
+    return [part for part in PARTS if not made.get(part)]
+
+
+def make(part, plan, result, state):
+    """Make a part, and put what it found into the result."""
+    from benchmarks.gpu_acceptance import checks, speed
+
+    print(f"\n{part}", flush=True)
+    if part == "speed":
+        rows, missing = speed.measure(plan)
+        verdicts = speed.judge(rows, missing)
+        result |= {"speed": rows, "missing": missing, "verdicts": verdicts}
+        print(speed_text(rows, missing))
+        print("\ngoals\n" + "\n".join(verdict_text(verdicts)), flush=True)
+        return
+    check = checks.CHECKS[part]
+    found = checks.run(functools.partial(check, state=state) if part == "law" else check, plan)
+    kept = [row for row in result["checks"] if row["part"] != part]
+    result["checks"] = kept + [{"part": part, **each._asdict()} for each in found]
+
+
 def main(arguments=None):
     """Run; 0 if all is right and no goal is missed, 1 if not, 2 where it cannot be run."""
     given = parser().parse_args(arguments)
@@ -63,34 +128,42 @@ def main(arguments=None):
         print(f"gpu_acceptance: {reason} Nothing was done.", file=sys.stderr)
         return 2
     print(environment_text(found))
-    from benchmarks.gpu_acceptance import checks, speed
+    from benchmarks.gpu_acceptance import checks
     from jax_von_mises import cuda
 
-    # On a card that is not accepted yet they are off by themselves.
-    os.environ.setdefault(cuda.VARIABLE, "1")
     plan = plan_of(given)
     result = {"format": FORMAT, "program": "gpu_acceptance", "environment": found, "plan": plan._asdict()}
-    checked, verdicts = [], []
-    with environment.without_cache():
-        if given.only != "speed":
-            print("\nwhat must hold", flush=True)
-            checked = checks.run(plan)
-            result["checks"] = [check._asdict() for check in checked]
-        if given.only != "checks":
-            print("\nspeed", flush=True)
-            rows, missing = speed.measure(plan)
-            verdicts = speed.judge(rows, missing)
-            result |= {"speed": rows, "missing": missing, "verdicts": verdicts}
-            print(speed_text(rows, missing))
-            print("\ngoals\n" + "\n".join(verdict_text(verdicts)))
-    result["drawn by"] = cuda.report()
-    print(f"\ndrawn by {cuda.report() or 'the plain path'}")
-    wrong = [check.check for check in checked if check.ok is False]
-    missed = [each["name"] for each in verdicts if each["state"] == "MISSED"]
-    print(f"{len(checked)} checks, wrong: {', '.join(wrong) or 'none'}; goals missed: {', '.join(missed) or 'none'}")
-    if given.picture is not None and verdicts:
+    # As it is read from a file.
+    result = json.loads(json.dumps(rounded(result | {"checks": [], "seconds": 0.0})))
+    try:
+        result = begun(given.json, result)
+    except ValueError as error:
+        print(f"gpu_acceptance: {error} Nothing was done.", file=sys.stderr)
+        return 2
+    before = result["seconds"]
+
+    def keep():
+        result["seconds"] = before + time.perf_counter() - start
+        if given.json is not None:
+            write_json(given.json, rounded(result))
+
+    keep()
+    state = None if given.json is None else given.json.with_suffix(".law")
+    # On a card that is not accepted yet they are off by themselves; and elsewhere somebody may have turned them off.
+    with environment.without_cache(), checks.switched("1"):
+        for part in to_make(given, result):
+            make(part, plan, result, state)
+            result["drawn by"] = cuda.report()
+            keep()
+        print(f"\ndrawn by {cuda.report() or 'the plain path'}")
+    lacking = [part for part in PARTS if part not in {row["part"] for row in result["checks"]} | result.keys()]
+    wrong = [row["check"] for row in result["checks"] if row["ok"] is False]
+    missed = [each["name"] for each in result.get("verdicts", []) if each["state"] == "MISSED"]
+    print(f"{len(result['checks'])} checks, wrong: {', '.join(wrong) or 'none'}")
+    print(f"goals missed: {', '.join(missed) or 'none'}; not made so far: {', '.join(lacking) or 'nothing'}")
+    if given.picture is not None and "speed" in result:
         draw_picture(given.picture, result)
-    finish(start, given.json, rounded(result))
+    print(f"\n{result['seconds']:.0f} s in all" + (f", written to {given.json}" if given.json is not None else ""))
     return 1 if wrong or missed else 0
 
 

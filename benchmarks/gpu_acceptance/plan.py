@@ -12,23 +12,65 @@ class Plan(NamedTuple):
     """Words of each cipher that are compared."""
     angles: int
     """Angles of each law that are compared with the reference."""
+    arrays: int
+    """Angles with a concentration or a direction for each that are compared with the CPU's."""
     sizes: tuple[int, ...]
     """Shapes whose angles must be the beginning of the longest one's."""
+    few_sizes: tuple[int, ...]
+    """The same, where each takes seconds to compile."""
+    rows: int
+    """Rows of a `vmap` over short draws."""
     huge: int
     """Angles of one draw, above 2^32, of which slices are compared; 0 for none."""
     law: int
     """Angles of each law in the search for errors."""
+    law_plain: int
+    """The same, of the plain path, where kernels are looked at above all."""
+    outside: int
+    """Seconds that the tool has which watches for accesses outside of arrays."""
     draws: int
     """Angles of a timed draw with one concentration."""
-    arrays: int
+    timed_arrays: int
     """And of one with a concentration for each."""
     peers: int
     """And of those that take longer."""
     rounds: int
 
 
-SIZES = (*range(1, 259), *range(259, 4093, 37), *range(4093, 4100))
-FULL = Plan(2**22, 2**16, SIZES, 2**32 + 4099, 10**11, 2**28, 2**26, 2**24, 20)
-QUICK = FULL._replace(sizes=SIZES[::7], law=10**9, rounds=7)
+# Every remainder by four, below and above where a block of threads is full, and up to the end of the fourth.
+SIZES = tuple(sorted({*range(1, 18), *(2**j + d for j in range(5, 13) for d in range(-3, 4))}))
+FEW_SIZES = (*range(1, 10), 1022, 1023, 1024, 1025, 4093, 4096, 4099)
+FULL = Plan(
+    words=2**22,
+    angles=2**16,
+    arrays=2**22,
+    sizes=SIZES,
+    few_sizes=FEW_SIZES,
+    rows=3000,
+    huge=2**32 + 4099,
+    law=10**11,
+    law_plain=10**9,
+    outside=240,
+    draws=2**28,
+    timed_arrays=2**26,
+    peers=2**24,
+    rounds=20,
+)
+QUICK = FULL._replace(few_sizes=(1, 2, 3, 4, 5, 1023, 4096, 4099), law=10**9, law_plain=10**7, rounds=7)
 # For tests, on whatever there is.
-TINY = Plan(2**10, 2**8, (1, 5, 67), 0, 2**22, 2**12, 2**10, 2**10, 2)
+TINY = Plan(
+    words=2**10,
+    angles=2**8,
+    arrays=2**8 + 3,
+    sizes=(1, 5, 67, 68),
+    few_sizes=(3, 68),
+    rows=5,
+    huge=0,
+    law=2**22,
+    law_plain=2**20,
+    outside=60,
+    draws=2**12,
+    timed_arrays=2**10,
+    peers=2**10,
+    rounds=2,
+)

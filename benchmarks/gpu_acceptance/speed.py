@@ -11,7 +11,7 @@ from benchmarks import goals, timing
 from benchmarks.cases import Case, LogUniform
 from benchmarks.gpu_acceptance.checks import fused, key_of, path_name
 from benchmarks.peers import PEERS, Unavailable
-from jax_von_mises import sampler
+from jax_von_mises import cuda, sampler
 
 __all__ = ["GOALS", "Goal", "judge", "measure"]
 
@@ -27,6 +27,11 @@ class Goal(NamedTuple):
     beside: str
     at_least: float
     of_bytes: bool = False
+
+    @property
+    def of_kernel(self):
+        """Whether it is about a CUDA kernel."""
+        return self.name.startswith(f"{path_name(True)}, ")
 
 
 PLAIN, KERNEL = "plain, threefry2x32, float32", "kernel, threefry2x32, float32"
@@ -77,6 +82,11 @@ def _call(function, given, key):
     return function(key, *given)
 
 
+def no_kernel():
+    """Why none is timed."""
+    return cuda.report() or "no CUDA device"
+
+
 def entries(plan):
     """All that is timed here, by name; and why what is missing is."""
     made, missing = {}, {}
@@ -89,20 +99,22 @@ def entries(plan):
                 if kernel in fused():
                     competitor = ours(plan.draws, implementation, dtype, "table", kernel, KAPPA)
                 if competitor is None:
-                    missing[name] = "no CUDA kernel here" if kernel not in fused() else "this JAX has no such key"
+                    missing[name] = no_kernel() if kernel not in fused() else "this JAX has no such key"
                 else:
                     made[name] = Entry(plan.draws, width, competitor)
         name = f"{path_name(kernel)}, arrays"
         if kernel in fused():
-            kappa = SPREAD.values(plan.arrays)
-            competitor = ours(plan.arrays, "threefry2x32", "float32", "direct", kernel, kappa)
-            made[name] = Entry(plan.arrays, 8, competitor)
+            kappa = SPREAD.values(plan.timed_arrays)
+            competitor = ours(plan.timed_arrays, "threefry2x32", "float32", "direct", kernel, kappa)
+            made[name] = Entry(plan.timed_arrays, 8, competitor)
         else:
-            missing[name] = "no CUDA kernel here"
+            missing[name] = no_kernel()
     for name in ("bits", "uniform", "normal"):
         function = getattr(jax.random, name)
         made[f"jax.random.{name}"] = Entry(plan.draws, 4, of_keys(lambda key, f=function: f(key, (plan.draws,))))
-    made[f"{NORMAL}, arrays"] = Entry(plan.arrays, 4, of_keys(lambda key: jax.random.normal(key, (plan.arrays,))))
+    made[f"{NORMAL}, arrays"] = Entry(
+        plan.timed_arrays, 4, of_keys(lambda key: jax.random.normal(key, (plan.timed_arrays,)))
+    )
     for name, width, function in (
         ("fill", 4, lambda x: jnp.full(plan.draws, x[0])),
         ("copy", 8, lambda x: -x),
@@ -153,7 +165,10 @@ def measure(plan, say=print):
 
 
 def judge(rows, missing):
-    """Each goal with what was reached: met, MISSED, too noisy, or not measured and why."""
+    """Each goal with what was reached: met, MISSED, too close or too noisy to tell, or not measured and why.
+
+    Where there is a CUDA device, what is not measured of the kernels is missed.
+    """
     found = []
     for goal in GOALS:
         ratio, noisy, why = None, False, ""
@@ -164,5 +179,8 @@ def judge(rows, missing):
             what = "bytes_per_second" if goal.of_bytes else "rate"
             ratio, noisy = one[what] / other[what], one["noisy"] or other["noisy"]
         verdict = goals.Verdict(goal.name, goal.beside, goal.at_least, ratio, noisy)
-        found.append(goal._asdict() | {"ratio": ratio, "state": verdict.state, "why": why})
+        state = verdict.state
+        if state == goals.NOT_MEASURED and goal.of_kernel and cuda.devices():
+            state = goals.MISSED
+        found.append(goal._asdict() | {"ratio": ratio, "state": state, "why": why})
     return found

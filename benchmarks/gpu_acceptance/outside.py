@@ -1,0 +1,85 @@
+"""Draws by the CUDA kernels, for a tool that watches where they read and write: `checks.outside` runs it under that.
+
+Each case is told when it is done, so that one that the time ran out on shows how far it came.
+"""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_von_mises as jvm
+from benchmarks.words import CIPHERS
+from jax_von_mises import cuda
+
+__all__ = ["main"]
+
+# Ends everywhere in a group of four and in a block of threads; and parts of a stream that begin inside of a group.
+SIZES = (1, 3, 4, 5, 1027, 2**20 + 3)
+STARTS = (0, 2**32 - 6)
+
+
+def cases():
+    """Name and function of every draw."""
+    key = jax.random.key(0)
+
+    def block(size, dtype="float32", key=key, loc=0.5, kappa=5.0, method="direct"):
+        return [jvm.sample_block(key, loc, kappa, start, (size,), dtype, method=method) for start in STARTS]
+
+    for method in ("table", "direct"):
+        for size in SIZES:
+            yield f"{method}, {size}", lambda size=size, method=method: block(size, method=method)
+        for dtype in ("bfloat16", "float16"):
+            yield f"{method}, {dtype}", lambda dtype=dtype, method=method: block(1027, dtype, method=method)
+        for cipher in CIPHERS[1:]:
+            other = jax.random.key(0, impl=cipher)
+            yield f"{method}, {cipher}", lambda key=other, method=method: block(1027, key=key, method=method)
+        many = np.linspace(-9, 9, 1027, dtype=np.float32)
+        yield f"{method}, directions", lambda many=many, method=method: block(1027, loc=many, method=method)
+        keys, several = jax.random.split(key, 5), jnp.linspace(0.5, 9, 5)
+
+        def row(key, loc, kappa, method=method):
+            return jvm.sample_von_mises(key, loc, kappa, (41,), method=method)
+
+        for over in ((0, 0, 0), (0, None, None)):
+            given = [x if axis == 0 else x[0] for x, axis in zip((keys, several, several), over, strict=True)]
+            yield f"{method}, vmap over {over}", lambda row=row, over=over, given=given: jax.vmap(row, over)(*given)
+    for size in (5, 1027, 4096):
+        kappa, loc = np.geomspace(0.1, 1e4, size, dtype=np.float32), np.linspace(-9, 9, size, dtype=np.float32)
+        yield f"arrays, {size}", lambda size=size, loc=loc, kappa=kappa: block(size, loc=loc, kappa=kappa)
+
+
+def main(say=print):
+    """Draw everything; 1 if anything of it was not drawn by a kernel."""
+    # Where every access is watched, a kernel's own test takes its time.
+    cuda.TIMEOUT = 3600
+    for cipher in CIPHERS:
+        for method in ("table", "direct"):
+            cuda.works(cuda.Job(cipher, method, "float32", ()))
+    launched, launch = [], cuda.launch
+
+    def noted(name, *given):
+        launched.append(name)
+        return launch(name, *given)
+
+    cuda.launch = noted
+    seen, number = set(), 0
+    try:
+        for name, draw in cases():
+            launched.clear()
+            jax.block_until_ready(draw())
+            if not launched:
+                say(f"not drawn by a kernel: {name}; {cuda.report()}", flush=True)
+                return 1
+            seen.update(launched)
+            number += 1
+            say(f"done: {name}", flush=True)
+    finally:
+        cuda.launch = launch
+    say(f"{number} programs by {len(seen)} kernels", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
