@@ -81,11 +81,9 @@ def sample_batches(
     stream = streams.Stream.of(caller, key, loc, concentration, dtype, method)
     total = checks.whole_number(caller, "total", total, 0)
     batch_size = checks.whole_number(caller, "batch_size", batch_size, 1)
-    start = checks.whole_number(caller, "start", start, 0)
+    start = checks.whole_number(caller, "start", start, 0, 2**64)
     checks.result_shape(caller, (min(batch_size, total), *stream.row_shape))
     end = start + total
-    if max(total, batch_size) >= 2**63:
-        raise ValueError(f"{caller}: total={total} and batch_size={batch_size} must be below 2^63.")
     # A last batch that is short is cut from a whole one.
     if (end + batch_size) * max(stream.width, 1) > 2**64:
         raise ValueError(
@@ -201,7 +199,8 @@ def batched_apply(f, arrays, batch_size, *, out=None):
     caller = "batched_apply"
     batch_size = checks.whole_number(caller, "batch_size", batch_size, 1)
     if not callable(f):
-        raise TypeError(f"{caller}: f={f!r} must be a function of the arrays.")
+        raise TypeError(f"{caller}: f={checks.shown(f)} must be a function of the arrays.")
+    _structure(caller, "arrays", arrays)
     leaves = jax.tree.leaves(arrays)
     lengths = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in leaves}
     if len(lengths) != 1 or None in lengths:
@@ -215,10 +214,13 @@ def batched_apply(f, arrays, batch_size, *, out=None):
     compiled = jax.jit(f)
 
     def start(first):
-        return compiled(jax.tree.map(lambda leaf: leaf[first : first + rows], arrays))
+        return compiled(jax.tree.map(lambda leaf: checks.native(leaf[first : first + rows]), arrays))
 
     template = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(leaf.dtype)), arrays
+        lambda leaf: jax.ShapeDtypeStruct(
+            (rows, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(checks.native(leaf[:0]).dtype)
+        ),
+        arrays,
     )
     results = jax.eval_shape(compiled, template)
     for result in jax.tree.leaves(results):
@@ -253,12 +255,19 @@ def _store(out, first, values, rows):
     jax.tree.map(store, out, values)
 
 
+def _structure(caller, name, tree):
+    """The structure of a pytree."""
+    try:
+        return jax.tree.structure(tree)
+    except (SystemError, RecursionError) as error:  # JAX goes down by calling itself
+        raise ValueError(f"{caller}: {name} is nested too deeply. Give an array, or a pytree of few levels.") from error
+
+
 def _check_out(caller, out, results, total, leaves):
     """Refuse an `out` that does not have the structure, shapes and dtypes of the results, or lies in the arrays."""
-    if jax.tree.structure(out) != jax.tree.structure(results):
-        raise ValueError(
-            f"{caller}: out has the structure {jax.tree.structure(out)}, but f gives {jax.tree.structure(results)}."
-        )
+    given, wanted = _structure(caller, "out", out), jax.tree.structure(results)
+    if given != wanted:
+        raise ValueError(f"{caller}: out has the structure {checks.shown(given)}, but f gives {checks.shown(wanted)}.")
     for target, result in zip(jax.tree.leaves(out), jax.tree.leaves(results), strict=True):
         shape = (total, *result.shape[1:])
         if not isinstance(target, np.ndarray) or target.shape != shape or target.dtype != result.dtype:
@@ -309,7 +318,7 @@ def prefetch_to_host(iterator, depth=1):
     try:
         source = iter(iterator)
     except TypeError as error:
-        raise TypeError(f"{caller}: iterator={iterator!r} cannot be iterated.") from error
+        raise TypeError(f"{caller}: iterator={checks.shown(iterator)} cannot be iterated.") from error
     return HostPrefetch(source, depth)
 
 

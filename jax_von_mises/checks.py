@@ -11,9 +11,28 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 # XLA counts bytes in 63 bits.
 LARGEST_SIZE = 2**60
+# XLA takes more, and for very many all the memory there is.
+MOST_AXES = 64
+# Whole numbers are below this: JAX, NumPy and Python's own ranges count in 63 bits.
+LARGEST_COUNT = 2**63
+# Seconds are below this, thirty years: locks and timers count nanoseconds in 63 bits.
+LARGEST_TIME = 1e9
+# Characters of a value in a message.
+LONGEST = 200
 METHODS = ("auto", "direct", "table")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 INTEGERS = ("int32", "uint32", "int64", "uint64")
+
+
+def shown(value):
+    """`value` in a message: its repr, shortened; in words where it has none, which must not hide what is wrong."""
+    if isinstance(value, int) and value.bit_length() > LONGEST:  # Python writes none of more than 4300 digits
+        return f"about {'-' if value < 0 else ''}10^{round(math.log10(abs(value)))}"
+    try:
+        text = repr(value)
+    except Exception:  # nested too deeply, or of a class that fails
+        text = f"a value of type {type(value).__name__} that cannot be written out"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}...{text[-LONGEST // 4 :]}"
 
 
 def one_key(caller, key):
@@ -21,7 +40,7 @@ def one_key(caller, key):
     dtype = getattr(key, "dtype", None)
     if dtype is None:
         raise TypeError(
-            f"{caller}: key must be a JAX random key, got {key!r} of type {type(key).__name__}. "
+            f"{caller}: key must be a JAX random key, got {shown(key)} of type {type(key).__name__}. "
             "Make one with jax.random.key(seed)."
         )
     if not jnp.issubdtype(dtype, jax.dtypes.prng_key):
@@ -62,17 +81,34 @@ def parameter(caller, name, value):
     try:
         if isinstance(value, int) and not isinstance(value, bool):
             value = float(value)  # NumPy has no integer for large ones
-        array = value if isinstance(value, (jax.Array, np.ndarray, np.generic)) else np.asarray(value)
+        # In this order, and without asking JAX of numbers: its class takes a microsecond to say what belongs to it.
+        array = np.asarray(value) if type(value) is float else value
+        if not isinstance(array, (np.ndarray, np.generic, jax.Array)):
+            array = np.asarray(value)
         dtype = array.dtype
         real = dtype.name in DTYPES or jnp.issubdtype(dtype, jnp.integer)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"{caller}: {name} must be a real number or an array of them, got {value!r}.") from error
+        array = native(array) if real else array
+    except OverflowError as error:
+        raise ValueError(f"{caller}: {name} is {shown(value)}, and no float reaches beyond 1.8e308.") from error
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{caller}: {name} must be a real number or an array of them, got {shown(value)}.") from error
     if not real:
         raise TypeError(
             f"{caller}: {name} must be a real number or an array of them, got dtype {dtype}. "
             f"Convert it to one of {', '.join(DTYPES)}."
         )
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(
+            f"{caller}: {name} is a masked array, and what is masked has no value here. Drop it (x.compressed()), or "
+            "give it one (x.filled(np.nan), which makes NaN of what depends on it)."
+        )
     return array
+
+
+def native(array):
+    """`array` with the byte order of this machine, which JAX asks for; files of others may have another."""
+    dtype = array.dtype
+    return array if not isinstance(dtype, np.dtype) or dtype.isnative else array.astype(dtype.newbyteorder("="))
 
 
 def sharding(caller, value):
@@ -81,19 +117,19 @@ def sharding(caller, value):
         return value
     if not isinstance(value, PartitionSpec):
         raise TypeError(
-            f"{caller}: out_sharding={value!r} must be a NamedSharding, or a PartitionSpec with a mesh in scope."
+            f"{caller}: out_sharding={shown(value)} must be a NamedSharding, or a PartitionSpec with a mesh in scope."
         )
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         raise ValueError(
-            f"{caller}: out_sharding={value!r} names axes, but no mesh is in scope. Enter one with jax.set_mesh(mesh), "
-            "or give jax.sharding.NamedSharding(mesh, spec)."
+            f"{caller}: out_sharding={shown(value)} names axes, but no mesh is in scope. Enter one with "
+            "jax.set_mesh(mesh), or give jax.sharding.NamedSharding(mesh, spec)."
         )
     try:
         return NamedSharding(mesh, value)
     except ValueError as error:
         raise ValueError(
-            f"{caller}: out_sharding={value!r} does not fit the mesh in scope, whose axes are {mesh.axis_names}."
+            f"{caller}: out_sharding={shown(value)} does not fit the mesh in scope, whose axes are {mesh.axis_names}."
         ) from error
 
 
@@ -109,9 +145,9 @@ def float_dtype(caller, dtype, arrays):
         return jax.dtypes.canonicalize_dtype(dtype)
     try:
         dtype = jnp.dtype(dtype).newbyteorder("=")
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:  # NumPy's own message fails to tell of some
         raise TypeError(
-            f"{caller}: dtype={dtype!r} is not a dtype that JAX knows. Allowed are {', '.join(DTYPES)}."
+            f"{caller}: dtype={shown(dtype)} is not a dtype that JAX knows. Allowed are {', '.join(DTYPES)}."
         ) from error
     if dtype.name not in DTYPES:
         raise TypeError(
@@ -177,45 +213,54 @@ def whole_sizes(caller, name, shape):
         sizes = tuple(operator.index(size) for size in sizes)
     except TypeError as error:
         hint = "Under jax.jit a shape must be known when tracing: pass it through static_argnames."
-        raise TypeError(f"{caller}: {name}={shape!r} must be an integer or a tuple of integers. {hint}") from error
+        raise TypeError(f"{caller}: {name}={shown(shape)} must be an integer or a tuple of integers. {hint}") from error
+    if len(sizes) > MOST_AXES:
+        raise ValueError(
+            f"{caller}: {name}={shown(sizes)} has {len(sizes)} axes. Give at most {MOST_AXES}, as NumPy's arrays have."
+        )
     if any(size < 0 for size in sizes):
-        raise ValueError(f"{caller}: {name}={sizes} has a negative size. Sizes must be 0 or more.")
+        raise ValueError(f"{caller}: {name}={shown(sizes)} has a negative size. Sizes must be 0 or more.")
     if max(sizes, default=0) >= LARGEST_SIZE or math.prod(sizes) >= LARGEST_SIZE:
         asked = max(math.prod(sizes), *sizes)
+        number = f"{asked:.3g}" if asked.bit_length() <= LONGEST else shown(asked)
         raise ValueError(
-            f"{caller}: {name}={sizes} asks for {asked:.3g} elements, more than any memory holds. Draw a long stream "
-            "in blocks, with sample_block."
+            f"{caller}: {name}={shown(sizes)} asks for {number} elements, more than any memory holds. Draw a long "
+            "stream in blocks, with sample_block."
         )
     return sizes
 
 
-def whole_number(caller, name, value, least):
-    """`value` as an int of at least `least`."""
+def whole_number(caller, name, value, least, below=LARGEST_COUNT):
+    """`value` as an int of at least `least`, and below a power of two."""
     try:
         if isinstance(value, bool):
             raise TypeError
         number = operator.index(value)
     except TypeError as error:
-        raise TypeError(f"{caller}: {name}={value!r} must be a whole number.") from error
-    if number < least:
-        raise ValueError(f"{caller}: {name}={number} must be at least {least}.")
+        raise TypeError(f"{caller}: {name}={shown(value)} must be a whole number.") from error
+    if not least <= number < below:
+        raise ValueError(
+            f"{caller}: {name}={shown(number)} must be at least {least} and below 2^{below.bit_length() - 1}."
+        )
     return number
 
 
 def flag(caller, name, value):
     """`value` as a bool: "no" and nan are true in Python, and would be taken for a yes."""
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{caller}: {name}={value!r} must be True or False.")
+        raise TypeError(f"{caller}: {name}={shown(value)} must be True or False.")
     return bool(value)
 
 
 def seconds(caller, name, value, *, above=-math.inf):
-    """`value` as a finite number of seconds, 0 or more, and more than `above`; nobody waits for nan."""
+    """`value` as a number of seconds, 0 or more, more than `above` and below thirty years; nobody waits for nan."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{caller}: {name}={value!r} must be a number of seconds.")
-    if not (0 <= value < math.inf and value > above):
+        raise TypeError(f"{caller}: {name}={shown(value)} must be a number of seconds.")
+    if not (0 <= value < LARGEST_TIME and value > above):
         least = "0 or more" if above < 0 else f"above {above}"
-        raise ValueError(f"{caller}: {name}={value!r} must be a finite number of seconds, {least}.")
+        raise ValueError(
+            f"{caller}: {name}={shown(value)} must be a finite number of seconds, {least} and below {LARGEST_TIME:g}."
+        )
     return float(value)
 
 
@@ -224,10 +269,28 @@ def path(caller, name, value):
     try:
         text = os.fsdecode(os.fspath(value))
     except TypeError as error:
-        raise TypeError(f"{caller}: {name}={value!r} must be a string or a path.") from error
+        raise TypeError(f"{caller}: {name}={shown(value)} must be a string or a path.") from error
     if "\0" in text:
-        raise ValueError(f"{caller}: {name}={text!r} has a null character, which no name of a file may have.")
+        raise ValueError(f"{caller}: {name}={shown(text)} has a null character, which no name of a file may have.")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{caller}: {name}={shown(text)} has the character {text[error.start]!r}, which no name of a file can "
+            f"have here ({error.encoding}). Give another name."
+        ) from error
     return text
+
+
+def utf8(caller, name, text, taker):
+    """Refuse what is no UTF-8, such as half of a surrogate pair, where `taker` takes nothing else."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{caller}: {name}={shown(text)} has the character {text[error.start]!r}, which is no UTF-8, and {taker} "
+            "takes nothing else. Give another name."
+        ) from error
 
 
 def position(caller, start):
@@ -235,7 +298,8 @@ def position(caller, start):
     if isinstance(start, (tuple, list)):
         if len(start) != 2:
             raise ValueError(
-                f"{caller}: start={start!r} has {len(start)} parts. Give an integer, or a pair (hi, lo) of 32-bit ones."
+                f"{caller}: start={shown(start)} has {len(start)} parts. Give an integer, or a pair (hi, lo) of "
+                "32-bit ones."
             )
         return tuple(_unsigned(caller, f"start[{name}]", x, 32) for name, x in enumerate(start))
     return _unsigned(caller, "start", start, 64)
@@ -253,10 +317,10 @@ def _unsigned(caller, name, value, bits):
     try:
         value = operator.index(value)
     except TypeError as error:
-        raise TypeError(f"{caller}: {name}={value!r} must be an integer.") from error
+        raise TypeError(f"{caller}: {name}={shown(value)} must be an integer.") from error
     if not 0 <= value < 2**bits:
         why = ", the length of a stream." if bits == 64 else ". A pair is (place >> 32, place % 2**32)."
-        raise ValueError(f"{caller}: {name}={value} must be at least 0 and below 2^{bits}{why}")
+        raise ValueError(f"{caller}: {name}={shown(value)} must be at least 0 and below 2^{bits}{why}")
     return value
 
 
@@ -277,7 +341,7 @@ def known_value(caller, name, value):
 def method(caller, value, concentration):
     """A route of `METHODS` that fits the shape of `concentration`."""
     if not isinstance(value, str) or value not in METHODS:
-        raise ValueError(f"{caller}: method={value!r} is not one of {', '.join(map(repr, METHODS))}.")
+        raise ValueError(f"{caller}: method={shown(value)} is not one of {', '.join(map(repr, METHODS))}.")
     if value == "table" and concentration.size != 1:
         raise ValueError(
             f"{caller}: method='table' needs one concentration, got an array of shape {concentration.shape}. "

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from jax_von_mises import __version__, kernel, machines, runtime, summary, untrusted, writer
-from jax_von_mises.checks import DTYPES
+from jax_von_mises.checks import DTYPES, LARGEST_TIME
 from jax_von_mises.runtime.diagnosis import PLATFORMS
 
 __all__ = ["entry", "main"]
@@ -430,8 +430,8 @@ def find_place(options: argparse.Namespace) -> machines.Place:
 def read_seconds(option: str, text: str) -> float:
     """Read a time that is not negative."""
     value = float(text) if is_number(text) else math.nan
-    if not 0 <= value < math.inf:
-        raise BadArgument(f"{option} {text}: give seconds, 0 or more")
+    if not 0 <= value < LARGEST_TIME:
+        raise BadArgument(f"{option} {text}: give seconds, 0 or more and below {LARGEST_TIME:g}")
     return value
 
 

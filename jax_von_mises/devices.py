@@ -136,8 +136,8 @@ def sample_shard(key, loc, concentration, shape, axis_name, dtype=None, *, metho
         device = lax.axis_index(axis_name)
     except (NameError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{caller}: axis_name={axis_name!r} is not an axis, or a tuple of axes, that the code around is mapped "
-            "over. Call it in the body of jax.shard_map or jax.pmap, with axis names of theirs."
+            f"{caller}: axis_name={checks.shown(axis_name)} is not an axis, or a tuple of axes, that the code "
+            "around is mapped over. Call it in the body of jax.shard_map or jax.pmap, with axis names of theirs."
         ) from error
     start = counter.multiply_wide(lax.convert_element_type(device, np.uint32), size)
     return sampler.block(caller, key, loc, concentration, start, shape, dtype, method)
@@ -153,17 +153,18 @@ def _local_devices(caller, devices):
     strange = [device for device in found if not isinstance(device, jax.Device)]
     if strange or isinstance(devices, (str, bytes)):
         raise TypeError(
-            f"{caller}: devices={devices!r} must be a sequence of devices, such as jax.local_devices() or some of them."
+            f"{caller}: devices={checks.shown(devices)} must be a sequence of devices, such as jax.local_devices() or "
+            "some of them."
         )
     far = [device for device in found if device.process_index != jax.process_index()]
     if far:
         raise ValueError(
-            f"{caller}: devices={devices!r} holds {far[0]} of process {far[0].process_index}, but this is process "
-            f"{jax.process_index()}. Name devices of jax.local_devices()."
+            f"{caller}: devices={checks.shown(devices)} holds {far[0]} of process {far[0].process_index}, but this is "
+            f"process {jax.process_index()}. Name devices of jax.local_devices()."
         )
     if not found or len(set(found)) < len(found):
         fault = "names a device twice" if found else "is empty"
-        raise ValueError(f"{caller}: devices={devices!r} {fault}. Name at least one device, and each once.")
+        raise ValueError(f"{caller}: devices={checks.shown(devices)} {fault}. Name at least one device, and each once.")
     return found
 
 

@@ -166,13 +166,13 @@ class VonMises:
     def kl_divergence(self, other):
         """Kullback-Leibler divergence from `self` to another `VonMises`, in nats: the mean of log(self / other)."""
         if not isinstance(other, VonMises):
-            raise TypeError(f"VonMises.kl_divergence: other={other!r} must be a VonMises.")
+            raise TypeError(f"VonMises.kl_divergence: other={checks.shown(other)} must be a VonMises.")
         return law.kl_divergence(self.loc, self.concentration, other.loc, other.concentration)
 
     def cross_entropy(self, other):
         """The mean under `self` of -log `other`, in nats."""
         if not isinstance(other, VonMises):
-            raise TypeError(f"VonMises.cross_entropy: other={other!r} must be a VonMises.")
+            raise TypeError(f"VonMises.cross_entropy: other={checks.shown(other)} must be a VonMises.")
         return self.entropy() + self.kl_divergence(other)
 
     @classmethod

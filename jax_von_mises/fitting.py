@@ -96,12 +96,14 @@ def _axes(caller, axis, ndim):
     try:
         axes = tuple(operator.index(a) for a in (axis if isinstance(axis, (tuple, list)) else (axis,)))
     except TypeError as error:
-        raise TypeError(f"{caller}: axis={axis!r} must be an integer, a tuple of integers or None.") from error
+        raise TypeError(
+            f"{caller}: axis={checks.shown(axis)} must be an integer, a tuple of integers or None."
+        ) from error
     if any(not -ndim <= a < ndim for a in axes):
-        raise ValueError(f"{caller}: axis={axis!r} is out of range for samples of {ndim} dimensions.")
+        raise ValueError(f"{caller}: axis={checks.shown(axis)} is out of range for samples of {ndim} dimensions.")
     axes = tuple(sorted(a % ndim for a in axes))
     if len(set(axes)) < len(axes):
-        raise ValueError(f"{caller}: axis={axis!r} names an axis twice.")
+        raise ValueError(f"{caller}: axis={checks.shown(axis)} names an axis twice.")
     return axes
 
 

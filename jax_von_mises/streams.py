@@ -86,7 +86,13 @@ def derive_key(key, *path):
 def _path_words(caller, element):
     """The three words that are folded in for one element of a path."""
     if isinstance(element, str):
-        digest = hashlib.sha256(element.encode()).digest()
+        try:
+            digest = hashlib.sha256(element.encode()).digest()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{caller}: path element {checks.shown(element)} has half of a surrogate pair, "
+                f"{element[error.start]!r}, which has no UTF-8. Give another name."
+            ) from error
         return np.uint32(NAME_TAG), *(np.uint32(int.from_bytes(digest[i : i + 4], "big")) for i in (0, 4))
     if isinstance(element, jax.core.Tracer) and jnp.issubdtype(element.dtype, jnp.integer) and element.shape == ():
         return np.uint32(NUMBER_TAG), *counter.halves(element)
@@ -95,9 +101,11 @@ def _path_words(caller, element):
             raise TypeError
         number = operator.index(element)
     except TypeError as error:
-        raise TypeError(f"{caller}: path element {element!r} must be a name (str) or a whole number.") from error
+        raise TypeError(
+            f"{caller}: path element {checks.shown(element)} must be a name (str) or a whole number."
+        ) from error
     if not 0 <= number < 2**64:
-        raise ValueError(f"{caller}: path element {number} must be at least 0 and below 2^64.")
+        raise ValueError(f"{caller}: path element {checks.shown(number)} must be at least 0 and below 2^64.")
     return np.uint32(NUMBER_TAG), *counter.halves(number)
 
 

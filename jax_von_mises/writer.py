@@ -90,7 +90,7 @@ def write_samples(
     key, loc, concentration, dtype, method
         As in `sample_batches`.
     total : int
-        Rows.
+        Rows. They, and their angles, must be below 2^60.
     block_rows : int, optional
         Rows in a block: by default so many that it has 2^24 angles, up to 2^27 where there are more than 2^36. A run
         that is resumed keeps the size it was begun with.
@@ -158,7 +158,7 @@ def write_samples(
     resume, force, repair, stay = (checks.flag(caller, name, value) for name, value in flags.items())
     for name, function in (("progress", progress), ("observe", observe)):
         if function is not None and not callable(function):
-            raise TypeError(f"{caller}: {name}={function!r} must be a function, or None.")
+            raise TypeError(f"{caller}: {name}={checks.shown(function)} must be a function, or None.")
     patience = checks.seconds(caller, "patience", patience)
     parts = checks.whole_number(caller, "parts", parts, 1)
     part = checks.whole_number(caller, "part", part, 0)
@@ -210,11 +210,14 @@ def is_zarr(out):
 def open_target(caller, out, shape, dtype, block_rows, part=0, parts=1):
     """The target that `out` names."""
     if is_zarr(out):
+        checks.utf8(caller, "out", out, "TensorStore")
         target = zarr_store.ZarrStore(out, shape, dtype, block_rows, part, parts)
     elif not is_npy(out):
-        raise ValueError(f"{caller}: out={out!r} must end in .npy, or in .zarr for a Zarr store.")
+        raise ValueError(f"{caller}: out={checks.shown(out)} must end in .npy, or in .zarr for a Zarr store.")
     elif parts > 1:
-        raise ValueError(f"{caller}: out={out!r} has one writer, not parts={parts}. Let them write a .zarr store.")
+        raise ValueError(
+            f"{caller}: out={checks.shown(out)} has one writer, not parts={parts}. Let them write a .zarr store."
+        )
     else:
         target = npy_file.NpyFile(out, shape, dtype, block_rows)
     if target.directory is not None and not os.path.isdir(target.directory):

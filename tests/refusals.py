@@ -25,7 +25,12 @@ from jax_von_mises import runtime
 # Seconds for one call; none does more than compile a small program.
 PATIENCE = 30
 KEY = jax.random.key(3)
-WORDS = ["text", b"bytes", object(), {}, print]
+DEEP: list = [1.0]
+for _ in range(5_000):
+    DEEP = [DEEP]
+# Integers that Python makes no text of; with the list above, what a message can fail to tell of.
+HUGE = [10**5_000, -(10**5_000)]
+WORDS = ["text", b"bytes", object(), {}, print, DEEP, *HUGE, "x" * 10**6]
 NOTHING = [None, *WORDS]
 # More than any memory, any disk, or any counter of 64 bits has.
 ABSURD = [2**62, 10**30]
@@ -57,6 +62,7 @@ BAD = {
         np.array([True]),
         np.datetime64("2026-01-01"),
         np.zeros(2, [("a", "f4")]),
+        np.ma.masked_array([1.0, 2.0], [True, False]),
         KEY,
     ],
     "shape": [
@@ -74,6 +80,9 @@ BAD = {
         *ABSURD,
         (2**31, 2**31),
         (2**62, 0),
+        (2, HUGE[0]),
+        (HUGE[1],),
+        (1,) * 65,
     ],
     "dtype": [*WORDS, "int32", bool, complex, "O", "U3", "float64", 7, "V4", "float33"],
     "choice": [*WORDS, 3, ["auto"], ""],
@@ -81,23 +90,77 @@ BAD = {
     "limit": COUNTS[1:],
     "size": [*COUNTS, *ABSURD],
     "place": [*COUNTS, 10**30],  # in a stream, which is as long as counters reach
-    "start": [*NOTHING, -1, 2**64, 10**30, 1.5, NAN, (1, 2, 3), (1,), (-1, 0), (0, 2**32), (0.5, 0), np.zeros(2)],
+    "start": [
+        *NOTHING,
+        (0, HUGE[0]),
+        -1,
+        2**64,
+        10**30,
+        1.5,
+        NAN,
+        (1, 2, 3),
+        (1,),
+        (-1, 0),
+        (0, 2**32),
+        (0.5, 0),
+        np.zeros(2),
+    ],
     "sharding": [*WORDS, 3, PartitionSpec("data"), [None]],
     "flag": [*WORDS, 1, "no", 0.0, np.zeros(2, bool), NAN],
-    "seconds": [*NOTHING, -1.0, NAN, INF, "1", 1j, True, [1.0], np.zeros(2)],
-    "path": [object(), {}, print, 3, 1.5, [], "a\0.npy", b"a\0.npy"],
-    "function": [3, "text", [], np.zeros(2)],
-    "iterable": [None, 3, 1.5, object(), print],
-    "name": [object(), 1.5, None, -1, 2**64, [], {}, np.zeros(2), NAN, b"bytes"],
-    "axis": ["text", 1.5, 9, -9, (0, 0), object(), {}, NAN, 2**62],
+    "seconds": [
+        *NOTHING,
+        10**400,
+        1e300,
+        1e10,
+        np.longdouble("1e4000"),
+        -1.0,
+        NAN,
+        INF,
+        "1",
+        1j,
+        True,
+        [1.0],
+        np.zeros(2),
+    ],
+    "path": [object(), {}, print, 3, 1.5, [], DEEP, *HUGE, "a\0.npy", b"a\0.npy", "\ud800.npy"],
+    "function": [3, "text", [], np.zeros(2), DEEP, *HUGE],
+    "iterable": [None, 3, 1.5, object(), print, *HUGE],
+    "name": [
+        object(),
+        1.5,
+        None,
+        -1,
+        2**64,
+        [],
+        {},
+        np.zeros(2),
+        NAN,
+        b"bytes",
+        DEEP,
+        *HUGE,
+        "\ud800",
+        "x\udcff" * 999,
+    ],
+    "axis": ["text", 1.5, 9, -9, (0, 0), object(), {}, NAN, 2**62, DEEP, *HUGE, (0, HUGE[0])],
     "mapped axis": [*NOTHING, 0, "data", 1.5, [], ()],
-    "devices": [3, "cpu", [], [3], [None], object(), [jax.devices()[0]] * 2],
-    "device": [3, "cpu", object(), jax.devices()],
-    "share": [*WORDS, 0, -1, 1.5, NAN, INF, True, [0.5], 1j],
-    "platforms": [3, "gpu", ["x"], [], object(), [3], b"cpu"],
-    "flags": [3, "no flags", object(), [1]],
+    "devices": [DEEP, *HUGE, 3, "cpu", [], [3], [None], object(), [jax.devices()[0]] * 2],
+    "device": [DEEP, *HUGE, 3, "cpu", object(), jax.devices()],
+    "share": [*WORDS, 10**400, 0, -1, 1.5, NAN, INF, True, [0.5], 1j],
+    "platforms": [DEEP, *HUGE, 3, "gpu", ["x"], [], object(), [3], b"cpu"],
+    "flags": [DEEP, *HUGE, {"--xla_x": HUGE[0]}, {"--xla_x": DEEP}, 3, "no flags", object(), [1]],
     "law": [*NOTHING, 3],
 }
+
+
+def written(value):
+    """A value in the lines that this program prints, where it can be written."""
+    try:
+        return repr(value)[:60]
+    except (ValueError, RecursionError):
+        return f"of type {type(value).__name__}"
+
+
+BAD["path of utf-8"] = [*BAD["path"], "\udcff"]
 
 
 class Refusal(NamedTuple):
@@ -267,7 +330,7 @@ FUNCTIONS = {
         "initialize_compilation_cache": Refusal(
             jvm.initialize_compilation_cache,
             {"path": "cache"},
-            {"path": "path", "max_size": "limit", "min_compile_time": "seconds", "allow_shared": "flag"},
+            {"path": "path of utf-8", "max_size": "limit", "min_compile_time": "seconds", "allow_shared": "flag"},
         ),
         "warmup": Refusal(
             runtime.warmup,
@@ -381,7 +444,7 @@ def refuse(group):
                 yield {
                     "function": name,
                     "argument": argument,
-                    "value": repr(value)[:60],
+                    "value": written(value),
                     "error": error,
                     "text": text,
                     "names": (tell or name, argument, renamed or argument),

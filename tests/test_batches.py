@@ -131,7 +131,7 @@ def test_end_of_the_stream():
         (dict(batch_size=0), ValueError, "batch_size=0 must be at least 1"),
         (dict(batch_size=True), TypeError, "batch_size=True must be"),
         (dict(start=-1), ValueError, "start=-1"),
-        (dict(total=2**63), ValueError, "must be below 2"),
+        (dict(total=2**63), ValueError, "must be at least 0 and below 2"),
         (dict(start=2**64 - 5), ValueError, "beyond the stream's 2"),
         (dict(key=3), TypeError, "sample_batches: key must be"),
         (dict(dtype="int32"), TypeError, "sample_batches: dtype=int32"),

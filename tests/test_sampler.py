@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax import random
 
+import jax_von_mises as jvm
 from jax_von_mises import counter, kernel, sample_block, sample_von_mises
 
 KEY = random.key(5)
@@ -224,6 +225,22 @@ def test_dtype(dtype):
     assert sample_von_mises(KEY, 0, parameter).dtype == dtype
     narrow = sample_von_mises(KEY, 0.3, 5.0, (3000,), dtype)
     assert equal(narrow, sample_von_mises(KEY, 0.3, 5.0, (3000,)).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "i8"])
+def test_byte_order_does_not_matter(dtype):
+    """Files of other machines have another one, and hold the same numbers."""
+    ours = np.array([1, 2, 5], f"={dtype}")
+    theirs = ours.astype(ours.dtype.newbyteorder(">" if ours.dtype.newbyteorder("<").isnative else "<"))
+    assert not theirs.dtype.isnative
+    x, y = (sample_von_mises(KEY, loc, loc, (7, 3)) for loc in (ours, theirs))
+    assert equal(x, y)
+    assert x.dtype == y.dtype
+    for function in (jvm.log_prob, jvm.cdf):
+        assert equal(function(ours, 0.0, ours), function(theirs, 0.0, theirs))
+    assert equal(jvm.fit(ours).concentration, jvm.fit(theirs, weights=np.ones_like(theirs)).concentration)
+    assert equal(*(jvm.VonMises(loc, 2.0).sample(KEY, (4,)) for loc in (ours, theirs)))
+    assert equal(*(jvm.batched_apply(lambda x: x + 1, array, 2) for array in (ours, theirs)))
 
 
 def test_default_dtype():

@@ -454,6 +454,7 @@ def test_two_writers_of_one_file(tmp_path):
     [
         (dict(out="a.txt"), ValueError, "out='a.txt' must end in .npy, or in .zarr"),
         (dict(out="gs://b/a.npy"), ValueError, "must end in .npy"),
+        (dict(out="\udcff.zarr"), ValueError, "is no UTF-8, and TensorStore takes nothing else"),
         (dict(out="no/a.npy"), FileNotFoundError, "no directory no; create it"),
         (dict(out="no/a.zarr"), FileNotFoundError, "no directory no; create it"),
         (dict(total=-1), ValueError, "write_samples: total=-1"),
@@ -466,7 +467,7 @@ def test_two_writers_of_one_file(tmp_path):
         (dict(total=2**59), OSError, "needs 2048 PiB"),
         (dict(total=2**60), ValueError, "more angles than any disk holds"),
         (dict(total=2**60, loc=np.zeros(0)), ValueError, "total=1152921504606846976 rows of 0 .* must be below 2"),
-        (dict(total=10**30, loc=np.zeros(0)), ValueError, "total=10{30} rows of 0 .* must be below 2"),
+        (dict(total=10**30, loc=np.zeros(0)), ValueError, "total=10{30} must be at least 0 and below 2"),
     ],
 )
 def test_bad_arguments(tmp_path, monkeypatch, change, error, message):

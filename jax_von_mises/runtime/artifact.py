@@ -79,11 +79,13 @@ def export_sampler(
     try:
         platforms = tuple(platforms)
     except TypeError as error:
-        raise TypeError(f"{caller}: platforms={platforms!r} must be some of {', '.join(PLATFORMS)}.") from error
+        raise TypeError(
+            f"{caller}: platforms={checks.shown(platforms)} must be some of {', '.join(PLATFORMS)}."
+        ) from error
     force = checks.flag(caller, "force", force)
     bad = [name for name in platforms if name not in PLATFORMS]
     if bad or not platforms:
-        raise ValueError(f"{caller}: platforms={platforms!r} must be some of {', '.join(PLATFORMS)}.")
+        raise ValueError(f"{caller}: platforms={checks.shown(platforms)} must be some of {', '.join(PLATFORMS)}.")
     if not force and os.path.lexists(path):
         raise FileExistsError(f"{caller}: {path} is there already. Give another name, or force=True to replace it.")
     export = _serializer(caller)

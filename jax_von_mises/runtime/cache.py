@@ -325,8 +325,9 @@ def _chosen(caller, path):
         if path is None:
             return None
     path = checks.path(caller, "path", path)
+    checks.utf8(caller, "path", path, "JAX")
     if not path:
-        raise ValueError(f"{caller}: path={path!r} must be the name of a directory.")
+        raise ValueError(f"{caller}: path={checks.shown(path)} must be the name of a directory.")
     return path if "://" in path else os.path.realpath(os.path.expanduser(path))
 
 

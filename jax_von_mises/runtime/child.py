@@ -16,6 +16,8 @@ PYTHON = (sys.executable, "-P")
 
 # Two processes have one GPU only if neither takes all its memory at once.
 MODEST = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+# Seconds, 23 days: pipes are waited for in milliseconds of 31 bits.
+LONGEST_WAIT = 2e6
 
 
 class Ended(NamedTuple):
@@ -60,7 +62,7 @@ def run(*arguments, timeout, **changes):
         start_new_session=os.name == "posix",
     )
     try:
-        out, err = child.communicate(timeout=timeout)
+        out, err = child.communicate(timeout=min(timeout, LONGEST_WAIT))
         return Ended(child.returncode, out, err)
     except subprocess.TimeoutExpired as late:
         _kill(child)

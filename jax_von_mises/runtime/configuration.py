@@ -6,6 +6,7 @@ end the process in a child, sets all or nothing, and remembers what was there fo
 """
 
 import contextlib
+import math
 import os
 import shlex
 import threading
@@ -409,7 +410,7 @@ def _text(value):
 def _boolean(name, value):
     if value is None or isinstance(value, bool):
         return value
-    raise TypeError(f"configure: {name}={value!r} must be True or False.")
+    raise TypeError(f"configure: {name}={checks.shown(value)} must be True or False.")
 
 
 def _count(name, value):
@@ -419,20 +420,20 @@ def _count(name, value):
 def _one_of(name, value, allowed):
     if value is None or value in allowed:
         return value
-    raise ValueError(f"configure: {name}={value!r} is not one of {', '.join(allowed)}.")
+    raise ValueError(f"configure: {name}={checks.shown(value)} is not one of {', '.join(allowed)}.")
 
 
 def _platform(value):
     if not isinstance(value, str):
-        raise TypeError(f"configure: platform={value!r} must be a string such as 'cpu' or 'cuda'.")
+        raise TypeError(f"configure: platform={checks.shown(value)} must be a string such as 'cpu' or 'cuda'.")
     for name in value.split(","):
         if name == "gpu":
             raise ValueError(
-                f"configure: platform={value!r}: JAX takes 'gpu' for both 'cuda' and 'rocm' and fails where one of "
-                "them is not installed. Say which."
+                f"configure: platform={checks.shown(value)}: JAX takes 'gpu' for both 'cuda' and 'rocm' and fails "
+                "where one of them is not installed. Say which."
             )
         if name not in PLATFORMS:
-            raise ValueError(f"configure: platform={value!r} is not one of {', '.join(PLATFORMS)}.")
+            raise ValueError(f"configure: platform={checks.shown(value)} is not one of {', '.join(PLATFORMS)}.")
     return value
 
 
@@ -441,10 +442,14 @@ def _fraction(value):
         if isinstance(value, bool):
             raise TypeError
         number = float(value)
+    except OverflowError:  # of an integer
+        number = math.inf
     except (TypeError, ValueError) as error:
-        raise TypeError(f"configure: memory_fraction={value!r} must be a number.") from error
+        raise TypeError(f"configure: memory_fraction={checks.shown(value)} must be a number.") from error
     if not 0 < number <= 1:
-        raise ValueError(f"configure: memory_fraction={value!r} must be above 0 and at most 1, a share of the memory.")
+        raise ValueError(
+            f"configure: memory_fraction={checks.shown(value)} must be above 0 and at most 1, a share of the memory."
+        )
     return number
 
 
@@ -453,14 +458,17 @@ def _flags(value):
         return {}
     if isinstance(value, str):
         if value.strip() and not value.strip().startswith("--"):
-            raise ValueError(f"configure: xla_flags={value!r} must be flags such as '--xla_name=value'.")
+            raise ValueError(f"configure: xla_flags={checks.shown(value)} must be flags such as '--xla_name=value'.")
         try:
             return {flag.name: flag.value for flag in flags.parse(value, strict=True)}
         except ValueError as error:
-            raise ValueError(f"configure: xla_flags={value!r}: {error}.") from error
+            raise ValueError(f"configure: xla_flags={checks.shown(value)}: {error}.") from error
     if not hasattr(value, "items"):
-        raise TypeError(f"configure: xla_flags={value!r} must be a string or a dict of names and values.")
-    found = {str(name).removeprefix("--"): _text(setting) for name, setting in value.items()}
+        raise TypeError(f"configure: xla_flags={checks.shown(value)} must be a string or a dict of names and values.")
+    try:
+        found = {str(name).removeprefix("--"): _text(setting) for name, setting in value.items()}
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"configure: xla_flags={checks.shown(value)} has a name or a value without a text.") from error
     for name, setting in found.items():
         if '"' in setting and "'" in setting:
             raise ValueError(

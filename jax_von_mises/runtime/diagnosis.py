@@ -106,7 +106,7 @@ def diagnose(*, expect=None, timeout=180.0):
         ``ok`` says whether all is well, ``findings`` what is not and what to do.
     """
     if expect is not None and expect not in PLATFORMS:
-        raise ValueError(f"diagnose: expect={expect!r} is not one of {', '.join(PLATFORMS)}.")
+        raise ValueError(f"diagnose: expect={checks.shown(expect)} is not one of {', '.join(PLATFORMS)}.")
     timeout = checks.seconds("diagnose", "timeout", timeout, above=0)
     wanted = (expect or jax.config.jax_platforms or "").split(",")[0]
     installed = hardware.packages()
