@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from jax_von_mises import __version__, kernel, machines, runtime, summary, untrusted, writer
-from jax_von_mises.checks import DTYPES, LARGEST_TIME
+from jax_von_mises.checks import DTYPES, LARGEST_COUNT, LARGEST_TIME
 from jax_von_mises.runtime.diagnosis import PLATFORMS
 
 __all__ = ["entry", "main"]
@@ -438,10 +438,10 @@ def read_seconds(option: str, text: str) -> float:
 def run_sample(options: argparse.Namespace) -> int:
     """Run the sub-command ``sample``."""
     options.patience = read_seconds("--patience", options.patience)
-    size = read_integer("--size", options.size)
+    size = read_integer("--size", options.size, LARGEST_COUNT)
     seed = read_integer("--seed", options.seed, SEED_LIMIT)
     if options.block is not None:
-        options.block = read_integer("--block", options.block)
+        options.block = read_integer("--block", options.block, LARGEST_COUNT)
         if options.block == 0:
             raise BadArgument("--block 0: give 1 or more rows")
     loc, concentration = read_parameters(options)

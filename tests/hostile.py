@@ -629,6 +629,7 @@ def text_of_numbers(text):
 WORDS = {
     "size": ("--size", "9" * 5_000),
     "size as a float": ("--size", "1e308"),
+    "block as a float": ("--block", "1e308"),
     "seed": ("--seed", "1e30"),
     "block": ("--block", "-1"),
     "null": ("--loc", "\0"),
