@@ -270,6 +270,9 @@ def path(caller, name, value):
         text = os.fsdecode(os.fspath(value))
     except TypeError as error:
         raise TypeError(f"{caller}: {name}={shown(value)} must be a string or a path.") from error
+    if text.lower().startswith("file://"):
+        # What is looked at before a file of this machine is opened is not looked at behind a URL.
+        raise ValueError(f"{caller}: {name}={shown(text)} is a URL of a local file. Give its path, without file://.")
     if "\0" in text:
         raise ValueError(f"{caller}: {name}={shown(text)} has a null character, which no name of a file may have.")
     try:

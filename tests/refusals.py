@@ -122,7 +122,7 @@ BAD = {
         [1.0],
         np.zeros(2),
     ],
-    "path": [object(), {}, print, 3, 1.5, [], DEEP, *HUGE, "a\0.npy", b"a\0.npy", "\ud800.npy"],
+    "path": [object(), {}, print, 3, 1.5, [], DEEP, *HUGE, "a\0.npy", b"a\0.npy", "\ud800.npy", "file:///tmp/a.npy"],
     "function": [3, "text", [], np.zeros(2), DEEP, *HUGE],
     "iterable": [None, 3, 1.5, object(), print, *HUGE],
     "name": [

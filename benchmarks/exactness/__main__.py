@@ -18,7 +18,7 @@ from jax_von_mises import counter, untrusted
 
 __all__ = ["main"]
 
-FORMAT = 1  # of the result file, and of the state
+FORMAT = 2  # of the result file, and of the state
 SAVE_SECONDS = 30.0
 SEED = 20261121
 # Bytes that no array of a state reaches, and no state, and arrays in it; one of all laws has 2^23 bytes in 200.
