@@ -26,14 +26,15 @@ def test_the_table_is_held_to():
 def test_it_is_looked_at_before_every_merge():
     """In an environment of its own, of a release that is named, so that it neither skips nor changes by itself."""
     assert "\nmake test-gpu-programs\n" in (children.ROOT / ".ci/run").read_text()
+    recipe = (children.ROOT / "Makefile").read_text().split("\ntest-gpu-programs:\n")[1].split("\n\n")[0]
+    assert ".venv-gpu/bin/python -m tools.gpu_programs --check" in recipe
     done = subprocess.run(
-        ["make", "--dry-run", "--always-make", "run-gpu-programs", "GPU_PYTHON=python3.12"],
+        ["make", "--dry-run", "--always-make", ".venv-gpu/installed", "GPU_PYTHON=python3.12"],
         cwd=children.ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "-m tools.gpu_programs --check" in done.stdout
     assert re.search(r"--no-deps jax-cuda13-plugin==[\d.]+ jax-cuda13-pjrt==[\d.]+\n", done.stdout)
 
 
