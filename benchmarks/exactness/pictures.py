@@ -67,7 +67,7 @@ def picture(result):
     tails.axhspan(-3, 3, color="#888888", alpha=0.2, linewidth=0)
     tails.set(xscale="log", xlabel="tail probability, to each side", ylabel="standard errors", ylim=(-6, 6))
     tails.invert_xaxis()
-    tails.set_title("Tails: how far off, beyond what is promised (grey: chance)")
+    tails.set_title("Tails: beyond the promise (grey: chance)")
     for number, (name, law) in enumerate(shown.items()):
         if "worst" in law:
             share = np.array(law["worst"]["share"])
