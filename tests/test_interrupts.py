@@ -41,9 +41,9 @@ def interrupted_child(out, angles, ready):
     jax.block_until_ready(jax.device_put(0.0))
     for number in ENDING:
         signal.signal(number, stop)
-    ready.send(None)
-    began = time.monotonic()
     try:
+        ready.send(None)  # the first signal may come before this has returned
+        began = time.monotonic()
         write(out, **RUN, resume=True)
     except KeyboardInterrupt:
         alive = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
