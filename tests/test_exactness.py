@@ -65,11 +65,8 @@ def test_tails_are_those_of_the_sampler(k, method):
     """Its exact probabilities, from all angles of tails below 2^-11, lie where a right sampler's may lie."""
     tails = law.thresholds(k)
     words = jnp.arange(2**22, dtype=jnp.uint32) << 10 >> 10
-    sizes = [
-        np.sort(np.abs(jax.jit(every_word.kernel.angles, static_argnums=3)((words << 1 | sign,), *given, method)))
-        for sign in (0, 1)
-        for given in [(jnp.float32(0), jnp.float32(k))]
-    ]
+    angles = jax.jit(every_word.kernel.angles, static_argnums=3)
+    sizes = [np.sort(np.abs(angles((words << 1 | sign,), jnp.float32(0), jnp.float32(k), method))) for sign in (0, 1)]
     places = tails.places.astype(np.float32)
     beyond = sum(len(size) - np.searchsorted(size, places) for size in sizes) / 2.0**32
     deep = tails.mass < 2.0**-11

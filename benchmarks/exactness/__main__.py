@@ -153,17 +153,17 @@ def count(law, blocks, draw, keys, state, say):
     done = state.sums.get(law.name, {}).get("angles", 0) // plan.BLOCK
     start = time.perf_counter()
     at_once = counting.AT_ONCE.get(jax.default_backend(), 1)
+
+    def one(number, _):
+        x, other = (draw(key, np.float32(k), counter.halves(number * plan.BLOCK), plan.BLOCK) for key in keys)
+        return counting.block_counts(x, other, expected, tails.places, k, mean)
+
     with jax.enable_x64(law.dtype == "float64"):
-        if at_once > 1:
-            counts = counting.many_blocks(draw, keys, expected, tails.places, k, mean, plan.BLOCK)
-            for block in range(done, blocks, at_once):
-                state.add(law.name, counts(block, min(at_once, blocks - block)))
-                state.save()
-        else:
-            for block in range(done, blocks):
-                x, other = (draw(key, np.float32(k), counter.halves(block * plan.BLOCK), plan.BLOCK) for key in keys)
-                state.add(law.name, counting.block_counts(x, other, expected, tails.places, k, mean))
-                state.save()
+        many = (draw, keys, expected, tails.places, k, mean, plan.BLOCK)
+        counts = one if at_once == 1 else counting.many_blocks(*many)
+        for block in range(done, blocks, at_once):
+            state.add(law.name, counts(block, min(at_once, blocks - block)))
+            state.save()
     seconds = time.perf_counter() - start
     new = (blocks - done) * plan.BLOCK
     rate = f"{new / seconds / 1e6:.0f} million a second" if new else "all from the state"
