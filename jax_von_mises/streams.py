@@ -86,13 +86,8 @@ def derive_key(key, *path):
 def _path_words(caller, element):
     """The three words that are folded in for one element of a path."""
     if isinstance(element, str):
-        try:
-            digest = hashlib.sha256(element.encode()).digest()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"{caller}: path element {checks.shown(element)} has half of a surrogate pair, "
-                f"{element[error.start]!r}, which has no UTF-8. Give another name."
-            ) from error
+        checks.utf8(caller, "path element", element, "the hash of a name")
+        digest = hashlib.sha256(element.encode()).digest()
         return np.uint32(NAME_TAG), *(np.uint32(int.from_bytes(digest[i : i + 4], "big")) for i in (0, 4))
     if isinstance(element, jax.core.Tracer) and jnp.issubdtype(element.dtype, jnp.integer) and element.shape == ():
         return np.uint32(NUMBER_TAG), *counter.halves(element)

@@ -240,7 +240,8 @@ def _read(caller, path):
             if os.fstat(opened.fileno()).st_size > LARGEST_FILE:
                 raise ValueError(f"it has more than {LARGEST_FILE} bytes, as no sampler has")
             with zipfile.ZipFile(opened) as file:
-                manifest = json.loads(untrusted.read_member(file, MANIFEST, LARGEST_MANIFEST))
+                manifest = untrusted.read_member(file, MANIFEST, LARGEST_MANIFEST)
+                manifest = untrusted.parse_json(manifest, LARGEST_MANIFEST)
                 content = untrusted.read_member(file, PROGRAM, LARGEST)
         written = manifest["format"]
         if written != FORMAT:
