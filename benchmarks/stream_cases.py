@@ -17,7 +17,7 @@ import numpy as np
 
 import jax_von_mises as jvm
 from benchmarks import memory, timing
-from jax_von_mises import npy_file, streams, writer, zarr_store
+from jax_von_mises import npy_file, records, streams, writer, zarr_store
 
 __all__ = ["Run", "Scratch", "apply", "checksum_rate", "disk", "draw", "host", "record_seconds", "storage"]
 
@@ -298,7 +298,7 @@ def disk(total, batch, scratch):
     if free is None or free > ROOM * size:
         runs["save"] = Run("draw all, then numpy.save", timing.Competitor(save, target("saved.npy")), "plain")
     else:
-        missing["save"] = f"numpy.save of all would need {writer.readable(ROOM * size)} of memory"
+        missing["save"] = f"numpy.save of all would need {records.readable(ROOM * size)} of memory"
     runs["draw"] = Run("drawing alone", on_key(draws(total, batch, True)), "plain")
     runs["read"] = Run("plain read, not from the cache", timing.Competitor(plain_read, written), "plain")
     return runs, missing

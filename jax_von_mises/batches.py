@@ -85,11 +85,7 @@ def sample_batches(
     checks.result_shape(caller, (min(batch_size, total), *stream.row_shape))
     end = start + total
     # A last batch that is short is cut from a whole one.
-    if (end + batch_size) * max(stream.width, 1) > 2**64:
-        raise ValueError(
-            f"{caller}: start={start} and total={total} reach beyond the stream's 2^64 angles. "
-            "Derive another key with derive_key."
-        )
+    checks.within_stream(caller, start, (end + batch_size) * max(stream.width, 1), f"total={total}")
     donate = checks.flag(caller, "donate", donate)
     out_sharding = checks.sharding(caller, out_sharding)
     return SampleBatches(stream, streams.Spans(start, end, batch_size), min(batch_size, total), donate, out_sharding)

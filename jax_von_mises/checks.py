@@ -327,6 +327,23 @@ def _unsigned(caller, name, value, bits):
     return value
 
 
+def known_position(start):
+    """A place in a stream as one integer; None where it is an array, traced or not."""
+    if isinstance(start, tuple):
+        hi, lo = map(known_position, start)
+        return None if hi is None or lo is None else (hi << 32) + lo
+    return start if isinstance(start, int) else None
+
+
+def within_stream(caller, start, end, described):
+    """Refuse a draw from position `start` to `end`, as `described`, that goes on where the stream has ended."""
+    if end > 2**64:
+        raise ValueError(
+            f"{caller}: start={start} and {described} reach beyond the stream's 2^64 angles. "
+            "Derive another key with derive_key."
+        )
+
+
 def known_value(caller, name, value):
     """Refuse a concrete `loc` or `concentration` that makes no law; a traced one has no value to look at."""
     if isinstance(value, jax.core.Tracer):

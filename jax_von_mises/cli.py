@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_von_mises import __version__, kernel, machines, runtime, summary, untrusted, writer
+from jax_von_mises import __version__, kernel, machines, records, runtime, summary, untrusted, writer
 from jax_von_mises.checks import DTYPES, LARGEST_COUNT, LARGEST_TIME
 from jax_von_mises.runtime.diagnosis import PLATFORMS
 
@@ -382,7 +382,7 @@ def report(options, place, written, moments, seconds, key, loc, concentration) -
         if judged < total:
             lines.append(f"compared with the law are {judged:,} of them:")
         lines += summary.summarise(moments, loc, concentration, options.dtype)
-    size = writer.readable(total * np.dtype(written.dtype).itemsize)
+    size = records.readable(total * np.dtype(written.dtype).itemsize)
     lines.append(f"{written.out}: {size}, shape {written.shape}, {written.dtype}; checksums beside it")
     if written.dtype != options.dtype:
         lines.append("note: .npy has no bfloat16, so each value is stored as the float32 that equals it")

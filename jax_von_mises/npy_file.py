@@ -9,7 +9,7 @@ import os
 import numpy as np
 
 from jax_von_mises import untrusted
-from jax_von_mises.records import LARGEST_RECORD, Unknown, lock, parse_record
+from jax_von_mises.records import LARGEST_RECORD, Unknown, allocated, lock, parse_record, sync_directory
 
 
 class NpyFile:
@@ -32,6 +32,8 @@ class NpyFile:
         self.row_bytes = math.prod(shape[1:]) * self.dtype.itemsize
         self.file = self.direct = self.stage = None
         self.replaces = False  # whether a file that has the name is to go: only if the user said so
+        self.begun = False  # whether this run has changed anything
+        self.created = False  # whether the partial file is this run's own, to be removed if nothing comes of it
 
     @property
     def directory(self):
@@ -83,28 +85,28 @@ class NpyFile:
             )
 
     def begin(self, text):
-        """Start anew, with the record `text`, which tells of no blocks."""
-        self._open(os.O_CREAT)
-        try:
-            self.file.truncate(0)
-            self.save_record(text)
-            self._write(self.header(), 0)
-        except BaseException:
-            self.discard()
-            raise
+        """Start with no blocks, as the record `text` says; what an unfinished run left is overwritten."""
+        self._open(create=True)
+        # In this order: if the record cannot be replaced, the old run is still there as it was.
+        self.save_record(text)
+        self.file.truncate(0)
+        self._write(self.header(), 0)
 
     def go_on(self):
         """Open what an earlier run left."""
         if not os.path.lexists(self.partial):
             raise Unknown(f"{self.partial} is gone, though {self.partial_record} tells of it; move the record away")
-        self._open(0)
+        self._open()
         if self.file.read(self.PAGE) != self.header():
             raise Unknown(f"{self.partial} does not begin as the file of its record; move both away")
 
-    def _open(self, flags):
+    def _open(self, create=False):
+        """Open and lock the partial file; with `create`, make one if there is none."""
         if os.path.lexists(self.path) and not self.replaces and not self._has_both_names():
             raise FileExistsError(f"{self.path} appeared after the run was begun; move it away, and resume")
-        self.file = open(self._descriptor(os.O_RDWR | flags), "r+b", buffering=0)  # noqa: SIM115
+        create = create and not os.path.lexists(self.partial)
+        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
+        self.file = open(self._descriptor(flags), "r+b", buffering=0)  # noqa: SIM115
         untrusted.must_be_plain(self.file, self.partial)
         lock(self.file, self.partial)
         about = os.fstat(self.file.fileno())
@@ -112,6 +114,7 @@ class NpyFile:
         if not os.path.exists(self.partial) or not os.path.samestat(about, os.stat(self.partial)):
             raise Unknown(f"{self.partial} was finished by another process")
         self._must_be_ours_alone(about, self.partial)
+        self.begun, self.created = True, create
         if hasattr(os, "O_DIRECT"):
             # Past the system's cache, which costs a copy and a page a time and would drive out of memory what other
             # programs keep there. Some file systems refuse.
@@ -203,14 +206,9 @@ class NpyFile:
             os.replace(self.partial, self.path)
         else:
             self._take_free_name()
-        self.finish_record()
+        self.settle()
         # The names must reach the disk before the run is reported as done.
-        if os.name == "posix":
-            descriptor = os.open(self.directory, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync_directory(self.directory)
 
     def _take_free_name(self):
         """Take the name, unless something has got it while the file was drawn."""
@@ -226,9 +224,10 @@ class NpyFile:
             return
         os.unlink(self.partial)
 
-    def finish_record(self):
-        """Give the record the name of the whole file's."""
-        os.replace(self.partial_record, self.record)
+    def settle(self):
+        """Give the record the name of the finished file's, unless it has it."""
+        if os.path.lexists(self.partial_record):
+            os.replace(self.partial_record, self.record)
 
     def interrupted_at_the_end(self):
         """Whether a run was killed between the two names it gives in `finish`."""
@@ -239,30 +238,33 @@ class NpyFile:
         return os.path.exists(self.partial) and os.path.exists(self.path) and os.path.samefile(self.partial, self.path)
 
     def discard(self):
-        """Remove what this run has left."""
-        for name in (self.partial, f"{self.partial_record}.new", self.partial_record):
+        """Remove what this run has created."""
+        for name in (self.partial, self.partial_record):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
         self.close()
 
-    def make_room(self, found):
-        """See that the new file can take the name of the old one, which stays until then."""
+    def bytes_needed(self, missing, force=False):
+        """Bytes of free disk space that are needed for all blocks: the file that is written in keeps its own."""
+        in_place = self.partial if force or os.path.lexists(self.partial) else self.path
+        return max(self.size() - allocated(in_place), 0)
+
+    def replace(self, missing):
+        """Let the new file take the name of the old one, which stays until then."""
         if os.path.lexists(self.path) and not os.path.isfile(self.path):
             raise Unknown(f"{self.path} exists and is not a file; choose another name")
         self.replaces = True
 
     def reopen(self, text):
-        """Make the whole file an unfinished one again, to draw some of its blocks anew."""
+        """Make the finished file an unfinished one again, in which some blocks are missing."""
         self._must_be_ready(self.path)
+        self.begun = True
         # In the reverse order of `finish`: wherever this is killed, there is one to be resumed and repaired.
         if not os.path.lexists(self.partial_record):
             os.replace(self.record, self.partial_record)
         os.replace(self.path, self.partial)
         self.go_on()
         self.save_record(text)
-
-    def clean_up(self):
-        """Nothing: what a run leaves on the way to a whole file has gone by then."""
 
     def close(self):
         """Close the file; a second time does nothing."""

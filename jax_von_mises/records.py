@@ -13,10 +13,14 @@ what makes it whole     the name ``big.npy``                  ``big.zarr/zarr.js
 record of the whole     ``big.npy.json``                      ``big.zarr/blocks.json``
 ======================= ===================================== ==========================================
 
+With ``force`` a finished file or store keeps its name until the new one is finished. A store is then written as
+``big.zarr.partial``, and the old one is called ``big.zarr.replaced`` while it gives up its name.
+
 `NpyFile` and `ZarrStore` have the same methods, which `writer` calls.
 """
 
 import math
+import os
 
 from jax_von_mises import untrusted
 from jax_von_mises.checks import DTYPES
@@ -52,6 +56,37 @@ def lock(descriptor, name, alone=True):
         raise Unknown(f"{name} is being written by another process; wait for it") from None
     except OSError:
         pass  # a file system without locks
+
+
+def allocated(path):
+    """Bytes that a file, or all files below a directory, take up on the disk; 0 if there is none."""
+    if not os.path.isdir(path):
+        try:
+            about = os.stat(path, follow_symlinks=False)
+        except OSError:
+            return 0
+        return 512 * about.st_blocks if hasattr(about, "st_blocks") else about.st_size
+    return sum(allocated(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
+
+
+def readable(size: int) -> str:
+    """Write a number of bytes with a unit."""
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.4g} {unit}"
+
+
+def sync_directory(path):
+    """Let the names in a directory reach the disk."""
+    if os.name == "posix":
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def parse_record(name, text):

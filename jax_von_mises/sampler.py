@@ -101,7 +101,8 @@ def sample_block(key, loc, concentration, start, shape, dtype=None, *, method="a
     start : int, traced integer scalar, or pair of them
         Position of the block's first angle, 0 <= start < 2^64. Inside a program it may be a traced int32 or uint32
         (int64 or uint64 in 64-bit mode), or for any position a pair ``(hi, lo)`` of uint32, its upper and lower half.
-        A negative number is refused where its value is known, and counts back from 2^64 where it is traced.
+        Where its value is known, a negative number is refused, and so is a block that ends beyond 2^64; where it is
+        traced, positions count modulo 2^64.
     shape : int or tuple of ints
         Shape of the block, filled in row-major order.
     method : {"auto", "direct", "table"}
@@ -133,6 +134,8 @@ def whole(caller, key, loc, concentration, shape, dtype, method):
 def block(caller, key, loc, concentration, start, shape, dtype, method):
     """`sample_block` for any `caller`, which has checked `start`."""
     key, loc, concentration, shape, dtype, method = part(caller, key, loc, concentration, shape, dtype, method)
+    if (first := checks.known_position(start)) is not None:
+        checks.within_stream(caller, first, first + math.prod(shape), f"shape={shape}")
     fused = cuda.chosen(key, loc, concentration, shape, dtype, method, None)
     return draw(key, loc, concentration, counter.halves(start), shape, dtype, method, None, fused)
 

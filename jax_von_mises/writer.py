@@ -100,10 +100,12 @@ def write_samples(
         case this machine draws other last digits. (A part of several compares its own blocks, and none once the
         store is whole.)
     force : bool
-        Replace what is there: a finished file once the new one is whole, a store at once; an unfinished run too.
+        Replace what is there: an unfinished run at once, a finished file or local store when the new one is finished.
+        Where the disk has no space for the old and the new store together, the old one is removed first, with a
+        RuntimeWarning; in an object store always, without one.
     repair : bool
-        With `resume`: draw blocks again that do not match their checksums. A finished file is an unfinished one
-        meanwhile.
+        With `resume`: draw blocks again that do not match their checksums. A finished file or store is an unfinished
+        one meanwhile, and if the repair fails it stays one, with all its valid blocks: the same call goes on.
     part, parts : int
         This process draws share `part` of `parts`, and they all write one Zarr store; with more than one, `resume` is
         implied. Part 0 waits for the others, and makes the store whole.
@@ -130,7 +132,7 @@ def write_samples(
         this machine does not draw what the other one drew.
     OSError
         The disk is full, or cannot be written, or `out` holds what this package did not write. What was recorded
-        stays, and can be resumed.
+        stays, and can be resumed; a run that has recorded nothing removes what it created.
     TimeoutError
         The other processes have stopped.
 
@@ -184,10 +186,9 @@ def write_samples(
         else:
             kept, drawn = len(job.own()), 0
     except BaseException as error:
-        if job.begun and not job.done and parts == 1:
-            target.discard()
-            error.add_note("nothing was kept")
-        elif job.begun:
+        if target.created and job.blocks and not job.done:
+            error.add_note(discarded(target))
+        elif target.begun:
             error.add_note(f"{len(job.done)} of {job.blocks} blocks are kept: go on with resume=True")
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
             error.filename = target.path
@@ -195,6 +196,15 @@ def write_samples(
     finally:
         target.close()
     return Written(out, target.shape, target.dtype.name, drawn, kept)
+
+
+def discarded(target):
+    """Remove what a run created that has drawn no block; a note on it for the error that ended the run."""
+    try:
+        target.discard()
+    except OSError as error:  # which must not hide the other
+        return f"nothing was kept, but {error.filename or target.path} could not be removed: {error.strerror}"
+    return "nothing was kept"
 
 
 def is_npy(out):
@@ -254,7 +264,7 @@ class Job:
         self.target, self.stream, self.part, self.parts = target, stream, part, parts
         self.identity = stream.identity()  # once: it may be the hash of long arrays, and every record has it
         self.done: dict[int, str] = {}  # block: checksum; of all processes, as far as they are known
-        self.begun = False  # from then on there may be something to resume, or to discard
+        self.damaged: dict[int, str] = {}  # block: checksum that it should have
 
     @property
     def blocks(self):
@@ -317,44 +327,36 @@ class Job:
             state = "an unfinished run is there" if found else "exists"
             ways = "give resume=True to go on with it, or force=True to replace it" if found else "give force=True"
             raise FileExistsError(f"{target.path}: {state}; choose another name, or {ways}")
-        if force:
-            self.check_room(caller)
+        if force or not (found or whole):
+            self.check_room(caller, force)
             if found or whole:
-                target.make_room(found)
+                target.replace(self.missing_bytes())
             target.begin(self.text())
-        elif found:
-            for record in found:
-                self.adopt(caller, record)
-            target.replaces = any(record.get("replaces") is True for record in found)
-            at_the_end = target.interrupted_at_the_end() and len(self.done) == self.blocks
-            self.check_blocks(caller, repair, at_the_end)
-            if at_the_end and len(self.done) == self.blocks:
-                target.finish_record()
-                return False
-            self.check_room(caller)
-            if at_the_end:
-                target.reopen(self.text())
-            elif self.done or self.parts > 1:
-                target.go_on()
-            else:
-                target.begin(self.text())
-        elif whole:
-            final = target.final_record()
-            if final is None:
+            return True
+        for record in found or [target.final_record()]:
+            if record is None:
                 raise FileExistsError(f"{target.path}: exists, without a record of this package; choose another name")
-            self.adopt(caller, final)
-            if self.parts == 1:
-                target.check_layout()
-                self.check_blocks(caller, repair, True)
-            if len(self.done) == self.blocks:
-                target.clean_up()
-                return False
-            target.reopen(self.text())
-        else:
-            self.check_room(caller)
-            target.begin(self.text())
-        self.begun = True
+            self.adopt(caller, record)
+        # A process that is killed as it finishes leaves a finished file, whose record has its old name.
+        whole = not found or (target.interrupted_at_the_end() and len(self.done) == self.blocks)
+        if found:
+            target.replaces = any(record.get("replaces") is True for record in found)
+        elif self.parts == 1:
+            target.check_layout()
+        if found or self.parts == 1:
+            self.check_blocks(caller, repair, whole)
+        if whole and len(self.done) == self.blocks:
+            target.settle()
+            return False
+        # All that can be refused is, before anything is touched.
         self.check_machine(caller)
+        self.check_room(caller)
+        if whole:
+            target.reopen(self.text())
+        elif self.done or self.parts > 1:
+            target.go_on()
+        else:
+            target.begin(self.text())
         return True
 
     def adopt(self, caller, record):
@@ -382,12 +384,11 @@ class Job:
                 f"checksums, the first is block {damaged[0]} (rows {first} to {first + rows - 1}). Give repair=True "
                 "to draw them again; nothing was changed."
             )
-        for i in damaged:
-            del self.done[i]
+        self.damaged = {i: self.done.pop(i) for i in damaged}
 
     def check_machine(self, caller):
         """Draw one block again: another machine, backend or release of JAX may round the last digits otherwise."""
-        own = self.own()
+        own = self.own() or self.damaged
         if not own:
             return
         i = max(own)
@@ -400,13 +401,18 @@ class Job:
                 "begin anew with force=True. Nothing was changed."
             )
 
-    def check_room(self, caller):
+    def missing_bytes(self):
+        """How many bytes of angles are not done."""
+        return self.missing_rows() * self.stream.width * self.target.dtype.itemsize
+
+    def check_room(self, caller, force=False):
         """Refuse early what the disk, or the record, cannot hold."""
         if self.target.directory is not None:
-            need = self.missing_rows() * self.stream.width * self.target.dtype.itemsize
+            need = self.target.bytes_needed(self.missing_bytes(), force)
             free = shutil.disk_usage(self.target.directory).free
             if need > free:
-                raise OSError(f"{self.target.path}: needs {readable(need)} and the disk has {readable(free)} free")
+                need, free = records.readable(need), records.readable(free)
+                raise OSError(f"{self.target.path}: needs {need} and the disk has {free} free")
         if self.blocks > records.MOST_BLOCKS:
             least = -(-self.target.shape[0] // records.MOST_BLOCKS)
             raise ValueError(
@@ -566,13 +572,3 @@ def first_few(numbers):
     """Numbers in an error message: all, or the first of very many."""
     text = ", ".join(map(str, numbers[:LISTED]))
     return text if len(numbers) <= LISTED else f"{text} and {len(numbers) - LISTED} more"
-
-
-def readable(size: int) -> str:
-    """Write a number of bytes with a unit."""
-    value, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.4g} {unit}"

@@ -7,55 +7,56 @@ import json
 import os
 import re
 import shutil
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from jax_von_mises import untrusted
-from jax_von_mises.records import LARGEST_RECORD, Unknown, lock, parse_record
+from jax_von_mises.records import LARGEST_RECORD, Unknown, allocated, lock, parse_record, readable, sync_directory
 
 
 class ZarrStore:
     """One array of a Zarr v3 store, on a local disk or in an object store, written by one process or by several.
 
     A block is a shard: one file or object, which holds chunks that readers can fetch alone. The array's metadata come
-    last; until then the store is none for its readers.
+    last; until then readers find no array. On a disk, an array that replaces a finished one is written next to it, as
+    ``big.zarr.partial``, and takes its name at the end; meanwhile the old one is called ``big.zarr.replaced``.
     """
 
-    # An old store goes when drawing begins, so nothing waits to be replaced in the end.
-    replaces = False
     # A shard is cut into at most so many chunks.
     CHUNKS = 64
     METADATA, RECORD = "zarr.json", "blocks.json"
     # Bytes of metadata, which others may have given attributes; ours have two thousand.
     LARGEST_METADATA = 2**20
-    WRITER_RECORD = re.compile(rb"blocks-(\d+)of(\d+)\.json")
+    WRITER_RECORD = re.compile(r"blocks-(\d+)of(\d+)\.json")
 
     def __init__(self, out, shape, dtype, block_rows, part=0, parts=1):
         self.path, self.shape, self.dtype, self.block_rows = out, shape, dtype, block_rows
         self.writer_record = self.name_of(part, parts)
-        self._must_be_plain()
+        self.alone = parts == 1
+        # Through links, so that the names to change lie on one file system.
+        self.folder = None if self.directory is None else os.path.realpath(out)
+        self.partial, self.replaced = f"{self.folder}.partial", f"{self.folder}.replaced"
+        # Whether this run writes next to a finished store, which it will replace.
+        self.replaces = self.alone and self.folder is not None and has_entries(self.partial)
+        if self.folder is not None:
+            for folder in (out, self.partial) if self.replaces else (out,):
+                must_be_plain(folder)
         self.tensorstore = import_tensorstore()
-        location = out if out.endswith("/") else out + "/"
-        self.kvstore = location if "://" in out else {"driver": "file", "path": os.path.abspath(location) + "/"}
         # One context for all, without a cache: what was written is not read again.
         self.context = self.tensorstore.Context({"cache_pool": {"total_bytes_limit": 0}})
-        with as_os_errors(out):
-            self.keys = self.tensorstore.KvStore.open(self.kvstore, context=self.context).result()
-        self.array = self.locked = None
-        self.alone = parts == 1
+        self.in_turn = InTurn()
+        self.final = self._keys(out)
+        self.run = self._keys(self.partial) if self.replaces else self.final
+        self.array = None
+        self.locked = {}
+        self.begun = False  # whether this run has changed anything
+        self.created = False  # whether all that is in the store is this run's own, to be removed if nothing comes of it
+        self.made = []  # folders that did not exist before
 
-    def _must_be_plain(self):
-        """Refuse a directory in which there are links, pipes or the like, or metadata that are none.
-
-        TensorStore follows links, also when it removes what is below one, and waits for pipes.
-        """
-        if self.directory is None:
-            return
-        if (strange := untrusted.strange_below(self.path)) is not None:
-            raise Unknown(f"{strange} is neither a file nor a directory, and no part of a store; move it away")
-        for name in glob.glob(os.path.join(glob.escape(self.path), "*.json")):
-            if os.path.getsize(name) > LARGEST_RECORD:
-                raise Unknown(f"{name} has more than {LARGEST_RECORD} bytes, so it is not what its name says")
+    def _keys(self, name):
+        return Keys(self.tensorstore, self.context, self.in_turn, name)
 
     def specification(self, attributes=None):
         """What TensorStore needs to know of the array."""
@@ -69,7 +70,7 @@ class ZarrStore:
         }
         return {
             "driver": "zarr3",
-            "kvstore": self.kvstore,
+            "kvstore": self.run.kvstore,
             "metadata": {
                 "shape": list(self.shape),
                 "data_type": self.dtype.name,
@@ -85,19 +86,18 @@ class ZarrStore:
 
     def whole(self):
         """Whether there is an array, ours or another's."""
-        return self._read(self.METADATA) is not None
+        return self.final.read(self.METADATA) is not None
 
     def records(self):
         """The records of all writers of a run that has not finished."""
-        with as_os_errors(self.path):
-            names = self.keys.list().result()
-        if {self.METADATA.encode(), self.RECORD.encode()} <= set(names):
+        names = self.run.names()
+        if not self.replaces and {self.METADATA, self.RECORD} <= set(names):
             return []  # it is whole: a run that was killed in `finish` has left those it had not removed yet
-        found = sorted(name.decode() for name in names if self.WRITER_RECORD.fullmatch(name))
-        if names and not found and self.RECORD.encode() not in names:
-            raise Unknown(f"{self.path} is not empty, and holds no record of this package; choose another name")
-        texts = ((name, self._read(name)) for name in found)
-        return [parse_record(f"{self.path}/{name}", text) for name, text in texts if text is not None]
+        found = sorted(name for name in names if self.WRITER_RECORD.fullmatch(name))
+        if names and not found and (self.replaces or self.RECORD not in names):
+            raise Unknown(f"{self.run.name} is not empty, and holds no record of this package; move it away")
+        texts = ((name, self.run.read(name)) for name in found)
+        return [parse_record(f"{self.run.name}/{name}", text) for name, text in texts if text is not None]
 
     @staticmethod
     def name_of(part, parts):
@@ -106,11 +106,11 @@ class ZarrStore:
 
     def record_of(self, part, parts):
         """A writer's record as text, or None."""
-        return self._read(self.name_of(part, parts))
+        return self.run.read(self.name_of(part, parts))
 
     def final_record(self):
         """The record of the finished store, or None."""
-        text = self._read(self.RECORD)
+        text = self.final.read(self.RECORD)
         return None if text is None else parse_record(f"{self.path}/{self.RECORD}", text)
 
     @property
@@ -123,9 +123,9 @@ class ZarrStore:
 
         Other codecs could unpack a few bytes to any size.
         """
-        self._metadata_must_be_sound()
+        self._metadata_must_be_sound(self.final)
         with as_os_errors(self.path):
-            spec = {"driver": "zarr3", "kvstore": self.kvstore}
+            spec = {"driver": "zarr3", "kvstore": self.final.kvstore}
             self.array = self.tensorstore.open(spec, open=True, context=self.context).result()
         if self.array.shape != self.shape or self.array.dtype.numpy_dtype != self.dtype:
             found = f"{self.array.shape}, {self.array.dtype.name}"
@@ -134,11 +134,12 @@ class ZarrStore:
             )
         with as_os_errors(self.path):
             # Which compares what is there with what we would write.
-            self.tensorstore.open(self.specification(), open=True, context=self.context).result()
+            spec = self.specification() | {"kvstore": self.final.kvstore}
+            self.tensorstore.open(spec, open=True, context=self.context).result()
 
-    def _metadata_must_be_sound(self):
+    def _metadata_must_be_sound(self, keys):
         """Refuse metadata, if there are any, that TensorStore's parser does not survive."""
-        content = self._read(self.METADATA)
+        content = keys.read(self.METADATA)
         if content is None:
             return
         try:
@@ -146,26 +147,34 @@ class ZarrStore:
                 raise ValueError(f"it has more than {self.LARGEST_METADATA} bytes")
             untrusted.parse_json(content, self.LARGEST_METADATA)
         except ValueError as error:
-            name = os.path.join(self.path, self.METADATA)
+            name = os.path.join(keys.name, self.METADATA)
             raise Unknown(f"{name} is not the metadata of a store: {error}; move it away") from error
 
     def begin(self, text):
-        """Start anew, with the record `text`, which tells of no blocks."""
-        self._lock()
+        """Start with no blocks, as the record `text` says."""
+        self._lock(self.run.name)
+        self.created = self.alone and not self.run.names()
+        self.begun = True
         self.save_record(text)
-        self.go_on()
+        self._open()
 
-    def _lock(self):
+    def _lock(self, folder):
         """Keep others out of a directory: one writer alone all others, one of several those who are alone."""
-        if self.directory is None or os.name != "posix" or self.locked is not None:
+        if self.folder is None or folder in self.locked:
             return
-        os.makedirs(self.path, exist_ok=True)
-        self.locked = os.open(self.path, os.O_RDONLY)
-        lock(self.locked, self.path, self.alone)
+        if not os.path.isdir(folder):
+            os.makedirs(folder, exist_ok=True)
+            self.made.append(folder)
+        if os.name == "posix":
+            self.locked[folder] = os.open(folder, os.O_RDONLY)
+            lock(self.locked[folder], folder, self.alone)
 
     def go_on(self):
         """Open the array, whose metadata are not there yet."""
-        self._lock()
+        self._lock(self.run.name)
+        if self.replaces and os.path.isdir(self.folder):
+            self._lock(self.final.name)
+        self.begun = True
         self._open()
 
     def _open(self):
@@ -178,9 +187,9 @@ class ZarrStore:
         """Write `rows` from row `first` on; they have reached the store when this returns."""
         with as_os_errors(self.path):
             # On a disk the rows are there when this returns, so they need not be copied; memory would keep them.
-            self.array[first : first + len(rows)].write(
-                np.asarray(rows), can_reference_source_data_indefinitely=self.directory is not None
-            ).result()
+            to = self.array[first : first + len(rows)]
+            local = self.folder is not None
+            self.in_turn(lambda: to.write(np.asarray(rows), can_reference_source_data_indefinitely=local).commit)
 
     def read(self, first, count, whole=False):
         """Rows of the array; NaN where a shard is missing."""
@@ -194,85 +203,215 @@ class ZarrStore:
 
     def save_record(self, text):
         """Replace this writer's record."""
-        self._write(self.writer_record, text)
+        self.run.write(self.writer_record, text)
 
     def finish(self, text):
-        """Make the store whole: write its metadata."""
-        self._write(self.RECORD, text)
-        self._metadata_must_be_sound()  # there may be some by now, and would be compared with ours
+        """Make the store whole: write its metadata, and give it its name."""
+        self.run.write(self.RECORD, text)
+        self._metadata_must_be_sound(self.run)  # there may be some by now, and would be compared with ours
         attributes = {"jax_von_mises": json.loads(text)["stream"]}
         with as_os_errors(self.path):
-            self.tensorstore.open(self.specification(attributes), open=True, create=True, context=self.context).result()
-        self.clean_up()
+            spec = self.specification(attributes)
+            self.in_turn(lambda: self.tensorstore.open(spec, open=True, create=True, context=self.context))
+        if self.replaces:
+            self._take_name()
+        self.settle()
 
-    def clean_up(self):
-        """Remove the records of the writers, which that of the whole has replaced."""
-        with as_os_errors(self.path):
-            names = self.keys.list().result()
-        for name in names:
+    def _take_name(self):
+        """Give the new store the name of the old one."""
+        self.array = None
+        if has_entries(self.folder) and self.final_record() is None:
+            raise Unknown(f"{self.path} was replaced while its angles were drawn; move it away, and resume")
+        try:
+            if os.path.lexists(self.folder):
+                self._remove_replaced()  # what an earlier run left here
+                os.rename(self.folder, self.replaced)
+            os.rename(self.partial, self.folder)
+        except BaseException:
+            if not os.path.lexists(self.folder) and os.path.lexists(self.replaced):
+                os.rename(self.replaced, self.folder)
+            raise
+        self.run, self.replaces = self.final, False
+        sync_directory(os.path.dirname(self.folder))
+
+    def settle(self):
+        """Remove what a finished run, or one that was killed as it finished, no longer needs."""
+        for name in self.final.names():
             if self.WRITER_RECORD.fullmatch(name):
-                self._delete(name.decode())
-        if self.directory is not None:
-            # TensorStore's own, of a process that was killed while it replaced its record.
-            for name in glob.glob(os.path.join(glob.escape(self.path), "*.__lock")):
-                with contextlib.suppress(OSError):
-                    os.unlink(name)
+                self.final.delete(name)
+        if self.folder is not None:
+            self._remove_locks(self.final)
+            self._remove_replaced()
+
+    def _remove_locks(self, keys):
+        """Remove what TensorStore leaves of a record that it was replacing when it was killed, or could not write."""
+        for name in glob.glob(os.path.join(glob.escape(keys.name), "*.__lock")):
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+
+    def _remove_replaced(self):
+        """Remove the store that a new one has replaced; files in it that are not ours move to the new one."""
+        if not self._has_replaced():
+            return
+        for name in os.listdir(self.replaced):
+            ours = name in ("c", self.METADATA, self.RECORD) or self.WRITER_RECORD.fullmatch(name)
+            if not ours and not name.endswith(".__lock"):
+                os.rename(os.path.join(self.replaced, name), os.path.join(self.folder, name))
+        self._empty(self._keys(self.replaced))
+        os.rmdir(self.replaced)
+
+    def _has_replaced(self):
+        """Whether a run was killed before it had removed the store that it replaced."""
+        return os.path.isfile(os.path.join(self.replaced, self.RECORD))
 
     def interrupted_at_the_end(self):
         """Whether a run was killed between two names: never, the metadata are written at a stroke."""
         return False
 
     def discard(self):
-        """Remove what this run has left."""
-        self._delete("c/", "c0")
-        self.clean_up()
-        if self.directory is not None:
-            for name in (os.path.join(self.path, "c"), self.path):
-                with contextlib.suppress(OSError):  # not empty: then it is not ours alone
-                    os.rmdir(name)
+        """Remove what this run has created."""
+        self._empty(self.run)
+        for folder in self.made:
+            with contextlib.suppress(OSError):  # not empty: then it is not ours alone
+                os.rmdir(folder)
 
-    def make_room(self, found):
-        """Remove the old array or run. There is no way to replace one at a stroke in an object store."""
-        if not found and self.final_record() is None:
-            raise Unknown(f"{self.path} is an array that this package did not write; choose another name")
-        self._lock()
+    def _empty(self, keys):
+        """Remove all that is ours of a store."""
         # What makes it an array goes first, the records last: without one, the rest would not be known as ours.
-        self._delete(self.METADATA)
-        self._delete("c/", "c0")
-        if self.directory is not None:
+        keys.delete(self.METADATA)
+        if self.folder is None:
+            keys.delete("c/", "c0")
+        else:
             # A shard and a directory of shards cannot have the same name.
-            shutil.rmtree(os.path.join(self.path, "c"), ignore_errors=True)
-        self.clean_up()
-        self._delete(self.RECORD)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(os.path.join(keys.name, "c"))
+            self._remove_locks(keys)
+        for name in keys.names():
+            if self.WRITER_RECORD.fullmatch(name):
+                keys.delete(name)
+        keys.delete(self.RECORD)
+
+    def bytes_needed(self, missing, force=False):
+        """Bytes of free disk space that `missing` more bytes of angles need at least."""
+        return max(missing - (allocated(self.folder) + allocated(self.partial) if force else 0), 0)
+
+    def replace(self, missing):
+        """Make way for a new array of `missing` bytes: on a disk that has space for both, the old one stays for now."""
+        if self.folder is not None:
+            if os.path.lexists(self.replaced) and not self._has_replaced():
+                raise Unknown(f"{self.replaced} is in the way; move it away")
+            if self._has_replaced() and not os.path.lexists(self.folder):
+                os.rename(self.replaced, self.folder)  # a run was killed between the two names in `_take_name`
+        old = self.whole()
+        if old and self.final_record() is None:
+            raise Unknown(f"{self.path} is an array that this package did not write; choose another name")
+        for keys in (self.final, self.run):
+            self._lock(keys.name)
+        self.begun = True
+        if self.replaces or not old:
+            self._empty(self.run)  # the unfinished run
+        self.replaces = old and self.folder is not None and missing <= shutil.disk_usage(self.directory).free
+        if self.replaces:
+            self.run = self._keys(self.partial)
+            return
+        if self.run is not self.final:
+            os.rmdir(self.partial)
+        if old:
+            if self.folder is not None:
+                self.made.append(self.folder)
+                warnings.warn(
+                    f"write_samples: {self.path}: the disk has no space for the old store and the new one "
+                    f"({readable(missing)}) together, so the old one is removed first",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+            self._empty(self.final)
+        self.run = self.final
 
     def reopen(self, text):
-        """Make the whole array an unfinished one again, to draw some of its blocks anew."""
-        self._lock()
+        """Make the finished array an unfinished one again, in which some blocks are missing."""
+        self._lock(self.run.name)
+        self.begun = True
         self.save_record(text)
-        self._delete(self.METADATA)
-        self._delete(self.RECORD)
-        self.go_on()
+        self.run.delete(self.METADATA)
+        self.run.delete(self.RECORD)
+        self._open()
 
     def close(self):
         """Let go of the array, and let others in."""
         self.array = None
-        if self.locked is not None:
-            os.close(self.locked)
-            self.locked = None
+        self.in_turn.close()
+        while self.locked:
+            os.close(self.locked.popitem()[1])
 
-    def _read(self, name):
-        with as_os_errors(self.path):
-            found = self.keys.read(name).result()
+
+class Keys:
+    """What a store consists of: the files below a local directory, or the objects below a URL."""
+
+    def __init__(self, tensorstore, context, in_turn, name):
+        self.name, self._in_turn = name.rstrip("/"), in_turn
+        location = f"{self.name}/"
+        self.kvstore = location if "://" in name else {"driver": "file", "path": os.path.abspath(location) + "/"}
+        self._range = tensorstore.KvStore.KeyRange
+        with as_os_errors(name):
+            self._store = tensorstore.KvStore.open(self.kvstore, context=context).result()
+
+    def names(self):
+        """All keys."""
+        with as_os_errors(self.name):
+            return [os.fsdecode(name) for name in self._store.list().result()]
+
+    def read(self, key):
+        """The bytes of a key; None if there is none."""
+        with as_os_errors(self.name):
+            found = self._store.read(key).result()
         return found.value if found.state == "value" else None
 
-    def _delete(self, first, end=None):
-        """Delete one key, or those from `first` up to, not with, `end`."""
-        with as_os_errors(self.path):
-            self.keys.delete_range(self.tensorstore.KvStore.KeyRange(first, end or first + "\0")).result()
+    def write(self, key, text):
+        """Replace a key whole."""
+        with as_os_errors(self.name):
+            self._in_turn(lambda: self._store.write(key, text.encode()))
 
-    def _write(self, name, text):
-        with as_os_errors(self.path):
-            self.keys.write(name, text.encode()).result()
+    def delete(self, first, end=None):
+        """Delete one key, or those from `first` up to, not with, `end`."""
+        with as_os_errors(self.name):
+            self._in_turn(lambda: self._store.delete_range(self._range(first, end or first + "\0")))
+
+
+def must_be_plain(folder):
+    """Refuse a directory in which there are links, pipes or the like, or metadata that are none.
+
+    TensorStore follows links, also when it removes what is below one, and waits for pipes.
+    """
+    if (strange := untrusted.strange_below(folder)) is not None:
+        raise Unknown(f"{strange} is neither a file nor a directory, and no part of a store; move it away")
+    for name in glob.glob(os.path.join(glob.escape(folder), "*.json")):
+        if os.path.getsize(name) > LARGEST_RECORD:
+            raise Unknown(f"{name} has more than {LARGEST_RECORD} bytes, so it is not what its name says")
+
+
+def has_entries(folder):
+    """Whether there is a directory that is not empty, or something that is no directory."""
+    return os.path.lexists(folder) and (not os.path.isdir(folder) or bool(os.listdir(folder)))
+
+
+class InTurn:
+    """Runs operations that change a store, one after the other, in a thread.
+
+    TensorStore goes on with what it has begun when the caller is interrupted. So what the caller does next, such as to
+    remove what is there, waits for it.
+    """
+
+    def __init__(self):
+        self._thread = ThreadPoolExecutor(1)
+
+    def __call__(self, operation):
+        """The result of ``operation()``, a future of TensorStore."""
+        return self._thread.submit(lambda: operation().result()).result()
+
+    def close(self):
+        """End the thread, when it has done what it was given."""
+        self._thread.shutdown()
 
 
 def import_tensorstore():

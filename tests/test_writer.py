@@ -225,7 +225,7 @@ def test_broken_off_at_the_end(out, monkeypatch, tmp_path, stage):
     """Between the last block and the last name; the next run only finishes."""
     target = npy_file.NpyFile if out.suffix == ".npy" else writer.zarr_store.ZarrStore
     if stage == "close_up":
-        stage = "finish_record" if out.suffix == ".npy" else "clean_up"
+        stage = "settle"
     real = getattr(target, stage)
     calls = []
 
@@ -297,8 +297,7 @@ def test_whole_one_needs_force(out, stream):
     jax_von_mises.verify_samples(out)
 
 
-def test_old_file_stays_until_the_new_one_is_whole(tmp_path, stream):
-    out = tmp_path / "a.npy"
+def test_old_one_stays_until_the_new_one_is_whole(out, stream):
     write(out)
     with pytest.raises(Stop):
         write(out, loc=1.0, force=True, observe=stop_after(3))
@@ -391,6 +390,18 @@ def test_verify_needs_a_whole_target_with_a_record(broken_off, tmp_path):
     np.save(tmp_path / "other.npy", np.ones(3))
     with pytest.raises(FileNotFoundError, match="no finished file with a record"):
         jax_von_mises.verify_samples(tmp_path / "other.npy")
+
+
+def test_repair_on_another_machine_changes_nothing(out, monkeypatch):
+    """The only block is damaged: what would take its place is compared with its checksum."""
+    write(out, 1_000)
+    damage(out, 0)
+    rows = writer.streams.Stream.rows
+    monkeypatch.setattr(writer.streams.Stream, "rows", lambda *arguments: rows(*arguments) * jax.numpy.float32(1.0001))
+    before = contents(out)
+    with pytest.raises(ValueError, match="block 0 drawn again differs in its last digits"):
+        write(out, 1_000, resume=True, repair=True)
+    assert contents(out) == before
 
 
 def test_another_machine_is_found_out(broken_off, monkeypatch):
@@ -665,13 +676,13 @@ def test_process_0_killed_while_it_removes_the_records(tmp_path, monkeypatch):
     """The store is whole; whoever comes removes the rest."""
     out = tmp_path / "a.zarr"
     write(out, part=1, parts=2)
-    delete = writer.zarr_store.ZarrStore._delete
+    delete = writer.zarr_store.Keys.delete
 
     def fail(self, first, end=None):
         delete(self, first, end)
         raise Stop
 
-    monkeypatch.setattr(writer.zarr_store.ZarrStore, "_delete", fail)
+    monkeypatch.setattr(writer.zarr_store.Keys, "delete", fail)
     with pytest.raises(Stop):
         write(out, part=0, parts=2)
     monkeypatch.undo()
@@ -746,8 +757,7 @@ def test_object_store(stream):
     spec = {"driver": "zarr3", "kvstore": "memory://bucket/a.zarr/"}
     array = tensorstore.open(spec, context=target.context).result()
     np.testing.assert_array_equal(array.read().result(), stream)
-    names = {key.decode() for key in target.keys.list().result()}
-    assert names == {"blocks.json", "zarr.json", *(f"c/{i}" for i in range(10))}
+    assert set(target.run.names()) == {"blocks.json", "zarr.json", *(f"c/{i}" for i in range(10))}
 
 
 # Several processes in one store, here one after the other
@@ -955,12 +965,85 @@ except OSError as error:
     print(error.strerror, error.__notes__)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 print(write_samples(sys.argv[1], **arguments, resume=True)[3:])
+
+# A finished file of one block, damaged.
+arguments |= dict(total=50_000)
+out = sys.argv[1].replace("a.npy", "b.npy")
+write_samples(out, **arguments)
+right = open(out, "rb").read()
+with open(out, "r+b") as file:
+    file.seek(100_000)
+    file.write(b"noise")
+resource.setrlimit(resource.RLIMIT_FSIZE, (65536, resource.RLIM_INFINITY))
+try:
+    write_samples(out, **arguments, resume=True, repair=True)
+except OSError as error:
+    print(error.strerror, error.__notes__)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(sorted(name for name in os.listdir(os.path.dirname(out)) if name.startswith("b.")))
+print(write_samples(out, **arguments, resume=True)[3:], open(out, "rb").read() == right)
 """
 
 
 def test_quota(tmp_path):
-    """A limit on the size of files, as a quota: a clear error, and the run goes on once it is lifted."""
+    """A limit on the size of files, as a quota: a clear error, and the run or the repair goes on once it is lifted."""
     pytest.importorskip("resource", reason="limits are POSIX's")
     command = [sys.executable, "-c", LIMITED, str(tmp_path / "a.npy")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
-    assert done.stdout.splitlines() == ["File too large ['2 of 5 blocks are kept: go on with resume=True']", "(3, 2)"]
+    assert done.stdout.splitlines() == [
+        "File too large ['2 of 5 blocks are kept: go on with resume=True']",
+        "(3, 2)",
+        "File too large ['0 of 1 blocks are kept: go on with resume=True']",
+        "['b.npy.partial', 'b.npy.partial.json']",
+        "(1, 0) True",
+    ]
+
+
+SMALL_DISK = """
+import os, subprocess, sys, warnings
+import numpy as np, jax
+from jax_von_mises import write_samples, verify_samples
+folder = sys.argv[1]
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], check=True)
+arguments = dict(key=jax.random.key(11), concentration=4.0, total=500_000, block_rows=100_000)
+out = f"{folder}/a.zarr"
+write_samples(out, loc=0.5, **arguments)
+try:
+    write_samples(out, loc=1.0, **arguments | dict(total=1_000_000), force=True)
+except OSError as error:
+    print(error)
+print(verify_samples(out)["stream"]["loc"])
+with warnings.catch_warnings(record=True) as caught:
+    write_samples(out, loc=1.0, **arguments, force=True)
+print(*(str(warning.message).replace(folder, "") for warning in caught))
+print(verify_samples(out)["stream"]["loc"], sorted(os.listdir(folder)))
+write_samples(f"{folder}/b.npy", loc=0.5, **arguments | dict(total=100_000))
+right = open(f"{folder}/b.npy", "rb").read()
+with open(f"{folder}/filler", "wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(4096))
+    except OSError:
+        file.truncate(file.tell() - 2**16)  # the record needs a little
+with open(f"{folder}/b.npy", "r+b") as file:
+    file.seek(100_000)
+    file.write(b"noise")
+done = write_samples(f"{folder}/b.npy", loc=0.5, **arguments | dict(total=100_000), resume=True, repair=True)
+print(done.drawn, open(f"{folder}/b.npy", "rb").read() == right)
+"""
+
+
+def test_small_disk(tmp_path):
+    """Of 3 MiB: a store of 1.9 MiB gives its space to the one that replaces it, and a repair in a file needs none."""
+    unshare = children.own_mounts(tmp_path)
+    command = [*unshare, sys.executable, "-c", SMALL_DISK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "a.zarr: needs " in lines[0]
+    assert lines[1] == "0.5"
+    assert lines[2] == (
+        "write_samples: /a.zarr: the disk has no space for the old store and the new one (1.907 MiB) together, so the "
+        "old one is removed first"
+    )
+    assert lines[3:] == ["1.0 ['a.zarr']", "1 True"]

@@ -1,0 +1,269 @@
+"""Runs of `write_samples` in which each single operation on a file fails, or is interrupted, in turn.
+
+A process that has loaded `faults.c` before the C library: it reads a row of the table of faults from its input, goes
+through every operation of such a run, and answers with what went wrong.
+"""
+
+import contextlib
+import ctypes
+import errno
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import types
+import warnings
+from pathlib import Path
+from unittest import mock
+
+import jax
+
+import jax_von_mises
+
+STREAM = dict(key=jax.random.key(11), loc=0.5, concentration=4.0, total=4_096, block_rows=1_024)
+OTHER = STREAM | dict(loc=1.0)
+THIRD = STREAM | dict(loc=2.0)
+BLOCK_BYTES, HEADER_BYTES = 4_096, 4_096
+
+TAKES_SPACE, ANY = 1, 3
+# Kinds of operations that fail, error, whether all later ones fail too, signal instead.
+FAULTS = {
+    "EIO": (ANY, errno.EIO, False, 0),
+    "ENOSPC": (TAKES_SPACE, errno.ENOSPC, True, 0),
+    "EFBIG": (TAKES_SPACE, errno.EFBIG, False, 0),
+    "SIGINT": (ANY, 0, False, signal.SIGINT),
+}
+
+
+class Stop(BaseException):
+    """An interrupt."""
+
+
+def write(out, stream, **options):
+    with warnings.catch_warnings(action="ignore"):
+        return jax_von_mises.write_samples(out, **stream, **options)
+
+
+def begun(out, blocks, stream=STREAM, **options):
+    """Leave an unfinished run of so many blocks."""
+    left = iter(range(blocks - 1))
+
+    def observe(_):
+        if next(left, None) is None:
+            raise Stop
+
+    try:
+        write(out, stream, observe=observe, **options)
+    except Stop:
+        return
+    raise AssertionError("the run was not broken off")
+
+
+def shard(out, block):
+    """The file that holds a block, and where in it; a run that fails may leave an ``.npy`` under either name."""
+    if out.suffix == ".zarr":
+        return [(out / "c" / str(block), 0)]
+    names = (out, out.with_name(f"{out.name}.partial"))
+    return [(name, HEADER_BYTES + block * BLOCK_BYTES) for name in names if name.exists()]
+
+
+def damage(out, block):
+    path, place = shard(out, block)[0]
+    data = bytearray(path.read_bytes())
+    data[place + 5] ^= 1
+    path.write_bytes(data)
+
+
+def nothing(out):
+    pass
+
+
+def unfinished(out):
+    begun(out, 2)
+
+
+def unfinished_damaged(out):
+    begun(out, 2)
+    damage(out, 0)
+
+
+def unfinished_lost(out):
+    begun(out, 1)
+    damage(out, 0)
+
+
+def finished_damaged(out):
+    write(out, STREAM)
+    damage(out, 1)
+
+
+def finished_lost(out):
+    write(out, STREAM)
+    for block in range(4):
+        damage(out, block)
+
+
+def finished_other(out):
+    write(out, OTHER)
+
+
+def finished_other_with_notes(out):
+    finished_other(out)
+    if out.is_dir():
+        (out / "notes.txt").write_text("of the user")
+
+
+def unfinished_other(out):
+    begun(out, 2, OTHER)
+
+
+def finished_and_unfinished_other(out):
+    finished_other(out)
+    begun(out, 2, THIRD, force=True)
+
+
+REPAIR = dict(resume=True, repair=True)
+# What is there, with what options the run is made, which blocks are valid before, whether a finished store is replaced.
+SCENARIOS = {
+    "fresh": (nothing, {}, (), False),
+    "resume": (unfinished, dict(resume=True), (0, 1), False),
+    "repair of an unfinished run": (unfinished_damaged, REPAIR, (1,), False),
+    "repair of an unfinished run without a valid block": (unfinished_lost, REPAIR, (), False),
+    "repair of a finished one": (finished_damaged, REPAIR, (0, 2, 3), False),
+    "repair of a finished one without a valid block": (finished_lost, REPAIR, (), False),
+    "force over a finished one": (finished_other_with_notes, dict(force=True), (), True),
+    "force over an unfinished run": (unfinished_other, dict(force=True), (), False),
+    "force over both": (finished_and_unfinished_other, dict(force=True), (), True),
+    "force without space for two": (finished_other, dict(force=True), (), False),
+}
+# Bytes that are free in a scenario without space: fewer than a new store needs, and than an old one gives back.
+SPACE = 10_000
+
+
+def tree(folder):
+    """Every file below a folder, by name, with its bytes."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def restore(folder, files):
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+def array(files, out):
+    """The files that readers of the finished array see, if there is one."""
+    if out.suffix == ".npy":
+        return files.get(out.name)
+    seen = {name: data for name, data in files.items() if name.startswith((f"{out.name}/c/", f"{out.name}/zarr.json"))}
+    return seen if f"{out.name}/zarr.json" in seen else None
+
+
+def lost(out, before, now, valid, crc):
+    """Valid blocks, or their checksums, that are no longer there."""
+    problems = []
+    records = "".join(data.decode() for name, data in now.items() if name.endswith(".json"))
+    for block in valid:
+        content = before[block]
+        if not any(path.exists() and content in path.read_bytes() for path, _ in shard(out, block)):
+            problems.append(f"block {block} is lost")
+        if f'"{block}": "{crc[block]}"' not in records:
+            problems.append(f"the checksum of block {block} is lost")
+    return problems
+
+
+def go_through(library, kind, scenario, fault):
+    """Let each operation of a run fail in turn; how many there are, how many runs failed, and what was wrong then."""
+    prepare, options, valid, replaces = SCENARIOS[scenario]
+    which, code, lasting, number = FAULTS[fault]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve() / "run"
+        folder.mkdir()
+        out = folder / f"a.{kind}"
+        write(out, STREAM)
+        whole = tree(folder)
+        crc = jax_von_mises.verify_samples(out)["crc32"]
+        restore(folder, {"neighbour.npy": b"not ours", f"a.{kind}.txt": b"not ours either"})
+        bystanders = tree(folder)
+        prepare(out)
+        start = tree(folder)
+        if (out / "notes.txt").exists():
+            bystanders["a.zarr/notes.txt"] = start["a.zarr/notes.txt"]
+        blocks = {}
+        for block in valid:
+            path, place = shard(out, block)[0]
+            blocks[block] = path.read_bytes()[place : None if kind == "zarr" else place + BLOCK_BYTES]
+        expected = whole | bystanders
+        arrays = array(start, out), array(expected, out)
+        # Force removes an unfinished run, and a finished one where there is no space for two.
+        gone = f"{out.name}.partial/" if arrays[0] and "space" not in scenario else f"{out.name}/"
+        nothing_kept = {name: data for name, data in start.items() if not name.startswith(gone)}
+        little = lambda _: types.SimpleNamespace(free=SPACE)  # noqa: E731
+        disk = mock.patch.object(shutil, "disk_usage", little) if "space" in scenario else contextlib.nullcontext()
+        problems, failed, at = [], 0, 0
+        while True:
+            at += 1
+            restore(folder, start)
+            library.faults_arm(f"{folder}/a.{kind}".encode(), which, at, code, lasting, number)
+            error = None
+            try:
+                with disk:
+                    write(out, STREAM, **options)
+            except (OSError, KeyboardInterrupt) as raised:
+                error = raised
+            finally:
+                operations = library.faults_disarm()
+            now = tree(folder)
+
+            def wrong(what, at=at, error=error, now=now):
+                problems.append(f"operation {at}, {type(error).__name__} {error}: {what}; there is {sorted(now)}")
+
+            failed += error is not None
+            if number == 0 and error is not None and (error.errno != code or a_name(error) not in str(error)):
+                wrong("the error does not say what failed")
+            missing = [n for n, data in bystanders.items() if data not in now.values()]
+            if missing:
+                wrong(f"{missing} are lost")
+            for problem in lost(out, blocks, now, valid, crc):
+                wrong(problem)
+            if replaces and array(now, out) not in arrays:
+                wrong("neither the old one nor the new one is there")
+            if "nothing was kept" in getattr(error, "__notes__", []) and now != nothing_kept:
+                wrong("something was kept, or something lost")
+            try:
+                try:
+                    write(out, STREAM, **REPAIR)
+                except (ValueError, FileExistsError):
+                    if "force" not in options:
+                        raise
+                    write(out, STREAM, force=True)
+            except Exception as raised:
+                wrong(f"cannot be mended: {raised!r}")
+            else:
+                again = tree(folder)
+                if again != expected:
+                    different = sorted(n for n in again.keys() | expected if again.get(n) != expected.get(n))
+                    wrong(f"mended, but {different} differ")
+            if operations < at:
+                return {"operations": operations, "failed": failed, "problems": problems}
+
+
+def a_name(error):
+    return "a." if error.filename is None else str(error.filename)
+
+
+def main():
+    library = ctypes.CDLL(None)
+    for line in sys.stdin:
+        began = time.monotonic()
+        answer = go_through(library, *json.loads(line))
+        print(json.dumps(answer | {"seconds": time.monotonic() - began}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
