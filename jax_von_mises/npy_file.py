@@ -213,16 +213,13 @@ class NpyFile:
     def _take_free_name(self):
         """Take the name, unless something has got it while the file was drawn."""
         try:
-            os.link(self.partial, self.path)
+            untrusted.take_free_name(self.partial, self.path)
         except FileExistsError:
             if not self._has_both_names():
                 raise FileExistsError(
                     f"{self.path} appeared while its angles were drawn; move it away, and resume"
                 ) from None
-        except OSError:  # of a file system that gives a file one name
-            os.replace(self.partial, self.path)
-            return
-        os.unlink(self.partial)
+            os.unlink(self.partial)
 
     def settle(self):
         """Give the record the name of the finished file's, unless it has it."""

@@ -129,6 +129,20 @@ def write_anew(path, text):
         os.fsync(file.fileno())
 
 
+def take_free_name(temporary, path):
+    """Rename a file to a name that nothing else has; FileExistsError if something has it."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # of a file system that gives a file one name
+        if os.path.lexists(path):
+            raise
+        os.replace(temporary, path)
+    else:
+        os.unlink(temporary)
+
+
 def strange_below(folder):
     """The first thing in a folder, or below, that is neither a file nor a folder; None if there is none.
 

@@ -177,7 +177,7 @@ def lost(out, before, now, valid, crc):
     return problems
 
 
-def go_through(library, kind, scenario, fault):
+def go_through(kind, scenario, fault, library):
     """Let each operation of a run fail in turn; how many there are, how many runs failed, and what was wrong then."""
     prepare, options, valid, replaces = SCENARIOS[scenario]
     which, code, lasting, number = FAULTS[fault]
@@ -253,6 +253,37 @@ def go_through(library, kind, scenario, fault):
                 return {"operations": operations, "failed": failed, "problems": problems}
 
 
+def go_through_export(scenario, fault, library):
+    """The same for `export_sampler`, which leaves a whole file or nothing."""
+    which, code, lasting, number = FAULTS[fault]
+    force = scenario == "force"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        out = folder / "a.sampler"
+        jax_von_mises.runtime.export_sampler(out, (2,), platforms=["cpu"])
+        old = tree(folder) if force else {}
+        problems, failed, at = [], 0, 0
+        while True:
+            at += 1
+            restore(folder, old)
+            library.faults_arm(f"{folder}/".encode(), which, at, code, lasting, number)
+            error = None
+            try:
+                jax_von_mises.runtime.export_sampler(out, (3,), platforms=["cpu"], force=force)
+            except (OSError, KeyboardInterrupt) as raised:
+                error = raised
+            finally:
+                operations = library.faults_disarm()
+            failed += error is not None
+            now = tree(folder)
+            if now != old and jax_von_mises.runtime.load_sampler(out).manifest["shape"] != [3]:
+                problems.append(f"operation {at}: the file is neither the old nor the new one")
+            if now.keys() - {out.name}:
+                problems.append(f"operation {at}: {sorted(now)} are left")
+            if operations < at:
+                return {"operations": operations, "failed": failed, "problems": problems}
+
+
 def a_name(error):
     return "a." if error.filename is None else str(error.filename)
 
@@ -261,7 +292,11 @@ def main():
     library = ctypes.CDLL(None)
     for line in sys.stdin:
         began = time.monotonic()
-        answer = go_through(library, *json.loads(line))
+        kind, scenario, fault = json.loads(line)
+        if kind == "export":
+            answer = go_through_export(scenario, fault, library)
+        else:
+            answer = go_through(kind, scenario, fault, library)
         print(json.dumps(answer | {"seconds": time.monotonic() - began}), flush=True)
 
 

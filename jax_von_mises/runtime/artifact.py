@@ -295,9 +295,8 @@ def _write_whole(path, content, force):
             os.fsync(file.fileno())
         if force:
             os.replace(temporary, path)
-            return
-        os.link(temporary, path)  # which fails if someone was faster
-        os.unlink(temporary)
+        else:
+            untrusted.take_free_name(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
