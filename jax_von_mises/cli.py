@@ -7,6 +7,7 @@ Exit codes: 0, done; 1, reading or writing failed; 2, an argument is wrong; 130,
 """
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -546,7 +547,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(join_numbers(sys.argv[1:] if argv is None else argv))
     prefix = f"{PROGRAM} {options.command}"
     try:
-        with terminate_by_exception():
+        with terminate_by_exception(), warnings.catch_warnings():
+            warnings.showwarning = functools.partial(show_warning, prefix)
             return options.run(options)
     except BadArgument as error:
         return fail(2, prefix, error)
@@ -577,6 +579,11 @@ def entry() -> int:
                 stream.flush()
         os._exit(code)
     return code
+
+
+def show_warning(prefix: str, message: Warning | str, *_: object) -> None:
+    """Show a warning in one line on stderr, without the line of code that `warnings` adds."""
+    print(f"{prefix}: warning: {in_options(str(message))}", file=sys.stderr)
 
 
 def fail(code: int, prefix: str, reason: object, error: BaseException | None = None) -> int:

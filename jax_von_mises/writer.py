@@ -408,11 +408,13 @@ class Job:
     def check_room(self, caller, force=False):
         """Refuse early what the disk, or the record, cannot hold."""
         if self.target.directory is not None:
-            need = self.target.bytes_needed(self.missing_bytes(), force)
+            missing = self.missing_bytes()
+            need = self.target.bytes_needed(missing, force)
             free = shutil.disk_usage(self.target.directory).free
             if need > free:
+                more = " more than what it replaces" if force and need < missing else ""
                 need, free = records.readable(need), records.readable(free)
-                raise OSError(f"{self.target.path}: needs {need} and the disk has {free} free")
+                raise OSError(f"{self.target.path}: needs {need}{more} and the disk has {free} free")
         if self.blocks > records.MOST_BLOCKS:
             least = -(-self.target.shape[0] // records.MOST_BLOCKS)
             raise ValueError(

@@ -2,10 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import types
+import warnings
 from collections import namedtuple
 
 import jax
@@ -261,6 +264,19 @@ def test_target_that_cannot_be_written(run):
         assert message in result.err
         assert result.err.count("\n") == 1
     assert os.listdir() == ["folder.npy"]
+
+
+def test_old_store_that_goes_first_is_announced_in_one_line(run, monkeypatch):
+    command = ("--concentration", "3", "--size", "100000", "--out", "a.zarr", "--quiet")
+    assert run(*command).code == 0
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=100_000))
+    with warnings.catch_warnings(action="default"):
+        result = run(*command, "--force")
+    assert result.code == 0
+    assert result.err == (
+        "jax-von-mises sample: warning: a.zarr: the disk has no space for the old store and the new one (390.6 KiB) "
+        "together, so the old one is removed first\n"
+    )
 
 
 @pytest.mark.parametrize(
