@@ -35,8 +35,8 @@ def shown(value):
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}...{text[-LONGEST // 4 :]}"
 
 
-def one_key(caller, key):
-    """`key` as a typed key, from a typed or a legacy (uint32) one."""
+def typed_keys(caller, key):
+    """`key`, one or an array of them, as typed keys, from typed or legacy (uint32) ones."""
     dtype = getattr(key, "dtype", None)
     if dtype is None:
         raise TypeError(
@@ -56,6 +56,12 @@ def one_key(caller, key):
                 f"shape {words}. Make keys with jax.random.key(seed, impl=...), which carry their implementation."
             )
         key = jax.random.wrap_key_data(key)
+    return key
+
+
+def one_key(caller, key):
+    """`key` as a typed key, from a typed or a legacy (uint32) one."""
+    key = typed_keys(caller, key)
     if key.shape:
         raise ValueError(
             f"{caller}: key must be one key, got a key array of shape {key.shape}. "
@@ -191,9 +197,12 @@ def result_shape(caller, shape, **arrays):
     sizes = whole_sizes(caller, "shape", shape)
     for name, array in arrays.items():
         if not broadcasts(array.shape, sizes):
+            do = f"Leave `shape` out to draw one angle per element, or end `shape` with the axes {array.shape}."
+            if len(array.shape) < len(sizes) and broadcasts(array.shape, sizes[: len(array.shape)]):
+                index = ", ".join([":"] * len(array.shape) + ["None"] * (len(sizes) - len(array.shape)))
+                do = f"Axes are matched from the last one: write {name}[{index}] to match the leading axes of `shape`."
             raise ValueError(
-                f"{caller}: {name} has shape {array.shape}, which does not broadcast to shape={sizes}. Leave `shape` "
-                f"out to draw one angle per element of {name}, or end `shape` with the axes {array.shape}."
+                f"{caller}: {name} has shape {array.shape}, which does not broadcast to shape={sizes}. {do}"
             )
     return sizes
 

@@ -18,20 +18,28 @@ from jax_von_mises import checks, counter, cuda, sampler
 def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto", devices=None):
     """Draw angles with one device for each index of the leading axis, by `jax.pmap`.
 
-    The angles are those of `sample_von_mises` with the same arguments, bit for bit.
+    With one key the angles are those of `sample_von_mises` with the same arguments, bit for bit. With one key per
+    device each row of the result is drawn from the stream of its key.
 
     Parameters
     ----------
-    key, dtype
-        As in `sample_von_mises`.
+    key : jax.Array
+        One random key as in `sample_von_mises`, whose stream the devices share; or a key array of shape ``(devices,)``
+        (legacy keys: uint32 of shape ``(devices, words)``), which gives each device a separate stream: ``result[d]`` is
+        then ``sample_von_mises(key[d], loc[d], concentration[d], shape[1:])``, bit for bit, for `loc` and
+        `concentration` broadcast along the leading axis.
     loc, concentration : float or array
-        As in `sample_von_mises`; they broadcast to `shape`. An array with the leading axis of `shape` is cut along it,
-        and each device gets its part; any other goes to all devices.
+        As in `sample_von_mises`; they broadcast to `shape`, from its last axis on. An array with the leading axis of
+        `shape` is cut along it, and each device gets its part; any other goes to all devices. For one value per device
+        write ``loc[:, None]``.
+    dtype : optional
+        As in `sample_von_mises`.
     shape : int or tuple of ints, optional
         Shape of the whole result, whose leading axis is the number of devices. The broadcast shape of `loc` and
         `concentration` by default.
     method : {"auto", "direct", "table"}
-        As in `sample_von_mises`: "auto" decides by the whole `shape`.
+        As in `sample_von_mises`: "auto" decides by the whole `shape` with one key, and by the draw of one device with
+        one key per device.
     devices : sequence of jax.Device, optional
         Devices of this process, each once; ``result[i]`` lies on ``devices[i]``. ``jax.local_devices()`` by default.
 
@@ -43,13 +51,18 @@ def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto
     Raises
     ------
     TypeError, ValueError
-        For a bad key, shape, dtype, method or devices; if the leading axis is not the number of devices; and inside
+        For a bad key, shape, dtype, method or devices; if the leading axis, or that of a key array, is not the number
+        of devices; and inside
         `jax.set_mesh`, where `jax.pmap` does not work: there `sample_von_mises` takes `out_sharding`.
 
     Notes
     -----
     There is one compiled program for each set of devices, shape, dtype and method, whatever the values. It may be
     called inside `jax.jit` and has the derivatives of `sample_von_mises`.
+
+    Code that maps over keys and parameters and passes the shape as an argument works with `jax.pmap` itself if that
+    argument is static: ``jax.pmap(sample_von_mises, static_broadcasted_argnums=3)(keys, loc, concentration, 1000)``,
+    where each of `keys`, `loc` and `concentration` has shape ``(devices,)``.
 
     Examples
     --------
@@ -58,10 +71,26 @@ def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto
     >>> x = sample_pmap(jax.random.key(0), 0.0, 4.0, (n, 1000))
     >>> x.shape == (n, 1000), len(x.devices()) == n
     (True, True)
+
+    A key and a mean direction per device:
+
+    >>> keys, loc = jax.random.split(jax.random.key(0), n), jax.numpy.linspace(-1.0, 1.0, n)
+    >>> sample_pmap(keys, loc[:, None], 4.0, (n, 1000)).shape == (n, 1000)
+    True
     """
     caller = "sample_pmap"
     devices = _local_devices(caller, devices)
-    key, loc, concentration, shape, dtype, method = sampler.whole(caller, key, loc, concentration, shape, dtype, method)
+    key = checks.typed_keys(caller, key)
+    if key.shape not in ((), (len(devices),)):
+        raise ValueError(
+            f"{caller}: key is a key array of shape {key.shape}, but there are {len(devices)} devices. Give one key, "
+            f"which the devices share, or one per device: jax.random.split(key, {len(devices)})."
+        )
+    separate = bool(key.shape)
+    one = jax.ShapeDtypeStruct((), key.dtype) if separate else key
+    # A separate stream has the method of one device's part, which is checked when the parts are known.
+    asked = "auto" if separate else method
+    _, loc, concentration, shape, dtype, chosen = sampler.whole(caller, one, loc, concentration, shape, dtype, asked)
     if not shape or shape[0] != len(devices):
         has = f"has {shape[0]} along its leading axis" if shape else "has no leading axis"
         raise ValueError(
@@ -75,9 +104,14 @@ def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto
         )
     loc, loc_axis = _along_devices(loc, shape)
     concentration, concentration_axis = _along_devices(concentration, shape)
-    parts = _mapped(devices, loc_axis, concentration_axis)
+    if separate:
+        part = concentration.shape if concentration_axis is None else concentration.shape[1:]
+        method = checks.method(caller, method, jax.ShapeDtypeStruct(part, dtype))
+        draw = _mapped(_stream, devices, (0, loc_axis, concentration_axis))
+        return draw(key, loc, concentration, shape[1:], dtype, method)
+    draw = _mapped(_part, devices, (None, loc_axis, concentration_axis, 0))
     # The numbers of the devices are an argument because pmap asks for one that it maps over.
-    return parts(np.arange(len(devices), dtype=np.uint32), key, loc, concentration, shape[1:], dtype, method)
+    return draw(key, loc, concentration, np.arange(len(devices), dtype=np.uint32), shape[1:], dtype, chosen)
 
 
 def sample_shard(key, loc, concentration, shape, axis_name, dtype=None, *, method="auto"):
@@ -178,13 +212,19 @@ def _along_devices(array, shape):
 
 
 @functools.cache
-def _mapped(devices, loc_axis, concentration_axis):
-    """The mapped function, which is kept: `jax.pmap` compiles anew for every function that it is given."""
-    axes = (0, None, loc_axis, concentration_axis)
-    return jax.pmap(_part, in_axes=axes, devices=devices, static_broadcasted_argnums=(4, 5, 6))
+def _mapped(function, devices, axes):
+    """`function` mapped over `devices`, kept because `jax.pmap` compiles again for every function that it is given."""
+    static = tuple(range(len(axes), len(axes) + 3))  # shape, dtype and method
+    return jax.pmap(function, in_axes=axes, devices=devices, static_broadcasted_argnums=static)
 
 
-def _part(device, key, loc, concentration, shape, dtype, method):
+def _part(key, loc, concentration, device, shape, dtype, method):
+    """A device's part of the stream that all share."""
     start = counter.multiply_wide(device, math.prod(shape))
     fused = cuda.chosen(key, loc, concentration, shape, dtype, method, None)
     return sampler.draw(key, loc, concentration, start, shape, dtype, method, None, fused)
+
+
+def _stream(key, loc, concentration, shape, dtype, method):
+    """The beginning of a device's separate stream."""
+    return sampler.sample_von_mises(key, loc, concentration, shape, dtype, method=method)

@@ -48,7 +48,7 @@ BAD = {
         np.zeros(2, np.int32),
         np.zeros(0, np.uint32),
         np.zeros((3, 2), np.uint32),
-        jax.random.split(KEY),
+        jax.random.split(KEY, 3),  # `sample_pmap` takes one for each device, of which there are two
         jax.random.split(KEY, 0),
     ],
     "numbers": [

@@ -127,6 +127,44 @@ def test_pmap_parameters():
         assert equal(sample_pmap(KEY, m, k, (8, 5)), sample_von_mises(KEY, m, k, (8, 5)))
 
 
+@pytest.mark.parametrize(
+    ("make", "method", "size"),
+    [(random.key, "auto", 50), (random.key, "auto", 2**14), (random.key, "table", 50), (random.PRNGKey, "direct", 50)],
+    ids=["typed", "large", "table", "legacy"],
+)
+def test_pmap_keys_of_the_devices(make, method, size):
+    """Each device has a separate stream: row d is what one device draws with key d and its parameters."""
+    keys = random.split(make(7), 8)
+    loc, concentration = jnp.linspace(-3, 3, 8), jnp.geomspace(0.1, 100, 8)
+    x = sample_pmap(keys, loc[:, None], concentration[:, None], (8, size), method=method)
+    assert [shard.device for shard in x.addressable_shards] == jax.devices()
+    alone = functools.partial(sample_von_mises, shape=(size,), method=method)
+    assert equal(x, jnp.stack([alone(*row) for row in zip(keys, loc, concentration, strict=True)]))
+    whole = functools.partial(sample_pmap, shape=(8, size), method=method)
+    x = jax.jit(whole)(keys, 0.3, 2.5)
+    assert equal(x, jnp.stack([alone(key, 0.3, 2.5) for key in keys]))
+
+
+def test_pmap_keys_of_some_devices():
+    """Also of one, whose key array has one key, and with concentrations that each device has all of."""
+    for count in (1, 3):
+        keys, devices = random.split(KEY, count), jax.devices()[:count]
+        x = sample_pmap(keys, 0.3, jnp.geomspace(1, 9, 5), (count, 5), "bfloat16", devices=devices)
+        expected = [sample_von_mises(key, 0.3, jnp.geomspace(1, 9, 5), (5,), "bfloat16") for key in keys]
+        assert equal(x, jnp.stack(expected))
+
+
+def test_pmap_parameters_of_the_devices():
+    """The pattern of JAX's guides, refused because axes are matched from the last one, works as the message says."""
+    loc, concentration = jnp.zeros(8), jnp.full(8, 5.0)
+    for key in (KEY, random.split(KEY, 8)):
+        with pytest.raises(ValueError, match=r"loc has shape \(8,\).*shape=\(8, 10\).*write loc\[:, None\] to match"):
+            sample_pmap(key, loc, concentration, (8, 10))
+        with pytest.raises(ValueError, match=r"concentration has shape \(8,\).*write concentration\[:, None, None\]"):
+            sample_pmap(key, 0.0, concentration, (8, 10, 2))
+        assert sample_pmap(key, loc[:, None], concentration[:, None], (8, 10)).shape == (8, 10)
+
+
 def test_pmap_devices():
     """In the order given, on some, on one; a committed key comes along."""
     some = jax.devices()[:2:-2]
@@ -410,7 +448,14 @@ BAD_PMAPS = [
     (dict(method="fast"), ValueError, "method='fast' is not one of"),
     (dict(dtype="int32"), TypeError, "dtype=int32 cannot hold an angle"),
     (dict(key=3), TypeError, "key must be a JAX random key"),
-    (dict(key=random.split(KEY, 8)), ValueError, "one key, got a key array"),
+    (dict(key=random.split(KEY, 4)), ValueError, r"key array of shape \(4,\).* are 8 devices.*split\(key, 8\)"),
+    (dict(key=random.split(KEY, (8, 1))), ValueError, r"key array of shape \(8, 1\), but there are 8 devices"),
+    (dict(key=random.split(KEY, 8), method=["table"]), ValueError, r"method=\['table'\] is not one of"),
+    (
+        dict(key=random.split(KEY, 8), method="table", concentration=jnp.ones((8, 2))),
+        ValueError,
+        r"method='table' needs one concentration, got an array of shape \(2,\)",
+    ),
     (dict(devices=[]), ValueError, r"devices=\[\] is empty. Name at least one"),
     (dict(devices=8), TypeError, "devices=8 must be a sequence of devices, such as jax.local_devices()"),
     (dict(devices="cpu"), TypeError, "devices='cpu' must be a sequence of devices"),
