@@ -1,5 +1,7 @@
 """Settings of JAX: each is tried in a process of its own, since most can be made once."""
 
+import inspect
+import json
 import os
 import sys
 
@@ -72,6 +74,86 @@ def test_set_shown_and_undone():
     for name in ("PJRT_NPROC", "XLA_FLAGS", "XLA_CLIENT_MEM_FRACTION", "jax_num_cpu_devices", "jax_platforms"):
         assert repr(name) in kept
     assert "x64" not in kept
+
+
+# Every argument, with values that are JAX's own defaults among them, and the variable by which it is set without us.
+VALUES = {
+    "platform": ("cpu", "JAX_PLATFORMS", "cpu"),
+    "x64": (False, "JAX_ENABLE_X64", "0"),
+    "memory_fraction": (0.75, "XLA_CLIENT_MEM_FRACTION", "0.75"),
+    "preallocate": (True, "XLA_PYTHON_CLIENT_PREALLOCATE", "true"),
+    "allocator": ("default", "XLA_PYTHON_CLIENT_ALLOCATOR", "default"),
+    "threads": (2, "PJRT_NPROC", "2"),
+    "cpu_devices": (1, "JAX_NUM_CPU_DEVICES", "1"),
+    "compile_threads": (1, "XLA_FLAGS", "--xla_gpu_force_compilation_parallelism=1"),
+    "latency_hiding": (False, "XLA_FLAGS", "--xla_gpu_enable_latency_hiding_scheduler=false"),
+    "profile_guided": (False, "JAX_ENABLE_PGLE", "false"),
+    "profiled_runs": (3, "JAX_PGLE_PROFILING_RUNS", "3"),
+    "cuda_kernel": (False, "JAX_VON_MISES_CUDA_KERNEL", "0"),
+    "xla_flags": ("--xla_gpu_autotune_level=4", "XLA_FLAGS", "--xla_gpu_autotune_level=4"),
+}
+SHOWN = """
+import json, os
+from jax_von_mises import runtime
+
+def shown():
+    return {item.name: [item.value, item.source] for item in runtime.settings()}
+
+found = {"before": shown()}
+for name, value in json.loads(os.environ["VALUES"]).items():
+    found[name] = runtime.configure(**{name: value}, check=False) and shown()
+    runtime.reset()
+found["reset"] = shown()
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["alone", "environment"])
+def test_each_setting_says_its_value_and_who_set_it(told):
+    """Of every argument of `configure`, also where its value is the one that JAX has by itself."""
+    values = {name: value for name, (value, _, _) in VALUES.items()}
+    assert set(values) == set(inspect.signature(runtime.configure).parameters) - {"check", "timeout"}
+    given = {name: None for name in os.environ if name.startswith(("JAX_", "XLA_", "PJRT_"))}
+    if told:
+        texts = {}
+        for _, variable, text in VALUES.values():
+            texts.setdefault(variable, []).append(text)
+        given |= {variable: " ".join(listed) for variable, listed in texts.items()}
+    (line,) = children.run(SHOWN, **given, VALUES=json.dumps(values))
+    found = json.loads(line)
+    without = {name: [value, "environment"] if told else [None, "default"] for name, value in values.items()}
+    assert found["before"] == found["reset"] == without
+    for name, value in values.items():
+        assert found[name] == without | {name: [value, "configure"]}
+
+
+WHOSE = """
+import os
+from jax_von_mises import runtime
+
+def shown(name):
+    return next((item.value, item.source) for item in runtime.settings() if item.name == name)
+
+# The flag of an argument is that of the argument, by whichever way it was set.
+runtime.configure(xla_flags="--xla_gpu_force_compilation_parallelism=2 --xla_gpu_autotune_level=0", check=False)
+assert shown("compile_threads") == (2, "configure"), shown("compile_threads")
+assert shown("xla_flags") == ("--xla_gpu_autotune_level=0", "configure")
+# Others may add flags of theirs, and what they change is theirs.
+os.environ["XLA_FLAGS"] += " --xla_gpu_enable_command_buffer="
+assert shown("xla_flags") == ("--xla_gpu_autotune_level=0 --xla_gpu_enable_command_buffer=", "configure")
+assert shown("compile_threads") == (2, "configure")
+os.environ["XLA_FLAGS"] = "--xla_gpu_force_compilation_parallelism=3 --xla_gpu_autotune_level=1"
+assert shown("compile_threads") == (3, "environment")
+assert shown("xla_flags") == ("--xla_gpu_autotune_level=1", "environment")
+# What `configure` would not take is shown as it is.
+os.environ["PJRT_NPROC"] = "many"
+assert shown("threads") == ("many", "environment")
+"""
+
+
+def test_whose_flags_they_are():
+    given = {name: None for name in os.environ if name.startswith(("JAX_", "XLA_", "PJRT_"))}
+    children.run(WHOSE, **given)
 
 
 REFUSED = """

@@ -35,23 +35,32 @@ class Option(NamedTuple):
 
     carrier: str
     name: str
+    kind: type
     late: bool = False  # whether it can change after JAX has started
     tried: bool = False  # whether a bad value shows only when JAX starts, so that a child tries it
 
 
 OPTIONS = {
-    "platform": Option("config", "jax_platforms", tried=True),
-    "x64": Option("config", "jax_enable_x64", late=True),
-    "memory_fraction": Option("variable", FRACTION),
-    "preallocate": Option("variable", "XLA_PYTHON_CLIENT_PREALLOCATE"),
-    "allocator": Option("variable", "XLA_PYTHON_CLIENT_ALLOCATOR", tried=True),
-    "threads": Option("variable", "PJRT_NPROC"),
-    "cpu_devices": Option("config", "jax_num_cpu_devices"),
-    "compile_threads": Option("flag", "xla_gpu_force_compilation_parallelism", tried=True),
-    "latency_hiding": Option("flag", "xla_gpu_enable_latency_hiding_scheduler", tried=True),
-    "profile_guided": Option("config", "jax_enable_pgle", late=True),
-    "profiled_runs": Option("config", "jax_pgle_profiling_runs", late=True),
-    "cuda_kernel": Option("variable", cuda.VARIABLE, late=True),
+    "platform": Option("config", "jax_platforms", str, tried=True),
+    "x64": Option("config", "jax_enable_x64", bool, late=True),
+    "memory_fraction": Option("variable", FRACTION, float),
+    "preallocate": Option("variable", "XLA_PYTHON_CLIENT_PREALLOCATE", bool),
+    "allocator": Option("variable", "XLA_PYTHON_CLIENT_ALLOCATOR", str, tried=True),
+    "threads": Option("variable", "PJRT_NPROC", int),
+    "cpu_devices": Option("config", "jax_num_cpu_devices", int),
+    "compile_threads": Option("flag", "xla_gpu_force_compilation_parallelism", int, tried=True),
+    "latency_hiding": Option("flag", "xla_gpu_enable_latency_hiding_scheduler", bool, tried=True),
+    "profile_guided": Option("config", "jax_enable_pgle", bool, late=True),
+    "profiled_runs": Option("config", "jax_pgle_profiling_runs", int, late=True),
+    "cuda_kernel": Option("variable", cuda.VARIABLE, bool, late=True),
+}
+# Of jax.config, where nobody has set anything.
+DEFAULTS = {
+    "jax_platforms": (None, ""),
+    "jax_enable_x64": (False,),
+    "jax_num_cpu_devices": (-1,),
+    "jax_enable_pgle": (False,),
+    "jax_pgle_profiling_runs": (3,),
 }
 
 
@@ -60,9 +69,10 @@ class Setting(NamedTuple):
 
     name: str
     value: Any
-    """What JAX was told; None where nobody did, and JAX has its way."""
+    """The value that was set, as `configure` takes it, or the text that it would not take; None where none was set."""
     source: str
-    """``"default"``, ``"environment"`` (that of the process or ``jax.config``) or ``"configure"``."""
+    """Where it was set last: ``"configure"``, or ``"environment"`` (a variable of the process, or ``jax.config``);
+    ``"default"`` where it was not set."""
     carrier: str
     """The option of ``jax.config``, the variable or the flag that holds it."""
     changeable: bool
@@ -79,7 +89,7 @@ class _Change(NamedTuple):
 _lock = threading.RLock()
 # What was done, in order, for `reset`.
 _done: list[_Change] = []
-# What `configure` has set, by the names of its arguments, and the flags of XLA as "xla_flags".
+# What `configure` has set, by the names of options of ``jax.config``, variables and flags.
 _ours: dict[str, Any] = {}
 
 
@@ -190,15 +200,19 @@ def configure(
     check = checks.flag("configure", "check", check)
     timeout = checks.seconds("configure", "timeout", timeout, above=0)
     with _lock:
-        changes, names = _plan(given, more)
+        wanted = {}
+        for name, value in given.items():
+            option = OPTIONS[name]
+            wanted[option.name] = value if option.carrier == "config" else _text(value)
+        wanted |= more
+        names = [*given, *(["xla_flags"] if more else [])]
+        changes = _plan(wanted)
         _refuse_late(changes, names)
         if check and any(OPTIONS[name].tried for name in given) | bool(more):
             _try(changes, timeout)
         _warn(more)
         _apply(changes)
-        present = flags.current()
-        for name in names:
-            _ours[name] = _rest(present) if name == "xla_flags" else _read(OPTIONS[name], present)
+        _ours.update(wanted)
         return settings()
 
 
@@ -208,36 +222,67 @@ def settings():
     Returns
     -------
     tuple of Setting
-        One for each argument of `configure`, and ``xla_flags`` for the flags of XLA that have no argument of their own.
+        One for each argument of `configure`. ``xla_flags`` has the flags of XLA for which there is no other argument;
+        its source is ``"configure"`` if any of them was set there.
     """
     with _lock:
         late = not started()
-        found = []
         try:
             present = flags.current()
         except (OSError, ValueError):
             present = []
+        held = _held(present)
+        found = []
         for name, option in OPTIONS.items():
-            value = _read(option, present)
-            source = _source(name, value)
             carrier = f"--{option.name}" if option.carrier == "flag" else option.name
-            found.append(Setting(name, value, source, carrier, late or option.late))
-        rest = _rest(present)
-        found.append(Setting("xla_flags", rest, _source("xla_flags", rest), "XLA_FLAGS", late))
+            value = _taken(option.kind, held[option.name]) if option.name in held else None
+            found.append(Setting(name, value, _source([option.name], held), carrier, late or option.late))
+        own = {option.name for option in OPTIONS.values()}
+        rest = [flag for flag in present if flag.name not in own]
+        source = _source([flag.name for flag in rest], held)
+        found.append(Setting("xla_flags", flags.join(rest) or None, source, "XLA_FLAGS", late))
         return tuple(found)
 
 
-def _source(name, value):
-    if value is None:
+def _held(present):
+    """What is set now, by the names of options of ``jax.config``, variables and flags, as these hold it."""
+    held: dict[str, Any] = {flag.name: flag.value for flag in present}
+    for option in OPTIONS.values():
+        if option.carrier == "variable" and option.name in os.environ:
+            held[option.name] = os.environ[option.name]
+        elif option.carrier == "config":
+            value = getattr(jax.config, option.name)
+            # A default value may have been asked for.
+            asked = option.name in _ours or os.environ.get(_variable(option.name))
+            if asked or value not in DEFAULTS[option.name]:
+                held[option.name] = value
+    if OLD_FRACTION in os.environ:
+        held.setdefault(FRACTION, os.environ[OLD_FRACTION])
+    return held
+
+
+def _source(names, held):
+    """Where those of `names` that are `held` were set."""
+    there = [name for name in names if name in held]
+    if not there:
         return "default"
     # Whoever has changed it since has had the last word.
-    return "configure" if _ours.get(name) == value else "environment"
+    ours = any(name in _ours and _ours[name] == held[name] for name in there)
+    return "configure" if ours else "environment"
 
 
-def _rest(present):
-    """The flags of XLA that have no argument of their own, as text."""
-    own = {option.name for option in OPTIONS.values() if option.carrier == "flag"}
-    return flags.join(flag for flag in present if flag.name not in own) or None
+def _taken(kind, value):
+    """A value of an option, a variable or a flag as `configure` takes it, and text that it does not take as it is."""
+    if value is None:  # of a flag
+        return True
+    if not isinstance(value, str):
+        return value
+    if kind is bool:
+        return {"true": True, "True": True, "1": True, "false": False, "False": False, "0": False}.get(value, value)
+    try:
+        return kind(value)
+    except ValueError:
+        return value
 
 
 def reset():
@@ -258,38 +303,32 @@ def reset():
             if running and change.name not in late and change.name not in kept:
                 kept.append(change.name)
             # Whoever has changed it since wants it so.
-            if _held(change.carrier, change.name) == change.new:
+            if _present(change.carrier, change.name) == change.new:
                 with contextlib.suppress(RuntimeError):  # JAX has started, which `kept` tells
                     _put(change.carrier, change.name, change.old)
         _ours.clear()
         return tuple(kept)
 
 
-def _plan(given, more):
-    """The changes that bring about what is `given` and `more` flags, and the arguments that they come from."""
+def _plan(wanted):
+    """The changes that make options of ``jax.config``, variables and flags have the values of `wanted`."""
     present = flags.current()
-    wanted = {}
-    changes, names = [], list(given)
-    for name, value in given.items():
-        option = OPTIONS[name]
-        if option.carrier == "flag":
-            wanted[option.name] = _text(value)
-        elif option.carrier == "variable":
-            changes.append(_Change("variable", option.name, os.environ.get(option.name), _text(value)))
-            if option.name == FRACTION and OLD_FRACTION in os.environ:
-                changes.append(_Change("variable", OLD_FRACTION, os.environ[OLD_FRACTION], None))
-        else:
-            changes.append(_Change("config", option.name, getattr(jax.config, option.name), value))
-    if more:
-        wanted.update(more)
-        names.append("xla_flags")
+    changes = []
+    more = dict(wanted)  # in the end the flags
+    for option in OPTIONS.values():
+        if option.name not in wanted or option.carrier == "flag":
+            continue
+        old = _present(option.carrier, option.name)
+        changes.append(_Change(option.carrier, option.name, old, more.pop(option.name)))
+        if option.name == FRACTION and OLD_FRACTION in os.environ:
+            changes.append(_Change("variable", OLD_FRACTION, os.environ[OLD_FRACTION], None))
     # Flags of others stay as they are: some are given several times, and add up.
     last = {flag.name: flag.value for flag in present}
-    if any(name not in last or last[name] != value for name, value in wanted.items()):
-        kept = [flag for flag in present if flag.name not in wanted]
-        text = flags.join([*kept, *(flags.Flag(name, value) for name, value in wanted.items())])
+    if any(name not in last or last[name] != value for name, value in more.items()):
+        kept = [flag for flag in present if flag.name not in more]
+        text = flags.join([*kept, *(flags.Flag(name, value) for name, value in more.items())])
         changes.append(_Change("variable", "XLA_FLAGS", os.environ.get("XLA_FLAGS"), text))
-    return [change for change in changes if change.old != change.new], names
+    return [change for change in changes if change.old != change.new]
 
 
 def _refuse_late(changes, names):
@@ -376,31 +415,9 @@ def _put(carrier, name, value):
         os.environ[name] = value
 
 
-def _held(carrier, name):
+def _present(carrier, name):
     """The value that an option of ``jax.config`` or a variable has now."""
     return getattr(jax.config, name) if carrier == "config" else os.environ.get(name)
-
-
-def _read(option, present):
-    """What JAX was told, or None."""
-    if option.carrier == "flag":
-        return next((flag.value or "true" for flag in reversed(present) if flag.name == option.name), None)
-    if option.carrier == "variable":
-        value = os.environ.get(option.name)
-        return os.environ.get(OLD_FRACTION) if value is None and option.name == FRACTION else value
-    value = getattr(jax.config, option.name)
-    # What stands in jax.config is a value in any case; that of nobody is the default one.
-    return None if value in DEFAULTS.get(option.name, (None,)) else value
-
-
-# Of jax.config, where nobody has set anything.
-DEFAULTS = {
-    "jax_platforms": (None, ""),
-    "jax_enable_x64": (False,),
-    "jax_num_cpu_devices": (-1,),
-    "jax_enable_pgle": (False,),
-    "jax_pgle_profiling_runs": (3,),
-}
 
 
 def _text(value):

@@ -75,7 +75,7 @@ class Diagnosis(NamedTuple):
             ("GPUs", [line for gpus in self.accelerators for line in _gpu_lines(gpus)] or ["none found"]),
             ("backend", [f"{self.backend['platform'] or 'none'}: {self.backend['why']}", *_version_line(self.backend)]),
             ("devices", [line for device in self.devices for line in _device_lines(device)]),
-            ("settings", [f"{item.name} = {item.value} ({item.source})" for item in self.settings if item.value]),
+            ("settings", [f"{s.name} = {s.value} ({s.source})" for s in self.settings if s.value is not None]),
             ("cache", [_cache_line(self.cache)]),
         ]
         text = [f"{name if number == 0 else '':<10}{line}" for name, body in lines for number, line in enumerate(body)]
