@@ -41,6 +41,7 @@ __all__ = ["ACCEPTED", "FAILED", "VARIABLE", "Job", "angles", "chosen", "cipher_
 ACCEPTED: tuple[str, ...] = ()
 # "0" turns the kernels off; "1" also allows them where there are several devices or processes, for each by itself.
 VARIABLE = "JAX_VON_MISES_CUDA_KERNEL"
+VALUES = {"0": "off", "false": "off", "off": "off", "1": "on", "true": "on", "on": "on", "": "auto", "auto": "auto"}
 PLATFORM, TARGET = "cuda", "__gpu$xla.gpu.ptx"
 DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # `Kind` of angles.cu
 # Of angles.cu: which operands have a row for each row of the result, and an element for each element.
@@ -84,8 +85,7 @@ class Job(NamedTuple):
 
 def setting():
     """What the environment asks for: "off", "on" or "auto"."""
-    value = os.environ.get(VARIABLE, "").strip().lower()
-    return {"0": "off", "false": "off", "off": "off", "1": "on", "true": "on", "on": "on"}.get(value, "auto")
+    return VALUES.get(os.environ.get(VARIABLE, "").strip().lower(), "auto")
 
 
 @functools.cache

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -266,6 +267,13 @@ def test_plugins(monkeypatch):
         ({"TF_FORCE_GPU_ALLOW_GROWTH": "true"}, "warning", "JAX reads XLA_PYTHON_CLIENT_PREALLOCATE=false"),
         ({"jax_enable_x64": "1"}, "warning", "write JAX_ENABLE_X64, in capitals"),
         ({"JAX_SOMETHING_ELSE_OF_MINE": "1"}, "note", "see whether anything else reads it"),
+        ({"JAX_VON_MISES_CUDA_KERNEL": "maybe"}, "warning", "write 1 or 0"),
+        ({"JAX_VON_MISES_CUDA_KERNELS": "1"}, "warning", "did you mean JAX_VON_MISES_CUDA_KERNEL?"),
+        ({"JAX_VON_MISES_SPEED": "1"}, "warning", "is not read by jax_von_mises -> unset it"),
+        ({"NCCL_P2P_DISABLE": "1"}, "note", "is read by NCCL, through which GPUs exchange data; the sampler exchanges"),
+        ({"OMP_NUM_THREADS": "4"}, "note", "is not read by JAX; the linear algebra of NumPy and SciPy reads it"),
+        ({"TF_NUM_INTRAOP_THREADS": "4"}, "note", "is read by TensorFlow, not by JAX -> for JAX's threads"),
+        ({"TF_NUM_INTEROP_THREADS": "4"}, "note", "set PJRT_NPROC, or call runtime.configure(threads=)"),
         ({"HIP_VISIBLE_DEVICES": "-1"}, "warning", "hides the GPUs"),
         ({"PJRT_NPROC": "abc"}, "warning", "is not a number of threads"),
         ({"JAX_RANDOM_SEED_OFFSET": "1"}, "warning", "makes every seed another"),
@@ -292,6 +300,7 @@ def test_plugins(monkeypatch):
                 "JAX_DEBUG_NANS": "false",
                 "CUDA_VISIBLE_DEVICES": "0,1",
                 "JAX_PLATFORMS": "cuda,cpu",
+                "JAX_VON_MISES_CUDA_KERNEL": "1",
             },
             None,
             None,
@@ -300,7 +309,7 @@ def test_plugins(monkeypatch):
 )
 def test_variables(monkeypatch, given, level, words):
     for name in os.environ:
-        if name.startswith(("JAX_", "XLA_", "CUDA_", "TF_")):
+        if name.startswith(("JAX_", "XLA_", "CUDA_", "TF_", "NCCL_", "OMP_")):
             monkeypatch.delenv(name)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
@@ -310,6 +319,40 @@ def test_variables(monkeypatch, given, level, words):
     else:
         assert [item.level for item in found] == [level]
         assert words in told(found)
+
+
+def test_variables_of_this_package_are_known():
+    """Those that it reads, by what stands in it, and those that `configure` sets."""
+    package = children.ROOT / "jax_von_mises"
+    text = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
+    assert set(re.findall(r"\bJAX_VON_MISES_\w+", text)) == set(variables.OWN)
+    program = """
+import os
+from jax_von_mises import runtime
+from jax_von_mises.runtime import variables
+runtime.configure(
+    platform="cpu", x64=False, memory_fraction=0.5, preallocate=True, allocator="bfc", threads=2, cpu_devices=2,
+    compile_threads=2, latency_hiding=True, profile_guided=False, profiled_runs=3, cuda_kernel=True, check=False
+)
+print(variables.findings(gpus=True))
+"""
+    given = {name: None for name in os.environ if name.startswith(("JAX_", "XLA_", "NCCL_", "OMP_", "TF_"))}
+    assert children.run(program, **given) == ["[]"]
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+@pytest.mark.parametrize("variable", ["OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"])
+def test_what_is_said_of_threads_holds(variable):
+    """JAX computes on a CPU with as many threads as PJRT_NPROC says, whatever the variables of others."""
+    program = """
+import os, jax
+jax.block_until_ready(jax.jit(lambda: 0.0)())
+names = (open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task"))
+print(sum(name == "tf_XLAEigen" for name in names))
+"""
+    given = {"JAX_NUM_CPU_DEVICES": "1", "PJRT_NPROC": "3"}
+    assert children.run(program, **given, **{variable: "1"}) == ["3"]
 
 
 @pytest.fixture(scope="module")
@@ -367,6 +410,20 @@ def test_flags_that_end_or_spoil(monkeypatch):
     assert [finding.level for finding in found.findings] == sorted(
         (finding.level for finding in found.findings), key=["problem", "warning", "note"].index
     )
+
+
+def test_flags_are_found_where_jax_does_not_start():
+    """For another reason, which comes before it reads them: all three are reported."""
+    program = "import sys; from jax_von_mises import cli; print(cli.main(['doctor']))"
+    bad = "--xla_gpu_autotune=true --xla_gpu_fuse_operations=true --xla_gpu_autotune_level=2"
+    lines = children.run(program, JAX_PLATFORMS="gpu", XLA_FLAGS=bad)
+    assert lines[-2:] == ["3 problems", "1"]
+    problems = [line for line in lines if line.startswith("problem: ")]
+    assert [problem.split(" in XLA_FLAGS")[0] for problem in problems[:2]] == [
+        "problem: --xla_gpu_autotune",
+        "problem: --xla_gpu_fuse_operations",
+    ]
+    assert problems[2].startswith("problem: JAX does not start")
 
 
 def test_flags_that_cannot_be_read(monkeypatch):

@@ -150,17 +150,22 @@ def refusals(words):
 def refused(flags, timeout=120.0):
     """Try `flags` in child processes; a list of `Refused`, of all that the installed jaxlib does not take.
 
-    A child that fails for another reason, such as a GPU that is not there, has read its flags: it refuses none.
+    Where JAX does not start for another reason, such as a platform that is not there, it may not have read its flags
+    yet: then a child on the CPU reads them, which no such reason stops.
     """
     found: list[Refused] = []
     left = list(flags)
+    planned = child.configuration()
     while left:
-        ended = child.run("-c", START, timeout=timeout, **child.configuration(), XLA_FLAGS=join(left))
+        ended = child.run("-c", START, timeout=timeout, **{**planned, "XLA_FLAGS": join(left)})
         news = refusals(ended.err) if ended.code != 0 else []
-        found += news
         names = {item.flag for item in news}
         rest = [flag for flag in left if flag.name not in names]
-        if len(rest) == len(left):
+        found += news
+        if len(rest) < len(left):
+            left = rest
+        elif ended.code != 0 and not news and planned["JAX_PLATFORMS"] != "cpu":
+            planned["JAX_PLATFORMS"] = "cpu"
+        else:
             break
-        left = rest
     return found

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 
+from jax_von_mises import cuda
 from jax_von_mises.runtime.configuration import ALLOCATORS, FRACTION, OLD_FRACTION
 from jax_von_mises.runtime.flags import GONE as WRONG
 from jax_von_mises.runtime.flags import HARMFUL, OFF, USELESS
@@ -57,6 +58,21 @@ NEVER_READ = {
 }
 
 
+# How those of this package begin, and all of them.
+OURS, OWN = "JAX_VON_MISES_", (cuda.VARIABLE,)
+
+# Recommended by guides, and read by libraries around JAX: by how their names begin, who reads them and what to do.
+THREADS = "for JAX's threads on a CPU set PJRT_NPROC, or call runtime.configure(threads=)"
+OF_OTHERS = {
+    "NCCL_": (
+        "is read by NCCL, through which GPUs exchange data; the sampler exchanges none",
+        "keep it only for other programs over several GPUs",
+    ),
+    "OMP_NUM_THREADS": ("is not read by JAX; the linear algebra of NumPy and SciPy reads it", THREADS),
+    "TF_NUM_": ("is read by TensorFlow, not by JAX", THREADS),
+}
+
+
 class Told(NamedTuple):
     """What there is to say of a variable."""
 
@@ -73,18 +89,26 @@ def findings(gpus):
     def tell(level, name, what, do):
         found.append(Told(level, f"{name}={given[name]} {what}", do))
 
-    known = KNOWN | {name.upper() for name in jax.config.values}
+    known = KNOWN | {name.upper() for name in jax.config.values} | {*OWN}
     for name in sorted(given):
         if name in NEVER_READ:
             tell(HARMFUL, name, "is not read by JAX", f"unset it; {NEVER_READ[name]}")
         elif name.upper() in known and name not in known:
             tell(HARMFUL, name, "is not read by JAX", f"write {name.upper()}, in capitals")
+        elif name.startswith(OURS) and name not in known:
+            near = difflib.get_close_matches(name, OWN, 1, 0.8)
+            do = f"did you mean {near[0]}?" if near else f"unset it; {' and '.join(OWN)} is read"
+            tell(HARMFUL, name, "is not read by jax_von_mises", do)
         elif name.startswith(READ_BY_JAX) and name not in known:
             near = difflib.get_close_matches(name, known, 1, 0.8)
             if near:
                 tell(HARMFUL, name, "is not an option of JAX", f"did you mean {near[0]}?")
             else:
                 tell(USELESS, name, "is not an option of JAX", "see whether anything else reads it, or unset it")
+        else:
+            for start, (what, do) in OF_OTHERS.items():
+                if name.startswith(start):
+                    tell(USELESS, name, what, do)
 
     if FRACTION in given and OLD_FRACTION in given:
         tell(WRONG, OLD_FRACTION, f"beside {FRACTION}: JAX starts no GPU with both", f"unset {OLD_FRACTION}")
@@ -110,6 +134,8 @@ def findings(gpus):
             tell(HARMFUL, name, "hides the GPUs", "unset it, or name those to use, such as 0,1")
     if not given.get("PJRT_NPROC", "1").isdecimal():
         tell(HARMFUL, "PJRT_NPROC", "is not a number of threads", "give one, such as 4, or unset it")
+    if given.get(cuda.VARIABLE, "").strip().lower() not in cuda.VALUES:
+        tell(HARMFUL, cuda.VARIABLE, "is neither on nor off, and has no effect", "write 1 or 0")
     if given.get("JAX_RANDOM_SEED_OFFSET", "0") != "0":
         tell(HARMFUL, "JAX_RANDOM_SEED_OFFSET", "makes every seed another, so all angles too", "unset it")
     slow = {
