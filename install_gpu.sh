@@ -19,19 +19,20 @@ set -euo pipefail
 
 usage() {
   cat <<'END'
-usage: ./install_gpu.sh [--cuda12 | --cuda13 | --rocm | --cpu] [--venv DIR] [--dry-run] [--help]
+usage: ./install_gpu.sh [--cuda12 | --cuda13 | --rocm | --cpu] [--extras NAMES] [--venv DIR] [--dry-run] [--help]
 
 Installs jax_von_mises from the folder of this script, for the accelerator it finds, then draws on every device and
 compares with the CPU.
 
-  --cuda12     NVIDIA: CUDA 12 (driver 525 or newer)
-  --cuda13     NVIDIA: CUDA 13 (driver 580 or newer, cards from Turing on, which is compute capability 7.5)
-  --rocm       AMD: ROCm 7, which must be on the machine already
-  --cpu        no accelerator
-  --venv DIR   the virtual environment to use, made if it is not there; without it the active one, and without one
-               of those .venv beside this script
-  --dry-run    say what is found, decided and would be run; change nothing
-  --help       this text
+  --cuda12        NVIDIA: CUDA 12 (driver 525 or newer)
+  --cuda13        NVIDIA: CUDA 13 (driver 580 or newer, cards from Turing on, which is compute capability 7.5)
+  --rocm          AMD: ROCm 7, which must be on the machine already
+  --cpu           no accelerator
+  --extras NAMES  extras of setup.cfg to install as well, joined by commas: --extras bench,docs
+  --venv DIR      the virtual environment to use, made if it is not there; without it the active one, and without one
+                  of those .venv beside this script
+  --dry-run       say what is found, decided and would be run; change nothing
+  --help          this text
 
 Environment: PYTHON, the Python that makes the virtual environment (python3); PROBE_SECONDS, how long nvidia-smi and
 rocminfo may take (30).
@@ -70,6 +71,7 @@ run() {
 # --- options -------------------------------------------------------------------------------------------------------
 
 asked=
+more=
 venv=
 dry=false
 
@@ -96,6 +98,17 @@ while [ $# -gt 0 ]; do
         [ -n "$venv" ] || misuse "--venv needs a directory"
       fi
       ;;
+    --extras | --extras=*)
+      [ -z "$more" ] || misuse "--extras is given twice: join the names by commas"
+      if [ "$1" = --extras ]; then
+        case ${2:-} in '' | --*) misuse "--extras needs names, such as bench,docs" ;; esac
+        more=$2
+        shift
+      else
+        more=${1#--extras=}
+        [ -n "$more" ] || misuse "--extras needs names, such as bench,docs"
+      fi
+      ;;
     --dry-run) dry=true ;;
     -h | --help)
       usage
@@ -111,6 +124,42 @@ here=${BASH_SOURCE[0]%/*}
 # CDPATH would send `cd` elsewhere, and have it say so.
 here=$(CDPATH='' cd -- "$here" >/dev/null && pwd -P)
 [ -d "$here/jax_von_mises" ] || die "$here holds no jax_von_mises to install: run the script in its clone"
+
+# The extras of setup.cfg, but for those of accelerators, which other options choose.
+list_extras() {
+  local line name inside=false found=
+  while IFS= read -r line || [ -n "$line" ]; do
+    case $line in
+      '[options.extras_require]'*) inside=true ;;
+      '['*) inside=false ;;
+      [a-z]*=*)
+        name=${line%%=*}
+        name=${name%% *}
+        case $name in cuda* | rocm | gpu-aot) continue ;; esac
+        if $inside; then found="$found${found:+ }$name"; fi
+        ;;
+    esac
+  done <"$here/setup.cfg"
+  say "$found"
+}
+
+check_extras() {
+  local name names there
+  there=$(list_extras)
+  IFS=, read -r -a names <<<"$more"
+  for name in "${names[@]}"; do
+    case $name in
+      cuda* | rocm | gpu-aot) misuse "--extras $name: an accelerator is chosen by --cuda12, --cuda13 or --rocm" ;;
+      '' | *[!a-z0-9-]*) misuse "--extras $more: give names of extras, joined by commas: $there" ;;
+    esac
+    case " $there " in
+      *" $name "*) ;;
+      *) misuse "--extras $more: there is no extra $name; there are $there" ;;
+    esac
+  done
+}
+
+[ -z "$more" ] || check_extras
 
 # --- what the machine has ------------------------------------------------------------------------------------------
 
@@ -367,6 +416,7 @@ case $wanted in
   cuda*) name="CUDA ${wanted#cuda}" extras=cli,$wanted ;;
   rocm) name="ROCm 7" extras=cli,rocm ;;
 esac
+extras=$extras${more:+,$more}
 say "found: $found"
 say "chosen: $name ($why)"
 
@@ -555,8 +605,8 @@ fi
 # --- install and check ---------------------------------------------------------------------------------------------
 
 case $wanted in
-  cuda*) progress "installing for $name: about three gigabytes the first time, which take a while" ;;
-  *) progress "installing for $name" ;;
+  cuda*) progress "installing for $name${more:+ with $more}: three gigabytes the first time, which take a while" ;;
+  *) progress "installing for $name${more:+ with $more}" ;;
 esac
 cd -- "$here"
 run "$env_python" -m pip install -q --disable-pip-version-check -e ".[$extras]" ||

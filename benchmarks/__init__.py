@@ -8,5 +8,5 @@ host and to the disk, and ``python -m benchmarks.scaling`` tells time and cost f
 ``python -m benchmarks.endurance`` works for as long as it is told to, and tells what that leaves behind.
 ``python -m benchmarks.profile_gpu --quick`` writes one page of where time and memory go on this machine.
 ``python -m benchmarks.exactness --quick`` and ``python -m benchmarks.words`` look for errors of the angles and of their
-words. Run them from the root of the repository; ``pip install "jax_von_mises[bench]"`` brings what they need.
+words. Run them from the root of the repository; ``pip install -e ".[bench]"`` brings what they need.
 """

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.files import read_json, upgraded
 from benchmarks.peers import OURS, PEERS
+from benchmarks.text import install_command
 
 __all__ = ["main", "run"]
 
@@ -164,7 +165,7 @@ def run(arguments, module, text, source, upgrade, make):
     try:
         import matplotlib
     except ImportError:
-        print('the pictures need matplotlib: pip install "jax_von_mises[plots]"', file=sys.stderr)
+        print(f"the pictures need matplotlib: {install_command('plots')}", file=sys.stderr)
         return 1
     try:
         with matplotlib.rc_context(SETTINGS):

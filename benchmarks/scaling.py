@@ -102,7 +102,7 @@ def checked(result):
         if section not in result["sections"]:
             raise ValueError(f"it was measured without --sections {section}")
     if not result["sections"]["processes"]["results"]:
-        raise ValueError('it has no Zarr store: pip install "jax_von_mises[storage]" where it is measured')
+        raise ValueError('it has no Zarr store: pip install -e ".[storage]" in the clone where it is measured')
     return result
 
 

@@ -1,10 +1,13 @@
 """How the benchmarks read their command lines and lay out what they print."""
 
 import argparse
+import shlex
+import sys
+from pathlib import Path
 
 from benchmarks.timing import WIDE_SPREAD
 
-__all__ = ["NOISE", "environment_text", "positive", "table", "time_text", "wide_text"]
+__all__ = ["NOISE", "environment_text", "install_command", "positive", "table", "time_text", "wide_text"]
 
 # In place of a number whose rounds disagree.
 NOISE = "noise"
@@ -16,6 +19,12 @@ def positive(text):
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
     return value
+
+
+def install_command(extra):
+    """Return the command that installs an extra of this clone for the Python that runs, to paste into a shell."""
+    clone = Path(__file__).resolve().parent.parent
+    return shlex.join([sys.executable, "-m", "pip", "install", "-e", f"{clone}[{extra}]"])
 
 
 def table(rows):

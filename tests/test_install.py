@@ -4,6 +4,7 @@ It sees only the stand-ins of a folder: for nvidia-smi and rocminfo, and for a P
 and whose pip writes down what it is asked.
 """
 
+import configparser
 import os
 import pathlib
 import shutil
@@ -366,7 +367,42 @@ def test_asked_for_where_there_is_none(machine, option, expect):
     assert machine.done()[-1] == f"jax-von-mises doctor --expect {expect}"
 
 
+@pytest.mark.parametrize("form", [("--extras", "bench,docs"), ("--extras=bench,docs",)])
+def test_extras(machine, form):
+    """They join those that the script installs by itself."""
+    machine.says("nvidia-smi", "580.65.06, 9.0\n")
+    process = machine.run("--dry-run", *form)
+    assert process.returncode == 0, process.stderr
+    assert "-m pip install -q --disable-pip-version-check -e '.[cli,cuda13,bench,docs]'\n" in process.stdout
+    process = machine.run("--cpu", *form)
+    assert process.returncode == 0, process.stderr
+    assert "python -m pip install -q --disable-pip-version-check -e .[cli,bench,docs]" in machine.done()
+    assert "installing for the CPU with bench,docs\n" in process.stdout
+
+
+def test_extras_are_those_of_the_package(machine):
+    """All of setup.cfg but those of accelerators, which other options choose; with a wrong name they are listed."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    accelerators = {"cuda12", "cuda13", "rocm", "gpu-aot"}
+    names = [name for name in setup["options.extras_require"] if name not in accelerators]
+    assert accelerators | {"bench", "docs"} <= set(setup["options.extras_require"])
+    process = machine.run("--dry-run", "--extras", ",".join(names))
+    assert f"-e '.[cli,{','.join(names)}]'\n" in process.stdout
+    refused(machine.run("--extras", "docs,benhc"), f"there is no extra benhc; there are {' '.join(names)}", code=2)
+    for name in accelerators:
+        refused(machine.run("--extras", name), f"--extras {name}: an accelerator is chosen by --cuda12", code=2)
+
+
 MISUSE = {
+    "no extras": (("--extras",), "--extras needs names"),
+    "empty extras": (("--extras=",), "--extras needs names"),
+    "option for extras": (("--extras", "--cpu"), "--extras needs names"),
+    "extras twice": (("--extras", "bench", "--extras=docs"), "--extras is given twice"),
+    "unknown extra": (("--extras", "numpy"), "there is no extra numpy; there are cli storage"),
+    "empty extra": (("--extras", "bench,,docs"), "give names of extras, joined by commas: cli storage"),
+    "extras with a space": (("--extras", "bench docs"), "give names of extras, joined by commas"),
+    "pattern for an extra": (("--extras", "*"), "give names of extras, joined by commas"),
     "two": (("--cuda12", "--cpu"), "--cuda12 and --cpu together: choose one"),
     "two CUDAs": (("--cuda12", "--cuda13"), "choose one"),
     "unknown": (("--cuda",), "unknown option --cuda"),
@@ -406,7 +442,7 @@ def test_path_of_the_shell(machine):
 def test_help(machine):
     process = machine.run("--cpu", "--help")
     assert process.returncode == 0
-    for option in ("--cuda12", "--cuda13", "--rocm", "--cpu", "--venv DIR", "--dry-run", "--help"):
+    for option in ("--cuda12", "--cuda13", "--rocm", "--cpu", "--extras NAMES", "--venv DIR", "--dry-run", "--help"):
         assert f"\n  {option}  " in process.stdout
     assert machine.done() == []
 

@@ -2,7 +2,9 @@
 
 import base64
 import json
+import pathlib
 import re
+import shlex
 import sys
 from html.parser import HTMLParser
 from xml.etree import ElementTree
@@ -872,11 +874,23 @@ def test_bad_paths_are_refused_before_anything_is_measured(tmp_path, monkeypatch
     assert "holds files that are no report" in capsys.readouterr().err
 
 
-def test_without_matplotlib_the_page_says_what_to_install(tmp_path, monkeypatch, capsys):
+def test_what_is_missing_comes_with_the_command_that_installs_it(tmp_path, monkeypatch, capsys):
+    """Before anything is measured, and on the page; with the Python that runs, for this clone."""
     fake_sections(monkeypatch)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert profile.main(["--out", str(tmp_path / "out"), "--sections", "batch"], TINY) == 0
-    assert 'pip install "jax_von_mises[plots]"' in Page((tmp_path / "out" / "report.html").read_text()).text
+    monkeypatch.setitem(sys.modules, "numpyro", None)
+    monkeypatch.setattr(sys, "executable", "/an environment/bin/python")
+    clone = pathlib.Path(profile.__file__).resolve().parents[2]
+    command = shlex.join(["/an environment/bin/python", "-m", "pip", "install", "-e", f"{clone}[bench]"])
+    assert profile.main(["--out", str(tmp_path / "out"), "--sections", "batch", "accuracy"], TINY) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "matplotlib is not installed: no pictures",
+        "numpyro is not installed: no comparison with NumPyro",
+        f"install what is missing: {command}",
+        f"no pictures: matplotlib is not installed: {command}",
+    ]
+    assert f"matplotlib is not installed: {command}" in Page((tmp_path / "out" / "report.html").read_text()).text
 
 
 def test_a_single_cpu_is_measured_as_several_devices_by_a_child(monkeypatch, capsys):

@@ -1,7 +1,7 @@
 """The page of a result: the verdict in words, the picture, and all tests in tables."""
 
 from benchmarks.page import address, document, element, table
-from benchmarks.text import environment_text
+from benchmarks.text import environment_text, install_command
 from benchmarks.text import table as text_table
 
 __all__ = ["page", "rows", "sentence", "told"]
@@ -52,7 +52,7 @@ def page(result, svg):
         )
     )
     if svg is None:
-        parts.append(element("p", 'No picture: it needs Matplotlib, pip install "jax_von_mises[plots]"'))
+        parts.append(element("p", f"No picture: matplotlib is not installed: {install_command('plots')}"))
     else:
         parts.append(element("img", src=address(svg), alt="Bins, tails, errors of all words, and tests"))
     columns = ("law", "angles", "tests", "least likely", "p at most", "largest error, of the promise")

@@ -9,7 +9,7 @@ import time
 from benchmarks import environment
 from benchmarks.files import new_file, read_json, rounded, write_json
 from benchmarks.gpu_acceptance.plan import FULL, QUICK, TINY
-from benchmarks.text import environment_text, table, time_text
+from benchmarks.text import environment_text, install_command, table, time_text
 
 __all__ = ["main"]
 
@@ -195,7 +195,7 @@ def draw_picture(path, result):
 
     figure = pictures.picture(result)
     if figure is None:
-        print("no picture: matplotlib is not installed")
+        print(f"no picture: matplotlib is not installed: {install_command('plots')}")
     else:
         figure.savefig(path)
         print(f"drawn in {path}")

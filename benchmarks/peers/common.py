@@ -11,7 +11,7 @@ from benchmarks.timing import Competitor
 __all__ = ["BENCH", "NO_DERIVATIVE", "OURS", "SEED", "Peer", "Ready", "Unavailable", "lacks", "rotating"]
 
 OURS = "ours"
-BENCH = 'pip install "jax_von_mises[bench]"'
+BENCH = 'pip install -e ".[bench]" in the clone'
 NO_DERIVATIVE = "samples have no derivative in the concentration"
 
 # Arrays that the calls take turns with, so that none meets the input of the call before it.

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -14,12 +15,14 @@ from pathlib import Path
 from benchmarks import environment
 from benchmarks.files import rounded, write_json
 from benchmarks.profile_gpu import plan as planning
-from benchmarks.text import environment_text, positive
+from benchmarks.text import environment_text, install_command, positive
 
 __all__ = ["main"]
 
 FORMAT = 1  # of the result file
 REPORT = "report.html"
+# Libraries of the extra `bench`, and what the report has without them.
+NEEDS = {"matplotlib": "no pictures", "numpyro": "no comparison with NumPyro"}
 # Names what a report is made of, in its folder: nothing else there is touched, and nothing of an older one is left.
 LIST = "files.json"
 
@@ -148,6 +151,17 @@ def child(order):
     return 0
 
 
+def say_what_is_missing(sections):
+    """Print what the report will lack because a library is not installed, and the command that installs it."""
+    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
+    if "accuracy" not in sections:
+        missing = [name for name in missing if name != "numpyro"]
+    for name in missing:
+        print(f"{name} is not installed: {NEEDS[name]}", file=sys.stderr)
+    if missing:
+        print(f"install what is missing: {install_command('bench')}", file=sys.stderr)
+
+
 def run(given, work, plan=None):
     """Measure what was asked for, and write the report to `work`; returns the result."""
     start = time.perf_counter()
@@ -157,6 +171,7 @@ def run(given, work, plan=None):
     print(environment_text(found))
     if not plan.on_gpu:
         print("  No GPU: this profiles a CPU, and what it finds says little about a GPU.")
+    say_what_is_missing(given.sections)
     with environment.without_cache():
         sections = measure(plan, given.sections)
     options = {name: value for name, value in plan._asdict().items() if name != "folder"}

@@ -49,7 +49,7 @@ def hint(error):
     if "RESOURCE_EXHAUSTED" in error or "MemoryError" in error or "out of memory" in error.lower():
         return "Memory ran out: run with --quick, end other programs on the device, or leave this section out."
     if error.startswith(("ImportError", "ModuleNotFoundError")):
-        return 'Install what is missing: pip install "jax_von_mises[bench]".'
+        return 'Install what is missing: pip install -e ".[bench]" in the clone.'
     return "The other sections are not concerned. Run this one alone with --sections to see it again."
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from benchmarks import plots, reference
 from benchmarks.profile_gpu import measuring
+from benchmarks.text import install_command
 from jax_von_mises.writer import readable
 
 __all__ = ["Picture", "draw"]
@@ -59,7 +60,7 @@ def draw(result):
     try:
         import matplotlib
     except ImportError as error:
-        raise ImportError('the pictures need matplotlib: pip install "jax_von_mises[plots]"') from error
+        raise ImportError(f"matplotlib is not installed: {install_command('bench')}") from error
     drawn = []
     with matplotlib.rc_context(settings()):
         for name, (section, caption, paint, height) in PICTURES.items():
