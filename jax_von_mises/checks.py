@@ -15,6 +15,8 @@ LARGEST_SIZE = 2**60
 MOST_AXES = 64
 # Whole numbers are below this: JAX, NumPy and Python's own ranges count in 63 bits.
 LARGEST_COUNT = 2**63
+# Python's floats up to here are also float32.
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 # Seconds are below this, thirty years: locks and timers count nanoseconds in 63 bits.
 LARGEST_TIME = 1e9
 # Characters of a value in a message.
@@ -82,14 +84,29 @@ def legacy_shape():
     return jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
 
 
+def parameters(caller, dtype, **values):
+    """Check the named `values`, and return them as arrays by name, with the float dtype of the result.
+
+    Only here are Python numbers, which take the dtype of the others, known from arrays: afterwards all have a dtype.
+    """
+    given = {name: parameter(caller, name, value) for name, value in values.items()}
+    dtype = float_dtype(caller, dtype, given.values())
+    compute = compute_dtype(dtype)
+    return {name: _with_dtype(value, compute) for name, value in given.items()}, dtype
+
+
 def parameter(caller, name, value):
-    """`value` as an array of real numbers (of whatever dtype), from anything JAX accepts as one."""
+    """Check one value: return a Python number as a float, and anything else that JAX accepts as an array.
+
+    The float has no dtype yet. An array without axes has one, also if it is NumPy's.
+    """
+    if type(value) is float:
+        return value
     try:
-        if isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)  # NumPy has no integer for large ones
-        # In this order, and without asking JAX of numbers: its class takes a microsecond to say what belongs to it.
-        array = np.asarray(value) if type(value) is float else value
-        if not isinstance(array, (np.ndarray, np.generic, jax.Array)):
+        if isinstance(value, (int, float)) and not isinstance(value, (bool, np.generic)):
+            return float(value)  # NumPy has no integer for large ones
+        array = value
+        if not is_array(array):
             array = np.asarray(value)
         dtype = array.dtype
         real = dtype.name in DTYPES or jnp.issubdtype(dtype, jnp.integer)
@@ -109,6 +126,33 @@ def parameter(caller, name, value):
             "give it one (x.filled(np.nan), which makes NaN of what depends on it)."
         )
     return array
+
+
+def _with_dtype(value, compute):
+    """A checked value as an array: of dtype `compute` where it is a Python number, or wider than JAX takes."""
+    if type(value) is float:
+        if abs(value) <= LARGEST_FLOAT32:
+            return np.asarray(value, compute)
+    elif not isinstance(value, (np.ndarray, np.generic)) or not too_wide(value.dtype):
+        return value
+    with np.errstate(over="ignore"):  # too large is infinite, as in a program
+        return np.asarray(value, compute)
+
+
+def too_wide(dtype):
+    """Whether JAX narrows NumPy arrays of `dtype`: floats with NumPy's warning, integers modulo 2^32."""
+    return jax.dtypes.canonicalize_dtype(dtype) != dtype
+
+
+def as_jax(value, dtype=None):
+    """A checked value as a JAX array of `dtype`; by default of its own, and weakly typed if it is a Python number."""
+    with np.errstate(over="ignore"):
+        return jnp.asarray(value, dtype)
+
+
+def is_array(value):
+    """Whether `value` is an array, and not only something that stands for one in a pytree."""
+    return isinstance(value, (np.ndarray, np.generic, jax.Array))
 
 
 def native(array):
@@ -139,11 +183,11 @@ def sharding(caller, value):
         ) from error
 
 
-def float_dtype(caller, dtype, arrays):
-    """The result's dtype: `dtype` if given, else the widest float among `arrays`, else JAX's default float."""
+def float_dtype(caller, dtype, values):
+    """The result's dtype: `dtype` if given, else the widest float among checked `values`, else JAX's default float."""
     wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
     if dtype is None:
-        found = [a.dtype for a in arrays if jnp.issubdtype(a.dtype, jnp.floating) and not is_weak(a)]
+        found = [x.dtype for x in values if not is_weak(x) and jnp.issubdtype(x.dtype, jnp.floating)]
         if len(set(found)) == 1:
             return jax.dtypes.canonicalize_dtype(found[0])
         # Not `jnp.promote_types`, which refuses where implicit promotion is turned off.
@@ -173,24 +217,23 @@ def compute_dtype(dtype):
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
-def is_weak(array):
-    """Whether a Python number or a JAX value of weak type, which takes the other argument's dtype."""
-    if isinstance(array, np.ndarray):
-        return array.ndim == 0
-    return bool(getattr(array, "weak_type", False))
+def is_weak(value):
+    """Whether a checked value takes the dtype of the others: a Python number, or a JAX array of weak type."""
+    return type(value) is float or bool(getattr(value, "weak_type", False))
 
 
 def result_shape(caller, shape, **arrays):
     """`shape` as a tuple, or the broadcast shape of `arrays`; each of them must broadcast to it."""
     if shape is None:
-        listed = " and ".join(f"{name} of shape {a.shape}" for name, a in arrays.items())
+        shapes = [() if type(a) is float else a.shape for a in arrays.values()]
         try:
-            return np.broadcast_shapes(*(a.shape for a in arrays.values()))
-        except ValueError as error:
-            raise ValueError(
-                f"{caller}: {listed} do not broadcast together. Add axes of length 1 where they should vary alone."
-            ) from error
-        except TypeError as error:
+            return np.broadcast_shapes(*shapes)
+        except (ValueError, TypeError) as error:
+            listed = " and ".join(f"{name} of shape {has}" for name, has in zip(arrays, shapes, strict=True))
+            if isinstance(error, ValueError):
+                raise ValueError(
+                    f"{caller}: {listed} do not broadcast together. Add axes of length 1 where they should vary alone."
+                ) from error
             raise TypeError(
                 f"{caller}: {listed}: sizes must be known when tracing, also for jax.export; a symbolic one is not."
             ) from error
@@ -218,7 +261,9 @@ def whole_sizes(caller, name, shape):
     try:
         if isinstance(shape, (str, bytes, set, dict, bool)):
             raise TypeError
-        sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)
+        # NumPy's and JAX's arrays have this attribute with any number of axes.
+        single = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
+        sizes = (shape,) if single else tuple(shape)
         sizes = tuple(operator.index(size) for size in sizes)
     except TypeError as error:
         hint = "Under jax.jit a shape must be known when tracing: pass it through static_argnames."

@@ -38,7 +38,8 @@ def fit(samples, weights=None, axis=None):
     Parameters
     ----------
     samples : array
-        Angles in radians, on any turn. Float of any kind; bfloat16 and float16 are computed in float32.
+        Angles in radians, on any turn. Any float dtype; bfloat16 and float16 are computed in float32. Degrees are not
+        noticed: they give an estimate of another distribution, so convert them with ``jnp.deg2rad``.
     weights : array, optional
         How often each angle counts, 0 or more; broadcasts with `samples`, or is one-dimensional along a single `axis`.
     axis : int or tuple of ints, optional
@@ -72,11 +73,11 @@ def fit(samples, weights=None, axis=None):
     0.50 4.0
     """
     caller = "fit"
-    samples = checks.parameter(caller, "samples", samples)
+    given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
+    arrays, dtype = checks.parameters(caller, None, **given)
+    samples, weights = arrays["samples"], arrays.get("weights")
     axes = _axes(caller, axis, np.ndim(samples))
-    arrays = (samples,)
     if weights is not None:
-        weights = checks.parameter(caller, "weights", weights)
         if np.ndim(weights) == 1 and len(axes) == 1 and np.ndim(samples) > 1:
             weights = jnp.reshape(weights, tuple(-1 if i == axes[0] else 1 for i in range(np.ndim(samples))))
         if not checks.broadcasts(np.shape(weights), np.shape(samples)):
@@ -84,8 +85,6 @@ def fit(samples, weights=None, axis=None):
                 f"{caller}: weights of shape {np.shape(weights)} do not broadcast to samples of shape "
                 f"{np.shape(samples)}. Give one weight for each angle, or one for each position along a single axis."
             )
-        arrays = (samples, weights)
-    dtype = checks.float_dtype(caller, None, arrays)
     return _fit(samples, weights, axes, dtype)
 
 
@@ -211,10 +210,9 @@ def standard_errors(concentration, size):
         For arguments that are no numbers, or do not broadcast.
     """
     caller = "standard_errors"
-    concentration = checks.parameter(caller, "concentration", concentration)
-    size = checks.parameter(caller, "size", size)
-    checks.result_shape(caller, None, concentration=concentration, size=size)
-    return _standard_errors(concentration, size, checks.float_dtype(caller, None, (concentration, size)))
+    arrays, dtype = checks.parameters(caller, None, concentration=concentration, size=size)
+    checks.result_shape(caller, None, **arrays)
+    return _standard_errors(**arrays, dtype=dtype)
 
 
 @functools.partial(jax.jit, static_argnames="dtype")

@@ -42,9 +42,9 @@ RESULT = """\
 Returns
 -------
 jax.Array
-    Of the shape to which the arguments broadcast, and of their float dtype; JAX's default float if they are Python
-    numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN in each element whose
-    concentration is negative or NaN, or whose angle or direction is not finite.
+    Of the shape to which the arguments broadcast, and of their float dtype, which an array without axes has too; JAX's
+    default float if they are Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once.
+    NaN in each element whose concentration is negative or NaN, or whose angle or direction is not finite.
 
 Raises
 ------
@@ -89,9 +89,8 @@ def elementwise(function=None, *, table=False):
     @functools.wraps(function)
     def checked(*args, **kwargs):
         given = signature.bind(*args, **kwargs).arguments
-        arrays = {key: checks.parameter(name, key, value) for key, value in given.items()}
+        arrays, dtype = checks.parameters(name, None, **given)
         checks.result_shape(name, None, **arrays)
-        dtype = checks.float_dtype(name, None, tuple(arrays.values()))
         compute = checks.compute_dtype(dtype)
         return compiled(tuple(arrays.values()), dtype, compute)
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises import density, law, quantile, sampler, tails
+from jax_von_mises import checks, density, law, quantile, sampler, tails
 from jax_von_mises.elementary import clip
 
 try:
@@ -29,6 +29,11 @@ except ModuleNotFoundError as error:
     ) from error
 
 __all__ = ["VonMises"]
+
+
+def __dir__():
+    """Return the public names and those that every module has."""
+    return [name for name in globals() if name in __all__ or name.startswith("__")]
 
 
 class VonMises(Distribution):
@@ -63,6 +68,9 @@ class VonMises(Distribution):
 
     def __init__(self, loc, concentration, *, validate_args=None):
         batch_shape = lax.broadcast_shapes(jnp.shape(loc), jnp.shape(concentration))
+        if batch_shape:
+            # NumPyro would give Python numbers a dtype, where they take the other parameter's.
+            loc, concentration = (checks.as_jax(x) if type(x) in (int, float) else x for x in (loc, concentration))
         self.loc, self.concentration = promote_shapes(loc, concentration)
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
 

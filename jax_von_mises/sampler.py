@@ -32,11 +32,12 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
     concentration : float or array
         :math:`\kappa` in [0, inf]: 0 (and what is too small for a normal float) is the uniform law on the circle, inf
         a point mass at `loc`. NaN results where it is negative or NaN: no error, since its value may not be known yet.
-    shape : int or tuple of ints, optional
+    shape : int, tuple or array of ints, optional
         Shape of the whole result; `loc` and `concentration` broadcast to it. Their broadcast shape by default.
     dtype : optional
         float32, float64 (64-bit mode only), bfloat16 or float16, the last two computed in float32 and rounded once.
-        By default that of the arguments; JAX's default float if they are Python numbers or integers.
+        By default that of the arguments, which an array without axes has too; JAX's default float if they are Python
+        numbers or integers.
     method : {"auto", "direct", "table"}
         How a word becomes an angle; the accuracy is the same. "table" is for one concentration and many angles,
         "direct" for everything. "auto" takes the table for one concentration and at least 2^14 angles (2^15 in
@@ -150,11 +151,9 @@ def part(caller, key, loc, concentration, shape, dtype, method):
 
 def _checked(caller, key, loc, concentration, shape, dtype, method):
     key = checks.one_key(caller, key)
-    loc = checks.parameter(caller, "loc", loc)
-    concentration = checks.parameter(caller, "concentration", concentration)
-    dtype = checks.float_dtype(caller, dtype, (loc, concentration))
-    shape = checks.result_shape(caller, shape, loc=loc, concentration=concentration)
-    return key, loc, concentration, shape, dtype, checks.method(caller, method, concentration)
+    arrays, dtype = checks.parameters(caller, dtype, loc=loc, concentration=concentration)
+    shape = checks.result_shape(caller, shape, **arrays)
+    return key, *arrays.values(), shape, dtype, checks.method(caller, method, arrays["concentration"])
 
 
 def opaque(loc, concentration):

@@ -112,9 +112,7 @@ def sample_stratified(key, loc, concentration, shape, dtype=None):
 
 def _along_first_axis(caller, key, loc, concentration, shape, dtype):
     key = checks.one_key(caller, key)
-    arrays = {"loc": checks.parameter(caller, "loc", loc)}
-    arrays["concentration"] = checks.parameter(caller, "concentration", concentration)
-    dtype = checks.float_dtype(caller, dtype, tuple(arrays.values()))
+    arrays, dtype = checks.parameters(caller, dtype, loc=loc, concentration=concentration)
     shape = checks.whole_sizes(caller, "shape", shape)
     if not shape:
         raise ValueError(f"{caller}: shape={shape} has no first axis. Ask for one, such as shape=(100,).")

@@ -159,7 +159,8 @@ WRITTEN_OUT = 32
 
 def _parameter_identity(value, dtype):
     """A parameter as it enters the computation: a float's shortest text, or shape and values or hash of an array."""
-    value = np.ascontiguousarray(np.asarray(value), checks.compute_dtype(dtype)) + 0  # + 0: no negative zero
+    with np.errstate(over="ignore"):  # too large is infinite, as in the computation
+        value = np.ascontiguousarray(np.asarray(value), checks.compute_dtype(dtype)) + 0  # + 0: no negative zero
     if value.size == 1:
         return str(float(value.reshape(())))
     if value.size <= WRITTEN_OUT:

@@ -104,8 +104,7 @@ def sample_truncated(key, loc, concentration, low, high, shape=None, dtype=None)
     caller = "sample_truncated"
     key = checks.one_key(caller, key)
     given = {"loc": loc, "concentration": concentration, "low": low, "high": high}
-    arrays = {name: checks.parameter(caller, name, value) for name, value in given.items()}
-    dtype = checks.float_dtype(caller, dtype, tuple(arrays.values()))
+    arrays, dtype = checks.parameters(caller, dtype, **given)
     shape = checks.result_shape(caller, shape, **arrays)
     _check_arc(caller, arrays["low"], arrays["high"], checks.compute_dtype(dtype))
     return _truncated(key, *arrays.values(), shape, dtype)

@@ -219,6 +219,19 @@ def test_default_shape_is_the_broadcast():
     assert sample_von_mises(KEY, 0.0, 1.0, (3, 0)).shape == (3, 0)
 
 
+@pytest.mark.parametrize("array", [np.array, jnp.array])
+def test_shape_as_an_array(array):
+    """As `jax.random` takes it, and a single size as well."""
+    flat, block = array([2, 3]), sample_von_mises(KEY, 0.0, 1.0, (2, 3))
+    assert equal(sample_von_mises(KEY, 0.0, 1.0, flat), block)
+    assert equal(sample_block(KEY, 0.0, 1.0, 0, flat, method="direct"), block)
+    assert sample_von_mises(KEY, 0.0, 1.0, array(3)).shape == (3,)
+    assert sample_von_mises(KEY, 0.0, 1.0, array([], int)).shape == ()
+    assert jvm.VonMises(0.0, 1.0).sample(KEY, flat).shape == (2, 3)
+    assert jvm.sample_antithetic(KEY, 0.0, 1.0, flat).shape == (2, 3)
+    assert jvm.sample_truncated(KEY, 0.0, 1.0, 0.0, 1.0, flat).shape == (2, 3)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtype(dtype):
     assert sample_von_mises(KEY, 0.0, 1.0, (5,), dtype).dtype == dtype
@@ -365,6 +378,10 @@ BAD_CALLS = [
     (dict(shape=(2.5,)), TypeError, r"shape=\(2.5,\) must be an integer or a tuple"),
     (dict(shape=True), TypeError, "shape=True must be an integer or a tuple"),
     (dict(shape={2, 3}), TypeError, "shape={2, 3} must be an integer or a tuple"),
+    (dict(shape=np.array([2.0])), TypeError, r"shape=array\(\[2.\]\) must be an integer or a tuple"),
+    (dict(shape=np.array([[2, 3]])), TypeError, r"shape=array\(\[\[2, 3\]\]\) must be an integer or a tuple"),
+    (dict(shape=np.array([True])), TypeError, "shape=array.* must be an integer or a tuple"),
+    (dict(shape=np.array([2, -3])), ValueError, r"shape=\(2, -3\) has a negative size"),
     (dict(shape=2**63), ValueError, r"shape=\(9223372036854775808,\) asks for 9.22e\+18 elements.*sample_block"),
     (dict(shape=(2**31, 2**31)), ValueError, r"shape=.* asks for 4.61e\+18 elements"),
     (dict(loc=np.longdouble(1)), TypeError, "loc must be a real number.*Convert it to one of float32"),

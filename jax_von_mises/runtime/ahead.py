@@ -5,6 +5,7 @@ import time
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jax_von_mises import checks, counter, cuda, sampler
@@ -50,7 +51,7 @@ def warmup(shapes, dtypes=None, *, loc=0.0, concentration=1.0, key=None, method=
     dtypes : dtype or list of dtypes, optional
         As `dtype` of `sample_von_mises`.
     loc, concentration : float, array or jax.ShapeDtypeStruct
-        Like the arguments that will be given: of their shape and dtype; the values do not matter.
+        Like the arguments that will be given: of their shape, dtype and weak type; the values do not matter.
     key : jax.Array, optional
         Any key of the implementation that will be used; JAX's default one by default.
     method, out_sharding
@@ -66,8 +67,8 @@ def warmup(shapes, dtypes=None, *, loc=0.0, concentration=1.0, key=None, method=
     caller = "warmup"
     block = checks.flag(caller, "block", block)
     key = jax.random.key(0) if key is None else key
-    given = (loc, concentration)
-    loc, concentration = like(caller, "loc", loc), like(caller, "concentration", concentration)
+    given = loc, concentration = described(loc), described(concentration)
+    loc, concentration = like(loc), like(concentration)
     shapes = shapes if isinstance(shapes, list) else [shapes]
     dtypes = dtypes if isinstance(dtypes, (list, tuple)) else [dtypes]
     choose, start = (sampler.part, counter.halves(0)) if block else (sampler.whole, None)
@@ -77,11 +78,20 @@ def warmup(shapes, dtypes=None, *, loc=0.0, concentration=1.0, key=None, method=
     return tuple(_compile(arguments, given, start, sharding) for arguments in planned)
 
 
-def like(caller, name, value):
-    """An argument of the shape and dtype that `value` has or tells."""
-    if isinstance(value, jax.ShapeDtypeStruct):
-        return np.broadcast_to(np.zeros((), value.dtype), value.shape)  # which takes no memory
-    return checks.parameter(caller, name, value)
+def described(value):
+    """An argument or its description, of the dtype that it will have in the program."""
+    if isinstance(value, jax.ShapeDtypeStruct) and checks.too_wide(value.dtype):
+        return value.update(dtype=np.float32)
+    return value
+
+
+def like(value):
+    """An argument of the shape, the dtype and the weakness of `value`, which may be a description."""
+    if not isinstance(value, jax.ShapeDtypeStruct):
+        return value
+    if value.weak_type:
+        return jnp.broadcast_to(0.0, value.shape)
+    return np.broadcast_to(np.zeros((), value.dtype), value.shape)  # which takes no memory
 
 
 def _compile(arguments, given, start, sharding):

@@ -10,11 +10,10 @@ import zipfile
 from importlib import metadata
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jax_von_mises import __version__, checks, sampler, untrusted
-from jax_von_mises.runtime.ahead import like
+from jax_von_mises.runtime.ahead import described, like
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
@@ -90,7 +89,7 @@ def export_sampler(
         raise FileExistsError(f"{caller}: {path} is there already. Give another name, or force=True to replace it.")
     export = _serializer(caller)
     key = checks.one_key(caller, jax.random.key(0) if key is None else key)
-    loc, concentration = like(caller, "loc", loc), like(caller, "concentration", concentration)
+    loc, concentration = like(described(loc)), like(described(concentration))
     key, loc, concentration, shape, dtype, method = sampler.whole(caller, key, loc, concentration, shape, dtype, method)
     implementation = str(jax.random.key_impl(key))
 
@@ -152,13 +151,13 @@ class LoadedSampler:
             )
         arrays = []
         for name, value in (("loc", loc), ("concentration", concentration)):
-            array = checks.parameter(caller, name, value)
+            array = checks.as_jax(checks.parameter(caller, name, value), self._compute)
             if list(array.shape) != self.manifest[name]:
                 raise ValueError(
                     f"{caller}: {name} has shape {array.shape}, and this program is for {tuple(self.manifest[name])}. "
                     "Export one for that shape."
                 )
-            arrays.append(jnp.asarray(array, self._compute))
+            arrays.append(array)
         return self._call(jax.random.key_data(key), *arrays)
 
     def __repr__(self):
