@@ -4,14 +4,16 @@ Frozen pytrees with the method names of `VonMises`, made of its methods: accurac
 """
 
 import dataclasses
+import warnings
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy import special
 
 from jax_von_mises import bessel, checks, law
 from jax_von_mises.distribution import VonMises
-from jax_von_mises.pytrees import pytree
+from jax_von_mises.pytrees import ByValue, pytree
 
 
 def last_axis(caller, shape, meaning):
@@ -33,7 +35,7 @@ def laws(caller, components, such):
 
 @pytree("components")
 @dataclasses.dataclass(frozen=True, eq=False)
-class Torus:
+class Torus(ByValue):
     """Independent von Mises angles as one point of a torus.
 
     A frozen pytree. Accuracy, derivatives, dtypes and what bad parameters get (NaN) are those of `VonMises`; components
@@ -80,6 +82,13 @@ class Torus:
         """The components, which are laws: only now, since anything may stand there while JAX takes a pytree apart."""
         return laws("Torus", self.components, "a VonMises of as many angles")
 
+    def broadcast(self):
+        """Return the same distribution with all parameters of the components of one shape, for `jax.vmap`.
+
+        See `VonMises.broadcast`.
+        """
+        return Torus(self._angles().broadcast())
+
     def sample(self, key=None, sample_shape=(), *, seed=None):
         """Points of shape `sample_shape` + ``batch_shape`` + ``event_shape``, angles in [-pi, pi).
 
@@ -120,25 +129,39 @@ class Torus:
 
 
 @pytree("logits", "components")
-@dataclasses.dataclass(frozen=True, eq=False)
-class Mixture:
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
+class Mixture(ByValue):
     r"""A mixture :math:`\sum_j w_j p_j` of von Mises laws, or of tori of them.
 
-    A frozen pytree. Accuracy, derivatives, dtypes and what bad parameters get (NaN) are those of `VonMises`; samples
-    have no derivative in `logits`. Shapes that do not fit are a ValueError of the method that needs them.
+    A frozen pytree of `logits` and `components`. Accuracy, derivatives, dtypes and what bad parameters get (NaN) are
+    those of `VonMises`; samples have no derivative in the weights. Shapes that do not fit are a ValueError of the
+    method that needs them.
 
     Parameters
     ----------
     logits : array
         Logarithms of the weights, up to a constant; -inf is a weight of 0. The last axis is that of the components.
+    probs : array
+        The weights instead of their logarithms, 0 or more, up to a factor: they are divided by their sum. Give either
+        `logits` or `probs`. Their logarithms are kept, as the attribute `logits`.
     components : VonMises or Torus
-        The laws, along the last axis of their batch; the batch broadcasts with `logits`.
+        The distributions, along the last axis of their batch; the batch broadcasts with the weights.
+
+    Raises
+    ------
+    TypeError
+        For neither or both of `logits` and `probs`, or for weights or components of another kind.
+
+    Warns
+    -----
+    DeprecationWarning
+        For arguments without a name, which the next release refuses: the first of them is taken for `logits`.
 
     Examples
     --------
-    >>> import jax, jax.numpy as jnp
+    >>> import jax
     >>> from jax_von_mises import Mixture, VonMises
-    >>> law = Mixture(jnp.log(jnp.array([0.3, 0.7])), VonMises(loc=[-1.0, 2.0], concentration=[5.0, 20.0]))
+    >>> law = Mixture(probs=[0.3, 0.7], components=VonMises(loc=[-1.0, 2.0], concentration=[5.0, 20.0]))
     >>> angles = law.sample(jax.random.key(0), (1000,))
     >>> law.log_prob(angles).shape, law.responsibilities(angles).shape
     ((1000,), (1000, 2))
@@ -147,10 +170,31 @@ class Mixture:
     logits: jax.Array
     components: VonMises | Torus
 
-    def __post_init__(self):
-        # A list would be a pytree of its own.
-        if isinstance(self.logits, list | tuple):
-            object.__setattr__(self, "logits", jnp.asarray(checks.parameter("Mixture", "logits", self.logits)))
+    def __init__(self, *deprecated, logits=..., probs=None, components=...):
+        # `...` is an argument that is not given: None may stand for an array in a pytree.
+        if deprecated:
+            warnings.warn(
+                "Mixture: the next release refuses arguments without a name, since probabilities were taken for "
+                "logits. Write Mixture(logits=..., components=...) or Mixture(probs=..., components=...).",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            first, *rest = deprecated
+            if logits is not ... or len(rest) > 1 or (rest and components is not ...):
+                raise TypeError("Mixture: an argument is given twice. Give `components`, and `logits` or `probs`.")
+            logits, components = first, rest[0] if rest else components
+        if components is ...:
+            raise TypeError("Mixture: give `components`, such as a VonMises with an axis of components.")
+        if logits is None and probs is not None:
+            logits = ...
+        if (logits is ...) == (probs is None):
+            raise TypeError("Mixture: give the weights once, as `logits` or as `probs`.")
+        if logits is ...:
+            logits = log_of_weights(checks.as_jax(checks.parameter("Mixture", "probs", probs)))
+        elif isinstance(logits, list | tuple):  # which would be a pytree itself
+            logits = checks.as_jax(checks.parameter("Mixture", "logits", logits))
+        object.__setattr__(self, "logits", logits)
+        object.__setattr__(self, "components", components)
 
     @property
     def batch_shape(self):
@@ -169,8 +213,8 @@ class Mixture:
 
     def _shape(self):
         """Batch and components."""
-        logits = checks.parameter("Mixture", "logits", self.logits)
-        shape, batch = logits.shape, laws("Mixture", self.components, "a VonMises or a Torus").batch_shape
+        shape = np.shape(checks.parameter("Mixture", "logits", self.logits))
+        batch = laws("Mixture", self.components, "a VonMises or a Torus").batch_shape
         last_axis("Mixture", batch, "components")
         if not shape or shape[-1] != batch[-1]:
             raise ValueError(
@@ -185,14 +229,29 @@ class Mixture:
                 "Add axes of length 1 where they should vary alone."
             ) from error
 
+    def broadcast(self):
+        """Return the same distribution with logits and components of the whole batch, for `jax.vmap`.
+
+        See `VonMises.broadcast`.
+        """
+        shape = self._shape()
+
+        def each(leaf):
+            return jnp.broadcast_to(checks.as_jax(leaf), shape + self.event_shape)
+
+        return Mixture(
+            logits=jnp.broadcast_to(checks.as_jax(self.logits), shape),
+            components=jax.tree.map(each, self.components),
+        )
+
     def log_weights(self):
         """Logarithms of the weights, which sum to 1, of shape ``batch_shape`` + (components,)."""
         shape = self._shape()
-        return jnp.broadcast_to(jax.nn.log_softmax(jnp.asarray(self.logits, self.dtype)), shape)
+        return jnp.broadcast_to(jax.nn.log_softmax(checks.as_jax(self.logits, self.dtype)), shape)
 
     def _each(self, method, value):
         """A method of every component, on a last axis."""
-        value = checks.parameter("Mixture", "value", value)
+        value = checks.as_jax(checks.parameter("Mixture", "value", value))
         return method(jnp.expand_dims(value, -1 - len(self.event_shape)))
 
     def _joint(self, value):
@@ -248,7 +307,7 @@ class Mixture:
         index = index.reshape(*shape, 1, *(1 for _ in event))
 
         def of_chosen(leaf):
-            leaf = jnp.broadcast_to(jnp.asarray(leaf, self.dtype), self._shape() + event)
+            leaf = jnp.broadcast_to(checks.as_jax(leaf, self.dtype), self._shape() + event)
             chosen = jnp.take_along_axis(leaf.reshape(lead + leaf.shape), index, axis=len(shape))
             return jnp.squeeze(chosen, len(shape))
 
@@ -266,6 +325,14 @@ class Mixture:
         return law.mean(jnp.arctan2(sine, cosine), 1.0)
 
 
+@jax.jit
+def log_of_weights(probs):
+    """The logarithms of weights, computed in float32 at least; a weight of 0 has the derivative 0, as its logit has."""
+    probs = jnp.asarray(probs, checks.compute_dtype(checks.float_dtype("Mixture", None, [probs])))
+    logs = jnp.log(jnp.where(probs > 0, probs, 1))
+    return jnp.where(probs > 0, logs, jnp.where(probs == 0, -jnp.inf, jnp.nan))
+
+
 def spread(*arrays):
     """`arrays` broadcast together, in the dtype of the last, also where JAX's implicit promotion is turned off."""
     shape = jnp.broadcast_shapes(*(a.shape for a in arrays))
@@ -277,7 +344,7 @@ def resultant(components):
     if isinstance(components, Torus):
         return resultant(components.components)
     wide = jnp.float64 if components.dtype == jnp.float64 else jnp.float32
-    length = bessel.ratio(law.valid(jnp.asarray(components.concentration, wide)))
-    loc, length = spread(jnp.asarray(components.loc, wide), length)
+    length = bessel.ratio(law.valid(checks.as_jax(components.concentration, wide)))
+    loc, length = spread(checks.as_jax(components.loc, wide), length)
     shape = components.batch_shape
     return tuple(jnp.broadcast_to(length * f(loc), shape).astype(components.dtype) for f in (jnp.cos, jnp.sin))

@@ -7,16 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_von_mises import checks, fitting, law, sampler
-from jax_von_mises.pytrees import pytree
+from jax_von_mises.pytrees import ByValue, pytree
 
 
 @pytree("loc", "concentration")
 @dataclasses.dataclass(frozen=True, eq=False)
-class VonMises:
+class VonMises(ByValue):
     r"""The von Mises law of angles, density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
 
     A frozen pytree: an argument and a result of `jit`, `vmap`, `scan` and `grad` as it is. Its methods are the
     functions of this package with ``loc`` and ``concentration`` filled in; accuracy, derivatives and errors are theirs.
+    ``numpyro.sample`` needs a distribution of NumPyro: `jax_von_mises.numpyro.VonMises`.
 
     Parameters
     ----------
@@ -27,6 +28,17 @@ class VonMises:
     validate_args : bool
         Look at the values, where they are known, and raise ValueError for a concentration that is negative or NaN and a
         `loc` that is not finite. Otherwise, and under a transformation, such values give NaN.
+
+    Raises
+    ------
+    ValueError
+        If `loc` and `concentration` are numbers or arrays that do not broadcast. Anything else may stand in their place
+        in a pytree, such as an axis or None in ``in_axes=VonMises(None, 0)``, or a ``PartitionSpec``.
+
+    Notes
+    -----
+    Two are equal (``==``, `hash`) if their parameters have the same shapes, dtypes and values; Python numbers differ
+    from arrays. Under a transformation ``==`` gives a traced bool, as between arrays.
 
     Examples
     --------
@@ -44,17 +56,17 @@ class VonMises:
     validate_args: dataclasses.InitVar[bool] = False
 
     def __post_init__(self, validate_args):
-        # A list would be a pytree of its own. Anything else may stand in the place of arrays while JAX takes a pytree
-        # apart, and is not touched.
+        # A list would be a pytree itself. Anything else may stand for an array in a pytree, and is not touched.
         for name in ("loc", "concentration"):
             value = getattr(self, name)
             if isinstance(value, list) or (isinstance(value, tuple) and np.asarray(value).dtype.kind in "fiu"):
                 object.__setattr__(self, name, np.asarray(checks.parameter("VonMises", name, value)))
-        if validate_args:
-            parameters = self._parameters()
-            for name, value in parameters.items():
-                checks.known_value("VonMises", name, value)
+        parameters = {"loc": self.loc, "concentration": self.concentration}
+        if all(getattr(x, "shape", ()) and checks.is_array(x) for x in parameters.values()):
             checks.result_shape("VonMises", None, **parameters)
+        if validate_args:
+            for name, value in self._parameters().items():
+                checks.known_value("VonMises", name, value)
 
     @property
     def batch_shape(self):
@@ -69,7 +81,7 @@ class VonMises:
     @property
     def dtype(self):
         """The float dtype of samples and densities."""
-        return checks.float_dtype("VonMises", None, tuple(self._parameters().values()))
+        return checks.float_dtype("VonMises", None, self._parameters().values())
 
     def _parameters(self):
         fields = {"loc": self.loc, "concentration": self.concentration}
@@ -77,6 +89,15 @@ class VonMises:
 
     def _spread(self, value):
         return jnp.broadcast_to(value, self.batch_shape).astype(self.dtype)
+
+    def broadcast(self):
+        """Return the same distribution with both parameters of the shape ``batch_shape``.
+
+        `jax.vmap` maps over an axis that all arrays of its argument have: ``jax.vmap(f)(law.broadcast())`` maps over
+        the first axis of the batch where ``VonMises(0.0, jnp.ones(3))`` has a parameter without that axis.
+        """
+        shape = self.batch_shape
+        return VonMises(*(jnp.broadcast_to(checks.as_jax(value), shape) for value in self._parameters().values()))
 
     def sample(self, key=None, sample_shape=(), *, seed=None, method="auto"):
         """Angles in radians in [-pi, pi), of shape `sample_shape` + ``batch_shape``.
@@ -92,7 +113,7 @@ class VonMises:
         """
         key = checks.key_or_seed("VonMises.sample", key, seed)
         shape = checks.whole_sizes("VonMises.sample", "sample_shape", sample_shape) + self.batch_shape
-        return sampler.sample_von_mises(key, **self._parameters(), shape=shape, method=method)
+        return sampler.sample_von_mises(key, self.loc, self.concentration, shape, method=method)
 
     def sample_and_log_prob(self, *, seed, sample_shape=()):
         """Angles as `sample` draws, and the logarithms of their densities."""

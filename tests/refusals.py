@@ -77,6 +77,9 @@ BAD = {
         (None,),
         ((2,),),
         np.array(1.5),
+        np.array([1.5]),
+        np.array([[2]]),
+        np.array([2, -1]),
         *ABSURD,
         (2**31, 2**31),
         (2**62, 0),
@@ -190,7 +193,7 @@ LAW = arrays(("loc", "concentration"))
 DRAWN = {"key": KEY, **LAW}
 DRAW = {"key": "key", "loc": "numbers", "concentration": "numbers", "dtype": "dtype"}
 ONE = jvm.VonMises(0.5, np.full(3, 2.0, np.float32))
-TORUS, MIXTURE = jvm.Torus(ONE), jvm.Mixture(np.zeros(3, np.float32), ONE)
+TORUS, MIXTURE = jvm.Torus(ONE), jvm.Mixture(logits=np.zeros(3, np.float32), components=ONE)
 THEIRS = jax_von_mises.numpyro.VonMises(0.5, np.full(3, 2.0, np.float32), validate_args=False)
 SAMPLE = {"key": KEY, "sample_shape": (2,)}
 SAMPLED = {"key": "key", "sample_shape": "shape"}
@@ -252,7 +255,7 @@ FUNCTIONS = {
         "Torus": Refusal(lambda components: jvm.Torus(components).mean(), {"components": ONE}, {"components": "law"}),
         "Torus.sample": Refusal(TORUS.sample, SAMPLE, SAMPLED, "sample"),
         "Mixture": Refusal(
-            lambda logits, components: jvm.Mixture(logits, components).log_weights(),
+            lambda **given: jvm.Mixture(**given).log_weights(),
             {"logits": np.zeros(3, np.float32), "components": ONE},
             {"logits": "numbers", "components": "law"},
         ),
@@ -394,6 +397,7 @@ FUNCTIONS = {
 # What there is to call and takes nothing that could be bad.
 WITHOUT_ARGUMENTS = {
     *(f"{law}.{name}" for law in ("VonMises", "Torus", "Mixture") for name in ("batch_shape", "event_shape", "dtype")),
+    *(f"{law}.broadcast" for law in ("VonMises", "Torus", "Mixture")),
     *(f"VonMises.{name}" for name in ("entropy", "mean", "mode", "variance", "stddev")),
     *(f"Torus.{name}" for name in ("mean", "mode", "entropy")),
     *("Mixture.log_weights", "Mixture.mean"),
@@ -510,7 +514,8 @@ def elementwise():
 
     def mixture(logit, loc, concentration):
         logits = jnp.stack([logit, jnp.zeros_like(logit)], -1)
-        return jvm.Mixture(logits, jvm.VonMises(*(jnp.stack([each, each], -1) for each in (loc, concentration))))
+        components = jvm.VonMises(*(jnp.stack([each, each], -1) for each in (loc, concentration)))
+        return jvm.Mixture(logits=logits, components=components)
 
     def torus(loc, concentration):
         return jvm.Torus(jvm.VonMises(*(jnp.stack([each, each], -1) for each in (loc, concentration))))

@@ -18,13 +18,15 @@ CELL = GRID[1] - GRID[0]
 
 
 def three():
-    return Mixture(jnp.log(jnp.float32(WEIGHTS)), VonMises(jnp.float32(LOCS), jnp.float32(CONCENTRATIONS)))
+    return Mixture(
+        logits=jnp.log(jnp.float32(WEIGHTS)), components=VonMises(jnp.float32(LOCS), jnp.float32(CONCENTRATIONS))
+    )
 
 
 def tori():
     """Two tori of two angles each."""
     components = VonMises(jnp.array([[-1.0, 2.0], [1.5, -0.5]]), jnp.array([[3.0, 8.0], [6.0, 1.0]]))
-    return Mixture(jnp.array([0.0, 0.7]), Torus(components))
+    return Mixture(logits=jnp.array([0.0, 0.7]), components=Torus(components))
 
 
 def grid_of_two(step):
@@ -113,7 +115,7 @@ def test_samples_follow_the_law(key):
 
 def test_one_component_s_angles_are_the_sampler_s(key):
     """A weight of 1 leaves what `sample_von_mises` draws: one angle an element, not one for each component."""
-    law = Mixture([-jnp.inf, 0.0, -jnp.inf], three().components)
+    law = Mixture(logits=[-jnp.inf, 0.0, -jnp.inf], components=three().components)
     loc, concentration = np.full((2, 100), [[LOCS[1]], [CONCENTRATIONS[1]]], np.float32)
     expected = sample_von_mises(random.split(key)[1], loc, concentration)
     np.testing.assert_array_equal(draw(law, key, (100,)), expected)
@@ -121,7 +123,7 @@ def test_one_component_s_angles_are_the_sampler_s(key):
 
 def test_batches(key):
     """Three mixtures of two, with logits and locations that vary along different axes."""
-    law = Mixture(jnp.zeros((3, 1, 2)), VonMises(jnp.zeros((4, 1)), jnp.array([1.0, 5.0])))
+    law = Mixture(logits=jnp.zeros((3, 1, 2)), components=VonMises(jnp.zeros((4, 1)), jnp.array([1.0, 5.0])))
     assert law.batch_shape == (3, 4)
     assert law.event_shape == ()
 
@@ -139,7 +141,7 @@ def test_batches(key):
 
 def test_stable_where_densities_underflow():
     """e^-4000 and less: the nearest component decides."""
-    law = Mixture([0.0, 0.0], VonMises([0.0, 1.0], [1e4, 1e4]))
+    law = Mixture(logits=[0.0, 0.0], components=VonMises([0.0, 1.0], [1e4, 1e4]))
     value = float(run(law, "log_prob", 2.0))
     with jax.enable_x64(True):
         exact = float(VonMises(1.0, 1e4).log_prob(2.0)) + np.log(0.5)
@@ -151,8 +153,8 @@ def test_stable_where_densities_underflow():
 def test_gradients_with_a_weight_of_zero(value):
     """Finite, and without the component that is not there, even if that is a point mass at the value."""
     for k in (1.0, 1e6, jnp.inf):
-        law = Mixture([0.0, -jnp.inf, 1.0], VonMises([0.0, 1.0, 2.0], jnp.array([2.0, k, 1e3])))
-        without = Mixture([0.0, 1.0], VonMises([0.0, 2.0], [2.0, 1e3]))
+        law = Mixture(logits=[0.0, -jnp.inf, 1.0], components=VonMises([0.0, 1.0, 2.0], jnp.array([2.0, k, 1e3])))
+        without = Mixture(logits=[0.0, 1.0], components=VonMises([0.0, 2.0], [2.0, 1e3]))
         for method in ("log_prob", "prob"):
             expected = float(run(without, method, value))
             assert float(run(law, method, value)) == pytest.approx(expected, rel=1e-6)
@@ -164,7 +166,7 @@ def test_gradients_with_a_weight_of_zero(value):
 
 def test_gradients_are_differences():
     with jax.enable_x64(True):
-        law = Mixture(np.log(WEIGHTS), VonMises(LOCS, CONCENTRATIONS))
+        law = Mixture(logits=np.log(WEIGHTS), components=VonMises(LOCS, CONCENTRATIONS))
         function = jax.jit(lambda law: jnp.sum(law.log_prob(np.linspace(-3.0, 3.0, 7))))
         grads = jax.tree.leaves(jax.jit(jax.grad(function))(law))
         leaves, structure = jax.tree.flatten(law)
@@ -182,7 +184,7 @@ def test_samples_have_derivatives(key):
     law = three()
 
     def angles(loc):
-        return Mixture(law.logits, VonMises(loc, law.components.concentration)).sample(key, (50,))
+        return Mixture(logits=law.logits, components=VonMises(loc, law.components.concentration)).sample(key, (50,))
 
     slopes = np.asarray(jax.jit(jax.jacfwd(angles))(law.components.loc))
     assert (np.sort(slopes, -1) == [0, 0, 1]).all()
@@ -242,17 +244,16 @@ def test_mixture_of_tori(key):
 
 
 def test_expectation_maximisation_recovers_the_parameters(key):
-    true = Mixture(jnp.log(jnp.array([0.3, 0.7])), VonMises([-1.0, 1.5], [8.0, 3.0]))
+    true = Mixture(probs=[0.3, 0.7], components=VonMises([-1.0, 1.5], [8.0, 3.0]))
     x = draw(true, key, (20_000,))
 
     @jax.jit
     def step(law):
         shares = law.responsibilities(x)
-        return Mixture(
-            jnp.log(shares.mean(0)), VonMises.fit(jnp.broadcast_to(x[:, None], shares.shape), shares, axis=0)
-        )
+        angles = jnp.broadcast_to(x[:, None], shares.shape)
+        return Mixture(probs=shares.mean(0), components=VonMises.fit(angles, shares, axis=0))
 
-    law = Mixture(jnp.zeros(2), VonMises(jnp.array([-0.5, 0.5]), jnp.array([1.0, 1.0])))
+    law = Mixture(logits=jnp.zeros(2), components=VonMises(jnp.array([-0.5, 0.5]), jnp.array([1.0, 1.0])))
     start = run(law, "log_prob", x).mean()
     for _ in range(60):
         law = step(law)
@@ -280,9 +281,76 @@ def test_pytree(key, make):
     np.testing.assert_allclose(run(stacked, "log_prob", x[:, None])[:, 1], log_prob, rtol=1e-6, atol=1e-6)
 
 
+def test_weights():
+    """As logits or as probabilities, up to a factor; a weight may be 0."""
+    components = VonMises([-1.0, 2.0, 0.0], [5.0, 20.0, 1.0])
+    by_logits = Mixture(logits=jnp.log(jnp.array([0.3, 0.7, 0.0])), components=components)
+    for probs in ([0.3, 0.7, 0.0], np.array([3.0, 7.0, 0.0]), jnp.array([0.6, 1.4, 0.0])):
+        law = Mixture(probs=probs, components=components)
+        np.testing.assert_allclose(jnp.exp(law.log_weights()), [0.3, 0.7, 0.0], rtol=1e-6)
+        np.testing.assert_allclose(law.log_prob(0.5), by_logits.log_prob(0.5), rtol=1e-6)
+    # NumPyro's Categorical takes None for the name that is not given, and so does code that passes both on.
+    assert Mixture(logits=None, probs=[0.5, 0.5], components=components).logits.shape == (2,)
+    assert Mixture(logits=[0.0, 0.0], probs=None, components=components).logits.shape == (2,)
+    assert Mixture(logits=None, components=0).logits is None
+    for bad in ([0.3, -0.7, 1.0], [0.3, np.nan, 1.0], [0.3, np.inf, 1.0], [0.0, 0.0, 0.0]):
+        assert np.isnan(Mixture(probs=bad, components=components).log_prob(0.5)).any()
+
+
+def test_gradients_in_probabilities():
+    def value(probs):
+        return Mixture(probs=probs, components=VonMises([-1.0, 2.0], [5.0, 2.0])).log_prob(0.5)
+
+    densities = VonMises([-1.0, 2.0], [5.0, 2.0]).prob(0.5)
+    total = 0.3 * densities[0] + 0.7 * densities[1]
+    np.testing.assert_allclose(jax.grad(value)(jnp.array([0.3, 0.7])), densities / total - 1, rtol=1e-5)
+    assert np.isfinite(jax.grad(value)(jnp.array([0.0, 1.0]))).all()
+
+
+def test_weights_by_name():
+    components = VonMises([-1.0, 2.0], [5.0, 20.0])
+    for given in (
+        {},
+        {"logits": [0.0, 1.0], "probs": [0.5, 0.5]},
+        {"probs": None},
+    ):
+        with pytest.raises(TypeError, match="Mixture: give the weights once, as `logits` or as `probs`"):
+            Mixture(components=components, **given)
+    with pytest.raises(TypeError, match="Mixture: give `components`"):
+        Mixture(probs=[0.5, 0.5])
+    with pytest.raises(TypeError, match="Mixture: probs must be a real number or an array"):
+        Mixture(probs=["a"], components=components)
+    # For one release the first argument without a name is the logits.
+    by_name = Mixture(logits=[0.0, 1.0], components=components)
+    for arguments, named in (([[0.0, 1.0], components], {}), ([[0.0, 1.0]], {"components": components})):
+        with pytest.warns(DeprecationWarning, match=r"Mixture\(logits=.*Mixture\(probs=") as caught:
+            assert Mixture(*arguments, **named) == by_name
+        assert caught[0].filename == __file__
+    for arguments, named in (
+        ([[0.0, 1.0], components, 1], {}),
+        ([[0.0, 1.0]], {"components": components, "logits": [0.0, 1.0]}),
+        ([[0.0, 1.0], components], {"components": components}),
+    ):
+        with pytest.warns(DeprecationWarning, match="name"), pytest.raises(TypeError, match="is given twice"):
+            Mixture(*arguments, **named)
+
+
+def test_broadcast_for_vmap():
+    """Over the first axis of the batch, where not every parameter has it."""
+    components = VonMises(jnp.zeros((4, 1)), jnp.array([1.0, 5.0]))
+    for law in (
+        Mixture(logits=jnp.zeros(2), components=components),
+        Mixture(logits=jnp.zeros(4), components=Torus(VonMises(jnp.zeros((3, 4, 1)), jnp.array([1.0, 5.0])))),
+        Torus(components),
+    ):
+        value = jnp.full(law.event_shape, 0.3)
+        mapped = jax.vmap(lambda law, value=value: law.log_prob(value))(law.broadcast())
+        np.testing.assert_allclose(mapped.reshape(law.batch_shape), law.log_prob(value), rtol=1e-6)
+
+
 def test_float64(key):
     with jax.enable_x64(True):
-        law = Mixture(np.log(WEIGHTS), VonMises(LOCS, CONCENTRATIONS))
+        law = Mixture(logits=np.log(WEIGHTS), components=VonMises(LOCS, CONCENTRATIONS))
         x = draw(law, key, (4,))
         assert x.dtype == run(law, "log_prob", x).dtype == law.dtype == jnp.float64
         np.testing.assert_allclose(run(law, "prob", GRID), density(GRID), rtol=1e-12)
@@ -292,11 +360,11 @@ def test_float64(key):
 
 def test_errors(key):
     with pytest.raises(ValueError, match=r"Mixture: logits has shape \(3,\) for components of batch_shape=\(2,\)"):
-        Mixture(jnp.zeros(3), VonMises([0.0, 1.0], 1.0)).log_prob(0.0)
+        Mixture(logits=jnp.zeros(3), components=VonMises([0.0, 1.0], 1.0)).log_prob(0.0)
     with pytest.raises(ValueError, match=r"Mixture: the components have batch_shape=\(\)"):
-        Mixture(jnp.zeros(1), VonMises(0.0, 1.0)).sample(key)
+        Mixture(logits=jnp.zeros(1), components=VonMises(0.0, 1.0)).sample(key)
     with pytest.raises(ValueError, match="do not broadcast together"):
-        Mixture(jnp.zeros((3, 2)), VonMises(jnp.zeros((4, 2)), 1.0)).sample(key)
+        Mixture(logits=jnp.zeros((3, 2)), components=VonMises(jnp.zeros((4, 2)), 1.0)).sample(key)
     with pytest.raises(ValueError, match=r"Torus: the components have batch_shape=\(\)"):
         Torus(VonMises(0.0, 1.0)).log_prob(0.0)
     with pytest.raises(ValueError, match=r"one torus has 2 angles, the other 3"):
@@ -311,6 +379,6 @@ def test_errors(key):
 
 
 def test_a_point_mass_takes_the_responsibility():
-    law = Mixture([0.0, 0.0, 0.0], VonMises([0.0, 1.0, 0.0], [np.inf, 2.0, np.inf]))
+    law = Mixture(logits=[0.0, 0.0, 0.0], components=VonMises([0.0, 1.0, 0.0], [np.inf, 2.0, np.inf]))
     np.testing.assert_array_equal(law.responsibilities(0.0), [0.5, 0.0, 0.5])
     np.testing.assert_array_equal(law.responsibilities(0.5), [0.0, 1.0, 0.0])

@@ -1,11 +1,16 @@
 """`VonMises` as a pytree, under transformations, and under the method names of other libraries."""
 
+import copy
 import dataclasses
+import functools
+import pickle
+import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 import jax_von_mises as jvm
 from jax_von_mises import VonMises
@@ -22,6 +27,40 @@ def test_is_a_frozen_pytree():
         law.loc = 1.0
     # JAX puts anything in the place of the leaves while it works on the structure.
     assert jax.tree.map(lambda leaf: None, law).loc is None
+
+
+def one_of_each():
+    components = VonMises(jnp.float32([0.5, 1.0]), np.float32([4.0, 9.0]))
+    return [components, jvm.Torus(components), jvm.Mixture(logits=jnp.zeros(2), components=components)]
+
+
+@pytest.mark.parametrize("law", one_of_each(), ids=lambda law: type(law).__name__)
+def test_anything_stands_for_an_array(law):
+    leaves, structure = jax.tree.flatten(law)
+    for function in (
+        lambda leaf: leaf.shape,
+        lambda leaf: (leaf.shape, leaf.dtype),
+        lambda leaf: [leaf],
+        lambda leaf: None,
+        lambda leaf: "text",
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+        lambda leaf: PartitionSpec("data"),
+    ):
+        tree = jax.tree.map(function, law)
+        assert type(tree) is type(law)
+        found = structure.flatten_up_to(tree)
+        assert [type(leaf) for leaf in found] == [type(function(leaf)) for leaf in leaves]
+        assert found == [function(leaf) for leaf in leaves]
+    # Traced arrays too, and as the axes to map over.
+    pairs = jax.jit(lambda law: jax.tree.map(lambda leaf: (leaf, 2 * leaf), law))(law)
+    np.testing.assert_array_equal(jax.tree.leaves(pairs)[1], 2 * leaves[0])
+    axes = jax.tree.map(lambda leaf: 0, law)
+    assert jax.vmap(lambda law: jax.tree.leaves(law)[0], in_axes=(axes,))(law).shape == (2,)
+    assert jax.tree.structure(axes) == structure
+    for again in (copy.copy(law), copy.deepcopy(law), pickle.loads(pickle.dumps(law)), dataclasses.replace(law)):
+        assert type(again) is type(law)
+        assert jax.tree.structure(again) == structure
+        assert all(map(np.array_equal, jax.tree.leaves(again), leaves))
 
 
 def test_argument_and_result_of_transformations():
@@ -149,9 +188,122 @@ def look_alike(cls):
 def test_no_other_class_is_taken_for_a_law(cls):
     """JAX looks compiled programs up by the structure of their arguments."""
     other = look_alike(cls)
-    children = [1.0] * len(dataclasses.fields(cls))
-    mine, theirs = jax.tree.structure(cls(*children)), jax.tree.structure(other(*children))
+    children = {field.name: 1.0 for field in dataclasses.fields(cls)}
+    mine, theirs = jax.tree.structure(cls(**children)), jax.tree.structure(other(**children))
     assert mine != theirs
-    assert jax.tree.structure(jax.tree.unflatten(mine, children)) == mine
-    keys = [path for path, _ in jax.tree_util.tree_flatten_with_path(cls(*children))[0]]
+    assert jax.tree.structure(jax.tree.unflatten(mine, children.values())) == mine
+    keys = [path for path, _ in jax.tree_util.tree_flatten_with_path(cls(**children))[0]]
     assert [str(key) for (key,) in keys] == [f".{field.name}" for field in dataclasses.fields(cls)]
+
+
+# ---------------------------------------------------------------------------------------------- equality
+
+
+@pytest.mark.parametrize("law", one_of_each(), ids=lambda law: type(law).__name__)
+def test_equal_by_value(law):
+    again = jax.tree.map(lambda leaf: leaf + 0, law)
+    other = jax.tree.map(lambda leaf: leaf + 1, law)
+    assert law == again
+    assert hash(law) == hash(again)
+    assert law != other
+    assert {law: 1}[again] == 1
+    assert other not in [again]
+    assert law != jax.tree.leaves(law)
+    # The same numbers of another dtype or shape give other samples.
+    assert law != jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), law)
+    assert law != jax.tree.map(lambda leaf: leaf[None], law)
+
+
+def test_equal_parameters():
+    assert VonMises(0, 1) == VonMises(0.0, 1.0)
+    assert VonMises(-0.0, jnp.zeros(1)) == VonMises(0.0, -jnp.zeros(1))
+    assert hash(VonMises(-0.0, jnp.zeros(1))) == hash(VonMises(0.0, -jnp.zeros(1)))
+    assert VonMises(0.0, 1.0) != VonMises(0.0, 2.0)
+    assert VonMises(0.0, 1.0) != VonMises(0.0, np.float32(1))
+    assert VonMises(0.0, jnp.asarray(1.0)) != VonMises(0.0, jnp.float32(1)), "of weak type"
+    assert VonMises(0.0, [1.0]) == VonMises(0.0, np.array([1.0]))
+    assert VonMises(0.0, 1.0) != jvm.Torus(VonMises(0.0, 1.0))
+    # Not a number differs from every other, as everywhere; a distribution equals itself.
+    law = VonMises(0.0, np.array([1.0, np.nan]))
+    assert law == law
+    assert law != VonMises(0.0, np.array([1.0, np.nan]))
+    # In a pytree other things may stand for arrays.
+    assert VonMises(None, 0) == VonMises(None, 0) != VonMises(0, None)
+    assert VonMises(PartitionSpec("a"), None) == VonMises(PartitionSpec("a"), None) != VonMises(PartitionSpec(), None)
+    assert len({VonMises(None, 0), VonMises(None, 0), VonMises(0, 0)}) == 2
+
+
+def test_equality_under_transformations():
+    law, other = VonMises(0.0, jnp.ones(2)), VonMises(0.0, jnp.zeros(2))
+    equal = jax.jit(lambda one, two: one == two)
+    assert equal(law, law)
+    assert not equal(law, other)
+    assert not equal(law, VonMises(0.0, jnp.ones(3)))
+    assert jax.vmap(lambda k: VonMises(0.0, k) == VonMises(0.0, 1.0 + k - k))(jnp.ones(2)).all()
+    # Known values stay known where something else is traced, or the traced one cannot be equal.
+    assert jax.jit(lambda x: 1.0 if law == VonMises(0.0, np.ones(2, np.float32)) and law != other else x)(3.0) == 1
+    assert jax.jit(lambda x: 1.0 if law == VonMises(x, 1.0) else x)(3.0) == 3
+    assert jax.jit(lambda law: 1.0 if law == law else 0.0)(law) == 1
+    with pytest.raises(TypeError, match="traced parameters has no hash"):
+        jax.jit(hash)(law)
+
+
+def test_programs_and_equality():
+    """A static argument of equal value finds the program, and one of another dtype does not."""
+    traced = []
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def static(law, x):
+        traced.append(law)
+        return law.log_prob(x)
+
+    half = jnp.bfloat16(0.5)
+    for concentration in (2.0, jnp.float32(2), jnp.bfloat16(2)):
+        first, again = (static(VonMises(0.0, concentration + 0), half) for _ in range(2))
+        assert first == again
+        np.testing.assert_array_equal(first, VonMises(0.0, concentration).log_prob(half))
+    assert len(traced) == 3
+
+    @jax.jit
+    def dynamic(law):
+        traced.append(law)
+        return law.loc
+
+    traced.clear()
+    for loc in (0.0, 0.0, 1.0):
+        assert dynamic(VonMises(loc, 2.0)) == loc
+    assert len(traced) == 1
+
+
+# ------------------------------------------------------------------------------------ shapes of parameters
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.asarray, jnp.asarray])
+def test_parameters_broadcast(kind):
+    with pytest.raises(ValueError, match=r"VonMises: loc of shape \(2,\) and concentration of shape \(3,\) do not"):
+        VonMises(kind([0, 1]), kind([1, 2, 3]))
+    with pytest.raises(ValueError, match="do not broadcast"):
+        jax.jit(lambda loc: VonMises(loc, kind([1, 2, 3])))(jnp.zeros(2))
+    assert VonMises(kind([[0], [1]]), kind([1, 2, 3])).batch_shape == (2, 3)
+
+
+def test_placeholders_are_no_parameters():
+    spec = PartitionSpec("data")
+    for loc in (None, 0, "loc", spec, jax.ShapeDtypeStruct((2,), np.float32), object(), {"a": np.zeros(2)}):
+        for concentration in (np.ones(3), None, spec, jax.ShapeDtypeStruct((3,), np.float32)):
+            assert VonMises(loc, concentration).loc is loc
+
+
+@pytest.mark.parametrize("half", [jnp.ones(3, jnp.bfloat16), np.ones(3, np.float16)])
+def test_broadcast_for_vmap(half):
+    law = VonMises(0.0, half)
+    with pytest.raises(ValueError, match="vmap"):
+        jax.vmap(lambda law: law.log_prob(0.2))(law)
+    mapped = jax.vmap(lambda law: law.log_prob(0.2))(law.broadcast())
+    assert mapped.dtype == half.dtype
+    np.testing.assert_array_equal(mapped, law.log_prob(0.2))
+    np.testing.assert_array_equal(jax.vmap(lambda law: law.log_prob(0.2), (VonMises(None, 0),))(law), mapped)
+    assert law.broadcast().broadcast() == law.broadcast()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert VonMises(jnp.zeros(2), 1e300).broadcast().concentration.tolist() == [np.inf] * 2

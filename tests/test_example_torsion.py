@@ -20,7 +20,7 @@ step = jax.jit(example.step)
 
 
 def mixture(logits, loc, concentration, kind=VonMises):
-    return Mixture(jnp.float32(logits), Torus(kind(jnp.float32(loc), jnp.float32(concentration))))
+    return Mixture(logits=jnp.float32(logits), components=Torus(kind(jnp.float32(loc), jnp.float32(concentration))))
 
 
 def three(kind=VonMises, turn=0.0):
@@ -137,13 +137,13 @@ def test_normal_law_is_that_of_scipy():
 def test_matched_puts_components_into_order():
     truth = example.truth()
     order = np.array([3, 0, 4, 2, 1])
-    shuffled = Mixture(truth.logits[order], jax.tree.map(lambda leaf: leaf[order], truth.components))
+    shuffled = Mixture(logits=truth.logits[order], components=jax.tree.map(lambda leaf: leaf[order], truth.components))
     np.testing.assert_allclose(example.numbers(example.matched(shuffled, truth)), example.numbers(truth), rtol=1e-6)
 
 
 def test_standard_errors_of_one_component_are_the_known_ones():
     law = VonMises.fit(residues(), axis=0)
-    alone = Mixture(jnp.zeros(1), Torus(VonMises(law.loc[None], law.concentration[None])))
+    alone = Mixture(logits=jnp.zeros(1), components=Torus(VonMises(law.loc[None], law.concentration[None])))
     errors = example.standard_errors(alone, residues())
     known = jax_von_mises.standard_errors(law.concentration, float(SIZE))
     np.testing.assert_allclose(errors[0], [0, *np.rad2deg(known.loc), *known.concentration], rtol=1e-3)

@@ -64,7 +64,7 @@ def law(a):
 
 
 def mixture(a):
-    return jvm.Mixture(jnp.stack([a.x, a.q]), law(a))
+    return jvm.Mixture(logits=jnp.stack([a.x, a.q]), components=law(a))
 
 
 def numpyro_law(a):

@@ -535,7 +535,7 @@ def test_fit(data):
 
 @jax.jit
 def mixtures(logits, loc, k, x):
-    law = jvm.Mixture(logits, jvm.VonMises(loc, k))
+    law = jvm.Mixture(logits=logits, components=jvm.VonMises(loc, k))
     return law.log_prob(x), law.prob(x), law.cdf(x), law.responsibilities(x), law.mean()
 
 

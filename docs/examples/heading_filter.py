@@ -51,7 +51,7 @@ def reading_law(heading, concentration):
     anywhere = jnp.zeros_like(heading)
     loc = jnp.stack([heading, anywhere], axis=-1)
     concentration = jnp.stack([jnp.broadcast_to(concentration, heading.shape), anywhere], axis=-1)
-    return Mixture(jnp.log(jnp.array([1 - WRONG, WRONG])), VonMises(loc, concentration))
+    return Mixture(probs=jnp.array([1 - WRONG, WRONG]), components=VonMises(loc, concentration))
 
 
 @jax.jit

@@ -50,7 +50,7 @@ def truth():
     """The law of the data."""
     columns = zip(*REGIONS.values(), strict=True)
     weights, centres, concentrations = (jnp.asarray(np.float32(column)) for column in columns)
-    return Mixture(jnp.log(weights), Torus(VonMises(jnp.deg2rad(centres), concentrations)))
+    return Mixture(probs=weights, components=Torus(VonMises(jnp.deg2rad(centres), concentrations)))
 
 
 @functools.partial(jax.jit, static_argnames="size")
@@ -107,7 +107,7 @@ def step(law, points, pseudo=PSEUDO):
     shares = jnp.concatenate([shares, jnp.full((len(EVEN), shares.shape[1]), pseudo / len(EVEN))])
     points = jnp.concatenate([points, jnp.asarray(EVEN)])
     angles = jnp.broadcast_to(points[:, None, :], (*shares.shape, 2))
-    return Mixture(logits, Torus(kind.fit(angles, shares[:, :, None], axis=0)))
+    return Mixture(logits=logits, components=Torus(kind.fit(angles, shares[:, :, None], axis=0)))
 
 
 def climb(law, points, steps):
@@ -119,7 +119,7 @@ def start(key, points, size, most, kind):
     """`most` components around points picked at random, of which `size` have a weight."""
     centres = random.choice(key, points, (most,), replace=False)
     logits = jnp.where(jnp.arange(most) < size, 0.0, -jnp.inf)
-    return Mixture(logits, Torus(kind(centres, jnp.full(centres.shape, WIDE))))
+    return Mixture(logits=logits, components=Torus(kind(centres, jnp.full(centres.shape, WIDE))))
 
 
 @jax.jit
@@ -176,7 +176,7 @@ def matched(law, other):
     rows = Torus(VonMises(theirs.loc[:, None], theirs.concentration[:, None]))
     columns = Torus(VonMises(ours.loc[None], ours.concentration[None]))
     order = linear_sum_assignment(np.asarray(divergence(rows, columns)))[1]
-    return Mixture(law.log_weights()[order], jax.tree.map(lambda leaf: leaf[order], law.components))
+    return Mixture(logits=law.log_weights()[order], components=jax.tree.map(lambda leaf: leaf[order], law.components))
 
 
 @jax.jit
@@ -197,7 +197,7 @@ def standard_errors(law, points):
     def at(flat):
         logits, loc, log_concentration = unravel(flat)
         logits = jnp.append(logits, 0.0)
-        return Mixture(logits, Torus(VonMises(loc, jnp.exp(log_concentration))))
+        return Mixture(logits=logits, components=Torus(VonMises(loc, jnp.exp(log_concentration))))
 
     information = -len(points) * jax.hessian(lambda flat: likelihood(at(flat), points))(start)
     slopes = jax.jacobian(lambda flat: numbers(at(flat)))(start)
@@ -215,7 +215,7 @@ def ordinary_mean(points, weights):
 def along_psi(law, psi):
     """Density of psi alone, per degree."""
     angles = law.components.components
-    alone = Mixture(law.logits, type(angles)(angles.loc[:, 1], angles.concentration[:, 1]))
+    alone = Mixture(logits=law.logits, components=type(angles)(angles.loc[:, 1], angles.concentration[:, 1]))
     return jnp.exp(alone.log_prob(psi)) * np.pi / 180
 
 

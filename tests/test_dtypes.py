@@ -1,0 +1,197 @@
+"""Dtypes of results: an array has one, with axes or without; a Python number or a weak array of JAX takes another's."""
+
+import inspect
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_von_mises as jvm
+from jax_von_mises import runtime
+
+DENSITIES = ("log_prob", "prob", "cdf", "sf", "log_cdf", "log_sf", "icdf", "isf")
+MOMENTS = ("entropy", "mean", "mode", "variance", "stddev", "kl_divergence")
+KEY = jax.random.key(19)
+
+
+def numpyro_law(loc, concentration):
+    numpyro = pytest.importorskip("jax_von_mises.numpyro", reason="NumPyro is not installed")
+    return numpyro.VonMises(loc, concentration, validate_args=False)
+
+
+def mixture(loc, concentration):
+    """Of components that have the dtype of these two."""
+    components = jvm.VonMises(loc, concentration).broadcast()
+    return jvm.Mixture(logits=[0.0], components=jax.tree.map(lambda leaf: leaf[None], components))
+
+
+# Functions of numbers, with a result that has a dtype.
+CALLS = {
+    **{name: getattr(jvm, name) for name in (*DENSITIES, *MOMENTS)},
+    "sample_von_mises": lambda loc, k: jvm.sample_von_mises(KEY, loc, k, 2),
+    "sample_block": lambda loc, k: jvm.sample_block(KEY, loc, k, 3, 2),
+    "sample_pmap": lambda loc, k: jvm.sample_pmap(KEY, loc, k, (jax.local_device_count(), 2)),
+    "sample_antithetic": lambda loc, k: jvm.sample_antithetic(KEY, loc, k, (2, 1)),
+    "sample_stratified": lambda loc, k: jvm.sample_stratified(KEY, loc, k, (2, 1)),
+    "sample_truncated": lambda loc, k, low, high: jvm.sample_truncated(KEY, loc, k, low, high, 2),
+    "fit": lambda samples, weights: jvm.fit(samples, weights).loc,
+    "standard_errors": lambda k, size: jvm.standard_errors(k, size).loc,
+    "VonMises.dtype": lambda loc, k: jnp.zeros(0, jvm.VonMises(loc, k).dtype),
+    "VonMises.sample": lambda loc, k: jvm.VonMises(loc, k).sample(KEY, 2),
+    "VonMises.entropy": lambda loc, k: jvm.VonMises(loc, k).entropy(),
+    "VonMises.broadcast": lambda loc, k: jnp.zeros(0, jvm.VonMises(loc, k).broadcast().dtype),
+    "VonMises.log_prob": lambda x, loc, k: jvm.VonMises(loc, k).log_prob(x),
+    "Mixture.log_prob": lambda x, loc, k: mixture(loc, k).log_prob(x),
+    "Mixture.sample": lambda loc, k: mixture(loc, k).sample(KEY),
+    "Mixture.mean": lambda loc, k: mixture(loc, k).mean(),
+    "numpyro.sample": lambda loc, k: numpyro_law(loc, k).sample(KEY, (2,)),
+    "numpyro.cdf": lambda x, loc, k: numpyro_law(loc, k).cdf(x),
+    "numpyro.icdf": lambda q, loc, k: numpyro_law(loc, k).icdf(q),
+}
+KINDS = {
+    "array without axes": np.array,
+    "array with an axis": lambda value, dtype: np.full(1, value, dtype),
+    "NumPy scalar": lambda value, dtype: np.dtype(dtype).type(value),
+    "JAX array": jnp.asarray,
+}
+
+
+def count(call):
+    """How many numbers a call takes."""
+    return len(inspect.signature(call).parameters)
+
+
+def dtype_of(call, *values):
+    """The dtype of the result, which is not computed."""
+    return jax.eval_shape(lambda: call(*values)).dtype
+
+
+def numbers(call):
+    """Values that the call takes: the ends of an arc ascend, also when they are rounded."""
+    return [0.25 + i for i in range(count(call))]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_arrays_without_axes(name):
+    call = CALLS[name]
+    first, *others = numbers(call)
+    if name == "VonMises.entropy":  # computed from the second alone, and then rounded
+        others, first = [first], *others
+    assert dtype_of(call, *(np.array(value, np.float16) for value in numbers(call))) == "float16"
+    with jax.enable_x64(True):
+        assert dtype_of(call, np.array(first, np.float32), *others) == "float32"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrays_have_a_dtype(kind):
+    make = KINDS[kind]
+    for x64, dtypes in ((False, ("float16", "bfloat16", "float32")), (True, ("float16", "float32", "float64"))):
+        with jax.enable_x64(x64):
+            for dtype in dtypes:
+                array = make(0.25, dtype)
+                assert jvm.mean(array, array).dtype == dtype
+                assert jvm.VonMises(array, array).dtype == dtype
+                # Python's numbers, of both kinds, and JAX's weak arrays, in each place next to it.
+                for weak in (2.0, 2, jnp.asarray(2.0), jnp.asarray(2)):
+                    assert jvm.mean(array, weak).dtype == jvm.mean(weak, array).dtype == dtype
+            assert jvm.mean(0, 2.0).dtype == dtypes[-1]
+
+
+def test_numbers_next_to_an_array_with_axes():
+    """The shape of a number is no reason to give it a dtype."""
+    for half in (jnp.ones(3, jnp.bfloat16), np.ones((2, 1), np.float16)):
+        for law in (jvm.VonMises(0.5, half), numpyro_law(0.5, half), numpyro_law(half, 2)):
+            assert jax.eval_shape(lambda law=law: law.log_prob(0.25)).dtype == half.dtype
+            assert jax.eval_shape(lambda law=law: law.sample(KEY)).dtype == half.dtype
+
+
+def test_streams_and_files(tmp_path):
+    for kind in KINDS.values():
+        half = kind(0.25, "float16"), kind(4.0, "float16")
+        (batch,) = jvm.sample_batches(KEY, *half, 3, 3)
+        assert batch.dtype == "float16"
+        assert jvm.write_samples(tmp_path / "angles.npy", KEY, *half, 3, force=True).dtype == "float16"
+
+
+def test_programs_made_ahead():
+    """What is described is compiled, and the call then finds its program."""
+    compiled = []
+
+    def count_programs(name, seconds, **_):
+        if name == "/jax/core/compile/backend_compile_duration":
+            compiled.append(seconds)
+
+    weak = jax.ShapeDtypeStruct((), np.float32, weak_type=True)
+    calls = [
+        (jax.ShapeDtypeStruct((), jnp.bfloat16), jnp.bfloat16(3), "bfloat16"),
+        (jax.ShapeDtypeStruct((3,), np.int64), np.arange(3), "float32"),
+        (weak, jnp.asarray(3.0), "float32"),
+    ]
+    jax.monitoring.register_event_duration_secs_listener(count_programs)
+    try:
+        for described, given, dtype in calls:
+            shape = (5, *described.shape)
+            (found,) = runtime.warmup(shape, loc=described, concentration=described, key=KEY)
+            assert found.dtype == dtype
+            compiled.clear()
+            assert jvm.sample_von_mises(KEY, given, given, shape).dtype == dtype
+            assert not compiled, dtype
+        half = jax.ShapeDtypeStruct((), jnp.float16)
+        assert runtime.warmup((7,), loc=weak, concentration=half, key=KEY)[0].dtype == "float16"
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count_programs)
+
+
+FAR = 1e300
+
+
+COMPUTED = ("sample_von_mises", "log_prob", "mean", "variance", "fit", "standard_errors", "Mixture.mean")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_numbers_beyond_float32(name):
+    """Infinite, without a warning, in each place that may be."""
+    call = CALLS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for place in range(2 if name == "sample_truncated" else count(call)):
+            for far in (FAR, np.float64(FAR), np.array(FAR), -FAR):
+                values, infinite = numbers(call), numbers(call)
+                values[place], infinite[place] = far, np.float32(np.copysign(np.inf, far))
+                assert dtype_of(call, *values) == "float32"
+                if name in COMPUTED:
+                    np.testing.assert_array_equal(call(*values), call(*infinite))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_numbers_beyond_float32_next_to_short_floats(dtype):
+    near = jnp.asarray(0.5, dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x = jvm.sample_von_mises(KEY, near, FAR)
+        assert (float(x), x.dtype) == (0.5, dtype)
+        assert float(jvm.VonMises(near, FAR).variance()) == 0
+        assert np.isnan(jvm.mean(FAR, near))
+
+
+def test_streams_of_a_point_mass(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for x64 in (False, True):
+            with jax.enable_x64(x64):
+                for far in (FAR, np.array(FAR)):
+                    (batch,) = jvm.sample_batches(KEY, 0.5, far, 3, 3, "float32")
+                    np.testing.assert_array_equal(batch, np.float32(0.5))
+                    out = tmp_path / "angles.npy"
+                    jvm.write_samples(out, KEY, 0.5, far, 3, "float32", force=True)
+                    np.testing.assert_array_equal(np.load(out), np.float32(0.5))
+
+
+def test_integers_of_64_bits():
+    """JAX would take their lower half, 0 here, which is the uniform distribution."""
+    far = np.array([2**40, 2**41])
+    np.testing.assert_array_equal(jvm.variance(far), jvm.variance(far.astype(np.float32)))
+    np.testing.assert_array_equal(jvm.variance(far[0]), jvm.variance(2.0**40))
+    assert np.abs(jvm.sample_von_mises(KEY, 0.0, far)).max() < 1e-4
