@@ -99,3 +99,8 @@ __all__ = [
     "verify_samples",
     "write_samples",
 ]
+
+
+def __dir__():
+    """Return the public names, `numpyro` where it was imported, and those that every module has."""
+    return [name for name in globals() if name in __all__ or name == "numpyro" or name.startswith("__")]

@@ -102,6 +102,13 @@ def test_public_names_exist():
         assert getattr(jax_von_mises, public).__doc__
 
 
+@pytest.mark.parametrize("module", [jax_von_mises, jax_von_mises.runtime])
+def test_only_public_names_complete(module):
+    completed = {name for name in dir(module) if not name.startswith("__")}
+    assert completed - {"numpyro"} == set(module.__all__)
+    assert "__doc__" in dir(module)
+
+
 def test_import_is_light():
     """Importing the package brings jax and numpy, and nothing heavy that jax does not bring itself."""
     program = "import jax, sys; before = set(sys.modules); import jax_von_mises; print(*(set(sys.modules) - before))"

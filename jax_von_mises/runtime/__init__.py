@@ -55,3 +55,8 @@ __all__ = [
     "suggest_batch_size",
     "warmup",
 ]
+
+
+def __dir__():
+    """Return the public names and those that every module has."""
+    return [name for name in globals() if name in __all__ or name.startswith("__")]
