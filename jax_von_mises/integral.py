@@ -55,12 +55,15 @@ def rule(dtype, far=False):
     return tables.RULE_NODES, tables.RULE_WEIGHTS, tables.RULE_DEPTH
 
 
-def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False):
+def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False, deep=None):
     """J(x) and with `order` 1 or 2 the others of the module's head; whether the side is the centre; the `HalfAngle`.
 
     The quadrature runs in the half angle phi = x / 2, from phi to where the exponent has grown by the rule's
     depth, at most pi/2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a), since
     the difference of the two large exponents themselves would be off by their rounding.
+
+    `far` selects nodes for tails that no sample reaches. With the nodes for samples, `deep` is true for the elements
+    in such tails, and the others do not depend on it.
     """
     nodes, weights, depth = rule(dtype_rule or x.dtype, far)
     half = HalfAngle.of(x, exact=far or x.dtype == jnp.float64)
@@ -71,12 +74,17 @@ def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False):
     s1 = jnp.minimum(s0 + jnp.minimum((0.5 * depth) * inverse, 2), 1)
     end = lax.sqrt(s1) * polynomial(tables.CUT, 1 - s1)
     tail, cut = end - half.angle, s1 < 1
-    if far or order > 0:
+    if far or order > 0 or deep is not None:
         # Far out at a large concentration that cancels; there sin(b - a) = (sin^2 b - sin^2 a) / sin(b + a). Neither
         # has to be exact: what counts is that the integrand has nearly vanished at the end.
         delta = (0.5 * depth) * inverse
         sine = delta / jnp.maximum(sin_x, float(jnp.finfo(x.dtype).tiny))
-        tail, cut = jnp.where(sine < SHORT * sin_x, delta / (sin_x + sine * cos_x), tail), delta < half.rest
+        short = sine < SHORT * sin_x
+        if deep is None:
+            cut = delta < half.rest
+        else:
+            short = short & deep
+        tail = jnp.where(short, delta / (sin_x + sine * cos_x), tail)
     span = jnp.where(centre, -half.angle, jnp.where(cut, tail, half.to_pole))
     complement = bessel.ratio_complement(kappa, inverse) if order > 0 else None
     slope = bessel.slope(kappa) if order > 1 else None

@@ -3,7 +3,7 @@ r"""The quantile of the von Mises law: from a tail probability to an angle, with
 For the tail probability t and c = 1/2 - t the distance to the root is, to first order, with the integral J of
 `integral`, :math:`u = J - t N e^q` (tail) or :math:`u = J + c N e^q` (centre). The root is the Taylor series of the
 inverse function, x' = 1/p, in :math:`d = \kappa \sin(x) u` and :math:`e = \kappa \cos(x) u^2`; see `refine`. One step
-from `guess` is enough for float32, and a second one for float64. Tails that no sample reaches are bracketed instead.
+from `guess` is enough for float32, and a second one for float64. Tails that no sample reaches start from `deep_guess`.
 """
 
 import jax
@@ -13,15 +13,31 @@ from jax import lax
 
 from jax_von_mises import bessel, tables
 from jax_von_mises.density import KAPPA_MIN, HalfAngle, density, score
-from jax_von_mises.elementary import LOG2_E, clip, exp2, exp_product, kept_on_cuda, log2, only, polynomial2
+from jax_von_mises.elementary import (
+    LN_2,
+    LOG2_E,
+    clip,
+    exp2,
+    exp_product,
+    kept_on_cuda,
+    log2,
+    only,
+    polynomial,
+    polynomial2,
+)
 from jax_von_mises.integral import KAPPA_MAX, derivative, integrals
-from jax_von_mises.tails import tail_beyond
 
 # The angles lie in [-pi, pi): the largest float below pi, since the nearest float32 to pi is larger than pi.
 LARGEST_ANGLE = {
     np.dtype(np.float32): float(np.nextafter(np.float32(np.pi), np.float32(0))),
     np.dtype(np.float64): float(np.pi),
 }
+
+# `guess` covers the tails of the sampler's words, down to these; `deep_guess` the smaller ones.
+SMALLEST_TAIL = {"float32": 2.0**-33, "float64": 2.0**-65}
+LOG_2_ROOT_PI = float(np.log(2 * np.sqrt(np.pi)))
+# 2 arcsin(sqrt(s)) / sqrt(s) for s in [0, 1/2], to 2e-6.
+ARCSINE = (2.0, 0.33347781, 0.14624456, 0.12035545, -0.04619342, 0.19143589)
 
 
 def largest_angle(dtype):
@@ -54,18 +70,69 @@ def guess(t, kappa, inverse, root, wide=False):
     return clip(jnp.where(kappa < switch, small, large), 0, largest_angle(t.dtype))
 
 
-def refine(x, t, c, kappa, inverse, dtype_rule=None):
+def deep_guess(t, kappa):
+    """Starting angle, float32, for a tail probability `t` below `SMALLEST_TAIL`: weighted error (see `guess`) 0.04.
+
+    With Z^2 = 2 kappa - q = 2 kappa cos^2(x/2), Dawson's integral D and N = sqrt(2 pi / kappa), to leading order
+
+        P(X > x) = 2 D(Z) p(x) / sqrt(q).
+
+    Away from pi, where 2 D(Z) = (1 + 1/(2 Z^2) + ...) / Z, one substitution solves the logarithm of that for q. Near pi
+    it is e^(Z^2) D(Z) = S, and Z^2 = v / (1 + v/43) with v = (3/4) log(1 + (4/3) S^2) is right to 0.02 up to Z^2 = 5.
+    """
+    # At smaller concentrations such tails lie at pi.
+    kappa = jnp.clip(kappa, 1, KAPPA_MAX).astype(jnp.float32)
+    double, inverse = 2 * kappa, 1 / kappa
+    level = -LN_2 * log2(t).astype(jnp.float32) - LOG_2_ROOT_PI  # log(1 / (t N sqrt(2 kappa)))
+    z2 = jnp.maximum(double - level + 0.75, 4)
+    q = level - (0.5 * LN_2) * log2(level * (z2 * (0.5 * inverse))) + 0.5 / (z2 - 1)
+    s2 = exp2((2 * LOG2_E) * clip(double - level, -40, 12)) * 0.25
+    v = (0.75 * LN_2) * log2(1 + (4 / 3) * s2) * (1 - 0.2 * inverse)
+    near = v / (1 + v * (1 / 43))
+    # Of q and Z^2 the larger one from the other.
+    z2 = jnp.where(near < 5, near, double - q)
+    q = jnp.where(near < 5, double - near, q)
+    square = jnp.minimum(q, z2) * (0.5 * inverse)
+    x = lax.sqrt(square) * polynomial(ARCSINE, square)
+    return jnp.where(q < z2, x, np.pi - x)
+
+
+def with_deep_guesses(x, t, deep, kappa):
+    """Replace `x` by `deep_guess` where `deep` is true, at no cost where it is true nowhere.
+
+    This is a loop of at most one round because `jax.vmap` turns ``lax.cond`` into a selection between two results that
+    are always computed.
+    """
+
+    def replace(state):
+        todo, x = state
+        # XLA would move anything that does not depend on the state out of the loop, and compute it always.
+        tail, k = (jnp.where(todo, a, 1) for a in (t, kappa))
+        return ~todo, jnp.where(tail < SMALLEST_TAIL[t.dtype.name], deep_guess(tail, k), x)
+
+    return lax.while_loop(lambda state: state[0], replace, (jnp.any(deep), x))[1]
+
+
+def refine(x, t, c, kappa, inverse, dtype_rule=None, deep=None):
     """One step towards the quantile of `t`, from an `x` with a weighted error (see `guess`) below about 0.08.
 
     The series to fifth order; what it leaves is about the sixth power of the weighted error:
 
         x + u (1 + d/2 + (2 d^2 + e)/6 + (6 d^3 + 7 d e - d u^2)/24
                  + (24 d^4 + 46 d^2 e + 7 e^2 - 11 d^2 u^2 - e u^2)/120)
+
+    `deep` says which elements are below `SMALLEST_TAIL`; the others do not depend on it.
     """
-    (j,), centre, half = integrals(x, kappa, inverse, dtype_rule=dtype_rule)
+    # The deepest tails of float32 are not short enough to need it.
+    short = deep if x.dtype == jnp.float64 else None
+    (j,), centre, half = integrals(x, kappa, inverse, dtype_rule=dtype_rule, deep=short)
     x, j, centre, half = lax.platform_dependent(x, j, centre, half, cuda=halved_again, default=lambda *all_: all_)
     n, shift = bessel.norm(kappa, inverse)
-    u = j - jnp.where(centre, -c, t) * n * exp_product(kappa, half.parts, shift)
+    mass, growth = jnp.where(centre, -c, t) * n, exp_product(kappa, half.parts, shift)
+    if deep is not None:
+        # There the product t N may underflow.
+        mass, growth = jnp.where(deep, t, mass), jnp.where(deep, n * growth, growth)
+    u = j - mass * growth
     u2 = u * u
     d = kappa * half.sin * u
     e = kappa * half.cos * u2
@@ -86,7 +153,7 @@ def halved_again(x, j, centre, half):
     return x, j, j <= 0, HalfAngle.of(x, exact=x.dtype == jnp.float64)
 
 
-def half_quantile(t, c, kappa):
+def half_quantile(t, c, kappa, deep=None):
     """|x| with P(X > |x|) = `t`, for a law centred at 0.
 
     Parameters
@@ -96,25 +163,30 @@ def half_quantile(t, c, kappa):
         that angles near 0 keep their relative accuracy.
     kappa : array of the same dtype
         Concentration in [0, inf]; NaN gives NaN.
+    deep : bool array, optional
+        Where `t` may be smaller, down to the smallest normal float. The other elements do not depend on it.
 
     Returns
     -------
     array
-        Radians, in [0, pi). Accuracy: see `sample_von_mises`.
+        Radians, in [0, pi). Accuracy: see `sample_von_mises`, and for `deep` elements `icdf`.
     """
+    name = np.dtype(t.dtype).name
     root_full = lax.rsqrt(jnp.maximum(kappa, KAPPA_MIN))
     root = jnp.maximum(root_full, KAPPA_MAX**-0.5)
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     inverse = root * root
-    if t.dtype == jnp.float64:
-        # In float32, which is enough, and where one concentration gives the digits that an array of it gives (XLA's
-        # float64 exponential does not). The short rule serves the first step; the second makes its error invisible.
-        single = (a.astype(jnp.float32) for a in (t, k, inverse, root))
-        x = kept_on_cuda(guess(*single, wide=True)).astype(jnp.float64)
-        x = refine(x, t, c, k, inverse, dtype_rule=jnp.float32)
-    else:
-        x = kept_on_cuda(guess(t, k, inverse, root))
-    x = refine(x, t, c, k, inverse)
+    covered = t if deep is None else jnp.maximum(t, SMALLEST_TAIL[name])
+    # In float32, which is enough, and where one concentration gives the digits that an array of it gives (XLA's
+    # float64 exponential does not).
+    single = (a.astype(jnp.float32) for a in (covered, k, inverse, root))
+    x = kept_on_cuda(guess(*single, wide=name == "float64"))
+    if deep is not None:
+        x = with_deep_guesses(x, t, deep, kappa)
+    if name == "float64":
+        # The short rule serves the first step; the second makes its error invisible.
+        x = refine(x.astype(jnp.float64), t, c, k, inverse, dtype_rule=jnp.float32, deep=deep)
+    x = refine(x, t, c, k, inverse, deep=deep)
     # 1 up to KAPPA_MAX, then the normal law's own scaling; 0 at infinity.
     return x * jnp.minimum(root_full * KAPPA_MAX**0.5, 1)
 
@@ -132,34 +204,14 @@ def _inverse_density_jvp(primals, tangents):
     return value, -value * (along * tangents[0] + across * tangents[1])
 
 
-# Half quantiles start from a guess for the tails that a sampler's words reach; deeper ones are bracketed.
-SMALLEST_TAIL = {"float32": 2.0**-33, "float64": 2.0**-65}
-# log p falls by at most 3.9 (float32) or 15.8 times as much for any float, and goes with the square of the chord, so
-# this many times the angle is beyond the deepest tail; then one bisection a digit, and some for the bracket.
-REACH = {"float32": 3.3, "float64": 6.6}
-BISECTIONS = {"float32": 27, "float64": 57}
-
-
 @jax.custom_jvp
 def any_half_quantile(t, c, kappa):
     """`half_quantile` for tails down to 0, where it is pi. Differentiable in `kappa` and in `t`, which `c` follows."""
     name = np.dtype(t.dtype).name
-    x = half_quantile(jnp.maximum(t, SMALLEST_TAIL[name]), c, kappa)
-    deep = t < SMALLEST_TAIL[name]
-
-    def bisect(_, bracket):
-        low, high = bracket
-        middle = 0.5 * (low + high)
-        inside = tail_beyond(middle, kappa) > t
-        return jnp.where(inside, middle, low), jnp.where(inside, high, middle)
-
-    def search(x):
-        ends = x, jnp.minimum(REACH[name] * x, largest_angle(x.dtype))
-        low, high = lax.fori_loop(0, BISECTIONS[name], bisect, ends)
-        # A bracket of NaN is that of a bad concentration, which has no end either.
-        return jnp.where(deep, jnp.where((t > 0) | jnp.isnan(x), 0.5 * (low + high), np.pi), x)
-
-    return lax.cond(jnp.any(deep), search, lambda x: x, x)
+    deep = (t > 0) & (t < SMALLEST_TAIL[name])
+    x = half_quantile(jnp.maximum(t, float(jnp.finfo(t.dtype).tiny)), c, kappa, deep)
+    # NaN is that of a bad concentration, which has no end either.
+    return jnp.where((t > 0) | jnp.isnan(x), x, np.pi)
 
 
 @any_half_quantile.defjvp

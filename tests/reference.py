@@ -173,7 +173,7 @@ def dquantile_dk(x, k):
 
 
 def quantile(t, k, c=None):
-    """|x| with P(X > |x|) = t for t in [1e-40, 1/2]; `c` = 1/2 - t where that is known better than t."""
+    """|x| with P(X > |x|) = t for normal floats t up to 1/2; `c` = 1/2 - t where that is known better than t."""
     t = np.asarray(t, float)
     return np.where(np.isinf(k), 0.0, _quantile(t, k, 0.5 - t if c is None else c))
 
@@ -181,7 +181,7 @@ def quantile(t, k, c=None):
 @chunked
 def _quantile(t, k, c):
     low = np.zeros_like(t)
-    s = np.sqrt(200 / np.maximum(k, 1e-300)) / 2
+    s = np.sqrt(1420 / np.maximum(k, 1e-300)) / 2
     high = np.where(s < 1, 2 * np.arcsin(np.minimum(s, 1)), np.pi)
     # The normal angle, as the chord is nearly normal at large k; uniform at small k.
     chord = -special.ndtri(t) / (2 * np.sqrt(np.maximum(k, 1e-300)))
@@ -267,7 +267,9 @@ def mp_tail(x, k):
         points = [x, *(p for p in (x + j * width for j in (0.1, 0.3, 1, 2, 4, 8, 16, 32)) if p < mp.pi)]
         if points[-1] + 20 * width > mp.pi:
             points.append(mp.pi)
-        return mp.quad(lambda u: mp.exp(-2 * k * mp.sin(u / 2) ** 2), points) / mp_norm(k)
+        # Relative to the density at x: mpmath ends where it is right to 40 places behind the point.
+        level = mp.sin(x / 2) ** 2
+        return mp.quad(lambda u: mp.exp(-2 * k * (mp.sin(u / 2) ** 2 - level)), points) * mp_pdf(x, k)
 
 
 def mp_central(x, k):
