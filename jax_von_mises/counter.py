@@ -231,10 +231,18 @@ def block_words(name, key, index, width):
     else:
         block = lo
     zero = jnp.zeros((), jnp.uint32)
-    if jax.default_backend() == "gpu":
+
+    key = tuple(key[..., j] for j in range(key.shape[-1]))
+
+    def encrypted(key, lo):
+        return cipher(counter(hi, block, zero)[:words], key)
+
+    def encrypted_on_gpu(key, lo):
         # Always 0, which XLA does not see. What depends on the key alone would be a kernel of one thread.
-        key = key ^ ((lo >> 31) >> 1)[..., None]
-    out = cipher(counter(hi, block, zero)[:words], tuple(key[..., j] for j in range(key.shape[-1])))
+        hidden = (lo >> 31) >> 1
+        return encrypted(tuple(word ^ hidden for word in key), lo)
+
+    out = lax.platform_dependent(key, lo, cuda=encrypted_on_gpu, rocm=encrypted_on_gpu, default=encrypted)
     groups = [out[width * j : width * (j + 1)] for j in range(per_block)]
     place = lo & np.uint32(per_block - 1)
     picked = groups[-1]

@@ -108,14 +108,14 @@ def whole_on_one_device(*arrays):
     """Whether the program that is traced, if any, is for one device, or for each device of a mesh by itself."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
-        return jax.device_count() == 1 and not layout.explicit(arrays)
+        return jax.device_count(PLATFORM) == 1 and not layout.explicit(arrays)
     return all(kind == AxisType.Manual for kind in mesh.axis_types)
 
 
 def allowed():
     """Whether the environment and the number of devices, of all processes, leave room for a kernel."""
     wish = setting()
-    return wish == "on" or (wish == "auto" and jax.device_count() == 1 and accepted())
+    return wish == "on" or (wish == "auto" and jax.device_count(PLATFORM) == 1 and accepted())
 
 
 def accepted():
@@ -295,9 +295,13 @@ def _about_zero_jvp(job, primals, tangents):
 
 def _plain(job, key, start, loc, kappa):
     """What a kernel computes, for XLA."""
-    # Generators of one cipher have one form of counter.
-    words = counter.block_words(job.cipher, key, counter.indices(job.shape, (start[0], start[1])), 1)
-    return kernel.angles(words, loc, kappa, job.method).astype(job.dtype)
+
+    def angles(shape, loc, kappa):
+        # Generators of one cipher have one form of counter.
+        words = counter.block_words(job.cipher, key, counter.indices(shape, (start[0], start[1])), 1)
+        return kernel.angles(words, loc, kappa, job.method).astype(job.dtype)
+
+    return layout.computed(angles, job.shape, job.dtype, loc, kappa)
 
 
 def _launch(job, key, start, loc, kappa):

@@ -83,8 +83,7 @@ def elementwise(function=None, *, table=False):
             concentration = concentration.reshape(()) if many else kernel.spread(concentration, shape, sharding)
             return function(*(kernel.spread(a, shape, sharding) for a in others), concentration).astype(dtype)
 
-        rows = layout.rows_of(shape, *arguments)
-        return apply(shape, *arguments) if rows is None else layout.in_rows(apply, shape, rows, *arguments)
+        return layout.computed(apply, shape, dtype, *arguments)
 
     @functools.wraps(function)
     def checked(*args, **kwargs):

@@ -1,4 +1,7 @@
-"""Shapes in which XLA:CPU makes fast loops.
+"""What XLA:CPU needs: shapes in which it makes fast loops, and constants that it does not compute with beforehand.
+
+A program is traced once and may be lowered for several platforms, so `lax.platform_dependent` decides when it is
+lowered; the machine that traces has no say.
 
 It cuts an elementwise program into one piece for each core, along the outermost axes. Where the pieces are not of equal
 length their bounds are no constants, and the loops over them no vector loops: an odd number of angles took eight times
@@ -6,6 +9,7 @@ as long as an even one. Rows of a constant length, at least some for each core, 
 elements has no divisor that serves as the length, the last row is filled up, and the result copied.
 """
 
+import functools
 import math
 
 import jax
@@ -13,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AxisType
 
-__all__ = ["explicit", "explicit_sharding", "in_rows", "rows_of"]
+__all__ = ["computed", "explicit", "explicit_sharding", "hide_constants"]
 
 # Smaller programs are not cut.
 SMALLEST = 2**14
@@ -23,9 +27,12 @@ LENGTH, SHORTEST = 1024, 64
 EVEN = 64
 
 
-def cuts():
-    """Whether programs will be cut so; several CPU devices are for trying out shardings, which reshaping would move."""
-    return jax.default_backend() == "cpu" and jax.device_count() == 1
+def one_cpu():
+    """Whether there is one CPU device. Several serve to try out shardings: reshaping would move sharded arrays."""
+    try:
+        return jax.device_count("cpu") == 1
+    except RuntimeError:  # JAX_PLATFORMS leaves the CPU out, which a program may be exported for all the same
+        return True
 
 
 def explicit(arrays):
@@ -42,14 +49,26 @@ def explicit_sharding(shape, *arrays):
     return None
 
 
+def computed(compute, shape, dtype, *arrays):
+    """Return ``compute(shape, *arrays)`` for `arrays` that broadcast to `shape`, on a CPU in rows where that is faster.
+
+    `compute` is elementwise, so that it takes any shape of the right size, and its result is of `dtype`.
+    """
+    rows = rows_of(shape, *arrays)
+    whole = functools.partial(compute, shape)
+    if rows is None:
+        return whole(*arrays)
+    return lax.platform_dependent(*arrays, cpu=functools.partial(in_rows, compute, shape, dtype, rows), default=whole)
+
+
 def rows_of(shape, *arrays):
-    """The shape (rows, length) in which to compute `shape` from `arrays`; None where that one is as good.
+    """The shape (rows, length) in which a CPU should compute `shape` from `arrays`; None where that one is as good.
 
     Inside a mesh, `jax.shard_map` or `jax.pmap`, and with arrays over explicit axes, shapes stay: types say there how
     an array is shared out, and what is not must not be mixed with what is.
     """
     total = math.prod(shape)
-    if total < SMALLEST or not cuts() or explicit(arrays) or not jax.sharding.get_abstract_mesh().empty:
+    if total < SMALLEST or not one_cpu() or explicit(arrays) or not jax.sharding.get_abstract_mesh().empty:
         return None
     long = [size for size in shape if size > 1]
     even = len(long) == 1 and total % EVEN == 0
@@ -58,7 +77,7 @@ def rows_of(shape, *arrays):
     return -(-total // LENGTH), LENGTH
 
 
-def in_rows(compute, shape, rows, *arrays):
+def in_rows(compute, shape, dtype, rows, *arrays):
     """``compute(rows, *arrays)`` for `arrays` that broadcast to `shape`, with its result in that shape.
 
     Arrays of a single value stay scalars. The last row is filled up by halves, which are good values of all arguments.
@@ -72,9 +91,33 @@ def in_rows(compute, shape, rows, *arrays):
         return (jnp.pad(flat, (0, missing), constant_values=0.5) if missing else flat).reshape(rows)
 
     arrays = [spread(x) for x in arrays]
-    # XLA would compute what is kept alone, in the pieces that are to be avoided, if it could see through this: no
-    # release sees through sorting, and what is in a branch stays there.
-    always = lax.sort(lax.iota(jnp.uint32, 2))[0] == 0
-    found = jax.eval_shape(lambda *given: compute(rows, *given), *arrays)
-    x = lax.cond(always, lambda *given: compute(rows, *given), lambda *_: jnp.zeros(rows, found.dtype), *arrays)
+    # XLA would compute what is kept alone, in the pieces that are to be avoided, if it could see through this: what is
+    # in a branch stays there.
+    x = lax.cond(always(), functools.partial(compute, rows), lambda *_: jnp.zeros(rows, dtype), *arrays)
     return x.reshape(-1)[:total].reshape(shape)
+
+
+def always():
+    """Return True in a form that XLA:CPU does not evaluate while it compiles.
+
+    WORKAROUND(jax>=0.10): no release evaluates a sort. The optimization barrier of jax 0.10 disappears too early.
+    """
+    return lax.sort(lax.iota(jnp.uint32, 2))[0] == 0
+
+
+def hide_constants(*arrays):
+    """Return the `arrays`, whose values the compiler does not use where they are constants of the program.
+
+    XLA:CPU would evaluate what depends on them alone while it compiles, with two roundings where a program that takes
+    them as arguments has one, and the angles would differ in their last places.
+    """
+
+    def hidden(*arrays):
+        known = always()
+        return [jnp.where(known, x, 1) for x in arrays]
+
+    def barrier(*arrays):
+        # One for each: a common one makes all vary over the axes of a `jax.shard_map` that one of them varies over.
+        return [lax.optimization_barrier(x) for x in arrays]
+
+    return lax.platform_dependent(*arrays, cpu=hidden, default=barrier)

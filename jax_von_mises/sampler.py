@@ -156,26 +156,6 @@ def _checked(caller, key, loc, concentration, shape, dtype, method):
     return key, *arrays.values(), shape, dtype, checks.method(caller, method, arrays["concentration"])
 
 
-def opaque(loc, concentration):
-    """Both, of which XLA:CPU does not use the values where they are constants of the program.
-
-    Otherwise it computes what depends on them alone while it compiles, with two roundings where a program that gets
-    them as arguments has one, and the angles differ in their last places. Sorting is what no release of XLA sees
-    through; the optimization barrier of jax 0.10 is gone too early for that.
-    """
-    never = lax.sort(lax.iota(jnp.uint32, 2))[0] != 0
-    return jnp.where(never, 1, loc), jnp.where(never, 1, concentration)
-
-
-def barrier(loc, concentration):
-    """`opaque` for the other backends, which keep the barrier.
-
-    One for each: a common one makes both vary over the axes of a `jax.shard_map` that one of them varies over, which
-    `opaque` does not.
-    """
-    return lax.optimization_barrier(loc), lax.optimization_barrier(concentration)
-
-
 @functools.partial(jax.jit, static_argnames=("shape", "dtype", "method", "out_sharding", "fused"))
 def draw(key, loc, concentration, start, shape, dtype, method, out_sharding, fused=False):
     """The angles of arguments that were checked; `start` is a pair (hi, lo) of uint32, or None for 0.
@@ -189,7 +169,7 @@ def draw(key, loc, concentration, start, shape, dtype, method, out_sharding, fus
     # Meshes with automatic axes take a constraint on the result, explicit ones want every array declared.
     automatic = isinstance(out_sharding, NamedSharding) and AxisType.Explicit not in out_sharding.mesh.axis_types
     declared = None if automatic else out_sharding
-    loc, concentration = lax.platform_dependent(loc, concentration, cpu=opaque, default=barrier)
+    loc, concentration = layout.hide_constants(loc, concentration)
     if method == "table":
         concentration = concentration.reshape(())
     if fused:
@@ -200,9 +180,8 @@ def draw(key, loc, concentration, start, shape, dtype, method, out_sharding, fus
         words = counter.words(key, shape, kernel.words_per_element(checks.compute_dtype(dtype)), start, declared)
         return kernel.angles(words, loc, concentration, method, declared).astype(dtype)
 
-    rows = layout.rows_of(shape, loc, concentration) if out_sharding is None else None
-    if rows is not None:
-        return layout.in_rows(angles, shape, rows, loc, concentration)
+    if out_sharding is None:
+        return layout.computed(angles, shape, dtype, loc, concentration)
     x = angles(shape, loc, concentration)
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 

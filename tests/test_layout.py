@@ -1,11 +1,16 @@
-"""Arrays whose sizes XLA:CPU cuts badly are computed in rows: the same bits, and no other shape or sharding."""
+"""What XLA:CPU needs is in programs for a CPU and in no other, wherever they are traced.
+
+Arrays whose sizes it cuts badly are computed in rows: the same bits, and no other shape or sharding.
+"""
 
 import math
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -18,20 +23,76 @@ SHAPES = [(6_001, 3)]
 @pytest.fixture
 def one_device(monkeypatch):
     """As on a machine with a single CPU device; programs that were made for several are forgotten."""
-    monkeypatch.setattr(layout, "cuts", lambda: True)
+    monkeypatch.setattr(layout, "one_cpu", lambda: True)
     jax.clear_caches()
     yield
     jax.clear_caches()
 
 
-def test_several_devices_and_accelerators_are_left_alone(monkeypatch):
-    assert (layout.rows_of((2**20 + 1,)) is None) == (jax.device_count() > 1)
-    monkeypatch.setattr(jax, "device_count", lambda: 8)
+def test_several_cpu_devices_are_left_alone(monkeypatch):
+    assert (layout.rows_of((2**20 + 1,)) is None) == (jax.device_count("cpu") > 1)
+    monkeypatch.setattr(jax, "device_count", lambda _: 8)
     assert layout.rows_of((2**20 + 1,)) is None
-    monkeypatch.setattr(jax, "device_count", lambda: 1)
+
+    def no_cpu(_):
+        raise RuntimeError("Unknown backend cpu")
+
+    # A program can be exported for a CPU all the same.
+    monkeypatch.setattr(jax, "device_count", no_cpu)
     assert layout.rows_of((2**20 + 1,)) is not None
+
+
+LONG = 20_011  # computed in rows
+ANGLES, NUMBER = jax.ShapeDtypeStruct((LONG,), np.float32), jax.ShapeDtypeStruct((), np.float32)
+PROGRAMS = {
+    "table": (lambda k: jvm.sample_von_mises(jax.random.key(0), 0.3, k, (LONG,), method="table"), NUMBER),
+    "gradient": (jax.grad(lambda k: jvm.sample_von_mises(jax.random.key(0), 0.3, k).sum()), ANGLES),
+    "icdf": (lambda q: jvm.icdf(q, 0.3, 4.0), ANGLES),
+    "log_prob": (lambda x: jvm.log_prob(x, 0.3, 4.0), ANGLES),
+}
+
+
+def program_for(name, *platforms):
+    """A program of `PROGRAMS` that is traced here and lowered for `platforms`."""
+    function, argument = PROGRAMS[name]
+    jax.clear_caches()
+    return export.export(jax.jit(lambda given: function(given)), platforms=platforms)(argument)
+
+
+def text_of(program):
+    """Its operations, without the places in files that they come from."""
+    return re.sub(r"^#loc.*\n| loc\(.*?\)$", "", program.mlir_module(), flags=re.M)
+
+
+@pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_only_programs_for_a_cpu_are_made_for_one(name, monkeypatch):
+    """Here, and on a machine with eight GPUs, whose own backend has no say either."""
+    here = {platform: text_of(program_for(name, platform)) for platform in ("cpu", "cuda")}
+    for found in ("20x1024", "stablehlo.sort"):
+        assert found in here["cpu"]
+        assert found not in here["cuda"]
+        assert found in text_of(program_for(name, "cpu", "cuda"))
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert layout.rows_of((2**20 + 1,)) is None
+    monkeypatch.setattr(jax, "device_count", lambda backend=None: 1 if backend == "cpu" else 8)
+    for platform, text in here.items():
+        assert text_of(program_for(name, platform)) == text, platform
+
+
+@pytest.mark.usefixtures("one_device")
+def test_only_programs_for_a_gpu_hide_the_key():
+    """Its words are mixed with a zero of each element there, so that what depends on it alone is no kernel."""
+    mixed = {platform: text_of(program_for("table", platform)).count("xor") for platform in ("cpu", "cuda", "tpu")}
+    assert mixed["cpu"] == mixed["tpu"] < mixed["cuda"]
+
+
+@pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize("name", ["table", "gradient"])
+def test_a_program_for_several_platforms_gives_the_same_bits(name):
+    function, argument = PROGRAMS[name]
+    given = jnp.full(argument.shape, 4.0)
+    expected = jax.jit(lambda given: function(given))(given)
+    np.testing.assert_array_equal(program_for(name, "cpu", "cuda").call(given), expected)
 
 
 @pytest.mark.usefixtures("one_device")
@@ -64,10 +125,10 @@ def test_into_rows_and_out():
         seen.append((shape, *(each.shape for each in given)))
         return given[0] + given[1]
 
-    found = layout.in_rows(add, x.shape, (20, 1024), x, jnp.ones((1, 1)))
+    found = layout.in_rows(add, x.shape, x.dtype, (20, 1024), x, jnp.ones((1, 1)))
     assert np.array_equal(found, x + 1)
     assert set(seen) == {((20, 1024), (20, 1024), ())}
-    slope = jax.grad(lambda x: (layout.in_rows(add, x.shape, (20, 1024), x, jnp.ones(())) ** 2).sum())(x)
+    slope = jax.grad(lambda x: (layout.in_rows(add, x.shape, x.dtype, (20, 1024), x, jnp.ones(())) ** 2).sum())(x)
     assert np.array_equal(slope, 2 * (x + 1))
 
 
@@ -99,10 +160,10 @@ def results(shape, key):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_same_bits(shape, key, monkeypatch):
-    monkeypatch.setattr(layout, "cuts", lambda: False)
+    monkeypatch.setattr(layout, "one_cpu", lambda: False)
     jax.clear_caches()
     expected = results(shape, key)
-    monkeypatch.setattr(layout, "cuts", lambda: True)
+    monkeypatch.setattr(layout, "one_cpu", lambda: True)
     jax.clear_caches()
     found = results(shape, key)
     jax.clear_caches()
