@@ -300,3 +300,12 @@ def test_the_reference_has_every_public_name(module, names):
     found = {name for name in names if not inspect.ismodule(getattr(sys.modules[module], name))}
     assert found
     assert found <= shown, sorted(found - shown)
+
+
+def test_users_of_numpyro_and_of_degrees_are_warned():
+    """What fails only in another library's words, or not at all, is said where its users look."""
+    names = "jax_von_mises.numpyro.VonMises"
+    assert names in jax_von_mises.VonMises.__doc__
+    assert "`numpyro.sample` takes distributions of NumPyro alone" in (ROOT / "docs" / "migration.md").read_text()
+    for place in (jax_von_mises.fit.__doc__, (ROOT / "docs" / "tour.md").read_text()):
+        assert re.search("degrees\\s+are\\s+not\\s+noticed", place, re.IGNORECASE)
