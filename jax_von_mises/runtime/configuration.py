@@ -71,8 +71,8 @@ class Setting(NamedTuple):
     value: Any
     """The value that was set, as `configure` takes it, or the text that it would not take; None where none was set."""
     source: str
-    """Where it was set last: ``"configure"``, or ``"environment"`` (a variable of the process, or ``jax.config``);
-    ``"default"`` where it was not set."""
+    """``"configure"`` or ``"environment"`` (a variable of the process, or ``jax.config``), whichever set it last;
+    ``"default"`` where neither did."""
     carrier: str
     """The option of ``jax.config``, the variable or the flag that holds it."""
     changeable: bool
