@@ -146,6 +146,7 @@ list_extras() {
 check_extras() {
   local name names there
   there=$(list_extras)
+  case ,$more, in *,,* | *$'\n'*) misuse "--extras $more: give names of extras, joined by commas: $there" ;; esac
   IFS=, read -r -a names <<<"$more"
   for name in "${names[@]}"; do
     case $name in

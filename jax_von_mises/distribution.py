@@ -10,6 +10,14 @@ from jax_von_mises import checks, fitting, law, sampler
 from jax_von_mises.pytrees import ByValue, pytree
 
 
+def is_numbers(value):
+    """Whether `value` is a tuple of numbers, and not one of anything that stands for arrays in a pytree."""
+    try:
+        return isinstance(value, tuple) and len(value) > 0 and np.asarray(value).dtype.kind in "fiu"
+    except (TypeError, ValueError):  # of traced numbers, or of arrays of several shapes
+        return False
+
+
 @pytree("loc", "concentration")
 @dataclasses.dataclass(frozen=True, eq=False)
 class VonMises(ByValue):
@@ -59,7 +67,7 @@ class VonMises(ByValue):
         # A list would be a pytree itself. Anything else may stand for an array in a pytree, and is not touched.
         for name in ("loc", "concentration"):
             value = getattr(self, name)
-            if isinstance(value, list) or (isinstance(value, tuple) and np.asarray(value).dtype.kind in "fiu"):
+            if isinstance(value, list) or is_numbers(value):
                 object.__setattr__(self, name, np.asarray(checks.parameter("VonMises", name, value)))
         parameters = {"loc": self.loc, "concentration": self.concentration}
         if all(getattr(x, "shape", ()) and checks.is_array(x) for x in parameters.values()):

@@ -40,6 +40,8 @@ class NpyFile:
         """The directory of the file."""
         return os.path.dirname(self.path) or os.curdir
 
+    disk = directory
+
     def whole(self):
         """Whether a finished file bears the name."""
         return os.path.lexists(self.path)
@@ -250,6 +252,11 @@ class NpyFile:
         """Let the new file take the name of the old one, which stays until then."""
         if os.path.lexists(self.path) and not os.path.isfile(self.path):
             raise Unknown(f"{self.path} exists and is not a file; choose another name")
+        if self.interrupted_at_the_end():
+            (record,) = self.records() or (None,)
+            blocks = record and -(-record["shape"][0] // record["block_rows"])
+            if record and (len(record["crc32"]) == blocks or not os.path.lexists(self.record)):
+                self.settle()  # it is that of the finished file, which may stay
         self.replaces = True
 
     def reopen(self, text):

@@ -59,6 +59,13 @@ class ByValue:
         found = [_same(x, y) for x, y in zip(leaves, others, strict=True)]
         return not any(same is False for same in found) and functools.reduce(operator.and_, found, True)
 
+    def __ne__(self, other):
+        """The contrary, also of a traced bool."""
+        equal = self.__eq__(other)
+        if equal is NotImplemented:
+            return equal
+        return not equal if isinstance(equal, bool) else jnp.logical_not(equal)
+
     def __hash__(self):
         """Of the values, which must be known."""
         leaves, structure = jax.tree.flatten(self)

@@ -14,7 +14,7 @@ record of the whole     ``big.npy.json``                      ``big.zarr/blocks.
 ======================= ===================================== ==========================================
 
 With ``force`` a finished file or store keeps its name until the new one is finished. A store is then written as
-``big.zarr.partial``, and the old one is called ``big.zarr.replaced`` while it gives up its name.
+``big.zarr.partial``, and for the last moments the old one is ``.replaced`` in it.
 
 `NpyFile` and `ZarrStore` have the same methods, which `writer` calls.
 """

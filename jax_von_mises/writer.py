@@ -101,8 +101,8 @@ def write_samples(
         store is whole.)
     force : bool
         Replace what is there: an unfinished run at once, a finished file or local store when the new one is finished.
-        Where the disk has no space for the old and the new store together, the old one is removed first, with a
-        RuntimeWarning; in an object store always, without one.
+        Where the disk has no space for the old and the new store together, or nothing can be written next to the old
+        one, it is removed first, with a RuntimeWarning; in an object store always, without one.
     repair : bool
         With `resume`: draw blocks again that do not match their checksums. A finished file or store is an unfinished
         one meanwhile, and if the repair fails it stays one, with all its valid blocks: the same call goes on.
@@ -410,7 +410,7 @@ class Job:
         if self.target.directory is not None:
             missing = self.missing_bytes()
             need = self.target.bytes_needed(missing, force)
-            free = shutil.disk_usage(self.target.directory).free
+            free = shutil.disk_usage(self.target.disk).free
             if need > free:
                 more = " more than what it replaces" if force and need < missing else ""
                 need, free = records.readable(need), records.readable(free)

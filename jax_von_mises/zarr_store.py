@@ -21,12 +21,12 @@ class ZarrStore:
 
     A block is a shard: one file or object, which holds chunks that readers can fetch alone. The array's metadata come
     last; until then readers find no array. On a disk, an array that replaces a finished one is written next to it, as
-    ``big.zarr.partial``, and takes its name at the end; meanwhile the old one is called ``big.zarr.replaced``.
+    ``big.zarr.partial``, which takes the old one in as ``.replaced`` when it takes its name, and then removes it.
     """
 
     # A shard is cut into at most so many chunks.
     CHUNKS = 64
-    METADATA, RECORD = "zarr.json", "blocks.json"
+    METADATA, RECORD, REPLACED = "zarr.json", "blocks.json", ".replaced"
     # Bytes of metadata, which others may have given attributes; ours have two thousand.
     LARGEST_METADATA = 2**20
     WRITER_RECORD = re.compile(r"blocks-(\d+)of(\d+)\.json")
@@ -37,9 +37,9 @@ class ZarrStore:
         self.alone = parts == 1
         # Through links, so that the names to change lie on one file system.
         self.folder = None if self.directory is None else os.path.realpath(out)
-        self.partial, self.replaced = f"{self.folder}.partial", f"{self.folder}.replaced"
+        self.partial = f"{self.folder}.partial"
         # Whether this run writes next to a finished store, which it will replace.
-        self.replaces = self.alone and self.folder is not None and has_entries(self.partial)
+        self.replaces = self.alone and self.folder is not None and self._has_run(self.partial)
         if self.folder is not None:
             for folder in (out, self.partial) if self.replaces else (out,):
                 must_be_plain(folder)
@@ -54,6 +54,20 @@ class ZarrStore:
         self.begun = False  # whether this run has changed anything
         self.created = False  # whether all that is in the store is this run's own, to be removed if nothing comes of it
         self.made = []  # folders that did not exist before
+
+    @property
+    def disk(self):
+        """The directory on whose disk the store lies, or None if that is none of this machine's."""
+        return None if self.folder is None else os.path.dirname(self.folder)
+
+    def _has_run(self, folder):
+        """Whether a directory holds an unfinished run, as a record of a writer says."""
+        return os.path.isdir(folder) and any(self.WRITER_RECORD.fullmatch(name) for name in os.listdir(folder))
+
+    def _is_ours(self, name):
+        """Whether a name in a store's directory is one that this class gives."""
+        given = name in ("c", self.METADATA, self.RECORD, self.REPLACED) or name.endswith(".__lock")
+        return given or bool(self.WRITER_RECORD.fullmatch(name))
 
     def _keys(self, name):
         return Keys(self.tensorstore, self.context, self.in_turn, name)
@@ -218,21 +232,22 @@ class ZarrStore:
         self.settle()
 
     def _take_name(self):
-        """Give the new store the name of the old one."""
+        """Give the new store the name of the old one, which it takes in."""
         self.array = None
-        if has_entries(self.folder) and self.final_record() is None:
-            raise Unknown(f"{self.path} was replaced while its angles were drawn; move it away, and resume")
+        inside = os.path.join(self.partial, self.REPLACED)
         try:
-            if os.path.lexists(self.folder):
-                self._remove_replaced()  # what an earlier run left here
-                os.rename(self.folder, self.replaced)
+            if os.path.isdir(self.folder):
+                if os.listdir(self.folder) and self.final_record() is None:
+                    raise Unknown(f"{self.path} appeared while its angles were drawn; move it away, and resume")
+                self._remove_replaced(self.partial)
+                os.rename(self.folder, inside)
             os.rename(self.partial, self.folder)
         except BaseException:
-            if not os.path.lexists(self.folder) and os.path.lexists(self.replaced):
-                os.rename(self.replaced, self.folder)
+            if not os.path.lexists(self.folder) and os.path.isdir(inside):
+                os.rename(inside, self.folder)
             raise
         self.run, self.replaces = self.final, False
-        sync_directory(os.path.dirname(self.folder))
+        sync_directory(self.disk)
 
     def settle(self):
         """Remove what a finished run, or one that was killed as it finished, no longer needs."""
@@ -241,7 +256,7 @@ class ZarrStore:
                 self.final.delete(name)
         if self.folder is not None:
             self._remove_locks(self.final)
-            self._remove_replaced()
+            self._remove_replaced(self.folder)
 
     def _remove_locks(self, keys):
         """Remove what TensorStore leaves of a record that it was replacing when it was killed, or could not write."""
@@ -249,20 +264,20 @@ class ZarrStore:
             with contextlib.suppress(OSError):
                 os.unlink(name)
 
-    def _remove_replaced(self):
-        """Remove the store that a new one has replaced; files in it that are not ours move to the new one."""
-        if not self._has_replaced():
+    def _remove_replaced(self, folder):
+        """Remove the store that the one in `folder` has replaced; files in it that are not ours move to the new one."""
+        replaced = os.path.join(folder, self.REPLACED)
+        if not os.path.isdir(replaced):
             return
-        for name in os.listdir(self.replaced):
-            ours = name in ("c", self.METADATA, self.RECORD) or self.WRITER_RECORD.fullmatch(name)
-            if not ours and not name.endswith(".__lock"):
-                os.rename(os.path.join(self.replaced, name), os.path.join(self.folder, name))
-        self._empty(self._keys(self.replaced))
-        os.rmdir(self.replaced)
-
-    def _has_replaced(self):
-        """Whether a run was killed before it had removed the store that it replaced."""
-        return os.path.isfile(os.path.join(self.replaced, self.RECORD))
+        for name in os.listdir(replaced):
+            if not self._is_ours(name):
+                if os.path.lexists(os.path.join(folder, name)):
+                    raise Unknown(
+                        f"{os.path.join(replaced, name)} belongs to the store that was replaced; move it away"
+                    )
+                os.rename(os.path.join(replaced, name), os.path.join(folder, name))
+        self._empty(self._keys(replaced))
+        os.rmdir(replaced)
 
     def interrupted_at_the_end(self):
         """Whether a run was killed between two names: never, the metadata are written at a stroke."""
@@ -298,10 +313,11 @@ class ZarrStore:
     def replace(self, missing):
         """Make way for a new array of `missing` bytes: on a disk that has space for both, the old one stays for now."""
         if self.folder is not None:
-            if os.path.lexists(self.replaced) and not self._has_replaced():
-                raise Unknown(f"{self.replaced} is in the way; move it away")
-            if self._has_replaced() and not os.path.lexists(self.folder):
-                os.rename(self.replaced, self.folder)  # a run was killed between the two names in `_take_name`
+            inside = os.path.join(self.partial, self.REPLACED)
+            if os.path.isdir(inside) and not os.path.lexists(self.folder):
+                os.rename(inside, self.folder)  # a run was killed between the two names in `_take_name`
+            if os.path.lexists(self.partial) and not self._holds_ours_alone(self.partial):
+                raise Unknown(f"{self.partial} is not of this package; move it away")
         old = self.whole()
         if old and self.final_record() is None:
             raise Unknown(f"{self.path} is an array that this package did not write; choose another name")
@@ -310,23 +326,39 @@ class ZarrStore:
         self.begun = True
         if self.replaces or not old:
             self._empty(self.run)  # the unfinished run
-        self.replaces = old and self.folder is not None and missing <= shutil.disk_usage(self.directory).free
+        obstacle = self._obstacle(missing) if old and self.folder is not None else None
+        self.replaces = old and self.folder is not None and obstacle is None
         if self.replaces:
             self.run = self._keys(self.partial)
+            self._lock(self.run.name)
+            self._empty(self.run)  # what a run left that was killed before its record, or as it was removed
             return
         if self.run is not self.final:
-            os.rmdir(self.partial)
+            with contextlib.suppress(OSError):  # not empty
+                os.rmdir(self.partial)
+        if obstacle is not None:
+            warnings.warn(
+                f"write_samples: {self.path}: {obstacle}, so the old store is removed first",
+                RuntimeWarning,
+                stacklevel=4,
+            )
         if old:
-            if self.folder is not None:
-                self.made.append(self.folder)
-                warnings.warn(
-                    f"write_samples: {self.path}: the disk has no space for the old store and the new one "
-                    f"({readable(missing)}) together, so the old one is removed first",
-                    RuntimeWarning,
-                    stacklevel=4,
-                )
             self._empty(self.final)
         self.run = self.final
+
+    def _holds_ours_alone(self, folder):
+        """Whether a directory has only what this class makes in it, and what a forced run may have moved there."""
+        if os.path.islink(folder) or not os.path.isdir(folder):
+            return False
+        return self._has_run(folder) or all(map(self._is_ours, os.listdir(folder)))
+
+    def _obstacle(self, missing):
+        """Why a new array cannot be written next to the old one, or None."""
+        if os.path.ismount(self.folder) or not os.access(self.disk, os.W_OK):
+            return "nothing can be written next to it"
+        if missing > shutil.disk_usage(self.disk).free:
+            return f"the disk has no space for the old store and the new one ({readable(missing)}) together"
+        return None
 
     def reopen(self, text):
         """Make the finished array an unfinished one again, in which some blocks are missing."""
@@ -388,11 +420,6 @@ def must_be_plain(folder):
     for name in glob.glob(os.path.join(glob.escape(folder), "*.json")):
         if os.path.getsize(name) > LARGEST_RECORD:
             raise Unknown(f"{name} has more than {LARGEST_RECORD} bytes, so it is not what its name says")
-
-
-def has_entries(folder):
-    """Whether there is a directory that is not empty, or something that is no directory."""
-    return os.path.lexists(folder) and (not os.path.isdir(folder) or bool(os.listdir(folder)))
 
 
 class InTurn:

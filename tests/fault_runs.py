@@ -34,6 +34,8 @@ FAULTS = {
     "ENOSPC": (TAKES_SPACE, errno.ENOSPC, True, 0),
     "EFBIG": (TAKES_SPACE, errno.EFBIG, False, 0),
     "SIGINT": (ANY, 0, False, signal.SIGINT),
+    # Nothing can be changed any more, so that the files are left as a process leaves them that is killed.
+    "killed": (ANY, errno.EIO, True, 0),
 }
 
 
@@ -143,31 +145,38 @@ SPACE = 10_000
 
 
 def tree(folder):
-    """Every file below a folder, by name, with its bytes."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    """Every file below a folder, by name, with its bytes, and every directory, as None."""
+    paths = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
 
 
-def restore(folder, files):
+def restore(folder, found):
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for name, data in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
+    for name, data in found.items():
+        if data is None:
+            (folder / name).mkdir()
+        else:
+            (folder / name).write_bytes(data)
 
 
-def array(files, out):
+def files(found):
+    """What is there without the directories: an empty one may be left."""
+    return {name: data for name, data in found.items() if data is not None}
+
+
+def array(found, out):
     """The files that readers of the finished array see, if there is one."""
     if out.suffix == ".npy":
-        return files.get(out.name)
-    seen = {name: data for name, data in files.items() if name.startswith((f"{out.name}/c/", f"{out.name}/zarr.json"))}
+        return found.get(out.name)
+    seen = {name: data for name, data in found.items() if name.startswith((f"{out.name}/c/", f"{out.name}/zarr.json"))}
     return seen if f"{out.name}/zarr.json" in seen else None
 
 
 def lost(out, before, now, valid, crc):
     """Valid blocks, or their checksums, that are no longer there."""
     problems = []
-    records = "".join(data.decode() for name, data in now.items() if name.endswith(".json"))
+    records = "".join(data.decode() for name, data in now.items() if data and name.endswith(".json"))
     for block in valid:
         content = before[block]
         if not any(path.exists() and content in path.read_bytes() for path, _ in shard(out, block)):
@@ -201,8 +210,8 @@ def go_through(kind, scenario, fault, library):
         expected = whole | bystanders
         arrays = array(start, out), array(expected, out)
         # Force removes an unfinished run, and a finished one where there is no space for two.
-        gone = f"{out.name}.partial/" if arrays[0] and "space" not in scenario else f"{out.name}/"
-        nothing_kept = {name: data for name, data in start.items() if not name.startswith(gone)}
+        gone = f"{out.name}.partial" if arrays[0] and "space" not in scenario else out.name
+        nothing_kept = {name: data for name, data in start.items() if not f"{name}/".startswith(f"{gone}/")}
         little = lambda _: types.SimpleNamespace(free=SPACE)  # noqa: E731
         disk = mock.patch.object(shutil, "disk_usage", little) if "space" in scenario else contextlib.nullcontext()
         problems, failed, at = [], 0, 0
@@ -231,9 +240,11 @@ def go_through(kind, scenario, fault, library):
                 wrong(f"{missing} are lost")
             for problem in lost(out, blocks, now, valid, crc):
                 wrong(problem)
-            if replaces and array(now, out) not in arrays:
+            # Between two names there is neither, if the process is killed there.
+            if replaces and array(now, out) not in arrays and (fault != "killed" or array(now, out) is not None):
                 wrong("neither the old one nor the new one is there")
-            if "nothing was kept" in getattr(error, "__notes__", []) and now != nothing_kept:
+            kept_nothing = "nothing was kept" in getattr(error, "__notes__", []) and fault != "killed"
+            if kept_nothing and files(now) != files(nothing_kept):
                 wrong("something was kept, or something lost")
             try:
                 try:

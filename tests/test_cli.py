@@ -275,7 +275,7 @@ def test_old_store_that_goes_first_is_announced_in_one_line(run, monkeypatch):
     assert result.code == 0
     assert result.err == (
         "jax-von-mises sample: warning: a.zarr: the disk has no space for the old store and the new one (390.6 KiB) "
-        "together, so the old one is removed first\n"
+        "together, so the old store is removed first\n"
     )
 
 

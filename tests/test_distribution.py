@@ -307,3 +307,18 @@ def test_broadcast_for_vmap(half):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert VonMises(jnp.zeros(2), 1e300).broadcast().concentration.tolist() == [np.inf] * 2
+
+
+def test_unequal_under_transformations():
+    one, other = VonMises(jnp.zeros(3), jnp.ones(3)), VonMises(jnp.zeros(3), jnp.full(3, 2.0))
+    assert jax.jit(lambda x, y: x != y)(one, other)
+    assert not jax.jit(lambda x, y: x != y)(one, one)
+    assert (one != other) is True
+    assert (one != one) is False
+
+
+def test_tuples_that_are_no_numbers_stay():
+    assert VonMises((), ()).loc == ()
+    ragged = (1, (2, 3))
+    assert VonMises(ragged, 1.0).loc is ragged
+    assert jax.jit(lambda x, y: VonMises((x, y), 1.0).loc)(0.0, 1.0) == (0.0, 1.0)

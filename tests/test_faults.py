@@ -23,7 +23,7 @@ TABLE = [
         kind,
         scenario,
         fault,
-        marks=[pytest.mark.slow] * (fault in ("ENOSPC", "EFBIG") and scenario not in QUICK) + [pytest.mark.once],
+        marks=[pytest.mark.slow] * (fault not in ("EIO", "killed") and scenario not in QUICK) + [pytest.mark.once],
     )
     for kind in ("npy", "zarr")
     for scenario in fault_runs.SCENARIOS

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import jax
 import numpy as np
@@ -304,6 +305,63 @@ def test_old_one_stays_until_the_new_one_is_whole(out, stream):
     np.testing.assert_array_equal(read(out), stream)
     assert write(out, loc=1.0, resume=True).kept == 3
     assert not np.array_equal(read(out), stream)
+    jax_von_mises.verify_samples(out)
+
+
+def test_neighbours_of_a_store_stay(tmp_path, stream):
+    """Whatever they are called, and what a killed run has left is none of the new store's."""
+    out, backup = tmp_path / "a.zarr", tmp_path / "a.zarr.replaced"
+    write(out, loc=1.0)
+    shutil.copytree(out, backup)
+    before = contents(backup)
+    (tmp_path / "a.zarr.partial").mkdir()
+    (tmp_path / "a.zarr.partial" / "blocks-0of1.json.__lock").write_text("left by TensorStore")
+    damage(out, 2)
+    assert write(out, loc=1.0, resume=True, repair=True).kept == 9
+    jax_von_mises.verify_samples(out)
+    write(out, force=True)
+    np.testing.assert_array_equal(read(out), stream)
+    assert contents(backup) == before
+    (tmp_path / "a.zarr.partial").mkdir()
+    (tmp_path / "a.zarr.partial" / "thesis.txt").write_text("of the user")
+    with pytest.raises(OSError, match=r"a\.zarr\.partial is not of this package; move it away"):
+        write(out, force=True)
+    np.testing.assert_array_equal(read(out), stream)
+
+
+def test_force_through_a_link_asks_the_disk_of_the_store(tmp_path, monkeypatch):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "a.zarr").symlink_to(tmp_path / "real" / "a.zarr", target_is_directory=True)
+    write(tmp_path / "real" / "a.zarr", loc=1.0)
+    asked = []
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: asked.append(path) or types.SimpleNamespace(free=10**9))
+    write(tmp_path / "a.zarr", force=True)
+    assert {os.path.realpath(path) for path in asked} == {str(tmp_path / "real")}
+    assert (tmp_path / "a.zarr").is_symlink()
+    jax_von_mises.verify_samples(tmp_path / "a.zarr")
+
+
+def test_force_that_fails_keeps_the_record_of_the_old_file(tmp_path, monkeypatch):
+    """Also where a repair, which failed before, had renamed it."""
+    out = tmp_path / "a.npy"
+    write(out)
+    damage(out, 7)
+    real = os.replace
+
+    def fail(source, target):
+        if source == str(out):
+            raise OSError(errno.EIO, "Input/output error")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        write(out, resume=True, repair=True)
+    monkeypatch.undo()
+    monkeypatch.setattr(writer, "checksum", lambda *_: stop_after(1)(()))
+    with pytest.raises(Stop):
+        write(out, loc=1.0, force=True)
+    monkeypatch.undo()
+    assert write(out, resume=True, repair=True).kept == 9
     jax_von_mises.verify_samples(out)
 
 
@@ -1044,6 +1102,6 @@ def test_small_disk(tmp_path):
     assert lines[1] == "0.5"
     assert lines[2] == (
         "write_samples: /a.zarr: the disk has no space for the old store and the new one (1.907 MiB) together, so the "
-        "old one is removed first"
+        "old store is removed first"
     )
     assert lines[3:] == ["1.0 ['a.zarr']", "1 True"]
