@@ -397,7 +397,6 @@ def test_extras_are_those_of_the_package(machine):
 MISUSE = {
     "no extras": (("--extras",), "--extras needs names"),
     "extras that end with a comma": (("--extras", "bench,"), "--extras bench,: give names of extras"),
-    "extras in lines": (("--extras", "bench\nnope"), "give names of extras, joined by commas"),
     "empty extras": (("--extras=",), "--extras needs names"),
     "option for extras": (("--extras", "--cpu"), "--extras needs names"),
     "extras twice": (("--extras", "bench", "--extras=docs"), "--extras is given twice"),

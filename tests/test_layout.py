@@ -61,7 +61,7 @@ def program_for(name, *platforms):
 
 def text_of(program):
     """Its operations, without the places in files that they come from."""
-    return re.sub(r"^#loc.*\n| loc\(.*?\)$", "", program.mlir_module(), flags=re.M)
+    return re.sub(r"^#loc.*\n| loc\((?:[^()]|\([^()]*\))*\)", "", program.mlir_module(), flags=re.M)
 
 
 @pytest.mark.usefixtures("one_device")
