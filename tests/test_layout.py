@@ -64,8 +64,11 @@ def text_of(program):
     return re.sub(r"^#loc.*\n| loc\((?:[^()]|\([^()]*\))*\)", "", program.mlir_module(), flags=re.M)
 
 
+BOTH_SHAPES = pytest.mark.xfail(reason="what reverse mode keeps has the shapes of all platforms", strict=True)
+
+
 @pytest.mark.usefixtures("one_device")
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[BOTH_SHAPES] * (x == "gradient")) for x in PROGRAMS])
 def test_only_programs_for_a_cpu_are_made_for_one(name, monkeypatch):
     """Here, and on a machine with eight GPUs, whose own backend has no say either."""
     here = {platform: text_of(program_for(name, platform)) for platform in ("cpu", "cuda")}
