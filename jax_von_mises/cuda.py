@@ -296,12 +296,13 @@ def _about_zero_jvp(job, primals, tangents):
 def _plain(job, key, start, loc, kappa):
     """What a kernel computes, for XLA."""
 
-    def angles(shape, loc, kappa):
+    def angles(shape, stream, loc, kappa):
+        key, start = stream
         # Generators of one cipher have one form of counter.
         words = counter.block_words(job.cipher, key, counter.indices(shape, (start[0], start[1])), 1)
-        return kernel.angles(words, loc, kappa, job.method).astype(job.dtype)
+        return kernel.angles(words, loc, kappa, job.method)
 
-    return layout.computed(angles, job.shape, job.dtype, loc, kappa)
+    return layout.computed(angles, job.shape, job.dtype, (key, start), loc, kappa)
 
 
 def _launch(job, key, start, loc, kappa):

@@ -78,12 +78,12 @@ def elementwise(function=None, *, table=False):
         many = table and one_for_many(arguments[-1], shape, arguments)
         sharding = layout.explicit_sharding(shape, *arguments)
 
-        def apply(shape, *arguments):
+        def apply(shape, _, *arguments):
             *others, concentration = arguments
             concentration = concentration.reshape(()) if many else kernel.spread(concentration, shape, sharding)
-            return function(*(kernel.spread(a, shape, sharding) for a in others), concentration).astype(dtype)
+            return function(*(kernel.spread(a, shape, sharding) for a in others), concentration)
 
-        return layout.computed(apply, shape, dtype, *arguments)
+        return layout.computed(apply, shape, dtype, (), *arguments)
 
     @functools.wraps(function)
     def checked(*args, **kwargs):

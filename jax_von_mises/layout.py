@@ -15,6 +15,7 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 from jax.sharding import AxisType
 
 __all__ = ["computed", "explicit", "explicit_sharding", "hide_constants"]
@@ -49,16 +50,61 @@ def explicit_sharding(shape, *arrays):
     return None
 
 
-def computed(compute, shape, dtype, *arrays):
-    """Return ``compute(shape, *arrays)`` for `arrays` that broadcast to `shape`, on a CPU in rows where that is faster.
+def computed(compute, shape, dtype, constants, *arrays):
+    """Return ``compute(shape, constants, *arrays)`` rounded to `dtype`; on a CPU computed in rows where that is faster.
 
-    `compute` is elementwise, so that it takes any shape of the right size, and its result is of `dtype`.
+    Parameters
+    ----------
+    compute : callable
+        An elementwise function of the `arrays`, for any shape of the right size. It closes over no array.
+    shape : tuple of ints
+        Of the result; the arrays broadcast to it.
+    dtype : dtype
+    constants : pytree of arrays
+        Other arguments of `compute`, without derivatives.
+    *arrays : float arrays
     """
     rows = rows_of(shape, *arrays)
-    whole = functools.partial(compute, shape)
     if rows is None:
-        return whole(*arrays)
-    return lax.platform_dependent(*arrays, cpu=functools.partial(in_rows, compute, shape, dtype, rows), default=whole)
+        return compute(shape, constants, *arrays).astype(dtype)
+    return _computed(lambda *given: (compute(*given),), shape, rows, (dtype,), constants, *arrays)[0]
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3))
+def _computed(compute, shape, rows, dtypes, constants, *arrays):
+    """`computed` for a function with several results."""
+
+    def rounded(shape, *given):
+        return tuple(x.astype(dtype) for x, dtype in zip(compute(shape, *given), dtypes, strict=True))
+
+    in_shape = functools.partial(rounded, shape)
+    by_rows = functools.partial(in_rows, rounded, shape, rows, dtypes)
+    return lax.platform_dependent(constants, *arrays, cpu=by_rows, default=in_shape)
+
+
+@functools.partial(_computed.defjvp, symbolic_zeros=True)
+def _computed_jvp(compute, shape, rows, dtypes, primals, tangents):
+    # The slopes are results too: what JAX itself keeps for reverse mode would have the shapes of both platforms.
+    constants, *arrays = primals
+    moved = {j: t for j, t in enumerate(tangents[1:]) if not isinstance(t, SymbolicZero)}
+
+    def with_slopes(shape, constants, *arrays):
+        def values(moving):
+            return compute(shape, constants, *(moving.get(j, x) for j, x in enumerate(arrays)))
+
+        moving = {j: arrays[j] for j in moved}
+        results, push = jax.linearize(values, moving)
+        for j in moved:
+            results += push({i: jnp.full_like(x, i == j) for i, x in moving.items()})
+        return results
+
+    of_slopes = (arrays[0].dtype,) * (len(dtypes) * len(moved))
+    results = _computed(with_slopes, shape, rows, dtypes + of_slopes, constants, *arrays)
+    values, slopes = results[: len(dtypes)], iter(results[len(dtypes) :])
+    total = [jnp.zeros(shape, arrays[0].dtype)] * len(dtypes)
+    for tangent in moved.values():
+        total = [x + next(slopes) * jnp.broadcast_to(tangent, shape) for x in total]
+    return values, tuple(x.astype(dtype) for x, dtype in zip(total, dtypes, strict=True))
 
 
 def rows_of(shape, *arrays):
@@ -77,8 +123,8 @@ def rows_of(shape, *arrays):
     return -(-total // LENGTH), LENGTH
 
 
-def in_rows(compute, shape, dtype, rows, *arrays):
-    """``compute(rows, *arrays)`` for `arrays` that broadcast to `shape`, with its result in that shape.
+def in_rows(compute, shape, rows, dtypes, constants, *arrays):
+    """``compute(rows, constants, *arrays)`` for `arrays` that broadcast to `shape`, with its results in that shape.
 
     Arrays of a single value stay scalars. The last row is filled up by halves, which are good values of all arguments.
     """
@@ -90,11 +136,11 @@ def in_rows(compute, shape, dtype, rows, *arrays):
         flat = jnp.broadcast_to(x, shape).reshape(-1)
         return (jnp.pad(flat, (0, missing), constant_values=0.5) if missing else flat).reshape(rows)
 
-    arrays = [spread(x) for x in arrays]
     # XLA would compute what is kept alone, in the pieces that are to be avoided, if it could see through this: what is
     # in a branch stays there.
-    x = lax.cond(always(), functools.partial(compute, rows), lambda *_: jnp.zeros(rows, dtype), *arrays)
-    return x.reshape(-1)[:total].reshape(shape)
+    none = lambda *_: tuple(jnp.zeros(rows, dtype) for dtype in dtypes)  # noqa: E731
+    results = lax.cond(always(), functools.partial(compute, rows), none, constants, *map(spread, arrays))
+    return tuple(x.reshape(-1)[:total].reshape(shape) for x in results)
 
 
 def always():

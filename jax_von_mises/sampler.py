@@ -176,13 +176,17 @@ def draw(key, loc, concentration, start, shape, dtype, method, out_sharding, fus
         job = cuda.Job(cuda.cipher_of(key), method, dtype.name, shape)
         return cuda.angles(job, counter.key_words(key)[1], start, loc, concentration)
 
-    def angles(shape, loc, concentration):
-        words = counter.words(key, shape, kernel.words_per_element(checks.compute_dtype(dtype)), start, declared)
-        return kernel.angles(words, loc, concentration, method, declared).astype(dtype)
+    generator, words = counter.key_words(key)
+    width = kernel.words_per_element(checks.compute_dtype(dtype))
+
+    def angles(shape, stream, loc, concentration):
+        words, start = stream
+        words = counter.block_words(generator, words, counter.indices(shape, start, declared), width)
+        return kernel.angles(words, loc, concentration, method, declared)
 
     if out_sharding is None:
-        return layout.computed(angles, shape, dtype, loc, concentration)
-    x = angles(shape, loc, concentration)
+        return layout.computed(angles, shape, dtype, (words, start), loc, concentration)
+    x = angles(shape, (words, start), loc, concentration).astype(dtype)
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 
 

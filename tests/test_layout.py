@@ -64,11 +64,8 @@ def text_of(program):
     return re.sub(r"^#loc.*\n| loc\((?:[^()]|\([^()]*\))*\)", "", program.mlir_module(), flags=re.M)
 
 
-BOTH_SHAPES = pytest.mark.xfail(reason="what reverse mode keeps has the shapes of all platforms", strict=True)
-
-
 @pytest.mark.usefixtures("one_device")
-@pytest.mark.parametrize("name", [pytest.param(x, marks=[BOTH_SHAPES] * (x == "gradient")) for x in PROGRAMS])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_only_programs_for_a_cpu_are_made_for_one(name, monkeypatch):
     """Here, and on a machine with eight GPUs, whose own backend has no say either."""
     here = {platform: text_of(program_for(name, platform)) for platform in ("cpu", "cuda")}
@@ -124,15 +121,36 @@ def test_rows(shape, rows):
 def test_into_rows_and_out():
     x, seen = jnp.arange(20_011.0), []
 
-    def add(shape, *given):
+    def add(shape, constants, *given):
         seen.append((shape, *(each.shape for each in given)))
-        return given[0] + given[1]
+        return (given[0] + given[1] + constants[0],)
 
-    found = layout.in_rows(add, x.shape, x.dtype, (20, 1024), x, jnp.ones((1, 1)))
-    assert np.array_equal(found, x + 1)
+    found = layout.in_rows(add, x.shape, (20, 1024), (x.dtype,), (jnp.ones(()),), x, jnp.ones((1, 1)))[0]
+    assert np.array_equal(found, x + 2)
     assert set(seen) == {((20, 1024), (20, 1024), ())}
-    slope = jax.grad(lambda x: (layout.in_rows(add, x.shape, x.dtype, (20, 1024), x, jnp.ones(())) ** 2).sum())(x)
-    assert np.array_equal(slope, 2 * (x + 1))
+
+
+@pytest.mark.usefixtures("one_device")
+def test_derivatives_in_rows():
+    """First and second, in what has an element for each result and in what has one for all; rounded once."""
+    x, two = jnp.linspace(-1, 1, 20_011), jnp.float32(2)
+
+    def power(shape, constants, x, k):
+        return jnp.broadcast_to(constants[0].astype(x.dtype) * x**3 * k**2, shape)
+
+    def total(x, k):
+        return layout.computed(power, x.shape, x.dtype, (jnp.int32(5),), x, k).sum()
+
+    slope, of_k = jax.grad(total, (0, 1))(x, two)
+    np.testing.assert_allclose(slope, 60 * x**2, rtol=1e-6)
+    np.testing.assert_allclose(of_k, jnp.sum(20 * x**3), atol=1e-2)
+    curvature = jax.grad(lambda x: jax.grad(total)(x, two).sum())(x)
+    np.testing.assert_allclose(curvature, 120 * x, rtol=1e-6)
+    value, moved = jax.jvp(
+        lambda k: layout.computed(power, x.shape, jnp.bfloat16, (jnp.int32(5),), x, k), (two,), (two,)
+    )
+    assert value.dtype == moved.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(moved, (40 * x**3).astype(jnp.bfloat16))
 
 
 def results(shape, key):
