@@ -16,7 +16,7 @@ NEWEST_TESTS ?= tests/test_counter.py tests/test_sampler.py tests/test_devices.p
   tests/test_configuration.py tests/test_cache.py tests/test_ahead.py
 NEWEST_MARKS ?= not slow and not once
 # What differs on a machine with one CPU device, repeated with one: the tests have eight.
-ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/test_layout.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
+ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/test_xla.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
 # The release of JAX whose compiler for GPUs is asked, on a machine without one, what it makes of a draw: the one that
 # tools/gpu_programs.json was made with, since a new release should not turn anything red by itself.
 GPU_JAX ?= 0.12.0.1

@@ -9,7 +9,7 @@ MADE = HERE / "_generated"
 
 # Rows from the bottom to the top, and what each is for. A module imports from rows below it, or from its left.
 ROWS = (
-    ("words and numbers", ("checks", "pytrees", "layout", "counter", "tables", "elementary", "bessel")),
+    ("words and numbers", ("checks", "pytrees", "sharding", "xla", "counter", "tables", "elementary", "bessel")),
     ("the law's integral", ("density", "integral", "lookup", "tails", "quantile")),
     ("from words to angles", ("kernel", "cuda", "sampler")),
     ("the law", ("law", "schemes", "truncated", "fitting", "distribution", "compose", "numpyro")),

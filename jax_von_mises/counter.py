@@ -32,6 +32,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jax_von_mises import xla
+
 UINT32_SPAN = 2**32
 
 # Constants and round numbers of [1]; fewer rounds would change every stream.
@@ -48,17 +50,6 @@ PHILOX_WEYL = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))  # golden ratio, sq
 def rotate_left(x, bits):
     """Rotate the 32 bits of `x` by 0 < `bits` < 32."""
     return (x << np.uint32(bits)) | (x >> np.uint32(32 - bits))
-
-
-def multiply_high(x, constant):
-    """Upper half of the 64-bit product of uint32 `x` and a uint32 constant.
-
-    WORKAROUND(jax<=0.12): `lax.mulhi` cannot be compiled for several devices ("Unable to convert MHLO to StableHLO").
-    Compilers recognise this form and make the same instruction of it.
-    """
-    with jax.enable_x64(True):
-        product = lax.convert_element_type(x, np.uint64) * np.uint64(constant)
-        return lax.convert_element_type(product >> np.uint64(32), np.uint32)
 
 
 def threefry2x32(counter, key):
@@ -100,7 +91,7 @@ def philox2x32(counter, key):
     c0, c1 = counter
     (k0,) = key
     for _ in range(PHILOX_ROUNDS):
-        high, low = multiply_high(c0, PHILOX2_MULTIPLIER), PHILOX2_MULTIPLIER * c0
+        high, low = xla.multiply_high(c0, PHILOX2_MULTIPLIER), PHILOX2_MULTIPLIER * c0
         c0, c1 = high ^ k0 ^ c1, low
         k0 = k0 + PHILOX_WEYL[0]
     return c0, c1
@@ -111,8 +102,8 @@ def philox4x32(counter, key):
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(PHILOX_ROUNDS):
-        high0, low0 = multiply_high(c0, PHILOX4_MULTIPLIERS[0]), PHILOX4_MULTIPLIERS[0] * c0
-        high1, low1 = multiply_high(c2, PHILOX4_MULTIPLIERS[1]), PHILOX4_MULTIPLIERS[1] * c2
+        high0, low0 = xla.multiply_high(c0, PHILOX4_MULTIPLIERS[0]), PHILOX4_MULTIPLIERS[0] * c0
+        high1, low1 = xla.multiply_high(c2, PHILOX4_MULTIPLIERS[1]), PHILOX4_MULTIPLIERS[1] * c2
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = k0 + PHILOX_WEYL[0], k1 + PHILOX_WEYL[1]
     return c0, c1, c2, c3
@@ -163,7 +154,7 @@ def add_wide(a, b):
 def multiply_wide(x, constant):
     """Product, modulo 2^64, of uint32 `x` and an integer 0 <= `constant` < 2^64, as a pair (hi, lo) of uint32."""
     high, low = np.uint32(constant >> 32), np.uint32(constant % UINT32_SPAN)
-    return multiply_high(x, low) + x * high, x * low
+    return xla.multiply_high(x, low) + x * high, x * low
 
 
 def halves(x):
@@ -232,17 +223,10 @@ def block_words(name, key, index, width):
         block = lo
     zero = jnp.zeros((), jnp.uint32)
 
-    key = tuple(key[..., j] for j in range(key.shape[-1]))
-
-    def encrypted(key, lo):
+    def encrypt(key):
         return cipher(counter(hi, block, zero)[:words], key)
 
-    def encrypted_on_gpu(key, lo):
-        # Always 0, which XLA does not see. What depends on the key alone would be a kernel of one thread.
-        hidden = (lo >> 31) >> 1
-        return encrypted(tuple(word ^ hidden for word in key), lo)
-
-    out = lax.platform_dependent(key, lo, cuda=encrypted_on_gpu, rocm=encrypted_on_gpu, default=encrypted)
+    out = xla.vary_key_on_gpu(encrypt, tuple(key[..., j] for j in range(key.shape[-1])), lo)
     groups = [out[width * j : width * (j + 1)] for j in range(per_block)]
     place = lo & np.uint32(per_block - 1)
     picked = groups[-1]

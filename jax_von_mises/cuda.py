@@ -33,7 +33,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType
 
-from jax_von_mises import counter, integral, kernel, layout, quantile
+from jax_von_mises import counter, integral, kernel, quantile, xla
+from jax_von_mises.sharding import broadcast_sharded, explicit
 
 __all__ = ["ACCEPTED", "FAILED", "VARIABLE", "Job", "angles", "chosen", "cipher_of", "report", "setting"]
 
@@ -108,7 +109,7 @@ def whole_on_one_device(*arrays):
     """Whether the program that is traced, if any, is for one device, or for each device of a mesh by itself."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
-        return jax.device_count(PLATFORM) == 1 and not layout.explicit(arrays)
+        return jax.device_count(PLATFORM) == 1 and not explicit(arrays)
     return all(kind == AxisType.Manual for kind in mesh.axis_types)
 
 
@@ -271,7 +272,7 @@ def _angles_jvp(job, primals, tangents):
 
     def moved(loc, kappa):
         x = _about_zero(job._replace(dtype="float32"), key, start, kappa)
-        direction = kernel.spread(kernel.reduce_turns(loc), job.shape, None)
+        direction = broadcast_sharded(kernel.reduce_turns(loc), job.shape, None)
         return kernel.wrap(x, direction).astype(job.dtype)
 
     return jax.jvp(moved, (loc, kappa), tangents[2:])
@@ -288,9 +289,9 @@ def _about_zero_jvp(job, primals, tangents):
     key, start, kappa = primals
     x = _about_zero(job, key, start, kappa)
     # In here, so that the derivative is NaN where the angle is.
-    kappa = kernel.spread(jnp.where(kappa >= 0, kappa, jnp.nan), job.shape, None)
+    kappa = broadcast_sharded(jnp.where(kappa >= 0, kappa, jnp.nan), job.shape, None)
     slope = jnp.where(x < 0, -1, 1).astype(x.dtype) * integral.derivative(jnp.abs(x), kappa)
-    return x, slope * kernel.spread(tangents[2], job.shape, None)
+    return x, slope * broadcast_sharded(tangents[2], job.shape, None)
 
 
 def _plain(job, key, start, loc, kappa):
@@ -302,7 +303,7 @@ def _plain(job, key, start, loc, kappa):
         words = counter.block_words(job.cipher, key, counter.indices(shape, (start[0], start[1])), 1)
         return kernel.angles(words, loc, kappa, job.method)
 
-    return layout.computed(angles, job.shape, job.dtype, (key, start), loc, kappa)
+    return xla.compute_elementwise(angles, job.shape, job.dtype, (key, start), loc, kappa)
 
 
 def _launch(job, key, start, loc, kappa):

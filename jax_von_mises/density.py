@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_von_mises import bessel, tables
+from jax_von_mises import bessel, tables, xla
 from jax_von_mises.elementary import (
     cosine,
     exp_product,
@@ -48,9 +48,7 @@ class HalfAngle(NamedTuple):
         Without `exact` the parts are good to 2e-8 instead of 5e-9: enough for tails that samples reach.
         """
         angle = 0.5 * x
-        # The selection changes no value: without it XLA adds the two constants first, and the second is lost.
-        away, missing = HALF_PI - angle, half_pi_rest(x.dtype)
-        away = jnp.where(away < 0, 0, away)
+        away, missing = xla.round_here(HALF_PI - angle, 2), half_pi_rest(x.dtype)
         to_pole = away + missing
         upper = angle > 0.5 * HALF_PI
         psi = jnp.where(upper, to_pole, angle)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises import tables
+from jax_von_mises import tables, xla
 
 LOG2_E = float(np.log2(np.e))
 LN_2 = float(np.log(2))
@@ -37,41 +37,15 @@ def polynomial(coefficients, x):
     """
     terms = list(coefficients)
     while len(terms) > 1:
-        pairs = [terms[j] + unfused(x * terms[j + 1]) for j in range(0, len(terms) - 1, 2)]
+        pairs = [terms[j] + xla.round_product(x * terms[j + 1]) for j in range(0, len(terms) - 1, 2)]
         terms = pairs + terms[len(terms) - len(terms) % 2 :]
         x = x * x
     return terms[0]
 
 
-def unfused(product):
-    """The same number, which no compiler contracts with the sum that it goes into; float64 only.
-
-    XLA:CPU contracts in float64 loops of some shapes and not of others, and the angles would differ between them. The
-    minimum changes no value.
-    """
-    return jnp.minimum(product, 1e300) if product.dtype == jnp.float64 else product
-
-
 def polynomial2(table, x, y):
     """Sum of table[i][j] x^i y^j."""
     return polynomial([polynomial(row, y) for row in table], x)
-
-
-def kept_on_cuda(x):
-    """The same, which XLA for CUDA computes to its end and stores.
-
-    By itself it cuts a program of this length where a dozen numbers an angle cross from one kernel to the next.
-    """
-    return lax.platform_dependent(x, cuda=lax.optimization_barrier, default=lambda x: x)
-
-
-def clip(x, low, high):
-    """`x` between two constants; NaN stays NaN.
-
-    By selections: after minimum and maximum XLA:CPU's vectoriser takes minutes on jax 0.12, see
-    `kernel.separate_on_cpu`.
-    """
-    return jnp.where(x < low, low, jnp.where(x > high, high, x))
 
 
 def only(x, good):
@@ -151,13 +125,11 @@ def sine_square(x, exact=True):
     square = x * x
     if x.dtype == jnp.float64:
         sine = x * sine_over(square)
-        return unfused(sine * sine), jnp.zeros_like(x)
+        return xla.round_product(sine * sine), jnp.zeros_like(x)
     x_head = head(x)
     first, low = x_head * x_head, (x + x_head) * (x - x_head)
-    # The fourth power from both parts: from the rounded square it would be off three times as much. The selection
-    # changes no value; without it some programs contract one product with the sum and some the other.
-    more = low * (first + square)
-    fourth = first * first + jnp.where(more > 1, 1, more) if exact else square * square
+    # The fourth power from both parts: from the rounded square it would be off three times as much.
+    fourth = first * first + xla.round_here(low * (first + square), 1) if exact else square * square
     return first, low + fourth * polynomial(tables.SINE_SQUARE, square)
 
 
@@ -172,8 +144,7 @@ def wide_sine_square(x, factor):
     # As in `sine_square`; and by Horner's scheme, which rounds less: near pi/2 errors are worth one and a half times as
     # much as here.
     unscaled = first * factor**-2
-    more = low * (unscaled + square)
-    fourth = first * unscaled + jnp.where(more > 1e30, 1e30, more)
+    fourth = first * unscaled + xla.round_here(low * (unscaled + square), 1e30)
     sum_ = tables.SINE_SQUARE_WIDE[-1]
     for coefficient in tables.SINE_SQUARE_WIDE[-2::-1]:
         sum_ = sum_ * square + coefficient

@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises import bessel, tables
+from jax_von_mises import bessel, tables, xla
 from jax_von_mises.density import KAPPA_MIN, HalfAngle, score
-from jax_von_mises.elementary import LOG2_E, cosine, exp2, polynomial, sine_over, unfused
+from jax_von_mises.elementary import LOG2_E, cosine, exp2, polynomial, sine_over
 
 # Above, the law is normal to less than rounding, and angles scale with kappa^-1/2.
 KAPPA_MAX = 1e18
@@ -69,9 +69,7 @@ def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False, deep=None)
     half = HalfAngle.of(x, exact=far or x.dtype == jnp.float64)
     s0, sin_x, cos_x = half.square, half.sin, half.cos
     centre = 2 * s0 * (1 + kappa) < CENTRE
-    # The inner minimum changes no value: it keeps a product of the concentration alone from meeting a sum, where one
-    # program contracts them and another, which has moved the product out of its loop, cannot. See `kernel`.
-    s1 = jnp.minimum(s0 + jnp.minimum((0.5 * depth) * inverse, 2), 1)
+    s1 = jnp.minimum(s0 + xla.round_here((0.5 * depth) * inverse, 2), 1)
     end = lax.sqrt(s1) * polynomial(tables.CUT, 1 - s1)
     tail, cut = end - half.angle, s1 < 1
     if far or order > 0 or deep is not None:
@@ -102,7 +100,7 @@ def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False, deep=None)
         first = value, value * factor
         return first if order == 1 else (*first, value * (factor * factor - slope))
 
-    return [span * total for total in sum_over(term, nodes, weights, x)], centre, half
+    return [span * total for total in xla.add_terms(term, nodes, weights, x)], centre, half
 
 
 def rise_along(node, square):
@@ -120,27 +118,6 @@ def rise_across(node, square):
         sine = node * sine_over((node * node) * square)
         return (-2 * LOG2_E) * sine * sine
     return polynomial([-2 * LOG2_E * c * node ** (2 * j + 2) for j, c in enumerate(tables.SIN_SIN)], square)
-
-
-def sum_over(term, nodes, weights, like):
-    """Sums of the arrays of ``term(node, weight)``, of the shape and dtype of `like`."""
-    if like.dtype == jnp.float64:
-        # Unrolled, so many nodes of so long polynomials take XLA:CPU gigabytes to compile.
-        def add(totals, at):
-            return tuple(a + unfused(b) for a, b in zip(totals, term(*at), strict=True)), None
-
-        first = term(nodes[0], weights[0])
-        rest = jnp.asarray(nodes[1:], like.dtype), jnp.asarray(weights[1:], like.dtype)
-        return lax.scan(add, first, rest)[0]
-    columns = zip(*(term(node, weight) for node, weight in zip(nodes, weights, strict=True)), strict=True)
-    return tuple(tree_sum(list(column)) for column in columns)
-
-
-def tree_sum(terms):
-    """Pairwise: the chain of dependent additions is short."""
-    while len(terms) > 1:
-        terms = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)] + terms[len(terms) - len(terms) % 2 :]
-    return terms[0]
 
 
 @jax.custom_jvp

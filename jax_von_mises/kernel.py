@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises import integral, lookup, quantile
-from jax_von_mises.elementary import clip, kept_on_cuda, only
+from jax_von_mises import integral, lookup, quantile, xla
+from jax_von_mises.elementary import only
+from jax_von_mises.sharding import broadcast_sharded
 
 # One word's smallest tail probability is 2^-33, two words' 2^-65, so this many octaves lie below 1/2.
 OCTAVES = {"float32": 32, "float64": 64}
@@ -85,7 +86,7 @@ def octave_table(kappa):
     dtype = kappa.dtype
     t, nodes = table_grid(np.dtype(dtype))
     # What depends on one number alone would be a kernel of its own each time.
-    kappa = kept_on_cuda(jnp.broadcast_to(kappa, t.shape))
+    kappa = xla.store_on_cuda(jnp.broadcast_to(kappa, t.shape))
     x = quantile.half_quantile(jnp.asarray(t, dtype), jnp.asarray(0.5 - t, dtype), kappa)
     return lookup.cell_polynomials(x, nodes)
 
@@ -115,7 +116,7 @@ def magnitude(t, c, kappa, method, out_sharding):
     """
     kappa = jnp.where(kappa >= 0, kappa, jnp.nan)
     if method == "table":
-        return clip(look_up(t, octave_table(kappa), out_sharding), 0, quantile.largest_angle(t.dtype))
+        return xla.clip(look_up(t, octave_table(kappa), out_sharding), 0, quantile.largest_angle(t.dtype))
     return quantile.half_quantile(t, c, kappa)
 
 
@@ -124,8 +125,8 @@ def _magnitude_jvp(method, out_sharding, primals, tangents):
     # Both routes differentiate the law, not the interpolation: by the implicit function theorem at the angle drawn.
     t, c, kappa = primals
     x = magnitude(t, c, kappa, method, out_sharding)
-    slope = integral.derivative(x, spread(kappa, x.shape, out_sharding))
-    return x, slope * spread(tangents[2], x.shape, out_sharding)
+    slope = integral.derivative(x, broadcast_sharded(kappa, x.shape, out_sharding))
+    return x, slope * broadcast_sharded(tangents[2], x.shape, out_sharding)
 
 
 def reduce_turns(loc):
@@ -146,42 +147,12 @@ def wrap(x, loc):
     total = x + loc
     turn = jnp.where(total >= np.pi, -1.0, jnp.where(total < -np.pi, 1.0, 0.0)).astype(total.dtype)
     limit = quantile.largest_angle(total.dtype)
-    return clip(total + turn * TWO_PI, -limit, limit)
-
-
-def separate_on_cpu(words):
-    """Ask XLA:CPU to finish the words before the quantile starts.
-
-    WORKAROUND(jax>=0.12): in one loop with the ciphers' words, the vectoriser of that release walks every path through
-    the quantile once per path through the rounds, and compiles for minutes. Apart, the two loops also overlap better:
-    the time goes into their chains of dependent operations. A GPU keeps one kernel.
-    """
-    return lax.platform_dependent(words, cpu=lax.optimization_barrier, default=lambda words: words)
-
-
-def carry_on_cuda(t, negative):
-    """Both, in one number an angle where XLA cuts the program in two, as it does before a look-up on CUDA.
-
-    By itself it cuts where two or three cross, and each is written and read.
-    """
-
-    def cut(t, negative):
-        t = jnp.minimum(t, below_half(t.dtype))
-        signed = lax.optimization_barrier(jnp.where(negative, -t, t))
-        return jnp.abs(signed), signed < 0
-
-    return lax.platform_dependent(t, negative, cuda=cut, default=lambda t, negative: (t, negative))
+    return xla.clip(total + turn * TWO_PI, -limit, limit)
 
 
 def below_half(dtype):
     """The largest float below 1/2: 1/2 is where the rounding of the largest words ends; it belongs to the last cell."""
     return float(np.nextafter(np.dtype(dtype).type(0.5), np.dtype(dtype).type(0)))
-
-
-def spread(x, shape, out_sharding):
-    """Broadcast to `shape`, in the sharding of the words."""
-    dimensions = tuple(range(len(shape) - x.ndim, len(shape)))
-    return lax.broadcast_in_dim(x, shape, dimensions, out_sharding=out_sharding)
 
 
 def angles(words, loc, kappa, method, out_sharding=None):
@@ -197,11 +168,11 @@ def angles(words, loc, kappa, method, out_sharding=None):
         "table" needs a scalar `kappa`.
     """
     if method == "direct":
-        words = separate_on_cpu(words)
+        words = xla.finish_words(words)
     t, c, negative = tail(words)
     if method == "direct":
-        kappa = spread(kappa, t.shape, out_sharding)
+        kappa = broadcast_sharded(kappa, t.shape, out_sharding)
     else:
-        t, negative = carry_on_cuda(t, negative)
+        t, negative = xla.carry_sign_on_cuda(t, negative, below_half(t.dtype))
     x = magnitude(t, c, kappa, method, out_sharding)
-    return wrap(jnp.where(negative, -x, x), spread(reduce_turns(loc), x.shape, out_sharding))
+    return wrap(jnp.where(negative, -x, x), broadcast_sharded(reduce_turns(loc), x.shape, out_sharding))

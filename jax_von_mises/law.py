@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises import bessel, checks, density, kernel, layout, quantile, tails
+from jax_von_mises import bessel, checks, density, kernel, quantile, tails, xla
 from jax_von_mises.elementary import only
 from jax_von_mises.integral import gauss_legendre
+from jax_von_mises.sharding import broadcast_sharded, explicit, explicit_sharding
 
 TWO_PI = 2 * np.pi
 # From so many angles on a table pays for its own making, 6146 probabilities.
@@ -76,14 +77,14 @@ def elementwise(function=None, *, table=False):
         arguments = [jnp.asarray(a, compute) for a in arguments]
         shape = lax.broadcast_shapes(*(a.shape for a in arguments))
         many = table and one_for_many(arguments[-1], shape, arguments)
-        sharding = layout.explicit_sharding(shape, *arguments)
+        sharding = explicit_sharding(shape, *arguments)
 
         def apply(shape, _, *arguments):
             *others, concentration = arguments
-            concentration = concentration.reshape(()) if many else kernel.spread(concentration, shape, sharding)
-            return function(*(kernel.spread(a, shape, sharding) for a in others), concentration)
+            concentration = concentration.reshape(()) if many else broadcast_sharded(concentration, shape, sharding)
+            return function(*(broadcast_sharded(a, shape, sharding) for a in others), concentration)
 
-        return layout.computed(apply, shape, dtype, (), *arguments)
+        return xla.compute_elementwise(apply, shape, dtype, (), *arguments)
 
     @functools.wraps(function)
     def checked(*args, **kwargs):
@@ -100,7 +101,7 @@ def elementwise(function=None, *, table=False):
 def one_for_many(concentration, shape, arguments):
     """Whether a table serves: one float32 concentration, many angles, none of them sharded over an explicit mesh."""
     many = concentration.size == 1 and math.prod(shape) >= TABLE_MIN_SIZE and concentration.dtype == jnp.float32
-    return many and not layout.explicit(arguments)
+    return many and not explicit(arguments)
 
 
 def valid(concentration):

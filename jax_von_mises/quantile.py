@@ -11,15 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises import bessel, tables
+from jax_von_mises import bessel, tables, xla
 from jax_von_mises.density import KAPPA_MIN, HalfAngle, density, score
 from jax_von_mises.elementary import (
     LN_2,
     LOG2_E,
-    clip,
     exp2,
     exp_product,
-    kept_on_cuda,
     log2,
     only,
     polynomial,
@@ -67,7 +65,7 @@ def guess(t, kappa, inverse, root, wide=False):
     small = y * polynomial2(low_table, y, shrink)
     r = jnp.minimum(inverse, 1 / switch)
     large = (level * root) * polynomial2(high_table, level, r)
-    return clip(jnp.where(kappa < switch, small, large), 0, largest_angle(t.dtype))
+    return xla.clip(jnp.where(kappa < switch, small, large), 0, largest_angle(t.dtype))
 
 
 def deep_guess(t, kappa):
@@ -86,7 +84,7 @@ def deep_guess(t, kappa):
     level = -LN_2 * log2(t).astype(jnp.float32) - LOG_2_ROOT_PI  # log(1 / (t N sqrt(2 kappa)))
     z2 = jnp.maximum(double - level + 0.75, 4)
     q = level - (0.5 * LN_2) * log2(level * (z2 * (0.5 * inverse))) + 0.5 / (z2 - 1)
-    s2 = exp2((2 * LOG2_E) * clip(double - level, -40, 12)) * 0.25
+    s2 = exp2((2 * LOG2_E) * xla.clip(double - level, -40, 12)) * 0.25
     v = (0.75 * LN_2) * log2(1 + (4 / 3) * s2) * (1 - 0.2 * inverse)
     near = v / (1 + v * (1 / 43))
     # Of q and Z^2 the larger one from the other.
@@ -98,19 +96,12 @@ def deep_guess(t, kappa):
 
 
 def with_deep_guesses(x, t, deep, kappa):
-    """Replace `x` by `deep_guess` where `deep` is true, at no cost where it is true nowhere.
+    """Replace `x` by `deep_guess` where `deep` is true."""
 
-    This is a loop of at most one round because `jax.vmap` turns ``lax.cond`` into a selection between two results that
-    are always computed.
-    """
+    def replace(x, t, kappa):
+        return jnp.where(t < SMALLEST_TAIL[t.dtype.name], deep_guess(t, kappa), x)
 
-    def replace(state):
-        todo, x = state
-        # XLA would move anything that does not depend on the state out of the loop, and compute it always.
-        tail, k = (jnp.where(todo, a, 1) for a in (t, kappa))
-        return ~todo, jnp.where(tail < SMALLEST_TAIL[t.dtype.name], deep_guess(tail, k), x)
-
-    return lax.while_loop(lambda state: state[0], replace, (jnp.any(deep), x))[1]
+    return xla.replace_where_any(deep, replace, x, t, kappa)
 
 
 def refine(x, t, c, kappa, inverse, dtype_rule=None, deep=None):
@@ -126,7 +117,10 @@ def refine(x, t, c, kappa, inverse, dtype_rule=None, deep=None):
     # The deepest tails of float32 are not short enough to need it.
     short = deep if x.dtype == jnp.float64 else None
     (j,), centre, half = integrals(x, kappa, inverse, dtype_rule=dtype_rule, deep=short)
-    x, j, centre, half = lax.platform_dependent(x, j, centre, half, cuda=halved_again, default=lambda *all_: all_)
+    # The integral is negative on the centre's side alone.
+    (x, j), (centre, half) = xla.recompute_on_cuda(
+        lambda x, j: (j <= 0, HalfAngle.of(x, exact=x.dtype == jnp.float64)), (x, j), (centre, half)
+    )
     n, shift = bessel.norm(kappa, inverse)
     mass, growth = jnp.where(centre, -c, t) * n, exp_product(kappa, half.parts, shift)
     if deep is not None:
@@ -141,16 +135,7 @@ def refine(x, t, c, kappa, inverse, dtype_rule=None, deep=None):
     fourth = d * (0.25 * d2 + (7 / 24) * e - (1 / 24) * u2)
     fifth = d2 * (0.2 * d2 + (46 / 120) * e - (11 / 120) * u2) + e * ((7 / 120) * e - (1 / 120) * u2)
     series = (0.5 * d + third) + (fourth + fifth)
-    return clip(x + (u + u * series), 0, largest_angle(x.dtype))
-
-
-def halved_again(x, j, centre, half):
-    """The same, of which two numbers an angle are stored: the rest is less to compute again; see `kept_on_cuda`.
-
-    The integral is negative on the centre's side alone.
-    """
-    x, j = lax.optimization_barrier((x, j))
-    return x, j, j <= 0, HalfAngle.of(x, exact=x.dtype == jnp.float64)
+    return xla.clip(x + (u + u * series), 0, largest_angle(x.dtype))
 
 
 def half_quantile(t, c, kappa, deep=None):
@@ -180,7 +165,7 @@ def half_quantile(t, c, kappa, deep=None):
     # In float32, which is enough, and where one concentration gives the digits that an array of it gives (XLA's
     # float64 exponential does not).
     single = (a.astype(jnp.float32) for a in (covered, k, inverse, root))
-    x = kept_on_cuda(guess(*single, wide=name == "float64"))
+    x = xla.store_on_cuda(guess(*single, wide=name == "float64"))
     if deep is not None:
         x = with_deep_guesses(x, t, deep, kappa)
     if name == "float64":

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 
-from jax_von_mises import checks, counter, cuda, kernel, layout
+from jax_von_mises import checks, counter, cuda, kernel, xla
+from jax_von_mises.sharding import explicit_sharding
 
 # From so many elements on the table pays for its own making (2048 quantiles, or 16384 in float64, and a few kernels
 # more). Measured where the two routes cross on a two-core CPU: `python -m benchmarks.performance_benchmark`.
@@ -165,11 +166,11 @@ def draw(key, loc, concentration, start, shape, dtype, method, out_sharding, fus
     # Explicit: mixed dtypes must also pass where JAX's implicit promotion is turned off. In here, where it is free.
     loc, concentration = (jnp.asarray(x, checks.compute_dtype(dtype)) for x in (loc, concentration))
     if out_sharding is None:
-        out_sharding = layout.explicit_sharding(shape, loc, concentration)
+        out_sharding = explicit_sharding(shape, loc, concentration)
     # Meshes with automatic axes take a constraint on the result, explicit ones want every array declared.
     automatic = isinstance(out_sharding, NamedSharding) and AxisType.Explicit not in out_sharding.mesh.axis_types
     declared = None if automatic else out_sharding
-    loc, concentration = layout.hide_constants(loc, concentration)
+    loc, concentration = xla.hide_constants(loc, concentration)
     if method == "table":
         concentration = concentration.reshape(())
     if fused:
@@ -185,7 +186,7 @@ def draw(key, loc, concentration, start, shape, dtype, method, out_sharding, fus
         return kernel.angles(words, loc, concentration, method, declared)
 
     if out_sharding is None:
-        return layout.computed(angles, shape, dtype, (words, start), loc, concentration)
+        return xla.compute_elementwise(angles, shape, dtype, (words, start), loc, concentration)
     x = angles(shape, (words, start), loc, concentration).astype(dtype)
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises import checks, counter, kernel, quantile, sampler
+from jax_von_mises import checks, counter, kernel, quantile, sampler, xla
 from jax_von_mises.law import valid
+from jax_von_mises.sharding import broadcast_sharded
 
 
 def sample_antithetic(key, loc, concentration, shape, dtype=None):
@@ -128,7 +129,7 @@ def _along_first_axis(caller, key, loc, concentration, shape, dtype):
 def stream_tails(key, shape, dtype):
     """The `kernel.Tail` of each element of the key's stream."""
     words = counter.words(key, shape, kernel.words_per_element(dtype))
-    return kernel.tail(kernel.separate_on_cpu(words))
+    return kernel.tail(xla.finish_words(words))
 
 
 def within_strata(tail):
@@ -166,7 +167,7 @@ def _antithetic(key, loc, concentration, shape, dtype):
     compute = checks.compute_dtype(dtype)
     half = sampler.sample_von_mises(key, 0.0, concentration, (shape[0] // 2, *shape[1:]), compute)
     x = jnp.concatenate([half, -half])
-    return kernel.wrap(x, kernel.spread(kernel.reduce_turns(jnp.asarray(loc, compute)), shape, None)).astype(dtype)
+    return kernel.wrap(x, broadcast_sharded(kernel.reduce_turns(jnp.asarray(loc, compute)), shape, None)).astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "dtype"))

@@ -25,9 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises import checks, integral, kernel
+from jax_von_mises import checks, integral, kernel, xla
 from jax_von_mises.density import HalfAngle
-from jax_von_mises.elementary import LOG2_E, clip, cosine, exp2, sine_over
+from jax_von_mises.elementary import LOG2_E, cosine, exp2, sine_over
 from jax_von_mises.law import deviation, less_turns, valid
 from jax_von_mises.schemes import aligned, fractions, stream_tails
 
@@ -181,7 +181,7 @@ def pieces(low, high, width, loc):
 
 def from_mode(x, loc):
     """The angle about the mode, in [-pi, pi]."""
-    return clip(deviation(x, loc)[0], -np.pi, np.pi)
+    return xla.clip(deviation(x, loc)[0], -np.pi, np.pi)
 
 
 def to_antipode(x):
@@ -213,7 +213,7 @@ def integrals(functions, span):
     def term(node, weight):
         return tuple(weight * value for value in functions(span * node))
 
-    return [span * total for total in integral.sum_over(term, *integral.gauss_legendre(NODES[span.dtype.name]), span)]
+    return [span * total for total in xla.add_terms(term, *integral.gauss_legendre(NODES[span.dtype.name]), span)]
 
 
 def mass(sin_a, cos_a, width, kappa):
@@ -280,7 +280,7 @@ def restricted(before, after, loc, kappa, low, high):
     along, rest = (chosen(three) for three in zip(*choices, strict=True))
     near, length, anchor, side = (chosen(field) for field in arc)
     f, g = jnp.where(side > 0, along, rest), jnp.where(side > 0, rest, along)
-    s = offset(clip(f, 0, 1), clip(g, 0, 1), near, length, chosen(masses), jnp.broadcast_to(k, f.shape))
+    s = offset(xla.clip(f, 0, 1), xla.clip(g, 0, 1), near, length, chosen(masses), jnp.broadcast_to(k, f.shape))
     s = jnp.where(kappa == jnp.inf, 0, s)
     x = back_inside(kernel.wrap(side * s, kernel.reduce_turns(anchor)), low, high, width)
     return jnp.where(good_arc(low, high), x, jnp.nan)

@@ -15,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_von_mises as jvm
-from jax_von_mises import layout
+from jax_von_mises import xla
 
 SHAPES = [(6_001, 3)]
 
@@ -23,23 +23,23 @@ SHAPES = [(6_001, 3)]
 @pytest.fixture
 def one_device(monkeypatch):
     """As on a machine with a single CPU device; programs that were made for several are forgotten."""
-    monkeypatch.setattr(layout, "one_cpu", lambda: True)
+    monkeypatch.setattr(xla, "one_cpu", lambda: True)
     jax.clear_caches()
     yield
     jax.clear_caches()
 
 
 def test_several_cpu_devices_are_left_alone(monkeypatch):
-    assert (layout.rows_of((2**20 + 1,)) is None) == (jax.device_count("cpu") > 1)
+    assert (xla.rows_of((2**20 + 1,)) is None) == (jax.device_count("cpu") > 1)
     monkeypatch.setattr(jax, "device_count", lambda _: 8)
-    assert layout.rows_of((2**20 + 1,)) is None
+    assert xla.rows_of((2**20 + 1,)) is None
 
     def no_cpu(_):
         raise RuntimeError("Unknown backend cpu")
 
     # A program can be exported for a CPU all the same.
     monkeypatch.setattr(jax, "device_count", no_cpu)
-    assert layout.rows_of((2**20 + 1,)) is not None
+    assert xla.rows_of((2**20 + 1,)) is not None
 
 
 LONG = 20_011  # computed in rows
@@ -113,7 +113,7 @@ def test_a_program_for_several_platforms_gives_the_same_bits(name):
     ],
 )
 def test_rows(shape, rows):
-    assert layout.rows_of(shape) == rows
+    assert xla.rows_of(shape) == rows
     if rows is not None:
         assert 0 <= math.prod(rows) - math.prod(shape) < rows[1]
 
@@ -125,7 +125,7 @@ def test_into_rows_and_out():
         seen.append((shape, *(each.shape for each in given)))
         return (given[0] + given[1] + constants[0],)
 
-    found = layout.in_rows(add, x.shape, (20, 1024), (x.dtype,), (jnp.ones(()),), x, jnp.ones((1, 1)))[0]
+    found = xla.in_rows(add, x.shape, (20, 1024), (x.dtype,), (jnp.ones(()),), x, jnp.ones((1, 1)))[0]
     assert np.array_equal(found, x + 2)
     assert set(seen) == {((20, 1024), (20, 1024), ())}
 
@@ -139,7 +139,7 @@ def test_derivatives_in_rows():
         return jnp.broadcast_to(constants[0].astype(x.dtype) * x**3 * k**2, shape)
 
     def total(x, k):
-        return layout.computed(power, x.shape, x.dtype, (jnp.int32(5),), x, k).sum()
+        return xla.compute_elementwise(power, x.shape, x.dtype, (jnp.int32(5),), x, k).sum()
 
     slope, of_k = jax.grad(total, (0, 1))(x, two)
     np.testing.assert_allclose(slope, 60 * x**2, rtol=1e-6)
@@ -147,7 +147,7 @@ def test_derivatives_in_rows():
     curvature = jax.grad(lambda x: jax.grad(total)(x, two).sum())(x)
     np.testing.assert_allclose(curvature, 120 * x, rtol=1e-6)
     value, moved = jax.jvp(
-        lambda k: layout.computed(power, x.shape, jnp.bfloat16, (jnp.int32(5),), x, k), (two,), (two,)
+        lambda k: xla.compute_elementwise(power, x.shape, jnp.bfloat16, (jnp.int32(5),), x, k), (two,), (two,)
     )
     assert value.dtype == moved.dtype == jnp.bfloat16
     np.testing.assert_array_equal(moved, (40 * x**3).astype(jnp.bfloat16))
@@ -181,10 +181,10 @@ def results(shape, key):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_same_bits(shape, key, monkeypatch):
-    monkeypatch.setattr(layout, "one_cpu", lambda: False)
+    monkeypatch.setattr(xla, "one_cpu", lambda: False)
     jax.clear_caches()
     expected = results(shape, key)
-    monkeypatch.setattr(layout, "one_cpu", lambda: True)
+    monkeypatch.setattr(xla, "one_cpu", lambda: True)
     jax.clear_caches()
     found = results(shape, key)
     jax.clear_caches()
