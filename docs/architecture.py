@@ -11,7 +11,7 @@ MADE = HERE / "_generated"
 ROWS = (
     ("words and numbers", ("checks", "pytrees", "sharding", "xla", "counter", "tables", "elementary", "bessel")),
     ("the law's integral", ("density", "integral", "lookup", "tails", "quantile")),
-    ("from words to angles", ("kernel", "cuda", "sampler")),
+    ("from words to angles", ("kernel", "cuda", "request", "sampler")),
     ("the law", ("law", "schemes", "truncated", "fitting", "distribution", "compose", "numpyro")),
     ("streams and devices", ("devices", "streams", "batches")),
     ("files and machines", ("untrusted", "records", "npy_file", "zarr_store", "writer", "runtime", "machines")),

@@ -124,13 +124,13 @@ def accepted():
     return all(device.device_kind in ACCEPTED for device in devices())
 
 
-def chosen(key, loc, concentration, shape, dtype, method, out_sharding):
-    """Whether a draw of these checked arguments goes to a kernel."""
-    if not devices() or dtype.name not in DTYPES or out_sharding is not None or math.prod(shape) == 0:
+def chosen(request):
+    """Whether a `DrawRequest` goes to a kernel on CUDA devices."""
+    if not devices() or request.dtype.name not in DTYPES or request.out_sharding is not None:
         return False
-    if not allowed() or not whole_on_one_device(loc, concentration):
+    if math.prod(request.shape) == 0 or not allowed() or not whole_on_one_device(request.loc, request.concentration):
         return False
-    return works(Job(cipher_of(key), method, dtype.name, shape))
+    return works(Job(cipher_of(request.key), request.route, request.dtype.name, request.shape))
 
 
 def works(job):

@@ -12,7 +12,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from jax_von_mises import checks, counter, cuda, sampler
+from jax_von_mises import checks, counter, sampler
+from jax_von_mises.request import DrawRequest
 
 
 def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto", devices=None):
@@ -90,7 +91,8 @@ def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto
     one = jax.ShapeDtypeStruct((), key.dtype) if separate else key
     # A separate stream has the method of one device's part, which is checked when the parts are known.
     asked = "auto" if separate else method
-    _, loc, concentration, shape, dtype, chosen = sampler.whole(caller, one, loc, concentration, shape, dtype, asked)
+    request = DrawRequest.whole(caller, one, loc, concentration, shape, dtype, asked)
+    shape, dtype = request.shape, request.dtype
     if not shape or shape[0] != len(devices):
         has = f"has {shape[0]} along its leading axis" if shape else "has no leading axis"
         raise ValueError(
@@ -102,8 +104,8 @@ def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto
             f"{caller}: a mesh with the axes {jax.sharding.get_abstract_mesh().axis_names} is in scope, where jax.pmap "
             "does not work. Use sample_von_mises with out_sharding there, or sample_shard inside jax.shard_map."
         )
-    loc, loc_axis = _along_devices(loc, shape)
-    concentration, concentration_axis = _along_devices(concentration, shape)
+    loc, loc_axis = _along_devices(request.loc, shape)
+    concentration, concentration_axis = _along_devices(request.concentration, shape)
     if separate:
         part = concentration.shape if concentration_axis is None else concentration.shape[1:]
         method = checks.method(caller, method, jax.ShapeDtypeStruct(part, dtype))
@@ -111,7 +113,7 @@ def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto
         return draw(key, loc, concentration, shape[1:], dtype, method)
     draw = _mapped(_part, devices, (None, loc_axis, concentration_axis, 0))
     # The numbers of the devices are an argument because pmap asks for one that it maps over.
-    return draw(key, loc, concentration, np.arange(len(devices), dtype=np.uint32), shape[1:], dtype, chosen)
+    return draw(key, loc, concentration, np.arange(len(devices), dtype=np.uint32), shape[1:], dtype, request.route)
 
 
 def sample_shard(key, loc, concentration, shape, axis_name, dtype=None, *, method="auto"):
@@ -218,11 +220,10 @@ def _mapped(function, devices, axes):
     return jax.pmap(function, in_axes=axes, devices=devices, static_broadcasted_argnums=static)
 
 
-def _part(key, loc, concentration, device, shape, dtype, method):
+def _part(key, loc, concentration, device, shape, dtype, route):
     """A device's part of the stream that all share."""
     start = counter.multiply_wide(device, math.prod(shape))
-    fused = cuda.chosen(key, loc, concentration, shape, dtype, method, None)
-    return sampler.draw(key, loc, concentration, start, shape, dtype, method, None, fused)
+    return sampler.draw(DrawRequest(key, loc, concentration, start, shape, dtype, route))
 
 
 def _stream(key, loc, concentration, shape, dtype, method):

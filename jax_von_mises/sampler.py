@@ -9,11 +9,8 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding
 
 from jax_von_mises import checks, counter, cuda, kernel, xla
+from jax_von_mises.request import DrawRequest
 from jax_von_mises.sharding import explicit_sharding
-
-# From so many elements on the table pays for its own making (2048 quantiles, or 16384 in float64, and a few kernels
-# more). Measured where the two routes cross on a two-core CPU: `python -m benchmarks.performance_benchmark`.
-TABLE_MIN_SIZE = {"float32": 2**14, "float64": 2**15}
 
 
 def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method="auto", out_sharding=None):
@@ -84,10 +81,7 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
     ((1000,), 'float32')
     """
     caller = "sample_von_mises"
-    key, loc, concentration, shape, dtype, method = whole(caller, key, loc, concentration, shape, dtype, method)
-    out_sharding = checks.sharding(caller, out_sharding)
-    fused = cuda.chosen(key, loc, concentration, shape, dtype, method, out_sharding)
-    return draw(key, loc, concentration, None, shape, dtype, method, out_sharding, fused)
+    return draw(DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, out_sharding))
 
 
 def sample_block(key, loc, concentration, start, shape, dtype=None, *, method="auto"):
@@ -124,79 +118,54 @@ def sample_block(key, loc, concentration, start, shape, dtype=None, *, method="a
     return block("sample_block", key, loc, concentration, start, shape, dtype, method)
 
 
-def whole(caller, key, loc, concentration, shape, dtype, method):
-    """The arguments of a draw that starts at the stream's beginning, checked, and the method chosen."""
-    key, loc, concentration, shape, dtype, method = _checked(caller, key, loc, concentration, shape, dtype, method)
-    if method == "auto":
-        many = math.prod(shape) >= TABLE_MIN_SIZE[checks.compute_dtype(dtype).name]
-        method = "table" if many and concentration.size == 1 else "direct"
-    return key, loc, concentration, shape, dtype, method
-
-
 def block(caller, key, loc, concentration, start, shape, dtype, method):
     """`sample_block` for any `caller`, which has checked `start`."""
-    key, loc, concentration, shape, dtype, method = part(caller, key, loc, concentration, shape, dtype, method)
+    request = DrawRequest.part(caller, key, loc, concentration, shape, dtype, method)
     if (first := checks.known_position(start)) is not None:
-        checks.within_stream(caller, first, first + math.prod(shape), f"shape={shape}")
-    fused = cuda.chosen(key, loc, concentration, shape, dtype, method, None)
-    return draw(key, loc, concentration, counter.halves(start), shape, dtype, method, None, fused)
+        checks.within_stream(caller, first, first + math.prod(request.shape), f"shape={request.shape}")
+    return draw(request.at(start))
 
 
-def part(caller, key, loc, concentration, shape, dtype, method):
-    """The arguments of a draw from anywhere in a stream, checked, and the method, by a rule that all parts share."""
-    key, loc, concentration, shape, dtype, method = _checked(caller, key, loc, concentration, shape, dtype, method)
-    if method == "auto":
-        method = "table" if concentration.size == 1 else "direct"
-    return key, loc, concentration, shape, dtype, method
+def draw(request, buffer=None):
+    """Draw what a `DrawRequest` says; into the memory of `buffer`, an array like the result that is given up."""
+    if buffer is None:
+        return program(request, request.engine())
+    return program_into(buffer, request, request.engine())
 
 
-def _checked(caller, key, loc, concentration, shape, dtype, method):
-    key = checks.one_key(caller, key)
-    arrays, dtype = checks.parameters(caller, dtype, loc=loc, concentration=concentration)
-    shape = checks.result_shape(caller, shape, **arrays)
-    return key, *arrays.values(), shape, dtype, checks.method(caller, method, arrays["concentration"])
-
-
-@functools.partial(jax.jit, static_argnames=("shape", "dtype", "method", "out_sharding", "fused"))
-def draw(key, loc, concentration, start, shape, dtype, method, out_sharding, fused=False):
-    """The angles of arguments that were checked; `start` is a pair (hi, lo) of uint32, or None for 0.
-
-    With `fused`, which `cuda.chosen` tells, by a CUDA kernel where the program runs on such a device.
-    """
+@functools.partial(jax.jit, static_argnames="engine")
+def program(request, engine="xla"):
+    """The angles of a `DrawRequest`, as one program; `engine` as from `DrawRequest.engine`."""
+    shape, dtype, route, out_sharding = request.shape, request.dtype, request.route, request.out_sharding
     # Explicit: mixed dtypes must also pass where JAX's implicit promotion is turned off. In here, where it is free.
-    loc, concentration = (jnp.asarray(x, checks.compute_dtype(dtype)) for x in (loc, concentration))
+    loc, concentration = (jnp.asarray(x, checks.compute_dtype(dtype)) for x in (request.loc, request.concentration))
     if out_sharding is None:
         out_sharding = explicit_sharding(shape, loc, concentration)
     # Meshes with automatic axes take a constraint on the result, explicit ones want every array declared.
     automatic = isinstance(out_sharding, NamedSharding) and AxisType.Explicit not in out_sharding.mesh.axis_types
     declared = None if automatic else out_sharding
     loc, concentration = xla.hide_constants(loc, concentration)
-    if method == "table":
+    if route == "table":
         concentration = concentration.reshape(())
-    if fused:
-        job = cuda.Job(cuda.cipher_of(key), method, dtype.name, shape)
-        return cuda.angles(job, counter.key_words(key)[1], start, loc, concentration)
-
-    generator, words = counter.key_words(key)
+    generator, key = counter.key_words(request.key)
+    if engine == "kernel":
+        job = cuda.Job(cuda.cipher_of(request.key), route, dtype.name, shape)
+        return cuda.angles(job, key, request.start, loc, concentration)
     width = kernel.words_per_element(checks.compute_dtype(dtype))
 
     def angles(shape, stream, loc, concentration):
-        words, start = stream
-        words = counter.block_words(generator, words, counter.indices(shape, start, declared), width)
-        return kernel.angles(words, loc, concentration, method, declared)
+        key, start = stream
+        words = counter.block_words(generator, key, counter.indices(shape, start, declared), width)
+        return kernel.angles(words, loc, concentration, route, declared)
 
+    stream = key, request.start
     if out_sharding is None:
-        return xla.compute_elementwise(angles, shape, dtype, (words, start), loc, concentration)
-    x = angles(shape, (words, start), loc, concentration).astype(dtype)
+        return xla.compute_elementwise(angles, shape, dtype, stream, loc, concentration)
+    x = angles(shape, stream, loc, concentration).astype(dtype)
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 
 
-@functools.partial(
-    jax.jit,
-    static_argnames=("shape", "dtype", "method", "out_sharding", "fused"),
-    donate_argnames="buffer",
-    keep_unused=True,
-)
-def draw_into(buffer, key, loc, concentration, start, shape, dtype, method, out_sharding, fused=False):
-    """`draw` into the memory of `buffer`, an array of the result's shape, dtype and sharding that is given up."""
-    return draw(key, loc, concentration, start, shape, dtype, method, out_sharding, fused)
+@functools.partial(jax.jit, static_argnames="engine", donate_argnames="buffer", keep_unused=True)
+def program_into(buffer, request, engine):
+    """`program` into the memory of `buffer`."""
+    return program(request, engine)

@@ -13,6 +13,7 @@ randomness. `derive_key` makes such keys, and is the only place in this package 
 import contextlib
 import dataclasses
 import hashlib
+import math
 import operator
 from collections.abc import Sequence
 
@@ -20,7 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_von_mises import checks, counter, cuda, sampler
+from jax_von_mises import checks, counter, sampler
+from jax_von_mises.request import DrawRequest
 
 # Folded in before a name and before a number, so that the two never meet, nor a derived key one that the user got by
 # `split` or by `fold_in` of a small number (which are the same keys: fold_in(key, i) is split(key, n)[i]).
@@ -108,22 +110,28 @@ def _path_words(caller, element):
 class Stream:
     """One stream of rows. Make it by `Stream.of`, which checks."""
 
-    key: jax.Array
-    loc: object
-    concentration: object
-    row_shape: tuple[int, ...]
-    dtype: np.dtype
-    method: str
+    row: DrawRequest
+    """Its first row."""
 
     @classmethod
     def of(cls, caller, key, loc, concentration, dtype, method):
         """The stream of these arguments, which are those of `sample_block`."""
-        return cls(*sampler.part(caller, key, loc, concentration, None, dtype, method))
+        return cls(DrawRequest.part(caller, key, loc, concentration, None, dtype, method))
+
+    @property
+    def row_shape(self):
+        """Shape of a row."""
+        return self.row.shape
+
+    @property
+    def dtype(self):
+        """Dtype of the angles."""
+        return self.row.dtype
 
     @property
     def width(self):
         """Angles in a row."""
-        return int(np.prod(self.row_shape, dtype=np.int64))
+        return math.prod(self.row.shape)
 
     def rows(self, first, count, buffer=None, out_sharding=None):
         """Rows `first` to ``first + count - 1``, ``(count, *row_shape)``; they may take the memory of `buffer`.
@@ -133,23 +141,21 @@ class Stream:
         """
         # Put there, and not left for the call to send: a user may have forbidden hidden transfers.
         start = jax.device_put(counter.halves(first * self.width))
-        shape = (count, *self.row_shape)
-        values, kind = (self.key, self.loc, self.concentration), (shape, self.dtype, self.method, out_sharding)
-        arguments = (*values, start, *kind, cuda.chosen(*values, *kind))
+        request = self.row.at(start, shape=(count, *self.row_shape), out_sharding=out_sharding)
         with jax.enable_x64(True) if self.dtype == np.float64 else contextlib.nullcontext():
-            return sampler.draw(*arguments) if buffer is None else sampler.draw_into(buffer, *arguments)
+            return sampler.draw(request, buffer)
 
     def identity(self):
         """What decides the angles, as JSON takes it: equal for equal streams, readable where it is short."""
         return {
             "key": {
-                "impl": str(jax.random.key_impl(self.key)),
-                "data": np.asarray(jax.random.key_data(self.key)).tolist(),
+                "impl": str(jax.random.key_impl(self.row.key)),
+                "data": np.asarray(jax.random.key_data(self.row.key)).tolist(),
             },
-            "loc": _parameter_identity(self.loc, self.dtype),
-            "concentration": _parameter_identity(self.concentration, self.dtype),
+            "loc": _parameter_identity(self.row.loc, self.dtype),
+            "concentration": _parameter_identity(self.row.concentration, self.dtype),
             "dtype": self.dtype.name,
-            "method": self.method,
+            "method": self.row.route,
         }
 
 

@@ -17,6 +17,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 import jax_von_mises
 from jax_von_mises import counter, cuda, kernel, runtime
+from jax_von_mises.request import DrawRequest
 from tests import host_kernels, reference
 from tests.host_kernels import on_host  # noqa: F401
 from tools import make_kernels
@@ -239,8 +240,8 @@ def test_draws_go_to_the_kernel(on_host, key):  # noqa: F811
         assert (ours.dtype, ours.shape) == (expected.dtype, expected.shape)
         assert around(np.asarray(ours), np.asarray(expected)).max() <= 5e-6 + 4 * float(jnp.finfo(ours.dtype).eps)
     for shape, dtype, sharding in (((8,), "float64", None), ((0,), "float32", None), ((8,), "float32", "named")):
-        given = key, jnp.zeros(()), jnp.ones(()), shape, np.dtype(dtype), "direct", sharding
-        assert not cuda.chosen(*given)
+        request = DrawRequest(key, jnp.zeros(()), jnp.ones(()), None, shape, np.dtype(dtype), "direct", sharding)
+        assert not cuda.chosen(request)
     assert "threefry2x32_table_float32" in cuda.report()
 
 
@@ -518,19 +519,20 @@ def test_the_switch(on_host, key, value, alone, together):  # noqa: F811
         on_host.setenv(cuda.VARIABLE, value)
     for devices, used in ((1, alone), (2, together)):
         on_host.setattr(jax, "device_count", lambda *_, devices=devices: devices)
-        assert cuda.chosen(key, jnp.zeros(()), jnp.ones(()), (8,), np.dtype(np.float32), "direct", None) == used
+        request = DrawRequest(key, jnp.zeros(()), jnp.ones(()), None, (8,), np.dtype(np.float32), "direct")
+        assert request.engine() == ("kernel" if used else "xla")
 
 
 def test_on_cards_that_nobody_tried_the_kernels_are_off(on_host, key):  # noqa: F811
     """Until they are turned on: a kernel that faults could not be survived."""
     on_host.setattr(cuda, "ACCEPTED", ("another card",))
     on_host.setattr(cuda, "_tested", lambda job: pytest.fail("tested"))
-    arguments = jnp.zeros(()), jnp.ones(()), (8,), np.dtype(np.float32), "direct", None
-    assert not cuda.chosen(key, *arguments)
+    request = DrawRequest(key, jnp.zeros(()), jnp.ones(()), None, (8,), np.dtype(np.float32), "direct")
+    assert not cuda.chosen(request)
     assert "nobody has accepted the CUDA kernels on cpu so far" in cuda.report()
     on_host.setattr(cuda, "works", lambda job: True)
     on_host.setenv(cuda.VARIABLE, "1")
-    assert cuda.chosen(key, *arguments)
+    assert cuda.chosen(request)
 
 
 def test_without_a_gpu_nothing_is_tried(monkeypatch, key):

@@ -28,6 +28,7 @@ LAYERS = (
     "quantile",
     "kernel",
     "cuda",
+    "request",
     "sampler",
     "runtime.child",
     "runtime.flags",

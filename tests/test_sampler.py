@@ -115,9 +115,9 @@ def test_auto_takes_the_table_for_many():
 
 
 def kernel_size():
-    from jax_von_mises import sampler
+    from jax_von_mises import request
 
-    return sampler.TABLE_MIN_SIZE["float32"]
+    return request.TABLE_MIN_SIZE["float32"]
 
 
 # ------------------------------------------------------------------------------------- transformations

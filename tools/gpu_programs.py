@@ -41,26 +41,25 @@ def cases():
     import numpy as np
 
     from jax_von_mises import counter, sampler
+    from jax_von_mises.request import DrawRequest
 
     def of_key(implementation, function):
         return lambda words, *rest: function(jax.random.wrap_key_data(words, impl=implementation), *rest)
 
-    def draw(implementation, method, dtype="float32", fused=False):
-        return of_key(
-            implementation,
-            lambda key, loc, kappa: sampler.draw(
-                key, loc, kappa, None, (COUNT,), jax.numpy.dtype(dtype), method, None, fused
-            ),
-        )
+    def draw(implementation, route, dtype="float32", engine="xla"):
+        def angles(key, loc, kappa):
+            return sampler.program(DrawRequest(key, loc, kappa, None, (COUNT,), jax.numpy.dtype(dtype), route), engine)
+
+        return of_key(implementation, angles)
 
     key, one, many = ((2,), "uint32"), ((), "float32"), ((COUNT,), "float32")
     for name in ("threefry2x32", "philox4x32"):
         yield f"words, {name}", of_key(name, lambda key: counter.words(key, (COUNT,), 1)[0]), (key,)
         yield f"plain table, {name}", draw(name, "table"), (key, one, one)
-        yield f"kernel table, {name}", draw(name, "table", fused=True), (key, one, one)
+        yield f"kernel table, {name}", draw(name, "table", engine="kernel"), (key, one, one)
     yield "plain table, philox4x32, bfloat16", draw("philox4x32", "table", "bfloat16"), (key, one, one)
     yield "plain direct, threefry2x32", draw("threefry2x32", "direct"), (key, many, many)
-    yield "kernel direct, threefry2x32", draw("threefry2x32", "direct", fused=True), (key, many, many)
+    yield "kernel direct, threefry2x32", draw("threefry2x32", "direct", engine="kernel"), (key, many, many)
     normal = of_key("threefry2x32", lambda key: jax.random.normal(key, (COUNT,), np.float32))
     yield "jax.random.normal", normal, (key,)
 

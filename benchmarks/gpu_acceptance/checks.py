@@ -23,6 +23,7 @@ from benchmarks.exactness import plan as laws
 from benchmarks.exactness import verdicts
 from benchmarks.words import CIPHERS
 from jax_von_mises import counter, cuda, sampler
+from jax_von_mises.request import DrawRequest
 
 __all__ = ["CHECKS", "Found", "compared", "fused", "run", "switched"]
 
@@ -51,8 +52,8 @@ def key_of(implementation):
 
 def fused():
     """The paths there are: False for the plain one, True for the kernel."""
-    arguments = jnp.zeros(()), jnp.ones(()), (8,), np.dtype(np.float32), "direct", None
-    return (False, True) if cuda.chosen(jax.random.key(0), *arguments) else (False,)
+    request = DrawRequest(jax.random.key(0), jnp.zeros(()), jnp.ones(()), None, (8,), np.dtype(np.float32), "direct")
+    return (False, True) if cuda.chosen(request) else (False,)
 
 
 @contextlib.contextmanager
@@ -76,8 +77,8 @@ def path_name(kernel):
 def draw(key, loc, kappa, start, shape, dtype, method, kernel):
     """Angles by one path."""
     loc, kappa = jnp.asarray(loc, jnp.float32), jnp.asarray(kappa, jnp.float32)
-    dtype = jnp.dtype(dtype)
-    return sampler.draw(key, loc, kappa, counter.halves(start), shape, dtype, method, None, kernel)
+    request = DrawRequest(key, loc, kappa, counter.halves(start), shape, jnp.dtype(dtype), method)
+    return sampler.program(request, "kernel" if kernel else "xla")
 
 
 def on_cpu(function, *given):

@@ -12,6 +12,7 @@ from benchmarks.cases import Case, LogUniform
 from benchmarks.gpu_acceptance.checks import fused, key_of, path_name
 from benchmarks.peers import PEERS, Unavailable
 from jax_von_mises import cuda, sampler
+from jax_von_mises.request import DrawRequest
 
 __all__ = ["GOALS", "Goal", "judge", "measure"]
 
@@ -72,7 +73,8 @@ def ours(count, implementation, dtype, method, kernel, kappa):
     given = jnp.zeros((), jnp.float32), jnp.asarray(kappa, jnp.float32)
 
     def draw(key, loc, kappa):
-        return sampler.draw(key, loc, kappa, None, (count,), jnp.dtype(dtype), method, None, kernel)
+        request = DrawRequest(key, loc, kappa, None, (count,), jnp.dtype(dtype), method)
+        return sampler.program(request, "kernel" if kernel else "xla")
 
     made = of_keys(draw, implementation)
     return made and made._replace(draw=functools.partial(_call, made.draw, given))

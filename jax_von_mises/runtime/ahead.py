@@ -1,5 +1,6 @@
 """Compiling before the first request."""
 
+import dataclasses
 import itertools
 import time
 from typing import NamedTuple
@@ -8,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_von_mises import checks, counter, cuda, sampler
+from jax_von_mises import checks, sampler
+from jax_von_mises.request import DrawRequest
 
 
 class Compiled(NamedTuple):
@@ -71,11 +73,16 @@ def warmup(shapes, dtypes=None, *, loc=0.0, concentration=1.0, key=None, method=
     loc, concentration = like(loc), like(concentration)
     shapes = shapes if isinstance(shapes, list) else [shapes]
     dtypes = dtypes if isinstance(dtypes, (list, tuple)) else [dtypes]
-    choose, start = (sampler.part, counter.halves(0)) if block else (sampler.whole, None)
     sharding = checks.sharding(caller, out_sharding)
+
+    def request(shape, dtype):
+        if block:
+            return DrawRequest.part(caller, key, loc, concentration, shape, dtype, method).at(0, out_sharding=sharding)
+        return DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, sharding)
+
     # All is checked before anything is compiled.
-    planned = [choose(caller, key, loc, concentration, shape, dtype, method) for shape in shapes for dtype in dtypes]
-    return tuple(_compile(arguments, given, start, sharding) for arguments in planned)
+    planned = [request(shape, dtype) for shape in shapes for dtype in dtypes]
+    return tuple(_compile(request, *given) for request in planned)
 
 
 def described(value):
@@ -94,14 +101,12 @@ def like(value):
     return np.broadcast_to(np.zeros((), value.dtype), value.shape)  # which takes no memory
 
 
-def _compile(arguments, given, start, sharding):
-    key, *values, shape, dtype, method = arguments
+def _compile(request, loc, concentration):
     # What is described and not given may lie on several devices, as its description says.
-    described = (told if isinstance(told, jax.ShapeDtypeStruct) else x for told, x in zip(given, values, strict=True))
-    loc, concentration = described
+    told = {"loc": loc, "concentration": concentration}
+    told = {name: value for name, value in told.items() if isinstance(value, jax.ShapeDtypeStruct)}
     times = [time.perf_counter()]
-    fused = cuda.chosen(key, *values, shape, dtype, method, sharding)
-    traced = sampler.draw.trace(key, loc, concentration, start, shape, dtype, method, sharding, fused)
+    traced = sampler.program.trace(dataclasses.replace(request, **told), request.engine())
     times.append(time.perf_counter())
     lowered = traced.lower()
     times.append(time.perf_counter())
@@ -110,9 +115,9 @@ def _compile(arguments, given, start, sharding):
     memory = compiled.memory_analysis()  # None where a backend does not tell
     costs = compiled.cost_analysis() or {}
     return Compiled(
-        shape,
-        dtype.name,
-        method,
+        request.shape,
+        request.dtype.name,
+        request.route,
         *(float(second - first) for first, second in itertools.pairwise(times)),
         argument_bytes=getattr(memory, "argument_size_in_bytes", None),
         output_bytes=getattr(memory, "output_size_in_bytes", None),

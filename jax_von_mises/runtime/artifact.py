@@ -1,6 +1,7 @@
 """Compiled samplers in files, for other processes, machines and releases."""
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import json
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 
 from jax_von_mises import __version__, checks, sampler, untrusted
+from jax_von_mises.request import DrawRequest
 from jax_von_mises.runtime.ahead import described, like
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -90,23 +92,23 @@ def export_sampler(
     export = _serializer(caller)
     key = checks.one_key(caller, jax.random.key(0) if key is None else key)
     loc, concentration = like(described(loc)), like(described(concentration))
-    key, loc, concentration, shape, dtype, method = sampler.whole(caller, key, loc, concentration, shape, dtype, method)
+    request = DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method)
     implementation = str(jax.random.key_impl(key))
 
     def program(words, loc, concentration):
         key = jax.random.wrap_key_data(words, impl=implementation)
-        return sampler.draw(key, loc, concentration, None, shape, dtype, method, None)
+        return sampler.program(dataclasses.replace(request, key=key, loc=loc, concentration=concentration))
 
-    compute = checks.compute_dtype(dtype)
+    compute = checks.compute_dtype(request.dtype)
     expected = [jax.ShapeDtypeStruct(jax.random.key_data(key).shape, np.uint32)]
-    expected += [jax.ShapeDtypeStruct(x.shape, compute) for x in (loc, concentration)]
+    expected += [jax.ShapeDtypeStruct(x.shape, compute) for x in (request.loc, request.concentration)]
     # One derivative goes with it, so that what is loaded can be differentiated.
     exported = export.export(jax.jit(program), platforms=platforms)(*expected)
     content = exported.serialize(vjp_order=1)
     manifest = {
         "format": FORMAT,
         **_described(exported),
-        "method": method,
+        "method": request.route,
         "key": implementation,
         "versions": {"jax_von_mises": __version__, "jax": jax.__version__, "jaxlib": metadata.version("jaxlib")},
         "bytes": len(content),

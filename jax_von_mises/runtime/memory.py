@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import jax
 
-from jax_von_mises import checks, counter, cuda, sampler
+from jax_von_mises import checks, sampler
+from jax_von_mises.request import DrawRequest
 
 # Drawing so many takes milliseconds on any device, beside which starting a program is nothing: larger batches gain
 # nothing, and smaller ones leave memory to others.
@@ -94,15 +95,14 @@ def suggest_batch_size(
         )
     key = jax.random.key(0) if key is None else key
 
-    def arguments(rows):
-        return sampler.part(caller, key, loc, concentration, (rows, *shape), dtype, method)
+    def request(rows):
+        return DrawRequest.part(caller, key, loc, concentration, (rows, *shape), dtype, method).at(0)
 
     def need(rows):
         """Bytes for batches of so many rows."""
-        *values, batch, stored, route = arguments(rows)
+        batch = request(rows)
         with jax.default_device(device):
-            fused = cuda.chosen(*values, batch, stored, route, None)
-            compiled = sampler.draw.lower(*values, counter.halves(0), batch, stored, route, None, fused).compile()
+            compiled = sampler.program.lower(batch, batch.engine()).compile()
         found = compiled.memory_analysis()
         if found is None:
             raise MemoryError(f"{caller}: {named(device)} does not tell what a program needs. Choose a size yourself.")
@@ -114,7 +114,7 @@ def suggest_batch_size(
         raise MemoryError(f"{caller}: {named(device)} does not tell how much memory is free. Choose a size yourself.")
     budget = int(share * free)
     # The results alone allow that many; what the program needs beside them shows when it is compiled for it.
-    item = arguments(1)[-2].itemsize
+    item = request(1).dtype.itemsize
     rows = max(1, min(AT_MOST // size, budget // (in_flight * size * item)))
     while (used := need(rows := _rounded(rows))) > budget:
         if rows == 1:
