@@ -9,8 +9,11 @@ MADE = HERE / "_generated"
 
 # Rows from the bottom to the top, and what each is for. A module imports from rows below it, or from its left.
 ROWS = (
-    ("words and numbers", ("checks", "pytrees", "sharding", "xla", "counter", "tables", "elementary", "bessel")),
-    ("the law's integral", ("density", "integral", "lookup", "tails", "quantile")),
+    (
+        "words and numbers",
+        ("checks", "pytrees", "sharding", "xla", "counter", "tables", "elementary", "circle", "bessel"),
+    ),
+    ("the law's integral", ("density", "integral", "tails", "quantile", "piecewise")),
     ("from words to angles", ("kernel", "cuda", "request", "sampler")),
     ("the law", ("law", "schemes", "truncated", "fitting", "distribution", "compose", "numpyro")),
     ("streams and devices", ("devices", "streams", "batches")),

@@ -23,8 +23,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_von_mises import __version__, kernel, machines, records, runtime, summary, untrusted, writer
+from jax_von_mises import __version__, machines, records, runtime, summary, untrusted, writer
 from jax_von_mises.checks import DTYPES, LARGEST_COUNT, LARGEST_TIME
+from jax_von_mises.circle import LARGEST_LOC
 from jax_von_mises.runtime.diagnosis import PLATFORMS
 
 __all__ = ["entry", "main"]
@@ -222,7 +223,7 @@ def read_parameters(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray
     concentration = read_parameter("--concentration", options.concentration)
     largest = np.finfo(compute).max
     check_values("--loc", options.loc, loc, ~np.isfinite(loc), "not finite; give radians, any finite number")
-    limit = kernel.LARGEST_LOC[compute.__name__]
+    limit = LARGEST_LOC[compute.__name__]
     wider = ", or use --dtype float64" if compute is np.float32 else ""
     coarse = f"its neighbours in {compute.__name__} are a radian away; give at most {limit:.3g}{wider}"
     check_values("--loc", options.loc, loc, np.abs(loc) > limit, coarse)

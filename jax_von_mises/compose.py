@@ -12,6 +12,7 @@ import numpy as np
 from jax.scipy import special
 
 from jax_von_mises import bessel, checks, law
+from jax_von_mises.density import valid
 from jax_von_mises.distribution import VonMises
 from jax_von_mises.pytrees import ByValue, pytree
 
@@ -344,7 +345,7 @@ def resultant(components):
     if isinstance(components, Torus):
         return resultant(components.components)
     wide = jnp.float64 if components.dtype == jnp.float64 else jnp.float32
-    length = bessel.ratio(law.valid(checks.as_jax(components.concentration, wide)))
+    length = bessel.ratio(valid(checks.as_jax(components.concentration, wide)))
     loc, length = spread(checks.as_jax(components.loc, wide), length)
     shape = components.batch_shape
     return tuple(jnp.broadcast_to(length * f(loc), shape).astype(components.dtype) for f in (jnp.cos, jnp.sin))

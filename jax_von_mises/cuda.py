@@ -33,7 +33,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType
 
-from jax_von_mises import counter, integral, kernel, quantile, xla
+from jax_von_mises import counter, integral, kernel, piecewise, xla
+from jax_von_mises.circle import largest_angle, reduce_turns, wrap
+from jax_von_mises.density import valid
 from jax_von_mises.sharding import broadcast_sharded, explicit
 
 __all__ = ["ACCEPTED", "FAILED", "VARIABLE", "Job", "angles", "chosen", "cipher_of", "report", "setting"]
@@ -213,7 +215,7 @@ def _rounded_from(ours, expected, allowed):
     Rounding keeps order, so they lie between two roundings. A short float's own spacing is no part of what is allowed:
     it is thousands of times as wide.
     """
-    largest = quantile.largest_angle(np.float32)
+    largest = largest_angle(np.float32)
     # To both sides of where the circle is cut, too.
     places = expected + 2 * np.pi * np.array([-1.0, 0.0, 1.0])[:, None]
     there = np.abs(places) <= np.pi + allowed
@@ -272,8 +274,8 @@ def _angles_jvp(job, primals, tangents):
 
     def moved(loc, kappa):
         x = _about_zero(job._replace(dtype="float32"), key, start, kappa)
-        direction = broadcast_sharded(kernel.reduce_turns(loc), job.shape, None)
-        return kernel.wrap(x, direction).astype(job.dtype)
+        direction = broadcast_sharded(reduce_turns(loc), job.shape, None)
+        return wrap(x, direction).astype(job.dtype)
 
     return jax.jvp(moved, (loc, kappa), tangents[2:])
 
@@ -289,7 +291,7 @@ def _about_zero_jvp(job, primals, tangents):
     key, start, kappa = primals
     x = _about_zero(job, key, start, kappa)
     # In here, so that the derivative is NaN where the angle is.
-    kappa = broadcast_sharded(jnp.where(kappa >= 0, kappa, jnp.nan), job.shape, None)
+    kappa = broadcast_sharded(valid(kappa), job.shape, None)
     slope = jnp.where(x < 0, -1, 1).astype(x.dtype) * integral.derivative(jnp.abs(x), kappa)
     return x, slope * broadcast_sharded(tangents[2], job.shape, None)
 
@@ -319,9 +321,9 @@ def _launch(job, key, start, loc, kappa):
 
     loc = operand(loc, LOCS)
     if job.method == "table":
-        # A negative one is NaN, as in `kernel.magnitude`; rows of four coefficients, which a thread reads at once.
+        # Rows of four coefficients, which a thread reads at once.
         kappa = kappa.reshape(())
-        concentration = kernel.octave_table(jnp.where(kappa >= 0, kappa, jnp.nan)).T
+        concentration = piecewise.quantile_table(valid(kappa)).T
     else:
         concentration = operand(kappa, CONCENTRATIONS)
     return _rows(job, 1, flags)(key, start, concentration, loc).reshape(job.shape)

@@ -18,6 +18,7 @@ from jax_von_mises.elementary import (
     cosine,
     exp_product,
     log_parts,
+    only,
     polynomial,
     product_parts,
     sine_over,
@@ -28,6 +29,11 @@ from jax_von_mises.elementary import (
 # Below, the law is uniform to less than rounding.
 KAPPA_MIN = 1e-30
 HALF_PI = np.pi / 2
+
+
+def valid(concentration):
+    """The concentration, NaN where it is negative."""
+    return only(concentration, concentration >= 0)
 
 
 class HalfAngle(NamedTuple):

@@ -10,8 +10,10 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises import bessel, checks
+from jax_von_mises.circle import deviation, less_turns
+from jax_von_mises.density import valid
 from jax_von_mises.elementary import cosine, only, sine_over
-from jax_von_mises.law import deviation, direction, less_turns, valid
+from jax_von_mises.law import direction
 
 # Angles that the origin is chosen from, and summands in a block.
 PILOT = 16

@@ -18,12 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises import bessel, checks, density, kernel, quantile, tails, xla
+from jax_von_mises import bessel, checks, density, quantile, tails, xla
+from jax_von_mises.circle import deviation, reduce_turns, wrap
+from jax_von_mises.density import valid
 from jax_von_mises.elementary import only
 from jax_von_mises.integral import gauss_legendre
+from jax_von_mises.piecewise import lower_tail_by_table
 from jax_von_mises.sharding import broadcast_sharded, explicit, explicit_sharding
 
-TWO_PI = 2 * np.pi
 # From so many angles on a table pays for its own making, 6146 probabilities.
 TABLE_MIN_SIZE = 2**17
 
@@ -62,13 +64,13 @@ def documented(function):
     return "\n\n".join([about, "Parameters\n----------\n" + "\n".join(rows), RESULT]) + own + "\n"
 
 
-def elementwise(function=None, *, table=False):
+def elementwise(function=None, *, for_one=None):
     """Check, promote and broadcast the arguments of `function`, compile it, and round the result once.
 
-    With `table` the function gets one concentration of many float32 angles as a scalar.
+    `for_one` takes its place, with a scalar as the concentration, where one float32 concentration is for many angles.
     """
     if function is None:
-        return functools.partial(elementwise, table=table)
+        return functools.partial(elementwise, for_one=for_one)
     signature = inspect.signature(function)
     name = function.__name__
 
@@ -76,13 +78,15 @@ def elementwise(function=None, *, table=False):
     def compiled(arguments, dtype, compute):
         arguments = [jnp.asarray(a, compute) for a in arguments]
         shape = lax.broadcast_shapes(*(a.shape for a in arguments))
-        many = table and one_for_many(arguments[-1], shape, arguments)
+        by_table = for_one is not None and one_for_many(arguments[-1], shape, arguments)
         sharding = explicit_sharding(shape, *arguments)
 
         def apply(shape, _, *arguments):
             *others, concentration = arguments
-            concentration = concentration.reshape(()) if many else broadcast_sharded(concentration, shape, sharding)
-            return function(*(broadcast_sharded(a, shape, sharding) for a in others), concentration)
+            others = [broadcast_sharded(a, shape, sharding) for a in others]
+            if by_table:
+                return for_one(*others, concentration.reshape(()))
+            return function(*others, broadcast_sharded(concentration, shape, sharding))
 
         return xla.compute_elementwise(apply, shape, dtype, (), *arguments)
 
@@ -99,56 +103,14 @@ def elementwise(function=None, *, table=False):
 
 
 def one_for_many(concentration, shape, arguments):
-    """Whether a table serves: one float32 concentration, many angles, none of them sharded over an explicit mesh."""
+    """Whether a table pays: one float32 concentration, many angles, none of them sharded over an explicit mesh."""
     many = concentration.size == 1 and math.prod(shape) >= TABLE_MIN_SIZE and concentration.dtype == jnp.float32
     return many and not explicit(arguments)
-
-
-def valid(concentration):
-    """The concentration, NaN where it is negative."""
-    return only(concentration, concentration >= 0)
 
 
 def finite(loc):
     """The location, NaN where it is infinite."""
     return only(loc, jnp.isfinite(loc))
-
-
-def deviation(x, loc):
-    """x - loc less whole turns, in [-pi, pi] up to rounding, and the turns."""
-    difference, missing = x - loc, rounded_off(x, loc)
-    turns = lax.round(lax.stop_gradient(difference) * (1 / TWO_PI), lax.RoundingMethod.TO_NEAREST_EVEN)
-    return less_turns(difference, missing), turns
-
-
-@jax.custom_jvp
-def rounded_off(x, loc):
-    """What rounding leaves of x - loc, exactly [1]_: at a large concentration the law lives in those digits.
-
-    .. [1] D. E. Knuth. The Art of Computer Programming, volume 2, 1998, section 4.2.2, theorem B.
-    """
-    # In this order: of a constant loc that is subtracted and added again XLA would make nothing.
-    difference = x - loc
-    part = difference - x
-    return (x - (difference - part)) + (-loc - part)
-
-
-@rounded_off.defjvp
-def _rounded_off_jvp(primals, tangents):
-    missing = rounded_off(*primals)
-    return missing, jnp.zeros_like(missing)
-
-
-@jax.custom_jvp
-def less_turns(x, missing):
-    """`kernel.reduce_turns` of x + `missing`; its derivative in x is 1."""
-    return kernel.reduce_turns(x) + missing
-
-
-@less_turns.defjvp
-def _less_turns_jvp(primals, tangents):
-    x = less_turns(*primals)
-    return x, only(tangents[0], ~jnp.isnan(x))
 
 
 @elementwise
@@ -185,7 +147,23 @@ def prob(x, loc, concentration):
     return density.density(deviation(x, loc)[0], valid(concentration))
 
 
-@elementwise(table=True)
+def cdf_by(lower_tail, x, loc, concentration):
+    """`cdf` by one way to a tail probability: `tails.lower_tail`, or for one concentration `lower_tail_by_table`."""
+    difference, turns = deviation(x, loc)
+    return turns + lower_tail(difference, valid(concentration))
+
+
+def sf_by(lower_tail, x, loc, concentration):
+    """`sf`, likewise."""
+    difference, turns = deviation(x, loc)
+    concentration = valid(concentration)
+    upper = lower_tail(-difference, concentration)
+    # A point mass belongs to the lower side.
+    upper = jnp.where((concentration == jnp.inf) & (difference == 0), 0, upper)
+    return upper - turns
+
+
+@elementwise(for_one=functools.partial(cdf_by, lower_tail_by_table))
 def cdf(x, loc, concentration):
     """Probability of an angle between loc - pi and `x`, both on the line.
 
@@ -204,19 +182,13 @@ def cdf(x, loc, concentration):
     >>> round(float(cdf(0.3, 0.5, 4.0)), 5)
     0.35022
     """
-    difference, turns = deviation(x, loc)
-    return turns + tails.lower_tail(difference, valid(concentration))
+    return cdf_by(tails.lower_tail, x, loc, concentration)
 
 
-@elementwise(table=True)
+@elementwise(for_one=functools.partial(sf_by, lower_tail_by_table))
 def sf(x, loc, concentration):
     """Survival function 1 - cdf, with the relative accuracy of `cdf` in the upper tail; whole turns count."""
-    difference, turns = deviation(x, loc)
-    concentration = valid(concentration)
-    upper = tails.lower_tail(-difference, concentration)
-    # A point mass belongs to the lower side.
-    upper = jnp.where((concentration == jnp.inf) & (difference == 0), 0, upper)
-    return upper - turns
+    return sf_by(tails.lower_tail, x, loc, concentration)
 
 
 @elementwise
@@ -310,7 +282,7 @@ def mode(loc, concentration):
 
 def direction(loc, concentration):
     """`loc` as sampled angles are, NaN where there is no law."""
-    return kernel.wrap(kernel.reduce_turns(loc), jnp.where(valid(concentration) >= 0, 0.0, jnp.nan).astype(loc.dtype))
+    return wrap(reduce_turns(loc), jnp.where(valid(concentration) >= 0, 0.0, jnp.nan).astype(loc.dtype))
 
 
 @elementwise

@@ -14,6 +14,8 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises import checks, density, law, quantile, sampler, tails, xla
+from jax_von_mises.circle import TWO_PI, deviation, less_turns
+from jax_von_mises.density import valid
 
 try:
     # Absolute: the library, not this module.
@@ -127,7 +129,7 @@ def cut_at_pi(loc, concentration):
 
     The mass is what `cdf` counts in excess: positive beyond the centre, where it is the upper tail, and negative below.
     """
-    cut, turns = law.deviation(jnp.full_like(loc, -np.pi), loc)
+    cut, turns = deviation(jnp.full_like(loc, -np.pi), loc)
     cut = cut - 2 * density.half_pi_rest(loc.dtype)  # at pi itself, not at the float next to it
     beyond = cut >= 0
     tail = tails.lower_tail(jnp.where(beyond, -cut, cut), concentration)
@@ -137,9 +139,9 @@ def cut_at_pi(loc, concentration):
 @law.elementwise
 def cdf(value, loc, concentration):
     """Probability between -pi and `value`, from tails of the centred law: no small one is a difference from 1."""
-    concentration = law.valid(concentration)
+    concentration = valid(concentration)
     turns_at_cut, mass = cut_at_pi(loc, concentration)
-    difference, turns = law.deviation(xla.clip(value, -np.pi, np.pi), loc)
+    difference, turns = deviation(xla.clip(value, -np.pi, np.pi), loc)
     turns = turns - turns_at_cut
     upper = turns < 0  # less the tail above
     tail = tails.lower_tail(jnp.where(upper, -difference, difference), concentration)
@@ -150,8 +152,8 @@ def cdf(value, loc, concentration):
 @law.elementwise
 def icdf(q, loc, concentration):
     """Inverse of `cdf`."""
-    concentration = law.valid(concentration)
-    loc = law.less_turns(loc, 0.0)
+    concentration = valid(concentration)
+    loc = less_turns(loc, 0.0)
     turns_at_cut, mass = cut_at_pi(loc, concentration)
     # Probabilities of the centred law on both sides of the angle. A negative one is beyond the cut of that law at
     # loc - pi or loc + pi, and counts from the other end.
@@ -160,7 +162,7 @@ def icdf(q, loc, concentration):
     tail = jnp.where(below < 0, -below, jnp.where(above < 0, -above, jnp.where(left, below, above)))
     turns = jnp.where(below < 0, -1, jnp.where(above < 0, 1, 0)).astype(loc.dtype)
     angle = quantile.signed_quantile(tail, concentration)
-    x = loc + jnp.where(left, angle, -angle) + law.TWO_PI * (turns + turns_at_cut)
+    x = loc + jnp.where(left, angle, -angle) + TWO_PI * (turns + turns_at_cut)
     # The ends by name: where the cut is deep in the tails no float tells their probabilities from others nearby.
     inside = jnp.where(q == 0, -np.pi, jnp.where(q == 1, np.pi, xla.clip(x, -np.pi, np.pi)))
     return jnp.where((q >= 0) & (q <= 1), with_derivative_of(x, jnp.where(jnp.isnan(x), x, inside)), jnp.nan)

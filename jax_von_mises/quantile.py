@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises import bessel, tables, xla
+from jax_von_mises.circle import largest_angle
 from jax_von_mises.density import KAPPA_MIN, HalfAngle, density, score
 from jax_von_mises.elementary import (
     LN_2,
@@ -25,22 +26,11 @@ from jax_von_mises.elementary import (
 )
 from jax_von_mises.integral import KAPPA_MAX, derivative, integrals
 
-# The angles lie in [-pi, pi): the largest float below pi, since the nearest float32 to pi is larger than pi.
-LARGEST_ANGLE = {
-    np.dtype(np.float32): float(np.nextafter(np.float32(np.pi), np.float32(0))),
-    np.dtype(np.float64): float(np.pi),
-}
-
 # `guess` covers the tails of the sampler's words, down to these; `deep_guess` the smaller ones.
 SMALLEST_TAIL = {"float32": 2.0**-33, "float64": 2.0**-65}
 LOG_2_ROOT_PI = float(np.log(2 * np.sqrt(np.pi)))
 # 2 arcsin(sqrt(s)) / sqrt(s) for s in [0, 1/2], to 2e-6.
 ARCSINE = (2.0, 0.33347781, 0.14624456, 0.12035545, -0.04619342, 0.19143589)
-
-
-def largest_angle(dtype):
-    """The largest float below pi."""
-    return LARGEST_ANGLE[np.dtype(dtype)]
 
 
 def guess(t, kappa, inverse, root, wide=False):

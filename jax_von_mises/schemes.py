@@ -12,7 +12,8 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises import checks, counter, kernel, quantile, sampler, xla
-from jax_von_mises.law import valid
+from jax_von_mises.circle import reduce_turns, wrap
+from jax_von_mises.density import valid
 from jax_von_mises.sharding import broadcast_sharded
 
 
@@ -167,7 +168,7 @@ def _antithetic(key, loc, concentration, shape, dtype):
     compute = checks.compute_dtype(dtype)
     half = sampler.sample_von_mises(key, 0.0, concentration, (shape[0] // 2, *shape[1:]), compute)
     x = jnp.concatenate([half, -half])
-    return kernel.wrap(x, broadcast_sharded(kernel.reduce_turns(jnp.asarray(loc, compute)), shape, None)).astype(dtype)
+    return wrap(x, broadcast_sharded(reduce_turns(jnp.asarray(loc, compute)), shape, None)).astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "dtype"))
@@ -176,4 +177,4 @@ def _stratified(key, loc, concentration, shape, dtype):
     loc, concentration = (jnp.broadcast_to(aligned(a, shape, compute), shape) for a in (loc, concentration))
     left, t, c = within_strata(stream_tails(key, shape, compute))
     x = quantile.any_half_quantile(t, c, valid(concentration))
-    return kernel.wrap(jnp.where(left, -x, x), kernel.reduce_turns(loc)).astype(dtype)
+    return wrap(jnp.where(left, -x, x), reduce_turns(loc)).astype(dtype)

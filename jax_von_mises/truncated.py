@@ -25,10 +25,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises import checks, integral, kernel, xla
-from jax_von_mises.density import HalfAngle
+from jax_von_mises import checks, integral, xla
+from jax_von_mises.circle import deviation, less_turns, reduce_turns, wrap
+from jax_von_mises.density import HalfAngle, valid
 from jax_von_mises.elementary import LOG2_E, cosine, exp2, sine_over
-from jax_von_mises.law import deviation, less_turns, valid
 from jax_von_mises.schemes import aligned, fractions, stream_tails
 
 TWO_PI = 2 * np.pi
@@ -282,7 +282,7 @@ def restricted(before, after, loc, kappa, low, high):
     f, g = jnp.where(side > 0, along, rest), jnp.where(side > 0, rest, along)
     s = offset(xla.clip(f, 0, 1), xla.clip(g, 0, 1), near, length, chosen(masses), jnp.broadcast_to(k, f.shape))
     s = jnp.where(kappa == jnp.inf, 0, s)
-    x = back_inside(kernel.wrap(side * s, kernel.reduce_turns(anchor)), low, high, width)
+    x = back_inside(wrap(side * s, reduce_turns(anchor)), low, high, width)
     return jnp.where(good_arc(low, high), x, jnp.nan)
 
 
@@ -295,7 +295,7 @@ def back_inside(x, low, high, width):
     """`x`, or the end of the arc that rounding took it across."""
     slack = jnp.where(width < WIDE, SLACK * float(jnp.finfo(x.dtype).eps), 0)
     for end, direction in ((low, -1), (high, 1)):
-        angle = kernel.wrap(jnp.zeros_like(x), kernel.reduce_turns(end))
+        angle = wrap(jnp.zeros_like(x), reduce_turns(end))
         beyond = direction * (x - angle)
         x = jnp.where((beyond > 0) & (beyond < slack), angle, x)
     return x

@@ -7,7 +7,7 @@ compiled program serves all examples.
 import numpy as np
 from hypothesis import strategies as st
 
-from jax_von_mises import bessel, density, fitting, integral, kernel, quantile, tables, tails, truncated
+from jax_von_mises import bessel, circle, density, fitting, integral, piecewise, quantile, tables, truncated
 
 DTYPES = ("float32", "float64")
 LANES = 96
@@ -19,7 +19,7 @@ def concentration_switches(dtype):
     """Where a formula of the concentration changes."""
     names = (dtype,) if dtype == "float64" else ("float32",)
     found = [density.KAPPA_MIN, integral.KAPPA_MAX, bessel.SWITCH, bessel.LOG_SWITCH64, bessel.RATIO_SWITCH64]
-    found += [bessel.LARGEST, tables.GUESS_SWITCH, tables.GUESS64_SWITCH, tails.WIDE, fitting.NORMAL, 1.0, 1e-3]
+    found += [bessel.LARGEST, tables.GUESS_SWITCH, tables.GUESS64_SWITCH, piecewise.WIDE, fitting.NORMAL, 1.0, 1e-3]
     found += [table[name] for table in (density.HUGE, truncated.POINT_MASS) for name in names]
     return found
 
@@ -27,7 +27,7 @@ def concentration_switches(dtype):
 def angle_switches(dtype):
     """Where a formula of the angle changes, or a whole turn ends."""
     found = [np.pi * part for part in (0.25, 0.5, 2 / 3, 1, 1.5, 2, 3, 4, 101)]
-    return [*found, quantile.largest_angle(dtype), kernel.LARGEST_LOC[dtype], 2.0**12, 6.25]
+    return [*found, circle.largest_angle(dtype), circle.LARGEST_LOC[dtype], 2.0**12, 6.25]
 
 
 def probability_switches(dtype):

@@ -16,7 +16,7 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 import jax_von_mises
-from jax_von_mises import counter, cuda, kernel, runtime
+from jax_von_mises import counter, cuda, piecewise, runtime
 from jax_von_mises.request import DrawRequest
 from tests import host_kernels, reference
 from tests.host_kernels import on_host  # noqa: F401
@@ -32,7 +32,7 @@ HARDWARE = (0.0, 2.0**-22, -(2.0**-22))
 @jax.jit
 def table_of(kappa):
     """The table as a kernel takes it."""
-    return kernel.octave_table(kappa).T
+    return piecewise.quantile_table(kappa).T
 
 
 def host(job, start, loc, kappa, flags=0, rows=1, grid=(3, 1), block=(1, 1), **replaced):

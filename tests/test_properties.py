@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jax import lax, random
 
 import jax_von_mises as jvm
-from jax_von_mises import kernel
+from jax_von_mises import circle, kernel
 from jax_von_mises.truncated import good_arc
 from tests import extremes, reference
 
@@ -62,7 +62,7 @@ def bad_law(loc, k):
 def reducible(x, dtype):
     """Where an angle has a direction, for the formulas that take whole turns off."""
     with np.errstate(invalid="ignore"):
-        return np.abs(x) <= kernel.LARGEST_LOC[dtype]
+        return np.abs(x) <= circle.LARGEST_LOC[dtype]
 
 
 def slack_of(x, loc, dtype):

@@ -19,7 +19,7 @@ import tempfile
 
 import numpy as np
 
-from jax_von_mises import density, elementary, integral, kernel, quantile, tables
+from jax_von_mises import circle, density, elementary, integral, tables
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "jax_von_mises" / "kernels"
 SOURCE, TARGET = FOLDER / "angles.cu", FOLDER / "angles.ptx"
@@ -52,10 +52,10 @@ def header():
         "PI": np.pi,
         "HALF_PI": np.pi / 2,
         "HALF_PI_REST": density.half_pi_rest(np.float32),
-        "TWO_PI": kernel.TWO_PI,
-        **{f"TURN_{j}": part for j, part in enumerate(kernel.TURN_PARTS["float32"])},
+        "TWO_PI": circle.TWO_PI,
+        **{f"TURN_{j}": part for j, part in enumerate(circle.TURN_PARTS["float32"])},
     }
-    assert quantile.largest_angle(np.float32) == np.array(0x40490FDA, np.uint32).view(np.float32)
+    assert circle.largest_angle(np.float32) == np.array(0x40490FDA, np.uint32).view(np.float32)
     lines = [f"#define {name} {literal(value)}" for name, value in numbers.items()]
     lines += [f"#define {name} {literal(getattr(tables, name))}" for name in NAMED]
     lines += [f"#define {name}_COLUMNS {len(getattr(tables, name)[0])}" for name in ("GUESS_LOW", "GUESS_HIGH")]

@@ -15,7 +15,7 @@ import numpy as np
 import jax_von_mises as jvm
 from benchmarks import timing
 from benchmarks.profile_gpu import measuring, operations
-from jax_von_mises import counter, kernel
+from jax_von_mises import circle, counter, kernel
 
 __all__ = ["bound", "measure", "stages"]
 
@@ -144,7 +144,7 @@ def stages(count, k):
         "words": ("words of the key", lambda key, kappa: words(key), "key"),
         "table": ("word to size of the angle, table", route("table"), "words"),
         "direct": ("word to size of the angle, direct", route("direct"), "words"),
-        "wrap": ("location and wrap", lambda x, kappa: kernel.wrap(x, np.float32(0.5)), "unit"),
+        "wrap": ("location and wrap", lambda x, kappa: circle.wrap(x, np.float32(0.5)), "unit"),
         "sample table": ("whole sampler, table", sample("table"), "key"),
         "sample direct": ("whole sampler, direct", sample("direct"), "key"),
         "log_prob": ("log_prob", lambda x, kappa: jvm.log_prob(x, law[0], kappa), "unit"),
