@@ -4,7 +4,7 @@
 PYTHON ?= python3
 SIZE ?= 10_000_000
 OUT ?= samples.npy
-# Arguments for pytest, such as TESTS="tests/test_cli.py -k force".
+# Arguments for pytest, such as TESTS="tests/cli/test_commands.py -k force".
 TESTS ?= tests
 # How the examples of the gallery run when the documentation is built: full or quick.
 GALLERY ?= full
@@ -12,11 +12,11 @@ GALLERY ?= full
 GUARD ?=
 # What depends on JAX's and Python's behaviour, repeated on the newest of both, less what is marked `once` there: the
 # numerics, and further cases of a kind.
-NEWEST_TESTS ?= tests/test_counter.py tests/test_sampler.py tests/test_devices.py tests/test_gradients.py tests/test_cli.py tests/test_layers.py \
-  tests/test_configuration.py tests/test_cache.py tests/test_ahead.py
+NEWEST_TESTS ?= tests/sampling/test_counter.py tests/sampling/test_sampler.py tests/sampling/test_sharded.py tests/sampling/test_gradients.py tests/cli/test_commands.py tests/test_layers.py \
+  tests/runtime/test_configuration.py tests/runtime/test_compilation_cache.py tests/runtime/test_warm_up.py
 NEWEST_MARKS ?= not slow and not once
 # What differs on a machine with one CPU device, repeated with one: the tests have eight.
-ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/test_xla.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
+ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/numerics/test_xla.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
 # The release of JAX whose compiler for GPUs is asked, on a machine without one, what it makes of a draw: the one that
 # tools/gpu_programs.json was made with, since a new release should not turn anything red by itself.
 GPU_JAX ?= 0.12.0.1
@@ -160,6 +160,7 @@ lint: .venv-lint/installed
 	.venv-lint/bin/ruff check
 	.venv-lint/bin/ruff format --check
 	.venv-lint/bin/mypy
+	.venv-lint/bin/lint-imports
 	.venv-lint/bin/shellcheck install_gpu.sh
 
 .venv-docs/installed: $(PACKAGING)

@@ -92,7 +92,7 @@ def read_json(path):
     OSError, ValueError
         The file cannot be read, is larger than any result, nested deeper than any, or holds numbers that are none.
     """
-    from jax_von_mises.untrusted import read_plain  # not above: `startup` times the import of JAX
+    from jax_von_mises.streams.safe_files import read_plain  # not above: `startup` times the import of JAX
 
     text = read_plain(path, LARGEST).decode("utf-8")
     try:

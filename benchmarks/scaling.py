@@ -26,7 +26,7 @@ import numpy as np
 
 from benchmarks.files import read_json
 from benchmarks.text import table, time_text
-from jax_von_mises import writer
+from jax_von_mises.streams import writer
 
 __all__ = ["Prediction", "Rates", "comparison", "fitted", "main", "predict"]
 

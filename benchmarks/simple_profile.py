@@ -155,7 +155,7 @@ def device_text(device):
 
 def bytes_text(size):
     """A number of bytes, or that it is not known."""
-    from jax_von_mises.records import readable
+    from jax_von_mises.streams.checkpoint import readable
 
     return "unknown" if size is None else readable(size)
 

@@ -17,7 +17,8 @@ import numpy as np
 
 import jax_von_mises as jvm
 from benchmarks import memory, timing
-from jax_von_mises import npy_file, records, streams, writer, zarr_store
+from jax_von_mises.streams import checkpoint, npy, writer, zarr
+from jax_von_mises.streams.stream import Spans, Stream
 
 __all__ = ["Run", "Scratch", "apply", "checksum_rate", "disk", "draw", "host", "record_seconds", "storage"]
 
@@ -59,7 +60,7 @@ class Scratch:
 def storage():
     """Why there can be no Zarr store here; None where there can."""
     try:
-        zarr_store.import_tensorstore()
+        zarr.import_tensorstore()
     except ImportError as reason:
         return str(reason)
     return None
@@ -72,7 +73,7 @@ def batches(key, total, batch, **options):
 
 def by_hand(key, total, batch):
     """The loop that one writes without the package's streams: a key and a call a batch, one after the other."""
-    sizes = [rows for _, rows in streams.Spans(0, total, batch)]
+    sizes = [rows for _, rows in Spans(0, total, batch)]
     for one, rows in zip(jax.random.split(key, len(sizes)), sizes, strict=True):
         yield np.asarray(jvm.sample_von_mises(one, LOC, CONCENTRATION, (rows,), DTYPE))
 
@@ -187,7 +188,7 @@ def host(total, batch, work):
         ready = np.linspace(-3, 3, batch, dtype=DTYPE)
 
         def alone(key):
-            for _, rows in streams.Spans(0, total, batch):
+            for _, rows in Spans(0, total, batch):
                 consume(ready[:rows])
 
         # No overlap can be faster than the slower of these two.
@@ -212,7 +213,7 @@ def apply(total, batch, scratch):
 
     def loop(_):
         out = np.empty(total, DTYPE)
-        for first, rows in streams.Spans(0, total, batch):
+        for first, rows in Spans(0, total, batch):
             out[first : first + rows] = np.asarray(log_density(np.asarray(angles[first : first + rows])))
         return out
 
@@ -298,7 +299,7 @@ def disk(total, batch, scratch):
     if free is None or free > ROOM * size:
         runs["save"] = Run("draw all, then numpy.save", timing.Competitor(save, target("saved.npy")), "plain")
     else:
-        missing["save"] = f"numpy.save of all would need {records.readable(ROOM * size)} of memory"
+        missing["save"] = f"numpy.save of all would need {checkpoint.readable(ROOM * size)} of memory"
     runs["draw"] = Run("drawing alone", on_key(draws(total, batch, True)), "plain")
     runs["read"] = Run("plain read, not from the cache", timing.Competitor(plain_read, written), "plain")
     return runs, missing
@@ -307,7 +308,7 @@ def disk(total, batch, scratch):
 def checksum_rate(size: int, clock: Callable[[], float] = time.perf_counter):
     """Bytes a second of the checksum that is taken of each block before it is written, on one core."""
     data = np.zeros(size // ITEM, DTYPE)
-    target = npy_file.NpyFile("", data.shape, data.dtype, len(data))  # opens nothing
+    target = npy.NpyFile("", data.shape, data.dtype, len(data))  # opens nothing
     writer.checksum(target, data)
     seconds = []
     for _ in range(5):
@@ -320,9 +321,9 @@ def checksum_rate(size: int, clock: Callable[[], float] = time.perf_counter):
 def record_seconds(kind: str, blocks: int, scratch, clock: Callable[[], float] = time.perf_counter):
     """Seconds that the record takes which is made after a block, when so many blocks are done."""
     total = blocks * writer.BLOCK
-    stream = streams.Stream.of("record_seconds", jax.random.key(0), LOC, CONCENTRATION, DTYPE, "auto")
+    stream = Stream.of("record_seconds", jax.random.key(0), LOC, CONCENTRATION, DTYPE, "auto")
     path = os.fspath(scratch.fresh(f"angles.{kind}"))
-    make = npy_file.NpyFile if kind == "npy" else zarr_store.ZarrStore
+    make = npy.NpyFile if kind == "npy" else zarr.ZarrStore
     target = make(path, (total,), stream.dtype, writer.BLOCK)
     job = writer.Job(target, stream, 0, 1)
     job.done = {i: f"{i:08x}" for i in range(blocks)}

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks import environment, goals, memory, stream_cases, stream_process, timing
 from benchmarks.files import finish, new_file
 from benchmarks.text import NOISE, environment_text, positive, table, time_text, wide_text
-from jax_von_mises import records, writer
+from jax_von_mises.streams import checkpoint, writer
 
 __all__ = ["main"]
 
@@ -159,7 +159,7 @@ def apply_case(plan, scratch):
 def disk_case(plan, scratch):
     """Files and stores."""
     runs, missing = stream_cases.disk(plan.size, plan.block, scratch)
-    title = f"{plan.size:,} angles, {records.readable(plan.size * stream_cases.ITEM)}, to the disk, fsync included"
+    title = f"{plan.size:,} angles, {checkpoint.readable(plan.size * stream_cases.ITEM)}, to the disk, fsync included"
     return {"disk": case(title, plan.size, runs, plan, missing)}
 
 
@@ -294,7 +294,7 @@ def case_text(found):
             *ratio,
         )
         if peaks:
-            row += (records.readable(result["peak_bytes"]),)
+            row += (checkpoint.readable(result["peak_bytes"]),)
         rows.append(row)
         if result["wide"]:
             notes.append(wide_text(labels[name], result["spread"]))
@@ -328,13 +328,13 @@ def processes_text(found):
 def memory_text(found):
     """Lay out the memory as text."""
     block, whole = found["block_bytes"], found["whole_bytes"]
-    rows = [("", "at the start", "most", "growth", f"in batches of {records.readable(block)}", "time")]
+    rows = [("", "at the start", "most", "growth", f"in batches of {checkpoint.readable(block)}", "time")]
     for result in found["results"].values():
         held = [total for _, total in result["trace"]]
         growth = result["growth_bytes"]
-        sizes = (records.readable(size) for size in (held[0], max(held), growth))
+        sizes = (checkpoint.readable(size) for size in (held[0], max(held), growth))
         rows.append((result["label"], *sizes, f"{growth / block:.2f}", time_text(result["trace"][-1][0])))
-    notes = [f"  the whole result in memory would take {records.readable(whole)}"]
+    notes = [f"  the whole result in memory would take {checkpoint.readable(whole)}"]
     return "\n".join([table(rows), *notes, *(f"  left out: {reason}" for reason in found["missing"].values())])
 
 
@@ -441,8 +441,8 @@ def refused(given, plan, directory):
     free = shutil.disk_usage(directory).free
     if free < plan.bytes:
         return (
-            f"{directory} has {records.readable(free)} free and {plan.size:,} angles need "
-            f"{records.readable(plan.bytes)}: give a smaller --size, or another --directory"
+            f"{directory} has {checkpoint.readable(free)} free and {plan.size:,} angles need "
+            f"{checkpoint.readable(plan.bytes)}: give a smaller --size, or another --directory"
         )
     return None
 
@@ -478,8 +478,8 @@ def main(arguments=None):
     disk = {"filesystem": memory.filesystem(directory), "free_bytes": shutil.disk_usage(directory).free}
     held = memory.machine()
     print(environment_text(found))
-    print(f"  file system {disk['filesystem'] or 'unknown'}, {records.readable(disk['free_bytes'])} free", end="")
-    print("" if held["available"] is None else f"; {records.readable(held['available'])} of memory free")
+    print(f"  file system {disk['filesystem'] or 'unknown'}, {checkpoint.readable(disk['free_bytes'])} free", end="")
+    print("" if held["available"] is None else f"; {checkpoint.readable(held['available'])} of memory free")
     if disk["filesystem"] in MEMORY_FILES:
         print("  warning: that is memory and not a disk, so the shares of a plain write say little: --directory")
     print(f"  Median of {plan.rounds} rounds, in which all take turns in random order; the first call apart.")

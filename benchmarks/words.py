@@ -47,7 +47,7 @@ def stream(key):
     """Words of one key, block by block."""
     import jax
 
-    from jax_von_mises import counter
+    from jax_von_mises.sampling import counter
 
     draw = jax.jit(lambda key, high, low: counter.words(key, (BLOCK,), 1, (high, low))[0])
     return lambda i: draw(key, *counter.halves(i * BLOCK))
@@ -57,7 +57,7 @@ def keys(key):
     """Words of many keys that take turns."""
     import jax
 
-    from jax_von_mises import counter
+    from jax_von_mises.sampling import counter
 
     each = jax.jit(jax.vmap(jax.random.fold_in, (None, 0)))(key, np.arange(LANES, dtype=np.uint32))
     size = BLOCK // LANES
@@ -74,7 +74,7 @@ def split(key):
     import jax
     import jax.numpy as jnp
 
-    from jax_von_mises import counter
+    from jax_von_mises.sampling import counter
 
     many = BLOCK // SHORT
 

@@ -1,95 +1,52 @@
-"""Draws the modules of the package and what imports what, from their source, when the documentation is built."""
+"""Draws the folders of the package and their modules, from the contract in pyproject.toml and the source."""
 
 import ast
+import textwrap
+import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "jax_von_mises"
 MADE = HERE / "_generated"
-
-# Rows from the bottom to the top, and what each is for. A module imports from rows below it, or from its left.
-ROWS = (
-    (
-        "words and numbers",
-        ("checks", "pytrees", "sharding", "xla", "counter", "tables", "elementary", "circle", "bessel"),
-    ),
-    ("the law's integral", ("density", "integral", "tails", "quantile", "piecewise")),
-    ("from words to angles", ("kernel", "cuda", "request", "sampler")),
-    ("the law", ("law", "schemes", "truncated", "fitting", "distribution", "compose", "numpyro")),
-    ("streams and devices", ("devices", "streams", "batches")),
-    ("files and machines", ("untrusted", "records", "npy_file", "zarr_store", "writer", "runtime", "machines")),
-    ("command line", ("summary", "cli")),
-)
-INK, BLUE, GREY = "#222222", "#0072B2", "#888888"
+INK, BLUE, GREY = "#222222", "#0072B2", "#666666"
 
 
-def imports():
-    """Map each module, or subpackage, to those of the package that it imports."""
-    found = {}
-    for path in PACKAGE.rglob("*.py"):
-        name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if name.startswith("__"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE.name:
-                inside = node.module.split(".")[1:2]
-                names = inside or [alias.name for alias in node.names]
-                found.setdefault(name, set()).update(other for other in names if other != name)
-    return {name: sorted(others & modules()) for name, others in found.items()}
+def layers():
+    """Names of the folders, and of modules beside them, that the contract orders, from the top to the bottom."""
+    linter = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    (contract,) = linter["contracts"]
+    return contract["layers"]
 
 
-def arrows(found):
-    """The imports without those that follow from others: what is imported by something imported as well."""
-
-    def reached(name):
-        return set(found.get(name, ())).union(*map(reached, found.get(name, ())))
-
-    return {
-        name: [other for other in others if not any(other in reached(each) for each in others)]
-        for name, others in found.items()
-    }
+def modules(layer):
+    """The modules in a folder; none of a module."""
+    return sorted(path.stem for path in (PACKAGE / layer).glob("*.py") if not path.stem.startswith("__"))
 
 
-def modules():
-    """All names that the picture shows."""
-    return {name for _, row in ROWS for name in row}
+def purpose(layer):
+    """The first line of its docstring."""
+    path = PACKAGE / layer / "__init__.py" if (PACKAGE / layer).is_dir() else PACKAGE / f"{layer}.py"
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).splitlines()[0]
 
 
 def picture():
-    """Make the figure."""
+    """Make the figure: a box for each layer, and one arrow."""
     from matplotlib.figure import Figure
+    from matplotlib.patches import FancyBboxPatch
 
-    figure = Figure(figsize=(10, 7.2), layout="constrained")
+    names = layers()
+    figure = Figure(figsize=(10, 0.8 * len(names)), layout="constrained")
     axes = figure.subplots()
-    places = {}
-    for height, (_, row) in enumerate(ROWS):
-        for number, name in enumerate(row):
-            places[name] = (1.35 * (number - (len(row) - 1) / 2), 1.15 * height)
-    for name, others in arrows(imports()).items():
-        for other in others:
-            (x0, y0), (x1, y1) = places[name], places[other]
-            bend = 0.25 if y0 == y1 else 0.0
-            axes.annotate(
-                "",
-                (x1, y1 + (0.2 if y0 > y1 else 0.0)),
-                (x0, y0 - (0.2 if y0 > y1 else 0.0)),
-                arrowprops={
-                    "arrowstyle": "->",
-                    "color": GREY,
-                    "alpha": 0.8,
-                    "linewidth": 1.0,
-                    "shrinkA": 0 if bend == 0 else 22,
-                    "shrinkB": 0 if bend == 0 else 22,
-                    "connectionstyle": f"arc3,rad={bend}",
-                },
-                zorder=1,
-            )
-    for name, (x, y) in places.items():
-        box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": BLUE, "linewidth": 1.3}
-        axes.text(x, y, name, ha="center", va="center", fontsize=10.5, color=INK, bbox=box, zorder=3)
-    for height, (label, _) in enumerate(ROWS):
-        axes.text(-6.6, 1.15 * height, label, ha="left", va="center", fontsize=10, color=GREY, style="italic")
-    axes.set(xlim=(-6.7, 4.7), ylim=(-0.6, 1.15 * (len(ROWS) - 1) + 0.6))
+    for row, name in enumerate(reversed(names)):
+        axes.add_patch(FancyBboxPatch((0, row), 10, 0.74, "round,pad=0.04", facecolor="white", edgecolor=BLUE))
+        axes.text(0.15, row + 0.36, name, va="center", fontsize=12, color=INK, weight="bold")
+        axes.text(1.9, row + 0.58, purpose(name), va="center", fontsize=8.5, color=GREY, style="italic")
+        found = textwrap.fill("  ".join(modules(name)), 100)
+        axes.text(1.9, row + 0.22, found, va="center", fontsize=9, color=INK, linespacing=1.2)
+    arrow = {"arrowstyle": "->", "color": GREY, "linewidth": 1.5}
+    axes.annotate("", (-0.35, 0.1), (-0.35, len(names) - 0.4), arrowprops=arrow)
+    axes.text(-0.55, len(names) / 2, "imports", rotation=90, ha="center", va="center", color=GREY, fontsize=11)
+    axes.set(xlim=(-0.8, 10.1), ylim=(-0.1, len(names) - 0.15))
     axes.set_axis_off()
     return figure
 

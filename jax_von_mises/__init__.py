@@ -26,42 +26,41 @@
 ========================  =====================================================================
 """
 
-__version__ = "0.1.0"
-
 from jax_von_mises import runtime as runtime
-from jax_von_mises.batches import batched_apply as batched_apply
-from jax_von_mises.batches import prefetch_to_host as prefetch_to_host
-from jax_von_mises.batches import sample_batches as sample_batches
-from jax_von_mises.compose import Mixture as Mixture
-from jax_von_mises.compose import Torus as Torus
-from jax_von_mises.devices import sample_pmap as sample_pmap
-from jax_von_mises.devices import sample_shard as sample_shard
-from jax_von_mises.distribution import VonMises as VonMises
-from jax_von_mises.fitting import fit as fit
-from jax_von_mises.fitting import standard_errors as standard_errors
-from jax_von_mises.law import cdf as cdf
-from jax_von_mises.law import entropy as entropy
-from jax_von_mises.law import icdf as icdf
-from jax_von_mises.law import isf as isf
-from jax_von_mises.law import kl_divergence as kl_divergence
-from jax_von_mises.law import log_cdf as log_cdf
-from jax_von_mises.law import log_prob as log_prob
-from jax_von_mises.law import log_sf as log_sf
-from jax_von_mises.law import mean as mean
-from jax_von_mises.law import mode as mode
-from jax_von_mises.law import prob as prob
-from jax_von_mises.law import sf as sf
-from jax_von_mises.law import stddev as stddev
-from jax_von_mises.law import variance as variance
+from jax_von_mises.distributions.compose import Mixture as Mixture
+from jax_von_mises.distributions.compose import Torus as Torus
+from jax_von_mises.distributions.von_mises import VonMises as VonMises
+from jax_von_mises.functions.fitting import fit as fit
+from jax_von_mises.functions.fitting import standard_errors as standard_errors
+from jax_von_mises.functions.von_mises import cdf as cdf
+from jax_von_mises.functions.von_mises import entropy as entropy
+from jax_von_mises.functions.von_mises import icdf as icdf
+from jax_von_mises.functions.von_mises import isf as isf
+from jax_von_mises.functions.von_mises import kl_divergence as kl_divergence
+from jax_von_mises.functions.von_mises import log_cdf as log_cdf
+from jax_von_mises.functions.von_mises import log_prob as log_prob
+from jax_von_mises.functions.von_mises import log_sf as log_sf
+from jax_von_mises.functions.von_mises import mean as mean
+from jax_von_mises.functions.von_mises import mode as mode
+from jax_von_mises.functions.von_mises import prob as prob
+from jax_von_mises.functions.von_mises import sf as sf
+from jax_von_mises.functions.von_mises import stddev as stddev
+from jax_von_mises.functions.von_mises import variance as variance
 from jax_von_mises.runtime import initialize_compilation_cache as initialize_compilation_cache
-from jax_von_mises.sampler import sample_block as sample_block
-from jax_von_mises.sampler import sample_von_mises as sample_von_mises
-from jax_von_mises.schemes import sample_antithetic as sample_antithetic
-from jax_von_mises.schemes import sample_stratified as sample_stratified
-from jax_von_mises.streams import derive_key as derive_key
-from jax_von_mises.truncated import sample_truncated as sample_truncated
-from jax_von_mises.writer import verify_samples as verify_samples
-from jax_von_mises.writer import write_samples as write_samples
+from jax_von_mises.sampling.sampler import sample_block as sample_block
+from jax_von_mises.sampling.sampler import sample_von_mises as sample_von_mises
+from jax_von_mises.sampling.sharded import sample_pmap as sample_pmap
+from jax_von_mises.sampling.sharded import sample_shard as sample_shard
+from jax_von_mises.sampling.truncated import sample_truncated as sample_truncated
+from jax_von_mises.sampling.variance_reduction import sample_antithetic as sample_antithetic
+from jax_von_mises.sampling.variance_reduction import sample_stratified as sample_stratified
+from jax_von_mises.streams.batches import batched_apply as batched_apply
+from jax_von_mises.streams.batches import prefetch_to_host as prefetch_to_host
+from jax_von_mises.streams.batches import sample_batches as sample_batches
+from jax_von_mises.streams.stream import derive_key as derive_key
+from jax_von_mises.streams.writer import verify_samples as verify_samples
+from jax_von_mises.streams.writer import write_samples as write_samples
+from jax_von_mises.version import __version__ as __version__
 
 __all__ = [
     "Mixture",

@@ -2,7 +2,7 @@
 
 import sys
 
-from jax_von_mises.cli import entry
+from jax_von_mises.cli.commands import entry
 
 if __name__ == "__main__":
     sys.exit(entry())

@@ -50,7 +50,7 @@ def imported():
     """A context of `multiprocessing` whose processes have imported the package already."""
     context = multiprocessing.get_context("forkserver")
     # Imports alone, so that each child need not repeat them: nothing here may start JAX's threads.
-    context.set_forkserver_preload(["jax_von_mises.writer", "pytest"])
+    context.set_forkserver_preload(["jax_von_mises.streams.writer", "pytest"])
     return context
 
 

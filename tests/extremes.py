@@ -7,7 +7,9 @@ compiled program serves all examples.
 import numpy as np
 from hypothesis import strategies as st
 
-from jax_von_mises import bessel, circle, density, fitting, integral, piecewise, quantile, tables, truncated
+from jax_von_mises.functions import fitting
+from jax_von_mises.numerics import bessel, circle, coefficients, density, piecewise, quantile, tail_integral
+from jax_von_mises.sampling import truncated
 
 DTYPES = ("float32", "float64")
 LANES = 96
@@ -18,8 +20,16 @@ EXPONENTS = {"float32": 37.0, "float64": 300.0}
 def concentration_switches(dtype):
     """Where a formula of the concentration changes."""
     names = (dtype,) if dtype == "float64" else ("float32",)
-    found = [density.KAPPA_MIN, integral.KAPPA_MAX, bessel.SWITCH, bessel.LOG_SWITCH64, bessel.RATIO_SWITCH64]
-    found += [bessel.LARGEST, tables.GUESS_SWITCH, tables.GUESS64_SWITCH, piecewise.WIDE, fitting.NORMAL, 1.0, 1e-3]
+    found = [density.KAPPA_MIN, tail_integral.KAPPA_MAX, bessel.SWITCH, bessel.LOG_SWITCH64, bessel.RATIO_SWITCH64]
+    found += [
+        bessel.LARGEST,
+        coefficients.GUESS_SWITCH,
+        coefficients.GUESS64_SWITCH,
+        piecewise.WIDE,
+        fitting.NORMAL,
+        1.0,
+        1e-3,
+    ]
     found += [table[name] for table in (density.HUGE, truncated.POINT_MASS) for name in names]
     return found
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from jax_von_mises import cuda
+from jax_von_mises.sampling import cuda
 from tools import make_kernels
 
 SOURCE = Path(__file__).with_suffix(".cc")

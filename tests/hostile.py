@@ -24,8 +24,10 @@ import jax
 import numpy as np
 
 import jax_von_mises as jvm
-from jax_von_mises import cli, records, runtime, zarr_store
-from jax_von_mises.runtime import artifact
+from jax_von_mises import runtime
+from jax_von_mises.cli import commands
+from jax_von_mises.runtime import sampler_file
+from jax_von_mises.streams import checkpoint, zarr
 
 PATIENCE = 30
 # Bytes beyond what the process has when the cases begin. A bomb would need more.
@@ -162,7 +164,7 @@ def filled(text):
 
     def put(name):
         with open(name, "w") as file:
-            file.write("[" + text * (records.LARGEST_RECORD // 2 // len(text)) + "]")
+            file.write("[" + text * (checkpoint.LARGEST_RECORD // 2 // len(text)) + "]")
 
     return put
 
@@ -245,7 +247,7 @@ def unfinished_file_that_leads_elsewhere(link):
     for way in ("resume", "force"):
         try:
             write("a.npy", **{way: True})
-        except records.Unknown as error:
+        except checkpoint.Unknown as error:
             last = error
         with open("precious", "rb") as file:
             assert file.read() == content
@@ -359,7 +361,7 @@ def shards_that_lead_elsewhere(make):
     for options in ({"force": True}, {"resume": True}, {}):
         try:
             write("a.zarr", **options)
-        except records.Unknown as error:
+        except checkpoint.Unknown as error:
             last = error
         with open("home/precious", "rb") as file:
             assert file.read() == PRECIOUS
@@ -450,7 +452,7 @@ def metadata_nested(text):
             with contextlib.suppress(FileNotFoundError):  # to verify: that of a run
                 try:
                     call(out)
-                except records.Unknown as error:
+                except checkpoint.Unknown as error:
                     last = error
                 else:
                     raise AssertionError("it was taken")
@@ -506,7 +508,7 @@ def row_larger_than_memory():
     """A store that is ours but for the shards, which are missing: what is missing reads as NaN."""
     write("a.zarr")
     shape = (2, 2**36)
-    store = zarr_store.ZarrStore("a.zarr", shape, np.dtype("float32"), 1)
+    store = zarr.ZarrStore("a.zarr", shape, np.dtype("float32"), 1)
     os.unlink("a.zarr/zarr.json")
     store.tensorstore.open(store.specification(), open=True, create=True).result()
     changed("a.zarr/blocks.json", shape=shape, block_rows=1, crc32={"0": "00000000", "1": "00000000"})
@@ -593,7 +595,7 @@ def at_the_command_line(*arguments):
     """Run it: one line on stderr, and an exit code that is an error's."""
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
-        code = cli.main(["sample", "--size", "3", *arguments])
+        code = commands.main(["sample", "--size", "3", *arguments])
     assert code in (1, 2)
     assert said.getvalue().count("\n") == 1, said.getvalue()
     raise ValueError(said.getvalue())
@@ -656,14 +658,14 @@ def exported():
 def unpacked():
     """Its manifest and its program."""
     with zipfile.ZipFile(io.BytesIO(exported())) as file:
-        return file.read(artifact.MANIFEST), file.read(artifact.PROGRAM)
+        return file.read(sampler_file.MANIFEST), file.read(sampler_file.PROGRAM)
 
 
 def pack(path, manifest, program, method=zipfile.ZIP_DEFLATED, times=1):
     """A sampler's file; its program so many times over."""
     with zipfile.ZipFile(path, "w", method) as file:
-        file.writestr(artifact.MANIFEST, manifest)
-        with file.open(artifact.PROGRAM, "w") as member:
+        file.writestr(sampler_file.MANIFEST, manifest)
+        with file.open(sampler_file.PROGRAM, "w") as member:
             for _ in range(times):
                 member.write(program)
 
@@ -719,7 +721,7 @@ def manifest(text):
 @case("sampler", "bytes, as no sampler has")
 def sampler_with_many_names():
     with open("x", "wb") as file:
-        file.truncate(artifact.LARGEST_FILE + 1)
+        file.truncate(sampler_file.LARGEST_FILE + 1)
     runtime.load_sampler("x")
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import jax_von_mises
-from jax_von_mises import records, writer
+from jax_von_mises.streams import checkpoint, writer
 from tests import children
-from tests.test_writer import KEY, draws, read, write
+from tests.streams.test_writer import KEY, draws, read, write
 
 SHAPES = [(7,), (3, 5), (1_000,), (2, 2, 2), (), (40, 3), (2**14,), (1, 9)]
 
@@ -72,7 +72,7 @@ def writing_child(out, angles, line, ready, options):
         ready.send(("written", written.drawn))
 
 
-@pytest.mark.skipif(records.fcntl is None, reason="locks are POSIX's")
+@pytest.mark.skipif(checkpoint.fcntl is None, reason="locks are POSIX's")
 @pytest.mark.parametrize("kind", ["npy", "zarr"])
 @pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_processes_want_one_file(tmp_path, kind, rounds):

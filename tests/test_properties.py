@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from jax import lax, random
 
 import jax_von_mises as jvm
-from jax_von_mises import circle, kernel
-from jax_von_mises.truncated import good_arc
+from jax_von_mises.numerics import circle
+from jax_von_mises.sampling import transform
+from jax_von_mises.sampling.truncated import good_arc
 from tests import extremes, reference
 
 DTYPES = extremes.DTYPES
@@ -248,7 +249,7 @@ WORDS = st.one_of(
 
 @functools.partial(jax.jit, static_argnames="method")
 def angles_of_words(words, loc, k, method):
-    return kernel.angles(words, loc, k, method)
+    return transform.angles(words, loc, k, method)
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])

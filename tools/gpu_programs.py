@@ -40,8 +40,8 @@ def cases():
     import jax
     import numpy as np
 
-    from jax_von_mises import counter, sampler
-    from jax_von_mises.request import DrawRequest
+    from jax_von_mises.sampling import counter, sampler
+    from jax_von_mises.sampling.request import DrawRequest
 
     def of_key(implementation, function):
         return lambda words, *rest: function(jax.random.wrap_key_data(words, impl=implementation), *rest)

@@ -1,12 +1,12 @@
-"""Make `jax_von_mises/kernels/angles.ptx`, the CUDA kernels as they are shipped, from `angles.cu` beside it.
+"""Make `jax_von_mises/sampling/kernels/angles.ptx`, the CUDA kernels as they are shipped, from `angles.cu` beside it.
 
 Run from the repository root, with nvcc 13.0 on the path (half a minute; no GPU)::
 
-    python -m tools.make_kernels            # writes jax_von_mises/kernels/angles.ptx
+    python -m tools.make_kernels            # writes jax_von_mises/sampling/kernels/angles.ptx
     python -m tools.make_kernels --check    # only reports whether the committed file is current
 
 PTX is a text that the driver compiles for the GPU at hand. The file says in its first line which source it was made
-from; `tests/test_cuda.py` compares that, and makes the file anew where nvcc is found.
+from; `tests/sampling/test_cuda.py` compares that, and makes the file anew where nvcc is found.
 """
 
 import argparse
@@ -19,9 +19,9 @@ import tempfile
 
 import numpy as np
 
-from jax_von_mises import circle, density, elementary, integral, tables
+from jax_von_mises.numerics import circle, coefficients, density, elementary, tail_integral
 
-FOLDER = pathlib.Path(__file__).resolve().parent.parent / "jax_von_mises" / "kernels"
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "jax_von_mises" / "sampling" / "kernels"
 SOURCE, TARGET = FOLDER / "angles.cu", FOLDER / "angles.ptx"
 # The oldest GPUs with the instructions that the source has, and the oldest version of the text that they need, so that
 # drivers for CUDA 12 read it; nvcc would write its own.
@@ -40,12 +40,12 @@ def literal(x):
 def header():
     """``tables.h``: the constants of the package that the source takes."""
     numbers = {
-        "GUESS_SWITCH": tables.GUESS_SWITCH,
-        "RULE_DEPTH": tables.RULE_DEPTH,
-        "CENTRE": integral.CENTRE,
+        "GUESS_SWITCH": coefficients.GUESS_SWITCH,
+        "RULE_DEPTH": coefficients.RULE_DEPTH,
+        "CENTRE": tail_integral.CENTRE,
         "KAPPA_MIN": density.KAPPA_MIN,
-        "KAPPA_MAX": integral.KAPPA_MAX,
-        "ROOT_KAPPA_MAX": integral.KAPPA_MAX**0.5,
+        "KAPPA_MAX": tail_integral.KAPPA_MAX,
+        "ROOT_KAPPA_MAX": tail_integral.KAPPA_MAX**0.5,
         "LOG2_E": elementary.LOG2_E,
         "LN2_HEAD": elementary.LN2_HEAD,
         "LN2_TAIL": elementary.LN2_TAIL,
@@ -57,8 +57,8 @@ def header():
     }
     assert circle.largest_angle(np.float32) == np.array(0x40490FDA, np.uint32).view(np.float32)
     lines = [f"#define {name} {literal(value)}" for name, value in numbers.items()]
-    lines += [f"#define {name} {literal(getattr(tables, name))}" for name in NAMED]
-    lines += [f"#define {name}_COLUMNS {len(getattr(tables, name)[0])}" for name in ("GUESS_LOW", "GUESS_HIGH")]
+    lines += [f"#define {name} {literal(getattr(coefficients, name))}" for name in NAMED]
+    lines += [f"#define {name}_COLUMNS {len(getattr(coefficients, name)[0])}" for name in ("GUESS_LOW", "GUESS_HIGH")]
     return "\n".join(lines) + "\n"
 
 

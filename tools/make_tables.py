@@ -1,12 +1,13 @@
-"""Make `jax_von_mises/tables.py`: every fitted constant of the library, with the error each reaches.
+"""Make `jax_von_mises/numerics/coefficients.py`: every fitted constant of the library, with the error each reaches.
 
 Run from the repository root, in the test environment (about five seconds)::
 
-    python -m tools.make_tables            # writes jax_von_mises/tables.py
+    python -m tools.make_tables            # writes jax_von_mises/numerics/coefficients.py
     python -m tools.make_tables --check    # only reports whether the committed file is current
 
-What they approximate is explained in `jax_von_mises/integral.py` and `jax_von_mises/quantile.py`; the exact
-values come from `tests/reference.py`, the float64 reference that the tests use as well.
+What they approximate is explained in `jax_von_mises/numerics/tail_integral.py` and
+`jax_von_mises/numerics/quantile.py`; the exact values come from `tests/reference.py`, the float64 reference that the
+tests use as well.
 """
 
 import argparse

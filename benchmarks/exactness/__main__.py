@@ -14,7 +14,8 @@ from benchmarks import environment
 from benchmarks.exactness import pictures, plan, report, verdicts
 from benchmarks.files import new_file, rounded, whole_file, write_json, write_text
 from benchmarks.text import environment_text
-from jax_von_mises import counter, untrusted
+from jax_von_mises.sampling import counter
+from jax_von_mises.streams import safe_files
 
 __all__ = ["main"]
 
@@ -84,14 +85,14 @@ class State:
 
     def read(self):
         """What the file says of its run, and its arrays by name if it is this run."""
-        content = untrusted.read_plain(self.path, WHOLE)
+        content = safe_files.read_plain(self.path, WHOLE)
         # Before zipfile lists them: it makes half a kilobyte of each.
         if content.count(b"PK\1\2") > MEMBERS:
             raise ValueError(f"it has more than {MEMBERS} arrays")
         with zipfile.ZipFile(io.BytesIO(content)) as file:
 
             def array(name):
-                return untrusted.read_npy(io.BytesIO(untrusted.read_member(file, name, LARGEST)))
+                return safe_files.read_npy(io.BytesIO(safe_files.read_member(file, name, LARGEST)))
 
             about = json.loads(str(array(ABOUT)))
             if not isinstance(about, dict):

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 import jax_von_mises as jvm
-from jax_von_mises import counter
+from jax_von_mises.sampling import counter
 
 __all__ = ["AT_ONCE", "LAGS", "ORDERS", "block_counts", "many_blocks", "must_fit"]
 

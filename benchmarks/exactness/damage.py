@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 import jax_von_mises as jvm
-from jax_von_mises import counter, kernel
+from jax_von_mises.sampling import counter, transform
 
 __all__ = ["DAMAGES", "Damage"]
 
@@ -43,13 +43,13 @@ def quantised(key, k, start, count):
 def short_tail(key, k, start, count):
     """Only 24 bits of the word are used, as by samplers that make a uniform float32 first."""
     (word,) = words(key, start, count)
-    return kernel.angles((word & np.uint32(0xFFFFFF01) | np.uint32(0x80),), jnp.float32(0), k, "table")
+    return transform.angles((word & np.uint32(0xFFFFFF01) | np.uint32(0x80),), jnp.float32(0), k, "table")
 
 
 def bent_segment(key, k, start, count):
     """The angles of one cell of the table, a thirty-second of all, are too large by a hundred-thousandth."""
     (word,) = words(key, start, count)
-    t = kernel.tail((word,)).t
+    t = transform.tail((word,)).t
     inside = (t >= 0.25) & (t < 0.25 * (1 + 1 / 16))
     return jnp.where(inside, jnp.float32(1 + 1e-5), jnp.float32(1)) * right(key, k, start, count)
 
@@ -63,7 +63,7 @@ def biased_sign(key, k, start, count):
     """The sign bit is set a little too often: once in a thousand."""
     (word,) = words(key, start, count)
     rarely = (word >> 1) % np.uint32(1000) == 0
-    return kernel.angles((jnp.where(rarely, word | np.uint32(1), word),), jnp.float32(0), k, "table")
+    return transform.angles((jnp.where(rarely, word | np.uint32(1), word),), jnp.float32(0), k, "table")
 
 
 def repeated(key, k, start, count):

@@ -17,7 +17,7 @@ import jax_von_mises as jvm
 from benchmarks import reference
 from benchmarks.exactness import law
 from benchmarks.exactness.verdicts import Verdict
-from jax_von_mises import kernel
+from jax_von_mises.sampling import transform
 
 __all__ = ["CHUNK", "CHUNKS", "Worst", "check", "chunks"]
 
@@ -69,7 +69,7 @@ def cubics(k):
 def angles(first, k, method):
     """The sizes of the angles of `CHUNK` values of t in ascending order, from number `first` on."""
     words = (first + lax.iota(jnp.uint32, CHUNK)) << 1
-    return kernel.angles((words,), jnp.float32(0), k, method)
+    return transform.angles((words,), jnp.float32(0), k, method)
 
 
 def compare(x, first, table):

@@ -129,7 +129,7 @@ def main(arguments=None):
         return 2
     print(environment_text(found))
     from benchmarks.gpu_acceptance import checks
-    from jax_von_mises import cuda
+    from jax_von_mises.sampling import cuda
 
     plan = plan_of(given)
     result = {"format": FORMAT, "program": "gpu_acceptance", "environment": found, "plan": plan._asdict()}

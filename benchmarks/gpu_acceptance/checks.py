@@ -22,8 +22,8 @@ from benchmarks.exactness import law as promise
 from benchmarks.exactness import plan as laws
 from benchmarks.exactness import verdicts
 from benchmarks.words import CIPHERS
-from jax_von_mises import counter, cuda, sampler
-from jax_von_mises.request import DrawRequest
+from jax_von_mises.sampling import counter, cuda, sampler
+from jax_von_mises.sampling.request import DrawRequest
 
 __all__ = ["CHECKS", "Found", "compared", "fused", "run", "switched"]
 

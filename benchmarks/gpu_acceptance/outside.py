@@ -11,7 +11,7 @@ import numpy as np
 
 import jax_von_mises as jvm
 from benchmarks.words import CIPHERS
-from jax_von_mises import cuda
+from jax_von_mises.sampling import cuda
 
 __all__ = ["main"]
 

@@ -11,8 +11,8 @@ from benchmarks import goals, timing
 from benchmarks.cases import Case, LogUniform
 from benchmarks.gpu_acceptance.checks import fused, key_of, path_name
 from benchmarks.peers import PEERS, Unavailable
-from jax_von_mises import cuda, sampler
-from jax_von_mises.request import DrawRequest
+from jax_von_mises.sampling import cuda, sampler
+from jax_von_mises.sampling.request import DrawRequest
 
 __all__ = ["GOALS", "Goal", "judge", "measure"]
 

@@ -12,7 +12,7 @@ from benchmarks.exactness.law import ALLOWED, ULP
 from benchmarks.peers import OURS, PEERS
 from benchmarks.performance_benchmark import prepare
 from benchmarks.profile_gpu import measuring
-from jax_von_mises import kernel
+from jax_von_mises.sampling import transform
 
 __all__ = ["ROUNDED", "drawn_tails", "exact_tails", "histogram", "measure", "rounded"]
 
@@ -76,7 +76,7 @@ def exact_tails(k, method, points):
     numbers = np.unique(np.geomspace(1, 2.0**31 - 1, points).astype(np.uint64)) - 1
     t = (numbers.astype(np.float64) + 0.5) * 2.0**-32
     words = jnp.asarray((numbers << 1).astype(np.uint32))
-    draw = jax.jit(lambda words, k: kernel.angles((words,), jnp.float32(0), k, method))
+    draw = jax.jit(lambda words, k: transform.angles((words,), jnp.float32(0), k, method))
     angles = np.asarray(draw(words, np.float32(k)))
     exact = angles.astype(np.float64)
     # The float32 concentration is the one that was asked for.

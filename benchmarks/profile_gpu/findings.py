@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from benchmarks.profile_gpu import measuring, sizes
 from benchmarks.text import time_text
-from jax_von_mises.records import readable
+from jax_von_mises.streams.checkpoint import readable
 
 __all__ = ["Finding", "of_section"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks import plots, reference
 from benchmarks.profile_gpu import measuring
 from benchmarks.text import install_command
-from jax_von_mises.records import readable
+from jax_von_mises.streams.checkpoint import readable
 
 __all__ = ["Picture", "draw"]
 

@@ -15,7 +15,8 @@ import numpy as np
 import jax_von_mises as jvm
 from benchmarks import timing
 from benchmarks.profile_gpu import measuring, operations
-from jax_von_mises import circle, counter, kernel
+from jax_von_mises.numerics import circle
+from jax_von_mises.sampling import counter, transform
 
 __all__ = ["bound", "measure", "stages"]
 
@@ -128,9 +129,9 @@ def stages(count, k):
 
     def route(method):
         def run(words, kappa):
-            t, c, _ = kernel.tail((words,))
+            t, c, _ = transform.tail((words,))
             spread = jnp.broadcast_to(kappa, t.shape) if method == "direct" else kappa
-            return kernel.magnitude(t, c, spread, method, None)
+            return transform.magnitude(t, c, spread, method, None)
 
         return run
 

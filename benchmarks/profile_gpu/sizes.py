@@ -11,7 +11,7 @@ from benchmarks import memory as resident
 from benchmarks import stream_cases, timing
 from benchmarks.profile_gpu import measuring
 from benchmarks.profile_gpu.roofline import keys
-from jax_von_mises.request import TABLE_MIN_SIZE
+from jax_von_mises.sampling.request import TABLE_MIN_SIZE
 
 __all__ = ["batch", "donation", "memory", "prefetch", "recommended", "transfer"]
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from benchmarks.profile_gpu import findings
 from benchmarks.text import time_text
-from jax_von_mises.records import readable
+from jax_von_mises.streams.checkpoint import readable
 
 __all__ = ["NOISY", "Table", "of_section"]
 

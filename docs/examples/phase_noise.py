@@ -18,16 +18,7 @@ from jax import lax
 from jax.scipy.special import ndtr
 
 from docs.examples.drawing import COLORS, GREY, INK, parser, settings, write
-from jax_von_mises import (
-    batched_apply,
-    derive_key,
-    icdf,
-    prob,
-    sample_batches,
-    sf,
-    verify_samples,
-    write_samples,
-)
+from jax_von_mises import batched_apply, derive_key, icdf, prob, sample_batches, sf, verify_samples, write_samples
 
 __all__ = ["main"]
 

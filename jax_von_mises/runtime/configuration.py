@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jax_von_mises import checks, cuda
+from jax_von_mises import arguments
 from jax_von_mises.runtime import child, flags
+from jax_von_mises.sampling import cuda
 
 # An option that JAX lets nobody change once it has started, which is the one public sign of it; and one that matters to
 # no process that is alone, so that trying to change it does no harm.
@@ -197,8 +198,8 @@ def configure(
     }
     given = {name: value for name, value in given.items() if value is not None}
     more = _flags(xla_flags)
-    check = checks.flag("configure", "check", check)
-    timeout = checks.seconds("configure", "timeout", timeout, above=0)
+    check = arguments.flag("configure", "check", check)
+    timeout = arguments.seconds("configure", "timeout", timeout, above=0)
     with _lock:
         wanted = {}
         for name, value in given.items():
@@ -427,30 +428,30 @@ def _text(value):
 def _boolean(name, value):
     if value is None or isinstance(value, bool):
         return value
-    raise TypeError(f"configure: {name}={checks.shown(value)} must be True or False.")
+    raise TypeError(f"configure: {name}={arguments.shown(value)} must be True or False.")
 
 
 def _count(name, value):
-    return value if value is None else checks.whole_number("configure", name, value, 1)
+    return value if value is None else arguments.whole_number("configure", name, value, 1)
 
 
 def _one_of(name, value, allowed):
     if value is None or value in allowed:
         return value
-    raise ValueError(f"configure: {name}={checks.shown(value)} is not one of {', '.join(allowed)}.")
+    raise ValueError(f"configure: {name}={arguments.shown(value)} is not one of {', '.join(allowed)}.")
 
 
 def _platform(value):
     if not isinstance(value, str):
-        raise TypeError(f"configure: platform={checks.shown(value)} must be a string such as 'cpu' or 'cuda'.")
+        raise TypeError(f"configure: platform={arguments.shown(value)} must be a string such as 'cpu' or 'cuda'.")
     for name in value.split(","):
         if name == "gpu":
             raise ValueError(
-                f"configure: platform={checks.shown(value)}: JAX takes 'gpu' for both 'cuda' and 'rocm' and fails "
+                f"configure: platform={arguments.shown(value)}: JAX takes 'gpu' for both 'cuda' and 'rocm' and fails "
                 "where one of them is not installed. Say which."
             )
         if name not in PLATFORMS:
-            raise ValueError(f"configure: platform={checks.shown(value)} is not one of {', '.join(PLATFORMS)}.")
+            raise ValueError(f"configure: platform={arguments.shown(value)} is not one of {', '.join(PLATFORMS)}.")
     return value
 
 
@@ -462,10 +463,10 @@ def _fraction(value):
     except OverflowError:  # of an integer
         number = math.inf
     except (TypeError, ValueError) as error:
-        raise TypeError(f"configure: memory_fraction={checks.shown(value)} must be a number.") from error
+        raise TypeError(f"configure: memory_fraction={arguments.shown(value)} must be a number.") from error
     if not 0 < number <= 1:
         raise ValueError(
-            f"configure: memory_fraction={checks.shown(value)} must be above 0 and at most 1, a share of the memory."
+            f"configure: memory_fraction={arguments.shown(value)} must be above 0 and at most 1, a share of the memory."
         )
     return number
 
@@ -475,17 +476,21 @@ def _flags(value):
         return {}
     if isinstance(value, str):
         if value.strip() and not value.strip().startswith("--"):
-            raise ValueError(f"configure: xla_flags={checks.shown(value)} must be flags such as '--xla_name=value'.")
+            raise ValueError(f"configure: xla_flags={arguments.shown(value)} must be flags such as '--xla_name=value'.")
         try:
             return {flag.name: flag.value for flag in flags.parse(value, strict=True)}
         except ValueError as error:
-            raise ValueError(f"configure: xla_flags={checks.shown(value)}: {error}.") from error
+            raise ValueError(f"configure: xla_flags={arguments.shown(value)}: {error}.") from error
     if not hasattr(value, "items"):
-        raise TypeError(f"configure: xla_flags={checks.shown(value)} must be a string or a dict of names and values.")
+        raise TypeError(
+            f"configure: xla_flags={arguments.shown(value)} must be a string or a dict of names and values."
+        )
     try:
         found = {str(name).removeprefix("--"): _text(setting) for name, setting in value.items()}
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"configure: xla_flags={checks.shown(value)} has a name or a value without a text.") from error
+        raise ValueError(
+            f"configure: xla_flags={arguments.shown(value)} has a name or a value without a text."
+        ) from error
     for name, setting in found.items():
         if '"' in setting and "'" in setting:
             raise ValueError(

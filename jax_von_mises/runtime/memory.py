@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import jax
 
-from jax_von_mises import checks, sampler
-from jax_von_mises.request import DrawRequest
+from jax_von_mises import arguments
+from jax_von_mises.sampling import sampler
+from jax_von_mises.sampling.request import DrawRequest
 
 # Drawing so many takes milliseconds on any device, beside which starting a program is nothing: larger batches gain
 # nothing, and smaller ones leave memory to others.
@@ -82,16 +83,16 @@ def suggest_batch_size(
         Not even one row fits.
     """
     caller = "suggest_batch_size"
-    shape = checks.whole_sizes(caller, "shape", shape)
-    in_flight = checks.whole_number(caller, "in_flight", in_flight, 1)
+    shape = arguments.whole_sizes(caller, "shape", shape)
+    in_flight = arguments.whole_number(caller, "in_flight", in_flight, 1)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-        raise ValueError(f"{caller}: share={checks.shown(share)} must be above 0 and at most 1.")
+        raise ValueError(f"{caller}: share={arguments.shown(share)} must be above 0 and at most 1.")
     if device is None:
         device = jax.config.jax_default_device or jax.local_devices()[0]
         device = device if isinstance(device, jax.Device) else jax.local_devices(backend=device)[0]
     elif not isinstance(device, jax.Device):
         raise TypeError(
-            f"{caller}: device={checks.shown(device)} must be a device of JAX, such as jax.local_devices()[0]."
+            f"{caller}: device={arguments.shown(device)} must be a device of JAX, such as jax.local_devices()[0]."
         )
     key = jax.random.key(0) if key is None else key
 

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 from jax.extend.backend import get_backend
 
-from jax_von_mises import counter, cuda, kernel, sampler
 from jax_von_mises.runtime import memory
+from jax_von_mises.sampling import counter, cuda, sampler, transform
 
 ANGLES = 2**22
 DIRECT = 2**12
@@ -54,7 +54,7 @@ def words(device):
     """The first words of the key on a device."""
     with jax.default_device(device):
         key = jax.random.key(0, impl="threefry2x32")
-        return np.asarray(counter.words(key, (1024,), kernel.words_per_element(np.dtype(np.float32)), None, None))
+        return np.asarray(counter.words(key, (1024,), transform.words_per_element(np.dtype(np.float32)), None, None))
 
 
 @functools.cache

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import jax
 
-from jax_von_mises import cuda
 from jax_von_mises.runtime.configuration import ALLOCATORS, FRACTION, OLD_FRACTION
 from jax_von_mises.runtime.flags import GONE as WRONG
 from jax_von_mises.runtime.flags import HARMFUL, OFF, USELESS
+from jax_von_mises.sampling import cuda
 
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"

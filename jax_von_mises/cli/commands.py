@@ -1,0 +1,597 @@
+"""Command line: `sample` draws angles into a file or a store, `verify` reads it again, `doctor` examines the machine.
+
+What is written and how it is resumed is the work of `writer`; here are its arguments, its progress, a summary that
+compares the angles with the law, and its errors in one line.
+
+Exit codes: 0, done; 1, reading or writing failed; 2, an argument is wrong; 130, interrupted (129, 143: terminated).
+"""
+
+import argparse
+import functools
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_von_mises import runtime
+from jax_von_mises.arguments import DTYPES, LARGEST_COUNT, LARGEST_TIME
+from jax_von_mises.cli import ranks, summary
+from jax_von_mises.numerics.circle import LARGEST_LOC
+from jax_von_mises.runtime.doctor import PLATFORMS
+from jax_von_mises.streams import checkpoint, safe_files, writer
+from jax_von_mises.version import __version__
+
+__all__ = ["entry", "main"]
+
+PROGRAM = "jax-von-mises"
+
+# `jax.random.key` keeps 32 bits of a Python integer unless x64 is on, so larger seeds would repeat smaller ones.
+SEED_LIMIT = 2**32
+
+NUMBER_OPTIONS = ("--loc", "--concentration", "--size", "--seed", "--block")
+
+
+class BadArgument(Exception):
+    """An argument that cannot be served: exit code 2."""
+
+
+class Failure(Exception):
+    """Something other than the arguments stands in the way: exit code 1."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser whose errors are one line, so that they can be read in a batch log."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    parser = Parser(prog=PROGRAM, description="Von Mises random angles.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}, JAX {jax.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    sample = commands.add_parser(
+        "sample",
+        help="draw angles into a .npy file or a Zarr store",
+        description="Draw von Mises angles, in radians in [-pi, pi), into a .npy file or a Zarr store, and compare "
+        "them with the law. Memory stays the same for any size, and a run that was broken off can be resumed.",
+        epilog="Element i depends on seed and i alone: a longer run begins with the same angles. "
+        "Exit codes: 0 done, 1 reading or writing failed, 2 an argument is wrong, 130 interrupted.",
+        allow_abbrev=False,
+    )
+    several = "a number, or a .npy or .csv file of m numbers, which gives m columns"
+    sample.add_argument("--loc", default="0", help=f"mean direction in radians: {several} (default 0)")
+    sample.add_argument(
+        "--concentration",
+        default="1",
+        help=f"concentration, from 0 (uniform) to inf (all angles at loc): {several} (default 1)",
+    )
+    sample.add_argument(
+        "--size", default="1_000_000", help="angles, for each column where there are several (default 1_000_000)"
+    )
+    sample.add_argument("--seed", default="0", help="integer from 0 to 2**32 - 1 (default 0)")
+    sample.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="float32",
+        help="type of the angles; .npy has no bfloat16, such angles are stored as float32 (default float32)",
+    )
+    sample.add_argument("--key-impl", help="generator: any that JAX knows, such as philox4x32 (default JAX's own)")
+    sample.add_argument(
+        "--out",
+        default="samples.npy",
+        help="file to write, .npy, or Zarr store, .zarr, or a URL of one such as gs://bucket/big.zarr; "
+        "beside it comes a record with the checksum of each block (default samples.npy)",
+    )
+    sample.add_argument("--block", help="rows drawn, written and recorded at a time (default: 2**24 angles, or more)")
+    sample.add_argument(
+        "--resume", action="store_true", help="go on where a run was broken off; begin if there is none"
+    )
+    sample.add_argument("--repair", action="store_true", help="with --resume: draw damaged blocks again")
+    sample.add_argument("--force", action="store_true", help="replace what is there")
+    sample.add_argument("--quiet", action="store_true", help="no progress and no summary")
+    job = sample.add_argument_group(
+        "several processes, on one machine or many",
+        "Each runs this command, and writes its share of the blocks of one Zarr store that all can reach; process 0 "
+        "makes it whole. A process that died can be started again alone.",
+    )
+    job.add_argument(
+        "--distributed",
+        action="store_true",
+        help="find the others: jax.distributed knows SLURM, Open MPI and Kubernetes; else give what follows",
+    )
+    job.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0")
+    job.add_argument("--processes", metavar="N", help="how many there are")
+    job.add_argument("--process-id", metavar="I", help="which one this is, from 0")
+    job.add_argument("--join-timeout", metavar="S", default="300", help="seconds to wait for the others (default 300)")
+    job.add_argument(
+        "--patience", metavar="S", default="600", help="seconds to wait while no other one gets on (default 600)"
+    )
+    sample.set_defaults(run=run_sample)
+    check = commands.add_parser(
+        "verify",
+        help="compare a file or store with its checksums",
+        description="Read a file or store that `sample` wrote, and compare each block with its checksum.",
+        allow_abbrev=False,
+    )
+    check.add_argument("file", help="the .npy file or .zarr store")
+    check.set_defaults(run=run_verify)
+    doctor = commands.add_parser(
+        "doctor",
+        help="look for what keeps JAX from working well here",
+        description="Look at drivers, packages, variables and flags, and draw on each device, compared with the CPU.",
+        epilog="Exit codes: 0 no problem, 1 at least one, 2 an argument is wrong.",
+        allow_abbrev=False,
+    )
+    doctor.add_argument("--expect", choices=PLATFORMS, help="it is a problem if JAX uses another platform")
+    doctor.add_argument("--timeout", metavar="S", default="180", help="seconds until JAX is given up (default 180)")
+    doctor.add_argument("--json", action="store_true", help="a report for programs")
+    doctor.set_defaults(run=run_doctor)
+    return parser
+
+
+def join_numbers(argv: Sequence[str]) -> list[str]:
+    """Write ``--loc -1e3`` as ``--loc=-1e3``, which argparse would otherwise take for an option."""
+    joined: list[str] = []
+    for argument in argv:
+        if joined and joined[-1] in NUMBER_OPTIONS and argument.startswith("-") and is_number(argument):
+            joined[-1] += "=" + argument
+        else:
+            joined.append(argument)
+    return joined
+
+
+def is_number(text: str) -> bool:
+    """Say whether Python reads `text` as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def read_integer(option: str, text: str, limit: int | None = None) -> int:
+    """Read a whole number that is not negative, exactly, also when written as 1e7."""
+    try:
+        value = int(text)
+    except ValueError:
+        number = float(text) if is_number(text) else math.nan
+        if not number.is_integer():
+            raise BadArgument(f"{option} {text}: not a whole number; write one such as 10_000_000 or 1e7") from None
+        value = int(number)
+    if value < 0:
+        raise BadArgument(f"{option} {text}: negative; give 0 or more")
+    if limit is not None and value >= limit:
+        raise BadArgument(f"{option} {text}: too large; give at most {limit - 1}")
+    return value
+
+
+def read_parameter(option: str, text: str) -> np.ndarray:
+    """Read a parameter, a number or a file of numbers, as float64 of no or one axis."""
+    if is_number(text):
+        return np.asarray(float(text))
+    suffix = os.path.splitext(text)[1].lower()
+    if suffix not in (".npy", ".csv"):
+        raise BadArgument(f"{option} {text}: neither a number nor the name of a .npy or .csv file")
+    if not os.path.isfile(text):
+        raise BadArgument(f"{option} {text}: {'not a file' if os.path.exists(text) else 'no such file'}")
+    try:
+        if suffix == ".npy":
+            with safe_files.open_plain(text) as file:
+                values = safe_files.read_npy(file)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # an empty file is refused below, in our words
+                values = np.loadtxt(text, delimiter=",", encoding="utf-8-sig")  # spreadsheets write the mark
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # `read_npy` and NumPy name none
+        if suffix == ".npy":
+            advice = "not a .npy file of numbers; write it by numpy.save from an array of floats (pickles are not read)"
+        else:
+            reason = str(error).split(";")[0]  # the rest advises the callers of loadtxt
+            advice = f"not a list of numbers ({reason}); write one number a line, without a header"
+        raise BadArgument(f"{option} {text}: {advice}") from None
+    if values.dtype.kind not in "fiu":
+        raise BadArgument(f"{option} {text}: holds {values.dtype}, not real numbers; save a float array")
+    if values.ndim > 1:
+        raise BadArgument(f"{option} {text}: has shape {values.shape}; give one axis of numbers")
+    if values.size == 0:
+        raise BadArgument(f"{option} {text}: holds no numbers")
+    return values.astype(np.float64)
+
+
+def check_values(option: str, text: str, values: np.ndarray, bad: np.ndarray, reason: str) -> None:
+    """Refuse the parameter if any of its values is bad, naming the first such value."""
+    if np.any(bad):
+        where = "" if values.ndim == 0 else f": value {int(np.argmax(bad))} (counted from 0) is {values[bad][0]:g}"
+        raise BadArgument(f"{option} {text}{where}: {reason}")
+
+
+def read_parameters(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
+    """Read, check and broadcast loc and concentration, in the float type they are computed in."""
+    compute = np.float64 if options.dtype == "float64" else np.float32
+    loc = read_parameter("--loc", options.loc)
+    concentration = read_parameter("--concentration", options.concentration)
+    largest = np.finfo(compute).max
+    check_values("--loc", options.loc, loc, ~np.isfinite(loc), "not finite; give radians, any finite number")
+    limit = LARGEST_LOC[compute.__name__]
+    wider = ", or use --dtype float64" if compute is np.float32 else ""
+    coarse = f"its neighbours in {compute.__name__} are a radian away; give at most {limit:.3g}{wider}"
+    check_values("--loc", options.loc, loc, np.abs(loc) > limit, coarse)
+    allowed = "give a number from 0 (uniform) to inf (a point mass)"
+    name = ("--concentration", options.concentration, concentration)
+    check_values(*name, np.isnan(concentration), f"not a number; {allowed}")
+    check_values(*name, concentration < 0, f"negative; {allowed}")
+    overflow = np.isfinite(concentration) & (concentration > largest)
+    check_values(*name, overflow, f"beyond {compute.__name__}; use --dtype float64, or inf for a point mass")
+    if loc.ndim and concentration.ndim and loc.shape != concentration.shape:
+        raise BadArgument(
+            f"--loc {options.loc} holds {loc.size} numbers and --concentration {options.concentration} holds "
+            f"{concentration.size}; give files of one length, or a number for one of the two"
+        )
+    return np.asarray(loc, compute), np.asarray(concentration, compute)
+
+
+class PlainProgress:
+    """Progress as lines of text, for where tqdm is not installed."""
+
+    INTERVAL = 2.0  # seconds between lines
+
+    def __init__(self, initial: int, total: int):
+        self.initial, self.n, self.total = initial, initial, total
+        self.started = self.printed = time.monotonic()
+
+    def update(self, count: int) -> None:
+        """Add `count` angles, and print a line if the last is old."""
+        self.n += count
+        now = time.monotonic()
+        if self.n >= self.total or now - self.printed >= self.INTERVAL:
+            rate = (self.n - self.initial) / max(now - self.started, 1e-9)
+            left = (self.total - self.n) / max(rate, 1e-9)
+            share = self.n / max(self.total, 1)
+            print(f"{self.n} angles, {share:.0%}, {rate:.3g} a second, {left:.0f} s left", file=sys.stderr)
+            self.printed = now
+
+    def close(self) -> None:
+        """Nothing to clean up: each line is whole."""
+
+
+def make_progress(initial: int, total: int) -> Any:
+    """Progress bar on stderr, with rate and time left: by tqdm where installed, else plain lines."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return PlainProgress(initial, total)
+    # In a log every redraw is a line, so there they come as seldom as the plain ones.
+    interval = 0.1 if sys.stderr.isatty() else PlainProgress.INTERVAL
+    return tqdm(initial=initial, total=total, unit=" angles", unit_scale=True, file=sys.stderr, mininterval=interval)
+
+
+class Watch:
+    """Looks on while the angles are written: shows the progress, and judges some blocks, all if they are few."""
+
+    # Angles that are compared with the law: beyond, the comparison would take longer than drawing them.
+    JUDGED = 2**25
+    CHUNK = 2**20  # angles judged at a time: some arrays of this size are made on the way
+
+    def __init__(self, moments: summary.Moments, columns: int, quiet: bool):
+        self.moments, self.columns, self.quiet = moments, columns, quiet
+        self.bar: Any = None
+        self.stride, self.seen = 1, 0
+
+    def progress(self, done: int, total: int) -> None:
+        """Show how many rows there are of how many; stop if a signal asked for it."""
+        stop_if_asked()
+        if self.quiet:
+            return
+        if self.bar is None:
+            self.stride = max(1, math.ceil((total - done) * self.columns / self.JUDGED))
+            self.bar = make_progress(done * self.columns, total * self.columns)
+        self.bar.update(done * self.columns - self.bar.n)
+
+    def observe(self, rows: np.ndarray) -> None:
+        """Take up every block, or every so many."""
+        if not self.quiet and self.seen % self.stride == 0:
+            step = max(1, self.CHUNK // self.columns)
+            for first in range(0, len(rows), step):
+                self.moments.add(rows[first : first + step])
+        self.seen += 1
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        if self.bar is not None:
+            self.bar.close()
+
+
+def draw(
+    options: argparse.Namespace,
+    place: ranks.Place,
+    size: int,
+    seed: int,
+    loc: np.ndarray,
+    concentration: np.ndarray,
+) -> list[str]:
+    """Draw the angles into the file, and return the summary."""
+    try:
+        key = jax.random.key(seed, impl=options.key_impl)
+    except ValueError as error:
+        raise BadArgument(f"--key-impl {options.key_impl}: {error}") from None
+    columns = max(loc.size, concentration.size)
+    watch = Watch(summary.Moments(loc, columns), columns, options.quiet)
+    began = time.monotonic()
+    try:
+        written = writer.write_samples(
+            options.out,
+            key,
+            loc,
+            concentration,
+            size,
+            options.dtype,
+            block_rows=options.block,
+            resume=options.resume or options.distributed,
+            force=options.force,
+            repair=options.repair,
+            part=place.part,
+            parts=place.parts,
+            patience=options.patience,
+            stay=place.connected,
+            progress=watch.progress,
+            observe=watch.observe,
+        )
+    except writer.Damaged as error:
+        raise Failure(str(error)) from error
+    except (ValueError, FileExistsError) as error:
+        raise BadArgument(str(error)) from error
+    finally:
+        watch.close()
+    if options.quiet:
+        return []
+    return report(options, place, written, watch.moments, time.monotonic() - began, key, loc, concentration)
+
+
+def in_options(text: str) -> str:
+    """What the library says of its arguments, in the words of the command line."""
+    text = text.removeprefix("write_samples: ").removeprefix("verify_samples: ")
+    for name in ("resume", "force", "repair"):
+        text = text.replace(f"{name}=True", f"--{name}")
+    return text
+
+
+def report(options, place, written, moments, seconds, key, loc, concentration) -> list[str]:
+    """Lines on what was drawn, how it compares with the law, and what was written."""
+    total = math.prod(written.shape)
+    device = jax.local_devices()[0].device_kind
+    what = f"{options.dtype}, seed {options.seed}, {jax.random.key_impl(key)}"
+    blocks = f"{written.drawn} block{'s' * (written.drawn != 1)}"
+    if written.kept:
+        blocks += f", {written.kept} kept"
+    who = f"process {place.part} of {place.parts} " if place.parts > 1 else ""
+    if written.kept and not written.drawn:
+        lines = [f"{written.out} is whole already: nothing was drawn"]
+    else:
+        lines = [f"{who}drew {blocks} of {total:,} angles in {seconds:.2f} s on {device}: {what}"]
+    if moments.count:
+        judged = moments.count * moments.sine.size
+        if judged < total:
+            lines.append(f"compared with the law are {judged:,} of them:")
+        lines += summary.summarise(moments, loc, concentration, options.dtype)
+    size = checkpoint.readable(total * np.dtype(written.dtype).itemsize)
+    lines.append(f"{written.out}: {size}, shape {written.shape}, {written.dtype}; checksums beside it")
+    if written.dtype != options.dtype:
+        lines.append("note: .npy has no bfloat16, so each value is stored as the float32 that equals it")
+    return lines
+
+
+def find_place(options: argparse.Namespace) -> ranks.Place:
+    """Which process of how many this is."""
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in ("coordinator", "processes", "process_id")
+        if getattr(options, name) is not None
+    ]
+    if not options.distributed:
+        if given:
+            raise BadArgument(f"{given[0]} is for --distributed; add that")
+        return ranks.Place(processes=1, process_id=0)
+    processes = None if options.processes is None else read_integer("--processes", options.processes)
+    process_id = None if options.process_id is None else read_integer("--process-id", options.process_id, processes)
+    if processes == 0:
+        raise BadArgument("--processes 0: give 1 or more")
+    if writer.is_npy(options.out):
+        raise BadArgument(f"--out {options.out}: a .npy file has one writer; give --distributed a .zarr store")
+    if options.force:
+        raise BadArgument("--force would remove what other processes write; remove the old store first")
+    if options.coordinator is not None:
+        host, _, port = options.coordinator.rpartition(":")
+        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+            raise BadArgument(f"--coordinator {options.coordinator}: not an address; write HOST:PORT")
+
+    if writer.is_whole(options.out):
+        # Nobody is left to be found: what remains is to see that it holds this stream, not to read all of it.
+        return ranks.Place(processes=2, process_id=0)
+
+    def say(text):
+        print(f"{PROGRAM} sample: {text}", file=sys.stderr)
+
+    timeout = read_seconds("--join-timeout", options.join_timeout)
+    try:
+        return ranks.Place(options.coordinator, processes, process_id, timeout, say)
+    except ranks.JoinError as error:
+        raise Failure(f"--distributed: {error}") from None
+
+
+def read_seconds(option: str, text: str) -> float:
+    """Read a time that is not negative."""
+    value = float(text) if is_number(text) else math.nan
+    if not 0 <= value < LARGEST_TIME:
+        raise BadArgument(f"{option} {text}: give seconds, 0 or more and below {LARGEST_TIME:g}")
+    return value
+
+
+def run_sample(options: argparse.Namespace) -> int:
+    """Run the sub-command ``sample``."""
+    options.patience = read_seconds("--patience", options.patience)
+    size = read_integer("--size", options.size, LARGEST_COUNT)
+    seed = read_integer("--seed", options.seed, SEED_LIMIT)
+    if options.block is not None:
+        options.block = read_integer("--block", options.block, LARGEST_COUNT)
+        if options.block == 0:
+            raise BadArgument("--block 0: give 1 or more rows")
+    loc, concentration = read_parameters(options)
+    check_name(options.out)
+    with find_place(options) as place:
+        try:
+            jax.local_devices()
+        except RuntimeError as error:
+            raise Failure(f"JAX finds no device: {error}; JAX_PLATFORMS=cpu runs without a GPU") from error
+        try:
+            with jax.enable_x64(options.dtype == "float64"):
+                lines = draw(options, place, size, seed, loc, concentration)
+        except jax.errors.JaxRuntimeError as error:
+            raise Failure(f"the device failed: {error}") from error
+    print("\n".join(lines), end="\n" if lines else "")
+    return 0
+
+
+def check_name(out: str) -> None:
+    """Refuse a target of a kind that is not known, before JAX starts."""
+    if not (writer.is_npy(out) or writer.is_zarr(out)):
+        raise BadArgument(f"--out {out}: end its name in .npy for a NumPy file, or in .zarr for a Zarr store")
+
+
+def run_verify(options: argparse.Namespace) -> int:
+    """Run the sub-command ``verify``."""
+    check_name(options.file)
+    try:
+        record = writer.verify_samples(options.file)
+    except ValueError as error:
+        raise Failure(str(error)) from error
+    print(f"{options.file}: all {len(record['crc32'])} blocks match their checksums; shape {record['shape']}")
+    print(json.dumps(record["stream"]))
+    return 0
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    """Run the sub-command ``doctor``."""
+    timeout = read_seconds("--timeout", options.timeout)
+    if timeout == 0:
+        raise BadArgument("--timeout 0: give more")
+    found = runtime.diagnose(expect=options.expect, timeout=timeout)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of devices may be in any letters
+    print(found.as_json() if options.json else found)
+    return 0 if found.ok else 1
+
+
+class Terminated(BaseException):
+    """The process was asked to end, by the signal of this number."""
+
+
+# With the first batch systems end a job, with the second a terminal that closes. Windows knows the first alone.
+ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+# Signals that came. Their exception is lost where it rises in a destructor or in a callback of the garbage collector,
+# as JAX has one: Python prints it and goes on.
+asked: list[int] = []
+
+
+def stop_if_asked() -> None:
+    """Raise again what a signal has raised in vain."""
+    if asked:
+        raise KeyboardInterrupt if asked[0] == signal.SIGINT else Terminated(asked[0])
+
+
+@contextmanager
+def terminate_by_exception() -> Iterator[None]:
+    """Turn the signals that end a process into an exception, so that the partial file is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+
+    def stop(number, _frame):
+        asked.append(number)
+        stop_if_asked()
+
+    # What is ignored stays so: `nohup` asks for it, and shells for what runs in the background.
+    heard = [number for number in (signal.SIGINT, *ENDING) if signal.getsignal(number) is not signal.SIG_IGN]
+    former = {number: signal.signal(number, stop) for number in heard}
+    try:
+        yield
+    finally:
+        asked.clear()
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments without the program's name; those of the process by default.
+
+    Returns
+    -------
+    int
+        The exit code. Wrong usage raises SystemExit(2), as argparse does.
+    """
+    options = make_parser().parse_args(join_numbers(sys.argv[1:] if argv is None else argv))
+    prefix = f"{PROGRAM} {options.command}"
+    try:
+        with terminate_by_exception(), warnings.catch_warnings():
+            warnings.showwarning = functools.partial(show_warning, prefix)
+            return options.run(options)
+    except BadArgument as error:
+        return fail(2, prefix, error)
+    except OSError as error:
+        return fail(1, prefix, f"{error.filename or ''}: {error.strerror}" if error.strerror else error, error)
+    except ImportError as error:
+        return fail(1, prefix, error)
+    except Failure as error:
+        return fail(1, prefix, error, error.__cause__)
+    except MemoryError as error:
+        return fail(1, prefix, f"out of memory: {error}", error)
+    except KeyboardInterrupt as error:
+        return fail(130, prefix, "interrupted", error)
+    except Terminated as ended:
+        return fail(128 + ended.args[0], prefix, "terminated", ended)
+
+
+def entry() -> int:
+    """Run the command line as a program of its own, which after a signal ends at once.
+
+    XLA may still be at work on what the interrupted call began, an array that nobody holds and nobody can wait for. To
+    end as Python does, which takes its memory away first, was a segmentation fault in one of three.
+    """
+    code = main()
+    if code > 128:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    return code
+
+
+def show_warning(prefix: str, message: Warning | str, *_: object) -> None:
+    """Show a warning in one line on stderr, without the line of code that `warnings` adds."""
+    print(f"{prefix}: warning: {in_options(str(message))}", file=sys.stderr)
+
+
+def fail(code: int, prefix: str, reason: object, error: BaseException | None = None) -> int:
+    """Explain a failure in one line on stderr, with what was kept, and return the exit code."""
+    text = in_options("; ".join([str(reason), *getattr(error, "__notes__", [])]))
+    print(f"{prefix}: error: {' '.join(text.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,353 @@
+"""Laws made of von Mises laws: `Mixture` of several, and `Torus` of independent angles, also as parts of a mixture.
+
+Frozen pytrees with the method names of `VonMises`, made of its methods: accuracy, derivatives and errors are theirs.
+"""
+
+import dataclasses
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy import special
+
+from jax_von_mises import arguments
+from jax_von_mises.distributions.pytrees import ByValue, pytree
+from jax_von_mises.distributions.von_mises import VonMises
+from jax_von_mises.functions import von_mises
+from jax_von_mises.numerics import bessel
+from jax_von_mises.numerics.density import valid
+
+
+def last_axis(caller, shape, meaning):
+    """`shape` without its last axis, and the length of that."""
+    if not shape or not shape[-1]:
+        raise ValueError(
+            f"{caller}: the components have batch_shape={shape}, but the last axis must be that of the {meaning}, 1 or "
+            "more. Give `loc` or `concentration` one."
+        )
+    return shape[:-1], shape[-1]
+
+
+def laws(caller, components, such):
+    """The components; TypeError where they are no laws at all."""
+    if not hasattr(components, "batch_shape"):
+        raise TypeError(f"{caller}: components={arguments.shown(components)} must be a law, such as {such}.")
+    return components
+
+
+@pytree("components")
+@dataclasses.dataclass(frozen=True, eq=False)
+class Torus(ByValue):
+    """Independent von Mises angles as one point of a torus.
+
+    A frozen pytree. Accuracy, derivatives, dtypes and what bad parameters get (NaN) are those of `VonMises`; components
+    without an axis of angles are a ValueError of the method that needs it.
+
+    Parameters
+    ----------
+    components : VonMises
+        The law of each angle, along the last axis of its batch.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from jax_von_mises import Torus, VonMises
+    >>> law = Torus(VonMises(loc=[0.0, 1.0], concentration=[4.0, 9.0]))
+    >>> points = law.sample(jax.random.key(0), (1000,))
+    >>> points.shape, law.log_prob(points).shape
+    ((1000, 2), (1000,))
+    """
+
+    components: VonMises
+
+    @property
+    def batch_shape(self):
+        """Shape of the batch of points."""
+        return last_axis("Torus", self._laws().batch_shape, "angles")[0]
+
+    @property
+    def event_shape(self):
+        """Shape of one point, (number of angles,)."""
+        return (last_axis("Torus", self._laws().batch_shape, "angles")[1],)
+
+    @property
+    def dtype(self):
+        """The float dtype of samples and densities."""
+        return self.components.dtype
+
+    def _angles(self):
+        """The components, which have an axis of angles."""
+        last_axis("Torus", self._laws().batch_shape, "angles")
+        return self.components
+
+    def _laws(self):
+        """The components, which are laws: only now, since anything may stand there while JAX takes a pytree apart."""
+        return laws("Torus", self.components, "a VonMises of as many angles")
+
+    def broadcast(self):
+        """Return the same distribution with all parameters of the components of one shape, for `jax.vmap`.
+
+        See `VonMises.broadcast`.
+        """
+        return Torus(self._angles().broadcast())
+
+    def sample(self, key=None, sample_shape=(), *, seed=None):
+        """Points of shape `sample_shape` + ``batch_shape`` + ``event_shape``, angles in [-pi, pi).
+
+        `seed` is another name for `key`.
+        """
+        return self._angles().sample(arguments.key_or_seed("Torus.sample", key, seed), sample_shape)
+
+    def log_prob(self, value):
+        """Logarithm of the density at points `value`, whose last axis is that of the angles."""
+        return jnp.sum(self._angles().log_prob(value), -1)
+
+    def prob(self, value):
+        """Density at points `value`, per radian to the power of the number of angles."""
+        return jnp.prod(self._angles().prob(value), -1)
+
+    def mean(self):
+        """Mean direction of each angle in radians."""
+        return jnp.broadcast_to(self._angles().mean(), self.components.batch_shape)
+
+    def mode(self):
+        """The most likely point."""
+        return jnp.broadcast_to(self._angles().mode(), self.components.batch_shape)
+
+    def entropy(self):
+        """Differential entropy in nats."""
+        return jnp.sum(self._angles().entropy(), -1)
+
+    def kl_divergence(self, other):
+        """Kullback-Leibler divergence from `self` to another `Torus`, in nats."""
+        if not isinstance(other, Torus):
+            raise TypeError(f"Torus.kl_divergence: other={arguments.shown(other)} must be a Torus.")
+        if self.event_shape != other.event_shape:
+            raise ValueError(
+                f"Torus.kl_divergence: one torus has {self.event_shape[0]} angles, the other {other.event_shape[0]}. "
+                "Give two of as many."
+            )
+        return jnp.sum(self.components.kl_divergence(other.components), -1)
+
+
+@pytree("logits", "components")
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
+class Mixture(ByValue):
+    r"""A mixture :math:`\sum_j w_j p_j` of von Mises laws, or of tori of them.
+
+    A frozen pytree of `logits` and `components`. Accuracy, derivatives, dtypes and what bad parameters get (NaN) are
+    those of `VonMises`; samples have no derivative in the weights. Shapes that do not fit are a ValueError of the
+    method that needs them.
+
+    Parameters
+    ----------
+    logits : array
+        Logarithms of the weights, up to a constant; -inf is a weight of 0. The last axis is that of the components.
+    probs : array
+        The weights instead of their logarithms, 0 or more, up to a factor: they are divided by their sum. Give either
+        `logits` or `probs`. Their logarithms are kept, as the attribute `logits`.
+    components : VonMises or Torus
+        The distributions, along the last axis of their batch; the batch broadcasts with the weights.
+
+    Raises
+    ------
+    TypeError
+        For neither or both of `logits` and `probs`, or for weights or components of another kind.
+
+    Warns
+    -----
+    DeprecationWarning
+        For arguments without a name, which the next release refuses: the first of them is taken for `logits`.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from jax_von_mises import Mixture, VonMises
+    >>> law = Mixture(probs=[0.3, 0.7], components=VonMises(loc=[-1.0, 2.0], concentration=[5.0, 20.0]))
+    >>> angles = law.sample(jax.random.key(0), (1000,))
+    >>> law.log_prob(angles).shape, law.responsibilities(angles).shape
+    ((1000,), (1000, 2))
+    """
+
+    logits: jax.Array
+    components: VonMises | Torus
+
+    def __init__(self, *deprecated, logits=..., probs=None, components=...):
+        # `...` is an argument that is not given: None may stand for an array in a pytree.
+        if deprecated:
+            warnings.warn(
+                "Mixture: the next release refuses arguments without a name, since probabilities were taken for "
+                "logits. Write Mixture(logits=..., components=...) or Mixture(probs=..., components=...).",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            first, *rest = deprecated
+            if logits is not ... or len(rest) > 1 or (rest and components is not ...):
+                raise TypeError("Mixture: an argument is given twice. Give `components`, and `logits` or `probs`.")
+            logits, components = first, rest[0] if rest else components
+        if components is ...:
+            raise TypeError("Mixture: give `components`, such as a VonMises with an axis of components.")
+        if logits is None and probs is not None:
+            logits = ...
+        if (logits is ...) == (probs is None):
+            raise TypeError("Mixture: give the weights once, as `logits` or as `probs`.")
+        if logits is ...:
+            logits = log_of_weights(arguments.as_jax(arguments.parameter("Mixture", "probs", probs)))
+        elif isinstance(logits, list | tuple):  # which would be a pytree itself
+            logits = arguments.as_jax(arguments.parameter("Mixture", "logits", logits))
+        object.__setattr__(self, "logits", logits)
+        object.__setattr__(self, "components", components)
+
+    @property
+    def batch_shape(self):
+        """Shape of the batch of mixtures."""
+        return self._shape()[:-1]
+
+    @property
+    def event_shape(self):
+        """Shape of one draw, that of the components."""
+        return self.components.event_shape
+
+    @property
+    def dtype(self):
+        """The float dtype of samples and densities, that of the components."""
+        return self.components.dtype
+
+    def _shape(self):
+        """Batch and components."""
+        shape = np.shape(arguments.parameter("Mixture", "logits", self.logits))
+        batch = laws("Mixture", self.components, "a VonMises or a Torus").batch_shape
+        last_axis("Mixture", batch, "components")
+        if not shape or shape[-1] != batch[-1]:
+            raise ValueError(
+                f"Mixture: logits has shape {shape} for components of batch_shape={batch}. Both end with the axis of "
+                "the components: give one logit for each."
+            )
+        try:
+            return jnp.broadcast_shapes(shape, batch)
+        except ValueError as error:
+            raise ValueError(
+                f"Mixture: logits of shape {shape} and components of batch_shape={batch} do not broadcast together. "
+                "Add axes of length 1 where they should vary alone."
+            ) from error
+
+    def broadcast(self):
+        """Return the same distribution with logits and components of the whole batch, for `jax.vmap`.
+
+        See `VonMises.broadcast`.
+        """
+        shape = self._shape()
+
+        def each(leaf):
+            return jnp.broadcast_to(arguments.as_jax(leaf), shape + self.event_shape)
+
+        return Mixture(
+            logits=jnp.broadcast_to(arguments.as_jax(self.logits), shape),
+            components=jax.tree.map(each, self.components),
+        )
+
+    def log_weights(self):
+        """Logarithms of the weights, which sum to 1, of shape ``batch_shape`` + (components,)."""
+        shape = self._shape()
+        return jnp.broadcast_to(jax.nn.log_softmax(arguments.as_jax(self.logits, self.dtype)), shape)
+
+    def _each(self, method, value):
+        """A method of every component, on a last axis."""
+        value = arguments.as_jax(arguments.parameter("Mixture", "value", value))
+        return method(jnp.expand_dims(value, -1 - len(self.event_shape)))
+
+    def _joint(self, value):
+        """Logarithms of the terms w_j p_j."""
+        log_weights, log_probs = spread(self.log_weights(), self._each(self.components.log_prob, value))
+        # A weight of 0 leaves nothing, also where its density is infinite.
+        return log_weights + jnp.where(log_weights == -jnp.inf, 0, log_probs)
+
+    def log_prob(self, value):
+        """Logarithm of the density at `value`; no term under- or overflows before the sum."""
+        return special.logsumexp(self._joint(value), axis=-1)
+
+    def prob(self, value):
+        """Density at `value`."""
+        weights, probs = spread(jnp.exp(self.log_weights()), self._each(self.components.prob, value))
+        return jnp.sum(weights * jnp.where(weights == 0, 0, probs), -1)
+
+    def cdf(self, value):
+        """Probability of an angle between -pi and `value`, both on the line: whole turns count, as in `cdf`.
+
+        To an absolute error of 3 ulp of 1. From -pi, since the components share no `loc`. Angles only: the points of a
+        torus have no order.
+        """
+        if self.event_shape:
+            raise TypeError("Mixture.cdf: the points of a torus have no order. Use prob or log_prob.")
+        start = self._each(self.components.cdf, jnp.asarray(-jnp.pi, self.dtype))
+        weights, start, end = spread(jnp.exp(self.log_weights()), start, self._each(self.components.cdf, value))
+        return jnp.sum(weights * (end - start), -1)
+
+    def responsibilities(self, value):
+        """Probability of each component given `value`, on a last axis."""
+        joint = self._joint(value)
+        # Components with an infinite density share all of it.
+        infinite = joint == jnp.inf
+        joint = jnp.where(jnp.any(infinite, -1, keepdims=True), jnp.where(infinite, 0.0, -jnp.inf), joint)
+        return jax.nn.softmax(joint, axis=-1)
+
+    def sample(self, key=None, sample_shape=(), *, seed=None):
+        """Draws of shape `sample_shape` + ``batch_shape`` + ``event_shape``, angles in [-pi, pi).
+
+        A component is chosen first and one angle drawn from it alone, so what is drawn of a bad component is NaN, and
+        of bad weights everything: those of a NaN or +inf among `logits`, or of nothing but -inf. The derivative in the
+        parameters of the components is that at the components chosen; there is none in `logits`. `seed` is another name
+        for `key`.
+        """
+        caller = "Mixture.sample"
+        choose, draw = jax.random.split(arguments.key_or_seed(caller, key, seed))
+        shape = arguments.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
+        log_weights = self.log_weights()
+        index = jax.random.categorical(choose, log_weights, shape=shape)
+        # Axes of the draws before the batch, and of an event behind the components.
+        lead, event = (1,) * (len(shape) - len(self.batch_shape)), self.event_shape
+        index = index.reshape(*shape, 1, *(1 for _ in event))
+
+        def of_chosen(leaf):
+            leaf = jnp.broadcast_to(arguments.as_jax(leaf, self.dtype), self._shape() + event)
+            chosen = jnp.take_along_axis(leaf.reshape(lead + leaf.shape), index, axis=len(shape))
+            return jnp.squeeze(chosen, len(shape))
+
+        drawn = jax.tree.map(of_chosen, self.components).sample(draw)
+        known = ~jnp.any(jnp.isnan(log_weights), -1)
+        return jnp.where(known.reshape(lead + known.shape + (1,) * len(event)), drawn, jnp.nan)
+
+    def mean(self):
+        """Mean direction in radians: that of the mean of (cos x, sin x)."""
+        weights = jnp.exp(self.log_weights())
+        weights = weights.reshape(weights.shape + (1,) * len(self.event_shape))
+        weights, cosine, sine = spread(weights, *resultant(self.components))
+        axis = -1 - len(self.event_shape)
+        sine, cosine = (jnp.sum(weights * jnp.where(weights == 0, 0, each), axis) for each in (sine, cosine))
+        return von_mises.mean(jnp.arctan2(sine, cosine), 1.0)
+
+
+@jax.jit
+def log_of_weights(probs):
+    """The logarithms of weights, computed in float32 at least; a weight of 0 has the derivative 0, as its logit has."""
+    probs = jnp.asarray(probs, arguments.compute_dtype(arguments.float_dtype("Mixture", None, [probs])))
+    logs = jnp.log(jnp.where(probs > 0, probs, 1))
+    return jnp.where(probs > 0, logs, jnp.where(probs == 0, -jnp.inf, jnp.nan))
+
+
+def spread(*arrays):
+    """`arrays` broadcast together, in the dtype of the last, also where JAX's implicit promotion is turned off."""
+    shape = jnp.broadcast_shapes(*(a.shape for a in arrays))
+    return tuple(jnp.broadcast_to(a, shape).astype(arrays[-1].dtype) for a in arrays)
+
+
+def resultant(components):
+    """Mean cosine and sine of each angle."""
+    if isinstance(components, Torus):
+        return resultant(components.components)
+    wide = jnp.float64 if components.dtype == jnp.float64 else jnp.float32
+    length = bessel.ratio(valid(arguments.as_jax(components.concentration, wide)))
+    loc, length = spread(arguments.as_jax(components.loc, wide), length)
+    shape = components.batch_shape
+    return tuple(jnp.broadcast_to(length * f(loc), shape).astype(components.dtype) for f in (jnp.cos, jnp.sin))

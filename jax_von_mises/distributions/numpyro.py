@@ -1,0 +1,177 @@
+"""`VonMises` as a distribution of NumPyro, for `numpyro.sample`, MCMC and variational inference.
+
+It takes the place of ``numpyro.distributions.VonMises`` and adds what that one lacks: draws that are differentiable in
+the concentration too (so it serves in a guide), `cdf`, `icdf`, `entropy`, `kl_divergence`, and the concentration 0.
+
+Needs NumPyro: ``pip install "jax_von_mises[numpyro]"``.
+"""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises import arguments
+from jax_von_mises.functions import von_mises
+from jax_von_mises.numerics import density, quantile, tail_probability, xla
+from jax_von_mises.numerics.circle import TWO_PI, deviation, less_turns
+from jax_von_mises.numerics.density import valid
+from jax_von_mises.sampling import sampler
+
+try:
+    # Absolute: the library, not this module.
+    from numpyro.distributions import Distribution, constraints, kl_divergence
+    from numpyro.distributions import VonMises as NumPyroVonMises
+    from numpyro.distributions.util import promote_shapes, validate_sample
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "numpyro":
+        raise
+    raise ImportError(
+        'jax_von_mises.numpyro needs NumPyro, which is not installed: pip install "jax_von_mises[numpyro]".'
+    ) from error
+
+__all__ = ["VonMises"]
+
+
+class VonMises(Distribution):
+    r"""The von Mises law of angles, density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))` on [-pi, pi].
+
+    Samples are reparameterised: their derivatives in `loc` and in `concentration` are exact. As a latent variable of
+    HMC or NUTS it wants ``numpyro.infer.reparam.CircularReparam``, like every law on the circle.
+
+    Parameters
+    ----------
+    loc : float or array
+        Mean direction :math:`\mu` in radians, any finite number.
+    concentration : float or array
+        :math:`\kappa \ge 0`, broadcasts with `loc`. 0 is the uniform law on the circle, which NumPyro's own class
+        refuses.
+    validate_args : bool, optional
+        Raise ValueError for parameters outside these constraints, and warn of values outside [-pi, pi], whose density
+        is then 0. Otherwise bad parameters give NaN, and the density is periodic. NumPyro's own setting by default.
+
+    Examples
+    --------
+    >>> import jax, numpyro
+    >>> from jax_von_mises.numpyro import VonMises
+    >>> with numpyro.handlers.seed(rng_seed=0):
+    ...     direction = numpyro.sample("direction", VonMises(0.5, 4.0))
+    """
+
+    # A concentration may be 0 because nothing breaks there: values and derivatives are those of the limit.
+    arg_constraints: ClassVar = {"loc": constraints.real, "concentration": constraints.nonnegative}
+    reparametrized_params: ClassVar = ["loc", "concentration"]
+    support = constraints.circular
+
+    def __init__(self, loc, concentration, *, validate_args=None):
+        batch_shape = lax.broadcast_shapes(jnp.shape(loc), jnp.shape(concentration))
+        if batch_shape:
+            # NumPyro would give Python numbers a dtype, where they take the other parameter's.
+            loc, concentration = (arguments.as_jax(x) if type(x) in (int, float) else x for x in (loc, concentration))
+        self.loc, self.concentration = promote_shapes(loc, concentration)
+        super().__init__(batch_shape=batch_shape, validate_args=validate_args)
+
+    def sample(self, key, sample_shape=()):
+        """Angles in [-pi, pi), drawn by `jax_von_mises.sample_von_mises`."""
+        return sampler.sample_von_mises(key, self.loc, self.concentration, shape=self.shape(sample_shape))
+
+    @validate_sample
+    def log_prob(self, value):
+        """See `jax_von_mises.log_prob`."""
+        return von_mises.log_prob(value, self.loc, self.concentration)
+
+    def cdf(self, value):
+        """Probability of an angle between -pi and `value`: 0 at -pi and below, 1 at pi and above.
+
+        Not `jax_von_mises.cdf`, which counts from loc - pi. The absolute error is a few ulp of 1; a probability that is
+        small because `value` is far below `loc` keeps its relative accuracy.
+        """
+        return cdf(value, self.loc, self.concentration)
+
+    def icdf(self, q):
+        """The angle in [-pi, pi] below which lies the probability `q`: the inverse of `cdf`; NaN outside [0, 1]."""
+        return icdf(q, self.loc, self.concentration)
+
+    @property
+    def mean(self):
+        """The mean direction, `loc` in [-pi, pi)."""
+        return von_mises.mean(self.loc, self.concentration)
+
+    @property
+    def mode(self):
+        """The most likely angle, `loc` in [-pi, pi)."""
+        return von_mises.mode(self.loc, self.concentration)
+
+    @property
+    def variance(self):
+        """Circular variance 1 - I1(concentration) / I0(concentration), as in NumPyro's own class."""
+        return jnp.broadcast_to(von_mises.variance(self.concentration), self.batch_shape)
+
+    def entropy(self):
+        """Differential entropy in nats."""
+        return jnp.broadcast_to(von_mises.entropy(self.concentration), self.batch_shape)
+
+
+@kl_divergence.register(VonMises, VonMises)
+@kl_divergence.register(VonMises, NumPyroVonMises)
+@kl_divergence.register(NumPyroVonMises, VonMises)
+def von_mises_kl_divergence(p, q):
+    """The mean of log(p / q) under `p`, in nats."""
+    return von_mises.kl_divergence(p.loc, p.concentration, q.loc, q.concentration)
+
+
+def cut_at_pi(loc, concentration):
+    """Where the law centred at 0 is cut, the turns there, and the mass on the side of the cut that has less of it.
+
+    The mass is what `cdf` counts in excess: positive beyond the centre, where it is the upper tail, and negative below.
+    """
+    cut, turns = deviation(jnp.full_like(loc, -np.pi), loc)
+    cut = cut - 2 * density.half_pi_rest(loc.dtype)  # at pi itself, not at the float next to it
+    beyond = cut >= 0
+    tail = tail_probability.lower_tail(jnp.where(beyond, -cut, cut), concentration)
+    return turns + beyond.astype(loc.dtype), jnp.where(beyond, tail, -tail)
+
+
+@von_mises.elementwise
+def cdf(value, loc, concentration):
+    """Probability between -pi and `value`, from tails of the centred law: no small one is a difference from 1."""
+    concentration = valid(concentration)
+    turns_at_cut, mass = cut_at_pi(loc, concentration)
+    difference, turns = deviation(xla.clip(value, -np.pi, np.pi), loc)
+    turns = turns - turns_at_cut
+    upper = turns < 0  # less the tail above
+    tail = tail_probability.lower_tail(jnp.where(upper, -difference, difference), concentration)
+    probability = jnp.where(upper, -tail, turns + tail) + mass
+    return with_derivative_of(probability, xla.clip(probability, 0, 1))
+
+
+@von_mises.elementwise
+def icdf(q, loc, concentration):
+    """Inverse of `cdf`."""
+    concentration = valid(concentration)
+    loc = less_turns(loc, 0.0)
+    turns_at_cut, mass = cut_at_pi(loc, concentration)
+    # Probabilities of the centred law on both sides of the angle. A negative one is beyond the cut of that law at
+    # loc - pi or loc + pi, and counts from the other end.
+    below, above = q - mass, (1 - q) + mass
+    left = (above < 0) | ((below >= 0) & (below <= above))
+    tail = jnp.where(below < 0, -below, jnp.where(above < 0, -above, jnp.where(left, below, above)))
+    turns = jnp.where(below < 0, -1, jnp.where(above < 0, 1, 0)).astype(loc.dtype)
+    angle = quantile.signed_quantile(tail, concentration)
+    x = loc + jnp.where(left, angle, -angle) + TWO_PI * (turns + turns_at_cut)
+    # The ends by name: where the cut is deep in the tails no float tells their probabilities from others nearby.
+    inside = jnp.where(q == 0, -np.pi, jnp.where(q == 1, np.pi, xla.clip(x, -np.pi, np.pi)))
+    return jnp.where((q >= 0) & (q <= 1), with_derivative_of(x, jnp.where(jnp.isnan(x), x, inside)), jnp.nan)
+
+
+@jax.custom_jvp
+def with_derivative_of(x, value):
+    """`value`, that is `x` but for rounding, with the derivative of `x`."""
+    return value
+
+
+@with_derivative_of.defjvp
+def _with_derivative_of_jvp(primals, tangents):
+    return with_derivative_of(*primals), tangents[0]

@@ -1,0 +1,212 @@
+"""`VonMises`: the functions of `functions.von_mises` as one object, under the method names of NumPyro, TFP and distrax."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_von_mises import arguments
+from jax_von_mises.distributions.pytrees import ByValue, pytree
+from jax_von_mises.functions import fitting, von_mises
+from jax_von_mises.sampling import sampler
+
+
+def is_numbers(value):
+    """Whether `value` is a tuple of numbers, and not one of anything that stands for arrays in a pytree."""
+    try:
+        return isinstance(value, tuple) and len(value) > 0 and np.asarray(value).dtype.kind in "fiu"
+    except (TypeError, ValueError):  # of traced numbers, or of arrays of several shapes
+        return False
+
+
+@pytree("loc", "concentration")
+@dataclasses.dataclass(frozen=True, eq=False)
+class VonMises(ByValue):
+    r"""The von Mises law of angles, density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
+
+    A frozen pytree: an argument and a result of `jit`, `vmap`, `scan` and `grad` as it is. Its methods are the
+    functions of this package with ``loc`` and ``concentration`` filled in; accuracy, derivatives and errors are theirs.
+    ``numpyro.sample`` needs a distribution of NumPyro: `jax_von_mises.numpyro.VonMises`.
+
+    Parameters
+    ----------
+    loc : float or array
+        Mean direction :math:`\mu` in radians, any finite number.
+    concentration : float or array
+        :math:`\kappa` in [0, inf]; broadcasts with `loc`.
+    validate_args : bool
+        Look at the values, where they are known, and raise ValueError for a concentration that is negative or NaN and a
+        `loc` that is not finite. Otherwise, and under a transformation, such values give NaN.
+
+    Raises
+    ------
+    ValueError
+        If `loc` and `concentration` are numbers or arrays that do not broadcast. Anything else may stand in their place
+        in a pytree, such as an axis or None in ``in_axes=VonMises(None, 0)``, or a ``PartitionSpec``.
+
+    Notes
+    -----
+    Two are equal (``==``, `hash`) if their parameters have the same shapes, dtypes and values; Python numbers differ
+    from arrays. Under a transformation ``==`` gives a traced bool, as between arrays.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from jax_von_mises import VonMises
+    >>> law = VonMises(loc=0.5, concentration=[1.0, 4.0, 16.0])
+    >>> law.sample(jax.random.key(0), (1000,)).shape
+    (1000, 3)
+    >>> law.log_prob(0.5).shape
+    (3,)
+    """
+
+    loc: jax.Array
+    concentration: jax.Array
+    validate_args: dataclasses.InitVar[bool] = False
+
+    def __post_init__(self, validate_args):
+        # A list would be a pytree itself. Anything else may stand for an array in a pytree, and is not touched.
+        for name in ("loc", "concentration"):
+            value = getattr(self, name)
+            if isinstance(value, list) or is_numbers(value):
+                object.__setattr__(self, name, np.asarray(arguments.parameter("VonMises", name, value)))
+        parameters = {"loc": self.loc, "concentration": self.concentration}
+        if all(getattr(x, "shape", ()) and arguments.is_array(x) for x in parameters.values()):
+            arguments.result_shape("VonMises", None, **parameters)
+        if validate_args:
+            for name, value in self._parameters().items():
+                arguments.known_value("VonMises", name, value)
+
+    @property
+    def batch_shape(self):
+        """Shape of `loc` and `concentration` together."""
+        return arguments.result_shape("VonMises", None, **self._parameters())
+
+    @property
+    def event_shape(self):
+        """Shape of one angle, that is ()."""
+        return ()
+
+    @property
+    def dtype(self):
+        """The float dtype of samples and densities."""
+        return arguments.float_dtype("VonMises", None, self._parameters().values())
+
+    def _parameters(self):
+        fields = {"loc": self.loc, "concentration": self.concentration}
+        return {name: arguments.parameter("VonMises", name, value) for name, value in fields.items()}
+
+    def _spread(self, value):
+        return jnp.broadcast_to(value, self.batch_shape).astype(self.dtype)
+
+    def broadcast(self):
+        """Return the same distribution with both parameters of the shape ``batch_shape``.
+
+        `jax.vmap` maps over an axis that all arrays of its argument have: ``jax.vmap(f)(law.broadcast())`` maps over
+        the first axis of the batch where ``VonMises(0.0, jnp.ones(3))`` has a parameter without that axis.
+        """
+        shape = self.batch_shape
+        return VonMises(*(jnp.broadcast_to(arguments.as_jax(value), shape) for value in self._parameters().values()))
+
+    def sample(self, key=None, sample_shape=(), *, seed=None, method="auto"):
+        """Angles in radians in [-pi, pi), of shape `sample_shape` + ``batch_shape``.
+
+        Parameters
+        ----------
+        key : jax.Array
+            A random key; `seed` is another name for it, that of TFP and distrax.
+        sample_shape : int or tuple of ints
+            How many draws of the whole batch.
+        method : {"auto", "direct", "table"}
+            See `sample_von_mises`.
+        """
+        key = arguments.key_or_seed("VonMises.sample", key, seed)
+        shape = arguments.whole_sizes("VonMises.sample", "sample_shape", sample_shape) + self.batch_shape
+        return sampler.sample_von_mises(key, self.loc, self.concentration, shape, method=method)
+
+    def sample_and_log_prob(self, *, seed, sample_shape=()):
+        """Angles as `sample` draws, and the logarithms of their densities."""
+        x = self.sample(seed, sample_shape)
+        return x, self.log_prob(x)
+
+    def log_prob(self, value):
+        """See `jax_von_mises.log_prob`."""
+        return von_mises.log_prob(value, self.loc, self.concentration)
+
+    def prob(self, value):
+        """See `jax_von_mises.prob`."""
+        return von_mises.prob(value, self.loc, self.concentration)
+
+    def cdf(self, value):
+        """See `jax_von_mises.cdf`: whole turns count."""
+        return von_mises.cdf(value, self.loc, self.concentration)
+
+    def log_cdf(self, value):
+        """See `jax_von_mises.log_cdf`."""
+        return von_mises.log_cdf(value, self.loc, self.concentration)
+
+    def sf(self, value):
+        """See `jax_von_mises.sf`."""
+        return von_mises.sf(value, self.loc, self.concentration)
+
+    def survival_function(self, value):
+        """See `jax_von_mises.sf`."""
+        return self.sf(value)
+
+    def log_sf(self, value):
+        """See `jax_von_mises.log_sf`."""
+        return von_mises.log_sf(value, self.loc, self.concentration)
+
+    def log_survival_function(self, value):
+        """See `jax_von_mises.log_sf`."""
+        return self.log_sf(value)
+
+    def icdf(self, q):
+        """See `jax_von_mises.icdf`."""
+        return von_mises.icdf(q, self.loc, self.concentration)
+
+    def quantile(self, value):
+        """See `jax_von_mises.icdf`."""
+        return self.icdf(value)
+
+    def isf(self, q):
+        """See `jax_von_mises.isf`."""
+        return von_mises.isf(q, self.loc, self.concentration)
+
+    def entropy(self):
+        """Differential entropy in nats."""
+        return self._spread(von_mises.entropy(self.concentration))
+
+    def mean(self):
+        """Mean direction in radians."""
+        return von_mises.mean(self.loc, self.concentration)
+
+    def mode(self):
+        """The most likely angle in radians."""
+        return von_mises.mode(self.loc, self.concentration)
+
+    def variance(self):
+        """Circular variance 1 - A(concentration), between 0 and 1."""
+        return self._spread(von_mises.variance(self.concentration))
+
+    def stddev(self):
+        """Circular standard deviation sqrt(-2 log A(concentration)) in radians."""
+        return self._spread(von_mises.stddev(self.concentration))
+
+    def kl_divergence(self, other):
+        """Kullback-Leibler divergence from `self` to another `VonMises`, in nats: the mean of log(self / other)."""
+        if not isinstance(other, VonMises):
+            raise TypeError(f"VonMises.kl_divergence: other={arguments.shown(other)} must be a VonMises.")
+        return von_mises.kl_divergence(self.loc, self.concentration, other.loc, other.concentration)
+
+    def cross_entropy(self, other):
+        """The mean under `self` of -log `other`, in nats."""
+        if not isinstance(other, VonMises):
+            raise TypeError(f"VonMises.cross_entropy: other={arguments.shown(other)} must be a VonMises.")
+        return self.entropy() + self.kl_divergence(other)
+
+    @classmethod
+    def fit(cls, samples, weights=None, axis=None):
+        """The law of largest likelihood; see `jax_von_mises.fit`."""
+        return cls(*fitting.fit(samples, weights, axis))

@@ -1,0 +1,229 @@
+"""Maximum likelihood: the direction and the concentration that angles speak for, and how well they determine them."""
+
+import functools
+import operator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises import arguments
+from jax_von_mises.functions.von_mises import direction
+from jax_von_mises.numerics import bessel
+from jax_von_mises.numerics.circle import deviation, less_turns
+from jax_von_mises.numerics.density import valid
+from jax_von_mises.numerics.elementary import cosine, only, sine_over
+
+# Angles that the origin is chosen from, and summands in a block.
+PILOT = 16
+BLOCK = 2**14
+# From here on A' is 1 / (2 kappa^2) to rounding, and its own square would underflow.
+NORMAL = 1e9
+
+
+class Estimate(NamedTuple):
+    """A value, or a standard error, for each parameter of the law."""
+
+    loc: jax.Array
+    """In radians."""
+    concentration: jax.Array
+    """As a number without a unit."""
+
+
+def fit(samples, weights=None, axis=None):
+    r"""Maximum likelihood estimate of ``loc`` and ``concentration``.
+
+    The direction of the mean of :math:`(\cos x, \sin x)`, and the concentration whose :math:`A = I_1/I_0` is its length
+    (Mardia and Jupp, *Directional Statistics*, 2000, section 5.3.1). No iteration over the data: three sums.
+
+    Parameters
+    ----------
+    samples : array
+        Angles in radians, on any turn. Any float dtype; bfloat16 and float16 are computed in float32. Degrees are not
+        noticed: they give an estimate of another distribution, so convert them with ``jnp.deg2rad``.
+    weights : array, optional
+        How often each angle counts, 0 or more; broadcasts with `samples`, or is one-dimensional along a single `axis`.
+    axis : int or tuple of ints, optional
+        Axes to estimate over; the others are separate data sets. All by default.
+
+    Returns
+    -------
+    Estimate
+        ``loc`` in radians in [-pi, pi) and ``concentration`` in [0, inf], of the shape of `samples` without `axis`.
+        The concentration has a relative error of about 1e-6 (float32; 1e-14 in float64), and near 0 an absolute one of
+        1e-7, beyond what rounding of the angles themselves does to it. Equal angles give inf. Evenly spread ones give 0
+        up to rounding, with an arbitrary direction. No angles, no weight, a negative weight, or an angle that is not
+        finite or so far out that floats hold no direction: NaN.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For samples or weights that are no numbers, or do not broadcast, and for an axis that there is not.
+
+    Notes
+    -----
+    Both have derivatives in `samples` and `weights`. The estimate of the concentration is biased upwards by about
+    3 / n of itself when it is large, as maximum likelihood is. `standard_errors` tells how far to trust both.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from jax_von_mises import fit, sample_von_mises
+    >>> estimate = fit(sample_von_mises(jax.random.key(0), 0.5, 4.0, (100_000,)))
+    >>> print(f"{estimate.loc:.2f} {estimate.concentration:.1f}")
+    0.50 4.0
+    """
+    caller = "fit"
+    given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
+    arrays, dtype = arguments.parameters(caller, None, **given)
+    samples, weights = arrays["samples"], arrays.get("weights")
+    axes = _axes(caller, axis, np.ndim(samples))
+    if weights is not None:
+        if np.ndim(weights) == 1 and len(axes) == 1 and np.ndim(samples) > 1:
+            weights = jnp.reshape(weights, tuple(-1 if i == axes[0] else 1 for i in range(np.ndim(samples))))
+        if not arguments.broadcasts(np.shape(weights), np.shape(samples)):
+            raise ValueError(
+                f"{caller}: weights of shape {np.shape(weights)} do not broadcast to samples of shape "
+                f"{np.shape(samples)}. Give one weight for each angle, or one for each position along a single axis."
+            )
+    return _fit(samples, weights, axes, dtype)
+
+
+def _axes(caller, axis, ndim):
+    """The axes to sum over, as a sorted tuple of indices from the front."""
+    if axis is None:
+        return tuple(range(ndim))
+    try:
+        axes = tuple(operator.index(a) for a in (axis if isinstance(axis, (tuple, list)) else (axis,)))
+    except TypeError as error:
+        raise TypeError(
+            f"{caller}: axis={arguments.shown(axis)} must be an integer, a tuple of integers or None."
+        ) from error
+    if any(not -ndim <= a < ndim for a in axes):
+        raise ValueError(f"{caller}: axis={arguments.shown(axis)} is out of range for samples of {ndim} dimensions.")
+    axes = tuple(sorted(a % ndim for a in axes))
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"{caller}: axis={arguments.shown(axis)} names an axis twice.")
+    return axes
+
+
+@functools.partial(jax.jit, static_argnames=("axes", "dtype"))
+def _fit(samples, weights, axes, dtype):
+    compute = arguments.compute_dtype(dtype)
+    x = rows(jnp.asarray(samples, compute), axes)
+    if weights is None:
+        size = x.shape[-1]
+        share = jnp.full((1,) * (x.ndim - 1) + (size,), 1 / size if size else np.nan, compute)
+    else:
+        share = rows(jnp.broadcast_to(jnp.asarray(weights, compute), np.shape(samples)), axes)
+        share = only(share, share >= 0)
+        # By a power of two where their sum may be no float.
+        largest = jnp.max(share, -1, keepdims=True, initial=0)
+        share = share * jnp.where(largest > 2.0**64, 2.0**-64, jnp.where(largest < 2.0**-64, 2.0**64, 1))
+        share = share / total(share)[..., None]
+    origin = pilot(x, share)
+    sine, versine = means(x, share, origin)
+    # With the origin far from most angles, the two below nearly cancel. Then once more, about the mean direction.
+    poor = jnp.any(sine * sine > 0.9 * versine * (2 - versine))
+    better = lax.stop_gradient(origin + angle_of(sine, 1 - versine))
+    origin = jnp.where(poor, better, origin)
+    sine, versine = lax.cond(poor, lambda: means(x, share, better), lambda: (sine, versine))
+
+    # 1 - R^2 and R^2, each as it keeps its digits where it is small.
+    spread = jnp.maximum(versine * (2 - versine) - sine * sine, 0)
+    resultant = length(1 - versine, sine)
+    k = bessel.inverse_ratio(resultant, spread / (1 + resultant))
+    k = jnp.where(jnp.isnan(origin), jnp.nan, k)  # no angles: all sums are 0
+    loc = direction(less_turns(origin + angle_of(sine, 1 - versine), 0.0), k)
+    return Estimate(loc.astype(dtype), k.astype(dtype))
+
+
+def rows(x, axes):
+    """`x` with `axes` made into one, the last."""
+    x = jnp.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
+    kept = x.shape[: x.ndim - len(axes)]
+    return x.reshape(*kept, int(np.prod(x.shape[len(kept) :], dtype=np.int64)))
+
+
+def total(values):
+    """Sum over the last axis, in blocks: rounding then grows with their number and not with the number of values."""
+    size = values.shape[-1]
+    if size > BLOCK:
+        pad = [(0, 0)] * (values.ndim - 1) + [(0, -size % BLOCK)]
+        return total(total(jnp.pad(values, pad).reshape(*values.shape[:-1], -1, BLOCK)))
+    # A product of matrices, which XLA:CPU makes of vector instructions; its own sums it fuses with what they sum, and
+    # then computes that one number at a time.
+    return jnp.matmul(values, jnp.ones(size, values.dtype), precision=lax.Precision.HIGHEST)
+
+
+def means(x, share, origin):
+    """Mean of sin and of 1 - cos of the angles about `origin`."""
+    half = 0.5 * deviation(x, origin[..., None])[0]
+    square = half * half
+    sine = half * sine_over(square)
+    return total(share * (2 * sine * cosine(square))), total(share * (2 * sine * sine))
+
+
+def pilot(x, share):
+    """The most central of the first few angles. An angle itself, so that equal angles are exactly equal to it."""
+    if not x.shape[-1]:
+        return jnp.full(x.shape[:-1], jnp.nan, x.dtype)
+    x, share = lax.stop_gradient(x[..., :PILOT]), lax.stop_gradient(share[..., :PILOT])
+    middle = angle_of(jnp.sum(share * jnp.sin(x), -1), jnp.sum(share * jnp.cos(x), -1))
+    closeness = jnp.where(share > 0, jnp.cos(x - middle[..., None]), -jnp.inf)
+    return jnp.take_along_axis(x, jnp.argmax(closeness, -1)[..., None], -1)[..., 0]
+
+
+def length(a, b):
+    """sqrt(a^2 + b^2), with the derivative 0 at 0."""
+    square = a * a + b * b
+    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), square)
+
+
+def angle_of(sine, cosine):
+    """atan2, with the value and the derivative 0 where both are 0."""
+    none = (sine == 0) & (cosine == 0)
+    return jnp.where(none, 0, jnp.arctan2(sine, jnp.where(none, 1, cosine)))
+
+
+def standard_errors(concentration, size):
+    r"""Standard errors of the two estimates of `fit`, from the Fisher information.
+
+    The information of one angle is :math:`\kappa A(\kappa)` about the direction and :math:`A'(\kappa)` about the
+    concentration, and none is shared (Mardia and Jupp, *Directional Statistics*, 2000, section 5.3.1).
+
+    Parameters
+    ----------
+    concentration : float or array
+        Of the law, or as estimated.
+    size : float or array
+        Number of angles, or the sum of their weights; broadcasts with `concentration`.
+
+    Returns
+    -------
+    Estimate
+        Standard errors of ``loc`` in radians (inf at concentration 0, where there is no direction) and of
+        ``concentration`` (inf at infinity). NaN for a negative or NaN concentration or size.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
+    """
+    caller = "standard_errors"
+    arrays, dtype = arguments.parameters(caller, None, concentration=concentration, size=size)
+    arguments.result_shape(caller, None, **arrays)
+    return _standard_errors(**arrays, dtype=dtype)
+
+
+@functools.partial(jax.jit, static_argnames="dtype")
+def _standard_errors(concentration, size, dtype):
+    compute = arguments.compute_dtype(dtype)
+    k, n = jnp.broadcast_arrays(jnp.asarray(concentration, compute), jnp.asarray(size, compute))
+    k, n = valid(k), only(jnp.abs(n), n >= 0)  # a root of -0 would be -inf
+    root = lax.rsqrt(n)
+    near = jnp.minimum(k, NORMAL)
+    spread = jnp.where(k > NORMAL, (root * np.sqrt(2).astype(compute)) * k, root * lax.rsqrt(bessel.slope(near)))
+    return Estimate((root * lax.rsqrt(k * bessel.ratio(k))).astype(dtype), spread.astype(dtype))

@@ -1,0 +1,202 @@
+r"""The density of the von Mises law and its logarithm, to the last digits that floats allow.
+
+About `loc`, with :math:`\kappa` the concentration and :math:`N = 2\pi e^{-\kappa} I_0(\kappa)`,
+
+.. math:: p(x) = e^{-q(x)} / N, \qquad q(x) = 2\kappa\sin^2(x/2).
+
+A plain float32 product q of size 20 is off by 1e-6, and of size 1e8 by 8; here it is a sum of two parts.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_von_mises.numerics import bessel, coefficients, xla
+from jax_von_mises.numerics.elementary import (
+    cosine,
+    exp_product,
+    log_parts,
+    only,
+    polynomial,
+    product_parts,
+    sine_over,
+    sine_square,
+    wide_sine_square,
+)
+
+# Below, the law is uniform to less than rounding.
+KAPPA_MIN = 1e-30
+HALF_PI = np.pi / 2
+
+
+def valid(concentration):
+    """The concentration, NaN where it is negative."""
+    return only(concentration, concentration >= 0)
+
+
+class HalfAngle(NamedTuple):
+    """What the formulas ask of an angle x in [0, pi]."""
+
+    angle: jax.Array  # x / 2
+    to_pole: jax.Array  # pi / 2 - x / 2
+    square: jax.Array  # sin(x / 2)^2
+    rest: jax.Array  # cos(x / 2)^2
+    parts: tuple  # the same as a sum of three numbers, largest first, with twice the digits
+    sin: jax.Array  # sin x
+    cos: jax.Array  # cos x
+
+    @classmethod
+    def of(cls, x, exact=True):
+        """Beyond a right angle everything comes from pi - x, small and exact, so that nothing cancels near pi.
+
+        Without `exact` the parts are good to 2e-8 instead of 5e-9: enough for tails that samples reach.
+        """
+        angle = 0.5 * x
+        away, missing = xla.round_here(HALF_PI - angle, 2), half_pi_rest(x.dtype)
+        to_pole = away + missing
+        upper = angle > 0.5 * HALF_PI
+        psi = jnp.where(upper, to_pole, angle)
+        square = psi * psi
+        sin = 2 * (psi * sine_over(square)) * cosine(square)
+        first, rest = sine_square(jnp.where(upper, away, angle) if exact else psi, exact)
+        if exact:
+            # `away` is exact where the sum with what it misses is rounded, so that goes into the small part.
+            rest = rest + jnp.where(upper, missing * sin, 0)
+        sine2 = first + rest
+        parts = jnp.where(upper, 1, 0), jnp.where(upper, -first, first), jnp.where(upper, -rest, rest)
+        return cls(
+            angle,
+            to_pole,
+            square=jnp.where(upper, 1 - sine2, sine2),
+            rest=jnp.where(upper, sine2, 1 - sine2),
+            parts=parts,
+            sin=sin,
+            cos=jnp.where(upper, 2 * sine2 - 1, 1 - 2 * sine2),
+        )
+
+
+def half_pi_rest(dtype):
+    """What the nearest float leaves of pi/2: without it the tail integral near pi is off by 1e-4."""
+    nearest = np.asarray(HALF_PI, dtype)
+    return float(HALF_PI - float(nearest)) + (6.123233995736766e-17 if dtype == jnp.float64 else 0.0)
+
+
+def square_root(half, kappa, inverse):
+    """``h`` and ``n`` with p = h^2 / n for angles `half`: so that nothing underflows before p does."""
+    n, shift = bessel.norm(kappa, inverse)
+    exponent = kappa * half.square - 0.5 * shift
+    root = 1 / exp_product(0.5 * kappa, half.parts, 0.5 * shift)
+    return jnp.where(exponent > LARGEST_EXPONENT[np.dtype(kappa.dtype).name], 0, root), n
+
+
+# Of e^x; the square of e^-x is zero already.
+LARGEST_EXPONENT = {"float32": 88.0, "float64": 708.0}
+
+
+def rescaled(x, kappa):
+    """An angle in [0, pi] and a concentration with the same q, where x^2 would underflow; and x's factor.
+
+    The factors are powers of two, so q keeps every digit. So far out the law has long been the normal one.
+    """
+    factor, k = scaling(jnp.clip(kappa, KAPPA_MIN, float(jnp.finfo(kappa.dtype).max)))
+    return jnp.minimum(x * factor, np.pi), k, factor
+
+
+def scaling(kappa):
+    """A power of two by which to multiply small angles, and `kappa` over its square."""
+    name = np.dtype(kappa.dtype).name
+    huge = kappa > HUGE[name]
+    return jnp.where(huge, FACTOR[name], 1), kappa * jnp.where(huge, FACTOR[name] ** -2, 1)
+
+
+HUGE = {"float32": 2.0**94, "float64": 2.0**700}
+FACTOR = {"float32": 2.0**17, "float64": 2.0**300}
+
+
+@jax.custom_jvp
+def density(x, kappa):
+    """p at angles in [-pi, pi], to a relative error of 4e-6 (float32) or 1e-12; 0 below the smallest float."""
+    moved, k, factor = rescaled(jnp.abs(x), kappa)
+    root, n = square_root(HalfAngle.of(moved), k, 1 / k)
+    # A product with the angle is NaN where that is.
+    return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, 0 * moved), ((root * factor) / n) * root)
+
+
+@density.defjvp
+def _density_jvp(primals, tangents):
+    x, kappa = primals
+    along, across = score(x, kappa)
+    value = density(x, kappa)
+    return value, value * (along * tangents[0] + across * tangents[1])
+
+
+def score(x, kappa):
+    """The derivatives of log p in x and in kappa, -kappa sin x and cos x - A(kappa)."""
+    sign = jnp.where(x < 0, -1, 1).astype(x.dtype)
+    half = HalfAngle.of(sign * x)
+    return -kappa * (sign * half.sin), bessel.complement(kappa) - 2 * half.square
+
+
+@jax.custom_jvp
+def log_density(x, kappa):
+    """log p at angles in [-pi, pi]: error at most 4e-7 (float32) or 1e-14 times max(1, |log p|).
+
+    In one form for all angles: near pi nothing cancels that a logarithm would show.
+    """
+    factor, k = scaling(kappa)
+    if x.dtype == jnp.float64:
+        half = 0.5 * x
+        sine = factor * (half * sine_over(half * half))
+        value = -2 * k * (sine * sine) - log_norm(kappa)
+    else:
+        exact, rest = product_parts(k, (0, *wide_sine_square(0.5 * x, factor)))
+        norm_exact, norm_rest = log_norm_parts(kappa)
+        value = -((exact + norm_exact) + (rest + norm_rest))
+    return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, -jnp.inf * jnp.abs(x)), value)
+
+
+@log_density.defjvp
+def _log_density_jvp(primals, tangents):
+    along, across = score(*primals)
+    return log_density(*primals), along * tangents[0] + across * tangents[1]
+
+
+def log_norm_parts(kappa):
+    """log N(kappa) as a sum of two numbers, the first exact. float32 only."""
+    small, z, r = bessel.arguments(kappa, 1 / jnp.maximum(kappa, bessel.SWITCH))
+    exact, rest = log_parts(jnp.clip(kappa, bessel.SWITCH, jnp.finfo(kappa.dtype).max))
+    # Both halves are exact; the fit's logarithm is below 1 and good to 1e-7.
+    far = -0.5 * rest + jnp.log(polynomial(coefficients.NORM_LARGE, r))
+    near = jnp.log(2 * np.pi * jnp.exp(-jnp.minimum(kappa, bessel.SWITCH)) * polynomial(coefficients.I0_SMALL, z))
+    return jnp.where(small, 0, -0.5 * exact), jnp.where(small, near, far)
+
+
+@jax.custom_jvp
+def log_norm(kappa):
+    """log N(kappa), N = 2 pi e^-kappa I0(kappa): the logarithm of 1 / p(0); -inf at infinity."""
+    if kappa.dtype == jnp.float64:
+        return jnp.log(2 * np.pi * bessel.special.i0e(kappa))
+    exact, rest = log_norm_parts(kappa)
+    return jnp.where(kappa == jnp.inf, -jnp.inf, exact + rest)
+
+
+@jax.custom_jvp
+def log_norm_ratio(kappa, other):
+    """log(N(kappa) / N(other)), without the rounding of two large logarithms."""
+    if kappa.dtype == jnp.float64:
+        return log_norm(kappa) - log_norm(other)
+    (exact, rest), (other_exact, other_rest) = log_norm_parts(kappa), log_norm_parts(other)
+    return (exact - other_exact) + (rest - other_rest)
+
+
+@log_norm_ratio.defjvp
+def _log_norm_ratio_jvp(primals, tangents):
+    slope = bessel.complement(primals[1]) * tangents[1] - bessel.complement(primals[0]) * tangents[0]
+    return log_norm_ratio(*primals), slope
+
+
+@log_norm.defjvp
+def _log_norm_jvp(primals, tangents):
+    return log_norm(*primals), -bessel.complement(*primals) * tangents[0]

@@ -1,0 +1,152 @@
+r"""The integral that everything about the von Mises law comes from, and the derivative that goes with it.
+
+The law is symmetric about `loc`, so everything is about :math:`x \in [0, \pi]`, with :math:`\kappa` the concentration,
+
+.. math:: q(x) = 2\kappa\sin^2(x/2), \qquad p(x) = e^{-q(x)} / N, \qquad N = 2\pi e^{-\kappa} I_0(\kappa).
+
+One integral serves the tail probability, the quantile and its derivative:
+
+.. math:: J(x) = \int_x^{end} e^{q(x)-q(\theta)} d\theta, \qquad
+          J_1(x) = \int_x^{end} (\cos\theta - A) e^{q(x)-q(\theta)} d\theta, \qquad A = I_1/I_0,
+
+and :math:`J_2` with the factor :math:`(\cos\theta - A)^2 - A'`.
+
+With :math:`end = \pi` ("tail") :math:`P(X > x) = J p`; with :math:`end = 0` ("centre", J < 0)
+:math:`P(0 < X < x) = -J p`. Taking the side that holds less mass keeps full relative accuracy at both ends.
+
+*Derivative.* At a fixed tail probability, :math:`dx/d\kappa = -(\partial F/\partial\kappa) / p = J_1`, on either side.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises.numerics import bessel, coefficients, xla
+from jax_von_mises.numerics.density import KAPPA_MIN, HalfAngle, score
+from jax_von_mises.numerics.elementary import LOG2_E, cosine, exp2, polynomial, sine_over
+
+# Above, the law is normal to less than rounding, and angles scale with kappa^-1/2.
+KAPPA_MAX = 1e18
+# Half angles of the tail that are shorter than this share of the angle are computed from their sine.
+SHORT = 0.1
+# The side of the integrals changes where 2 sin^2(x/2) (1 + kappa) passes this. With less, the seven nodes do not
+# reach float32 on the tail side; with more, the centre holds so much more mass than the tail that its rounding shows.
+CENTRE = 0.5
+
+
+def gauss_legendre(count):
+    """Nodes and weights of Gauss and Legendre on [0, 1], as lists."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    return (0.5 * (nodes + 1)).tolist(), (0.5 * weights).tolist()
+
+
+# And the cut-off exponent, for tails that no sample reaches.
+FAR_NODES, FAR_WEIGHTS = gauss_legendre(12)
+FAR_DEPTH = 18.0
+
+
+def rule(dtype, far=False):
+    """Nodes, weights and cut-off exponent of the quadrature."""
+    if dtype == jnp.float64:
+        return coefficients.RULE64_NODES, coefficients.RULE64_WEIGHTS, coefficients.RULE64_DEPTH
+    if far:
+        return FAR_NODES, FAR_WEIGHTS, FAR_DEPTH
+    return coefficients.RULE_NODES, coefficients.RULE_WEIGHTS, coefficients.RULE_DEPTH
+
+
+def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False, deep=None):
+    """J(x) and with `order` 1 or 2 the others of the module's head; whether the side is the centre; the `HalfAngle`.
+
+    The quadrature runs in the half angle phi = x / 2, from phi to where the exponent has grown by the rule's
+    depth, at most pi/2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a), since
+    the difference of the two large exponents themselves would be off by their rounding.
+
+    `far` selects nodes for tails that no sample reaches. With the nodes for samples, `deep` is true for the elements
+    in such tails, and the others do not depend on it.
+    """
+    nodes, weights, depth = rule(dtype_rule or x.dtype, far)
+    half = HalfAngle.of(x, exact=far or x.dtype == jnp.float64)
+    s0, sin_x, cos_x = half.square, half.sin, half.cos
+    centre = 2 * s0 * (1 + kappa) < CENTRE
+    s1 = jnp.minimum(s0 + xla.round_here((0.5 * depth) * inverse, 2), 1)
+    end = lax.sqrt(s1) * polynomial(coefficients.CUT, 1 - s1)
+    tail, cut = end - half.angle, s1 < 1
+    if far or order > 0 or deep is not None:
+        # Far out at a large concentration that cancels; there sin(b - a) = (sin^2 b - sin^2 a) / sin(b + a). Neither
+        # has to be exact: what counts is that the integrand has nearly vanished at the end.
+        delta = (0.5 * depth) * inverse
+        sine = delta / jnp.maximum(sin_x, float(jnp.finfo(x.dtype).tiny))
+        short = sine < SHORT * sin_x
+        if deep is None:
+            cut = delta < half.rest
+        else:
+            short = short & deep
+        tail = jnp.where(short, delta / (sin_x + sine * cos_x), tail)
+    span = jnp.where(centre, -half.angle, jnp.where(cut, tail, half.to_pole))
+    complement = bessel.ratio_complement(kappa, inverse) if order > 0 else None
+    slope = bessel.slope(kappa) if order > 1 else None
+    square = span * span
+    along, across = (kappa * sin_x) * span, (kappa * cos_x) * square
+
+    def term(node, weight):
+        # The exponent is -2 k sin(d) sin(x + d), with d = node * span.
+        exponent = along * rise_along(node, square) + across * rise_across(node, square)
+        value = (2 * weight) * exp2(exponent)
+        if order == 0:
+            return (value,)
+        rise = exponent * ((-0.5 / LOG2_E) * inverse)
+        factor = complement - 2 * (s0 + rise)
+        first = value, value * factor
+        return first if order == 1 else (*first, value * (factor * factor - slope))
+
+    return [span * total for total in xla.add_terms(term, nodes, weights, x)], centre, half
+
+
+def rise_along(node, square):
+    """-2 log2(e) sin(d) cos(d) / span for d = `node` * span, with `square` = span^2."""
+    if square.dtype == jnp.float64:
+        d2 = (node * node) * square
+        return (-2 * LOG2_E * node) * sine_over(d2) * cosine(d2)
+    # All nodes share the powers of the span.
+    return polynomial([-2 * LOG2_E * c * node ** (2 * j + 1) for j, c in enumerate(coefficients.SIN_COS)], square)
+
+
+def rise_across(node, square):
+    """-2 log2(e) sin(d)^2 / span^2, likewise."""
+    if square.dtype == jnp.float64:
+        sine = node * sine_over((node * node) * square)
+        return (-2 * LOG2_E) * sine * sine
+    return polynomial([-2 * LOG2_E * c * node ** (2 * j + 2) for j, c in enumerate(coefficients.SIN_SIN)], square)
+
+
+@jax.custom_jvp
+def derivative(x, kappa):
+    """D = d|x| / d kappa at fixed tail probability, J1 of this module's head; 0 at infinity, NaN for NaN."""
+    k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
+    (_, j1), *_ = integrals(x, k, 1 / k, order=1)
+    # Beyond, x moves so that 2 kappa sin^2(x/2) stays.
+    return jnp.where(kappa > KAPPA_MAX, -tangent(HalfAngle.of(x)) / kappa, j1)
+
+
+def tangent(half):
+    """tan(x/2), by the one of cos^2(x/2) and sin^2(x/2) that is not small."""
+    near_pi = half.square > 0.5
+    return jnp.where(near_pi, 2 * half.square, half.sin) / jnp.where(near_pi, half.sin, 2 * half.rest)
+
+
+@derivative.defjvp
+def _derivative_jvp(primals, tangents):
+    # dD/dx = kappa sin(x) D - (cos x - A), from F = the law's cdf and D = -(dF/dkappa) / p.
+    x, kappa = primals
+    d = derivative(x, kappa)
+    along, across = score(x, kappa)
+    return d, -(along * d + across) * tangents[0] + second_derivative(x, kappa) * tangents[1]
+
+
+def second_derivative(x, kappa):
+    """dD/dkappa = J2 - D (cos x - A), J2 being J with the factor (cos theta - A)^2 - A'."""
+    k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
+    (_, j1, j2), *_ = integrals(x, k, 1 / k, order=2)
+    beyond = tangent(HalfAngle.of(x)) / kappa / kappa
+    return jnp.where(kappa > KAPPA_MAX, beyond, j2 - j1 * score(x, k)[1])

@@ -1,0 +1,334 @@
+"""Every workaround for a compiler, once: what it achieves, where it was seen, and what to report.
+
+None of them changes a value. Modules call them as ``xla.name(...)``, and a test compiles the program without each and
+fails when the newest JAX no longer needs it: `tests/numerics/test_xla.py` for XLA:CPU, and for CUDA
+``python -m tools.gpu_programs --check``.
+
+A program is traced once and may be lowered for several platforms, so `lax.platform_dependent` chooses when it is
+lowered; the machine that traces it has no say.
+
+=========================  ==================================================================
+`compute_elementwise`      XLA:CPU makes fast loops of arrays of any length
+`hide_constants`           an angle does not depend on which arguments are constants
+`finish_words`             on a CPU, words and quantiles are separate loops
+`round_here`               a product is rounded before it is added, in every program
+`clip`                     bounds that XLA:CPU still vectorises
+`add_terms`                sums of long terms compile in little memory
+`unfused_product`          a matrix product does not compute its operand again
+`replace_where_any`        a rare case costs nothing under `jax.vmap`
+`multiply_high`            compiles for several devices
+`store_on_cuda`            what crosses from one CUDA kernel to the next: few numbers
+`recompute_on_cuda`        the same, with the rest computed again
+`carry_sign_on_cuda`       the same, two numbers in one
+`vary_key_on_gpu`          work on the key alone is no kernel of one thread
+=========================  ==================================================================
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+
+from jax_von_mises.numerics.sharding import explicit
+
+# Smaller programs are not cut into parts for the cores.
+SMALLEST = 2**14
+# Of a row; and of the last axis of a shape that has rows of its own.
+LENGTH, SHORTEST = 1024, 64
+# One long axis whose size is a multiple of this is cut into equal pieces, by two cores and by most other numbers.
+EVEN = 64
+
+
+def compute_elementwise(compute, shape, dtype, constants, *arrays):
+    """Return ``compute(shape, constants, *arrays)`` rounded to `dtype`, on a CPU computed in rows where that is faster.
+
+    XLA:CPU cuts an elementwise program into one piece for each core, along the outermost axes. Where the pieces are not
+    of equal length, their bounds are no constants, and the loops over them no vector loops: an odd number of angles
+    took eight times as long as an even one. Rows of a constant length, at least some for each core, have no such
+    pieces. Where no divisor of the size serves as the length, the last row is filled up, and the result copied.
+
+    Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: parallel loop fusions with a remainder get dynamic bounds for
+    all partitions, which LLVM does not vectorise.
+
+    Parameters
+    ----------
+    compute : callable
+        An elementwise function of the `arrays`, for any shape of the right size. It closes over no array.
+    shape : tuple of ints
+        Shape of the result, to which the arrays broadcast.
+    dtype : dtype
+    constants : pytree of arrays
+        Other arguments of `compute`, without derivatives.
+    *arrays : float arrays
+    """
+    rows = rows_of(shape, *arrays)
+    if rows is None:
+        return compute(shape, constants, *arrays).astype(dtype)
+    return _by_platform(lambda *given: (compute(*given),), shape, rows, (dtype,), constants, *arrays)[0]
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3))
+def _by_platform(compute, shape, rows, dtypes, constants, *arrays):
+    """`compute_elementwise` for a function with several results."""
+
+    def rounded(shape, *given):
+        return tuple(x.astype(dtype) for x, dtype in zip(compute(shape, *given), dtypes, strict=True))
+
+    in_shape = functools.partial(rounded, shape)
+    by_rows = functools.partial(in_rows, rounded, shape, rows, dtypes)
+    return lax.platform_dependent(constants, *arrays, cpu=by_rows, default=in_shape)
+
+
+@functools.partial(_by_platform.defjvp, symbolic_zeros=True)
+def _by_platform_jvp(compute, shape, rows, dtypes, primals, tangents):
+    # The slopes are results too. JAX itself would keep what reverse mode needs from every platform's branch, in its
+    # shapes, and compute the other platforms' rows for it.
+    constants, *arrays = primals
+    moved = {j: t for j, t in enumerate(tangents[1:]) if not isinstance(t, SymbolicZero)}
+
+    def with_slopes(shape, constants, *arrays):
+        def values(moving):
+            return compute(shape, constants, *(moving.get(j, x) for j, x in enumerate(arrays)))
+
+        moving = {j: arrays[j] for j in moved}
+        results, push = jax.linearize(values, moving)
+        for j in moved:
+            results += push({i: jnp.full_like(x, i == j) for i, x in moving.items()})
+        return results
+
+    of_slopes = (arrays[0].dtype,) * (len(dtypes) * len(moved))
+    results = _by_platform(with_slopes, shape, rows, dtypes + of_slopes, constants, *arrays)
+    values, slopes = results[: len(dtypes)], iter(results[len(dtypes) :])
+    total = [jnp.zeros(shape, arrays[0].dtype)] * len(dtypes)
+    for tangent in moved.values():
+        total = [x + next(slopes) * jnp.broadcast_to(tangent, shape) for x in total]
+    return values, tuple(x.astype(dtype) for x, dtype in zip(total, dtypes, strict=True))
+
+
+def rows_of(shape, *arrays):
+    """The shape (rows, length) in which a CPU should compute `shape` from `arrays`; None where that one is as good.
+
+    Inside a mesh, `jax.shard_map` or `jax.pmap`, and with arrays over explicit axes, shapes stay: types say there how
+    an array is shared out, and what is not must not be mixed with what is.
+    """
+    total = math.prod(shape)
+    if total < SMALLEST or not one_cpu() or explicit(arrays) or not jax.sharding.get_abstract_mesh().empty:
+        return None
+    long = [size for size in shape if size > 1]
+    even = len(long) == 1 and total % EVEN == 0
+    if even or (len(long) > 1 and shape[-1] >= SHORTEST):
+        return None
+    return -(-total // LENGTH), LENGTH
+
+
+def one_cpu():
+    """Whether there is one CPU device. Several serve to try out shardings: reshaping would move sharded arrays."""
+    try:
+        return jax.device_count("cpu") == 1
+    except RuntimeError:  # JAX_PLATFORMS leaves the CPU out, which a program may be exported for all the same
+        return True
+
+
+def in_rows(compute, shape, rows, dtypes, constants, *arrays):
+    """``compute(rows, constants, *arrays)`` for `arrays` that broadcast to `shape`, with its results in that shape.
+
+    Arrays of a single value stay scalars. The last row is filled up by halves, which are good values of all arguments.
+    """
+    total, missing = math.prod(shape), math.prod(rows) - math.prod(shape)
+
+    def spread(x):
+        if x.size == 1:
+            return x.reshape(())
+        flat = jnp.broadcast_to(x, shape).reshape(-1)
+        return (jnp.pad(flat, (0, missing), constant_values=0.5) if missing else flat).reshape(rows)
+
+    # XLA would move the reshape into the program, and compute what is kept in the pieces that are to be avoided; but it
+    # moves nothing into or out of a branch.
+    none = lambda *_: tuple(jnp.zeros(rows, dtype) for dtype in dtypes)  # noqa: E731
+    results = lax.cond(_always(), functools.partial(compute, rows), none, constants, *map(spread, arrays))
+    return tuple(x.reshape(-1)[:total].reshape(shape) for x in results)
+
+
+def _always():
+    """Return True in a form that XLA:CPU does not evaluate while it compiles: it folds no sort."""
+    return lax.sort(lax.iota(jnp.uint32, 2))[0] == 0
+
+
+def hide_constants(*arrays):
+    """Return the `arrays`, whose values the compiler does not use where they are constants of the program.
+
+    XLA:CPU would evaluate what depends on them alone while it compiles, with two roundings where a program that takes
+    them as arguments contracts a product and a sum into one, and the angles would differ in their last places.
+
+    Seen with JAX 0.10.2 to 0.12.0.1, whose XLA:CPU removes an optimization barrier around constants before it folds
+    them: to report to XLA.
+    """
+
+    def hidden(*arrays):
+        known = _always()
+        return [jnp.where(known, x, 1) for x in arrays]
+
+    def barrier(*arrays):
+        # One for each: a common one makes all vary over the axes of a `jax.shard_map` that one of them varies over.
+        return [lax.optimization_barrier(x) for x in arrays]
+
+    return lax.platform_dependent(*arrays, cpu=hidden, default=barrier)
+
+
+def finish_words(words):
+    """On a CPU, compute all words before the first quantile. A GPU keeps one kernel.
+
+    In one loop with the ciphers' words, LLVM's vectoriser in JAX 0.12 walks every path through the quantile once per
+    path through the rounds, and compiles for minutes. As two loops they also run faster: the time goes into their
+    chains of dependent operations. Seen with JAX 0.12.0 and 0.12.0.1; to report to LLVM (SLP vectoriser).
+    """
+    return lax.platform_dependent(words, cpu=lax.optimization_barrier, default=lambda words: words)
+
+
+def round_here(x, most):
+    """Return the product `x`, or `most` where that is smaller, rounded to its dtype before it enters a sum.
+
+    XLA:CPU contracts a product and a sum into one rounding in some programs and not in others, and adds up constants
+    out of turn; the angles would differ between programs. It sees through no selection.
+
+    Seen with JAX 0.10.2 to 0.12.0.1. XLA has no per-operation control of contraction: to report.
+    """
+    return jnp.where(x > most, most, x)
+
+
+def round_product(x):
+    """`round_here` for every float64 product: XLA:CPU contracts those in loops of some shapes and not of others."""
+    return jnp.minimum(x, 1e300) if x.dtype == jnp.float64 else x
+
+
+def clip(x, low, high):
+    """`x` between two constants; NaN stays NaN.
+
+    By selections: with minimum and maximum here LLVM's vectoriser in JAX 0.12 takes minutes (see `finish_words`).
+    """
+    return jnp.where(x < low, low, jnp.where(x > high, high, x))
+
+
+def add_terms(term, nodes, weights, like):
+    """Sums of the arrays of ``term(node, weight)``, of the shape and dtype of `like`.
+
+    In float64 by a loop: unrolled, so many nodes of so long polynomials take XLA:CPU gigabytes to compile. Seen with
+    JAX 0.10.2 to 0.12.0.1.
+    """
+    if like.dtype == jnp.float64:
+
+        def add(totals, at):
+            return tuple(a + round_product(b) for a, b in zip(totals, term(*at), strict=True)), None
+
+        first = term(nodes[0], weights[0])
+        rest = jnp.asarray(nodes[1:], like.dtype), jnp.asarray(weights[1:], like.dtype)
+        return lax.scan(add, first, rest)[0]
+    columns = zip(*(term(node, weight) for node, weight in zip(nodes, weights, strict=True)), strict=True)
+    return tuple(tree_sum(list(column)) for column in columns)
+
+
+def tree_sum(terms):
+    """Sum in pairs: the chain of dependent additions is short."""
+    while len(terms) > 1:
+        terms = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)] + terms[len(terms) - len(terms) % 2 :]
+    return terms[0]
+
+
+def unfused_product(values, matrix):
+    """`values` (rows, n) times a constant `matrix` (n, m), which never computes `values` again for each column.
+
+    XLA fuses no matrix product with what makes its operand, and so it is one. For CUDA it tries many programs for each
+    product, which takes seconds, and the one that it takes, and with it the order of the sums, may differ between
+    processes: there these are sums, between barriers. Seen with JAX 0.10.2 to 0.12.0.1.
+    """
+
+    def by_product(values):
+        return jnp.matmul(values, jnp.asarray(matrix, values.dtype), precision=lax.Precision.HIGHEST)
+
+    def by_sums(values):
+        values = lax.optimization_barrier(values)
+        columns = [sum(values[:, j] * float(x) for j, x in enumerate(column) if x) for column in matrix.T]
+        return lax.optimization_barrier(jnp.stack(columns, axis=1))
+
+    return lax.platform_dependent(values, cuda=by_sums, default=by_product)
+
+
+def replace_where_any(where, replace, x, *arrays):
+    """Return ``replace(x, *arrays)`` if `where` is true anywhere, else `x`, which costs nothing then.
+
+    By a loop of at most one round: `jax.vmap` turns `lax.cond` into a selection between two results, both always
+    computed. `replace` sees ones for the `arrays` where it does not run: XLA would move what does not depend on the
+    loop's state out of it, and always compute it. Documented behaviour of `jax.vmap`; seen with JAX 0.10.2 to 0.12.0.1.
+    """
+
+    def once(state):
+        todo, x = state
+        return ~todo, replace(x, *(jnp.where(todo, a, 1) for a in arrays))
+
+    return lax.while_loop(lambda state: state[0], once, (jnp.any(where), x))[1]
+
+
+def multiply_high(x, constant):
+    """Upper half of the 64-bit product of uint32 `x` and a uint32 constant.
+
+    `lax.mulhi` cannot be compiled for several devices ("Unable to convert MHLO to StableHLO"): to report to JAX. Seen
+    with JAX 0.10.2 to 0.12.0.1. Compilers make the same instruction of this form.
+    """
+    with jax.enable_x64(True):
+        product = lax.convert_element_type(x, np.uint64) * np.uint64(constant)
+        return lax.convert_element_type(product >> np.uint64(32), np.uint32)
+
+
+def store_on_cuda(x):
+    """On CUDA, compute `x` to its end and store it.
+
+    By itself XLA cuts a program of this length where a dozen numbers an angle cross from one kernel to the next. Seen
+    with the CUDA compiler of JAX 0.11.2 and 0.12.0.1.
+    """
+    return lax.platform_dependent(x, cuda=lax.optimization_barrier, default=lambda x: x)
+
+
+def recompute_on_cuda(rest_of, stored, rest):
+    """Return `stored` and `rest`; on CUDA only `stored` crosses to the next kernel, and `rest` is ``rest_of(*stored)``.
+
+    See `store_on_cuda`.
+    """
+
+    def cut(stored, _):
+        stored = lax.optimization_barrier(stored)
+        return stored, rest_of(*stored)
+
+    return lax.platform_dependent(stored, rest, cuda=cut, default=lambda *both: both)
+
+
+def carry_sign_on_cuda(t, negative, most):
+    """Return `t`, at most `most`, and `negative`; on CUDA they cross to the next kernel as one number.
+
+    XLA cuts a program before a look-up, where by itself two or three numbers an angle cross, each written and read.
+    See `store_on_cuda`.
+    """
+
+    def cut(t, negative):
+        t = jnp.minimum(t, most)
+        signed = lax.optimization_barrier(jnp.where(negative, -t, t))
+        return jnp.abs(signed), signed < 0
+
+    return lax.platform_dependent(t, negative, cuda=cut, default=lambda t, negative: (t, negative))
+
+
+def vary_key_on_gpu(encrypt, key, lo):
+    """Return ``encrypt(key)``; on a GPU the key's words seem to depend on each element's uint32 `lo`.
+
+    The compiler would make a kernel of one thread of what depends on the key alone, and wait for it. See
+    `store_on_cuda`.
+    """
+
+    def varied(key, lo):
+        always_zero = (lo >> 31) >> 1
+        return encrypt(tuple(word ^ always_zero for word in key))
+
+    return lax.platform_dependent(key, lo, cuda=varied, rocm=varied, default=lambda key, lo: encrypt(key))

@@ -1,0 +1,422 @@
+"""What JAX runs on here, whether that fits together and draws the right angles, and what to do where it does not."""
+
+import json
+import re
+from typing import Any, NamedTuple
+
+import jax
+
+from jax_von_mises import arguments
+from jax_von_mises.runtime import child, compilation_cache, flags, hardware, variables
+from jax_von_mises.runtime.configuration import Setting
+from jax_von_mises.runtime.configuration import settings as current_settings
+from jax_von_mises.sampling import cuda
+from jax_von_mises.version import __version__
+
+PROBLEM, WARNING, NOTE = "problem", "warning", "note"
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+# Settings that would spoil the trial, and are told of by themselves: other seeds, stops at NaN, no compilation, and
+# programs from a cache.
+PLAIN = {
+    "JAX_RANDOM_SEED_OFFSET": None,
+    "JAX_DEBUG_NANS": None,
+    "JAX_DEBUG_INFS": None,
+    "JAX_DISABLE_JIT": None,
+    "JAX_TRANSFER_GUARD": None,
+    "JAX_COMPILATION_CACHE_DIR": None,
+}
+
+# Less of a GPU's memory than this share is free before we start: someone else works there.
+CROWDED = 0.25
+
+
+class Finding(NamedTuple):
+    """Something worth knowing."""
+
+    level: str
+    """``"problem"``, ``"warning"`` or ``"note"``."""
+    what: str
+    do: str
+
+
+class Diagnosis(NamedTuple):
+    """What `diagnose` found. ``str()`` of it is a readable report, ``as_json()`` one for programs."""
+
+    versions: dict[str, str]
+    system: str
+    accelerators: tuple[hardware.Accelerators, ...]
+    backend: dict[str, Any]
+    """``platform``, ``version`` and ``why``; the platform is None where JAX did not start."""
+    devices: tuple[dict[str, Any], ...]
+    """Of each device its rate, its comparison with the CPU, and its memory."""
+    settings: tuple[Setting, ...]
+    compilation_cache: compilation_cache.CacheInfo
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self):
+        """Whether there is no problem; there may be warnings."""
+        return not any(finding.level == PROBLEM for finding in self.findings)
+
+    def as_json(self):
+        """All of it as JSON."""
+        found = self._asdict()
+        found["accelerators"] = [
+            {**gpus._asdict(), "cards": [card._asdict() for card in gpus.cards]} for gpus in self.accelerators
+        ]
+        found["cache"] = self.cache._asdict()
+        for name in ("settings", "findings"):
+            found[name] = [item._asdict() for item in found[name]]
+        return json.dumps({"ok": self.ok, **found}, indent=1)
+
+    def __str__(self):
+        lines = [
+            ("versions", [", ".join(f"{name} {version}" for name, version in _short(self.versions).items())]),
+            ("system", [self.system]),
+            ("GPUs", [line for gpus in self.accelerators for line in _gpu_lines(gpus)] or ["none found"]),
+            ("backend", [f"{self.backend['platform'] or 'none'}: {self.backend['why']}", *_version_line(self.backend)]),
+            ("devices", [line for device in self.devices for line in _device_lines(device)]),
+            ("settings", [f"{s.name} = {s.value} ({s.source})" for s in self.settings if s.value is not None]),
+            ("cache", [_cache_line(self.cache)]),
+        ]
+        text = [f"{name if number == 0 else '':<10}{line}" for name, body in lines for number, line in enumerate(body)]
+        for finding in self.findings:
+            text += ["", f"{finding.level}: {finding.what}", f"  -> {finding.do}"]
+        count = sum(finding.level == PROBLEM for finding in self.findings)
+        text += ["", f"{count} problem{'s' * (count != 1)}" if count else "all is well"]
+        return "\n".join(text)
+
+
+def diagnose(*, expect=None, timeout=180.0):
+    """Look for what keeps JAX from drawing the right angles fast on this machine.
+
+    Asks the drivers and pip's records, looks at environment variables and XLA's flags, and starts JAX in a child
+    process as it is configured here, where each device draws angles that are timed and compared with the CPU's. The
+    child may abort or hang without harm to this process. It takes a few seconds.
+
+    Parameters
+    ----------
+    expect : {"cpu", "cuda", "rocm", "tpu"}, optional
+        The platform that JAX should use: it is a problem if it uses another.
+    timeout : float
+        Seconds until the child is given up.
+
+    Returns
+    -------
+    Diagnosis
+        ``ok`` says whether all is well, ``findings`` what is not and what to do.
+    """
+    if expect is not None and expect not in PLATFORMS:
+        raise ValueError(f"diagnose: expect={arguments.shown(expect)} is not one of {', '.join(PLATFORMS)}.")
+    timeout = arguments.seconds("diagnose", "timeout", timeout, above=0)
+    wanted = (expect or jax.config.jax_platforms or "").split(",")[0]
+    installed = hardware.packages()
+    gpus = hardware.accelerators()
+    taken, refused = _flags(timeout)
+    steps, ended = _probe(taken, timeout)
+    backend = _backend(steps, gpus, installed)
+    devices = [{name: step[name] for name in step if name != "step"} for step in steps if step["step"] == "device"]
+    info = compilation_cache.cache_info()
+    cards = any(found.cards for found in gpus)
+    found = [
+        # Whose GPU is not to be used may be as it likes.
+        *(finding for one in gpus for finding in _drivers(one, installed, _level(one, wanted))),
+        *_installed(gpus, installed),
+        *_plugins(installed),
+        *(Finding(*told) for told in variables.findings(cards)),
+        *refused,
+        *_start(steps, ended, timeout),
+        *_expected(backend, expect),
+        *(_unused(taken, installed, timeout) if cards and wanted != "cpu" and backend["platform"] == "cpu" else ()),
+        *_drawn(devices),
+        *_cached(info),
+    ]
+    found.sort(key=lambda finding: (PROBLEM, WARNING, NOTE).index(finding.level))
+    return Diagnosis(
+        versions={"jax_von_mises": __version__, **installed},
+        system=hardware.system(),
+        accelerators=gpus,
+        backend=backend,
+        devices=tuple(devices),
+        settings=current_settings(),
+        cache=info,
+        findings=tuple(found),
+    )
+
+
+def _drivers(gpus, installed, level):
+    """Whether the GPUs have drivers, and JAX what fits them; `level` is how bad it is if they cannot be used."""
+    plugins = hardware.plugins(installed)
+    cuda = [int(name.removeprefix("cuda")) for name in plugins if name.startswith("cuda")]
+    if gpus.trouble and not gpus.driver:
+        yield Finding(
+            level,
+            f"{gpus.vendor}: {gpus.trouble}",
+            "repair or reinstall the driver (a reboot helps where the kernel and the driver were updated apart)",
+        )
+    if gpus.vendor == "NVIDIA" and gpus.driver:
+        have = int(gpus.driver.split(".")[0])
+        fits = next((release for release, least in hardware.DRIVERS.items() if have >= least), None)
+        for release in cuda:
+            need = hardware.DRIVERS.get(release, 0)
+            if have < need:
+                do = f"update the driver to {need} or newer"
+                if fits:
+                    do += f", or install the wheels for CUDA {fits}: ./install_gpu.sh --cuda{fits}"
+                yield Finding(level, f"driver {gpus.driver} is too old for JAX's CUDA {release} wheels", do)
+        if not cuda:
+            do = f"update the driver to {min(hardware.DRIVERS.values())} or newer, then ./install_gpu.sh"
+            if fits:
+                do = f'./install_gpu.sh, or pip install "jax_von_mises[cuda{fits}]"'
+            yield Finding(level, "there is an NVIDIA GPU, and JAX has no CUDA plugin: it runs on the CPU", do)
+    if gpus.vendor == "AMD" and gpus.cards and not any(name.startswith("rocm") for name in plugins):
+        do = './install_gpu.sh --rocm, or pip install "jax_von_mises[rocm]"'
+        yield Finding(level, "there is an AMD GPU, and JAX has no ROCm plugin: it runs on the CPU", do)
+    for release in cuda if gpus.vendor == "NVIDIA" else ():
+        least = hardware.CAPABILITIES.get(release, 0)
+        old = [card for card in gpus.cards if card.capability is not None and card.capability < least]
+        if old:
+            do = "./install_gpu.sh --cuda12, or hide the card by CUDA_VISIBLE_DEVICES"
+            what = f"{old[0].name} has compute capability {old[0].capability}"
+            what += f", and JAX's CUDA {release} wheels need {least}"
+            yield Finding(level if len(old) == len(gpus.cards) else WARNING, what, do)
+    for number, card in enumerate(gpus.cards):
+        if card.free is not None and card.free < CROWDED * card.total:
+            yield Finding(
+                WARNING,
+                f"GPU {number} ({card.name}) has {_size(card.free)} of {_size(card.total)} free",
+                "see with nvidia-smi who has the rest; another JAX process takes three quarters at its start, unless "
+                "it has XLA_PYTHON_CLIENT_PREALLOCATE=false",
+            )
+
+
+def _level(gpus, wanted):
+    """How bad it is if these GPUs cannot be used."""
+    if not wanted or wanted == "gpu":
+        return PROBLEM
+    return PROBLEM if wanted == {"NVIDIA": "cuda", "AMD": "rocm"}[gpus.vendor] else NOTE
+
+
+def _installed(gpus, installed):
+    """What stands beside JAX's CUDA plugin, or is missing there."""
+    if not any(name.startswith("cuda") for name in hardware.plugins(installed)):
+        return
+    if not any(one.vendor == "NVIDIA" for one in gpus):
+        do = "install the driver; in a container, give it the GPUs (docker run --gpus all)"
+        yield Finding(WARNING, "JAX has a CUDA plugin, and no NVIDIA driver was found", do)
+    if missing := hardware.missing(installed):
+        do = "./install_gpu.sh installs them; leave them out only where the system has CUDA and cuDNN of its own"
+        yield Finding(NOTE, f"JAX's CUDA plugin is there without {', '.join(missing)}", do)
+    for folder, library in hardware.shadows().items():
+        yield Finding(
+            WARNING,
+            f"LD_LIBRARY_PATH has {folder}, whose {library} is loaded in place of the one that pip installed",
+            "unset LD_LIBRARY_PATH for JAX",
+        )
+
+
+def _unused(taken, installed, timeout):
+    """Why JAX does not use GPUs that it has a plugin for: it tells if it is asked for them alone."""
+    for plugin in hardware.plugins(installed)[:1]:
+        platform = plugin.rstrip("0123456789")
+        changes = {"JAX_PLATFORMS": platform, "XLA_FLAGS": flags.join(taken) or None, "JAX_LOGGING_LEVEL": "INFO"}
+        ended = child.run("-c", flags.START, timeout=timeout, **{**child.configuration(), **changes})
+        why = f"no answer within {timeout:g} s" if ended.code is None else child.reason(ended)
+        what = f"JAX has its plugin for {plugin} and does not use the GPU: {why}"
+        yield Finding(PROBLEM, what, "see the other findings; then docs/install.md, 'When the GPU is not used'")
+
+
+def _plugins(installed):
+    """Whether JAX's packages belong together."""
+    names = hardware.plugins(installed)
+    if len(names) > 1:
+        yield Finding(
+            PROBLEM,
+            f"JAX has plugins for {' and '.join(names)}, of which it can use one",
+            f"pip uninstall jax-{names[0]}-plugin jax-{names[0]}-pjrt, or the other",
+        )
+    core = installed.get("jaxlib", "")
+    for name, version in installed.items():
+        plugin = hardware.PLUGIN.match(name)
+        if plugin and version.split(".")[:3] != core.split(".")[:3]:
+            do = f'pip install --upgrade "jax[{plugin[1]}]=={installed.get("jax", core)}"'
+            yield Finding(PROBLEM, f"{name} {version} does not belong to jaxlib {core}", do)
+    for text in hardware.unmet(installed):
+        yield Finding(PROBLEM, text, "install JAX's extra again: ./install_gpu.sh")
+
+
+def _flags(timeout):
+    """The flags of ``XLA_FLAGS`` that XLA takes, and what there is to say of all."""
+    try:
+        present = flags.current()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        do = "write --name=value, or the name of a file of such"
+        return [], [Finding(PROBLEM, f"XLA_FLAGS cannot be read: {reason}", do)]
+    found = []
+    for item in flags.refused(present, timeout) if present else ():
+        advice = flags.ADVICE.get(item.flag)
+        do = advice.text if advice and advice.level == flags.GONE else "take it out of XLA_FLAGS"
+        found.append(Finding(PROBLEM, f"--{item.flag} in XLA_FLAGS ends the process: {item.reason}", do))
+        present = [flag for flag in present if flag.name != item.flag]
+    for flag in present:
+        advice = flags.advice(flag)
+        if advice and advice.level != flags.GONE:
+            what, _, do = advice.text.rpartition("; ")
+            found.append(Finding(advice.level, f"{flag} in XLA_FLAGS: {what}", do))
+    return present, found
+
+
+def _probe(good, timeout):
+    """Start JAX in a child and draw; the steps it told, and how it ended."""
+    planned = child.configuration()
+    chosen = planned["JAX_PLATFORMS"]
+    if chosen and "cpu" not in chosen.split(","):
+        planned["JAX_PLATFORMS"] = f"{chosen},cpu"  # to compare with
+    planned["XLA_FLAGS"] = flags.join(good) or None
+    planned |= PLAIN
+    ended = child.run("-m", "jax_von_mises.runtime.probe", timeout=timeout, **planned)
+    steps = []
+    for line in ended.out.splitlines():
+        try:
+            steps.append(json.loads(line))
+        except ValueError:  # a library that prints
+            continue
+    return [step for step in steps if isinstance(step, dict) and "step" in step], ended
+
+
+def _start(steps, ended, timeout):
+    """Whether the child came to its end, and if not, what it was doing."""
+    last = steps[-1] if steps else {"step": "import"}
+    if last["step"] == "end":
+        if complaint := _complaint(ended.err):
+            yield Finding(NOTE, f"JAX said: {complaint}", "see whether it matters")
+        return
+    doing = {
+        "import": "JAX cannot be imported",
+        "start": "JAX does not start",
+        "devices": "drawing failed",
+        "draw": f"drawing on {last.get('device')} failed",
+        "device": f"drawing after {last.get('device')} failed",
+    }[last["step"]]
+    if ended.code is None:
+        do = "look for a process that holds the GPU, or a driver that hangs (nvidia-smi); or wait longer"
+        yield Finding(PROBLEM, f"{doing}: no answer within {timeout:g} s", do)
+    else:
+        do = "see whether it works with JAX_PLATFORMS=cpu; ./install_gpu.sh installs what fits this machine"
+        yield Finding(PROBLEM, f"{doing}: {child.reason(ended)}", do)
+
+
+def _backend(steps, gpus, installed):
+    """Which platform JAX took, and why."""
+    start = next((step for step in steps if step["step"] == "devices"), None)
+    if start is None:
+        return {"platform": None, "version": None, "why": "JAX did not start"}
+    platform, version = start["platform"], start["platform_version"]
+    if platform == "gpu":
+        platform = "rocm" if "rocm" in version.lower() else "cuda"
+    chosen, plugins = jax.config.jax_platforms, hardware.plugins(installed)
+    if chosen and platform in chosen:
+        why = f"JAX_PLATFORMS={chosen} asks for it"
+    elif platform != "cpu":
+        why = "its plugin is installed, and found devices"
+    elif plugins:
+        why = f"JAX's plugin for {plugins[0]} is installed, and found no device"
+    else:
+        why = "JAX has no plugin for the GPU" if gpus else "no GPU was found"
+    return {"platform": platform, "version": version, "why": why}
+
+
+def _expected(backend, expect):
+    """Whether it is the platform that was expected."""
+    chosen, platform = jax.config.jax_platforms, backend["platform"]
+    if chosen and platform is not None and platform not in chosen.replace("gpu", "cuda,rocm").split(","):
+        do = "unset it, or install JAX's plugin for it: ./install_gpu.sh"
+        yield Finding(PROBLEM, f"JAX_PLATFORMS={chosen}, and JAX has no such platform here: it stops at its start", do)
+    if expect is not None and platform not in (None, expect):
+        do = "see the other findings; JAX_PLATFORMS chooses among what is installed"
+        yield Finding(PROBLEM, f"JAX runs on {platform}, not on {expect}", do)
+
+
+def _complaint(err):
+    """A warning of JAX about its start, if there is one."""
+    lines = [line.strip() for line in err.splitlines() if "before absl::InitializeLog()" not in line]
+    return next((line[:300] for line in lines if re.match(r"(WARNING|ERROR|W\d{4}|E\d{4})\b", line)), None)
+
+
+def _drawn(devices):
+    """Whether each device drew what it should."""
+    for device in devices:
+        name = device["device"]
+        if not device["words_agree"]:
+            do = "do not use it; report the versions above"
+            yield Finding(PROBLEM, f"{name} makes other random words than the CPU", do)
+        elif not device["agrees"]:
+            do = "take flags out of XLA_FLAGS; if it stays, do not use the device, and report the versions above"
+            yield Finding(PROBLEM, f"{name} draws other angles: {device['apart']:.1e} radians off", do)
+        for what in device["broken"]:
+            do = "take flags for fast mathematics out of XLA_FLAGS"
+            yield Finding(PROBLEM, f"on {name} it does not hold that {what}", do)
+        if cuda.FAILED in (device.get("path") or ""):
+            do = "nothing need be done: the plain path draws the same law; report the versions above"
+            yield Finding(NOTE, f"{name}: {device['path']}", do)
+
+
+def _cached(info):
+    """Whether there is a compilation cache, and a safe one."""
+    if info.path is None:
+        what = "there is no compilation cache: every process compiles anew"
+        yield Finding(NOTE, what, "call runtime.initialize_compilation_cache()")
+    elif "://" not in info.path and (reason := compilation_cache.open_to_others(info.path)):
+        what = f"the compilation cache {info.path} holds executable code, and {reason}"
+        yield Finding(WARNING, what, "chmod 700, or another directory")
+
+
+def _short(versions):
+    """Of NVIDIA's many libraries, those that one asks for."""
+    return {
+        name: version
+        for name, version in versions.items()
+        if not name.startswith("nvidia-") or "cudnn" in name or "cuda-runtime" in name
+    }
+
+
+def _gpu_lines(gpus):
+    yield f"{gpus.vendor} driver {gpus.driver or 'unknown'}" + (f"; {gpus.trouble}" if gpus.trouble else "")
+    for number, card in enumerate(gpus.cards):
+        free = "" if card.free is None else f", {_size(card.free)} of {_size(card.total)} free"
+        yield f"{number}: {card.name}{free}"
+
+
+def _version_line(backend):
+    if backend["platform"] not in (None, "cpu"):
+        yield " ".join(backend["version"].split())
+
+
+def _device_lines(device):
+    rate = device["angles"] / device["seconds"] / 1e6
+    verdict = "agrees" if device["agrees"] and device["words_agree"] and not device["broken"] else "DOES NOT AGREE"
+    free = device["memory"]["free"]
+    room = "" if free is None else f", {_size(free)} free"
+    yield (
+        f"{device['device']} ({device['kind']}{room}): {rate:,.0f} million angles a second, "
+        f"{device['first_seconds']:.2f} s for the first call; {verdict}"
+    )
+    if device.get("path"):
+        yield f"  drawn by {device['path']}"
+
+
+def _cache_line(info):
+    if info.path is None:
+        return "none"
+    size = "" if info.entries is None else f", {info.entries} programs, {_size(info.bytes)}"
+    return f"{info.path}{size}{'' if info.enabled else ', not in use'}{'' if info.writable else ', read only'}"
+
+
+def _size(count):
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} GiB"

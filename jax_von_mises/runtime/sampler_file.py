@@ -1,0 +1,307 @@
+"""Compiled samplers in files, for other processes, machines and releases."""
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import secrets
+import zipfile
+from importlib import metadata
+
+import jax
+import numpy as np
+
+from jax_von_mises import arguments
+from jax_von_mises.runtime.warm_up import described, like
+from jax_von_mises.sampling import sampler
+from jax_von_mises.sampling.request import DrawRequest
+from jax_von_mises.streams import safe_files
+from jax_von_mises.version import __version__
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+# Names the layout of an artifact, for whoever reads one later.
+FORMAT = "jax_von_mises/sampler/1"
+PROGRAM, MANIFEST = "program.bin", "manifest.json"
+# No program of ours is near this size, nor a file with one: more is not read.
+LARGEST = 2**26
+LARGEST_FILE = 2**24
+LARGEST_MANIFEST = 2**20
+
+
+def export_sampler(
+    path,
+    shape,
+    dtype=None,
+    *,
+    loc=0.0,
+    concentration=1.0,
+    key=None,
+    method="auto",
+    platforms=PLATFORMS,
+    force=False,
+):
+    """Write a compiled sampler to a file, to be loaded where this package or its version must not matter.
+
+    The file is a zip archive of a program in JAX's portable form (``jax.export``) and a manifest in JSON. It draws the
+    same angles as `sample_von_mises` does here: bit for bit on the same kind of device. JAX reads such programs for six
+    months of its own releases at least.
+
+    Parameters
+    ----------
+    path : str or path
+        File to write; it appears whole or not at all.
+    shape, dtype, method
+        As in `sample_von_mises`; fixed in the program.
+    loc, concentration : float, array or jax.ShapeDtypeStruct
+        Like the arguments that will be given: of their shape and dtype; the values do not matter.
+    key : jax.Array, optional
+        Any key of the implementation that will be used; JAX's default one by default.
+    platforms : sequence of str
+        Where it can run: of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; all of them by default.
+    force : bool
+        Replace a file that is there.
+
+    Returns
+    -------
+    dict
+        The manifest.
+
+    Raises
+    ------
+    FileExistsError
+        The file is there, and `force` is not given.
+    ImportError
+        ``flatbuffers`` is missing, by which JAX writes programs: ``pip install "jax_von_mises[export]"``.
+    """
+    caller = "export_sampler"
+    path = arguments.path(caller, "path", path)
+    if isinstance(platforms, str):
+        platforms = (platforms,)
+    try:
+        platforms = tuple(platforms)
+    except TypeError as error:
+        raise TypeError(
+            f"{caller}: platforms={arguments.shown(platforms)} must be some of {', '.join(PLATFORMS)}."
+        ) from error
+    force = arguments.flag(caller, "force", force)
+    bad = [name for name in platforms if name not in PLATFORMS]
+    if bad or not platforms:
+        raise ValueError(f"{caller}: platforms={arguments.shown(platforms)} must be some of {', '.join(PLATFORMS)}.")
+    if not force and os.path.lexists(path):
+        raise FileExistsError(f"{caller}: {path} is there already. Give another name, or force=True to replace it.")
+    export = _serializer(caller)
+    key = arguments.one_key(caller, jax.random.key(0) if key is None else key)
+    loc, concentration = like(described(loc)), like(described(concentration))
+    request = DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method)
+    implementation = str(jax.random.key_impl(key))
+
+    def program(words, loc, concentration):
+        key = jax.random.wrap_key_data(words, impl=implementation)
+        return sampler.program(dataclasses.replace(request, key=key, loc=loc, concentration=concentration))
+
+    compute = arguments.compute_dtype(request.dtype)
+    expected = [jax.ShapeDtypeStruct(jax.random.key_data(key).shape, np.uint32)]
+    expected += [jax.ShapeDtypeStruct(x.shape, compute) for x in (request.loc, request.concentration)]
+    # One derivative goes with it, so that what is loaded can be differentiated.
+    exported = export.export(jax.jit(program), platforms=platforms)(*expected)
+    content = exported.serialize(vjp_order=1)
+    manifest = {
+        "format": FORMAT,
+        **_described(exported),
+        "method": request.route,
+        "key": implementation,
+        "versions": {"jax_von_mises": __version__, "jax": jax.__version__, "jaxlib": metadata.version("jaxlib")},
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr(MANIFEST, json.dumps(manifest, indent=1))
+        file.writestr(PROGRAM, content)
+    _write_whole(path, archive.getvalue(), force)
+    return manifest
+
+
+class LoadedSampler:
+    """A sampler from a file of `export_sampler`: call it with a key, `loc` and `concentration`.
+
+    It may be called inside ``jax.jit``, ``jax.lax.scan`` and ``jax.lax.map``, and differentiated once, in reverse mode
+    (``jax.grad``), with respect to `loc` and `concentration`. JAX has no ``vmap`` and no forward mode for programs from
+    files: export a program of the whole shape.
+
+    Attributes
+    ----------
+    manifest : dict
+        What the file says of itself: shape, dtype, method, key implementation, platforms, versions.
+    """
+
+    def __init__(self, manifest, exported):
+        self.manifest = manifest
+        self._call = exported.call
+        self._compute = arguments.compute_dtype(np.dtype(exported.out_avals[0].dtype))
+
+    def __call__(self, key, loc=0.0, concentration=1.0):
+        """Angles of the shape and dtype that were exported."""
+        caller = "LoadedSampler"
+        key = arguments.one_key(caller, key)
+        implementation = str(jax.random.key_impl(key))
+        if implementation != self.manifest["key"]:
+            raise ValueError(
+                f"{caller}: key is of the implementation {implementation}, and this program is for "
+                f"{self.manifest['key']}. Make it with jax.random.key(seed, impl={self.manifest['key']!r}), or export "
+                "again."
+            )
+        arrays = []
+        for name, value in (("loc", loc), ("concentration", concentration)):
+            array = arguments.as_jax(arguments.parameter(caller, name, value), self._compute)
+            if list(array.shape) != self.manifest[name]:
+                raise ValueError(
+                    f"{caller}: {name} has shape {array.shape}, and this program is for {tuple(self.manifest[name])}. "
+                    "Export one for that shape."
+                )
+            arrays.append(array)
+        return self._call(jax.random.key_data(key), *arrays)
+
+    def __repr__(self):
+        known = self.manifest
+        return f"<sampler of {known['dtype']}{known['shape']} for {', '.join(known['platforms'])}>"
+
+
+def load_sampler(path):
+    """Read a sampler that `export_sampler` wrote.
+
+    The file is checked: its format, its size and checksum, that it runs on the platform in use, that the manifest tells
+    the truth of the program, and that the program calls nothing outside of it (XLA's custom calls), as ours do not.
+    Still it is executable code: load what you trust.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    LoadedSampler
+        Call it with ``(key, loc, concentration)``.
+
+    Raises
+    ------
+    ValueError
+        The file is no sampler, is damaged, was written by a release of this package or of JAX whose programs cannot be
+        read here, or is not for the platform in use.
+    OSError
+        It cannot be read.
+    """
+    caller = "load_sampler"
+    path = arguments.path(caller, "path", path)
+    export = _serializer(caller)
+    manifest, content = _read(caller, path)
+    platform = _platform()
+    if platform not in manifest["platforms"]:
+        raise ValueError(
+            f"{caller}: {path} is for {', '.join(manifest['platforms'])}, and JAX runs on {platform} here. Export it "
+            f"again with platforms=({platform!r},)."
+        )
+    try:
+        exported = export.deserialize(bytearray(content))
+        programs = [exported, *([exported.vjp()] if exported.has_vjp() else [])]
+        # By its name, which a program cannot do without.
+        calls = any(b"custom_call" in program.mlir_module_serialized for program in programs)
+        exported.mlir_module()  # fails where the installed jaxlib does not read the program's version
+        fits = _described(exported) == {name: manifest.get(name) for name in TRUTH}
+    except Exception as error:  # of whatever kind: JAX names none
+        raise ValueError(
+            f"{caller}: {path} was written by JAX {manifest['versions'].get('jax')} and cannot be read by JAX "
+            f"{jax.__version__} ({' '.join(str(error).split())[:200]}). Export it again with this release."
+        ) from error
+    if calls:
+        raise ValueError(f"{caller}: the program in {path} calls code outside of it, which no sampler does. Refused.")
+    if not fits or not isinstance(manifest.get("key"), str):
+        raise ValueError(f"{caller}: the manifest of {path} does not fit its program. Export it again.")
+    return LoadedSampler(manifest, exported)
+
+
+# What a manifest says that the program says too.
+TRUTH = ("shape", "dtype", "loc", "concentration", "platforms")
+
+
+def _described(exported):
+    """The part of a manifest that can be read off a program."""
+    _, loc, concentration = exported.in_avals
+    (result,) = exported.out_avals
+    arrays = [list(array.shape) for array in (result, loc, concentration)]
+    told = (arrays[0], result.dtype.name, *arrays[1:], list(exported.platforms))
+    return dict(zip(TRUTH, told, strict=True))
+
+
+def _read(caller, path):
+    """The manifest and the program of an artifact, checked."""
+    try:
+        with safe_files.open_plain(path) as opened:
+            if os.fstat(opened.fileno()).st_size > LARGEST_FILE:
+                raise ValueError(f"it has more than {LARGEST_FILE} bytes, as no sampler has")
+            with zipfile.ZipFile(opened) as file:
+                manifest = safe_files.read_member(file, MANIFEST, LARGEST_MANIFEST)
+                manifest = safe_files.parse_json(manifest, LARGEST_MANIFEST)
+                content = safe_files.read_member(file, PROGRAM, LARGEST)
+        written = manifest["format"]
+        if written != FORMAT:
+            raise ValueError(f"its format is {written!r}, and this release reads {FORMAT!r}")
+        if len(content) != manifest["bytes"] or hashlib.sha256(content).hexdigest() != manifest["sha256"]:
+            raise ValueError("its program does not match its checksum")
+        if not isinstance(manifest["versions"], dict) or not all(
+            isinstance(manifest[name], list) for name in ("shape", "loc", "concentration", "platforms")
+        ):
+            raise ValueError("its manifest is not one of this package")
+    except KeyError as error:
+        raise ValueError(f"{caller}: {path} is no sampler of this package: it lacks {error}. Export one.") from error
+    except OSError:
+        raise
+    except Exception as error:  # zipfile lets pass whatever a decompressor says of damaged content
+        raise ValueError(
+            f"{caller}: {path} is damaged or no sampler of this package: {error}. Export it again."
+        ) from error
+    return manifest, content
+
+
+def _serializer(caller):
+    try:
+        import flatbuffers  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f'{caller}: JAX writes and reads programs by flatbuffers; pip install "jax_von_mises[export]"'
+        ) from error
+    from jax import export
+
+    return export
+
+
+def _platform():
+    """The platform that JAX uses, in the words of ``jax.export``."""
+    from jax.extend.backend import get_backend  # slow to import: it brings Pallas
+
+    backend = get_backend()
+    if backend.platform == "gpu":
+        return "rocm" if "rocm" in backend.platform_version.lower() else "cuda"
+    return backend.platform
+
+
+def _write_whole(path, content, force):
+    """Write a file that appears whole or not at all."""
+    temporary = os.path.join(os.path.dirname(os.path.abspath(path)), f".{secrets.token_hex(8)}.partial")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if force:
+            os.replace(temporary, path)
+        else:
+            safe_files.take_free_name(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

@@ -1,0 +1,173 @@
+"""`sample_von_mises`, and blocks of its streams: keys, shapes and dtypes around `transform.angles`."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+
+from jax_von_mises import arguments
+from jax_von_mises.numerics import xla
+from jax_von_mises.numerics.sharding import explicit_sharding
+from jax_von_mises.sampling import counter, cuda, transform
+from jax_von_mises.sampling.request import DrawRequest
+
+
+def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method="auto", out_sharding=None):
+    r"""Draw angles from the von Mises law, without rejection.
+
+    The density is :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`. Element ``i`` of the result, in row-major
+    order, is the quantile of word ``i`` of the key's stream (see :mod:`jax_von_mises.sampling.counter`): it does not
+    depend on the shape, the batch or the device that draws it.
+
+    Parameters
+    ----------
+    key : jax.Array
+        One random key, of any implementation, typed (``jax.random.key``) or legacy (``jax.random.PRNGKey``).
+    loc : float or array
+        Mean direction :math:`\mu` in radians; any finite number, reduced to one turn. NaN results where it is not
+        finite, or so large (2^24 in float32) that its neighbours are more than a radian away.
+    concentration : float or array
+        :math:`\kappa` in [0, inf]: 0 (and what is too small for a normal float) is the uniform law on the circle, inf
+        a point mass at `loc`. NaN results where it is negative or NaN: no error, since its value may not be known yet.
+    shape : int, tuple or array of ints, optional
+        Shape of the whole result; `loc` and `concentration` broadcast to it. Their broadcast shape by default.
+    dtype : optional
+        float32, float64 (64-bit mode only), bfloat16 or float16, the last two computed in float32 and rounded once.
+        By default that of the arguments, which an array without axes has too; JAX's default float if they are Python
+        numbers or integers.
+    method : {"auto", "direct", "table"}
+        How a word becomes an angle; the accuracy is the same. "table" is for one concentration and many angles,
+        "direct" for everything. "auto" takes the table for one concentration and at least 2^14 angles (2^15 in
+        float64). Name one where angles must not differ in the last digits between shapes.
+    out_sharding : optional
+        Sharding of the result, a `NamedSharding`, or a `PartitionSpec` of the mesh in scope (``jax.set_mesh``). Each
+        device draws its own part, without communication; the angles are those that one device draws. By default that
+        of an argument of the result's shape that is sharded over an explicit mesh. (Under `vmap` over keys that are
+        sharded so, take ``method="direct"``: JAX has no sharding rule for the table's look-up there.)
+
+    Returns
+    -------
+    jax.Array
+        Angles in radians in [-pi, pi).
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a bad key, shape, dtype or method, before anything is computed.
+
+    Notes
+    -----
+    *Accuracy.* Let Q(t) be the angle drawn for the tail probability t, which takes 2^31 values down to 2^-33 (2^63
+    values down to 2^-65 in float64). Then :math:`|P(|X - \mu| > Q(t)) / (2t) - 1| \le 2\cdot 10^{-6}` (1e-12 in
+    float64), or Q(t) is within 4 ulp where floats are too coarse for that; for every concentration.
+
+    *Source.* The law is (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000; how its quantile is
+    computed is told on the page *Method* of the documentation.
+
+    *Derivatives.* By the implicit function theorem, in forward and reverse mode: 1 for `loc`, and for
+    `concentration` :math:`-(\partial F/\partial\kappa) / p` at the angle drawn, finite for every concentration.
+
+    *Streams.* Same key, same words on every backend, bit for bit. On one backend, one method gives the same angles bit
+    for bit in every shape, transformation and program; CPU and GPU agree to the accuracy above, and so do on CUDA the
+    package's own kernels, where they are on, and the path without them. With them `jax.export` refuses to write a
+    program unless it is told not to mind: see *Runtime* in the documentation.
+
+    Examples
+    --------
+    >>> import jax
+    >>> x = sample_von_mises(jax.random.key(0), 0.0, 4.0, (1000,))
+    >>> x.shape, x.dtype.name
+    ((1000,), 'float32')
+    """
+    caller = "sample_von_mises"
+    return draw(DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, out_sharding))
+
+
+def sample_block(key, loc, concentration, start, shape, dtype=None, *, method="auto"):
+    """Draw the angles ``start`` to ``start + prod(shape) - 1`` of a key's stream.
+
+    A slice of what `sample_von_mises` draws in one piece, so that a long stream can be made in blocks, in any order
+    and anywhere. Blocks of one shape share one compiled program.
+
+    Parameters
+    ----------
+    key, loc, concentration, dtype
+        As in `sample_von_mises`. `loc` and `concentration` broadcast to the block.
+    start : int, traced integer scalar, or pair of them
+        Position of the block's first angle, 0 <= start < 2^64. Inside a program it may be a traced int32 or uint32
+        (int64 or uint64 in 64-bit mode), or for any position a pair ``(hi, lo)`` of uint32, its upper and lower half.
+        Where its value is known, a negative number is refused, and so is a block that ends beyond 2^64; where it is
+        traced, positions count modulo 2^64.
+    shape : int or tuple of ints
+        Shape of the block, filled in row-major order.
+    method : {"auto", "direct", "table"}
+        "auto" takes the table for one concentration, whatever the size of the block: all blocks of a stream agree.
+
+    Returns
+    -------
+    jax.Array
+        Angles in radians in [-pi, pi), with the accuracy and the derivatives of `sample_von_mises`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a bad key, start, shape, dtype or method, before anything is computed.
+    """
+    start = arguments.position("sample_block", start)
+    return block("sample_block", key, loc, concentration, start, shape, dtype, method)
+
+
+def block(caller, key, loc, concentration, start, shape, dtype, method):
+    """`sample_block` for any `caller`, which has checked `start`."""
+    request = DrawRequest.part(caller, key, loc, concentration, shape, dtype, method)
+    if (first := arguments.known_position(start)) is not None:
+        arguments.within_stream(caller, first, first + math.prod(request.shape), f"shape={request.shape}")
+    return draw(request.at(start))
+
+
+def draw(request, buffer=None):
+    """Draw what a `DrawRequest` says; into the memory of `buffer`, an array like the result that is given up."""
+    if buffer is None:
+        return program(request, request.engine())
+    return program_into(buffer, request, request.engine())
+
+
+@functools.partial(jax.jit, static_argnames="engine")
+def program(request, engine="xla"):
+    """The angles of a `DrawRequest`, as one program; `engine` as from `DrawRequest.engine`."""
+    shape, dtype, route, out_sharding = request.shape, request.dtype, request.route, request.out_sharding
+    # Explicit: mixed dtypes must also pass where JAX's implicit promotion is turned off. In here, where it is free.
+    loc, concentration = (jnp.asarray(x, arguments.compute_dtype(dtype)) for x in (request.loc, request.concentration))
+    if out_sharding is None:
+        out_sharding = explicit_sharding(shape, loc, concentration)
+    # Meshes with automatic axes take a constraint on the result, explicit ones want every array declared.
+    automatic = isinstance(out_sharding, NamedSharding) and AxisType.Explicit not in out_sharding.mesh.axis_types
+    declared = None if automatic else out_sharding
+    loc, concentration = xla.hide_constants(loc, concentration)
+    if route == "table":
+        concentration = concentration.reshape(())
+    generator, key = counter.key_words(request.key)
+    if engine == "kernel":
+        job = cuda.Job(cuda.cipher_of(request.key), route, dtype.name, shape)
+        return cuda.angles(job, key, request.start, loc, concentration)
+    width = transform.words_per_element(arguments.compute_dtype(dtype))
+
+    def angles(shape, stream, loc, concentration):
+        key, start = stream
+        words = counter.block_words(generator, key, counter.indices(shape, start, declared), width)
+        return transform.angles(words, loc, concentration, route, declared)
+
+    stream = key, request.start
+    if out_sharding is None:
+        return xla.compute_elementwise(angles, shape, dtype, stream, loc, concentration)
+    x = angles(shape, stream, loc, concentration).astype(dtype)
+    return lax.with_sharding_constraint(x, out_sharding) if automatic else x
+
+
+@functools.partial(jax.jit, static_argnames="engine", donate_argnames="buffer", keep_unused=True)
+def program_into(buffer, request, engine):
+    """`program` into the memory of `buffer`."""
+    return program(request, engine)

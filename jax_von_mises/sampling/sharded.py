@@ -1,0 +1,234 @@
+"""Sampling over several devices of one process: each makes its own part of one stream, and none waits for another.
+
+An angle depends on its place in the stream alone (see :mod:`jax_von_mises.sampling.counter`), so a device needs to know
+only where its part starts. `sample_von_mises` with `out_sharding` cuts a whole result along the axes of a mesh; here
+are the forms in which the code of each device is written out, `jax.pmap` and the inside of `jax.shard_map`.
+"""
+
+import functools
+import math
+
+import jax
+import numpy as np
+from jax import lax
+
+from jax_von_mises import arguments
+from jax_von_mises.sampling import counter, sampler
+from jax_von_mises.sampling.request import DrawRequest
+
+
+def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto", devices=None):
+    """Draw angles with one device for each index of the leading axis, by `jax.pmap`.
+
+    With one key the angles are those of `sample_von_mises` with the same arguments, bit for bit. With one key per
+    device each row of the result is drawn from the stream of its key.
+
+    Parameters
+    ----------
+    key : jax.Array
+        One random key as in `sample_von_mises`, whose stream the devices share; or a key array of shape ``(devices,)``
+        (legacy keys: uint32 of shape ``(devices, words)``), which gives each device a separate stream: ``result[d]`` is
+        then ``sample_von_mises(key[d], loc[d], concentration[d], shape[1:])``, bit for bit, for `loc` and
+        `concentration` broadcast along the leading axis.
+    loc, concentration : float or array
+        As in `sample_von_mises`; they broadcast to `shape`, from its last axis on. An array with the leading axis of
+        `shape` is cut along it, and each device gets its part; any other goes to all devices. For one value per device
+        write ``loc[:, None]``.
+    dtype : optional
+        As in `sample_von_mises`.
+    shape : int or tuple of ints, optional
+        Shape of the whole result, whose leading axis is the number of devices. The broadcast shape of `loc` and
+        `concentration` by default.
+    method : {"auto", "direct", "table"}
+        As in `sample_von_mises`: "auto" decides by the whole `shape` with one key, and by the draw of one device with
+        one key per device.
+    devices : sequence of jax.Device, optional
+        Devices of this process, each once; ``result[i]`` lies on ``devices[i]``. ``jax.local_devices()`` by default.
+
+    Returns
+    -------
+    jax.Array
+        Angles in radians in [-pi, pi), sharded along the leading axis.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a bad key, shape, dtype, method or devices; if the leading axis, or that of a key array, is not the number
+        of devices; and inside
+        `jax.set_mesh`, where `jax.pmap` does not work: there `sample_von_mises` takes `out_sharding`.
+
+    Notes
+    -----
+    There is one compiled program for each set of devices, shape, dtype and method, whatever the values. It may be
+    called inside `jax.jit` and has the derivatives of `sample_von_mises`.
+
+    Code that maps over keys and parameters and passes the shape as an argument works with `jax.pmap` itself if that
+    argument is static: ``jax.pmap(sample_von_mises, static_broadcasted_argnums=3)(keys, loc, concentration, 1000)``,
+    where each of `keys`, `loc` and `concentration` has shape ``(devices,)``.
+
+    Examples
+    --------
+    >>> import jax
+    >>> n = jax.local_device_count()
+    >>> x = sample_pmap(jax.random.key(0), 0.0, 4.0, (n, 1000))
+    >>> x.shape == (n, 1000), len(x.devices()) == n
+    (True, True)
+
+    A key and a mean direction per device:
+
+    >>> keys, loc = jax.random.split(jax.random.key(0), n), jax.numpy.linspace(-1.0, 1.0, n)
+    >>> sample_pmap(keys, loc[:, None], 4.0, (n, 1000)).shape == (n, 1000)
+    True
+    """
+    caller = "sample_pmap"
+    devices = _local_devices(caller, devices)
+    key = arguments.typed_keys(caller, key)
+    if key.shape not in ((), (len(devices),)):
+        raise ValueError(
+            f"{caller}: key is a key array of shape {key.shape}, but there are {len(devices)} devices. Give one key, "
+            f"which the devices share, or one per device: jax.random.split(key, {len(devices)})."
+        )
+    separate = bool(key.shape)
+    one = jax.ShapeDtypeStruct((), key.dtype) if separate else key
+    # A separate stream has the method of one device's part, which is checked when the parts are known.
+    asked = "auto" if separate else method
+    request = DrawRequest.whole(caller, one, loc, concentration, shape, dtype, asked)
+    shape, dtype = request.shape, request.dtype
+    if not shape or shape[0] != len(devices):
+        has = f"has {shape[0]} along its leading axis" if shape else "has no leading axis"
+        raise ValueError(
+            f"{caller}: shape={shape} {has}, which must be the number of devices, {len(devices)}. "
+            f"Ask for shape=({len(devices)}, ...), or name other devices in `devices`."
+        )
+    if not jax.sharding.get_abstract_mesh().empty:
+        raise ValueError(
+            f"{caller}: a mesh with the axes {jax.sharding.get_abstract_mesh().axis_names} is in scope, where jax.pmap "
+            "does not work. Use sample_von_mises with out_sharding there, or sample_shard inside jax.shard_map."
+        )
+    loc, loc_axis = _along_devices(request.loc, shape)
+    concentration, concentration_axis = _along_devices(request.concentration, shape)
+    if separate:
+        part = concentration.shape if concentration_axis is None else concentration.shape[1:]
+        method = arguments.method(caller, method, jax.ShapeDtypeStruct(part, dtype))
+        draw = _mapped(_stream, devices, (0, loc_axis, concentration_axis))
+        return draw(key, loc, concentration, shape[1:], dtype, method)
+    draw = _mapped(_part, devices, (None, loc_axis, concentration_axis, 0))
+    # The numbers of the devices are an argument because pmap asks for one that it maps over.
+    return draw(key, loc, concentration, np.arange(len(devices), dtype=np.uint32), shape[1:], dtype, request.route)
+
+
+def sample_shard(key, loc, concentration, shape, axis_name, dtype=None, *, method="auto"):
+    """Draw this device's part of one stream, inside the body of `jax.shard_map` or `jax.pmap`.
+
+    Device ``j`` along `axis_name` draws the angles ``j * prod(shape)`` to ``(j + 1) * prod(shape) - 1`` of the key's
+    stream: the parts of all devices, one after the other, are what one device draws.
+
+    Parameters
+    ----------
+    key, dtype
+        As in `sample_von_mises`; the same key on all devices.
+    loc, concentration : float or array
+        As in `sample_von_mises`; they broadcast to this device's part, and may differ between devices.
+    shape : int or tuple of ints
+        Shape of this device's part, filled in row-major order.
+    axis_name : name or tuple of names
+        Axes of the mesh over which the devices are counted, several in row-major order. Devices that differ only in
+        other axes draw the same angles.
+    method : {"auto", "direct", "table"}
+        As in `sample_block`: "auto" takes the table for one concentration, whatever the size.
+
+    Returns
+    -------
+    jax.Array
+        Angles in radians in [-pi, pi).
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a bad key, shape, dtype or method, and where `axis_name` is not an axis that the code around is mapped over.
+
+    Notes
+    -----
+    Along the leading axis of an array the parts join to `sample_von_mises` of the whole shape with the same method.
+    Along another axis they are the same angles in other places, since row-major order runs through all devices in each
+    row. Positions are counted in 64 bits, with JAX's 64-bit mode or without.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from jax.sharding import PartitionSpec
+    >>> mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    >>> @jax.shard_map(mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec("data"))
+    ... def draw(key):
+    ...     return sample_shard(key, 0.0, 4.0, (1000,), "data")
+    >>> draw(jax.random.key(0)).shape == (jax.device_count() * 1000,)
+    True
+    """
+    caller = "sample_shard"
+    size = math.prod(arguments.whole_sizes(caller, "shape", shape))
+    try:
+        if isinstance(axis_name, (tuple, list)) and not axis_name:
+            raise ValueError("no axis at all")
+        lax.axis_size(axis_name)  # `axis_index` takes a number for a name, and fails when it is compiled
+        device = lax.axis_index(axis_name)
+    except (NameError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{caller}: axis_name={arguments.shown(axis_name)} is not an axis, or a tuple of axes, that the code "
+            "around is mapped over. Call it in the body of jax.shard_map or jax.pmap, with axis names of theirs."
+        ) from error
+    start = counter.multiply_wide(lax.convert_element_type(device, np.uint32), size)
+    return sampler.block(caller, key, loc, concentration, start, shape, dtype, method)
+
+
+def _local_devices(caller, devices):
+    if devices is None:
+        return tuple(jax.local_devices())
+    try:
+        found = tuple(devices)
+    except TypeError:
+        found = (devices,)
+    strange = [device for device in found if not isinstance(device, jax.Device)]
+    if strange or isinstance(devices, (str, bytes)):
+        raise TypeError(
+            f"{caller}: devices={arguments.shown(devices)} must be a sequence of devices, such as "
+            "jax.local_devices() or some of them."
+        )
+    far = [device for device in found if device.process_index != jax.process_index()]
+    if far:
+        raise ValueError(
+            f"{caller}: devices={arguments.shown(devices)} holds {far[0]} of process {far[0].process_index}, but "
+            f"this is process {jax.process_index()}. Name devices of jax.local_devices()."
+        )
+    if not found or len(set(found)) < len(found):
+        fault = "names a device twice" if found else "is empty"
+        raise ValueError(
+            f"{caller}: devices={arguments.shown(devices)} {fault}. Name at least one device, and each once."
+        )
+    return found
+
+
+def _along_devices(array, shape):
+    """`array` in the form that `jax.pmap` takes, and its mapped axis: 0 or None."""
+    if array.ndim < len(shape):
+        return array, None
+    if array.shape[0] == shape[0]:
+        return array, 0
+    return array.reshape(array.shape[1:]), None
+
+
+@functools.cache
+def _mapped(function, devices, axes):
+    """`function` mapped over `devices`, kept because `jax.pmap` compiles again for every function that it is given."""
+    static = tuple(range(len(axes), len(axes) + 3))  # shape, dtype and method
+    return jax.pmap(function, in_axes=axes, devices=devices, static_broadcasted_argnums=static)
+
+
+def _part(key, loc, concentration, device, shape, dtype, route):
+    """A device's part of the stream that all share."""
+    start = counter.multiply_wide(device, math.prod(shape))
+    return sampler.draw(DrawRequest(key, loc, concentration, start, shape, dtype, route))
+
+
+def _stream(key, loc, concentration, shape, dtype, method):
+    """The beginning of a device's separate stream."""
+    return sampler.sample_von_mises(key, loc, concentration, shape, dtype, method=method)

@@ -1,0 +1,99 @@
+"""From words to angles in one elementwise pass: sign and tail probability, quantile, location, wrap.
+
+Two routes from the tail probability t to |x|, on the same words and to the same accuracy:
+
+- *direct*: the quantile of `quantile.half_quantile` for every element. Any concentrations.
+- *table*: for one concentration. The quantile is computed once on a grid that halves towards t = 0, inside
+  the program, so that a traced concentration works too; an element then costs one row of four coefficients
+  and three multiply-adds.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises.numerics import piecewise, quantile, tail_integral, xla
+from jax_von_mises.numerics.circle import largest_angle, reduce_turns, wrap
+from jax_von_mises.numerics.density import valid
+from jax_von_mises.numerics.sharding import broadcast_sharded
+
+
+class Tail(NamedTuple):
+    """Tail probability `t` in (0, 1/2), its complement `c` = 1/2 - t, both exact to rounding, and a sign bit."""
+
+    t: jax.Array
+    c: jax.Array
+    sign: jax.Array
+
+
+def words_per_element(dtype):
+    """How many 32-bit words one angle takes."""
+    return 2 if dtype == jnp.float64 else 1
+
+
+def tail(words):
+    """Split the word (float32) or two words (float64) of each element.
+
+    The lowest bit of the first word is the sign. The other 31 or 63 bits m give t = (m + 1/2) 2^-32 or
+    (m + 1/2) 2^-64, and the complemented bits give c, so that neither end of (0, 1/2) is rounded away.
+    """
+    first = words[0]
+    high = first >> 1
+    negative = (first & np.uint32(1)) == 1
+
+    def value(high, low):
+        # As signed, which every backend converts in one instruction; the top bit is clear.
+        number = lax.bitcast_convert_type(high, jnp.int32)
+        if low is None:
+            return (number.astype(jnp.float32) + 0.5) * 2.0**-32
+        return number.astype(jnp.float64) * 2.0**-32 + (low.astype(jnp.float64) + 0.5) * 2.0**-64
+
+    low = words[1] if len(words) == 2 else None
+    mask = np.uint32(0x7FFFFFFF)
+    return Tail(value(high, low), value(high ^ mask, None if low is None else ~low), negative)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
+def magnitude(t, c, kappa, method, out_sharding):
+    """|x| of the tail probability `t`; `kappa` is a scalar for the table route, else of the shape of `t`."""
+    if method == "table":
+        x = piecewise.evaluate_quantile_table(t, piecewise.quantile_table(kappa), out_sharding)
+        return xla.clip(x, 0, largest_angle(t.dtype))
+    return quantile.half_quantile(t, c, kappa)
+
+
+@magnitude.defjvp
+def _magnitude_jvp(method, out_sharding, primals, tangents):
+    # Both routes differentiate the law, not the interpolation: by the implicit function theorem at the angle drawn.
+    t, c, kappa = primals
+    x = magnitude(t, c, kappa, method, out_sharding)
+    slope = tail_integral.derivative(x, broadcast_sharded(kappa, x.shape, out_sharding))
+    return x, slope * broadcast_sharded(tangents[2], x.shape, out_sharding)
+
+
+def angles(words, loc, kappa, method, out_sharding=None):
+    """Angles in [-pi, pi) from the words of each element.
+
+    Parameters
+    ----------
+    words : tuple of one (float32) or two (float64) uint32 arrays
+    loc, kappa : float32 or float64 arrays
+        Mean direction in radians and concentration; broadcast against the words. Negative or NaN `kappa` and
+        non-finite `loc` give NaN.
+    method : {"direct", "table"}
+        "table" needs a scalar `kappa`.
+    """
+    kappa = valid(kappa)
+    if method == "direct":
+        words = xla.finish_words(words)
+    t, c, negative = tail(words)
+    if method == "direct":
+        kappa = broadcast_sharded(kappa, t.shape, out_sharding)
+    else:
+        t, negative = xla.carry_sign_on_cuda(t, negative, piecewise.below_half(t.dtype))
+    x = magnitude(t, c, kappa, method, out_sharding)
+    return wrap(jnp.where(negative, -x, x), broadcast_sharded(reduce_turns(loc), x.shape, out_sharding))

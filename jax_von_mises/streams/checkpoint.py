@@ -1,0 +1,111 @@
+"""Records: what has been written of a file or a store, told by a small JSON text beside it.
+
+A target appears whole or not at all: a file gets its name, a store its metadata, when every block is there. Until then
+the record, replaced whole after each block that has reached the disk, tells what is done, so that a process may be
+killed at any instant.
+
+======================= ===================================== ==========================================
+..                      ``big.npy``                           ``big.zarr``
+======================= ===================================== ==========================================
+while blocks are drawn  ``big.npy.partial``                   the shards ``big.zarr/c/0``, ``c/1``, ...
+record until then       ``big.npy.partial.json``              ``big.zarr/blocks-0of4.json``, one a writer
+what makes it whole     the name ``big.npy``                  ``big.zarr/zarr.json``
+record of the whole     ``big.npy.json``                      ``big.zarr/blocks.json``
+======================= ===================================== ==========================================
+
+With ``force`` a finished file or store keeps its name until the new one is finished. A store is then written as
+``big.zarr.partial``, and for the last moments the old one is ``.replaced`` in it.
+
+`NpyFile` and `ZarrStore` have the same methods, which `writer` calls.
+"""
+
+import math
+import os
+
+from jax_von_mises.arguments import DTYPES
+from jax_von_mises.streams import safe_files
+
+try:
+    import fcntl
+except ImportError:  # Windows has other locks; there two writers of one target are not kept apart
+    fcntl = None  # type: ignore[assignment]
+
+# Names the layout of a record, for whoever reads one later.
+FORMAT = "jax_von_mises/samples/1"
+# More angles than this no disk holds.
+LARGEST = 2**60
+# A record is written anew after each block and has a line for each: so many are more than anyone waits for.
+MOST_BLOCKS = 2**20
+# Bytes that no record of so many lines reaches.
+LARGEST_RECORD = 2**26
+# Angles in a row. A row is drawn, and read, in one piece.
+LARGEST_ROW = 2**36
+
+
+class Unknown(OSError):
+    """What is there is not known to be ours, or is in use: touch nothing."""
+
+
+def lock(descriptor, name, alone=True):
+    """Keep others out of an open file or directory until it is closed; those who are not `alone` share it."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Unknown(f"{name} is being written by another process; wait for it") from None
+    except OSError:
+        pass  # a file system without locks
+
+
+def allocated(path):
+    """Bytes that a file, or all files below a directory, take up on the disk; 0 if there is none."""
+    if not os.path.isdir(path):
+        try:
+            about = os.stat(path, follow_symlinks=False)
+        except OSError:
+            return 0
+        return 512 * about.st_blocks if hasattr(about, "st_blocks") else about.st_size
+    return sum(allocated(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
+
+
+def readable(size: int) -> str:
+    """Write a number of bytes with a unit."""
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.4g} {unit}"
+
+
+def sync_directory(path):
+    """Let the names in a directory reach the disk."""
+    if os.name == "posix":
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def parse_record(name, text):
+    """The record in `text`, a JSON object; it was replaced whole, so anything else is not ours."""
+    try:
+        record = safe_files.parse_json(text, MOST_BLOCKS + 1_000)
+        if record["format"] != FORMAT or not isinstance(record["stream"], dict):
+            raise ValueError
+        record["shape"] = tuple(int(size) for size in record["shape"])
+        record["block_rows"] = int(record["block_rows"])
+        record["crc32"] = {int(i): str(crc) for i, crc in record["crc32"].items()}
+        sizes = *record["shape"], math.prod(record["shape"])
+        if not sizes[:-1] or min(sizes) < 0 or max(sizes) >= LARGEST or not 0 < record["block_rows"] < LARGEST:
+            raise ValueError
+        # More blocks than are ever begun: whoever goes through them would not come to an end.
+        if -(-record["shape"][0] // record["block_rows"]) > MOST_BLOCKS:
+            raise ValueError
+        if math.prod(record["shape"][1:]) > LARGEST_ROW or record["stored"] not in DTYPES:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise Unknown(f"{name} is not a record of this package; move it away") from error
+    return record

@@ -1,0 +1,293 @@
+"""A ``.npy`` file written block by block."""
+
+import contextlib
+import errno
+import math
+import mmap
+import os
+
+import numpy as np
+
+from jax_von_mises.streams import safe_files
+from jax_von_mises.streams.checkpoint import LARGEST_RECORD, Unknown, allocated, lock, parse_record, sync_directory
+
+
+class NpyFile:
+    """One ``.npy`` file on a local disk, written by one process.
+
+    Written in sequence and not through a memory map: when a disk fills up, a write fails with an error that can be
+    explained, where a store to mapped memory kills the process. The finished file can be mapped.
+    """
+
+    # Data start on a page of the disk, so that whole pages can go there without a copy in the system's cache.
+    PAGE = 4096
+    # What is copied at a time to memory that is aligned as such writes ask for.
+    STAGE = 2**21
+
+    def __init__(self, path, shape, dtype, block_rows):
+        self.path, self.shape, self.block_rows = path, shape, block_rows
+        self.dtype = np.dtype("float32" if dtype.name == "bfloat16" else dtype)  # .npy has no bfloat16
+        self.partial, self.record = f"{path}.partial", f"{path}.json"
+        self.partial_record = f"{self.partial}.json"
+        self.row_bytes = math.prod(shape[1:]) * self.dtype.itemsize
+        self.file = self.direct = self.stage = None
+        self.replaces = False  # whether a file that has the name is to go: only if the user said so
+        self.begun = False  # whether this run has changed anything
+        self.created = False  # whether the partial file is this run's own, to be removed if nothing comes of it
+
+    @property
+    def directory(self):
+        """The directory of the file."""
+        return os.path.dirname(self.path) or os.curdir
+
+    disk = directory
+
+    def whole(self):
+        """Whether a finished file bears the name."""
+        return os.path.lexists(self.path)
+
+    def records(self):
+        """The record of the run that has not finished, in a list; empty if there is none."""
+        self.final_record()  # a file of that name which is not ours would be overwritten in the end
+        if not os.path.lexists(self.partial_record):
+            # An empty one was made by a run that was killed in `begin`.
+            if os.path.lexists(self.partial) and (not os.path.isfile(self.partial) or os.path.getsize(self.partial)):
+                raise Unknown(f"{self.partial} has no record beside it, so it is not known what it is; move it away")
+            return []
+        return [parse_record(self.partial_record, safe_files.read_plain(self.partial_record, LARGEST_RECORD))]
+
+    def final_record(self):
+        """The record of the finished file, or None."""
+        if not os.path.lexists(self.record):
+            return None
+        if not os.path.isfile(self.record):
+            raise Unknown(f"{self.record} is not a record of this package; move it away")
+        return parse_record(self.record, safe_files.read_plain(self.record, LARGEST_RECORD))
+
+    def header(self):
+        """The ``.npy`` header, filled up to a page."""
+        fields = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": self.shape}
+        text = repr(fields).encode("ascii")
+        magic = np.lib.format.magic(1, 0)
+        length = self.PAGE - len(magic) - 2
+        return magic + length.to_bytes(2, "little") + text.ljust(length - 1) + b"\n"
+
+    def size(self):
+        """Bytes of the finished file."""
+        return self.PAGE + self.shape[0] * self.row_bytes
+
+    def check_layout(self):
+        """See that the whole file has the header and the size that its record tells of."""
+        with safe_files.open_plain(self.path) as file:
+            header = file.read(self.PAGE)
+            size = os.fstat(file.fileno()).st_size
+        if size != self.size() or header != self.header():
+            raise Unknown(
+                f"{self.path} ({size} bytes) is not the file that {self.record} tells of ({self.size()} bytes)"
+            )
+
+    def begin(self, text):
+        """Start with no blocks, as the record `text` says; what an unfinished run left is overwritten."""
+        self._open(create=True)
+        # In this order: if the record cannot be replaced, the old run is still there as it was.
+        self.save_record(text)
+        self.file.truncate(0)
+        self._write(self.header(), 0)
+
+    def go_on(self):
+        """Open what an earlier run left."""
+        if not os.path.lexists(self.partial):
+            raise Unknown(f"{self.partial} is gone, though {self.partial_record} tells of it; move the record away")
+        self._open()
+        if self.file.read(self.PAGE) != self.header():
+            raise Unknown(f"{self.partial} does not begin as the file of its record; move both away")
+
+    def _open(self, create=False):
+        """Open and lock the partial file; with `create`, make one if there is none."""
+        if os.path.lexists(self.path) and not self.replaces and not self._has_both_names():
+            raise FileExistsError(f"{self.path} appeared after the run was begun; move it away, and resume")
+        create = create and not os.path.lexists(self.partial)
+        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
+        self.file = open(self._descriptor(flags), "r+b", buffering=0)  # noqa: SIM115
+        safe_files.must_be_plain(self.file, self.partial)
+        lock(self.file, self.partial)
+        about = os.fstat(self.file.fileno())
+        # The one who held the lock may have finished and renamed it between these two calls.
+        if not os.path.exists(self.partial) or not os.path.samestat(about, os.stat(self.partial)):
+            raise Unknown(f"{self.partial} was finished by another process")
+        self._must_be_ours_alone(about, self.partial)
+        self.begun, self.created = True, create
+        if hasattr(os, "O_DIRECT"):
+            # Past the system's cache, which costs a copy and a page a time and would drive out of memory what other
+            # programs keep there. Some file systems refuse.
+            with contextlib.suppress(OSError):
+                self.direct = self._descriptor(os.O_WRONLY | os.O_DIRECT)
+                self.stage = mmap.mmap(-1, self.STAGE)
+            if self.direct is not None and not os.path.samestat(about, os.fstat(self.direct)):
+                raise Unknown(f"{self.partial} was replaced while it was opened")
+
+    def _descriptor(self, flags):
+        """The unfinished file, opened, if it is one and no link: that may lead to a file that is to be kept."""
+        if os.path.islink(self.partial):  # where the system has no such flag
+            raise Unknown(f"{self.partial} is a symbolic link, which this package does not make; move it away")
+        return os.open(self.partial, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+    def _must_be_ours_alone(self, about, name):
+        """Refuse to write to a file that others know by another name."""
+        if about.st_nlink > 1 and not self._has_both_names():
+            raise Unknown(f"{name} has another name too (a hard link), and would change there as well; copy it first")
+
+    def _must_be_ready(self, name):
+        """Refuse a whole file that could not be written to, before it loses its name."""
+        if os.path.islink(name):
+            raise Unknown(
+                f"{name} is a symbolic link, to {os.path.realpath(name)}, and would no longer be one after the repair. "
+                "Move the file to where the link is, and repair it there; nothing was changed"
+            )
+        with open(name, "r+b", opener=safe_files.at_once) as file:
+            safe_files.must_be_plain(file, name)
+            lock(file, name)
+            self._must_be_ours_alone(os.fstat(file.fileno()), name)
+
+    def write(self, first, rows):
+        """Write `rows` from row `first` on, to the disk: they survive whatever comes after."""
+        if rows.size == 0:
+            return
+        data = memoryview(np.ascontiguousarray(rows, self.dtype.newbyteorder("<"))).cast("B")
+        offset = self.PAGE + first * self.row_bytes
+        done = 0
+        if self.direct is not None and offset % self.PAGE == 0:
+            done = self._write_direct(data, offset)
+        self._write(data[done:], offset + done)
+        os.fsync(self.file)
+
+    def _write_direct(self, data, offset):
+        """Write the whole pages of `data` past the cache; give the bytes that the system took so."""
+        done, whole = 0, len(data) - len(data) % self.PAGE
+        while done < whole:
+            part = data[done : done + min(self.STAGE, whole - done)]
+            self.stage[: len(part)] = part
+            with memoryview(self.stage)[: len(part)] as stage:
+                try:
+                    written = os.pwrite(self.direct, stage, offset + done)
+                except OSError as error:
+                    if error.errno != errno.EINVAL:
+                        raise
+                    return done
+            done += written
+            if written < len(part):
+                return done
+        return done
+
+    def _write(self, data, offset):
+        data = memoryview(data)
+        self.file.seek(offset)
+        while len(data):
+            data = data[self.file.write(data) :]
+
+    def read(self, first, count, whole=False):
+        """Rows of the partial, or of the whole, file."""
+        with safe_files.open_plain(self.path if whole else self.partial) as file:
+            file.seek(self.PAGE + first * self.row_bytes)
+            data = file.read(count * self.row_bytes)
+        rows = len(data) // self.row_bytes if self.row_bytes else count
+        return np.frombuffer(data[: rows * self.row_bytes], self.dtype).reshape(rows, *self.shape[1:])
+
+    def save_record(self, text):
+        """Replace the record."""
+        replace_text(self.partial_record, text)
+
+    def finish(self, text):
+        """Make the file whole: give it its name."""
+        self.save_record(text)
+        self.file.truncate(self.size())
+        os.fsync(self.file)
+        if os.name != "posix":
+            self.close()  # Windows renames no open file; elsewhere the lock is kept to the end
+        if self.replaces:
+            os.replace(self.partial, self.path)
+        else:
+            self._take_free_name()
+        self.settle()
+        # The names must reach the disk before the run is reported as done.
+        sync_directory(self.directory)
+
+    def _take_free_name(self):
+        """Take the name, unless something has got it while the file was drawn."""
+        try:
+            safe_files.take_free_name(self.partial, self.path)
+        except FileExistsError:
+            if not self._has_both_names():
+                raise FileExistsError(
+                    f"{self.path} appeared while its angles were drawn; move it away, and resume"
+                ) from None
+            os.unlink(self.partial)
+
+    def settle(self):
+        """Give the record the name of the finished file's, unless it has it."""
+        if os.path.lexists(self.partial_record):
+            os.replace(self.partial_record, self.record)
+
+    def interrupted_at_the_end(self):
+        """Whether a run was killed between the two names it gives in `finish`."""
+        return not os.path.lexists(self.partial) and os.path.lexists(self.path)
+
+    def _has_both_names(self):
+        """Whether the unfinished file is the finished one: a run was killed before it took the first name away."""
+        return os.path.exists(self.partial) and os.path.exists(self.path) and os.path.samefile(self.partial, self.path)
+
+    def discard(self):
+        """Remove what this run has created."""
+        for name in (self.partial, self.partial_record):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+        self.close()
+
+    def bytes_needed(self, missing, force=False):
+        """Bytes of free disk space that are needed for all blocks: the file that is written in keeps its own."""
+        in_place = self.partial if force or os.path.lexists(self.partial) else self.path
+        return max(self.size() - allocated(in_place), 0)
+
+    def replace(self, missing):
+        """Let the new file take the name of the old one, which stays until then."""
+        if os.path.lexists(self.path) and not os.path.isfile(self.path):
+            raise Unknown(f"{self.path} exists and is not a file; choose another name")
+        if self.interrupted_at_the_end():
+            (record,) = self.records() or (None,)
+            blocks = record and -(-record["shape"][0] // record["block_rows"])
+            if record and (len(record["crc32"]) == blocks or not os.path.lexists(self.record)):
+                self.settle()  # it is that of the finished file, which may stay
+        self.replaces = True
+
+    def reopen(self, text):
+        """Make the finished file an unfinished one again, in which some blocks are missing."""
+        self._must_be_ready(self.path)
+        self.begun = True
+        # In the reverse order of `finish`: wherever this is killed, there is one to be resumed and repaired.
+        if not os.path.lexists(self.partial_record):
+            os.replace(self.record, self.partial_record)
+        os.replace(self.path, self.partial)
+        self.go_on()
+        self.save_record(text)
+
+    def close(self):
+        """Close the file; a second time does nothing."""
+        if self.file is not None:
+            self.file.close()
+        if self.direct is not None:
+            os.close(self.direct)
+        if self.stage is not None:
+            self.stage.close()
+        self.file = self.direct = self.stage = None
+
+
+def replace_text(path, text):
+    """Replace a small file whole."""
+    temporary = f"{path}.new"
+    try:
+        safe_files.write_anew(temporary, text)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # what went wrong first is what must be reported
+            os.unlink(temporary)
+        raise

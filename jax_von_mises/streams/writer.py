@@ -1,0 +1,579 @@
+"""Streams to disk: blocks drawn, written and recorded one by one, so that a run can be broken off and resumed.
+
+A block counts as done when its bytes have reached the disk *and* the record tells its checksum. A process that is
+killed at any instant therefore loses the block in flight and no more; what resumes draws the missing blocks, at their
+positions in the stream, and the result is the same to the last byte.
+"""
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import time
+import zlib
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jax_von_mises import arguments
+from jax_von_mises.streams import batches, checkpoint, npy, zarr
+from jax_von_mises.streams.stream import Spans, Stream, share, sharer
+from jax_von_mises.version import __version__
+
+# Angles in a block. 64 MiB of float32: drawing and writing it takes far longer than recording it, and two of them at a
+# time are what a run needs in memory. Where that makes many blocks they are larger, up to eight times: the record is
+# written anew after each, and has a line for each.
+BLOCK = 2**24
+MANY_BLOCKS = 2**12
+LARGEST_BLOCK = 2**27
+
+# Bytes that are read at a time when checksums are compared.
+PIECE = 2**26
+
+# Of a list of numbers so many are told in a message.
+LISTED = 20
+
+# Seconds between two looks at what the other processes have recorded.
+POLL = 0.5
+
+
+class Damaged(ValueError):
+    """Blocks do not match their checksums."""
+
+
+class Written(NamedTuple):
+    """What `write_samples` did."""
+
+    out: str
+    """The file or store."""
+    shape: tuple[int, ...]
+    """Of the whole array."""
+    dtype: str
+    """As it is stored."""
+    drawn: int
+    """Blocks drawn by this call."""
+    kept: int
+    """Blocks of this process that were there before."""
+
+
+def write_samples(
+    out,
+    key,
+    loc,
+    concentration,
+    total,
+    dtype=None,
+    *,
+    method="auto",
+    block_rows=None,
+    resume=False,
+    force=False,
+    repair=False,
+    part=0,
+    parts=1,
+    patience=600.0,
+    stay=False,
+    progress=None,
+    observe=None,
+):
+    """Draw a stream of angles into a file or a store, in constant memory.
+
+    Row i of the result is row i of the stream, as `sample_batches` draws it, whatever `block_rows` and `parts` are and
+    wherever the run was broken off. The result appears whole or not at all; beside it stands a JSON record of what was
+    drawn, with the CRC-32 of each block's bytes. While it is being drawn, a ``.npy`` file is named ``*.npy.partial``,
+    and a store has no ``zarr.json``.
+
+    Parameters
+    ----------
+    out : str or path
+        A name that ends in ``.npy``, or in ``.zarr`` for a Zarr v3 store (needs the extra ``storage``), which may also
+        be a URL that TensorStore knows, such as ``gs://bucket/big.zarr``.
+    key, loc, concentration, dtype, method
+        As in `sample_batches`.
+    total : int
+        Rows. They, and their angles, must be below 2^60.
+    block_rows : int, optional
+        Rows in a block: by default so many that it has 2^24 angles, up to 2^27 where there are more than 2^36. A run
+        that is resumed keeps the size it was begun with.
+    resume : bool
+        Go on with what an earlier run of the same stream left; begin if there is nothing. What was recorded is
+        compared with its checksums first, in a finished file too, and where blocks are missing one is drawn again, in
+        case this machine draws other last digits. (A part of several compares its own blocks, and none once the
+        store is whole.)
+    force : bool
+        Replace what is there: an unfinished run at once, a finished file or local store when the new one is finished.
+        Where the disk has no space for the old and the new store together, or nothing can be written next to the old
+        one, it is removed first, with a RuntimeWarning; in an object store always, without one.
+    repair : bool
+        With `resume`: draw blocks again that do not match their checksums. A finished file or store is an unfinished
+        one meanwhile, and if the repair fails it stays one, with all its valid blocks: the same call goes on.
+    part, parts : int
+        This process draws share `part` of `parts`, and they all write one Zarr store; with more than one, `resume` is
+        implied. Part 0 waits for the others, and makes the store whole.
+    patience : float
+        Seconds that part 0 waits while no other process records a block.
+    stay : bool
+        Other parts return only when part 0 has made the store whole, for a job whose processes must find each other
+        when part 0 is started again.
+    progress, observe : callable, optional
+        ``progress(done, total)`` is called with the rows of this process, before the first block and after each;
+        ``observe(array)`` with the rows of each block that is drawn.
+
+    Returns
+    -------
+    Written
+        Name, shape and dtype of the result, and how many blocks were drawn and kept.
+
+    Raises
+    ------
+    FileExistsError
+        There is something at `out`, and neither `resume` nor `force` was given.
+    ValueError, TypeError
+        For a bad argument; to `resume`, also where another stream was begun, a block does not match its checksum, or
+        this machine does not draw what the other one drew.
+    OSError
+        The disk is full, or cannot be written, or `out` holds what this package did not write. What was recorded
+        stays, and can be resumed; a run that has recorded nothing removes what it created.
+    TimeoutError
+        The other processes have stopped.
+
+    Examples
+    --------
+    >>> import jax, numpy, os, tempfile
+    >>> out = os.path.join(tempfile.mkdtemp(), "angles.npy")
+    >>> write_samples(out, jax.random.key(0), 0.5, 4.0, 10_000).shape
+    (10000,)
+    >>> numpy.load(out, mmap_mode="r").shape
+    (10000,)
+    """
+    caller = "write_samples"
+    out = arguments.path(caller, "out", out)
+    stream = Stream.of(caller, key, loc, concentration, dtype, method)
+    total = arguments.whole_number(caller, "total", total, 0)
+    if total * max(stream.width, 1) >= checkpoint.LARGEST:  # rows without angles are counted too
+        raise ValueError(
+            f"{caller}: total={total} rows of {stream.width} are more angles than any disk holds. Both the rows and "
+            "their angles must be below 2^60."
+        )
+    if block_rows is not None:
+        block_rows = arguments.whole_number(caller, "block_rows", block_rows, 1)
+    flags = {"resume": resume, "force": force, "repair": repair, "stay": stay}
+    resume, force, repair, stay = (arguments.flag(caller, name, value) for name, value in flags.items())
+    for name, function in (("progress", progress), ("observe", observe)):
+        if function is not None and not callable(function):
+            raise TypeError(f"{caller}: {name}={arguments.shown(function)} must be a function, or None.")
+    patience = arguments.seconds(caller, "patience", patience)
+    parts = arguments.whole_number(caller, "parts", parts, 1)
+    part = arguments.whole_number(caller, "part", part, 0)
+    if part >= parts:
+        raise ValueError(f"{caller}: part={part} must be below parts={parts}; parts are counted from 0.")
+    if parts > 1 and force:
+        raise ValueError(f"{caller}: force=True would remove what other parts write. Remove the old store first.")
+    if resume and force:
+        raise ValueError(f"{caller}: resume=True keeps what force=True would replace. Give one of them.")
+    block_rows = default_block_rows(stream, total, block_rows)
+    target = open_target(caller, out, (total, *stream.row_shape), stream.dtype, block_rows, part, parts)
+    job = Job(target, stream, part, parts)
+    try:
+        if job.prepare(caller, resume or parts > 1, force, repair):
+            kept = len(job.own())
+            drawn = job.draw(progress, observe)
+            if part == 0:
+                if parts > 1:
+                    job.wait(patience)
+                target.finish(job.text(finished=True))
+            elif stay:
+                job.wait_for_process_0(patience)
+        else:
+            kept, drawn = len(job.own()), 0
+    except BaseException as error:
+        if target.created and job.blocks and not job.done:
+            error.add_note(discarded(target))
+        elif target.begun:
+            error.add_note(f"{len(job.done)} of {job.blocks} blocks are kept: go on with resume=True")
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = target.path
+        raise
+    finally:
+        target.close()
+    return Written(out, target.shape, target.dtype.name, drawn, kept)
+
+
+def discarded(target):
+    """Remove what a run created that has drawn no block; a note on it for the error that ended the run."""
+    try:
+        target.discard()
+    except OSError as error:  # which must not hide the other
+        return f"nothing was kept, but {error.filename or target.path} could not be removed: {error.strerror}"
+    return "nothing was kept"
+
+
+def is_npy(out):
+    """Whether `out` names a ``.npy`` file."""
+    return out.lower().endswith(".npy") and "://" not in out
+
+
+def is_zarr(out):
+    """Whether `out` names a Zarr store: a directory, or a URL such as gs://bucket/big.zarr."""
+    return out.lower().rstrip("/").endswith(".zarr")
+
+
+def open_target(caller, out, shape, dtype, block_rows, part=0, parts=1):
+    """The target that `out` names."""
+    if is_zarr(out):
+        arguments.utf8(caller, "out", out, "TensorStore")
+        target = zarr.ZarrStore(out, shape, dtype, block_rows, part, parts)
+    elif not is_npy(out):
+        raise ValueError(f"{caller}: out={arguments.shown(out)} must end in .npy, or in .zarr for a Zarr store.")
+    elif parts > 1:
+        raise ValueError(
+            f"{caller}: out={arguments.shown(out)} has one writer, not parts={parts}. Let them write a .zarr store."
+        )
+    else:
+        target = npy.NpyFile(out, shape, dtype, block_rows)
+    if target.directory is not None and not os.path.isdir(target.directory):
+        raise FileNotFoundError(f"{out}: there is no directory {target.directory}; create it first")
+    return target
+
+
+def is_whole(out):
+    """Whether there is a finished file or store, of whatever stream."""
+    return open_target("write_samples", os.fsdecode(out), (0,), np.dtype(np.float32), 1).whole()
+
+
+def block_angles(angles):
+    """Angles in a block, where `angles` are drawn in all."""
+    block = BLOCK
+    while block < LARGEST_BLOCK and angles > block * MANY_BLOCKS:
+        block *= 2
+    return block
+
+
+def default_block_rows(stream, total, block_rows):
+    """Rows in a block: so many bytes that whole pages can be written, where there are that many."""
+    if block_rows is None:
+        block_rows = max(1, block_angles(total * stream.width) // max(stream.width, 1))
+        page = npy.NpyFile.PAGE // stream.dtype.itemsize
+        block_rows -= block_rows % page if block_rows > page else 0
+    return max(1, min(block_rows, total))
+
+
+class Job:
+    """One process's part in filling a target."""
+
+    def __init__(self, target, stream, part, parts):
+        self.target, self.stream, self.part, self.parts = target, stream, part, parts
+        self.identity = stream.identity()  # once: it may be the hash of long arrays, and every record has it
+        self.done: dict[int, str] = {}  # block: checksum; of all processes, as far as they are known
+        self.damaged: dict[int, str] = {}  # block: checksum that it should have
+
+    @property
+    def blocks(self):
+        """How many blocks there are."""
+        return len(self.spans())
+
+    def spans(self):
+        """First row and number of rows of each block."""
+        return Spans(0, self.target.shape[0], self.target.block_rows)
+
+    def share(self):
+        """The blocks of this process."""
+        return share(self.blocks, self.parts, self.part)
+
+    def own(self):
+        """What is done of this process's blocks."""
+        share = self.share()
+        return {i: crc for i, crc in self.done.items() if i in share}
+
+    def rows(self):
+        """How many rows the blocks of this process have."""
+        share, size = self.share(), self.target.block_rows
+        return min(share.stop * size, self.target.shape[0]) - min(share.start * size, self.target.shape[0])
+
+    def missing_rows(self):
+        """How many of them are not done."""
+        spans = self.spans()
+        return self.rows() - sum(spans[i][1] for i in self.own())
+
+    def layout(self):
+        """What must be the same for all who write one target."""
+        target = self.target
+        return {"shape": target.shape, "block_rows": target.block_rows, "stored": target.dtype.name}
+
+    def text(self, finished=False):
+        """The record: what is drawn, by what, and the checksums of the blocks."""
+        mine = self.done if self.parts == 1 or len(self.done) == self.blocks else self.own()
+        head = {
+            "format": checkpoint.FORMAT,
+            "stream": self.identity,
+            **self.layout(),
+            "made_with": {
+                "jax_von_mises": __version__,
+                "jax": jax.__version__,
+                "device": jax.local_devices()[0].device_kind,
+            },
+            "known": len(self.done),  # of all processes': grows as long as the job lives
+        }
+        if self.target.replaces and not finished:
+            head["replaces"] = True
+        # Lines by hand: there may be very many, and they are written again after each block.
+        lines = ",\n".join([f'"{i}": "{mine[i]}"' for i in sorted(mine)])
+        return json.dumps(head, indent=1).removesuffix("\n}") + f',\n "crc32": {{\n{lines}\n }}\n}}\n'
+
+    def prepare(self, caller, resume, force, repair):
+        """Look at what is there, and begin or go on; False if it is whole already."""
+        target = self.target
+        found, whole = target.records(), target.whole()
+        if (found or whole) and not (resume or force):
+            state = "an unfinished run is there" if found else "exists"
+            ways = "give resume=True to go on with it, or force=True to replace it" if found else "give force=True"
+            raise FileExistsError(f"{target.path}: {state}; choose another name, or {ways}")
+        if force or not (found or whole):
+            self.check_room(caller, force)
+            if found or whole:
+                target.replace(self.missing_bytes())
+            target.begin(self.text())
+            return True
+        for record in found or [target.final_record()]:
+            if record is None:
+                raise FileExistsError(f"{target.path}: exists, without a record of this package; choose another name")
+            self.adopt(caller, record)
+        # A process that is killed as it finishes leaves a finished file, whose record has its old name.
+        whole = not found or (target.interrupted_at_the_end() and len(self.done) == self.blocks)
+        if found:
+            target.replaces = any(record.get("replaces") is True for record in found)
+        elif self.parts == 1:
+            target.check_layout()
+        if found or self.parts == 1:
+            self.check_blocks(caller, repair, whole)
+        if whole and len(self.done) == self.blocks:
+            target.settle()
+            return False
+        # All that can be refused is, before anything is touched.
+        self.check_machine(caller)
+        self.check_room(caller)
+        if whole:
+            target.reopen(self.text())
+        elif self.done or self.parts > 1:
+            target.go_on()
+        else:
+            target.begin(self.text())
+        return True
+
+    def adopt(self, caller, record):
+        """Take over the blocks of a record, if it is of the same stream."""
+        if self.parts == 1 and not self.done:
+            self.target.block_rows = record["block_rows"]
+        mine = {**self.identity, **self.layout()}
+        theirs = {**record["stream"], **record}
+        different = [name for name in mine if mine[name] != theirs.get(name)]
+        if different:
+            listed = ", ".join(f"{name} {brief(theirs.get(name))} (now {brief(mine[name])})" for name in different)
+            raise ValueError(
+                f"{caller}: {self.target.path} holds another stream: {listed}. "
+                "Give the arguments it was begun with, or choose another name."
+            )
+        self.done |= {i: crc for i, crc in record["crc32"].items() if 0 <= i < self.blocks}
+
+    def check_blocks(self, caller, repair, whole):
+        """Compare what was recorded of this process's blocks with what is on the disk."""
+        damaged = damaged_blocks(self.target, self.spans(), self.own(), whole)
+        if damaged and not repair:
+            first, rows = self.spans()[damaged[0]]
+            raise Damaged(
+                f"{caller}: {self.target.path}: {len(damaged)} of {len(self.done)} blocks do not match their "
+                f"checksums, the first is block {damaged[0]} (rows {first} to {first + rows - 1}). Give repair=True "
+                "to draw them again; nothing was changed."
+            )
+        self.damaged = {i: self.done.pop(i) for i in damaged}
+
+    def check_machine(self, caller):
+        """Draw one block again: another machine, backend or release of JAX may round the last digits otherwise."""
+        own = self.own() or self.damaged
+        if not own:
+            return
+        i = max(own)
+        first, rows = self.spans()[i]
+        again = np.asarray(self.stream.rows(first, self.target.block_rows))[:rows]
+        if checksum(self.target, again) != own[i]:
+            raise ValueError(
+                f"{caller}: {self.target.path}: block {i} drawn again differs in its last digits. The run was begun on "
+                "another kind of machine, or with another release of JAX (its record says which): go on there, or "
+                "begin anew with force=True. Nothing was changed."
+            )
+
+    def missing_bytes(self):
+        """How many bytes of angles are not done."""
+        return self.missing_rows() * self.stream.width * self.target.dtype.itemsize
+
+    def check_room(self, caller, force=False):
+        """Refuse early what the disk, or the record, cannot hold."""
+        if self.target.directory is not None:
+            missing = self.missing_bytes()
+            need = self.target.bytes_needed(missing, force)
+            free = shutil.disk_usage(self.target.disk).free
+            if need > free:
+                more = " more than what it replaces" if force and need < missing else ""
+                need, free = checkpoint.readable(need), checkpoint.readable(free)
+                raise OSError(f"{self.target.path}: needs {need}{more} and the disk has {free} free")
+        if self.blocks > checkpoint.MOST_BLOCKS:
+            least = -(-self.target.shape[0] // checkpoint.MOST_BLOCKS)
+            raise ValueError(
+                f"{caller}: block_rows={self.target.block_rows} makes {self.blocks} blocks, and the record has a line "
+                f"for each, at most {checkpoint.MOST_BLOCKS}. Give block_rows={least} or more."
+            )
+
+    def draw(self, progress, observe):
+        """Draw, write and record the missing blocks of this process; give their number."""
+        todo = [i for i in self.share() if i not in self.done]
+        spans = self.spans()
+        drawing = batches.SampleBatches(self.stream, [spans[i] for i in todo], self.target.block_rows, donate=True)
+        total = self.rows()
+        written = total - self.missing_rows()
+        if progress is not None:
+            progress(written, total)
+        try:
+            for i, batch in zip(todo, drawing, strict=True):
+                rows = np.asarray(batch)
+                crc = checksum(self.target, rows)
+                self.target.write(spans[i][0], rows)
+                self.done[i] = crc
+                try:
+                    self.target.save_record(self.text())
+                except OSError:
+                    del self.done[i]
+                    raise
+                except BaseException:  # an interrupt, before or after the record was replaced: the block is there
+                    with contextlib.suppress(OSError):
+                        self.target.save_record(self.text())
+                    raise
+                if observe is not None:
+                    observe(rows)
+                written += len(rows)
+                if progress is not None:
+                    progress(written, total)
+                del rows  # or its memory could not be given to the next batch
+        finally:
+            drawing.close()
+        return len(todo)
+
+    def wait(self, patience):
+        """Wait, as process 0, until the records of all processes together tell of every block."""
+        deadline = time.monotonic() + patience
+        while True:
+            known = len(self.done)
+            for record in self.target.records():
+                self.adopt("write_samples", record)
+            if len(self.done) == self.blocks:
+                return
+            if len(self.done) > known:
+                deadline = time.monotonic() + patience
+                self.target.save_record(self.text())  # by which the others see that process 0 is there
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"{self.target.path}: {self.blocks - len(self.done)} of {self.blocks} blocks are missing, and "
+                    f"none came for {patience:g} s. Start process {first_few(self.missing_parts())} again, "
+                    "and then this one."
+                )
+            time.sleep(POLL)
+
+    def missing_parts(self):
+        """The processes whose blocks are missing; there may be far more processes than blocks."""
+        missing = (i for i in range(self.blocks) if i not in self.done)
+        return sorted({sharer(self.blocks, self.parts, i) for i in missing})
+
+    def wait_for_process_0(self, patience):
+        """Wait until the store is whole, so that process 0 can be started again while there is need of it."""
+        deadline, before = time.monotonic() + patience, None
+        while not self.target.whole():
+            now = self.target.record_of(0, self.parts)
+            if now != before:
+                deadline, before = time.monotonic() + patience, now
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"{self.target.path}: the blocks of this process are written, but process 0 has done nothing for "
+                    f"{patience:g} s. Start it again."
+                )
+            time.sleep(POLL)
+
+
+def verify_samples(out):
+    """Compare a finished file or store with the checksums in its record.
+
+    Parameters
+    ----------
+    out : str or path
+        What `write_samples` has written. It is read as its readers do: by its own header or metadata, which must be
+        those that the record tells of.
+
+    Returns
+    -------
+    dict
+        The record: the stream that was drawn, shape, stored dtype, versions, and the CRC-32 of each block.
+
+    Raises
+    ------
+    ValueError
+        A block does not match, or the record does not fit the file.
+    FileNotFoundError
+        There is no such file, or no record beside it.
+    """
+    caller = "verify_samples"
+    out = arguments.path(caller, "out", out)
+    target = open_target(caller, out, (0,), np.dtype(np.float32), 1)  # whatever it holds: its record tells
+    record = target.final_record() if target.whole() else None
+    if record is None:
+        raise FileNotFoundError(f"{out}: no finished file with a record beside it")
+    target = open_target(caller, out, record["shape"], np.dtype(record["stored"]), record["block_rows"])
+    spans = Spans(0, target.shape[0], target.block_rows)
+    if len(spans) != len(record["crc32"]):
+        raise Damaged(f"{caller}: {out}: its record has {len(record['crc32'])} checksums for {len(spans)} blocks")
+    target.check_layout()
+    crc = {i: record["crc32"].get(i) for i in range(len(spans))}
+    try:
+        damaged = damaged_blocks(target, spans, crc, whole=True)
+    finally:
+        target.close()
+    if damaged:
+        raise Damaged(f"{caller}: {out}: these blocks do not match their checksums: {first_few(damaged)}")
+    return record
+
+
+def damaged_blocks(target, spans, crc, whole):
+    """The blocks whose bytes do not have the checksum that `crc` tells."""
+    return [i for i in crc if stored_checksum(target, *spans[i], whole) != crc[i]]
+
+
+def stored_checksum(target, first, count, whole):
+    """`checksum` of rows that are on the disk, read in pieces: a record may tell of blocks of any size."""
+    width = math.prod(target.shape[1:])
+    found = checksum(target, ())
+    if width == 0:
+        return found  # there may be 2^59 such rows
+    step = max(1, PIECE // (width * target.dtype.itemsize))
+    for start in range(first, first + count, step):
+        rows = target.read(start, min(step, first + count - start), whole)
+        found = checksum(target, rows, found)
+        if len(rows) < min(step, first + count - start):
+            break  # the file ends here
+    return found
+
+
+def checksum(target, rows, before="0"):
+    """CRC-32 of the bytes of `rows` as they are stored, after those of `before`, eight hexadecimal digits."""
+    stored = np.ascontiguousarray(rows, target.dtype.newbyteorder("<"))
+    return f"{zlib.crc32(stored.view(np.uint8).reshape(-1).data, int(before, 16)):08x}"
+
+
+def brief(value):
+    """A parameter in an error message."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def first_few(numbers):
+    """Numbers in an error message: all, or the first of very many."""
+    text = ", ".join(map(str, numbers[:LISTED]))
+    return text if len(numbers) <= LISTED else f"{text} and {len(numbers) - LISTED} more"

@@ -1,0 +1,221 @@
+"""The comparison of two results: what counts as slower, and what is noise."""
+
+import copy
+import json
+import math
+
+import pytest
+
+from benchmarks import compare, files, performance_benchmark
+from tests.benchmarks.test_benchmarks import RESULT
+from tests.made_up import result_file, timed_case
+
+NOISY = [0.5, 0.7, 1.0, 1.6, 2.0]
+
+
+def states(comparison):
+    return {(change.case, change.peer): change.state for change in comparison.changes}
+
+
+def compared(before, after, tolerance=0.3, **environment):
+    """Compare a case whose peers take these seconds with one whose peers take those."""
+    old, new = result_file(timed_case(**before)), result_file(timed_case(**after), **environment)
+    return compare.compare(old, new, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "state"),
+    [
+        (1.0, compare.SAME),
+        (1.4, compare.SLIGHTLY_SLOWER),
+        (1.0 / 0.7 - 0.01, compare.SLIGHTLY_SLOWER),
+        (1.0 / 0.7 + 0.01, compare.SLOWER),
+        (0.71, compare.SLIGHTLY_FASTER),
+        (0.69, compare.FASTER),
+    ],
+)
+def test_tolerance(seconds, state):
+    found = compared({"ours": 1.0, "numpy": 10.0}, {"ours": seconds, "numpy": 10.0})
+    assert states(found)["k=1", "numpy"] == state
+    assert [change.peer for change in found.regressions] == (["numpy"] if state == compare.SLOWER else [])
+
+
+def test_a_peer_that_became_faster_is_a_loss_too():
+    found = compared({"ours": 1.0, "numpy": 10.0}, {"ours": 1.0, "numpy": 5.0})
+    (change,) = found.regressions
+    assert (change.old, change.new, change.factor) == (10.0, 5.0, 0.5)
+
+
+def test_a_slower_machine_is_no_regression():
+    found = compared({"ours": 1.0, "numpy": 10.0}, {"ours": 3.0, "numpy": 30.0})
+    assert states(found) == {("k=1", "numpy"): compare.SAME, ("k=1", "rate"): compare.TOLD}
+
+
+def test_our_rate_is_judged_where_no_peer_can_be():
+    assert states(compared({"ours": 1.0}, {"ours": 3.0})) == {("k=1", "rate"): compare.SLOWER}
+    noisy_peer = compared({"ours": 1.0, "numpy": NOISY}, {"ours": 3.0, "numpy": 1.0})
+    assert states(noisy_peer) == {("k=1", "numpy"): compare.TOO_NOISY, ("k=1", "rate"): compare.SLOWER}
+
+
+@pytest.mark.parametrize("about", [{"cpu": "another CPU"}, {"cores": 4}, {"device": "H100"}])
+def test_rates_of_other_machines_are_not_compared(about):
+    found = compared({"ours": 1.0, "numpy": 10.0}, {"ours": 3.0, "numpy": 10.0}, **about)
+    assert states(found) == {("k=1", "numpy"): compare.SLOWER}
+    (name,) = about
+    assert any(line.startswith(f"{name}: ") for line in found.differences)
+    assert "Only ratios are compared" in compare.text(found)
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+@pytest.mark.parametrize("who", ["ours", "numpy"])
+def test_noise_decides_nothing(where, who):
+    """A tenth of the old ratio, but one of its four timings is wide."""
+    timings = {"before": {"ours": 1.0, "numpy": 10.0}, "after": {"ours": 10.0, "numpy": 10.0}}
+    assert compared(**timings).regressions
+    timings[where][who] = NOISY
+    found = compared(**timings)
+    assert states(found)["k=1", "numpy"] == compare.TOO_NOISY
+    assert not [change for change in found.regressions if change.peer == "numpy"]
+
+
+def test_a_change_within_the_noise_is_none():
+    """Four spreads of 15 % each, none of them wide, are 30 % together: a loss of 20 % says nothing."""
+    steady, loose = [1.0] * 5, [0.9, 0.925, 1.0, 1.075, 1.1]
+    scaled = [1.25 * seconds for seconds in loose]
+    before, after = {"ours": loose, "numpy": loose}, {"ours": scaled, "numpy": loose}
+    (change, _) = compared(before, after).changes
+    assert change.noise == pytest.approx(0.3)
+    assert change.state == compare.SAME
+    (change, _) = compared({"ours": steady, "numpy": steady}, {"ours": [1.25] * 5, "numpy": steady}).changes
+    assert (change.noise, change.state) == (compare.LEAST_NOISE, compare.SLIGHTLY_SLOWER)
+    # Beyond the tolerance, but not beyond the noise.
+    assert compare.judge(0.6, math.expm1(0.6), 0.3) == compare.SAME
+
+
+def test_what_is_not_the_same_work_is_not_compared():
+    old = result_file(timed_case("a", ours=1.0, numpy=10.0), timed_case("b", ours=1.0, numpy=1.0, torch=1.0))
+    new = copy.deepcopy(old)
+    new["cases"][0]["count"] = 2000
+    new["cases"][1]["results"]["numpy"]["count"] = 1
+    del new["cases"][1]["results"]["torch"]
+    new["cases"][1]["missing"]["torch"] = "not installed"
+    new["cases"].append(timed_case("c", ours=1.0))
+    old["cases"].append(timed_case("d", ours=1.0))
+    found = compare.compare(old, new)
+    assert states(found) == {("b", "rate"): compare.SAME}
+    assert found.unmatched == [
+        ("a", "count: 1000 and now 2000"),
+        ("b", "NumPy did 1,000 and now 1"),
+        ("b", "PyTorch is in the old result only (not installed)"),
+        ("c", "in the new result only"),
+        ("d", "in the old result only"),
+    ]
+    assert "b: PyTorch is in the old result only (not installed)" in compare.text(found)
+
+
+def test_nothing_in_common_is_said():
+    found = compare.compare(result_file(timed_case("a", ours=1.0)), result_file(timed_case("b", ours=1.0)))
+    assert "nothing in common" in compare.text(found)
+
+
+def test_noise_alone_is_no_pass(tmp_path):
+    """Where nothing could be judged, nothing is said to be well."""
+    noisy = compared({"ours": NOISY, "numpy": 1.0}, {"ours": NOISY, "numpy": 1.0})
+    assert noisy.judged == 0
+    assert "Nothing could be judged" in compare.text(noisy)
+    paths = [tmp_path / name for name in ("old.json", "new.json")]
+    for path in paths:
+        files.write_json(path, result_file(timed_case(ours=NOISY, numpy=1.0)))
+    assert performance_benchmark.main(["--from", str(paths[1]), "--compare", str(paths[0])]) == 2
+
+
+def test_versions_and_load_are_told():
+    found = compared({"ours": 1.0}, {"ours": 1.0}, versions={"jax": "0.12.0"}, load_average=1.5)
+    told = compare.text(found)
+    assert "jax: 0.10.2 and now 0.12.0" in told
+    assert "numpy: 2.4.6 and now None" in told
+    assert "the machine of the new run was busy (load average 1.5 on 2 cores)" in told
+    assert "busy" not in compare.text(compared({"ours": 1.0}, {"ours": 1.0}))
+
+
+def test_the_text_begins_with_what_is_slower():
+    cases = [timed_case("fine", ours=1.0, numpy=10.0), timed_case("lost", ours=1.0, numpy=10.0)]
+    slower = [cases[0], timed_case("lost", ours=2.0, numpy=10.0)]
+    told = compare.text(compare.compare(result_file(*cases), result_file(*slower)))
+    assert told.index("lost") < told.index("fine")
+    assert "-50%" in told
+    assert told.endswith("SLOWER by more than 30%: lost")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two results of which the second is slower."""
+    for name, seconds in (("old", 1.0), ("new", 2.0)):
+        files.write_json(tmp_path / f"{name}.json", result_file(timed_case(ours=seconds, numpy=10.0)))
+    return tmp_path
+
+
+def run(folder, *arguments):
+    names = [str(folder / word) if word.endswith((".json", ".csv")) else word for word in arguments]
+    return performance_benchmark.main(names)
+
+
+def test_exit_codes(folder, capsys):
+    assert run(folder, "--from", "new.json", "--compare", "old.json") == 1
+    assert "SLOWER" in capsys.readouterr().out
+    assert run(folder, "--from", "old.json", "--compare", "new.json") == 0
+    assert run(folder, "--from", "new.json", "--compare", "old.json", "--tolerance", "0.6") == 0
+    for text in ("", "[]", "{}", '{"format": 3}', '{"format": 2, "cases": [{"name": 1}]}', '{"format": 2, "cases": 1}'):
+        (folder / "bad.json").write_text(text)
+        assert run(folder, "--from", "new.json", "--compare", "bad.json") == 2
+        assert run(folder, "--from", "bad.json", "--compare", "old.json") == 2
+        assert "bad.json" in capsys.readouterr().err
+    assert run(folder, "--from", "none.json", "--compare", "old.json") == 2
+
+
+@pytest.mark.parametrize(("name", "value"), [("rate", 0), ("rate", math.nan), ("spread", -1), ("ratio", 0)])
+def test_impossible_numbers_are_refused(name, value, folder):
+    wrong = result_file(timed_case(ours=1.0, numpy=2.0))
+    wrong["cases"][0]["results"]["numpy"][name] = value
+    (folder / "bad.json").write_text(json.dumps(wrong))
+    assert run(folder, "--from", "new.json", "--compare", "bad.json") == 2
+
+
+def test_a_bad_old_file_is_told_before_anything_is_measured(folder, monkeypatch):
+    monkeypatch.setattr(performance_benchmark, "measure", lambda given: pytest.fail("measured"))
+    assert run(folder, "--compare", "none.json") == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--from", "new.json"],
+        ["--from", "new.json", "--compare", "old.json", "--json", "again.json"],
+        ["--tolerance", "1"],
+        ["--tolerance", "0"],
+        ["--tolerance", "nan"],
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments, folder):
+    with pytest.raises(SystemExit, match="2"):
+        run(folder, *arguments)
+
+
+def test_the_committed_result_is_the_same_as_itself():
+    result = files.read_result(RESULT)
+    found = compare.compare(result, result)
+    assert {change.state for change in found.changes} <= {compare.SAME, compare.TOLD, compare.TOO_NOISY}
+    assert sum(change.peer != "rate" for change in found.changes) >= 40
+    assert not found.unmatched
+
+
+def test_results_of_the_first_format_are_read(folder):
+    """It knew draws only, and called their number by another name."""
+    old = result_file(timed_case(ours=1.0, numpy=10.0)) | {"format": 1}
+    for case in old["cases"]:
+        case["draws"] = case.pop("count")
+        del case["task"], case["size"]
+        for found in case["results"].values():
+            found["draws"] = found.pop("count")
+    files.write_json(folder / "old.json", old)
+    assert run(folder, "--from", "new.json", "--compare", "old.json") == 1

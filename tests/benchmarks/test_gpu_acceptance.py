@@ -1,0 +1,350 @@
+"""The acceptance run on a GPU, here without one: every line of it on small sizes, with the kernels on the host."""
+
+import json
+import os
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks.exactness import __main__ as exactness
+from benchmarks.exactness import plan as laws
+from benchmarks.exactness import verdicts
+from benchmarks.exactness.plan import BLOCK, shares
+from benchmarks.gpu_acceptance import __main__ as acceptance
+from benchmarks.gpu_acceptance import checks, outside, pictures, plan, speed
+from benchmarks.gpu_acceptance.plan import TINY
+from benchmarks.words import CIPHERS
+from jax_von_mises.sampling import cuda
+from tests import reference
+from tests.host_kernels import on_host  # noqa: F401
+
+
+def test_without_a_gpu_it_says_so(capsys):
+    assert acceptance.main([]) == 2
+    assert "JAX runs on cpu here, and this is about a CUDA device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("platform", "there", "devices", "told"),
+    [
+        ("gpu", ("cuda", "cpu"), 1, None),
+        ("gpu", ("rocm", "cpu"), 1, "about a CUDA device"),
+        ("gpu", ("cuda",), 1, "JAX_PLATFORMS=cuda,cpu"),
+        ("gpu", ("cuda", "cpu"), 8, "CUDA_VISIBLE_DEVICES=0"),
+    ],
+)
+def test_what_it_needs(monkeypatch, platform, there, devices, told):
+    monkeypatch.setattr(acceptance, "has", there.__contains__)
+    reason = acceptance.unfit({"platform": platform, "device_count": devices})
+    assert reason is None if told is None else told in reason
+
+
+def test_angles_are_held_to_the_promise():
+    """Right ones pass; one of a wrong sign, one that is off by 4e-6 of its tail and one that is no number do not."""
+    words = np.random.default_rng(0).integers(0, 2**32, 64, np.uint32)
+    t = ((words >> 1) + 0.5) * 2.0**-32
+    x = np.where(words & 1, -1, 1) * reference.quantile(t, 5.0)
+    right = x.astype(np.float32)
+    assert checks.compared(right, words, 5.0) < 1
+    for wrong in (-right, right * np.float32(1 + 1e-4), np.where(np.arange(64) == 7, np.nan, right)):
+        assert checks.compared(wrong.astype(np.float32), words, 5.0) > 1
+
+
+def test_an_error_is_a_wrong_check():
+    def broken(plan):
+        yield checks.Found("first", True, "")
+        raise RuntimeError("no memory")
+
+    said = []
+    found = checks.run(broken, TINY, lambda text, **_: said.append(text))
+    assert [check.ok for check in found] == [True, False]
+    assert found[1].check == "broken"
+    assert "no memory" in found[1].told
+    assert "WRONG" in said[1]
+
+
+def test_all_remainders_are_tried():
+    """Ends everywhere in a group of four, behind whole groups and alone; and whole groups are written at once."""
+    for sizes in (plan.FULL.sizes, plan.FULL.few_sizes):
+        assert {size % 4 for size in sizes if size < 10} == {size % 4 for size in sizes if size > 1000} == {0, 1, 2, 3}
+        assert max(sizes) == 4099
+    assert {*range(1, 18), *range(4093, 4100)} <= set(plan.FULL.sizes)
+    assert {start % 4 for start in checks.WHERE} == {0, 3}
+    assert {start + 4099 > 2**32 > start for start in checks.WHERE} == {True}
+
+
+def by_groups(monkeypatch, change):
+    """Draws whose angles from `start` on have been changed by ``change(x, start)``."""
+    right = checks.draw
+
+    def draw(key, loc, kappa, start, shape, *given):
+        x = np.array(right(key, loc, kappa, start, shape, *given))
+        change(x, start)
+        return x
+
+    monkeypatch.setattr(checks, "draw", draw)
+
+
+@pytest.mark.parametrize("rest", range(4))
+def test_a_wrong_end_behind_whole_groups_is_found(monkeypatch, rest):
+    """By kernels: one that goes wrong only where it writes four at once, in front of an end of a certain length."""
+
+    def damaged(x, start):
+        if start % 4 == 0 and len(x) % 4 == rest and len(x) > 8:
+            x[-1] = 7
+
+    by_groups(monkeypatch, damaged)
+    # All sizes that are tried of a kernel, as if the plain path were one.
+    monkeypatch.setattr(checks, "PLAIN_SIZES", (1, 9, 10, 11, 12, 17))
+    found = list(checks.sizes(TINY))
+    assert found
+    assert not any(check.ok for check in found)
+
+
+def test_all_groups_wrong_is_found(monkeypatch):
+    """What all draws from such a place share: beside draws from another."""
+
+    def damaged(x, start):
+        if start % 4 == 0:
+            x[: len(x) // 4 * 4] += 1e-3
+
+    by_groups(monkeypatch, damaged)
+    monkeypatch.setattr(checks, "PLAIN_SIZES", (1, 67))
+    found = list(checks.sizes(TINY))
+    assert not any(check.ok for check in found)
+    assert "the longest of either" in found[0].told
+
+
+@pytest.mark.parametrize(
+    ("told", "ok"), [("RESOURCE_EXHAUSTED: out of memory", None), ("INTERNAL: launch failed", False)]
+)
+def test_only_memory_may_be_missing(monkeypatch, told, ok):
+    def draw(*_):
+        raise RuntimeError(told)
+
+    monkeypatch.setattr(checks, "draw", draw)
+    (found,) = checks.run(checks.huge, TINY._replace(huge=2**10))
+    assert found.ok is ok
+
+
+def test_the_kernels_are_on_whatever_the_environment_says(monkeypatch):
+    for before in ("0", "auto", None):
+        monkeypatch.delenv(cuda.VARIABLE, raising=False)
+        if before is not None:
+            monkeypatch.setenv(cuda.VARIABLE, before)
+        with checks.switched("1"):
+            assert cuda.setting() == "on"
+        assert os.environ.get(cuda.VARIABLE) == before
+
+
+def test_kernels_that_do_not_draw_are_wrong(on_host):  # noqa: F811
+    """Though each of them passes its test."""
+    on_host.setattr(cuda, "works", lambda job: True)
+    on_host.setenv(cuda.VARIABLE, "0")
+    found = {check.check: check.ok for check in checks.kernels(TINY)}
+    assert found == {"CUDA kernels": True, "draws go to them": False}
+    assert "turns the CUDA kernels off" in [check.told for check in checks.kernels(TINY)][1]
+
+
+def test_what_is_watched_is_drawn_by_kernels(on_host):  # noqa: F811
+    """Both routes, all ciphers, arrays and rows; and without kernels nothing passes."""
+    said = []
+    say = lambda text, **_: said.append(text)  # noqa: E731
+    on_host.setattr(outside, "SIZES", (67,))
+    on_host.setattr(outside, "CIPHERS", ("threefry2x32", "philox4x32"))
+    assert outside.main(say) == 0
+    assert said[-1].endswith(" by 6 kernels")
+    assert {"done: arrays, 1027", "done: table, vmap over (0, 0, 0)", "done: direct, philox4x32"} <= set(said)
+    on_host.setenv(cuda.VARIABLE, "0")
+    jax.clear_caches()
+    assert outside.main(say) == 1
+    assert said[-1].startswith("not drawn by a kernel: table, 67; the plain path")
+
+
+def tool(folder, text):
+    """A program in the place of NVIDIA's."""
+    path = folder / "watch"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_tool_that_watches(tmp_path):
+    """What it says is told; where it does not end in time, that is no pass, and nothing of it goes on."""
+    (found,) = checks.outside(TINY, tool(tmp_path, 'echo "$@ $JAX_VON_MISES_CUDA_KERNEL"; echo "ERROR SUMMARY: 0"'))
+    assert found.ok
+    assert found.told.endswith("-m benchmarks.gpu_acceptance.outside 1; ERROR SUMMARY: 0")
+    (found,) = checks.outside(TINY, tool(tmp_path, "echo 'ERROR SUMMARY: 2 errors'; exit 9"))
+    assert (found.ok, found.told) == (False, "ERROR SUMMARY: 2 errors")
+    marker = tmp_path / "marker"
+    endless = tool(tmp_path, f"echo 'done: table, 1'; (sleep 3; touch {marker}) & wait")
+    (found,) = checks.outside(TINY._replace(outside=1), endless)
+    assert (found.ok, found.told) == (False, "not finished in 1 s; done: table, 1")
+    time.sleep(3)
+    assert not marker.exists()
+    (found,) = checks.outside(TINY, "no-such-tool")
+    assert found.ok is None
+
+
+def row(rate, width=4, noisy=False):
+    return {"rate": rate, "bytes_per_second": rate * width, "noisy": noisy}
+
+
+def test_goals():
+    """Met, missed, too noisy and not measured; bytes where it is about the memory."""
+    rows = {
+        speed.PLAIN: row(1.3e11),
+        speed.KERNEL: row(1.5e11),
+        "jax.random.normal": row(1e11),
+        "kernel, philox4x32, float32": row(6e11),
+        "fill": row(4e11, 8),
+        speed.ONE: row(1.5e11),
+        "numpyro": row(1e9, noisy=True),
+        "cupy": row(1e9),
+    }
+    found = {(each["name"], each["beside"]): each for each in speed.judge(rows, {"torch": "not installed"})}
+    states = {beside: each["state"] for (name, beside), each in found.items() if name == speed.ONE}
+    assert states == {"numpyro": "too noisy", "cupy": "met", "torch": "not measured"}
+    assert found[speed.ONE, "torch"]["why"] == "not installed"
+    assert found[speed.PLAIN, "jax.random.normal"]["state"] == "met"
+    assert found[speed.KERNEL, "jax.random.normal"]["state"] == "MISSED"
+    assert found["kernel, philox4x32, float32", "fill"]["ratio"] == pytest.approx(0.75)
+
+
+def test_goals_of_kernels_that_were_not_measured_are_missed(monkeypatch):
+    """Where there is a CUDA device: the plain path's numbers are none of theirs."""
+    rows = {speed.PLAIN: row(1.3e11), speed.ONE: row(1.3e11), "jax.random.normal": row(1e11), "cupy": row(1e9)}
+    for devices, state in (((), "not measured"), (("a card",), "MISSED")):
+        monkeypatch.setattr(cuda, "devices", lambda devices=devices: devices)
+        found = {(each["name"], each["beside"]): each for each in speed.judge(rows, {speed.KERNEL: "it failed"})}
+        assert found[speed.KERNEL, "jax.random.normal"]["state"] == state
+        assert found[speed.KERNEL, "jax.random.normal"]["why"] == "it failed"
+        assert found["kernel, philox4x32, float32", "fill"]["state"] == state
+        assert found[speed.ONE, "torch"]["state"] == "not measured"
+        assert found[speed.ONE, "cupy"]["state"] == "met"
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """Checks and times that take no time; the names of those made, and what they find."""
+    made, finds = [], {}
+
+    def check(name):
+        def found(plan, **_):
+            made.append(name)
+            yield checks.Found(name, finds.get(name, True), "")
+
+        found.__name__ = name
+        return found
+
+    monkeypatch.setattr(checks, "CHECKS", {name: check(name) for name in checks.CHECKS})
+    monkeypatch.setattr(speed, "measure", lambda plan: made.append("speed") or ({}, {}))
+    monkeypatch.setattr(speed, "judge", lambda *_: [])
+    return made, finds
+
+
+def test_every_part_has_its_place():
+    """Speed comes before what takes longest."""
+    assert sorted(acceptance.PARTS) == sorted([*checks.CHECKS, "speed"])
+    assert acceptance.PARTS[-3:] == ("speed", "outside", "law")
+
+
+def test_a_run_that_was_broken_off_goes_on(parts, tmp_path, capsys):
+    """What was found before is in the file, and not made again unless it is asked for."""
+    made, finds = parts
+    file = tmp_path / "found.json"
+    broken = checks.CHECKS["law"]
+
+    def killed(plan, state):
+        assert state == tmp_path / "found.law"
+        before = json.loads(file.read_text())
+        assert [each["part"] for each in before["checks"]] == [*acceptance.PARTS[:10], "outside"]
+        assert before["speed"] == {}
+        raise KeyboardInterrupt
+
+    checks.CHECKS["law"] = killed
+    finds["words"], finds["huge"] = False, None
+    with pytest.raises(KeyboardInterrupt):
+        acceptance.main(["--tiny", "--json", str(file)])
+    assert made == [part for part in acceptance.PARTS if part != "law"]
+    made.clear()
+    checks.CHECKS["law"] = broken
+    # What could not be made is tried again, and what was wrong stays so.
+    assert acceptance.main(["--tiny", "--json", str(file)]) == 1
+    assert made == ["huge", "law"]
+    assert "wrong: words" in capsys.readouterr().out
+    made.clear()
+    finds.clear()
+    assert acceptance.main(["--tiny", "--json", str(file), "--only", "speed", "words"]) == 0
+    assert made == ["words", "speed"]
+    assert len(json.loads(file.read_text())["checks"]) == len(checks.CHECKS)
+    made.clear()
+    assert acceptance.main(["--tiny", "--only", "checks"]) == 0
+    assert made == [part for part in acceptance.PARTS if part != "speed"]
+
+
+def test_another_runs_file_is_not_gone_on_with(parts, tmp_path, capsys):
+    made, _ = parts
+    file = tmp_path / "found.json"
+    assert acceptance.main(["--tiny", "--json", str(file), "--only", "words"]) == 0
+    made.clear()
+    assert acceptance.main(["--tiny", "--every-size", "--json", str(file)]) == 2
+    assert "of another run: plan differ" in capsys.readouterr().err
+    file.write_text("{}")
+    assert acceptance.main(["--tiny", "--json", str(file)]) == 2
+    assert "no result of this program" in capsys.readouterr().err
+    file.unlink()
+    (tmp_path / "found.law.plain.npz").touch()
+    assert acceptance.main(["--tiny", "--json", str(file)]) == 2
+    assert "counts of another run" in capsys.readouterr().err
+    assert not made
+
+
+def test_as_many_angles_of_each_law(on_host, tmp_path):  # noqa: F811
+    """By the kernels, then fewer by the plain path, each kept in a file of its own."""
+    asked = []
+
+    def searched(given, laws):
+        asked.append((given.state.name, given.angles, exactness.about(given)["chunks"], cuda.setting()))
+        assert {each.weight for each in laws} == {1}
+        assert set(shares(given.angles, laws).values()) == {-(-given.angles // (len(laws) * BLOCK))}
+        return [(laws[0], verdicts.Verdict("bins", "", 1.0))], {}, given.angles
+
+    on_host.setattr(exactness, "run", searched)
+    found = list(checks.law(plan.FULL, tmp_path / "found.law"))
+    assert all(check.ok for check in found)
+    assert asked == [
+        ("found.law.as-drawn.npz", 10**11 * len(laws.LAWS), laws.WORDS["every"], "on"),
+        ("found.law.plain.npz", 10**9 * len(laws.LAWS), laws.WORDS["some"], "off"),
+    ]
+
+
+@pytest.mark.slow
+def test_all_of_it(on_host, tmp_path, capsys):  # noqa: F811
+    """Both parts, both paths, file and picture."""
+    asked = []
+
+    def searched(given, **_):
+        asked.append(given.angles)
+        return [(laws.LAWS[0], verdicts.Verdict("bins", "", 1.0))], {}, given.angles
+
+    on_host.setattr(exactness, "run", searched)
+    file, image = tmp_path / "found.json", tmp_path / "rates.png"
+    code = acceptance.main(["--tiny", "--json", str(file), "--picture", str(image)])
+    told = capsys.readouterr().out
+    assert "WRONG" not in told, told
+    assert asked == [TINY.law * len(laws.LAWS), TINY.law_plain * len(laws.LAWS)]
+    found = json.loads(file.read_text())
+    # What is missed here says nothing: the host's kernels take their time.
+    assert code == (1 if any(each["state"] == "MISSED" for each in found["verdicts"]) else 0)
+    names = {check["check"] for check in found["checks"]}
+    assert {f"angles, {method}, {cipher}, kernel" for method in checks.METHODS for cipher in CIPHERS} <= names
+    assert {f"float16, table, {cipher}, kernel" for cipher in CIPHERS} <= names
+    assert {"sizes, direct, float32, kernel", "sizes, table, bfloat16, kernel", "arrays, both, kernel"} <= names
+    assert {"gradients, direct, kernel", "CUDA kernels", "vmap, table, 1027 angles", "vmap, direct, 5 rows"} <= names
+    assert {"kernel, philox4x32, bfloat16", "plain, arrays", "kernel, arrays", "fill", "copy"} <= set(found["speed"])
+    assert image.stat().st_size > 1000
+    on_host.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    assert pictures.picture(found) is None

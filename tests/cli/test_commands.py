@@ -1,0 +1,428 @@
+"""The command line: what it writes, what it says, and what it leaves behind when it fails."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+import warnings
+from collections import namedtuple
+
+import jax
+import mpmath
+import numpy as np
+import pytest
+
+import jax_von_mises
+from jax_von_mises.cli import commands, summary
+from jax_von_mises.streams import writer
+from tests import children
+
+SMALL = ("--size", "1000", "--concentration", "3")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run the command line in an empty directory; give the exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    result = namedtuple("result", "code out err")
+
+    def run(*argv):
+        try:
+            code = commands.main(["sample", *argv])
+        except SystemExit as stop:
+            code = stop.code
+        return result(code, *capsys.readouterr())
+
+    return run
+
+
+def subprocess_sample(directory, *argv, **environment):
+    """Start the command line in a process of its own, on the package that is tested here, installed or not."""
+    command = [sys.executable, "-m", "jax_von_mises", "sample", *argv]
+    environment = children.environment(**environment)
+    return subprocess.Popen(
+        command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+@pytest.mark.parametrize("block", ["64", "1000", "1e9"])
+def test_file_holds_what_the_function_draws(run, block):
+    """Bit for bit, wherever the file is cut into blocks."""
+    result = run("--block", block, "--loc", "-0.5", "--concentration", "3", "--size", "2_345", "--seed", "7")
+    assert result.code == 0, result.err
+    expected = jax_von_mises.sample_von_mises(
+        jax.random.key(7), np.float32(-0.5), np.float32(3), (2345,), method="table"
+    )
+    drawn = np.load("samples.npy")
+    assert drawn.dtype == np.float32
+    np.testing.assert_array_equal(drawn, np.asarray(expected))
+    assert sorted(os.listdir()) == ["samples.npy", "samples.npy.json"]
+
+
+@pytest.mark.parametrize("block", ["64", "1e9"])
+def test_parameter_files(run, block):
+    """A column for each value of the files, `size` angles in each."""
+    loc, concentration = np.linspace(-3, 3, 7, dtype=np.float32), np.geomspace(0.1, 1e4, 7)
+    np.savetxt("loc.csv", loc)
+    np.save("concentration.npy", concentration)
+    files = ("--loc", "loc.csv", "--concentration", "concentration.npy")
+    result = run(*files, "--block", block, "--size", "301", "--key-impl", "rbg")
+    assert result.code == 0, result.err
+    expected = jax_von_mises.sample_von_mises(
+        jax.random.key(0, impl="rbg"), loc, concentration.astype(np.float32), (301, 7), method="direct"
+    )
+    np.testing.assert_array_equal(np.load("samples.npy"), np.asarray(expected))
+    assert "over 7 columns" in result.out
+    assert "worst column" in result.out
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "bfloat16"])
+def test_dtype(run, dtype):
+    result = run(*SMALL, "--dtype", dtype)
+    assert result.code == 0, result.err
+    with jax.enable_x64(dtype == "float64"):
+        parameter = np.float64 if dtype == "float64" else np.float32
+        expected = jax_von_mises.sample_von_mises(
+            jax.random.key(0), parameter(0), parameter(3), (1000,), dtype, method="table"
+        )
+        stored = np.asarray(expected).astype("float32" if dtype == "bfloat16" else dtype)
+    drawn = np.load("samples.npy")
+    assert drawn.dtype == stored.dtype
+    np.testing.assert_array_equal(drawn, stored)
+    assert ("no bfloat16" in result.out) == (dtype == "bfloat16")
+
+
+def test_module_runs_without_warnings(tmp_path):
+    """In a process of its own, with the installed entry point's code and a bar on stderr."""
+    process = subprocess_sample(tmp_path, "--size", "1e6", "--loc", "-1e0", "--out", "x.npy", PYTHONWARNINGS="error")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "mean direction" in out
+    assert "x.npy: 3.815 MiB, shape (1000000,), float32; checksums beside it" in out
+    assert "angles" in err
+    assert sorted(os.listdir(tmp_path)) == ["x.npy", "x.npy.json"]
+
+
+def test_exists_and_force(run):
+    assert run(*SMALL).code == 0
+    with open("samples.npy", "rb") as file:
+        before = file.read()
+    refused = run(*SMALL, "--seed", "1")
+    assert refused.code == 2
+    assert "--force" in refused.err
+    with open("samples.npy", "rb") as file:
+        assert file.read() == before
+    assert run(*SMALL, "--seed", "1", "--force").code == 0
+    with open("samples.npy", "rb") as file:
+        assert file.read() != before
+
+
+@pytest.mark.parametrize("argv", [("--size", "0"), ("--size", "1"), ("--concentration", "0"), ("--quiet",)])
+def test_edges(run, argv):
+    result = run("--size", "50", *argv)
+    assert result.code == 0, result.err
+    assert len(np.load("samples.npy")) == {"0": 0, "1": 1}.get(argv[-1] if argv[0] == "--size" else "", 50)
+    if argv == ("--quiet",):
+        assert result.out == result.err == ""
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("loc", ["0.7", "3.14159265358979", "-3.14159265358979"])
+def test_point_mass(run, dtype, loc):
+    """All angles are loc, to the last digit on the circle, and the summary takes no offence."""
+    result = run("--concentration", "inf", "--loc", loc, "--size", "10", "--dtype", dtype)
+    drawn = np.load("samples.npy").astype(np.float64)
+    half = (drawn - np.float64(np.dtype(dtype).type(loc))) / 2
+    assert (np.abs(np.sin(half)) <= np.finfo(dtype).eps).all()
+    assert result.out.count("+0.0 s.e.") == 2
+
+
+def test_spreadsheet_mark(run):
+    """A byte-order mark, which spreadsheets write, is no part of the first number."""
+    with open("loc.csv", "wb") as file:
+        file.write("1\r\n-2\r\n".encode("utf-8-sig"))
+    assert run("--loc", "loc.csv", "--concentration", "inf", "--size", "3").code == 0
+    np.testing.assert_array_equal(np.load("samples.npy"), np.tile(np.float32([1, -2]), (3, 1)))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("dtype", commands.DTYPES)
+@pytest.mark.parametrize("concentration", ["0", "0.01", "2", "1e5", "1e12", "1e30"])
+def test_summary_finds_no_fault(run, concentration, dtype):
+    """Fixed seed, so this asks only that the summary's own arithmetic holds at every concentration."""
+    result = run("--size", "1e5", "--concentration", concentration, "--loc", "0.7", "--dtype", dtype)
+    scores = [float(line.split()[-2]) for line in result.out.splitlines() if line.endswith("s.e.")]
+    assert len(scores) == 2
+    assert max(map(abs, scores)) < 4
+
+
+def test_summary_finds_a_fault():
+    """Angles of another concentration stand out in the line on the resultant length."""
+    angles = np.random.default_rng(0).vonmises(0.0, 2.1, 100_000)
+    moments = summary.Moments(np.float64(0), 1)
+    moments.add(angles)
+    lines = summary.summarise(moments, np.float64(0), np.asarray(2.0), "float64")
+    score = float(next(line for line in lines if line.startswith("resultant")).split()[-2])
+    assert score > 8
+
+
+def test_turns_are_reduced_exactly():
+    """To the last digit of the direction, far away too; those inside a turn are not touched."""
+    loc = np.array([0.7, -3.0, np.pi, 3.2, -100.0, 1e5, -1e10, 2.0**50 + 0.25])
+    with mpmath.workprec(200):
+        exact = [float(x - mpmath.nint(x / (2 * mpmath.pi)) * 2 * mpmath.pi) for x in map(mpmath.mpf, loc.tolist())]
+    reduced = summary.reduce_turns(loc)
+    np.testing.assert_allclose(reduced, exact, rtol=0, atol=2.0**-51)
+    np.testing.assert_array_equal(reduced[:3], loc[:3])
+
+
+def test_law_moments_join():
+    """Either side of the change from Bessel functions to their series, the moments agree."""
+    for below, above in summary.law_moments(np.array([summary.SERIES_MIN * (1 - 1e-13), summary.SERIES_MIN])):
+        assert below == pytest.approx(above, rel=1e-8)
+
+
+BAD = {
+    "negative concentration": (("--concentration", "-1"), "--concentration -1: negative"),
+    "negative exponent": (("--concentration", "-1e3"), "--concentration -1e3: negative"),
+    "nan concentration": (("--concentration", "nan"), "--concentration nan: not a number"),
+    "overflow": (("--concentration", "1e300"), "use --dtype float64"),
+    "distant loc": (("--loc", "1e8"), "--loc 1e8: its neighbours in float32"),
+    "infinite loc": (("--loc", "-inf"), "--loc -inf: not finite"),
+    "word": (("--loc", "north"), "neither a number nor the name"),
+    "fraction": (("--size", "1.5"), "--size 1.5: not a whole number"),
+    "infinite size": (("--size", "inf"), "--size inf: not a whole number"),
+    "negative size": (("--size", "-3"), "--size -3: negative"),
+    "large seed": (("--seed", "4294967296"), "at most 4294967295"),
+    "dtype": (("--dtype", "int8"), "invalid choice: 'int8'"),
+    "key": (("--key-impl", "dice"), "threefry2x32"),
+    "unknown option": (("--kappa", "3"), "--kappa"),
+    "no file": (("--loc", "none.npy"), "no such file"),
+    "pickle": (("--loc", "pickle.npy"), "not a .npy file of numbers"),
+    "not a npy": (("--loc", "text.npy"), "not a .npy file of numbers"),
+    "strings": (("--loc", "strings.npy"), "not real numbers"),
+    "two axes": (("--loc", "square.npy"), "has shape (2, 2)"),
+    "empty npy": (("--loc", "nothing.npy"), "holds no numbers"),
+    "empty csv": (("--loc", "nothing.csv"), "holds no numbers"),
+    "header": (("--loc", "header.csv"), "without a header"),
+    "bad value": (("--concentration", "three.npy"), "value 1 (counted from 0) is -2: negative"),
+    "ragged": (("--loc", "ragged.csv"), "changed from 2 to 1 at row 2); write"),
+    "folder": (("--loc", "folder.npy"), "not a file"),
+    "lengths": (("--loc", "two.csv", "--concentration", "four.npy"), "holds 2 numbers"),
+    "suffix": (("--out", "samples.txt"), "end its name in .npy for a NumPy file, or in .zarr"),
+    "bucket": (("--out", "gs://bucket/samples.npy"), "end its name in .npy for a NumPy file, or in .zarr"),
+    "block": (("--block", "0"), "--block 0: give 1 or more rows"),
+    "resume and force": (("--resume", "--force"), "--resume keeps what --force would replace"),
+}
+
+
+@pytest.mark.parametrize(("argv", "message"), BAD.values(), ids=BAD)
+def test_bad_argument_is_one_line(run, argv, message):
+    np.save("pickle.npy", np.array([{}], object), allow_pickle=True)
+    np.save("strings.npy", np.array(["1"]))
+    np.save("square.npy", np.ones((2, 2)))
+    np.save("nothing.npy", np.ones(0))
+    np.save("three.npy", np.array([1.0, -2.0, 3.0]))
+    np.save("four.npy", np.ones(4))
+    texts = {
+        "text.npy": "1 2",
+        "nothing.csv": "",
+        "header.csv": "k\n1\n",
+        "two.csv": "1\n2\n",
+        "ragged.csv": "1,2\n3\n",
+    }
+    for name, text in texts.items():
+        with open(name, "w", encoding="utf-8") as file:
+            file.write(text)
+    os.mkdir("folder.npy")
+    before = sorted(os.listdir())
+    result = run("--size", "10", *argv)
+    assert result.code == 2
+    assert message in result.err
+    assert result.err.startswith(("jax-von-mises sample: error: ", "jax-von-mises: error: "))
+    assert result.err.count("\n") == 1
+    assert result.out == ""
+    assert sorted(os.listdir()) == before
+
+
+def test_disk_too_small(run):
+    result = run("--size", "1e17")
+    assert result.code == 1
+    assert "the disk has" in result.err
+    assert os.listdir() == []
+
+
+def test_target_that_cannot_be_written(run):
+    os.mkdir("folder.npy")
+    for out, message in (("no/samples.npy", "no directory no"), ("folder.npy", "is not a file")):
+        result = run(*SMALL, "--out", out, "--force")
+        assert result.code == 1
+        assert message in result.err
+        assert result.err.count("\n") == 1
+    assert os.listdir() == ["folder.npy"]
+
+
+def test_old_store_that_goes_first_is_announced_in_one_line(run, monkeypatch):
+    command = ("--concentration", "3", "--size", "100000", "--out", "a.zarr", "--quiet")
+    assert run(*command).code == 0
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=100_000))
+    with warnings.catch_warnings(action="default"):
+        result = run(*command, "--force")
+    assert result.code == 0
+    assert result.err == (
+        "jax-von-mises sample: warning: a.zarr: the disk has no space for the old store and the new one (390.6 KiB) "
+        "together, so the old store is removed first\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (OSError(28, "No space left on device"), 1, "No space left on device; 2 of 10 blocks are kept"),
+        (MemoryError("8 GiB"), 1, "out of memory: 8 GiB; 2 of 10"),
+        (KeyboardInterrupt(), 130, "interrupted; 2 of 10 blocks are kept: go on with --resume"),
+    ],
+)
+def test_failure_midway_keeps_what_is_done(run, monkeypatch, error, code, message):
+    """The third block fails: the file from before stays until the new one is whole, and that goes on."""
+    assert run(*SMALL).code == 0
+    old = np.load("samples.npy")
+    write, calls = writer.npy_file.NpyFile.write, []
+
+    def failing_write(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise error
+        write(self, *arguments)
+
+    monkeypatch.setattr(writer.npy_file.NpyFile, "write", failing_write)
+    command = (*SMALL, "--seed", "1", "--block", "100")
+    result = run(*command, "--force")
+    assert result.code == code
+    assert message in result.err.splitlines()[-1]
+    np.testing.assert_array_equal(np.load("samples.npy"), old)
+    assert sorted(os.listdir()) == [f"samples.npy{end}" for end in ("", ".json", ".partial", ".partial.json")]
+    refused = run(*command)
+    assert refused.code == 2
+    assert "an unfinished run is there; choose another name, or give --resume to go on" in refused.err
+    resumed = run(*command, "--resume")
+    assert resumed.code == 0, resumed.err
+    assert "drew 8 blocks, 2 kept of 1,000 angles" in resumed.out
+    assert sorted(os.listdir()) == ["samples.npy", "samples.npy.json"]
+    expected = jax_von_mises.sample_von_mises(jax.random.key(1), 0.0, 3.0, (1000,), method="table")
+    np.testing.assert_array_equal(np.load("samples.npy"), expected)
+
+
+def test_resume_of_another_stream(run):
+    assert run(*SMALL).code == 0
+    result = run(*SMALL, "--seed", "1", "--resume")
+    assert result.code == 2
+    assert "samples.npy holds another stream: key" in result.err
+
+
+def test_verify(run, capsys):
+    """The checksums match, until a bit of the file is turned."""
+    assert run(*SMALL, "--block", "100").code == 0
+    assert commands.main(["verify", "samples.npy"]) == 0
+    said = capsys.readouterr().out
+    assert "all 10 blocks match their checksums; shape (1000,)" in said
+    assert '"concentration": "3.0"' in said
+    with open("samples.npy", "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 1]))
+    assert commands.main(["verify", "samples.npy"]) == 1
+    assert "these blocks do not match their checksums: 9" in capsys.readouterr().err
+    assert commands.main(["verify", "none.npy"]) == 1
+    assert "no finished file with a record beside it" in capsys.readouterr().err
+    assert commands.main(["verify", "none.txt"]) == 2
+
+
+def test_zarr_store(run):
+    tensorstore = pytest.importorskip("tensorstore", reason="stores are written through TensorStore")
+    result = run(*SMALL, "--out", "samples.zarr", "--dtype", "bfloat16", "--block", "300")
+    assert result.code == 0, result.err
+    assert "samples.zarr: 1.953 KiB, shape (1000,), bfloat16" in result.out
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": os.path.abspath("samples.zarr") + "/"}}
+    drawn = tensorstore.open(spec).result().read().result()
+    expected = jax_von_mises.sample_von_mises(jax.random.key(0), 0.0, 3.0, (1000,), "bfloat16", method="table")
+    np.testing.assert_array_equal(drawn, np.asarray(expected))
+
+
+def test_judges_a_part_of_many(run, monkeypatch):
+    """Every so many blocks, and says so; memory and time are for drawing."""
+    monkeypatch.setattr(commands.Watch, "JUDGED", 2_500)
+    monkeypatch.setattr(commands.Watch, "CHUNK", 300)
+    result = run("--size", "10_000", "--block", "1000")
+    assert "compared with the law are 3,000 of them" in result.out
+    assert "mean direction" in result.out
+
+
+class Collected:
+    """Something that is destroyed just when a signal comes."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __del__(self):
+        signal.raise_signal(self.number)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_in_a_destructor(number):
+    """Python drops the exception there; it comes again with the next block."""
+    error = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: commands.Terminated}[number]
+    watch = commands.Watch(None, 1, quiet=True)
+    before = signal.getsignal(number)
+    with commands.terminate_by_exception():
+        Collected(number)
+        with pytest.raises(error):
+            watch.progress(1, 2)
+    assert signal.getsignal(number) is before
+    watch.progress(2, 2)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no such signal")
+def test_ignored_signals_stay_ignored():
+    """As under `nohup`, which lets a run outlive its terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with commands.terminate_by_exception():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are sent as on POSIX")
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["int", "term", "hup"]
+)
+def test_signal_keeps_what_is_done(tmp_path, number, code):
+    """Stopped while blocks are being written, which the record shows; the same command with --resume goes on."""
+    process = subprocess_sample(tmp_path, "--size", "1e9", "--block", "1e6")
+    deadline = time.monotonic() + 60
+    record = tmp_path / "samples.npy.partial.json"
+    while not record.exists() or not json.loads(record.read_text())["crc32"]:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    kept = len(json.loads(record.read_text())["crc32"])
+    assert f"{kept} of 1000 blocks are kept: go on with --resume" in err
+    assert sorted(os.listdir(tmp_path)) == ["samples.npy.partial", "samples.npy.partial.json"]
+
+
+def test_plain_progress_without_tqdm(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    result = run(*SMALL)
+    assert result.code == 0
+    assert "1000 angles, 100%" in result.err

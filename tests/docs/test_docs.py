@@ -1,0 +1,305 @@
+"""The pages: their code runs as it is printed, from top to bottom, with what it asserts.
+
+``python`` blocks of a page run one after the other in one process, ``py`` blocks each in one of its own. Lines of
+``sh`` and ``console`` blocks run in one directory, but for those that install, take minutes or need a cluster: these
+are held against the programs that they call.
+"""
+
+import configparser
+import contextlib
+import doctest
+import importlib.util
+import inspect
+import io
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+import jax_von_mises
+from docs import architecture, gallery
+from jax_von_mises.cli import commands as command_line
+from tests import children
+
+ROOT = Path(__file__).parents[2]
+PAGES = {path.stem: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+# Languages of blocks, in what is written behind the fence; directives are Sphinx's.
+CODE, TEXT = ("python", "py", "sh", "console", "yaml"), ("text",)
+
+# A job script of a cluster, which is looked at as a whole.
+JOB = "#SBATCH"
+# What makes a run of `jax-von-mises` one that is only read: hours, or a bucket.
+TOO_LONG = re.compile(r"1e1[0-9]|gs://|/shared/|10_000_000")
+# What cannot be run here and is no program of ours.
+FOREIGN = ("git", "cd", "source", "xprof", "nvidia-smi", "docker", "wget")
+
+
+def blocks(page, *languages):
+    """The blocks of a page in these languages, in order."""
+    text = PAGES[page].read_text(encoding="utf-8")
+    return [body for language, body in re.findall(r"^```(\S*)\n(.*?)^```$", text, re.M | re.S) if language in languages]
+
+
+def lines(block):
+    """The command lines of a block; of a transcript those behind the prompt."""
+    told = block.replace("\\\n", " ").splitlines()
+    if any(line.startswith("$ ") for line in told):
+        told = [line[2:] for line in told if line.startswith("$ ")]
+    return [line for line in told if line.strip() and not line.startswith("#")]
+
+
+def with_blocks(*languages):
+    """Pages that have such blocks."""
+    return [page for page in PAGES if blocks(page, *languages)]
+
+
+def words(line):
+    """The words of a command line, without what comes after it."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|<>")
+    lexer.whitespace_split = True
+    found = list(lexer)
+    ends = (i for i, word in enumerate(found) if set(word) <= set(";&|<>"))
+    return found[: next(ends, len(found))]
+
+
+def runs(line):
+    """Whether a line is one to run here."""
+    first = words(line)[:1]
+    if first == ["jax-von-mises"]:
+        return not TOO_LONG.search(line)
+    return first not in (["pip"], ["make"], ["./install_gpu.sh"], ["python"], *([name] for name in FOREIGN))
+
+
+@pytest.fixture
+def as_users_have_it(monkeypatch, tmp_path):
+    """JAX with its usual promotion, an empty directory, and a home of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def test_every_block_is_of_a_kind_that_is_tested():
+    for page, path in PAGES.items():
+        languages = re.findall(r"^```([^\s`]+)$", path.read_text(encoding="utf-8"), re.M)
+        unknown = {name for name in languages if name not in (*CODE, *TEXT) and not name.startswith("{")}
+        assert not unknown, (page, unknown)
+
+
+@pytest.mark.usefixtures("no_cache_afterwards", "as_users_have_it")
+@pytest.mark.parametrize("page", with_blocks("python"))
+def test_python_runs(page):
+    if page in ("runtime", "README"):
+        pytest.importorskip("flatbuffers", reason="programs are exported with flatbuffers: the extra `export`")
+    if page == "migration":
+        pytest.importorskip("numpyro", reason="the page compares with NumPyro")
+    space = {}
+    for block in blocks(page, "python"):
+        exec(compile(block, f"{page}.md", "exec"), space)
+
+
+@pytest.mark.parametrize("page", with_blocks("py"))
+def test_python_that_comes_first_runs(page):
+    """What must come before JAX starts is written as `py`, and runs in a process of its own."""
+    for block in blocks(page, "py"):
+        assert "configure" in block
+        children.run(block, JAX_PLATFORMS=None)
+
+
+PAGES_THAT_RUN = [
+    page
+    for page in with_blocks("sh", "console")
+    if any(runs(line) for block in blocks(page, "sh", "console") if JOB not in block for line in lines(block))
+]
+
+
+@pytest.mark.parametrize("page", PAGES_THAT_RUN)
+def test_commands_run(page, tmp_path):
+    """All of a page in one directory; `jax-von-mises` is what is tested here, installed or not."""
+    program = tmp_path / "bin" / "jax-von-mises"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -W error -m jax_von_mises "$@"\n')
+    program.chmod(0o755)
+    found = [line for block in blocks(page, "sh", "console") if JOB not in block for line in lines(block)]
+    script = "\n".join(line for line in found if runs(line))
+    if ".zarr" in script:
+        pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    if page == "tour":
+        # The page has written this file before, from Python.
+        write = "import jax, jax_von_mises as j; j.write_samples('angles.npy', jax.random.key(0), .5, 4., 3_000_000)"
+        script = f'{sys.executable} -c "{write}"\n{script}'
+    environment = children.environment(PATH=f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    done = subprocess.run(
+        ["bash", "-eu", "-c", script.replace(":45000", f":{port}")],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def commands():
+    """All command lines of all pages, as (page, words): of shells, and of a list in YAML."""
+    for page in PAGES:
+        for block in blocks(page, "sh", "console"):
+            yield from ((page, words(line)) for line in lines(block) if words(line))
+        for block in blocks(page, "yaml"):
+            for listed in re.findall(r"command: \[(.*?)\]", block, re.S):
+                yield page, [word.strip().strip('"') for word in listed.split(",")]
+
+
+def help_of(module):
+    """What a program of the repository says of its options."""
+    found = importlib.import_module(module)
+    if hasattr(found, "__path__"):
+        found = importlib.import_module(f"{module}.__main__")
+    with contextlib.redirect_stdout(io.StringIO()) as told, contextlib.suppress(SystemExit):
+        found.main(["--help"])
+    return told.getvalue()
+
+
+def test_commands_are_understood():
+    """Those that cannot be run here too: by the parser of the program, or by what it says of its options."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = set(setup["options.extras_require"])
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    seen = {}
+    for page, found in commands():
+        name, options = found[0], [word.split("=")[0] for word in found[1:] if word.startswith("--")]
+        seen[name] = seen.get(name, 0) + 1
+        where = f"{page}: {' '.join(found)}"
+        if name in ("jax-von-mises", "srun") and "jax-von-mises" in found:
+            given = command_line.make_parser().parse_args(found[found.index("jax-von-mises") + 1 :])
+            if given.command == "sample":
+                command_line.check_name(given.out)
+        elif name == "pip":
+            asked = re.findall(r"(?:jax_von_mises|\.)\[([\w,]+)\]", " ".join(found))
+            assert {extra for each in asked for extra in each.split(",")} <= extras, where
+        elif name == "make":
+            assert {word for word in found[1:] if "=" not in word} <= targets, where
+        elif name == "./install_gpu.sh":
+            script = (ROOT / "install_gpu.sh").read_text()
+            assert all(option in script for option in options), where
+        elif found[:2] == ["python", "-m"]:
+            told = help_of(found[2])
+            assert all(option in told for option in options), where
+        else:
+            assert name in (*FOREIGN, "wait", "cmp", "ls", "export"), where
+    assert all(seen[name] >= 3 for name in ("jax-von-mises", "pip", "make", "python"))
+
+
+def test_programs_named_in_the_text_are_there():
+    """In `python -m` of running text too."""
+    for page, path in PAGES.items():
+        text = path.read_text(encoding="utf-8")
+        for module in re.findall(r"`[^`\n]*python -m ([\w.]+)", text):
+            assert importlib.util.find_spec(module), (page, module)
+        for name in re.findall(r"`((?:docs|tests|benchmarks|jax_von_mises|tools)/[\w/.-]+)`", text):
+            assert (ROOT / name).exists(), (page, name)
+
+
+WITH_EXAMPLES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for path in sorted((ROOT / "jax_von_mises").rglob("*.py"))
+    if ">>>" in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
+def test_examples_of_docstrings(module):
+    if module.endswith("numpyro"):
+        pytest.importorskip("numpyro", reason="NumPyro is not installed")
+    found = doctest.testmod(importlib.import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert found.attempted
+    assert not found.failed
+
+
+def test_job_script_is_a_shell_script():
+    (script,) = (block for block in blocks("many-machines", "sh") if JOB in block)
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_the_picture_of_the_architecture_has_every_folder():
+    package = ROOT / "jax_von_mises"
+    folders = {path.parent.name for path in package.glob("*/__init__.py")}
+    assert folders == set(architecture.layers()) - {"arguments"}
+    assert "sampler" in architecture.modules("sampling")
+    assert all(architecture.purpose(layer).endswith(".") for layer in architecture.layers())
+
+
+def test_the_gallery_has_every_example():
+    page = PAGES["gallery"].read_text(encoding="utf-8")
+    names = gallery.examples()
+    assert len(names) == 7
+    for name in names:
+        assert f"({name.replace('_', '-')}.md)" in page
+        shown = PAGES[name.replace("_", "-")].read_text(encoding="utf-8")
+        assert f"_generated/{name}.svg" in shown
+        assert f"_generated/{name}.txt" in shown
+
+
+def test_an_example_runs_again_only_if_it_changed(tmp_path, monkeypatch):
+    (tmp_path / "examples").mkdir()
+    for name in gallery.SHARED:
+        (tmp_path / "examples" / f"{name}.py").write_text("")
+    script = tmp_path / "examples" / "one.py"
+    script.write_text("1")
+    ran = []
+
+    def fake(command, **options):
+        ran.append(command[-1] == "--quick")
+        Path(command[command.index("--out") + 1]).write_text("picture")
+        return subprocess.CompletedProcess(command, 0, "table", "")
+
+    monkeypatch.setattr(gallery, "EXAMPLES", tmp_path / "examples")
+    monkeypatch.setattr(gallery, "MADE", tmp_path)
+    monkeypatch.setattr(gallery.subprocess, "run", fake)
+    for quick in (True, True, False, False):
+        gallery.run("one", quick)
+    assert ran == [True, False]
+    script.write_text("2")
+    gallery.run("one", False)
+    assert ran == [True, False, False]
+    assert (tmp_path / "one.txt").read_text() == "table"
+    monkeypatch.setattr(
+        gallery.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", "no such law")
+    )
+    script.write_text("3")
+    with pytest.raises(RuntimeError, match=r"one failed:\nno such law"):
+        gallery.run("one", False)
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("jax_von_mises", set(jax_von_mises.__all__) - {"runtime"}),
+        ("jax_von_mises.runtime", set(jax_von_mises.runtime.__all__)),
+    ],
+)
+def test_the_reference_has_every_public_name(module, names):
+    shown = set(re.findall(r"auto(?:function|class):: (?:[\w.]+\.)?(\w+)", PAGES["api"].read_text(encoding="utf-8")))
+    found = {name for name in names if not inspect.ismodule(getattr(sys.modules[module], name))}
+    assert found
+    assert found <= shown, sorted(found - shown)
+
+
+def test_users_of_numpyro_and_of_degrees_are_warned():
+    """What fails only in another library's words, or not at all, is said where its users look."""
+    names = "jax_von_mises.numpyro.VonMises"
+    assert names in jax_von_mises.VonMises.__doc__
+    assert "`numpyro.sample` takes distributions of NumPyro alone" in (ROOT / "docs" / "migration.md").read_text()
+    for place in (jax_von_mises.fit.__doc__, (ROOT / "docs" / "tour.md").read_text()):
+        assert re.search("degrees\\s+are\\s+not\\s+noticed", place, re.IGNORECASE)

@@ -1,0 +1,136 @@
+"""The Bessel functions of the law, their inverse and their derivatives, over all concentrations."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+
+from jax_von_mises.numerics import bessel
+from tests import reference
+
+GRID = np.r_[1e-30, np.geomspace(1e-8, 1e-2, 40), np.geomspace(1e-2, 100, 400), np.geomspace(100, 1e30, 100)]
+EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
+DTYPES = ("float32", "float64")
+# Units in the last place of each function, a few above the largest seen.
+ULP = {"log_i0": 4, "ratio": 3, "complement": 3, "slope": 6, "inverse_ratio": 8}
+
+
+def exact(name, k):
+    """In float64, or mpmath where that cancels."""
+    if name == "log_i0":
+        # Below 1 the logarithm of the norm holds no digit of log I0, which is k^2 / 4 - k^4 / 64 + ...
+        mps = np.array([float(reference.mp_log_i0(float(v))) for v in k[k < 30]])
+        return np.r_[mps, k[k >= 30] + np.log(reference.norm(k[k >= 30]) / (2 * np.pi))]
+    functions = {"ratio": reference.ratio, "complement": reference.ratio_complement, "slope": reference.ratio_slope}
+    return functions[name](k)
+
+
+@functools.cache
+def compiled(name, derivatives=0):
+    """A function of `bessel`, or a derivative of it, as one program, which is how the package uses it."""
+    if derivatives:
+        return jax.jit(jax.grad(compiled(name, derivatives - 1)))
+    return jax.jit(getattr(bessel, name))
+
+
+def grid(dtype):
+    return np.unique(GRID.astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["log_i0", "ratio", "complement", "slope"])
+def test_values(name, dtype):
+    k = grid(dtype)
+    with jax.enable_x64(dtype == "float64"):
+        value = np.asarray(compiled(name)(k), np.float64)
+    want = exact(name, k.astype(np.float64))
+    normal = want > np.finfo(dtype).tiny
+    error = np.abs(value / want - 1)[normal]
+    # Between 1e-15 and 30 the difference of two Bessel functions in the reference is good to 1e-14 only.
+    allowed = ULP[name] * EPS[dtype] + (3e-14 if name != "log_i0" and dtype == "float64" else 0)
+    assert error.max() <= allowed, f"{error.max() / EPS[dtype]:.2f} ulp at k={k[normal][error.argmax()]:g}"
+    assert (np.abs(value[~normal]) < 2 * np.finfo(dtype).tiny).all()
+
+
+@pytest.mark.parametrize("k", [1e-6, 0.2, 0.99, 1.01, 4.9, 5.1, 7.9, 8.1, 29.0, 1e3, 1e7])
+def test_float64_against_mpmath(k):
+    """To a few ulp, where the reference in float64 is not good enough to tell."""
+    with jax.enable_x64(True), mp.workdps(60):
+        ratio = reference.mp_ratio(k)
+        want = {
+            "log_i0": reference.mp_log_i0(k),
+            "ratio": ratio,
+            "complement": 1 - ratio,
+            "slope": reference.mp_ratio_slope(k),
+        }
+        for name, value in want.items():
+            error = abs(float(mp.mpf(float(compiled(name)(jnp.float64(k)))) / value - 1))
+            assert error <= (ULP[name] + 2) * EPS["float64"], f"{name}: {error / EPS['float64']:.1f} ulp"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ends(dtype):
+    with jax.enable_x64(dtype == "float64"):
+        k = jnp.array([0.0, jnp.inf, jnp.nan], dtype)
+        for name, ends in {"log_i0": (0, np.inf), "ratio": (0, 1), "complement": (1, 0), "slope": (0.5, 0)}.items():
+            value = np.asarray(compiled(name)(k), np.float64)
+            np.testing.assert_allclose(value[:2], ends, rtol=EPS[dtype], err_msg=name)
+            assert np.isnan(value[2]), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_inverse(dtype):
+    """From A and 1 - A, both exact and rounded once, back to the concentration."""
+    k = grid(dtype).astype(np.float64)
+    r, c = reference.ratio(k), reference.ratio_complement(k)
+    with jax.enable_x64(dtype == "float64"):
+        found = np.asarray(jax.jit(bessel.inverse_ratio)(r.astype(dtype), c.astype(dtype)), np.float64)
+    # What rounding A or 1 - A, whichever decides, does to the concentration.
+    slope = reference.ratio_slope(k)
+    rounding = EPS[dtype] / 2 * np.where(r < 0.5, r, c) / (slope * k)
+    allowed = ULP["inverse_ratio"] * EPS[dtype] + 2 * rounding + (1e-13 if dtype == "float64" else 0)
+    error = np.abs(found / k - 1)
+    worst = np.argmax(error / allowed)
+    assert (error <= allowed).all(), f"{error[worst]:.2e} at k={k[worst]:g}, allowed {allowed[worst]:.2e}"
+
+
+def test_inverse_ends():
+    found = bessel.inverse_ratio(jnp.array([0.0, 1.0, jnp.nan]), jnp.array([1.0, 0.0, jnp.nan]))
+    np.testing.assert_array_equal(found, [0, np.inf, np.nan])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("k", [0.0, 1e-3, 0.7, 4.0, 6.0, 50.0, 1e4])
+def test_derivatives(k, dtype):
+    """First: A, A' and 1 / A'. Second, of log I0: A'. Third: A'' by differences of the reference."""
+    with jax.enable_x64(dtype == "float64"):
+        at = jnp.asarray(k, dtype)
+        a, slope = reference.ratio(float(at)), float(reference.ratio_slope(float(at)))
+        few = 8 * EPS[dtype]
+        assert compiled("log_i0", 1)(at) == pytest.approx(a, rel=few)
+        assert compiled("ratio", 1)(at) == pytest.approx(slope, rel=few)
+        assert compiled("complement", 1)(at) == pytest.approx(-slope, rel=few)
+        assert compiled("log_i0", 2)(at) == pytest.approx(slope, rel=few)
+        step = 1e-4 * (1 + k)
+        difference = (reference.ratio_slope(k + step) - reference.ratio_slope(abs(k - step))) / (step + step)
+        third = compiled("ratio", 2)(at)
+        assert third == pytest.approx(float(difference), rel=1e-4, abs=1e-6 / (1 + k) ** 3)
+
+
+@jax.jit
+def inverse_slopes(c):
+    """First and second derivative of the concentration in 1 - A."""
+    slope = jax.grad(lambda c: bessel.inverse_ratio(1 - c, c))
+    return slope(c), jax.grad(slope)(c)
+
+
+@pytest.mark.parametrize("k", [0.0, 0.3, 3.0, 300.0])
+def test_derivative_of_the_inverse(k):
+    with jax.enable_x64(True):
+        c = float(reference.ratio_complement(k))
+        first, second = inverse_slopes(c)
+        assert first == pytest.approx(-1 / float(reference.ratio_slope(k)), rel=1e-9)
+        assert np.isfinite(second)

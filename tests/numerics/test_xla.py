@@ -1,0 +1,236 @@
+"""What XLA:CPU needs is in programs for a CPU and in no other, wherever they are traced.
+
+Arrays whose sizes it cuts badly are computed in rows: the same bits, and no other shape or sharding.
+"""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jax_von_mises as jvm
+from jax_von_mises.numerics import xla
+
+SHAPES = [(6_001, 3)]
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    """As on a machine with a single CPU device; programs that were made for several are forgotten."""
+    monkeypatch.setattr(xla, "one_cpu", lambda: True)
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+def test_several_cpu_devices_are_left_alone(monkeypatch):
+    assert (xla.rows_of((2**20 + 1,)) is None) == (jax.device_count("cpu") > 1)
+    monkeypatch.setattr(jax, "device_count", lambda _: 8)
+    assert xla.rows_of((2**20 + 1,)) is None
+
+    def no_cpu(_):
+        raise RuntimeError("Unknown backend cpu")
+
+    # A program can be exported for a CPU all the same.
+    monkeypatch.setattr(jax, "device_count", no_cpu)
+    assert xla.rows_of((2**20 + 1,)) is not None
+
+
+LONG = 20_011  # computed in rows
+ANGLES, NUMBER = jax.ShapeDtypeStruct((LONG,), np.float32), jax.ShapeDtypeStruct((), np.float32)
+PROGRAMS = {
+    "table": (lambda k: jvm.sample_von_mises(jax.random.key(0), 0.3, k, (LONG,), method="table"), NUMBER),
+    "gradient": (jax.grad(lambda k: jvm.sample_von_mises(jax.random.key(0), 0.3, k).sum()), ANGLES),
+    "icdf": (lambda q: jvm.icdf(q, 0.3, 4.0), ANGLES),
+    "log_prob": (lambda x: jvm.log_prob(x, 0.3, 4.0), ANGLES),
+}
+
+
+def program_for(name, *platforms):
+    """A program of `PROGRAMS` that is traced here and lowered for `platforms`."""
+    function, argument = PROGRAMS[name]
+    jax.clear_caches()
+    return export.export(jax.jit(lambda given: function(given)), platforms=platforms)(argument)
+
+
+def text_of(program):
+    """Its operations, without the places in files that they come from."""
+    return re.sub(r"^#loc.*\n| loc\((?:[^()]|\([^()]*\))*\)", "", program.mlir_module(), flags=re.M)
+
+
+@pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_only_programs_for_a_cpu_are_made_for_one(name, monkeypatch):
+    """Here, and on a machine with eight GPUs, whose own backend has no say either."""
+    here = {platform: text_of(program_for(name, platform)) for platform in ("cpu", "cuda")}
+    for found in ("20x1024", "stablehlo.sort"):
+        assert found in here["cpu"]
+        assert found not in here["cuda"]
+        assert found in text_of(program_for(name, "cpu", "cuda"))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "device_count", lambda backend=None: 1 if backend == "cpu" else 8)
+    for platform, text in here.items():
+        assert text_of(program_for(name, platform)) == text, platform
+
+
+@pytest.mark.usefixtures("one_device")
+def test_only_programs_for_a_gpu_hide_the_key():
+    """Its words are mixed with a zero of each element there, so that what depends on it alone is no kernel."""
+    mixed = {platform: text_of(program_for("table", platform)).count("xor") for platform in ("cpu", "cuda", "tpu")}
+    assert mixed["cpu"] == mixed["tpu"] < mixed["cuda"]
+
+
+@pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize("name", ["table", "gradient"])
+def test_a_program_for_several_platforms_gives_the_same_bits(name):
+    function, argument = PROGRAMS[name]
+    given = jnp.full(argument.shape, 4.0)
+    expected = jax.jit(lambda given: function(given))(given)
+    np.testing.assert_array_equal(program_for(name, "cpu", "cuda").call(given), expected)
+
+
+@pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize(
+    ("shape", "rows"),
+    [
+        ((2**14 - 1,), None),
+        ((1000, 1000), None),
+        ((2**20,), None),
+        ((1, 1_000_000), None),
+        ((2**20 + 1,), (1025, 1024)),
+        ((1, 2**20 + 1), (1025, 1024)),
+        ((2**20 + 1, 1), (1025, 1024)),
+        ((349_525, 3), (1024, 1024)),
+        ((2**19, 2), (1024, 1024)),
+        ((0, 5), None),
+        ((), None),
+    ],
+)
+def test_rows(shape, rows):
+    assert xla.rows_of(shape) == rows
+    if rows is not None:
+        assert 0 <= math.prod(rows) - math.prod(shape) < rows[1]
+
+
+def test_into_rows_and_out():
+    x, seen = jnp.arange(20_011.0), []
+
+    def add(shape, constants, *given):
+        seen.append((shape, *(each.shape for each in given)))
+        return (given[0] + given[1] + constants[0],)
+
+    found = xla.in_rows(add, x.shape, (20, 1024), (x.dtype,), (jnp.ones(()),), x, jnp.ones((1, 1)))[0]
+    assert np.array_equal(found, x + 2)
+    assert set(seen) == {((20, 1024), (20, 1024), ())}
+
+
+@pytest.mark.usefixtures("one_device")
+def test_derivatives_in_rows():
+    """First and second, in what has an element for each result and in what has one for all; rounded once."""
+    x, two = jnp.linspace(-1, 1, 20_011), jnp.float32(2)
+
+    def power(shape, constants, x, k):
+        return jnp.broadcast_to(constants[0].astype(x.dtype) * x**3 * k**2, shape)
+
+    def total(x, k):
+        return xla.compute_elementwise(power, x.shape, x.dtype, (jnp.int32(5),), x, k).sum()
+
+    slope, of_k = jax.grad(total, (0, 1))(x, two)
+    np.testing.assert_allclose(slope, 60 * x**2, rtol=1e-6)
+    np.testing.assert_allclose(of_k, jnp.sum(20 * x**3), atol=1e-2)
+    curvature = jax.grad(lambda x: jax.grad(total)(x, two).sum())(x)
+    np.testing.assert_allclose(curvature, 120 * x, rtol=1e-6)
+    value, moved = jax.jvp(
+        lambda k: xla.compute_elementwise(power, x.shape, jnp.bfloat16, (jnp.int32(5),), x, k), (two,), (two,)
+    )
+    assert value.dtype == moved.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(moved, (40 * x**3).astype(jnp.bfloat16))
+
+
+def results(shape, key):
+    """What is drawn and computed in a shape: the sampler by both routes and dtypes, its derivative, and the law."""
+    count = math.prod(shape)
+    concentration = jnp.linspace(0.5, 50, count).reshape(shape)
+    angles = jnp.linspace(-3, 3, count).reshape(shape)
+    column = concentration[..., :1]
+
+    def mean(k):
+        return jvm.sample_von_mises(key, 0.3, k, shape).sum()
+
+    return {
+        "table": jvm.sample_von_mises(key, 0.3, 4.0, shape, method="table"),
+        "direct": jvm.sample_von_mises(key, jnp.full((1,) * len(shape), 0.3), 4.0, shape, method="direct"),
+        "array": jvm.sample_von_mises(key, 0.3, concentration),
+        "broadcast": jvm.sample_von_mises(key, 0.3, column, shape),
+        "bfloat16": jvm.sample_von_mises(key, 0.3, 4.0, shape, "bfloat16"),
+        "block": jvm.sample_block(key, 0.3, 4.0, 12_345, shape),
+        "vmap": jax.vmap(lambda k: jvm.sample_von_mises(key, 0.0, k, shape, method="direct"))(jnp.array([1.0, 2.0])),
+        "slope": jax.jvp(lambda k: jvm.sample_von_mises(key, 0.3, k, shape), (4.0,), (1.0,))[1],
+        "gradient": jax.grad(lambda k: jvm.sample_von_mises(key, 0.3, k).sum())(concentration),
+        "log_prob": jvm.log_prob(angles, 0.3, 4.0),
+        "cdf": jvm.cdf(angles, 0.3, concentration),
+        "law's gradient": jax.grad(lambda x: jvm.log_prob(x, 0.3, column).sum())(angles),
+    }
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_same_bits(shape, key, monkeypatch):
+    monkeypatch.setattr(xla, "one_cpu", lambda: False)
+    jax.clear_caches()
+    expected = results(shape, key)
+    monkeypatch.setattr(xla, "one_cpu", lambda: True)
+    jax.clear_caches()
+    found = results(shape, key)
+    jax.clear_caches()
+    for name, right in expected.items():
+        assert found[name].shape == right.shape, name
+        assert found[name].dtype == right.dtype, name
+        a, b = np.asarray(found[name]), np.asarray(right)
+        if name in ("slope", "gradient", "log_prob", "cdf", "law's gradient"):
+            # These are promised to an accuracy, not in every bit: XLA of JAX 0.12 contracts by the loop that it makes.
+            assert (np.abs(a - b) <= 8 * np.spacing(np.abs(b))).all(), name
+        else:
+            assert np.array_equal(a, b), name
+
+
+@pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+def test_meshes_keep_their_shapes(axis_type, key):
+    """In the body of `jax.shard_map`, in a mesh in scope, and with arrays that bring an explicit mesh along."""
+    size, devices = 20_011, min(2, jax.device_count())
+    mesh = jax.make_mesh((devices,), ("d",), axis_types=(axis_type,))
+    expected = jvm.sample_von_mises(key, 0.3, 4.0, (devices * size,), method="table")
+
+    def part(key):
+        return jvm.sample_shard(key, 0.3, 4.0, (size,), "d")
+
+    mapped = jax.jit(jax.shard_map(part, mesh=mesh, in_specs=P(), out_specs=P("d")))
+    assert np.array_equal(mapped(key), expected)
+    angles = jax.device_put(expected, NamedSharding(mesh, P("d")))
+    density = jax.jit(
+        jax.shard_map(jax.grad(lambda x: jvm.cdf(x, 0.3, 4.0).sum()), mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+    )
+    assert np.allclose(density(angles), jvm.prob(expected, 0.3, 4.0), rtol=1e-5)
+    with jax.set_mesh(mesh):
+        drawn = jvm.sample_von_mises(key, 0.3, 4.0, (devices * size,), method="table", out_sharding=P("d"))
+        assert np.array_equal(drawn, expected)
+        assert np.array_equal(jvm.sample_von_mises(key, 0.3, 4.0, (devices * size,), method="table"), expected)
+        # The numbers beside the angles take their sharding, in the scope of the mesh and out of it.
+        assert np.array_equal(jvm.log_prob(angles, 0.3, 4.0), jvm.log_prob(expected, 0.3, 4.0))
+    if axis_type == AxisType.Explicit:
+        assert jvm.log_prob(angles, 0.3, 4.0).sharding.spec == P("d")
+    pmapped = jvm.sample_pmap(key, 0.3, 4.0, (jax.device_count(), 20_008 // jax.device_count()), method="table")
+    assert np.array_equal(pmapped.ravel(), expected[:20_008])
+
+
+@pytest.mark.usefixtures("one_device")
+def test_nan_stays_where_it_is():
+    k = jnp.ones(20_011).at[7].set(jnp.nan)
+    found = jvm.sample_von_mises(jax.random.key(0), 0.0, k)
+    assert np.flatnonzero(np.isnan(found)).tolist() == [7]

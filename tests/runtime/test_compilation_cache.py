@@ -1,0 +1,355 @@
+"""The compilation cache: found again by later processes, closed to others, and never a reason to fail."""
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import zlib
+from pathlib import Path
+
+import jax
+import pytest
+
+from jax_von_mises import initialize_compilation_cache, runtime
+from jax_von_mises.runtime import compilation_cache
+from tests import children
+
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="modes and owners are those of POSIX"),
+    pytest.mark.usefixtures("no_cache_afterwards"),
+]
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A directory in which a cache may be made."""
+    tmp_path.chmod(0o700)
+    return tmp_path / "cache"
+
+
+def entry(folder, name, size=100, used=None, content=None):
+    """A program in a cache, as JAX leaves it."""
+    path = folder / f"jit_{name}-{hashlib.sha256(name.encode()).hexdigest()}-cache"
+    path.write_bytes(zlib.compress(os.urandom(size), 0) if content is None else content)
+    path.with_name(path.name.replace("-cache", "-atime")).write_bytes(bytes(8))
+    if used is not None:
+        os.utime(path, (used, used))
+    return path
+
+
+DRAW = """
+import json, os, sys
+os.umask(0)
+import jax
+from jax_von_mises import initialize_compilation_cache, runtime, sample_von_mises
+if "late" in sys.argv:
+    sample_von_mises(jax.random.key(1), 0.0, 2.0, (77,))  # JAX has then decided that there is no cache
+initialize_compilation_cache(sys.argv[1])
+x = sample_von_mises(jax.random.key(1), 0.0, 4.0, (1000,))
+print(json.dumps([float(x.sum()), runtime.cache_info()._asdict()]))
+"""
+
+
+def test_later_processes_find_what_earlier_ones_compiled(place):
+    """Also one that comes to it late; in a directory that is for nobody else, whatever the umask."""
+    (total, cold), (again, warm), (_, late) = (
+        json.loads(children.run(DRAW, place, *more)[0]) for more in ((), (), ("late",))
+    )
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert cold["hits"] == 0
+    assert cold["misses"] == cold["entries"] >= 1
+    assert cold["bytes"] == sum(path.stat().st_size for path in place.glob("*-cache"))
+    assert (warm["hits"], warm["misses"], warm["entries"]) == (cold["entries"], 0, cold["entries"])
+    assert late["hits"] >= 1
+    assert total == again
+
+
+def test_default_directory(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert initialize_compilation_cache().path == str(tmp_path / "xdg/jax_von_mises/compiled")
+    # What JAX is set to comes first.
+    assert initialize_compilation_cache().path == str(tmp_path / "xdg/jax_von_mises/compiled")
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "other"))
+    info = initialize_compilation_cache(max_size=None)
+    assert (info.path, info.limit, info.enabled, info.writable) == (str(tmp_path / "other"), None, True, True)
+    jax.config.update("jax_compilation_cache_dir", None)
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the standard says to ignore
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setattr("sys.platform", "linux")
+    assert initialize_compilation_cache().path == str(tmp_path / ".cache/jax_von_mises/compiled")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
+def test_what_is_made_is_closed(tmp_path, monkeypatch, umask):
+    """Every level of it, whatever the umask; else the next process would refuse it."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg" / "more"))
+    before = os.umask(umask)
+    try:
+        path = Path(initialize_compilation_cache().path)
+        assert initialize_compilation_cache().enabled
+    finally:
+        os.umask(before)
+    made = (path, *path.parents[:3])
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in made] == [0o700] * 4
+
+
+def test_no_place_for_the_default(tmp_path, monkeypatch):
+    """Of which the caller knows nothing, so that it is no error."""
+    tmp_path.chmod(0o700)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.warns(RuntimeWarning, match="file is not a directory, so there is no cache"):
+        assert initialize_compilation_cache().path is None
+
+
+def test_no_home(monkeypatch):
+    def nobody():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nobody)
+    with pytest.warns(RuntimeWarning, match="there is no home directory"):
+        info = initialize_compilation_cache()
+    assert info.path is None
+    assert not info.enabled
+
+
+def test_no_cache():
+    assert runtime.cache_info().path is None
+    with pytest.raises(ValueError, match="there is no cache"):
+        runtime.clear_cache()
+
+
+# Whoever can write to a cache can run programs as its user.
+
+
+def test_who_can_write(place):
+    place.mkdir()
+    place.chmod(0o777)
+    with pytest.raises(PermissionError, match=r"cache can be written by everybody \(mode 0777\).*executable code"):
+        initialize_compilation_cache(place)
+    assert jax.config.jax_compilation_cache_dir is None
+    place.chmod(0o1777)  # others may still add
+    with pytest.raises(PermissionError, match="everybody"):
+        initialize_compilation_cache(place)
+    assert initialize_compilation_cache(place, allow_shared=True).enabled
+    place.chmod(0o755)
+    assert initialize_compilation_cache(place).enabled
+
+
+def test_who_can_write_above(place):
+    place.parent.chmod(0o777)
+    with pytest.raises(PermissionError, match="everybody"):
+        initialize_compilation_cache(place)
+    place.parent.chmod(0o1777)  # where nobody can replace what belongs to others
+    assert initialize_compilation_cache(place).enabled
+
+
+def test_groups(place, monkeypatch):
+    grp = pytest.importorskip("grp")
+    place.mkdir()
+    place.chmod(0o770)
+    own = grp.getgrgid(place.stat().st_gid)
+    monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group(("staff", "x", number, ["eve"])))
+    with pytest.raises(PermissionError, match="by the group staff"):
+        initialize_compilation_cache(place)
+    # Many systems give each user a group of the same name.
+    import pwd
+
+    user = pwd.getpwuid(os.getuid())
+    if own.gr_gid == user.pw_gid:
+        alone = grp.struct_group((user.pw_name, "x", own.gr_gid, []))
+        monkeypatch.setattr(grp, "getgrgid", lambda number: alone)
+        assert initialize_compilation_cache(place).enabled
+
+
+def test_owner(place, monkeypatch):
+    place.mkdir()
+    if os.getuid() == 0:
+        os.chown(place, 54321, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 54321)
+    with pytest.raises(PermissionError, match="belongs to the user"):
+        initialize_compilation_cache(place)
+
+
+def test_programs_of_others(place):
+    """From a time when the directory was open."""
+    place.mkdir(mode=0o755)
+    entry(place, "good").chmod(0o644)
+    assert initialize_compilation_cache(place).entries == 1
+    entry(place, "open").chmod(0o666)
+    with pytest.raises(PermissionError, match=r"jit_open-.*-cache can be written by everybody"):
+        initialize_compilation_cache(place)
+    place.chmod(0o700)  # behind a closed door that is no harm
+    assert initialize_compilation_cache(place).entries == 2
+    good, link = entry(place, "good"), place / f"link-{0:064}-cache"
+    link.symlink_to(good)
+    with pytest.raises(PermissionError, match="is a symbolic link"):
+        initialize_compilation_cache(place)
+    if os.getuid() == 0:
+        link.unlink()
+        os.chown(good, 54321, -1)
+        with pytest.raises(PermissionError, match="-cache belongs to"):
+            initialize_compilation_cache(place)
+
+
+def test_link_to_the_directory(place):
+    """What counts is where it leads."""
+    place.mkdir(mode=0o700)
+    link = place.parent / "link"
+    link.symlink_to(place)
+    assert initialize_compilation_cache(link).path == str(place)
+
+
+def test_bucket():
+    with pytest.raises(PermissionError, match="gs://bucket/cache cannot be seen"):
+        initialize_compilation_cache("gs://bucket/cache")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"path": 3}, TypeError, "path=3"),
+        ({"path": ""}, ValueError, "path=''"),
+        ({"max_size": 0}, ValueError, "max_size=0 must be at least 1"),
+        ({"max_size": 1.5}, TypeError, "max_size=1.5"),
+        ({"min_compile_time": -1}, ValueError, "min_compile_time=-1"),
+        ({"min_compile_time": "1"}, TypeError, "min_compile_time='1'"),
+    ],
+)
+def test_bad_arguments(options, error, words):
+    with pytest.raises(error, match=f"initialize_compilation_cache: .*{words}"):
+        initialize_compilation_cache(**options)
+
+
+def test_file_in_the_way(place):
+    place.write_text("")
+    for path in (place, place / "below"):
+        with pytest.raises(NotADirectoryError, match=f"{place} is not a directory"):
+            initialize_compilation_cache(path)
+
+
+def test_turned_off(place):
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        with pytest.warns(RuntimeWarning, match="jax_enable_compilation_cache is off"):
+            assert not initialize_compilation_cache(place).enabled
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+
+
+def test_programs_that_were_not_written_whole_go(place, monkeypatch):
+    """A full disk leaves them; JAX would warn of them in every process, and never replace them."""
+    place.mkdir(mode=0o700)
+    whole = entry(place, "whole")
+    cut = entry(place, "cut", content=whole.read_bytes()[:-7])
+    empty = entry(place, "empty", content=b"")
+    other = entry(place, "zstd", content=b"\x28\xb5\x2f\xfd cut")
+    monkeypatch.setattr(compilation_cache, "_zstd", lambda: None)  # where nothing reads it, nothing is said of it
+    assert initialize_compilation_cache(place).entries == 2
+    assert whole.exists()
+    assert other.exists()
+    assert not cut.exists()
+    assert not empty.exists()
+    assert not cut.with_name(cut.name.replace("-cache", "-atime")).exists()
+
+    def read(content):
+        assert content.startswith(b"\x28\xb5\x2f\xfd")
+        raise ValueError("cut")
+
+    monkeypatch.setattr(compilation_cache, "_zstd", lambda: read)
+    assert initialize_compilation_cache(place).entries == 1
+    assert whole.exists()
+
+
+def test_limit(place):
+    """What was used longest ago goes first, now and at the end of a process; other files are not touched."""
+    place.mkdir(mode=0o700)
+    mine = ("notes.txt", "session-cache", "session-atime", f"{0:063}-cache")
+    for name in mine:
+        (place / name).write_text("mine")
+    paths = [entry(place, f"p{number}", size=1000, used=1e9 + number) for number in (2, 0, 3, 1)]
+    info = initialize_compilation_cache(place, max_size=2500)
+    assert info.entries == 2
+    assert info.bytes <= info.limit == 2500
+    assert [path.exists() for path in paths] == [True, False, True, False]
+    assert runtime.clear_cache() == 2
+    assert sorted(os.listdir(place)) == sorted(["checked", *mine])
+
+
+def test_limit_at_the_end(place):
+    program = DRAW.replace("(sys.argv[1])", "(sys.argv[1], max_size=1)")
+    _, info = json.loads(children.run(program, place)[0])
+    assert info["entries"] >= 1
+    assert not list(place.glob("*-cache"))
+
+
+NARROW = """
+import os, subprocess, sys, warnings
+import jax
+from jax_von_mises import initialize_compilation_cache, runtime, sample_von_mises
+folder, cache = sys.argv[1], f"{sys.argv[1]}/cache"
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=True)
+os.chmod(folder, 0o700)
+def look(label, size):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        info = initialize_compilation_cache(cache)
+        sample_von_mises(jax.random.key(1), 0.0, 4.0, (size,))
+    after = runtime.cache_info()
+    words = (warning.message for warning in caught)
+    print(label, info.enabled, info.writable, after.hits > 0, after.entries - info.entries, *words)
+look("room", 10)
+with open(f"{folder}/filler", "wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(4096))
+    except OSError:
+        pass
+jax.clear_caches()
+look("full", 10)
+look("full", 11)
+os.truncate(f"{folder}/filler", os.path.getsize(f"{folder}/filler") - 8192)
+look("filling", 12)
+os.unlink(f"{folder}/filler")
+look("room", 13)
+subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+jax.clear_caches()
+look("read-only", 13)
+look("read-only", 14)
+cache = f"{folder}/new"
+look("nowhere", 15)
+"""
+
+
+def test_full_and_read_only_disk(tmp_path):
+    """What is there is used; nothing fails, and what was written by half is gone once there is room."""
+    unshare = children.own_mounts(tmp_path)
+    lines = children.run(NARROW, tmp_path, before=unshare)
+    room, found, added, filling, again, read_only, read_only_new, nowhere = (line.split(maxsplit=5) for line in lines)
+    assert room[1:4] == ["True", "True", "False"]
+    assert int(room[4]) > 0
+    assert len(room) == 5, "no warning"
+    assert found[1:5] == ["True", "False", "True", "0"]
+    assert "cannot be written (No space left on device)" in found[5]
+    assert added[1:5] == ["True", "False", "False", "0"]
+    assert "Error writing" not in added[5], "JAX does not try"
+    assert filling[1:3] == ["True", "True"], "there was room for the trial"
+    assert "Error writing persistent compilation cache entry" in filling[5]
+    assert again[1:3] == ["True", "True"]
+    assert len(again) == 5
+    assert read_only[1:5] == ["True", "False", "True", "0"]
+    assert "cannot be written (Read-only file system)" in read_only[5]
+    assert read_only_new[1:4] == ["True", "False", "False"]
+    assert nowhere[1] == "False" or "cannot be made (Read-only file system)" in nowhere[5]
+
+
+def test_directory_that_goes_away(place):
+    initialize_compilation_cache(place)
+    shutil.rmtree(place)
+    assert runtime.cache_info().entries == 0
+    assert runtime.clear_cache() == 0

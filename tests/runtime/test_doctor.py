@@ -1,0 +1,534 @@
+"""The doctor: what it makes of machines, installations and flags, and that nothing it finds can harm it."""
+
+import importlib.metadata
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jax_von_mises import runtime
+from jax_von_mises.cli import commands
+from jax_von_mises.runtime import child, doctor, hardware, probe, variables
+from jax_von_mises.sampling import counter, transform
+from tests import children, reference
+
+PIP = {"jax": "0.10.2", "jaxlib": "0.10.2"}
+CUDA12 = PIP | {"jax-cuda12-plugin": "0.10.2", "jax-cuda12-pjrt": "0.10.2"}
+CUDA13 = PIP | {"jax-cuda13-plugin": "0.10.2", "jax-cuda13-pjrt": "0.10.2"}
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Puts stand-ins for the drivers' programs on the path, which holds nothing else of theirs."""
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    monkeypatch.setattr(hardware, "SMI", ("nvidia-smi",))
+    monkeypatch.setattr(hardware, "ROCMINFO", ("rocminfo",))
+    monkeypatch.setattr(hardware, "PROC_DRIVER", tmp_path / "version")
+
+    def install(program, script):
+        path = tmp_path / program
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return path
+
+    return install
+
+
+def test_nvidia(machine):
+    machine("nvidia-smi", 'echo "580.65.06, 81559, 4, NVIDIA H100, 9.0"; echo "580.65.06, [N/A], 5, NVIDIA L4, 8.9"')
+    (found,) = hardware.accelerators()
+    cards = (
+        hardware.Card("NVIDIA H100", 81559 * 2**20, 4 * 2**20, 9.0),
+        hardware.Card("NVIDIA L4", None, 5 * 2**20, 8.9),
+    )
+    assert found == ("NVIDIA", "580.65.06", cards, None)
+
+
+def test_old_nvidia(machine):
+    """One whose program does not know the capability."""
+    machine(
+        "nvidia-smi", 'case "$1" in *compute_cap*) echo "not a valid field"; exit 2;; esac; echo "470.8, 99, 4, K80"'
+    )
+    (found,) = hardware.accelerators()
+    assert found == ("NVIDIA", "470.8", (hardware.Card("K80", 99 * 2**20, 4 * 2**20, None),), None)
+
+
+def test_lost_card(machine):
+    """Those that are left count, whatever the exit code."""
+    machine("nvidia-smi", 'echo "580.65.06, 99, 4, H100, 9.0"; echo "GPU 1 is lost"; exit 15')
+    (found,) = hardware.accelerators()
+    assert (found.driver, len(found.cards)) == ("580.65.06", 1)
+    assert "exit code 15" in found.trouble
+
+
+def test_both_vendors(machine):
+    machine("nvidia-smi", "exit 9")
+    machine("rocminfo", 'echo "  Name: gfx942"; echo "  Device Type:  GPU"')
+    broken, fine = hardware.accelerators()
+    assert (broken.vendor, broken.cards) == ("NVIDIA", ())
+    assert (fine.vendor, len(fine.cards), fine.trouble) == ("AMD", 1, None)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (
+            'echo "NVIDIA-SMI has failed because it could not communicate with the driver" >&2; exit 9',
+            "exit code 9",
+        ),
+        ('echo "No devices were found"', "nvidia-smi says: No devices were found"),
+        ("sleep 60", "does not answer within 0.3 s"),
+        ("printf '\\377\\376'", "nvidia-smi says"),
+    ],
+)
+def test_broken_nvidia(machine, monkeypatch, script, words):
+    monkeypatch.setattr(hardware, "PATIENCE", 0.3)
+    machine("nvidia-smi", script)
+    (found,) = hardware.accelerators()
+    assert (found.vendor, found.driver, found.cards) == ("NVIDIA", None, ())
+    assert words in found.trouble
+
+
+def test_driver_without_its_program(machine, tmp_path):
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12\n")
+    (found,) = hardware.accelerators()
+    assert (found.vendor, found.driver) == ("NVIDIA", "535.183.01")
+    (tmp_path / "version").write_text("?")
+    assert hardware.accelerators() == ()
+
+
+def test_amd(machine):
+    machine(
+        "rocminfo",
+        """cat <<'END'
+*******
+Agent 1
+  Name:                    AMD EPYC
+  Marketing Name:          AMD EPYC
+  Device Type:             CPU
+*******
+Agent 2
+  Name:                    gfx942
+  Marketing Name:          AMD Instinct MI300X
+  Device Type:             GPU
+END""",
+    )
+    (found,) = hardware.accelerators()
+    assert found.vendor == "AMD"
+    assert [card.name for card in found.cards] == ["AMD Instinct MI300X"]
+
+
+def test_none(machine):
+    assert hardware.accelerators() == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "fits"),
+    [
+        ("9.8.0.87", ">=9.8", True),
+        ("9.10", ">=9.8", True),
+        ("10.0", "<10.0", False),
+        ("0.10.2", "==0.10.2", True),
+        ("0.10.2", "==0.10.*", True),
+        ("0.11", "==0.10.*", False),
+        ("12.8", "~=12.6", True),
+        ("13.0", "~=12.6", False),
+        ("1.2", "!=1.2", False),
+        ("1", "nonsense", True),
+    ],
+)
+def test_versions(version, wanted, fits):
+    assert hardware._fits(version, wanted) is fits
+
+
+def test_requirements(monkeypatch):
+    """As the metadata of JAX's plugins have them."""
+    needs = [
+        'nvidia-cudnn-cu12<10.0,>=9.8; sys_platform == "linux" and extra == "with-cuda"',
+        "nvidia-nccl-cu12 (>=2.18)",
+    ]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: needs if name.endswith("plugin") else None)
+    assert hardware.unmet(CUDA12 | {"nvidia-cudnn-cu12": "9.9.1"}) == []
+    (text,) = hardware.unmet(CUDA12 | {"nvidia-cudnn-cu12": "9.1.0", "nvidia-nccl-cu12": "2.20"})
+    assert text == "jax-cuda12-plugin 0.10.2 needs nvidia-cudnn-cu12<10.0,>=9.8, and 9.1.0 is installed"
+
+
+def test_installed():
+    found = hardware.packages()
+    assert found["jax"] == jax.__version__
+    assert set(hardware.PACKAGES) <= set(found)
+
+
+def test_shadows(tmp_path, monkeypatch):
+    (tmp_path / "libcudart.so.12").touch()
+    (tmp_path / "libz.so").touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/no/such{os.pathsep}{os.pathsep}{tmp_path}")
+    assert hardware.shadows() == {str(tmp_path): "libcudart.so.12"}
+
+
+def told(findings):
+    return "\n".join(f"{finding.level}: {finding.what} -> {finding.do}" for finding in findings)
+
+
+def nvidia(driver, **card):
+    cards = (hardware.Card("H100", **card),)
+    return hardware.Accelerators("NVIDIA", driver, cards, None)
+
+
+# Driver, plugin and GPU, each of which comes from somebody else.
+
+
+@pytest.mark.parametrize(
+    ("driver", "installed", "words"),
+    [
+        ("580.65", CUDA13, None),
+        ("580.65", CUDA12, None),
+        ("535.1", CUDA12, None),
+        ("535.1", CUDA13, "problem: driver 535.1 is too old for JAX's CUDA 13 wheels.*580 or newer, or.*--cuda12"),
+        ("470.2", CUDA12, "problem: driver 470.2 is too old for JAX's CUDA 12 wheels -> update the driver to 525"),
+        ("580.65", PIP, r"problem: there is an NVIDIA GPU, and JAX has no CUDA plugin.*\[cuda13\]"),
+        ("535.1", PIP, r"no CUDA plugin.*\[cuda12\]"),
+        ("470.2", PIP, "no CUDA plugin.*update the driver to 525 or newer"),
+    ],
+)
+def test_driver(driver, installed, words):
+    text = told(doctor._drivers(nvidia(driver), installed, "problem"))
+    if words is None:
+        assert text == ""
+    else:
+        assert re.search(words, text), text
+
+
+def test_wanting_the_cpu():
+    """Then a GPU that cannot be used is none of its business."""
+    assert told(doctor._drivers(nvidia("470.2"), PIP, "note")).startswith("note: ")
+
+
+def test_others(monkeypatch):
+    monkeypatch.setattr(hardware, "missing", lambda installed: [])
+    assert "no NVIDIA driver was found" in told(doctor._installed((), CUDA12))
+    assert told(doctor._installed((nvidia("580.1"),), CUDA12)) == told(doctor._installed((), PIP)) == ""
+    amd = hardware.Accelerators("AMD", "7.0", (hardware.Card("MI300X"),), None)
+    assert "JAX has no ROCm plugin" in told(doctor._drivers(amd, PIP, "problem"))
+    assert told(doctor._drivers(amd, PIP | {"jax-rocm7-plugin": "0.10.2"}, "problem")) == ""
+    broken = hardware.Accelerators("NVIDIA", None, (), "nvidia-smi fails with exit code 9")
+    assert "problem: NVIDIA: nvidia-smi fails" in told(doctor._drivers(broken, CUDA12, "problem"))
+    full = nvidia("580.1", total=80 * 2**30, used=79 * 2**30)
+    assert "GPU 0 (H100) has 1 GiB of 80 GiB free" in told(doctor._drivers(full, CUDA13, "problem"))
+    monkeypatch.setattr(hardware, "shadows", lambda: {"/cuda/lib64": "libcudnn.so.9"})
+    assert "/cuda/lib64, whose libcudnn.so.9" in told(doctor._installed((nvidia("580.1"),), CUDA13))
+    monkeypatch.setattr(hardware, "missing", lambda installed: ["nvidia-cudnn-cu13"])
+    assert "without nvidia-cudnn-cu13" in told(doctor._installed((nvidia("580.1"),), CUDA13))
+    pascal = nvidia("580.1", capability=6.1)
+    assert "problem: H100 has compute capability 6.1, and" in told(doctor._drivers(pascal, CUDA13, "problem"))
+    assert told(doctor._drivers(pascal, CUDA12, "problem")) == ""
+
+
+def test_whose_trouble_it_is():
+    """A GPU that is not to be used may be as it likes."""
+    amd = hardware.Accelerators("AMD", None, (), "x")
+    levels = [doctor._level(one, wanted) for one in (nvidia("580.1"), amd) for wanted in ("", "cuda", "rocm", "cpu")]
+    assert levels == ["problem", "problem", "note", "note", "problem", "note", "problem", "note"]
+
+
+def test_where_the_script_chose_the_cpu(machine):
+    """For want of a driver that works, install_gpu.sh expects the CPU: then all is well, and the trouble is told."""
+    machine("nvidia-smi", 'echo "NVIDIA-SMI has failed"; exit 9')
+    found = runtime.diagnose(expect="cpu")
+    assert found.ok, found
+    assert "note: NVIDIA: nvidia-smi fails with exit code 9: NVIDIA-SMI has failed" in told(found.findings)
+    assert "NVIDIA driver unknown" in str(found)
+
+
+def test_same_rule_as_the_script():
+    """install_gpu.sh chooses by the numbers that the doctor judges by."""
+    script = (children.ROOT / "install_gpu.sh").read_text()
+    first, second = re.findall(r"driver_needed=(\d+) capability_needed=(\d+)", script)
+    needed = {12: first, 13: second}
+    assert {cuda: int(driver) for cuda, (driver, _) in needed.items()} == hardware.DRIVERS
+    assert {cuda: int(capability) / 10 for cuda, (_, capability) in needed.items()} == hardware.CAPABILITIES
+
+
+def test_plugins(monkeypatch):
+    monkeypatch.setattr(hardware, "unmet", lambda installed: [])
+    assert told(doctor._plugins(PIP)) == ""
+    assert "plugins for cuda12 and cuda13, of which it can use one" in told(doctor._plugins(CUDA12 | CUDA13))
+    old = PIP | {"jax-cuda12-plugin": "0.10.1"}
+    assert 'belong to jaxlib 0.10.2 -> pip install --upgrade "jax[cuda12]==0.10.2"' in told(doctor._plugins(old))
+
+
+@pytest.mark.parametrize(
+    ("given", "level", "words"),
+    [
+        ({"TF_XLA_CACHE_DIR": "/x"}, "warning", "is not read by JAX"),
+        ({"TF_FORCE_GPU_ALLOW_GROWTH": "true"}, "warning", "JAX reads XLA_PYTHON_CLIENT_PREALLOCATE=false"),
+        ({"jax_enable_x64": "1"}, "warning", "write JAX_ENABLE_X64, in capitals"),
+        ({"JAX_SOMETHING_ELSE_OF_MINE": "1"}, "note", "see whether anything else reads it"),
+        ({"JAX_VON_MISES_CUDA_KERNEL": "maybe"}, "warning", "write 1 or 0"),
+        ({"JAX_VON_MISES_CUDA_KERNELS": "1"}, "warning", "did you mean JAX_VON_MISES_CUDA_KERNEL?"),
+        ({"JAX_VON_MISES_SPEED": "1"}, "warning", "is not read by jax_von_mises -> unset it"),
+        ({"NCCL_P2P_DISABLE": "1"}, "note", "is read by NCCL, through which GPUs exchange data; the sampler exchanges"),
+        ({"OMP_NUM_THREADS": "4"}, "note", "is not read by JAX; the linear algebra of NumPy and SciPy reads it"),
+        ({"TF_NUM_INTRAOP_THREADS": "4"}, "note", "is read by TensorFlow, not by JAX -> for JAX's threads"),
+        ({"TF_NUM_INTEROP_THREADS": "4"}, "note", "set PJRT_NPROC, or call runtime.configure(threads=)"),
+        ({"HIP_VISIBLE_DEVICES": "-1"}, "warning", "hides the GPUs"),
+        ({"PJRT_NPROC": "abc"}, "warning", "is not a number of threads"),
+        ({"JAX_RANDOM_SEED_OFFSET": "1"}, "warning", "makes every seed another"),
+        ({"JAX_ENABEL_X64": "1"}, "warning", "did you mean JAX_ENABLE_X64"),
+        ({"XLA_PYTHON_CLIENT_PREALOCATE": "false"}, "warning", "did you mean XLA_PYTHON_CLIENT_PREALLOCATE"),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".5"}, "note", "call it XLA_CLIENT_MEM_FRACTION"),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".5", "XLA_CLIENT_MEM_FRACTION": ".5"}, "problem", "with both"),
+        ({"XLA_CLIENT_MEM_FRACTION": "50%"}, "problem", "is not a share"),
+        ({"XLA_PYTHON_CLIENT_PREALLOCATE": "no"}, "warning", "counts as true"),
+        ({"XLA_PYTHON_CLIENT_ALLOCATOR": "malloc"}, "problem", "is not an allocator"),
+        ({"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, "warning", "slow"),
+        ({"JAX_PLATFORMS": "gpu"}, "warning", "write cuda, or rocm"),
+        ({"JAX_PLATFORM_NAME": "cpu"}, "note", "old name"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, "warning", "hides the GPUs"),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, "warning", "hides the GPUs"),
+        ({"JAX_DISABLE_JIT": "1"}, "warning", "slow, for debugging only"),
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, "warning", "wait for each kernel"),
+        (
+            {
+                "XLA_CLIENT_MEM_FRACTION": "0.5",
+                "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+                "JAX_ENABLE_X64": "1",
+                "JAX_COMPILATION_CACHE_DIR": "/x",
+                "JAX_DEBUG_NANS": "false",
+                "CUDA_VISIBLE_DEVICES": "0,1",
+                "JAX_PLATFORMS": "cuda,cpu",
+                "JAX_VON_MISES_CUDA_KERNEL": "1",
+            },
+            None,
+            None,
+        ),
+    ],
+)
+def test_variables(monkeypatch, given, level, words):
+    for name in os.environ:
+        if name.startswith(("JAX_", "XLA_", "CUDA_", "TF_", "NCCL_", "OMP_")):
+            monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    found = variables.findings(gpus=True)
+    if level is None:
+        assert found == []
+    else:
+        assert [item.level for item in found] == [level]
+        assert words in told(found)
+
+
+def test_variables_of_this_package_are_known():
+    """Those that it reads, by what stands in it, and those that `configure` sets."""
+    package = children.ROOT / "jax_von_mises"
+    text = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
+    assert set(re.findall(r"\bJAX_VON_MISES_\w+", text)) == set(variables.OWN)
+    program = """
+import os
+from jax_von_mises import runtime
+from jax_von_mises.runtime import variables
+runtime.configure(
+    platform="cpu", x64=False, memory_fraction=0.5, preallocate=True, allocator="bfc", threads=2, cpu_devices=2,
+    compile_threads=2, latency_hiding=True, profile_guided=False, profiled_runs=3, cuda_kernel=True, check=False
+)
+print(variables.findings(gpus=True))
+"""
+    given = {name: None for name in os.environ if name.startswith(("JAX_", "XLA_", "NCCL_", "OMP_", "TF_"))}
+    assert children.run(program, **given) == ["[]"]
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+@pytest.mark.parametrize("variable", ["OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"])
+def test_what_is_said_of_threads_holds(variable):
+    """JAX computes on a CPU with as many threads as PJRT_NPROC says, whatever the variables of others."""
+    program = """
+import os, jax
+jax.block_until_ready(jax.jit(lambda: 0.0)())
+names = (open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task"))
+print(sum(name == "tf_XLAEigen" for name in names))
+"""
+    given = {"JAX_NUM_CPU_DEVICES": "1", "PJRT_NPROC": "3"}
+    assert children.run(program, **given, **{variable: "1"}) == ["3"]
+
+
+@pytest.fixture(scope="module")
+def here():
+    return runtime.diagnose()
+
+
+def test_this_machine(here):
+    assert here.ok, here
+    assert here.backend["platform"] == "cpu"
+    assert here.backend["why"] == "JAX_PLATFORMS=cpu asks for it"
+    (device,) = here.devices
+    assert device["device"] == "cpu:0"
+    assert device["agrees"]
+    assert device["apart"] <= probe.TOLERANCE
+    assert device["angles"] / device["seconds"] > 1e5
+    assert device["memory"]["free"] > 0
+    told = json.loads(here.as_json())
+    assert told["ok"] is True
+    assert told["versions"]["jax"] == jax.__version__
+    assert [item["name"] for item in told["settings"]][:2] == ["platform", "x64"]
+    text = str(here)
+    assert text.endswith("all is well")
+    assert max(map(len, text.splitlines())) < 160
+
+
+def test_command_line(here, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(runtime, "diagnose", lambda **options: asked.append(options) or here)
+    assert commands.main(["doctor"]) == 0
+    assert capsys.readouterr().out.strip() == str(here)
+    assert commands.main(["doctor", "--json", "--expect", "cpu", "--timeout", "9"]) == 0
+    assert json.loads(capsys.readouterr().out)["backend"]["platform"] == "cpu"
+    assert asked == [{"expect": None, "timeout": 180.0}, {"expect": "cpu", "timeout": 9.0}]
+    bad = here._replace(findings=(runtime.Finding("problem", "x", "y"),))
+    monkeypatch.setattr(runtime, "diagnose", lambda **options: bad)
+    assert commands.main(["doctor"]) == 1
+    assert "problem: x\n  -> y\n\n1 problem" in capsys.readouterr().out
+    assert commands.main(["doctor", "--timeout", "0"]) == 2
+
+
+def test_flags_that_end_or_spoil(monkeypatch):
+    """JAX is started without those that end it, and what the others do to the angles is seen."""
+    monkeypatch.setenv(
+        "XLA_FLAGS", "--xla_gpu_autotune=1 --xla_cpu_enable_fast_math=true --xla_cpu_fast_math_honor_nans=false"
+    )
+    found = runtime.diagnose(expect="cuda")
+    text = told(found.findings)
+    assert not found.ok
+    assert "problem: --xla_gpu_autotune in XLA_FLAGS ends the process" in text
+    assert "problem: on cpu:0 it does not hold that a negative concentration gives NaN" in text
+    assert "warning: --xla_cpu_fast_math_honor_nans=false in XLA_FLAGS" in text
+    assert "problem: JAX runs on cpu, not on cuda" in text
+    assert "DOES NOT AGREE" in str(found)
+    assert [finding.level for finding in found.findings] == sorted(
+        (finding.level for finding in found.findings), key=["problem", "warning", "note"].index
+    )
+
+
+def test_flags_are_found_where_jax_does_not_start():
+    """For another reason, which comes before it reads them: all three are reported."""
+    program = "import sys; from jax_von_mises import cli; print(cli.main(['doctor']))"
+    bad = "--xla_gpu_autotune=true --xla_gpu_fuse_operations=true --xla_gpu_autotune_level=2"
+    lines = children.run(program, JAX_PLATFORMS="gpu", XLA_FLAGS=bad)
+    assert lines[-2:] == ["3 problems", "1"]
+    problems = [line for line in lines if line.startswith("problem: ")]
+    assert [problem.split(" in XLA_FLAGS")[0] for problem in problems[:2]] == [
+        "problem: --xla_gpu_autotune",
+        "problem: --xla_gpu_fuse_operations",
+    ]
+    assert problems[2].startswith("problem: JAX does not start")
+
+
+def test_flags_that_cannot_be_read(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "no-such-file")
+    taken, found = doctor._flags(60)
+    assert taken == []
+    assert "XLA_FLAGS cannot be read: No such file or directory" in told(found)
+
+
+@pytest.mark.parametrize(
+    ("steps", "code", "words"),
+    [
+        ([], 1, "JAX cannot be imported: E: last words"),
+        (["start"], -6, "JAX does not start: it was fatal"),
+        (["start", "devices"], None, "drawing failed: no answer within 7 s"),
+        (["start", "devices", "draw"], None, "drawing on cuda:1 failed: no answer"),
+        (["start", "devices", "draw", "device"], 1, "drawing after cuda:1 failed"),
+        (["start", "devices", "draw", "device", "end"], 0, ""),
+    ],
+)
+def test_child_that_does_not_come_to_its_end(steps, code, words):
+    err = "noise\nF1121 14:25:38.226570   1 x.cc:1] it was fatal\n" if code == -6 else "E: last words\n"
+    listed = [{"step": step, "device": "cuda:1"} for step in steps]
+    assert words in told(doctor._start(listed, child.Ended(code, "", err), 7))
+
+
+def test_gpu_that_is_not_used(monkeypatch):
+    """The plugin is there, the driver too, and JAX runs on the CPU: it is asked why."""
+    said = "RuntimeError: Unable to load CUDA. Is it installed?\n\nAssertionError\n"
+    asked = []
+
+    def run(*arguments, timeout, **changes):
+        asked.append(changes)
+        return child.Ended(1, "", said)
+
+    monkeypatch.setattr(child, "run", run)
+    text = told(doctor._unused([], CUDA12, 9))
+    assert "problem: JAX has its plugin for cuda12 and does not use the GPU: RuntimeError: Unable to load CUDA" in text
+    assert [changes["JAX_PLATFORMS"] for changes in asked] == ["cuda"]
+    assert told(doctor._unused([], PIP, 9)) == ""
+
+
+def test_settings_that_would_spoil_the_trial(monkeypatch, capsys, tmp_path):
+    """They are told of, and the angles are those that they are."""
+    spoiling = {"JAX_RANDOM_SEED_OFFSET": "1", "JAX_DEBUG_NANS": "1", "JAX_COMPILATION_CACHE_DIR": f"{tmp_path}/new"}
+    program = "import sys; from jax_von_mises import cli; sys.exit(cli.main(['doctor', '--expect', 'cpu']))"
+    lines = children.run(program, **spoiling)
+    assert lines[-1] == "all is well"
+    assert not (tmp_path / "new").exists()
+    assert "JAX_RANDOM_SEED_OFFSET=1" in "\n".join(lines)
+
+
+def test_grandchild_that_holds_the_pipe():
+    """Nobody waits for it."""
+    program = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).wait()"
+    began = time.monotonic()
+    assert child.run("-c", program, timeout=0.5).code is None
+    assert time.monotonic() - began < 20
+
+
+def test_hanging(monkeypatch):
+    found = runtime.diagnose(timeout=0.05)
+    assert not found.ok
+    assert "no answer within 0.05 s" in told(found.findings)
+    assert found.backend["platform"] is None
+
+
+def test_platform_that_is_not_there(monkeypatch):
+    backend = {"platform": "cpu"}
+    monkeypatch.setattr(doctor.jax, "config", type("config", (), {"jax_platforms": "cuda"}))
+    assert "no such platform here" in told(doctor._expected(backend, None))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"expect": "gpu"}, ValueError), ({"timeout": 0}, ValueError), ({"timeout": "1"}, TypeError)],
+)
+def test_bad_arguments(options, error):
+    with pytest.raises(error, match=f"diagnose: {next(iter(options))}="):
+        runtime.diagnose(**options)
+
+
+def test_known_angles():
+    """What the probe compares with is the law's quantile of the key's words."""
+    words = np.asarray(counter.words(jax.random.key(0, impl="threefry2x32"), (len(probe.KNOWN),), 1)[0])
+    magnitude = (words >> 1).astype(np.float64)
+    t, c = (magnitude + 0.5) * 2.0**-32, (2.0**31 - 1 - magnitude + 0.5) * 2.0**-32
+    expected = reference.quantile(t, probe.CONCENTRATION, c) * np.where(words & 1, -1, 1)
+    np.testing.assert_allclose(probe.KNOWN, expected, atol=1e-9, rtol=0)
+    assert transform.words_per_element(np.dtype(np.float32)) == 1
+
+
+def test_a_wrong_device_is_seen(capsys, monkeypatch):
+    """One that draws what it should, and then one that is off by little more than rounding."""
+    monkeypatch.setattr(probe, "ANGLES", 2**15)
+    device = jax.devices()[1]
+    probe.examine(device)
+    monkeypatch.setattr(probe, "KNOWN", tuple(angle * (1 + 2e-5) for angle in probe.KNOWN))
+    probe.examine(device)
+    good, bad = (json.loads(line) for line in capsys.readouterr().out.splitlines() if "angles" in line)
+    assert good["agrees"]
+    assert good["words_agree"]
+    assert not good["broken"]
+    assert not bad["agrees"]
+    assert "draws other angles" in told(doctor._drawn([bad]))
+    assert "makes other random words" in told(doctor._drawn([good | {"words_agree": False}]))

@@ -1,0 +1,295 @@
+"""Programs that are compiled before they are needed, in this process and in a file."""
+
+import hashlib
+import json
+import sys
+import zipfile
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_von_mises import runtime, sample_block, sample_von_mises
+from jax_von_mises.runtime import sampler_file
+
+
+@pytest.fixture
+def compiled():
+    """Counts what JAX compiles or looks up on disk from here on."""
+    events = []
+
+    def count(name, seconds, **_):
+        if name == "/jax/core/compile/backend_compile_duration":
+            events.append(seconds)
+
+    jax.random.key(0)  # of `warmup`, whose own programs are not meant
+    jax.monitoring.register_event_duration_secs_listener(count)
+    yield events
+    jax.monitoring.unregister_event_duration_listener(count)
+
+
+def test_nothing_is_left_to_compile(key, compiled):
+    many = np.linspace(1, 3, 7, dtype=np.float32)
+    found = runtime.warmup([40_001, (5, 7), None], ("float32", "bfloat16"), key=key, concentration=many[:1])
+    assert [(item.shape, item.dtype) for item in found] == [
+        (shape, dtype) for shape in ((40_001,), (5, 7), (1,)) for dtype in ("float32", "bfloat16")
+    ]
+    assert [item.method for item in found] == ["table"] * 2 + ["direct"] * 4
+    runtime.warmup((5, 7), loc=0, concentration=jax.ShapeDtypeStruct((7,), np.float32), key=key)
+    runtime.warmup((5, 7), key=key, block=True)
+    compiled.clear()
+    for shape in (40_001, (5, 7), None):
+        for dtype in ("float32", "bfloat16"):
+            sample_von_mises(key, 0.3, many[2:3], shape, dtype)
+    sample_von_mises(key, 1, many, (5, 7))
+    sample_block(key, 0.25, 9.0, 2**40, (5, 7))
+    assert not compiled, "the calls above found their programs"
+    sample_von_mises(key, 0.25, 9.0, (5, 8))
+    assert len(compiled) == 1, "and this one could not"
+
+
+def test_described_arguments_on_other_devices(compiled, key):
+    """A description may say where an array will lie."""
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[2])
+    k = jax.device_put(np.linspace(1, 3, 6, dtype=np.float32), sharding)
+    runtime.warmup(6, concentration=jax.ShapeDtypeStruct(k.shape, k.dtype, sharding=sharding), key=key)
+    compiled.clear()
+    sample_von_mises(key, 0.0, k, 6)
+    assert not compiled
+
+
+def test_what_it_reports():
+    (item,) = runtime.warmup((123,))
+    assert min(item.trace_seconds, item.lower_seconds, item.compile_seconds) > 0
+    assert item.output_bytes == 123 * 4
+    assert 0 <= item.temporary_bytes < 100_000
+    assert item.flops > 123
+    assert str(item).startswith("float32[123] (direct): ")
+
+
+def test_other_keys(compiled):
+    philox = jax.random.key(0, impl="rbg")
+    runtime.warmup((9,), key=philox)
+    compiled.clear()
+    sample_von_mises(philox, 0.0, 1.0, (9,))
+    assert not compiled
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (((2, -1),), ValueError, "negative size"),
+        (([3, "x"],), TypeError, "shape='x'"),
+        ((3, ["float32", "int8"]), TypeError, "int8 cannot hold an angle"),
+    ],
+)
+def test_bad_arguments_of_warmup(arguments, error, words, compiled):
+    with pytest.raises(error, match=f"warmup: .*{words}"):
+        runtime.warmup(*arguments)
+    with pytest.raises(TypeError, match="block=1"):
+        runtime.warmup(3, block=1)
+    assert not compiled, "all is checked first"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A sampler in a file, for any number of tests that only read it."""
+    path = tmp_path_factory.mktemp("sampler") / "many.sampler"
+    manifest = runtime.export_sampler(path, (40, 3), concentration=np.ones(3, np.float32))
+    return path, manifest
+
+
+CONCENTRATION = np.float32([0.5, 20, 1e6])
+
+
+def test_same_angles_and_derivatives(written, key):
+    path, manifest = written
+    sampler = runtime.load_sampler(path)
+    assert sampler.manifest == manifest
+    assert manifest["platforms"] == ["cpu", "cuda", "rocm", "tpu"]
+    expected = sample_von_mises(key, 0.3, CONCENTRATION, (40, 3))
+    np.testing.assert_array_equal(sampler(key, 0.3, CONCENTRATION), expected)
+    np.testing.assert_array_equal(jax.jit(sampler)(key, 0.3, CONCENTRATION), expected)
+
+    def total(draw):
+        return jax.grad(lambda k, loc: draw(key, loc, k).sum(), (0, 1))
+
+    ours = total(lambda key, loc, k: sample_von_mises(key, loc, k, (40, 3)))
+    loaded, drawn = (f(jnp.asarray(CONCENTRATION), 0.3) for f in (total(sampler), ours))
+    for one, other in zip(loaded, drawn, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    assert repr(sampler) == "<sampler of float32[40, 3] for cpu, cuda, rocm, tpu>"
+
+
+def test_options(tmp_path):
+    """The table, another dtype, another generator, one platform; and a legacy key to draw with."""
+    key = jax.random.key(3, impl="unsafe_rbg")
+    path = tmp_path / "a"
+    options = dict(method="table", key=key, loc=np.float32(0), platforms="cpu")
+    assert runtime.export_sampler(path, 100, "bfloat16", **options)["key"] == "unsafe_rbg"
+    sampler = runtime.load_sampler(str(path))
+    expected = sample_von_mises(key, 0.1, 3.0, 100, "bfloat16", method="table")
+    np.testing.assert_array_equal(sampler(key, 0.1, 3.0), expected)
+    with pytest.raises(ValueError, match="of the implementation threefry2x32, and this program is for unsafe_rbg"):
+        sampler(jax.random.PRNGKey(0))
+
+
+def test_wrong_call(written, key):
+    sampler = runtime.load_sampler(written[0])
+    with pytest.raises(ValueError, match=r"concentration has shape \(\), and this program is for \(3,\)"):
+        sampler(key, 0.0, 4.0)
+    with pytest.raises(TypeError, match="key must be a JAX random key"):
+        sampler(3, 0.0, CONCENTRATION)
+    with pytest.raises(TypeError, match="loc must be a real number"):
+        sampler(key, "x", CONCENTRATION)
+
+
+def test_nothing_is_overwritten(tmp_path, monkeypatch):
+    path = tmp_path / "mine"
+    path.write_text("mine")
+    with pytest.raises(FileExistsError, match="mine is there already"):
+        runtime.export_sampler(path, 3)
+    runtime.export_sampler(path, 3, force=True)
+    assert runtime.load_sampler(path).manifest["shape"] == [3]
+    before = path.read_bytes()
+
+    def fail(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        runtime.export_sampler(path, 4, force=True)
+    assert path.read_bytes() == before
+    assert [name.name for name in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"platforms": ("cpu", "gpu")}, ValueError, "platforms=.*must be some of cpu, cuda"),
+        ({"platforms": ()}, ValueError, "platforms"),
+        ({"shape": -1}, ValueError, "negative size"),
+        ({"path": 3}, TypeError, "path=3"),
+        ({"key": 3}, TypeError, "key"),
+        ({"dtype": "int8"}, TypeError, "int8"),
+        ({"method": "fast"}, ValueError, "method"),
+    ],
+)
+def test_bad_arguments_of_export(tmp_path, options, error, words):
+    options = {"path": tmp_path / "a", "shape": 3} | options
+    with pytest.raises(error, match=f"export_sampler: .*{words}"):
+        runtime.export_sampler(**options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_flatbuffers(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    for call in (lambda: runtime.export_sampler(tmp_path / "a", 3), lambda: runtime.load_sampler(tmp_path / "a")):
+        with pytest.raises(ImportError, match=r'pip install "jax_von_mises\[export\]"'):
+            call()
+
+
+def repacked(path, target, manifest=None, content=None, names=(sampler_file.MANIFEST, sampler_file.PROGRAM)):
+    """A file of the same layout with something else in it."""
+    with zipfile.ZipFile(path) as file:
+        found = [file.read(sampler_file.MANIFEST), file.read(sampler_file.PROGRAM)]
+    told = json.loads(found[0]) | (manifest or {})
+    with zipfile.ZipFile(target, "w") as file:
+        file.writestr(names[0], json.dumps(told))
+        file.writestr(names[1], found[1] if content is None else content)
+
+
+def test_damage(written, tmp_path):
+    """Wherever a bit falls over, the program is refused; whatever is loaded is the program that was written."""
+    whole = written[0].read_bytes()
+    path = tmp_path / "damaged"
+    refused = 0
+    for at in np.linspace(0, len(whole) - 1, 60, dtype=int):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        try:
+            loaded = runtime.load_sampler(path)
+        except ValueError:
+            refused += 1
+        else:
+            assert loaded.manifest == written[1]
+    assert refused > 50
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="damaged or no sampler of this package"):
+        runtime.load_sampler(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY", b"{}" * 1000])
+def test_other_files(tmp_path, content):
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(ValueError, match=r"load_sampler: .*x is damaged or no sampler of this package"):
+        runtime.load_sampler(tmp_path / "x")
+
+
+def test_other_archives(written, tmp_path):
+    path = tmp_path / "x"
+    repacked(written[0], path, names=("a", "b"))
+    with pytest.raises(ValueError, match="is no sampler of this package"):
+        runtime.load_sampler(path)
+    for manifest, words in (
+        ({"format": "jax_von_mises/sampler/2"}, "its format is 'jax_von_mises/sampler/2', and this release reads"),
+        ({"sha256": "0"}, "does not match its checksum"),
+        ({"bytes": 3}, "does not match its checksum"),
+        ({"shape": 3}, "manifest is not one of this package"),
+        ({"shape": [4]}, "does not fit its program"),
+        ({"dtype": "float64"}, "does not fit its program"),
+        ({"concentration": []}, "does not fit its program"),
+        ({"platforms": ["cpu"]}, "does not fit its program"),
+        ({"key": None}, "does not fit its program"),
+        ({"platforms": ["cuda"]}, "is for cuda, and JAX runs on cpu here"),
+    ):
+        repacked(written[0], path, manifest)
+        with pytest.raises(ValueError, match=f"load_sampler: .*{words}"):
+            runtime.load_sampler(path)
+
+
+def test_programs_that_jax_cannot_read(written, tmp_path):
+    """As those of a release too old or too new; the checksum is right."""
+    path, content = tmp_path / "x", b"\x10\0\0\0" + bytes(500)
+    repacked(written[0], path, {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}, content)
+    with pytest.raises(ValueError, match=f"was written by JAX {jax.__version__} and cannot be read"):
+        runtime.load_sampler(path)
+
+
+def test_programs_that_call_code_outside(written, tmp_path):
+    """Custom calls run whatever is registered with XLA, with whatever arguments; no sampler has them."""
+    outside = jax.export.export(jax.jit(lambda key, loc, k: loc + jnp.linalg.cholesky(jnp.eye(3)).sum() + k))
+    arguments = ((2,), "uint32"), ((), "float32"), ((3,), "float32")
+    like = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in arguments]
+    content = bytes(outside(*like).serialize())
+    manifest = {
+        "shape": [3],
+        "platforms": ["cpu"],
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "bytes": len(content),
+    }
+    repacked(written[0], tmp_path / "x", manifest, content)
+    with pytest.raises(ValueError, match="calls code outside of it"):
+        runtime.load_sampler(tmp_path / "x")
+
+
+def test_long_name(tmp_path):
+    path = tmp_path / ("a" * 250)
+    runtime.export_sampler(path, 3)
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+
+
+def test_too_large(written, tmp_path):
+    """An archive may claim to unpack to anything."""
+    path = tmp_path / "bomb"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr(sampler_file.MANIFEST, "{}")
+        file.writestr(sampler_file.PROGRAM, bytes(sampler_file.LARGEST + 1))
+    with pytest.raises(ValueError, match=f"has {sampler_file.LARGEST + 1} bytes, and may have"):
+        runtime.load_sampler(path)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        runtime.load_sampler(tmp_path / "nothing")

@@ -1,0 +1,546 @@
+"""The CUDA kernels, without a GPU: their source on the host, their text through the assembler, their place in a draw.
+
+The programs of tests that draw are small and few: each is compiled for both paths.
+"""
+
+import re
+import shutil
+import subprocess
+import threading
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+import jax_von_mises
+from jax_von_mises import runtime
+from jax_von_mises.numerics import piecewise
+from jax_von_mises.sampling import counter, cuda
+from jax_von_mises.sampling.request import DrawRequest
+from tests import host_kernels, reference
+from tests.host_kernels import on_host  # noqa: F401
+from tools import make_kernels
+
+CIPHERS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
+KAPPAS = (0.0, 1e-6, 0.1, 1.0, 4.0, 4.9999, 5.0, 16.9, 17.1, 100.0, 1e4, 1e8, 1e20)
+COUNT = 2**12
+# Bounds of the hardware's approximations in PTX's own specification: 2^-22.5 and better.
+HARDWARE = (0.0, 2.0**-22, -(2.0**-22))
+
+
+@jax.jit
+def table_of(kappa):
+    """The table as a kernel takes it."""
+    return piecewise.quantile_table(kappa).T
+
+
+def host(job, start, loc, kappa, flags=0, rows=1, grid=(3, 1), block=(1, 1), **replaced):
+    """Angles of a job by the host's build; `kappa` an array, or for the table route a number."""
+    count = int(np.prod(job.shape))
+    sizes = np.array([count % 2**32, count >> 32, rows, flags, cuda.DTYPES[job.dtype]], np.uint32)
+    given = kappa if job.method == "direct" else np.asarray(table_of(jnp.float32(kappa)))
+    operands = {"key": key_of(job.cipher), "start": np.array([start >> 32, start % 2**32], np.uint32)} | replaced
+    out = jax.ShapeDtypeStruct((rows, count), job.dtype)
+    found = host_kernels.launch(job.name, grid, block, out, operands["key"], operands["start"], sizes, given, loc)
+    return found if rows > 1 else found.reshape(job.shape)
+
+
+def key_of(cipher):
+    """Key words of a cipher."""
+    size = {"threefry2x32": 2, "threefry4x32": 4, "philox2x32": 1, "philox4x32": 2}[cipher]
+    return np.array([0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344][:size], np.uint32)
+
+
+def plain(job, start, loc, kappa):
+    """The same by the plain path."""
+    place = np.array([start >> 32, start % 2**32], np.uint32)
+    return np.asarray(jax.jit(cuda._plain, static_argnums=0)(job, key_of(job.cipher), place, loc, kappa))
+
+
+def around(a, b):
+    """Distance of angles on the circle."""
+    return np.abs(np.mod(a.astype(np.float64) - b.astype(np.float64) + np.pi, 2 * np.pi) - np.pi)
+
+
+def test_the_text_is_that_of_the_source():
+    """The first line tells what it was made from; where there is a compiler the whole is made anew."""
+    text = make_kernels.TARGET.read_text()
+    assert make_kernels.fingerprint() in text.splitlines()[0], "run `python -m tools.make_kernels`"
+    if shutil.which("nvcc"):
+        release = subprocess.run(["nvcc", "--version"], capture_output=True, text=True).stdout
+        if "release 13.0" in release:
+            assert make_kernels.make() == text
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_the_text_assembles(architecture, tmp_path):
+    """Each kernel by itself, as it is handed to XLA, which would notice an error on a GPU alone."""
+    if shutil.which("ptxas") is None:
+        pytest.skip("no ptxas to assemble with")
+    head, parts = cuda._ptx()
+    assert set(parts) == {
+        cuda.Job(cipher, method, dtype, ()).name
+        for cipher in CIPHERS
+        for method in ("table", "direct")
+        for dtype in cuda.DTYPES
+    }
+    assert len(parts) == 16
+    for name, part in parts.items():
+        (tmp_path / f"{name}.ptx").write_text(head + part)
+        command = ["ptxas", "-v", f"-arch={architecture}", f"{name}.ptx", "-o", f"{name}.cubin"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, f"{name}: {done.stderr}"
+        spilled = [int(count) for count in re.findall(r"(\d+) bytes spill stores", done.stderr)]
+        assert sum(spilled) <= 16, f"{name} lacks registers: {done.stderr}"
+
+
+@pytest.mark.parametrize("cipher", CIPHERS)
+def test_words_are_those_of_the_package(cipher):
+    """Bit for bit, before and behind the carry into the upper half of a counter, and at a stream's end."""
+    program = jax.jit(lambda key, *place: counter.block_words(cipher, key, counter.indices((128,), place), 1)[0])
+    for start in (0, 2**32 - 64, 2**34 - 64, 2**63 + 4 * 17, 2**64 - 128):
+        expected = program(key_of(cipher), np.uint32(start >> 32), np.uint32(start % 2**32))
+        np.testing.assert_array_equal(host_kernels.words(cipher, key_of(cipher), start // 4, 32), np.asarray(expected))
+
+
+def test_angles_by_the_table():
+    """To 4 ulp of the angle, or of the cell's outer end where that is further out.
+
+    Next to 0 the last cubic ends in a difference of equal numbers: what another order of rounding changes there is a
+    last place of its largest term, Q(31/64). Both routes of rounding keep the promise, which is one on the probability.
+    """
+    job = cuda.Job("threefry2x32", "table", "float32", (COUNT,))
+    for kappa in KAPPAS:
+        a = host(job, 2**32 - 6, np.zeros(1, np.float32), kappa)
+        b = plain(job, 2**32 - 6, np.float32(0), np.float32(kappa))
+        end = np.quantile(np.abs(b), 1 / 32)
+        allowed = 4 * np.spacing(np.maximum(np.abs(b), end))
+        assert (np.abs(a - b) <= allowed).all(), f"kappa={kappa}"
+
+
+@pytest.mark.parametrize("error", HARDWARE)
+def test_angles_by_the_direct_route(error):
+    """The sampler's own promise, against the reference, for every error that the hardware's functions may have.
+
+    Of the tail probability 2e-6, or 4 ulp of the angle. That is what holds between two compilers as well: by the plain
+    path alone XLA is up to 12 ulp from the truth where the tail's bound is the wider one.
+    """
+    job = cuda.Job("philox4x32", "direct", "float32", (COUNT,))
+    words = host_kernels.words(job.cipher, key_of(job.cipher), 0, COUNT // 4)
+    t = ((words >> 1) + 0.5) * 2.0**-32
+    host_kernels.built().set_error(error)
+    try:
+        for kappa in KAPPAS:
+            x = host(job, 0, np.zeros(1, np.float32), np.array([kappa], np.float32))
+            np.testing.assert_array_equal(x < 0, words & 1)
+            size = np.abs(x).astype(np.float64)
+            k = float(np.float32(kappa))
+            tail = reference.sf(size, k)
+            per_ulp = reference.pdf(size, k) * np.spacing(np.abs(x))
+            off = np.abs(tail - t) / np.maximum(2e-6 * t, 4 * per_ulp)
+            assert off.max() <= 1, f"kappa={kappa}: {off.max():.2f} of what is allowed"
+    finally:
+        host_kernels.built().set_error(0.0)
+
+
+def test_arrays_of_parameters():
+    """A concentration and a direction for each angle, negative ones and no numbers among them, from inside a block."""
+    job = cuda.Job("threefry2x32", "direct", "float32", (1027,))
+    kappa = np.geomspace(1e-3, 1e6, 1027).astype(np.float32)
+    loc = np.linspace(-400, 400, 1027).astype(np.float32)
+    kappa[[5, 600]] = -1, np.nan
+    loc[[7, 601, 602]] = np.inf, np.nan, 3e7
+    kappa[1000] = np.inf
+    for start in (0, 2**32 - 6):
+        a = host(job, start, loc, kappa, flags=cuda.CONCENTRATIONS | cuda.LOCS)
+        b = plain(job, start, loc, kappa)
+        np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
+        assert np.flatnonzero(np.isnan(a)).tolist() == [5, 7, 600, 601, 602]
+        good = ~np.isnan(a)
+        # Of the direction's last places, and of the promise of both.
+        assert (around(a, b)[good] <= 5e-7 + 4e-6 / np.sqrt(np.maximum(kappa[good], 1))).all()
+        assert (np.abs(a[good]) < np.pi).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_every_size_and_start(dtype):
+    """The same angles wherever a part begins and ends, none written outside, and 16 bits are rounded as by XLA."""
+    whole = cuda.Job("philox2x32", "table", dtype, (4128,))
+    first, loc = 2**32 - 2001, np.array([2.0], np.float32)
+    stream = host(whole, first, loc, 2.0)
+    single = host(whole._replace(dtype="float32"), first, loc, 2.0)
+    np.testing.assert_array_equal(stream, np.asarray(jnp.asarray(single).astype(dtype)))
+    for method in ("table", "direct"):
+        kappa = 2.0 if method == "table" else np.array([2.0], np.float32)
+        stream = host(whole._replace(method=method), first, loc, kappa)
+        for skip in range(8):
+            for size in (1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 1023, 1024, 1025, 4095, 4096, 4099):
+                part = host(whole._replace(method=method, shape=(size,)), first + skip, loc, kappa)
+                np.testing.assert_array_equal(part, stream[skip : skip + size])
+
+
+def test_rows():
+    """Each with a key, a start, a table or a concentration, and a direction of its own, or shared."""
+    shape, rows = (37,), 5
+    keys = np.arange(2 * rows, dtype=np.uint32).reshape(rows, 2)
+    starts = np.stack([np.zeros(rows), 3 * np.arange(rows)], axis=1).astype(np.uint32)
+    locs, kappas = np.linspace(-3, 3, rows, dtype=np.float32), np.geomspace(0.1, 100, rows).astype(np.float32)
+    tables = np.stack([np.asarray(table_of(jnp.float32(kappa))) for kappa in kappas])
+    flags = cuda.KEY_ROWS | cuda.START_ROWS | cuda.CONCENTRATION_ROWS | cuda.LOC_ROWS
+    for method, operand in (("table", tables), ("direct", kappas)):
+        job = cuda.Job("threefry2x32", method, "float32", shape)
+        sizes = np.array([37, 0, rows, flags, 0], np.uint32)
+        out = jax.ShapeDtypeStruct((rows, 37), "float32")
+        # Several rows to a block where that is allowed.
+        block = (1, 1 if method == "table" else 2)
+        found = host_kernels.launch(job.name, (1, 2), block, out, keys, starts, sizes, operand, locs)
+        for row in range(rows):
+            one = np.array([37, 0, 1, 0, 0], np.uint32)
+            alone = (keys[row], starts[row], one, operand[row : row + 1], locs[row : row + 1])
+            single = host_kernels.launch(job.name, (1, 1), (1, 1), jax.ShapeDtypeStruct((1, 37), "float32"), *alone)
+            np.testing.assert_array_equal(found[row], single[0])
+
+
+def test_rows_that_share_a_table():
+    """Several to a block, whose threads fill the table together."""
+    rows, kappa = 5, 3.0
+    keys = np.arange(2 * rows, dtype=np.uint32).reshape(rows, 2)
+    job = cuda.Job("threefry2x32", "table", "float32", (37,))
+    loc = np.zeros(1, np.float32)
+    found = host(job, 2, loc, kappa, flags=cuda.KEY_ROWS, rows=rows, grid=(2, 1), block=(3, 4), key=keys)
+    for row in range(rows):
+        np.testing.assert_array_equal(found[row], host(job, 2, loc, kappa, key=keys[row]))
+
+
+def launches(monkeypatch):
+    """The names of kernels launched from here on, as programs with them are traced."""
+    names = []
+
+    def launch(name, *given):
+        names.append(name)
+        return host_kernels.callback(name, *given)
+
+    monkeypatch.setattr(cuda, "launch", launch)
+    return names
+
+
+def test_draws_go_to_the_kernel(on_host, key):  # noqa: F811
+    """By the kernel where it can, with the plain path's angles to the promise of both."""
+    names = launches(on_host)
+    cases = [
+        (dict(concentration=4.0, shape=(77,), method="table"), "threefry2x32_table_float32"),
+        (dict(concentration=jnp.array([[0.5], [50.0]]), shape=(2, 9), dtype="bfloat16"), "threefry2x32_direct"),
+    ]
+    for given, name in cases:
+        del names[:]
+        ours = jax_von_mises.sample_von_mises(key, 2.5, **given)
+        assert set(names) == {name}
+        expected = by_the_plain_path(on_host, jax_von_mises.sample_von_mises, key, 2.5, **given)
+        assert (ours.dtype, ours.shape) == (expected.dtype, expected.shape)
+        assert around(np.asarray(ours), np.asarray(expected)).max() <= 5e-6 + 4 * float(jnp.finfo(ours.dtype).eps)
+    for shape, dtype, sharding in (((8,), "float64", None), ((0,), "float32", None), ((8,), "float32", "named")):
+        request = DrawRequest(key, jnp.zeros(()), jnp.ones(()), None, shape, np.dtype(dtype), "direct", sharding)
+        assert not cuda.chosen(request)
+    assert "threefry2x32_table_float32" in cuda.report()
+
+
+def by_the_plain_path(monkeypatch, function, *given, **named):
+    """What it gives with the kernels turned off."""
+    monkeypatch.setenv(cuda.VARIABLE, "0")
+    try:
+        return function(*given, **named)
+    finally:
+        monkeypatch.delenv(cuda.VARIABLE)
+
+
+def test_parts_are_those_of_the_whole(on_host, key):  # noqa: F811
+    """A block of a stream, and a batch of one, bit for bit."""
+    draw = jax.jit(lambda start: jax_von_mises.sample_block(key, 1.0, 4.0, start, (333,)))
+    whole = jax_von_mises.sample_von_mises(key, 1.0, 4.0, (2000,), method="table")
+    np.testing.assert_array_equal(draw(np.uint32(1234)), whole[1234 : 1234 + 333])
+    batch = next(iter(jax_von_mises.sample_batches(key, 1.0, 4.0, 2000, 500, start=500)))
+    np.testing.assert_array_equal(batch, whole[500:1000])
+
+
+@pytest.mark.parametrize("method", [pytest.param("table", marks=pytest.mark.slow), "direct"])
+def test_vmap(on_host, key, method):  # noqa: F811
+    """Over any of the arguments, also twice: one launch with rows, and in each what a single draw gives."""
+    names = launches(on_host)
+    keys, kappas, locs = jax.random.split(key, 3), jnp.array([0.5, 8.0]), jnp.array([-3.0, 0.0, 3.0])
+
+    def draw(key, loc, kappa):
+        return jax_von_mises.sample_von_mises(key, loc, kappa, (41,), method=method)
+
+    twice = jax.jit(jax.vmap(jax.vmap(draw, (None, None, 0)), (0, 0, None)))
+    found = twice(keys, locs, kappas)
+    assert found.shape == (3, 2, 41)
+    assert len(set(names)) == 1
+    for i in range(3):
+        for j in range(2):
+            np.testing.assert_array_equal(found[i, j], draw(keys[i], locs[i], kappas[j]))
+
+
+def test_arrays_under_vmap(on_host, key):  # noqa: F811
+    """An array of concentrations in each row, one direction for all, and a shared array."""
+    kappas = jnp.linspace(0.5, 9, 6).reshape(2, 3)
+
+    def draw(key, kappa):
+        return jax_von_mises.sample_von_mises(key, 0.5, kappa, (4, 3), method="direct")
+
+    found = jax.vmap(draw, (None, 0))(key, kappas)
+    shared = jax.vmap(draw, (0, None))(jax.random.split(key, 2), kappas[0])
+    for row in range(2):
+        np.testing.assert_array_equal(found[row], draw(key, kappas[row]))
+        np.testing.assert_array_equal(shared[row], draw(jax.random.split(key, 2)[row], kappas[0]))
+
+
+def gradient(key, method):
+    """A function of the concentration that no program is compiled for yet, and its derivative."""
+
+    def total(kappa):
+        return (jax_von_mises.sample_von_mises(key, 0.3, kappa, (64,), method=method) ** 2).sum()
+
+    return total, jax.value_and_grad(total)
+
+
+def test_derivatives(on_host, key):  # noqa: F811
+    """A value with its gradient is the value alone, and the gradient the plain path's."""
+    names = launches(on_host)
+    total, both = gradient(key, "direct")
+    value, slope = both(jnp.float32(2.0))
+    assert names
+    assert value == total(jnp.float32(2.0))
+    _, expected = by_the_plain_path(on_host, gradient(key, "direct")[1], jnp.float32(2.0))
+    np.testing.assert_allclose(slope, expected, rtol=1e-5)
+    assert np.isnan(both(jnp.float32(-1.0))[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["table", "direct"])
+def test_further_derivatives(on_host, key, method):  # noqa: F811
+    """In the direction, forward, and second ones."""
+
+    def total(loc, kappa):
+        return (jax_von_mises.sample_von_mises(key, loc, kappa, (64,), method=method) ** 2).sum()
+
+    def all_of_them():
+        # A new function: one that is known would not be traced again.
+        function, given = lambda *given: total(*given), (jnp.float32(0.3), jnp.float32(2.0))
+        forward = jax.jacfwd(function, argnums=1)(*given)
+        return *jax.grad(function, argnums=(0, 1))(*given), forward, *jax.grad(jax.grad(function, 1), (0, 1))(*given)
+
+    np.testing.assert_allclose(all_of_them(), by_the_plain_path(on_host, all_of_them), rtol=2e-4)
+
+
+def test_several_devices(on_host, key):  # noqa: F811
+    """Inside shard_map and pmap by the kernel where that is allowed, each device with its part; else without it."""
+    on_host.setattr(jax, "device_count", lambda *_: 8)
+    names = launches(on_host)
+    jax.eval_shape(lambda key: jax_von_mises.sample_pmap(key, 0.0, 4.0, (8, 49)), key)
+    assert not names
+    assert cuda.VARIABLE in cuda.report()
+    on_host.setenv(cuda.VARIABLE, "1")
+    whole = jax_von_mises.sample_von_mises(key, 0.0, 4.0, (8, 50), method="direct")
+    assert not names
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    kappa = jax.device_put(jnp.full(8, 4.0), jax.sharding.NamedSharding(mesh, PartitionSpec("d")))
+
+    def part(key, kappa):
+        return jax_von_mises.sample_shard(key, 0.0, kappa[0], (1, 50), "d", method="direct")
+
+    specs = dict(mesh=mesh, in_specs=(PartitionSpec(), PartitionSpec("d")), out_specs=PartitionSpec("d"))
+    for more in ({}, {"check_vma": False}):
+        del names[:]
+        parts = jax.jit(jax.shard_map(part, **specs, **more))(key, kappa)
+        assert names
+        assert around(np.asarray(parts), np.asarray(whole)).max() < 5e-6
+    del names[:]
+    mapped = jax_von_mises.sample_pmap(key, 0.0, 4.0, (8, 50), method="direct")
+    assert names
+    np.testing.assert_array_equal(mapped, parts)
+
+
+def test_the_program_for_a_gpu(key):
+    """Lowered for CUDA on a machine without: the kernel's text and nothing of the plain path goes into the program."""
+    job = cuda.Job("threefry2x32", "direct", "float32", (1000,))
+    place = jnp.zeros(2, jnp.uint32)
+    given = (job, jax.random.key_data(key), place, jnp.float32(0), jnp.ones(1000))
+    lowered = jax.jit(cuda._angles, static_argnums=0).trace(*given).lower(lowering_platforms=("cuda",))
+    text = lowered.as_text()
+    assert text.count(cuda.TARGET) == 1
+    assert ".visible .entry threefry2x32_direct" in text
+    assert "stablehlo.xor" not in text, "the plain path's cipher"
+
+
+@pytest.mark.parametrize("platforms", [("cuda",), ("cpu", "cuda")])
+def test_exported_programs(monkeypatch, key, platforms):
+    """With kernels JAX refuses, since their call is no stable interface, unless told; without them it does not."""
+    pytest.importorskip("flatbuffers", reason="jax.export writes programs with it")
+    monkeypatch.setattr(cuda, "devices", lambda: ("a card",))
+    monkeypatch.setattr(cuda, "whole_on_one_device", lambda *_: True)
+    monkeypatch.setattr(cuda, "works", lambda job: True)
+    monkeypatch.setenv(cuda.VARIABLE, "1")
+
+    def exported(**options):
+        # A new function each time: one that is known would not be traced again.
+        draw = jax.jit(lambda key, kappa: jax_von_mises.sample_von_mises(key, 0.0, kappa, (3000,), method="table"))
+        return jax.export.export(draw, platforms=platforms, **options)(key, jnp.float32(4.0))
+
+    with pytest.raises(ValueError, match="Cannot serialize code with custom calls"):
+        exported()
+    told = [jax.export.DisabledSafetyCheck.custom_call(cuda.TARGET)]
+    again = jax.export.deserialize(exported(disabled_checks=told).serialize())
+    assert again.platforms == platforms
+    assert ".visible .entry threefry2x32_table_float32" in again.mlir_module()
+    runtime.configure(cuda_kernel=False)
+    try:
+        plain = jax.export.deserialize(exported().serialize())
+    finally:
+        runtime.reset()
+    for program in (plain, again) if "cpu" in platforms else ():
+        expected = jax_von_mises.sample_von_mises(key, 0.0, 4.0, (3000,), method="table")
+        np.testing.assert_array_equal(program.call(key, jnp.float32(4.0)), expected)
+    assert cuda.TARGET not in plain.mlir_module()
+
+
+def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
+    """Wrong angles, an error, no end: each once, in the log and the report, and the plain path draws."""
+    expected = by_the_plain_path(on_host, jax_von_mises.sample_von_mises, key, 0.0, 4.0, (99,))
+    never = threading.Event()
+
+    def shifted(*given):
+        return host_kernels.callback(*given) + jnp.float32(1e-4)
+
+    def broken(*_):
+        raise ValueError("no such target")
+
+    def endless(*_):
+        never.wait()
+
+    for launch, told in ((shifted, "away from the plain path's"), (broken, "no such target"), (endless, "no answer")):
+        host_kernels.forget()
+        on_host.setattr(cuda, "launch", launch)
+        on_host.setattr(cuda, "TIMEOUT", 0.5 if launch is endless else 60)
+        caplog.clear()
+        with caplog.at_level("DEBUG", logger="jax_von_mises"):
+            for _ in range(2):
+                # In a trace, where the test must not become part of the program.
+                found = jax.jit(lambda key: jax_von_mises.sample_von_mises(key, 0.0, 4.0, (99,)))(key)
+        np.testing.assert_array_equal(found, expected)
+        assert sum("CUDA kernel" in record.message for record in caplog.records) == 1
+        assert told in caplog.text
+        assert told in cuda.report()
+        assert cuda.FAILED in cuda.report()
+    never.set()
+
+
+@pytest.mark.parametrize("method", ["table", "direct"])
+@pytest.mark.parametrize("first", cuda.DTYPES)
+def test_a_kernel_is_tested_to_float32_whatever_is_drawn_first(on_host, method, first):  # noqa: F811
+    """One percent off is within a last place of bfloat16 at many angles, and must not pass for float32."""
+    host_kernels.forget()
+
+    def off(name, grid, block, out, *operands):
+        single = host_kernels.callback(name, grid, block, out, *operands).astype(jnp.float32)
+        return (single * jnp.float32(0.99)).astype(out.dtype)
+
+    on_host.setattr(cuda, "launch", off)
+    assert not cuda.works(cuda.Job("threefry2x32", method, first, (8,)))
+    assert not cuda.works(cuda.Job("threefry2x32", method, "float32", (8,)))
+
+
+@pytest.mark.parametrize("method", ["table", "direct"])
+def test_a_kernel_is_tested_in_each_dtype_that_it_rounds_to(on_host, method):  # noqa: F811
+    """The direct one makes all of them: a rounding that cuts off is found when the first float32 is drawn."""
+    host_kernels.forget()
+
+    def cut_off(name, grid, block, out, *operands):
+        found = host_kernels.callback(name, grid, block, out, *operands)
+        if out.dtype != jnp.bfloat16:
+            return found
+        return jnp.where(jnp.abs(found) > 1, jnp.nextafter(found, jnp.zeros_like(found)), found)
+
+    on_host.setattr(cuda, "launch", cut_off)
+    assert not cuda.works(cuda.Job("philox2x32", method, "bfloat16", (8,)))
+    assert cuda.works(cuda.Job("philox2x32", method, "float32", (8,))) == (method == "table")
+
+
+def test_what_is_a_rounding_of_what():
+    """Next to the circle's cut too, where the other side of it is as near."""
+    expected = np.array([0.0, 1.0, 3.14159, -3.1415925])
+    for dtype in (np.float32, jnp.bfloat16, np.float16):
+        right = expected.astype(dtype)
+        assert cuda._rounded_from(right, expected, 1e-5).all()
+        assert cuda._rounded_from(right * np.array([1, 1, -1, -1], dtype), expected, 1e-5).all()
+        assert not cuda._rounded_from(-np.ones(4, dtype), expected, 1e-5).any()
+        assert not cuda._rounded_from(np.full(4, np.nan, dtype), expected, 1e-5).any()
+        next_up = np.array([0.02, *np.nextafter(right[1:2], right[1:2] + right[1:2])]).astype(dtype)
+        told = cuda._rounded_from(next_up, expected[:2], 1e-5)
+        assert told.tolist() == [False, dtype == np.float32]
+    assert cuda._rounded_from(np.float32([-3.14159, 3.1415925]), expected[2:], 1e-5).all()
+    assert not cuda._rounded_from(np.float32([np.pi, np.pi]), expected[2:], 1e-5).any(), "below pi it must be"
+
+
+def test_blocks_of_a_launch(monkeypatch):
+    """As many as keep a GPU busy where there is work for them, and no more: each fills a table of 8 KiB first."""
+    most = cuda.BLOCKS * cuda.MULTIPROCESSORS
+    monkeypatch.setattr(cuda, "devices", lambda: ())
+    for count in (1, 41, 4099, 2**20, 2**26):
+        for rows in (1, 2, 3, 100, 1024, 3000, 2**20):
+            for table, of_rows in ((True, False), (True, True), (False, False)):
+                (along, over), (wide, high) = cuda._grid(count, rows, table, of_rows)
+                assert 32 < wide * high <= cuda.THREADS or count * rows < 1000 or (table and of_rows)
+                groups = -(-(count + 4) // 4)
+                needed = -(-groups // wide), -(-rows // high)
+                assert along <= needed[0]
+                assert over <= min(needed[1], 65535)
+                # Busy.
+                assert along * over >= min(needed[0] * needed[1], most) * (2 / 3)
+                if not (table and of_rows):
+                    assert along * over < 2 * most or over > most
+                # A row's own tables are filled by few blocks, and one for all rows by no more than are busy.
+                if table and of_rows:
+                    assert along < most / min(rows, most) + 1
+                elif table:
+                    assert along * over < 2 * most
+    assert cuda._grid(2**20, 1024, True, False)[0] == (3, 1024)
+
+
+@pytest.mark.parametrize(
+    ("value", "alone", "together"),
+    [(None, True, False), ("1", True, True), ("off", False, False), ("auto", True, False)],
+)
+def test_the_switch(on_host, key, value, alone, together):  # noqa: F811
+    """Off, on and by itself; several devices need it on."""
+    on_host.setattr(cuda, "works", lambda job: True)
+    on_host.setattr(cuda, "whole_on_one_device", lambda *_: True)
+    if value is not None:
+        on_host.setenv(cuda.VARIABLE, value)
+    for devices, used in ((1, alone), (2, together)):
+        on_host.setattr(jax, "device_count", lambda *_, devices=devices: devices)
+        request = DrawRequest(key, jnp.zeros(()), jnp.ones(()), None, (8,), np.dtype(np.float32), "direct")
+        assert request.engine() == ("kernel" if used else "xla")
+
+
+def test_on_cards_that_nobody_tried_the_kernels_are_off(on_host, key):  # noqa: F811
+    """Until they are turned on: a kernel that faults could not be survived."""
+    on_host.setattr(cuda, "ACCEPTED", ("another card",))
+    on_host.setattr(cuda, "_tested", lambda job: pytest.fail("tested"))
+    request = DrawRequest(key, jnp.zeros(()), jnp.ones(()), None, (8,), np.dtype(np.float32), "direct")
+    assert not cuda.chosen(request)
+    assert "nobody has accepted the CUDA kernels on cpu so far" in cuda.report()
+    on_host.setattr(cuda, "works", lambda job: True)
+    on_host.setenv(cuda.VARIABLE, "1")
+    assert cuda.chosen(request)
+
+
+def test_without_a_gpu_nothing_is_tried(monkeypatch, key):
+    """No device, no test, no thread."""
+    monkeypatch.setattr(jax, "device_count", lambda *_: 1)
+    monkeypatch.setattr(cuda, "_tested", lambda job: pytest.fail("tested"))
+    assert cuda.devices() == ()
+    assert cuda.report() is None
+    jax_von_mises.sample_von_mises(key, 0.0, 4.0, (8,))

@@ -1,0 +1,139 @@
+"""Derivatives of the angles by the implicit function theorem, against the float64 reference."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+
+from jax_von_mises import sample_von_mises
+from jax_von_mises.sampling import transform
+from tests import reference
+
+KEY = random.key(3)
+CONCENTRATIONS = (1e-6, 1e-3, 0.1, 1.0, 4.99, 5.01, 16.9, 17.1, 100.0, 1e4, 1e6, 1e8)
+METHODS = ("direct", "table")
+
+
+def angles_and_slopes(k, method, dtype=jnp.float32, size=20000):
+    draw = functools.partial(sample_von_mises, KEY, 0.0, shape=(size,), dtype=dtype, method=method)
+    x, slope = jax.jvp(draw, (dtype(k),), (dtype(1),))
+    return np.asarray(x, np.float64), np.asarray(slope, np.float64)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("k", CONCENTRATIONS)
+def test_slope_is_the_law_s(k, method):
+    """Every angle's derivative, relative to the reference at that very angle."""
+    x, slope = angles_and_slopes(k, method)
+    exact = np.sign(x) * reference.dquantile_dk(np.abs(x), float(np.float32(k)))
+    # The slope is the integral of a function that changes sign: it cannot be known better than the rounding of its
+    # parts, two ulp of 1 where the law is wide.
+    np.testing.assert_allclose(slope, exact, rtol=5e-6, atol=2.4e-7 / max(k, 1.0))
+
+
+@functools.partial(jax.jit, static_argnames="method")
+def slope_of_words(words, k, method):
+    draw = lambda k: transform.angles((words,), jnp.float32(0), k, method)  # noqa: E731
+    return jax.jvp(draw, (k,), (jnp.ones_like(k),))[1]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("k", CONCENTRATIONS)
+def test_slope_is_the_difference_of_quantiles(k, method):
+    """Against central differences of the reference quantile at the words' own tail probabilities."""
+    m = np.random.default_rng(1).integers(0, 2**31, 300, dtype=np.uint32)
+    m[::3] >>= 12
+    k = float(np.float32(k))
+
+    slope = slope_of_words(m << 1, np.float32(k), method)
+    t = (m + 0.5) * 2.0**-32
+    step = 1e-4 * k if k > 1e-2 else 1e-6 * np.sqrt(k / 1e-6)
+    difference = (reference.quantile(t, k + step) - reference.quantile(t, max(k - step, 0.0))) / (step + min(step, k))
+    np.testing.assert_allclose(slope, difference, rtol=3e-5, atol=2e-6 / (1 + k))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("k", [1e-3, 2.0, 29.0, 31.0, 1e6])
+def test_float64(k, method):
+    with jax.enable_x64(True):
+        x, slope = angles_and_slopes(k, method, jnp.float64, 4000)
+    exact = np.sign(x) * reference.dquantile_dk(np.abs(x), k)
+    np.testing.assert_allclose(slope, exact, rtol=2e-11, atol=1e-15)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("transform", [jax.jacfwd, jax.jacrev])
+def test_limits(method, transform):
+    """Uniform and point mass: the slopes are finite, sin-shaped at 0 and 0 at infinity."""
+
+    def draw(k):
+        return sample_von_mises(KEY, 0.0, k, (500,), method=method)
+
+    slope = jax.jit(transform(draw))
+    x = np.asarray(draw(0.0), np.float64)
+    # At k = 0: F = (x + k sin x) / 2 pi to first order, so dx/dk = -sin x.
+    np.testing.assert_allclose(slope(0.0), -np.sin(x), rtol=2e-6, atol=3e-7)
+    assert (np.asarray(slope(jnp.inf)) == 0).all()
+    huge = np.asarray(slope(1e20), np.float64)
+    np.testing.assert_allclose(huge, -0.5 * np.asarray(draw(1e20), np.float64) / 1e20, rtol=1e-6)
+    assert np.isnan(slope(jnp.nan)).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_loc_has_slope_one(method):
+    """On either side of the cut at +-pi too."""
+    slope = jax.jit(jax.jacfwd(lambda m: sample_von_mises(KEY, m, 0.5, (1000,), method=method)))
+    for loc in (0.0, 3.1, -50.0):
+        assert (np.asarray(slope(loc)) == 1).all()
+
+
+def test_reverse_mode_agrees():
+    """Each angle depends on its own concentration alone, so that one tangent gives all of the slopes."""
+    k = np.geomspace(0.01, 1e4, 50, dtype=np.float32)
+    sines = lambda k: jnp.sin(sample_von_mises(KEY, 0.2, k))  # noqa: E731
+    forward = jax.jit(lambda k: jax.jvp(sines, (k,), (jnp.ones_like(k),))[1])(k)
+    reverse = jax.jit(jax.grad(lambda k: jnp.sum(sines(k))))(k)
+    np.testing.assert_allclose(reverse, forward, rtol=1e-6)
+
+
+def test_a_bad_lane_stays_alone():
+    k = np.float32([1.0, np.nan, -2.0, 4.0])
+    slope = jax.jit(jax.grad(lambda k: jnp.sum(sample_von_mises(KEY, 0.0, k))))(k)
+    assert np.isfinite(slope).tolist() == [True, False, False, True]
+
+
+def test_second_derivative():
+    """Through the first, by differentiating the quadrature: against differences of the reference's slope."""
+    draw = functools.partial(sample_von_mises, KEY, 0.0, shape=(200,))
+
+    def first(k):
+        return jax.jvp(draw, (k,), (jnp.ones_like(k),))[1]
+
+    second = jax.jit(lambda k: jax.jvp(first, (k,), (jnp.ones_like(k),))[1])
+    for k in (0.5, 3.0, 50.0):
+        x = np.asarray(draw(k), np.float64)
+        step = 1e-4 * k
+        t = reference.sf(np.abs(x), k)
+        slopes = [reference.dquantile_dk(reference.quantile(t, k + s), k + s) for s in (step, -step)]
+        difference = np.sign(x) * (slopes[0] - slopes[1]) / (2 * step)
+        np.testing.assert_allclose(second(jnp.float32(k)), difference, rtol=1e-4, atol=2e-6 / k)
+
+
+def test_expectation():
+    """The use of it all: d/dk E[cos x] from draws is A'(k)."""
+    slope = jax.jit(jax.grad(objective))
+    for k in (0.3, 5.0, 1e6):
+        step = 1e-4 * k
+        exact = (reference.ratio_complement(k + step) - reference.ratio_complement(k - step)) / (2 * step)
+        assert float(slope(k)) == pytest.approx(float(exact), rel=0.02)
+
+
+def objective(k):
+    # 2 sin^2(x/2), not 1 - cos x, which holds no digit at k = 1e6.
+    return jnp.mean(2 * jnp.sin(sample_von_mises(KEY, 0.0, k, (2**18,)) / 2) ** 2)

@@ -1,0 +1,451 @@
+"""Dependent and truncated angles: their laws, to the share of probability; and what they gain over independent ones."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+from jax import random
+from scipy import stats
+
+from jax_von_mises import icdf, sample_antithetic, sample_stratified, sample_truncated, sample_von_mises
+from jax_von_mises.sampling import truncated, variance_reduction
+from tests import arcs, laws, reference
+
+CONCENTRATIONS = (0.0, 0.5, 4.0, 100.0, 1e6)
+# Of `sample_truncated`: relative error of the smaller share, where 4 ulp of the angle do not explain it.
+TOLERANCE = {"float32": 1e-6, "float64": 2e-13}
+ULPS = 4
+RNG_SEED = 8
+
+
+exact_tail = functools.cache(laws.ExactTail)
+
+
+def assert_law(x, loc, k):
+    """All tests of the law for angles that are independent, or more even than that."""
+    laws.assert_fits(laws.battery(np.asarray(x, np.float64).ravel() - loc, k, exact_tail(k)), f"loc={loc}, k={k}")
+
+
+# ------------------------------------------------------------------------------------------ mirrored pairs
+
+
+@pytest.mark.parametrize("k", CONCENTRATIONS)
+def test_pairs_are_exact(key, k):
+    x = np.asarray(sample_antithetic(key, 0.0, k, (1000, 3)))
+    assert (x[:500] == -x[500:]).all()
+    # Around any other direction the two deviations are the same to the rounding of the angles.
+    y = np.asarray(sample_antithetic(key, 2.0, k, (1000, 3)), np.float64)
+    sums = np.remainder(y[:500] + y[500:] - 4 + np.pi, 2 * np.pi) - np.pi
+    assert np.abs(sums).max() < 1e-6
+    assert ((y >= -np.pi) & (y < np.pi)).all()
+
+
+def test_half_of_the_pairs_is_the_sampler_s(key):
+    half = sample_von_mises(key, 1.0, 4.0, (50,))
+    np.testing.assert_array_equal(sample_antithetic(key, 1.0, 4.0, (100,))[:50], half)
+
+
+def test_antithetic_law(key):
+    # One of each pair: both together are too even for tests of independent angles.
+    x = np.asarray(sample_antithetic(key, 0.0, 4.0, (2**17,)))
+    assert_law(x[: 2**16], 0.0, 4.0)
+    assert_law(x[2**16 :], 0.0, 4.0)
+
+
+# ------------------------------------------------------------------------------------------ strata
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("count", [3, 1000])
+def test_one_angle_in_each_stratum(key, count, dtype):
+    k = np.array(CONCENTRATIONS, dtype)
+    with jax.enable_x64(dtype == "float64"):
+        x = np.asarray(sample_stratified(key, 0.0, k, (count, 4, len(k)), dtype), np.float64)
+    tail = reference.sf(np.abs(x), k)
+    # To the accuracy of tail probabilities; strata of float32 end within a thousandth of one, here.
+    slack = {"float32": 3e-6, "float64": 2e-12}[dtype] * tail * count
+    place = np.where(x < 0, tail, 1 - tail) * count - np.arange(count)[:, None, None]
+    assert ((place >= -slack) & (place <= 1 + slack)).all()
+
+
+@pytest.mark.parametrize("count", [2**31 + 3, 2**32])
+def test_more_strata_than_an_int32_counts(key, count):
+    """Only those at the ends and beside the middle are computed."""
+    places = (0, count // 2 - 1, count - count // 2, count - 1)
+
+    def some(key):
+        found = variance_reduction.within_strata(variance_reduction.stream_tails(key, (count,), jnp.float32))
+        return [jnp.stack([x[place] for place in places]) for x in found]
+
+    left, t, c = map(np.asarray, jax.jit(some)(key))
+    assert left.tolist() == [True, True, False, False]
+    assert (t[[0, 3]] < 1 / count).all()
+    np.testing.assert_allclose(t[[1, 2]], 0.5)
+    np.testing.assert_allclose(t + c, 0.5)
+    assert (c[[1, 2]] < 2 / count).all()
+
+
+def test_strata_of_the_far_tail(key):
+    """The outermost of 2^16 strata keeps its resolution: its angles follow the law of that tail."""
+    x = np.asarray(sample_stratified(key, 0.0, 4.0, (2**16, 64)), np.float64)
+    outer = np.r_[reference.sf(-x[0], 4.0), reference.sf(x[-1], 4.0)] * 2**16
+    assert laws.kolmogorov_smirnov(np.sort(outer)) > laws.P_VALUE
+    assert len(np.unique(outer)) == 128
+
+
+def test_stratified_law(key):
+    # Replicates are independent: one stratum of the law after another, chosen at random.
+    x = np.asarray(sample_stratified(key, 0.0, 4.0, (16, 2**16)))
+    pick = np.random.default_rng(RNG_SEED).integers(0, 16, 2**16)
+    assert_law(x[pick, np.arange(2**16)], 0.0, 4.0)
+
+
+def test_parameters_broadcast_behind_the_strata(key):
+    loc, k = np.float32([0.5, -1.0, 0.0]), np.float32([1.0, 5.0, 1e4])
+    x = sample_stratified(key, loc, k, (10, 3))
+    assert x.shape == (10, 3)
+    deviation = np.remainder(np.asarray(x, float) - loc + np.pi, 2 * np.pi) - np.pi
+    tail = reference.sf(np.abs(deviation), k)
+    assert (np.floor(10 * np.where(deviation < 0, tail, 1 - tail)) == np.arange(10)[:, None]).all()
+
+
+# ------------------------------------------------------------------------------------------ what they gain
+
+
+def variance_ratio(scheme, function, count, replicates=400, k=2.0):
+    """Variance of the mean of `function` over `count` angles of `scheme`, relative to that of independent ones."""
+    shape = (count, replicates)
+    draws = [np.asarray(draw(random.key(RNG_SEED), 0.3, k, shape), float) for draw in (scheme, sample_von_mises)]
+    means = function(draws[0]).mean(0)
+    return means.var() / (function(draws[1]).var() / count)
+
+
+def sobol(key, loc, k, shape):
+    """Scrambled Sobol points through the quantile function."""
+    rng = np.random.default_rng(int(random.bits(key)))
+    points = [stats.qmc.Sobol(1, rng=rng).random(shape[0])[:, 0] for _ in range(shape[1])]
+    return icdf(np.stack(points, 1).astype(np.float32), loc, k)
+
+
+def test_antithetic_gain():
+    # About loc = 0.3 the sine of x - 0.3 is odd: no variance is left but rounding. sin x is nearly so, cos is even.
+    assert variance_ratio(sample_antithetic, lambda x: np.sin(x - 0.3), 64) < 1e-10
+    assert variance_ratio(sample_antithetic, np.sin, 64) < 0.2
+    assert 1.6 < variance_ratio(sample_antithetic, lambda x: np.cos(x - 0.3), 64) < 2.4
+
+
+@pytest.mark.parametrize("scheme", [sample_stratified, sobol])
+def test_gain_grows(scheme):
+    """Of order n^-2 relative to independent angles: 256 times less at 16 times as many; here at least 60."""
+    few, many = (variance_ratio(scheme, np.cos, count) for count in (8, 128))
+    assert few < 0.4
+    assert many < few / 60
+
+
+# ------------------------------------------------------------------------------------------ arcs
+
+
+def random_arcs(count, dtype, largest=8.0):
+    """Concentrations, lower and upper ends: of all widths, a third around the mode and a third opposite to it."""
+    rng = np.random.default_rng(RNG_SEED)
+    k = np.where(rng.random(count) < 0.1, 0, 10 ** rng.uniform(-3, largest, count))
+    width = np.where(rng.random(count) < 0.5, 10 ** rng.uniform(-4, 0.79, count), rng.uniform(0.01, 6.28, count))
+    low = rng.uniform(-np.pi, np.pi, count)
+    kind = rng.integers(0, 3, count)
+    low = np.where(kind == 1, -rng.random(count) * width, np.where(kind == 2, np.pi - rng.random(count) * width, low))
+    return k.astype(dtype), low.astype(dtype), (low + width).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("shape", "dtype"))
+def fractions(key, shape, dtype):
+    return variance_reduction.fractions(variance_reduction.stream_tails(key, shape, np.dtype(dtype)))
+
+
+def words(key, shape, dtype):
+    """Shares before and behind, half of them down to the smallest."""
+    before, after = (np.array(a) for a in fractions(key, shape, dtype))
+    rng = np.random.default_rng(RNG_SEED)
+    quarter = shape[0] // 4
+    deep = (2.0 ** -rng.uniform(1, 33 if dtype == "float32" else 65, (quarter, *shape[1:]))).astype(dtype)
+    before[:quarter], after[:quarter] = deep, 1 - deep
+    after[-quarter:], before[-quarter:] = deep, 1 - deep
+    return before, after
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_share_of_the_arc(key, dtype):
+    """Every angle leaves the share of the arc's probability before it that its word says."""
+    k, low, high = random_arcs(150, dtype)
+    with jax.enable_x64(dtype == "float64"):
+        before, after = words(key, (16, 150), dtype)
+        row = [a[None] for a in (np.zeros_like(k), k, low, high)]
+        x = np.asarray(jax.jit(truncated.restricted)(before, after, *row))
+    assert x.dtype == dtype
+    for i, j in np.ndindex(x.shape):
+        concentration = float(k[j])
+        a, y, b = arcs.on_line(float(x[i, j]), 0.0, float(low[j]), float(high[j]))
+        ulp = float(np.spacing(np.maximum(np.abs(x[i, j]), np.asarray(np.abs(y), dtype))))
+        earlier = arcs.share_before(y - ULPS * ulp, a, b, concentration)
+        later = arcs.share_before(y + ULPS * ulp, a, b, concentration)
+        u, v = float(before[i, j]), float(after[i, j])
+        # Opposite to the mode, where both ends count, an ulp of an end moves the density there by this.
+        moved = 4 * np.finfo(dtype).eps * concentration * max(abs(np.sin(a)), abs(np.sin(b))) if b > np.pi else 0
+        slack = (TOLERANCE[dtype] + moved) * min(u, v)
+        where = f"k={concentration}, arc from {a} to {b}: x={y}, share {u}"
+        side = 0 if u < v else 1
+        low_share, high_share = sorted((earlier[side], later[side]))
+        assert low_share - slack <= min(u, v) <= high_share + slack, where
+
+
+def test_reference_agrees_with_mpmath():
+    def density(u):
+        return mp.exp(-2 * mp.mpf(k) * (mp.sin(u / 2) ** 2 - mp.sin(1) ** 2))
+
+    for k, a, x, b in [
+        (1e4, 2.0, 2.0003, 3.0),
+        (3.0, -1.0, 3.5, 4.0),
+        (0.0, 1.0, 1.0005, 1.001),
+        (50.0, -0.2, 0.1, 0.2),
+    ]:
+        with mp.workdps(40):
+            cuts = sorted({a, x, b, *(p for p in (0.0, mp.pi, a + 1e-3, a + 1e-2) if a < p < b)})
+            parts = [(c, mp.quad(density, [c, d])) for c, d in itertools.pairwise(cuts)]
+            exact = sum(m for c, m in parts if c < x) / sum(m for _, m in parts)
+        assert arcs.share_before(x, a, b, k)[0] == pytest.approx(float(exact), rel=1e-13)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_angles_lie_in_the_arc(key, dtype):
+    """Hundreds of arcs on any turn, about any direction; exactly where the ends are in [-pi, pi)."""
+    k, low, high = random_arcs(600, dtype)
+    loc = np.random.default_rng(1).uniform(-4, 4, 600).astype(dtype)
+    with jax.enable_x64(dtype == "float64"):
+        x = np.asarray(sample_truncated(key, loc, k, low, high, (50, 600)))
+    assert x.dtype == dtype
+    assert ((x >= -np.pi) & (x < np.pi)).all()
+    plain = (low > -3.14) & (high < 3.14)
+    assert 100 < plain.sum() < 500
+    assert ((x >= low) & (x <= high))[:, plain].all()
+    beyond = np.remainder(x.astype(float) - low.astype(float) + 1e-6, 2 * np.pi) - 1e-6
+    assert (beyond <= high.astype(float) - low + 2e-6).all()
+
+
+@pytest.mark.parametrize(
+    ("loc", "k", "low", "high"),
+    [(0.0, 2.0, -1.0, 0.5), (0.5, 1.0, 2.0, 5.0), (0.0, 0.3, -3.0, 3.2), (0.0, 1e4, 2.0, 3.0), (1.0, 40.0, 2.0, 2.001),
+     (-2.0, 0.0, 3.0, 4.0), (0.0, 1e6, -0.001, 0.003), (0.0, 5.0, -np.pi, np.pi)],
+)  # fmt: skip
+def test_truncated_law(key, loc, k, low, high):
+    x = np.asarray(sample_truncated(key, loc, k, low, high, (1000,)))
+    low, high = float(np.float32(low)), float(np.float32(high))
+    shares = [
+        arcs.share_before(y, a, b, k)[0] for a, y, b in (arcs.on_line(v, loc, low, high) for v in x.astype(float))
+    ]
+    ordered = np.sort(shares)
+    assert laws.kolmogorov_smirnov(ordered) > laws.P_VALUE
+    counts = np.bincount((20 * ordered).astype(int).clip(0, 19), minlength=20)
+    assert laws.chi_square(counts, np.full(20, 50)) > laws.P_VALUE
+
+
+MANY = (2**15,)  # one program for the tests that follow
+
+
+def test_whole_circle_is_the_law(key):
+    assert_law(sample_truncated(key, 0.0, 4.0, -np.pi, np.pi, MANY), 0.0, 4.0)
+
+
+@pytest.mark.parametrize("k", [1e12, 1e20, 1e30, jnp.inf])
+def test_huge_concentration(key, k):
+    """At the mode if the arc has it, with all digits; at the nearer end otherwise."""
+    x = np.asarray(sample_truncated(key, 0.0, k, -1.0, 2.0, MANY), np.float64)
+    if k == jnp.inf:
+        assert (x == 0).all()
+    else:
+        assert laws.kolmogorov_smirnov(np.sort(stats.norm.cdf(x * float(np.float32(k)) ** 0.5))) > laws.P_VALUE
+    for low, high, nearer in ((1.0, 2.0, 1.0), (-2.0, -1.0, -1.0), (2.0, 4.0, 2.0), (2.5, 4.5, 4.5 - 2 * np.pi)):
+        x = np.asarray(sample_truncated(key, 0.0, k, low, high, MANY), np.float64)
+        np.testing.assert_allclose(x, nearer, atol=1e-6)
+
+
+def test_arcs_without_width_or_law_give_nan(key):
+    draw = jax.jit(functools.partial(sample_truncated, key))
+    good = (0.0, 1.0, 0.0, 1.0)
+    assert np.isfinite(draw(*good))
+    for i, value in ((0, jnp.nan), (0, jnp.inf), (1, -1.0), (1, jnp.nan), (2, 1.0), (2, 2.0), (3, 7.0), (3, jnp.nan)):
+        assert np.isnan(draw(*good[:i], value, *good[i + 1 :])), (i, value)
+
+
+# ------------------------------------------------------------------------------------------ derivatives of arcs
+
+SLOPES = [
+    (0.0, 2.0, -1.0, 0.5), (0.5, 1.0, 2.0, 5.0), (0.0, 0.3, -3.0, 3.2), (0.0, 1e4, 2.0, 3.0), (1.0, 40.0, 2.0, 2.001),
+    (0.0, 1e-3, 3.0, 4.0), (0.0, 1e6, -0.001, 0.003), (0.0, 5.0, -3.0, -1.0), (0.25, 8.0, 3.0, 8.0),
+]  # fmt: skip
+
+
+def quantile(u, v, loc, k, low, high, start):
+    """The angle on the line about `loc` with shares `u` before it and `v` behind, by bisection and Newton's method."""
+    a, x, b = arcs.on_line(start, loc, low, high)
+    for _ in range(5):
+        before, after = arcs.mass(a, x, k, x), arcs.mass(x, b, k, x)
+        x = min(max(x + u * after - v * before, a), b)
+    return x + loc
+
+
+@jax.jit
+def angles_and_slopes(key, case):
+    """Twelve angles, and their derivatives in each argument."""
+    draw = functools.partial(sample_truncated, key, shape=(12,), dtype=jnp.float64)
+    x, slope = jax.linearize(draw, *case)
+    return x, jnp.stack([slope(*(jnp.float64(i == j) for j in range(4))) for i in range(4)])
+
+
+@pytest.mark.parametrize("case", SLOPES)
+def test_slopes_are_differences_of_quantiles(key, case):
+    """In each argument, against central differences of the reference at the same word."""
+    with jax.enable_x64(True):
+        x, slopes = map(np.asarray, angles_and_slopes(key, case))
+        shares = [np.asarray(a) for a in fractions(key, (12,), "float64")]
+    steps = [1e-6 * min(1.0, case[3] - case[2])] * 4
+    steps[1] = max(1e-5 * case[1], 1e-6)
+    for i, (step, slope) in enumerate(zip(steps, slopes, strict=True)):
+        for n in range(12):
+            ends = [[value + sign * step * (i == j) for j, value in enumerate(case)] for sign in (1, -1)]
+            up, down = (quantile(shares[0][n], shares[1][n], *end, x[n]) for end in ends)
+            expected = (up - down) / (2 * step)
+            size = max(1.0, abs(x[n]) / case[1]) if i == 1 else 1.0
+            assert slope[n] == pytest.approx(expected, rel=1e-5, abs=1e-8 * size + 2e-15 / step), (i, x[n])
+
+
+@jax.jit
+def slope_at(primals, tangents):
+    return jax.jvp(truncated.restricted, primals, tangents)
+
+
+@pytest.mark.parametrize("case", SLOPES)
+def test_slopes_in_float32(key, case):
+    """Against float64 at the same angles: the slopes are those of the law there."""
+    loc, k, low, high = (float(np.float32(a)) for a in case)
+    before, after = words(key, (40,), "float32")
+    row = [np.full((1,), a, np.float32) for a in (loc, k, low, high)]
+    zeros = [np.zeros_like(before)] * 2
+    for i in range(4):
+        tangents = [*zeros, *(np.full((1,), i == j, np.float32) for j in range(4))]
+        x, slope = slope_at((before, after, *row), tuple(tangents))
+        for y, value in zip(np.asarray(x, float), np.asarray(slope, float), strict=True):
+            a, y, b = arcs.on_line(y, loc, low, high)
+            expected = exact_slope(i, a, y, b, k)
+            # An end that is rounded about `loc` moves its density by as much as the exponent changes in half an ulp.
+            rounding = 2.4e-7 * k * np.sin(min(np.pi / 2, max(abs(a), abs(b))))
+            scale = (high - low) / max(k, 1) if i == 1 else 1.0
+            assert value == pytest.approx(expected, rel=1e-5 + rounding, abs=5e-7 * scale + (0 if i == 1 else rounding))
+
+
+def exact_slope(argument, a, x, b, k):
+    """The derivative at x from sums over fine panels."""
+    before, after = arcs.mass(a, x, k, x), arcs.mass(x, b, k, x)
+    before, after = before / (before + after), after / (before + after)
+    of_low, of_high = after * np.exp(arcs.rise(a, x - a, k)), before * np.exp(arcs.rise(b, x - b, k))
+    if argument != 1:
+        return {0: 1 - of_low - of_high, 2: of_low, 3: of_high}[argument]
+    # d log mass / dk = mean of cos, by a difference that loses half of the digits.
+    step = 1e-5 * max(k, 1e-2)
+    shift = [arcs.mass(a, x, k + s, x) * after - arcs.mass(x, b, k + s, x) * before for s in (step, -step)]
+    return -(shift[0] - shift[1]) / (2 * step)
+
+
+@jax.jit
+def pull_back(primals, cotangent):
+    return jax.vjp(truncated.restricted, *primals)[1](cotangent)
+
+
+def test_reverse_mode(key):
+    shares = words(key, (40,), "float32")
+    for k in (0.0, 3.0, 1e8, np.inf, -1.0):
+        primals = (*shares, *(np.full((1,), a, np.float32) for a in (0.2, k, -1.0, 2.5)))
+        reverse = [float(a[0]) for a in pull_back(primals, np.ones(40, np.float32))[2:]]
+        zeros = [np.zeros_like(a) for a in primals]
+        tangents = [(*zeros[:i], np.ones(1, np.float32), *zeros[i + 1 :]) for i in range(2, 6)]
+        forward = [float(slope_at(primals, t)[1].sum()) for t in tangents]
+        np.testing.assert_allclose(reverse, forward, rtol=1e-4, atol=1e-5)
+        assert np.isfinite(reverse).all() == (k >= 0)
+
+
+# ------------------------------------------------------------------------------------------ transformations, errors
+
+DRAWS = {
+    "antithetic": functools.partial(sample_antithetic, shape=(6, 2)),
+    "stratified": functools.partial(sample_stratified, shape=(6, 2)),
+    "truncated": functools.partial(sample_truncated, low=-1.0, high=2.0, shape=(6, 2)),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_jit_and_vmap(key, draw):
+    keys = random.split(key, 3)
+    rows = jax.jit(jax.vmap(draw, (0, None, 0)))(keys, 0.5, jnp.array([1.0, 3.0, 5.0]))
+    np.testing.assert_allclose(rows[1], draw(keys[1], 0.5, 3.0), rtol=1e-6, atol=1e-6)
+    assert np.isnan(draw(key, 0.5, -1.0)).all()
+
+
+def test_derivatives_of_pairs_and_strata(key):
+    """Those of the quantile, mirrored."""
+    slopes = jax.jit(jax.jacfwd(functools.partial(sample_antithetic, key, shape=(6,)), 1))(0.5, 3.0)
+    np.testing.assert_array_equal(slopes[:3], -slopes[3:])
+    x, slope = jax.jit(lambda k: jax.jvp(lambda k: sample_stratified(key, 0.0, k, (9,)), (k,), (1.0,)))(3.0)
+    x = np.asarray(x, float)
+    np.testing.assert_allclose(slope, np.sign(x) * reference.dquantile_dk(np.abs(x), 3.0), rtol=5e-6, atol=2e-7)
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_short_floats_and_empty_shapes(key, draw):
+    x = draw(key, 3.0, 0.5, dtype=jnp.bfloat16)
+    assert x.dtype == jnp.bfloat16
+    assert ((x >= -np.pi) & (x < np.pi)).all()
+    assert draw(key, 0.0, 1.0, shape=(0, 2)).shape == (0, 2)
+
+
+@pytest.mark.parametrize("draw", [sample_antithetic, sample_stratified])
+def test_bad_shapes(key, draw):
+    with pytest.raises(ValueError, match=r"shape=\(\) has no first axis"):
+        draw(key, 0.0, 1.0, ())
+    with pytest.raises(ValueError, match=r"loc has shape \(4,\), .* shape\[1:\]=\(\)"):
+        draw(key, jnp.zeros(4), 1.0, (4,))
+    with pytest.raises(ValueError, match=r"concentration has shape \(3,\), .* shape\[1:\]=\(2,\)"):
+        draw(key, 0.0, jnp.ones(3), (4, 2))
+    with pytest.raises(TypeError, match="key must be"):
+        draw(0, 0.0, 1.0, (4,))
+
+
+def test_strata_can_be_counted(key):
+    with pytest.raises(ValueError, match=r"sample_stratified: shape=\(4294967297,\) .* more than 2\^32"):
+        sample_stratified(key, 0.0, 4.0, 2**32 + 1)
+
+
+def test_pairs_are_even(key):
+    with pytest.raises(ValueError, match=r"sample_antithetic: shape=\(3,\) has 3 angles .* even"):
+        sample_antithetic(key, 0.0, 1.0, (3,))
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(1.0, 1.0), (2.0, 1.0), (0.0, 6.3), (1.0, 1.0 + 1e-9), (0.0, np.nan), (-np.inf, 0.0)]
+)
+def test_bad_arcs(key, low, high):
+    with pytest.raises(ValueError, match=r"sample_truncated: low=.* and high=.* make no arc in float32"):
+        sample_truncated(key, 0.0, 1.0, low, high)
+    with pytest.raises(ValueError, match=r"at index \(1,\)"):
+        sample_truncated(key, 0.0, 1.0, np.array([0.0, low]), np.array([1.0, high]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_truncated_at_the_largest_concentrations(dtype, key):
+    """A point mass to the last float: at `loc`, or at the end next to it."""
+    with jax.enable_x64(dtype == "float64"):
+        for k in (float(np.finfo(dtype).max), np.inf):
+            k = np.asarray(k, dtype)
+            np.testing.assert_array_equal(sample_truncated(key, 0.0, k, -1.0, 1.0, (5,), dtype), 0)
+            np.testing.assert_array_equal(sample_truncated(key, 0.0, k, 0.5, 1.0, (5,), dtype), 0.5)

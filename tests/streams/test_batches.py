@@ -1,0 +1,427 @@
+"""Batches: the stream whatever the cut, constant memory, and background copies that end as they should."""
+
+import gc
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+import jax_von_mises
+from jax_von_mises.streams import batches
+
+KEY = jax.random.key(3)
+
+
+def collect(iterator):
+    return np.concatenate([np.array(batch) for batch in iterator])
+
+
+@pytest.fixture(scope="module")
+def stream():
+    return np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, (2_500,), method="table"))
+
+
+@pytest.mark.parametrize("donate", [False, True], ids=["fresh", "donated"])
+@pytest.mark.parametrize("batch_size", [97, 1_000, 2_500, 10_000])
+def test_stream_whatever_the_batch(stream, batch_size, donate):
+    iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, batch_size, donate=donate)
+    assert len(iterator) == -(-2_500 // batch_size)
+    np.testing.assert_array_equal(collect(iterator), stream)
+    assert len(iterator) == 0
+    assert next(iterator, None) is None
+
+
+def test_start_goes_on(stream):
+    np.testing.assert_array_equal(
+        collect(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 1_600, 1_000, start=900)), stream[900:]
+    )
+
+
+def test_rows_of_arrays_and_wide_floats():
+    """A concentration for each column, in float64, also where another thread advances the iterator."""
+    concentration = np.array([0.1, 3.0, 50.0])
+    with jax.enable_x64(True):
+        expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.0, concentration, (50, 3), "float64"))
+        iterator = jax_von_mises.sample_batches(KEY, 0.0, concentration, 50, 20, "float64")
+    with jax_von_mises.prefetch_to_host(iterator) as host:
+        drawn = np.concatenate(list(host))
+    assert drawn.dtype == np.float64
+    np.testing.assert_array_equal(drawn, expected)
+
+
+def test_nothing_to_draw():
+    iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 0, 10)
+    assert len(iterator) == 0
+    assert list(iterator) == []
+
+
+def test_donation_reuses_two_buffers():
+    """Addresses repeat, the batch before is gone, and a view of it keeps its values."""
+    size = 2**12
+    iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 8 * size, size, donate=True)
+    addresses, previous = set(), None
+    for batch in iterator:
+        batch.block_until_ready()
+        addresses.add(batch.unsafe_buffer_pointer())
+        if previous is not None and len(iterator):
+            with pytest.raises(RuntimeError, match="deleted"):
+                np.asarray(previous)
+        previous = batch
+    assert len(addresses) == 2
+    held = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 3 * size, size, donate=True)
+    view = np.asarray(next(held))
+    copy = view.copy()
+    for batch in held:
+        batch.block_until_ready()
+    np.testing.assert_array_equal(view, copy)
+
+
+def test_batches_may_be_deleted_by_the_caller():
+    iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 4_000, 1_000, donate=True)
+    assert [batch.delete() for batch in iterator] == [None] * 4
+
+
+def test_without_donation_batches_stay(stream):
+    kept = list(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 500))
+    np.testing.assert_array_equal(collect(kept), stream)
+
+
+def test_one_program_serves_all_batches():
+    from jax_von_mises.sampling import sampler
+
+    jax.clear_caches()
+    list(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_345, 100))
+    assert sampler.program._cache_size() == 1
+
+
+def test_the_next_batch_is_under_way():
+    """When a batch is handed over, the one after it has been started."""
+    iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 30, 10)
+    next(iterator)
+    assert iterator._pending is not None
+    iterator.close()
+    assert list(iterator) == []
+
+
+@pytest.mark.parametrize("donate", [False, True], ids=["fresh", "donated"])
+def test_sharded_batches(stream, donate):
+    sharding = NamedSharding(Mesh(np.array(jax.devices()[:4]), "d"), PartitionSpec("d"))
+    iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_400, 400, out_sharding=sharding, donate=donate)
+    drawn = []
+    for batch in iterator:
+        assert batch.sharding.is_equivalent_to(sharding, 1)
+        drawn.append(np.array(batch))
+    np.testing.assert_array_equal(np.concatenate(drawn), stream[:2_400])
+
+
+def test_end_of_the_stream():
+    iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 20, 10, start=2**64 - 40)
+    assert collect(iterator).shape == (20,)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (dict(total=-1), ValueError, "total=-1 must be at least 0"),
+        (dict(total=1.5), TypeError, r"total=1\.5 must be a whole number"),
+        (dict(batch_size=0), ValueError, "batch_size=0 must be at least 1"),
+        (dict(batch_size=True), TypeError, "batch_size=True must be"),
+        (dict(start=-1), ValueError, "start=-1"),
+        (dict(total=2**63), ValueError, "must be at least 0 and below 2"),
+        (dict(start=2**64 - 5), ValueError, "beyond the stream's 2"),
+        (dict(key=3), TypeError, "sample_batches: key must be"),
+        (dict(dtype="int32"), TypeError, "sample_batches: dtype=int32"),
+        (dict(method="fast"), ValueError, "method='fast'"),
+        (dict(batch_size=2**61, total=2**61), ValueError, "more than any memory holds"),
+        (dict(out_sharding=3), TypeError, "out_sharding=3"),
+    ],
+)
+def test_bad_arguments_at_once(change, error, message):
+    arguments = dict(key=KEY, loc=0.5, concentration=4.0, total=10, batch_size=5) | change
+    with pytest.raises(error, match=message):
+        jax_von_mises.sample_batches(**arguments)
+
+
+def test_interrupt_between_two_batches(stream, monkeypatch):
+    """What was under way is drawn again if it is not what comes next: no batch is lost, none comes twice."""
+    iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 500)
+    draw, calls = batches.SampleBatches._draw, []
+
+    def interrupted(self, place):
+        calls.append(place)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return draw(self, place)
+
+    monkeypatch.setattr(batches.SampleBatches, "_draw", interrupted)
+    drawn = [np.array(next(iterator)), np.array(next(iterator))]
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    drawn += [np.array(batch) for batch in iterator]
+    np.testing.assert_array_equal(np.concatenate(drawn), stream)
+
+
+def test_threads_share_an_iterator(stream):
+    """Each batch goes to one of them."""
+    iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 10)
+    drawn = []
+
+    def take():
+        drawn.extend(float(batch[0]) for batch in iterator)
+
+    takers = [threading.Thread(target=take) for _ in range(4)]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        taker.join(60)
+    assert sorted(drawn) == sorted(map(float, stream[::10]))
+
+
+@pytest.mark.parametrize("scope", ["mesh in scope", "mesh in sharding"])
+def test_explicit_mesh(stream, scope):
+    """Also where another thread advances the iterator, and with an end that is ragged."""
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Explicit,))
+    arguments = (KEY, 0.5, 4.0, 2_488, 400)
+    if scope == "mesh in scope":
+        with jax.set_mesh(mesh):
+            iterator = jax_von_mises.sample_batches(*arguments, out_sharding=PartitionSpec("d"))
+    else:
+        iterator = jax_von_mises.sample_batches(*arguments, out_sharding=NamedSharding(mesh, PartitionSpec("d")))
+    with jax_von_mises.prefetch_to_host(iterator) as host:
+        np.testing.assert_array_equal(np.concatenate(list(host)), stream[:2_488])
+
+
+# batched_apply
+
+SHARED = np.ones(10, np.float32)
+
+
+@pytest.mark.parametrize("total", [0, 1, 9, 10, 11, 20, 29])
+def test_apply_with_ragged_ends(total):
+    x = np.linspace(-3, 3, total, dtype=np.float32)
+    result = jax_von_mises.batched_apply(lambda x: jax_von_mises.log_prob(x, 0.0, 4.0), x, 10)
+    assert isinstance(result, np.ndarray)
+    np.testing.assert_array_equal(result, np.asarray(jax_von_mises.log_prob(x, 0.0, 4.0)))
+
+
+def test_apply_to_trees_and_into_memory_maps(tmp_path):
+    arrays = {"x": np.arange(1_003, dtype=np.int32), "k": np.ones((1_003, 2), np.float32)}
+    np.save(tmp_path / "x.npy", arrays["x"])
+    arrays["x"] = np.load(tmp_path / "x.npy", mmap_mode="r")
+    out = (
+        np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.int32, (1_003,)),
+        np.lib.format.open_memmap(tmp_path / "b.npy", "w+", np.float32, (1_003, 2)),
+    )
+    result = jax_von_mises.batched_apply(lambda tree: (tree["x"] + 1, tree["k"] * 2), arrays, 100, out=out)
+    assert result is out
+    np.testing.assert_array_equal(out[0], np.arange(1, 1_004))
+    np.testing.assert_array_equal(out[1], 2)
+
+
+def test_apply_compiles_once():
+    traces = []
+
+    def f(x):
+        traces.append(x.shape)
+        return x * 2
+
+    jax_von_mises.batched_apply(f, np.ones(1_005, np.float32), 10)
+    assert traces == [(10,)]
+
+
+def test_apply_passes_errors_on():
+    def f(x):
+        raise ZeroDivisionError("in f")
+
+    with pytest.raises(ZeroDivisionError, match="in f"):
+        jax_von_mises.batched_apply(f, np.ones(10), 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (dict(f=3), TypeError, "f=3 must be a function"),
+        (dict(arrays=np.float32(1)), ValueError, "must share the length"),
+        (dict(arrays=(np.ones(3), np.ones(4))), ValueError, r"\(3,\), \(4,\)"),
+        (dict(arrays=()), ValueError, "the shapes none"),
+        (dict(batch_size=0), ValueError, "batch_size=0"),
+        (dict(f=jnp.sum), ValueError, r"gave an array of shape \(\) for 5 rows"),
+        (dict(out=np.ones(9, np.float32)), ValueError, r"out has shape \(9,\)"),
+        (dict(out=np.ones(10, np.float16)), ValueError, "float16; make NumPy arrays"),
+        (dict(out=[np.ones(10, np.float32)]), ValueError, "out has the structure"),
+        (dict(arrays=SHARED, out=SHARED[::-1]), ValueError, "out shares memory with the arrays"),
+    ],
+)
+def test_apply_refuses(change, error, message):
+    arguments = dict(f=lambda x: x, arrays=np.ones(10, np.float32), batch_size=5) | change
+    with pytest.raises(error, match=message):
+        jax_von_mises.batched_apply(**arguments)
+
+
+# prefetch_to_host
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "prefetch_to_host"]
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+class Source:
+    """Iterator that tells how far it was advanced and whether it was closed."""
+
+    def __init__(self, items, error=None):
+        self.items, self.error, self.given, self.closed = items, error, 0, False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.given == self.items:
+            raise self.error or StopIteration
+        self.given += 1
+        return {"x": jnp.full(3, self.given), "n": self.given}
+
+    def close(self):
+        """Remember the call."""
+        self.closed = True
+
+
+def test_prefetch_gives_numpy_in_order():
+    source = Source(7)
+    with jax_von_mises.prefetch_to_host(source) as host:
+        items = list(host)
+    assert all(isinstance(item["x"], np.ndarray) for item in items)
+    assert [int(item["x"][0]) for item in items] == [item["n"] for item in items] == list(range(1, 8))
+    assert source.closed
+    assert not threads()
+
+
+def test_prefetch_of_batches(stream):
+    for donate in (False, True):
+        iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 300, donate=donate)
+        with jax_von_mises.prefetch_to_host(iterator) as host:
+            np.testing.assert_array_equal(np.concatenate(list(host)), stream)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_prefetch_runs_ahead_by_its_depth(depth):
+    """And not further: `depth` items wait, and one more is held by the thread."""
+    source = Source(100)
+    with jax_von_mises.prefetch_to_host(source, depth) as host:
+        wait_for(lambda: source.given == depth + 1)
+        time.sleep(0.1)
+        assert source.given == depth + 1
+        next(host)
+        wait_for(lambda: source.given == depth + 2)
+
+
+def test_prefetch_passes_errors_after_the_items_before():
+    host = jax_von_mises.prefetch_to_host(Source(2, ZeroDivisionError("late")))
+    assert [next(host)["n"], next(host)["n"]] == [1, 2]
+    with pytest.raises(ZeroDivisionError, match="late"):
+        next(host)
+    assert next(host, None) is None
+    assert not threads()
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_prefetch_closes_early(taken):
+    source = Source(10**9)
+    host = jax_von_mises.prefetch_to_host(source)
+    for _ in range(taken):
+        next(host)
+    host.close()
+    host.close()
+    assert source.closed
+    assert not threads()
+    assert next(host, None) is None
+
+
+def test_prefetch_forgotten_leaves_no_thread():
+    source = Source(10**9)
+    next(jax_von_mises.prefetch_to_host(source))
+    gc.collect()
+    wait_for(lambda: not threads())
+    assert source.closed
+
+
+def test_prefetch_forgotten_in_its_own_thread():
+    """The garbage collector may run in the thread of the iterator that it frees."""
+
+    def collecting():
+        while True:
+            gc.collect()
+            yield 1
+
+    host = jax_von_mises.prefetch_to_host(collecting())
+    host.itself = host  # freed by the collector alone
+    next(host)
+    del host
+    wait_for(lambda: not threads())
+
+
+def test_prefetch_closed_by_an_error_of_the_consumer():
+    with pytest.raises(KeyError), jax_von_mises.prefetch_to_host(Source(10**9)) as host:
+        next(host)["no such item"]
+    assert not threads()
+
+
+def test_prefetch_closed_while_the_consumer_waits():
+    """Another thread closes it: the consumer gets the end, not an endless wait."""
+    release = threading.Event()
+
+    def slow():
+        yield 1
+        release.wait(30)
+
+    host = jax_von_mises.prefetch_to_host(slow())
+    next(host)
+    ended = []
+    consumer = threading.Thread(target=lambda: ended.append(next(host, "end")))
+    consumer.start()
+    closer = threading.Thread(target=host.close)
+    closer.start()
+    consumer.join(20)
+    assert ended == ["end"]
+    release.set()
+    closer.join(20)
+    assert not threads()
+
+
+def test_prefetch_gives_up_on_a_source_that_hangs(monkeypatch):
+    monkeypatch.setattr(batches, "PATIENCE", 0.2)
+    release = threading.Event()
+
+    def hanging():
+        release.wait(60)
+        yield
+
+    host = jax_von_mises.prefetch_to_host(hanging())
+    with pytest.warns(RuntimeWarning, match="left behind"):
+        host.close()
+    release.set()
+    wait_for(lambda: not threads())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (([1], 0), ValueError, "depth=0 must be at least 1"),
+        (([1], "2"), TypeError, "depth='2' must be a whole number"),
+        ((3,), TypeError, "iterator=3 cannot be iterated"),
+    ],
+)
+def test_prefetch_refuses(arguments, error, message):
+    with pytest.raises(error, match=message):
+        jax_von_mises.prefetch_to_host(*arguments)
+    assert not threads()

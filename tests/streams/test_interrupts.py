@@ -1,0 +1,236 @@
+"""Interrupted at any moment: nothing hangs, no thread and no lock stays, and what goes on afterwards is the same."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import jax_von_mises
+from jax_von_mises.streams import writer
+from tests import children
+from tests.streams.test_writer import KEY, contents, draws, finished, undisturbed, write
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are sent as on POSIX")
+
+RUN = dict(total=20 * 4_096, block_rows=4_096)
+ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+def interrupted_child(out, angles, ready):
+    """Body of a process that writes angles that it is given, and is interrupted; a second signal is one too many.
+
+    What asks a process to end is an exception here, as the command line makes it one.
+    """
+
+    def stop(number, frame):
+        for each in ENDING:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    draws(angles)
+    writer.is_whole(out)
+    jax.block_until_ready(jax.device_put(0.0))
+    for number in ENDING:
+        signal.signal(number, stop)
+    try:
+        ready.send(None)  # the first signal may come before this has returned
+        began = time.monotonic()
+        write(out, **RUN, resume=True)
+    except KeyboardInterrupt:
+        alive = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+        ready.send(alive)
+        os._exit(7)
+    ready.send(time.monotonic() - began)
+
+
+def interrupt(tmp_path, kind, times):
+    """Interrupt runs at random instants, each going on with the one before; returns how many blocks were found."""
+    out, expected, angles = undisturbed(tmp_path, kind, **RUN)
+    rng = random.Random(5)
+    longest, kept, interrupts = None, [], 0
+    for _ in range(10 * times):
+        if interrupts == times:
+            break
+        process, ours = children.forked(interrupted_child, out, angles)
+        if longest is not None:
+            time.sleep(rng.uniform(0, 0.5 * longest))
+            with contextlib.suppress(ProcessLookupError):  # it was done before
+                os.kill(process.pid, rng.choice(ENDING))
+        assert ours.poll(60), "it hangs"
+        told = ours.recv()
+        process.join(60)
+        if process.exitcode == 7:
+            interrupts += 1
+            assert told == [], "threads of ours that were left"
+            records = [*tmp_path.glob("a.npy.partial.json"), *out.glob("blocks-*.json")]
+            kept.append(len(json.loads(records[0].read_text())["crc32"]) if records else 0)
+            left = {path.name for path in tmp_path.iterdir()} - {"undisturbed"}
+            whole = {"a.npy", "a.npy.json", "a.npy.partial", "a.npy.partial.json", "a.zarr"}
+            assert left <= whole, "a file on its way was left"
+        else:
+            longest = longest or told
+        if finished(out):
+            write(out, **RUN, resume=True)
+            assert contents(out) == expected
+            for path in sorted(tmp_path.glob(f"a.{kind}*")):
+                subprocess.run(["rm", "-r", str(path)], check=True)
+    assert interrupts == times, "it was done before it could be interrupted"
+    write(out, **RUN, resume=True)
+    assert contents(out) == expected
+    return kept
+
+
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+def test_streams_to_disk(tmp_path, kind):
+    pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+    interrupt(tmp_path, kind, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+def test_streams_to_disk_many_times(tmp_path, kind):
+    pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+    # The instants were spread over the work, or this would show little.
+    assert len(set(interrupt(tmp_path, kind, 100))) >= 6
+
+
+# Until here a signal meets the imports of JAX, some of which it ends with an abort.
+COMMAND = """
+import sys
+from jax_von_mises import cli
+print("imported", flush=True)
+sys.exit(cli.entry())
+"""
+
+
+def commands(tmp_path, kind, times, late):
+    """Interrupt the command line at random instants, and let it go on."""
+    command = [sys.executable, "-W", "error", "-c", COMMAND, "sample", "--quiet", "--concentration", "4"]
+    command += ["--size", "3e7", "--block", "1e6", "--resume", "--out"]
+    environment = children.environment(JAX_PLATFORMS="cpu")
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    rng = random.Random(9)
+    out = tmp_path / f"a.{kind}"
+    for _ in range(times):
+        number = rng.choice(ENDING)
+        process = subprocess.Popen([*command, out], env=environment, cwd=tmp_path, **pipes)
+        process.stdout.readline()
+        time.sleep(rng.uniform(0, late))
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        # Before its handlers are there, and after they are gone, a signal is Python's.
+        assert process.returncode in (0, 128 + number, -number), err
+        assert process.returncode != 128 + number or "error: " in err.splitlines()[-1]
+    done = subprocess.run([*command, out], env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    record = jax_von_mises.verify_samples(out)
+    assert len(record["crc32"]) == 30
+    assert not [path.name for path in tmp_path.iterdir() if "partial" in path.name]
+    assert kind == "npy" or {path.name for path in out.iterdir()} == {"zarr.json", "blocks.json", "c"}
+    return record["crc32"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+def test_command_line(tmp_path, kind):
+    pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+    (tmp_path / "undisturbed").mkdir()
+    expected = commands(tmp_path / "undisturbed", kind, 0, 0)
+    assert commands(tmp_path, kind, 12, 4.0) == expected
+
+
+def ours():
+    """Threads that belong to a prefetch."""
+    return [thread for thread in threading.enumerate() if thread.name == "prefetch_to_host"]
+
+
+@pytest.fixture
+def alarm():
+    """A function that interrupts this thread after so many seconds, once."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("times", [40, pytest.param(1_000, marks=pytest.mark.slow)])
+# What a destructor drops comes again: the loop has no end without it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_iterators(alarm, times):
+    """Whoever goes on from the rows that were received has them all, once."""
+    total, size = 50_000, 1_000
+    whole = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, total, method="table"))
+
+    def batches(start):
+        return jax_von_mises.sample_batches(KEY, 0.5, 4.0, total - start, size, start=start)
+
+    list(batches(total - 2 * size))  # compiles
+    rng = random.Random(7)
+    received, interrupts = [], 0
+    while interrupts < times:
+        place = sum(map(len, received))
+        if place == total:
+            np.testing.assert_array_equal(np.concatenate(received), whole)
+            received, place = [], 0
+        plain = rng.random() < 0.5
+        source = batches(place)
+        try:
+            alarm(rng.uniform(1e-4, 5e-3))
+            if plain:
+                for batch in source:
+                    received.append(np.asarray(batch))
+            else:
+                with jax_von_mises.prefetch_to_host(source) as host:
+                    for batch in host:
+                        received.append(batch)
+            alarm(0)
+        except KeyboardInterrupt:
+            interrupts += 1
+        # A close that was interrupted too has told its thread before; it ends by itself.
+        deadline = time.monotonic() + 30
+        while ours():
+            assert time.monotonic() < deadline, "a thread is left"
+            time.sleep(0.001)
+        source.close()
+    place = sum(map(len, received))
+    np.testing.assert_array_equal(np.concatenate([*received, *map(np.asarray, batches(place))]), whole)
+
+
+CACHED = """
+import signal, sys
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+import jax
+from jax_von_mises import initialize_compilation_cache, sample_von_mises
+print("started", flush=True)
+initialize_compilation_cache(sys.argv[1])
+print(float(sample_von_mises(jax.random.key(1), 0.0, 4.0, (1000,)).sum()), flush=True)
+"""
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(25, marks=pytest.mark.slow)])
+def test_compilation_cache(tmp_path, times):
+    """Whoever comes after reads what is whole, without a warning; what is not whole goes."""
+    tmp_path.chmod(0o700)
+    rng = random.Random(2)
+    command = [sys.executable, "-c", CACHED, str(tmp_path / "cache")]
+    environment = children.environment(JAX_PLATFORMS="cpu", JAX_COMPILATION_CACHE_DIR=None)
+    for _ in range(times):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process.stdout.readline()
+        time.sleep(rng.uniform(0, 1.5))
+        process.send_signal(rng.choice(ENDING))
+        _, err = process.communicate(timeout=60)
+        # The last, where Python has put back the system's handler at its end.
+        assert process.returncode in (0, 1, -signal.SIGINT, -signal.SIGTERM), err
+    (first,) = children.run(CACHED, tmp_path / "cache", JAX_PLATFORMS="cpu", JAX_COMPILATION_CACHE_DIR=None)[1:]
+    expected = float(jax_von_mises.sample_von_mises(jax.random.key(1), 0.0, 4.0, (1000,)).sum())
+    assert float(first) == pytest.approx(expected)

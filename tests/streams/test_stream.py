@@ -1,0 +1,158 @@
+"""Keys and counters: derived keys are what the documented rule says, and shares are every row once."""
+
+import hashlib
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+import jax_von_mises
+from jax_von_mises.streams.stream import Spans, Stream, share, sharer
+
+KEY = jax.random.key(7)
+
+
+def data(key):
+    return tuple(np.asarray(jax.random.key_data(key)).tolist())
+
+
+def test_rule_is_the_documented_one():
+    """By hand: three fold_in for each element, a tag and two words."""
+    digest = hashlib.sha256(b"epoch").digest()
+    words = [0x6E616D65, int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:8], "big")]
+    words += [0x6E756D62, 5, 3]
+    expected = KEY
+    for word in words:
+        expected = jax.random.fold_in(expected, np.uint32(word))
+    assert data(jax_von_mises.derive_key(KEY, "epoch", 5 * 2**32 + 3)) == data(expected)
+
+
+def test_fixed_for_ever():
+    """The derived key of a known path: a change of this value breaks the streams of all users."""
+    derived = jax_von_mises.derive_key(jax.random.key(0, impl="threefry2x32"), "epoch", 3, "device", 1)
+    assert data(derived) == (1344172034, 3508488532)
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg", "philox4x32"])
+def test_paths_do_not_meet(impl):
+    derive, key = jax_von_mises.derive_key, jax.random.key(7, impl=impl)
+    keys = [derive(key, *path) for path in [("a",), ("b",), ("a", "b"), ("ab",), ("b", "a"), (0,), (1,), (2**32,)]]
+    keys += [derive(key, "0"), derive(key, 0, 0), derive(key, ""), derive(key, "a", "a"), derive(key, 2**32 + 1), key]
+    keys += list(jax.random.split(key, 8)) + [jax.random.fold_in(key, i) for i in (8, 9)]
+    assert len(set(map(data, keys))) == len(keys)
+
+
+def test_paths_nest():
+    derive = jax_von_mises.derive_key
+    assert data(derive(derive(KEY, "a", 3), "b")) == data(derive(KEY, "a", 3, "b"))
+
+
+def test_traced_numbers():
+    """A loop counter or an axis index gives the key of the number it stands for."""
+    expected = np.array([data(jax_von_mises.derive_key(KEY, "device", i)) for i in range(8)])
+    looped = jax.vmap(lambda i: jax.random.key_data(jax_von_mises.derive_key(KEY, "device", i)))(np.arange(8))
+    np.testing.assert_array_equal(looped, expected)
+    mesh = Mesh(np.array(jax.devices()[:8]), "d")
+
+    def body():
+        key = jax_von_mises.derive_key(KEY, "device", jax.lax.axis_index("d"))
+        return jax.random.key_data(key)[None]
+
+    sharded = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=(), out_specs=PartitionSpec("d")))()
+    np.testing.assert_array_equal(sharded, expected)
+    with jax.enable_x64(True):
+        wide = jax.jit(lambda i: jax.random.key_data(jax_von_mises.derive_key(KEY, i)))(np.uint64(2**40 + 1))
+    np.testing.assert_array_equal(wide, data(jax_von_mises.derive_key(KEY, 2**40 + 1)))
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg", "philox4x32"])
+def test_kind_of_key_is_kept(impl):
+    key = jax.random.key(0, impl=impl)
+    assert jax.random.key_impl(jax_von_mises.derive_key(key, "a")) == jax.random.key_impl(key)
+
+
+def test_legacy_key():
+    legacy = jax_von_mises.derive_key(jax.random.PRNGKey(7), "a")
+    assert tuple(np.asarray(legacy).tolist()) == data(jax_von_mises.derive_key(KEY, "a"))
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        ((), TypeError, "at least one name or number"),
+        ((1.5,), TypeError, r"path element 1\.5 must be a name"),
+        ((True,), TypeError, "path element True must be"),
+        ((b"a",), TypeError, "must be a name"),
+        (("a", -1), ValueError, "path element -1 must be at least 0"),
+        ((2**64,), ValueError, "below 2"),
+    ],
+)
+def test_bad_path(path, error, message):
+    with pytest.raises(error, match=message):
+        jax_von_mises.derive_key(KEY, *path)
+
+
+@pytest.mark.parametrize("key", [0, None, np.zeros(3), jax.random.split(KEY, 2)])
+def test_bad_key(key):
+    with pytest.raises((TypeError, ValueError), match="derive_key: key"):
+        jax_von_mises.derive_key(key, "a")
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("count", [0, 1, 10, 97])
+def test_shares_are_all_once(count, parts):
+    shares = [share(count, parts, part) for part in range(parts)]
+    assert [i for share in shares for i in share] == list(range(count))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert all(i in shares[sharer(count, parts, i)] for i in range(count))
+
+
+def test_spans():
+    assert list(Spans(5, 15, 4)) == [(5, 4), (9, 4), (13, 2)]
+    assert list(Spans(0, 8, 4)) == [(0, 4), (4, 4)]
+    assert not list(Spans(3, 3, 4))
+    endless = Spans(0, 2**60, 2)
+    assert len(endless) == 2**59
+    assert endless[-1] == (2**60 - 2, 2)
+
+
+def test_identity_tells_streams_apart():
+    """Whatever decides an angle is in it; what does not is not."""
+
+    def identity(key=KEY, loc=0.5, concentration=4.0, dtype=None, method="auto"):
+        return Stream.of("test", key, loc, concentration, dtype, method).identity()
+
+    base = identity()
+    long = np.linspace(1, 2, 100, dtype=np.float32)
+    others = [
+        identity(key=jax.random.key(8)),
+        identity(key=jax.random.key(7, impl="rbg")),
+        identity(loc=np.nextafter(np.float32(0.5), np.float32(1))),
+        identity(concentration=np.float32(4.0000005)),
+        identity(concentration=np.inf),
+        identity(dtype="float16"),
+        identity(method="direct"),
+        identity(concentration=np.array([4.0, 4.0])),
+        identity(concentration=long),
+        identity(concentration=long[::-1]),
+    ]
+    assert all(other != base for other in others)
+    assert all(a != b for i, a in enumerate(others) for b in others[:i])
+    same = [identity(loc=np.float32(0.5)), identity(concentration=4), identity(method="table"), identity(loc=[0.5][0])]
+    assert all(other == base for other in same)
+    assert identity(loc=-0.0) == identity(loc=0.0)
+
+
+def test_shares_of_a_stream_beyond_32_bits():
+    """Row i is the same bits in every cut, also where the word's number passes 2^32."""
+    start = 2**32 - 700
+    whole = np.asarray(jax_von_mises.sample_block(KEY, 0.5, 4.0, start, 1500))
+    for size in (100, 333, 1500):
+        stream = Stream.of("test", KEY, 0.5, 4.0, None, "auto")
+        cut = [np.asarray(stream.rows(first, rows)) for first, rows in Spans(start, start + 1500, size)]
+        np.testing.assert_array_equal(np.concatenate(cut), whole)
+    wide = Stream.of("test", KEY, np.zeros(3, np.float32), 4.0, None, "auto")
+    rows = np.asarray(wide.rows(2**40, 5))
+    flat = jax_von_mises.sample_block(KEY, 0.0, 4.0, 3 * 2**40, 15, method="table")
+    np.testing.assert_array_equal(rows.reshape(-1), flat)

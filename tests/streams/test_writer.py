@@ -1,0 +1,1107 @@
+"""Files and stores: the stream, whatever happened on the way, and nothing that is not whole."""
+
+import errno
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+
+import jax
+import numpy as np
+import pytest
+
+import jax_von_mises
+from jax_von_mises.streams import checkpoint, npy, writer
+from tests import children
+
+pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+
+KEY = jax.random.key(11)
+KINDS = ("npy", "zarr")
+ROOT = pathlib.Path(jax_von_mises.__file__).parent.parent
+
+
+def write(out, total=10_000, *, key=KEY, loc=0.5, concentration=4.0, dtype=None, block_rows=1_000, **options):
+    return jax_von_mises.write_samples(out, key, loc, concentration, total, dtype, block_rows=block_rows, **options)
+
+
+def read(out):
+    """The array, by readers that are not ours: NumPy, and TensorStore with nothing but the path."""
+    if str(out).endswith(".npy"):
+        return np.load(out, mmap_mode="r")
+    import tensorstore
+
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{out}/"}}
+    return tensorstore.open(spec).result().read().result()
+
+
+def contents(out):
+    """Every byte under the name, and under names that begin with it."""
+    found = {}
+    for path in sorted(out.parent.glob(out.name + "*")):
+        files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+        found |= {str(file.relative_to(out.parent)): file.read_bytes() for file in files}
+    return found
+
+
+class Stop(BaseException):
+    """What an interrupt is to the code: neither Exception nor expected."""
+
+
+def stop_after(blocks):
+    """An observer that interrupts once so many blocks were seen."""
+    seen = []
+
+    def observe(rows):
+        seen.append(len(rows))
+        if len(seen) == blocks:
+            raise Stop
+
+    return observe
+
+
+@pytest.fixture(scope="module")
+def stream():
+    return np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, (10_000,), method="table"))
+
+
+@pytest.fixture(params=KINDS)
+def out(request, tmp_path):
+    return tmp_path / f"angles.{request.param}"
+
+
+@pytest.fixture
+def broken_off(out):
+    """A target in which four of ten blocks are done."""
+    with pytest.raises(Stop) as stopped:
+        write(out, observe=stop_after(4))
+    assert "4 of 10 blocks are kept" in stopped.value.__notes__[0]
+    return out
+
+
+def finished(out):
+    """Whether readers find an array."""
+    return out.is_file() or (out / "zarr.json").exists()
+
+
+@pytest.mark.parametrize("block_rows", [None, 1, 777, 4_096, 10_000, 10**6])
+def test_file_is_the_stream_whatever_the_block(tmp_path, stream, block_rows):
+    total = 50 if block_rows == 1 else 10_000
+    for kind in KINDS:
+        out = tmp_path / f"angles.{kind}"
+        done = write(out, total, block_rows=block_rows)
+        np.testing.assert_array_equal(read(out), stream[:total])
+        blocks = -(-total // min(block_rows or total, total))
+        assert (done.out, done.shape, done.dtype, done.drawn, done.kept) == (str(out), (total,), "float32", blocks, 0)
+        assert len(jax_von_mises.verify_samples(out)["crc32"]) == blocks
+    names = {"angles.npy", "angles.npy.json", "angles.zarr"}
+    assert set(os.listdir(tmp_path)) == names
+    assert set(os.listdir(tmp_path / "angles.zarr")) == {"zarr.json", "blocks.json", "c"}
+
+
+def test_default_blocks_grow_with_the_whole():
+    """So that their number, and with it the record, stays small for as long as memory allows."""
+    for angles, block in ((10, 2**24), (2**36, 2**24), (2**36 + 1, 2**25), (10**12, 2**27), (10**15, 2**27)):
+        assert writer.block_angles(angles) == block
+    wide = writer.streams.Stream.of("test", KEY, np.zeros(1_000, np.float32), 4.0, None, "auto")
+    rows = writer.default_block_rows(wide, 10**6, None)
+    assert rows % 1_024 == 0  # whole pages
+    assert 0.9 * 2**24 < rows * 1_000 <= 2**24
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_dtypes_and_columns(out, dtype):
+    loc = np.linspace(-3, 3, 5)
+    with jax.enable_x64(dtype == "float64"):
+        expected = np.asarray(jax_von_mises.sample_von_mises(KEY, loc, 4.0, (330, 5), dtype, method="table"))
+        done = write(out, 330, loc=loc, dtype=dtype, block_rows=100)
+    assert done.shape == (330, 5)
+    found = read(out)
+    stored = "float32" if dtype == "bfloat16" and out.suffix == ".npy" else dtype
+    assert (found.dtype.name, done.dtype) == (stored, stored)
+    np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
+    jax_von_mises.verify_samples(out)
+
+
+def test_nothing_to_draw(out):
+    assert write(out, 0).shape == (0,)
+    assert read(out).shape == (0,)
+    jax_von_mises.verify_samples(out)
+
+
+def test_record_tells_what_was_drawn(out):
+    write(out, 2_500)
+    record = json.loads(((out / "blocks.json") if out.is_dir() else out.with_suffix(".npy.json")).read_text())
+    assert record["stream"] == {
+        "key": {"impl": "threefry2x32", "data": [0, 11]},
+        "loc": "0.5",
+        "concentration": "4.0",
+        "dtype": "float32",
+        "method": "table",
+    }
+    assert record["made_with"]["jax"] == jax.__version__
+    assert (record["shape"], record["block_rows"], len(record["crc32"])) == ([2_500], 1_000, 3)
+    if out.is_dir():
+        assert json.loads((out / "zarr.json").read_text())["attributes"]["jax_von_mises"] == record["stream"]
+
+
+def test_both_kinds_have_the_same_checksums(tmp_path):
+    crc = []
+    for kind in KINDS:
+        write(tmp_path / f"a.{kind}", 2_500)
+        crc.append(jax_von_mises.verify_samples(tmp_path / f"a.{kind}")["crc32"])
+    assert crc[0] == crc[1]
+
+
+def test_whole_pages_go_past_the_cache(tmp_path, stream, monkeypatch):
+    """The direct route, the plain one, and one that the file system gives up half way, write the same."""
+    if not hasattr(os, "O_DIRECT"):
+        pytest.skip("this system has no direct writes")
+    write(tmp_path / "direct.npy", block_rows=2_048)
+    monkeypatch.delattr(os, "O_DIRECT")
+    write(tmp_path / "plain.npy", block_rows=2_048)
+    monkeypatch.undo()
+    real, calls = os.pwrite, []
+
+    def refusing(*arguments):
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise OSError(errno.EINVAL, "not like this")
+        return real(*arguments)
+
+    monkeypatch.setattr(os, "pwrite", refusing)
+    write(tmp_path / "refused.npy", block_rows=2_048)
+    if not calls:
+        pytest.skip("this file system takes no direct writes")
+    assert len(calls) > 1
+    for name in ("direct", "plain", "refused"):
+        np.testing.assert_array_equal(read(tmp_path / f"{name}.npy"), stream)
+
+
+def test_broken_off_and_resumed(broken_off, stream, tmp_path):
+    """Not whole until the last block, then to the last byte what an undisturbed run leaves."""
+    out = broken_off
+    assert not finished(out)
+    done = write(out, resume=True)
+    assert (done.drawn, done.kept) == (6, 4)
+    np.testing.assert_array_equal(read(out), stream)
+    found = contents(out)
+    undisturbed = tmp_path / "undisturbed" / out.name
+    undisturbed.parent.mkdir()
+    write(undisturbed)
+    assert found == contents(undisturbed)
+
+
+def test_resume_keeps_the_block_size(broken_off):
+    assert write(broken_off, block_rows=333, resume=True).kept == 4
+
+
+def test_resume_of_nothing_begins_and_of_a_whole_one_does_nothing(out):
+    assert write(out, resume=True).drawn == 10
+    before = contents(out)
+    done = write(out, resume=True)
+    assert (done.drawn, done.kept) == (0, 10)
+    assert contents(out) == before
+
+
+def test_broken_off_before_the_first_block_leaves_nothing(out, monkeypatch):
+    def fail(*_):
+        raise Stop
+
+    monkeypatch.setattr(writer, "checksum", fail)
+    with pytest.raises(Stop) as stopped:
+        write(out)
+    assert stopped.value.__notes__ == ["nothing was kept"]
+    assert not contents(out)
+
+
+@pytest.mark.parametrize("stage", ["save_record", "close_up"])
+def test_broken_off_at_the_end(out, monkeypatch, tmp_path, stage):
+    """Between the last block and the last name; the next run only finishes."""
+    target = npy.NpyFile if out.suffix == ".npy" else writer.zarr_store.ZarrStore
+    if stage == "close_up":
+        stage = "settle"
+    real = getattr(target, stage)
+    calls = []
+
+    def fail(self, *arguments):
+        calls.append(stage)
+        # Of the records, the last: that of the tenth block is the eleventh for a file, which saves one more to finish.
+        if stage != "save_record" or len(calls) == 11:
+            raise Stop
+        return real(self, *arguments)
+
+    monkeypatch.setattr(target, stage, fail)
+    with pytest.raises(Stop):
+        write(out)
+    monkeypatch.undo()
+    done = write(out, resume=True)
+    assert done.drawn <= 1
+    found = contents(out)
+    undisturbed = tmp_path / "undisturbed" / out.name
+    undisturbed.parent.mkdir()
+    write(undisturbed)
+    assert found == contents(undisturbed)
+
+
+# What must not be resumed, or overwritten
+
+
+CHANGES = {
+    "key": (dict(key=jax.random.key(12)), r'key .*"data": \[0, 11\].*now .*\[0, 12\]'),
+    "implementation": (dict(key=jax.random.key(11, impl="rbg")), "now .*rbg"),
+    "loc": (dict(loc=0.25), r"loc 0\.5 \(now 0\.25\)"),
+    "concentration": (dict(concentration=np.full(2, 4.0)), r"concentration 4\.0 \(now "),
+    "total": (dict(total=10_001), r"shape \[10000\] \(now \[10001\]\)"),
+    "dtype": (dict(dtype="float16"), r"dtype float32 \(now float16\)"),
+    "method": (dict(method="direct"), r"method table \(now direct\)"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES)
+def test_changed_parameters(tmp_path, change, message):
+    """Refused, for an unfinished target and for a whole one, and nothing is touched."""
+    for kind in KINDS:
+        out = tmp_path / f"a.{kind}"
+        with pytest.raises(Stop):
+            write(out, observe=stop_after(1))
+        for _ in range(2):
+            before = contents(out)
+            with pytest.raises(ValueError, match=f"holds another stream: .*{message}"):
+                write(out, **({"resume": True} | change))
+            assert contents(out) == before
+            write(out, resume=True)
+
+
+def test_unfinished_needs_a_word(broken_off):
+    before = contents(broken_off)
+    with pytest.raises(FileExistsError, match=r"unfinished run is there; .*resume=True .*force=True"):
+        write(broken_off)
+    assert contents(broken_off) == before
+    assert write(broken_off, force=True).drawn == 10
+
+
+def test_whole_one_needs_force(out, stream):
+    write(out, 500, loc=1.0)
+    before = contents(out)
+    with pytest.raises(FileExistsError, match="exists; choose another name, or give force=True"):
+        write(out)
+    assert contents(out) == before
+    write(out, force=True)
+    np.testing.assert_array_equal(read(out), stream)
+    jax_von_mises.verify_samples(out)
+
+
+def test_old_one_stays_until_the_new_one_is_whole(out, stream):
+    write(out)
+    with pytest.raises(Stop):
+        write(out, loc=1.0, force=True, observe=stop_after(3))
+    np.testing.assert_array_equal(read(out), stream)
+    assert write(out, loc=1.0, resume=True).kept == 3
+    assert not np.array_equal(read(out), stream)
+    jax_von_mises.verify_samples(out)
+
+
+def test_neighbours_of_a_store_stay(tmp_path, stream):
+    """Whatever they are called, and what a killed run has left is none of the new store's."""
+    out, backup = tmp_path / "a.zarr", tmp_path / "a.zarr.replaced"
+    write(out, loc=1.0)
+    shutil.copytree(out, backup)
+    before = contents(backup)
+    (tmp_path / "a.zarr.partial").mkdir()
+    (tmp_path / "a.zarr.partial" / "blocks-0of1.json.__lock").write_text("left by TensorStore")
+    damage(out, 2)
+    assert write(out, loc=1.0, resume=True, repair=True).kept == 9
+    jax_von_mises.verify_samples(out)
+    write(out, force=True)
+    np.testing.assert_array_equal(read(out), stream)
+    assert contents(backup) == before
+    (tmp_path / "a.zarr.partial").mkdir()
+    (tmp_path / "a.zarr.partial" / "thesis.txt").write_text("of the user")
+    with pytest.raises(OSError, match=r"a\.zarr\.partial is not of this package; move it away"):
+        write(out, force=True)
+    np.testing.assert_array_equal(read(out), stream)
+
+
+def test_force_through_a_link_asks_the_disk_of_the_store(tmp_path, monkeypatch):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "a.zarr").symlink_to(tmp_path / "real" / "a.zarr", target_is_directory=True)
+    write(tmp_path / "real" / "a.zarr", loc=1.0)
+    asked = []
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: asked.append(path) or types.SimpleNamespace(free=10**9))
+    write(tmp_path / "a.zarr", force=True)
+    assert {os.path.realpath(path) for path in asked} == {str(tmp_path / "real")}
+    assert (tmp_path / "a.zarr").is_symlink()
+    jax_von_mises.verify_samples(tmp_path / "a.zarr")
+
+
+def test_force_that_fails_keeps_the_record_of_the_old_file(tmp_path, monkeypatch):
+    """Also where a repair, which failed before, had renamed it."""
+    out = tmp_path / "a.npy"
+    write(out)
+    damage(out, 7)
+    real = os.replace
+
+    def fail(source, target):
+        if source == str(out):
+            raise OSError(errno.EIO, "Input/output error")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        write(out, resume=True, repair=True)
+    monkeypatch.undo()
+    monkeypatch.setattr(writer, "checksum", lambda *_: stop_after(1)(()))
+    with pytest.raises(Stop):
+        write(out, loc=1.0, force=True)
+    monkeypatch.undo()
+    assert write(out, resume=True, repair=True).kept == 9
+    jax_von_mises.verify_samples(out)
+
+
+def block_file(out, block):
+    """The file and the place in it that holds the first byte of a block."""
+    if out.suffix == ".zarr":
+        return out / "c" / str(block), 0
+    return out if out.is_file() else out.with_suffix(".npy.partial"), 4_096 + block * 4_000
+
+
+def damage(out, block):
+    path, place = block_file(out, block)
+    data = bytearray(path.read_bytes())
+    data[place + 5] ^= 1
+    path.write_bytes(data)
+
+
+def test_damaged_block(broken_off, stream):
+    """Named, and kept, until the user says that it should be drawn again."""
+    damage(broken_off, 2)
+    before = contents(broken_off)
+    with pytest.raises(writer.Damaged, match=r"1 of 4 blocks .* block 2 \(rows 2000 to 2999\).*repair=True"):
+        write(broken_off, resume=True)
+    assert contents(broken_off) == before
+    done = write(broken_off, resume=True, repair=True)
+    assert (done.drawn, done.kept) == (7, 3)
+    np.testing.assert_array_equal(read(broken_off), stream)
+
+
+def test_lost_block(broken_off, stream):
+    """A file cut short, or a shard that is gone, is a damaged block."""
+    path, place = block_file(broken_off, 3)
+    if place:
+        os.truncate(path, place + 10)
+    else:
+        path.unlink()
+    with pytest.raises(writer.Damaged, match="block 3"):
+        write(broken_off, resume=True)
+    write(broken_off, resume=True, repair=True)
+    np.testing.assert_array_equal(read(broken_off), stream)
+
+
+@pytest.mark.parametrize("hold", ["link", "lock", "permission"])
+def test_what_cannot_be_repaired_keeps_its_names(tmp_path, hold):
+    """A finished file becomes an unfinished one only where it can be written to."""
+    out, real = tmp_path / "a.npy", tmp_path / "real.npy"
+    write(out)
+    damage(out, 3)
+    if hold == "link":
+        out.rename(real)
+        out.symlink_to(real.name)
+    if hold == "permission":
+        out.chmod(0o444)
+        if os.access(out, os.W_OK):
+            pytest.skip("this user may write to everything")
+    before = contents(out), sorted(os.listdir(tmp_path))
+    with open(out, "rb") as file:
+        if hold == "lock":
+            checkpoint.lock(file, out)
+        words = {
+            "link": r"a\.npy is a symbolic link, to .*real\.npy",
+            "lock": "another process",
+            "permission": "denied",
+        }
+        with pytest.raises(OSError, match=words[hold]):
+            write(out, resume=True, repair=True)
+    assert (contents(out), sorted(os.listdir(tmp_path))) == before
+    if hold == "link":
+        real.replace(out)
+    out.chmod(0o644)
+    assert write(out, resume=True, repair=True).drawn == 1
+
+
+def test_verify_finds_damage(out):
+    write(out)
+    damage(out, 7)
+    with pytest.raises(writer.Damaged, match=r"do not match their checksums: 7$"):
+        jax_von_mises.verify_samples(out)
+
+
+def test_verify_needs_a_whole_target_with_a_record(broken_off, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no finished file with a record"):
+        jax_von_mises.verify_samples(broken_off)
+    np.save(tmp_path / "other.npy", np.ones(3))
+    with pytest.raises(FileNotFoundError, match="no finished file with a record"):
+        jax_von_mises.verify_samples(tmp_path / "other.npy")
+
+
+def test_repair_on_another_machine_changes_nothing(out, monkeypatch):
+    """The only block is damaged: what would take its place is compared with its checksum."""
+    write(out, 1_000)
+    damage(out, 0)
+    rows = writer.streams.Stream.rows
+    monkeypatch.setattr(writer.streams.Stream, "rows", lambda *arguments: rows(*arguments) * jax.numpy.float32(1.0001))
+    before = contents(out)
+    with pytest.raises(ValueError, match="block 0 drawn again differs in its last digits"):
+        write(out, 1_000, resume=True, repair=True)
+    assert contents(out) == before
+
+
+def test_another_machine_is_found_out(broken_off, monkeypatch):
+    """Blocks that are as they were written, but not as this machine draws them: one last digit is enough."""
+    rows = writer.streams.Stream.rows
+
+    def other_digits(self, first, count, *rest):
+        x = np.array(rows(self, first, count, *rest))
+        x[17] = np.nextafter(x[17], np.float32(4))
+        return jax.numpy.asarray(x)
+
+    before = contents(broken_off)
+    monkeypatch.setattr(writer.streams.Stream, "rows", other_digits)
+    with pytest.raises(ValueError, match="block 3 drawn again differs in its last digits"):
+        write(broken_off, resume=True)
+    assert contents(broken_off) == before
+
+
+@pytest.mark.parametrize("options", [{}, {"force": True}, {"resume": True}], ids=["plain", "force", "resume"])
+def test_what_is_not_ours_is_left_alone(tmp_path, options):
+    np.save(tmp_path / "array.npy", np.ones(3))
+    (tmp_path / "half.npy.partial").write_bytes(b"thesis")
+    (tmp_path / "text.npy.partial.json").write_text('{"crc32": 3}')
+    (tmp_path / "folder.npy").mkdir()
+    (tmp_path / "link.npy").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "home.zarr").mkdir()
+    (tmp_path / "home.zarr" / "letter.txt").write_text("dear")
+    (tmp_path / "other.zarr").mkdir()
+    (tmp_path / "other.zarr" / "zarr.json").write_text("{}")
+    (tmp_path / "file.zarr").write_text("x")
+    names = ["half.npy", "text.npy", "folder.npy", "link.npy", "home.zarr", "other.zarr", "file.zarr"]
+    if "force" not in options:
+        names.append("array.npy")  # a file may be replaced by force, as with any program
+    before = contents(tmp_path)
+    for name in names:
+        with pytest.raises(OSError, match=name):
+            write(tmp_path / name, **options)
+    assert contents(tmp_path) == before
+
+
+def test_two_writers_of_one_file(tmp_path):
+    """The second is told, and does the first no harm."""
+    pytest.importorskip("fcntl", reason="locks are POSIX's")
+    out = tmp_path / "a.npy"
+    refused = []
+
+    def second(_):
+        if not refused:
+            for options in ({"resume": True}, {"force": True}):
+                with pytest.raises(checkpoint.Unknown, match="written by another process"):
+                    write(out, **options)
+                refused.append(options)
+
+    write(out, observe=second)
+    assert len(refused) == 2
+    jax_von_mises.verify_samples(out)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (dict(out="a.txt"), ValueError, "out='a.txt' must end in .npy, or in .zarr"),
+        (dict(out="gs://b/a.npy"), ValueError, "must end in .npy"),
+        (dict(out="\udcff.zarr"), ValueError, "is no UTF-8, and TensorStore takes nothing else"),
+        (dict(out="no/a.npy"), FileNotFoundError, "no directory no; create it"),
+        (dict(out="no/a.zarr"), FileNotFoundError, "no directory no; create it"),
+        (dict(total=-1), ValueError, "write_samples: total=-1"),
+        (dict(block_rows=0), ValueError, "block_rows=0"),
+        (dict(part=2, parts=2, out="a.zarr"), ValueError, "part=2 must be below parts=2"),
+        (dict(parts=2), ValueError, "has one writer, not parts=2"),
+        (dict(parts=2, out="a.zarr", force=True), ValueError, "force=True would remove"),
+        (dict(resume=True, force=True), ValueError, "Give one of them"),
+        (dict(key=0), TypeError, "write_samples: key must be"),
+        (dict(total=2**59), OSError, "needs 2048 PiB"),
+        (dict(total=2**60), ValueError, "more angles than any disk holds"),
+        (dict(total=2**60, loc=np.zeros(0)), ValueError, "total=1152921504606846976 rows of 0 .* must be below 2"),
+        (dict(total=10**30, loc=np.zeros(0)), ValueError, "total=10{30} must be at least 0 and below 2"),
+    ],
+)
+def test_bad_arguments(tmp_path, monkeypatch, change, error, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=message):
+        write(**(dict(out="a.npy") | change))
+    assert os.listdir(tmp_path) == []
+
+
+def test_foreign_record_is_left_alone(tmp_path):
+    """A .json beside it may be anybody's."""
+    theirs = tmp_path / "a.npy.json"
+    theirs.write_text('{"my": "precious metadata"}')
+    for options in ({}, {"force": True}, {"resume": True}):
+        with pytest.raises(checkpoint.Unknown, match=r"a\.npy\.json is not a record of this package"):
+            write(tmp_path / "a.npy", **options)
+    assert contents(tmp_path / "a.npy") == {"a.npy.json": theirs.read_bytes()}
+
+
+def test_file_that_appears_meanwhile_is_kept(tmp_path, stream):
+    out = tmp_path / "a.npy"
+    appear = iter([True])
+
+    def observe(_):
+        if next(appear, False):
+            np.save(out, np.arange(3))
+
+    with pytest.raises(FileExistsError, match="appeared while its angles were drawn"):
+        write(out, observe=observe)
+    np.testing.assert_array_equal(np.load(out), np.arange(3))
+    with pytest.raises(FileExistsError, match="appeared after the run was begun"):
+        write(out, resume=True)
+    np.testing.assert_array_equal(np.load(out), np.arange(3))
+    out.unlink()
+    assert write(out, resume=True).kept == 10
+    np.testing.assert_array_equal(read(out), stream)
+
+
+def test_killed_between_two_names(tmp_path, monkeypatch, stream):
+    """The file has got its name and not yet lost the other one."""
+    out = tmp_path / "a.npy"
+    real = os.unlink
+
+    def fail(path, **options):
+        if str(path).endswith(".partial"):
+            raise Stop
+        real(path, **options)
+
+    monkeypatch.setattr(os, "unlink", fail)
+    with pytest.raises(Stop):
+        write(out)
+    monkeypatch.undo()
+    assert out.exists()
+    assert write(out, resume=True).drawn == 0
+    np.testing.assert_array_equal(read(out), stream)
+    assert sorted(os.listdir(tmp_path)) == ["a.npy", "a.npy.json"]
+
+
+def test_resume_of_a_damaged_whole_one(out, stream):
+    """It is read again, and drawn again where the user says so."""
+    write(out)
+    damage(out, 7)
+    before = contents(out)
+    with pytest.raises(writer.Damaged, match=r"1 of 10 blocks .* block 7"):
+        write(out, resume=True)
+    assert contents(out) == before
+    done = write(out, resume=True, repair=True)
+    assert (done.drawn, done.kept) == (1, 9)
+    np.testing.assert_array_equal(read(out), stream)
+    jax_von_mises.verify_samples(out)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_repair_killed_on_the_way(tmp_path, monkeypatch, stream, step):
+    """Before each of the names that the repair of a whole file changes; the same command goes on."""
+    out = tmp_path / "a.npy"
+    write(out)
+    damage(out, 7)
+    real, calls = os.replace, []
+
+    def fail(*names):
+        calls.append(names)
+        if len(calls) == step:
+            raise Stop
+        real(*names)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(Stop):
+        write(out, resume=True, repair=True)
+    monkeypatch.undo()
+    with pytest.raises(writer.Damaged, match="block 7"):
+        write(out, resume=True)
+    write(out, resume=True, repair=True)
+    np.testing.assert_array_equal(read(out), stream)
+    jax_von_mises.verify_samples(out)
+    assert sorted(os.listdir(tmp_path)) == ["a.npy", "a.npy.json"]
+
+
+def swap_header(out):
+    out.write_bytes(out.read_bytes().replace(b"<f4", b"<i4", 1))
+
+
+@pytest.mark.parametrize("change", [swap_header, lambda out: os.truncate(out, 44_104), lambda out: np.save(out, [1])])
+def test_file_that_is_not_that_of_its_record(tmp_path, change):
+    """The blocks alone may still be right."""
+    out = tmp_path / "a.npy"
+    write(out)
+    change(out)
+    for call in (jax_von_mises.verify_samples, lambda out: write(out, resume=True, repair=True)):
+        with pytest.raises(checkpoint.Unknown, match=r"is not the file that .*a\.npy\.json tells of"):
+            call(out)
+
+
+def test_store_that_is_not_that_of_its_record(tmp_path):
+    out = tmp_path / "a.zarr"
+    write(out)
+    metadata = json.loads((out / "zarr.json").read_text())
+    for change in ({"shape": [9_000]}, {"node_type": "none"}):
+        (out / "zarr.json").write_text(json.dumps(metadata | change))
+        with pytest.raises(OSError, match=r"a\.zarr"):
+            jax_von_mises.verify_samples(out)
+
+
+HOSTILE = {
+    "negative": {"shape": [-5]},
+    "huge": {"shape": [10**19]},
+    "overflow": {"shape": [2**40, 2**40]},
+    "infinite": {"block_rows": float("inf")},
+    "none": {"shape": []},
+    "dtype": {"stored": "O"},
+    "block": {"block_rows": 0},
+    "list": {"crc32": [1]},
+    "name": {"crc32": {"a": "b"}},
+    "format": {"format": "other"},
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_records(tmp_path, change):
+    """Refused in words, with nothing allocated or changed."""
+    out = tmp_path / "a.npy"
+    write(out)
+    record = json.loads((tmp_path / "a.npy.json").read_text())
+    (tmp_path / "a.npy.json").write_text(json.dumps(record | change))
+    before = contents(out)
+    for call in (jax_von_mises.verify_samples, lambda out: write(out, resume=True)):
+        with pytest.raises(checkpoint.Unknown, match="not a record of this package"):
+            call(out)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("job", [False, True], ids=["alone", "of two"])
+def test_two_writers_of_one_store(tmp_path, stream, job):
+    """One that comes alone is refused before it touches anything, also beside the parts of a job."""
+    pytest.importorskip("fcntl", reason="locks are POSIX's")
+    out = tmp_path / "a.zarr"
+    refused = []
+
+    def second(_):
+        if not refused:
+            for options in ({"resume": True}, {"force": True}, {"resume": True, "repair": True}):
+                with pytest.raises(checkpoint.Unknown, match="written by another process"):
+                    write(out, **options)
+                refused.append(options)
+
+    if job:
+        write(out, part=1, parts=2)
+    write(out, observe=second, **({"part": 0, "parts": 2} if job else {}))
+    assert len(refused) == 3
+    np.testing.assert_array_equal(read(out), stream)
+    jax_von_mises.verify_samples(out)
+
+
+def test_force_that_cannot_be_served_removes_nothing(out):
+    write(out, 500)
+    before = contents(out)
+    with pytest.raises(OSError, match="the disk has"):
+        write(out, 2**58, force=True)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("change", [dict(total=2_000), dict(concentration=np.full(2, 4.0)), dict(loc=1.0)])
+def test_force_over_an_unfinished_run_leaves_nothing_of_it(broken_off, tmp_path, change):
+    out = broken_off
+    if out.suffix == ".zarr":
+        (out / "blocks-1of3.json").write_bytes((out / "blocks-0of1.json").read_bytes())
+    write(out, force=True, **change)
+    undisturbed = tmp_path / "undisturbed" / out.name
+    undisturbed.parent.mkdir()
+    write(undisturbed, **change)
+    assert contents(out) == contents(undisturbed)
+
+
+def test_process_0_killed_while_it_removes_the_records(tmp_path, monkeypatch):
+    """The store is whole; whoever comes removes the rest."""
+    out = tmp_path / "a.zarr"
+    write(out, part=1, parts=2)
+    delete = writer.zarr_store.Keys.delete
+
+    def fail(self, first, end=None):
+        delete(self, first, end)
+        raise Stop
+
+    monkeypatch.setattr(writer.zarr_store.Keys, "delete", fail)
+    with pytest.raises(Stop):
+        write(out, part=0, parts=2)
+    monkeypatch.undo()
+    assert (out / "zarr.json").exists()
+    (out / "blocks-1of2.json.__lock").write_text("left by TensorStore")
+    for options in (dict(part=0, parts=2), dict(part=1, parts=2), dict(resume=True)):
+        assert write(out, **options).drawn == 0
+    assert set(os.listdir(out)) == {"zarr.json", "blocks.json", "c"}
+
+
+def test_record_that_is_not_saved_does_not_count(tmp_path, monkeypatch):
+    """The note tells what can be resumed."""
+    real, calls = npy.NpyFile.save_record, []
+
+    def fail(self, text):
+        calls.append(text)
+        if len(calls) == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, text)
+
+    monkeypatch.setattr(npy.NpyFile, "save_record", fail)
+    with pytest.raises(OSError, match=r"a\.npy") as failed:
+        write(tmp_path / "a.npy")
+    assert failed.value.__notes__ == ["2 of 10 blocks are kept: go on with resume=True"]
+    monkeypatch.undo()
+    assert write(tmp_path / "a.npy", resume=True).kept == 2
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_interrupt_while_the_first_block_is_recorded(tmp_path, monkeypatch, after):
+    """Its bytes are on the disk, so it is kept, and the note says so."""
+    real, calls = npy.NpyFile.save_record, []
+
+    def interrupted(self, text):
+        calls.append(text)
+        if len(calls) != 2 or after:
+            real(self, text)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(npy.NpyFile, "save_record", interrupted)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        write(tmp_path / "a.npy")
+    assert stopped.value.__notes__ == ["1 of 10 blocks are kept: go on with resume=True"]
+    monkeypatch.undo()
+    assert write(tmp_path / "a.npy", resume=True).kept == 1
+
+
+def test_rows_of_nothing(out):
+    assert write(out, 5, concentration=np.zeros(0)).shape == (5, 0)
+    assert read(out).shape == (5, 0)
+
+
+def test_missing_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorstore", None)
+    with pytest.raises(ImportError, match=r'pip install "jax_von_mises\[storage\]"'):
+        write(tmp_path / "a.zarr")
+    write(tmp_path / "a.npy")
+
+
+def test_object_store(stream):
+    """No directory, no rename: everything by keys. TensorStore's own memory stands in for a bucket."""
+    import tensorstore
+
+    target = writer.zarr_store.ZarrStore("memory://bucket/a.zarr", (10_000,), np.dtype("float32"), 1_000)
+    job = writer.Job(target, writer.streams.Stream.of("test", KEY, 0.5, 4.0, None, "auto"), 0, 1)
+    assert target.directory is None
+    assert job.prepare("test", False, False, False)
+    assert job.draw(None, None) == 10
+    assert not target.whole()
+    target.finish(job.text())
+    spec = {"driver": "zarr3", "kvstore": "memory://bucket/a.zarr/"}
+    array = tensorstore.open(spec, context=target.context).result()
+    np.testing.assert_array_equal(array.read().result(), stream)
+    assert set(target.run.names()) == {"blocks.json", "zarr.json", *(f"c/{i}" for i in range(10))}
+
+
+# Several processes in one store, here one after the other
+
+
+@pytest.mark.parametrize("parts", [2, 3, 12])
+def test_parts_make_one_store(tmp_path, parts):
+    """In any order, then what one process writes, to the last byte."""
+    out = tmp_path / "parts.zarr"
+    for part in reversed(range(1, parts)):
+        write(out, part=part, parts=parts)
+        assert not finished(out)
+    write(out, part=0, parts=parts)
+    write(tmp_path / "alone.zarr")
+    found, expected = (
+        {name.split("/", 1)[1]: data for name, data in contents(tmp_path / f"{stem}.zarr").items()}
+        for stem in ("parts", "alone")
+    )
+    assert found == expected
+    assert write(out, part=1, parts=parts).drawn == 0
+
+
+def test_other_number_of_parts_goes_on(tmp_path, stream):
+    """Begun by three, one of which died; finished by one process."""
+    out = tmp_path / "a.zarr"
+    write(out, part=1, parts=3)
+    with pytest.raises(Stop):
+        write(out, part=2, parts=3, observe=stop_after(2))
+    done = write(out, resume=True)
+    assert (done.drawn, done.kept) == (5, 5)
+    np.testing.assert_array_equal(read(out), stream)
+
+
+def test_waiting_ends_with_a_clear_word(tmp_path):
+    with pytest.raises(TimeoutError, match=r"7 of 10 blocks are missing, .* Start process 1, 2 again"):
+        write(tmp_path / "a.zarr", part=0, parts=3, patience=0.2)
+
+
+def test_waiting_for_more_processes_than_can_be_counted(tmp_path):
+    """Of which none but those that have a block are missing."""
+    last = 2**62 - 1
+    with pytest.raises(TimeoutError, match=rf"10 of 10 blocks are missing, .* Start process \d+, .*{last} again"):
+        write(tmp_path / "a.zarr", part=0, parts=2**62, patience=0.1)
+
+
+def test_a_long_list_is_told_by_its_beginning(tmp_path):
+    with pytest.raises(TimeoutError, match=r"Start process 1, 2, .* 20 and 79 more again"):
+        write(tmp_path / "a.zarr", 1_000, block_rows=10, part=0, parts=100, patience=0.1)
+
+
+def test_rows_without_angles(out):
+    """Nothing is read for any of them, of however many there are."""
+    rows = 10**18
+    assert write(out, rows, loc=np.zeros(0), block_rows=rows).shape == (rows, 0)
+    assert jax_von_mises.verify_samples(out)["shape"] == (rows, 0)
+    for options in ({"resume": True}, {"resume": True, "repair": True}):
+        assert write(out, rows, loc=np.zeros(0), block_rows=rows, **options).drawn == 0
+    assert write(out, rows, loc=np.zeros(0), block_rows=rows, force=True).drawn == 1
+
+
+def test_parts_of_different_streams(tmp_path):
+    out = tmp_path / "a.zarr"
+    write(out, part=1, parts=2)
+    with pytest.raises(ValueError, match="holds another stream: loc"):
+        write(out, loc=0.25, part=0, parts=2)
+
+
+# Memory, crashes, disks
+
+
+def test_memory_stays_the_same(tmp_path):
+    """200 blocks of 1 MiB; what is held after the fifth is all there ever is."""
+    if not os.path.exists("/proc/self/statm"):
+        pytest.skip("reads /proc")
+    held = []
+
+    def observe(rows):
+        with open("/proc/self/statm") as file:
+            held.append(int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE"))
+
+    block = 2**18
+    write(tmp_path / "a.npy", 200 * block, block_rows=block, observe=observe)
+    assert max(held[20:]) - max(held[:20]) < 8 * 4 * block
+
+
+KILLED = dict(total=20 * 4_096, block_rows=4_096)
+
+
+def undisturbed(tmp_path, kind, **arguments):
+    """Where runs that are disturbed are to write, the bytes that they must come to, and the angles that they draw."""
+    (tmp_path / "undisturbed").mkdir()
+    write(tmp_path / "undisturbed" / f"a.{kind}", **arguments)
+    expected = contents(tmp_path / "undisturbed" / f"a.{kind}")
+    angles = jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, arguments["total"], method="table")
+    return tmp_path / f"a.{kind}", expected, np.asarray(angles)
+
+
+def draws(angles):
+    """In this process, let streams give these angles: to load the programs takes longer than all the rest."""
+    writer.streams.Stream.rows = lambda self, first, count, *_: jax.device_put(angles[first : first + count])
+
+
+def killed_child(out, angles, ready):
+    """Body of the process that is killed: writes until it is done or dead, and tells how long it took."""
+    draws(angles)
+    writer.is_whole(out)
+    ready.send(None)
+    began = time.monotonic()
+    write(out, **KILLED, resume=True)
+    ready.send(time.monotonic() - began)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills as POSIX does")
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_at_random_instants(tmp_path, kind):
+    """50 times, wherever it is: looking, beginning, drawing, recording, finishing. Then to the last byte the same."""
+    out, expected, angles = undisturbed(tmp_path, kind, **KILLED)
+    rng = random.Random(3)
+    kills, finishes, kept, longest = 0, 0, set(), None
+    while kills < 50 or (finishes < 3 and kills < 150):
+        process, ours = children.forked(killed_child, out, angles)
+        # The first is not killed: it tells how long the work takes here, over which the instants are spread.
+        if ours.poll(60 if longest is None else rng.uniform(0, 0.6 * longest)):
+            longest = longest or ours.recv()
+            process.join(60)
+        else:
+            process.kill()
+            process.join(60)
+            kills += 1
+            if not finished(out):
+                found = sorted(tmp_path.glob("a.npy.partial.json")) or sorted(out.glob("blocks-*.json"))
+                kept.add(len(json.loads(found[0].read_text())["crc32"]) if found else -1)
+        if finished(out):
+            write(out, **KILLED, resume=True)
+            assert contents(out) == expected
+            finishes += 1
+            for path in tmp_path.glob(f"a.{kind}*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    write(out, **KILLED, resume=True)
+    assert contents(out) == expected
+    # The instants were spread over the work, or this would show nothing.
+    assert len(kept) >= 6, kept
+    assert finishes >= 3
+
+
+FULL_DISK = """
+import os, subprocess, sys
+import numpy as np, jax
+from jax_von_mises import write_samples, verify_samples
+folder, kind = sys.argv[1:]
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], check=True)
+out = f"{folder}/a.{kind}"
+arguments = dict(key=jax.random.key(11), loc=0.5, concentration=4.0, total=500_000, block_rows=100_000)
+seen = []
+def fill(rows):
+    seen.append(1)
+    if len(seen) == 2:
+        with open(f"{folder}/filler", "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+try:
+    write_samples(out, **arguments, observe=fill)
+except OSError as error:
+    print("FULL", error.strerror, error.__notes__)
+os.unlink(f"{folder}/filler")
+subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+before = sorted(os.listdir(folder))
+for options in (dict(resume=True), dict(force=True)):
+    try:
+        write_samples(out, **arguments, **options)
+    except OSError as error:
+        print("READ-ONLY", error.strerror)
+assert sorted(os.listdir(folder)) == before
+subprocess.run(["mount", "-o", "remount,rw", folder], check=True)
+print("RESUMED", write_samples(out, **arguments, resume=True)[3:])
+verify_samples(out)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_full_and_read_only_disk(tmp_path, kind):
+    """A small file system of its own: full in the third block, then read-only, then writable."""
+    unshare = children.own_mounts(tmp_path)
+    command = [*unshare, sys.executable, "-W", "error", "-c", FULL_DISK, str(tmp_path), kind]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "FULL No space left on device ['2 of 5 blocks are kept: go on with resume=True']"
+    assert lines[1:3] == ["READ-ONLY Read-only file system"] * 2
+    assert lines[3] == "RESUMED (3, 2)"
+
+
+LIMITED = """
+import os, resource, sys
+import jax
+from jax_von_mises import write_samples
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+arguments = dict(key=jax.random.key(11), loc=0.5, concentration=4.0, total=500_000, block_rows=100_000)
+try:
+    write_samples(sys.argv[1], **arguments)
+except OSError as error:
+    print(error.strerror, error.__notes__)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(write_samples(sys.argv[1], **arguments, resume=True)[3:])
+
+# A finished file of one block, damaged.
+arguments |= dict(total=50_000)
+out = sys.argv[1].replace("a.npy", "b.npy")
+write_samples(out, **arguments)
+right = open(out, "rb").read()
+with open(out, "r+b") as file:
+    file.seek(100_000)
+    file.write(b"noise")
+resource.setrlimit(resource.RLIMIT_FSIZE, (65536, resource.RLIM_INFINITY))
+try:
+    write_samples(out, **arguments, resume=True, repair=True)
+except OSError as error:
+    print(error.strerror, error.__notes__)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(sorted(name for name in os.listdir(os.path.dirname(out)) if name.startswith("b.")))
+print(write_samples(out, **arguments, resume=True)[3:], open(out, "rb").read() == right)
+"""
+
+
+def test_quota(tmp_path):
+    """A limit on the size of files, as a quota: a clear error, and the run or the repair goes on once it is lifted."""
+    pytest.importorskip("resource", reason="limits are POSIX's")
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "a.npy")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.stdout.splitlines() == [
+        "File too large ['2 of 5 blocks are kept: go on with resume=True']",
+        "(3, 2)",
+        "File too large ['0 of 1 blocks are kept: go on with resume=True']",
+        "['b.npy.partial', 'b.npy.partial.json']",
+        "(1, 0) True",
+    ]
+
+
+SMALL_DISK = """
+import os, subprocess, sys, warnings
+import numpy as np, jax
+from jax_von_mises import write_samples, verify_samples
+folder = sys.argv[1]
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], check=True)
+arguments = dict(key=jax.random.key(11), concentration=4.0, total=500_000, block_rows=100_000)
+out = f"{folder}/a.zarr"
+write_samples(out, loc=0.5, **arguments)
+try:
+    write_samples(out, loc=1.0, **arguments | dict(total=1_000_000), force=True)
+except OSError as error:
+    print(error)
+print(verify_samples(out)["stream"]["loc"])
+with warnings.catch_warnings(record=True) as caught:
+    write_samples(out, loc=1.0, **arguments, force=True)
+print(*(str(warning.message).replace(folder, "") for warning in caught))
+print(verify_samples(out)["stream"]["loc"], sorted(os.listdir(folder)))
+write_samples(f"{folder}/b.npy", loc=0.5, **arguments | dict(total=100_000))
+right = open(f"{folder}/b.npy", "rb").read()
+with open(f"{folder}/filler", "wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(4096))
+    except OSError:
+        file.truncate(file.tell() - 2**16)  # the record needs a little
+with open(f"{folder}/b.npy", "r+b") as file:
+    file.seek(100_000)
+    file.write(b"noise")
+done = write_samples(f"{folder}/b.npy", loc=0.5, **arguments | dict(total=100_000), resume=True, repair=True)
+print(done.drawn, open(f"{folder}/b.npy", "rb").read() == right)
+"""
+
+
+def test_small_disk(tmp_path):
+    """Of 3 MiB: a store of 1.9 MiB gives its space to the one that replaces it, and a repair in a file needs none."""
+    unshare = children.own_mounts(tmp_path)
+    command = [*unshare, sys.executable, "-c", SMALL_DISK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "a.zarr: needs " in lines[0]
+    assert lines[1] == "0.5"
+    assert lines[2] == (
+        "write_samples: /a.zarr: the disk has no space for the old store and the new one (1.907 MiB) together, so the "
+        "old store is removed first"
+    )
+    assert lines[3:] == ["1.0 ['a.zarr']", "1 True"]
