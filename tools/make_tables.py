@@ -20,7 +20,7 @@ from scipy import optimize, special
 
 from tests import reference
 
-TARGET = pathlib.Path(__file__).resolve().parent.parent / "jax_von_mises" / "tables.py"
+TARGET = pathlib.Path(__file__).resolve().parent.parent / "jax_von_mises" / "numerics" / "coefficients.py"
 HALF_PI = np.pi / 2
 NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(e-?\d+)?")
 

@@ -51,7 +51,7 @@ class Diagnosis(NamedTuple):
     devices: tuple[dict[str, Any], ...]
     """Of each device its rate, its comparison with the CPU, and its memory."""
     settings: tuple[Setting, ...]
-    compilation_cache: compilation_cache.CacheInfo
+    cache: compilation_cache.CacheInfo
     findings: tuple[Finding, ...]
 
     @property

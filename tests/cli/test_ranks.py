@@ -233,7 +233,7 @@ def test_options_need_the_word(capsys):
 
 def test_keeper_ends_with_its_process():
     """However that ended: here it is killed while the keeper waits for a process that never comes."""
-    code = f"from jax_von_mises import machines\nmachines.Place('127.0.0.1:{free_port()}', 2, 0, 60)\n"
+    code = f"from jax_von_mises.cli import ranks\nranks.Place('127.0.0.1:{free_port()}', 2, 0, 60)\n"
     process = subprocess.Popen([sys.executable, "-c", code], env=children.environment())
     started = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
     if not started.exists():

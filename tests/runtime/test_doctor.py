@@ -416,7 +416,7 @@ def test_flags_that_end_or_spoil(monkeypatch):
 
 def test_flags_are_found_where_jax_does_not_start():
     """For another reason, which comes before it reads them: all three are reported."""
-    program = "import sys; from jax_von_mises import cli; print(cli.main(['doctor']))"
+    program = "import sys; from jax_von_mises.cli.commands import main; print(main(['doctor']))"
     bad = "--xla_gpu_autotune=true --xla_gpu_fuse_operations=true --xla_gpu_autotune_level=2"
     lines = children.run(program, JAX_PLATFORMS="gpu", XLA_FLAGS=bad)
     assert lines[-2:] == ["3 problems", "1"]
@@ -471,7 +471,7 @@ def test_gpu_that_is_not_used(monkeypatch):
 def test_settings_that_would_spoil_the_trial(monkeypatch, capsys, tmp_path):
     """They are told of, and the angles are those that they are."""
     spoiling = {"JAX_RANDOM_SEED_OFFSET": "1", "JAX_DEBUG_NANS": "1", "JAX_COMPILATION_CACHE_DIR": f"{tmp_path}/new"}
-    program = "import sys; from jax_von_mises import cli; sys.exit(cli.main(['doctor', '--expect', 'cpu']))"
+    program = "import sys; from jax_von_mises.cli.commands import main; sys.exit(main(['doctor', '--expect', 'cpu']))"
     lines = children.run(program, **spoiling)
     assert lines[-1] == "all is well"
     assert not (tmp_path / "new").exists()
