@@ -320,12 +320,12 @@ def checksum_rate(size: int, clock: Callable[[], float] = time.perf_counter):
 
 def record_seconds(kind: str, blocks: int, scratch, clock: Callable[[], float] = time.perf_counter):
     """Seconds that the record takes which is made after a block, when so many blocks are done."""
-    total = blocks * writer.BLOCK
+    total = blocks * writer.BLOCK_ANGLES
     stream = Stream.of("record_seconds", jax.random.key(0), LOC, CONCENTRATION, DTYPE, "auto")
     path = os.fspath(scratch.fresh(f"angles.{kind}"))
     make = npy.NpyFile if kind == "npy" else zarr.ZarrStore
-    target = make(path, (total,), stream.dtype, writer.BLOCK)
-    job = writer.Job(target, stream, 0, 1)
+    target = make(path, (total,), stream.dtype, writer.BLOCK_ANGLES)
+    job = writer.WriteRun(target, stream, 0, 1)
     job.done = {i: f"{i:08x}" for i in range(blocks)}
     with contextlib.closing(target):
         target.save_record(job.text())  # the first makes what directories it needs

@@ -73,7 +73,7 @@ class Plan(NamedTuple):
     @property
     def block(self):
         """Angles of a block on the disk."""
-        return self.batch(writer.BLOCK, self.size)
+        return self.batch(writer.BLOCK_ANGLES, self.size)
 
     @property
     def bytes(self):
@@ -176,7 +176,7 @@ def record_case(plan, scratch):
             "seconds_each": max(low - slope * few, 0.0),
             "seconds_each_per_block_done": slope,
         }
-    return {"record": {"checksum_rate": stream_cases.checksum_rate(writer.BLOCK), "results": costs}}
+    return {"record": {"checksum_rate": stream_cases.checksum_rate(writer.BLOCK_ANGLES), "results": costs}}
 
 
 def processes_case(plan, scratch):

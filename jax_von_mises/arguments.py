@@ -26,7 +26,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 INTEGERS = ("int32", "uint32", "int64", "uint64")
 
 
-def shown(value):
+def safe_repr(value):
     """`value` in a message: its repr, shortened; in words where it has none, which must not hide what is wrong."""
     if isinstance(value, int) and value.bit_length() > LONGEST:  # Python writes none of more than 4300 digits
         return f"about {'-' if value < 0 else ''}10^{round(math.log10(abs(value)))}"
@@ -42,7 +42,7 @@ def typed_keys(caller, key):
     dtype = getattr(key, "dtype", None)
     if dtype is None:
         raise TypeError(
-            f"{caller}: key must be a JAX random key, got {shown(key)} of type {type(key).__name__}. "
+            f"{caller}: key must be a JAX random key, got {safe_repr(key)} of type {type(key).__name__}. "
             "Make one with jax.random.key(seed)."
         )
     if not jnp.issubdtype(dtype, jax.dtypes.prng_key):
@@ -112,9 +112,11 @@ def parameter(caller, name, value):
         real = dtype.name in DTYPES or jnp.issubdtype(dtype, jnp.integer)
         array = native(array) if real else array
     except OverflowError as error:
-        raise ValueError(f"{caller}: {name} is {shown(value)}, and no float reaches beyond 1.8e308.") from error
+        raise ValueError(f"{caller}: {name} is {safe_repr(value)}, and no float reaches beyond 1.8e308.") from error
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{caller}: {name} must be a real number or an array of them, got {shown(value)}.") from error
+        raise TypeError(
+            f"{caller}: {name} must be a real number or an array of them, got {safe_repr(value)}."
+        ) from error
     if not real:
         raise TypeError(
             f"{caller}: {name} must be a real number or an array of them, got dtype {dtype}. "
@@ -167,19 +169,21 @@ def sharding(caller, value):
         return value
     if not isinstance(value, PartitionSpec):
         raise TypeError(
-            f"{caller}: out_sharding={shown(value)} must be a NamedSharding, or a PartitionSpec with a mesh in scope."
+            f"{caller}: out_sharding={safe_repr(value)} must be a NamedSharding, or a PartitionSpec with a mesh in "
+            "scope."
         )
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         raise ValueError(
-            f"{caller}: out_sharding={shown(value)} names axes, but no mesh is in scope. Enter one with "
+            f"{caller}: out_sharding={safe_repr(value)} names axes, but no mesh is in scope. Enter one with "
             "jax.set_mesh(mesh), or give jax.sharding.NamedSharding(mesh, spec)."
         )
     try:
         return NamedSharding(mesh, value)
     except ValueError as error:
         raise ValueError(
-            f"{caller}: out_sharding={shown(value)} does not fit the mesh in scope, whose axes are {mesh.axis_names}."
+            f"{caller}: out_sharding={safe_repr(value)} does not fit the mesh in scope, whose axes are "
+            f"{mesh.axis_names}."
         ) from error
 
 
@@ -197,7 +201,7 @@ def float_dtype(caller, dtype, values):
         dtype = jnp.dtype(dtype).newbyteorder("=")
     except (TypeError, ValueError, RecursionError) as error:  # NumPy's own message fails to tell of some
         raise TypeError(
-            f"{caller}: dtype={shown(dtype)} is not a dtype that JAX knows. Allowed are {', '.join(DTYPES)}."
+            f"{caller}: dtype={safe_repr(dtype)} is not a dtype that JAX knows. Allowed are {', '.join(DTYPES)}."
         ) from error
     if dtype.name not in DTYPES:
         raise TypeError(
@@ -267,18 +271,21 @@ def whole_sizes(caller, name, shape):
         sizes = tuple(operator.index(size) for size in sizes)
     except TypeError as error:
         hint = "Under jax.jit a shape must be known when tracing: pass it through static_argnames."
-        raise TypeError(f"{caller}: {name}={shown(shape)} must be an integer or a tuple of integers. {hint}") from error
+        raise TypeError(
+            f"{caller}: {name}={safe_repr(shape)} must be an integer or a tuple of integers. {hint}"
+        ) from error
     if len(sizes) > MOST_AXES:
         raise ValueError(
-            f"{caller}: {name}={shown(sizes)} has {len(sizes)} axes. Give at most {MOST_AXES}, as NumPy's arrays have."
+            f"{caller}: {name}={safe_repr(sizes)} has {len(sizes)} axes. Give at most {MOST_AXES}, as NumPy's "
+            "arrays have."
         )
     if any(size < 0 for size in sizes):
-        raise ValueError(f"{caller}: {name}={shown(sizes)} has a negative size. Sizes must be 0 or more.")
+        raise ValueError(f"{caller}: {name}={safe_repr(sizes)} has a negative size. Sizes must be 0 or more.")
     if max(sizes, default=0) >= LARGEST_SIZE or math.prod(sizes) >= LARGEST_SIZE:
         asked = max(math.prod(sizes), *sizes)
-        number = f"{asked:.3g}" if asked.bit_length() <= LONGEST else shown(asked)
+        number = f"{asked:.3g}" if asked.bit_length() <= LONGEST else safe_repr(asked)
         raise ValueError(
-            f"{caller}: {name}={shown(sizes)} asks for {number} elements, more than any memory holds. Draw a long "
+            f"{caller}: {name}={safe_repr(sizes)} asks for {number} elements, more than any memory holds. Draw a long "
             "stream in blocks, with sample_block."
         )
     return sizes
@@ -291,10 +298,10 @@ def whole_number(caller, name, value, least, below=LARGEST_COUNT):
             raise TypeError
         number = operator.index(value)
     except TypeError as error:
-        raise TypeError(f"{caller}: {name}={shown(value)} must be a whole number.") from error
+        raise TypeError(f"{caller}: {name}={safe_repr(value)} must be a whole number.") from error
     if not least <= number < below:
         raise ValueError(
-            f"{caller}: {name}={shown(number)} must be at least {least} and below 2^{below.bit_length() - 1}."
+            f"{caller}: {name}={safe_repr(number)} must be at least {least} and below 2^{below.bit_length() - 1}."
         )
     return number
 
@@ -302,18 +309,19 @@ def whole_number(caller, name, value, least, below=LARGEST_COUNT):
 def flag(caller, name, value):
     """`value` as a bool: "no" and nan are true in Python, and would be taken for a yes."""
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{caller}: {name}={shown(value)} must be True or False.")
+        raise TypeError(f"{caller}: {name}={safe_repr(value)} must be True or False.")
     return bool(value)
 
 
 def seconds(caller, name, value, *, above=-math.inf):
     """`value` as a number of seconds, 0 or more, more than `above` and below thirty years; nobody waits for nan."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{caller}: {name}={shown(value)} must be a number of seconds.")
+        raise TypeError(f"{caller}: {name}={safe_repr(value)} must be a number of seconds.")
     if not (0 <= value < LARGEST_TIME and value > above):
         least = "0 or more" if above < 0 else f"above {above}"
         raise ValueError(
-            f"{caller}: {name}={shown(value)} must be a finite number of seconds, {least} and below {LARGEST_TIME:g}."
+            f"{caller}: {name}={safe_repr(value)} must be a finite number of seconds, {least} and below "
+            f"{LARGEST_TIME:g}."
         )
     return float(value)
 
@@ -323,17 +331,19 @@ def path(caller, name, value):
     try:
         text = os.fsdecode(os.fspath(value))
     except TypeError as error:
-        raise TypeError(f"{caller}: {name}={shown(value)} must be a string or a path.") from error
+        raise TypeError(f"{caller}: {name}={safe_repr(value)} must be a string or a path.") from error
     if text.lower().startswith("file://"):
         # What is looked at before a file of this machine is opened is not looked at behind a URL.
-        raise ValueError(f"{caller}: {name}={shown(text)} is a URL of a local file. Give its path, without file://.")
+        raise ValueError(
+            f"{caller}: {name}={safe_repr(text)} is a URL of a local file. Give its path, without file://."
+        )
     if "\0" in text:
-        raise ValueError(f"{caller}: {name}={shown(text)} has a null character, which no name of a file may have.")
+        raise ValueError(f"{caller}: {name}={safe_repr(text)} has a null character, which no name of a file may have.")
     try:
         os.fsencode(text)
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{caller}: {name}={shown(text)} has the character {text[error.start]!r}, which no name of a file can "
+            f"{caller}: {name}={safe_repr(text)} has the character {text[error.start]!r}, which no name of a file can "
             f"have here ({error.encoding}). Give another name."
         ) from error
     return text
@@ -345,8 +355,8 @@ def utf8(caller, name, text, taker):
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{caller}: {name}={shown(text)} has the character {text[error.start]!r}, which is no UTF-8, and {taker} "
-            "takes nothing else. Give another name."
+            f"{caller}: {name}={safe_repr(text)} has the character {text[error.start]!r}, which is no UTF-8, and "
+            f"{taker} takes nothing else. Give another name."
         ) from error
 
 
@@ -355,7 +365,7 @@ def position(caller, start):
     if isinstance(start, (tuple, list)):
         if len(start) != 2:
             raise ValueError(
-                f"{caller}: start={shown(start)} has {len(start)} parts. Give an integer, or a pair (hi, lo) of "
+                f"{caller}: start={safe_repr(start)} has {len(start)} parts. Give an integer, or a pair (hi, lo) of "
                 "32-bit ones."
             )
         return tuple(_unsigned(caller, f"start[{name}]", x, 32) for name, x in enumerate(start))
@@ -374,10 +384,10 @@ def _unsigned(caller, name, value, bits):
     try:
         value = operator.index(value)
     except TypeError as error:
-        raise TypeError(f"{caller}: {name}={shown(value)} must be an integer.") from error
+        raise TypeError(f"{caller}: {name}={safe_repr(value)} must be an integer.") from error
     if not 0 <= value < 2**bits:
         why = ", the length of a stream." if bits == 64 else ". A pair is (place >> 32, place % 2**32)."
-        raise ValueError(f"{caller}: {name}={shown(value)} must be at least 0 and below 2^{bits}{why}")
+        raise ValueError(f"{caller}: {name}={safe_repr(value)} must be at least 0 and below 2^{bits}{why}")
     return value
 
 
@@ -415,7 +425,7 @@ def known_value(caller, name, value):
 def method(caller, value, concentration):
     """A route of `METHODS` that fits the shape of `concentration`."""
     if not isinstance(value, str) or value not in METHODS:
-        raise ValueError(f"{caller}: method={shown(value)} is not one of {', '.join(map(repr, METHODS))}.")
+        raise ValueError(f"{caller}: method={safe_repr(value)} is not one of {', '.join(map(repr, METHODS))}.")
     if value == "table" and concentration.size != 1:
         raise ValueError(
             f"{caller}: method='table' needs one concentration, got an array of shape {concentration.shape}. "

@@ -22,10 +22,10 @@ def concentration_switches(dtype):
     names = (dtype,) if dtype == "float64" else ("float32",)
     found = [density.KAPPA_MIN, tail_integral.KAPPA_MAX, bessel.SWITCH, bessel.LOG_SWITCH64, bessel.RATIO_SWITCH64]
     found += [
-        bessel.LARGEST,
+        bessel.LARGEST_KAPPA,
         coefficients.GUESS_SWITCH,
         coefficients.GUESS64_SWITCH,
-        piecewise.WIDE,
+        piecewise.TWO_HALVES_BELOW,
         fitting.NORMAL,
         1.0,
         1e-3,

@@ -247,7 +247,7 @@ def unfinished_file_that_leads_elsewhere(link):
     for way in ("resume", "force"):
         try:
             write("a.npy", **{way: True})
-        except checkpoint.Unknown as error:
+        except checkpoint.ForeignTargetError as error:
             last = error
         with open("precious", "rb") as file:
             assert file.read() == content
@@ -361,7 +361,7 @@ def shards_that_lead_elsewhere(make):
     for options in ({"force": True}, {"resume": True}, {}):
         try:
             write("a.zarr", **options)
-        except checkpoint.Unknown as error:
+        except checkpoint.ForeignTargetError as error:
             last = error
         with open("home/precious", "rb") as file:
             assert file.read() == PRECIOUS
@@ -452,7 +452,7 @@ def metadata_nested(text):
             with contextlib.suppress(FileNotFoundError):  # to verify: that of a run
                 try:
                     call(out)
-                except checkpoint.Unknown as error:
+                except checkpoint.ForeignTargetError as error:
                     last = error
                 else:
                     raise AssertionError("it was taken")

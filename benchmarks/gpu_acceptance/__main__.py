@@ -153,9 +153,9 @@ def main(arguments=None):
     with environment.without_cache(), checks.switched("1"):
         for part in to_make(given, result):
             make(part, plan, result, state)
-            result["drawn by"] = cuda.report()
+            result["drawn by"] = cuda.kernel_report()
             keep()
-        print(f"\ndrawn by {cuda.report() or 'the plain path'}")
+        print(f"\ndrawn by {cuda.kernel_report() or 'the plain path'}")
     lacking = [part for part in PARTS if part not in {row["part"] for row in result["checks"]} | result.keys()]
     wrong = [row["check"] for row in result["checks"] if row["ok"] is False]
     missed = [each["name"] for each in result.get("verdicts", []) if each["state"] == "MISSED"]

@@ -53,7 +53,7 @@ def key_of(implementation):
 def fused():
     """The paths there are: False for the plain one, True for the kernel."""
     request = DrawRequest(jax.random.key(0), jnp.zeros(()), jnp.ones(()), None, (8,), np.dtype(np.float32), "direct")
-    return (False, True) if cuda.chosen(request) else (False,)
+    return (False, True) if cuda.use_cuda_kernel(request) else (False,)
 
 
 @contextlib.contextmanager
@@ -93,12 +93,17 @@ def kernels(plan):
     if not cuda.devices():
         yield Found("CUDA kernels", None, "there is no CUDA device")
         return
-    jobs = [cuda.Job(cipher, method, dtype, ()) for cipher in CIPHERS for method in METHODS for dtype in cuda.DTYPES]
-    failed = sorted({job.name for job in jobs if not cuda.works(job)})
+    jobs = [
+        cuda.KernelSpec(cipher, method, dtype, ())
+        for cipher in CIPHERS
+        for method in METHODS
+        for dtype in cuda.KERNEL_DTYPES
+    ]
+    failed = sorted({job.name for job in jobs if not cuda.passes_self_test(job)})
     told = f"all {len({job.name for job in jobs})} pass the package's own test"
-    yield Found("CUDA kernels", not failed, cuda.report() if failed else told)
+    yield Found("CUDA kernels", not failed, cuda.kernel_report() if failed else told)
     # Without them, what follows is about the plain path alone, and says nothing of it.
-    yield Found("draws go to them", True in fused(), cuda.report())
+    yield Found("draws go to them", True in fused(), cuda.kernel_report())
 
 
 def words(plan):
@@ -167,7 +172,11 @@ def arrays(plan):
     }
     for kernel, (name, (loc, kappa, method)) in itertools.product(fused(), cases.items()):
         # What either path may be off, in the angle and in the direction.
-        allowed = cuda.TOLERANCE / np.sqrt(np.maximum(kappa, 1)) + cuda.ROUNDING + 4 * np.finfo(np.float32).eps
+        allowed = (
+            cuda.SELF_TEST_TOLERANCE / np.sqrt(np.maximum(kappa, 1))
+            + cuda.SELF_TEST_ROUNDING
+            + 4 * np.finfo(np.float32).eps
+        )
         right, worst = True, 0.0
         for start in (0, 2**32 - 5):
 

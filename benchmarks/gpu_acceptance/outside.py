@@ -56,7 +56,7 @@ def main(say=print):
     cuda.TIMEOUT = 3600
     for cipher in CIPHERS:
         for method in ("table", "direct"):
-            cuda.works(cuda.Job(cipher, method, "float32", ()))
+            cuda.passes_self_test(cuda.KernelSpec(cipher, method, "float32", ()))
     launched, launch = [], cuda.launch
 
     def noted(name, *given):
@@ -70,7 +70,7 @@ def main(say=print):
             launched.clear()
             jax.block_until_ready(draw())
             if not launched:
-                say(f"not drawn by a kernel: {name}; {cuda.report()}", flush=True)
+                say(f"not drawn by a kernel: {name}; {cuda.kernel_report()}", flush=True)
                 return 1
             seen.update(launched)
             number += 1

@@ -86,7 +86,7 @@ def _call(function, given, key):
 
 def no_kernel():
     """Why none is timed."""
-    return cuda.report() or "no CUDA device"
+    return cuda.kernel_report() or "no CUDA device"
 
 
 def entries(plan):

@@ -131,7 +131,7 @@ def stages(count, k):
         def run(words, kappa):
             t, c, _ = transform.tail((words,))
             spread = jnp.broadcast_to(kappa, t.shape) if method == "direct" else kappa
-            return transform.magnitude(t, c, spread, method, None)
+            return transform.abs_angle(t, c, spread, method, None)
 
         return run
 

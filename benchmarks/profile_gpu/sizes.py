@@ -11,7 +11,7 @@ from benchmarks import memory as resident
 from benchmarks import stream_cases, timing
 from benchmarks.profile_gpu import measuring
 from benchmarks.profile_gpu.roofline import keys
-from jax_von_mises.sampling.request import TABLE_MIN_SIZE
+from jax_von_mises.sampling.request import QUANTILE_TABLE_MIN_SIZE
 
 __all__ = ["batch", "donation", "memory", "prefetch", "recommended", "transfer"]
 
@@ -57,7 +57,7 @@ def batch(plan):
         "sizes": list(plan.sweep),
         "lines": lines,
         "recommended": {method: recommended(plan.sweep, line) for method, line in lines.items()},
-        "table_from": TABLE_MIN_SIZE["float32"],
+        "table_from": QUANTILE_TABLE_MIN_SIZE["float32"],
     }
 
 

@@ -27,13 +27,13 @@ from jax_von_mises import runtime
 from jax_von_mises.arguments import DTYPES, LARGEST_COUNT, LARGEST_TIME
 from jax_von_mises.cli import ranks, summary
 from jax_von_mises.numerics.circle import LARGEST_LOC
-from jax_von_mises.runtime.doctor import PLATFORMS
+from jax_von_mises.runtime.hardware import PLATFORMS
 from jax_von_mises.streams import checkpoint, safe_files, writer
 from jax_von_mises.version import __version__
 
 __all__ = ["entry", "main"]
 
-PROGRAM = "jax-von-mises"
+PROGRAM_NAME = "jax-von-mises"
 
 # `jax.random.key` keeps 32 bits of a Python integer unless x64 is on, so larger seeds would repeat smaller ones.
 SEED_LIMIT = 2**32
@@ -58,8 +58,8 @@ class Parser(argparse.ArgumentParser):
 
 def make_parser() -> argparse.ArgumentParser:
     """Describe the command line."""
-    parser = Parser(prog=PROGRAM, description="Von Mises random angles.", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}, JAX {jax.__version__}")
+    parser = Parser(prog=PROGRAM_NAME, description="Von Mises random angles.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"{PROGRAM_NAME} {__version__}, JAX {jax.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     sample = commands.add_parser(
         "sample",
@@ -315,7 +315,7 @@ class Watch:
             self.bar.close()
 
 
-def draw(
+def write_or_draw(
     options: argparse.Namespace,
     place: ranks.Place,
     size: int,
@@ -358,7 +358,7 @@ def draw(
         watch.close()
     if options.quiet:
         return []
-    return report(options, place, written, watch.moments, time.monotonic() - began, key, loc, concentration)
+    return print_report(options, place, written, watch.moments, time.monotonic() - began, key, loc, concentration)
 
 
 def in_options(text: str) -> str:
@@ -369,7 +369,7 @@ def in_options(text: str) -> str:
     return text
 
 
-def report(options, place, written, moments, seconds, key, loc, concentration) -> list[str]:
+def print_report(options, place, written, moments, seconds, key, loc, concentration) -> list[str]:
     """Lines on what was drawn, how it compares with the law, and what was written."""
     total = math.prod(written.shape)
     device = jax.local_devices()[0].device_kind
@@ -423,7 +423,7 @@ def find_place(options: argparse.Namespace) -> ranks.Place:
         return ranks.Place(processes=2, process_id=0)
 
     def say(text):
-        print(f"{PROGRAM} sample: {text}", file=sys.stderr)
+        print(f"{PROGRAM_NAME} sample: {text}", file=sys.stderr)
 
     timeout = read_seconds("--join-timeout", options.join_timeout)
     try:
@@ -458,7 +458,7 @@ def run_sample(options: argparse.Namespace) -> int:
             raise Failure(f"JAX finds no device: {error}; JAX_PLATFORMS=cpu runs without a GPU") from error
         try:
             with jax.enable_x64(options.dtype == "float64"):
-                lines = draw(options, place, size, seed, loc, concentration)
+                lines = write_or_draw(options, place, size, seed, loc, concentration)
         except jax.errors.JaxRuntimeError as error:
             raise Failure(f"the device failed: {error}") from error
     print("\n".join(lines), end="\n" if lines else "")
@@ -549,7 +549,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code. Wrong usage raises SystemExit(2), as argparse does.
     """
     options = make_parser().parse_args(join_numbers(sys.argv[1:] if argv is None else argv))
-    prefix = f"{PROGRAM} {options.command}"
+    prefix = f"{PROGRAM_NAME} {options.command}"
     try:
         with terminate_by_exception(), warnings.catch_warnings():
             warnings.showwarning = functools.partial(show_warning, prefix)

@@ -28,7 +28,7 @@ class Moments:
     """
 
     def __init__(self, loc: np.ndarray, columns: int):
-        self.loc = reduce_turns(loc)
+        self.loc = exact_turns(loc)
         self.count = 0
         self.sine = np.zeros(columns)
         self.versine = np.zeros(columns)
@@ -46,7 +46,7 @@ class Moments:
         self.versine += 2 * np.sum(sine.reshape(len(angles), -1), axis=0, dtype=np.float64)
 
 
-def reduce_turns(loc: np.ndarray) -> np.ndarray:
+def exact_turns(loc: np.ndarray) -> np.ndarray:
     """Directions less whole turns, in [-pi, pi] and float64; those that lie there keep every digit.
 
     An angle may be off by less than its spread only, which goes down to the last digit of loc.
@@ -88,7 +88,7 @@ def rounding(loc: np.ndarray, spread: np.ndarray, dtype: str) -> tuple[np.ndarra
     where the largest angle is the float below pi; and for a distant loc by its 2^-53, to which 2 pi is known.
     """
     bits = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}[dtype]
-    reach = np.minimum(np.abs(reduce_turns(loc)) + spread, np.pi)
+    reach = np.minimum(np.abs(exact_turns(loc)) + spread, np.pi)
     step = np.exp2(np.floor(np.log2(np.maximum(reach, np.finfo(np.float32).tiny))) - bits)
     # Computed in float32 first, unless all is float64: loc + x is then rounded twice.
     inner = np.exp2(np.floor(np.log2(np.maximum(reach, np.finfo(np.float32).tiny))) - (52 if bits == 52 else 23))
@@ -97,7 +97,7 @@ def rounding(loc: np.ndarray, spread: np.ndarray, dtype: str) -> tuple[np.ndarra
     return step, shift, (step * step + offset * offset) / 2 + inner * spread
 
 
-def deviation(difference: np.ndarray, allowance: np.ndarray, error: np.ndarray) -> np.ndarray:
+def standard_deviations(difference: np.ndarray, allowance: np.ndarray, error: np.ndarray) -> np.ndarray:
     """Difference in standard errors, after what rounding explains is taken off."""
     rest = np.sign(difference) * np.maximum(np.abs(difference) - allowance, 0.0)
     return np.divide(rest, error, out=np.where(rest == 0, 0.0, np.copysign(np.inf, rest)), where=error > 0)
@@ -114,8 +114,8 @@ def summarise(moments: Moments, loc: np.ndarray, concentration: np.ndarray, dtyp
     sine, versine = moments.sine / count, moments.versine / count
     sine_error, cosine_error = np.sqrt(sine_variance / count), np.sqrt(cosine_variance / count)
     sine_z, versine_z = np.broadcast_arrays(
-        deviation(sine, np.broadcast_to(sine_allowance, sine.shape), np.broadcast_to(sine_error, sine.shape)),
-        deviation(
+        standard_deviations(sine, np.broadcast_to(sine_allowance, sine.shape), np.broadcast_to(sine_error, sine.shape)),
+        standard_deviations(
             versine - gap,
             np.broadcast_to(cosine_allowance, sine.shape),
             np.broadcast_to(cosine_error, sine.shape),

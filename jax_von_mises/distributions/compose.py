@@ -32,7 +32,7 @@ def last_axis(caller, shape, meaning):
 def laws(caller, components, such):
     """The components; TypeError where they are no laws at all."""
     if not hasattr(components, "batch_shape"):
-        raise TypeError(f"{caller}: components={arguments.shown(components)} must be a law, such as {such}.")
+        raise TypeError(f"{caller}: components={arguments.safe_repr(components)} must be a law, such as {such}.")
     return components
 
 
@@ -122,7 +122,7 @@ class Torus(ByValue):
     def kl_divergence(self, other):
         """Kullback-Leibler divergence from `self` to another `Torus`, in nats."""
         if not isinstance(other, Torus):
-            raise TypeError(f"Torus.kl_divergence: other={arguments.shown(other)} must be a Torus.")
+            raise TypeError(f"Torus.kl_divergence: other={arguments.safe_repr(other)} must be a Torus.")
         if self.event_shape != other.event_shape:
             raise ValueError(
                 f"Torus.kl_divergence: one torus has {self.event_shape[0]} angles, the other {other.event_shape[0]}. "

@@ -1,4 +1,4 @@
-"""`VonMises`: the functions of `functions.von_mises` as one object, under the method names of NumPyro, TFP and distrax."""
+"""`VonMises`: `functions.von_mises` as one object, under the method names of NumPyro, TFP and distrax."""
 
 import dataclasses
 
@@ -197,13 +197,13 @@ class VonMises(ByValue):
     def kl_divergence(self, other):
         """Kullback-Leibler divergence from `self` to another `VonMises`, in nats: the mean of log(self / other)."""
         if not isinstance(other, VonMises):
-            raise TypeError(f"VonMises.kl_divergence: other={arguments.shown(other)} must be a VonMises.")
+            raise TypeError(f"VonMises.kl_divergence: other={arguments.safe_repr(other)} must be a VonMises.")
         return von_mises.kl_divergence(self.loc, self.concentration, other.loc, other.concentration)
 
     def cross_entropy(self, other):
         """The mean under `self` of -log `other`, in nats."""
         if not isinstance(other, VonMises):
-            raise TypeError(f"VonMises.cross_entropy: other={arguments.shown(other)} must be a VonMises.")
+            raise TypeError(f"VonMises.cross_entropy: other={arguments.safe_repr(other)} must be a VonMises.")
         return self.entropy() + self.kl_divergence(other)
 
     @classmethod

@@ -14,11 +14,11 @@ from jax_von_mises.functions.von_mises import direction
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.circle import deviation, less_turns
 from jax_von_mises.numerics.density import valid
-from jax_von_mises.numerics.elementary import cosine, only, sine_over
+from jax_von_mises.numerics.elementary import cosine, nan_unless, sine_over
 
 # Angles that the origin is chosen from, and summands in a block.
 PILOT = 16
-BLOCK = 2**14
+SUM_BLOCK = 2**14
 # From here on A' is 1 / (2 kappa^2) to rounding, and its own square would underflow.
 NORMAL = 1e9
 
@@ -99,13 +99,15 @@ def _axes(caller, axis, ndim):
         axes = tuple(operator.index(a) for a in (axis if isinstance(axis, (tuple, list)) else (axis,)))
     except TypeError as error:
         raise TypeError(
-            f"{caller}: axis={arguments.shown(axis)} must be an integer, a tuple of integers or None."
+            f"{caller}: axis={arguments.safe_repr(axis)} must be an integer, a tuple of integers or None."
         ) from error
     if any(not -ndim <= a < ndim for a in axes):
-        raise ValueError(f"{caller}: axis={arguments.shown(axis)} is out of range for samples of {ndim} dimensions.")
+        raise ValueError(
+            f"{caller}: axis={arguments.safe_repr(axis)} is out of range for samples of {ndim} dimensions."
+        )
     axes = tuple(sorted(a % ndim for a in axes))
     if len(set(axes)) < len(axes):
-        raise ValueError(f"{caller}: axis={arguments.shown(axis)} names an axis twice.")
+        raise ValueError(f"{caller}: axis={arguments.safe_repr(axis)} names an axis twice.")
     return axes
 
 
@@ -118,7 +120,7 @@ def _fit(samples, weights, axes, dtype):
         share = jnp.full((1,) * (x.ndim - 1) + (size,), 1 / size if size else np.nan, compute)
     else:
         share = rows(jnp.broadcast_to(jnp.asarray(weights, compute), np.shape(samples)), axes)
-        share = only(share, share >= 0)
+        share = nan_unless(share, share >= 0)
         # By a power of two where their sum may be no float.
         largest = jnp.max(share, -1, keepdims=True, initial=0)
         share = share * jnp.where(largest > 2.0**64, 2.0**-64, jnp.where(largest < 2.0**-64, 2.0**64, 1))
@@ -150,9 +152,9 @@ def rows(x, axes):
 def total(values):
     """Sum over the last axis, in blocks: rounding then grows with their number and not with the number of values."""
     size = values.shape[-1]
-    if size > BLOCK:
-        pad = [(0, 0)] * (values.ndim - 1) + [(0, -size % BLOCK)]
-        return total(total(jnp.pad(values, pad).reshape(*values.shape[:-1], -1, BLOCK)))
+    if size > SUM_BLOCK:
+        pad = [(0, 0)] * (values.ndim - 1) + [(0, -size % SUM_BLOCK)]
+        return total(total(jnp.pad(values, pad).reshape(*values.shape[:-1], -1, SUM_BLOCK)))
     # A product of matrices, which XLA:CPU makes of vector instructions; its own sums it fuses with what they sum, and
     # then computes that one number at a time.
     return jnp.matmul(values, jnp.ones(size, values.dtype), precision=lax.Precision.HIGHEST)
@@ -222,7 +224,7 @@ def standard_errors(concentration, size):
 def _standard_errors(concentration, size, dtype):
     compute = arguments.compute_dtype(dtype)
     k, n = jnp.broadcast_arrays(jnp.asarray(concentration, compute), jnp.asarray(size, compute))
-    k, n = valid(k), only(jnp.abs(n), n >= 0)  # a root of -0 would be -inf
+    k, n = valid(k), nan_unless(jnp.abs(n), n >= 0)  # a root of -0 would be -inf
     root = lax.rsqrt(n)
     near = jnp.minimum(k, NORMAL)
     spread = jnp.where(k > NORMAL, (root * np.sqrt(2).astype(compute)) * k, root * lax.rsqrt(bessel.slope(near)))

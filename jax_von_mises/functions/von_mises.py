@@ -22,13 +22,13 @@ from jax_von_mises import arguments
 from jax_von_mises.numerics import bessel, density, quantile, tail_probability, xla
 from jax_von_mises.numerics.circle import deviation, reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
-from jax_von_mises.numerics.elementary import only
+from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.numerics.piecewise import lower_tail_by_table
 from jax_von_mises.numerics.sharding import broadcast_sharded, explicit, explicit_sharding
 from jax_von_mises.numerics.tail_integral import gauss_legendre
 
 # From so many angles on a table pays for its own making, 6146 probabilities.
-TABLE_MIN_SIZE = 2**17
+TAIL_TABLE_MIN_SIZE = 2**17
 
 
 # What the docstrings of all functions here say of their arguments.
@@ -106,12 +106,12 @@ def elementwise(function=None, *, for_one=None):
 def one_for_many(shape, values):
     """Whether a table pays: one float32 concentration, the last value, many angles, and no explicit mesh."""
     one = values[-1].size == 1 and values[-1].dtype == jnp.float32
-    return one and math.prod(shape) >= TABLE_MIN_SIZE and not explicit(values)
+    return one and math.prod(shape) >= TAIL_TABLE_MIN_SIZE and not explicit(values)
 
 
-def finite(loc):
+def finite_loc(loc):
     """The location, NaN where it is infinite."""
-    return only(loc, jnp.isfinite(loc))
+    return nan_unless(loc, jnp.isfinite(loc))
 
 
 @elementwise
@@ -237,7 +237,7 @@ def icdf(q, loc, concentration):
     >>> round(float(icdf(0.975, 0.0, 4.0)), 4)
     1.0765
     """
-    return finite(loc) + quantile.signed_quantile(q, valid(concentration))
+    return finite_loc(loc) + quantile.signed_quantile(q, valid(concentration))
 
 
 @elementwise
@@ -246,7 +246,7 @@ def isf(q, loc, concentration):
 
     NaN where `q` is outside [0, 1].
     """
-    return finite(loc) - quantile.signed_quantile(q, valid(concentration))
+    return finite_loc(loc) - quantile.signed_quantile(q, valid(concentration))
 
 
 @elementwise
@@ -266,7 +266,7 @@ def entropy(concentration):
 
 def scaled_complement(k):
     """k (1 - A(k)), 1/2 at infinity."""
-    return jnp.where(k > bessel.LARGEST, 0.5, jnp.minimum(k, bessel.LARGEST) * bessel.complement(k))
+    return jnp.where(k > bessel.LARGEST_KAPPA, 0.5, jnp.minimum(k, bessel.LARGEST_KAPPA) * bessel.one_minus_ratio(k))
 
 
 @elementwise
@@ -295,7 +295,7 @@ def variance(concentration):
     :math:`A = I_1/I_0` is the length of the mean of the unit vectors (Mardia and Jupp, *Directional Statistics*, 2000,
     sections 2.3.1 and 3.5.4).
     """
-    return bessel.complement(valid(concentration))
+    return bessel.one_minus_ratio(valid(concentration))
 
 
 @elementwise
@@ -313,7 +313,7 @@ def stddev(concentration):
 @jax.custom_jvp
 def spread_of(k):
     """sqrt(-2 log A(k))."""
-    rest = bessel.complement(k)
+    rest = bessel.one_minus_ratio(k)
     near = rest < 0.5
     return jnp.sqrt(-2 * jnp.where(near, jnp.log1p(-jnp.where(near, rest, 0)), jnp.log(bessel.ratio(k))))
 
@@ -348,7 +348,7 @@ def kl_divergence(loc, concentration, other_loc, other_concentration):
     \mu'))`.
     """
     p, q = valid(concentration), valid(other_concentration)
-    rest = bessel.complement(p)
+    rest = bessel.one_minus_ratio(p)
     difference = q - p
     # Close by, the integral of the remainder of Taylor's series, a sum of positive terms.
     reach = KL_REACH[np.dtype(p.dtype).name]

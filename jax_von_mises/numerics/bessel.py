@@ -24,7 +24,7 @@ RATIO_SWITCH64 = 1.0
 # I0 - 1 over kappa^2 / 4, in that variable; to 1e-18 up to `LOG_SWITCH64`.
 I0_SERIES64 = tuple(1 / float(np.prod(np.arange(1.0, j + 1))) ** 2 for j in range(1, 32))
 # Beyond, 1 / (2 kappa) is C to the last digit.
-LARGEST = 1e30
+LARGEST_KAPPA = 1e30
 
 
 def norm(kappa, inverse):
@@ -34,14 +34,14 @@ def norm(kappa, inverse):
     """
     if kappa.dtype == jnp.float64:
         return 2 * np.pi * special.i0e(kappa), jnp.zeros_like(kappa)
-    small, z, r = arguments(kappa, inverse)
+    small, z, r = fit_variables(kappa, inverse)
     n = jnp.where(
         small, 2 * np.pi * polynomial(coefficients.I0_SMALL, z), polynomial(coefficients.NORM_LARGE, r) * lax.sqrt(r)
     )
     return n, jnp.where(small, kappa, 0)
 
 
-def arguments(kappa, inverse):
+def fit_variables(kappa, inverse):
     """Which side of `SWITCH`, and the two variables kappa^2 / 4 and 1 / kappa, each within its fits."""
     k = jnp.minimum(kappa, SWITCH)
     return kappa < SWITCH, k * k / 4, jnp.minimum(inverse, 1 / SWITCH)
@@ -50,26 +50,27 @@ def arguments(kappa, inverse):
 def ratio_complement(kappa, inverse):
     """C(kappa) = 1 - I1(kappa) / I0(kappa); `inverse` is 1 / kappa. Relative error 3e-7 (float32), 2e-15 (float64)."""
     if kappa.dtype == jnp.float64:
-        return moments(kappa)[0]
-    small, z, r = arguments(kappa, inverse)
+        return rise_moments(kappa)[0]
+    small, z, r = fit_variables(kappa, inverse)
     difference = polynomial(coefficients.I_DIFFERENCE, jnp.minimum(kappa, SWITCH) - SWITCH / 2)
     near = difference * (1 / polynomial(coefficients.I0_SMALL, z))
     return jnp.where(small, near, r * polynomial(coefficients.COMPLEMENT_LARGE, r))
 
 
-def moments(kappa):
+def rise_moments(kappa):
     """Mean and variance of 1 - cos x, sums of positive terms: to a few units in the last place."""
-    mean, variance, unit = scaled_moments(kappa)
+    mean, variance, unit = scaled_rise_moments(kappa)
     return mean * unit, (variance * unit) * unit
 
 
-def scaled_moments(kappa):
-    """`moments` in units of 1 / max(kappa, 1), so that no square underflows before the result does; and that unit.
+def scaled_rise_moments(kappa):
+    """`rise_moments` in units of 1 / max(kappa, 1), so that no square underflows before the result does; and that unit.
 
     32 exponentials each, so nothing that a sample waits for uses it, except in float64.
     """
-    k = jnp.minimum(kappa, LARGEST)[..., None]
-    # As in `tail_integral`: half angles up to where the density has fallen by e^-depth. The mean does not depend on the end.
+    k = jnp.minimum(kappa, LARGEST_KAPPA)[..., None]
+    # As in `tail_integral`: half angles up to where the density has fallen by e^-depth. The mean does not depend on
+    # the end.
     last = (1,) * kappa.ndim + (-1,)
     nodes, weights = (
         np.reshape(np.array(a, kappa.dtype), last) for a in (coefficients.MOMENT_NODES, coefficients.MOMENT_WEIGHTS)
@@ -82,14 +83,14 @@ def scaled_moments(kappa):
     rise = scale * rise
     mean = jnp.sum(weight * rise, -1, keepdims=True) / total
     variance = jnp.sum(weight * jnp.square(rise - mean), -1, keepdims=True) / total
-    # Not a division by the inverse: XLA would multiply by the square of `LARGEST`.
-    unit = (1 / scale[..., 0]) * (LARGEST / jnp.maximum(kappa, LARGEST))
+    # Not a division by the inverse: XLA would multiply by the square of `LARGEST_KAPPA`.
+    unit = (1 / scale[..., 0]) * (LARGEST_KAPPA / jnp.maximum(kappa, LARGEST_KAPPA))
     return mean[..., 0], variance[..., 0], unit
 
 
 def scaled_slope(kappa):
     """A'(kappa) max(kappa, 1)^2, which is 1/2 at infinity."""
-    return scaled_moments(kappa)[1]
+    return scaled_rise_moments(kappa)[1]
 
 
 @jax.custom_jvp
@@ -100,8 +101,8 @@ def log_i0(kappa):
         z = k * k / 4
         near = jnp.log1p(z * polynomial(I0_SERIES64, z))
         far = jnp.maximum(kappa, LOG_SWITCH64)
-        return jnp.where(kappa < LOG_SWITCH64, near, far + jnp.log(special.i0e(jnp.minimum(far, LARGEST**8))))
-    small, z, r = arguments(kappa, 1 / jnp.maximum(kappa, SWITCH))
+        return jnp.where(kappa < LOG_SWITCH64, near, far + jnp.log(special.i0e(jnp.minimum(far, LARGEST_KAPPA**8))))
+    small, z, r = fit_variables(kappa, 1 / jnp.maximum(kappa, SWITCH))
     near = jnp.log1p(z * polynomial(coefficients.I0_SMALL[1:], z))
     root = 0.5 * jnp.log(jnp.maximum(kappa, SWITCH))
     far = kappa + (jnp.log(polynomial(coefficients.NORM_LARGE, r) * (0.5 / np.pi)) - root)
@@ -119,13 +120,13 @@ def ratio(kappa):
     if kappa.dtype == jnp.float64:
         k = jnp.minimum(kappa, RATIO_SWITCH64)
         return jnp.where(kappa < RATIO_SWITCH64, special.i1e(k) / special.i0e(k), 1 - ratio_complement(kappa, None))
-    small, z, _ = arguments(kappa, 0)
+    small, z, _ = fit_variables(kappa, 0)
     near = (
         (0.5 * jnp.minimum(kappa, SWITCH))
         * polynomial(coefficients.RATIO_SMALL, z)
         / polynomial(coefficients.I0_SMALL, z)
     )
-    return jnp.where(small, near, 1 - complement(kappa))
+    return jnp.where(small, near, 1 - one_minus_ratio(kappa))
 
 
 @ratio.defjvp
@@ -134,19 +135,19 @@ def _ratio_jvp(primals, tangents):
 
 
 @jax.custom_jvp
-def complement(kappa):
+def one_minus_ratio(kappa):
     """1 - A(kappa), to the relative error of `ratio_complement`; 1 at 0 and 0 at infinity."""
     return jnp.minimum(ratio_complement(kappa, 1 / jnp.maximum(kappa, SWITCH)), 1)
 
 
-@complement.defjvp
+@one_minus_ratio.defjvp
 def _complement_jvp(primals, tangents):
-    return complement(*primals), -slope(*primals) * tangents[0]
+    return one_minus_ratio(*primals), -slope(*primals) * tangents[0]
 
 
 def slope(kappa):
     """A'(kappa), to a relative error of 4e-7 (float32) or 2e-15; 1/2 at 0 and 0 at infinity."""
-    return moments(kappa)[1]
+    return rise_moments(kappa)[1]
 
 
 def rough_slope(kappa):
@@ -155,7 +156,7 @@ def rough_slope(kappa):
         return slope(kappa)
     a = ratio(kappa)
     near = jnp.maximum(kappa, 1e-3)
-    small, _, r = arguments(kappa, 1 / near)
+    small, _, r = fit_variables(kappa, 1 / near)
     # d/dr of r P(r), where 1 - A is that, and dr/dkappa = -r^2.
     derivative = tuple((j + 1) * c for j, c in enumerate(coefficients.COMPLEMENT_LARGE))
     return jnp.where(small, jnp.where(kappa < 1e-3, 0.5, 1 - a / near - a * a), r * (r * polynomial(derivative, r)))
@@ -173,7 +174,7 @@ def inverse_ratio(resultant, rest):
     start = kappa
     for _ in range(4 if c.dtype == jnp.float64 else 3):
         # Newton's method on the side that keeps its digits.
-        error = jnp.where(r < 0.5, ratio(kappa) - r, c - complement(kappa))
+        error = jnp.where(r < 0.5, ratio(kappa) - r, c - one_minus_ratio(kappa))
         kappa = kappa - error / rough_slope(kappa)
     # So far out the start is right to rounding, and the slope may be no float.
     kappa = jnp.where(c < jnp.finfo(c.dtype).eps ** 1.5, start, kappa)

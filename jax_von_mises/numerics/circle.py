@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises.numerics import xla
-from jax_von_mises.numerics.elementary import only
+from jax_von_mises.numerics.elementary import nan_unless
 
 # The angles lie in [-pi, pi): the largest float below pi, since the nearest float32 to pi is larger than pi.
 LARGEST_ANGLE = {
@@ -38,7 +38,7 @@ def reduce_turns(loc):
     reduced = loc
     for part in TURN_PARTS[name]:
         reduced = reduced - turns * part
-    return only(reduced, jnp.abs(loc) <= LARGEST_LOC[name])
+    return nan_unless(reduced, jnp.abs(loc) <= LARGEST_LOC[name])
 
 
 def wrap(x, loc):
@@ -83,4 +83,4 @@ def less_turns(x, missing):
 @less_turns.defjvp
 def _less_turns_jvp(primals, tangents):
     x = less_turns(*primals)
-    return x, only(tangents[0], ~jnp.isnan(x))
+    return x, nan_unless(tangents[0], ~jnp.isnan(x))

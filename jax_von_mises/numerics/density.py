@@ -18,7 +18,7 @@ from jax_von_mises.numerics.elementary import (
     cosine,
     exp_product,
     log_parts,
-    only,
+    nan_unless,
     polynomial,
     product_parts,
     sine_over,
@@ -33,7 +33,7 @@ HALF_PI = np.pi / 2
 
 def valid(concentration):
     """The concentration, NaN where it is negative."""
-    return only(concentration, concentration >= 0)
+    return nan_unless(concentration, concentration >= 0)
 
 
 class HalfAngle(NamedTuple):
@@ -136,7 +136,7 @@ def score(x, kappa):
     """The derivatives of log p in x and in kappa, -kappa sin x and cos x - A(kappa)."""
     sign = jnp.where(x < 0, -1, 1).astype(x.dtype)
     half = HalfAngle.of(sign * x)
-    return -kappa * (sign * half.sin), bessel.complement(kappa) - 2 * half.square
+    return -kappa * (sign * half.sin), bessel.one_minus_ratio(kappa) - 2 * half.square
 
 
 @jax.custom_jvp
@@ -165,7 +165,7 @@ def _log_density_jvp(primals, tangents):
 
 def log_norm_parts(kappa):
     """log N(kappa) as a sum of two numbers, the first exact. float32 only."""
-    small, z, r = bessel.arguments(kappa, 1 / jnp.maximum(kappa, bessel.SWITCH))
+    small, z, r = bessel.fit_variables(kappa, 1 / jnp.maximum(kappa, bessel.SWITCH))
     exact, rest = log_parts(jnp.clip(kappa, bessel.SWITCH, jnp.finfo(kappa.dtype).max))
     # Both halves are exact; the fit's logarithm is below 1 and good to 1e-7.
     far = -0.5 * rest + jnp.log(polynomial(coefficients.NORM_LARGE, r))
@@ -193,10 +193,10 @@ def log_norm_ratio(kappa, other):
 
 @log_norm_ratio.defjvp
 def _log_norm_ratio_jvp(primals, tangents):
-    slope = bessel.complement(primals[1]) * tangents[1] - bessel.complement(primals[0]) * tangents[0]
+    slope = bessel.one_minus_ratio(primals[1]) * tangents[1] - bessel.one_minus_ratio(primals[0]) * tangents[0]
     return log_norm_ratio(*primals), slope
 
 
 @log_norm.defjvp
 def _log_norm_jvp(primals, tangents):
-    return log_norm(*primals), -bessel.complement(*primals) * tangents[0]
+    return log_norm(*primals), -bessel.one_minus_ratio(*primals) * tangents[0]

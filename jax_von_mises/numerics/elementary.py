@@ -48,7 +48,7 @@ def polynomial2(table, x, y):
     return polynomial([polynomial(row, y) for row in table], x)
 
 
-def only(x, good):
+def nan_unless(x, good):
     """`x` where it is `good`, else NaN; so is its derivative, of which a selection would make 0 in reverse mode."""
     return x * jnp.where(good, 1, jnp.nan).astype(x.dtype)
 

@@ -84,15 +84,15 @@ def below_half(dtype):
 
 # Float32 only. Cells are powers of two wide, and nodes such fractions of them, so that no place in a cell is rounded:
 # far out one rounding of the angle is 1e-5 of the tail.
-CELLS = 2048
-NODES = (0.0, 0.25, 0.75, 1.0)
+TAIL_CELLS = 2048
+TAIL_NODES = (0.0, 0.25, 0.75, 1.0)
 # Up to this concentration the table has two halves, one from 0 upwards and one from the float next to pi downwards;
 # beyond, a tail at pi is no float, and the table ends where e^-q is e^-90.
-WIDE = 45.0
-WIDE_CELL = 2.0**-9
+TWO_HALVES_BELOW = 45.0
+HALF_CELL = 2.0**-9
 NEAR_PI = float(np.float32(np.pi))
 # The table's factor: the coefficients of a tail next to the smallest float would be none.
-LIFT = 2.0**40
+TAIL_FACTOR = 2.0**40
 
 
 class TailTable(NamedTuple):
@@ -105,22 +105,24 @@ class TailTable(NamedTuple):
 
 def tail_table(kappa):
     """Tail probabilities of one concentration; the polynomials add an error of 4e-7 of the tail."""
-    halves = kappa < WIDE
-    end = 2 * jnp.arcsin(jnp.sqrt(jnp.minimum(WIDE / kappa, 1)))
+    halves = kappa < TWO_HALVES_BELOW
+    end = 2 * jnp.arcsin(jnp.sqrt(jnp.minimum(TWO_HALVES_BELOW / kappa, 1)))
     # The power of two next above.
-    bits = lax.bitcast_convert_type(end / CELLS, jnp.uint32)
+    bits = lax.bitcast_convert_type(end / TAIL_CELLS, jnp.uint32)
     cell = lax.bitcast_convert_type((bits + np.uint32(0x7FFFFF)) & np.uint32(0x7F800000), jnp.float32)
-    scale = jnp.where(kappa >= 0, jnp.where(halves, 1 / WIDE_CELL, jnp.minimum(1 / cell, 1e30)), jnp.nan)
+    scale = jnp.where(kappa >= 0, jnp.where(halves, 1 / HALF_CELL, jnp.minimum(1 / cell, 1e30)), jnp.nan)
     # Cells share their ends, so three values each, and one at the end of either half.
-    half = CELLS // 2
-    count = (np.arange(CELLS)[:, None] + np.array(NODES[:3])).reshape(2, -1)
-    count = np.concatenate([count, [[half], [CELLS]]], axis=1)
-    wide = np.stack([count[0] * WIDE_CELL, NEAR_PI - (count[1] - half) * WIDE_CELL])
+    half = TAIL_CELLS // 2
+    count = (np.arange(TAIL_CELLS)[:, None] + np.array(TAIL_NODES[:3])).reshape(2, -1)
+    count = np.concatenate([count, [[half], [TAIL_CELLS]]], axis=1)
+    wide = np.stack([count[0] * HALF_CELL, NEAR_PI - (count[1] - half) * HALF_CELL])
     x = jnp.where(halves, jnp.asarray(wide, jnp.float32), jnp.asarray(count, jnp.float32) * cell)
-    values = jnp.where(kappa == jnp.inf, 0, tail_probability.signed_tail(x, jnp.broadcast_to(kappa, x.shape), LIFT))
+    values = jnp.where(
+        kappa == jnp.inf, 0, tail_probability.signed_tail(x, jnp.broadcast_to(kappa, x.shape), TAIL_FACTOR)
+    )
     last = jnp.concatenate([values[:, 3:-1:3], values[:, -1:]], axis=1)
-    values = jnp.concatenate([values[:, :-1].reshape(CELLS, 3), last.reshape(CELLS, 1)], axis=1)
-    return TailTable(cell_polynomials(values, NODES), scale, halves)
+    values = jnp.concatenate([values[:, :-1].reshape(TAIL_CELLS, 3), last.reshape(TAIL_CELLS, 1)], axis=1)
+    return TailTable(cell_polynomials(values, TAIL_NODES), scale, halves)
 
 
 def evaluate_tail_table(x, table):
@@ -131,10 +133,10 @@ def evaluate_tail_table(x, table):
     whole = jnp.floor(place)
     # The whole number stands at the end of the mantissa of this sum; XLA's conversion to integers takes six
     # instructions to saturate and to look for NaN. The mask keeps it within bounds, for NaN and beyond the end too.
-    cell = lax.bitcast_convert_type(whole + 2.0**23, jnp.int32) & (CELLS - 1)
-    row = jnp.where(upper, cell + CELLS // 2, cell)
-    value = evaluate(table.coefficients, row, place - whole) * (1 / LIFT)
-    return jnp.where(place >= CELLS, 0, jnp.maximum(value, 0))
+    cell = lax.bitcast_convert_type(whole + 2.0**23, jnp.int32) & (TAIL_CELLS - 1)
+    row = jnp.where(upper, cell + TAIL_CELLS // 2, cell)
+    value = evaluate(table.coefficients, row, place - whole) * (1 / TAIL_FACTOR)
+    return jnp.where(place >= TAIL_CELLS, 0, jnp.maximum(value, 0))
 
 
 @jax.custom_jvp

@@ -1,9 +1,10 @@
 r"""The quantile of the von Mises law: from a tail probability to an angle, without a loop.
 
 For the tail probability t and c = 1/2 - t the distance to the root is, to first order, with the integral J of
-`tail_integral`, :math:`u = J - t N e^q` (tail) or :math:`u = J + c N e^q` (centre). The root is the Taylor series of the
-inverse function, x' = 1/p, in :math:`d = \kappa \sin(x) u` and :math:`e = \kappa \cos(x) u^2`; see `refine`. One step
-from `guess` is enough for float32, and a second one for float64. Tails that no sample reaches start from `deep_guess`.
+`tail_integral`, :math:`u = J - t N e^q` (tail) or :math:`u = J + c N e^q` (centre). The root is the Taylor series of
+the inverse function, x' = 1/p, in :math:`d = \kappa \sin(x) u` and :math:`e = \kappa \cos(x) u^2`; see `refine`.
+One step from `guess` is enough for float32, and a second one for float64. Tails that no sample reaches start from
+`deep_guess`.
 """
 
 import jax
@@ -14,7 +15,7 @@ from jax import lax
 from jax_von_mises.numerics import bessel, coefficients, xla
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.density import KAPPA_MIN, HalfAngle, density, score
-from jax_von_mises.numerics.elementary import LN_2, LOG2_E, exp2, exp_product, log2, only, polynomial, polynomial2
+from jax_von_mises.numerics.elementary import LN_2, LOG2_E, exp2, exp_product, log2, nan_unless, polynomial, polynomial2
 from jax_von_mises.numerics.tail_integral import KAPPA_MAX, derivative, integrals
 
 # `guess` covers the tails of the sampler's words, down to these; `deep_guess` the smaller ones.
@@ -189,7 +190,7 @@ def _any_half_quantile_jvp(primals, tangents):
 
 def signed_quantile(q, kappa):
     """The angle in [-pi, pi] with P(X < angle) = `q`; NaN outside [0, 1]."""
-    q = only(q, (q >= 0) & (q <= 1))
+    q = nan_unless(q, (q >= 0) & (q <= 1))
     left = q < 0.5
     x = any_half_quantile(jnp.where(left, q, 1 - q), jnp.where(left, 0.5 - q, q - 0.5), kappa)
     return jnp.where(left, -x, x)

@@ -1,7 +1,7 @@
 """Probabilities of the von Mises law on either side of an angle, their logarithms and the hazard, to the last float.
 
-From the integral J of `tail_integral`, with more nodes than the sampler needs. At large concentrations a probability is a
-product of numbers that no float holds; see `density.rescaled` and `density.square_root`. For many angles at one
+From the integral J of `tail_integral`, with more nodes than the sampler needs. At large concentrations a probability is
+a product of numbers that no float holds; see `density.rescaled` and `density.square_root`. For many angles at one
 concentration see `piecewise`.
 """
 

@@ -328,7 +328,7 @@ def _chosen(caller, path):
     path = arguments.path(caller, "path", path)
     arguments.utf8(caller, "path", path, "JAX")
     if not path:
-        raise ValueError(f"{caller}: path={arguments.shown(path)} must be the name of a directory.")
+        raise ValueError(f"{caller}: path={arguments.safe_repr(path)} must be the name of a directory.")
     return path if "://" in path else os.path.realpath(os.path.expanduser(path))
 
 

@@ -23,7 +23,7 @@ from jax_von_mises.sampling import cuda
 # no process that is alone, so that trying to change it does no harm.
 EARLY = "jax_cpu_get_local_topology_timeout_minutes"
 
-PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "METAL", "oneapi")
+STARTABLE_PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "METAL", "oneapi")
 ALLOCATORS = ("default", "platform", "bfc", "cuda_async", "vmm")
 
 FRACTION = "XLA_CLIENT_MEM_FRACTION"
@@ -91,7 +91,7 @@ _lock = threading.RLock()
 # What was done, in order, for `reset`.
 _done: list[_Change] = []
 # What `configure` has set, by the names of options of ``jax.config``, variables and flags.
-_ours: dict[str, Any] = {}
+_configured: dict[str, Any] = {}
 
 
 def started():
@@ -197,23 +197,23 @@ def configure(
         "cuda_kernel": _boolean("cuda_kernel", cuda_kernel),
     }
     given = {name: value for name, value in given.items() if value is not None}
-    more = _flags(xla_flags)
+    more = _checked_flags(xla_flags)
     check = arguments.flag("configure", "check", check)
     timeout = arguments.seconds("configure", "timeout", timeout, above=0)
     with _lock:
         wanted = {}
         for name, value in given.items():
             option = OPTIONS[name]
-            wanted[option.name] = value if option.carrier == "config" else _text(value)
+            wanted[option.name] = value if option.carrier == "config" else _as_text(value)
         wanted |= more
         names = [*given, *(["xla_flags"] if more else [])]
         changes = _plan(wanted)
         _refuse_late(changes, names)
         if check and any(OPTIONS[name].tried for name in given) | bool(more):
             _try(changes, timeout)
-        _warn(more)
+        _warn_late(more)
         _apply(changes)
-        _ours.update(wanted)
+        _configured.update(wanted)
         return settings()
 
 
@@ -254,7 +254,7 @@ def _held(present):
         elif option.carrier == "config":
             value = getattr(jax.config, option.name)
             # A default value may have been asked for.
-            asked = option.name in _ours or os.environ.get(_variable(option.name))
+            asked = option.name in _configured or os.environ.get(_variable(option.name))
             if asked or value not in DEFAULTS[option.name]:
                 held[option.name] = value
     if OLD_FRACTION in os.environ:
@@ -268,7 +268,7 @@ def _source(names, held):
     if not there:
         return "default"
     # Whoever has changed it since has had the last word.
-    ours = any(name in _ours and _ours[name] == held[name] for name in there)
+    ours = any(name in _configured and _configured[name] == held[name] for name in there)
     return "configure" if ours else "environment"
 
 
@@ -306,8 +306,8 @@ def reset():
             # Whoever has changed it since wants it so.
             if _present(change.carrier, change.name) == change.new:
                 with contextlib.suppress(RuntimeError):  # JAX has started, which `kept` tells
-                    _put(change.carrier, change.name, change.old)
-        _ours.clear()
+                    _put_value(change.carrier, change.name, change.old)
+        _configured.clear()
         return tuple(kept)
 
 
@@ -385,7 +385,7 @@ def _try(changes, timeout):
     )
 
 
-def _warn(named):
+def _warn_late(named):
     for name, value in named.items():
         advice = flags.advice(flags.Flag(name, value))
         if advice is not None and advice.level == flags.HARMFUL:
@@ -397,16 +397,16 @@ def _apply(changes):
     done = []
     try:
         for change in changes:
-            _put(change.carrier, change.name, change.new)
+            _put_value(change.carrier, change.name, change.new)
             done.append(change)
     except BaseException:
         for change in reversed(done):
-            _put(change.carrier, change.name, change.old)
+            _put_value(change.carrier, change.name, change.old)
         raise
     _done.extend(done)
 
 
-def _put(carrier, name, value):
+def _put_value(carrier, name, value):
     """Give an option of ``jax.config`` or a variable a value; a variable of None is removed."""
     if carrier == "config":
         jax.config.update(name, value)
@@ -421,14 +421,14 @@ def _present(carrier, name):
     return getattr(jax.config, name) if carrier == "config" else os.environ.get(name)
 
 
-def _text(value):
+def _as_text(value):
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _boolean(name, value):
     if value is None or isinstance(value, bool):
         return value
-    raise TypeError(f"configure: {name}={arguments.shown(value)} must be True or False.")
+    raise TypeError(f"configure: {name}={arguments.safe_repr(value)} must be True or False.")
 
 
 def _count(name, value):
@@ -438,20 +438,22 @@ def _count(name, value):
 def _one_of(name, value, allowed):
     if value is None or value in allowed:
         return value
-    raise ValueError(f"configure: {name}={arguments.shown(value)} is not one of {', '.join(allowed)}.")
+    raise ValueError(f"configure: {name}={arguments.safe_repr(value)} is not one of {', '.join(allowed)}.")
 
 
 def _platform(value):
     if not isinstance(value, str):
-        raise TypeError(f"configure: platform={arguments.shown(value)} must be a string such as 'cpu' or 'cuda'.")
+        raise TypeError(f"configure: platform={arguments.safe_repr(value)} must be a string such as 'cpu' or 'cuda'.")
     for name in value.split(","):
         if name == "gpu":
             raise ValueError(
-                f"configure: platform={arguments.shown(value)}: JAX takes 'gpu' for both 'cuda' and 'rocm' and fails "
-                "where one of them is not installed. Say which."
+                f"configure: platform={arguments.safe_repr(value)}: JAX takes 'gpu' for both 'cuda' and 'rocm' and "
+                "fails where one of them is not installed. Say which."
             )
-        if name not in PLATFORMS:
-            raise ValueError(f"configure: platform={arguments.shown(value)} is not one of {', '.join(PLATFORMS)}.")
+        if name not in STARTABLE_PLATFORMS:
+            raise ValueError(
+                f"configure: platform={arguments.safe_repr(value)} is not one of {', '.join(STARTABLE_PLATFORMS)}."
+            )
     return value
 
 
@@ -463,33 +465,36 @@ def _fraction(value):
     except OverflowError:  # of an integer
         number = math.inf
     except (TypeError, ValueError) as error:
-        raise TypeError(f"configure: memory_fraction={arguments.shown(value)} must be a number.") from error
+        raise TypeError(f"configure: memory_fraction={arguments.safe_repr(value)} must be a number.") from error
     if not 0 < number <= 1:
         raise ValueError(
-            f"configure: memory_fraction={arguments.shown(value)} must be above 0 and at most 1, a share of the memory."
+            f"configure: memory_fraction={arguments.safe_repr(value)} must be above 0 and at most 1, a share of the "
+            "memory."
         )
     return number
 
 
-def _flags(value):
+def _checked_flags(value):
     if value is None:
         return {}
     if isinstance(value, str):
         if value.strip() and not value.strip().startswith("--"):
-            raise ValueError(f"configure: xla_flags={arguments.shown(value)} must be flags such as '--xla_name=value'.")
+            raise ValueError(
+                f"configure: xla_flags={arguments.safe_repr(value)} must be flags such as '--xla_name=value'."
+            )
         try:
             return {flag.name: flag.value for flag in flags.parse(value, strict=True)}
         except ValueError as error:
-            raise ValueError(f"configure: xla_flags={arguments.shown(value)}: {error}.") from error
+            raise ValueError(f"configure: xla_flags={arguments.safe_repr(value)}: {error}.") from error
     if not hasattr(value, "items"):
         raise TypeError(
-            f"configure: xla_flags={arguments.shown(value)} must be a string or a dict of names and values."
+            f"configure: xla_flags={arguments.safe_repr(value)} must be a string or a dict of names and values."
         )
     try:
-        found = {str(name).removeprefix("--"): _text(setting) for name, setting in value.items()}
+        found = {str(name).removeprefix("--"): _as_text(setting) for name, setting in value.items()}
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"configure: xla_flags={arguments.shown(value)} has a name or a value without a text."
+            f"configure: xla_flags={arguments.safe_repr(value)} has a name or a value without a text."
         ) from error
     for name, setting in found.items():
         if '"' in setting and "'" in setting:

@@ -14,7 +14,6 @@ from jax_von_mises.sampling import cuda
 from jax_von_mises.version import __version__
 
 PROBLEM, WARNING, NOTE = "problem", "warning", "note"
-PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 # Settings that would spoil the trial, and are told of by themselves: other seeds, stops at NaN, no compilation, and
 # programs from a cache.
@@ -107,8 +106,10 @@ def diagnose(*, expect=None, timeout=180.0):
     Diagnosis
         ``ok`` says whether all is well, ``findings`` what is not and what to do.
     """
-    if expect is not None and expect not in PLATFORMS:
-        raise ValueError(f"diagnose: expect={arguments.shown(expect)} is not one of {', '.join(PLATFORMS)}.")
+    if expect is not None and expect not in hardware.PLATFORMS:
+        raise ValueError(
+            f"diagnose: expect={arguments.safe_repr(expect)} is not one of {', '.join(hardware.PLATFORMS)}."
+        )
     timeout = arguments.seconds("diagnose", "timeout", timeout, above=0)
     wanted = (expect or jax.config.jax_platforms or "").split(",")[0]
     installed = hardware.packages()

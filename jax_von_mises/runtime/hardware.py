@@ -10,6 +10,9 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+# As JAX names what it runs on.
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
 # The oldest driver, by its first number, that runs JAX's wheels for a release of CUDA, and the least of cards.
 # install_gpu.sh has the same rule.
 DRIVERS = {13: 580, 12: 525}
@@ -21,7 +24,7 @@ ROCMINFO = ("rocminfo", "/opt/rocm/bin/rocminfo")
 PROC_DRIVER = Path("/proc/driver/nvidia/version")
 
 # Seconds: a program that asks a broken driver may never come back.
-PATIENCE = 20
+TOOL_TIMEOUT = 20
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy")
 # pip's names of what JAX uses on accelerators, and of NVIDIA's libraries that come with it.
@@ -73,9 +76,11 @@ def _ask(names, *arguments):
         return None
     name = os.path.basename(program)
     try:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, errors="replace", timeout=PATIENCE)
+        done = subprocess.run(
+            [program, *arguments], capture_output=True, text=True, errors="replace", timeout=TOOL_TIMEOUT
+        )
     except subprocess.TimeoutExpired:
-        return "", f"{name} does not answer within {PATIENCE} s"
+        return "", f"{name} does not answer within {TOOL_TIMEOUT} s"
     except OSError as error:
         return "", f"{program} cannot be run ({error.strerror})"
     if done.returncode:
@@ -88,7 +93,7 @@ def _nvidia():
     asked = "--query-gpu=driver_version,memory.total,memory.used"
     rest = ("--format=csv,noheader,nounits",)
     answer = _ask(SMI, f"{asked},name,compute_cap", *rest)
-    if answer is not None and not _rows(answer[0]):
+    if answer is not None and not _table_rows(answer[0]):
         answer = _ask(SMI, f"{asked},name", *rest)  # drivers before 510 do not know the capability
     if answer is None:
         with contextlib.suppress(OSError):
@@ -96,14 +101,14 @@ def _nvidia():
                 return Accelerators("NVIDIA", match[1], (), "there is no nvidia-smi to describe the GPUs")
         return None
     text, trouble = answer
-    rows = _rows(text)  # of cards that work, also where another has fallen off
+    rows = _table_rows(text)  # of cards that work, also where another has fallen off
     if not rows:
         return Accelerators("NVIDIA", None, (), trouble or f"nvidia-smi says: {' '.join(text.split())[:200]}")
     cards = (Card(row[3], _mib(row[1]), _mib(row[2]), _number(row[4:])) for row in rows)
     return Accelerators("NVIDIA", rows[0][0], tuple(cards), trouble)
 
 
-def _rows(text):
+def _table_rows(text):
     """The lines of nvidia-smi that tell of a card; the rest is talk."""
     split = ([field.strip() for field in line.split(",")] for line in text.splitlines())
     return [row for row in split if len(row) >= 4 and re.match(r"\d+\.\d+", row[0])]

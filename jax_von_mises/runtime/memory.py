@@ -86,13 +86,13 @@ def suggest_batch_size(
     shape = arguments.whole_sizes(caller, "shape", shape)
     in_flight = arguments.whole_number(caller, "in_flight", in_flight, 1)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-        raise ValueError(f"{caller}: share={arguments.shown(share)} must be above 0 and at most 1.")
+        raise ValueError(f"{caller}: share={arguments.safe_repr(share)} must be above 0 and at most 1.")
     if device is None:
         device = jax.config.jax_default_device or jax.local_devices()[0]
         device = device if isinstance(device, jax.Device) else jax.local_devices(backend=device)[0]
     elif not isinstance(device, jax.Device):
         raise TypeError(
-            f"{caller}: device={arguments.shown(device)} must be a device of JAX, such as jax.local_devices()[0]."
+            f"{caller}: device={arguments.safe_repr(device)} must be a device of JAX, such as jax.local_devices()[0]."
         )
     key = jax.random.key(0) if key is None else key
 

@@ -22,11 +22,11 @@ DIRECT = 2**12
 REPEATS = 5
 CONCENTRATION = 4.0
 # Angles of two devices are each within 2e-6 of the tail probability: at this concentration, that much apart.
-TOLERANCE = 3e-6
+ANGLE_TOLERANCE = 3e-6
 
 # The first angles of key 0 at this concentration and loc 0, float32, as the law's own integral in higher precision
 # gives them for the key's words: a device that draws others is broken, or its compiler was told to be careless.
-KNOWN = (
+KNOWN_ANGLES = (
     -0.423439735,
     0.272692690,
     -0.654942120,
@@ -43,14 +43,14 @@ def tell(step, **what):
     print(json.dumps({"step": step, **what}), flush=True)
 
 
-def draw(device, count, concentration=CONCENTRATION, method="auto", loc=0.0):
+def draw_on(device, count, concentration=CONCENTRATION, method="auto", loc=0.0):
     """Angles on a device, waited for."""
     with jax.default_device(device):
         key = jax.random.key(0, impl="threefry2x32")
         return sampler.sample_von_mises(key, loc, concentration, (count,), "float32", method=method).block_until_ready()
 
 
-def words(device):
+def words_on(device):
     """The first words of the key on a device."""
     with jax.default_device(device):
         key = jax.random.key(0, impl="threefry2x32")
@@ -61,7 +61,7 @@ def words(device):
 def reference():
     """Angles by both routes and words, of the CPU."""
     cpu = jax.local_devices(backend="cpu")[0]
-    return np.asarray(draw(cpu, ANGLES)), np.asarray(draw(cpu, DIRECT, method="direct")), words(cpu)
+    return np.asarray(draw_on(cpu, ANGLES)), np.asarray(draw_on(cpu, DIRECT, method="direct")), words_on(cpu)
 
 
 def examine(device):
@@ -69,19 +69,19 @@ def examine(device):
     name = memory.named(device)
     tell("draw", device=name)
     began = time.perf_counter()
-    table = draw(device, ANGLES)
+    table = draw_on(device, ANGLES)
     first = time.perf_counter() - began
     seconds = []
     for _ in range(REPEATS):
         began = time.perf_counter()
-        draw(device, ANGLES)
+        draw_on(device, ANGLES)
         seconds.append(time.perf_counter() - began)
-    table, direct = np.asarray(table), np.asarray(draw(device, DIRECT, method="direct"))
+    table, direct = np.asarray(table), np.asarray(draw_on(device, DIRECT, method="direct"))
     apart = max(float(np.abs(a - b).max()) for a, b in zip((table, direct), reference()[:2], strict=True))
-    known = float(np.abs(table[: len(KNOWN)] - np.float32(KNOWN)).max())
+    known = float(np.abs(table[: len(KNOWN_ANGLES)] - np.float32(KNOWN_ANGLES)).max())
     extremes = {
-        "a negative concentration gives NaN": bool(np.isnan(draw(device, 4, -1.0)).all()),
-        "an infinite concentration gives loc": bool((np.asarray(draw(device, 4, math.inf, loc=0.5)) == 0.5).all()),
+        "a negative concentration gives NaN": bool(np.isnan(draw_on(device, 4, -1.0)).all()),
+        "an infinite concentration gives loc": bool((np.asarray(draw_on(device, 4, math.inf, loc=0.5)) == 0.5).all()),
     }
     tell(
         "device",
@@ -90,11 +90,11 @@ def examine(device):
         angles=ANGLES,
         first_seconds=first,
         seconds=statistics.median(seconds),
-        words_agree=bool(np.array_equal(words(device), reference()[2])),
+        words_agree=bool(np.array_equal(words_on(device), reference()[2])),
         apart=max(apart, known),
-        agrees=bool(apart <= TOLERANCE and known <= TOLERANCE and np.isfinite(table).all()),
+        agrees=bool(apart <= ANGLE_TOLERANCE and known <= ANGLE_TOLERANCE and np.isfinite(table).all()),
         broken=[what for what, holds in extremes.items() if not holds],
-        path=cuda.report() if device.platform == "gpu" else None,
+        path=cuda.kernel_report() if device.platform == "gpu" else None,
         memory=memory.of_device(device)._asdict(),
     )
 

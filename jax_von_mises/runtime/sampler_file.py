@@ -14,19 +14,18 @@ import jax
 import numpy as np
 
 from jax_von_mises import arguments
+from jax_von_mises.runtime.hardware import PLATFORMS
 from jax_von_mises.runtime.warm_up import described, like
 from jax_von_mises.sampling import sampler
 from jax_von_mises.sampling.request import DrawRequest
 from jax_von_mises.streams import safe_files
 from jax_von_mises.version import __version__
 
-PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-
 # Names the layout of an artifact, for whoever reads one later.
-FORMAT = "jax_von_mises/sampler/1"
+PROGRAM_FORMAT = "jax_von_mises/sampler/1"
 PROGRAM, MANIFEST = "program.bin", "manifest.json"
 # No program of ours is near this size, nor a file with one: more is not read.
-LARGEST = 2**26
+LARGEST_PROGRAM = 2**26
 LARGEST_FILE = 2**24
 LARGEST_MANIFEST = 2**20
 
@@ -84,12 +83,14 @@ def export_sampler(
         platforms = tuple(platforms)
     except TypeError as error:
         raise TypeError(
-            f"{caller}: platforms={arguments.shown(platforms)} must be some of {', '.join(PLATFORMS)}."
+            f"{caller}: platforms={arguments.safe_repr(platforms)} must be some of {', '.join(PLATFORMS)}."
         ) from error
     force = arguments.flag(caller, "force", force)
     bad = [name for name in platforms if name not in PLATFORMS]
     if bad or not platforms:
-        raise ValueError(f"{caller}: platforms={arguments.shown(platforms)} must be some of {', '.join(PLATFORMS)}.")
+        raise ValueError(
+            f"{caller}: platforms={arguments.safe_repr(platforms)} must be some of {', '.join(PLATFORMS)}."
+        )
     if not force and os.path.lexists(path):
         raise FileExistsError(f"{caller}: {path} is there already. Give another name, or force=True to replace it.")
     export = _serializer(caller)
@@ -109,7 +110,7 @@ def export_sampler(
     exported = export.export(jax.jit(program), platforms=platforms)(*expected)
     content = exported.serialize(vjp_order=1)
     manifest = {
-        "format": FORMAT,
+        "format": PROGRAM_FORMAT,
         **_described(exported),
         "method": request.route,
         "key": implementation,
@@ -199,7 +200,7 @@ def load_sampler(path):
     path = arguments.path(caller, "path", path)
     export = _serializer(caller)
     manifest, content = _read(caller, path)
-    platform = _platform()
+    platform = _platform_in_use()
     if platform not in manifest["platforms"]:
         raise ValueError(
             f"{caller}: {path} is for {', '.join(manifest['platforms'])}, and JAX runs on {platform} here. Export it "
@@ -246,10 +247,10 @@ def _read(caller, path):
             with zipfile.ZipFile(opened) as file:
                 manifest = safe_files.read_member(file, MANIFEST, LARGEST_MANIFEST)
                 manifest = safe_files.parse_json(manifest, LARGEST_MANIFEST)
-                content = safe_files.read_member(file, PROGRAM, LARGEST)
+                content = safe_files.read_member(file, PROGRAM, LARGEST_PROGRAM)
         written = manifest["format"]
-        if written != FORMAT:
-            raise ValueError(f"its format is {written!r}, and this release reads {FORMAT!r}")
+        if written != PROGRAM_FORMAT:
+            raise ValueError(f"its format is {written!r}, and this release reads {PROGRAM_FORMAT!r}")
         if len(content) != manifest["bytes"] or hashlib.sha256(content).hexdigest() != manifest["sha256"]:
             raise ValueError("its program does not match its checksum")
         if not isinstance(manifest["versions"], dict) or not all(
@@ -279,7 +280,7 @@ def _serializer(caller):
     return export
 
 
-def _platform():
+def _platform_in_use():
     """The platform that JAX uses, in the words of ``jax.export``."""
     from jax.extend.backend import get_backend  # slow to import: it brings Pallas
 

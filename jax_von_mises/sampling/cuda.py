@@ -39,7 +39,17 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.sharding import broadcast_sharded, explicit
 from jax_von_mises.sampling import counter, transform
 
-__all__ = ["ACCEPTED", "FAILED", "VARIABLE", "Job", "angles", "chosen", "cipher_of", "report", "setting"]
+__all__ = [
+    "ACCEPTED",
+    "FAILED",
+    "VARIABLE",
+    "KernelSpec",
+    "cipher_of",
+    "draw_by_kernel",
+    "kernel_report",
+    "setting",
+    "use_cuda_kernel",
+]
 
 # Kinds of devices, as JAX names them, on which ``python -m benchmarks.gpu_acceptance`` has passed.
 ACCEPTED: tuple[str, ...] = ()
@@ -47,10 +57,10 @@ ACCEPTED: tuple[str, ...] = ()
 VARIABLE = "JAX_VON_MISES_CUDA_KERNEL"
 VALUES = {"0": "off", "false": "off", "off": "off", "1": "on", "true": "on", "on": "on", "": "auto", "auto": "auto"}
 PLATFORM, TARGET = "cuda", "__gpu$xla.gpu.ptx"
-DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # `Kind` of angles.cu
+KERNEL_DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # `Kind` of angles.cu
 # Of angles.cu: which operands have a row for each row of the result, and an element for each element.
 KEY_ROWS, START_ROWS, CONCENTRATION_ROWS, LOC_ROWS, CONCENTRATIONS, LOCS = (1 << j for j in range(6))
-THREADS = 256
+BLOCK_THREADS = 256
 # For each multiprocessor: enough blocks, of all rows together, that all end at about the same time, and few enough that
 # filling their tables of 8 KiB is nothing.
 BLOCKS = 16
@@ -61,7 +71,7 @@ MOST_ROWS = 65535  # of a grid's second dimension; the kernel goes round
 TESTED = 4099
 TESTED_FROM = (0, 2**32 - 6)
 # Twice what either path may be off, and the rounding of `loc`. Far below the distance of different angles.
-TOLERANCE, ROUNDING = 4e-6, 1e-6
+SELF_TEST_TOLERANCE, SELF_TEST_ROUNDING = 4e-6, 1e-6
 # Seconds for a test; then it has failed. The driver compiles a kernel in well under one.
 TIMEOUT = 120
 # How a report of one that failed begins.
@@ -73,7 +83,7 @@ _lock = threading.Lock()
 _verdicts: dict[str, str | None] = {}
 
 
-class Job(NamedTuple):
+class KernelSpec(NamedTuple):
     """What a kernel's launch depends on beside its operands."""
 
     cipher: str
@@ -127,16 +137,16 @@ def accepted():
     return all(device.device_kind in ACCEPTED for device in devices())
 
 
-def chosen(request):
+def use_cuda_kernel(request):
     """Whether a `DrawRequest` goes to a kernel on CUDA devices."""
-    if not devices() or request.dtype.name not in DTYPES or request.out_sharding is not None:
+    if not devices() or request.dtype.name not in KERNEL_DTYPES or request.out_sharding is not None:
         return False
     if math.prod(request.shape) == 0 or not allowed() or not whole_on_one_device(request.loc, request.concentration):
         return False
-    return works(Job(cipher_of(request.key), request.route, request.dtype.name, request.shape))
+    return passes_self_test(KernelSpec(cipher_of(request.key), request.route, request.dtype.name, request.shape))
 
 
-def works(job):
+def passes_self_test(job):
     """Whether the job's kernel has passed its test, which is made once in a process."""
     with _lock:
         if job.name not in _verdicts:
@@ -145,7 +155,7 @@ def works(job):
         return _verdicts[job.name] is None
 
 
-def report():
+def kernel_report():
     """What CUDA devices draw by, and why, in words; None without such a device."""
     if not devices():
         return None
@@ -189,13 +199,15 @@ def _tested(job):
 def _difference(job, device):
     """What is wrong with the kernel on a device, or None."""
     # What one kernel rounds to several dtypes is tested in each: whoever draws next has the verdict of all.
-    dtypes = DTYPES if job.method == "direct" else (job.dtype,)
+    dtypes = KERNEL_DTYPES if job.method == "direct" else (job.dtype,)
     job = job._replace(dtype="float32", shape=(TESTED,))
     words = {"threefry2x32": 2, "threefry4x32": 4, "philox2x32": 1, "philox4x32": 2}[job.cipher]
     key = np.arange(words, dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(12345)
     kappa = np.float32(4) if job.method == "table" else np.geomspace(1e-3, 1e6, TESTED, dtype=np.float32)
     loc = np.float32(2.5)
-    allowed = TOLERANCE / np.sqrt(np.maximum(kappa, 1)) + ROUNDING + 4 * float(jnp.finfo(jnp.float32).eps)
+    allowed = (
+        SELF_TEST_TOLERANCE / np.sqrt(np.maximum(kappa, 1)) + SELF_TEST_ROUNDING + 4 * float(jnp.finfo(jnp.float32).eps)
+    )
     plain = jax.jit(functools.partial(_plain, job))
     fused = {dtype: jax.jit(functools.partial(_launch, job._replace(dtype=dtype))) for dtype in dtypes}
     for start in TESTED_FROM:
@@ -241,8 +253,8 @@ def _ptx():
     return head, {re.match(r"\.visible \.entry (\w+)\(", part)[1]: part for part in parts}
 
 
-def angles(job, key, start, loc, kappa):
-    """Angles of a `Job`, by its kernel on CUDA devices and by the plain path elsewhere.
+def draw_by_kernel(job, key, start, loc, kappa):
+    """Angles of a `KernelSpec`, by its kernel on CUDA devices and by the plain path elsewhere.
 
     Parameters
     ----------
@@ -260,17 +272,17 @@ def angles(job, key, start, loc, kappa):
         With the derivatives of `transform.angles`: by the implicit function theorem at the angle drawn.
     """
     start = jnp.zeros(2, jnp.uint32) if start is None else jnp.stack([jnp.asarray(half, jnp.uint32) for half in start])
-    return _angles(job, key, start, loc, kappa)
+    return _draw_by_kernel(job, key, start, loc, kappa)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _angles(job, key, start, loc, kappa):
+def _draw_by_kernel(job, key, start, loc, kappa):
     ours = {PLATFORM: functools.partial(_launch, job)}
     return lax.platform_dependent(key, start, loc, kappa, default=functools.partial(_plain, job), **ours)
 
 
-@_angles.defjvp
-def _angles_jvp(job, primals, tangents):
+@_draw_by_kernel.defjvp
+def _draw_by_kernel_jvp(job, primals, tangents):
     key, start, loc, kappa = primals
 
     def moved(loc, kappa):
@@ -284,7 +296,7 @@ def _angles_jvp(job, primals, tangents):
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _about_zero(job, key, start, kappa):
     """Angles about 0, float32: with their signs they are all that a derivative asks for."""
-    return _angles(job, key, start, jnp.zeros_like(kappa, shape=()), kappa)
+    return _draw_by_kernel(job, key, start, jnp.zeros_like(kappa, shape=()), kappa)
 
 
 @_about_zero.defjvp
@@ -327,10 +339,10 @@ def _launch(job, key, start, loc, kappa):
         concentration = piecewise.quantile_table(valid(kappa)).T
     else:
         concentration = operand(kappa, CONCENTRATIONS)
-    return _rows(job, 1, flags)(key, start, concentration, loc).reshape(job.shape)
+    return _launch_rows(job, 1, flags)(key, start, concentration, loc).reshape(job.shape)
 
 
-def _rows(job, rows, flags):
+def _launch_rows(job, rows, flags):
     """The launch for `rows` draws of one job; `flags` tell which operands have a row for each, as leading axis.
 
     A further `jax.vmap` makes more rows.
@@ -350,7 +362,7 @@ def _rows(job, rows, flags):
                 x = jnp.tile(x, (size,) + (1,) * (x.ndim - 1))
             found |= flag if new else 0
             given.append(x)
-        out = _rows(job, size * rows, found)(*given)
+        out = _launch_rows(job, size * rows, found)(*given)
         return out.reshape(size, rows, -1), True
 
     return call
@@ -360,7 +372,7 @@ def _call(job, rows, flags, *operands):
     """One launch; (rows, angles in a row)."""
     count = math.prod(job.shape)
     grid, block = _grid(count, rows, job.method == "table", flags & CONCENTRATION_ROWS)
-    sizes = np.array([count % 2**32, count >> 32, rows, flags, DTYPES[job.dtype]], np.uint32)
+    sizes = np.array([count % 2**32, count >> 32, rows, flags, KERNEL_DTYPES[job.dtype]], np.uint32)
     key, start, concentration, loc = operands
     out = jax.ShapeDtypeStruct((rows, count), job.dtype)
     x = launch(job.name, grid, block, out, key, start, jnp.asarray(sizes), concentration, loc)
@@ -378,9 +390,9 @@ def _grid(count, rows, table, of_rows):
     limit = BLOCKS * (cores if isinstance(cores, int) and cores > 0 else MULTIPROCESSORS)
     # A group more than there may be, for a start inside of one.
     groups = _ceiling(count + 4, 4)
-    wide = min(THREADS, 1 << (groups - 1).bit_length())
+    wide = min(BLOCK_THREADS, 1 << (groups - 1).bit_length())
     # Short rows share a block, if they share its table.
-    high = 1 if table and of_rows else min(THREADS // wide, rows)
+    high = 1 if table and of_rows else min(BLOCK_THREADS // wide, rows)
     over = _ceiling(rows, high)
     # Where a table serves all rows, a block takes several, and each as many as the others.
     over = _ceiling(over, _ceiling(over, limit)) if table and not of_rows else min(over, MOST_ROWS)

@@ -12,7 +12,7 @@ from jax_von_mises.sampling import counter, cuda
 
 # From this many elements on the table pays for being made (2048 quantiles, or 16384 in float64, and a few more
 # kernels): where the two routes cross on a two-core CPU, ``python -m benchmarks.performance_benchmark``.
-TABLE_MIN_SIZE = {"float32": 2**14, "float64": 2**15}
+QUANTILE_TABLE_MIN_SIZE = {"float32": 2**14, "float64": 2**15}
 
 
 @functools.partial(
@@ -41,7 +41,9 @@ class DrawRequest:
     def whole(cls, caller, key, loc, concentration, shape, dtype, method, out_sharding=None):
         """Check a draw from position 0; method "auto" takes the table for one concentration and many angles."""
         out_sharding = arguments.sharding(caller, out_sharding)
-        return cls._checked(caller, key, loc, concentration, shape, dtype, method, TABLE_MIN_SIZE, out_sharding)
+        return cls._checked(
+            caller, key, loc, concentration, shape, dtype, method, QUANTILE_TABLE_MIN_SIZE, out_sharding
+        )
 
     @classmethod
     def part(cls, caller, key, loc, concentration, shape, dtype, method):
@@ -65,4 +67,4 @@ class DrawRequest:
 
     def engine(self):
         """What draws it on a CUDA device: "kernel", one of the package's own, or "xla"."""
-        return "kernel" if cuda.chosen(self) else "xla"
+        return "kernel" if cuda.use_cuda_kernel(self) else "xla"

@@ -151,8 +151,8 @@ def program(request, engine="xla"):
         concentration = concentration.reshape(())
     generator, key = counter.key_words(request.key)
     if engine == "kernel":
-        job = cuda.Job(cuda.cipher_of(request.key), route, dtype.name, shape)
-        return cuda.angles(job, key, request.start, loc, concentration)
+        job = cuda.KernelSpec(cuda.cipher_of(request.key), route, dtype.name, shape)
+        return cuda.draw_by_kernel(job, key, request.start, loc, concentration)
     width = transform.words_per_element(arguments.compute_dtype(dtype))
 
     def angles(shape, stream, loc, concentration):

@@ -173,7 +173,7 @@ def sample_shard(key, loc, concentration, shape, axis_name, dtype=None, *, metho
         device = lax.axis_index(axis_name)
     except (NameError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{caller}: axis_name={arguments.shown(axis_name)} is not an axis, or a tuple of axes, that the code "
+            f"{caller}: axis_name={arguments.safe_repr(axis_name)} is not an axis, or a tuple of axes, that the code "
             "around is mapped over. Call it in the body of jax.shard_map or jax.pmap, with axis names of theirs."
         ) from error
     start = counter.multiply_wide(lax.convert_element_type(device, np.uint32), size)
@@ -190,19 +190,19 @@ def _local_devices(caller, devices):
     strange = [device for device in found if not isinstance(device, jax.Device)]
     if strange or isinstance(devices, (str, bytes)):
         raise TypeError(
-            f"{caller}: devices={arguments.shown(devices)} must be a sequence of devices, such as "
+            f"{caller}: devices={arguments.safe_repr(devices)} must be a sequence of devices, such as "
             "jax.local_devices() or some of them."
         )
     far = [device for device in found if device.process_index != jax.process_index()]
     if far:
         raise ValueError(
-            f"{caller}: devices={arguments.shown(devices)} holds {far[0]} of process {far[0].process_index}, but "
+            f"{caller}: devices={arguments.safe_repr(devices)} holds {far[0]} of process {far[0].process_index}, but "
             f"this is process {jax.process_index()}. Name devices of jax.local_devices()."
         )
     if not found or len(set(found)) < len(found):
         fault = "names a device twice" if found else "is empty"
         raise ValueError(
-            f"{caller}: devices={arguments.shown(devices)} {fault}. Name at least one device, and each once."
+            f"{caller}: devices={arguments.safe_repr(devices)} {fault}. Name at least one device, and each once."
         )
     return found
 

@@ -23,10 +23,10 @@ from jax_von_mises.numerics.sharding import broadcast_sharded
 
 
 class Tail(NamedTuple):
-    """Tail probability `t` in (0, 1/2), its complement `c` = 1/2 - t, both exact to rounding, and a sign bit."""
+    """Tail probability `t` in (0, 1/2), `half_minus_t` = 1/2 - t, both exact to rounding, and a sign bit."""
 
     t: jax.Array
-    c: jax.Array
+    half_minus_t: jax.Array
     sign: jax.Array
 
 
@@ -58,7 +58,7 @@ def tail(words):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
-def magnitude(t, c, kappa, method, out_sharding):
+def abs_angle(t, c, kappa, method, out_sharding):
     """|x| of the tail probability `t`; `kappa` is a scalar for the table route, else of the shape of `t`."""
     if method == "table":
         x = piecewise.evaluate_quantile_table(t, piecewise.quantile_table(kappa), out_sharding)
@@ -66,11 +66,11 @@ def magnitude(t, c, kappa, method, out_sharding):
     return quantile.half_quantile(t, c, kappa)
 
 
-@magnitude.defjvp
-def _magnitude_jvp(method, out_sharding, primals, tangents):
+@abs_angle.defjvp
+def _abs_angle_jvp(method, out_sharding, primals, tangents):
     # Both routes differentiate the law, not the interpolation: by the implicit function theorem at the angle drawn.
     t, c, kappa = primals
-    x = magnitude(t, c, kappa, method, out_sharding)
+    x = abs_angle(t, c, kappa, method, out_sharding)
     slope = tail_integral.derivative(x, broadcast_sharded(kappa, x.shape, out_sharding))
     return x, slope * broadcast_sharded(tangents[2], x.shape, out_sharding)
 
@@ -95,5 +95,5 @@ def angles(words, loc, kappa, method, out_sharding=None):
         kappa = broadcast_sharded(kappa, t.shape, out_sharding)
     else:
         t, negative = xla.carry_sign_on_cuda(t, negative, piecewise.below_half(t.dtype))
-    x = magnitude(t, c, kappa, method, out_sharding)
+    x = abs_angle(t, c, kappa, method, out_sharding)
     return wrap(jnp.where(negative, -x, x), broadcast_sharded(reduce_turns(loc), x.shape, out_sharding))

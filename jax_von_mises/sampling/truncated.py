@@ -27,30 +27,29 @@ from jax import lax
 
 from jax_von_mises import arguments
 from jax_von_mises.numerics import tail_integral, xla
-from jax_von_mises.numerics.circle import deviation, less_turns, reduce_turns, wrap
+from jax_von_mises.numerics.circle import TWO_PI, deviation, less_turns, reduce_turns, wrap
 from jax_von_mises.numerics.density import HalfAngle, valid
 from jax_von_mises.numerics.elementary import LOG2_E, cosine, exp2, sine_over
 from jax_von_mises.sampling.variance_reduction import aligned, fractions, stream_tails
 
-TWO_PI = 2 * np.pi
 # Integrals are cut where the integrand has fallen by e^-DEPTH, which is below rounding; then so many Gauss-Legendre
 # nodes give them to rounding. The hardest is half a normal density.
 DEPTH = {"float32": 20.0, "float64": 42.0}
-NODES = {"float32": 20, "float64": 40}
+QUADRATURE_NODES = {"float32": 20, "float64": 40}
 # The density where the last word's angle lies is at most e^-REACH of that at the near end: ln 2^33 or ln 2^65, and some
 # for the tail integral, which may be larger there.
-REACH = {"float32": 30.0, "float64": 55.0}
+LARGEST_FALL = {"float32": 30.0, "float64": 55.0}
 # Bisections leave 1/500 of the reach, less than a quarter of a decay length; a step then takes its fourth power.
 BISECTIONS = 8
 STEPS = {"float32": 2, "float64": 3}
 # An angle that rounding put so many float spacings of 1 outside of its arc goes back to the end, unless the arc is
 # so wide that the other end is as near.
 SLACK = 32
-WIDE = 6.0
+WIDE_ARC = 6.0
 # Beyond, the formulas would leave the floats; the law is a point to 1e-18 or 1e-150 radians.
 POINT_MASS = {"float32": 1e36, "float64": 1e300}
-# Exponents of ratios of densities, so that no derivative overflows; drawn angles stay below `REACH`.
-LARGEST_EXPONENT = 80.0
+# Exponents of ratios of densities, so that no derivative overflows; drawn angles stay below `LARGEST_FALL`.
+LARGEST_RISE = 80.0
 
 
 def sample_truncated(key, loc, concentration, low, high, shape=None, dtype=None):
@@ -197,7 +196,7 @@ def rise(u, sin_a, cos_a, kappa):
     return (kappa * sine) * (2 * (sin_a * cos + cos_a * sine))
 
 
-def reach(sin_a, cos_a, kappa, depth):
+def cutoff_width(sin_a, cos_a, kappa, depth):
     """The u at which the rise is `depth`; 2 pi if it never is.
 
     With e = depth / (2 kappa) and T = tan(u / 2), it is the smaller root of (cos a - e) T^2 + sin a T - e = 0.
@@ -208,22 +207,25 @@ def reach(sin_a, cos_a, kappa, depth):
     return jnp.where(square > 0, 2 * jnp.arctan2(2 * e, jnp.maximum(sin_a + root, 0)), TWO_PI)
 
 
-def integrals(functions, span):
+def integrate(functions, span):
     """The integrals from 0 to `span` of the arrays that `functions` returns at an angle."""
 
     def term(node, weight):
         return tuple(weight * value for value in functions(span * node))
 
-    return [span * total for total in xla.add_terms(term, *tail_integral.gauss_legendre(NODES[span.dtype.name]), span)]
+    return [
+        span * total
+        for total in xla.add_terms(term, *tail_integral.gauss_legendre(QUADRATURE_NODES[span.dtype.name]), span)
+    ]
 
 
 def mass(sin_a, cos_a, width, kappa):
     """I(a, width) of this module's head."""
-    span = jnp.minimum(width, reach(sin_a, cos_a, kappa, DEPTH[width.dtype.name]))
-    return integrals(lambda u: (exp2(-LOG2_E * rise(u, sin_a, cos_a, kappa)),), span)[0]
+    span = jnp.minimum(width, cutoff_width(sin_a, cos_a, kappa, DEPTH[width.dtype.name]))
+    return integrate(lambda u: (exp2(-LOG2_E * rise(u, sin_a, cos_a, kappa)),), span)[0]
 
 
-def offset(f, g, near, width, whole, kappa):
+def solve_within_piece(f, g, near, width, whole, kappa):
     """The s with I(near, s) = `f` I(near, width), where `g` = 1 - `f` and `whole` is the latter integral."""
     name = f.dtype.name
     sin_a, cos_a = jnp.sin(near), jnp.cos(near)
@@ -236,7 +238,7 @@ def offset(f, g, near, width, whole, kappa):
         sin_x, cos_x = sin_a * cos_s + cos_a * sin_s, cos_a * cos_s - sin_a * sin_s
         from_sin, from_cos = jnp.where(inner, sin_a, sin_x), jnp.where(inner, cos_a, cos_x)
         found = mass(from_sin, from_cos, jnp.where(inner, s, jnp.maximum(width - s, 0)), kappa)
-        growth = jnp.exp(jnp.minimum(rise(s, sin_a, cos_a, kappa), LARGEST_EXPONENT))
+        growth = jnp.exp(jnp.minimum(rise(s, sin_a, cos_a, kappa), LARGEST_RISE))
         # The distance to the root, to first order; then Taylor's series of the inverse function, whose derivative is
         # e^(q(x) - q(s)).
         u = jnp.where(inner, (target - found) * growth, found - target * growth)
@@ -245,11 +247,11 @@ def offset(f, g, near, width, whole, kappa):
         start, end = jnp.where(u > 0, s, start), jnp.where(u > 0, end, s)
         return start, end, jnp.where(i < BISECTIONS, 0.5 * (start + end), new)
 
-    end = jnp.minimum(width, reach(sin_a, cos_a, kappa, REACH[name]))
+    end = jnp.minimum(width, cutoff_width(sin_a, cos_a, kappa, LARGEST_FALL[name]))
     return lax.fori_loop(0, BISECTIONS + STEPS[name], improve, (jnp.zeros_like(end), end, 0.5 * end))[2]
 
 
-def finite(kappa):
+def finite_concentration(kappa):
     """A concentration to compute with in the place of an infinite one; NaN where it is negative."""
     return jnp.where(kappa == jnp.inf, 1e30, valid(kappa))
 
@@ -257,13 +259,13 @@ def finite(kappa):
 @jax.custom_jvp
 def restricted(before, after, loc, kappa, low, high):
     """The angle that leaves the share `before` of the arc's probability before it, and `after` behind it."""
-    k = finite(kappa)
+    k = finite_concentration(kappa)
     width = jnp.minimum(high - low, TWO_PI)
     arc = pieces(low, high, width, loc)
     first_near = jnp.min(jnp.where(arc.length > 0, arc.near, np.pi), 0)
-    lift = jnp.maximum(rise_between(first_near[None], arc.near, k[None]), 0)
-    masses = mass(jnp.sin(arc.near), jnp.cos(arc.near), arc.length, jnp.broadcast_to(k, lift.shape))
-    first, middle, last = jnp.exp(-lift) * masses
+    exponent = jnp.maximum(rise_between(first_near[None], arc.near, k[None]), 0)
+    masses = mass(jnp.sin(arc.near), jnp.cos(arc.near), arc.length, jnp.broadcast_to(k, exponent.shape))
+    first, middle, last = jnp.exp(-exponent) * masses
     total = first + middle + last
     in_first = before * total <= first
     in_last = ~in_first & ((after * total <= last) | (middle == 0))
@@ -281,7 +283,9 @@ def restricted(before, after, loc, kappa, low, high):
     along, rest = (chosen(three) for three in zip(*choices, strict=True))
     near, length, anchor, side = (chosen(field) for field in arc)
     f, g = jnp.where(side > 0, along, rest), jnp.where(side > 0, rest, along)
-    s = offset(xla.clip(f, 0, 1), xla.clip(g, 0, 1), near, length, chosen(masses), jnp.broadcast_to(k, f.shape))
+    s = solve_within_piece(
+        xla.clip(f, 0, 1), xla.clip(g, 0, 1), near, length, chosen(masses), jnp.broadcast_to(k, f.shape)
+    )
     s = jnp.where(kappa == jnp.inf, 0, s)
     x = back_inside(wrap(side * s, reduce_turns(anchor)), low, high, width)
     return jnp.where(good_arc(low, high), x, jnp.nan)
@@ -294,7 +298,7 @@ def rise_between(a, b, kappa):
 
 def back_inside(x, low, high, width):
     """`x`, or the end of the arc that rounding took it across."""
-    slack = jnp.where(width < WIDE, SLACK * float(jnp.finfo(x.dtype).eps), 0)
+    slack = jnp.where(width < WIDE_ARC, SLACK * float(jnp.finfo(x.dtype).eps), 0)
     for end, direction in ((low, -1), (high, 1)):
         angle = wrap(jnp.zeros_like(x), reduce_turns(end))
         beyond = direction * (x - angle)
@@ -302,7 +306,7 @@ def back_inside(x, low, high, width):
     return x
 
 
-def moments(low, high, x, loc, kappa):
+def masses_about(low, high, x, loc, kappa):
     """Mass and l (see this module's head) of the arcs from `low` to `x` and from `x` to `high`, relative to p(x)."""
     dtype = x.dtype
     ends = jnp.stack([low, x]), jnp.stack([x, high])
@@ -317,14 +321,14 @@ def moments(low, high, x, loc, kappa):
     size = jnp.broadcast_to(jnp.abs(from_mode(x, loc)), arc.near.shape)
     one = jnp.ones_like(kappa)
     fall = rise_between(arc.near, size, one)
-    span = jnp.minimum(arc.length, reach(sin_a, cos_a, kappa, DEPTH[dtype.name]))
+    span = jnp.minimum(arc.length, cutoff_width(sin_a, cos_a, kappa, DEPTH[dtype.name]))
 
     def integrands(u):
         gain = fall - rise(u, sin_a, cos_a, one)
-        ratio = jnp.exp(jnp.minimum(kappa * gain, LARGEST_EXPONENT))
+        ratio = jnp.exp(jnp.minimum(kappa * gain, LARGEST_RISE))
         return ratio, ratio * gain
 
-    return [jnp.sum(total, 0) for total in integrals(integrands, span)]
+    return [jnp.sum(total, 0) for total in integrate(integrands, span)]
 
 
 @restricted.defjvp
@@ -332,15 +336,15 @@ def _restricted_jvp(primals, tangents):
     _, _, loc, kappa, low, high = primals
     x = restricted(*primals)
     loc, kappa, low, high = (jnp.broadcast_to(a, x.shape) for a in (loc, kappa, low, high))
-    k = finite(kappa)
-    (before, after), (weighted_before, weighted_after) = moments(low, high, x, loc, k[None, None])
+    k = finite_concentration(kappa)
+    (before, after), (weighted_before, weighted_after) = masses_about(low, high, x, loc, k[None, None])
     total = before + after
     before, after = before / total, after / total
 
     def ratio(end):
         """P(end) / p(x)."""
         size = [jnp.abs(from_mode(a, loc)) for a in (end, x)]
-        return jnp.exp(jnp.minimum(rise_between(*size, k), LARGEST_EXPONENT))
+        return jnp.exp(jnp.minimum(rise_between(*size, k), LARGEST_RISE))
 
     of_low, of_high = after * ratio(low), before * ratio(high)
     of_kappa = jnp.where(kappa == jnp.inf, 0, before * weighted_after - after * weighted_before)

@@ -149,13 +149,13 @@ def within_strata(tail):
     outer, inner = jnp.where(left, below, above), jnp.where(left, above, below)
     t = (rank + outer) * (1 / max(count, 1))
     # 1/2 - t, from the strata that lie between this one and the mode.
-    c = jnp.where(middle, tail.c, (0.5 * count - 1 - rank) + inner) * (1 / max(count, 1))
+    c = jnp.where(middle, tail.half_minus_t, (0.5 * count - 1 - rank) + inner) * (1 / max(count, 1))
     return left, t, c
 
 
 def fractions(tail):
     """A uniform number and its complement to 1, neither rounded away at its small end."""
-    rest = 0.5 + tail.c
+    rest = 0.5 + tail.half_minus_t
     return jnp.where(tail.sign, tail.t, rest), jnp.where(tail.sign, rest, tail.t)
 
 

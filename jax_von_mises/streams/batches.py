@@ -196,7 +196,7 @@ def batched_apply(f, arrays, batch_size, *, out=None):
     caller = "batched_apply"
     batch_size = arguments.whole_number(caller, "batch_size", batch_size, 1)
     if not callable(f):
-        raise TypeError(f"{caller}: f={arguments.shown(f)} must be a function of the arrays.")
+        raise TypeError(f"{caller}: f={arguments.safe_repr(f)} must be a function of the arrays.")
     _structure(caller, "arrays", arrays)
     leaves = jax.tree.leaves(arrays)
     lengths = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in leaves}
@@ -265,7 +265,7 @@ def _check_out(caller, out, results, total, leaves):
     given, wanted = _structure(caller, "out", out), jax.tree.structure(results)
     if given != wanted:
         raise ValueError(
-            f"{caller}: out has the structure {arguments.shown(given)}, but f gives {arguments.shown(wanted)}."
+            f"{caller}: out has the structure {arguments.safe_repr(given)}, but f gives {arguments.safe_repr(wanted)}."
         )
     for target, result in zip(jax.tree.leaves(out), jax.tree.leaves(results), strict=True):
         shape = (total, *result.shape[1:])
@@ -317,7 +317,7 @@ def prefetch_to_host(iterator, depth=1):
     try:
         source = iter(iterator)
     except TypeError as error:
-        raise TypeError(f"{caller}: iterator={arguments.shown(iterator)} cannot be iterated.") from error
+        raise TypeError(f"{caller}: iterator={arguments.safe_repr(iterator)} cannot be iterated.") from error
     return HostPrefetch(source, depth)
 
 
@@ -342,7 +342,7 @@ class HostPrefetch(Iterator):
     def __next__(self):
         while not self._ended and self._finish.alive:
             try:
-                item, error = self._items.get(timeout=POLL)
+                item, error = self._items.get(timeout=STOP_POLL)
             except queue.Empty:
                 continue  # look again: another thread may have closed this
             if item is not _END:
@@ -366,9 +366,9 @@ class HostPrefetch(Iterator):
 
 _END = object()
 # Seconds between two looks at whether the other side has stopped; nothing waits for them in normal work.
-POLL = 0.05
+STOP_POLL = 0.05
 # Seconds that closing waits for a source which does not give its next item.
-PATIENCE = 30.0
+CLOSE_TIMEOUT = 30.0
 
 
 def _copy_items(source, items, stop):
@@ -382,7 +382,7 @@ def _copy_items(source, items, stop):
             jax.tree.map(lambda leaf: leaf.copy_to_host_async() if isinstance(leaf, jax.Array) else None, value)
             copied = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, value)
             del value
-            _put(items, (copied, None), stop)
+            _put_unless_stopped(items, (copied, None), stop)
             del copied
             if stop.is_set():
                 break
@@ -393,14 +393,14 @@ def _copy_items(source, items, stop):
             getattr(source, "close", lambda: None)()
         except BaseException as raised:
             error = error or raised
-    _put(items, (_END, error), stop)
+    _put_unless_stopped(items, (_END, error), stop)
 
 
-def _put(items, item, stop):
+def _put_unless_stopped(items, item, stop):
     """Wait for room, unless nobody will make any."""
     while not stop.is_set():
         with contextlib.suppress(queue.Full):
-            return items.put(item, timeout=POLL)
+            return items.put(item, timeout=STOP_POLL)
 
 
 def _stop_copying(thread, stop):
@@ -408,12 +408,12 @@ def _stop_copying(thread, stop):
     stop.set()
     if thread is threading.current_thread():
         return  # the garbage collector may run anywhere; the thread sees the word by itself
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + CLOSE_TIMEOUT
     while thread.is_alive():
-        thread.join(timeout=POLL)
+        thread.join(timeout=STOP_POLL)
         if time.monotonic() > deadline:
             warnings.warn(
-                f"prefetch_to_host: the source gave no item for {PATIENCE:g} s; its thread is left behind.",
+                f"prefetch_to_host: the source gave no item for {CLOSE_TIMEOUT:g} s; its thread is left behind.",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -31,9 +31,9 @@ except ImportError:  # Windows has other locks; there two writers of one target 
     fcntl = None  # type: ignore[assignment]
 
 # Names the layout of a record, for whoever reads one later.
-FORMAT = "jax_von_mises/samples/1"
+RECORD_FORMAT = "jax_von_mises/samples/1"
 # More angles than this no disk holds.
-LARGEST = 2**60
+MOST_ANGLES = 2**60
 # A record is written anew after each block and has a line for each: so many are more than anyone waits for.
 MOST_BLOCKS = 2**20
 # Bytes that no record of so many lines reaches.
@@ -42,7 +42,7 @@ LARGEST_RECORD = 2**26
 LARGEST_ROW = 2**36
 
 
-class Unknown(OSError):
+class ForeignTargetError(OSError):
     """What is there is not known to be ours, or is in use: touch nothing."""
 
 
@@ -53,7 +53,7 @@ def lock(descriptor, name, alone=True):
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise Unknown(f"{name} is being written by another process; wait for it") from None
+        raise ForeignTargetError(f"{name} is being written by another process; wait for it") from None
     except OSError:
         pass  # a file system without locks
 
@@ -93,13 +93,13 @@ def parse_record(name, text):
     """The record in `text`, a JSON object; it was replaced whole, so anything else is not ours."""
     try:
         record = safe_files.parse_json(text, MOST_BLOCKS + 1_000)
-        if record["format"] != FORMAT or not isinstance(record["stream"], dict):
+        if record["format"] != RECORD_FORMAT or not isinstance(record["stream"], dict):
             raise ValueError
         record["shape"] = tuple(int(size) for size in record["shape"])
         record["block_rows"] = int(record["block_rows"])
         record["crc32"] = {int(i): str(crc) for i, crc in record["crc32"].items()}
         sizes = *record["shape"], math.prod(record["shape"])
-        if not sizes[:-1] or min(sizes) < 0 or max(sizes) >= LARGEST or not 0 < record["block_rows"] < LARGEST:
+        if not sizes[:-1] or min(sizes) < 0 or max(sizes) >= MOST_ANGLES or not 0 < record["block_rows"] < MOST_ANGLES:
             raise ValueError
         # More blocks than are ever begun: whoever goes through them would not come to an end.
         if -(-record["shape"][0] // record["block_rows"]) > MOST_BLOCKS:
@@ -107,5 +107,5 @@ def parse_record(name, text):
         if math.prod(record["shape"][1:]) > LARGEST_ROW or record["stored"] not in DTYPES:
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise Unknown(f"{name} is not a record of this package; move it away") from error
+        raise ForeignTargetError(f"{name} is not a record of this package; move it away") from error
     return record

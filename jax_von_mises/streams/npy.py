@@ -9,7 +9,14 @@ import os
 import numpy as np
 
 from jax_von_mises.streams import safe_files
-from jax_von_mises.streams.checkpoint import LARGEST_RECORD, Unknown, allocated, lock, parse_record, sync_directory
+from jax_von_mises.streams.checkpoint import (
+    LARGEST_RECORD,
+    ForeignTargetError,
+    allocated,
+    lock,
+    parse_record,
+    sync_directory,
+)
 
 
 class NpyFile:
@@ -52,7 +59,9 @@ class NpyFile:
         if not os.path.lexists(self.partial_record):
             # An empty one was made by a run that was killed in `begin`.
             if os.path.lexists(self.partial) and (not os.path.isfile(self.partial) or os.path.getsize(self.partial)):
-                raise Unknown(f"{self.partial} has no record beside it, so it is not known what it is; move it away")
+                raise ForeignTargetError(
+                    f"{self.partial} has no record beside it, so it is not known what it is; move it away"
+                )
             return []
         return [parse_record(self.partial_record, safe_files.read_plain(self.partial_record, LARGEST_RECORD))]
 
@@ -61,7 +70,7 @@ class NpyFile:
         if not os.path.lexists(self.record):
             return None
         if not os.path.isfile(self.record):
-            raise Unknown(f"{self.record} is not a record of this package; move it away")
+            raise ForeignTargetError(f"{self.record} is not a record of this package; move it away")
         return parse_record(self.record, safe_files.read_plain(self.record, LARGEST_RECORD))
 
     def header(self):
@@ -82,7 +91,7 @@ class NpyFile:
             header = file.read(self.PAGE)
             size = os.fstat(file.fileno()).st_size
         if size != self.size() or header != self.header():
-            raise Unknown(
+            raise ForeignTargetError(
                 f"{self.path} ({size} bytes) is not the file that {self.record} tells of ({self.size()} bytes)"
             )
 
@@ -97,10 +106,12 @@ class NpyFile:
     def go_on(self):
         """Open what an earlier run left."""
         if not os.path.lexists(self.partial):
-            raise Unknown(f"{self.partial} is gone, though {self.partial_record} tells of it; move the record away")
+            raise ForeignTargetError(
+                f"{self.partial} is gone, though {self.partial_record} tells of it; move the record away"
+            )
         self._open()
         if self.file.read(self.PAGE) != self.header():
-            raise Unknown(f"{self.partial} does not begin as the file of its record; move both away")
+            raise ForeignTargetError(f"{self.partial} does not begin as the file of its record; move both away")
 
     def _open(self, create=False):
         """Open and lock the partial file; with `create`, make one if there is none."""
@@ -114,7 +125,7 @@ class NpyFile:
         about = os.fstat(self.file.fileno())
         # The one who held the lock may have finished and renamed it between these two calls.
         if not os.path.exists(self.partial) or not os.path.samestat(about, os.stat(self.partial)):
-            raise Unknown(f"{self.partial} was finished by another process")
+            raise ForeignTargetError(f"{self.partial} was finished by another process")
         self._must_be_ours_alone(about, self.partial)
         self.begun, self.created = True, create
         if hasattr(os, "O_DIRECT"):
@@ -124,23 +135,27 @@ class NpyFile:
                 self.direct = self._descriptor(os.O_WRONLY | os.O_DIRECT)
                 self.stage = mmap.mmap(-1, self.STAGE)
             if self.direct is not None and not os.path.samestat(about, os.fstat(self.direct)):
-                raise Unknown(f"{self.partial} was replaced while it was opened")
+                raise ForeignTargetError(f"{self.partial} was replaced while it was opened")
 
     def _descriptor(self, flags):
         """The unfinished file, opened, if it is one and no link: that may lead to a file that is to be kept."""
         if os.path.islink(self.partial):  # where the system has no such flag
-            raise Unknown(f"{self.partial} is a symbolic link, which this package does not make; move it away")
+            raise ForeignTargetError(
+                f"{self.partial} is a symbolic link, which this package does not make; move it away"
+            )
         return os.open(self.partial, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
     def _must_be_ours_alone(self, about, name):
         """Refuse to write to a file that others know by another name."""
         if about.st_nlink > 1 and not self._has_both_names():
-            raise Unknown(f"{name} has another name too (a hard link), and would change there as well; copy it first")
+            raise ForeignTargetError(
+                f"{name} has another name too (a hard link), and would change there as well; copy it first"
+            )
 
     def _must_be_ready(self, name):
         """Refuse a whole file that could not be written to, before it loses its name."""
         if os.path.islink(name):
-            raise Unknown(
+            raise ForeignTargetError(
                 f"{name} is a symbolic link, to {os.path.realpath(name)}, and would no longer be one after the repair. "
                 "Move the file to where the link is, and repair it there; nothing was changed"
             )
@@ -251,7 +266,7 @@ class NpyFile:
     def replace(self, missing):
         """Let the new file take the name of the old one, which stays until then."""
         if os.path.lexists(self.path) and not os.path.isfile(self.path):
-            raise Unknown(f"{self.path} exists and is not a file; choose another name")
+            raise ForeignTargetError(f"{self.path} exists and is not a file; choose another name")
         if self.interrupted_at_the_end():
             (record,) = self.records() or (None,)
             blocks = record and -(-record["shape"][0] // record["block_rows"])

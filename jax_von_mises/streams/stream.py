@@ -100,10 +100,10 @@ def _path_words(caller, element):
         number = operator.index(element)
     except TypeError as error:
         raise TypeError(
-            f"{caller}: path element {arguments.shown(element)} must be a name (str) or a whole number."
+            f"{caller}: path element {arguments.safe_repr(element)} must be a name (str) or a whole number."
         ) from error
     if not 0 <= number < 2**64:
-        raise ValueError(f"{caller}: path element {arguments.shown(number)} must be at least 0 and below 2^64.")
+        raise ValueError(f"{caller}: path element {arguments.safe_repr(number)} must be at least 0 and below 2^64.")
     return np.uint32(NUMBER_TAG), *counter.halves(number)
 
 
@@ -176,13 +176,13 @@ def _parameter_identity(value, dtype):
     return {"shape": list(value.shape), "sha256": hashlib.sha256(little.tobytes()).hexdigest()}
 
 
-def share(count: int, parts: int, part: int) -> range:
+def split_evenly(count: int, parts: int, part: int) -> range:
     """Which of `count` consecutive pieces of work part `part` of `parts` does: a range, all as long to within one."""
     return range(part * count // parts, (part + 1) * count // parts)
 
 
-def sharer(count: int, parts: int, piece: int) -> int:
-    """Whose `share` a piece of work is in."""
+def part_with(count: int, parts: int, piece: int) -> int:
+    """Whose `split_evenly` a piece of work is in."""
     return -(-(piece + 1) * parts // count) - 1
 
 

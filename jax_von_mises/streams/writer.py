@@ -19,13 +19,13 @@ import numpy as np
 
 from jax_von_mises import arguments
 from jax_von_mises.streams import batches, checkpoint, npy, zarr
-from jax_von_mises.streams.stream import Spans, Stream, share, sharer
+from jax_von_mises.streams.stream import Spans, Stream, part_with, split_evenly
 from jax_von_mises.version import __version__
 
 # Angles in a block. 64 MiB of float32: drawing and writing it takes far longer than recording it, and two of them at a
 # time are what a run needs in memory. Where that makes many blocks they are larger, up to eight times: the record is
 # written anew after each, and has a line for each.
-BLOCK = 2**24
+BLOCK_ANGLES = 2**24
 MANY_BLOCKS = 2**12
 LARGEST_BLOCK = 2**27
 
@@ -36,7 +36,7 @@ PIECE = 2**26
 LISTED = 20
 
 # Seconds between two looks at what the other processes have recorded.
-POLL = 0.5
+RECORD_POLL = 0.5
 
 
 class Damaged(ValueError):
@@ -152,7 +152,7 @@ def write_samples(
     out = arguments.path(caller, "out", out)
     stream = Stream.of(caller, key, loc, concentration, dtype, method)
     total = arguments.whole_number(caller, "total", total, 0)
-    if total * max(stream.width, 1) >= checkpoint.LARGEST:  # rows without angles are counted too
+    if total * max(stream.width, 1) >= checkpoint.MOST_ANGLES:  # rows without angles are counted too
         raise ValueError(
             f"{caller}: total={total} rows of {stream.width} are more angles than any disk holds. Both the rows and "
             "their angles must be below 2^60."
@@ -163,7 +163,7 @@ def write_samples(
     resume, force, repair, stay = (arguments.flag(caller, name, value) for name, value in flags.items())
     for name, function in (("progress", progress), ("observe", observe)):
         if function is not None and not callable(function):
-            raise TypeError(f"{caller}: {name}={arguments.shown(function)} must be a function, or None.")
+            raise TypeError(f"{caller}: {name}={arguments.safe_repr(function)} must be a function, or None.")
     patience = arguments.seconds(caller, "patience", patience)
     parts = arguments.whole_number(caller, "parts", parts, 1)
     part = arguments.whole_number(caller, "part", part, 0)
@@ -175,7 +175,7 @@ def write_samples(
         raise ValueError(f"{caller}: resume=True keeps what force=True would replace. Give one of them.")
     block_rows = default_block_rows(stream, total, block_rows)
     target = open_target(caller, out, (total, *stream.row_shape), stream.dtype, block_rows, part, parts)
-    job = Job(target, stream, part, parts)
+    job = WriteRun(target, stream, part, parts)
     try:
         if job.prepare(caller, resume or parts > 1, force, repair):
             kept = len(job.own())
@@ -226,10 +226,10 @@ def open_target(caller, out, shape, dtype, block_rows, part=0, parts=1):
         arguments.utf8(caller, "out", out, "TensorStore")
         target = zarr.ZarrStore(out, shape, dtype, block_rows, part, parts)
     elif not is_npy(out):
-        raise ValueError(f"{caller}: out={arguments.shown(out)} must end in .npy, or in .zarr for a Zarr store.")
+        raise ValueError(f"{caller}: out={arguments.safe_repr(out)} must end in .npy, or in .zarr for a Zarr store.")
     elif parts > 1:
         raise ValueError(
-            f"{caller}: out={arguments.shown(out)} has one writer, not parts={parts}. Let them write a .zarr store."
+            f"{caller}: out={arguments.safe_repr(out)} has one writer, not parts={parts}. Let them write a .zarr store."
         )
     else:
         target = npy.NpyFile(out, shape, dtype, block_rows)
@@ -245,7 +245,7 @@ def is_whole(out):
 
 def block_angles(angles):
     """Angles in a block, where `angles` are drawn in all."""
-    block = BLOCK
+    block = BLOCK_ANGLES
     while block < LARGEST_BLOCK and angles > block * MANY_BLOCKS:
         block *= 2
     return block
@@ -260,7 +260,7 @@ def default_block_rows(stream, total, block_rows):
     return max(1, min(block_rows, total))
 
 
-class Job:
+class WriteRun:
     """One process's part in filling a target."""
 
     def __init__(self, target, stream, part, parts):
@@ -280,7 +280,7 @@ class Job:
 
     def share(self):
         """The blocks of this process."""
-        return share(self.blocks, self.parts, self.part)
+        return split_evenly(self.blocks, self.parts, self.part)
 
     def own(self):
         """What is done of this process's blocks."""
@@ -306,7 +306,7 @@ class Job:
         """The record: what is drawn, by what, and the checksums of the blocks."""
         mine = self.done if self.parts == 1 or len(self.done) == self.blocks else self.own()
         head = {
-            "format": checkpoint.FORMAT,
+            "format": checkpoint.RECORD_FORMAT,
             "stream": self.identity,
             **self.layout(),
             "made_with": {
@@ -477,12 +477,12 @@ class Job:
                     f"none came for {patience:g} s. Start process {first_few(self.missing_parts())} again, "
                     "and then this one."
                 )
-            time.sleep(POLL)
+            time.sleep(RECORD_POLL)
 
     def missing_parts(self):
         """The processes whose blocks are missing; there may be far more processes than blocks."""
         missing = (i for i in range(self.blocks) if i not in self.done)
-        return sorted({sharer(self.blocks, self.parts, i) for i in missing})
+        return sorted({part_with(self.blocks, self.parts, i) for i in missing})
 
     def wait_for_process_0(self, patience):
         """Wait until the store is whole, so that process 0 can be started again while there is need of it."""
@@ -496,7 +496,7 @@ class Job:
                     f"{self.target.path}: the blocks of this process are written, but process 0 has done nothing for "
                     f"{patience:g} s. Start it again."
                 )
-            time.sleep(POLL)
+            time.sleep(RECORD_POLL)
 
 
 def verify_samples(out):

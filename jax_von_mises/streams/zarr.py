@@ -15,7 +15,7 @@ import numpy as np
 from jax_von_mises.streams import safe_files
 from jax_von_mises.streams.checkpoint import (
     LARGEST_RECORD,
-    Unknown,
+    ForeignTargetError,
     allocated,
     lock,
     parse_record,
@@ -50,7 +50,7 @@ class ZarrStore:
         self.replaces = self.alone and self.folder is not None and self._has_run(self.partial)
         if self.folder is not None:
             for folder in (out, self.partial) if self.replaces else (out,):
-                must_be_plain(folder)
+                must_be_plain_store(folder)
         self.tensorstore = import_tensorstore()
         # One context for all, without a cache: what was written is not read again.
         self.context = self.tensorstore.Context({"cache_pool": {"total_bytes_limit": 0}})
@@ -117,7 +117,7 @@ class ZarrStore:
             return []  # it is whole: a run that was killed in `finish` has left those it had not removed yet
         found = sorted(name for name in names if self.WRITER_RECORD.fullmatch(name))
         if names and not found and (self.replaces or self.RECORD not in names):
-            raise Unknown(f"{self.run.name} is not empty, and holds no record of this package; move it away")
+            raise ForeignTargetError(f"{self.run.name} is not empty, and holds no record of this package; move it away")
         texts = ((name, self.run.read(name)) for name in found)
         return [parse_record(f"{self.run.name}/{name}", text) for name, text in texts if text is not None]
 
@@ -151,7 +151,7 @@ class ZarrStore:
             self.array = self.tensorstore.open(spec, open=True, context=self.context).result()
         if self.array.shape != self.shape or self.array.dtype.numpy_dtype != self.dtype:
             found = f"{self.array.shape}, {self.array.dtype.name}"
-            raise Unknown(
+            raise ForeignTargetError(
                 f"{self.path} ({found}) is not the array that its record tells of ({self.shape}, {self.dtype})"
             )
         with as_os_errors(self.path):
@@ -170,7 +170,7 @@ class ZarrStore:
             safe_files.parse_json(content, self.LARGEST_METADATA)
         except ValueError as error:
             name = os.path.join(keys.name, self.METADATA)
-            raise Unknown(f"{name} is not the metadata of a store: {error}; move it away") from error
+            raise ForeignTargetError(f"{name} is not the metadata of a store: {error}; move it away") from error
 
     def begin(self, text):
         """Start with no blocks, as the record `text` says."""
@@ -246,7 +246,9 @@ class ZarrStore:
         try:
             if os.path.isdir(self.folder):
                 if os.listdir(self.folder) and self.final_record() is None:
-                    raise Unknown(f"{self.path} appeared while its angles were drawn; move it away, and resume")
+                    raise ForeignTargetError(
+                        f"{self.path} appeared while its angles were drawn; move it away, and resume"
+                    )
                 self._remove_replaced(self.partial)
                 os.rename(self.folder, inside)
             os.rename(self.partial, self.folder)
@@ -280,7 +282,7 @@ class ZarrStore:
         for name in os.listdir(replaced):
             if not self._is_ours(name):
                 if os.path.lexists(os.path.join(folder, name)):
-                    raise Unknown(
+                    raise ForeignTargetError(
                         f"{os.path.join(replaced, name)} belongs to the store that was replaced; move it away"
                     )
                 os.rename(os.path.join(replaced, name), os.path.join(folder, name))
@@ -325,10 +327,10 @@ class ZarrStore:
             if os.path.isdir(inside) and not os.path.lexists(self.folder):
                 os.rename(inside, self.folder)  # a run was killed between the two names in `_take_name`
             if os.path.lexists(self.partial) and not self._holds_ours_alone(self.partial):
-                raise Unknown(f"{self.partial} is not of this package; move it away")
+                raise ForeignTargetError(f"{self.partial} is not of this package; move it away")
         old = self.whole()
         if old and self.final_record() is None:
-            raise Unknown(f"{self.path} is an array that this package did not write; choose another name")
+            raise ForeignTargetError(f"{self.path} is an array that this package did not write; choose another name")
         for keys in (self.final, self.run):
             self._lock(keys.name)
         self.begun = True
@@ -418,16 +420,16 @@ class Keys:
             self._in_turn(lambda: self._store.delete_range(self._range(first, end or first + "\0")))
 
 
-def must_be_plain(folder):
+def must_be_plain_store(folder):
     """Refuse a directory in which there are links, pipes or the like, or metadata that are none.
 
     TensorStore follows links, also when it removes what is below one, and waits for pipes.
     """
     if (strange := safe_files.strange_below(folder)) is not None:
-        raise Unknown(f"{strange} is neither a file nor a directory, and no part of a store; move it away")
+        raise ForeignTargetError(f"{strange} is neither a file nor a directory, and no part of a store; move it away")
     for name in glob.glob(os.path.join(glob.escape(folder), "*.json")):
         if os.path.getsize(name) > LARGEST_RECORD:
-            raise Unknown(f"{name} has more than {LARGEST_RECORD} bytes, so it is not what its name says")
+            raise ForeignTargetError(f"{name} has more than {LARGEST_RECORD} bytes, so it is not what its name says")
 
 
 class InTurn:

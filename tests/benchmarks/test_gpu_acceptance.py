@@ -141,7 +141,7 @@ def test_the_kernels_are_on_whatever_the_environment_says(monkeypatch):
 
 def test_kernels_that_do_not_draw_are_wrong(on_host):  # noqa: F811
     """Though each of them passes its test."""
-    on_host.setattr(cuda, "works", lambda job: True)
+    on_host.setattr(cuda, "passes_self_test", lambda job: True)
     on_host.setenv(cuda.VARIABLE, "0")
     found = {check.check: check.ok for check in checks.kernels(TINY)}
     assert found == {"CUDA kernels": True, "draws go to them": False}

@@ -176,7 +176,7 @@ def test_turns_are_reduced_exactly():
     loc = np.array([0.7, -3.0, np.pi, 3.2, -100.0, 1e5, -1e10, 2.0**50 + 0.25])
     with mpmath.workprec(200):
         exact = [float(x - mpmath.nint(x / (2 * mpmath.pi)) * 2 * mpmath.pi) for x in map(mpmath.mpf, loc.tolist())]
-    reduced = summary.reduce_turns(loc)
+    reduced = summary.exact_turns(loc)
     np.testing.assert_allclose(reduced, exact, rtol=0, atol=2.0**-51)
     np.testing.assert_array_equal(reduced[:3], loc[:3])
 

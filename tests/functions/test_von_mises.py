@@ -113,7 +113,7 @@ def test_table(k):
     top = min(np.pi, 2 * np.arcsin(min(1, np.sqrt(46 / max(k, 1e-9)))))
     x = np.r_[np.linspace(0, top, 120_000), np.geomspace(1e-6, 1, 5000) * top, np.pi - np.geomspace(1e-6, 1, 5000)]
     x = x.astype(np.float32)
-    x = np.resize(x[x.astype(np.float64) <= np.pi], von_mises.TABLE_MIN_SIZE)
+    x = np.resize(x[x.astype(np.float64) <= np.pi], von_mises.TAIL_TABLE_MIN_SIZE)
     exact = x.astype(np.float64)
     log_tail = reference.log_sf(exact, k)
     normal = log_tail > np.log(4 * np.finfo(np.float32).tiny)
@@ -127,7 +127,7 @@ def test_table(k):
 
 def test_table_is_an_inner_matter():
     """Bad values, the point mass, whole turns, derivatives, vmap and sharding, as without it."""
-    count = von_mises.TABLE_MIN_SIZE
+    count = von_mises.TAIL_TABLE_MIN_SIZE
     x = np.linspace(-9, 9, count, dtype=np.float32)
     x[7] = np.nan
     for k in (0.0, 2.0, 60.0, np.inf, np.nan, -1.0):

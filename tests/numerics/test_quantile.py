@@ -199,7 +199,7 @@ def test_sign_and_tail_bits():
     """The two ends of the words: the smallest tail probability, and the angle next to the mode."""
     first, last = transform.tail((jnp.uint32([0, 1]),)), transform.tail((jnp.uint32([0xFFFFFFFE, 0xFFFFFFFF]),))
     assert first.t.tolist() == [2.0**-33] * 2
-    assert last.c.tolist() == [2.0**-33] * 2
+    assert last.half_minus_t.tolist() == [2.0**-33] * 2
     assert first.sign.tolist() == last.sign.tolist() == [False, True]
 
 

@@ -87,7 +87,7 @@ def test_both_vendors(machine):
     ],
 )
 def test_broken_nvidia(machine, monkeypatch, script, words):
-    monkeypatch.setattr(hardware, "PATIENCE", 0.3)
+    monkeypatch.setattr(hardware, "TOOL_TIMEOUT", 0.3)
     machine("nvidia-smi", script)
     (found,) = hardware.accelerators()
     assert (found.vendor, found.driver, found.cards) == ("NVIDIA", None, ())
@@ -369,7 +369,7 @@ def test_this_machine(here):
     (device,) = here.devices
     assert device["device"] == "cpu:0"
     assert device["agrees"]
-    assert device["apart"] <= probe.TOLERANCE
+    assert device["apart"] <= probe.ANGLE_TOLERANCE
     assert device["angles"] / device["seconds"] > 1e5
     assert device["memory"]["free"] > 0
     told = json.loads(here.as_json())
@@ -510,11 +510,11 @@ def test_bad_arguments(options, error):
 
 def test_known_angles():
     """What the probe compares with is the law's quantile of the key's words."""
-    words = np.asarray(counter.words(jax.random.key(0, impl="threefry2x32"), (len(probe.KNOWN),), 1)[0])
+    words = np.asarray(counter.words(jax.random.key(0, impl="threefry2x32"), (len(probe.KNOWN_ANGLES),), 1)[0])
     magnitude = (words >> 1).astype(np.float64)
     t, c = (magnitude + 0.5) * 2.0**-32, (2.0**31 - 1 - magnitude + 0.5) * 2.0**-32
     expected = reference.quantile(t, probe.CONCENTRATION, c) * np.where(words & 1, -1, 1)
-    np.testing.assert_allclose(probe.KNOWN, expected, atol=1e-9, rtol=0)
+    np.testing.assert_allclose(probe.KNOWN_ANGLES, expected, atol=1e-9, rtol=0)
     assert transform.words_per_element(np.dtype(np.float32)) == 1
 
 
@@ -523,7 +523,7 @@ def test_a_wrong_device_is_seen(capsys, monkeypatch):
     monkeypatch.setattr(probe, "ANGLES", 2**15)
     device = jax.devices()[1]
     probe.examine(device)
-    monkeypatch.setattr(probe, "KNOWN", tuple(angle * (1 + 2e-5) for angle in probe.KNOWN))
+    monkeypatch.setattr(probe, "KNOWN_ANGLES", tuple(angle * (1 + 2e-5) for angle in probe.KNOWN_ANGLES))
     probe.examine(device)
     good, bad = (json.loads(line) for line in capsys.readouterr().out.splitlines() if "angles" in line)
     assert good["agrees"]

@@ -285,8 +285,8 @@ def test_too_large(written, tmp_path):
     path = tmp_path / "bomb"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr(sampler_file.MANIFEST, "{}")
-        file.writestr(sampler_file.PROGRAM, bytes(sampler_file.LARGEST + 1))
-    with pytest.raises(ValueError, match=f"has {sampler_file.LARGEST + 1} bytes, and may have"):
+        file.writestr(sampler_file.PROGRAM, bytes(sampler_file.LARGEST_PROGRAM + 1))
+    with pytest.raises(ValueError, match=f"has {sampler_file.LARGEST_PROGRAM + 1} bytes, and may have"):
         runtime.load_sampler(path)
 
 

@@ -40,7 +40,7 @@ def table_of(kappa):
 def host(job, start, loc, kappa, flags=0, rows=1, grid=(3, 1), block=(1, 1), **replaced):
     """Angles of a job by the host's build; `kappa` an array, or for the table route a number."""
     count = int(np.prod(job.shape))
-    sizes = np.array([count % 2**32, count >> 32, rows, flags, cuda.DTYPES[job.dtype]], np.uint32)
+    sizes = np.array([count % 2**32, count >> 32, rows, flags, cuda.KERNEL_DTYPES[job.dtype]], np.uint32)
     given = kappa if job.method == "direct" else np.asarray(table_of(jnp.float32(kappa)))
     operands = {"key": key_of(job.cipher), "start": np.array([start >> 32, start % 2**32], np.uint32)} | replaced
     out = jax.ShapeDtypeStruct((rows, count), job.dtype)
@@ -82,10 +82,10 @@ def test_the_text_assembles(architecture, tmp_path):
         pytest.skip("no ptxas to assemble with")
     head, parts = cuda._ptx()
     assert set(parts) == {
-        cuda.Job(cipher, method, dtype, ()).name
+        cuda.KernelSpec(cipher, method, dtype, ()).name
         for cipher in CIPHERS
         for method in ("table", "direct")
-        for dtype in cuda.DTYPES
+        for dtype in cuda.KERNEL_DTYPES
     }
     assert len(parts) == 16
     for name, part in parts.items():
@@ -112,7 +112,7 @@ def test_angles_by_the_table():
     Next to 0 the last cubic ends in a difference of equal numbers: what another order of rounding changes there is a
     last place of its largest term, Q(31/64). Both routes of rounding keep the promise, which is one on the probability.
     """
-    job = cuda.Job("threefry2x32", "table", "float32", (COUNT,))
+    job = cuda.KernelSpec("threefry2x32", "table", "float32", (COUNT,))
     for kappa in KAPPAS:
         a = host(job, 2**32 - 6, np.zeros(1, np.float32), kappa)
         b = plain(job, 2**32 - 6, np.float32(0), np.float32(kappa))
@@ -128,7 +128,7 @@ def test_angles_by_the_direct_route(error):
     Of the tail probability 2e-6, or 4 ulp of the angle. That is what holds between two compilers as well: by the plain
     path alone XLA is up to 12 ulp from the truth where the tail's bound is the wider one.
     """
-    job = cuda.Job("philox4x32", "direct", "float32", (COUNT,))
+    job = cuda.KernelSpec("philox4x32", "direct", "float32", (COUNT,))
     words = host_kernels.words(job.cipher, key_of(job.cipher), 0, COUNT // 4)
     t = ((words >> 1) + 0.5) * 2.0**-32
     host_kernels.built().set_error(error)
@@ -148,7 +148,7 @@ def test_angles_by_the_direct_route(error):
 
 def test_arrays_of_parameters():
     """A concentration and a direction for each angle, negative ones and no numbers among them, from inside a block."""
-    job = cuda.Job("threefry2x32", "direct", "float32", (1027,))
+    job = cuda.KernelSpec("threefry2x32", "direct", "float32", (1027,))
     kappa = np.geomspace(1e-3, 1e6, 1027).astype(np.float32)
     loc = np.linspace(-400, 400, 1027).astype(np.float32)
     kappa[[5, 600]] = -1, np.nan
@@ -168,7 +168,7 @@ def test_arrays_of_parameters():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_every_size_and_start(dtype):
     """The same angles wherever a part begins and ends, none written outside, and 16 bits are rounded as by XLA."""
-    whole = cuda.Job("philox2x32", "table", dtype, (4128,))
+    whole = cuda.KernelSpec("philox2x32", "table", dtype, (4128,))
     first, loc = 2**32 - 2001, np.array([2.0], np.float32)
     stream = host(whole, first, loc, 2.0)
     single = host(whole._replace(dtype="float32"), first, loc, 2.0)
@@ -191,7 +191,7 @@ def test_rows():
     tables = np.stack([np.asarray(table_of(jnp.float32(kappa))) for kappa in kappas])
     flags = cuda.KEY_ROWS | cuda.START_ROWS | cuda.CONCENTRATION_ROWS | cuda.LOC_ROWS
     for method, operand in (("table", tables), ("direct", kappas)):
-        job = cuda.Job("threefry2x32", method, "float32", shape)
+        job = cuda.KernelSpec("threefry2x32", method, "float32", shape)
         sizes = np.array([37, 0, rows, flags, 0], np.uint32)
         out = jax.ShapeDtypeStruct((rows, 37), "float32")
         # Several rows to a block where that is allowed.
@@ -208,7 +208,7 @@ def test_rows_that_share_a_table():
     """Several to a block, whose threads fill the table together."""
     rows, kappa = 5, 3.0
     keys = np.arange(2 * rows, dtype=np.uint32).reshape(rows, 2)
-    job = cuda.Job("threefry2x32", "table", "float32", (37,))
+    job = cuda.KernelSpec("threefry2x32", "table", "float32", (37,))
     loc = np.zeros(1, np.float32)
     found = host(job, 2, loc, kappa, flags=cuda.KEY_ROWS, rows=rows, grid=(2, 1), block=(3, 4), key=keys)
     for row in range(rows):
@@ -243,8 +243,8 @@ def test_draws_go_to_the_kernel(on_host, key):  # noqa: F811
         assert around(np.asarray(ours), np.asarray(expected)).max() <= 5e-6 + 4 * float(jnp.finfo(ours.dtype).eps)
     for shape, dtype, sharding in (((8,), "float64", None), ((0,), "float32", None), ((8,), "float32", "named")):
         request = DrawRequest(key, jnp.zeros(()), jnp.ones(()), None, shape, np.dtype(dtype), "direct", sharding)
-        assert not cuda.chosen(request)
-    assert "threefry2x32_table_float32" in cuda.report()
+        assert not cuda.use_cuda_kernel(request)
+    assert "threefry2x32_table_float32" in cuda.kernel_report()
 
 
 def by_the_plain_path(monkeypatch, function, *given, **named):
@@ -341,7 +341,7 @@ def test_several_devices(on_host, key):  # noqa: F811
     names = launches(on_host)
     jax.eval_shape(lambda key: jax_von_mises.sample_pmap(key, 0.0, 4.0, (8, 49)), key)
     assert not names
-    assert cuda.VARIABLE in cuda.report()
+    assert cuda.VARIABLE in cuda.kernel_report()
     on_host.setenv(cuda.VARIABLE, "1")
     whole = jax_von_mises.sample_von_mises(key, 0.0, 4.0, (8, 50), method="direct")
     assert not names
@@ -365,10 +365,10 @@ def test_several_devices(on_host, key):  # noqa: F811
 
 def test_the_program_for_a_gpu(key):
     """Lowered for CUDA on a machine without: the kernel's text and nothing of the plain path goes into the program."""
-    job = cuda.Job("threefry2x32", "direct", "float32", (1000,))
+    job = cuda.KernelSpec("threefry2x32", "direct", "float32", (1000,))
     place = jnp.zeros(2, jnp.uint32)
     given = (job, jax.random.key_data(key), place, jnp.float32(0), jnp.ones(1000))
-    lowered = jax.jit(cuda._angles, static_argnums=0).trace(*given).lower(lowering_platforms=("cuda",))
+    lowered = jax.jit(cuda._draw_by_kernel, static_argnums=0).trace(*given).lower(lowering_platforms=("cuda",))
     text = lowered.as_text()
     assert text.count(cuda.TARGET) == 1
     assert ".visible .entry threefry2x32_direct" in text
@@ -381,7 +381,7 @@ def test_exported_programs(monkeypatch, key, platforms):
     pytest.importorskip("flatbuffers", reason="jax.export writes programs with it")
     monkeypatch.setattr(cuda, "devices", lambda: ("a card",))
     monkeypatch.setattr(cuda, "whole_on_one_device", lambda *_: True)
-    monkeypatch.setattr(cuda, "works", lambda job: True)
+    monkeypatch.setattr(cuda, "passes_self_test", lambda job: True)
     monkeypatch.setenv(cuda.VARIABLE, "1")
 
     def exported(**options):
@@ -432,13 +432,13 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
         np.testing.assert_array_equal(found, expected)
         assert sum("CUDA kernel" in record.message for record in caplog.records) == 1
         assert told in caplog.text
-        assert told in cuda.report()
-        assert cuda.FAILED in cuda.report()
+        assert told in cuda.kernel_report()
+        assert cuda.FAILED in cuda.kernel_report()
     never.set()
 
 
 @pytest.mark.parametrize("method", ["table", "direct"])
-@pytest.mark.parametrize("first", cuda.DTYPES)
+@pytest.mark.parametrize("first", cuda.KERNEL_DTYPES)
 def test_a_kernel_is_tested_to_float32_whatever_is_drawn_first(on_host, method, first):  # noqa: F811
     """One percent off is within a last place of bfloat16 at many angles, and must not pass for float32."""
     host_kernels.forget()
@@ -448,8 +448,8 @@ def test_a_kernel_is_tested_to_float32_whatever_is_drawn_first(on_host, method, 
         return (single * jnp.float32(0.99)).astype(out.dtype)
 
     on_host.setattr(cuda, "launch", off)
-    assert not cuda.works(cuda.Job("threefry2x32", method, first, (8,)))
-    assert not cuda.works(cuda.Job("threefry2x32", method, "float32", (8,)))
+    assert not cuda.passes_self_test(cuda.KernelSpec("threefry2x32", method, first, (8,)))
+    assert not cuda.passes_self_test(cuda.KernelSpec("threefry2x32", method, "float32", (8,)))
 
 
 @pytest.mark.parametrize("method", ["table", "direct"])
@@ -464,8 +464,8 @@ def test_a_kernel_is_tested_in_each_dtype_that_it_rounds_to(on_host, method):  #
         return jnp.where(jnp.abs(found) > 1, jnp.nextafter(found, jnp.zeros_like(found)), found)
 
     on_host.setattr(cuda, "launch", cut_off)
-    assert not cuda.works(cuda.Job("philox2x32", method, "bfloat16", (8,)))
-    assert cuda.works(cuda.Job("philox2x32", method, "float32", (8,))) == (method == "table")
+    assert not cuda.passes_self_test(cuda.KernelSpec("philox2x32", method, "bfloat16", (8,)))
+    assert cuda.passes_self_test(cuda.KernelSpec("philox2x32", method, "float32", (8,))) == (method == "table")
 
 
 def test_what_is_a_rounding_of_what():
@@ -492,7 +492,7 @@ def test_blocks_of_a_launch(monkeypatch):
         for rows in (1, 2, 3, 100, 1024, 3000, 2**20):
             for table, of_rows in ((True, False), (True, True), (False, False)):
                 (along, over), (wide, high) = cuda._grid(count, rows, table, of_rows)
-                assert 32 < wide * high <= cuda.THREADS or count * rows < 1000 or (table and of_rows)
+                assert 32 < wide * high <= cuda.BLOCK_THREADS or count * rows < 1000 or (table and of_rows)
                 groups = -(-(count + 4) // 4)
                 needed = -(-groups // wide), -(-rows // high)
                 assert along <= needed[0]
@@ -515,7 +515,7 @@ def test_blocks_of_a_launch(monkeypatch):
 )
 def test_the_switch(on_host, key, value, alone, together):  # noqa: F811
     """Off, on and by itself; several devices need it on."""
-    on_host.setattr(cuda, "works", lambda job: True)
+    on_host.setattr(cuda, "passes_self_test", lambda job: True)
     on_host.setattr(cuda, "whole_on_one_device", lambda *_: True)
     if value is not None:
         on_host.setenv(cuda.VARIABLE, value)
@@ -530,11 +530,11 @@ def test_on_cards_that_nobody_tried_the_kernels_are_off(on_host, key):  # noqa: 
     on_host.setattr(cuda, "ACCEPTED", ("another card",))
     on_host.setattr(cuda, "_tested", lambda job: pytest.fail("tested"))
     request = DrawRequest(key, jnp.zeros(()), jnp.ones(()), None, (8,), np.dtype(np.float32), "direct")
-    assert not cuda.chosen(request)
-    assert "nobody has accepted the CUDA kernels on cpu so far" in cuda.report()
-    on_host.setattr(cuda, "works", lambda job: True)
+    assert not cuda.use_cuda_kernel(request)
+    assert "nobody has accepted the CUDA kernels on cpu so far" in cuda.kernel_report()
+    on_host.setattr(cuda, "passes_self_test", lambda job: True)
     on_host.setenv(cuda.VARIABLE, "1")
-    assert cuda.chosen(request)
+    assert cuda.use_cuda_kernel(request)
 
 
 def test_without_a_gpu_nothing_is_tried(monkeypatch, key):
@@ -542,5 +542,5 @@ def test_without_a_gpu_nothing_is_tried(monkeypatch, key):
     monkeypatch.setattr(jax, "device_count", lambda *_: 1)
     monkeypatch.setattr(cuda, "_tested", lambda job: pytest.fail("tested"))
     assert cuda.devices() == ()
-    assert cuda.report() is None
+    assert cuda.kernel_report() is None
     jax_von_mises.sample_von_mises(key, 0.0, 4.0, (8,))

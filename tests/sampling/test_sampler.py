@@ -118,7 +118,7 @@ def test_auto_takes_the_table_for_many():
 def kernel_size():
     from jax_von_mises.sampling import request
 
-    return request.TABLE_MIN_SIZE["float32"]
+    return request.QUANTILE_TABLE_MIN_SIZE["float32"]
 
 
 # ------------------------------------------------------------------------------------- transformations

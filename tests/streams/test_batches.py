@@ -399,7 +399,7 @@ def test_prefetch_closed_while_the_consumer_waits():
 
 
 def test_prefetch_gives_up_on_a_source_that_hangs(monkeypatch):
-    monkeypatch.setattr(batches, "PATIENCE", 0.2)
+    monkeypatch.setattr(batches, "CLOSE_TIMEOUT", 0.2)
     release = threading.Event()
 
     def hanging():

@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 import jax_von_mises
-from jax_von_mises.streams.stream import Spans, Stream, share, sharer
+from jax_von_mises.streams.stream import Spans, Stream, part_with, split_evenly
 
 KEY = jax.random.key(7)
 
@@ -102,10 +102,10 @@ def test_bad_key(key):
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 100])
 @pytest.mark.parametrize("count", [0, 1, 10, 97])
 def test_shares_are_all_once(count, parts):
-    shares = [share(count, parts, part) for part in range(parts)]
+    shares = [split_evenly(count, parts, part) for part in range(parts)]
     assert [i for share in shares for i in share] == list(range(count))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
-    assert all(i in shares[sharer(count, parts, i)] for i in range(count))
+    assert all(i in shares[part_with(count, parts, i)] for i in range(count))
 
 
 def test_spans():

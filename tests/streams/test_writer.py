@@ -509,7 +509,7 @@ def test_two_writers_of_one_file(tmp_path):
     def second(_):
         if not refused:
             for options in ({"resume": True}, {"force": True}):
-                with pytest.raises(checkpoint.Unknown, match="written by another process"):
+                with pytest.raises(checkpoint.ForeignTargetError, match="written by another process"):
                     write(out, **options)
                 refused.append(options)
 
@@ -551,7 +551,7 @@ def test_foreign_record_is_left_alone(tmp_path):
     theirs = tmp_path / "a.npy.json"
     theirs.write_text('{"my": "precious metadata"}')
     for options in ({}, {"force": True}, {"resume": True}):
-        with pytest.raises(checkpoint.Unknown, match=r"a\.npy\.json is not a record of this package"):
+        with pytest.raises(checkpoint.ForeignTargetError, match=r"a\.npy\.json is not a record of this package"):
             write(tmp_path / "a.npy", **options)
     assert contents(tmp_path / "a.npy") == {"a.npy.json": theirs.read_bytes()}
 
@@ -646,7 +646,7 @@ def test_file_that_is_not_that_of_its_record(tmp_path, change):
     write(out)
     change(out)
     for call in (jax_von_mises.verify_samples, lambda out: write(out, resume=True, repair=True)):
-        with pytest.raises(checkpoint.Unknown, match=r"is not the file that .*a\.npy\.json tells of"):
+        with pytest.raises(checkpoint.ForeignTargetError, match=r"is not the file that .*a\.npy\.json tells of"):
             call(out)
 
 
@@ -683,7 +683,7 @@ def test_hostile_records(tmp_path, change):
     (tmp_path / "a.npy.json").write_text(json.dumps(record | change))
     before = contents(out)
     for call in (jax_von_mises.verify_samples, lambda out: write(out, resume=True)):
-        with pytest.raises(checkpoint.Unknown, match="not a record of this package"):
+        with pytest.raises(checkpoint.ForeignTargetError, match="not a record of this package"):
             call(out)
     assert contents(out) == before
 
@@ -698,7 +698,7 @@ def test_two_writers_of_one_store(tmp_path, stream, job):
     def second(_):
         if not refused:
             for options in ({"resume": True}, {"force": True}, {"resume": True, "repair": True}):
-                with pytest.raises(checkpoint.Unknown, match="written by another process"):
+                with pytest.raises(checkpoint.ForeignTargetError, match="written by another process"):
                     write(out, **options)
                 refused.append(options)
 
@@ -806,7 +806,7 @@ def test_object_store(stream):
     import tensorstore
 
     target = writer.zarr_store.ZarrStore("memory://bucket/a.zarr", (10_000,), np.dtype("float32"), 1_000)
-    job = writer.Job(target, writer.streams.Stream.of("test", KEY, 0.5, 4.0, None, "auto"), 0, 1)
+    job = writer.WriteRun(target, writer.streams.Stream.of("test", KEY, 0.5, 4.0, None, "auto"), 0, 1)
     assert target.directory is None
     assert job.prepare("test", False, False, False)
     assert job.draw(None, None) == 10
