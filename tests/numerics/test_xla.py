@@ -234,3 +234,89 @@ def test_nan_stays_where_it_is():
     k = jnp.ones(20_011).at[7].set(jnp.nan)
     found = jvm.sample_von_mises(jax.random.key(0), 0.0, k)
     assert np.flatnonzero(np.isnan(found)).tolist() == [7]
+
+
+# ------------------------------------------------------------------- what the compilers would do without a workaround
+
+NEWER = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Take a workaround out: a function that puts what one would write instead in its place."""
+
+    def replace(name, plain):
+        monkeypatch.setattr(xla, name, plain)
+        jax.clear_caches()
+
+    jax.clear_caches()
+    yield replace
+    jax.clear_caches()
+
+
+def draws_of_a_constant_and_of_an_argument():
+    """Of the same concentration, once as a constant of the program."""
+    k, key = np.float32(np.geomspace(1e-2, 1e6, 2**16)[40_000]), jax.random.key(3)
+
+    def draw(key, k):
+        return jvm.sample_von_mises(key, np.float32(0.3), k, (2**16,), method="table")
+
+    return np.asarray(jax.jit(lambda key: draw(key, k))(key)), np.asarray(jax.jit(draw)(key, k))
+
+
+@pytest.mark.parametrize("plain", ["nothing", "barrier"])
+def test_constants_are_folded_without_hiding(without, plain):
+    """A barrier alone hides them from JAX 0.12 on: with JAX 0.12 as the oldest release it can replace the sort."""
+    a, b = draws_of_a_constant_and_of_an_argument()
+    np.testing.assert_array_equal(a, b)
+    replaced = {"nothing": list, "barrier": lambda arrays: [jax.lax.optimization_barrier(x) for x in arrays]}[plain]
+    without("hide_constants", lambda *arrays: replaced(arrays))
+    a, b = draws_of_a_constant_and_of_an_argument()
+    assert (a == b).all() == (plain == "barrier" and NEWER)
+
+
+def test_products_are_contracted_without_rounding(without):
+    """In a program of one concentration, not in one of an array of it."""
+    key, k = jax.random.key(3), np.geomspace(1e-2, 1e6, 2**16)[40_000]
+
+    def same():
+        one = jvm.sample_von_mises(key, 0.3, k, (2**16,), "float64", method="direct")
+        many = jvm.sample_von_mises(key, 0.3, np.full(2**16, k), dtype="float64", method="direct")
+        return bool((one == many).all())
+
+    with jax.enable_x64(True):
+        assert same()
+        without("round_here", lambda x, most: x)
+        assert not same()
+
+
+def test_residuals_have_the_shapes_of_every_platform():
+    """What `xla.compute_elementwise` has derivatives of its own for."""
+
+    def total(x):
+        by_rows = lambda x: jnp.sin(x.reshape(5, 7)).reshape(35)  # noqa: E731
+        return jax.lax.platform_dependent(x, cpu=by_rows, default=jnp.sin).sum()
+
+    gradient = export.export(jax.jit(jax.grad(total)), platforms=("cuda",))(jax.ShapeDtypeStruct((35,), np.float32))
+    assert "5x7" in gradient.mlir_module()
+
+
+def test_vmap_computes_both_sides_of_a_condition():
+    """What `xla.replace_where_any` is a loop for."""
+
+    def conditional(x):
+        return jax.lax.cond(x > 0, jnp.sin, jnp.cos, x)
+
+    assert "cond[" in str(jax.make_jaxpr(conditional)(1.0))
+    assert "cond[" not in str(jax.make_jaxpr(jax.vmap(conditional))(jnp.ones(3)))
+
+
+def test_the_upper_half_of_a_product_is_not_compiled_for_several_devices():
+    if jax.device_count() == 1:
+        pytest.skip("there is one device")
+    mesh = jax.make_mesh((jax.device_count(),), ("d",))
+    cut = NamedSharding(mesh, P("d"))
+    words = jax.ShapeDtypeStruct((8 * jax.device_count(),), np.uint32, sharding=cut)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="Unable to convert MHLO to StableHLO"):
+        jax.jit(lambda x: jax.lax.mulhi(x, np.uint32(0xD256D193)), out_shardings=cut).lower(words).compile()
+    jax.jit(lambda x: xla.multiply_high(x, 0xD256D193), out_shardings=cut).lower(words).compile()
