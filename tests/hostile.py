@@ -27,7 +27,7 @@ import jax_von_mises as jvm
 from jax_von_mises import runtime
 from jax_von_mises.cli import commands
 from jax_von_mises.runtime import sampler_file
-from jax_von_mises.streams import checkpoint, zarr
+from jax_von_mises.streams import checkpoint, writer, zarr
 
 PATIENCE = 30
 # Bytes beyond what the process has when the cases begin. A bomb would need more.
@@ -271,7 +271,7 @@ def rows_without_angles(rows, **said):
     """A file as long as its record says: it is all header."""
     jvm.write_samples("a.npy", KEY, np.zeros(0, np.float32), 4.0, 1_000, block_rows=100)
     changed("a.npy.json", shape=[rows, 0], **said)
-    target = jvm.writer.open_target("x", "a.npy", (rows, 0), np.dtype("float32"), 1)
+    target = writer.open_target("x", "a.npy", (rows, 0), np.dtype("float32"), 1)
     with open("a.npy", "wb") as file:
         file.write(target.header())
 
@@ -301,7 +301,7 @@ def record_of_one_block_of_gigabytes():
     write("a.npy")
     rows = 2**28
     changed("a.npy.json", shape=[rows], block_rows=rows, crc32={"0": "00000000"})
-    target = jvm.writer.open_target("x", "a.npy", (rows,), np.dtype("float32"), rows)
+    target = writer.open_target("x", "a.npy", (rows,), np.dtype("float32"), rows)
     with open("a.npy", "wb") as file:
         file.write(target.header())
         file.truncate(target.size())

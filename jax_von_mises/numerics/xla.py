@@ -1,26 +1,26 @@
 """Every workaround for a compiler, once: what it achieves, where it was seen, and what to report.
 
-None of them changes a value. Modules call them as ``xla.name(...)``, and a test compiles the program without each and
-fails when the newest JAX no longer needs it: `tests/numerics/test_xla.py` for XLA:CPU, and for CUDA
-``python -m tools.gpu_programs --check``.
+None of them changes a value. Modules call them as ``xla.name(...)``. `tests/numerics/test_xla.py` and, for CUDA,
+``python -m tools.gpu_programs --check`` take some of them out, those marked below, and fail when the newest JAX no
+longer needs them.
 
 A program is traced once and may be lowered for several platforms, so `lax.platform_dependent` chooses when it is
 lowered; the machine that traces it has no say.
 
 =========================  ==================================================================
 `compute_elementwise`      XLA:CPU makes fast loops of arrays of any length
-`hide_constants`           an angle does not depend on which arguments are constants
+`hide_constants` *         an angle does not depend on which arguments are constants
 `finish_words`             on a CPU, words and quantiles are separate loops
-`round_here`               a product is rounded before it is added, in every program
+`round_here` *             a product is rounded before it is added, in every program
 `clip`                     bounds that XLA:CPU still vectorises
 `add_terms`                sums of long terms compile in little memory
-`unfused_product`          a matrix product does not compute its operand again
-`replace_where_any`        a rare case costs nothing under `jax.vmap`
-`multiply_high`            compiles for several devices
+`cell_coefficients`        a table is not computed again for each coefficient
+`replace_where_any` *      a rare case costs nothing under `jax.vmap`
+`multiply_high` *          compiles for several devices
 `store_on_cuda`            what crosses from one CUDA kernel to the next: few numbers
-`recompute_on_cuda`        the same, with the rest computed again
-`carry_sign_on_cuda`       the same, two numbers in one
-`vary_key_on_gpu`          work on the key alone is no kernel of one thread
+`recompute_on_cuda` *      the same, with the rest computed again
+`carry_sign_on_cuda` *     the same, two numbers in one
+`vary_key_on_gpu` *        work on the key alone is no kernel of one thread
 =========================  ==================================================================
 """
 
@@ -238,23 +238,30 @@ def tree_sum(terms):
     return terms[0]
 
 
-def unfused_product(values, matrix):
-    """`values` (rows, n) times a constant `matrix` (n, m), which never computes `values` again for each column.
+def cell_coefficients(values, powers):
+    """Coefficients (n + 1, cells) of ``values[:, 0] + powers (values[:, 1:] - values[:, 0])``, for (cells, n + 1).
 
-    XLA fuses no matrix product with what makes its operand, and so it is one. For CUDA it tries many programs for each
-    product, which takes seconds, and the one that it takes, and with it the order of the sums, may differ between
-    processes: there these are sums, between barriers. Seen with JAX 0.10.2 to 0.12.0.1.
+    XLA would compute `values` again for each coefficient, but fuses no matrix product with what makes its operand; so
+    on a CPU the differences, too, are a product. For CUDA it tries many programs for each product, which takes seconds,
+    and the one that it takes, and with it the order of the sums, may differ between processes: there these are sums,
+    between barriers. Seen with JAX 0.10.2 to 0.12.0.1.
     """
+    degree = len(powers)
 
-    def by_product(values):
-        return jnp.matmul(values, jnp.asarray(matrix, values.dtype), precision=lax.Precision.HIGHEST)
+    def by_products(values):
+        product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+        difference = np.concatenate([-np.ones((1, degree)), np.eye(degree)])
+        rises = product(values, jnp.asarray(difference, values.dtype))
+        return jnp.concatenate([values[:, :1], product(rises, jnp.asarray(powers, values.dtype))], axis=1).T
 
     def by_sums(values):
         values = lax.optimization_barrier(values)
-        columns = [sum(values[:, j] * float(x) for j, x in enumerate(column) if x) for column in matrix.T]
-        return lax.optimization_barrier(jnp.stack(columns, axis=1))
+        first, *others = (values[:, j] for j in range(degree + 1))
+        rises = [other - first for other in others]
+        columns = [sum(rise * float(row[j]) for rise, row in zip(rises, powers, strict=True)) for j in range(degree)]
+        return lax.optimization_barrier(jnp.stack([first, *columns]))
 
-    return lax.platform_dependent(values, cuda=by_sums, default=by_product)
+    return lax.platform_dependent(values, cuda=by_sums, default=by_products)
 
 
 def replace_where_any(where, replace, x, *arrays):

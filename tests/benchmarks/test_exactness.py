@@ -65,7 +65,7 @@ def test_tails_are_those_of_the_sampler(k, method):
     """Its exact probabilities, from all angles of tails below 2^-11, lie where a right sampler's may lie."""
     tails = law.thresholds(k)
     words = jnp.arange(2**22, dtype=jnp.uint32) << 10 >> 10
-    angles = jax.jit(every_word.kernel.angles, static_argnums=3)
+    angles = jax.jit(every_word.transform.angles, static_argnums=3)
     sizes = [np.sort(np.abs(angles((words << 1 | sign,), jnp.float32(0), jnp.float32(k), method))) for sign in (0, 1)]
     places = tails.places.astype(np.float32)
     beyond = sum(len(size) - np.searchsorted(size, places) for size in sizes) / 2.0**32
@@ -310,9 +310,9 @@ def test_the_quantile_beside_which_all_words_are_looked_up(k):
 
 def test_the_angles_looked_up_are_those_of_the_sampler():
     key, k = jax.random.key(9), np.float32(5)
-    words = jvm.counter.words(key, (SMALL,), 1)
+    words = jvm.sampling.counter.words(key, (SMALL,), 1)
     for method in ("table", "direct"):
-        x = jax.jit(every_word.kernel.angles, static_argnums=3)(words, jnp.float32(0), k, method)
+        x = jax.jit(every_word.transform.angles, static_argnums=3)(words, jnp.float32(0), k, method)
         assert np.array_equal(x, jvm.sample_von_mises(key, 0.0, k, (SMALL,), method=method))
 
 
@@ -337,8 +337,8 @@ def test_words_that_are_looked_up(monkeypatch, method):
         x = right(words, loc, k, method)
         return jnp.where(words[0] == wrong, x * np.float32(1 + 1e-5), x)
 
-    right = every_word.kernel.angles
-    monkeypatch.setattr(every_word.kernel, "angles", damaged)
+    right = every_word.transform.angles
+    monkeypatch.setattr(every_word.transform, "angles", damaged)
     wrong = np.uint32(2 * 12345)
     found = every_word.verdict(every_word.check(5.0, method, chosen), len(chosen))
     assert found.p == 0, "one wrong angle of 2^31"

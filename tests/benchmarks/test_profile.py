@@ -302,8 +302,8 @@ def test_exact_tails_keep_the_promise_and_see_a_breach(monkeypatch):
     assert found["worst"] <= 1
     assert found["tail"][0] == 2.0**-33
     assert found["tail"][-1] == pytest.approx(0.5)
-    original = exactness.kernel.angles
-    monkeypatch.setattr(exactness.kernel, "angles", lambda *given: original(*given) * np.float32(1 + 1e-5))
+    original = exactness.transform.angles
+    monkeypatch.setattr(exactness.transform, "angles", lambda *given: original(*given) * np.float32(1 + 1e-5))
     assert exactness.exact_tails(5.0, "table", 40)["worst"] > 1
 
 

@@ -292,7 +292,7 @@ def test_failure_midway_keeps_what_is_done(run, monkeypatch, error, code, messag
     """The third block fails: the file from before stays until the new one is whole, and that goes on."""
     assert run(*SMALL).code == 0
     old = np.load("samples.npy")
-    write, calls = writer.npy_file.NpyFile.write, []
+    write, calls = writer.npy.NpyFile.write, []
 
     def failing_write(self, *arguments):
         calls.append(arguments)
@@ -300,7 +300,7 @@ def test_failure_midway_keeps_what_is_done(run, monkeypatch, error, code, messag
             raise error
         write(self, *arguments)
 
-    monkeypatch.setattr(writer.npy_file.NpyFile, "write", failing_write)
+    monkeypatch.setattr(writer.npy.NpyFile, "write", failing_write)
     command = (*SMALL, "--seed", "1", "--block", "100")
     result = run(*command, "--force")
     assert result.code == code

@@ -109,7 +109,7 @@ def test_default_blocks_grow_with_the_whole():
     """So that their number, and with it the record, stays small for as long as memory allows."""
     for angles, block in ((10, 2**24), (2**36, 2**24), (2**36 + 1, 2**25), (10**12, 2**27), (10**15, 2**27)):
         assert writer.block_angles(angles) == block
-    wide = writer.streams.Stream.of("test", KEY, np.zeros(1_000, np.float32), 4.0, None, "auto")
+    wide = writer.Stream.of("test", KEY, np.zeros(1_000, np.float32), 4.0, None, "auto")
     rows = writer.default_block_rows(wide, 10**6, None)
     assert rows % 1_024 == 0  # whole pages
     assert 0.9 * 2**24 < rows * 1_000 <= 2**24
@@ -224,7 +224,7 @@ def test_broken_off_before_the_first_block_leaves_nothing(out, monkeypatch):
 @pytest.mark.parametrize("stage", ["save_record", "close_up"])
 def test_broken_off_at_the_end(out, monkeypatch, tmp_path, stage):
     """Between the last block and the last name; the next run only finishes."""
-    target = npy.NpyFile if out.suffix == ".npy" else writer.zarr_store.ZarrStore
+    target = npy.NpyFile if out.suffix == ".npy" else writer.zarr.ZarrStore
     if stage == "close_up":
         stage = "settle"
     real = getattr(target, stage)
@@ -454,8 +454,8 @@ def test_repair_on_another_machine_changes_nothing(out, monkeypatch):
     """The only block is damaged: what would take its place is compared with its checksum."""
     write(out, 1_000)
     damage(out, 0)
-    rows = writer.streams.Stream.rows
-    monkeypatch.setattr(writer.streams.Stream, "rows", lambda *arguments: rows(*arguments) * jax.numpy.float32(1.0001))
+    rows = writer.Stream.rows
+    monkeypatch.setattr(writer.Stream, "rows", lambda *arguments: rows(*arguments) * jax.numpy.float32(1.0001))
     before = contents(out)
     with pytest.raises(ValueError, match="block 0 drawn again differs in its last digits"):
         write(out, 1_000, resume=True, repair=True)
@@ -464,7 +464,7 @@ def test_repair_on_another_machine_changes_nothing(out, monkeypatch):
 
 def test_another_machine_is_found_out(broken_off, monkeypatch):
     """Blocks that are as they were written, but not as this machine draws them: one last digit is enough."""
-    rows = writer.streams.Stream.rows
+    rows = writer.Stream.rows
 
     def other_digits(self, first, count, *rest):
         x = np.array(rows(self, first, count, *rest))
@@ -472,7 +472,7 @@ def test_another_machine_is_found_out(broken_off, monkeypatch):
         return jax.numpy.asarray(x)
 
     before = contents(broken_off)
-    monkeypatch.setattr(writer.streams.Stream, "rows", other_digits)
+    monkeypatch.setattr(writer.Stream, "rows", other_digits)
     with pytest.raises(ValueError, match="block 3 drawn again differs in its last digits"):
         write(broken_off, resume=True)
     assert contents(broken_off) == before
@@ -734,13 +734,13 @@ def test_process_0_killed_while_it_removes_the_records(tmp_path, monkeypatch):
     """The store is whole; whoever comes removes the rest."""
     out = tmp_path / "a.zarr"
     write(out, part=1, parts=2)
-    delete = writer.zarr_store.Keys.delete
+    delete = writer.zarr.Keys.delete
 
     def fail(self, first, end=None):
         delete(self, first, end)
         raise Stop
 
-    monkeypatch.setattr(writer.zarr_store.Keys, "delete", fail)
+    monkeypatch.setattr(writer.zarr.Keys, "delete", fail)
     with pytest.raises(Stop):
         write(out, part=0, parts=2)
     monkeypatch.undo()
@@ -805,8 +805,8 @@ def test_object_store(stream):
     """No directory, no rename: everything by keys. TensorStore's own memory stands in for a bucket."""
     import tensorstore
 
-    target = writer.zarr_store.ZarrStore("memory://bucket/a.zarr", (10_000,), np.dtype("float32"), 1_000)
-    job = writer.WriteRun(target, writer.streams.Stream.of("test", KEY, 0.5, 4.0, None, "auto"), 0, 1)
+    target = writer.zarr.ZarrStore("memory://bucket/a.zarr", (10_000,), np.dtype("float32"), 1_000)
+    job = writer.WriteRun(target, writer.Stream.of("test", KEY, 0.5, 4.0, None, "auto"), 0, 1)
     assert target.directory is None
     assert job.prepare("test", False, False, False)
     assert job.draw(None, None) == 10
@@ -915,7 +915,7 @@ def undisturbed(tmp_path, kind, **arguments):
 
 def draws(angles):
     """In this process, let streams give these angles: to load the programs takes longer than all the rest."""
-    writer.streams.Stream.rows = lambda self, first, count, *_: jax.device_put(angles[first : first + count])
+    writer.Stream.rows = lambda self, first, count, *_: jax.device_put(angles[first : first + count])
 
 
 def killed_child(out, angles, ready):
