@@ -247,9 +247,6 @@ def go_through(kind, scenario, fault, library):
             if kept_nothing and files(now) != files(nothing_kept):
                 wrong("something was kept, or something lost")
             try:
-                if isinstance(error, KeyboardInterrupt):
-                    # In one process: TensorStore's threads may still be at work on what was interrupted.
-                    time.sleep(0.2)
                 try:
                     write(out, STREAM, **REPAIR)
                 except (ValueError, FileExistsError):

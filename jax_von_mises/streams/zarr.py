@@ -441,6 +441,8 @@ class InTurn:
 
     def __init__(self):
         self._thread = ThreadPoolExecutor(1)
+        # Started now: an executor that is interrupted while it starts its thread forgets it, and starts another.
+        self._thread.submit(int).result()
 
     def __call__(self, operation):
         """The result of ``operation()``, a future of TensorStore."""

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import jax
 import numpy as np
 import pytest
 
 import jax_von_mises
-from jax_von_mises.streams import writer
+from jax_von_mises.streams import writer, zarr
 from tests import children
 from tests.streams.test_writer import KEY, contents, draws, finished, undisturbed, write
 
@@ -203,6 +204,30 @@ def test_iterators(alarm, times):
         source.close()
     place = sum(map(len, received))
     np.testing.assert_array_equal(np.concatenate([*received, *map(np.asarray, batches(place))]), whole)
+
+
+def test_operations_of_a_store_stay_in_turn(monkeypatch):
+    """Also when the first is interrupted as early as can be: before what runs it knows its thread."""
+    in_turn, order = zarr.InTurn(), []
+    real = threading.Thread.start
+
+    def start(thread):
+        real(thread)
+        raise KeyboardInterrupt
+
+    def first():
+        time.sleep(0.1)
+        return operation(1)
+
+    def operation(number):
+        return types.SimpleNamespace(result=lambda: order.append(number))
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(threading.Thread, "start", start)
+        in_turn(first)
+    in_turn(lambda: operation(2))
+    in_turn.close()
+    assert order == [1, 2]
 
 
 CACHED = """
