@@ -12,7 +12,8 @@ GALLERY ?= full
 GUARD ?=
 # What depends on JAX's and Python's behaviour, repeated on the newest of both, less what is marked `once` there: the
 # numerics, and further cases of a kind.
-NEWEST_TESTS ?= tests/numerics/test_xla.py tests/sampling/test_counter.py tests/sampling/test_sampler.py tests/sampling/test_sharded.py tests/sampling/test_gradients.py tests/cli/test_commands.py tests/test_layers.py \
+NEWEST_TESTS ?= tests/numerics/test_xla.py tests/sampling/test_counter.py tests/sampling/test_sampler.py \
+  tests/sampling/test_sharded.py tests/sampling/test_gradients.py tests/cli/test_commands.py tests/test_layers.py \
   tests/runtime/test_configuration.py tests/runtime/test_compilation_cache.py tests/runtime/test_warm_up.py
 NEWEST_MARKS ?= not slow and not once
 # What differs on a machine with one CPU device, repeated with one: the tests have eight.

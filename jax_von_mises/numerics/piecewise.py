@@ -93,7 +93,7 @@ TAIL_FACTOR = 2.0**40
 
 
 class TailTable(NamedTuple):
-    """Cubics (4, CELLS), the inverse of a cell's width, and whether there are two halves."""
+    """Cubics (4, TAIL_CELLS), the inverse of a cell's width, and whether there are two halves."""
 
     coefficients: jax.Array
     scale: jax.Array

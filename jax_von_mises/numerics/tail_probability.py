@@ -53,7 +53,7 @@ def signed_tail(x, kappa, scale=1.0):
     (j,), centre, half = integrals(moved, k, 1 / k, far=True)
     root, n = square_root(half, k, 1 / k)
     mass = ((j / n) * root) * (root * scale)
-    return jnp.where(kappa >= 0, jnp.where(centre, 0.5 * scale + mass, mass), jnp.nan)
+    return jnp.where(centre, 0.5 * scale + mass, mass)
 
 
 @jax.custom_jvp

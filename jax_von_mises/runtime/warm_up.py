@@ -104,10 +104,10 @@ def like(value):
 
 def _compile(request, loc, concentration):
     # What is described and not given may lie on several devices, as its description says.
-    told = {"loc": loc, "concentration": concentration}
-    told = {name: value for name, value in told.items() if isinstance(value, jax.ShapeDtypeStruct)}
+    given = {"loc": loc, "concentration": concentration}.items()
+    described = {name: value for name, value in given if isinstance(value, jax.ShapeDtypeStruct)}
     times = [time.perf_counter()]
-    traced = sampler.program.trace(dataclasses.replace(request, **told), request.engine())
+    traced = sampler.program.trace(dataclasses.replace(request, **described), request.engine())
     times.append(time.perf_counter())
     lowered = traced.lower()
     times.append(time.perf_counter())

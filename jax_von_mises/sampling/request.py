@@ -28,7 +28,7 @@ class DrawRequest:
     """One typed key."""
     loc: object
     concentration: object
-    """Both as `arguments.parameters` returns them: an array, or a Python float."""
+    """Both as `arguments.parameters` returns them, arrays."""
     start: tuple | None
     """Position of the first angle in the key's stream, a pair (hi, lo) of uint32; None for 0."""
     shape: tuple[int, ...]
@@ -41,25 +41,21 @@ class DrawRequest:
     def whole(cls, caller, key, loc, concentration, shape, dtype, method, out_sharding=None):
         """Check a draw from position 0; method "auto" takes the table for one concentration and many angles."""
         out_sharding = arguments.sharding(caller, out_sharding)
-        return cls._checked(
-            caller, key, loc, concentration, shape, dtype, method, QUANTILE_TABLE_MIN_SIZE, out_sharding
-        )
+        request = cls.part(caller, key, loc, concentration, shape, dtype, method)
+        few = math.prod(request.shape) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(request.dtype).name]
+        route = "direct" if method == "auto" and few else request.route
+        return dataclasses.replace(request, route=route, out_sharding=out_sharding)
 
     @classmethod
     def part(cls, caller, key, loc, concentration, shape, dtype, method):
         """Check a draw from anywhere in a stream; method "auto" decides alike for parts of every size."""
-        return cls._checked(caller, key, loc, concentration, shape, dtype, method, {})
-
-    @classmethod
-    def _checked(cls, caller, key, loc, concentration, shape, dtype, method, least, out_sharding=None):
         key = arguments.one_key(caller, key)
         arrays, dtype = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
         shape = arguments.result_shape(caller, shape, **arrays)
-        method = arguments.method(caller, method, arrays["concentration"])
-        if method == "auto":
-            many = math.prod(shape) >= least.get(arguments.compute_dtype(dtype).name, 0)
-            method = "table" if many and arrays["concentration"].size == 1 else "direct"
-        return cls(key, arrays["loc"], arrays["concentration"], None, shape, dtype, method, out_sharding)
+        route = arguments.method(caller, method, arrays["concentration"])
+        if route == "auto":
+            route = "table" if arrays["concentration"].size == 1 else "direct"
+        return cls(key, arrays["loc"], arrays["concentration"], None, shape, dtype, route)
 
     def at(self, start, **changed):
         """The same from position `start`, an integer, a traced one or a pair, with other fields `changed` as well."""
