@@ -27,8 +27,8 @@
 """
 
 from jax_von_mises import runtime as runtime
-from jax_von_mises.distributions.compose import Mixture as Mixture
-from jax_von_mises.distributions.compose import Torus as Torus
+from jax_von_mises.distributions.mixture import Mixture as Mixture
+from jax_von_mises.distributions.torus import Torus as Torus
 from jax_von_mises.distributions.von_mises import VonMises as VonMises
 from jax_von_mises.functions.fitting import fit as fit
 from jax_von_mises.functions.fitting import standard_errors as standard_errors
@@ -57,7 +57,7 @@ from jax_von_mises.sampling.variance_reduction import sample_stratified as sampl
 from jax_von_mises.streams.batches import batched_apply as batched_apply
 from jax_von_mises.streams.batches import prefetch_to_host as prefetch_to_host
 from jax_von_mises.streams.batches import sample_batches as sample_batches
-from jax_von_mises.streams.stream import derive_key as derive_key
+from jax_von_mises.streams.keys import derive_key as derive_key
 from jax_von_mises.streams.writer import verify_samples as verify_samples
 from jax_von_mises.streams.writer import write_samples as write_samples
 from jax_von_mises.version import __version__ as __version__

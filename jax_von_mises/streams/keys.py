@@ -1,0 +1,97 @@
+"""Keys by names and numbers.
+
+A key of its own is for work that is to be independent: another epoch, another data set, another use of randomness.
+`derive_key` makes such keys, and is the only place in this package that calls ``fold_in``. Work that shares one stream
+needs one key and positions: see `jax_von_mises.streams.stream`.
+"""
+
+import hashlib
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_von_mises import arguments
+from jax_von_mises.sampling import counter
+
+# Folded in before a name and before a number, so that the two never meet, nor a derived key one that the user got by
+# `split` or by `fold_in` of a small number (which are the same keys: fold_in(key, i) is split(key, n)[i]).
+NAME_TAG = 0x6E616D65
+NUMBER_TAG = 0x6E756D62
+
+
+def derive_key(key, *path):
+    """Derive a key by names and numbers, for work that is to be independent of all other.
+
+    The rule, which is fixed for ever: for each element of `path`, ``fold_in`` is applied three times, with a tag
+    (0x6e616d65 for a name, 0x6e756d62 for a number) and then with two 32-bit words: the first eight bytes of the
+    SHA-256 of the name in UTF-8, or the upper and the lower half of the number, both high word first. Hence
+    ``derive_key(derive_key(key, a), b)`` is ``derive_key(key, a, b)``, and keys of different paths are different
+    (but for chance, 2^-64, where a long path meets the hash of another). An ``unsafe_rbg`` key is folded as an
+    ``rbg`` key.
+
+    Batches, devices and processes that share *one* stream do not need this: give each its positions (`sample_block`,
+    `sample_batches`, `sample_shard`), and the result does not depend on how many there are.
+
+    Parameters
+    ----------
+    key : jax.Array
+        One random key, typed or legacy, of any implementation.
+    *path : str or int
+        Names, such as ``"epoch"`` or ``"dropout"``, and numbers 0 <= i < 2^64, such as a batch, an epoch, or
+        ``jax.process_index()``. A number may be traced (``jax.lax.axis_index`` for a device): it must not be negative.
+
+    Returns
+    -------
+    jax.Array
+        A key of the same kind.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a bad key, or an element that is neither a name nor a whole number in range.
+
+    Examples
+    --------
+    >>> import jax
+    >>> key = jax.random.key(0)
+    >>> shuffling, angles = derive_key(key, "shuffle"), derive_key(key, "angles")
+    >>> third_epoch = derive_key(angles, "epoch", 3)
+    """
+    caller = "derive_key"
+    typed = arguments.one_key(caller, key)
+    if not path:
+        raise TypeError(f"{caller}: give at least one name or number, as in derive_key(key, 'epoch', 3).")
+    words = [word for element in path for word in _path_words(caller, element)]
+    implementation = jax.random.key_impl(typed)
+    # An `unsafe_rbg` key is folded as the `rbg` key of the same words: its own folding is an exclusive or, which does
+    # not tell ("a", "b") from ("b", "a").
+    if str(implementation) == "unsafe_rbg":
+        typed = jax.random.wrap_key_data(jax.random.key_data(typed), impl="rbg")
+    for word in words:
+        typed = jax.random.fold_in(typed, word)
+    data = jax.random.key_data(typed)
+    legacy = not jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return data if legacy else jax.random.wrap_key_data(data, impl=implementation)
+
+
+def _path_words(caller, element):
+    """The three words that are folded in for one element of a path."""
+    if isinstance(element, str):
+        arguments.utf8(caller, "path element", element, "the hash of a name")
+        digest = hashlib.sha256(element.encode()).digest()
+        return np.uint32(NAME_TAG), *(np.uint32(int.from_bytes(digest[i : i + 4], "big")) for i in (0, 4))
+    if isinstance(element, jax.core.Tracer) and jnp.issubdtype(element.dtype, jnp.integer) and element.shape == ():
+        return np.uint32(NUMBER_TAG), *counter.halves(element)
+    try:
+        if isinstance(element, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(element)
+    except TypeError as error:
+        raise TypeError(
+            f"{caller}: path element {arguments.safe_repr(element)} must be a name (str) or a whole number."
+        ) from error
+    if not 0 <= number < 2**64:
+        raise ValueError(f"{caller}: path element {arguments.safe_repr(number)} must be at least 0 and below 2^64.")
+    return np.uint32(NUMBER_TAG), *counter.halves(number)
