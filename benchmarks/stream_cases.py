@@ -325,7 +325,7 @@ def record_seconds(kind: str, blocks: int, scratch, clock: Callable[[], float] =
     path = os.fspath(scratch.fresh(f"angles.{kind}"))
     make = npy.NpyFile if kind == "npy" else zarr.ZarrStore
     target = make(path, (total,), stream.dtype, writer.BLOCK_ANGLES)
-    job = writer.WriteRun(target, stream, 0, 1)
+    job = writer.WriteRun(target, stream, writer.WriteOptions())
     job.done = {i: f"{i:08x}" for i in range(blocks)}
     with contextlib.closing(target):
         target.save_record(job.text())  # the first makes what directories it needs

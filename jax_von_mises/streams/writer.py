@@ -12,6 +12,7 @@ import os
 import shutil
 import time
 import zlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -21,6 +22,8 @@ from jax_von_mises import arguments
 from jax_von_mises.streams import batches, checkpoint, npy, zarr
 from jax_von_mises.streams.stream import Spans, Stream, part_with, split_evenly
 from jax_von_mises.version import __version__
+
+CALLER = "write_samples"
 
 # Angles in a block. 64 MiB of float32: drawing and writing it takes far longer than recording it, and two of them at a
 # time are what a run needs in memory. Where that makes many blocks they are larger, up to eight times: the record is
@@ -148,57 +151,76 @@ def write_samples(
     >>> numpy.load(out, mmap_mode="r").shape
     (10000,)
     """
-    caller = "write_samples"
-    out = arguments.path(caller, "out", out)
-    stream = Stream.of(caller, key, loc, concentration, dtype, method)
-    total = arguments.whole_number(caller, "total", total, 0)
+    out = arguments.path(CALLER, "out", out)
+    stream = Stream.of(CALLER, key, loc, concentration, dtype, method)
+    total = arguments.whole_number(CALLER, "total", total, 0)
     if total * max(stream.width, 1) >= checkpoint.MOST_ANGLES:  # rows without angles are counted too
         raise ValueError(
-            f"{caller}: total={total} rows of {stream.width} are more angles than any disk holds. Both the rows and "
+            f"{CALLER}: total={total} rows of {stream.width} are more angles than any disk holds. Both the rows and "
             "their angles must be below 2^60."
         )
     if block_rows is not None:
-        block_rows = arguments.whole_number(caller, "block_rows", block_rows, 1)
-    flags = {"resume": resume, "force": force, "repair": repair, "stay": stay}
-    resume, force, repair, stay = (arguments.flag(caller, name, value) for name, value in flags.items())
-    for name, function in (("progress", progress), ("observe", observe)):
-        if function is not None and not callable(function):
-            raise TypeError(f"{caller}: {name}={arguments.safe_repr(function)} must be a function, or None.")
-    patience = arguments.seconds(caller, "patience", patience)
-    parts = arguments.whole_number(caller, "parts", parts, 1)
-    part = arguments.whole_number(caller, "part", part, 0)
-    if part >= parts:
-        raise ValueError(f"{caller}: part={part} must be below parts={parts}; parts are counted from 0.")
-    if parts > 1 and force:
-        raise ValueError(f"{caller}: force=True would remove what other parts write. Remove the old store first.")
-    if resume and force:
-        raise ValueError(f"{caller}: resume=True keeps what force=True would replace. Give one of them.")
+        block_rows = arguments.whole_number(CALLER, "block_rows", block_rows, 1)
+    options = WriteOptions(resume, force, repair, part, parts, patience, stay, progress, observe).checked()
     block_rows = default_block_rows(stream, total, block_rows)
-    target = open_target(caller, out, (total, *stream.row_shape), stream.dtype, block_rows, part, parts)
-    job = WriteRun(target, stream, part, parts)
+    shape = (total, *stream.row_shape)
+    target = open_target(CALLER, out, shape, stream.dtype, block_rows, options.part, options.parts)
+    run = WriteRun(target, stream, options)
+    with contextlib.closing(target), telling_what_is_kept(run):
+        missing = run.prepare()
+        kept = len(run.own())
+        drawn = run.draw() if missing else 0
+        if missing:
+            run.finish()
+    return Written(out, target.shape, target.dtype.name, drawn, kept)
+
+
+class WriteOptions(NamedTuple):
+    """How `write_samples` treats what is there, which share this process draws, and whom it tells."""
+
+    resume: bool = False
+    force: bool = False
+    repair: bool = False
+    part: int = 0
+    parts: int = 1
+    patience: float = 600.0
+    stay: bool = False
+    progress: Callable[[int, int], object] | None = None
+    observe: Callable[[np.ndarray], object] | None = None
+
+    def checked(self):
+        """The same as plain values, if they are allowed, and together."""
+        flags = {name: getattr(self, name) for name in ("resume", "force", "repair", "stay")}
+        flags = {name: arguments.flag(CALLER, name, value) for name, value in flags.items()}
+        for name, function in (("progress", self.progress), ("observe", self.observe)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{CALLER}: {name}={arguments.safe_repr(function)} must be a function, or None.")
+        patience = arguments.seconds(CALLER, "patience", self.patience)
+        parts = arguments.whole_number(CALLER, "parts", self.parts, 1)
+        part = arguments.whole_number(CALLER, "part", self.part, 0)
+        if part >= parts:
+            raise ValueError(f"{CALLER}: part={part} must be below parts={parts}; parts are counted from 0.")
+        if parts > 1 and flags["force"]:
+            raise ValueError(f"{CALLER}: force=True would remove what other parts write. Remove the old store first.")
+        if flags["resume"] and flags["force"]:
+            raise ValueError(f"{CALLER}: resume=True keeps what force=True would replace. Give one of them.")
+        return self._replace(part=part, parts=parts, patience=patience, **flags)
+
+
+@contextlib.contextmanager
+def telling_what_is_kept(run):
+    """Add to an error what the run leaves behind; one that has drawn no block removes what it created."""
+    target = run.target
     try:
-        if job.prepare(caller, resume or parts > 1, force, repair):
-            kept = len(job.own())
-            drawn = job.draw(progress, observe)
-            if part == 0:
-                if parts > 1:
-                    job.wait(patience)
-                target.finish(job.text(finished=True))
-            elif stay:
-                job.wait_for_process_0(patience)
-        else:
-            kept, drawn = len(job.own()), 0
+        yield
     except BaseException as error:
-        if target.created and job.blocks and not job.done:
+        if target.created and run.blocks and not run.done:
             error.add_note(discarded(target))
         elif target.begun:
-            error.add_note(f"{len(job.done)} of {job.blocks} blocks are kept: go on with resume=True")
+            error.add_note(f"{len(run.done)} of {run.blocks} blocks are kept: go on with resume=True")
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
             error.filename = target.path
         raise
-    finally:
-        target.close()
-    return Written(out, target.shape, target.dtype.name, drawn, kept)
 
 
 def discarded(target):
@@ -240,7 +262,7 @@ def open_target(caller, out, shape, dtype, block_rows, part=0, parts=1):
 
 def is_whole(out):
     """Whether there is a finished file or store, of whatever stream."""
-    return open_target("write_samples", os.fsdecode(out), (0,), np.dtype(np.float32), 1).whole()
+    return open_target(CALLER, os.fsdecode(out), (0,), np.dtype(np.float32), 1).whole()
 
 
 def block_angles(angles):
@@ -263,8 +285,8 @@ def default_block_rows(stream, total, block_rows):
 class WriteRun:
     """One process's part in filling a target."""
 
-    def __init__(self, target, stream, part, parts):
-        self.target, self.stream, self.part, self.parts = target, stream, part, parts
+    def __init__(self, target, stream, options):
+        self.target, self.stream, self.options = target, stream, options
         self.identity = stream.identity()  # once: it may be the hash of long arrays, and every record has it
         self.done: dict[int, str] = {}  # block: checksum; of all processes, as far as they are known
         self.damaged: dict[int, str] = {}  # block: checksum that it should have
@@ -280,7 +302,7 @@ class WriteRun:
 
     def share(self):
         """The blocks of this process."""
-        return split_evenly(self.blocks, self.parts, self.part)
+        return split_evenly(self.blocks, self.options.parts, self.options.part)
 
     def own(self):
         """What is done of this process's blocks."""
@@ -304,7 +326,7 @@ class WriteRun:
 
     def text(self, finished=False):
         """The record: what is drawn, by what, and the checksums of the blocks."""
-        mine = self.done if self.parts == 1 or len(self.done) == self.blocks else self.own()
+        mine = self.done if self.options.parts == 1 or len(self.done) == self.blocks else self.own()
         head = {
             "format": checkpoint.RECORD_FORMAT,
             "stream": self.identity,
@@ -322,49 +344,64 @@ class WriteRun:
         lines = ",\n".join([f'"{i}": "{mine[i]}"' for i in sorted(mine)])
         return json.dumps(head, indent=1).removesuffix("\n}") + f',\n "crc32": {{\n{lines}\n }}\n}}\n'
 
-    def prepare(self, caller, resume, force, repair):
-        """Look at what is there, and begin or go on; False if it is whole already."""
-        target = self.target
-        found, whole = target.records(), target.whole()
-        if (found or whole) and not (resume or force):
-            state = "an unfinished run is there" if found else "exists"
-            ways = "give resume=True to go on with it, or force=True to replace it" if found else "give force=True"
+    def prepare(self):
+        """Begin, go on or repair, as what is there and the options ask; False if nothing is missing."""
+        target, options = self.target, self.options
+        records, whole = target.records(), target.whole()
+        there = bool(records or whole)
+        if there and not (options.resume or options.parts > 1 or options.force):
+            state = "an unfinished run is there" if records else "exists"
+            ways = "give resume=True to go on with it, or force=True to replace it" if records else "give force=True"
             raise FileExistsError(f"{target.path}: {state}; choose another name, or {ways}")
-        if force or not (found or whole):
-            self.check_room(caller, force)
-            if found or whole:
-                target.replace(self.missing_bytes())
-            target.begin(self.text())
-            return True
-        for record in found or [target.final_record()]:
-            if record is None:
-                raise FileExistsError(f"{target.path}: exists, without a record of this package; choose another name")
-            self.adopt(caller, record)
+        if there and not options.force:
+            return self._go_on(records) if records else self._repair()
+        self.check_room(options.force)
+        if there:
+            target.replace(self.missing_bytes())
+        target.begin(self.text())
+        return True
+
+    def _go_on(self, records):
+        """Prepare what is missing of an unfinished run."""
+        for record in records:
+            self.adopt(record)
+        self.target.replaces = any(record.get("replaces") is True for record in records)
         # A process that is killed as it finishes leaves a finished file, whose record has its old name.
-        whole = not found or (target.interrupted_at_the_end() and len(self.done) == self.blocks)
-        if found:
-            target.replaces = any(record.get("replaces") is True for record in found)
-        elif self.parts == 1:
-            target.check_layout()
-        if found or self.parts == 1:
-            self.check_blocks(caller, repair, whole)
+        whole = self.target.interrupted_at_the_end() and len(self.done) == self.blocks
+        self.check_blocks(whole)
+        return self._open_missing(whole)
+
+    def _repair(self):
+        """Prepare what is missing of a finished file or store: blocks that turn out to be damaged."""
+        record = self.target.final_record()
+        if record is None:
+            raise FileExistsError(f"{self.target.path}: exists, without a record of this package; choose another name")
+        self.adopt(record)
+        if self.options.parts == 1:
+            self.target.check_layout()
+            self.check_blocks(whole=True)
+        return self._open_missing(whole=True)
+
+    def _open_missing(self, whole):
+        """Open a target, which may be `whole`, for the blocks that are not done; False if there are none."""
+        target = self.target
         if whole and len(self.done) == self.blocks:
             target.settle()
             return False
         # All that can be refused is, before anything is touched.
-        self.check_machine(caller)
-        self.check_room(caller)
+        self.check_machine()
+        self.check_room()
         if whole:
             target.reopen(self.text())
-        elif self.done or self.parts > 1:
+        elif self.done or self.options.parts > 1:
             target.go_on()
         else:
             target.begin(self.text())
         return True
 
-    def adopt(self, caller, record):
+    def adopt(self, record):
         """Take over the blocks of a record, if it is of the same stream."""
-        if self.parts == 1 and not self.done:
+        if self.options.parts == 1 and not self.done:
             self.target.block_rows = record["block_rows"]
         mine = {**self.identity, **self.layout()}
         theirs = {**record["stream"], **record}
@@ -372,24 +409,24 @@ class WriteRun:
         if different:
             listed = ", ".join(f"{name} {brief(theirs.get(name))} (now {brief(mine[name])})" for name in different)
             raise ValueError(
-                f"{caller}: {self.target.path} holds another stream: {listed}. "
+                f"{CALLER}: {self.target.path} holds another stream: {listed}. "
                 "Give the arguments it was begun with, or choose another name."
             )
         self.done |= {i: crc for i, crc in record["crc32"].items() if 0 <= i < self.blocks}
 
-    def check_blocks(self, caller, repair, whole):
+    def check_blocks(self, whole):
         """Compare what was recorded of this process's blocks with what is on the disk."""
         damaged = damaged_blocks(self.target, self.spans(), self.own(), whole)
-        if damaged and not repair:
+        if damaged and not self.options.repair:
             first, rows = self.spans()[damaged[0]]
             raise Damaged(
-                f"{caller}: {self.target.path}: {len(damaged)} of {len(self.done)} blocks do not match their "
+                f"{CALLER}: {self.target.path}: {len(damaged)} of {len(self.done)} blocks do not match their "
                 f"checksums, the first is block {damaged[0]} (rows {first} to {first + rows - 1}). Give repair=True "
                 "to draw them again; nothing was changed."
             )
         self.damaged = {i: self.done.pop(i) for i in damaged}
 
-    def check_machine(self, caller):
+    def check_machine(self):
         """Draw one block again: another machine, backend or release of JAX may round the last digits otherwise."""
         own = self.own() or self.damaged
         if not own:
@@ -399,7 +436,7 @@ class WriteRun:
         again = np.asarray(self.stream.rows(first, self.target.block_rows))[:rows]
         if checksum(self.target, again) != own[i]:
             raise ValueError(
-                f"{caller}: {self.target.path}: block {i} drawn again differs in its last digits. The run was begun on "
+                f"{CALLER}: {self.target.path}: block {i} drawn again differs in its last digits. The run was begun on "
                 "another kind of machine, or with another release of JAX (its record says which): go on there, or "
                 "begin anew with force=True. Nothing was changed."
             )
@@ -408,7 +445,7 @@ class WriteRun:
         """How many bytes of angles are not done."""
         return self.missing_rows() * self.stream.width * self.target.dtype.itemsize
 
-    def check_room(self, caller, force=False):
+    def check_room(self, force=False):
         """Refuse early what the disk, or the record, cannot hold."""
         if self.target.directory is not None:
             missing = self.missing_bytes()
@@ -421,12 +458,13 @@ class WriteRun:
         if self.blocks > checkpoint.MOST_BLOCKS:
             least = -(-self.target.shape[0] // checkpoint.MOST_BLOCKS)
             raise ValueError(
-                f"{caller}: block_rows={self.target.block_rows} makes {self.blocks} blocks, and the record has a line "
+                f"{CALLER}: block_rows={self.target.block_rows} makes {self.blocks} blocks, and the record has a line "
                 f"for each, at most {checkpoint.MOST_BLOCKS}. Give block_rows={least} or more."
             )
 
-    def draw(self, progress, observe):
+    def draw(self):
         """Draw, write and record the missing blocks of this process; give their number."""
+        progress, observe = self.options.progress, self.options.observe
         todo = [i for i in self.share() if i not in self.done]
         spans = self.spans()
         drawing = batches.SampleBatches(self.stream, [spans[i] for i in todo], self.target.block_rows, donate=True)
@@ -459,13 +497,23 @@ class WriteRun:
             drawing.close()
         return len(todo)
 
-    def wait(self, patience):
+    def finish(self):
+        """Make the target whole, as process 0, when all have drawn their shares."""
+        if self.options.part == 0:
+            if self.options.parts > 1:
+                self.wait_for_others()
+            self.target.finish(self.text(finished=True))
+        elif self.options.stay:
+            self.wait_for_process_0()
+
+    def wait_for_others(self):
         """Wait, as process 0, until the records of all processes together tell of every block."""
+        patience = self.options.patience
         deadline = time.monotonic() + patience
         while True:
             known = len(self.done)
             for record in self.target.records():
-                self.adopt("write_samples", record)
+                self.adopt(record)
             if len(self.done) == self.blocks:
                 return
             if len(self.done) > known:
@@ -482,13 +530,14 @@ class WriteRun:
     def missing_parts(self):
         """The processes whose blocks are missing; there may be far more processes than blocks."""
         missing = (i for i in range(self.blocks) if i not in self.done)
-        return sorted({part_with(self.blocks, self.parts, i) for i in missing})
+        return sorted({part_with(self.blocks, self.options.parts, i) for i in missing})
 
-    def wait_for_process_0(self, patience):
+    def wait_for_process_0(self):
         """Wait until the store is whole, so that process 0 can be started again while there is need of it."""
+        patience = self.options.patience
         deadline, before = time.monotonic() + patience, None
         while not self.target.whole():
-            now = self.target.record_of(0, self.parts)
+            now = self.target.record_of(0, self.options.parts)
             if now != before:
                 deadline, before = time.monotonic() + patience, now
             if time.monotonic() > deadline:

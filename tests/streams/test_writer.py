@@ -806,10 +806,10 @@ def test_object_store(stream):
     import tensorstore
 
     target = writer.zarr.ZarrStore("memory://bucket/a.zarr", (10_000,), np.dtype("float32"), 1_000)
-    job = writer.WriteRun(target, writer.Stream.of("test", KEY, 0.5, 4.0, None, "auto"), 0, 1)
+    job = writer.WriteRun(target, writer.Stream.of("test", KEY, 0.5, 4.0, None, "auto"), writer.WriteOptions())
     assert target.directory is None
-    assert job.prepare("test", False, False, False)
-    assert job.draw(None, None) == 10
+    assert job.prepare()
+    assert job.draw() == 10
     assert not target.whole()
     target.finish(job.text())
     spec = {"driver": "zarr3", "kvstore": "memory://bucket/a.zarr/"}
