@@ -39,29 +39,22 @@ class Option(NamedTuple):
     kind: type
     late: bool = False  # whether it can change after JAX has started
     tried: bool = False  # whether a bad value shows only when JAX starts, so that a child tries it
+    default: tuple = ()  # values of an option of ``jax.config`` where nobody has set anything
 
 
 OPTIONS = {
-    "platform": Option("config", "jax_platforms", str, tried=True),
-    "x64": Option("config", "jax_enable_x64", bool, late=True),
+    "platform": Option("config", "jax_platforms", str, tried=True, default=(None, "")),
+    "x64": Option("config", "jax_enable_x64", bool, late=True, default=(False,)),
     "memory_fraction": Option("variable", FRACTION, float),
     "preallocate": Option("variable", "XLA_PYTHON_CLIENT_PREALLOCATE", bool),
     "allocator": Option("variable", "XLA_PYTHON_CLIENT_ALLOCATOR", str, tried=True),
     "threads": Option("variable", "PJRT_NPROC", int),
-    "cpu_devices": Option("config", "jax_num_cpu_devices", int),
+    "cpu_devices": Option("config", "jax_num_cpu_devices", int, default=(-1,)),
     "compile_threads": Option("flag", "xla_gpu_force_compilation_parallelism", int, tried=True),
     "latency_hiding": Option("flag", "xla_gpu_enable_latency_hiding_scheduler", bool, tried=True),
-    "profile_guided": Option("config", "jax_enable_pgle", bool, late=True),
-    "profiled_runs": Option("config", "jax_pgle_profiling_runs", int, late=True),
+    "profile_guided": Option("config", "jax_enable_pgle", bool, late=True, default=(False,)),
+    "profiled_runs": Option("config", "jax_pgle_profiling_runs", int, late=True, default=(3,)),
     "cuda_kernel": Option("variable", cuda.VARIABLE, bool, late=True),
-}
-# Of jax.config, where nobody has set anything.
-DEFAULTS = {
-    "jax_platforms": (None, ""),
-    "jax_enable_x64": (False,),
-    "jax_num_cpu_devices": (-1,),
-    "jax_enable_pgle": (False,),
-    "jax_pgle_profiling_runs": (3,),
 }
 
 
@@ -182,21 +175,21 @@ def configure(
     RuntimeError
         JAX has started and cannot change one of these any more; nothing was changed. The message has the ways out.
     """
-    given = {
-        "platform": platform if platform is None else _platform(platform),
-        "x64": _boolean("x64", x64),
-        "memory_fraction": memory_fraction if memory_fraction is None else _fraction(memory_fraction),
-        "preallocate": _boolean("preallocate", preallocate),
-        "allocator": _one_of("allocator", allocator, ALLOCATORS),
-        "threads": _count("threads", threads),
-        "cpu_devices": _count("cpu_devices", cpu_devices),
-        "compile_threads": _count("compile_threads", compile_threads),
-        "latency_hiding": _boolean("latency_hiding", latency_hiding),
-        "profile_guided": _boolean("profile_guided", profile_guided),
-        "profiled_runs": _count("profiled_runs", profiled_runs),
-        "cuda_kernel": _boolean("cuda_kernel", cuda_kernel),
+    asked = {
+        "platform": platform,
+        "x64": x64,
+        "memory_fraction": memory_fraction,
+        "preallocate": preallocate,
+        "allocator": allocator,
+        "threads": threads,
+        "cpu_devices": cpu_devices,
+        "compile_threads": compile_threads,
+        "latency_hiding": latency_hiding,
+        "profile_guided": profile_guided,
+        "profiled_runs": profiled_runs,
+        "cuda_kernel": cuda_kernel,
     }
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: _checked(name, value) for name, value in asked.items() if value is not None}
     more = _checked_flags(xla_flags)
     check = arguments.flag("configure", "check", check)
     timeout = arguments.seconds("configure", "timeout", timeout, above=0)
@@ -255,7 +248,7 @@ def _held(present):
             value = getattr(jax.config, option.name)
             # A default value may have been asked for.
             asked = option.name in _configured or os.environ.get(_variable(option.name))
-            if asked or value not in DEFAULTS[option.name]:
+            if asked or value not in option.default:
                 held[option.name] = value
     if OLD_FRACTION in os.environ:
         held.setdefault(FRACTION, os.environ[OLD_FRACTION])
@@ -425,20 +418,20 @@ def _as_text(value):
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _boolean(name, value):
-    if value is None or isinstance(value, bool):
+def _checked(name, value):
+    """The value of an argument of `configure`, if it is allowed."""
+    kind = OPTIONS[name].kind
+    if kind is bool:
+        return arguments.flag("configure", name, value)
+    if kind is int:
+        return arguments.whole_number("configure", name, value, 1)
+    return {"platform": _platform, "memory_fraction": _fraction, "allocator": _allocator}[name](value)
+
+
+def _allocator(value):
+    if value in ALLOCATORS:
         return value
-    raise TypeError(f"configure: {name}={arguments.safe_repr(value)} must be True or False.")
-
-
-def _count(name, value):
-    return value if value is None else arguments.whole_number("configure", name, value, 1)
-
-
-def _one_of(name, value, allowed):
-    if value is None or value in allowed:
-        return value
-    raise ValueError(f"configure: {name}={arguments.safe_repr(value)} is not one of {', '.join(allowed)}.")
+    raise ValueError(f"configure: allocator={arguments.safe_repr(value)} is not one of {', '.join(ALLOCATORS)}.")
 
 
 def _platform(value):
