@@ -396,31 +396,11 @@ def print_report(options, place, written, moments, seconds, key, loc, concentrat
 
 def find_place(options: argparse.Namespace) -> ranks.Place:
     """Which process of how many this is."""
-    given = [
-        f"--{name.replace('_', '-')}"
-        for name in ("coordinator", "processes", "process_id")
-        if getattr(options, name) is not None
-    ]
+    processes, process_id = read_place(options)
     if not options.distributed:
-        if given:
-            raise BadArgument(f"{given[0]} is for --distributed; add that")
         return ranks.Place(processes=1, process_id=0)
-    processes = None if options.processes is None else read_integer("--processes", options.processes)
-    process_id = None if options.process_id is None else read_integer("--process-id", options.process_id, processes)
-    if processes == 0:
-        raise BadArgument("--processes 0: give 1 or more")
-    if writer.is_npy(options.out):
-        raise BadArgument(f"--out {options.out}: a .npy file has one writer; give --distributed a .zarr store")
-    if options.force:
-        raise BadArgument("--force would remove what other processes write; remove the old store first")
-    if options.coordinator is not None:
-        host, _, port = options.coordinator.rpartition(":")
-        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
-            raise BadArgument(f"--coordinator {options.coordinator}: not an address; write HOST:PORT")
-
     if writer.is_whole(options.out):
-        # Nobody is left to be found: what remains is to see that it holds this stream, not to read all of it.
-        return ranks.Place(processes=2, process_id=0)
+        return place_at_finished_store()
 
     def say(text):
         print(f"{PROGRAM_NAME} sample: {text}", file=sys.stderr)
@@ -430,6 +410,38 @@ def find_place(options: argparse.Namespace) -> ranks.Place:
         return ranks.Place(options.coordinator, processes, process_id, timeout, say)
     except ranks.JoinError as error:
         raise Failure(f"--distributed: {error}") from None
+
+
+def read_place(options: argparse.Namespace) -> tuple[int | None, int | None]:
+    """Read ``--processes`` and ``--process-id``; refuse what does not go together."""
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in ("coordinator", "processes", "process_id")
+        if getattr(options, name) is not None
+    ]
+    if given and not options.distributed:
+        raise BadArgument(f"{given[0]} is for --distributed; add that")
+    processes = None if options.processes is None else read_integer("--processes", options.processes)
+    process_id = None if options.process_id is None else read_integer("--process-id", options.process_id, processes)
+    if processes == 0:
+        raise BadArgument("--processes 0: give 1 or more")
+    if options.distributed and writer.is_npy(options.out):
+        raise BadArgument(f"--out {options.out}: a .npy file has one writer; give --distributed a .zarr store")
+    if options.distributed and options.force:
+        raise BadArgument("--force would remove what other processes write; remove the old store first")
+    if options.coordinator is not None:
+        host, _, port = options.coordinator.rpartition(":")
+        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+            raise BadArgument(f"--coordinator {options.coordinator}: not an address; write HOST:PORT")
+    return processes, process_id
+
+
+def place_at_finished_store() -> ranks.Place:
+    """Return a place where the others have gone: one of several sees that the store holds its stream, and reads none.
+
+    Which of how many does not matter to a store that is whole.
+    """
+    return ranks.Place(processes=2, process_id=0)
 
 
 def read_seconds(option: str, text: str) -> float:
