@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec
 import jax_von_mises as jvm
 import jax_von_mises.numpyro
 from jax_von_mises import runtime
+from jax_von_mises.distributions import numpyro
 
 # Seconds for one call; none does more than compile a small program.
 PATIENCE = 30
@@ -532,9 +533,8 @@ def elementwise():
         ["value", *joint[1:]],
         ANYTHING,
     )
-    theirs = jax_von_mises.numpyro
-    yield "numpyro.VonMises.cdf", theirs.cdf, ["value", "loc", "concentration"], PROBABILITY
-    yield "numpyro.VonMises.icdf", theirs.icdf, ["q", "loc", "concentration"], ANGLE
+    yield "numpyro.VonMises.cdf", numpyro.cdf, ["value", "loc", "concentration"], PROBABILITY
+    yield "numpyro.VonMises.icdf", numpyro.icdf, ["q", "loc", "concentration"], ANGLE
 
 
 # These take seconds to compile; they are looked at where there is time.

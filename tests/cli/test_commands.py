@@ -406,6 +406,8 @@ def test_ignored_signals_stay_ignored():
 )
 def test_signal_keeps_what_is_done(tmp_path, number, code):
     """Stopped while blocks are being written, which the record shows; the same command with --resume goes on."""
+    if signal.getsignal(number) == signal.SIG_IGN:
+        pytest.skip("what started the tests ignores this signal, as nohup does, and so does every command")
     process = subprocess_sample(tmp_path, "--size", "1e9", "--block", "1e6")
     deadline = time.monotonic() + 60
     record = tmp_path / "samples.npy.partial.json"
