@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from jax_von_mises.sampling import cuda
+from jax_von_mises.sampling import cuda, cuda_launch, cuda_self_test
 from tools import make_kernels
 
 SOURCE = Path(__file__).with_suffix(".cc")
@@ -79,7 +79,7 @@ def launch(name, grid, block, out, *operands):
 
 
 def callback(name, grid, block, out, *operands):
-    """`launch` as `cuda.launch` is called, in a program for the CPU."""
+    """`launch` as `cuda_launch.launch` is called, in a program for the CPU."""
     # Blocks of few threads do the work of any; few of them, for the time.
     few = (min(3, grid[0]), min(2, grid[1])), (1, min(2, block[1]))
     host = functools.partial(launch, name, *few, out)
@@ -88,7 +88,7 @@ def callback(name, grid, block, out, *operands):
 
 def forget():
     """Let kernels be tested anew."""
-    cuda._verdicts.clear()
+    cuda_self_test._verdicts.clear()
 
 
 # Kernels that have passed their test in this process: tested once, as it is for a user.
@@ -99,14 +99,14 @@ PASSED = {}
 def on_host(monkeypatch):
     """A process whose one CPU device is what a CUDA device is elsewhere."""
     built()
-    monkeypatch.setattr(cuda, "PLATFORM", "cpu")
-    monkeypatch.setattr(cuda, "launch", callback)
+    monkeypatch.setattr(cuda_launch, "PLATFORM", "cpu")
+    monkeypatch.setattr(cuda_launch, "launch", callback)
     monkeypatch.setattr(cuda, "ACCEPTED", ("cpu",))
     monkeypatch.setattr(jax, "device_count", lambda *_: 1)
     monkeypatch.delenv(cuda.VARIABLE, raising=False)
-    cuda.devices.cache_clear()
-    cuda._verdicts.update(PASSED)
+    cuda_launch.devices.cache_clear()
+    cuda_self_test._verdicts.update(PASSED)
     yield monkeypatch
-    PASSED.update((name, fault) for name, fault in cuda._verdicts.items() if fault is None)
-    cuda.devices.cache_clear()
+    PASSED.update((name, fault) for name, fault in cuda_self_test._verdicts.items() if fault is None)
+    cuda_launch.devices.cache_clear()
     forget()

@@ -22,7 +22,7 @@ from benchmarks.exactness import law as promise
 from benchmarks.exactness import plan as laws
 from benchmarks.exactness import verdicts
 from benchmarks.words import CIPHERS
-from jax_von_mises.sampling import counter, cuda, sampler
+from jax_von_mises.sampling import counter, cuda, cuda_launch, cuda_self_test, sampler
 from jax_von_mises.sampling.request import DrawRequest
 
 __all__ = ["CHECKS", "Found", "compared", "fused", "run", "switched"]
@@ -90,17 +90,17 @@ def on_cpu(function, *given):
 
 def kernels(plan):
     """Whether each passes the test that the package makes before it uses one."""
-    if not cuda.devices():
+    if not cuda_launch.devices():
         yield Found("CUDA kernels", None, "there is no CUDA device")
         return
-    jobs = [
-        cuda.KernelSpec(cipher, method, dtype, ())
+    specs = [
+        cuda_launch.KernelSpec(cipher, method, dtype, ())
         for cipher in CIPHERS
         for method in METHODS
-        for dtype in cuda.KERNEL_DTYPES
+        for dtype in cuda_launch.KERNEL_DTYPES
     ]
-    failed = sorted({job.name for job in jobs if not cuda.passes_self_test(job)})
-    told = f"all {len({job.name for job in jobs})} pass the package's own test"
+    failed = sorted({spec.name for spec in specs if not cuda_self_test.passes(spec)})
+    told = f"all {len({spec.name for spec in specs})} pass the package's own test"
     yield Found("CUDA kernels", not failed, cuda.kernel_report() if failed else told)
     # Without them, what follows is about the plain path alone, and says nothing of it.
     yield Found("draws go to them", True in fused(), cuda.kernel_report())
@@ -173,8 +173,8 @@ def arrays(plan):
     for kernel, (name, (loc, kappa, method)) in itertools.product(fused(), cases.items()):
         # What either path may be off, in the angle and in the direction.
         allowed = (
-            cuda.SELF_TEST_TOLERANCE / np.sqrt(np.maximum(kappa, 1))
-            + cuda.SELF_TEST_ROUNDING
+            cuda_self_test.TOLERANCE / np.sqrt(np.maximum(kappa, 1))
+            + cuda_self_test.ROUNDING
             + 4 * np.finfo(np.float32).eps
         )
         right, worst = True, 0.0

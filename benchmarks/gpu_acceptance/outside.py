@@ -11,7 +11,7 @@ import numpy as np
 
 import jax_von_mises as jvm
 from benchmarks.words import CIPHERS
-from jax_von_mises.sampling import cuda
+from jax_von_mises.sampling import cuda, cuda_launch, cuda_self_test
 
 __all__ = ["main"]
 
@@ -53,17 +53,17 @@ def cases():
 def main(say=print):
     """Draw everything; 1 if anything of it was not drawn by a kernel."""
     # Where every access is watched, a kernel's own test takes its time.
-    cuda.TIMEOUT = 3600
+    cuda_self_test.TIMEOUT = 3600
     for cipher in CIPHERS:
         for method in ("table", "direct"):
-            cuda.passes_self_test(cuda.KernelSpec(cipher, method, "float32", ()))
-    launched, launch = [], cuda.launch
+            cuda_self_test.passes(cuda_launch.KernelSpec(cipher, method, "float32", ()))
+    launched, launch = [], cuda_launch.launch
 
     def noted(name, *given):
         launched.append(name)
         return launch(name, *given)
 
-    cuda.launch = noted
+    cuda_launch.launch = noted
     seen, number = set(), 0
     try:
         for name, draw in cases():
@@ -76,7 +76,7 @@ def main(say=print):
             number += 1
             say(f"done: {name}", flush=True)
     finally:
-        cuda.launch = launch
+        cuda_launch.launch = launch
     say(f"{number} programs by {len(seen)} kernels", flush=True)
     return 0
 

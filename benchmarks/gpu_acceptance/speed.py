@@ -11,7 +11,7 @@ from benchmarks import goals, timing
 from benchmarks.cases import Case, LogUniform
 from benchmarks.gpu_acceptance.checks import fused, key_of, path_name
 from benchmarks.peers import PEERS, Unavailable
-from jax_von_mises.sampling import cuda, sampler
+from jax_von_mises.sampling import cuda, cuda_launch, sampler
 from jax_von_mises.sampling.request import DrawRequest
 
 __all__ = ["GOALS", "Goal", "judge", "measure"]
@@ -182,7 +182,7 @@ def judge(rows, missing):
             ratio, noisy = one[what] / other[what], one["noisy"] or other["noisy"]
         verdict = goals.Verdict(goal.name, goal.beside, goal.at_least, ratio, noisy)
         state = verdict.state
-        if state == goals.NOT_MEASURED and goal.of_kernel and cuda.devices():
+        if state == goals.NOT_MEASURED and goal.of_kernel and cuda_launch.devices():
             state = goals.MISSED
         found.append(goal._asdict() | {"ratio": ratio, "state": state, "why": why})
     return found

@@ -11,7 +11,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax_von_mises import arguments
 from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.sharding import explicit_sharding
-from jax_von_mises.sampling import counter, cuda, transform
+from jax_von_mises.sampling import counter, cuda_launch, transform
 from jax_von_mises.sampling.request import DrawRequest
 
 
@@ -151,8 +151,8 @@ def program(request, engine="xla"):
         concentration = concentration.reshape(())
     generator, key = counter.key_words(request.key)
     if engine == "kernel":
-        job = cuda.KernelSpec(cuda.cipher_of(request.key), route, dtype.name, shape)
-        return cuda.draw_by_kernel(job, key, request.start, loc, concentration)
+        spec = cuda_launch.KernelSpec(cuda_launch.cipher_of(request.key), route, dtype.name, shape)
+        return cuda_launch.draw_by_kernel(spec, key, request.start, loc, concentration)
     width = transform.words_per_element(arguments.compute_dtype(dtype))
 
     def angles(shape, stream, loc, concentration):

@@ -16,7 +16,7 @@ from benchmarks.gpu_acceptance import __main__ as acceptance
 from benchmarks.gpu_acceptance import checks, outside, pictures, plan, speed
 from benchmarks.gpu_acceptance.plan import TINY
 from benchmarks.words import CIPHERS
-from jax_von_mises.sampling import cuda
+from jax_von_mises.sampling import cuda, cuda_launch, cuda_self_test
 from tests import reference
 from tests.host_kernels import on_host  # noqa: F401
 
@@ -141,7 +141,7 @@ def test_the_kernels_are_on_whatever_the_environment_says(monkeypatch):
 
 def test_kernels_that_do_not_draw_are_wrong(on_host):  # noqa: F811
     """Though each of them passes its test."""
-    on_host.setattr(cuda, "passes_self_test", lambda job: True)
+    on_host.setattr(cuda_self_test, "passes", lambda spec: True)
     on_host.setenv(cuda.VARIABLE, "0")
     found = {check.check: check.ok for check in checks.kernels(TINY)}
     assert found == {"CUDA kernels": True, "draws go to them": False}
@@ -217,7 +217,7 @@ def test_goals_of_kernels_that_were_not_measured_are_missed(monkeypatch):
     """Where there is a CUDA device: the plain path's numbers are none of theirs."""
     rows = {speed.PLAIN: row(1.3e11), speed.ONE: row(1.3e11), "jax.random.normal": row(1e11), "cupy": row(1e9)}
     for devices, state in (((), "not measured"), (("a card",), "MISSED")):
-        monkeypatch.setattr(cuda, "devices", lambda devices=devices: devices)
+        monkeypatch.setattr(cuda_launch, "devices", lambda devices=devices: devices)
         found = {(each["name"], each["beside"]): each for each in speed.judge(rows, {speed.KERNEL: "it failed"})}
         assert found[speed.KERNEL, "jax.random.normal"]["state"] == state
         assert found[speed.KERNEL, "jax.random.normal"]["why"] == "it failed"

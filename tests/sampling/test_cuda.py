@@ -18,7 +18,7 @@ from jax.sharding import AxisType, PartitionSpec
 import jax_von_mises
 from jax_von_mises import runtime
 from jax_von_mises.numerics import piecewise
-from jax_von_mises.sampling import counter, cuda
+from jax_von_mises.sampling import counter, cuda, cuda_launch, cuda_self_test
 from jax_von_mises.sampling.request import DrawRequest
 from tests import host_kernels, reference
 from tests.host_kernels import on_host  # noqa: F401
@@ -40,7 +40,7 @@ def table_of(kappa):
 def host(job, start, loc, kappa, flags=0, rows=1, grid=(3, 1), block=(1, 1), **replaced):
     """Angles of a job by the host's build; `kappa` an array, or for the table route a number."""
     count = int(np.prod(job.shape))
-    sizes = np.array([count % 2**32, count >> 32, rows, flags, cuda.KERNEL_DTYPES[job.dtype]], np.uint32)
+    sizes = np.array([count % 2**32, count >> 32, rows, flags, cuda_launch.KERNEL_DTYPES[job.dtype]], np.uint32)
     given = kappa if job.method == "direct" else np.asarray(table_of(jnp.float32(kappa)))
     operands = {"key": key_of(job.cipher), "start": np.array([start >> 32, start % 2**32], np.uint32)} | replaced
     out = jax.ShapeDtypeStruct((rows, count), job.dtype)
@@ -57,7 +57,7 @@ def key_of(cipher):
 def plain(job, start, loc, kappa):
     """The same by the plain path."""
     place = np.array([start >> 32, start % 2**32], np.uint32)
-    return np.asarray(jax.jit(cuda._plain, static_argnums=0)(job, key_of(job.cipher), place, loc, kappa))
+    return np.asarray(jax.jit(cuda_launch.plain_angles, static_argnums=0)(job, key_of(job.cipher), place, loc, kappa))
 
 
 def around(a, b):
@@ -80,12 +80,12 @@ def test_the_text_assembles(architecture, tmp_path):
     """Each kernel by itself, as it is handed to XLA, which would notice an error on a GPU alone."""
     if shutil.which("ptxas") is None:
         pytest.skip("no ptxas to assemble with")
-    head, parts = cuda._ptx()
+    head, parts = cuda_launch._ptx()
     assert set(parts) == {
-        cuda.KernelSpec(cipher, method, dtype, ()).name
+        cuda_launch.KernelSpec(cipher, method, dtype, ()).name
         for cipher in CIPHERS
         for method in ("table", "direct")
-        for dtype in cuda.KERNEL_DTYPES
+        for dtype in cuda_launch.KERNEL_DTYPES
     }
     assert len(parts) == 16
     for name, part in parts.items():
@@ -112,7 +112,7 @@ def test_angles_by_the_table():
     Next to 0 the last cubic ends in a difference of equal numbers: what another order of rounding changes there is a
     last place of its largest term, Q(31/64). Both routes of rounding keep the promise, which is one on the probability.
     """
-    job = cuda.KernelSpec("threefry2x32", "table", "float32", (COUNT,))
+    job = cuda_launch.KernelSpec("threefry2x32", "table", "float32", (COUNT,))
     for kappa in KAPPAS:
         a = host(job, 2**32 - 6, np.zeros(1, np.float32), kappa)
         b = plain(job, 2**32 - 6, np.float32(0), np.float32(kappa))
@@ -128,7 +128,7 @@ def test_angles_by_the_direct_route(error):
     Of the tail probability 2e-6, or 4 ulp of the angle. That is what holds between two compilers as well: by the plain
     path alone XLA is up to 12 ulp from the truth where the tail's bound is the wider one.
     """
-    job = cuda.KernelSpec("philox4x32", "direct", "float32", (COUNT,))
+    job = cuda_launch.KernelSpec("philox4x32", "direct", "float32", (COUNT,))
     words = host_kernels.words(job.cipher, key_of(job.cipher), 0, COUNT // 4)
     t = ((words >> 1) + 0.5) * 2.0**-32
     host_kernels.built().set_error(error)
@@ -148,14 +148,14 @@ def test_angles_by_the_direct_route(error):
 
 def test_arrays_of_parameters():
     """A concentration and a direction for each angle, negative ones and no numbers among them, from inside a block."""
-    job = cuda.KernelSpec("threefry2x32", "direct", "float32", (1027,))
+    job = cuda_launch.KernelSpec("threefry2x32", "direct", "float32", (1027,))
     kappa = np.geomspace(1e-3, 1e6, 1027).astype(np.float32)
     loc = np.linspace(-400, 400, 1027).astype(np.float32)
     kappa[[5, 600]] = -1, np.nan
     loc[[7, 601, 602]] = np.inf, np.nan, 3e7
     kappa[1000] = np.inf
     for start in (0, 2**32 - 6):
-        a = host(job, start, loc, kappa, flags=cuda.CONCENTRATIONS | cuda.LOCS)
+        a = host(job, start, loc, kappa, flags=cuda_launch.CONCENTRATIONS | cuda_launch.LOCS)
         b = plain(job, start, loc, kappa)
         np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
         assert np.flatnonzero(np.isnan(a)).tolist() == [5, 7, 600, 601, 602]
@@ -168,7 +168,7 @@ def test_arrays_of_parameters():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_every_size_and_start(dtype):
     """The same angles wherever a part begins and ends, none written outside, and 16 bits are rounded as by XLA."""
-    whole = cuda.KernelSpec("philox2x32", "table", dtype, (4128,))
+    whole = cuda_launch.KernelSpec("philox2x32", "table", dtype, (4128,))
     first, loc = 2**32 - 2001, np.array([2.0], np.float32)
     stream = host(whole, first, loc, 2.0)
     single = host(whole._replace(dtype="float32"), first, loc, 2.0)
@@ -189,9 +189,9 @@ def test_rows():
     starts = np.stack([np.zeros(rows), 3 * np.arange(rows)], axis=1).astype(np.uint32)
     locs, kappas = np.linspace(-3, 3, rows, dtype=np.float32), np.geomspace(0.1, 100, rows).astype(np.float32)
     tables = np.stack([np.asarray(table_of(jnp.float32(kappa))) for kappa in kappas])
-    flags = cuda.KEY_ROWS | cuda.START_ROWS | cuda.CONCENTRATION_ROWS | cuda.LOC_ROWS
+    flags = cuda_launch.KEY_ROWS | cuda_launch.START_ROWS | cuda_launch.CONCENTRATION_ROWS | cuda_launch.LOC_ROWS
     for method, operand in (("table", tables), ("direct", kappas)):
-        job = cuda.KernelSpec("threefry2x32", method, "float32", shape)
+        job = cuda_launch.KernelSpec("threefry2x32", method, "float32", shape)
         sizes = np.array([37, 0, rows, flags, 0], np.uint32)
         out = jax.ShapeDtypeStruct((rows, 37), "float32")
         # Several rows to a block where that is allowed.
@@ -208,9 +208,9 @@ def test_rows_that_share_a_table():
     """Several to a block, whose threads fill the table together."""
     rows, kappa = 5, 3.0
     keys = np.arange(2 * rows, dtype=np.uint32).reshape(rows, 2)
-    job = cuda.KernelSpec("threefry2x32", "table", "float32", (37,))
+    job = cuda_launch.KernelSpec("threefry2x32", "table", "float32", (37,))
     loc = np.zeros(1, np.float32)
-    found = host(job, 2, loc, kappa, flags=cuda.KEY_ROWS, rows=rows, grid=(2, 1), block=(3, 4), key=keys)
+    found = host(job, 2, loc, kappa, flags=cuda_launch.KEY_ROWS, rows=rows, grid=(2, 1), block=(3, 4), key=keys)
     for row in range(rows):
         np.testing.assert_array_equal(found[row], host(job, 2, loc, kappa, key=keys[row]))
 
@@ -223,7 +223,7 @@ def launches(monkeypatch):
         names.append(name)
         return host_kernels.callback(name, *given)
 
-    monkeypatch.setattr(cuda, "launch", launch)
+    monkeypatch.setattr(cuda_launch, "launch", launch)
     return names
 
 
@@ -365,12 +365,12 @@ def test_several_devices(on_host, key):  # noqa: F811
 
 def test_the_program_for_a_gpu(key):
     """Lowered for CUDA on a machine without: the kernel's text and nothing of the plain path goes into the program."""
-    job = cuda.KernelSpec("threefry2x32", "direct", "float32", (1000,))
+    job = cuda_launch.KernelSpec("threefry2x32", "direct", "float32", (1000,))
     place = jnp.zeros(2, jnp.uint32)
     given = (job, jax.random.key_data(key), place, jnp.float32(0), jnp.ones(1000))
-    lowered = jax.jit(cuda._draw_by_kernel, static_argnums=0).trace(*given).lower(lowering_platforms=("cuda",))
+    lowered = jax.jit(cuda_launch._draw_by_kernel, static_argnums=0).trace(*given).lower(lowering_platforms=("cuda",))
     text = lowered.as_text()
-    assert text.count(cuda.TARGET) == 1
+    assert text.count(cuda_launch.TARGET) == 1
     assert ".visible .entry threefry2x32_direct" in text
     assert "stablehlo.xor" not in text, "the plain path's cipher"
 
@@ -379,9 +379,9 @@ def test_the_program_for_a_gpu(key):
 def test_exported_programs(monkeypatch, key, platforms):
     """With kernels JAX refuses, since their call is no stable interface, unless told; without them it does not."""
     pytest.importorskip("flatbuffers", reason="jax.export writes programs with it")
-    monkeypatch.setattr(cuda, "devices", lambda: ("a card",))
+    monkeypatch.setattr(cuda_launch, "devices", lambda: ("a card",))
     monkeypatch.setattr(cuda, "whole_on_one_device", lambda *_: True)
-    monkeypatch.setattr(cuda, "passes_self_test", lambda job: True)
+    monkeypatch.setattr(cuda_self_test, "passes", lambda spec: True)
     monkeypatch.setenv(cuda.VARIABLE, "1")
 
     def exported(**options):
@@ -391,7 +391,7 @@ def test_exported_programs(monkeypatch, key, platforms):
 
     with pytest.raises(ValueError, match="Cannot serialize code with custom calls"):
         exported()
-    told = [jax.export.DisabledSafetyCheck.custom_call(cuda.TARGET)]
+    told = [jax.export.DisabledSafetyCheck.custom_call(cuda_launch.TARGET)]
     again = jax.export.deserialize(exported(disabled_checks=told).serialize())
     assert again.platforms == platforms
     assert ".visible .entry threefry2x32_table_float32" in again.mlir_module()
@@ -403,7 +403,7 @@ def test_exported_programs(monkeypatch, key, platforms):
     for program in (plain, again) if "cpu" in platforms else ():
         expected = jax_von_mises.sample_von_mises(key, 0.0, 4.0, (3000,), method="table")
         np.testing.assert_array_equal(program.call(key, jnp.float32(4.0)), expected)
-    assert cuda.TARGET not in plain.mlir_module()
+    assert cuda_launch.TARGET not in plain.mlir_module()
 
 
 def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
@@ -422,8 +422,8 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
 
     for launch, told in ((shifted, "away from the plain path's"), (broken, "no such target"), (endless, "no answer")):
         host_kernels.forget()
-        on_host.setattr(cuda, "launch", launch)
-        on_host.setattr(cuda, "TIMEOUT", 0.5 if launch is endless else 60)
+        on_host.setattr(cuda_launch, "launch", launch)
+        on_host.setattr(cuda_self_test, "TIMEOUT", 0.5 if launch is endless else 60)
         caplog.clear()
         with caplog.at_level("DEBUG", logger="jax_von_mises"):
             for _ in range(2):
@@ -438,7 +438,7 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
 
 
 @pytest.mark.parametrize("method", ["table", "direct"])
-@pytest.mark.parametrize("first", cuda.KERNEL_DTYPES)
+@pytest.mark.parametrize("first", cuda_launch.KERNEL_DTYPES)
 def test_a_kernel_is_tested_to_float32_whatever_is_drawn_first(on_host, method, first):  # noqa: F811
     """One percent off is within a last place of bfloat16 at many angles, and must not pass for float32."""
     host_kernels.forget()
@@ -447,9 +447,9 @@ def test_a_kernel_is_tested_to_float32_whatever_is_drawn_first(on_host, method, 
         single = host_kernels.callback(name, grid, block, out, *operands).astype(jnp.float32)
         return (single * jnp.float32(0.99)).astype(out.dtype)
 
-    on_host.setattr(cuda, "launch", off)
-    assert not cuda.passes_self_test(cuda.KernelSpec("threefry2x32", method, first, (8,)))
-    assert not cuda.passes_self_test(cuda.KernelSpec("threefry2x32", method, "float32", (8,)))
+    on_host.setattr(cuda_launch, "launch", off)
+    assert not cuda_self_test.passes(cuda_launch.KernelSpec("threefry2x32", method, first, (8,)))
+    assert not cuda_self_test.passes(cuda_launch.KernelSpec("threefry2x32", method, "float32", (8,)))
 
 
 @pytest.mark.parametrize("method", ["table", "direct"])
@@ -463,9 +463,9 @@ def test_a_kernel_is_tested_in_each_dtype_that_it_rounds_to(on_host, method):  #
             return found
         return jnp.where(jnp.abs(found) > 1, jnp.nextafter(found, jnp.zeros_like(found)), found)
 
-    on_host.setattr(cuda, "launch", cut_off)
-    assert not cuda.passes_self_test(cuda.KernelSpec("philox2x32", method, "bfloat16", (8,)))
-    assert cuda.passes_self_test(cuda.KernelSpec("philox2x32", method, "float32", (8,))) == (method == "table")
+    on_host.setattr(cuda_launch, "launch", cut_off)
+    assert not cuda_self_test.passes(cuda_launch.KernelSpec("philox2x32", method, "bfloat16", (8,)))
+    assert cuda_self_test.passes(cuda_launch.KernelSpec("philox2x32", method, "float32", (8,))) == (method == "table")
 
 
 def test_what_is_a_rounding_of_what():
@@ -473,26 +473,26 @@ def test_what_is_a_rounding_of_what():
     expected = np.array([0.0, 1.0, 3.14159, -3.1415925])
     for dtype in (np.float32, jnp.bfloat16, np.float16):
         right = expected.astype(dtype)
-        assert cuda._rounded_from(right, expected, 1e-5).all()
-        assert cuda._rounded_from(right * np.array([1, 1, -1, -1], dtype), expected, 1e-5).all()
-        assert not cuda._rounded_from(-np.ones(4, dtype), expected, 1e-5).any()
-        assert not cuda._rounded_from(np.full(4, np.nan, dtype), expected, 1e-5).any()
+        assert cuda_self_test._rounded_from(right, expected, 1e-5).all()
+        assert cuda_self_test._rounded_from(right * np.array([1, 1, -1, -1], dtype), expected, 1e-5).all()
+        assert not cuda_self_test._rounded_from(-np.ones(4, dtype), expected, 1e-5).any()
+        assert not cuda_self_test._rounded_from(np.full(4, np.nan, dtype), expected, 1e-5).any()
         next_up = np.array([0.02, *np.nextafter(right[1:2], right[1:2] + right[1:2])]).astype(dtype)
-        told = cuda._rounded_from(next_up, expected[:2], 1e-5)
+        told = cuda_self_test._rounded_from(next_up, expected[:2], 1e-5)
         assert told.tolist() == [False, dtype == np.float32]
-    assert cuda._rounded_from(np.float32([-3.14159, 3.1415925]), expected[2:], 1e-5).all()
-    assert not cuda._rounded_from(np.float32([np.pi, np.pi]), expected[2:], 1e-5).any(), "below pi it must be"
+    assert cuda_self_test._rounded_from(np.float32([-3.14159, 3.1415925]), expected[2:], 1e-5).all()
+    assert not cuda_self_test._rounded_from(np.float32([np.pi, np.pi]), expected[2:], 1e-5).any(), "below pi it must be"
 
 
 def test_blocks_of_a_launch(monkeypatch):
     """As many as keep a GPU busy where there is work for them, and no more: each fills a table of 8 KiB first."""
-    most = cuda.BLOCKS * cuda.MULTIPROCESSORS
-    monkeypatch.setattr(cuda, "devices", lambda: ())
+    most = cuda_launch.BLOCKS * cuda_launch.MULTIPROCESSORS
+    monkeypatch.setattr(cuda_launch, "devices", lambda: ())
     for count in (1, 41, 4099, 2**20, 2**26):
         for rows in (1, 2, 3, 100, 1024, 3000, 2**20):
             for table, of_rows in ((True, False), (True, True), (False, False)):
-                (along, over), (wide, high) = cuda._grid(count, rows, table, of_rows)
-                assert 32 < wide * high <= cuda.BLOCK_THREADS or count * rows < 1000 or (table and of_rows)
+                (along, over), (wide, high) = cuda_launch._grid(count, rows, table, of_rows)
+                assert 32 < wide * high <= cuda_launch.BLOCK_THREADS or count * rows < 1000 or (table and of_rows)
                 groups = -(-(count + 4) // 4)
                 needed = -(-groups // wide), -(-rows // high)
                 assert along <= needed[0]
@@ -506,7 +506,7 @@ def test_blocks_of_a_launch(monkeypatch):
                     assert along < most / min(rows, most) + 1
                 elif table:
                     assert along * over < 2 * most
-    assert cuda._grid(2**20, 1024, True, False)[0] == (3, 1024)
+    assert cuda_launch._grid(2**20, 1024, True, False)[0] == (3, 1024)
 
 
 @pytest.mark.parametrize(
@@ -515,7 +515,7 @@ def test_blocks_of_a_launch(monkeypatch):
 )
 def test_the_switch(on_host, key, value, alone, together):  # noqa: F811
     """Off, on and by itself; several devices need it on."""
-    on_host.setattr(cuda, "passes_self_test", lambda job: True)
+    on_host.setattr(cuda_self_test, "passes", lambda spec: True)
     on_host.setattr(cuda, "whole_on_one_device", lambda *_: True)
     if value is not None:
         on_host.setenv(cuda.VARIABLE, value)
@@ -528,11 +528,11 @@ def test_the_switch(on_host, key, value, alone, together):  # noqa: F811
 def test_on_cards_that_nobody_tried_the_kernels_are_off(on_host, key):  # noqa: F811
     """Until they are turned on: a kernel that faults could not be survived."""
     on_host.setattr(cuda, "ACCEPTED", ("another card",))
-    on_host.setattr(cuda, "_tested", lambda job: pytest.fail("tested"))
+    on_host.setattr(cuda_self_test, "_tested", lambda spec: pytest.fail("tested"))
     request = DrawRequest(key, jnp.zeros(()), jnp.ones(()), None, (8,), np.dtype(np.float32), "direct")
     assert not cuda.use_cuda_kernel(request)
     assert "nobody has accepted the CUDA kernels on cpu so far" in cuda.kernel_report()
-    on_host.setattr(cuda, "passes_self_test", lambda job: True)
+    on_host.setattr(cuda_self_test, "passes", lambda spec: True)
     on_host.setenv(cuda.VARIABLE, "1")
     assert cuda.use_cuda_kernel(request)
 
@@ -540,7 +540,7 @@ def test_on_cards_that_nobody_tried_the_kernels_are_off(on_host, key):  # noqa: 
 def test_without_a_gpu_nothing_is_tried(monkeypatch, key):
     """No device, no test, no thread."""
     monkeypatch.setattr(jax, "device_count", lambda *_: 1)
-    monkeypatch.setattr(cuda, "_tested", lambda job: pytest.fail("tested"))
-    assert cuda.devices() == ()
+    monkeypatch.setattr(cuda_self_test, "_tested", lambda spec: pytest.fail("tested"))
+    assert cuda_launch.devices() == ()
     assert cuda.kernel_report() is None
     jax_von_mises.sample_von_mises(key, 0.0, 4.0, (8,))

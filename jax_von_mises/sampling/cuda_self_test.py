@@ -1,0 +1,118 @@
+"""Test a CUDA kernel before its first use in a process: compare some thousand of its angles with the plain path's.
+
+XLA takes the kernels by a custom call that is not a stable interface. The self-test, which any error fails, is what
+allows their use. `verdicts` has the results so far.
+"""
+
+import functools
+import logging
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_von_mises.numerics.circle import largest_angle
+from jax_von_mises.sampling import cuda_launch
+
+__all__ = ["ROUNDING", "TOLERANCE", "passes", "verdicts"]
+
+# Number of angles, and where in a stream they begin: inside a block, and before a carry.
+TESTED = 4099
+TESTED_FROM = (0, 2**32 - 6)
+# Twice what either path may be off, and the rounding of `loc`. Far below the distance of different angles.
+TOLERANCE, ROUNDING = 4e-6, 1e-6
+# Seconds after which a test has failed. The driver compiles a kernel in well under one.
+TIMEOUT = 120
+
+log = logging.getLogger("jax_von_mises")
+_lock = threading.Lock()
+# By the kernel's name: None if it passed, else why it failed.
+_verdicts: dict[str, str | None] = {}
+
+
+def passes(spec):
+    """Whether the kernel of a `KernelSpec` passes its test, which runs once in a process."""
+    with _lock:
+        if spec.name not in _verdicts:
+            _verdicts[spec.name] = fault = _tested(spec)
+            log.debug("CUDA kernel %s: %s", spec.name, fault or "agrees with the plain path, and is used")
+        return _verdicts[spec.name] is None
+
+
+def verdicts():
+    """Return the result of each test so far, by the kernel's name: None if it passed, else why it failed."""
+    with _lock:
+        return dict(_verdicts)
+
+
+def _tested(spec):
+    """Return None if the kernel is right on every kind of device here, else what is wrong.
+
+    The test runs in a separate thread: it can be given up there, and no trace, mesh or default device of the caller
+    reaches it.
+    """
+    outcome = ["no answer"]
+
+    def test():
+        try:
+            outcome[0] = next(filter(None, (_difference(spec, device) for device in cuda_launch.devices())), None)
+        except Exception as error:
+            outcome[0] = f"{type(error).__name__}: {str(error).strip()[:300]}"
+
+    try:
+        thread = threading.Thread(target=test, name="test of a CUDA kernel", daemon=True)
+        thread.start()
+        thread.join(TIMEOUT)
+    except RuntimeError as error:  # the interpreter is shutting down
+        return str(error)
+    return f"no answer within {TIMEOUT} s" if thread.is_alive() else outcome[0]
+
+
+def _difference(spec, device):
+    """Return what is wrong with the kernel on a device, or None."""
+    # One kernel that rounds to several dtypes is tested in each: its one verdict is for all of them.
+    dtypes = cuda_launch.KERNEL_DTYPES if spec.method == "direct" else (spec.dtype,)
+    spec = spec._replace(dtype="float32", shape=(TESTED,))
+    words = {"threefry2x32": 2, "threefry4x32": 4, "philox2x32": 1, "philox4x32": 2}[spec.cipher]
+    key = np.arange(words, dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(12345)
+    kappa = np.float32(4) if spec.method == "table" else np.geomspace(1e-3, 1e6, TESTED, dtype=np.float32)
+    loc = np.float32(2.5)
+    allowed = TOLERANCE / np.sqrt(np.maximum(kappa, 1)) + ROUNDING + 4 * float(jnp.finfo(jnp.float32).eps)
+    plain = jax.jit(functools.partial(cuda_launch.plain_angles, spec))
+    fused = {
+        dtype: jax.jit(functools.partial(cuda_launch.kernel_angles, spec._replace(dtype=dtype))) for dtype in dtypes
+    }
+    for start in TESTED_FROM:
+        given = key, np.array([start >> 32, start % 2**32], np.uint32), loc, kappa
+        expected = np.asarray(plain(*jax.device_put(given, _reference_device(device))), np.float64)
+        for dtype, draw in fused.items():
+            ours = jax.device_get(draw(*jax.device_put(given, device)))
+            if not _rounded_from(ours, expected, allowed).all():
+                apart = np.abs(np.mod(ours.astype(np.float64) - expected + np.pi, 2 * np.pi) - np.pi)
+                told = f"its {dtype} angles are up to {np.nanmax(apart):.1e} away from the plain path's"
+                return f"on {device.device_kind} {told}"
+    return None
+
+
+def _rounded_from(ours, expected, allowed):
+    """Return which of `ours`, of any dtype, are the rounding of an angle within `allowed` of the `expected` one.
+
+    Rounding keeps order, so these lie between two roundings. The spacing of a short float is not added to `allowed`,
+    since it is thousands of times as wide.
+    """
+    largest = largest_angle(np.float32)
+    # To both sides of where the circle is cut, too.
+    places = expected + 2 * np.pi * np.array([-1.0, 0.0, 1.0])[:, None]
+    there = np.abs(places) <= np.pi + allowed
+    ends = (np.clip(places + side * allowed, -largest, largest).astype(ours.dtype) for side in (-1, 1))
+    least, most, ours = (x.astype(np.float64) for x in (*ends, ours))
+    return (there & (least <= ours) & (ours <= most)).any(axis=0)
+
+
+def _reference_device(device):
+    """Return where the plain path draws for comparison: the CPU if there is one, since it compiles faster there."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except Exception:  # JAX_PLATFORMS may leave it out
+        return device
