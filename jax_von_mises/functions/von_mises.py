@@ -11,7 +11,6 @@ NaN concentration and non-finite `loc` give NaN. Every function is compiled by i
 import functools
 import inspect
 import math
-import re
 
 import jax
 import jax.numpy as jnp
@@ -31,82 +30,65 @@ from jax_von_mises.numerics.tail_integral import gauss_legendre
 TAIL_TABLE_MIN_SIZE = 2**17
 
 
-# What the docstrings of all functions here say of their arguments.
-ARGUMENTS = {
-    "x": "Angles in radians, on any turn. Further than 2^24 (2^53 in float64) from `loc` floats hold no direction:\n"
-    "    NaN results.",
-    "value": "Angles in radians; any numbers.",
-    "q": "Probabilities in [0, 1].",
-    "loc": "Mean direction in radians, on any turn.",
-    "concentration": "In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.",
-    "other_loc": "Mean direction of the other law, in radians.",
-    "other_concentration": "Concentration of the other law.",
-}
-RESULT = """\
-Returns
--------
-jax.Array
-    Of the shape to which the arguments broadcast, and of their float dtype, which an array without axes has too; JAX's
-    default float if they are Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once.
-    NaN in each element whose concentration is negative or NaN, or whose angle or direction is not finite.
+def elementwise(function=None, *, by_table=None):
+    """Make `function` public: check the arguments, find their common dtype, and pass them to `compiled`.
 
-Raises
-------
-TypeError, ValueError
-    For arguments that are no numbers, or do not broadcast."""
-
-
-def documented(function):
-    """The docstring of `function` with the sections that all of them share, before its own ones."""
-    text = inspect.getdoc(function)
-    start = re.search(r"^(Notes|Examples)\n-+$", text, re.M)
-    about, own = (text, "") if start is None else (text[: start.start()].rstrip(), "\n\n" + text[start.start() :])
-    rows = (f"{name} : float or array\n    {ARGUMENTS[name]}" for name in inspect.signature(function).parameters)
-    return "\n\n".join([about, "Parameters\n----------\n" + "\n".join(rows), RESULT]) + own + "\n"
-
-
-def elementwise(function=None, *, for_one=None):
-    """Check, promote and broadcast the arguments of `function`, compile it, and round the result once.
-
-    `for_one` takes its place, with a scalar as the concentration, where one float32 concentration is for many angles.
+    `by_table` computes the same faster for many angles at one concentration, which it takes as a scalar.
     """
     if function is None:
-        return functools.partial(elementwise, for_one=for_one)
+        return functools.partial(elementwise, by_table=by_table)
     signature = inspect.signature(function)
-    name = function.__name__
-
-    @functools.partial(jax.jit, static_argnames=("dtype", "compute"))
-    def compiled(values, dtype, compute):
-        values = [jnp.asarray(value, compute) for value in values]
-        shape = lax.broadcast_shapes(*(value.shape for value in values))
-        by_table = for_one is not None and one_for_many(shape, values)
-        sharding = explicit_sharding(shape, *values)
-
-        def apply(shape, _, *values):
-            *others, concentration = values
-            others = [broadcast_sharded(a, shape, sharding) for a in others]
-            if by_table:
-                return for_one(*others, concentration.reshape(()))
-            return function(*others, broadcast_sharded(concentration, shape, sharding))
-
-        return xla.compute_elementwise(apply, shape, dtype, (), *values)
 
     @functools.wraps(function)
     def checked(*args, **kwargs):
         given = signature.bind(*args, **kwargs).arguments
-        arrays, dtype = arguments.parameters(name, None, **given)
-        arguments.result_shape(name, None, **arrays)
-        compute = arguments.compute_dtype(dtype)
-        return compiled(tuple(arrays.values()), dtype, compute)
+        arrays, dtype = arguments.parameters(function.__name__, None, **given)
+        arguments.result_shape(function.__name__, None, **arrays)
+        return compiled(function, by_table, tuple(arrays.values()), dtype)
 
-    checked.__doc__ = documented(function)
     return checked
 
 
-def one_for_many(shape, values):
-    """Whether a table pays: one float32 concentration, the last value, many angles, and no explicit mesh."""
+@functools.partial(jax.jit, static_argnames=("function", "by_table", "dtype"))
+def compiled(function, by_table, values, dtype):
+    """Promote and broadcast the `values`, compute with `function` or `by_table`, and round to `dtype` once."""
+    compute = arguments.compute_dtype(dtype)
+    values = [jnp.asarray(value, compute) for value in values]
+    shape = lax.broadcast_shapes(*(value.shape for value in values))
+    chosen = route(function, by_table, shape, values)
+    return xla.compute_elementwise(chosen, shape, dtype, (), *values)
+
+
+def route(function, by_table, shape, values):
+    """Choose `by_table` or `function`, in the form that `xla.compute_elementwise` takes."""
+    if by_table is not None and table_pays(shape, values):
+        return with_scalar_concentration(by_table)
+    return with_all_broadcast(function, explicit_sharding(shape, *values))
+
+
+def table_pays(shape, values):
+    """Whether there are many angles, one float32 concentration, which is the last value, and no explicit mesh."""
     one = values[-1].size == 1 and values[-1].dtype == jnp.float32
     return one and math.prod(shape) >= TAIL_TABLE_MIN_SIZE and not explicit(values)
+
+
+def with_scalar_concentration(by_table):
+    """`by_table` with the other arguments broadcast."""
+
+    def compute(shape, _, *values):
+        *others, concentration = values
+        return by_table(*(broadcast_sharded(x, shape, None) for x in others), concentration.reshape(()))
+
+    return compute
+
+
+def with_all_broadcast(function, sharding):
+    """`function` with all arguments broadcast into `sharding`."""
+
+    def compute(shape, _, *values):
+        return function(*(broadcast_sharded(x, shape, sharding) for x in values))
+
+    return compute
 
 
 def finite_loc(loc):
@@ -119,6 +101,28 @@ def log_prob(x, loc, concentration):
     r"""Logarithm of the density, :math:`\kappa\cos(x-\mu) - \log(2\pi I_0(\kappa))`.
 
     Whole turns do not count. At infinite concentration it is inf at `loc` and -inf elsewhere.
+
+    Parameters
+    ----------
+    x : float or array
+        Angles in radians, on any turn. Further than 2^24 (2^53 in float64) from `loc` floats hold no direction:
+        NaN results.
+    loc : float or array
+        Mean direction in radians, on any turn.
+    concentration : float or array
+        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
+        or NaN, or an angle or direction is not finite.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
 
     Notes
     -----
@@ -138,6 +142,28 @@ def log_prob(x, loc, concentration):
 @elementwise
 def prob(x, loc, concentration):
     r"""Density per radian, :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`; whole turns do not count.
+
+    Parameters
+    ----------
+    x : float or array
+        Angles in radians, on any turn. Further than 2^24 (2^53 in float64) from `loc` floats hold no direction:
+        NaN results.
+    loc : float or array
+        Mean direction in radians, on any turn.
+    concentration : float or array
+        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
+        or NaN, or an angle or direction is not finite.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
 
     Notes
     -----
@@ -164,12 +190,34 @@ def sf_by(lower_tail, x, loc, concentration):
     return upper - turns
 
 
-@elementwise(for_one=functools.partial(cdf_by, lower_tail_by_table))
+@elementwise(by_table=functools.partial(cdf_by, lower_tail_by_table))
 def cdf(x, loc, concentration):
     """Probability of an angle between loc - pi and `x`, both on the line.
 
     Whole turns count: it grows by 1 with every turn, below loc - pi it is negative and above loc + pi more than 1, as
     in TensorFlow Probability.
+
+    Parameters
+    ----------
+    x : float or array
+        Angles in radians, on any turn. Further than 2^24 (2^53 in float64) from `loc` floats hold no direction:
+        NaN results.
+    loc : float or array
+        Mean direction in radians, on any turn.
+    concentration : float or array
+        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
+        or NaN, or an angle or direction is not finite.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
 
     Notes
     -----
@@ -186,15 +234,60 @@ def cdf(x, loc, concentration):
     return cdf_by(tail_probability.lower_tail, x, loc, concentration)
 
 
-@elementwise(for_one=functools.partial(sf_by, lower_tail_by_table))
+@elementwise(by_table=functools.partial(sf_by, lower_tail_by_table))
 def sf(x, loc, concentration):
-    """Survival function 1 - cdf, with the relative accuracy of `cdf` in the upper tail; whole turns count."""
+    """Survival function 1 - cdf, with the relative accuracy of `cdf` in the upper tail; whole turns count.
+
+    Parameters
+    ----------
+    x : float or array
+        Angles in radians, on any turn. Further than 2^24 (2^53 in float64) from `loc` floats hold no direction:
+        NaN results.
+    loc : float or array
+        Mean direction in radians, on any turn.
+    concentration : float or array
+        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
+        or NaN, or an angle or direction is not finite.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
+    """
     return sf_by(tail_probability.lower_tail, x, loc, concentration)
 
 
 @elementwise
 def log_cdf(x, loc, concentration):
     """Logarithm of `cdf`, also of tails that no float holds; NaN where whole turns make it negative.
+
+    Parameters
+    ----------
+    x : float or array
+        Angles in radians, on any turn. Further than 2^24 (2^53 in float64) from `loc` floats hold no direction:
+        NaN results.
+    loc : float or array
+        Mean direction in radians, on any turn.
+    concentration : float or array
+        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
+        or NaN, or an angle or direction is not finite.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
 
     Notes
     -----
@@ -210,7 +303,30 @@ def log_cdf(x, loc, concentration):
 
 @elementwise
 def log_sf(x, loc, concentration):
-    """Logarithm of `sf`, with the accuracy of `log_cdf` in the upper tail."""
+    """Logarithm of `sf`, with the accuracy of `log_cdf` in the upper tail.
+
+    Parameters
+    ----------
+    x : float or array
+        Angles in radians, on any turn. Further than 2^24 (2^53 in float64) from `loc` floats hold no direction:
+        NaN results.
+    loc : float or array
+        Mean direction in radians, on any turn.
+    concentration : float or array
+        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
+        or NaN, or an angle or direction is not finite.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
+    """
     difference, turns = deviation(x, loc)
     concentration = valid(concentration)
     within = tail_probability.log_lower_tail(-difference, concentration)
@@ -223,7 +339,26 @@ def log_sf(x, loc, concentration):
 def icdf(q, loc, concentration):
     """The angle in [loc - pi, loc + pi] below which lies the probability `q`: the inverse of `cdf`.
 
-    NaN where `q` is outside [0, 1].
+    Parameters
+    ----------
+    q : float or array
+        Probabilities in [0, 1].
+    loc : float or array
+        Mean direction in radians, on any turn.
+    concentration : float or array
+        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where `q` is not in [0, 1], the
+        concentration is negative or NaN, or `loc` is not finite.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
 
     Notes
     -----
@@ -244,7 +379,26 @@ def icdf(q, loc, concentration):
 def isf(q, loc, concentration):
     """The angle in [loc - pi, loc + pi] above which lies the probability `q`: the inverse of `sf`, as exact as `icdf`.
 
-    NaN where `q` is outside [0, 1].
+    Parameters
+    ----------
+    q : float or array
+        Probabilities in [0, 1].
+    loc : float or array
+        Mean direction in radians, on any turn.
+    concentration : float or array
+        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where `q` is not in [0, 1], the
+        concentration is negative or NaN, or `loc` is not finite.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
     """
     return finite_loc(loc) - quantile.signed_quantile(q, valid(concentration))
 
@@ -254,6 +408,23 @@ def entropy(concentration):
     r"""Differential entropy in nats, :math:`\log(2\pi I_0(\kappa)) - \kappa A(\kappa)`.
 
     It is log(2 pi) at 0, and -inf at infinity.
+
+    Parameters
+    ----------
+    concentration : float or array
+        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
+        or NaN.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
 
     Notes
     -----
@@ -271,13 +442,53 @@ def scaled_complement(k):
 
 @elementwise
 def mean(loc, concentration):
-    """Mean direction in radians: `loc` in [-pi, pi). The uniform law has none; `loc` there as well."""
+    """Mean direction in radians: `loc` in [-pi, pi). The uniform law has none; `loc` there as well.
+
+    Parameters
+    ----------
+    loc : float or array
+        Mean direction in radians, on any turn.
+    concentration : float or array
+        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
+        or NaN, or `loc` is not finite.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
+    """
     return direction(loc, concentration)
 
 
 @elementwise
 def mode(loc, concentration):
-    """The angle of largest density in radians: `loc` in [-pi, pi)."""
+    """The angle of largest density in radians: `loc` in [-pi, pi).
+
+    Parameters
+    ----------
+    loc : float or array
+        Mean direction in radians, on any turn.
+    concentration : float or array
+        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
+        or NaN, or `loc` is not finite.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
+    """
     return direction(loc, concentration)
 
 
@@ -290,6 +501,23 @@ def direction(loc, concentration):
 def variance(concentration):
     r"""Circular variance :math:`1 - A(\kappa)`, of full relative accuracy: 1 at 0, 0 at infinity.
 
+    Parameters
+    ----------
+    concentration : float or array
+        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
+        or NaN.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
+
     Notes
     -----
     :math:`A = I_1/I_0` is the length of the mean of the unit vectors (Mardia and Jupp, *Directional Statistics*, 2000,
@@ -301,6 +529,23 @@ def variance(concentration):
 @elementwise
 def stddev(concentration):
     r"""Circular standard deviation :math:`\sqrt{-2 \log A(\kappa)}` in radians: inf at 0, 0 at infinity.
+
+    Parameters
+    ----------
+    concentration : float or array
+        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
+        or NaN.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
 
     Notes
     -----
@@ -341,6 +586,29 @@ def kl_divergence(loc, concentration, other_loc, other_concentration):
 
     The mean under the first law of the logarithm of the ratio of the first density to the other. Never negative, and of
     full relative accuracy where the two laws are close as well.
+
+    Parameters
+    ----------
+    loc : float or array
+        Mean direction in radians, on any turn.
+    concentration : float or array
+        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+    other_loc : float or array
+        Mean direction of the other law, in radians.
+    other_concentration : float or array
+        Concentration of the other law.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where a concentration is negative
+        or NaN, or a direction is not finite.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are no numbers, or do not broadcast.
 
     Notes
     -----

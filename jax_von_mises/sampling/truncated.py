@@ -18,7 +18,7 @@ to p(x), and :math:`l_1, l_2` the same integrals with the factor :math:`\cos\the
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -139,8 +139,8 @@ def _truncated(key, loc, concentration, low, high, shape, dtype):
     return restricted(before, after, loc, concentration, *ends).astype(dtype)
 
 
-class Pieces(NamedTuple):
-    """The monotone parts of an arc in its order, along a first axis of three; those not there have no length."""
+class Piece(NamedTuple):
+    """A part of an arc on which the density is monotone; it is not there if its length is 0."""
 
     near: jax.Array  # |x| about the mode of the end with the larger density
     length: jax.Array
@@ -148,35 +148,47 @@ class Pieces(NamedTuple):
     side: jax.Array  # 1 where angles grow away from the mode, else -1
 
 
-def pieces(low, high, width, loc):
-    """Cut the arc that has `width` at the mode and opposite to it."""
+class Arc(NamedTuple):
+    """The at most three pieces of an arc, in the order of growing angles; or a value for each, such as its mass."""
+
+    first: Any
+    middle: Any
+    last: Any
+
+
+def cut(low, high, width, loc):
+    """Cut the arc that has `width` at the mode and at the antipode."""
     alpha, beta = from_mode(low, loc), from_mode(high, loc)
     a, b, zero = jnp.abs(alpha), jnp.abs(beta), jnp.zeros_like(alpha + beta + width)
-    # An arc between the same two cuts, or all around from one side to itself; or with one cut in it.
-    left = alpha < 0
-    one = jnp.where(left, beta > 0, beta <= 0)
-    none = ~one & (width - jnp.where(left, a - b, b - a) < np.pi)
-    two = ~one & ~none
-    side = jnp.where(left, -1, 1).astype(zero.dtype)
-    last = jnp.where(one, -side, side)
-    up = last > 0
-    near = jnp.where(none, jnp.where(left, b, a), jnp.where(left, 0, a))
-    parts = (
-        Pieces(
-            near,
-            jnp.where(none, width, jnp.where(left, a, to_antipode(a))),
-            jnp.where(none, jnp.where(left, high, low), jnp.where(left, loc, low)),
-            side,
-        ),
-        Pieces(zero, jnp.where(two, np.pi, zero), loc, -side),
-        Pieces(
-            jnp.where(up, 0, b),
-            jnp.where(none, 0, jnp.where(up, b, to_antipode(b))),
-            jnp.where(up, loc, high),
-            last,
-        ),
-    )
-    return Pieces(*(jnp.stack(jnp.broadcast_arrays(zero, *field)[1:]) for field in zip(*parts, strict=True)))
+    left, right = jnp.full_like(zero, -1), jnp.full_like(zero, 1)
+    # Left of the mode the density grows with the angle, right of it it falls.
+    low_is_left, high_is_right = alpha < 0, beta > 0
+    uncut = select(low_is_left, Piece(b, width, high, left), Piece(a, width, low, right))
+    from_low = select(low_is_left, Piece(zero, a, loc, left), Piece(a, to_antipode(a), low, right))
+    to_high = select(high_is_right, Piece(zero, b, loc, right), Piece(b, to_antipode(b), high, left))
+    half_turn = Piece(zero, jnp.full_like(zero, np.pi), loc, -from_low.side)
+
+    no_cut = Arc(uncut, absent(half_turn), absent(to_high))
+    one_cut = Arc(from_low, absent(half_turn), to_high)
+    two_cuts = Arc(from_low, half_turn, to_high)
+    # With both ends on one side of the mode, the arc leads directly from one to the other, or all around.
+    direct = width - (beta - alpha) < np.pi
+    return select(low_is_left == high_is_right, one_cut, select(direct, no_cut, two_cuts))
+
+
+def select(condition, yes, no):
+    """`jnp.where` for pieces, arcs and tuples."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+
+
+def absent(piece):
+    """`piece` with length 0, and so without mass."""
+    return piece._replace(length=jnp.zeros_like(piece.length))
+
+
+def stacked(arc):
+    """The pieces of `arc` as one `Piece` with a first axis of three, so that they are integrated together."""
+    return Piece(*(jnp.stack(jnp.broadcast_arrays(*field)) for field in zip(*arc, strict=True)))
 
 
 def from_mode(x, loc):
@@ -261,34 +273,52 @@ def restricted(before, after, loc, kappa, low, high):
     """The angle that leaves the share `before` of the arc's probability before it, and `after` behind it."""
     k = finite_concentration(kappa)
     width = jnp.minimum(high - low, TWO_PI)
-    arc = pieces(low, high, width, loc)
-    first_near = jnp.min(jnp.where(arc.length > 0, arc.near, np.pi), 0)
-    exponent = jnp.maximum(rise_between(first_near[None], arc.near, k[None]), 0)
-    masses = mass(jnp.sin(arc.near), jnp.cos(arc.near), arc.length, jnp.broadcast_to(k, exponent.shape))
-    first, middle, last = jnp.exp(-exponent) * masses
-    total = first + middle + last
-    in_first = before * total <= first
-    in_last = ~in_first & ((after * total <= last) | (middle == 0))
-    # The share of that piece before the angle and behind it, of each of the three pieces that it may be.
-    rest_first, rest_last = (middle + last) / first, (first + middle) / last
-    choices = (
-        (before * (1 + rest_first), after - before * rest_first),
-        ((before * total - first) / middle, (after * total - last) / middle),
-        (before - after * rest_last, after * (1 + rest_last)),
-    )
-
-    def chosen(three):
-        return jnp.where(in_first, three[0], jnp.where(in_last, three[2], three[1]))
-
-    along, rest = (chosen(three) for three in zip(*choices, strict=True))
-    near, length, anchor, side = (chosen(field) for field in arc)
-    f, g = jnp.where(side > 0, along, rest), jnp.where(side > 0, rest, along)
+    arc = cut(low, high, width, loc)
+    own, masses = piece_masses(stacked(arc), k)
+    choose = chosen_piece(before, after, masses)
+    piece, whole = choose(arc), choose(own)
+    part_before, part_after = choose(shares_within(before, after, masses))
+    f, g = select(piece.side > 0, (part_before, part_after), (part_after, part_before))
     s = solve_within_piece(
-        xla.clip(f, 0, 1), xla.clip(g, 0, 1), near, length, chosen(masses), jnp.broadcast_to(k, f.shape)
+        xla.clip(f, 0, 1), xla.clip(g, 0, 1), piece.near, piece.length, whole, jnp.broadcast_to(k, f.shape)
     )
     s = jnp.where(kappa == jnp.inf, 0, s)
-    x = back_inside(wrap(side * s, reduce_turns(anchor)), low, high, width)
+    x = back_inside(wrap(piece.side * s, reduce_turns(piece.anchor)), low, high, width)
     return jnp.where(good_arc(low, high), x, jnp.nan)
+
+
+def piece_masses(pieces, kappa):
+    """Masses relative to the density at each piece's own near end, and relative to the largest density of the arc."""
+    nearest = jnp.min(jnp.where(pieces.length > 0, pieces.near, np.pi), 0)
+    exponent = jnp.maximum(rise_between(nearest[None], pieces.near, kappa[None]), 0)
+    own = mass(jnp.sin(pieces.near), jnp.cos(pieces.near), pieces.length, jnp.broadcast_to(kappa, exponent.shape))
+    return Arc(*own), Arc(*(jnp.exp(-exponent) * own))
+
+
+def chosen_piece(before, after, masses):
+    """Return a function that selects, from any `Arc`, the entry of the piece in which the angle lies."""
+    total = masses.first + masses.middle + masses.last
+    in_first = before * total <= masses.first
+    in_last = ~in_first & ((after * total <= masses.last) | (masses.middle == 0))
+    return lambda arc: select(in_first, arc.first, select(in_last, arc.last, arc.middle))
+
+
+def shares_within(before, after, masses):
+    """The shares of each piece's mass before the angle and after it, if the angle lies in that piece."""
+    first, middle, last = masses
+    total = first + middle + last
+    last_after, last_before = shares_of_outer(after, before, last, first + middle)
+    return Arc(
+        shares_of_outer(before, after, first, middle + last),
+        ((before * total - first) / middle, (after * total - last) / middle),
+        (last_before, last_after),
+    )
+
+
+def shares_of_outer(outer, inner, own, others):
+    """The same for a piece at an end of the arc: the share on the side of that end, and on that of the other pieces."""
+    ratio = others / own
+    return outer * (1 + ratio), inner - outer * ratio
 
 
 def rise_between(a, b, kappa):
@@ -314,14 +344,14 @@ def masses_about(low, high, x, loc, kappa):
     # Less than nothing is rounding, or an arc of more than half a turn.
     rounding = SLACK * float(jnp.finfo(dtype).eps)
     width = jnp.where(difference < -rounding, difference + TWO_PI, jnp.maximum(difference, 0))
-    arc = pieces(*ends, width, loc[None])
-    kappa = jnp.broadcast_to(kappa, arc.near.shape)
-    sin_a, cos_a = jnp.sin(arc.near), jnp.cos(arc.near)
+    pieces = stacked(cut(*ends, width, loc[None]))
+    kappa = jnp.broadcast_to(kappa, pieces.near.shape)
+    sin_a, cos_a = jnp.sin(pieces.near), jnp.cos(pieces.near)
     # cos theta - cos x is (q(x) - q(theta)) / kappa.
-    size = jnp.broadcast_to(jnp.abs(from_mode(x, loc)), arc.near.shape)
+    size = jnp.broadcast_to(jnp.abs(from_mode(x, loc)), pieces.near.shape)
     one = jnp.ones_like(kappa)
-    fall = rise_between(arc.near, size, one)
-    span = jnp.minimum(arc.length, cutoff_width(sin_a, cos_a, kappa, DEPTH[dtype.name]))
+    fall = rise_between(pieces.near, size, one)
+    span = jnp.minimum(pieces.length, cutoff_width(sin_a, cos_a, kappa, DEPTH[dtype.name]))
 
     def integrands(u):
         gain = fall - rise(u, sin_a, cos_a, one)

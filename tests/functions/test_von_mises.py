@@ -1,6 +1,8 @@
 """Densities, probabilities, quantiles and moments, against the float64 reference and mpmath, in both precisions."""
 
 import functools
+import inspect
+import re
 import time
 
 import jax
@@ -621,3 +623,42 @@ def test_densities_of_samples():
         logs = np.asarray(jvm.log_prob(x, 0.0, k), np.float64)
         error = logs.std() / np.sqrt(len(logs))
         assert abs(logs.mean() + float(jvm.entropy(k))) < 5 * error
+
+
+# ------------------------------------------------------------------------------------------------------ docstrings
+
+
+def sections(function):
+    """The sections of a NumPy-style docstring, by heading."""
+    _, *parts = re.split(r"^(\w+)\n-+\n", inspect.getdoc(function), flags=re.M)
+    return {heading: text.strip() for heading, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def parameter_texts(function):
+    """The type and description of each parameter in a docstring, by name, in order."""
+    _, *parts = re.split(r"^(\w+) : ", sections(function)["Parameters"], flags=re.M)
+    return {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_docstring_names_the_parameters_and_the_result(name):
+    function = getattr(jvm, name)
+    assert list(parameter_texts(function)) == list(inspect.signature(function).parameters)
+    assert all(parameter_texts(function).values())
+    result = sections(function)["Returns"]
+    assert result.startswith("jax.Array\n")
+    assert "NaN where" in result
+    assert len(result.splitlines()) <= 4
+
+
+def test_docstrings_of_all_functions_agree():
+    """The same words for the same parameter, for the shape and dtype of the result, and for what is refused."""
+    functions = [getattr(jvm, name) for name in jvm.__all__]
+    functions = [f for f in functions if getattr(f, "__module__", None) == von_mises.__name__]
+    assert {f.__name__ for f in functions} == set(FUNCTIONS)
+    first = {}
+    for function in functions:
+        found = sections(function)
+        common = {"Returns": found["Returns"].partition("NaN where")[0].split(), "Raises": found["Raises"]}
+        for about, text in (parameter_texts(function) | common).items():
+            assert text == first.setdefault(about, text), (function.__name__, about)
