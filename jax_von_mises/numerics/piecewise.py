@@ -52,8 +52,7 @@ def quantile_table(kappa):
     """Coefficients (degree + 1, rows) of |x| in each cell, for a scalar `kappa`."""
     dtype = kappa.dtype
     t, nodes = table_grid(np.dtype(dtype))
-    # What depends on one number alone would be a kernel of its own each time.
-    kappa = xla.store_on_cuda(jnp.broadcast_to(kappa, t.shape))
+    kappa = jnp.broadcast_to(kappa, t.shape)
     x = quantile.half_quantile(jnp.asarray(t, dtype), jnp.asarray(0.5 - t, dtype), kappa)
     return cell_polynomials(x, nodes)
 

@@ -147,7 +147,7 @@ def half_quantile(t, c, kappa, deep=None):
     # In float32, which is enough, and where one concentration gives the digits that an array of it gives (XLA's
     # float64 exponential does not).
     single = (a.astype(jnp.float32) for a in (covered, k, inverse, root))
-    x = xla.store_on_cuda(guess(*single, wide=name == "float64"))
+    x = guess(*single, wide=name == "float64")
     if deep is not None:
         x = with_deep_guesses(x, t, deep, kappa)
     if name == "float64":

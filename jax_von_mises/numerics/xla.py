@@ -1,24 +1,23 @@
 """Every workaround for a compiler, once: what it achieves, where it was seen, and what to report.
 
 None of them changes a value. Modules call them as ``xla.name(...)``. `tests/numerics/test_xla.py` and, for CUDA,
-``python -m tools.gpu_programs --check`` take some of them out, those marked below, and fail when the newest JAX no
-longer needs them.
+``python -m tools.gpu_programs --check`` take those marked below out, and fail when the newest JAX no longer needs them.
 
 A program is traced once and may be lowered for several platforms, so `lax.platform_dependent` chooses when it is
 lowered; the machine that traces it has no say.
 
 =========================  ==================================================================
-`compute_elementwise`      XLA:CPU makes fast loops of arrays of any length
+`compute_elementwise` *    XLA:CPU makes fast loops of arrays of any length
 `hide_constants` *         an angle does not depend on which arguments are constants
-`finish_words`             on a CPU, words and quantiles are separate loops
+`finish_words` *           on a CPU, words and quantiles are separate loops
 `round_here` *             a product is rounded before it is added, in every program
-`clip`                     bounds that XLA:CPU still vectorises
-`add_terms`                sums of long terms compile in little memory
-`cell_coefficients`        a table is not computed again for each coefficient
+`round_product` *          the same, of every float64 product
+`clip` *                   bounds that XLA:CPU compiles in seconds
+`add_terms` *              sums of long terms compile in seconds
+`cell_coefficients` *      a table is not computed again for each coefficient
 `replace_where_any` *      a rare case costs nothing under `jax.vmap`
 `multiply_high` *          compiles for several devices
-`store_on_cuda`            what crosses from one CUDA kernel to the next: few numbers
-`recompute_on_cuda` *      the same, with the rest computed again
+`recompute_on_cuda` *      few numbers cross from one CUDA kernel to the next
 `carry_sign_on_cuda` *     the same, two numbers in one
 `vary_key_on_gpu` *        work on the key alone is no kernel of one thread
 =========================  ==================================================================
@@ -182,9 +181,10 @@ def hide_constants(*arrays):
 def finish_words(words):
     """On a CPU, compute all words before the first quantile. A GPU keeps one kernel.
 
-    In one loop with the ciphers' words, LLVM's vectoriser in JAX 0.12 walks every path through the quantile once per
-    path through the rounds, and compiles for minutes. As two loops they also run faster: the time goes into their
-    chains of dependent operations. Seen with JAX 0.12.0 and 0.12.0.1; to report to LLVM (SLP vectoriser).
+    In one loop with the ciphers' words, LLVM's vectoriser in JAX 0.12 walks every path through the quantile and its
+    derivative once per path through the rounds, and compiles for minutes; so it does for the quantile alone where its
+    bounds are not those of `clip`. JAX 0.10.2 compiles either in seconds, and both run equally fast. Seen with JAX
+    0.12.0 and 0.12.0.1; to report to LLVM (SLP vectoriser).
     """
     return lax.platform_dependent(words, cpu=lax.optimization_barrier, default=lambda words: words)
 
@@ -208,7 +208,8 @@ def round_product(x):
 def clip(x, low, high):
     """`x` between two constants; NaN stays NaN.
 
-    By selections: with minimum and maximum here LLVM's vectoriser in JAX 0.12 takes minutes (see `finish_words`).
+    By selections: in one loop with a cipher's words, minimum and maximum take LLVM's vectoriser in JAX 0.12 minutes.
+    Seen with JAX 0.12.0.1 where `finish_words` does not part the two.
     """
     return jnp.where(x < low, low, jnp.where(x > high, high, x))
 
@@ -216,8 +217,8 @@ def clip(x, low, high):
 def add_terms(term, nodes, weights, like):
     """Sums of the arrays of ``term(node, weight)``, of the shape and dtype of `like`.
 
-    In float64 by a loop: unrolled, so many nodes of so long polynomials take XLA:CPU gigabytes to compile. Seen with
-    JAX 0.10.2 to 0.12.0.1.
+    In float64 by a loop: unrolled, so many nodes of so long polynomials take XLA:CPU gigabytes to compile, and in
+    `sample_truncated` more than half a minute instead of seconds. Seen with JAX 0.10.2 to 0.12.0.1.
     """
     if like.dtype == jnp.float64:
 
@@ -290,19 +291,11 @@ def multiply_high(x, constant):
         return lax.convert_element_type(product >> np.uint64(32), np.uint32)
 
 
-def store_on_cuda(x):
-    """On CUDA, compute `x` to its end and store it.
-
-    By itself XLA cuts a program of this length where a dozen numbers an angle cross from one kernel to the next. Seen
-    with the CUDA compiler of JAX 0.11.2 and 0.12.0.1.
-    """
-    return lax.platform_dependent(x, cuda=lax.optimization_barrier, default=lambda x: x)
-
-
 def recompute_on_cuda(rest_of, stored, rest):
     """Return `stored` and `rest`; on CUDA only `stored` crosses to the next kernel, and `rest` is ``rest_of(*stored)``.
 
-    See `store_on_cuda`.
+    By itself XLA cuts a program of this length where a dozen numbers per angle cross from one kernel to the next. Seen
+    with the CUDA compiler of JAX 0.11.2 and 0.12.0.1.
     """
 
     def cut(stored, _):
@@ -316,7 +309,7 @@ def carry_sign_on_cuda(t, negative, most):
     """Return `t`, at most `most`, and `negative`; on CUDA they cross to the next kernel as one number.
 
     XLA cuts a program before a look-up, where by itself two or three numbers an angle cross, each written and read.
-    See `store_on_cuda`.
+    See `recompute_on_cuda`.
     """
 
     def cut(t, negative):
@@ -331,7 +324,7 @@ def vary_key_on_gpu(encrypt, key, lo):
     """Return ``encrypt(key)``; on a GPU the key's words seem to depend on each element's uint32 `lo`.
 
     The compiler would make a kernel of one thread of what depends on the key alone, and wait for it. See
-    `store_on_cuda`.
+    `recompute_on_cuda`.
     """
 
     def varied(key, lo):
