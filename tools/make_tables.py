@@ -149,7 +149,7 @@ CUT = None  # set by `fit_cut`
 
 
 def cut_angle(half, depth):
-    """Half angle where the exponent has grown by 2 k `depth`, at most pi/2, see `integral.integrals`."""
+    """Half angle where the exponent has grown by 2 k `depth`, at most pi/2, see `tail_integral.integrals`."""
     square = np.minimum(np.sin(half) ** 2 + depth, 1)
     return np.sqrt(square) * np.polynomial.polynomial.polyval(1 - square, CUT)
 

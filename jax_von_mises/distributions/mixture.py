@@ -148,7 +148,7 @@ class Mixture(ByValue):
 
     def _joint(self, value):
         """Logarithms of the terms w_j p_j."""
-        log_weights, log_probs = spread(self.log_weights(), self._each(self.components.log_prob, value))
+        log_weights, log_probs = promote_and_broadcast(self.log_weights(), self._each(self.components.log_prob, value))
         # A weight of 0 leaves nothing, also where its density is infinite.
         return log_weights + jnp.where(log_weights == -jnp.inf, 0, log_probs)
 
@@ -158,7 +158,7 @@ class Mixture(ByValue):
 
     def prob(self, value):
         """Density at `value`."""
-        weights, probs = spread(jnp.exp(self.log_weights()), self._each(self.components.prob, value))
+        weights, probs = promote_and_broadcast(jnp.exp(self.log_weights()), self._each(self.components.prob, value))
         return jnp.sum(weights * jnp.where(weights == 0, 0, probs), -1)
 
     def cdf(self, value):
@@ -170,7 +170,9 @@ class Mixture(ByValue):
         if self.event_shape:
             raise TypeError("Mixture.cdf: the points of a torus have no order. Use prob or log_prob.")
         start = self._each(self.components.cdf, jnp.asarray(-jnp.pi, self.dtype))
-        weights, start, end = spread(jnp.exp(self.log_weights()), start, self._each(self.components.cdf, value))
+        weights, start, end = promote_and_broadcast(
+            jnp.exp(self.log_weights()), start, self._each(self.components.cdf, value)
+        )
         return jnp.sum(weights * (end - start), -1)
 
     def responsibilities(self, value):
@@ -211,7 +213,7 @@ class Mixture(ByValue):
         """Mean direction in radians: that of the mean of (cos x, sin x)."""
         weights = jnp.exp(self.log_weights())
         weights = weights.reshape(weights.shape + (1,) * len(self.event_shape))
-        weights, cosine, sine = spread(weights, *resultant(self.components))
+        weights, cosine, sine = promote_and_broadcast(weights, *resultant(self.components))
         axis = -1 - len(self.event_shape)
         sine, cosine = (jnp.sum(weights * jnp.where(weights == 0, 0, each), axis) for each in (sine, cosine))
         return von_mises.mean(jnp.arctan2(sine, cosine), 1.0)
@@ -225,7 +227,7 @@ def log_of_weights(probs):
     return jnp.where(probs > 0, logs, jnp.where(probs == 0, -jnp.inf, jnp.nan))
 
 
-def spread(*arrays):
+def promote_and_broadcast(*arrays):
     """`arrays` broadcast together, in the dtype of the last, also where JAX's implicit promotion is turned off."""
     shape = jnp.broadcast_shapes(*(a.shape for a in arrays))
     return tuple(jnp.broadcast_to(a, shape).astype(arrays[-1].dtype) for a in arrays)
@@ -237,6 +239,6 @@ def resultant(components):
         return resultant(components.components)
     wide = jnp.float64 if components.dtype == jnp.float64 else jnp.float32
     length = bessel.ratio(valid(arguments.as_jax(components.concentration, wide)))
-    loc, length = spread(arguments.as_jax(components.loc, wide), length)
+    loc, length = promote_and_broadcast(arguments.as_jax(components.loc, wide), length)
     shape = components.batch_shape
     return tuple(jnp.broadcast_to(length * f(loc), shape).astype(components.dtype) for f in (jnp.cos, jnp.sin))

@@ -15,9 +15,10 @@ from jax import lax
 
 from jax_von_mises import arguments
 from jax_von_mises.functions import von_mises
-from jax_von_mises.numerics import density, quantile, tail_probability, xla
+from jax_von_mises.numerics import density, quantile, tail_probability
 from jax_von_mises.numerics.circle import TWO_PI, deviation, less_turns
 from jax_von_mises.numerics.density import valid
+from jax_von_mises.numerics.elementary import clip
 from jax_von_mises.sampling import sampler
 
 try:
@@ -139,12 +140,12 @@ def cdf(value, loc, concentration):
     """Probability between -pi and `value`, from tails of the centred law: no small one is a difference from 1."""
     concentration = valid(concentration)
     turns_at_cut, mass = cut_at_pi(loc, concentration)
-    difference, turns = deviation(xla.clip(value, -np.pi, np.pi), loc)
+    difference, turns = deviation(clip(value, -np.pi, np.pi), loc)
     turns = turns - turns_at_cut
     upper = turns < 0  # less the tail above
     tail = tail_probability.lower_tail(jnp.where(upper, -difference, difference), concentration)
     probability = jnp.where(upper, -tail, turns + tail) + mass
-    return with_derivative_of(probability, xla.clip(probability, 0, 1))
+    return with_derivative_of(probability, clip(probability, 0, 1))
 
 
 @von_mises.elementwise
@@ -162,7 +163,7 @@ def icdf(q, loc, concentration):
     angle = quantile.signed_quantile(tail, concentration)
     x = loc + jnp.where(left, angle, -angle) + TWO_PI * (turns + turns_at_cut)
     # The ends by name: where the cut is deep in the tails no float tells their probabilities from others nearby.
-    inside = jnp.where(q == 0, -np.pi, jnp.where(q == 1, np.pi, xla.clip(x, -np.pi, np.pi)))
+    inside = jnp.where(q == 0, -np.pi, jnp.where(q == 1, np.pi, clip(x, -np.pi, np.pi)))
     return jnp.where((q >= 0) & (q <= 1), with_derivative_of(x, jnp.where(jnp.isnan(x), x, inside)), jnp.nan)
 
 

@@ -11,7 +11,7 @@ from jax import lax
 
 from jax_von_mises import arguments
 from jax_von_mises.functions.von_mises import direction
-from jax_von_mises.numerics import bessel
+from jax_von_mises.numerics import bessel, xla
 from jax_von_mises.numerics.circle import deviation, less_turns
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import cosine, nan_unless, sine_over
@@ -155,9 +155,7 @@ def total(values):
     if size > SUM_BLOCK:
         pad = [(0, 0)] * (values.ndim - 1) + [(0, -size % SUM_BLOCK)]
         return total(total(jnp.pad(values, pad).reshape(*values.shape[:-1], -1, SUM_BLOCK)))
-    # A product of matrices, which XLA:CPU makes of vector instructions; its own sums it fuses with what they sum, and
-    # then computes that one number at a time.
-    return jnp.matmul(values, jnp.ones(size, values.dtype), precision=lax.Precision.HIGHEST)
+    return xla.sum_last_axis(values)
 
 
 def means(x, share, origin):

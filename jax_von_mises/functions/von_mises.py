@@ -33,7 +33,7 @@ TAIL_TABLE_MIN_SIZE = 2**17
 def elementwise(function=None, *, by_table=None):
     """Make `function` public: check the arguments, find their common dtype, and pass them to `compiled`.
 
-    `by_table` computes the same faster for many angles at one concentration, which it takes as a scalar.
+    `by_table` computes the same of (x, loc, concentration) faster for many angles at one concentration, a scalar.
     """
     if function is None:
         return functools.partial(elementwise, by_table=by_table)
@@ -67,17 +67,18 @@ def route(function, by_table, shape, values):
 
 
 def table_pays(shape, values):
-    """Whether there are many angles, one float32 concentration, which is the last value, and no explicit mesh."""
-    one = values[-1].size == 1 and values[-1].dtype == jnp.float32
+    """Whether there are many angles, one float32 concentration, and no explicit mesh; `values` as `cdf` takes them."""
+    _, _, concentration = values
+    one = concentration.size == 1 and concentration.dtype == jnp.float32
     return one and math.prod(shape) >= TAIL_TABLE_MIN_SIZE and not explicit(values)
 
 
 def with_scalar_concentration(by_table):
-    """`by_table` with the other arguments broadcast."""
+    """`by_table` with the angles and the location broadcast."""
 
-    def compute(shape, _, *values):
-        *others, concentration = values
-        return by_table(*(broadcast_sharded(x, shape, None) for x in others), concentration.reshape(()))
+    def compute(shape, _, x, loc, concentration):
+        x, loc = (broadcast_sharded(each, shape, None) for each in (x, loc))
+        return by_table(x, loc, concentration.reshape(()))
 
     return compute
 

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics import xla
-from jax_von_mises.numerics.elementary import nan_unless
+from jax_von_mises.numerics.elementary import clip, nan_unless
 
 # The angles lie in [-pi, pi): the largest float below pi, since the nearest float32 to pi is larger than pi.
 LARGEST_ANGLE = {
@@ -46,7 +45,7 @@ def wrap(x, loc):
     total = x + loc
     turn = jnp.where(total >= np.pi, -1.0, jnp.where(total < -np.pi, 1.0, 0.0)).astype(total.dtype)
     limit = largest_angle(total.dtype)
-    return xla.clip(total + turn * TWO_PI, -limit, limit)
+    return clip(total + turn * TWO_PI, -limit, limit)
 
 
 def deviation(x, loc):

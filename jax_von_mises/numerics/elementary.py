@@ -43,6 +43,11 @@ def polynomial(terms, x):
     return terms[0]
 
 
+def clip(x, low, high):
+    """`x` between two constants; NaN stays NaN. By selections: the derivative at a bound is 1, and not 1/2."""
+    return jnp.where(x < low, low, jnp.where(x > high, high, x))
+
+
 def polynomial2(table, x, y):
     """Sum of table[i][j] x^i y^j."""
     return polynomial([polynomial(row, y) for row in table], x)
@@ -64,14 +69,17 @@ def cosine(square):
 
 
 def nearest_whole(x):
-    """The nearest whole number to float32 `x`, |x| < 2^22, and bits with it at their lower end.
+    """The nearest whole number to float32 `x`, |x| < 2^22, and bits with it at their lower end."""
+    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), whole_bits(x)
 
-    Adding 1.5 * 2^23 leaves no room for a fraction, so the whole number stands at the end of the mantissa. XLA's
-    conversion to integers saturates and looks for NaN, six instructions on a CPU; and the sum less the constant is no
-    whole number in XLA, which reassociates the two.
+
+def whole_bits(x):
+    """Bits with the nearest whole number to float32 `x`, |x| < 2^22, at their lower end; any others for any other `x`.
+
+    Adding 1.5 * 2^23 leaves no room for a fraction, so the whole number stands at the end of the mantissa. A conversion
+    to an integer would also saturate and look for NaN, six instructions on a CPU.
     """
-    whole = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
-    return whole, lax.bitcast_convert_type(x + WHOLE_SHIFT, jnp.int32)
+    return lax.bitcast_convert_type(x + WHOLE_SHIFT, jnp.int32)
 
 
 def scale_by(x, exponent):

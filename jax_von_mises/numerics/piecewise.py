@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises.numerics import quantile, tail_probability, xla
+from jax_von_mises.numerics.elementary import whole_bits
 
 # One word's smallest tail probability is 2^-33, two words' 2^-65, so this many octaves lie below 1/2.
 OCTAVES = {"float32": 32, "float64": 64}
@@ -106,7 +107,7 @@ def tail_table(kappa):
     # The power of two next above.
     bits = lax.bitcast_convert_type(end / TAIL_CELLS, jnp.uint32)
     cell = lax.bitcast_convert_type((bits + np.uint32(0x7FFFFF)) & np.uint32(0x7F800000), jnp.float32)
-    scale = jnp.where(kappa >= 0, jnp.where(halves, 1 / HALF_CELL, jnp.minimum(1 / cell, 1e30)), jnp.nan)
+    scale = jnp.where(jnp.isnan(kappa), kappa, jnp.where(halves, 1 / HALF_CELL, jnp.minimum(1 / cell, 1e30)))
     # Cells share their ends, so three values each, and one at the end of either half.
     half = TAIL_CELLS // 2
     count = (np.arange(TAIL_CELLS)[:, None] + np.array(TAIL_NODES[:3])).reshape(2, -1)
@@ -127,9 +128,8 @@ def evaluate_tail_table(x, table):
     # Rounding may have taken the angle beyond pi, by no more than the tail there allows to ignore.
     place = jnp.where(upper, jnp.abs(NEAR_PI - x), x) * table.scale
     whole = jnp.floor(place)
-    # The whole number stands at the end of the mantissa of this sum; XLA's conversion to integers takes six
-    # instructions to saturate and to look for NaN. The mask keeps it within bounds, for NaN and beyond the end too.
-    cell = lax.bitcast_convert_type(whole + 2.0**23, jnp.int32) & (TAIL_CELLS - 1)
+    # Within bounds for NaN and beyond the end, too.
+    cell = whole_bits(whole) & (TAIL_CELLS - 1)
     row = jnp.where(upper, cell + TAIL_CELLS // 2, cell)
     value = evaluate(table.coefficients, row, place - whole) * (1 / TAIL_FACTOR)
     return jnp.where(place >= TAIL_CELLS, 0, jnp.maximum(value, 0))

@@ -15,7 +15,17 @@ from jax import lax
 from jax_von_mises.numerics import bessel, coefficients, xla
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.density import KAPPA_MIN, HalfAngle, density, score
-from jax_von_mises.numerics.elementary import LN_2, LOG2_E, exp2, exp_product, log2, nan_unless, polynomial, polynomial2
+from jax_von_mises.numerics.elementary import (
+    LN_2,
+    LOG2_E,
+    clip,
+    exp2,
+    exp_product,
+    log2,
+    nan_unless,
+    polynomial,
+    polynomial2,
+)
 from jax_von_mises.numerics.tail_integral import KAPPA_MAX, derivative, integrals
 
 # `guess` covers the tails of the sampler's words, down to these; `deep_guess` the smaller ones.
@@ -47,7 +57,7 @@ def guess(t, kappa, inverse, root, wide=False):
     small = y * polynomial2(low_table, y, shrink)
     r = jnp.minimum(inverse, 1 / switch)
     large = (level * root) * polynomial2(high_table, level, r)
-    return xla.clip(jnp.where(kappa < switch, small, large), 0, largest_angle(t.dtype))
+    return clip(jnp.where(kappa < switch, small, large), 0, largest_angle(t.dtype))
 
 
 def deep_guess(t, kappa):
@@ -66,7 +76,7 @@ def deep_guess(t, kappa):
     level = -LN_2 * log2(t).astype(jnp.float32) - LOG_2_ROOT_PI  # log(1 / (t N sqrt(2 kappa)))
     z2 = jnp.maximum(double - level + 0.75, 4)
     q = level - (0.5 * LN_2) * log2(level * (z2 * (0.5 * inverse))) + 0.5 / (z2 - 1)
-    s2 = exp2((2 * LOG2_E) * xla.clip(double - level, -40, 12)) * 0.25
+    s2 = exp2((2 * LOG2_E) * clip(double - level, -40, 12)) * 0.25
     v = (0.75 * LN_2) * log2(1 + (4 / 3) * s2) * (1 - 0.2 * inverse)
     near = v / (1 + v * (1 / 43))
     # Of q and Z^2 the larger one from the other.
@@ -117,7 +127,7 @@ def refine(x, t, c, kappa, inverse, dtype_rule=None, deep=None):
     fourth = d * (0.25 * d2 + (7 / 24) * e - (1 / 24) * u2)
     fifth = d2 * (0.2 * d2 + (46 / 120) * e - (11 / 120) * u2) + e * ((7 / 120) * e - (1 / 120) * u2)
     series = (0.5 * d + third) + (fourth + fifth)
-    return xla.clip(x + (u + u * series), 0, largest_angle(x.dtype))
+    return clip(x + (u + u * series), 0, largest_angle(x.dtype))
 
 
 def half_quantile(t, c, kappa, deep=None):

@@ -1,10 +1,11 @@
 """Every workaround for a compiler, once: what it achieves, where it was seen, and what to report.
 
-None of them changes a value. Modules call them as ``xla.name(...)``. `tests/numerics/test_xla.py` and, for CUDA,
-``python -m tools.gpu_programs --check`` take those marked below out, and fail when the newest JAX no longer needs them.
+None of them changes what is computed: angles keep their bits, and other functions their accuracy. Modules call them as
+``xla.name(...)``. `tests/numerics/test_xla.py` and, for CUDA, ``python -m tools.gpu_programs --check`` take out those
+that are marked below, and fail when the newest JAX no longer needs them.
 
 A program is traced once and may be lowered for several platforms, so `lax.platform_dependent` chooses when it is
-lowered; the machine that traces it has no say.
+lowered. Of the machine that traces it only the number of CPU devices counts (`one_cpu`).
 
 =========================  ==================================================================
 `compute_elementwise` *    XLA:CPU makes fast loops of arrays of any length
@@ -12,8 +13,8 @@ lowered; the machine that traces it has no say.
 `finish_words` *           on a CPU, words and quantiles are separate loops
 `round_here` *             a product is rounded before it is added, in every program
 `round_product` *          the same, of every float64 product
-`clip` *                   bounds that XLA:CPU compiles in seconds
 `add_terms` *              sums of long terms compile in seconds
+`sum_last_axis` *          what is summed is computed by vector instructions
 `cell_coefficients` *      a table is not computed again for each coefficient
 `replace_where_any` *      a rare case costs nothing under `jax.vmap`
 `multiply_high` *          compiles for several devices
@@ -139,7 +140,7 @@ def in_rows(compute, shape, rows, dtypes, constants, *arrays):
     """
     total, missing = math.prod(shape), math.prod(rows) - math.prod(shape)
 
-    def spread(x):
+    def fill_rows(x):
         if x.size == 1:
             return x.reshape(())
         flat = jnp.broadcast_to(x, shape).reshape(-1)
@@ -148,7 +149,7 @@ def in_rows(compute, shape, rows, dtypes, constants, *arrays):
     # XLA would move the reshape into the program, and compute what is kept in the pieces that are to be avoided; but it
     # moves nothing into or out of a branch.
     none = lambda *_: tuple(jnp.zeros(rows, dtype) for dtype in dtypes)  # noqa: E731
-    results = lax.cond(_always(), functools.partial(compute, rows), none, constants, *map(spread, arrays))
+    results = lax.cond(_always(), functools.partial(compute, rows), none, constants, *map(fill_rows, arrays))
     return tuple(x.reshape(-1)[:total].reshape(shape) for x in results)
 
 
@@ -183,8 +184,8 @@ def finish_words(words):
 
     In one loop with the ciphers' words, LLVM's vectoriser in JAX 0.12 walks every path through the quantile and its
     derivative once per path through the rounds, and compiles for minutes; so it does for the quantile alone where its
-    bounds are not those of `clip`. JAX 0.10.2 compiles either in seconds, and both run equally fast. Seen with JAX
-    0.12.0 and 0.12.0.1; to report to LLVM (SLP vectoriser).
+    bounds are not those of `elementary.clip`. JAX 0.10.2 compiles either in seconds, and both run equally fast. Seen
+    with JAX 0.12.0 and 0.12.0.1; to report to LLVM (SLP vectoriser).
     """
     return lax.platform_dependent(words, cpu=lax.optimization_barrier, default=lambda words: words)
 
@@ -205,15 +206,6 @@ def round_product(x):
     return jnp.minimum(x, 1e300) if x.dtype == jnp.float64 else x
 
 
-def clip(x, low, high):
-    """`x` between two constants; NaN stays NaN.
-
-    By selections: in one loop with a cipher's words, minimum and maximum take LLVM's vectoriser in JAX 0.12 minutes.
-    Seen with JAX 0.12.0.1 where `finish_words` does not part the two.
-    """
-    return jnp.where(x < low, low, jnp.where(x > high, high, x))
-
-
 def add_terms(term, nodes, weights, like):
     """Sums of the arrays of ``term(node, weight)``, of the shape and dtype of `like`.
 
@@ -230,6 +222,15 @@ def add_terms(term, nodes, weights, like):
         return lax.scan(add, first, rest)[0]
     columns = zip(*(term(node, weight) for node, weight in zip(nodes, weights, strict=True)), strict=True)
     return tuple(tree_sum(list(column)) for column in columns)
+
+
+def sum_last_axis(values):
+    """Sums over the last axis.
+
+    By a product of matrices, which XLA:CPU makes of vector instructions. A sum it fuses with what makes the values, and
+    then computes these one number at a time. Seen with JAX 0.10.2 to 0.12.0.1; to report to XLA.
+    """
+    return jnp.matmul(values, jnp.ones(values.shape[-1], values.dtype), precision=lax.Precision.HIGHEST)
 
 
 def tree_sum(terms):

@@ -1,5 +1,7 @@
 """Random angles: from a key to words, from words to angles, in every shape and on every device.
 
 `counter` makes the words, `transform` angles of them, `request` decides a draw once from its checked arguments, and
-`sampler` has the public functions. Files and iterators of angles are in `jax_von_mises.streams`.
+`sampler` has the public functions; `sharded`, `truncated` and `variance_reduction` have further ones. `cuda` decides
+whether a CUDA kernel draws, which `cuda_self_test` has tested and `cuda_launch` launches. Files and iterators of angles
+are in `jax_von_mises.streams`.
 """

@@ -61,13 +61,12 @@ def accepted():
 
 def use_cuda_kernel(request):
     """Whether a `DrawRequest` goes to a kernel on CUDA devices."""
-    dtype = request.dtype.name
-    if not cuda_launch.devices() or dtype not in cuda_launch.KERNEL_DTYPES or request.out_sharding is not None:
+    has_kernel = request.dtype.name in cuda_launch.KERNEL_DTYPES
+    if not cuda_launch.devices() or not has_kernel or request.out_sharding is not None:
         return False
     if math.prod(request.shape) == 0 or not allowed() or not whole_on_one_device(request.loc, request.concentration):
         return False
-    cipher = cuda_launch.cipher_of(request.key)
-    return cuda_self_test.passes(cuda_launch.KernelSpec(cipher, request.route, dtype, request.shape))
+    return cuda_self_test.passes(cuda_launch.KernelSpec.of(request))
 
 
 def kernel_report():

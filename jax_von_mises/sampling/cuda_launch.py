@@ -44,14 +44,19 @@ class KernelSpec(NamedTuple):
     """What a kernel's launch depends on besides its operands."""
 
     cipher: str
-    method: str
+    route: str
     dtype: str
     shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, request):
+        """The launch that draws a `DrawRequest`."""
+        return cls(cipher_of(request.key), request.route, request.dtype.name, request.shape)
 
     @property
     def name(self):
         """The kernel's name in the PTX; with the direct route one kernel rounds to every dtype."""
-        return f"{self.cipher}_table_{self.dtype}" if self.method == "table" else f"{self.cipher}_direct"
+        return f"{self.cipher}_table_{self.dtype}" if self.route == "table" else f"{self.cipher}_direct"
 
 
 @functools.cache
@@ -133,7 +138,7 @@ def plain_angles(spec, key, start, loc, kappa):
         key, start = stream
         # Generators of one cipher have one form of counter.
         words = counter.block_words(spec.cipher, key, counter.indices(shape, (start[0], start[1])), 1)
-        return transform.angles(words, loc, kappa, spec.method)
+        return transform.angles(words, loc, kappa, spec.route)
 
     return xla.compute_elementwise(angles, spec.shape, spec.dtype, (key, start), loc, kappa)
 
@@ -141,7 +146,7 @@ def plain_angles(spec, key, start, loc, kappa):
 def kernel_angles(spec, key, start, loc, kappa):
     """Draw by the kernel, in one launch."""
     loc = Operand.of_angles(loc, spec.shape)
-    if spec.method == "table":
+    if spec.route == "table":
         # Rows of four coefficients, which a thread reads at once.
         concentration = Operand(piecewise.quantile_table(valid(kappa.reshape(()))).T)
     else:
@@ -225,7 +230,7 @@ class Rows:
 def _launch_rows(rows):
     """Launch the kernel once; the result has an axis of the rows and one of their angles."""
     spec, size = rows.spec, math.prod(rows.spec.shape)
-    grid, block = _grid(size, rows.count, spec.method == "table", rows.concentration.per_row)
+    grid, block = _grid(size, rows.count, spec.route == "table", rows.concentration.per_row)
     sizes = np.array([size % 2**32, size >> 32, rows.count, rows.flags, KERNEL_DTYPES[spec.dtype]], np.uint32)
     key, start, concentration, loc = operands = jax.tree.leaves(rows)
     out = jax.ShapeDtypeStruct((rows.count, size), spec.dtype)

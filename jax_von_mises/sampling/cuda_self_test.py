@@ -72,11 +72,11 @@ def _tested(spec):
 def _difference(spec, device):
     """Return what is wrong with the kernel on a device, or None."""
     # One kernel that rounds to several dtypes is tested in each: its one verdict is for all of them.
-    dtypes = cuda_launch.KERNEL_DTYPES if spec.method == "direct" else (spec.dtype,)
+    dtypes = cuda_launch.KERNEL_DTYPES if spec.route == "direct" else (spec.dtype,)
     spec = spec._replace(dtype="float32", shape=(TESTED,))
     words = {"threefry2x32": 2, "threefry4x32": 4, "philox2x32": 1, "philox4x32": 2}[spec.cipher]
     key = np.arange(words, dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(12345)
-    kappa = np.float32(4) if spec.method == "table" else np.geomspace(1e-3, 1e6, TESTED, dtype=np.float32)
+    kappa = np.float32(4) if spec.route == "table" else np.geomspace(1e-3, 1e6, TESTED, dtype=np.float32)
     loc = np.float32(2.5)
     allowed = TOLERANCE / np.sqrt(np.maximum(kappa, 1)) + ROUNDING + 4 * float(jnp.finfo(jnp.float32).eps)
     plain = jax.jit(functools.partial(cuda_launch.plain_angles, spec))

@@ -117,12 +117,12 @@ def sample_block(key, loc, concentration, start, shape, dtype=None, *, method="a
         For a bad key, start, shape, dtype or method, before anything is computed.
     """
     start = arguments.position("sample_block", start)
-    return block("sample_block", key, loc, concentration, start, shape, dtype, method)
+    request = DrawRequest.part("sample_block", key, loc, concentration, shape, dtype, method)
+    return draw_block("sample_block", request, start)
 
 
-def block(caller, key, loc, concentration, start, shape, dtype, method):
-    """`sample_block` for any `caller`, which has checked `start`."""
-    request = DrawRequest.part(caller, key, loc, concentration, shape, dtype, method)
+def draw_block(caller, request, start):
+    """Draw a `DrawRequest` from `start`, which `caller` has checked, if it ends within the stream."""
     if (first := arguments.known_position(start)) is not None:
         arguments.within_stream(caller, first, first + math.prod(request.shape), f"shape={request.shape}")
     return draw(request.at(start))
@@ -136,11 +136,12 @@ def draw(request, buffer=None):
 
 
 @functools.partial(jax.jit, static_argnames="engine")
-def program(request, engine="xla"):
+def program(request, engine):
     """The angles of a `DrawRequest`, as one program; `engine` as from `DrawRequest.engine`."""
     shape, dtype, route, out_sharding = request.shape, request.dtype, request.route, request.out_sharding
     # Explicit: mixed dtypes must also pass where JAX's implicit promotion is turned off. In here, where it is free.
-    loc, concentration = (jnp.asarray(x, arguments.compute_dtype(dtype)) for x in (request.loc, request.concentration))
+    compute = arguments.compute_dtype(dtype)
+    loc, concentration = (jnp.asarray(x, compute) for x in (request.loc, request.concentration))
     if out_sharding is None:
         out_sharding = explicit_sharding(shape, loc, concentration)
     # Meshes with automatic axes take a constraint on the result, explicit ones want every array declared.
@@ -151,9 +152,8 @@ def program(request, engine="xla"):
         concentration = concentration.reshape(())
     generator, key = counter.key_words(request.key)
     if engine == "kernel":
-        spec = cuda_launch.KernelSpec(cuda_launch.cipher_of(request.key), route, dtype.name, shape)
-        return cuda_launch.draw_by_kernel(spec, key, request.start, loc, concentration)
-    width = transform.words_per_element(arguments.compute_dtype(dtype))
+        return cuda_launch.draw_by_kernel(cuda_launch.KernelSpec.of(request), key, request.start, loc, concentration)
+    width = transform.words_per_element(compute)
 
     def angles(shape, stream, loc, concentration):
         key, start = stream

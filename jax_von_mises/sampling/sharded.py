@@ -177,7 +177,8 @@ def sample_shard(key, loc, concentration, shape, axis_name, dtype=None, *, metho
             "around is mapped over. Call it in the body of jax.shard_map or jax.pmap, with axis names of theirs."
         ) from error
     start = counter.multiply_wide(lax.convert_element_type(device, np.uint32), size)
-    return sampler.block(caller, key, loc, concentration, start, shape, dtype, method)
+    request = DrawRequest.part(caller, key, loc, concentration, shape, dtype, method)
+    return sampler.draw_block(caller, request, start)
 
 
 def _local_devices(caller, devices):

@@ -19,6 +19,7 @@ from jax import lax
 from jax_von_mises.numerics import piecewise, quantile, tail_integral, xla
 from jax_von_mises.numerics.circle import largest_angle, reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
+from jax_von_mises.numerics.elementary import clip
 from jax_von_mises.numerics.sharding import broadcast_sharded
 
 
@@ -39,7 +40,7 @@ def tail(words):
     """Split the word (float32) or two words (float64) of each element.
 
     The lowest bit of the first word is the sign. The other 31 or 63 bits m give t = (m + 1/2) 2^-32 or
-    (m + 1/2) 2^-64, and the complemented bits give c, so that neither end of (0, 1/2) is rounded away.
+    (m + 1/2) 2^-64, and the complemented bits give 1/2 - t, so that neither end of (0, 1/2) is rounded away.
     """
     first = words[0]
     high = first >> 1
@@ -58,24 +59,24 @@ def tail(words):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
-def abs_angle(t, c, kappa, method, out_sharding):
+def abs_angle(t, c, kappa, route, out_sharding):
     """|x| of the tail probability `t`; `kappa` is a scalar for the table route, else of the shape of `t`."""
-    if method == "table":
+    if route == "table":
         x = piecewise.evaluate_quantile_table(t, piecewise.quantile_table(kappa), out_sharding)
-        return xla.clip(x, 0, largest_angle(t.dtype))
+        return clip(x, 0, largest_angle(t.dtype))
     return quantile.half_quantile(t, c, kappa)
 
 
 @abs_angle.defjvp
-def _abs_angle_jvp(method, out_sharding, primals, tangents):
+def _abs_angle_jvp(route, out_sharding, primals, tangents):
     # Both routes differentiate the law, not the interpolation: by the implicit function theorem at the angle drawn.
     t, c, kappa = primals
-    x = abs_angle(t, c, kappa, method, out_sharding)
+    x = abs_angle(t, c, kappa, route, out_sharding)
     slope = tail_integral.derivative(x, broadcast_sharded(kappa, x.shape, out_sharding))
     return x, slope * broadcast_sharded(tangents[2], x.shape, out_sharding)
 
 
-def angles(words, loc, kappa, method, out_sharding=None):
+def angles(words, loc, kappa, route, out_sharding=None):
     """Angles in [-pi, pi) from the words of each element.
 
     Parameters
@@ -84,16 +85,16 @@ def angles(words, loc, kappa, method, out_sharding=None):
     loc, kappa : float32 or float64 arrays
         Mean direction in radians and concentration; broadcast against the words. Negative or NaN `kappa` and
         non-finite `loc` give NaN.
-    method : {"direct", "table"}
+    route : {"direct", "table"}
         "table" needs a scalar `kappa`.
     """
     kappa = valid(kappa)
-    if method == "direct":
+    if route == "direct":
         words = xla.finish_words(words)
     t, c, negative = tail(words)
-    if method == "direct":
+    if route == "direct":
         kappa = broadcast_sharded(kappa, t.shape, out_sharding)
     else:
         t, negative = xla.carry_sign_on_cuda(t, negative, piecewise.below_half(t.dtype))
-    x = abs_angle(t, c, kappa, method, out_sharding)
+    x = abs_angle(t, c, kappa, route, out_sharding)
     return wrap(jnp.where(negative, -x, x), broadcast_sharded(reduce_turns(loc), x.shape, out_sharding))

@@ -29,17 +29,17 @@ from jax_von_mises import arguments
 from jax_von_mises.numerics import tail_integral, xla
 from jax_von_mises.numerics.circle import TWO_PI, deviation, less_turns, reduce_turns, wrap
 from jax_von_mises.numerics.density import HalfAngle, valid
-from jax_von_mises.numerics.elementary import LOG2_E, cosine, exp2, sine_over
+from jax_von_mises.numerics.elementary import LOG2_E, clip, cosine, exp2, sine_over
 from jax_von_mises.sampling.variance_reduction import aligned, fractions, stream_tails
 
 # Integrals are cut where the integrand has fallen by e^-DEPTH, which is below rounding; then so many Gauss-Legendre
 # nodes give them to rounding. The hardest is half a normal density.
 DEPTH = {"float32": 20.0, "float64": 42.0}
 QUADRATURE_NODES = {"float32": 20, "float64": 40}
-# The density where the last word's angle lies is at most e^-REACH of that at the near end: ln 2^33 or ln 2^65, and some
-# for the tail integral, which may be larger there.
+# The density where the last word's angle lies is at most e^-LARGEST_FALL of that at the near end: ln 2^33 or ln 2^65,
+# and some for the tail integral, which may be larger there.
 LARGEST_FALL = {"float32": 30.0, "float64": 55.0}
-# Bisections leave 1/500 of the reach, less than a quarter of a decay length; a step then takes its fourth power.
+# Bisections leave 1/500 of that stretch, less than a quarter of a decay length; a step then takes its fourth power.
 BISECTIONS = 8
 STEPS = {"float32": 2, "float64": 3}
 # An angle that rounding put so many float spacings of 1 outside of its arc goes back to the end, unless the arc is
@@ -193,7 +193,7 @@ def stacked(arc):
 
 def from_mode(x, loc):
     """The angle about the mode, in [-pi, pi]."""
-    return xla.clip(deviation(x, loc)[0], -np.pi, np.pi)
+    return clip(deviation(x, loc)[0], -np.pi, np.pi)
 
 
 def to_antipode(x):
@@ -279,9 +279,7 @@ def restricted(before, after, loc, kappa, low, high):
     piece, whole = choose(arc), choose(own)
     part_before, part_after = choose(shares_within(before, after, masses))
     f, g = select(piece.side > 0, (part_before, part_after), (part_after, part_before))
-    s = solve_within_piece(
-        xla.clip(f, 0, 1), xla.clip(g, 0, 1), piece.near, piece.length, whole, jnp.broadcast_to(k, f.shape)
-    )
+    s = solve_within_piece(clip(f, 0, 1), clip(g, 0, 1), piece.near, piece.length, whole, jnp.broadcast_to(k, f.shape))
     s = jnp.where(kappa == jnp.inf, 0, s)
     x = back_inside(wrap(piece.side * s, reduce_turns(piece.anchor)), low, high, width)
     return jnp.where(good_arc(low, high), x, jnp.nan)

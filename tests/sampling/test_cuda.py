@@ -41,7 +41,7 @@ def host(job, start, loc, kappa, flags=0, rows=1, grid=(3, 1), block=(1, 1), **r
     """Angles of a job by the host's build; `kappa` an array, or for the table route a number."""
     count = int(np.prod(job.shape))
     sizes = np.array([count % 2**32, count >> 32, rows, flags, cuda_launch.KERNEL_DTYPES[job.dtype]], np.uint32)
-    given = kappa if job.method == "direct" else np.asarray(table_of(jnp.float32(kappa)))
+    given = kappa if job.route == "direct" else np.asarray(table_of(jnp.float32(kappa)))
     operands = {"key": key_of(job.cipher), "start": np.array([start >> 32, start % 2**32], np.uint32)} | replaced
     out = jax.ShapeDtypeStruct((rows, count), job.dtype)
     found = host_kernels.launch(job.name, grid, block, out, operands["key"], operands["start"], sizes, given, loc)
@@ -175,10 +175,10 @@ def test_every_size_and_start(dtype):
     np.testing.assert_array_equal(stream, np.asarray(jnp.asarray(single).astype(dtype)))
     for method in ("table", "direct"):
         kappa = 2.0 if method == "table" else np.array([2.0], np.float32)
-        stream = host(whole._replace(method=method), first, loc, kappa)
+        stream = host(whole._replace(route=method), first, loc, kappa)
         for skip in range(8):
             for size in (1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 1023, 1024, 1025, 4095, 4096, 4099):
-                part = host(whole._replace(method=method, shape=(size,)), first + skip, loc, kappa)
+                part = host(whole._replace(route=method, shape=(size,)), first + skip, loc, kappa)
                 np.testing.assert_array_equal(part, stream[skip : skip + size])
 
 

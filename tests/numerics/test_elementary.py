@@ -1,0 +1,23 @@
+"""Elementary functions at the ends of what they are for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_von_mises.numerics import elementary
+
+
+def test_clip():
+    """At a bound the derivative is that inside, so that an angle at the end of its range keeps its slopes."""
+    x = jnp.array([-1.0, 0.0, 0.5, 1.0, 2.0, jnp.nan])
+    np.testing.assert_array_equal(elementary.clip(x, 0, 1), [0, 0, 0.5, 1, 1, np.nan])
+    slopes = jax.vmap(jax.grad(lambda x: elementary.clip(x, 0, 1)))(x)
+    np.testing.assert_array_equal(slopes[:5], [0, 1, 1, 1, 0])
+
+
+def test_whole_bits():
+    """To the even neighbour from the middle, as NumPy rounds, and for negative numbers."""
+    x = np.r_[np.arange(-8, 8, 0.5), 2.0**22 - 1, 1.0 - 2.0**22, 2.0**21 + 0.5].astype(np.float32)
+    lower = np.uint32(2**22 - 1)
+    bits = np.asarray(elementary.whole_bits(x)).view(np.uint32)
+    np.testing.assert_array_equal(bits & lower, np.round(x).astype(np.int32).view(np.uint32) & lower)
