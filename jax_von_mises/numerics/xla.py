@@ -202,7 +202,10 @@ def round_here(x, most):
 
 
 def round_product(x):
-    """`round_here` for every float64 product: XLA:CPU contracts those in loops of some shapes and not of others."""
+    """`round_here` for every float64 product: XLA:CPU contracts those in loops of some shapes and not of others.
+
+    Seen with JAX 0.10.2 to 0.12.0.1. To report as for `round_here`.
+    """
     return jnp.minimum(x, 1e300) if x.dtype == jnp.float64 else x
 
 
@@ -210,7 +213,8 @@ def add_terms(term, nodes, weights, like):
     """Sums of the arrays of ``term(node, weight)``, of the shape and dtype of `like`.
 
     In float64 by a loop: unrolled, so many nodes of so long polynomials take XLA:CPU gigabytes to compile, and in
-    `sample_truncated` more than half a minute instead of seconds. Seen with JAX 0.10.2 to 0.12.0.1.
+    `sample_truncated` more than half a minute instead of seconds. Seen with JAX 0.10.2 to 0.12.0.1; to report to XLA:
+    both grow faster than the program.
     """
     if like.dtype == jnp.float64:
 
@@ -246,7 +250,8 @@ def cell_coefficients(values, powers):
     XLA would compute `values` again for each coefficient, but fuses no matrix product with what makes its operand; so
     on a CPU the differences, too, are a product. For CUDA it tries many programs for each product, which takes seconds,
     and the one that it takes, and with it the order of the sums, may differ between processes: there these are sums,
-    between barriers. Seen with JAX 0.10.2 to 0.12.0.1.
+    between barriers. Seen with JAX 0.10.2 to 0.12.0.1; to report to XLA: a fusion that is read by columns is computed
+    once for each column.
     """
     degree = len(powers)
 
@@ -271,7 +276,7 @@ def replace_where_any(where, replace, x, *arrays):
 
     By a loop of at most one round: `jax.vmap` turns `lax.cond` into a selection between two results, both always
     computed. `replace` sees ones for the `arrays` where it does not run: XLA would move what does not depend on the
-    loop's state out of it, and always compute it. Documented behaviour of `jax.vmap`; seen with JAX 0.10.2 to 0.12.0.1.
+    loop's state out of it, and always compute it. `jax.lax.cond` documents that; seen with JAX 0.10.2 to 0.12.0.1.
     """
 
     def once(state):
@@ -296,7 +301,8 @@ def recompute_on_cuda(rest_of, stored, rest):
     """Return `stored` and `rest`; on CUDA only `stored` crosses to the next kernel, and `rest` is ``rest_of(*stored)``.
 
     By itself XLA cuts a program of this length where a dozen numbers per angle cross from one kernel to the next. Seen
-    with the CUDA compiler of JAX 0.11.2 and 0.12.0.1.
+    with the CUDA compiler of JAX 0.11.2 and 0.12.0.1; to report to XLA: fusions are split by the number of their
+    instructions, and not by what crosses.
     """
 
     def cut(stored, _):
@@ -310,7 +316,7 @@ def carry_sign_on_cuda(t, negative, most):
     """Return `t`, at most `most`, and `negative`; on CUDA they cross to the next kernel as one number.
 
     XLA cuts a program before a look-up, where by itself two or three numbers an angle cross, each written and read.
-    See `recompute_on_cuda`.
+    Seen, and to report, as `recompute_on_cuda`.
     """
 
     def cut(t, negative):
@@ -324,8 +330,9 @@ def carry_sign_on_cuda(t, negative, most):
 def vary_key_on_gpu(encrypt, key, lo):
     """Return ``encrypt(key)``; on a GPU the key's words seem to depend on each element's uint32 `lo`.
 
-    The compiler would make a kernel of one thread of what depends on the key alone, and wait for it. See
-    `recompute_on_cuda`.
+    The compiler would make a kernel of one thread of what depends on the key alone, and wait for it. Seen with the CUDA
+    compiler of JAX 0.11.2 and 0.12.0.1, and assumed of the one for ROCm, which shares it; to report to XLA: scalars
+    could be computed again in each thread.
     """
 
     def varied(key, lo):
