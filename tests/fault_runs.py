@@ -301,6 +301,7 @@ def a_name(error):
 
 def main():
     library = ctypes.CDLL(None)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where what started this ignores it
     for line in sys.stdin:
         began = time.monotonic()
         kind, scenario, fault = json.loads(line)
