@@ -419,15 +419,17 @@ def read_place(options: argparse.Namespace) -> tuple[int | None, int | None]:
         for name in ("coordinator", "processes", "process_id")
         if getattr(options, name) is not None
     ]
-    if given and not options.distributed:
-        raise BadArgument(f"{given[0]} is for --distributed; add that")
+    if not options.distributed:
+        if given:
+            raise BadArgument(f"{given[0]} is for --distributed; add that")
+        return None, None
     processes = None if options.processes is None else read_integer("--processes", options.processes)
     process_id = None if options.process_id is None else read_integer("--process-id", options.process_id, processes)
     if processes == 0:
         raise BadArgument("--processes 0: give 1 or more")
-    if options.distributed and writer.is_npy(options.out):
+    if writer.is_npy(options.out):
         raise BadArgument(f"--out {options.out}: a .npy file has one writer; give --distributed a .zarr store")
-    if options.distributed and options.force:
+    if options.force:
         raise BadArgument("--force would remove what other processes write; remove the old store first")
     if options.coordinator is not None:
         host, _, port = options.coordinator.rpartition(":")
