@@ -397,10 +397,9 @@ def print_report(options, place, written, moments, seconds, key, loc, concentrat
 def find_place(options: argparse.Namespace) -> ranks.Place:
     """Which process of how many this is."""
     processes, process_id = read_place(options)
-    if not options.distributed:
+    if not options.distributed or writer.is_whole(options.out):
+        # There is nobody to find where the store is finished: each process that starts again checks it, alone.
         return ranks.Place(processes=1, process_id=0)
-    if writer.is_whole(options.out):
-        return place_at_finished_store()
 
     def say(text):
         print(f"{PROGRAM_NAME} sample: {text}", file=sys.stderr)
@@ -436,14 +435,6 @@ def read_place(options: argparse.Namespace) -> tuple[int | None, int | None]:
         if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
             raise BadArgument(f"--coordinator {options.coordinator}: not an address; write HOST:PORT")
     return processes, process_id
-
-
-def place_at_finished_store() -> ranks.Place:
-    """Return a place where the others have gone: one of several sees that the store holds its stream, and reads none.
-
-    Which of how many does not matter to a store that is whole.
-    """
-    return ranks.Place(processes=2, process_id=0)
 
 
 def read_seconds(option: str, text: str) -> float:
