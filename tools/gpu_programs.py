@@ -27,10 +27,21 @@ TABLE, TARGET = HERE / "gpu_programs.json", HERE / "h100.textpb"
 COUNT = 2**24
 # XLA gives a thread of a kernel for so many angles four of them, which its 16-byte stores are for.
 ANGLES = 4
+
+
+def cells_by_products(values, powers):
+    """Return `xla.cell_coefficients` as it is computed on a CPU."""
+    import jax.numpy as jnp
+
+    rises = values[:, 1:] - values[:, :1]
+    return jnp.concatenate([values[:, :1], rises @ jnp.asarray(powers, values.dtype)], axis=1).T
+
+
 # Workarounds of `jax_von_mises.numerics.xla`, what one would write without each, and a case that is worse then.
 WITHOUT = {
     "recompute_on_cuda": (lambda rest_of, stored, rest: (stored, rest), "plain direct, threefry2x32"),
     "carry_sign_on_cuda": (lambda t, negative, most: (t, negative), "plain table, threefry2x32"),
+    "cell_coefficients": (cells_by_products, "kernel table, threefry2x32"),
     "vary_key_on_gpu": (lambda encrypt, key, lo: encrypt(key), "words, threefry2x32"),
 }
 # Another release of XLA may need a few more or less.
