@@ -1,77 +1,81 @@
-"""The command line: what is measured, in which order, and files that appear whole or not at all."""
+"""The command line of the profile: measures section by section, and writes files that appear complete or not at all."""
 
 import argparse
-import contextlib
-import importlib.util
 import json
 import os
 import shutil
 import sys
 import tempfile
 import time
-import traceback
 from pathlib import Path
 
-from benchmarks import environment
+from benchmarks import environment, quiet
 from benchmarks.files import rounded, write_json
-from benchmarks.profile_gpu import plan as planning
-from benchmarks.text import environment_text, install_command, positive
+from benchmarks.profile_gpu import pictures, report
+from benchmarks.profile_gpu.measuring import failure, make_plan
+from benchmarks.profile_gpu.sections import SECTIONS
+from benchmarks.text import environment_text, positive
 
 __all__ = ["main"]
 
-FORMAT = 1  # of the result file
+FORMAT = 2  # of the result file
 REPORT = "report.html"
-# Libraries of the extra `bench`, and what the report has without them.
-NEEDS = {"matplotlib": "no pictures", "numpyro": "no comparison with NumPyro"}
-# Names what a report is made of, in its folder: nothing else there is touched, and nothing of an older one is left.
+# Names what a report consists of, in its folder. Only that is removed when a new report replaces it.
 LIST = "files.json"
 
 
-def measures():
-    """Map the sections to what measures them; JAX is imported here and not before its variables are set."""
-    from benchmarks.profile_gpu import exactness, programs, roofline, sizes, variants
+class Dots:
+    """Show progress within a section: a dot at most every second."""
 
-    return {
-        "compile": programs.compiling,
-        "roofline": roofline.measure,
-        "batch": sizes.batch,
-        "memory": sizes.memory,
-        "donation": sizes.donation,
-        "prefetch": sizes.prefetch,
-        "transfer": sizes.transfer,
-        "precision": variants.precision,
-        "keys": variants.key_implementations,
-        "devices": variants.devices,
-        "trace": programs.trace,
-        "log": programs.compile_log,
-        "accuracy": exactness.measure,
-    }
+    def __init__(self):
+        self.last = time.monotonic()
+
+    def __call__(self):
+        if time.monotonic() - self.last > 1:
+            print(".", end="", flush=True)
+            self.last = time.monotonic()
 
 
-def measure(plan, sections, say=print):
-    """Data of each section; a section that fails says how, and the others are measured all the same."""
-    from benchmarks.profile_gpu import measuring
-
-    table, found = measures(), {}
-    # Memory first: devices tell the most they ever held, and later sections hold more.
-    for name in sorted(planning.SECTIONS, key=lambda name: name != "memory"):
-        if name not in sections:
-            continue
-        say(f"{name}: {planning.SECTIONS[name]}", end=" ", flush=True)
+def measure(plan, names):
+    """Return the data of each section; a section that fails gives its error, and the others are measured."""
+    found = {}
+    for name in [name for name in SECTIONS if name in names]:
+        print(f"  {SECTIONS[name].title} ", end="", flush=True)
         start = time.perf_counter()
         try:
-            found[name] = table[name](plan)
+            found[name], state = SECTIONS[name].measure(plan, Dots()), "done"
         except Exception as error:
-            told = "".join(traceback.format_exception(error)[-3:])
-            found[name] = {"error": measuring.failure(error), "told": told[-2000:]}
-        found[name]["seconds_taken"] = time.perf_counter() - start
-        failed = f"FAILED, {found[name]['error']}" if "error" in found[name] else "done"
-        say(f"- {failed}, {found[name]['seconds_taken']:.1f} s", flush=True)
-    return {name: found[name] for name in planning.SECTIONS if name in found}
+            found[name] = {"error": failure(error)}
+            state = f"FAILED, {found[name]['error']}"
+        print(f" {state}, {time.perf_counter() - start:.1f} s", flush=True)
+    return found
 
 
-def written(out):
-    """Names of what an earlier report has in the folder `out`; None if there is none of ours."""
+def run(given, folder, plan=None):
+    """Measure the sections asked for, write page and pictures to `folder`, and return the result."""
+    start = time.perf_counter()
+    about = environment.describe()
+    state = quiet.check()
+    print(f"{environment_text(about)}\n  {state.text()}", flush=True)
+    plan = plan or make_plan(given.quick, about["platform"], folder)
+    plan = plan._replace(folder=folder, rounds=given.rounds or plan.rounds)
+    with environment.without_cache():
+        sections = measure(plan, given.sections)
+    if state.quiet:  # something else may have started meanwhile
+        state = quiet.check()
+    options = {name: value for name, value in plan._asdict().items() if name != "folder"}
+    result = {"format": FORMAT, "program": "profile_gpu", "environment": about, "machine_state": state.as_dict()}
+    result |= {"options": options, "seconds": time.perf_counter() - start, "sections": sections}
+    drawn = pictures.draw(result)
+    for name, (_, png) in drawn.items():
+        (folder / f"{name}.png").write_bytes(png)
+    text = report.page(result, {name: svg for name, (svg, _) in drawn.items()})
+    (folder / REPORT).write_text(text, encoding="utf-8")
+    return result
+
+
+def listed(out):
+    """Return the names that an earlier report has in `out`, or None if there is no report."""
     try:
         return [str(name) for name in json.loads((out / LIST).read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError):
@@ -79,144 +83,71 @@ def written(out):
 
 
 def publish(work, out):
-    """Move what lies in `work` to the folder `out`, and then remove what is left of the report before."""
-    before = written(out) or []
+    """Move a finished report from `work` to `out`, and remove what is left there of the report before."""
+    before = listed(out) or []
     names = sorted(path.name for path in work.iterdir())
     (work / LIST).write_text(json.dumps(names), encoding="utf-8")
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".old", dir=out.parent) as old:
-        # The page last: until it is there, the one before is.
-        for name in [*(name for name in names if name != REPORT), LIST, *(name for name in names if name == REPORT)]:
-            if (out / name).is_dir():  # folders cannot be replaced at once
-                os.rename(out / name, Path(old) / name)
-            os.replace(work / name, out / name)
-        for name in set(before) - set(names):
-            path = out / Path(name).name
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def work_folder(out):
-    """A folder beside `out`, on the same disk, that is removed however this ends."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def write(result, work):
-    """Write the pictures and the page of a result to `work`; returns why there are no pictures, if so."""
-    from benchmarks.profile_gpu import pictures, report
-
-    try:
-        drawn, reason = pictures.draw(result), None
-    except ImportError as error:
-        drawn, reason = [], str(error)
-    for picture in drawn:
-        if picture.png is not None:
-            (work / f"{picture.name}.png").write_bytes(picture.png)
-    (work / REPORT).write_text(report.page(result, drawn, reason), encoding="utf-8")
-    return reason
+    for name in {Path(name).name for name in before} - {REPORT}:
+        path = out / name
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+    # The page last: until it is replaced, the one before is there.
+    for name in sorted([*names, LIST], key=lambda name: name == REPORT):
+        os.replace(work / name, out / name)
 
 
 def parser():
     """Make the command line."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.profile_gpu",
-        description="Where time and memory go on this machine, with pictures: one HTML report.",
+        description="Where time and memory go on this machine: one HTML page with tables and pictures.",
     )
-    made.add_argument("--quick", action="store_true", help="about two minutes on two cores, else about ten")
+    made.add_argument("--quick", action="store_true", help="smaller sizes and fewer turns: about two minutes")
     made.add_argument("--out", type=Path, default=Path("profile"), help="folder of the report; %(default)s")
-    names = tuple(planning.SECTIONS)
+    names = tuple(SECTIONS)
     made.add_argument("--sections", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
     made.add_argument("--rounds", type=positive, help="turns of each competitor")
-    made.add_argument("--json", metavar="FILE", type=Path, help="write all that was measured, with the environment")
-    made.add_argument("--child", help=argparse.SUPPRESS)
+    made.add_argument("--json", metavar="FILE", type=Path, help="also write everything measured, with the environment")
     return made
 
 
-def child(order):
-    """Measure on the devices of this process, and print the result as one line."""
-    import jax
-
-    from benchmarks.profile_gpu import variants
-
-    given = json.loads(order)
-    print(json.dumps(variants.sharded(planning.Plan(**given), jax.local_devices())))
-    return 0
-
-
-def say_what_is_missing(sections):
-    """Print what the report will lack because a library is not installed, and the command that installs it."""
-    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
-    if "accuracy" not in sections:
-        missing = [name for name in missing if name != "numpyro"]
-    for name in missing:
-        print(f"{name} is not installed: {NEEDS[name]}", file=sys.stderr)
-    if missing:
-        print(f"install what is missing: {install_command('bench')}", file=sys.stderr)
-
-
-def run(given, work, plan=None):
-    """Measure what was asked for, and write the report to `work`; returns the result."""
-    start = time.perf_counter()
-    found = environment.describe()
-    plan = plan or planning.make(given.quick, found["platform"], work)
-    plan = plan._replace(folder=work, rounds=given.rounds or plan.rounds)
-    print(environment_text(found))
-    if not plan.on_gpu:
-        print("  No GPU: this profiles a CPU, and what it finds says little about a GPU.")
-    say_what_is_missing(given.sections)
-    with environment.without_cache():
-        sections = measure(plan, given.sections)
-    options = {name: value for name, value in plan._asdict().items() if name != "folder"}
-    result = {"format": FORMAT, "program": "profile_gpu", "environment": found, "options": options}
-    result |= {"seconds": time.perf_counter() - start, "sections": sections}
-    reason = write(result, work)
-    if reason:
-        print(f"no pictures: {reason}", file=sys.stderr)
-    return result
+def refusal(given, out):
+    """Return why the paths that were given cannot be written, or None."""
+    if given.json is not None and (given.json.is_dir() or not given.json.parent.is_dir()):
+        return f"--json {given.json}: name a file in a folder that exists"
+    if out.exists() and not out.is_dir():
+        return f"--out {given.out} is a file; name a folder"
+    if out.is_dir() and any(out.iterdir()) and listed(out) is None:
+        return f"--out {given.out} holds files that are not a report; name another folder"
+    return None
 
 
 def main(arguments=None, plan=None):
-    """Profile and write the report; returns the exit code, 0 also where a section failed and the report says so."""
+    """Profile and write the report; return the exit code, 0 also where a section failed and the page says so."""
     given = parser().parse_args(arguments)
-    # JAX takes three quarters of a GPU at start otherwise, and the other libraries need room beside it.
+    # JAX would take three quarters of a GPU's memory at start, and the memory section would see nothing.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    if given.child is not None:
-        return child(given.child)
-    if given.json is not None and (given.json.is_dir() or not given.json.parent.is_dir()):
-        what = "is a folder" if given.json.is_dir() else f"there is no folder {given.json.parent}"
-        print(f"--json {given.json}: {what}; name a file in a folder that is there", file=sys.stderr)
-        return 2
     out = given.out.resolve()
-    if out.exists() and not out.is_dir():
-        print(f"--out {given.out} is a file; name a folder", file=sys.stderr)
+    if reason := refusal(given, out):
+        print(reason, file=sys.stderr)
         return 2
-    if out.is_dir() and any(out.iterdir()) and written(out) is None:
-        print(f"--out {given.out} holds files that are no report; name another folder", file=sys.stderr)
-        return 2
-    state = "nothing was written, an older report is as it was"
+    out.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with work_folder(out) as work:
-            result = run(given, work, plan)
-            state = f"{given.out} may hold parts of two reports: run it again"
-            publish(work, out)
-        state = f"the report is in {given.out}, and --json was not written"
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".partial", dir=out.parent) as work:
+            result = run(given, Path(work), plan)
+            publish(Path(work), out)
         if given.json is not None:
             write_json(given.json, rounded(result))
     except KeyboardInterrupt:
-        print(f"\ninterrupted; {state}", file=sys.stderr)
+        print("\ninterrupted; no report was written", file=sys.stderr)
         return 130
+    except ImportError as error:
+        print(f"\n{error}; `pip install -e '.[bench]'` installs what the profile needs", file=sys.stderr)
+        return 2
     except OSError as error:
         print(f"\ncannot write the report: {error}", file=sys.stderr)
         return 1
-    print(f"{result['seconds']:.0f} s in all; written to {given.out / REPORT}")
+    print(f"{result['seconds']:.0f} s; written to {given.out / REPORT}")
     return 0
 
 

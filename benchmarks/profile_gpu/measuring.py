@@ -1,188 +1,143 @@
-"""How the profile times: on `benchmarks.timing`, whose rules hold here too.
+"""How much the profile measures, and how it times calls: in turns, by the rules of `benchmarks.timing`."""
 
-`race` lets competitors take turns, `laps` times the parts of one call after each other, `against` compares two results
-and refuses where one of them is too noisy, `leader` names the best and refuses where noise may hide a better one,
-`pays_from` tells from which call on compiling was worth its time.
-"""
-
-import itertools
-import math
+import functools
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
+import jax
 import numpy as np
 
+import jax_von_mises as jvm
 from benchmarks import timing
 
-__all__ = ["Entry", "against", "failure", "laps", "leader", "of_seconds", "pays_from", "race", "reach", "usable"]
-
-# Medians closer than this are called the same: what is left after the machine's own ups and downs.
-SAME = 1.05
-
-# As `timing.SHORTEST_TURN` and `timing.MOST_CALLS`, for calls whose parts are timed one by one.
-SHORTEST_LAP = 0.01
-MOST_LAPS = 100
+__all__ = ["Plan", "Sample", "draw", "failure", "keys", "make_plan", "race", "summary"]
 
 
-class Entry(NamedTuple):
-    """Who is timed: a label, the elements of one call, and the competitor."""
+class Plan(NamedTuple):
+    """Sizes of what is measured, in angles where nothing else is said."""
 
-    label: str
+    mode: str
+    platform: str
+    rounds: int
+    """Turns of each competitor."""
+    folder: Path
+    """Where the trace goes."""
+    count: int
+    """Angles per call where the rate of one large call is measured."""
+    sizes: tuple[int, ...]
+    """Angles per call where the size varies."""
+    firsts: int
+    """First calls, each with nothing compiled."""
+    batches: int
+    """Batches of `count` in a stream."""
+    chain: int
+    """Elements of the arithmetic that measures a ceiling."""
+    tail_points: int
+    """Tail probabilities at which the accuracy is checked."""
+    concentration: float = 5.0
+
+
+def make_plan(quick, platform, folder):
+    """Return the plan of a quick or a full run."""
+    more = 0 if platform == "cpu" else 4  # a GPU draws 2^24 angles in the time of a few kernel launches
+    sizes = range(10, 23 + more, 4) if quick else range(8, 25 + more, 2)
+    return Plan(
+        mode="quick" if quick else "full",
+        platform=platform,
+        rounds=5 if quick else 25,
+        folder=Path(folder),
+        count=2 ** ((20 if quick else 22) + more),
+        sizes=tuple(2**n for n in sizes),
+        firsts=3 if quick else 7,
+        batches=4 if quick else 16,
+        chain=2 ** (18 + 2 * more),
+        tail_points=60 if quick else 200,
+    )
+
+
+class Sample(NamedTuple):
+    """What is timed: the name and other fields of its row, the angles of one call, and the competitor."""
+
+    row: dict
     count: int
     competitor: timing.Competitor
 
 
 def failure(error):
-    """An exception in one line."""
+    """Return an exception in one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def of_seconds(seconds, **more):
-    """What is kept of the turns of one competitor, ready for JSON."""
-    measured = timing.Timing(0.0, tuple(seconds))
-    return {
-        **more,
-        "seconds": [float(second) for second in seconds],
-        "median": measured.median,
-        "quartiles": list(measured.quartiles),
-        # A clock too coarse to see the call at all says nothing either.
-        "wide": measured.median <= 0 or measured.wide,
-    }
-
-
-def race(entries, rounds, clock=time.perf_counter):
-    """Time competitors in turns; who fails at its first call is left out, with the reason.
+def summary(seconds, count=None):
+    """Return the statistics of the turns of one competitor, ready for JSON.
 
     Parameters
     ----------
-    entries : dict of str to Entry
-    rounds : int
-        Turns of each.
-    clock : callable
-        Seconds as a float; a fake one in the tests.
-
-    Returns
-    -------
-    dict of str to dict
-        ``label`` and ``count``, then ``failed``, or ``first`` (seconds of the first call) and what `of_seconds` keeps.
-    """
-    found, running = {}, {}
-    for name, entry in entries.items():
-        found[name] = {"label": entry.label, "count": entry.count}
-        try:
-            found[name]["first"] = timing.first_call(entry.competitor, clock)
-            running[name] = entry.competitor
-        except Exception as error:
-            found[name]["failed"] = failure(error)
-    for name, seconds in timing.interleave(running, rounds, clock).items():
-        found[name] |= of_seconds(seconds)
-        found[name]["rate"] = None if found[name]["wide"] else found[name]["count"] / found[name]["median"]
-    return found
-
-
-def laps(fresh: Callable[[int], Any], steps, rounds, clock=time.perf_counter):
-    """Time the parts of a call one after the other.
-
-    Parameters
-    ----------
-    fresh : callable
-        Makes the input of call ``i``, which is not timed.
-    steps : dict of str to callable
-        Each takes what the one before returned, the first what `fresh` made.
-    rounds : int
-        Numbers for each part, after a call that does not count. Each is the mean of as many calls as `SHORTEST_LAP`
-        takes: a lone short one is at the mercy of an interrupt.
-    clock : callable
-        Seconds as a float.
-
-    Returns
-    -------
-    dict of str to list of float
-        Seconds of each part of one call, in each round.
-    """
-    inputs = itertools.count()
-
-    def lap(calls):
-        totals = dict.fromkeys(steps, 0.0)
-        for _ in range(calls):
-            value = fresh(next(inputs))
-            for name, step in steps.items():
-                start = clock()
-                value = step(value)
-                totals[name] += clock() - start
-        return {name: total / calls for name, total in totals.items()}
-
-    lap(1)  # compiles
-    once = sum(lap(1).values())
-    calls = min(MOST_LAPS, max(1, math.ceil(SHORTEST_LAP / max(once, 1e-9))))
-    found = [lap(calls) for _ in range(rounds)]
-    return {name: [each[name] for each in found] for name in steps}
-
-
-def usable(result):
-    """Whether a result is there and can be believed."""
-    return result is not None and "failed" not in result and not result["wide"]
-
-
-def reach(result, amount=None):
-    """The highest rate that a result may stand for, of its elements or `amount`; of noise that of its fast quartile."""
-    if "failed" in result:
-        return 0.0
-    seconds = result["quartiles"][0] if result["wide"] else result["median"]
-    return math.inf if seconds <= 0 else (result["count"] if amount is None else amount) / seconds
-
-
-def leader(results, amounts=None):
-    """The name of the result with the highest rate; None where one that is too noisy may be above it.
-
-    Parameters
-    ----------
-    results : dict of str to dict
-        As `race` gives them.
-    amounts : dict of str to float, optional
-        What is counted in place of the elements.
-    """
-    rates = {name: reach(result, amounts and amounts[name]) for name, result in results.items()}
-    best = max(rates, key=rates.get, default=None)
-    return best if best is not None and usable(results[best]) else None
-
-
-def against(one, other):
-    """How `one` compares with `other`, for the same work or by the elements of each.
+    seconds : sequence of float
+        Seconds per call, of each turn.
+    count : int, optional
+        Angles per call, for the rate.
 
     Returns
     -------
     dict
-        ``state``: "faster" or "slower" where the medians differ and the middle halves of the turns do not overlap, else
-        "same"; "noisy" where a spread is too wide; "missing" where one did not run. ``ratio``: the rate of `one` over
-        that of `other`, None if noisy or missing.
+        ``seconds`` (median), ``fastest`` (first quartile), ``spread`` (interquartile range over median), ``steady``
+        (whether the spread is small enough to conclude anything) and ``rate`` in angles per second.
     """
-    if one is None or other is None or "failed" in one or "failed" in other:
-        return {"state": "missing", "ratio": None}
-    if not (usable(one) and usable(other)):
-        return {"state": "noisy", "ratio": None}
-    each = [np.asarray([result["median"], *result["quartiles"]]) / result.get("count", 1) for result in (one, other)]
-    (mine, low, high), (theirs, other_low, other_high) = each
-    ratio = float(theirs / mine)
-    state = "same"
-    if ratio > SAME and high < other_low:
-        state = "faster"
-    elif ratio < 1 / SAME and low > other_high:
-        state = "slower"
-    return {"state": state, "ratio": ratio}
+    found = timing.Timing(0.0, tuple(seconds))
+    result = {
+        "seconds": found.median,
+        "fastest": found.quartiles[0],
+        "spread": found.spread if found.median > 0 else 1.0,
+        "steady": found.median > 0 and not found.wide,
+    }
+    return result if count is None else result | {"rate": count / max(found.median, 1e-9)}
 
 
-def pays_from(compiled_first, compiled, plain_first, plain):
-    """From which call on a program that is compiled first has taken less time in all than one that is not.
+def race(samples, rounds, tick=lambda: None, clock=time.perf_counter):
+    """Time competitors in turns and return a row for each; one that fails at its first call says why.
 
-    After n calls it has taken ``first + (n - 1) * later`` seconds. None if it never does: where a later call
-    is not faster.
+    Parameters
+    ----------
+    samples : sequence of Sample
+    rounds : int
+    tick : callable
+        Called before each turn, to show progress.
+    clock : callable
+        Returns seconds; the tests have a fake one.
     """
-    if compiled_first <= plain_first:
-        return 1 if compiled <= plain else None
-    if compiled >= plain:
-        return None
-    # At equality too: from there on it is ahead.
-    return 1 + math.ceil((compiled_first - plain_first) / (plain - compiled))
+    rows, running = [], {}
+    for i, sample in enumerate(samples):
+        rows.append({**sample.row, "count": sample.count})
+        tick()
+        try:
+            timing.first_call(sample.competitor, clock)
+            running[i] = sample.competitor
+        except Exception as error:
+            rows[i]["failed"] = failure(error)
+
+    def timed(*turn):
+        tick()
+        return timing.timed(*turn)
+
+    for i, seconds in timing.interleave(running, rounds, clock, timed).items():
+        rows[i] |= summary(seconds, samples[i].count)
+    return rows
+
+
+@functools.cache
+def keys(i):
+    """Return key `i`."""
+    return jax.block_until_ready(jax.random.fold_in(jax.random.key(1), i))
+
+
+def draw(plan, count, method="auto", dtype="float32", **more):
+    """Return the competitor that draws `count` angles as a user does, from a new key in each call."""
+    loc, concentration = np.float32(0), np.float32(plan.concentration)
+
+    def run(key):
+        return jvm.sample_von_mises(key, loc, concentration, (count,), dtype, method=method, **more)
+
+    return timing.Competitor(run, keys, jax.block_until_ready)

@@ -1,11 +1,9 @@
-"""How near each stage comes to what this device can do.
+"""Measure how near each stage of a draw comes to what this device can do.
 
-The ceilings are measured in the same run, in the same program that JAX would make: a copy and a fill for memory, chains
-of multiply-adds for floats, rounds like those of the ciphers for integers. The operations of the stages and of the
-chains are counted by the same rule (see `operations`), so their ratio means something although the rule is simple.
-
-A stage must at least move its arguments, its results and, twice, its temporaries; and do its operations. The longest of
-these times at the ceilings is its bound: no program that does the same operations is faster.
+The ceilings are measured in the same turns, by programs that do nothing else: a copy and a fill for bytes; chains of
+multiply-adds, and rounds like those of the ciphers, for operations. XLA counts the operations of all programs. It adds
+integer operations to those on floats and counts no table look-up, so the share of a stage is a rough figure: near 1
+nothing is left to gain without doing less, far below 1 something else binds.
 """
 
 import jax
@@ -14,37 +12,38 @@ import numpy as np
 
 import jax_von_mises as jvm
 from benchmarks import timing
-from benchmarks.profile_gpu import measuring, operations
+from benchmarks.profile_gpu.measuring import Sample, keys, race
 from jax_von_mises.numerics import circle
 from jax_von_mises.sampling import counter, transform
 
-__all__ = ["bound", "measure", "stages"]
+__all__ = ["roofline"]
 
-# Independent chains in one element: with few a processor waits for the result before, with many it runs out of
-# registers. Where the best lies depends on the device, so the best of these is the ceiling.
+# Independent chains per element. With one, a processor waits for the previous result; with many, it runs out of
+# registers. The best number depends on the device.
 CHAINS = (1, 4, 8)
-ARRAYS = 4  # that calls take turns with
+STEPS = 256
 ROTATIONS = (13, 15, 26, 6)
+INPUTS = 4
 
 
-def multiply_adds(chains, steps):
-    """A program of `chains` times `steps` multiply-adds on each element."""
+def multiply_adds(chains):
+    """Return a program of `STEPS` multiply-adds per element."""
 
-    def run(x, scale):
+    def run(x):
         values = [x + np.float32(i) for i in range(chains)]
-        for _ in range(steps // chains):
-            values = [value * scale + np.float32(0.5) for value in values]
+        for _ in range(STEPS // chains):
+            values = [value * np.float32(0.999) + np.float32(0.5) for value in values]
         return sum(values[1:], values[0])
 
     return run
 
 
-def rounds(chains, steps):
-    """A program of additions, rotations and exclusive ors on each element, as in Threefry: five operations a round."""
+def rounds(chains):
+    """Return a program of additions, rotations and exclusive ors, five operations per round, as in Threefry."""
 
-    def run(x, key):
-        pairs = [(x + np.uint32(i), x ^ key) for i in range(chains)]
-        for step in range(max(1, steps // (5 * chains))):
+    def run(x):
+        pairs = [(x + np.uint32(i), x ^ np.uint32(0x9E3779B9)) for i in range(chains)]
+        for step in range(max(1, STEPS // (5 * chains))):
             turn = ROTATIONS[step % len(ROTATIONS)]
             pairs = [(a + b, counter.rotate_left(b, turn) ^ (a + b)) for a, b in pairs]
         total = pairs[0][0]
@@ -55,172 +54,90 @@ def rounds(chains, steps):
     return run
 
 
-def array(dtype, count, i):
-    """Input `i` of those that take turns."""
-    generator = np.random.default_rng((2, i))
-    if np.dtype(dtype) == np.uint32:
-        values = generator.integers(0, 2**32, count, np.uint32)
-    else:
-        values = generator.random(count, np.float32)
-    return jax.block_until_ready(jnp.asarray(values))
-
-
-def rotating(make):
-    """A `fresh` of `timing.Competitor`: a few inputs take turns."""
-    inputs = [make(i) for i in range(ARRAYS)]
-    return lambda i: inputs[i % ARRAYS]
-
-
-def keys(i):
-    """Key `i`."""
-    return jax.block_until_ready(jax.random.fold_in(jax.random.key(1), i))
-
-
-def compiled_entry(label, count, function, fresh, *more):
-    """Compile ``function(fresh(i), *more)``; the entry that runs it, and its account of operations and bytes."""
-    compiled = jax.jit(function).lower(fresh(0), *more).compile()
-    entry = measuring.Entry(
-        label, count, timing.Competitor(lambda value: compiled(value, *more), fresh, jax.block_until_ready)
-    )
-    return entry, account(compiled)
-
-
-def account(compiled):
-    """Operations and bytes of one run of a compiled program; None where the backend does not tell."""
-    memory = compiled.memory_analysis()
-    costs = compiled.cost_analysis() or {}
-    found = operations.count(compiled.as_text() or "")._asdict()
-    if memory is not None:
-        found["argument_bytes"] = memory.argument_size_in_bytes
-        found["output_bytes"] = memory.output_size_in_bytes
-        found["temporary_bytes"] = memory.temp_size_in_bytes
-        # What is written to memory on the way is read again.
-        found["bytes"] = sum((found["argument_bytes"], found["output_bytes"], 2 * found["temporary_bytes"]))
-    return found | {"xla_flops": costs.get("flops"), "xla_bytes": costs.get("bytes accessed")}
-
-
-def ceiling_entries(plan):
-    """What measures the ceilings; and the account of each."""
-    count, chain = plan.count, plan.chain
-    floats = rotating(lambda i: array(np.float32, count, i))
-    few_floats = rotating(lambda i: array(np.float32, chain, i))
-    few_words = rotating(lambda i: array(np.uint32, chain, i))
-    made = {
-        "copy": compiled_entry("copy: read and write", count, lambda x: -x, floats),
-        "fill": compiled_entry("fill: write", count, lambda x: jnp.full(count, x[0]), few_floats),
-    }
-    for chains in CHAINS:
-        label = f"{chains} chain" + ("s" if chains > 1 else "")
-        made[f"floats {chains}"] = compiled_entry(
-            f"multiply-adds, {label}", chain, multiply_adds(chains, plan.steps), few_floats, np.float32(0.999)
-        )
-        made[f"integers {chains}"] = compiled_entry(
-            f"rounds of a cipher, {label}", chain, rounds(chains, plan.steps), few_words, np.uint32(0x9E3779B9)
-        )
-    # A fill reads one number of its argument, whatever the argument's size.
-    made["fill"][1]["bytes"] = 4 * count
-    return made
+def inputs(dtype, count):
+    """Return a function that gives one of a few random arrays for each call."""
+    generator = np.random.default_rng(2)
+    words = generator.integers(0, 2**32, (INPUTS, count), np.uint32)
+    values = words if dtype == np.uint32 else words.astype(np.float32) * np.float32(2.0**-32)
+    arrays = [jax.block_until_ready(jnp.asarray(row)) for row in values]
+    return lambda i: arrays[i % INPUTS]
 
 
 def stages(count, k):
-    """Stages of the package: label, function, and the kind of its input, "key", "words", "tail" or "unit"."""
-    words = lambda key: counter.words(key, (count,), 1)[0]  # noqa: E731
-    law = (np.float32(0.0), np.float32(k))
+    """Return the stages of a draw and the functions next to it: name, function of the input and `k`, kind of input."""
+    loc = np.float32(0)
 
-    def route(method):
-        def run(words, kappa):
+    def angles(route):
+        def run(words, k):
             t, c, _ = transform.tail((words,))
-            spread = jnp.broadcast_to(kappa, t.shape) if method == "direct" else kappa
-            return transform.abs_angle(t, c, spread, method, None)
+            return transform.abs_angle(t, c, jnp.broadcast_to(k, t.shape) if route == "direct" else k, route, None)
 
         return run
 
-    def sample(method):
-        return lambda key, kappa: jvm.sample_von_mises(key, law[0], kappa, (count,), method=method)
+    def sample(route):
+        return lambda key, k: jvm.sample_von_mises(key, loc, k, (count,), method=route)
 
-    def gradient(key, kappa):
-        return jax.grad(lambda k: sample("table")(key, k).sum())(kappa)
-
-    return {
-        "words": ("words of the key", lambda key, kappa: words(key), "key"),
-        "table": ("word to size of the angle, table", route("table"), "words"),
-        "direct": ("word to size of the angle, direct", route("direct"), "words"),
-        "wrap": ("location and wrap", lambda x, kappa: circle.wrap(x, np.float32(0.5)), "unit"),
-        "sample table": ("whole sampler, table", sample("table"), "key"),
-        "sample direct": ("whole sampler, direct", sample("direct"), "key"),
-        "log_prob": ("log_prob", lambda x, kappa: jvm.log_prob(x, law[0], kappa), "unit"),
-        "cdf": ("cdf", lambda x, kappa: jvm.cdf(x, law[0], kappa), "unit"),
-        "icdf": ("icdf", lambda q, kappa: jvm.icdf(q, law[0], kappa), "unit"),
-        "gradient": ("gradient in the concentration", gradient, "key"),
-    }
+    return [
+        ("words of the key", lambda key, k: counter.words(key, (count,), 1)[0], "key"),
+        ("word to angle, table", angles("table"), "words"),
+        ("word to angle, direct", angles("direct"), "words"),
+        ("location and wrap", lambda x, k: circle.wrap(x, np.float32(0.5)), "floats"),
+        ("sampler, table", sample("table"), "key"),
+        ("sampler, direct", sample("direct"), "key"),
+        ("log_prob", lambda x, k: jvm.log_prob(x, loc, k), "floats"),
+        ("cdf", lambda x, k: jvm.cdf(x, loc, k), "floats"),
+        ("icdf", lambda q, k: jvm.icdf(q, loc, k), "floats"),
+        ("gradient in the concentration", lambda key, k: jax.grad(lambda k: sample("table")(key, k).sum())(k), "key"),
+    ]
 
 
-def stage_entries(plan):
-    """Entries and accounts of the stages of the plan."""
-    kinds = {
-        "key": keys,
-        "words": rotating(lambda i: array(np.uint32, plan.count, i)),
-        "unit": rotating(lambda i: array(np.float32, plan.count, i)),
-    }
-    chosen = stages(plan.count, plan.concentration)
-    made = {}
-    for name in plan.stages or chosen:
-        label, function, kind = chosen[name]
-        made[name] = compiled_entry(label, plan.count, function, kinds[kind], np.float32(plan.concentration))
-    return made
+def compiled_sample(name, kind, count, function, fresh, *more):
+    """Compile ``function(fresh(i), *more)``; return what is raced, with XLA's count of its operations and bytes."""
+    program = jax.jit(function).lower(fresh(0), *more).compile()
+    cost, used = program.cost_analysis() or {}, program.memory_analysis()
+    # Temporaries are written and read.
+    moved = used and used.argument_size_in_bytes + used.output_size_in_bytes + 2 * used.temp_size_in_bytes
+    operations = (cost.get("flops") or 0) + (cost.get("transcendentals") or 0)
+    row = {"line": name, "kind": kind, "operations": operations, "bytes": moved or 0}
+    return Sample(row, count, timing.Competitor(lambda x: program(x, *more), fresh, jax.block_until_ready))
 
 
-PROBES = {"bytes": ("copy", "fill"), "floats": ("floats",), "integers": ("integers",)}
+def roofline(plan, tick):
+    """Time ceilings and stages in turns."""
+    count, k = plan.count, np.float32(plan.concentration)
+    fresh = {"key": keys, "words": inputs(np.uint32, count), "floats": inputs(np.float32, count)}
+    few_words, few_floats = inputs(np.uint32, plan.chain), inputs(np.float32, plan.chain)
+    samples = [
+        compiled_sample("copy", "bytes", count, lambda x: -x, fresh["floats"]),
+        compiled_sample("fill", "bytes", count, lambda x: jnp.full(count, x[0]), few_floats),
+    ]
+    samples[1].row["bytes"] = 4 * count  # it reads one number of its argument
+    for n in CHAINS:
+        kind, chains = "operations", f"{n} chain{'s' * (n > 1)}"
+        samples.append(compiled_sample(f"multiply-adds, {chains}", kind, plan.chain, multiply_adds(n), few_floats))
+        samples.append(compiled_sample(f"cipher rounds, {chains}", kind, plan.chain, rounds(n), few_words))
+    for name, function, kind in stages(count, k):
+        tick()
+        samples.append(compiled_sample(name, "stage", count, function, fresh[kind], k))
+    rows = race(samples, plan.rounds, tick)
+    ceilings = {kind: ceiling(rows, kind) for kind in ("bytes", "operations")}
+    return {"rows": [row | share(row, ceilings) for row in rows], "ceilings": ceilings}
 
 
-def ceilings(results):
-    """The most that was reached of each kind, per second, in the fastest quarter of the turns; None if all failed.
+def ceiling(rows, kind):
+    """Return the highest rate per second that a program of one kind reached; None if all of them failed.
 
-    The median would be no ceiling: what slows some turns, another program in the cache of the machine, does not slow
-    what it can do. So noise hides no ceiling; it can only make the share of a stage look smaller than it is.
+    The fastest quarter of its turns counts: what slows some turns does not lower what the device can do.
     """
-    found = {}
-    for field, kinds in PROBES.items():
-        ran = [result for name, result in results.items() if name.split()[0] in kinds and "failed" not in result]
-        found[field] = max((result[field] / result["quartiles"][0] for result in ran), default=None)
-    return found
+    return max(
+        (row[kind] / row["fastest"] for row in rows if row["kind"] == kind and "failed" not in row), default=None
+    )
 
 
-def bound(account, found):
-    """The least seconds that the ceilings allow a program, and what sets them; None where a ceiling is not known.
-
-    Transcendental functions have no ceiling of their own: they are counted as one operation on floats, so the bound
-    stays one.
-    """
-    if None in found.values():
-        return {"bound": None, "bound_by": None}
-    work = {
-        "bytes": account.get("bytes", 0),
-        "floats": account["floats"] + account["transcendentals"],
-        "integers": account["integers"],
-    }
-    seconds = {name: amount / found[name] for name, amount in work.items()}
-    by = max(seconds, key=seconds.get)
-    return {"bound": seconds[by], "bound_by": by}
-
-
-def measure(plan):
-    """Ceilings of the device, and each stage beside them."""
-    made = ceiling_entries(plan), stage_entries(plan)
-    # All in one race: what slows the machine for a while slows ceilings and stages.
-    both = {**made[0], **made[1]}
-    results = measuring.race({name: entry for name, (entry, _) in both.items()}, plan.rounds)
-    for name, (_, counted) in both.items():
-        results[name] |= counted
-    probes = {name: results[name] for name in made[0]}
-    found = ceilings(probes)
-    for name in made[1]:
-        result = results[name]
-        result |= bound(result, found)
-        result["share"] = result["bound"] / result["median"] if measuring.usable(result) and result["bound"] else None
-    return {
-        "count": plan.count,
-        "ceilings": found,
-        "probes": probes,
-        "stages": {name: results[name] for name in made[1]},
-    }
+def share(row, ceilings):
+    """Return the share of its bound that a stage reaches, and which ceiling sets the bound."""
+    if row["kind"] != "stage" or "failed" in row or None in ceilings.values():
+        return {}
+    least = {kind: row[kind] / most for kind, most in ceilings.items()}
+    by = max(least, key=least.get)
+    return {"share": least[by] / row["seconds"], "bound_by": by}
