@@ -9,17 +9,15 @@ from benchmarks.cases import CASES, TASKS
 from benchmarks.exactness import pictures as exactness_pictures
 from benchmarks.exactness import report
 from benchmarks.peers import PEERS
-from benchmarks.profile_gpu import findings, pictures
-from benchmarks.profile_gpu.plan import SECTIONS
+from benchmarks.profile_gpu import pictures
+from benchmarks.profile_gpu import report as profile
+from benchmarks.profile_gpu.sections import SECTIONS
 from benchmarks.startup import WAYS
 from benchmarks.text import NOISE
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"
 MADE = HERE / "_generated"
-
-# Sections of a profile that are about what is right, not about what is fast.
-ACCURATE = ("accuracy", "precision")
 
 LABELS = {peer.name: peer.label for peer in PEERS}
 
@@ -106,20 +104,21 @@ def accuracy_tables(result):
 
 
 def profile_sections(result, stem, names):
-    """Findings and pictures of these sections of a profile; writes the pictures."""
-    sections = {name: data for name, data in result["sections"].items() if name in names}
-    drawn = pictures.draw({"sections": sections})
+    """Write the pictures of these sections of a profile, and return them with their tables."""
+    result = {**result, "sections": {name: result["sections"][name] for name in names}}
+    drawn, quiet = pictures.draw(result), result["machine_state"]["quiet"]
     texts = []
-    for name, data in sections.items():
-        texts.append(f"### {SECTIONS[name]}")
-        for finding in findings.of_section(name, data):
-            texts.append(f"- {finding.text}" + (f" *{finding.todo}*" if finding.todo else ""))
-        for picture in (picture for picture in drawn if picture.section == name):
-            if picture.svg is None:
-                raise RuntimeError(f"the picture {picture.name} failed: {picture.failed}")
-            file = f"{stem}-{picture.name}.svg"
-            (MADE / file).write_bytes(picture.svg)
-            texts += ["", f"![{picture.caption}]({file})", "", picture.caption]
+    for name, data in result["sections"].items():
+        section = SECTIONS[name]
+        texts += [f"### {section.title}", "", section.about, ""]
+        if name in drawn:
+            file = f"{stem}-{name}.svg"
+            (MADE / file).write_bytes(drawn[name][0])
+            texts += [f"![{section.title}]({file})", ""]
+        texts.append("| " + " | ".join(column.heading for column in section.columns) + " |")
+        texts.append("|---|" + "---:|" * (len(section.columns) - 1))
+        for row in data["rows"]:
+            texts.append("| " + " | ".join(text for text, _ in profile.cells(row, section.columns, quiet)) + " |")
         texts.append("")
     return "\n".join(texts)
 
@@ -189,8 +188,8 @@ def make(app=None):
                 write(f"{path.stem}-accuracy", [machine(result), "", accuracy_tables(result)])
             text += [speed_tables(result)]
         elif program == "profile_gpu":
-            write(f"{path.stem}-accuracy", [*text, profile_sections(result, path.stem, ACCURATE)])
-            text += [profile_sections(result, path.stem, set(SECTIONS) - set(ACCURATE))]
+            write(f"{path.stem}-accuracy", [*text, profile_sections(result, path.stem, ["accuracy"])])
+            text += [profile_sections(result, path.stem, [name for name in SECTIONS if name != "accuracy"])]
         elif program == "streaming":
             assert streaming_plots.main([str(path), "--out", str(MADE / f"{path.stem}.svg")]) == 0
             text += [f"![Memory and rates]({path.stem}.svg)"]
