@@ -10,12 +10,9 @@ TESTS ?= tests
 GALLERY ?= full
 # Arguments for the guard, such as GUARD="--json result.json".
 GUARD ?=
-# What depends on JAX's and Python's behaviour, repeated on the newest of both, less what is marked `once` there: the
-# numerics, and further cases of a kind.
-NEWEST_TESTS ?= tests/numerics/test_xla.py tests/sampling/test_counter.py tests/sampling/test_sampler.py \
-  tests/sampling/test_sharded.py tests/sampling/test_gradients.py tests/cli/test_commands.py tests/test_layers.py \
-  tests/runtime/test_configuration.py tests/runtime/test_compilation_cache.py tests/runtime/test_warm_up.py
-NEWEST_MARKS ?= not slow and not once
+# A smoke on the newest Python and JAX: the words, both routes, gradients and the workarounds for the compiler.
+NEWEST_TESTS ?= tests/sampling/test_counter.py tests/sampling/test_gradients.py tests/numerics/test_xla.py
+NEWEST_MARKS ?= not slow
 # What differs on a machine with one CPU device, repeated with one: the tests have eight.
 ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/numerics/test_xla.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
 # The release of JAX whose compiler for GPUs is asked, on a machine without one, what it makes of a draw: the one that
@@ -31,11 +28,11 @@ PIP = -m pip install -q --no-compile
 PACKAGING = setup.cfg pyproject.toml Makefile
 SHELL = /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: help sample test test-whole test-oldest test-one-device test-newest test-gpu-programs exactness guard audit lint docs clean
+.PHONY: help sample test test-whole test-oldest test-one-device test-newest test-gpu-programs exactness guard audit lint docs docs-code clean
 
 help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU where there is one"
-	@echo "make test     run the tests, on this Python and on the newest one with the newest JAX"
+	@echo "make test     run the tests, and a smoke on the newest Python with the newest JAX: a few minutes"
 	@echo "make test-whole  the same with all slow tests, and all of them on the newest one too: hours"
 	@echo "make test-gpu-programs  compile draws for an H100 without one: has anything become worse?"
 	@echo "make exactness  look up and count millions of angles: is anything not as the law says?"
@@ -43,6 +40,7 @@ help:
 	@echo "make audit    ask whether a dependency has a known hole; needs the network"
 	@echo "make lint     check style, types and the install script"
 	@echo "make docs     build the documentation into docs/_build"
+	@echo "make docs-code  run the code of all pages and docstrings"
 	@echo "make clean    remove the environments and what the tools left"
 
 # $(call environment,DIRECTORY,PYTHON): an empty virtual environment, if Python is new enough.
@@ -173,6 +171,10 @@ lint: .venv-lint/installed
 docs: .venv-docs/installed
 	GALLERY=$(GALLERY) .venv-docs/bin/python -m sphinx -W --keep-going -q docs docs/_build
 	@echo "open docs/_build/index.html"
+
+# Examples of the gallery are run by their tests in `make test-whole`, and when the documentation is built.
+docs-code: .venv-test/installed
+	.venv-test/bin/python $(PYTEST) -m "slow or not slow" tests/docs/test_docs.py
 
 clean:
 	rm -rf .venv .venv-test .venv-newest .venv-gpu .venv-bench .venv-audit .venv-lint .venv-docs docs/_build docs/_generated build dist *.egg-info

@@ -2,7 +2,8 @@
 
 ``python`` blocks of a page run one after the other in one process, ``py`` blocks each in one of its own. Lines of
 ``sh`` and ``console`` blocks run in one directory, but for those that install, take minutes or need a cluster: these
-are held against the programs that they call.
+are held against the programs that they call. What a newcomer runs first is part of ``make test``; ``make docs-code``
+runs every page, and the examples of the docstrings.
 """
 
 import configparser
@@ -59,6 +60,12 @@ def with_blocks(*languages):
     return [page for page in PAGES if blocks(page, *languages)]
 
 
+def newcomers_first(pages):
+    """Parameters of a test for these pages, of which ``make test`` runs the first two that a newcomer reads."""
+    slow = pytest.mark.slow
+    return [page if page in ("README", "tour") else pytest.param(page, marks=slow) for page in pages]
+
+
 def words(line):
     """The words of a command line, without what comes after it."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|<>")
@@ -93,7 +100,7 @@ def test_every_block_is_of_a_kind_that_is_tested():
 
 
 @pytest.mark.usefixtures("no_cache_afterwards", "as_users_have_it")
-@pytest.mark.parametrize("page", with_blocks("python"))
+@pytest.mark.parametrize("page", newcomers_first(with_blocks("python")))
 def test_python_runs(page):
     if page in ("runtime", "README"):
         pytest.importorskip("flatbuffers", reason="programs are exported with flatbuffers: the extra `export`")
@@ -104,6 +111,7 @@ def test_python_runs(page):
         exec(compile(block, f"{page}.md", "exec"), space)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", with_blocks("py"))
 def test_python_that_comes_first_runs(page):
     """What must come before JAX starts is written as `py`, and runs in a process of its own."""
@@ -119,7 +127,7 @@ PAGES_THAT_RUN = [
 ]
 
 
-@pytest.mark.parametrize("page", PAGES_THAT_RUN)
+@pytest.mark.parametrize("page", newcomers_first(PAGES_THAT_RUN))
 def test_commands_run(page, tmp_path):
     """All of a page in one directory; `jax-von-mises` is what is tested here, installed or not."""
     program = tmp_path / "bin" / "jax-von-mises"
@@ -217,6 +225,7 @@ WITH_EXAMPLES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
 @pytest.mark.parametrize("module", WITH_EXAMPLES)
 def test_examples_of_docstrings(module):
@@ -294,12 +303,3 @@ def test_the_reference_has_every_public_name(module, names):
     found = {name for name in names if not inspect.ismodule(getattr(sys.modules[module], name))}
     assert found
     assert found <= shown, sorted(found - shown)
-
-
-def test_users_of_numpyro_and_of_degrees_are_warned():
-    """What fails only in another library's words, or not at all, is said where its users look."""
-    names = "jax_von_mises.numpyro.VonMises"
-    assert names in jax_von_mises.VonMises.__doc__
-    assert "`numpyro.sample` takes distributions of NumPyro alone" in (ROOT / "docs" / "migration.md").read_text()
-    for place in (jax_von_mises.fit.__doc__, (ROOT / "docs" / "tour.md").read_text()):
-        assert re.search("degrees\\s+are\\s+not\\s+noticed", place, re.IGNORECASE)

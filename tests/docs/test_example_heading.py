@@ -9,6 +9,8 @@ from scipy import special
 
 from docs.examples import heading_filter as example
 
+pytestmark = pytest.mark.slow
+
 RUNS = 40
 
 
@@ -97,16 +99,6 @@ def test_exact_filter_knows_its_error(runs):
     assert abs(mean) < 4 * error < 0.05
 
 
-def test_deviations_are_of_each_method(runs):
-    """Of the compass and of the exact filter, in this order, and small between -pi and pi."""
-    headings, readings, estimates, _ = (each[0] for each in runs)
-    alone, exact = (np.asarray(found) for found in example.deviations(random.split(random.key(2), RUNS)[0], ()))
-    held = np.asarray(example.last_reading(jnp.asarray(readings), example.compass()))
-    for found, angles in ((alone, held), (exact, estimates)):
-        np.testing.assert_allclose(np.exp(1j * found), np.exp(1j * (angles - headings)), atol=1e-5)
-        assert np.abs(found).max() < np.pi + 1e-6
-
-
 def test_exact_filter_is_far_better_than_a_reading(runs):
     """With a compass, by a loss that no estimate can have less of in the mean."""
     headings, readings, estimates, _ = runs
@@ -115,61 +107,7 @@ def test_exact_filter_is_far_better_than_a_reading(runs):
     assert exact < 0.3 * alone
 
 
-def test_table():
-    """Means of made-up deviations: 90 degrees against none, and half of a turn in the outage."""
-    outage = np.asarray(example.compass()) == 0
-    exact = np.zeros((3, example.STEPS))
-    made = {"compass alone": exact + np.where(outage, np.pi, np.pi / 2), "exact, on a grid": exact}
-    head, *_, alone, best = example.table(made)
-    assert head.startswith(f"3 runs of {example.STEPS} steps")
-    loss = 1 + outage.mean()
-    assert alone.replace("±", " ").split() == [
-        "compass",
-        "alone",
-        "90.00",
-        "0.00",
-        "180.00",
-        "0.00",
-        f"{loss:.5f}",
-        "0.00000",
-    ]
-    assert best.split()[:6] == ["exact,", "on", "a", "grid", "0.00", "±"]
-
-
 def test_compass_alone_keeps_the_last_reading():
     readings = jnp.array([1.0, 2.0, 3.0, 4.0, 5.0])
     held = example.last_reading(readings, jnp.array([8.0, 8.0, 0.0, 0.0, 8.0]))
     assert held.tolist() == [1.0, 2.0, 2.0, 2.0, 5.0]
-
-
-def test_mean_and_error_counts_runs():
-    """Steps of a run say the same: repeating them changes nothing."""
-    values = np.array([[1.0], [3.0]])
-    assert example.mean_and_error(values) == example.mean_and_error(np.repeat(values, 10, axis=1)) == (2.0, 1.0)
-
-
-def test_band_is_continuous_across_pi():
-    estimates = np.array([3.0, 3.1, -3.08, -2.98])
-    around = np.random.default_rng(0).uniform(-0.5, 0.5, (4, 4000))
-    cloud = np.angle(np.exp(1j * (estimates[:, None] + around)))
-    low, centre, high = example.band(jnp.float32(estimates), jnp.float32(cloud))
-    np.testing.assert_allclose(centre, [3.0, 3.1, 2 * np.pi - 3.08, 2 * np.pi - 2.98], atol=1e-6)
-    np.testing.assert_allclose(high - centre, 0.45, atol=0.03)
-    np.testing.assert_allclose(low - centre, -0.45, atol=0.03)
-
-
-def test_second_peak():
-    angles = np.linspace(-np.pi, np.pi, 400, endpoint=False)
-    one, other = (np.exp(20 * (np.cos(angles - at) - 1)) for at in (3.1, 1.0))
-    assert example.second_peak(one) == 0
-    assert example.second_peak(one + 0.4 * other) == pytest.approx(0.4, abs=0.01)
-
-
-def test_picture_is_the_same_twice(tmp_path):
-    pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
-    files = [tmp_path / "first.svg", tmp_path / "second.svg"]
-    for file in files:
-        with example.settings():
-            example.write(example.picture(), file)
-    assert files[0].read_bytes() == files[1].read_bytes()
-    assert b"<svg" in files[0].read_bytes()

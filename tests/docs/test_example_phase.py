@@ -1,7 +1,6 @@
 """The example of a file that is broken off: what it estimates is right, and the file is what it should be."""
 
 import json
-import sys
 
 import jax
 import numpy as np
@@ -9,7 +8,8 @@ import pytest
 from scipy import special
 
 from docs.examples import phase_noise as example
-from tests import children
+
+pytestmark = pytest.mark.slow
 
 ROWS = 2**17
 
@@ -31,10 +31,6 @@ def test_file_is_resumed_to_the_same_bytes(file):
     assert (written.kept, written.drawn) == (example.BLOCKS // 2, example.BLOCKS // 2)
     assert example.same_as_undisturbed(path, jax.random.key(1), ROWS)
     assert [entry.name for entry in sorted(path.parent.iterdir())] == ["phases.npy", "phases.npy.json"]
-
-
-def test_another_key_has_other_bytes(file):
-    assert not example.same_as_undisturbed(file[0], jax.random.key(2), ROWS)
 
 
 def test_symbol_error_against_scipy():
@@ -89,46 +85,6 @@ def test_rare_phases_are_counted():
     exact = float(example.exact_without_noise(snr))
     count = example.count_rare(jax.random.key(3), snr, 10**6, batch=2**18)
     assert abs(count - exact * 1e6) < 5 * np.sqrt(exact * 1e6)
-
-
-def test_uniform_numbers_have_no_tail():
-    """Of their 2^23 values 0 alone goes beyond, to -pi; and the multiples of 2^-23 are what JAX draws."""
-    assert example.rate_by_uniform_numbers(example.ratio(example.RARE_DB)) == 2.0**-23
-    assert example.exact_without_noise(example.ratio(example.RARE_DB)) == pytest.approx(1e-8, rel=0.1)
-    numbers = np.asarray(jax.random.uniform(jax.random.key(4), (1000,)), float) * 2**23
-    assert np.all(numbers == np.round(numbers))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the memory of a process in /proc")
-def test_memory_is_seen():
-    """In a process of its own: an old one takes up again what it has freed."""
-    lines = children.run("""
-import time
-import numpy as np
-from docs.examples import phase_noise
-with phase_noise.Memory() as memory:
-    kept = np.ones(4_000_000)
-    time.sleep(0.02)
-print(kept.nbytes, memory.most)
-""")
-    taken, seen = map(int, lines[-1].split())
-    assert 0.9 * taken < seen < 2 * taken
-
-
-def test_table_tells_how_far_off(found):
-    *_, last = example.table(ROWS, *found)
-    number, _, exact, counted, spread, off, *_ = last.split()
-    assert float(number) == example.LOOP_DB[-1]
-    assert float(off) == pytest.approx((float(counted) - float(exact)) / float(spread), abs=0.1)
-
-
-def test_picture_is_the_same_twice(found, tmp_path):
-    pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
-    files = [tmp_path / "first.svg", tmp_path / "second.svg"]
-    for file in files:
-        with example.settings():
-            example.write(example.picture(ROWS, *found, (3, 10**8)), file)
-    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_main_keeps_the_file_where_it_is_told(tmp_path, monkeypatch, capsys):

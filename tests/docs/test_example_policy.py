@@ -9,7 +9,7 @@ import pytest
 from jax import random
 from scipy import integrate, special, stats
 
-from docs.examples import drawing
+pytestmark = pytest.mark.slow
 
 # A correct estimator fails a test of its mean this rarely, all comparisons of that test together. Keys are fixed, so a
 # run never differs from the last; the rate tells what a change of the stream would risk.
@@ -137,16 +137,3 @@ def test_angle_policy_learns(angle_policy):
     first, second, last = np.asarray(angle_policy.gaps(history))
     assert last < second < first
     assert last < 0.1 * first
-
-
-def test_angle_policy_s_picture_is_reproducible(angle_policy, tmp_path):
-    pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
-    rng = np.random.default_rng(15)
-    curves = {name: rng.uniform(1e-3, 1, (3, 11)) for name in ESTIMATORS}
-    spreads = {name: rng.uniform(1e-3, 1, (2, len(angle_policy.CONCENTRATIONS))) for name in ESTIMATORS}
-    first, second = tmp_path / "new" / "first.svg", tmp_path / "second.svg"
-    for out in (first, second):
-        with drawing.settings():
-            drawing.write(angle_policy.picture(curves, spreads), out)
-    assert first.read_bytes() == second.read_bytes()
-    assert "<dc:date>" not in first.read_text()

@@ -9,6 +9,8 @@ from scipy import special, stats
 
 from docs.examples import quasi_monte_carlo as example
 
+pytestmark = pytest.mark.slow
+
 SIZES = (128, 1024)
 REPLICATES = 50
 
@@ -74,20 +76,6 @@ def test_sobol_angles_are_as_even_as_the_points():
     assert within.max() < 1 + 5e-3
 
 
-def test_replicates_differ_and_repeat():
-    angles = np.asarray(SCHEMES["Sobol points"]())
-    assert (angles == SCHEMES["Sobol points"]()).all()
-    assert not (angles[:, 0] == angles[:, 1]).all()
-
-
-def test_rms_errors_are_of_the_first_points():
-    """Straight chains, then folded ones: means of 4 and of 2, by hand."""
-    angles = np.zeros((4, 5, 1), np.float32)
-    angles[2:] = np.pi
-    expected = np.abs(np.array([4.0, 2.0]) - example.exact_mean(1))
-    np.testing.assert_allclose(example.rms_errors(angles, [2, 4]), expected, rtol=1e-6)
-
-
 def test_independent_error_is_the_standard_deviation(found):
     """Of 2 + 2 cos(x), by Bessel functions; two sizes of 50 replicates tell its square to 14 %."""
     first, second = (special.ive(p, example.CONCENTRATION) / special.i0e(example.CONCENTRATION) for p in (1, 2))
@@ -104,30 +92,3 @@ def test_errors_fall_as_they_should(found):
     assert [list(by) for by in found.values()][1:] == [["independent", "mirrored pairs", "Sobol points"]] * 2
     last = {name: rms[-1] for name, rms in found[6].items()}
     assert last["Sobol points"] < 0.6 * last["mirrored pairs"] < 0.36 * last["independent"]
-
-
-def test_slope_and_worth():
-    sizes = np.array([16, 32, 64, 128])
-    found = {"independent": 2 * sizes**-0.5, "Sobol points": 3.0 / sizes}
-    assert example.slope(sizes, found["Sobol points"]) == pytest.approx(-1)
-    assert example.worth(sizes, found) == {"independent": 128, "Sobol points": 7300}  # 4 / 9 * 128^2 = 7282
-
-
-def test_table(found):
-    lines = example.table(found, np.array(SIZES))
-    assert "n = 1024" in lines[1]
-    assert [line[:26].split() for line in lines[2:]] == [
-        ["1", "angle", "independent"], ["mirrored", "pairs"], ["strata"], ["Sobol", "points"],
-        ["2", "angles", "independent"], ["mirrored", "pairs"], ["Sobol", "points"],
-        ["6", "angles", "independent"], ["mirrored", "pairs"], ["Sobol", "points"],
-    ]  # fmt: skip
-
-
-def test_picture_is_the_same_twice(found, tmp_path):
-    pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
-    files = [tmp_path / "first.svg", tmp_path / "second.svg"]
-    for file in files:
-        with example.settings():
-            example.write(example.picture(found, np.array(SIZES)), file)
-    assert files[0].read_bytes() == files[1].read_bytes()
-    assert b"<svg" in files[0].read_bytes()

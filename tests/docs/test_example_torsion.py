@@ -13,6 +13,8 @@ import jax_von_mises
 from docs.examples import torsion_angles as example
 from jax_von_mises import Mixture, Torus, VonMises
 
+pytestmark = pytest.mark.slow
+
 SIZE = 400
 
 # The number of made-up residues is an argument like the others, so that one program serves all tests.
@@ -37,11 +39,6 @@ def residues():
 def turned(points, turn):
     """`points` with `turn` added to psi, in [-pi, pi)."""
     return jnp.float32((np.asarray(points, float) + np.array([0.0, turn]) + np.pi) % (2 * np.pi) - np.pi)
-
-
-def test_numbers_are_those_of_the_regions():
-    expected = [[weight, *centre, *concentration] for weight, centre, concentration in example.REGIONS.values()]
-    np.testing.assert_allclose(example.numbers(example.truth()), expected, rtol=1e-6)
 
 
 def test_step_of_one_component_is_a_fit_shrunk_by_the_made_up_residues():
@@ -119,10 +116,6 @@ def test_search_makes_mixtures_of_every_size():
     np.testing.assert_array_equal(two.components.components.loc, laws.components.components.loc[1, :2])
 
 
-def test_fewest_is_the_lowest_criterion():
-    assert example.fewest([np.array([3.0, 1.0, 2.0]), np.array([-3.0, -2.0, -1.0])]) == 2
-
-
 def test_normal_law_is_that_of_scipy():
     points, weights = np.asarray(residues()), np.linspace(0.1, 1, SIZE, dtype=np.float32)[:, None]
     law = example.Normal.fit(points, weights, axis=0)
@@ -160,24 +153,3 @@ def test_density_along_psi_is_the_marginal():
     plane = np.stack(np.meshgrid(grid, grid[::32], indexing="ij"), axis=-1)
     expected = np.asarray(example.density(example.truth(), plane)).mean(axis=0) * 2 * np.pi * np.pi / 180
     np.testing.assert_allclose(example.along_psi(example.truth(), grid[::32]), expected, rtol=1e-4)
-
-
-def test_table_tells_scores_components_and_the_cut():
-    truth, marks = example.truth(), [np.array([[3.0, 1.5], [-3.0, -2.0]]), np.array([[2.0, 2.5], [-4.0, -5.0]])]
-    lines = example.table(SIZE, marks, -1.25, truth, np.zeros((5, 5)), residues())
-    assert lines[4].split() == ["1", "3.0000", "-3.0000", "2.0000", "-4.0000"]
-    assert lines[7] == "lowest BIC: von Mises 2, normal 1"
-    assert "beta sheet" in lines[13]
-    assert "-120.0 (0.0)    135.0 (0.0)" in lines[13]
-    assert "mean direction 135.0, deviation 24.5" in lines[-2]  # sqrt(-2 log A(6))
-
-
-def test_picture_is_the_same_twice(tmp_path):
-    pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
-    marks = [np.array([[3.0, 1.0, 2.0], [-3.0, -2.0, -2.5]])] * 2
-    files = [tmp_path / "first.svg", tmp_path / "second.svg"]
-    with example.settings():
-        for file in files:
-            example.write(example.picture(residues(), marks, -1.5, three(), [three(example.Normal)] * 2), file)
-    assert files[0].read_bytes() == files[1].read_bytes()
-    assert b"<svg" in files[0].read_bytes()
