@@ -1,6 +1,5 @@
 """The example of several processes: they agree with one, and none of them is left behind."""
 
-import os
 import zlib
 
 import jax
