@@ -11,7 +11,7 @@ __all__ = ["TFP", "JaxNormal", "JaxScipy", "NumPyro", "Ours"]
 
 
 def parameters(case):
-    """`loc` and `concentration` on the device: arguments, not constants that a compiler could work on beforehand."""
+    """Return `loc` and `concentration` on the device, to pass as arguments: a compiler could fold constants."""
     import jax
     import jax.numpy as jnp
 
@@ -21,9 +21,9 @@ def parameters(case):
 
 
 def program_bytes(function, *arguments):
-    """Memory of the compiled `function`, by its own account; None where the backend does not tell.
+    """Return the memory that the compiled `function` reports, None where the backend does not report it.
 
-    It is compiled for this alone, under another name, so that the first call that is timed still compiles.
+    It is compiled under another name, so that the first call that is timed still compiles.
     """
     import jax
 
@@ -34,7 +34,7 @@ def program_bytes(function, *arguments):
 
 
 def of_keys(case, function, read=np.asarray):
-    """Jit ``function(key, loc, concentration)`` and give every call a new key."""
+    """Compile ``function(key, loc, concentration)`` and give every call a new key."""
     import jax
 
     given = parameters(case)
@@ -52,20 +52,19 @@ def of_keys(case, function, read=np.asarray):
         competitor,
         read,
         device=jax.default_backend(),
-        fetch=jax.device_get,
         need=lambda: program_bytes(function, key, *given),
     )
 
 
 def gradient_of(case, sample):
-    """The derivative of the sum of the draws in the concentration."""
+    """Compile the derivative of the sum of the draws in the concentration."""
     import jax
 
     return of_keys(case, jax.grad(lambda key, loc, concentration: sample(key, loc, concentration).sum(), argnums=2))
 
 
 def of_arrays(case, function):
-    """Jit ``function(x, loc, concentration)`` and let calls take turns with a few arrays."""
+    """Compile ``function(x, loc, concentration)`` and let calls take turns with a few arrays."""
     import jax
     import jax.numpy as jnp
 
@@ -80,13 +79,12 @@ def of_arrays(case, function):
         Competitor(lambda x: compiled(x, *given), fresh, jax.block_until_ready),
         give=give,
         device=jax.default_backend(),
-        fetch=jax.device_get,
         need=lambda: program_bytes(function, fresh(0), *given),
     )
 
 
 class Ours(Peer):
-    """The package as a user calls it, `method` of the sampler left to its rule."""
+    """The package as a user calls it, with the default `method`."""
 
     name, label = OURS, "jax_von_mises"
 
@@ -130,7 +128,7 @@ class Ours(Peer):
 
 
 class JaxNormal(Peer):
-    """JAX's own normal sampler: not the law asked for, but the fastest continuous law users of JAX know."""
+    """JAX's normal sampler: another distribution, and the fastest sampler that users of JAX know."""
 
     name, label = "normal", "jax.random.normal"
     lacks: ClassVar = lacks("only its draws are compared", "icdf", "cdf", "log_prob", "fit", "gradient")
@@ -139,7 +137,7 @@ class JaxNormal(Peer):
         """Draws."""
         import jax
 
-        # As an approximation to the von Mises law it has the standard deviation 1 / sqrt(concentration).
+        # To approximate the von Mises distribution, draws have the standard deviation 1 / sqrt(concentration).
         scale = np.sqrt(case.concentrations)
         return of_keys(
             case,
@@ -149,10 +147,10 @@ class JaxNormal(Peer):
 
 
 class JaxScipy(Peer):
-    """``jax.scipy.stats.vonmises``: the density alone."""
+    """``jax.scipy.stats.vonmises``, which has the density only."""
 
     name, label = "jax_scipy", "jax.scipy.stats"
-    lacks: ClassVar = lacks("has the density alone", "sample", "icdf", "cdf", "fit", "gradient")
+    lacks: ClassVar = lacks("has only the density", "sample", "icdf", "cdf", "fit", "gradient")
 
     def log_prob(self, case):
         """Log densities."""
@@ -162,18 +160,18 @@ class JaxScipy(Peer):
 
 
 class NumPyro(Peer):
-    """NumPyro's ``VonMises``: rejection in lockstep over all lanes."""
+    """NumPyro's ``VonMises``: rejection in a loop over the whole array."""
 
     name, label = "numpyro", "NumPyro"
     lacks: ClassVar = {
-        **lacks("does not implement it for this law", "icdf", "cdf"),
+        **lacks("not implemented for this distribution", "icdf", "cdf"),
         **lacks("does not fit by itself", "fit"),
         **lacks(NO_DERIVATIVE, "gradient"),
     }
-    most: ClassVar = {"sample": 2**24}  # its rate does not depend on their number; 2^28 take a minute
+    most: ClassVar = {"sample": 2**22}  # its rate does not depend on their number
 
-    def law(self):
-        """Import the class."""
+    def distribution(self):
+        """Import the class `VonMises`."""
         try:
             from numpyro.distributions import VonMises
         except ImportError as error:
@@ -182,14 +180,14 @@ class NumPyro(Peer):
 
     def sample(self, case):
         """Draws."""
-        law = self.law()
+        distribution = self.distribution()
         shape = () if case.per_draw else (case.count,)
-        return of_keys(case, lambda key, loc, concentration: law(loc, concentration).sample(key, shape))
+        return of_keys(case, lambda key, loc, concentration: distribution(loc, concentration).sample(key, shape))
 
     def log_prob(self, case):
         """Log densities."""
-        law = self.law()
-        return of_arrays(case, lambda x, loc, concentration: law(loc, concentration).log_prob(x))
+        distribution = self.distribution()
+        return of_arrays(case, lambda x, loc, concentration: distribution(loc, concentration).log_prob(x))
 
 
 class TFP(Peer):
@@ -197,13 +195,13 @@ class TFP(Peer):
 
     name, label = "tfp", "TensorFlow Probability"
     lacks: ClassVar = {
-        **lacks("does not implement it for this law", "icdf"),
-        **lacks("does not fit this law", "fit"),
+        **lacks("not implemented for this distribution", "icdf"),
+        **lacks("does not fit this distribution", "fit"),
     }
     most: ClassVar = {"sample": 2**22}
 
-    def law(self):
-        """Import the class."""
+    def distribution(self):
+        """Import the class `VonMises`."""
         try:
             from tensorflow_probability.substrates.jax.distributions import VonMises
         except Exception as error:  # a release that does not fit the installed JAX fails in many ways while importing
@@ -217,9 +215,11 @@ class TFP(Peer):
 
         if case.key_impl != "threefry2x32":
             raise Unavailable("makes a threefry2x32 key of every seed")
-        law = self.law()
+        distribution = self.distribution()
         shape = () if case.per_draw else (case.count,)
-        return lambda key, loc, concentration: law(loc, concentration).sample(shape, seed=jax.random.key_data(key))
+        return lambda key, loc, concentration: distribution(loc, concentration).sample(
+            shape, seed=jax.random.key_data(key)
+        )
 
     def sample(self, case):
         """Draws."""
@@ -231,10 +231,10 @@ class TFP(Peer):
 
     def cdf(self, case):
         """Probabilities."""
-        law = self.law()
-        return of_arrays(case, lambda x, loc, concentration: law(loc, concentration).cdf(x))
+        distribution = self.distribution()
+        return of_arrays(case, lambda x, loc, concentration: distribution(loc, concentration).cdf(x))
 
     def log_prob(self, case):
         """Log densities."""
-        law = self.law()
-        return of_arrays(case, lambda x, loc, concentration: law(loc, concentration).log_prob(x))
+        distribution = self.distribution()
+        return of_arrays(case, lambda x, loc, concentration: distribution(loc, concentration).log_prob(x))
