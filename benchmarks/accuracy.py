@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks import reference
 from benchmarks.cases import Case
-from benchmarks.peers import OURS, PEERS, Unavailable
+from benchmarks.peers import LABELS, OURS, PEERS, Unavailable
 from benchmarks.text import table
 
 __all__ = [
@@ -143,29 +143,29 @@ def errors(tasks, peers=PEERS, concentrations=ERROR_CONCENTRATIONS):
     return rows
 
 
-def by_concentration(rows, labels, cell):
+def by_concentration(rows, cell):
     """Lay out rows with a line for each peer and a column for each concentration."""
     columns = list(dict.fromkeys(row["concentration"] for row in rows))
     lines = [("", *(f"k={k:g}" for k in columns))]
     for name in dict.fromkeys(row["peer"] for row in rows):
         found = {row["concentration"]: cell(row) for row in rows if row["peer"] == name}
-        lines.append((labels[name], *(found.get(k, "-") for k in columns)))
+        lines.append((LABELS[name], *(found.get(k, "-") for k in columns)))
     return table(lines)
 
 
-def count_table(rows, labels):
+def count_table(rows):
     """Lay out the numbers of distinct values."""
-    return by_concentration(rows, labels, lambda row: f"{row['distinct']:,}")
+    return by_concentration(rows, lambda row: f"{row['distinct']:,}")
 
 
-def error_tables(rows, labels):
+def error_tables(rows):
     """Lay out the largest errors, with a table for each measure."""
     texts = []
     for error in ERRORS:
         chosen = [row for row in rows if (row["task"], row["measure"]) == (error.task, error.measure)]
         if chosen:
             cells = by_concentration(
-                chosen, labels, lambda row: "not finite" if row["largest"] is None else f"{row['largest']:.1e}"
+                chosen, lambda row: "not finite" if row["largest"] is None else f"{row['largest']:.1e}"
             )
             texts.append(f"  {error.label}\n{cells}")
     return "\n".join(texts)

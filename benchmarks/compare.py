@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 from benchmarks.cases import Case
-from benchmarks.peers import OURS, PEERS
+from benchmarks.peers import LABELS, OURS
 from benchmarks.quiet import BUSY
 from benchmarks.text import table
 from benchmarks.timing import noise_of
@@ -113,10 +113,10 @@ def compare_case(old, new, tolerance, same_machine, busy):
             where, other = ("old", new) if peer in before else ("new", old)
             reason = other.get("missing", {}).get(peer)
             why = f" ({reason})" if reason else ""
-            unmatched.append((name, f"{label(peer)} is in the {where} result only{why}"))
+            unmatched.append((name, f"{LABELS.get(peer, peer)} is in the {where} result only{why}"))
         elif before[peer]["count"] != after[peer]["count"]:
             counts = f"{before[peer]['count']:,} and now {after[peer]['count']:,}"
-            unmatched.append((name, f"{label(peer)} did {counts}"))
+            unmatched.append((name, f"{LABELS.get(peer, peer)} did {counts}"))
         elif peer != OURS and "ratio" in before[peer] and "ratio" in after[peer]:
             timings = (before[OURS], before[peer], after[OURS], after[peer])
             ratios = before[peer]["ratio"], after[peer]["ratio"]
@@ -167,11 +167,6 @@ def compare(old, new, tolerance=TOLERANCE):
     return Comparison(changes, differences, unmatched, tolerance)
 
 
-def label(peer):
-    """Return the peer's name for a reader."""
-    return {found.name: found.label for found in PEERS}.get(peer, peer)
-
-
 def text(comparison):
     """Lay out a comparison, regressions first."""
     lines = ["Compared with the old result: our rate as a multiple of the peer's"]
@@ -179,7 +174,7 @@ def text(comparison):
     if comparison.changes:
         found = [("case", "against", "old", "new", "change", "noise", "")]
         for change in sorted(comparison.changes, key=lambda change: STATES.index(change.state)):
-            against, form = label(change.peer), "{:.2f}"
+            against, form = LABELS.get(change.peer, change.peer), "{:.2f}"
             if change.peer == RATE:
                 against, form = "our rate, per s", "{:.4g}"
             numbers = form.format(change.old), form.format(change.new)

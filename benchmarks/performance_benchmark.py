@@ -19,7 +19,7 @@ from typing import NamedTuple
 from benchmarks import accuracy, compare, environment, goals, guard, quiet, timing
 from benchmarks.cases import CASES, GRIDS, LogUniform, on_gpu
 from benchmarks.files import finish, new_file, read_result
-from benchmarks.peers import OURS, PEERS, Unavailable
+from benchmarks.peers import LABELS, OURS, PEERS, Unavailable
 from benchmarks.text import case_table, environment_text, missing_text, positive, progress
 
 __all__ = ["FORMAT", "main", "prepare", "run_case"]
@@ -46,38 +46,12 @@ MODES = {
     "guard": Mode(guard.ROUNDS, guard.CASES, guard.PEERS),
 }
 
-# NumPyro's program holds eleven arrays of the size of its draws, PyTorch's thirty. Where the free memory may not hold
-# so many, the program is asked what it needs.
-MOST_ARRAYS = 32
-# Of the free memory; the rest is for what the libraries keep to themselves.
-MEMORY_SHARE = 0.9
-
 
 def precision(dtype):
     """Return a context in which JAX works in `dtype`."""
     import jax
 
     return jax.enable_x64(True) if dtype == "float64" else contextlib.nullcontext()
-
-
-def free_memory():
-    """Return the bytes that a result may take, None where that is not known."""
-    try:
-        from jax_von_mises import runtime
-    except ImportError:
-        return None
-    return runtime.memory_report()[0].free
-
-
-def refuse_large(case, ready, free):
-    """Raise `Unavailable` where a call needs more memory than is free: to go on could end the process."""
-    import jax.numpy as jnp
-
-    if free is None or MOST_ARRAYS * case.count * jnp.dtype(case.dtype).itemsize <= free:
-        return
-    need = ready.need()
-    if need is not None and need > MEMORY_SHARE * free:
-        raise Unavailable(f"needs {need / 2**30:.3g} GiB of memory, and {free / 2**30:.3g} are free")
 
 
 def prepare(peer, case, capped):
@@ -87,9 +61,7 @@ def prepare(peer, case, capped):
         ready = peer.prepare(case._replace(count=limit))
         if ready.device == "cpu":
             return limit, ready
-    ready = peer.prepare(case)
-    refuse_large(case, ready, free_memory())
-    return case.count, ready
+    return case.count, peer.prepare(case)
 
 
 def noting(competitor, seen):
@@ -209,7 +181,6 @@ def chosen(given, default):
 
 def measure_cases(cases, measure, platform, judging, busy):
     """Print what `measure` returns for each case; return these entries, and the guard's verdicts if `judging`."""
-    labels = {peer.name: peer.label for peer in PEERS}
     entries, verdicts, reported = [], [], set()
     for case in cases:
         case = on_gpu(case) if platform == "gpu" else case
@@ -223,26 +194,25 @@ def measure_cases(cases, measure, platform, judging, busy):
         news = {name: why for name, why in entry["missing"].items() if (case.task, name, why) not in reported}
         reported.update((case.task, name, why) for name, why in news.items())
         if news:
-            print(missing_text(news, labels))
+            print(missing_text(news, LABELS))
         if entry["results"]:
-            print(case_table(entry, labels, busy), flush=True)
+            print(case_table(entry, busy), flush=True)
     return entries, verdicts
 
 
 def measure_accuracy(cases, peers, mode):
     """Measure and print the accuracy of what the default cases among `cases` do; grids ask for speed alone."""
-    labels = {peer.name: peer.label for peer in PEERS}
     names = {case.name for case in CASES}
     tasks = {case.task for case in cases if case.name in names}
     counts, errors = [], []
     if "sample" in tasks:
         print(f"\nDistinct values of |x| in {accuracy.DRAWS:,} float32 draws", flush=True)
         counts = accuracy.measure(peers, concentrations=mode.distinct)
-        print(accuracy.count_table(counts, labels))
+        print(accuracy.count_table(counts))
     if tasks & {error.task for error in accuracy.ERRORS}:
         print("\nLargest errors, relative to float64 quadrature at the same float32 arguments", flush=True)
         errors = accuracy.errors(tasks, peers, mode.errors)
-        print(accuracy.error_tables(errors, labels))
+        print(accuracy.error_tables(errors))
     return counts, errors
 
 
@@ -273,7 +243,7 @@ def measure(given):
         verdicts = goals.verdicts(platform, entries, busy=not state.quiet)
     if verdicts:
         print("\nGoals: our rate as a multiple of the peer's")
-        print(goals.verdict_table(verdicts, {peer.name: peer.label for peer in PEERS}))
+        print(goals.verdict_table(verdicts, LABELS))
     result = {
         "format": FORMAT,
         "environment": found,

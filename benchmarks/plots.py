@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.files import checked, read_json
-from benchmarks.peers import OURS, PEERS
+from benchmarks.peers import LABELS, OURS, PEERS
 from benchmarks.text import install_command
 
 __all__ = ["main", "run"]
@@ -69,14 +69,13 @@ def accuracy_series(result):
 
 def draws_text(result):
     """Return the draws per call, and which peers drew fewer."""
-    labels = {peer.name: peer.label for peer in PEERS}
     cases = [case for case in result["cases"] if case["group"] == "one"]
     most = max((case["count"] for case in cases), default=0)
     fewer = {}
     for case in cases:
         for name, found in case["results"].items():
             if found["count"] < case["count"]:
-                fewer.setdefault(found["count"], {})[labels[name]] = None
+                fewer.setdefault(found["count"], {})[LABELS[name]] = None
     exceptions = "; ".join(f"{', '.join(names)}: {draws:,}" for draws, names in fewer.items())
     return f"{most:,}" + (f" ({exceptions})" if exceptions else "")
 

@@ -69,6 +69,8 @@ WAYS = (
     Way("torch", "PyTorch", peer="torch", module="torch"),
 )
 
+LABELS = {way.name: way.label for way in WAYS}
+
 # The first draws.
 TASKS = {
     "one": Case("one concentration, 2^20 float32", "one", 2**20, 4.0),
@@ -180,16 +182,15 @@ def summarise(found):
 def summary_text(name, summary, busy=False):
     """Lay out one task as a table."""
     rows = [("", "import", "get ready", "first call", "both", "spread", "second call")]
-    labels = {way.name: way.label for way in WAYS}
     doubtful = False
     for way, found in summary.items():
-        parts, doubt = found["parts"], busy or found["wide"]
+        doubt = busy or found["wide"]
         doubtful |= doubt
+        seconds = {**found["parts"], "both": found["seconds"]}
         import_, ready, first, both, second = (
-            marked(time_text(seconds), doubt)
-            for seconds in (parts["import_package"], parts["ready"], parts["first"], found["seconds"], parts["second"])
+            marked(time_text(seconds[part]), doubt) for part in ("import_package", "ready", "first", "both", "second")
         )
-        rows.append((labels[way], import_, ready, first, both, f"{found['spread']:.0%}", second))
+        rows.append((LABELS[way], import_, ready, first, both, f"{found['spread']:.0%}", second))
     parts = next(iter(summary.values()))["parts"]
     before = f"  before: import jax {time_text(parts['import_jax'])}, start it {time_text(parts['start'])}"
     return "\n".join([TASKS[name].name, table(rows), before, *([MARKED] if doubtful else [])])
@@ -201,12 +202,10 @@ def goal_text(summary, busy=False):
     for name, ways in summary.items():
         for way, most in GOALS.items():
             if way in ways:
-                found = ways[way]
-                times = most / found["seconds"]
-                noise = timing.noise_of([found["spread"]])
-                case = f"{name}: at most {most:g} s"
-                verdicts.append(goals.Verdict(case, way, 1, times, found["wide"], noise, busy))
-    return goals.verdict_table(verdicts, {way.name: way.label for way in WAYS}) if verdicts else ""
+                found, noise = ways[way], timing.noise_of([ways[way]["spread"]])
+                case, ratio = f"{name}: at most {most:g} s", most / ways[way]["seconds"]
+                verdicts.append(goals.Verdict(case, way, 1, ratio, found["wide"], noise, busy))
+    return goals.verdict_table(verdicts, LABELS) if verdicts else ""
 
 
 def parser():
@@ -249,9 +248,8 @@ def main(arguments=None):
     summary = summarise(found)
     for name, ways_found in summary.items():
         print(f"\n{summary_text(name, ways_found, busy)}")
-    labels = {way.name: way.label for way in WAYS}
     if missing:
-        print(f"\n{missing_text(missing, labels)}")
+        print(f"\n{missing_text(missing, LABELS)}")
     if text := goal_text(summary, busy):
         print(f"\nGoals: times faster than asked for\n{text}")
     finish(

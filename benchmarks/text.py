@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from benchmarks.cases import TASKS
-from benchmarks.peers import OURS
+from benchmarks.peers import LABELS, OURS
 from benchmarks.timing import WIDE_SPREAD
 
 __all__ = [
@@ -106,7 +106,7 @@ def environment_text(found):
     return "\n".join("  " + line for line in lines)
 
 
-def case_table(entry, labels, busy=False):
+def case_table(entry, busy=False):
     """Lay out one case of a result of `performance_benchmark`; on a busy machine every rate is marked."""
     task = TASKS[entry["task"]]
     lines = [("", task.unit, "spread", "one call", "first call", task.noun, "ours / it")]
@@ -114,13 +114,13 @@ def case_table(entry, labels, busy=False):
     dtypes = {}
     for name, result in entry["results"].items():
         if result["dtype"] not in (entry["dtype"], None):
-            dtypes.setdefault(result["dtype"], []).append(labels[name])
+            dtypes.setdefault(result["dtype"], []).append(LABELS[name])
         ratio = ""
         if name != OURS:
             ratio = marked(f"{result['ratio']:.2f}", wide[name] or wide[OURS]) if "ratio" in result else "-"
         lines.append(
             (
-                labels[name] + ("" if result["device"] == "cpu" else f" [{result['device']}]"),
+                LABELS[name] + ("" if result["device"] == "cpu" else f" [{result['device']}]"),
                 marked(f"{result['rate'] / task.scale:.4g}", wide[name]),
                 f"{result['spread']:.0%}",
                 marked(time_text(result["count"] / result["rate"]), wide[name]),

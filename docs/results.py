@@ -8,7 +8,7 @@ from benchmarks import accuracy, plots, streaming_plots
 from benchmarks.cases import CASES, TASKS
 from benchmarks.exactness import pictures as exactness_pictures
 from benchmarks.exactness import report
-from benchmarks.peers import PEERS
+from benchmarks.peers import LABELS, PEERS
 from benchmarks.profile_gpu import findings, pictures
 from benchmarks.profile_gpu.plan import SECTIONS
 from benchmarks.startup import WAYS
@@ -20,9 +20,6 @@ MADE = HERE / "_generated"
 
 # Sections of a profile that are about what is right, not about what is fast.
 ACCURATE = ("accuracy", "precision")
-
-LABELS = {peer.name: peer.label for peer in PEERS}
-
 
 # Titles of the grids, and of the cases that every run has.
 USUAL = {case.group for case in CASES}

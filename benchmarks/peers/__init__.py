@@ -7,6 +7,7 @@ from benchmarks.peers.common import OURS, Peer, Ready, Unavailable
 from benchmarks.peers.on_jax import TFP, JaxNormal, JaxScipy, NumPyro, Ours
 from benchmarks.peers.others import CuPy, NumPy, SciPy, Torch
 
-__all__ = ["OURS", "PEERS", "Peer", "Ready", "Unavailable"]
+__all__ = ["LABELS", "OURS", "PEERS", "Peer", "Ready", "Unavailable"]
 
 PEERS = (Ours(), JaxNormal(), JaxScipy(), NumPy(), SciPy(), NumPyro(), TFP(), Torch(), CuPy())
+LABELS = {peer.name: peer.label for peer in PEERS}

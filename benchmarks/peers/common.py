@@ -22,30 +22,25 @@ class Unavailable(Exception):
     """A peer that cannot run here, or cannot do the task; the message gives the reason."""
 
 
-def unknown():
-    """Return None: the memory of a call is not known."""
-    return None
-
-
 class Ready(NamedTuple):
     """A function ready for one case.
 
     `competitor` is timed. `give` makes its input from a NumPy array, where it takes one, and `read` makes its result a
-    NumPy array. `need` returns the bytes that a call takes, None where that is not known.
+    NumPy array.
     """
 
     competitor: Competitor
     read: Callable[[Any], np.ndarray] = np.asarray
     give: Callable[[np.ndarray], Any] = np.asarray
     device: str = "cpu"
-    need: Callable[[], int | None] = unknown
 
 
 class Peer:
     """A competitor: for each task a method that returns what is `Ready` for a case, or the reason in `lacks`.
 
     A method imports its library itself and raises `Unavailable` if that is missing. On the CPU a peer gets at most
-    ``most[task]`` elements in a quick run or next to a GPU, and at most ``most_ever[task]`` in any run.
+    ``most[task]`` elements in a quick run or next to a GPU, and at most ``most_ever[task]`` in any run: more would take
+    too long, or so much memory that the system ends the process.
     """
 
     name: str

@@ -314,40 +314,6 @@ def test_a_failure_of_ours_is_an_error():
         performance_benchmark.run_case(CASE, [Fake(peers.OURS, broken)], rounds=1, capped=True)
 
 
-def needing(need):
-    """Make a peer whose call takes so many bytes."""
-    return lambda case: peers.Ready(timing.Competitor(lambda i: np.zeros(1)), need=lambda: need)
-
-
-def test_what_does_not_fit_is_left_out(monkeypatch):
-    """One of ours too: that is no error, and nobody's memory is taken."""
-    monkeypatch.setattr(performance_benchmark, "free_memory", lambda: 2**30)
-    case = CASE._replace(count=2**24)
-    table = [
-        Fake(peers.OURS, needing(2**40)),
-        Fake("fits", needing(2**29)),
-        Fake("unknown", needing(None)),
-        Fake("tight", needing(2**30)),
-        Fake("capped", needing(2**40), most=10),
-    ]
-    found = performance_benchmark.run_case(case, table, 1, capped=True)
-    assert set(found["results"]) == {"fits", "unknown", "capped"}
-    assert found["missing"]["ours"] == "needs 1.02e+03 GiB of memory, and 1 are free"
-    assert found["missing"]["tight"] == "needs 1 GiB of memory, and 1 are free"
-    assert not any("ratio" in result for result in found["results"].values())
-    # What is small in any case is not asked.
-    asked = performance_benchmark.run_case(CASE, table, 1, capped=True)
-    assert not asked["missing"]
-
-
-def test_programs_tell_their_memory():
-    case = Case("a", "one", count=2**16, concentration=5.0)
-    needs = {peer.name: peer.prepare(case).need() for peer in peers.PEERS if peer.name in ("ours", "normal", "numpy")}
-    assert 4 * case.count <= needs["ours"] <= 8 * case.count
-    assert 4 * case.count <= needs["normal"] <= 64 * case.count
-    assert needs["numpy"] == 8 * case.count + 8
-
-
 @pytest.mark.parametrize("case", [*GRIDS["dtypes"], *GRIDS["keys"]], ids=lambda case: case.name)
 def test_our_draws_in_each_dtype_and_of_each_key(case, monkeypatch):
     monkeypatch.setattr(timing, "SHORTEST_TURN", 0.0)

@@ -19,13 +19,19 @@ NOISY = [0.5, 0.7, 1.0, 1.6, 2.0]
         (None, True, {"ours": 1.0, "normal": 0.5}, 0.1, ["noise"]),
         # Steady rounds are exact to a hundredth.
         (None, False, {"ours": 1.0, "normal": 0.995}, 0.1, []),
-        (None, False, {"ours": 1.0}, 0.1, []),
     ],
 )
 def test_advice(gpu, busy, seconds, compiling, parts):
     lines = simple_profile.advice(gpu, busy, timed_case(**seconds), compiling)
     assert len(lines) == len(parts)
     assert all(part in line for part, line in zip(parts, lines, strict=True))
+
+
+def test_sizes_fit_the_free_memory():
+    sizes = (2**10, 2**20, 2**24)
+    assert simple_profile.fitting(sizes, None) == simple_profile.fitting(sizes, 2**29) == sizes
+    assert simple_profile.fitting(sizes, 2**29 - 1) == sizes[:2]
+    assert simple_profile.fitting(sizes, 0) == sizes[:1]
 
 
 def test_a_real_run(monkeypatch, capsys):
