@@ -10,7 +10,17 @@ import tempfile
 import time
 from pathlib import Path
 
-__all__ = ["finish", "new_file", "read_json", "read_result", "rounded", "whole_file", "write_json", "write_text"]
+__all__ = [
+    "checked",
+    "finish",
+    "new_file",
+    "read_json",
+    "read_result",
+    "rounded",
+    "whole_file",
+    "write_json",
+    "write_text",
+]
 
 # Bytes; no result reaches it.
 LARGEST = 2**26
@@ -128,11 +138,13 @@ def read_result(path):
                 if not (found["rate"] > 0 and found["spread"] >= 0 and found.get("ratio", 1) > 0):
                     raise ValueError(f"a rate or a ratio of {case['name']} is not positive")
             str(case["name"]), str(case["group"]), case["concentration"]
+        if "machine_state" in result:
+            bool(result["machine_state"]["quiet"]), str(result["machine_state"]["reason"])
         dict(result["environment"]["versions"]), str(result["environment"]["device"])
     except KeyError as error:
-        raise ValueError(f"{path} is not a result of performance_benchmark: {error} is missing") from error
+        raise ValueError(f"{path} is no result of performance_benchmark: it has no {error}") from error
     except (AttributeError, TypeError) as error:
-        raise ValueError(f"{path} is not a result of performance_benchmark: {error}") from error
+        raise ValueError(f"{path} is no result of performance_benchmark: {error}") from error
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot read {path}: {error}") from error
     return result

@@ -170,10 +170,10 @@ def run(arguments, module, text, source, upgrade, make):
         with matplotlib.rc_context(SETTINGS):
             figure = make(upgrade(read_json(given.result)))
     except KeyError as error:
-        print(f"{given.result} is not a result of {source}: {error} is missing", file=sys.stderr)
+        print(f"{given.result} is no result of {source}: it has no {error}", file=sys.stderr)
         return 1
     except (TypeError, AttributeError, IndexError) as error:
-        print(f"{given.result} is not a result of {source}: {error}", file=sys.stderr)
+        print(f"{given.result} is no result of {source}: {error}", file=sys.stderr)
         return 1
     except (OSError, ValueError) as error:
         print(f"cannot read {given.result}: {error}", file=sys.stderr)

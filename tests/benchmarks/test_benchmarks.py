@@ -505,7 +505,7 @@ def test_every_sampler_has_a_style():
     assert {peer.name for peer in peers.PEERS if "sample" not in peer.lacks} <= set(plots.STYLES)
 
 
-@pytest.mark.parametrize(("text", "message"), [('{"format": 99}', "its format is 99"), ("{}", "'format' is missing")])
+@pytest.mark.parametrize(("text", "message"), [('{"format": 99}', "its format is 99"), ("{}", "has no 'format'")])
 def test_plots_refuse_other_files(text, message, tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="the pictures need matplotlib")
     source = tmp_path / "result.json"
