@@ -139,7 +139,7 @@ exactness: .venv-test/installed
 	.venv-test/bin/python -m benchmarks.exactness --quick
 
 guard: .venv-bench/installed
-	.venv-bench/bin/python -m benchmarks.guard $(GUARD)
+	.venv-bench/bin/python -m benchmarks.performance_benchmark --guard $(GUARD)
 
 .venv-audit/installed: $(PACKAGING)
 	$(call environment,.venv-audit,$(PYTHON))

@@ -1,4 +1,4 @@
-"""How good results are, beside how soon they come: values that a sampler can give, and errors of the functions.
+"""Accuracy of the peers: how many distinct values a sampler returns, and the largest errors of the functions.
 
 A float32 sampler that takes ``arccos`` of a cosine near 1 can return only the angles of the few cosines that float32
 has there. A million draws show it: in exact arithmetic nearly all of them differ.
@@ -10,16 +10,27 @@ import numpy as np
 
 from benchmarks import reference
 from benchmarks.cases import Case
-from benchmarks.peers import OURS, PEERS, Unavailable
+from benchmarks.peers import LABELS, OURS, PEERS, Unavailable
+from benchmarks.text import table
 
-__all__ = ["CONCENTRATIONS", "DRAWS", "ERRORS", "ERROR_CONCENTRATIONS", "errors", "measure", "summarise"]
+__all__ = [
+    "CONCENTRATIONS",
+    "DRAWS",
+    "ERRORS",
+    "ERROR_CONCENTRATIONS",
+    "count_table",
+    "error_tables",
+    "errors",
+    "measure",
+    "summarise",
+]
 
 DRAWS = 1_000_000
 CONCENTRATIONS = (1e3, 1e5, 1e7, 1e9)
 ERROR_CONCENTRATIONS = (0.1, 5.0, 100.0, 1e4, 1e7)
 POINTS = 10_001
-PROBABILITIES = 201  # twice as many are asked for; SciPy takes a millisecond for each
-WIDTH = 10.0  # points reach so many standard deviations: tails down to 1e-23, which float32 holds
+PROBABILITIES = 201  # twice as many quantiles; SciPy takes a millisecond for each
+WIDTH = 10.0  # standard deviations that the points reach: tails down to 1e-23, which float32 can hold
 
 
 class Error(NamedTuple):
@@ -39,18 +50,13 @@ ERRORS = (
 
 
 def summarise(angles):
-    """Count what came out of a sampler about 0.
-
-    Parameters
-    ----------
-    angles : float array
-        Rounded to float32 first, whatever the sampler works in: what is left of the law in the caller's dtype.
+    """Count the draws of a sampler about 0, after rounding them to float32.
 
     Returns
     -------
     dict
-        ``distinct``, the number of different finite ``|x|``; ``zero`` and ``nan``, the shares of draws that are
-        exactly 0 and not a number.
+        ``distinct``, the number of distinct finite ``|x|``; ``zero`` and ``nan``, the shares of draws that are exactly
+        0 and not a number.
     """
     sizes = np.abs(np.asarray(angles, np.float32).ravel())
     finite = sizes[np.isfinite(sizes)]
@@ -62,7 +68,7 @@ def summarise(angles):
 
 
 def answer(peer, case, given=None):
-    """The result of one call as an array, for the arguments `given` if not those of `case`; None without the peer."""
+    """Return the result of one call, for the arguments `given` if not those of `case`; None if the peer cannot run."""
     try:
         ready = peer.prepare(case)
         competitor = ready.competitor
@@ -70,14 +76,14 @@ def answer(peer, case, given=None):
         competitor.wait(result)
         return ready.read(result)
     except Exception as error:
-        # The timings have told the reason.
+        # The timings have reported the reason.
         if peer.name == OURS and not isinstance(error, Unavailable):
             raise
         return None
 
 
 def measure(peers=PEERS, draws=DRAWS, concentrations=CONCENTRATIONS):
-    """Rows of ``peer``, ``concentration`` and what `summarise` counts, for every peer that runs here."""
+    """Return rows of ``peer``, ``concentration`` and what `summarise` counts, for every peer that runs here."""
     rows = []
     for concentration in concentrations:
         case = Case(f"accuracy k={concentration:g}", "accuracy", draws, concentration)
@@ -90,7 +96,7 @@ def measure(peers=PEERS, draws=DRAWS, concentrations=CONCENTRATIONS):
 
 
 def questions(task, k):
-    """Float32 arguments that reach far into both tails."""
+    """Return float32 arguments that reach far into both tails."""
     if task == "icdf":
         small = np.geomspace(1e-9, 0.5, PROBABILITIES)
         return np.unique(np.concatenate([small, 1 - small]).clip(max=1 - 2**-24).astype(np.float32))
@@ -111,7 +117,7 @@ def distances(task, k, given, found):
 
 
 def errors(tasks, peers=PEERS, concentrations=ERROR_CONCENTRATIONS):
-    """The largest errors of the functions that do `tasks`, float32 arguments taken as exact.
+    """Return the largest errors of the functions that do `tasks`; float32 arguments are taken as exact.
 
     Returns
     -------
@@ -124,7 +130,7 @@ def errors(tasks, peers=PEERS, concentrations=ERROR_CONCENTRATIONS):
         for concentration in concentrations:
             k = float(np.float32(concentration))
             given = questions(task, k)
-            # One element: what a peer prepares to be timed with is not used here.
+            # One element: the input that the peer prepares for timing is not used here.
             case = Case(f"{task} k={concentration:g}", task, 1, concentration, task)
             for peer in peers:
                 found = answer(peer, case, given)
@@ -135,3 +141,31 @@ def errors(tasks, peers=PEERS, concentrations=ERROR_CONCENTRATIONS):
                     row = {"task": task, "measure": measure, "peer": peer.name, "concentration": concentration}
                     rows.append({**row, "largest": largest if np.isfinite(largest) else None})
     return rows
+
+
+def by_concentration(rows, cell):
+    """Lay out rows with a line for each peer and a column for each concentration."""
+    columns = list(dict.fromkeys(row["concentration"] for row in rows))
+    lines = [("", *(f"k={k:g}" for k in columns))]
+    for name in dict.fromkeys(row["peer"] for row in rows):
+        found = {row["concentration"]: cell(row) for row in rows if row["peer"] == name}
+        lines.append((LABELS[name], *(found.get(k, "-") for k in columns)))
+    return table(lines)
+
+
+def count_table(rows):
+    """Lay out the numbers of distinct values."""
+    return by_concentration(rows, lambda row: f"{row['distinct']:,}")
+
+
+def error_tables(rows):
+    """Lay out the largest errors, with a table for each measure."""
+    texts = []
+    for error in ERRORS:
+        chosen = [row for row in rows if (row["task"], row["measure"]) == (error.task, error.measure)]
+        if chosen:
+            cells = by_concentration(
+                chosen, lambda row: "not finite" if row["largest"] is None else f"{row['largest']:.1e}"
+            )
+            texts.append(f"  {error.label}\n{cells}")
+    return "\n".join(texts)

@@ -1,4 +1,4 @@
-"""What is timed: the table of cases, shared by the benchmarks and their tests."""
+"""The cases that are timed, shared by the benchmarks and their tests."""
 
 from typing import NamedTuple
 
@@ -6,13 +6,13 @@ import numpy as np
 
 __all__ = ["CASES", "GRIDS", "SEED", "TASKS", "Case", "LogUniform", "Task", "on_gpu"]
 
-# A GPU draws 2**24 angles in the time of a few kernel launches; this many times more measures the kernel.
+# A GPU draws 2**24 angles in the time of a few kernel launches; with this many times more the kernel is measured.
 GPU_FACTOR = 16
 SEED = 20260101
 
 
 class Task(NamedTuple):
-    """What a function is asked for: the noun of what is counted, and the unit of rates in it."""
+    """The noun for what a function returns, and the unit of its rates."""
 
     noun: str
     scale: float = 1e6
@@ -35,13 +35,13 @@ TASKS = {
 
 
 class LogUniform(NamedTuple):
-    """A concentration for every draw, its logarithm uniform between two bounds."""
+    """A concentration for every draw, log-uniform between two bounds."""
 
     low: float
     high: float
 
     def values(self, count):
-        """Float32 array of `count` concentrations, the same in every run and for every competitor."""
+        """Return a float32 array of `count` concentrations, the same in every run and for every competitor."""
         spread = np.random.default_rng(0).uniform(np.log(self.low), np.log(self.high), count)
         return np.exp(spread).astype(np.float32)
 
@@ -49,9 +49,9 @@ class LogUniform(NamedTuple):
 class Case(NamedTuple):
     """One timing: `task` done `count` times at `concentration`, about 0, in `dtype`.
 
-    `group` is the kind of work, which the goals are set for. Of the samplers: one concentration for all draws ("one"),
-    one for each draw ("array"), or a call too short to be about anything but its overhead ("small"). Of the other
-    tasks: the task. Of a grid: its name; no goals are set for grids. `size` is the number of angles in a data set.
+    `group` is the kind of work that goals are set for. For samplers: one concentration for all draws ("one"), one for
+    each draw ("array"), or a call so short that it measures overhead ("small"). For other tasks: the task. For a grid:
+    its name; grids have no goals. `size` is the number of angles in a data set.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Case(NamedTuple):
         return self.concentration.values(self.count) if self.per_draw else np.float32(self.concentration)
 
     def inputs(self, i):
-        """NumPy array number `i` of those that calls take turns with; not for what is made from keys."""
+        """Return NumPy array number `i` of those that calls take turns with; tasks that start from keys have none."""
         generator = np.random.default_rng((SEED, i))
         if self.task == "icdf":
             values = generator.random(self.count)
@@ -85,22 +85,22 @@ class Case(NamedTuple):
         return values.astype(self.dtype)
 
     def describe(self):
-        """One line for a reader."""
+        """Return one line for a reader."""
         if self.per_draw:
-            law = "one concentration per draw, log-uniform from {:g} to {:g}".format(*self.concentration)
+            concentration = "one concentration per draw, log-uniform from {:g} to {:g}".format(*self.concentration)
         else:
-            law = f"concentration {self.concentration:g}"
+            concentration = f"concentration {self.concentration:g}"
         noun = TASKS[self.task].noun + (f" of {self.size:,} angles" if self.task == "fit" else "")
         key = f", {self.key_impl} key" if self.task in ("sample", "gradient") else ""
-        return f"{self.count:,} {noun}, {law}, {self.dtype}{key}"
+        return f"{self.count:,} {noun}, {concentration}, {self.dtype}{key}"
 
 
 CASES = (
-    Case("k=0.1", "one", count=2**24, concentration=0.1),  # nearly uniform: rejection keeps nearly every try
+    Case("k=0.1", "one", count=2**24, concentration=0.1),  # nearly uniform: rejection accepts nearly every attempt
     Case("k=1", "one", count=2**24, concentration=1.0),
     Case("k=5", "one", count=2**24, concentration=5.0),
     Case("k=100", "one", count=2**24, concentration=100.0),
-    Case("k=1e4", "one", count=2**24, concentration=1e4),  # rejection keeps 66 %, its worst
+    Case("k=1e4", "one", count=2**24, concentration=1e4),  # rejection accepts 66 %, its lowest rate
     Case("array", "array", count=2**22, concentration=LogUniform(1e-2, 1e4)),
     Case("small", "small", count=1000, concentration=5.0),
     Case("icdf", "icdf", count=2**20, concentration=5.0, task="icdf"),
@@ -114,13 +114,13 @@ CASES = (
 GRID_COUNT = 2**22
 NARROW, BROAD = LogUniform(0.5, 50.0), LogUniform(1e-2, 1e4)
 
-# Sizes from one angle to what fills a gigabyte; generators that JAX has, or has in some releases.
+# From one angle to a gigabyte of them. Some releases of JAX lack some of these generators.
 SIZES = (0, 10, 14, 18, 22, 26, 28)
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 KEYS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32", "rbg", "unsafe_rbg")
 FUNCTIONS = ("icdf", "cdf", "log_prob", "gradient")
 
-# Asked for by name, along one axis each.
+# Cases along one axis each, which users ask for by name.
 GRIDS = {
     "sizes": tuple(Case("size=1" if power == 0 else f"size=2^{power}", "sizes", 2**power, 5.0) for power in SIZES),
     "concentrations": tuple(
@@ -130,8 +130,8 @@ GRIDS = {
     "dtypes": tuple(Case(f"dtype={dtype}", "dtypes", GRID_COUNT, 5.0, dtype=dtype) for dtype in DTYPES),
     "keys": tuple(Case(f"key={name}", "keys", GRID_COUNT, 5.0, key_impl=name) for name in KEYS),
     "arrays": tuple(
-        Case(f"array-{name}=2^{power}", "arrays", 2**power, law)
-        for name, law in (("narrow", NARROW), ("broad", BROAD))
+        Case(f"array-{name}=2^{power}", "arrays", 2**power, concentrations)
+        for name, concentrations in (("narrow", NARROW), ("broad", BROAD))
         for power in SIZES
         if 10 <= power <= 26
     ),
@@ -142,10 +142,10 @@ GRIDS = {
     ),
 }
 
-# What says its size itself.
+# Groups whose size is the point of the case.
 FIXED = ("small", "sizes", "arrays")
 
 
 def on_gpu(case):
-    """Give the case enough work for a GPU."""
+    """Return the case with enough work for a GPU."""
     return case if case.group in FIXED else case._replace(count=case.count * GPU_FACTOR)

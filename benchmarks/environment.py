@@ -39,7 +39,7 @@ def cpu_model():
 
 
 def cores():
-    """Count the cores that this process may use, which a container or `taskset` can make fewer than there are."""
+    """Count the cores that this process may use: a container or `taskset` can allow fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
@@ -66,7 +66,7 @@ def versions():
 
 @contextlib.contextmanager
 def without_cache():
-    """Compile for real: a compilation cache on the disk would make first calls look short."""
+    """Turn JAX's compilation cache off: it would make first calls look short."""
     import jax
 
     before = jax.config.jax_enable_compilation_cache
@@ -78,23 +78,24 @@ def without_cache():
 
 
 def describe():
-    """Everything that a reader needs to judge a timing, ready for JSON; ends the program where nothing can be timed."""
+    """Return what a reader needs to judge a timing, ready for JSON; end the program where nothing can be timed."""
     import jax
 
     if jax.config.jax_disable_jit:
-        raise SystemExit("JAX_DISABLE_JIT is on: nothing would be compiled, and no time would mean anything. Unset it.")
+        raise SystemExit("JAX_DISABLE_JIT is on: nothing would be compiled. Unset it to time anything.")
     try:
         device = jax.devices()[0]
     except (RuntimeError, AssertionError) as error:
         asked = f" with JAX_PLATFORMS={jax.config.jax_platforms}" if jax.config.jax_platforms else ""
-        raise SystemExit(f"JAX does not start{asked}: {error}. `jax-von-mises doctor` looks for the reason.") from error
+        raise SystemExit(
+            f"JAX does not start{asked}: {error}. Run `jax-von-mises doctor` to find the reason."
+        ) from error
     return {
         "platform": device.platform,
         "device": device.device_kind,
         "device_count": jax.device_count(),
         "cpu": cpu_model(),
         "cores": cores(),
-        # Above the number of busy cores this process needs, others were running too.
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""Files that the benchmarks write, whole or not at all, and the results that they read."""
+"""Files that the benchmarks write, completely or not at all, and the results that they read."""
 
 import argparse
 import contextlib
@@ -10,14 +10,24 @@ import tempfile
 import time
 from pathlib import Path
 
-__all__ = ["finish", "new_file", "read_json", "read_result", "rounded", "whole_file", "write_json", "write_text"]
+__all__ = [
+    "checked",
+    "finish",
+    "new_file",
+    "read_json",
+    "read_result",
+    "rounded",
+    "whole_file",
+    "write_json",
+    "write_text",
+]
 
-# Bytes that no result reaches.
+# Bytes; no result reaches it.
 LARGEST = 2**26
 
 
 def new_file(text):
-    """Read the name of a file that will be written: what takes minutes is not to end with a folder that is missing."""
+    """Read the name of an output file; refuse a missing folder now and not after minutes of measuring."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: there is no folder {path.parent}")
@@ -28,7 +38,7 @@ def new_file(text):
 
 @contextlib.contextmanager
 def whole_file(path, mode, permissions=0o644, **options):
-    """A file to write to, which becomes `path` at the end: that holds the old file or the new one and never a part."""
+    """Open a file that becomes `path` when it is complete: `path` holds the old file or the new one, never a part."""
     path = Path(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     try:
@@ -44,13 +54,13 @@ def whole_file(path, mode, permissions=0o644, **options):
 
 
 def write_text(path, text):
-    """Write `text` to `path`, whole or not at all."""
+    """Write `text` to `path`, completely or not at all."""
     with whole_file(path, "w", encoding="utf-8", newline="") as file:
         file.write(text)
 
 
 def rounded(value, digits=6):
-    """`value` with all its floats rounded to so many digits: no clock has more, and files become half as long."""
+    """Return `value` with all its floats rounded to `digits` digits, which makes files half as long."""
     if isinstance(value, dict):
         return {name: rounded(each, digits) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -62,13 +72,13 @@ NUMBERS = re.compile(r"\[\n\s+([^\[\]{}\"]+?)\n\s+\]")
 
 
 def write_json(path, result):
-    """Write `result` to `path`, as `write_text` does; each list of numbers on a line."""
+    """Write `result` to `path`, as `write_text` does, with each list of numbers on one line."""
     text = json.dumps(result, indent=1, allow_nan=False)
     write_text(path, NUMBERS.sub(lambda found: "[" + re.sub(r",\s+", ", ", found[1]) + "]", text) + "\n")
 
 
 def finish(start, path, result):
-    """End a run that began at `start`: tell how long it took, and keep `result` in `path` where one was given."""
+    """Print how long the run that began at `start` took, and write `result` to `path` unless that is None."""
     elapsed = time.perf_counter() - start
     print(f"\n{elapsed:.0f} s in all")
     if path is not None:
@@ -77,7 +87,7 @@ def finish(start, path, result):
 
 
 def finite(text):
-    """Read a number of a result, which is finite, and small enough to be computed with."""
+    """Read a number of a result, which is finite and small enough to compute with."""
     value = float(text)
     if not math.isfinite(value) or abs(value) > 1e100:
         raise ValueError(f"it holds the number {text[:20]}, which no measurement gives")
@@ -90,7 +100,7 @@ def read_json(path):
     Raises
     ------
     OSError, ValueError
-        The file cannot be read, is larger than any result, nested deeper than any, or holds numbers that are none.
+        The file cannot be read, is too large or too deeply nested, or holds a number that is not finite.
     """
     from jax_von_mises.streams.safe_files import read_plain  # not above: `startup` times the import of JAX
 
@@ -100,19 +110,14 @@ def read_json(path):
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(found, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return found
 
 
-def upgraded(result):
-    """Make `result` what `performance_benchmark` writes today; format 1 knew draws only."""
-    if result["format"] == 1:
-        for case in result["cases"]:
-            case |= {"task": "sample", "count": case["draws"]}
-            for found in case["results"].values():
-                found["count"] = found["draws"]
-    elif result["format"] != 2:
-        raise ValueError(f"format {result['format']} is not 1 or 2")
+def checked(result):
+    """Return `result` where its format is the one that `performance_benchmark` writes; raise ValueError otherwise."""
+    if result["format"] != 2:
+        raise ValueError(f"its format is {result['format']} and not 2")
     return result
 
 
@@ -122,10 +127,10 @@ def read_result(path):
     Raises
     ------
     ValueError
-        The file cannot be read, or is no such result; the message says why.
+        The file cannot be read, or is not such a result; the message gives the reason.
     """
     try:
-        result = upgraded(read_json(path))
+        result = checked(read_json(path))
         # What every reader looks at.
         for case in result["cases"]:
             for found in case["results"].values():
@@ -133,11 +138,13 @@ def read_result(path):
                 if not (found["rate"] > 0 and found["spread"] >= 0 and found.get("ratio", 1) > 0):
                     raise ValueError(f"a rate or a ratio of {case['name']} is not positive")
             str(case["name"]), str(case["group"]), case["concentration"]
+        if "machine_state" in result:
+            bool(result["machine_state"]["quiet"]), str(result["machine_state"]["reason"])
         dict(result["environment"]["versions"]), str(result["environment"]["device"])
     except KeyError as error:
         raise ValueError(f"{path} is no result of performance_benchmark: it has no {error}") from error
     except (AttributeError, TypeError) as error:
-        raise ValueError(f"{path} is no result of performance_benchmark: it is made otherwise") from error
+        raise ValueError(f"{path} is no result of performance_benchmark: {error}") from error
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot read {path}: {error}") from error
     return result

@@ -1,26 +1,28 @@
-"""How fast the sampler and the other functions are meant to be, and whether a result reaches it.
+"""How fast the sampler and the other functions should be, and whether a result reaches it.
 
-All goals are ratios to a competitor timed in the same run, since only those carry over from one machine to the next.
+All goals are ratios to a competitor timed in the same run, since only ratios carry over from one machine to another.
 """
 
 import math
 from typing import NamedTuple
 
-from benchmarks.compare import noise_of
 from benchmarks.peers import OURS
+from benchmarks.quiet import BUSY
+from benchmarks.text import marked, table
+from benchmarks.timing import noise_of
 
-__all__ = ["GOALS", "Goal", "Verdict", "verdicts"]
+__all__ = ["GOALS", "Goal", "Verdict", "verdict_table", "verdicts"]
 
 MET = "met"
 MISSED = "MISSED"
 NOT_MEASURED = "not measured"
 TOO_NOISY = "too noisy"
 TOO_CLOSE = "too close to tell"
-STATES = (MET, MISSED, TOO_CLOSE, TOO_NOISY, NOT_MEASURED)
+STATES = (MET, MISSED, TOO_CLOSE, TOO_NOISY, BUSY, NOT_MEASURED)
 
 
 class Goal(NamedTuple):
-    """`at_least` times the rate of `peer`, in every case of `group` on `platform` from concentration `above` on."""
+    """`at_least` times the rate of `peer`, in the cases of `group` on `platform` with concentration `above` or more."""
 
     platform: str
     group: str
@@ -29,7 +31,7 @@ class Goal(NamedTuple):
     above: float = 0.0
 
     def covers(self, platform, case):
-        """Whether `case`, a dict of a result file, is one the goal speaks of."""
+        """Whether the goal applies to `case`, a dict of a result file."""
         if (platform, case["group"]) != (self.platform, self.group):
             return False
         return self.above == 0 or (not isinstance(case["concentration"], dict) and case["concentration"] >= self.above)
@@ -46,7 +48,7 @@ GOALS = (
     Goal("cpu", "small", "normal", 1),
     Goal("cpu", "icdf", "scipy", 1000),
     Goal("cpu", "cdf", "scipy", 100),
-    # The best of the peers, compiled and warm: what SciPy takes says little.
+    # The best of the peers, compiled and warm, since SciPy is easily beaten.
     Goal("cpu", "cdf", "tfp", 20),
     Goal("cpu", "log_prob", "tfp", 1.5),
     Goal("cpu", "log_prob", "torch", 1),
@@ -63,8 +65,8 @@ GOALS = (
 class Verdict(NamedTuple):
     """Whether one case reached one goal; `ratio` is None where one of the two did not run.
 
-    `noisy` where the rounds of one of the two disagree: such a ratio decides nothing. Else `noise` is the share by
-    which the ratio may be wrong.
+    `noisy` where the rounds of one of the two disagree, `busy` where the machine was not quiet: such a ratio decides
+    nothing. Otherwise `noise` is the share by which the ratio may be wrong.
     """
 
     case: str
@@ -73,12 +75,15 @@ class Verdict(NamedTuple):
     ratio: float | None
     noisy: bool
     noise: float = 0.0
+    busy: bool = False
 
     @property
     def state(self):
-        """One of ``met``, ``MISSED``, ``too close to tell``, ``too noisy``, ``not measured``."""
+        """One of `STATES`."""
         if self.ratio is None:
             return NOT_MEASURED
+        if self.busy:
+            return BUSY
         if self.noisy:
             return TOO_NOISY
         if abs(math.log(self.ratio / self.at_least)) < math.log1p(self.noise):
@@ -86,7 +91,7 @@ class Verdict(NamedTuple):
         return MET if self.ratio >= self.at_least else MISSED
 
 
-def verdicts(platform, cases, goals=GOALS):
+def verdicts(platform, cases, goals=GOALS, busy=False):
     """Compare measured cases with the goals.
 
     Parameters
@@ -97,6 +102,8 @@ def verdicts(platform, cases, goals=GOALS):
         The ``"cases"`` of a result file.
     goals : sequence of Goal
         Of two goals for the same peer and case the higher one counts.
+    busy : bool
+        Whether the machine was not quiet.
 
     Returns
     -------
@@ -113,5 +120,17 @@ def verdicts(platform, cases, goals=GOALS):
             both = [case["results"][name] for name in (OURS, peer) if name in case["results"]]
             ratio = both[1].get("ratio") if len(both) == 2 else None
             noisy = any(result["wide"] for result in both)
-            found.append(Verdict(case["name"], peer, at_least, ratio, noisy, noise_of(both)))
+            noise = noise_of(result["spread"] for result in both)
+            found.append(Verdict(case["name"], peer, at_least, ratio, noisy, noise, busy))
     return found
+
+
+def verdict_table(found, labels):
+    """Lay out verdicts as text, with the number of each state at the end."""
+    lines = [("case", "against", "at least", "found", "")]
+    for verdict in found:
+        ratio = "-" if verdict.ratio is None else marked(f"{verdict.ratio:.2f}", verdict.noisy or verdict.busy)
+        lines.append((verdict.case, labels[verdict.peer], f"{verdict.at_least:g}", ratio, verdict.state))
+    states = [verdict.state for verdict in found]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in STATES if state in states)
+    return f"{table(lines)}\n  {counts}"

@@ -1,19 +1,19 @@
 """Draw a result of ``benchmarks.performance_benchmark``: speed on the left, accuracy on the right.
 
-``python -m benchmarks.plots result.json --out picture.svg``; the same result gives the same file, byte for byte.
+``python -m benchmarks.plots result.json --out picture.svg`` writes the same bytes for the same result.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.files import read_json, upgraded
-from benchmarks.peers import OURS, PEERS
+from benchmarks.files import checked, read_json
+from benchmarks.peers import LABELS, OURS, PEERS
 from benchmarks.text import install_command
 
 __all__ = ["main", "run"]
 
-# Colours that people with a colour deficiency tell apart (Okabe and Ito); marks tell the lines apart in print.
+# Colours for readers with a colour vision deficiency (Okabe and Ito); markers for print without colours.
 STYLES = {
     OURS: {"color": "#D55E00", "marker": "o", "linewidth": 2.4, "markersize": 7, "zorder": 5},
     "normal": {"color": "#555555", "marker": "", "linestyle": (0, (5, 3)), "linewidth": 1.5},
@@ -26,8 +26,8 @@ STYLES = {
 COMMON = {"linewidth": 1.5, "markersize": 5.5}
 INK = "#222222"
 SETTINGS = {
-    "svg.hashsalt": "jax_von_mises",  # else element names are drawn at random
-    "svg.fonttype": "path",  # looks the same where the font is missing
+    "svg.hashsalt": "jax_von_mises",  # otherwise element names are random
+    "svg.fonttype": "path",  # the same where the font is missing
     "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 10,
     "axes.spines.top": False,
@@ -46,9 +46,9 @@ SETTINGS = {
 
 
 def speed_series(result):
-    """Map each peer to concentrations and rates in million draws a second, from the cases of one concentration.
+    """Map each peer to concentrations and rates in million draws per second, for the cases of one concentration.
 
-    What is too noisy is left out.
+    Noisy rates are left out.
     """
     series = {}
     for case in result["cases"]:
@@ -60,7 +60,7 @@ def speed_series(result):
 
 
 def accuracy_series(result):
-    """Map each peer to concentrations and numbers of different values."""
+    """Map each peer to concentrations and numbers of distinct values."""
     series = {}
     for row in result["accuracy"]:
         series.setdefault(row["peer"], []).append((row["concentration"], row["distinct"]))
@@ -68,21 +68,20 @@ def accuracy_series(result):
 
 
 def draws_text(result):
-    """Tell the draws of a call, and which peers drew fewer."""
-    labels = {peer.name: peer.label for peer in PEERS}
+    """Return the draws per call, and which peers drew fewer."""
     cases = [case for case in result["cases"] if case["group"] == "one"]
     most = max((case["count"] for case in cases), default=0)
     fewer = {}
     for case in cases:
         for name, found in case["results"].items():
             if found["count"] < case["count"]:
-                fewer.setdefault(found["count"], {})[labels[name]] = None
+                fewer.setdefault(found["count"], {})[LABELS[name]] = None
     exceptions = "; ".join(f"{', '.join(names)}: {draws:,}" for draws, names in fewer.items())
     return f"{most:,}" + (f" ({exceptions})" if exceptions else "")
 
 
 def draw(axes, series):
-    """Draw one line a peer."""
+    """Draw one line for each peer; return the lines."""
     handles = {}
     for peer in PEERS:
         if peer.name in series:
@@ -94,20 +93,20 @@ def draw(axes, series):
 
 
 def machine_text(found):
-    """Tell the machine and the release of JAX."""
+    """Return the machine and the release of JAX."""
     machine = f"{found['cpu']}, {found['cores']} cores" if found["platform"] == "cpu" else found["device"]
     return f"{machine}, JAX {found['versions']['jax']}"
 
 
 def picture(result):
-    """Make the figure of both panels."""
+    """Return the figure of both panels."""
     from matplotlib import ticker
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.4), facecolor="white", layout="constrained")
     speed, accuracy = figure.subplots(1, 2)
     handles = draw(speed, speed_series(result))
-    speed.set_title("Speed: million float32 draws a second")
+    speed.set_title("Speed: million float32 draws per second")
     # Room below for the slowest, and above so that the fastest does not touch the title.
     speed.margins(y=0.12)
     speed.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
@@ -115,7 +114,7 @@ def picture(result):
     counts = accuracy_series(result)
     handles |= draw(accuracy, counts)
     million = max((row["draws"] for row in result["accuracy"]), default=0)
-    accuracy.set_title(f"Accuracy: different values in {million:,} draws")
+    accuracy.set_title(f"Accuracy: distinct values in {million:,} draws")
     accuracy.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
     for axes in (speed, accuracy):
         axes.minorticks_off()
@@ -129,7 +128,7 @@ def picture(result):
         frameon=False,
     )
     figure.suptitle(
-        f"{machine_text(result['environment'])}; {draws_text(result)} draws a call, compiled and warm",
+        f"{machine_text(result['environment'])}; {draws_text(result)} draws per call, compiled and warm",
         fontsize=9,
         x=0.01,
         ha="left",
@@ -138,29 +137,29 @@ def picture(result):
 
 
 def main(arguments=None):
-    """Write the picture of speed and accuracy; returns the exit code."""
-    return run(arguments, "benchmarks.plots", __doc__, "performance_benchmark", upgraded, picture)
+    """Write the picture of speed and accuracy; return the exit code."""
+    return run(arguments, "benchmarks.plots", __doc__, "performance_benchmark", checked, picture)
 
 
 def run(arguments, module, text, source, upgrade, make):
-    """Write one picture; returns the exit code.
+    """Write one picture; return the exit code.
 
     Parameters
     ----------
     arguments : list of str or None
         Of the command line.
     module, text : str
-        What is run, and its docstring.
+        The program's name, and its docstring.
     source : str
-        Name of the program whose results it draws.
+        Name of the program that writes the results.
     upgrade : callable
-        Takes what was read from a file and gives a result; KeyError and ValueError where it is none.
+        Takes the JSON object of a file and returns the result; raises KeyError or ValueError if it is not one.
     make : callable
-        Takes the result and gives the figure.
+        Takes the result and returns the figure.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=text.splitlines()[0])
     parser.add_argument("result", type=Path, help=f"file written by {source} --json")
-    parser.add_argument("--out", type=Path, required=True, help="picture to write; its ending says the format")
+    parser.add_argument("--out", type=Path, required=True, help="picture to write; its suffix gives the format")
     given = parser.parse_args(arguments)
     try:
         import matplotlib
@@ -174,13 +173,13 @@ def run(arguments, module, text, source, upgrade, make):
         print(f"{given.result} is no result of {source}: it has no {error}", file=sys.stderr)
         return 1
     except (TypeError, AttributeError, IndexError) as error:
-        print(f"{given.result} is no result of {source}: it is made otherwise ({error})", file=sys.stderr)
+        print(f"{given.result} is no result of {source}: {error}", file=sys.stderr)
         return 1
     except (OSError, ValueError) as error:
         print(f"cannot read {given.result}: {error}", file=sys.stderr)
         return 1
     with matplotlib.rc_context(SETTINGS):
-        # Without a date two drawings of one result are the same bytes.
+        # Without a date, two drawings of one result are the same bytes.
         metadata = {"Date": None} if given.out.suffix == ".svg" else None
         given.out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(given.out, metadata=metadata, dpi=150)

@@ -17,8 +17,8 @@ __all__ = ["BUSY", "Quiet", "check", "decide"]
 # In place of a verdict where the machine is not quiet.
 BUSY = "machine busy: nothing concluded"
 
-# The thresholds come from two cores of a virtual machine: the calibration had a spread below 0.05 while nothing else
-# ran, and of 0.26 to 1.1 while other processes used half of the CPU time or more.
+# Measured on two cores of a virtual machine of which other processes used more than half: the spread of the repetitions
+# was 0.26 to 1.4 by the clock, and 0.04 to 0.08 by their CPU time, which leaves out the interruptions.
 MOST_SPREAD = 0.1
 # Share of the CPU time that the hypervisor gave to other virtual machines during the calibration.
 MOST_STEAL = 0.02

@@ -1,7 +1,8 @@
-"""The von Mises law about 0 in float64, for the errors of others: concentrations from 0 to 1e9, relative error 1e-11.
+"""The von Mises distribution about 0 in float64, for the errors of others.
 
-SciPy's own takes the normal law from concentration 50 on. Here the density is integrated, by Gauss and Legendre, from
-the angle out to where it has fallen by e^-40 or to pi, so that small tails keep their digits.
+Concentrations from 0 to 1e9, relative error 1e-11. SciPy approximates by a normal distribution from concentration 50
+on. Here Gauss-Legendre quadrature integrates the density from the angle out to where it has fallen by e^-40, or to pi,
+so that small tails keep their digits.
 """
 
 import numpy as np
@@ -11,16 +12,16 @@ __all__ = ["cdf", "icdf", "log_prob"]
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(60)
 DEPTH = 40.0
-BLOCK = 2**12  # points at a time, whose nodes fit the cache
+BLOCK = 2**12  # points at a time: their nodes fit the cache
 
 
 def log_prob(x, k):
-    """Logarithm of the density."""
+    """Return the logarithm of the density."""
     return -2 * k * np.sin(x / 2) ** 2 - np.log(2 * np.pi * special.i0e(k))
 
 
 def tail(x, k):
-    """P(X > x) for x in [0, pi]."""
+    """Return P(X > x) for x in [0, pi]."""
     if len(x) > BLOCK:
         return np.concatenate([tail(x[i : i + BLOCK], k) for i in range(0, len(x), BLOCK)])
     square = np.sin(x / 2) ** 2 + DEPTH / (2 * max(k, 1e-9))
@@ -33,13 +34,13 @@ def tail(x, k):
 
 
 def cdf(x, k):
-    """Probability below x in [-pi, pi]."""
+    """Return the probability below x in [-pi, pi]."""
     upper = tail(np.abs(x), k)
     return np.where(x > 0, 1 - upper, upper)
 
 
 def icdf(q, k):
-    """The angle in [-pi, pi] with the probability q below it, by bisection."""
+    """Return the angle in [-pi, pi] with the probability q below it, by bisection."""
     small = np.minimum(q, 1 - q)
     low, high = np.zeros_like(q), np.full_like(q, min(np.pi, 10 / np.sqrt(max(k, 1e-9))))
     for _ in range(60):

@@ -1,9 +1,9 @@
-"""How long the first angles take in a fresh process: compiled, from the compilation cache, or from a file.
+"""Time to the first angles of a fresh process: compiled, from the compilation cache, or from an exported sampler.
 
-``python -m benchmarks.startup`` starts a process for each way to begin, in turns and in random order, several rounds.
-Each imports JAX, starts it, makes itself ready (turns the cache on, loads the file), draws, and draws again. What
-counts is the time to be ready and for the first draw. To import a library is told beside it; to make keys and
-parameters, which JAX compiles programs for too, is the same for all.
+``python -m benchmarks.startup`` starts a process for each way to begin, in random order, several rounds. Each process
+imports JAX, starts it, gets ready (turns the cache on, loads the file), draws, and draws again. The time to get ready
+and for the first draw is compared; imports, and keys and parameters, which JAX compiles programs for too, are not part
+of it.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks import environment, goals, timing
+from benchmarks import environment, goals, quiet, timing
 from benchmarks.cases import Case, LogUniform
 from benchmarks.files import finish, new_file
 from benchmarks.peers import OURS, PEERS, Unavailable
-from benchmarks.text import NOISE, environment_text, positive, table, time_text
+from benchmarks.text import MARKED, environment_text, marked, missing_text, positive, progress, table, time_text
 
 __all__ = ["TASKS", "WAYS", "main"]
 
@@ -32,12 +32,12 @@ FORMAT = 2
 ROOT = Path(__file__).parents[1]
 ROUNDS = {"quick": 3, "full": 7}
 
-# Parts of the life of a process, in order.
+# Parts of the run of a process, in order.
 PARTS = ("import_jax", "import_package", "start", "ready", "first", "second")
 
 
 class Way(NamedTuple):
-    """A way to come to the first angles."""
+    """A way to the first angles."""
 
     name: str
     label: str
@@ -46,7 +46,15 @@ class Way(NamedTuple):
     file: bool = False
     peer: str = OURS
     module: str = "jax_von_mises"
-    """What is imported for it, apart from JAX."""
+    """The module that it imports besides JAX."""
+
+
+def peer_ways(peer, label, module):
+    """Return the ways of another library: without a cache, and from a full one."""
+    return (
+        Way(peer, label, peer=peer, module=module),
+        Way(f"{peer}-cache", f"{label}, from the cache", cache="full", peer=peer, module=module),
+    )
 
 
 WAYS = (
@@ -55,33 +63,26 @@ WAYS = (
     Way("cache", "from the cache", cache="full"),
     Way("file", "load the file, compile", file=True),
     Way("file-cache", "load the file, from the cache", cache="full", file=True),
-    Way("normal", "jax.random.normal", peer="normal", module="jax"),
-    Way("normal-cache", "jax.random.normal, from the cache", cache="full", peer="normal", module="jax"),
-    Way("numpyro", "NumPyro", peer="numpyro", module="numpyro.distributions"),
-    Way("numpyro-cache", "NumPyro, from the cache", cache="full", peer="numpyro", module="numpyro.distributions"),
-    Way("tfp", "TensorFlow Probability", peer="tfp", module="tensorflow_probability.substrates.jax"),
-    Way(
-        "tfp-cache",
-        "TensorFlow Probability, from the cache",
-        cache="full",
-        peer="tfp",
-        module="tensorflow_probability.substrates.jax",
-    ),
+    *peer_ways("normal", "jax.random.normal", "jax"),
+    *peer_ways("numpyro", "NumPyro", "numpyro.distributions"),
+    *peer_ways("tfp", "TensorFlow Probability", "tensorflow_probability.substrates.jax"),
     Way("torch", "PyTorch", peer="torch", module="torch"),
 )
 
-# What is drawn first.
+LABELS = {way.name: way.label for way in WAYS}
+
+# The first draws.
 TASKS = {
     "one": Case("one concentration, 2^20 float32", "one", 2**20, 4.0),
     "array": Case("a concentration for each of 1000", "array", 1000, LogUniform(1.0, 9.0)),
 }
 
-# Of the design: seconds of the first call.
+# Seconds to get ready and for the first draw.
 GOALS = {"compile": 1.0, "cache": 0.2}
 
 
 def live(order):
-    """Body of a process: come to the first angles in one way, and tell the seconds of each part, or what is missing."""
+    """Draw first angles in this process; return the seconds of each part, or the library that is missing."""
     way = next(way for way in WAYS if way.name == order["way"])
     case = TASKS[order["task"]]
     times = [time.perf_counter()]
@@ -117,9 +118,9 @@ def live(order):
 
 
 def ask(order):
-    """Run such a process, and read what it tells."""
+    """Run `live` in a fresh process, and return what it returns."""
     command = [sys.executable, "-m", "benchmarks.startup", "--order", json.dumps(order)]
-    # A cache that the user has would be found by all.
+    # Every way would find the user's own cache.
     environment = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -128,93 +129,83 @@ def ask(order):
 
 
 def measure(ways, tasks, rounds, folder):
-    """Seconds of each part, for each task, way and round; and the reason for each way that does not run here."""
+    """Return the seconds of each part for each task, way and round, and the reason for each way that cannot run."""
     from jax_von_mises import runtime
 
     found = {name: {way.name: [] for way in ways} for name in tasks}
     orders, missing = {}, {}
-    for name in tasks:
-        case = TASKS[name]
-        path = f"{folder}/{name}.sampler"
-        runtime.export_sampler(path, (case.count,), concentration=case.concentrations)
-        for way in ways:
-            orders[name, way.name] = asked = {
-                "way": way.name,
-                "task": name,
-                "cache": way.cache and f"{folder}/{name}-{way.name}",
-                "file": path,
-            }
-            # This once does not count: it fills the cache, and brings the libraries into the memory of the system.
-            if (way.cache == "full" or way.peer != OURS) and way.name not in missing:
-                told = ask(asked)
-                if "missing" in told:
-                    missing[way.name] = told["missing"]
-                    for each in found.values():
-                        del each[way.name]
-    order = random.Random(0)
-    for number in range(rounds):
-        turns = [(name, way) for name in tasks for way in ways if way.name not in missing]
-        for name, way in order.sample(turns, len(turns)):
-            asked = orders[name, way.name]
-            if way.cache == "empty":
-                asked = asked | {"cache": f"{folder}/{name}-{way.name}-{number}"}
-            found[name][way.name].append(ask(asked))
+    with progress() as tick:
+        for name in tasks:
+            case = TASKS[name]
+            path = f"{folder}/{name}.sampler"
+            runtime.export_sampler(path, (case.count,), concentration=case.concentrations)
+            for way in ways:
+                cache = way.cache and f"{folder}/{name}-{way.name}"
+                orders[name, way.name] = order = {"way": way.name, "task": name, "cache": cache, "file": path}
+                # This run does not count: it fills the cache, and brings the libraries into the system's memory.
+                if (way.cache == "full" or way.peer != OURS) and way.name not in missing:
+                    tick()
+                    answer = ask(order)
+                    if "missing" in answer:
+                        missing[way.name] = answer["missing"]
+                        for each in found.values():
+                            del each[way.name]
+        shuffle = random.Random(0)
+        for number in range(rounds):
+            turns = [(name, way) for name in tasks for way in ways if way.name not in missing]
+            for name, way in shuffle.sample(turns, len(turns)):
+                tick()
+                order = orders[name, way.name]
+                if way.cache == "empty":
+                    order = order | {"cache": f"{folder}/{name}-{way.name}-{number}"}
+                found[name][way.name].append(ask(order))
     return found, missing
 
 
 def summarise(found):
-    """Medians, and whether they can be believed."""
+    """Return the medians and quartiles of the time to the first angles, and the medians of its parts."""
     summary = {}
     for name, ways in found.items():
         summary[name] = {}
         for way, rounds in ways.items():
-            first = [part["ready"] + part["first"] for part in rounds]
-            low, median, high = np.quantile(first, (0.25, 0.5, 0.75))
+            measured = timing.Timing(0.0, tuple(part["ready"] + part["first"] for part in rounds))
             summary[name][way] = {
-                "seconds": float(median),
-                "quartiles": [float(low), float(high)],
-                "wide": timing.Timing(0.0, tuple(first)).wide,
+                "seconds": measured.median,
+                "quartiles": list(measured.quartiles),
+                "spread": measured.spread,
+                "wide": measured.wide,
                 "parts": {part: float(np.median([found[part] for found in rounds])) for part in PARTS},
             }
     return summary
 
 
-def summary_text(name, summary):
+def summary_text(name, summary, busy=False):
     """Lay out one task as a table."""
-    rows = [("", "import", "ready", "first call", "both", "of compiling", "second call")]
-    base = summary.get("compile")
-    labels = {way.name: way.label for way in WAYS}
+    rows = [("", "import", "get ready", "first call", "both", "spread", "second call")]
+    doubtful = False
     for way, found in summary.items():
-        parts = found["parts"]
-        if found["wide"]:
-            rows.append((labels[way], *[NOISE] * 6))
-            continue
-        told = base is not None and not base["wide"]
-        share = f"{found['seconds'] / base['seconds']:.0%}" if told else "-"
-        seconds = (parts["import_package"], parts["ready"], parts["first"], found["seconds"])
-        times = (time_text(second) for second in seconds)
-        rows.append((labels[way], *times, share, time_text(parts["second"])))
-    first = next(iter(summary.values()))["parts"]
-    before = f"to import jax {time_text(first['import_jax'])}, to start it and make a key {time_text(first['start'])}"
-    return f"{TASKS[name].name}\n{table(rows)}\n  before all of it: {before}"
+        doubt = busy or found["wide"]
+        doubtful |= doubt
+        seconds = {**found["parts"], "both": found["seconds"]}
+        import_, ready, first, both, second = (
+            marked(time_text(seconds[part]), doubt) for part in ("import_package", "ready", "first", "both", "second")
+        )
+        rows.append((LABELS[way], import_, ready, first, both, f"{found['spread']:.0%}", second))
+    parts = next(iter(summary.values()))["parts"]
+    before = f"  before: import jax {time_text(parts['import_jax'])}, start it {time_text(parts['start'])}"
+    return "\n".join([TASKS[name].name, table(rows), before, *([MARKED] if doubtful else [])])
 
 
-def missing_text(missing):
-    """Say why ways are missing."""
-    return "\n".join(f"  {way.label}: {missing[way.name]}" for way in WAYS if way.name in missing)
-
-
-def goal_text(summary):
-    """Say which of the design's goals were reached."""
-    lines = []
+def goal_text(summary, busy=False):
+    """Lay out the verdicts on `GOALS`."""
+    verdicts = []
     for name, ways in summary.items():
         for way, most in GOALS.items():
             if way in ways:
-                seconds, (low, high) = ways[way]["seconds"], ways[way]["quartiles"]
-                verdict = goals.Verdict(name, way, 1, most / seconds, ways[way]["wide"], (high - low) / seconds)
-                told = NOISE if verdict.noisy else f"{seconds:.2f} s"
-                lines.append((f"{name}, {way}", told, f"at most {most:g} s", verdict.state))
-    return table(lines) if lines else ""
+                found, noise = ways[way], timing.noise_of([ways[way]["spread"]])
+                case, ratio = f"{name}: at most {most:g} s", most / ways[way]["seconds"]
+                verdicts.append(goals.Verdict(case, way, 1, ratio, found["wide"], noise, busy))
+    return goals.verdict_table(verdicts, LABELS) if verdicts else ""
 
 
 def parser():
@@ -231,7 +222,7 @@ def parser():
 
 
 def main(arguments=None):
-    """Run the benchmark; returns the exit code, 0 also where goals are missed."""
+    """Run the benchmark; return the exit code, which is 0 also where goals are missed."""
     given = parser().parse_args(arguments)
     if given.order is not None:
         print(json.dumps(live(json.loads(given.order))))
@@ -241,8 +232,10 @@ def main(arguments=None):
     ways = [way for way in WAYS if way.name in given.ways]
     began = time.perf_counter()
     about = environment.describe()
-    print(environment_text(about))
-    print(f"  Median of {rounds} rounds, in which all take turns in random order, each in a process of its own.")
+    state = quiet.check()
+    busy = not state.quiet
+    print(f"{environment_text(about)}\n  {state.text()}")
+    print(f"  Medians of {rounds} rounds of a fresh process for each, in random order.", flush=True)
     try:
         with tempfile.TemporaryDirectory(prefix="jax_von_mises-") as folder:
             found, missing = measure(ways, given.tasks, rounds, folder)
@@ -254,11 +247,11 @@ def main(arguments=None):
         return 1
     summary = summarise(found)
     for name, ways_found in summary.items():
-        print(f"\n{summary_text(name, ways_found)}")
+        print(f"\n{summary_text(name, ways_found, busy)}")
     if missing:
-        print(f"\nMissing\n{missing_text(missing)}")
-    if text := goal_text(summary):
-        print(f"\nGoals: ready and first call\n{text}")
+        print(f"\n{missing_text(missing, LABELS)}")
+    if text := goal_text(summary, busy):
+        print(f"\nGoals: times faster than asked for\n{text}")
     finish(
         began,
         given.json,
@@ -266,6 +259,7 @@ def main(arguments=None):
             "format": FORMAT,
             "program": "startup",
             "environment": about,
+            "machine_state": state.as_dict(),
             "options": {"mode": mode, "rounds": rounds},
             "tasks": {name: {"label": TASKS[name].name, "ways": summary[name]} for name in summary},
             "missing": missing,

@@ -1,16 +1,52 @@
-"""How the benchmarks read their command lines and lay out what they print."""
+"""The text tables of the benchmarks, and arguments of their command lines."""
 
 import argparse
+import contextlib
 import shlex
 import sys
+import time
 from pathlib import Path
 
+from benchmarks.cases import TASKS
+from benchmarks.peers import LABELS, OURS
 from benchmarks.timing import WIDE_SPREAD
 
-__all__ = ["NOISE", "environment_text", "install_command", "positive", "table", "time_text", "wide_text"]
+__all__ = [
+    "MARKED",
+    "NOISE",
+    "case_table",
+    "environment_text",
+    "install_command",
+    "marked",
+    "missing_text",
+    "positive",
+    "progress",
+    "table",
+    "time_text",
+    "wide_text",
+]
 
-# In place of a number whose rounds disagree.
+# In place of a number whose rounds disagree, where there is no room for its spread.
 NOISE = "noise"
+MARKED = "  ~: the rounds disagree or the machine is busy; nothing is concluded from this number"
+# Seconds between signs of life.
+TICK = 2.0
+
+
+@contextlib.contextmanager
+def progress():
+    """Give a function to call often, which prints a dot to the standard error at most every `TICK` seconds."""
+    last, dots = time.monotonic(), 0
+
+    def tick():
+        nonlocal last, dots
+        if time.monotonic() - last > TICK:
+            last, dots = time.monotonic(), dots + 1
+            print(".", end="", file=sys.stderr, flush=True)
+
+    yield tick
+    if dots:
+        print(file=sys.stderr)
 
 
 def positive(text):
@@ -22,7 +58,7 @@ def positive(text):
 
 
 def install_command(extra):
-    """Return the command that installs an extra of this clone for the Python that runs, to paste into a shell."""
+    """Return the shell command that installs an extra of this clone for the Python that runs."""
     clone = Path(__file__).resolve().parent.parent
     return shlex.join([sys.executable, "-m", "pip", "install", "-e", f"{clone}[{extra}]"])
 
@@ -39,28 +75,67 @@ def table(rows):
 
 
 def time_text(seconds):
-    """Seconds in the unit that keeps the number short."""
+    """Return seconds in the unit that keeps the number short."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
 
 
+def marked(text, doubtful):
+    """Return a number's text, with a ``~`` in front of it where the number is doubtful."""
+    return f"~{text}" if doubtful else text
+
+
 def wide_text(label, spread):
-    """Warn of a number whose rounds disagree, or are too few for that."""
+    """Return a line about a number whose rounds disagree or are too few."""
     if spread <= WIDE_SPREAD:
-        return f"  noise: {label}: too few rounds to tell how far a number could be believed"
+        return f"  noise: {label}: too few rounds to know the spread"
     return f"  noise: {label}: the middle half of the rounds spans {spread:.0%} of the median"
 
 
 def environment_text(found):
     """Lay out the environment in a few lines."""
-    load = "" if found["load_average"] is None else f", load average {found['load_average']:.1f}"
     lines = [
         f"{found['device_count']} x {found['device']} ({found['platform']})",
-        f"CPU {found['cpu']}, {found['cores']} cores{load}",
+        f"CPU {found['cpu']}, {found['cores']} cores",
         f"{found['system']}, Python {found['python']}, x64 {'on' if found['x64'] else 'off'}",
         ", ".join(f"{name} {version}" for name, version in found["versions"].items()),
         *(f"{name}={value}" for name, value in found["variables"].items()),
     ]
     return "\n".join("  " + line for line in lines)
+
+
+def case_table(entry, busy=False):
+    """Lay out one case of a result of `performance_benchmark`; on a busy machine every rate is marked."""
+    task = TASKS[entry["task"]]
+    lines = [("", task.unit, "spread", "one call", "first call", task.noun, "ours / it")]
+    wide = {name: busy or result["wide"] for name, result in entry["results"].items()}
+    dtypes = {}
+    for name, result in entry["results"].items():
+        if result["dtype"] not in (entry["dtype"], None):
+            dtypes.setdefault(result["dtype"], []).append(LABELS[name])
+        ratio = ""
+        if name != OURS:
+            ratio = marked(f"{result['ratio']:.2f}", wide[name] or wide[OURS]) if "ratio" in result else "-"
+        lines.append(
+            (
+                LABELS[name] + ("" if result["device"] == "cpu" else f" [{result['device']}]"),
+                marked(f"{result['rate'] / task.scale:.4g}", wide[name]),
+                f"{result['spread']:.0%}",
+                marked(time_text(result["count"] / result["rate"]), wide[name]),
+                time_text(result["first_call_seconds"]),
+                f"{result['count']:,}",
+                ratio,
+            )
+        )
+    notes = [f"  result in {dtype}: {', '.join(names)}" for dtype, names in dtypes.items()]
+    return "\n".join([table(lines), *notes, *([MARKED] if any(wide.values()) else [])])
+
+
+def missing_text(missing, labels):
+    """Lay out who is left out, with one line for each reason."""
+    names = {}
+    for name, reason in missing.items():
+        names.setdefault(reason, []).append(labels[name])
+    return "\n".join(f"  left out: {', '.join(who)} ({reason})" for reason, who in names.items())

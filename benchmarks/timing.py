@@ -1,13 +1,11 @@
 """How a call is timed.
 
-- A call counts until its result is there: JAX and the GPU libraries return before they have finished.
-- The first call, which traces and compiles, is timed apart.
+- A call counts until its result is ready: JAX and the GPU libraries return before they have finished.
+- The first call, which traces and compiles, is timed separately.
 - Competitors take turns: a machine that slows down during the run slows all of them.
 - Every call gets a fresh input, made outside the timed span.
-- One number is the median of many rounds, with the quartiles beside it. Where they are too far apart it is marked, and
-  nothing is concluded from it.
-- Where it is asked for, a call is timed in three stages: until it returns, until its result is there, and until that is
-  on the host.
+- A time is the median of many rounds. Where its quartiles are too far apart it is marked, and nothing is concluded.
+- `stages` splits a call in three: until it returns, until its result is ready, and until that is on the host.
 """
 
 import functools
@@ -19,15 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Competitor", "Stages", "Timing", "first_call", "interleave", "stages", "take_turns", "unsteady"]
+__all__ = ["Competitor", "Stages", "Timing", "first_call", "interleave", "noise_of", "stages", "take_turns", "timed"]
 
-# Calls shorter than this are repeated within a turn: a lone call is at the mercy of one interrupt. They also start the
-# turn with a call that does not count: threads of the competitor before it may still be spinning, in its caches.
+# Seconds. Shorter calls are repeated within a turn, since one interrupt can spoil a single call. Their turn starts with
+# a call that does not count: threads of the previous competitor may still be spinning.
 SHORTEST_TURN = 0.1
 MOST_CALLS = 2000
 
-# Calls longer than this, in seconds, have a turn in every third round: they average over what disturbs the machine by
-# themselves, and would take most of the run.
+# Seconds. Longer calls have a turn in every third round only: they average over disturbances by themselves, and would
+# take most of the run.
 LONG_CALL = 1.0
 LONG_CALL_ROUNDS = 3
 
@@ -35,6 +33,8 @@ LONG_CALL_ROUNDS = 3
 WIDE_SPREAD = 0.2
 # Fewer turns have no quartiles worth the name.
 FEWEST_TURNS = 3
+# Share of a time: no timing here is more exact, however well its rounds agree.
+LEAST_NOISE = 0.01
 
 
 def as_is(value):
@@ -43,10 +43,9 @@ def as_is(value):
 
 
 class Competitor(NamedTuple):
-    """What is timed: ``wait(draw(fresh(i)))``, without the time of `fresh`.
+    """A call to time: ``wait(draw(fresh(i)))``, without the time of `fresh`.
 
-    ``fresh(i)`` makes the input of call ``i``; `wait` returns when the result of `draw` is there, and what it returns
-    does not matter.
+    ``fresh(i)`` makes the input of call ``i``, and `wait` returns when the result of `draw` is ready.
     """
 
     draw: Callable[[Any], Any]
@@ -55,19 +54,19 @@ class Competitor(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Seconds for one call, turn by turn, and for the first call of all."""
+    """Seconds per call in each turn, and of the very first call."""
 
     first: float
     seconds: tuple[float, ...]
 
     @property
     def median(self):
-        """Median seconds for one call."""
+        """Median seconds per call."""
         return float(np.median(self.seconds))
 
     @property
     def quartiles(self):
-        """First and third quartile of the seconds for one call."""
+        """First and third quartile of the seconds per call."""
         return tuple(float(q) for q in np.quantile(self.seconds, (0.25, 0.75)))
 
     @property
@@ -78,28 +77,31 @@ class Timing(NamedTuple):
 
     @property
     def wide(self):
-        """Whether the turns disagree too much to be believed, or are too few to tell."""
+        """Whether the turns are too few, or disagree too much, to conclude anything."""
         return self.spread > WIDE_SPREAD or len(self.seconds) < FEWEST_TURNS
 
 
-def unsteady(parts, whole):
-    """Whether any part of a call varies by more than `WIDE_SPREAD` of the whole, though the sum may be steady."""
-    return any(high - low > WIDE_SPREAD * whole.median for low, high in (part.quartiles for part in parts))
+def noise_of(spreads):
+    """Return the share by which a product or ratio of times with these spreads may be wrong.
+
+    Independent errors add as squares.
+    """
+    return max(LEAST_NOISE, math.sqrt(sum(spread**2 for spread in spreads)))
 
 
 class Stages(NamedTuple):
-    """Seconds of one call, stage by stage."""
+    """Seconds of each stage of a call."""
 
     dispatch: float
     """Until the call returns."""
     compute: float
-    """From there until the result is there."""
+    """From there until the result is ready."""
     transfer: float
     """From there until the host has it."""
 
 
 def timed(competitor, inputs, clock):
-    """Seconds for one call, averaged over a call with each of `inputs`."""
+    """Return the seconds per call, averaged over one call with each of `inputs`."""
     start = clock()
     for value in inputs:
         competitor.wait(competitor.draw(value))
@@ -107,7 +109,7 @@ def timed(competitor, inputs, clock):
 
 
 def staged(competitor, inputs, clock, fetch):
-    """The `Stages` of one call, averaged over a call with each of `inputs`."""
+    """Return the `Stages` of a call, averaged over one call with each of `inputs`."""
     totals = np.zeros(3)
     for value in inputs:
         start = clock()
@@ -121,7 +123,7 @@ def staged(competitor, inputs, clock, fetch):
 
 
 def first_call(competitor, clock=time.perf_counter):
-    """Seconds that the first call takes: tracing, compiling and one run."""
+    """Return the seconds of the first call: tracing, compiling and one run."""
     return timed(competitor, [competitor.fresh(0)], clock)
 
 
@@ -133,20 +135,19 @@ def interleave(competitors, rounds, clock=time.perf_counter, measure=timed, tota
     competitors : dict of str to Competitor
         Each has been called before, with input 0.
     rounds : int
-        Times that each has its turn. Every round has an order of its own, so that nobody always follows the same
+        Number of turns of each. The order changes from round to round, so that nobody always follows the same
         competitor and inherits its warm cache or hot core.
     clock : callable
-        Seconds as a float; a fake one in the tests.
+        Returns seconds.
     measure : callable
-        Takes a competitor, inputs and the clock, and gives what a turn is to be remembered by.
+        Takes a competitor, inputs and the clock, and returns the record of a turn.
     total : callable
-        Takes that, and gives the seconds of one call.
+        Takes that record, and returns the seconds per call.
 
     Returns
     -------
     dict of str to list
-        What `measure` gave in every turn, seconds for one call by default; fewer turns than rounds for calls above
-        `LONG_CALL`.
+        The records of all turns, by default seconds per call. Calls above `LONG_CALL` have fewer turns than rounds.
     """
     used = dict.fromkeys(competitors, 1)
 
@@ -158,7 +159,7 @@ def interleave(competitors, rounds, clock=time.perf_counter, measure=timed, tota
     first = {name: turn(name, 1) for name in competitors}
     warm = {name: total(found) for name, found in first.items()}
     calls = {name: min(MOST_CALLS, max(1, math.ceil(SHORTEST_TURN / max(s, 1e-9)))) for name, s in warm.items()}
-    # What warms up a long call is nothing beside the call itself, so that call counts as a turn.
+    # Warming up hardly matters to a long call, so its first one counts as a turn.
     seconds = {name: [first[name]] if warm[name] > LONG_CALL else [] for name in competitors}
     order = random.Random(0)
     for number in range(1, rounds + 1):
@@ -171,43 +172,15 @@ def interleave(competitors, rounds, clock=time.perf_counter, measure=timed, tota
 
 
 def stages(competitors, fetch, rounds, clock=time.perf_counter):
-    """Time the stages of calls, in turns as `interleave` does.
-
-    Parameters
-    ----------
-    competitors : dict of str to Competitor
-        As for `interleave`.
-    fetch : callable
-        Takes a result that is there, and returns when the host has it.
-    rounds, clock
-        As for `interleave`.
-
-    Returns
-    -------
-    dict of str to list of Stages
-        One in every turn.
-    """
+    """Time the `Stages` of calls in turns, as `interleave` does; ``fetch(result)`` returns when the host has it."""
     return interleave(competitors, rounds, clock, functools.partial(staged, fetch=fetch), sum)
 
 
 def take_turns(competitors, rounds, clock=time.perf_counter):
-    """Time competitors whose one call is long: each has one call in every round.
+    """Time competitors whose single call is long: each has one call in every round.
 
-    So their seconds can be compared round by round, which matters where the machine drifts, as disks do.
-
-    Parameters
-    ----------
-    competitors : dict of str to Competitor
-        Each has been called before, with input 0.
-    rounds : int
-        Every round has an order of its own.
-    clock : callable
-        Seconds as a float; a fake one in the tests.
-
-    Returns
-    -------
-    dict of str to list of float
-        Seconds in each round.
+    Their seconds can be compared round by round, which matters where the machine drifts, as disks do. Arguments as for
+    `interleave`; the keys map to the seconds in each round.
     """
     seconds = {name: [] for name in competitors}
     order = random.Random(0)

@@ -1,16 +1,14 @@
-"""Whether the words that angles are made of can be told from random ones, by PractRand.
+"""PractRand test of the random words that the angles are made from.
 
-``python -m benchmarks.words`` gives the words, as the sampler uses them, to PractRand's ``RNG_test`` [1]_: 2^36 bytes
-in each of a few orders, which are ways in which a user's numbers come from one seed:
+``python -m benchmarks.words`` pipes the words, as the sampler uses them, into PractRand's ``RNG_test`` [1]_: 2^36 bytes
+in each of three orders, which are ways in which a user's numbers come from one seed.
 
-- ``stream``: word after word of one key;
-- ``keys``: a word from each of 4096 keys made by ``fold_in``, then their next ones: what differs only by key must be as
-  unlike as what differs by place;
+- ``stream``: the words of one key.
+- ``keys``: a word from each of 4096 keys made by ``fold_in``, then the next word of each, and so on.
 - ``split``: the first 64 words of each of ever more keys made by ``fold_in``: short streams from many keys.
 
-``--raw`` writes the words to the standard output in place of that, for other test programs. PractRand folds what it is
-given: it also tests the lowest bits of the words alone. It is no Python package: build it and name its ``RNG_test``, or
-have it on the path.
+``--raw`` writes the words to the standard output instead, for other test programs. PractRand also tests the lowest bits
+of the words alone. It is not a Python package: build it, and put its ``RNG_test`` on the path or name it.
 
 .. [1] C. Doty-Humphrey. PractRand, version 0.94 or newer. https://pracrand.sourceforge.net
 """
@@ -36,15 +34,15 @@ __all__ = ["CIPHERS", "ORDERS", "Report", "blocks", "main", "parse"]
 FORMAT = 1
 SEED = 20261121
 BLOCK = 2**22  # words in a call
-LANES = 2**12  # keys that take turns, and first words of so many keys at once
+LANES = 2**12  # keys that take turns
 SHORT = 64  # words of each key in the order `split`
 CIPHERS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
-# log2 of the bytes that are tested.
+# log2 of the tested bytes.
 TESTED = {"quick": 30, "full": 36}
 
 
 def stream(key):
-    """Words of one key, block by block."""
+    """Return a function from a block's number to its words, all of one key."""
     import jax
 
     from jax_von_mises.sampling import counter
@@ -54,7 +52,7 @@ def stream(key):
 
 
 def keys(key):
-    """Words of many keys that take turns."""
+    """Return a function from a block's number to its words, of many keys that take turns."""
     import jax
 
     from jax_von_mises.sampling import counter
@@ -70,7 +68,7 @@ def keys(key):
 
 
 def split(key):
-    """The first words of ever more keys; of 2^32 keys at most."""
+    """Return a function from a block's number to the first words of ever more keys, at most 2^32 of them."""
     import jax
     import jax.numpy as jnp
 
@@ -90,7 +88,7 @@ ORDERS = {"stream": stream, "keys": keys, "split": split}
 
 
 def blocks(cipher, order, seed=SEED):
-    """Yield arrays of `BLOCK` uint32 words, without end; the next is in the making while one is used."""
+    """Yield arrays of `BLOCK` uint32 words without end; the device makes the next one meanwhile."""
     import jax
 
     make = ORDERS[order](jax.random.key(seed, impl=cipher))
@@ -103,7 +101,7 @@ def blocks(cipher, order, seed=SEED):
 
 
 class Report(NamedTuple):
-    """What PractRand says at the end: log2 of the bytes, the number of tests, and the lines that are not normal."""
+    """PractRand's last report: log2 of the bytes, the number of tests, and the lines that are not normal."""
 
     power: int
     tests: int
@@ -112,7 +110,7 @@ class Report(NamedTuple):
 
     @property
     def passed(self):
-        """Whether no test failed: single lines that are called unusual belong to random words as well."""
+        """Whether no test failed; random words have a few unusual lines too."""
         return not self.failed
 
 
@@ -122,13 +120,13 @@ NORMAL = re.compile(r"(?:no anomalies in|\.\.\.and) (\d+) test result\(s\)")
 
 
 def parse(text):
-    """The `Report` of the last length that PractRand tells of; ValueError where it tells of none."""
+    """Return the `Report` of the last length in PractRand's output; raise ValueError if there is none."""
     places = list(LENGTH.finditer(text))
     if not places:
-        raise ValueError(f"RNG_test tells of no length that it has tested: {text.strip()[-200:]!r}")
+        raise ValueError(f"RNG_test reports no tested length: {text.strip()[-200:]!r}")
     told = text[places[-1].end() :]
     lines = [" ".join(line.split()) for line in told.splitlines()]
-    # A line for each test that is not normal: name, raw value, p-value, and what to think of it.
+    # One line for each test that is not normal: name, raw value, p-value, judgement.
     odd = [line for line in lines if ODD.search(line)]
     normal = sum(int(found[1]) for found in NORMAL.finditer(told))
     return Report(
@@ -140,7 +138,7 @@ def parse(text):
 
 
 def examine(program, made, power, say=print):
-    """Give blocks of words to ``RNG_test`` until it has had ``2**power`` bytes; its `Report`."""
+    """Pipe blocks of words into ``RNG_test`` until it has read ``2**power`` bytes; return its `Report`."""
     command = [program, "stdin32", "-tlmin", str(min(power, 27)), "-tlmax", str(power), "-multithreaded"]
     said = []
 
@@ -156,7 +154,7 @@ def examine(program, made, power, say=print):
             for block in made:
                 child.stdin.write(block.data)
         except BrokenPipeError:
-            pass  # it has had enough, or has found enough
+            pass  # it has read enough, or found a failure
         except BaseException:
             child.kill()
             raise
@@ -176,32 +174,32 @@ def parser():
     made.add_argument("--orders", nargs="+", choices=ORDERS, default=list(ORDERS), metavar="ORDER")
     made.add_argument("--seed", type=int, default=SEED, help="of the key; %(default)s")
     made.add_argument("--practrand", default="RNG_test", metavar="PROGRAM", help="PractRand's RNG_test; %(default)s")
-    made.add_argument("--raw", action="store_true", help="write words of the first cipher and order, without end")
-    made.add_argument("--json", metavar="FILE", type=new_file, help="write what was found, and the environment")
+    made.add_argument("--raw", action="store_true", help="write words of the first cipher and order without end")
+    made.add_argument("--json", metavar="FILE", type=new_file, help="write the reports and the environment")
     return made
 
 
 def write_raw(given):
-    """Write words until nobody reads them."""
+    """Write words until the reader closes the pipe."""
     try:
         for block in blocks(given.ciphers[0], given.orders[0], given.seed):
             sys.stdout.buffer.write(block.data)
     except BrokenPipeError:
-        # Python would fail again at its end, when it flushes.
+        # Python would fail again when it flushes at exit.
         sys.stdout = None
     return 0
 
 
 def main(arguments=None):
-    """Run; returns 0 if all pass, 1 if a test fails, 2 without PractRand, 130 if interrupted."""
+    """Run the test; return 0 if all pass, 1 if a test fails, 2 without PractRand, 130 if interrupted."""
     given = parser().parse_args(arguments)
     if given.raw:
         return write_raw(given)
     program = shutil.which(given.practrand)
     if program is None:
         print(
-            f"PractRand's RNG_test is not found as {given.practrand}. Build it (https://pracrand.sourceforge.net), put "
-            "it on the path or name it by --practrand; or pipe the words of --raw into a test program that you have.",
+            f"PractRand's RNG_test was not found as {given.practrand}. Build it (https://pracrand.sourceforge.net) and "
+            "put it on the path or name it by --practrand; or pipe the words of --raw into another test program.",
             file=sys.stderr,
         )
         return 2
@@ -229,11 +227,11 @@ def main(arguments=None):
 
 
 def summary(rows):
-    """Lay out all streams as a table."""
+    """Lay out all reports as a table."""
     lines = [("words", "bytes", "tests", "unusual", "failed", "")]
     for row in rows:
-        told = "passed" if row["passed"] else "FAILED"
-        cells = (f"2^{row['power']}", row["tests"], len(row["unusual"]), len(row["failed"]), told)
+        verdict = "passed" if row["passed"] else "FAILED"
+        cells = (f"2^{row['power']}", row["tests"], len(row["unusual"]), len(row["failed"]), verdict)
         lines.append((f"{row['cipher']}, {row['order']}", *cells))
     return table(lines)
 

@@ -8,7 +8,7 @@ from benchmarks import accuracy, plots, streaming_plots
 from benchmarks.cases import CASES, TASKS
 from benchmarks.exactness import pictures as exactness_pictures
 from benchmarks.exactness import report
-from benchmarks.peers import PEERS
+from benchmarks.peers import LABELS, PEERS
 from benchmarks.profile_gpu import pictures
 from benchmarks.profile_gpu import report as profile
 from benchmarks.profile_gpu.sections import SECTIONS
@@ -18,8 +18,6 @@ from benchmarks.text import NOISE
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"
 MADE = HERE / "_generated"
-
-LABELS = {peer.name: peer.label for peer in PEERS}
 
 
 # Titles of the grids, and of the cases that every run has.

@@ -784,7 +784,6 @@ def readers(name):
     """All programs that read results."""
     from benchmarks import performance_benchmark, plots, scaling
 
-    yield performance_benchmark.main, "--from", name, "--csv", "x.csv"
     yield performance_benchmark.main, "--from", name, "--compare", name
     yield scaling.main, "--from", name
     if importlib.util.find_spec("matplotlib"):

@@ -108,3 +108,10 @@ def result_file(*cases, **environment):
         "errors": [],
         "goals": [],
     }
+
+
+def entry(name, group, concentration, **ratios):
+    """Make the part of a result file that the goals look at, from our ratio to each peer."""
+    results = {peer: {"ratio": ratio, "wide": False, "spread": 0.0} for peer, ratio in ratios.items()}
+    results[OURS] = {"wide": False, "spread": 0.0}
+    return {"name": name, "group": group, "concentration": concentration, "results": results}

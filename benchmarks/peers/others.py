@@ -9,10 +9,7 @@ from benchmarks.timing import Competitor
 
 __all__ = ["CuPy", "NumPy", "SciPy", "Torch"]
 
-# What PyTorch's loop holds for each draw, in float64 (seen: 94 to 121).
-BYTES_IN_LOCKSTEP = 128
-
-ONLY_DRAWS = lacks("only draws", "icdf", "cdf", "log_prob", "fit", "gradient")
+ONLY_DRAWS = lacks("only samples", "icdf", "cdf", "log_prob", "fit", "gradient")
 
 
 class NumPy(Peer):
@@ -26,18 +23,16 @@ class NumPy(Peer):
         """Draws."""
         generator = np.random.default_rng(SEED)
         concentration = np.asarray(case.concentrations, np.float64)
-        # The draws and a concentration for each are in float64.
-        competitor = Competitor(lambda _: generator.vonmises(0.0, concentration, case.count))
-        return Ready(competitor, need=lambda: 8 * case.count + concentration.nbytes)
+        return Ready(Competitor(lambda _: generator.vonmises(0.0, concentration, case.count)))
 
 
 class SciPy(Peer):
     """``scipy.stats.vonmises``, in float64."""
 
     name, label = "scipy", "SciPy"
-    lacks: ClassVar = {**lacks("draws by NumPy, which is timed", "sample"), **lacks(NO_DERIVATIVE, "gradient")}
-    # Fits and quantiles are loops in Python, so that the rate does not depend on the number; a million quantiles would
-    # take a quarter of an hour. The others are limited beside a GPU, where cases are larger.
+    lacks: ClassVar = {**lacks("samples by NumPy, which is timed", "sample"), **lacks(NO_DERIVATIVE, "gradient")}
+    # Fits and quantiles are loops in Python, whose rate does not depend on the number; a million quantiles would take a
+    # quarter of an hour. The others are limited next to a GPU, where cases are larger.
     most: ClassVar = {"fit": 100, "cdf": 2**20, "log_prob": 2**20}
     most_ever: ClassVar = {"icdf": 256}
 
@@ -51,7 +46,7 @@ class SciPy(Peer):
         return Ready(Competitor(lambda x: function(x, concentration), rotating(case, give)), give=give)
 
     def icdf(self, case):
-        """Quantiles: a root is searched for, point by point."""
+        """Quantiles, by a root search for each point."""
         from scipy import stats
 
         return self.of_arrays(case, stats.vonmises.ppf)
@@ -69,27 +64,28 @@ class SciPy(Peer):
         return self.of_arrays(case, stats.vonmises.logpdf)
 
     def fit(self, case):
-        """Estimates, one data set after the other: it takes no batch."""
+        """Estimates, one data set after another: it takes no batch."""
         from scipy import stats
 
         return self.of_arrays(case, lambda x, concentration: [stats.vonmises.fit(row, fscale=1) for row in x])
 
 
 class Torch(Peer):
-    """PyTorch's ``VonMises``: float64 rejection in lockstep, on its GPU where JAX has one too."""
+    """PyTorch's ``VonMises``: float64 rejection in a loop over the whole array, on the GPU where JAX has one too."""
 
     name, label = "torch", "PyTorch"
     lacks: ClassVar = {
-        **lacks("does not implement it for this law", "icdf", "cdf"),
+        **lacks("not implemented for this distribution", "icdf", "cdf"),
         **lacks("does not fit by itself", "fit"),
         **lacks(NO_DERIVATIVE, "gradient"),
     }
-    # Its loop runs until the last lane accepts, on arrays that leave the cache: fewer draws are in its favour (seen:
-    # its rate halves each time their number grows fourfold).
+    # Its loop runs until the last element is accepted, on arrays that leave the cache: fewer draws are in its favour
+    # (measured: its rate halves each time their number grows fourfold).
     most: ClassVar = {"sample": 2**21}
+    most_ever: ClassVar = {"sample": 2**24}  # of 94 to 121 bytes each
 
-    def law(self, case):
-        """Import the library; it, its device and the law's parameters."""
+    def start(self, case):
+        """Return the library, its device and the parameters."""
         try:
             import torch
         except ImportError as error:
@@ -101,40 +97,39 @@ class Torch(Peer):
         concentration = torch.as_tensor(case.concentrations).to(device, dtype)
         return torch, device, (torch.zeros((), dtype=dtype, device=device), concentration)
 
-    def ready(self, torch, device, draw, count, **more):
+    def ready(self, torch, device, draw, **more):
         """Wait for `draw` and bring its result back, wherever it runs."""
         return Ready(
             Competitor(draw, wait=lambda _: torch.cuda.synchronize() if device == "cuda" else None, **more),
             read=lambda result: result.cpu().numpy(),
             give=lambda array: torch.as_tensor(array).to(device),
             device="gpu" if device == "cuda" else "cpu",
-            need=lambda: BYTES_IN_LOCKSTEP * count,
         )
 
     def sample(self, case):
         """Draws. Its loop is TorchScript; `torch.compile` leaves it as it is."""
-        torch, device, given = self.law(case)
-        law = torch.distributions.VonMises(*given, validate_args=False)
+        torch, device, given = self.start(case)
+        distribution = torch.distributions.VonMises(*given, validate_args=False)
         torch.manual_seed(SEED)
         shape = () if case.per_draw else (case.count,)
-        return self.ready(torch, device, lambda _: law.sample(shape), case.count)
+        return self.ready(torch, device, lambda _: distribution.sample(shape))
 
     def log_prob(self, case):
         """Log densities, from a compiled program."""
-        torch, device, given = self.law(case)
+        torch, device, given = self.start(case)
 
         def density(x, loc, concentration):
             return torch.distributions.VonMises(loc, concentration, validate_args=False).log_prob(x)
 
-        # After eight programs of one function it would go on without compiling, and say nothing.
+        # After eight programs of one function it silently stops compiling.
         torch.compiler.reset()
         compiled = torch.compile(density, dynamic=False)
         fresh = rotating(case, lambda array: torch.as_tensor(array).to(device))
-        return self.ready(torch, device, lambda x: compiled(x, *given), case.count, fresh=fresh)
+        return self.ready(torch, device, lambda x: compiled(x, *given), fresh=fresh)
 
 
 class CuPy(Peer):
-    """CuPy's ``random.vonmises``: rejection in float64, one GPU thread a draw."""
+    """CuPy's ``random.vonmises``: rejection in float64, one GPU thread per draw."""
 
     name, label = "cupy", "CuPy"
     lacks: ClassVar = ONLY_DRAWS
