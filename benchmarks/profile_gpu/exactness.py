@@ -8,7 +8,7 @@ from scipy import stats
 import jax_von_mises as jvm
 from benchmarks import accuracy, reference
 from benchmarks.cases import Case
-from benchmarks.exactness.law import ALLOWED, ULP
+from benchmarks.exactness.expected import ALLOWED, ULP
 from benchmarks.peers import OURS, PEERS
 from benchmarks.performance_benchmark import prepare
 from benchmarks.profile_gpu import measuring
