@@ -1,6 +1,7 @@
 """What must hold on a GPU: each check gives what it found, in words, and whether that is right."""
 
 import contextlib
+import functools
 import itertools
 import os
 import shutil
@@ -18,9 +19,8 @@ from jax.sharding import AxisType, PartitionSpec
 import jax_von_mises as jvm
 from benchmarks import reference
 from benchmarks.exactness import __main__ as exactness
-from benchmarks.exactness import law as promise
-from benchmarks.exactness import plan as laws
-from benchmarks.exactness import verdicts
+from benchmarks.exactness import expected, verdicts
+from benchmarks.exactness import plan as exactness_plan
 from benchmarks.words import CIPHERS
 from jax_von_mises.sampling import counter, cuda, cuda_launch, cuda_self_test, sampler
 from jax_von_mises.sampling.request import DrawRequest
@@ -82,10 +82,16 @@ def draw(key, loc, kappa, start, shape, dtype, method, kernel):
 
 
 def on_cpu(function, *given):
-    """The same on the CPU."""
+    """Return what `function` gives on the CPU."""
     cpu = jax.local_devices(backend="cpu")[0]
     with jax.default_device(cpu):
         return np.asarray(function(*jax.device_put(given, cpu)))
+
+
+def drawn_twice(kernel, key, loc, kappa, *where):
+    """Return the angles here, and those of the plain path on the CPU; `where` is start, shape, dtype and method."""
+    given = key, np.float32(loc), np.float32(kappa)
+    return np.asarray(draw(*given, *where, kernel)), on_cpu(lambda *given: draw(*given, *where, False), *given)
 
 
 def kernels(plan):
@@ -128,7 +134,7 @@ def compared(x, words, kappa):
     if not np.isfinite(size).all() or not np.array_equal(x < 0, (words & 1 == 1) & (size > 0)):
         return np.inf
     off = np.abs(reference.tail(size, kappa) - t)
-    return float(np.max(off / promise.slack_at(size, t, kappa, "float32")))
+    return float(np.max(off / expected.slack_at(size, t, kappa, "float32")))
 
 
 def angles(plan):
@@ -141,20 +147,14 @@ def angles(plan):
             continue
         drawn = np.asarray(counter.words(key, (plan.angles,), 1)[0])
         worst, at, apart = 0.0, None, 0.0
-
-        def program(key, k, kernel=kernel, method=method):
-            return draw(key, 0.0, k, 0, (plan.angles,), "float32", method, kernel)
-
         for kappa in KAPPAS:
-            k = np.float32(kappa)
-            x = np.asarray(program(key, k))
-            beside = on_cpu(lambda *given, program=program: program(*given, kernel=False), key, k)
-            share = compared(x, drawn, float(k))
+            x, beside = drawn_twice(kernel, key, 0.0, kappa, 0, (plan.angles,), "float32", method)
+            share = compared(x, drawn, float(np.float32(kappa)))
             if share >= worst:
                 worst, at = share, kappa
-            apart = max(apart, float(np.mean(np.abs(x - beside) > promise.ULP * np.spacing(np.abs(beside)))))
+            apart = max(apart, float(np.mean(np.abs(x - beside) > expected.ULP * np.spacing(np.abs(beside)))))
         told = f"at most {worst:.2f} of what is allowed, at k={at:g}; "
-        told += f"at most {apart:.1%} further than {promise.ULP} ulp from the CPU's at any k"
+        told += f"at most {apart:.1%} further than {expected.ULP} ulp from the CPU's at any k"
         yield Found(name, worst <= 1, told)
 
 
@@ -179,14 +179,8 @@ def arrays(plan):
         )
         right, worst = True, 0.0
         for start in (0, 2**32 - 5):
-
-            def program(key, loc, kappa, kernel=kernel, start=start, method=method):
-                return draw(key, loc, kappa, start, (count,), "float32", method, kernel)
-
-            given = key, np.float32(loc), np.float32(kappa)
-            x = np.asarray(program(*given)).astype(np.float64)
-            beside = on_cpu(lambda *given, program=program: program(*given, kernel=False), *given)
-            apart = np.abs(np.mod(x - beside + np.pi, 2 * np.pi) - np.pi)
+            x, beside = drawn_twice(kernel, key, loc, kappa, start, (count,), "float32", method)
+            apart = np.abs(np.mod(x.astype(np.float64) - beside + np.pi, 2 * np.pi) - np.pi)
             there = ~np.isnan(beside)
             right = right and np.array_equal(there, ~np.isnan(x)) and bool((np.abs(x[there]) < np.pi).all())
             worst = max(worst, float(np.max((apart / allowed)[there])))
@@ -209,7 +203,7 @@ def parameters(plan):
 
 
 def dtypes(plan):
-    """Two short floats are the roundings of float32, and float64 keeps its own promise."""
+    """Two short floats are the roundings of float32, and float64 keeps its own expected."""
     for kernel in fused():
         # By the plain path the cipher comes long before the rounding; each kernel has one of its own.
         for cipher, method in itertools.product(CIPHERS if kernel else CIPHERS[:1], METHODS):
@@ -284,24 +278,21 @@ def huge(plan):
 
 
 def gradients(plan):
-    """In the concentration and in the direction, beside the CPU's."""
+    """In the concentration and in the direction, compared with the CPU's."""
     key = jax.random.key(8)
-    for kernel in fused():
-        for method in ("table", "direct"):
+    for kernel, method in itertools.product(fused(), METHODS):
 
-            def total(loc, kappa, kernel=kernel, method=method):
-                return (draw(key, loc, kappa, 0, (1024,), "float32", method, kernel) ** 2).sum()
+        def gradient(loc, kappa, kernel, method=method):
+            total = lambda *both: (draw(key, *both, 0, (1024,), "float32", method, kernel) ** 2).sum()  # noqa: E731
+            return jnp.stack(jax.grad(total, (0, 1))(loc, kappa))
 
-            worst = 0.0
-            for kappa in (0.1, 1.0, 5.0, 100.0, 1e4):
-                given = jnp.float32(0.3), jnp.float32(kappa)
-                ours = np.array(jax.jit(jax.grad(total, (0, 1)))(*given))
-                cpu = lambda *given, method=method: jnp.stack(  # noqa: E731
-                    jax.grad(lambda *each: total(*each, kernel=False, method=method), (0, 1))(*given)
-                )
-                expected = on_cpu(cpu, *given)
-                worst = max(worst, float(np.max(np.abs(ours - expected) / np.abs(expected))))
-            yield Found(f"gradients, {method}, {path_name(kernel)}", worst < GRADIENT, f"{worst:.1e} off at most")
+        worst = 0.0
+        for kappa in (0.1, 1.0, 5.0, 100.0, 1e4):
+            given = jnp.float32(0.3), jnp.float32(kappa)
+            ours = np.asarray(jax.jit(functools.partial(gradient, kernel=kernel))(*given))
+            cpu = on_cpu(functools.partial(gradient, kernel=False), *given)
+            worst = max(worst, float(np.max(np.abs(ours - cpu) / np.abs(cpu))))
+        yield Found(f"gradients, {method}, {path_name(kernel)}", worst < GRADIENT, f"{worst:.1e} off at most")
 
 
 def rows(plan):
@@ -362,24 +353,23 @@ def transformations(plan):
 
 
 def law(plan, state=None):
-    """The search for errors of `benchmarks.exactness`; with kernels, in fewer angles of the plain path too.
+    """Run `benchmarks.exactness`; with kernels, also on fewer angles of the plain path.
 
-    What is counted is kept in files whose names begin with `state`, if given, and gone on with.
+    The counts are kept in files whose names begin with `state`, if given, from which a later run continues.
     """
-    # As many angles of each law.
-    equal = tuple(each._replace(weight=1) for each in laws.LAWS)
-    paths = [("the law", "as drawn", plan.law, "every", "1")]
+    # The same number of angles of each distribution.
+    equal = tuple(each._replace(weight=1) for each in exactness_plan.DISTRIBUTIONS)
+    paths = [("the law", "as-drawn", plan.law, "every", "1")]
     if True in fused():
         paths.append(("the law, plain", "plain", plan.law_plain, "some", "0"))
     for name, file, count, words, kernels in paths:
-        options = ["--angles", str(count * len(equal)), "--words", words]
-        if state is not None:
-            options += ["--state", f"{state}.{file.replace(' ', '-')}.npz"]
+        kept = None if state is None else Path(f"{state}.{file}.npz")
         with switched(kernels):
-            rows, _, drawn = exactness.run(exactness.parser().parse_args(options), laws=equal)
+            found, drawn = exactness.run(count * len(equal), words, kept, distributions=equal)
+        rows = [(each.name, verdict) for each, one in found.items() for verdict in one.verdicts]
         reported = verdicts.alarms([verdict for _, verdict in rows])
-        told = f"{len(rows)} tests on {drawn:,} angles, as many of each of {len(equal)} laws"
-        names = [f"{law.name}, {verdict.test}" for law, verdict in rows if verdict in reported]
+        told = f"{len(rows)} tests on {drawn:,} angles, as many of each of {len(equal)} distributions"
+        names = [f"{each}, {verdict.test}" for each, verdict in rows if verdict in reported]
         yield Found(name, not reported, f"{told}; reported: {'; '.join(names)}" if names else told)
 
 
