@@ -28,7 +28,7 @@ class State:
     def load(self):
         """Read the file."""
         try:
-            with np.load(self.path, allow_pickle=False) as file:
+            with self.path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 before = json.loads(str(file["identity"]))
                 differs = [name for name in self.identity if before[name] != self.identity[name]]
                 for name in [] if differs else set(file.files) - {"identity"}:

@@ -1,4 +1,4 @@
-"""What must hold on a GPU: each check gives what it found, in words, and whether that is right."""
+"""The checks on a GPU: each yields what it found, in words, and whether that is right."""
 
 import contextlib
 import functools
@@ -43,7 +43,7 @@ class Found(NamedTuple):
 
 
 def key_of(implementation):
-    """A key; None where this JAX has no such one."""
+    """Return a key; None where this JAX has no such implementation."""
     try:
         return jax.random.key(20261121, impl=implementation)
     except ValueError:
@@ -51,14 +51,14 @@ def key_of(implementation):
 
 
 def fused():
-    """The paths there are: False for the plain one, True for the kernel."""
+    """Return the paths that draw here: False for the plain one, True for the kernel."""
     request = DrawRequest(jax.random.key(0), jnp.zeros(()), jnp.ones(()), None, (8,), np.dtype(np.float32), "direct")
     return (False, True) if cuda.use_cuda_kernel(request) else (False,)
 
 
 @contextlib.contextmanager
 def switched(value):
-    """The kernels on ("1") or off ("0"), whatever the environment says."""
+    """Turn the kernels on ("1") or off ("0"), whatever the environment says."""
     before = os.environ.get(cuda.VARIABLE)
     os.environ[cuda.VARIABLE] = value
     try:
@@ -70,12 +70,12 @@ def switched(value):
 
 
 def path_name(kernel):
-    """For tables."""
+    """Return the name of a path in tables."""
     return "kernel" if kernel else "plain"
 
 
 def draw(key, loc, kappa, start, shape, dtype, method, kernel):
-    """Angles by one path."""
+    """Draw angles by one path."""
     loc, kappa = jnp.asarray(loc, jnp.float32), jnp.asarray(kappa, jnp.float32)
     request = DrawRequest(key, loc, kappa, counter.halves(start), shape, jnp.dtype(dtype), method)
     return sampler.program(request, "kernel" if kernel else "xla")
@@ -95,7 +95,7 @@ def drawn_twice(kernel, key, loc, kappa, *where):
 
 
 def kernels(plan):
-    """Whether each passes the test that the package makes before it uses one."""
+    """Run the test that the package makes before it uses a kernel, for each of them."""
     if not cuda_launch.devices():
         yield Found("CUDA kernels", None, "there is no CUDA device")
         return
@@ -108,12 +108,12 @@ def kernels(plan):
     failed = sorted({spec.name for spec in specs if not cuda_self_test.passes(spec)})
     told = f"all {len({spec.name for spec in specs})} pass the package's own test"
     yield Found("CUDA kernels", not failed, cuda.kernel_report() if failed else told)
-    # Without them, what follows is about the plain path alone, and says nothing of it.
+    # Without kernels, all other checks would silently be about the plain path alone.
     yield Found("draws go to them", True in fused(), cuda.kernel_report())
 
 
 def words(plan):
-    """Those of every cipher, here and on the CPU."""
+    """Compare the words of every cipher, here and on the CPU."""
     for name in CIPHERS:
         key = key_of(name)
         if key is None:
@@ -128,7 +128,7 @@ def words(plan):
 
 
 def compared(x, words, kappa):
-    """How far angles about 0 are from those of their words, at most, as a share of what is allowed."""
+    """Return the largest error of angles about 0, given their words, as a share of what is allowed."""
     t = ((words >> 1) + 0.5) * 2.0**-32
     size = np.abs(x).astype(np.float64)
     if not np.isfinite(size).all() or not np.array_equal(x < 0, (words & 1 == 1) & (size > 0)):
@@ -138,7 +138,7 @@ def compared(x, words, kappa):
 
 
 def angles(plan):
-    """Of every cipher, over the grid of concentrations, by both routes and paths; and how far from the CPU's."""
+    """Compare angles of every cipher, concentration, method and path with the reference, and with the CPU's."""
     for cipher, kernel, method in itertools.product(CIPHERS, fused(), METHODS):
         name = f"angles, {method}, {cipher}, {path_name(kernel)}"
         key = key_of(cipher)
@@ -159,7 +159,7 @@ def angles(plan):
 
 
 def arrays(plan):
-    """A concentration, a direction, or both, for each angle; beside the CPU's, from a group's beginning and inside."""
+    """Compare arrays of parameters with the CPU's, from the beginning of a group of four and from the inside."""
     key, count = jax.random.key(10), plan.arrays
     kappa = np.geomspace(1e-3, 1e8, count).astype(np.float32)
     loc = np.linspace(-400, 400, count).astype(np.float32)
@@ -189,7 +189,7 @@ def arrays(plan):
 
 
 def parameters(plan):
-    """Bad ones, infinite ones and arrays of them."""
+    """Draw with invalid and infinite parameters, alone and in arrays."""
     key = jax.random.key(4)
     kappa = np.array([-1, np.nan, np.inf, 0, 5, 1e30, 5, 5], np.float32)
     loc = np.array([0, 0, 0.5, 0, np.inf, 1, 3e7, -3], np.float32)
@@ -203,7 +203,7 @@ def parameters(plan):
 
 
 def dtypes(plan):
-    """Two short floats are the roundings of float32, and float64 keeps its own expected."""
+    """Compare 16-bit floats with rounded float32, and float64 with the CPU's."""
     for kernel in fused():
         # By the plain path the cipher comes long before the rounding; each kernel has one of its own.
         for cipher, method in itertools.product(CIPHERS if kernel else CIPHERS[:1], METHODS):
@@ -225,17 +225,17 @@ def dtypes(plan):
 
 # The first is where a group of four begins, and whole groups are written at once; the second is inside of one.
 WHERE = (2**32 - 1004, 2**32 - 1001)
-# By the plain path, where XLA sees to the ends.
+# Of the plain path, where XLA handles the ends.
 PLAIN_SIZES = (1, 3, 1024, 4099)
 
 
 def sizes(plan):
-    """Every size gives the beginning of the longest draw, from the beginning of a group of four and from the inside."""
+    """Compare draws of every size with the longest one, from the beginning of a group of four and from the inside."""
     key = jax.random.key(6)
     cases = [(kernel, method, "float32") for kernel in fused() for method in ("direct", "table")]
     cases += [(True, method, "bfloat16") for method in METHODS if True in fused()]
     for kernel, method, dtype in cases:
-        # Each size is a program of its own, which takes XLA seconds where it makes more than a launch.
+        # Each size is a separate program, which takes XLA seconds to compile where it is more than a launch.
         tried = plan.sizes if (method, dtype) == ("direct", "float32") else plan.few_sizes
         tried = tried if kernel else [size for size in PLAIN_SIZES if size <= max(tried)]
 
@@ -254,7 +254,7 @@ def sizes(plan):
 
 
 def huge(plan):
-    """One draw of more than 2^32 angles, slices of which are blocks of the stream."""
+    """Draw more than 2^32 angles at once, and compare slices with blocks of the stream."""
     if not plan.huge:
         yield Found("more than 2^32 angles", None, "left out of this plan")
         return
@@ -278,7 +278,7 @@ def huge(plan):
 
 
 def gradients(plan):
-    """In the concentration and in the direction, compared with the CPU's."""
+    """Compare gradients in the concentration and in the direction with the CPU's."""
     key = jax.random.key(8)
     for kernel, method in itertools.product(fused(), METHODS):
 
@@ -296,7 +296,7 @@ def gradients(plan):
 
 
 def rows(plan):
-    """`vmap` over key, direction and concentration, together and alone, by both routes; and over many short rows."""
+    """Map over key, direction and concentration, together and alone, by both methods; and over many short rows."""
     keys = jax.random.split(jax.random.key(9), 3)
     given = keys, jnp.array([-3.0, 0.5, 3.0]), jnp.array([0.1, 5.0, 1e3])
     for method, count in itertools.product(METHODS, (64, 1027)):
@@ -329,7 +329,7 @@ def rows(plan):
 
 
 def transformations(plan):
-    """`vmap`, `scan`, `shard_map` and `pmap` give the angles of single draws."""
+    """Compare `vmap`, `scan`, `shard_map` and `pmap` with single draws."""
     keys = jax.random.split(jax.random.key(9), 3)
 
     def one(key):
@@ -374,25 +374,25 @@ def law(plan, state=None):
 
 
 def outside(plan, tool="compute-sanitizer"):
-    """No kernel writes outside of its result, or reads outside of what it is given, by NVIDIA's tool."""
+    """Watch with NVIDIA's tool that no kernel reads or writes outside of its arrays."""
     name, found = "nothing read or written outside", shutil.which(tool)
     if found is None:
         yield Found(name, None, f"{tool} is not on the path")
         return
-    # Each array in memory of its own: in one large piece the tool could not tell them apart.
+    # Allocate each array separately: the tool cannot tell arrays within one allocation apart.
     alone = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", cuda.VARIABLE: "1"}
     command = [found, "--tool", "memcheck", "--error-exitcode", "9"]
     command += [sys.executable, "-m", "benchmarks.gpu_acceptance.outside"]
     code, lines = bounded(command, plan.outside, os.environ | alone)
     if code is None:
-        # Nothing was found, but not everything looked at: no reason to accept a card.
+        # Nothing was found, but not everything was watched: that is no pass.
         lines = [f"not finished in {plan.outside} s", *lines[-1:]]
     told = "; ".join(lines[:1] + lines[-1:] if code is None else lines[-2:])
     yield Found(name, code == 0, told or "no output")
 
 
 def bounded(command, seconds, environment):
-    """Exit code, None where the time ran out, and lines of output of a command, whose children end with it."""
+    """Run a command; returns its exit code, None where the time ran out, and its lines. Its children end with it."""
     options = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     with subprocess.Popen(command, env=environment, cwd=ROOT, **options) as child:
         try:
@@ -414,7 +414,7 @@ CHECKS = {
 
 
 def run(check, plan, say=print):
-    """What one check finds; an error in it is told as its result."""
+    """Run one check; an error in it becomes a wrong result."""
     results = []
 
     def add(found):

@@ -59,7 +59,7 @@ class Entry(NamedTuple):
 
 
 def of_keys(function, implementation="threefry2x32"):
-    """A new key for every call; None where this JAX has no such key."""
+    """Time a function of a new key for every call; None where this JAX has no such key."""
     key = key_of(implementation)
     if key is None:
         return None
@@ -69,7 +69,7 @@ def of_keys(function, implementation="threefry2x32"):
 
 
 def ours(count, implementation, dtype, method, kernel, kappa):
-    """Draws by one path; the concentration is an argument, as a user's is."""
+    """Time draws by one path; the concentration is an argument, as a user's is."""
     given = jnp.zeros((), jnp.float32), jnp.asarray(kappa, jnp.float32)
 
     def draw(key, loc, kappa):
@@ -85,12 +85,12 @@ def _call(function, given, key):
 
 
 def no_kernel():
-    """Why none is timed."""
+    """Return why no kernel is timed."""
     return cuda.kernel_report() or "no CUDA device"
 
 
 def entries(plan):
-    """All that is timed here, by name; and why what is missing is."""
+    """Return all that is timed here, by name, and the reasons for what is missing."""
     made, missing = {}, {}
     for kernel in (False, True):
         for implementation in ("threefry2x32", "philox4x32"):
@@ -140,7 +140,7 @@ def entries(plan):
 
 
 def measure(plan, say=print):
-    """Time everything in turns; rows by name, and why what is missing is."""
+    """Time everything in turns; returns rows by name, and the reasons for what is missing."""
     made, missing = entries(plan)
     competitors = {name: entry.competitor for name, entry in made.items()}
     first = {name: timing.first_call(competitor) for name, competitor in competitors.items()}
@@ -167,9 +167,9 @@ def measure(plan, say=print):
 
 
 def judge(rows, missing):
-    """Each goal with what was reached: met, MISSED, too close or too noisy to tell, or not measured and why.
+    """Return each goal with its ratio and state: met, MISSED, too close or too noisy to tell, or not measured and why.
 
-    Where there is a CUDA device, what is not measured of the kernels is missed.
+    Where there is a CUDA device, a goal of the kernels that is not measured is missed.
     """
     found = []
     for goal in GOALS:
