@@ -1,6 +1,6 @@
 """How fast: ours by either path beside JAX's own samplers, other libraries and the memory, in one process, in turns."""
 
-import functools
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -77,11 +77,7 @@ def ours(count, implementation, dtype, method, kernel, kappa):
         return sampler.program(request, "kernel" if kernel else "xla")
 
     made = of_keys(draw, implementation)
-    return made and made._replace(draw=functools.partial(_call, made.draw, given))
-
-
-def _call(function, given, key):
-    return function(key, *given)
+    return made and made._replace(draw=lambda key: made.draw(key, *given))
 
 
 def no_kernel():
@@ -92,31 +88,25 @@ def no_kernel():
 def entries(plan):
     """Return all that is timed here, by name, and the reasons for what is missing."""
     made, missing = {}, {}
-    for kernel in (False, True):
-        for implementation in ("threefry2x32", "philox4x32"):
-            for dtype in ("float32", "bfloat16"):
-                name = f"{path_name(kernel)}, {implementation}, {dtype}"
-                width = jnp.dtype(dtype).itemsize
-                competitor = None
-                if kernel in fused():
-                    competitor = ours(plan.draws, implementation, dtype, "table", kernel, KAPPA)
-                if competitor is None:
-                    missing[name] = no_kernel() if kernel not in fused() else "this JAX has no such key"
-                else:
-                    made[name] = Entry(plan.draws, width, competitor)
-        name = f"{path_name(kernel)}, arrays"
-        if kernel in fused():
-            kappa = SPREAD.values(plan.timed_arrays)
-            competitor = ours(plan.timed_arrays, "threefry2x32", "float32", "direct", kernel, kappa)
-            made[name] = Entry(plan.timed_arrays, 8, competitor)
-        else:
+    one = [
+        (f"{implementation}, {dtype}", plan.draws, implementation, dtype, "table", KAPPA)
+        for implementation, dtype in itertools.product(("threefry2x32", "philox4x32"), ("float32", "bfloat16"))
+    ]
+    arrays = "arrays", plan.timed_arrays, "threefry2x32", "float32", "direct", SPREAD.values(plan.timed_arrays)
+    for kernel, (what, count, implementation, dtype, method, kappa) in itertools.product((False, True), [*one, arrays]):
+        name = f"{path_name(kernel)}, {what}"
+        if kernel not in fused():
             missing[name] = no_kernel()
+        elif (competitor := ours(count, implementation, dtype, method, kernel, kappa)) is None:
+            missing[name] = "this JAX has no such key"
+        else:
+            # An array of concentrations is read, too.
+            made[name] = Entry(count, 8 if what == "arrays" else jnp.dtype(dtype).itemsize, competitor)
     for name in ("bits", "uniform", "normal"):
         function = getattr(jax.random, name)
         made[f"jax.random.{name}"] = Entry(plan.draws, 4, of_keys(lambda key, f=function: f(key, (plan.draws,))))
-    made[f"{NORMAL}, arrays"] = Entry(
-        plan.timed_arrays, 4, of_keys(lambda key: jax.random.normal(key, (plan.timed_arrays,)))
-    )
+    few = plan.timed_arrays
+    made[f"{NORMAL}, arrays"] = Entry(few, 4, of_keys(lambda key: jax.random.normal(key, (few,))))
     for name, width, function in (
         ("fill", 4, lambda x: jnp.full(plan.draws, x[0])),
         ("copy", 8, lambda x: -x),
