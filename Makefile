@@ -35,7 +35,7 @@ help:
 	@echo "make test     run the tests, and a smoke on the newest Python with the newest JAX: a few minutes"
 	@echo "make test-whole  the same with all slow tests, and all of them on the newest one too: hours"
 	@echo "make test-gpu-programs  compile draws for an H100 without one: has anything become worse?"
-	@echo "make exactness  look up and count millions of angles: is anything not as the law says?"
+	@echo "make exactness  compare millions of angles with their distribution"
 	@echo "make guard    time the sampler beside others for a few minutes: PASS, FAIL or TOO NOISY"
 	@echo "make audit    ask whether a dependency has a known hole; needs the network"
 	@echo "make lint     check style, types and the install script"

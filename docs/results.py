@@ -6,8 +6,8 @@ from pathlib import Path
 
 from benchmarks import accuracy, plots, streaming_plots
 from benchmarks.cases import CASES, TASKS
+from benchmarks.exactness import __main__ as exactness
 from benchmarks.exactness import pictures as exactness_pictures
-from benchmarks.exactness import report
 from benchmarks.peers import LABELS, PEERS
 from benchmarks.profile_gpu import pictures
 from benchmarks.profile_gpu import report as profile
@@ -138,11 +138,13 @@ def startup_table(result):
 
 
 def exactness_tables(result):
-    """A row for each law: what was least likely, and the largest error of all tail probabilities."""
-    lines = ["| law | angles | tests | least likely | p at most | largest error, of the promise |"]
+    """Lay out a row for each distribution: its least likely test, and the largest error of all tail probabilities."""
+    lines = ["| distribution | angles | tests | least likely | p at most | largest error, share of the promise |"]
     lines.append("|---|---:|---:|---|---:|---:|")
-    lines += ["| " + " | ".join(row) + " |" for row in report.rows(result)]
-    return "\n".join([*lines, "", f"{report.sentence(result)}."])
+    for name, shown, tests, least in exactness.by_distribution(result):
+        worst = f"{max(shown['worst']['share']):.2f}" if "worst" in shown else "-"
+        lines.append(f"| {name} | {shown['angles']:,} | {tests} | {least['test']} | {least['p']:.2g} | {worst} |")
+    return "\n".join([*lines, "", f"{exactness.sentence(result)}."])
 
 
 def words_table(result):

@@ -813,54 +813,6 @@ def strange_result(put):
     raise last
 
 
-def state(path, method=zipfile.ZIP_STORED, **arrays):
-    with zipfile.ZipFile(path, "w", method) as file:
-        for name, array in arrays.items():
-            content = io.BytesIO()
-            np.lib.format.write_array(content, np.asarray(array), allow_pickle=True)
-            file.writestr(f"{name}.npy", content.getvalue())
-
-
-def many(about, law):
-    """Each array is as small as a state's may be."""
-    zeros = {f"{law}/{i}": np.zeros(2**24 - 2**10, np.uint8) for i in range(24)}
-    state("x", zipfile.ZIP_DEFLATED, about=about, **zeros)
-
-
-def of_another_run(about, law):
-    """Which is seen before its arrays are read."""
-    state("x", zipfile.ZIP_DEFLATED, about="{}", x=np.zeros(2**26, np.uint8))
-
-
-# Files in the place of what ``benchmarks.exactness`` has counted, by what it says of its run and the name of a law.
-STATES = {
-    "bzip2": lambda about, law: state("x", zipfile.ZIP_BZIP2, about=about, x=np.zeros(2**26, np.uint8)),
-    "large": lambda about, law: state("x", zipfile.ZIP_DEFLATED, about=about, x=np.zeros(2**26, np.uint8)),
-    "many": many,
-    "another run": of_another_run,
-    "tiny": lambda about, law: state("x", about=about, **{f"{law}/{i}": np.uint8(0) for i in range(2**16)}),
-    "no run": lambda about, law: state("x", x=np.zeros(3)),
-    "endless": lambda about, law: endless("x"),
-    "objects": lambda about, law: state("x", about=about, x=np.array([{}])),
-    "list": lambda about, law: state("x", about="[]"),
-    "nested": lambda about, law: state("x", about="[" * 10**5),
-    "fields": lambda about, law: state("x", about=about, **{f"{law}/bins": np.zeros(3), f"{law}/angles": 2**40}),
-    "one array": lambda about, law: (np.save("x.npy", np.zeros(3)), os.rename("x.npy", "x")),
-    "cut": lambda about, law: (state("x", about=about), os.truncate("x", 100)),
-    "pipe": lambda about, law: pipe("x"),
-}
-
-
-@cases("results", "--state x is (no state|damaged|of another run)", STATES)
-def counted(make):
-    from benchmarks.exactness import __main__ as program
-    from benchmarks.exactness import plan
-
-    given = program.parser().parse_args(["--quick"])
-    make(json.dumps(program.about(given)), plan.LAWS[0].name)
-    of_a_program(program.main, "--quick", "--state", "x")
-
-
 def grown():
     """Bytes of memory that this process has had at most."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,6 +1,5 @@
-"""Whether the angles are those of the law, and cannot be told from it by ten thousand million draws.
+"""Test whether the angles follow their von Mises distribution, on up to 1e12 draws.
 
-``python -m benchmarks.exactness --quick`` takes some seconds; without it 1e10 angles are drawn (1e12 on a GPU) and none
-is kept: what is tested are counts and sums. See `benchmarks.exactness.verdicts` for the tests, and `damage` for
-samplers that must not pass.
+``python -m benchmarks.exactness --quick`` takes a minute; without it 1e10 angles are drawn (1e12 on a GPU). Only counts
+and sums are kept. `verdicts` has the tests, and `damage` the samplers that must not pass them.
 """

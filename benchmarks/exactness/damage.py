@@ -1,4 +1,4 @@
-"""Samplers that are wrong, each in one way that has happened to somebody: a test that lets them pass is none."""
+"""Samplers that are wrong, each in a way that real samplers have been. The tests must report every one."""
 
 from typing import NamedTuple
 
@@ -14,77 +14,78 @@ __all__ = ["DAMAGES", "Damage"]
 
 
 class Damage(NamedTuple):
-    """What is wrong, and the sampler: ``draw(key, k, start, count)`` gives float32 angles about 0.
+    """What is wrong, and the sampler: ``draw(key, k, start, count)`` returns float32 angles about 0.
 
     `start` is a pair (hi, lo) of uint32, and `count` is static.
     """
 
     about: str
     draw: object
-    concentration: float | None = None
-    """Where it shows; None for a middling one."""
+    concentration: float = 5.0
+    """Where it shows."""
 
 
 def words(key, start, count):
-    """The words of a block."""
-    return counter.words(key, (count,), 1, start)
+    """Return the words of a block."""
+    return counter.words(key, (count,), 1, start)[0]
 
 
 def right(key, k, start, count):
-    """What the package draws."""
+    """Return the angles of the package."""
     return jvm.sample_block(key, jnp.float32(0), k, start, (count,), "float32")
 
 
 def quantised(key, k, start, count):
-    """Angles on a grid of 2^-18."""
+    """Round the angles to a grid of 2^-18."""
     return jnp.round(right(key, k, start, count) * 2.0**18) * 2.0**-18
 
 
 def short_tail(key, k, start, count):
-    """Only 24 bits of the word are used, as by samplers that make a uniform float32 first."""
-    (word,) = words(key, start, count)
+    """Use only 24 bits of the word, as samplers do that make a uniform float32 first."""
+    word = words(key, start, count)
     return transform.angles((word & np.uint32(0xFFFFFF01) | np.uint32(0x80),), jnp.float32(0), k, "table")
 
 
 def bent_segment(key, k, start, count):
-    """The angles of one cell of the table, a thirty-second of all, are too large by a hundred-thousandth."""
-    (word,) = words(key, start, count)
+    """Make the angles of one cell of the table, a thirty-second of all, too large by a hundred-thousandth."""
+    word = words(key, start, count)
     t = transform.tail((word,)).t
     inside = (t >= 0.25) & (t < 0.25 * (1 + 1 / 16))
     return jnp.where(inside, jnp.float32(1 + 1e-5), jnp.float32(1)) * right(key, k, start, count)
 
 
 def swapped(key, k, start, count):
-    """The two words of each block of the cipher change places: as random, but another stream."""
+    """Swap the two words of each block of the cipher: as random, but another stream."""
     return right(key, k, start, count).reshape(-1, 2)[:, ::-1].ravel()
 
 
 def biased_sign(key, k, start, count):
-    """The sign bit is set a little too often: once in a thousand."""
-    (word,) = words(key, start, count)
+    """Set the sign bit once in a thousand words."""
+    word = words(key, start, count)
     rarely = (word >> 1) % np.uint32(1000) == 0
     return transform.angles((jnp.where(rarely, word | np.uint32(1), word),), jnp.float32(0), k, "table")
 
 
 def repeated(key, k, start, count):
-    """Every 64th angle is that of eight places before: lanes that share a counter."""
+    """Repeat the angle of eight places before in every 64th place: lanes that share a counter."""
     x = right(key, k, start, count)
     place = lax.iota(jnp.int32, count)
     return jnp.where(place % 64 == 0, jnp.roll(x, 8), x)
 
 
 def by_arccos(key, k, start, count):
-    """Angles through the arccosine of a float32 cosine, as samplers by rejection make them."""
-    return jnp.sign(right(key, k, start, count)) * jnp.arccos(jnp.cos(right(key, k, start, count)))
+    """Take the arccosine of a float32 cosine, as rejection samplers do."""
+    x = right(key, k, start, count)
+    return jnp.sign(x) * jnp.arccos(jnp.cos(x))
 
 
 def numpyro(key, k, start, count):
-    """NumPyro's sampler."""
+    """Use NumPyro's sampler."""
     from numpyro.distributions import VonMises
 
     for part in start:
         key = jax.random.fold_in(key, part)
-    with jax.numpy_dtype_promotion("standard"):
+    with jax.numpy_dtype_promotion("standard"), jax.enable_x64(False):
         return VonMises(jnp.float32(0), k).sample(key, (count,))
 
 

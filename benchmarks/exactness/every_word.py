@@ -1,9 +1,9 @@
 """Every tail probability that a float32 angle can have, one after the other.
 
-A word has 31 bits for the tail probability t of its angle, and one for the sign. So whether the angle is the quantile
-can be looked up for each t there is, and no chance is left: 2^31 angles, by the function that the sampler calls, beside
-a quantile in float64 that the package has no part in. That one is known at 2^17 values of t, 4096 in each octave, to
-1e-10; between them it is a cubic in t with the right slopes, whose error is far smaller still.
+A word has 31 bits for the tail probability t of its angle, and one for the sign. So the angle can be compared with the
+quantile for each t there is, and nothing is left to chance: 2^31 angles of the function that the sampler calls, against
+a float64 quantile that the package has no part in. That quantile is computed at 2^17 values of t, 4096 in each octave,
+to 1e-10, and interpolated by cubics with the exact slopes, whose error is far smaller.
 """
 
 from typing import NamedTuple
@@ -15,97 +15,77 @@ from jax import lax
 
 import jax_von_mises as jvm
 from benchmarks import reference
-from benchmarks.exactness import law
+from benchmarks.exactness import expected
 from benchmarks.exactness.verdicts import Verdict
 from jax_von_mises.sampling import transform
 
-__all__ = ["CHUNK", "CHUNKS", "Worst", "check", "chunks"]
+__all__ = ["CHUNK", "CHUNKS", "OCTAVES", "Worst", "check", "chunks", "verdict"]
 
 CHUNK = 2**22
 CHUNKS = 2**31 // CHUNK
-# t is u / 2^33 for odd u. Cells of u: this many in each octave, as a power of two.
+# t is u / 2^33 for odd u. Each octave of u has 2^CELL_BITS cells.
 CELL_BITS = 12
 OCTAVES = 32
 MANTISSA = 52
 
 
 class Worst(NamedTuple):
-    """The largest of what was found, for each octave of t, from 2^-33 to 1/2; zero where nothing was looked up."""
+    """The largest errors in each octave of t, from 2^-33 to 1/2; zero where nothing was looked up."""
 
     share: np.ndarray
     """Error as a share of the promise: 2e-6 of the tail probability, or 4 ulp of the angle."""
     tail: np.ndarray
-    """Error of the tail probability, relative to it."""
-
-    @classmethod
-    def none(cls):
-        """Before anything was looked up."""
-        return cls(*(np.zeros(OCTAVES) for _ in cls._fields))
+    """Relative error of the tail probability."""
 
 
 def cubics(k):
-    """Coefficients (5, cells) in the place in the cell: four of the angle, and one for the density, which is even."""
+    """Return the coefficients (5, cells) of a cubic in the place in the cell, 0 to 1, and the density."""
     octave = 2.0 ** np.arange(OCTAVES)
     u = np.append((octave[:, None] * (1 + np.arange(2**CELL_BITS) / 2**CELL_BITS)).ravel(), 2.0**OCTAVES)
     t = u / 2**33
     with jax.enable_x64(True):
         x = np.array(jvm.isf(jnp.asarray(t), 0.0, jnp.float64(k)))
-    # Ours is at hand, and near. What decides is the other: two steps of Newton's to its tail probabilities.
+    # The package's quantile is only the start of two Newton steps to the tail probabilities of the reference.
     x = np.clip(x, 0, np.pi)
     for _ in range(2):
-        density = np.exp(reference.log_prob(x, k))
-        x = np.clip(x + (reference.tail(x, k) - t) / density, 0, np.pi)
+        x = np.clip(x + (reference.tail(x, k) - t) / np.exp(reference.log_prob(x, k)), 0, np.pi)
     density = np.exp(reference.log_prob(x, k))
     off = np.abs(reference.tail(x, k) - t)
-    # Next to pi the spacing of float64 is more than that; that of float32 far more still.
+    # Next to pi, the spacing of float64 may be more than 1e-9 of t. That of float32 is far larger.
     if not np.all((off < 1e-9 * t) | (off < 2 * np.spacing(x) * density)):
         raise RuntimeError(f"the reference does not settle at concentration {k:g}")
-    width = np.diff(t)
+    width, rise = np.diff(t), np.diff(x)
     start, end = -width / density[:-1], -width / density[1:]
-    rise = np.diff(x)
     return np.stack([x[:-1], start, 3 * rise - 2 * start - end, start + end - 2 * rise, density[:-1]])
 
 
-def angles(first, k, method):
-    """The sizes of the angles of `CHUNK` values of t in ascending order, from number `first` on."""
-    words = (first + lax.iota(jnp.uint32, CHUNK)) << 1
-    return transform.angles((words,), jnp.float32(0), k, method)
+def errors(x, first, table):
+    """Return the errors of angles `x` of t number `first` and on: as shares of the promise, and relative ones of t.
 
-
-def compare(x, first, table):
-    """Errors of the angles `x`: as shares of the promise, and of the tail probability, relative to it.
-
-    At the mode the reference is no better than 1e-11 of t, which is many units of angles next to 0; but there the
-    promise is one of t.
+    Next to 0 the reference is right to 1e-11 of t, which is many ulp of the angle; but the promise there is one of t.
     """
     u = 2 * (first.astype(jnp.float64) + lax.iota(jnp.float64, CHUNK)) + 1
+    # The exponent and the first bits of u number its cell, and the rest is the place in it.
     bits = lax.bitcast_convert_type(u, jnp.uint64)
     row = ((bits >> (MANTISSA - CELL_BITS)) - (1023 << CELL_BITS)).astype(jnp.int32)
     place = (bits & (2 ** (MANTISSA - CELL_BITS) - 1)).astype(jnp.float64) * 2.0 ** (CELL_BITS - MANTISSA)
     a, b, c, d, density = (table[j][row] for j in range(5))
     off = jnp.abs(x.astype(jnp.float64) - (a + place * (b + place * (c + place * d))))
-    # A unit in the last place: the power of two that x has, by 2^-23; of the smallest normal number at least.
+    # One ulp is 2^-23 of the power of two in x, at least in the smallest normal number.
     power = lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32) & np.uint32(0xFF << 23)
-    unit = jnp.maximum(lax.bitcast_convert_type(power, jnp.float32).astype(jnp.float64), 2.0**-126) * 2.0**-23
+    ulp = jnp.maximum(lax.bitcast_convert_type(power, jnp.float32).astype(jnp.float64), 2.0**-126) * 2.0**-23
     tail = off * density * 2.0**33 / u
-    ulp = off / unit
-    share = jnp.minimum(tail / law.ALLOWED["float32"], ulp / law.ULP)
-    # What is no number, or has the wrong sign, is off by all there is.
+    share = jnp.minimum(tail / expected.ALLOWED["float32"], off / ulp / expected.ULP)
     good = (x >= 0) & (x <= np.pi)
     return [jnp.where(good, each, jnp.inf) for each in (share, tail)]
 
 
 def chunks(number):
-    """Places of `number` of the `CHUNKS`, the first among them, where all octaves but eight are."""
+    """Return `number` of the `CHUNKS`, evenly spaced; the first one has all octaves but the eight largest."""
     return np.unique(np.linspace(0, CHUNKS - 1, min(number, CHUNKS)).astype(int))
 
 
-def octave_of(chunk):
-    """The octave of a chunk that lies within one."""
-    return int(np.log2(2.0 * chunk * CHUNK + 1))
-
-
-def check(k, method, chosen, worst=None, said=lambda done, worst: None):
+def check(k, method, chosen, worst=None, keep=lambda chunk, worst: None):
     """Look up all angles of the `chosen` chunks.
 
     Parameters
@@ -116,37 +96,42 @@ def check(k, method, chosen, worst=None, said=lambda done, worst: None):
     chosen : sequence of int
         Numbers of chunks.
     worst : Worst, optional
-        What other chunks have shown.
-    said : callable
-        Told after each chunk: its number and the `Worst` so far.
+        The errors of other chunks.
+    keep : callable
+        Called after each chunk with its number and the `Worst` so far.
 
     Returns
     -------
     Worst
     """
-    worst = Worst.none() if worst is None else worst
+    worst = Worst(*np.zeros((2, OCTAVES))) if worst is None else worst
     with jax.enable_x64(True):
         table = jnp.asarray(cubics(k))
-        draw = jax.jit(lambda first, k: angles(first, k, method))
-        judge = jax.jit(compare)
-        largest = jax.jit(lambda *given: [jnp.max(each) for each in compare(*given)])
+
+        @jax.jit
+        def draw(first, k):
+            words = (first + lax.iota(jnp.uint32, CHUNK)) << 1
+            return transform.angles((words,), jnp.float32(0), k, method)
+
+        largest = jax.jit(lambda *given: [jnp.max(each) for each in errors(*given)])
         for chunk in chosen:
             first = np.uint32(chunk * CHUNK)
             x = draw(first, np.float32(k))
-            found = np.zeros((len(Worst._fields), OCTAVES))
+            found = np.zeros((2, OCTAVES))
             if chunk == 0:
                 octave = np.log2(2.0 * np.arange(CHUNK) + 1).astype(int)
-                for j, each in enumerate(judge(x, first, table)):
+                for j, each in enumerate(jax.jit(errors)(x, first, table)):
                     np.maximum.at(found[j], octave, np.asarray(each))
             else:
-                found[:, octave_of(chunk)] = [float(each) for each in largest(x, first, table)]
+                found[:, int(np.log2(2.0 * first + 1))] = [float(each) for each in largest(x, first, table)]
             worst = Worst(*np.maximum(worst, found))
-            said(chunk, worst)
+            keep(chunk, worst)
     return worst
 
 
 def verdict(worst, number):
-    """What the errors mean: there is no chance in it."""
+    """Return the verdict on the errors of `number` chunks. It is certain, so p is 0 or 1."""
     which = "every" if number == CHUNKS else "some"
-    told = f"{number * CHUNK:,} of {2**31:,} tail probabilities, at most {np.max(worst.share):.2g} of the promise off"
-    return Verdict(f"the angle of {which} tail probability", told, 1.0 if np.max(worst.share) <= 1 else 0.0)
+    share = np.max(worst.share)
+    found = f"{number * CHUNK:,} of {2**31:,} tail probabilities, at most {share:.2g} of the promise off"
+    return Verdict(f"the angle of {which} tail probability", found, 1.0 if share <= 1 else 0.0)

@@ -1,33 +1,34 @@
-"""Draw a result of ``benchmarks.exactness``: bins, tails and all tests.
+"""Draw a result of ``benchmarks.exactness``: bins, tails, errors angle by angle, and all tests.
 
 ``python -m benchmarks.exactness.pictures result.json --out picture.svg``.
 """
 
-import io
 import sys
 
 import numpy as np
 
 from benchmarks import plots
 
-__all__ = ["main", "picture", "summary", "svg"]
+__all__ = ["main", "picture", "summary"]
 
 WIDTH, STEPS = 6.0, 48  # of the histogram of deviations, in standard errors
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
+LIMIT = {"color": "#D55E00", "linestyle": (0, (5, 3)), "linewidth": 1.3}
 
 
-def summary(sums, expected, beyond):
-    """What the pictures need of the sums of one law: how far the bins are off in standard errors, and the tails."""
-    awaited = sums["angles"] * expected.mass
+def summary(sums, bins, tails):
+    """Return what the pictures show of one distribution: deviations of the bins in standard errors, and the tails."""
+    awaited = sums["angles"] * bins.mass
     known = awaited >= 5
     z = (sums["bins"][known] - awaited[known]) / np.sqrt(awaited[known])
     counts, _ = np.histogram(np.clip(z, -WIDTH, WIDTH), STEPS, (-WIDTH, WIDTH))
-    tails = {name: getattr(beyond, name).tolist() for name in ("mass", "least", "most")}
-    tails["seen"] = [int(seen) for seen in sums["beyond"]]
-    return {"angles": sums["angles"], "deviations": counts.tolist(), "tails": tails}
+    shown = {name: getattr(tails, name).tolist() for name in ("mass", "least", "most")}
+    shown["seen"] = [int(seen) for seen in sums["beyond"]]
+    return {"angles": int(sums["angles"]), "deviations": counts.tolist(), "tails": shown}
 
 
 def current(result):
-    """The result, if it is one."""
+    """Return the result; ValueError if it is none of this program."""
     if result["program"] != "exactness" or result["format"] != 2:
         raise ValueError("it was written by another program")
     return result
@@ -42,70 +43,42 @@ def picture(result):
     (bins, tails), (words, tests) = figure.subplots(2, 2)
     edges = np.linspace(-WIDTH, WIDTH, STEPS + 1)
     middles = (edges[1:] + edges[:-1]) / 2
-    shown = result["laws"]
-    colors = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555"]
-    styles = {name: "--" if "direct" in name else "-" for name in shown}
-    for number, (name, law) in enumerate(shown.items()):
-        share = np.array(law["deviations"]) / max(1, sum(law["deviations"])) / np.diff(edges)
-        bins.plot(middles, share, color=colors[number % len(colors)], linewidth=1, alpha=0.8)
-        if law["tails"]["seen"]:
-            seen = np.array(law["tails"]["seen"])
-            level, expected, least, most = (
-                np.array(law["tails"][name]) * times
-                for name, times in (("mass", 0.5), *((name, law["angles"]) for name in ("mass", "least", "most")))
-            )
-            chosen = expected >= 1
-            z = (seen - np.clip(seen, least, most)) / np.sqrt(expected)
-            color = colors[number % len(colors)]
-            tails.plot(
-                *(level[chosen], z[chosen], "."),
-                **dict(linestyle=styles[name], color=color, linewidth=0.8, markersize=4, label=name),
-            )
-    bins.plot(middles, stats.norm.pdf(middles), color="#222222", linewidth=1.6, linestyle=(0, (5, 3)))
-    bins.set(xlabel="standard errors", yscale="log", ylim=(1e-6, 1))
-    bins.set_title("Bins: how far off (dashed: chance)")
-    tails.axhspan(-3, 3, color="#888888", alpha=0.2, linewidth=0)
-    tails.set(xscale="log", xlabel="tail probability, to each side", ylabel="standard errors", ylim=(-6, 6))
-    tails.invert_xaxis()
-    tails.set_title("Tails: beyond the promise (grey: chance)")
-    for number, (name, law) in enumerate(shown.items()):
-        if "worst" in law:
-            share = np.array(law["worst"]["share"])
+    for number, (name, shown) in enumerate(result["laws"].items()):
+        color = COLORS[number % len(COLORS)]
+        line = {"color": color, "linestyle": "--" if "direct" in name else "-", "linewidth": 0.8, "markersize": 4}
+        share = np.array(shown["deviations"]) / max(1, sum(shown["deviations"])) / np.diff(edges)
+        bins.plot(middles, share, color=color, linewidth=1, alpha=0.8)
+        seen, mass, least, most = (np.array(shown["tails"][field]) for field in ("seen", "mass", "least", "most"))
+        if len(seen):
+            count = shown["angles"]
+            few = count * mass < 1
+            z = (seen - np.clip(seen, count * least, count * most)) / np.sqrt(count * mass)
+            tails.plot(mass[~few] / 2, z[~few], ".", **line, label=name)
+        if "worst" in shown:
+            share = np.array(shown["worst"]["share"])
             level = 2.0 ** (np.arange(len(share)) - 33.0)
-            color = colors[number % len(colors)]
-            words.plot(
-                *(level[share > 0], share[share > 0], "."),
-                **dict(linestyle=styles[name], color=color, linewidth=0.8, markersize=4),
-            )
-    words.axhline(1, color="#D55E00", linestyle=(0, (5, 3)), linewidth=1.3)
-    words.set(xscale="log", xlabel="tail probability, to each side", ylabel="share of the promise", ylim=(0, 1.2))
-    words.invert_xaxis()
-    words.set_title("Angle by angle: largest error (dashed: promise)")
+            words.plot(level[share > 0], share[share > 0], ".", **line)
+    bins.plot(middles, stats.norm.pdf(middles), color="#222222", linewidth=1.6, linestyle=(0, (5, 3)))
+    bins.set(title="Bins: deviation (dashed: chance)", xlabel="standard errors", yscale="log", ylim=(1e-6, 1))
+    tails.axhspan(-3, 3, color="#888888", alpha=0.2, linewidth=0)
+    tails.set(title="Tails: beyond the promise (grey: chance)", ylabel="standard errors", ylim=(-6, 6))
+    words.axhline(1, **LIMIT)
+    words.set(title="Angle by angle: largest error (dashed: promise)", ylabel="share of the promise", ylim=(0, 1.2))
+    for axes in (tails, words):
+        axes.set(xscale="log", xlabel="tail probability, on each side")
+        axes.invert_xaxis()
     p = np.sort([max(verdict["p"], 1e-30) for verdict in result["verdicts"]])
-    tests.plot((np.arange(len(p)) + 0.5) / len(p), p, "o", color="#0072B2", markersize=3.5)
-    tests.axhline(result["false_alarm"] / len(p), color="#D55E00", linestyle=(0, (5, 3)), linewidth=1.3)
-    tests.set(yscale="log", xlabel="share of the tests", ylabel="p at most", ylim=(min(p.min(), 1e-9) / 3, 2))
-    tests.set_title("All tests (dashed: reported below)")
+    tests.plot((np.arange(len(p)) + 0.5) / len(p), p, "o", color=COLORS[0], markersize=3.5)
+    tests.axhline(result["false_alarm"] / len(p), **LIMIT)
+    tests.set(title="All tests (dashed: reported below)", xlabel="share of the tests", ylabel="p at most")
+    tests.set(yscale="log", ylim=(min(p.min(), 1e-9) / 3, 2))
     for axes in (bins, tails, words, tests):
         axes.grid(visible=True)
         axes.minorticks_off()
     figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=8)
-    figure.suptitle(
-        f"{plots.machine_text(result['environment'])}; {result['angles']:,} angles", fontsize=9, x=0.01, ha="left"
-    )
+    machine = plots.machine_text(result["environment"])
+    figure.suptitle(f"{machine}; {result['angles']:,} angles", fontsize=9, x=0.01, ha="left")
     return figure
-
-
-def svg(result):
-    """The figure as bytes of SVG; None without Matplotlib."""
-    try:
-        import matplotlib
-    except ImportError:
-        return None
-    file = io.BytesIO()
-    with matplotlib.rc_context(plots.SETTINGS):
-        picture(result).savefig(file, format="svg", metadata={"Date": None})
-    return file.getvalue()
 
 
 def main(arguments=None):

@@ -1,20 +1,19 @@
-"""Which laws are drawn, and how many angles of each."""
+"""The distributions that are drawn, and how many angles of each."""
 
 from typing import NamedTuple
 
-__all__ = ["BLOCK", "FULL", "LAWS", "QUICK", "WORDS", "Law", "shares"]
+__all__ = ["BINS", "BLOCK", "DISTRIBUTIONS", "FULL", "QUICK", "WORDS", "Distribution", "shares"]
 
-# Angles in a block; one call of the sampler, and of the device.
-BLOCK = 2**22
+BLOCK = 2**22  # angles per call of the sampler
 BINS = 2**16
 QUICK = 2**26
 FULL = {"cpu": 10**10, "gpu": 10**12}
-# Chunks of all tail probabilities of a law, of `every_word.CHUNKS`.
+# Chunks of all tail probabilities of a distribution, of `every_word.CHUNKS`.
 WORDS = {"some": 4, "every": 512}
 
 
-class Law(NamedTuple):
-    """One law in one dtype by one route, and its part of all angles."""
+class Distribution(NamedTuple):
+    """One distribution in one dtype by one method, and its weight when the angles are shared out."""
 
     concentration: float
     dtype: str = "float32"
@@ -23,22 +22,22 @@ class Law(NamedTuple):
 
     @property
     def name(self):
-        """For tables and files."""
+        """The name in tables and files."""
         return f"k={self.concentration:g}, {self.dtype}, {self.method}"
 
 
-LAWS = (
-    *(Law(k, weight=4) for k in (0.0, 0.5, 5.0, 100.0, 1e4, 1e7)),
-    *(Law(k, method="direct") for k in (0.5, 5.0, 1e4)),
-    Law(5.0, "bfloat16"),
-    Law(5.0, "float16"),
-    Law(100.0, "float16", "direct"),
-    Law(5.0, "float64"),
-    Law(1e7, "float64", "direct"),
+DISTRIBUTIONS = (
+    *(Distribution(k, weight=4) for k in (0.0, 0.5, 5.0, 100.0, 1e4, 1e7)),
+    *(Distribution(k, method="direct") for k in (0.5, 5.0, 1e4)),
+    Distribution(5.0, "bfloat16"),
+    Distribution(5.0, "float16"),
+    Distribution(100.0, "float16", "direct"),
+    Distribution(5.0, "float64"),
+    Distribution(1e7, "float64", "direct"),
 )
 
 
-def shares(angles, laws=LAWS, block=BLOCK):
-    """Blocks for each law: at least one, and `angles` in all, or somewhat more."""
-    weights = sum(law.weight for law in laws)
-    return {law: max(1, -(-angles * law.weight // (weights * block))) for law in laws}
+def shares(angles, distributions):
+    """Return the number of blocks of each distribution: at least one, and at least `angles` angles in all."""
+    weights = sum(each.weight for each in distributions)
+    return {each: max(1, -(-angles * each.weight // (weights * BLOCK))) for each in distributions}

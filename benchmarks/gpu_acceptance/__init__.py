@@ -1,11 +1,11 @@
-"""Whether the sampler is right and fast on a GPU, in one command; run with ``python -m benchmarks.gpu_acceptance``.
+"""Check that the sampler is right and fast on a GPU: ``python -m benchmarks.gpu_acceptance --json FILE``.
 
-First what must hold, on the GPU beside the CPU: words bit for bit, angles to the sampler's promise with every cipher,
-arrays of parameters, every dtype, odd sizes, parts beyond 2^32 angles, gradients, transformations. Then the time, in
-one process: ours by either path beside JAX's own samplers, other libraries and the memory's limit. What takes longest
-comes last: no access outside of arrays, and the law itself on 1e11 angles each. The result is written after each of
-them, and the same command goes on where a run was broken off.
+The checks compare the GPU with the CPU: words bit for bit, angles to the sampler's promise with every cipher, arrays of
+parameters, every dtype, odd sizes, parts beyond 2^32 angles, gradients, transformations. Then both paths are timed, in
+one process, together with JAX's samplers, other libraries and the memory bandwidth. What takes longest comes last:
+accesses outside of arrays, and `benchmarks.exactness` on 1e11 angles of each distribution. The result is written after
+each part, and the same command continues an interrupted run.
 
-Nothing is fetched, and nothing beyond what the package needs has to be installed; other libraries and matplotlib join
-in where they are there. How long it takes was not measured on a GPU; ``--quick`` draws a hundredth.
+It needs no network and nothing beyond what the package needs; other libraries and matplotlib are used where installed.
+How long it takes was not measured on a GPU; ``--quick`` draws a hundredth of the angles.
 """

@@ -1,4 +1,4 @@
-"""The command line: checks, then times, then verdicts."""
+"""The command line: checks, timings, goals."""
 
 import argparse
 import functools
@@ -24,13 +24,13 @@ PARTS = (
 def parser():
     """Make the command line."""
     made = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu_acceptance", description="Whether the sampler is right and fast on a GPU."
+        prog="python -m benchmarks.gpu_acceptance", description="Check that the sampler is right and fast on a GPU."
     )
     made.add_argument("--quick", action="store_true", help="a hundredth of the angles, and fewer sizes and rounds")
     made.add_argument("--every-size", action="store_true", help="all sizes from 1 to 4099, each a program to compile")
-    told = f"some parts alone, once more if FILE has them: checks (all but speed), {', '.join(PARTS)}"
+    told = f"only these parts, again if FILE has them: checks (all but speed), {', '.join(PARTS)}"
     made.add_argument("--only", nargs="+", choices=("checks", *PARTS), metavar="PART", default=[], help=told)
-    told = "write everything that was found, after each part; go on with a file that is there"
+    told = "write the result after each part; continue from an existing file"
     made.add_argument("--json", metavar="FILE", type=new_file, help=told)
     made.add_argument("--picture", metavar="FILE", type=new_file, help="draw the rates (.svg, .png)")
     # All lines of the program on whatever there is, for its tests.
@@ -39,13 +39,13 @@ def parser():
 
 
 def plan_of(given):
-    """How much is done."""
+    """Return the sizes that the options ask for."""
     plan = TINY if given.tiny else QUICK if given.quick else FULL
     return plan._replace(sizes=tuple(range(1, 4100))) if given.every_size else plan
 
 
 def speed_text(rows, missing):
-    """The table of rates."""
+    """Return the table of rates."""
     lines = [("", "numbers", "a call", "G/s", "GB/s", "of memory", "")]
     for name, row in sorted(rows.items(), key=lambda item: -item[1]["rate"]):
         rates = f"{row['rate'] / 1e9:.3g}", f"{row['bytes_per_second'] / 1e9:.3g}", f"{row['share_of_memory']:.0%}"
@@ -54,7 +54,7 @@ def speed_text(rows, missing):
 
 
 def verdict_text(verdicts):
-    """The goals, one a line."""
+    """Yield a line for each goal."""
     for found in verdicts:
         unit = " of its bytes a second" if found["of_bytes"] else ""
         reached = found["why"] if found["ratio"] is None else f"{found['ratio']:.3g}"
@@ -63,14 +63,14 @@ def verdict_text(verdicts):
 
 
 def identity(result):
-    """What a file must agree with to be gone on with."""
+    """Return what must be the same in a file to continue from it."""
     found = result["environment"]
     about = {name: result[name] for name in ("format", "program", "plan")}
     return about | {name: found[name] for name in ("device", "commit", "versions")}
 
 
 def begun(path, result):
-    """`result` with what an earlier run left in its file; ValueError where that is of another run."""
+    """Return the result of an earlier run in the file, or `result`; ValueError for a file of another run."""
     if path is None:
         return result
     if not path.exists():
@@ -87,12 +87,12 @@ def begun(path, result):
         raise ValueError(f"{path} is no result of this program: {error}. Name another file.") from error
     if differs:
         raise ValueError(f"{path} is of another run: {', '.join(differs)} differ. Name another file.")
-    print(f"going on with {path}, which has {len(rows)} checks of {seconds:.0f} s")
+    print(f"continuing from {path}, which has {len(rows)} checks of {seconds:.0f} s")
     return before
 
 
 def to_make(given, result):
-    """The parts that are asked for, or that the result lacks or could not make."""
+    """Return the parts that are asked for, or that the result lacks or could not make."""
     if given.only:
         asked = {part for part in PARTS if part != "speed"} if "checks" in given.only else set()
         return [part for part in PARTS if part in asked.union(given.only)]
@@ -102,7 +102,7 @@ def to_make(given, result):
 
 
 def make(part, plan, result, state):
-    """Make a part, and put what it found into the result."""
+    """Make a part, and put it into the result."""
     from benchmarks.gpu_acceptance import checks, speed
 
     print(f"\n{part}", flush=True)
@@ -120,7 +120,7 @@ def make(part, plan, result, state):
 
 
 def main(arguments=None):
-    """Run; 0 if all is right and no goal is missed, 1 if not, 2 where it cannot be run."""
+    """Run; returns 0 if all is right and no goal is missed, 1 if not, 2 where it cannot be run."""
     given = parser().parse_args(arguments)
     start = time.perf_counter()
     found = environment.describe()
@@ -149,7 +149,7 @@ def main(arguments=None):
 
     keep()
     state = None if given.json is None else given.json.with_suffix(".law")
-    # On a card that is not accepted yet they are off by themselves; and elsewhere somebody may have turned them off.
+    # Kernels are off on a card that is not accepted yet, and where the environment turns them off.
     with environment.without_cache(), checks.switched("1"):
         for part in to_make(given, result):
             make(part, plan, result, state)
@@ -168,7 +168,7 @@ def main(arguments=None):
 
 
 def unfit(found):
-    """Why this cannot be run here, or None."""
+    """Return why this cannot be run here, or None."""
     if found["platform"] != "gpu" or not has("cuda"):
         told = f"JAX runs on {found['platform']} here, and this is about a CUDA device."
         return f"{told} `jax-von-mises doctor --expect cuda` says what keeps JAX from one."
@@ -180,7 +180,7 @@ def unfit(found):
 
 
 def has(platform):
-    """Whether JAX has devices of a platform."""
+    """Return whether JAX has devices of a platform."""
     import jax
 
     try:

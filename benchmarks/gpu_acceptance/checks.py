@@ -1,6 +1,7 @@
-"""What must hold on a GPU: each check gives what it found, in words, and whether that is right."""
+"""The checks on a GPU: each yields what it found, in words, and whether that is right."""
 
 import contextlib
+import functools
 import itertools
 import os
 import shutil
@@ -18,9 +19,8 @@ from jax.sharding import AxisType, PartitionSpec
 import jax_von_mises as jvm
 from benchmarks import reference
 from benchmarks.exactness import __main__ as exactness
-from benchmarks.exactness import law as promise
-from benchmarks.exactness import plan as laws
-from benchmarks.exactness import verdicts
+from benchmarks.exactness import expected, verdicts
+from benchmarks.exactness import plan as exactness_plan
 from benchmarks.words import CIPHERS
 from jax_von_mises.sampling import counter, cuda, cuda_launch, cuda_self_test, sampler
 from jax_von_mises.sampling.request import DrawRequest
@@ -43,7 +43,7 @@ class Found(NamedTuple):
 
 
 def key_of(implementation):
-    """A key; None where this JAX has no such one."""
+    """Return a key; None where this JAX has no such implementation."""
     try:
         return jax.random.key(20261121, impl=implementation)
     except ValueError:
@@ -51,14 +51,14 @@ def key_of(implementation):
 
 
 def fused():
-    """The paths there are: False for the plain one, True for the kernel."""
+    """Return the paths that draw here: False for the plain one, True for the kernel."""
     request = DrawRequest(jax.random.key(0), jnp.zeros(()), jnp.ones(()), None, (8,), np.dtype(np.float32), "direct")
     return (False, True) if cuda.use_cuda_kernel(request) else (False,)
 
 
 @contextlib.contextmanager
 def switched(value):
-    """The kernels on ("1") or off ("0"), whatever the environment says."""
+    """Turn the kernels on ("1") or off ("0"), whatever the environment says."""
     before = os.environ.get(cuda.VARIABLE)
     os.environ[cuda.VARIABLE] = value
     try:
@@ -70,26 +70,32 @@ def switched(value):
 
 
 def path_name(kernel):
-    """For tables."""
+    """Return the name of a path in tables."""
     return "kernel" if kernel else "plain"
 
 
 def draw(key, loc, kappa, start, shape, dtype, method, kernel):
-    """Angles by one path."""
+    """Draw angles by one path."""
     loc, kappa = jnp.asarray(loc, jnp.float32), jnp.asarray(kappa, jnp.float32)
     request = DrawRequest(key, loc, kappa, counter.halves(start), shape, jnp.dtype(dtype), method)
     return sampler.program(request, "kernel" if kernel else "xla")
 
 
 def on_cpu(function, *given):
-    """The same on the CPU."""
+    """Return what `function` gives on the CPU."""
     cpu = jax.local_devices(backend="cpu")[0]
     with jax.default_device(cpu):
         return np.asarray(function(*jax.device_put(given, cpu)))
 
 
+def drawn_twice(kernel, key, loc, kappa, *where):
+    """Return the angles here, and those of the plain path on the CPU; `where` is start, shape, dtype and method."""
+    given = key, np.float32(loc), np.float32(kappa)
+    return np.asarray(draw(*given, *where, kernel)), on_cpu(lambda *given: draw(*given, *where, False), *given)
+
+
 def kernels(plan):
-    """Whether each passes the test that the package makes before it uses one."""
+    """Run the test that the package makes before it uses a kernel, for each of them."""
     if not cuda_launch.devices():
         yield Found("CUDA kernels", None, "there is no CUDA device")
         return
@@ -102,12 +108,12 @@ def kernels(plan):
     failed = sorted({spec.name for spec in specs if not cuda_self_test.passes(spec)})
     told = f"all {len({spec.name for spec in specs})} pass the package's own test"
     yield Found("CUDA kernels", not failed, cuda.kernel_report() if failed else told)
-    # Without them, what follows is about the plain path alone, and says nothing of it.
+    # Without kernels, all other checks would silently be about the plain path alone.
     yield Found("draws go to them", True in fused(), cuda.kernel_report())
 
 
 def words(plan):
-    """Those of every cipher, here and on the CPU."""
+    """Compare the words of every cipher, here and on the CPU."""
     for name in CIPHERS:
         key = key_of(name)
         if key is None:
@@ -122,17 +128,17 @@ def words(plan):
 
 
 def compared(x, words, kappa):
-    """How far angles about 0 are from those of their words, at most, as a share of what is allowed."""
+    """Return the largest error of angles about 0, given their words, as a share of what is allowed."""
     t = ((words >> 1) + 0.5) * 2.0**-32
     size = np.abs(x).astype(np.float64)
     if not np.isfinite(size).all() or not np.array_equal(x < 0, (words & 1 == 1) & (size > 0)):
         return np.inf
     off = np.abs(reference.tail(size, kappa) - t)
-    return float(np.max(off / promise.slack_at(size, t, kappa, "float32")))
+    return float(np.max(off / expected.slack_at(size, t, kappa, "float32")))
 
 
 def angles(plan):
-    """Of every cipher, over the grid of concentrations, by both routes and paths; and how far from the CPU's."""
+    """Compare angles of every cipher, concentration, method and path with the reference, and with the CPU's."""
     for cipher, kernel, method in itertools.product(CIPHERS, fused(), METHODS):
         name = f"angles, {method}, {cipher}, {path_name(kernel)}"
         key = key_of(cipher)
@@ -141,25 +147,19 @@ def angles(plan):
             continue
         drawn = np.asarray(counter.words(key, (plan.angles,), 1)[0])
         worst, at, apart = 0.0, None, 0.0
-
-        def program(key, k, kernel=kernel, method=method):
-            return draw(key, 0.0, k, 0, (plan.angles,), "float32", method, kernel)
-
         for kappa in KAPPAS:
-            k = np.float32(kappa)
-            x = np.asarray(program(key, k))
-            beside = on_cpu(lambda *given, program=program: program(*given, kernel=False), key, k)
-            share = compared(x, drawn, float(k))
+            x, beside = drawn_twice(kernel, key, 0.0, kappa, 0, (plan.angles,), "float32", method)
+            share = compared(x, drawn, float(np.float32(kappa)))
             if share >= worst:
                 worst, at = share, kappa
-            apart = max(apart, float(np.mean(np.abs(x - beside) > promise.ULP * np.spacing(np.abs(beside)))))
+            apart = max(apart, float(np.mean(np.abs(x - beside) > expected.ULP * np.spacing(np.abs(beside)))))
         told = f"at most {worst:.2f} of what is allowed, at k={at:g}; "
-        told += f"at most {apart:.1%} further than {promise.ULP} ulp from the CPU's at any k"
+        told += f"at most {apart:.1%} further than {expected.ULP} ulp from the CPU's at any k"
         yield Found(name, worst <= 1, told)
 
 
 def arrays(plan):
-    """A concentration, a direction, or both, for each angle; beside the CPU's, from a group's beginning and inside."""
+    """Compare arrays of parameters with the CPU's, from the beginning of a group of four and from the inside."""
     key, count = jax.random.key(10), plan.arrays
     kappa = np.geomspace(1e-3, 1e8, count).astype(np.float32)
     loc = np.linspace(-400, 400, count).astype(np.float32)
@@ -179,14 +179,8 @@ def arrays(plan):
         )
         right, worst = True, 0.0
         for start in (0, 2**32 - 5):
-
-            def program(key, loc, kappa, kernel=kernel, start=start, method=method):
-                return draw(key, loc, kappa, start, (count,), "float32", method, kernel)
-
-            given = key, np.float32(loc), np.float32(kappa)
-            x = np.asarray(program(*given)).astype(np.float64)
-            beside = on_cpu(lambda *given, program=program: program(*given, kernel=False), *given)
-            apart = np.abs(np.mod(x - beside + np.pi, 2 * np.pi) - np.pi)
+            x, beside = drawn_twice(kernel, key, loc, kappa, start, (count,), "float32", method)
+            apart = np.abs(np.mod(x.astype(np.float64) - beside + np.pi, 2 * np.pi) - np.pi)
             there = ~np.isnan(beside)
             right = right and np.array_equal(there, ~np.isnan(x)) and bool((np.abs(x[there]) < np.pi).all())
             worst = max(worst, float(np.max((apart / allowed)[there])))
@@ -195,7 +189,7 @@ def arrays(plan):
 
 
 def parameters(plan):
-    """Bad ones, infinite ones and arrays of them."""
+    """Draw with invalid and infinite parameters, alone and in arrays."""
     key = jax.random.key(4)
     kappa = np.array([-1, np.nan, np.inf, 0, 5, 1e30, 5, 5], np.float32)
     loc = np.array([0, 0, 0.5, 0, np.inf, 1, 3e7, -3], np.float32)
@@ -209,7 +203,7 @@ def parameters(plan):
 
 
 def dtypes(plan):
-    """Two short floats are the roundings of float32, and float64 keeps its own promise."""
+    """Compare 16-bit floats with rounded float32, and float64 with the CPU's."""
     for kernel in fused():
         # By the plain path the cipher comes long before the rounding; each kernel has one of its own.
         for cipher, method in itertools.product(CIPHERS if kernel else CIPHERS[:1], METHODS):
@@ -231,17 +225,17 @@ def dtypes(plan):
 
 # The first is where a group of four begins, and whole groups are written at once; the second is inside of one.
 WHERE = (2**32 - 1004, 2**32 - 1001)
-# By the plain path, where XLA sees to the ends.
+# Of the plain path, where XLA handles the ends.
 PLAIN_SIZES = (1, 3, 1024, 4099)
 
 
 def sizes(plan):
-    """Every size gives the beginning of the longest draw, from the beginning of a group of four and from the inside."""
+    """Compare draws of every size with the longest one, from the beginning of a group of four and from the inside."""
     key = jax.random.key(6)
     cases = [(kernel, method, "float32") for kernel in fused() for method in ("direct", "table")]
     cases += [(True, method, "bfloat16") for method in METHODS if True in fused()]
     for kernel, method, dtype in cases:
-        # Each size is a program of its own, which takes XLA seconds where it makes more than a launch.
+        # Each size is a separate program, which takes XLA seconds to compile where it is more than a launch.
         tried = plan.sizes if (method, dtype) == ("direct", "float32") else plan.few_sizes
         tried = tried if kernel else [size for size in PLAIN_SIZES if size <= max(tried)]
 
@@ -260,7 +254,7 @@ def sizes(plan):
 
 
 def huge(plan):
-    """One draw of more than 2^32 angles, slices of which are blocks of the stream."""
+    """Draw more than 2^32 angles at once, and compare slices with blocks of the stream."""
     if not plan.huge:
         yield Found("more than 2^32 angles", None, "left out of this plan")
         return
@@ -284,28 +278,25 @@ def huge(plan):
 
 
 def gradients(plan):
-    """In the concentration and in the direction, beside the CPU's."""
+    """Compare gradients in the concentration and in the direction with the CPU's."""
     key = jax.random.key(8)
-    for kernel in fused():
-        for method in ("table", "direct"):
+    for kernel, method in itertools.product(fused(), METHODS):
 
-            def total(loc, kappa, kernel=kernel, method=method):
-                return (draw(key, loc, kappa, 0, (1024,), "float32", method, kernel) ** 2).sum()
+        def gradient(loc, kappa, kernel, method=method):
+            total = lambda *both: (draw(key, *both, 0, (1024,), "float32", method, kernel) ** 2).sum()  # noqa: E731
+            return jnp.stack(jax.grad(total, (0, 1))(loc, kappa))
 
-            worst = 0.0
-            for kappa in (0.1, 1.0, 5.0, 100.0, 1e4):
-                given = jnp.float32(0.3), jnp.float32(kappa)
-                ours = np.array(jax.jit(jax.grad(total, (0, 1)))(*given))
-                cpu = lambda *given, method=method: jnp.stack(  # noqa: E731
-                    jax.grad(lambda *each: total(*each, kernel=False, method=method), (0, 1))(*given)
-                )
-                expected = on_cpu(cpu, *given)
-                worst = max(worst, float(np.max(np.abs(ours - expected) / np.abs(expected))))
-            yield Found(f"gradients, {method}, {path_name(kernel)}", worst < GRADIENT, f"{worst:.1e} off at most")
+        worst = 0.0
+        for kappa in (0.1, 1.0, 5.0, 100.0, 1e4):
+            given = jnp.float32(0.3), jnp.float32(kappa)
+            ours = np.asarray(jax.jit(functools.partial(gradient, kernel=kernel))(*given))
+            cpu = on_cpu(functools.partial(gradient, kernel=False), *given)
+            worst = max(worst, float(np.max(np.abs(ours - cpu) / np.abs(cpu))))
+        yield Found(f"gradients, {method}, {path_name(kernel)}", worst < GRADIENT, f"{worst:.1e} off at most")
 
 
 def rows(plan):
-    """`vmap` over key, direction and concentration, together and alone, by both routes; and over many short rows."""
+    """Map over key, direction and concentration, together and alone, by both methods; and over many short rows."""
     keys = jax.random.split(jax.random.key(9), 3)
     given = keys, jnp.array([-3.0, 0.5, 3.0]), jnp.array([0.1, 5.0, 1e3])
     for method, count in itertools.product(METHODS, (64, 1027)):
@@ -338,7 +329,7 @@ def rows(plan):
 
 
 def transformations(plan):
-    """`vmap`, `scan`, `shard_map` and `pmap` give the angles of single draws."""
+    """Compare `vmap`, `scan`, `shard_map` and `pmap` with single draws."""
     keys = jax.random.split(jax.random.key(9), 3)
 
     def one(key):
@@ -362,47 +353,46 @@ def transformations(plan):
 
 
 def law(plan, state=None):
-    """The search for errors of `benchmarks.exactness`; with kernels, in fewer angles of the plain path too.
+    """Run `benchmarks.exactness`; with kernels, also on fewer angles of the plain path.
 
-    What is counted is kept in files whose names begin with `state`, if given, and gone on with.
+    The counts are kept in files whose names begin with `state`, if given, from which a later run continues.
     """
-    # As many angles of each law.
-    equal = tuple(each._replace(weight=1) for each in laws.LAWS)
-    paths = [("the law", "as drawn", plan.law, "every", "1")]
+    # The same number of angles of each distribution.
+    equal = tuple(each._replace(weight=1) for each in exactness_plan.DISTRIBUTIONS)
+    paths = [("the law", "as-drawn", plan.law, "every", "1")]
     if True in fused():
         paths.append(("the law, plain", "plain", plan.law_plain, "some", "0"))
     for name, file, count, words, kernels in paths:
-        options = ["--angles", str(count * len(equal)), "--words", words]
-        if state is not None:
-            options += ["--state", f"{state}.{file.replace(' ', '-')}.npz"]
+        kept = None if state is None else Path(f"{state}.{file}.npz")
         with switched(kernels):
-            rows, _, drawn = exactness.run(exactness.parser().parse_args(options), laws=equal)
+            found, drawn = exactness.run(count * len(equal), words, kept, distributions=equal)
+        rows = [(each.name, verdict) for each, one in found.items() for verdict in one.verdicts]
         reported = verdicts.alarms([verdict for _, verdict in rows])
-        told = f"{len(rows)} tests on {drawn:,} angles, as many of each of {len(equal)} laws"
-        names = [f"{law.name}, {verdict.test}" for law, verdict in rows if verdict in reported]
+        told = f"{len(rows)} tests on {drawn:,} angles, as many of each of {len(equal)} distributions"
+        names = [f"{each}, {verdict.test}" for each, verdict in rows if verdict in reported]
         yield Found(name, not reported, f"{told}; reported: {'; '.join(names)}" if names else told)
 
 
 def outside(plan, tool="compute-sanitizer"):
-    """No kernel writes outside of its result, or reads outside of what it is given, by NVIDIA's tool."""
+    """Watch with NVIDIA's tool that no kernel reads or writes outside of its arrays."""
     name, found = "nothing read or written outside", shutil.which(tool)
     if found is None:
         yield Found(name, None, f"{tool} is not on the path")
         return
-    # Each array in memory of its own: in one large piece the tool could not tell them apart.
+    # Allocate each array separately: the tool cannot tell arrays within one allocation apart.
     alone = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", cuda.VARIABLE: "1"}
     command = [found, "--tool", "memcheck", "--error-exitcode", "9"]
     command += [sys.executable, "-m", "benchmarks.gpu_acceptance.outside"]
     code, lines = bounded(command, plan.outside, os.environ | alone)
     if code is None:
-        # Nothing was found, but not everything looked at: no reason to accept a card.
+        # Nothing was found, but not everything was watched: that is no pass.
         lines = [f"not finished in {plan.outside} s", *lines[-1:]]
     told = "; ".join(lines[:1] + lines[-1:] if code is None else lines[-2:])
     yield Found(name, code == 0, told or "no output")
 
 
 def bounded(command, seconds, environment):
-    """Exit code, None where the time ran out, and lines of output of a command, whose children end with it."""
+    """Run a command; returns its exit code, None where the time ran out, and its lines. Its children end with it."""
     options = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     with subprocess.Popen(command, env=environment, cwd=ROOT, **options) as child:
         try:
@@ -424,7 +414,7 @@ CHECKS = {
 
 
 def run(check, plan, say=print):
-    """What one check finds; an error in it is told as its result."""
+    """Run one check; an error in it becomes a wrong result."""
     results = []
 
     def add(found):

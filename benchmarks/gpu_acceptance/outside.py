@@ -21,7 +21,7 @@ STARTS = (0, 2**32 - 6)
 
 
 def cases():
-    """Name and function of every draw."""
+    """Yield name and function of every draw."""
     key = jax.random.key(0)
 
     def block(size, dtype="float32", key=key, loc=0.5, kappa=5.0, method="direct"):
@@ -51,7 +51,7 @@ def cases():
 
 
 def main(say=print):
-    """Draw everything; 1 if anything of it was not drawn by a kernel."""
+    """Draw everything; returns 1 if anything was not drawn by a kernel."""
     # Where every access is watched, a kernel's own test takes its time.
     cuda_self_test.TIMEOUT = 3600
     for cipher in CIPHERS:

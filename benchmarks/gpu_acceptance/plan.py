@@ -1,4 +1,4 @@
-"""How much is checked and timed."""
+"""The sizes of the checks and timings."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ class Plan(NamedTuple):
     words: int
     """Words of each cipher that are compared."""
     angles: int
-    """Angles of each law that are compared with the reference."""
+    """Angles of each concentration that are compared with the reference."""
     arrays: int
     """Angles with a concentration or a direction for each that are compared with the CPU's."""
     sizes: tuple[int, ...]
@@ -23,17 +23,17 @@ class Plan(NamedTuple):
     huge: int
     """Angles of one draw, above 2^32, of which slices are compared; 0 for none."""
     law: int
-    """Angles of each law in the search for errors."""
+    """Angles of each distribution in the search for errors."""
     law_plain: int
-    """The same, of the plain path, where kernels are looked at above all."""
+    """The same, of the plain path, where there are kernels too."""
     outside: int
-    """Seconds that the tool has which watches for accesses outside of arrays."""
+    """Time limit in seconds of the tool that watches for accesses outside of arrays."""
     draws: int
     """Angles of a timed draw with one concentration."""
     timed_arrays: int
-    """And of one with a concentration for each."""
+    """Angles of a timed draw with a concentration for each."""
     peers: int
-    """And of those that take longer."""
+    """Angles of a timed draw by another library."""
     rounds: int
 
 

@@ -1,6 +1,6 @@
 """How fast: ours by either path beside JAX's own samplers, other libraries and the memory, in one process, in turns."""
 
-import functools
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -59,7 +59,7 @@ class Entry(NamedTuple):
 
 
 def of_keys(function, implementation="threefry2x32"):
-    """A new key for every call; None where this JAX has no such key."""
+    """Time a function of a new key for every call; None where this JAX has no such key."""
     key = key_of(implementation)
     if key is None:
         return None
@@ -69,7 +69,7 @@ def of_keys(function, implementation="threefry2x32"):
 
 
 def ours(count, implementation, dtype, method, kernel, kappa):
-    """Draws by one path; the concentration is an argument, as a user's is."""
+    """Time draws by one path; the concentration is an argument, as a user's is."""
     given = jnp.zeros((), jnp.float32), jnp.asarray(kappa, jnp.float32)
 
     def draw(key, loc, kappa):
@@ -77,46 +77,36 @@ def ours(count, implementation, dtype, method, kernel, kappa):
         return sampler.program(request, "kernel" if kernel else "xla")
 
     made = of_keys(draw, implementation)
-    return made and made._replace(draw=functools.partial(_call, made.draw, given))
-
-
-def _call(function, given, key):
-    return function(key, *given)
+    return made and made._replace(draw=lambda key: made.draw(key, *given))
 
 
 def no_kernel():
-    """Why none is timed."""
+    """Return why no kernel is timed."""
     return cuda.kernel_report() or "no CUDA device"
 
 
 def entries(plan):
-    """All that is timed here, by name; and why what is missing is."""
+    """Return all that is timed here, by name, and the reasons for what is missing."""
     made, missing = {}, {}
-    for kernel in (False, True):
-        for implementation in ("threefry2x32", "philox4x32"):
-            for dtype in ("float32", "bfloat16"):
-                name = f"{path_name(kernel)}, {implementation}, {dtype}"
-                width = jnp.dtype(dtype).itemsize
-                competitor = None
-                if kernel in fused():
-                    competitor = ours(plan.draws, implementation, dtype, "table", kernel, KAPPA)
-                if competitor is None:
-                    missing[name] = no_kernel() if kernel not in fused() else "this JAX has no such key"
-                else:
-                    made[name] = Entry(plan.draws, width, competitor)
-        name = f"{path_name(kernel)}, arrays"
-        if kernel in fused():
-            kappa = SPREAD.values(plan.timed_arrays)
-            competitor = ours(plan.timed_arrays, "threefry2x32", "float32", "direct", kernel, kappa)
-            made[name] = Entry(plan.timed_arrays, 8, competitor)
-        else:
+    one = [
+        (f"{implementation}, {dtype}", plan.draws, implementation, dtype, "table", KAPPA)
+        for implementation, dtype in itertools.product(("threefry2x32", "philox4x32"), ("float32", "bfloat16"))
+    ]
+    arrays = "arrays", plan.timed_arrays, "threefry2x32", "float32", "direct", SPREAD.values(plan.timed_arrays)
+    for kernel, (what, count, implementation, dtype, method, kappa) in itertools.product((False, True), [*one, arrays]):
+        name = f"{path_name(kernel)}, {what}"
+        if kernel not in fused():
             missing[name] = no_kernel()
+        elif (competitor := ours(count, implementation, dtype, method, kernel, kappa)) is None:
+            missing[name] = "this JAX has no such key"
+        else:
+            # An array of concentrations is read, too.
+            made[name] = Entry(count, 8 if what == "arrays" else jnp.dtype(dtype).itemsize, competitor)
     for name in ("bits", "uniform", "normal"):
         function = getattr(jax.random, name)
         made[f"jax.random.{name}"] = Entry(plan.draws, 4, of_keys(lambda key, f=function: f(key, (plan.draws,))))
-    made[f"{NORMAL}, arrays"] = Entry(
-        plan.timed_arrays, 4, of_keys(lambda key: jax.random.normal(key, (plan.timed_arrays,)))
-    )
+    few = plan.timed_arrays
+    made[f"{NORMAL}, arrays"] = Entry(few, 4, of_keys(lambda key: jax.random.normal(key, (few,))))
     for name, width, function in (
         ("fill", 4, lambda x: jnp.full(plan.draws, x[0])),
         ("copy", 8, lambda x: -x),
@@ -140,7 +130,7 @@ def entries(plan):
 
 
 def measure(plan, say=print):
-    """Time everything in turns; rows by name, and why what is missing is."""
+    """Time everything in turns; returns rows by name, and the reasons for what is missing."""
     made, missing = entries(plan)
     competitors = {name: entry.competitor for name, entry in made.items()}
     first = {name: timing.first_call(competitor) for name, competitor in competitors.items()}
@@ -167,9 +157,9 @@ def measure(plan, say=print):
 
 
 def judge(rows, missing):
-    """Each goal with what was reached: met, MISSED, too close or too noisy to tell, or not measured and why.
+    """Return each goal with its ratio and state: met, MISSED, too close or too noisy to tell, or not measured and why.
 
-    Where there is a CUDA device, what is not measured of the kernels is missed.
+    Where there is a CUDA device, a goal of the kernels that is not measured is missed.
     """
     found = []
     for goal in GOALS:

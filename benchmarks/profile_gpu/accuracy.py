@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import reference
-from benchmarks.exactness.law import ALLOWED, ULP
+from benchmarks.exactness.expected import ALLOWED, ULP
 from jax_von_mises.sampling import transform
 
 __all__ = ["accuracy", "errors"]

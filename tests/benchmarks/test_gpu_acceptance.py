@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks.exactness import __main__ as exactness
-from benchmarks.exactness import plan as laws
-from benchmarks.exactness import verdicts
-from benchmarks.exactness.plan import BLOCK, shares
+from benchmarks.exactness import every_word, verdicts
+from benchmarks.exactness import plan as exactness_plan
+from benchmarks.exactness.damage import DAMAGES
 from benchmarks.gpu_acceptance import __main__ as acceptance
 from benchmarks.gpu_acceptance import checks, outside, pictures, plan, speed
 from benchmarks.gpu_acceptance.plan import TINY
@@ -75,46 +75,25 @@ def test_all_remainders_are_tried():
     assert {start + 4099 > 2**32 > start for start in checks.WHERE} == {True}
 
 
-def by_groups(monkeypatch, change):
-    """Draws whose angles from `start` on have been changed by ``change(x, start)``."""
+@pytest.mark.parametrize("rest", [0, 1, 2, 3, None])
+def test_a_kernel_that_writes_four_at_once_wrongly_is_found(monkeypatch, rest):
+    """Only in front of an end of a certain length; or everywhere, which all draws from such a place share."""
     right = checks.draw
 
     def draw(key, loc, kappa, start, shape, *given):
         x = np.array(right(key, loc, kappa, start, shape, *given))
-        change(x, start)
+        if start % 4 == 0 and rest is None:
+            x[: len(x) // 4 * 4] += 1e-3
+        elif start % 4 == 0 and len(x) % 4 == rest and len(x) > 8:
+            x[-1] = 7
         return x
 
     monkeypatch.setattr(checks, "draw", draw)
-
-
-@pytest.mark.parametrize("rest", range(4))
-def test_a_wrong_end_behind_whole_groups_is_found(monkeypatch, rest):
-    """By kernels: one that goes wrong only where it writes four at once, in front of an end of a certain length."""
-
-    def damaged(x, start):
-        if start % 4 == 0 and len(x) % 4 == rest and len(x) > 8:
-            x[-1] = 7
-
-    by_groups(monkeypatch, damaged)
-    # All sizes that are tried of a kernel, as if the plain path were one.
-    monkeypatch.setattr(checks, "PLAIN_SIZES", (1, 9, 10, 11, 12, 17))
+    # Sizes that are tried of a kernel, as if the plain path were one.
+    monkeypatch.setattr(checks, "PLAIN_SIZES", (1, 9, 10, 11, 12, 67))
     found = list(checks.sizes(TINY))
     assert found
     assert not any(check.ok for check in found)
-
-
-def test_all_groups_wrong_is_found(monkeypatch):
-    """What all draws from such a place share: beside draws from another."""
-
-    def damaged(x, start):
-        if start % 4 == 0:
-            x[: len(x) // 4 * 4] += 1e-3
-
-    by_groups(monkeypatch, damaged)
-    monkeypatch.setattr(checks, "PLAIN_SIZES", (1, 67))
-    found = list(checks.sizes(TINY))
-    assert not any(check.ok for check in found)
-    assert "the longest of either" in found[0].told
 
 
 @pytest.mark.parametrize(
@@ -245,12 +224,6 @@ def parts(monkeypatch):
     return made, finds
 
 
-def test_every_part_has_its_place():
-    """Speed comes before what takes longest."""
-    assert sorted(acceptance.PARTS) == sorted([*checks.CHECKS, "speed"])
-    assert acceptance.PARTS[-3:] == ("speed", "outside", "law")
-
-
 def test_a_run_that_was_broken_off_goes_on(parts, tmp_path, capsys):
     """What was found before is in the file, and not made again unless it is asked for."""
     made, finds = parts
@@ -302,40 +275,53 @@ def test_another_runs_file_is_not_gone_on_with(parts, tmp_path, capsys):
     assert not made
 
 
-def test_as_many_angles_of_each_law(on_host, tmp_path):  # noqa: F811
-    """By the kernels, then fewer by the plain path, each kept in a file of its own."""
+@pytest.fixture
+def searched(monkeypatch):
+    """A search for errors that takes no time; what was asked of it."""
     asked = []
 
-    def searched(given, laws):
-        asked.append((given.state.name, given.angles, exactness.about(given)["chunks"], cuda.setting()))
-        assert {each.weight for each in laws} == {1}
-        assert set(shares(given.angles, laws).values()) == {-(-given.angles // (len(laws) * BLOCK))}
-        return [(laws[0], verdicts.Verdict("bins", "", 1.0))], {}, given.angles
+    def run(angles, words, state, distributions):
+        assert {each.weight for each in distributions} == {1}
+        asked.append((state and state.name, angles // len(distributions), words, cuda.setting()))
+        return {distributions[0]: exactness.Examined([verdicts.Verdict("bins", "", 1.0)], {})}, angles
 
-    on_host.setattr(exactness, "run", searched)
+    monkeypatch.setattr(exactness, "run", run)
+    return asked
+
+
+def test_errors_are_searched_for_by_both_paths(on_host, searched, tmp_path):  # noqa: F811
+    """By the kernels, then in fewer angles by the plain path, each kept in a separate file."""
     found = list(checks.law(plan.FULL, tmp_path / "found.law"))
     assert all(check.ok for check in found)
-    assert asked == [
-        ("found.law.as-drawn.npz", 10**11 * len(laws.LAWS), laws.WORDS["every"], "on"),
-        ("found.law.plain.npz", 10**9 * len(laws.LAWS), laws.WORDS["some"], "off"),
+    assert searched == [
+        ("found.law.as-drawn.npz", 10**11, "every", "on"),
+        ("found.law.plain.npz", 10**9, "some", "off"),
     ]
 
 
+def test_a_search_that_reports_something_is_wrong(monkeypatch):
+    """The search itself, of few angles: a sampler that swaps words."""
+    tiny = (exactness_plan.Distribution(5.0),)
+    monkeypatch.setattr(exactness_plan, "DISTRIBUTIONS", tiny)
+    monkeypatch.setattr(exactness_plan, "BLOCK", 2**15)
+    monkeypatch.setattr(exactness_plan, "WORDS", {"every": 2})
+    monkeypatch.setattr(every_word, "CHUNK", 2**14)
+    plain = TINY._replace(law=2**15)
+    assert [check.ok for check in checks.law(plain)] == [True]
+    monkeypatch.setattr(exactness, "sampler", lambda *_: DAMAGES["swapped words"].draw)
+    (found,) = checks.law(plain)
+    assert found.ok is False
+    assert "k=5, float32, table, angle i is the quantile of word i" in found.told
+
+
 @pytest.mark.slow
-def test_all_of_it(on_host, tmp_path, capsys):  # noqa: F811
+def test_all_of_it(on_host, searched, tmp_path, capsys):  # noqa: F811
     """Both parts, both paths, file and picture."""
-    asked = []
-
-    def searched(given, **_):
-        asked.append(given.angles)
-        return [(laws.LAWS[0], verdicts.Verdict("bins", "", 1.0))], {}, given.angles
-
-    on_host.setattr(exactness, "run", searched)
     file, image = tmp_path / "found.json", tmp_path / "rates.png"
     code = acceptance.main(["--tiny", "--json", str(file), "--picture", str(image)])
     told = capsys.readouterr().out
     assert "WRONG" not in told, told
-    assert asked == [TINY.law * len(laws.LAWS), TINY.law_plain * len(laws.LAWS)]
+    assert [angles for _, angles, *_ in searched] == [TINY.law, TINY.law_plain]
     found = json.loads(file.read_text())
     # What is missed here says nothing: the host's kernels take their time.
     assert code == (1 if any(each["state"] == "MISSED" for each in found["verdicts"]) else 0)

@@ -1,0 +1,124 @@
+"""The probabilities that the tests expect, exactly as the floats of a dtype can have them.
+
+A sampler rounds. A bin is therefore a set of floats, and its probability that of all real numbers that round to them:
+the integral, by quadrature in float64, between the midpoints to the neighbouring floats. So rounding is no false alarm.
+
+The sampler may also be off by its promised error: 2e-6 of the tail probability of every angle (1e-12 in float64), or
+4 units in the last place of the angle. The probability of a bin may be off by that at its two ends: its slack.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+import jax_von_mises as jvm
+from benchmarks import reference
+
+__all__ = ["ALLOWED", "NO_TAILS", "ULP", "Bins", "Tails", "bins", "moments", "slack_at", "tails"]
+
+ALLOWED = {"float32": 2e-6, "float64": 1e-12}
+ULP = 4
+# Tail probabilities of float32 angles are (m + 1/2) / LATTICE for integers m from 0 to LATTICE / 2 - 1.
+LATTICE = 2.0**32
+OCTAVES = 32
+REACH = 12.0  # standard deviations that the integrals of moments reach
+
+
+class Bins(NamedTuple):
+    """Bins of one distribution in one dtype, in ascending order."""
+
+    edges: np.ndarray
+    """The smallest float of each bin but the first, as float64."""
+    mass: np.ndarray
+    """Probability of each bin."""
+    slack: np.ndarray
+    """The promised error of that probability."""
+    even: bool
+    """Whether all bins have nearly the same probability. Floats can be too coarse for that."""
+
+
+class Tails(NamedTuple):
+    """Ascending thresholds of |x|, and the probability of the angles beyond, on both sides together."""
+
+    places: np.ndarray
+    mass: np.ndarray
+    least: np.ndarray
+    """The smallest probability that keeps the promise."""
+    most: np.ndarray
+    """The largest one."""
+
+
+NO_TAILS = Tails(*[np.zeros(0)] * 4)
+
+
+def below(places, dtype):
+    """Return the midpoints from `places`, float64 values of `dtype`, to the next smaller values of `dtype`."""
+    values = np.asarray(places).astype(jnp.dtype(dtype))
+    smaller = np.nextafter(values, np.asarray(-np.inf, values.dtype))
+    return (values.astype(np.float64) + smaller.astype(np.float64)) / 2
+
+
+def slack_at(places, mass_below, k, dtype):
+    """Return the promised error of the probability below each of `places`."""
+    compute = "float64" if dtype == "float64" else "float32"
+    tail = np.minimum(mass_below, 1 - mass_below)
+    spacing = np.spacing(np.abs(places).astype(compute)).astype(np.float64)
+    density = np.exp(reference.log_prob(places, k))
+    return np.maximum(ALLOWED[compute] * tail, ULP * spacing * density)
+
+
+def bins(k, dtype, number):
+    """Return `number` bins of nearly equal probability, fewer where floats are too coarse for that."""
+    # The package's quantiles may place the edges, since any edges will do: the probabilities are the reference's.
+    guess = jvm.icdf(jnp.arange(1, number, dtype=jnp.float32) / number, jnp.float32(0), jnp.float32(k))
+    edges = np.unique(np.asarray(guess).astype(jnp.dtype(dtype)).astype(np.float64))
+    ends = reference.cdf(below(edges, dtype), k)
+    slack = np.concatenate([[0.0], slack_at(edges, ends, k, dtype), [0.0]])
+    mass = np.diff(np.concatenate([[0.0], ends, [1.0]]))
+    return Bins(edges, mass, slack[:-1] + slack[1:], len(mass) == number)
+
+
+def lattice(tail):
+    """Return the probability of float32 draws beyond an angle, on one side, whose exact tail probability is `tail`."""
+    return np.floor(tail * LATTICE + 0.5) / LATTICE
+
+
+def tails(k):
+    """Return the `Tails` of float32 draws beyond probabilities of 1/4, 1/8, ... 2^-32 on each side."""
+    levels = 2.0 ** -np.arange(2.0, OCTAVES + 1)
+    # Angles lie in [-pi, pi). The deepest levels may share the last float before pi.
+    last = np.nextafter(np.float32(np.pi), np.float32(0))
+    places = np.unique(np.minimum(-reference.icdf(levels, k).astype(np.float32), last)).astype(np.float64)
+    # Midpoints between floats: rounding does not decide on which side an angle lies.
+    ends = below(places, "float32")
+    tail = reference.cdf(-ends, k)
+    slack = slack_at(ends, tail, k, "float32")
+    return Tails(places, *(2 * lattice(np.maximum(each, 0)) for each in (tail, tail - slack, tail + slack)))
+
+
+def moments(k, orders, dtype, points=2**18):
+    """Compute means and variances of 1 - cos(j x) and of sin(j x) for each j, and the slack of the means.
+
+    Returns
+    -------
+    dict
+        ``versine`` and ``sine``: arrays (3, orders) of mean, variance and slack.
+    """
+    # The density is smooth, and periodic or negligible at the ends: an evenly spaced sum is its integral to rounding.
+    width = min(np.pi, REACH / np.sqrt(max(k, 1e-9)))
+    x = np.linspace(-width, width, points, endpoint=False)
+    weight = np.exp(reference.log_prob(x, k)) * 2 * width / points
+    # A cdf that is off by at most d(x) moves the mean of f by at most the integral of |f'| d.
+    some = x[::64]
+    allowed = slack_at(some, reference.cdf(some, k), k, dtype) * 64 * 2 * width / points
+    found = {"versine": [], "sine": []}
+    for j in orders:
+        # 2 sin^2(x/2) is 1 - cos(x) without cancellation.
+        for name, values, slope in (
+            ("versine", 2 * np.sin(j * x / 2) ** 2, j * np.sin(j * some)),
+            ("sine", np.sin(j * x), j * np.cos(j * some)),
+        ):
+            mean = np.sum(values * weight)
+            found[name].append((mean, np.sum((values - mean) ** 2 * weight), np.sum(np.abs(slope) * allowed)))
+    return {name: np.array(rows).T for name, rows in found.items()}

@@ -1,0 +1,64 @@
+"""The sums of all distributions, and the file that an interrupted run continues from."""
+
+import json
+import time
+
+import numpy as np
+
+from benchmarks.files import whole_file
+
+__all__ = ["State"]
+
+SAVE_SECONDS = 30.0
+
+
+class State:
+    """Sums by the name of a distribution, kept in the file `path` if it is not None.
+
+    `identity` says which run the sums belong to; ValueError where the file is of another run, or no such file.
+    """
+
+    def __init__(self, path, identity):
+        self.path, self.identity = path, identity
+        self.sums = {}
+        self.saved = time.monotonic()
+        if path is not None and path.exists():
+            self.load()
+
+    def load(self):
+        """Read the file."""
+        try:
+            with self.path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+                before = json.loads(str(file["identity"]))
+                differs = [name for name in self.identity if before[name] != self.identity[name]]
+                for name in [] if differs else set(file.files) - {"identity"}:
+                    distribution, _, field = name.rpartition("/")
+                    self.sums.setdefault(distribution, {})[field] = file[name][()]
+        except Exception as error:  # zipfile, NumPy and zlib each have their own
+            message = f"--state {self.path} is no state of this program: {error}. Name another file."
+            raise ValueError(message) from error
+        if differs:
+            raise ValueError(
+                f"--state {self.path} is of another run: {', '.join(differs)} differ. Name another file, or give the "
+                "options of that run."
+            )
+
+    def add(self, name, sums):
+        """Add the sums of some blocks, and save now and then."""
+        before = self.sums.get(name)
+        self.put(name, sums if before is None else {field: before[field] + each for field, each in sums.items()})
+
+    def put(self, name, sums):
+        """Replace sums, and save now and then."""
+        self.sums[name] = sums
+        if time.monotonic() - self.saved > SAVE_SECONDS:
+            self.save()
+
+    def save(self):
+        """Write the file; an interruption leaves the old file or the new one, never a part."""
+        if self.path is None:
+            return
+        arrays = {f"{name}/{field}": each for name, sums in self.sums.items() for field, each in sums.items()}
+        with whole_file(self.path, "wb", permissions=0o600) as file:
+            np.savez(file, identity=np.array(json.dumps(self.identity)), **arrays)
+        self.saved = time.monotonic()
