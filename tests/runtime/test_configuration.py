@@ -7,7 +7,7 @@ import os
 import pytest
 
 from jax_von_mises import runtime
-from jax_von_mises.runtime import flags
+from jax_von_mises.runtime import child, flags
 from tests import children
 
 # A process that has none of the variables of this one.
@@ -229,8 +229,10 @@ def test_flags_are_read_as_xla_reads_them(tmp_path):
     assert refused.reason.startswith('Could not open file "x"')
 
 
-def test_refused_flags_are_found_all():
-    """Of several kinds, of which XLA tells one at a time, and flags that it takes left alone."""
+def test_refused_flags_are_found_all(monkeypatch):
+    """Of several kinds, of which XLA reports one at a time, also where JAX stops for another reason before."""
+    without_gpu = child.configuration() | {"JAX_PLATFORMS": "gpu"}
+    monkeypatch.setattr(child, "configuration", lambda: without_gpu)
     given = "--xla_no_such=1 --xla_gpu_autotune_level=x --xla_nor_this --xla_gpu_enable_command_buffer=NOPE"
     refused = flags.refused(flags.parse(f"{given} --xla_cpu_multi_thread_eigen=true --xla_dump_hlo_pass_re="))
     reasons = {item.flag: item.reason for item in refused}
