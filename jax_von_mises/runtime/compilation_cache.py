@@ -131,28 +131,18 @@ def initialize_compilation_cache(path=None, *, max_size=DEFAULT_LIMIT, min_compi
     given = path is not None
     path = _chosen(caller, path)
     with _state.lock:
-        if path is None:
+        writable = None if path is None else _made(caller, path, allow_shared, given)
+        if writable is None:
             return cache_info()
-        if "://" in path:
-            if not allow_shared:
-                raise PermissionError(
-                    f"{caller}: who can write to {path} cannot be seen from here, and a cache is executable code. Say "
-                    "allow_shared=True if you trust them all, or give a directory of this machine."
-                )
-            writable = True
-        else:
-            writable = _made(caller, path, allow_shared, given)
-            if writable is None:
-                return cache_info()
-            if not allow_shared and (reason := open_to_others(path)):
-                raise PermissionError(
-                    f"{caller}: {reason}. A cache is executable code, so whoever can write to it can run programs as "
-                    "you. Give a directory of your own, or close this one (chmod 700) and remove what is not yours in "
-                    "it, or say allow_shared=True if you trust them all."
-                )
-            if writable:
-                _remove_damaged(path)
-                _cut_back(path, limit)
+        if not allow_shared and (reason := open_to_others(path)):
+            raise PermissionError(
+                f"{caller}: {reason}. A cache is executable code, so whoever can write to it can run programs as you. "
+                "Give a directory of your own, or close this one (chmod 700) and remove what is not yours in it, or "
+                "say allow_shared=True if you trust them all."
+            )
+        if writable and "://" not in path:
+            _remove_damaged(path)
+            _cut_back(path, limit)
         if not _state.listening:
             jax.monitoring.register_event_listener(_state.count)
             atexit.register(_leave)
@@ -343,6 +333,8 @@ def _default(caller):
 
 def _made(caller, path, allow_shared, given):
     """Make the directory if need be; return whether it can be written, or None if there is none."""
+    if "://" in path:
+        return True
     levels = (path, *map(str, Path(path).parents))
     absent = [name for name in levels if not os.path.isdir(name)]
     file = next(filter(os.path.lexists, absent), None)
@@ -373,6 +365,8 @@ def _made(caller, path, allow_shared, given):
 
 def open_to_others(path):
     """Return as a clause why someone else can put a program into this cache, at any level; None if nobody can."""
+    if "://" in path:
+        return f"who can write to {path} cannot be seen from here"
     if pwd is None:
         return None
     for directory in (path, *(str(parent) for parent in Path(path).parents)):

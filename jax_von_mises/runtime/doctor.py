@@ -53,14 +53,7 @@ class Diagnosis(NamedTuple):
 
     def as_json(self):
         """Return all of it as JSON."""
-        found = self._asdict()
-        found["accelerators"] = [
-            {**gpus._asdict(), "cards": [card._asdict() for card in gpus.cards]} for gpus in self.accelerators
-        ]
-        found["cache"] = self.cache._asdict()
-        for name in ("settings", "findings"):
-            found[name] = [item._asdict() for item in found[name]]
-        return json.dumps({"ok": self.ok, **found}, indent=1)
+        return json.dumps({"ok": self.ok, **_plain(self)}, indent=1)
 
     def __str__(self):
         lines = [
@@ -158,6 +151,13 @@ def _drivers(gpus, installed, level):
                 if fits:
                     do += f", or install the wheels for CUDA {fits}: ./install_gpu.sh --cuda{fits}"
                 yield Finding(level, f"driver {gpus.driver} is too old for JAX's CUDA {release} wheels", do)
+            least = hardware.CAPABILITIES.get(release, 0)
+            old = [card for card in gpus.cards if card.capability is not None and card.capability < least]
+            if old:
+                what = f"{old[0].name} has compute capability {old[0].capability}"
+                what += f", and JAX's CUDA {release} wheels need {least}"
+                do = "./install_gpu.sh --cuda12, or hide the card by CUDA_VISIBLE_DEVICES"
+                yield Finding(level if len(old) == len(gpus.cards) else WARNING, what, do)
         if not cuda:
             do = f"update the driver to {min(hardware.DRIVERS.values())} or newer, then ./install_gpu.sh"
             if fits:
@@ -166,14 +166,6 @@ def _drivers(gpus, installed, level):
     if gpus.vendor == "AMD" and gpus.cards and not any(name.startswith("rocm") for name in plugins):
         do = './install_gpu.sh --rocm, or pip install "jax_von_mises[rocm]"'
         yield Finding(level, "there is an AMD GPU, and JAX has no ROCm plugin: it runs on the CPU", do)
-    for release in cuda if gpus.vendor == "NVIDIA" else ():
-        least = hardware.CAPABILITIES.get(release, 0)
-        old = [card for card in gpus.cards if card.capability is not None and card.capability < least]
-        if old:
-            do = "./install_gpu.sh --cuda12, or hide the card by CUDA_VISIBLE_DEVICES"
-            what = f"{old[0].name} has compute capability {old[0].capability}"
-            what += f", and JAX's CUDA {release} wheels need {least}"
-            yield Finding(level if len(old) == len(gpus.cards) else WARNING, what, do)
     for number, card in enumerate(gpus.cards):
         if card.free is not None and card.free < CROWDED * card.total:
             yield Finding(
@@ -357,6 +349,15 @@ def _cached(info):
     elif "://" not in info.path and (reason := compilation_cache.open_to_others(info.path)):
         what = f"the compilation cache {info.path} holds executable code, and {reason}"
         yield Finding(WARNING, what, "chmod 700, or another directory")
+
+
+def _plain(value):
+    """Return a value without named tuples, which JSON would write as lists."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _shown(name):

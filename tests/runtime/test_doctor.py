@@ -67,14 +67,6 @@ def test_lost_card(machine):
     assert "exit code 15" in found.trouble
 
 
-def test_both_vendors(machine):
-    machine("nvidia-smi", "exit 9")
-    machine("rocminfo", 'echo "  Name: gfx942"; echo "  Device Type:  GPU"')
-    broken, fine = hardware.accelerators()
-    assert (broken.vendor, broken.cards) == ("NVIDIA", ())
-    assert (fine.vendor, len(fine.cards), fine.trouble) == ("AMD", 1, None)
-
-
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -105,24 +97,16 @@ def test_driver_without_its_program(machine, tmp_path):
 
 
 def test_amd(machine):
-    machine(
-        "rocminfo",
-        """cat <<'END'
-*******
-Agent 1
-  Name:                    AMD EPYC
-  Marketing Name:          AMD EPYC
-  Device Type:             CPU
-*******
-Agent 2
-  Name:                    gfx942
-  Marketing Name:          AMD Instinct MI300X
-  Device Type:             GPU
-END""",
-    )
-    (found,) = hardware.accelerators()
-    assert found.vendor == "AMD"
-    assert [card.name for card in found.cards] == ["AMD Instinct MI300X"]
+    """Next to a driver of NVIDIA that fails."""
+    machine("nvidia-smi", "exit 9")
+    name = 'echo "*******  Name: AMD EPYC"; echo "  Marketing Name:          AMD EPYC"; echo "  Device Type:  CPU"'
+    card = name.replace("EPYC", "Instinct MI300X").replace("CPU", "GPU")
+    unnamed = 'echo "*******  Name: gfx942"; echo "  Device Type:  GPU"'
+    machine("rocminfo", "\n".join((name, card, unnamed)))
+    broken, found = hardware.accelerators()
+    assert (broken.vendor, broken.cards) == ("NVIDIA", ())
+    assert (found.vendor, found.trouble) == ("AMD", None)
+    assert [card.name for card in found.cards] == ["AMD Instinct MI300X", "gfx942"]
 
 
 def test_requirements(monkeypatch):
@@ -135,12 +119,6 @@ def test_requirements(monkeypatch):
     assert hardware.unmet(CUDA12 | {"nvidia-cudnn-cu12": "9.9.1"}) == []
     (text,) = hardware.unmet(CUDA12 | {"nvidia-cudnn-cu12": "9.1.0", "nvidia-nccl-cu12": "2.20"})
     assert text == "jax-cuda12-plugin 0.10.2 needs nvidia-cudnn-cu12<10.0,>=9.8, and 9.1.0 is installed"
-
-
-def test_installed():
-    found = hardware.packages()
-    assert found["jax"] == jax.__version__
-    assert set(hardware.PACKAGES) <= set(found)
 
 
 def test_shadows(tmp_path, monkeypatch):
@@ -333,6 +311,7 @@ def test_this_machine(here):
     read = json.loads(here.as_json())
     assert read["ok"] is True
     assert read["versions"]["jax"] == jax.__version__
+    assert set(hardware.PACKAGES) <= set(read["versions"])
     assert [item["name"] for item in read["settings"]][:2] == ["platform", "x64"]
     text = str(here)
     assert text.endswith("all is well")
@@ -436,15 +415,6 @@ def test_platform_that_is_not_there(monkeypatch):
     backend = {"platform": "cpu"}
     monkeypatch.setattr(doctor.jax, "config", type("config", (), {"jax_platforms": "cuda"}))
     assert "no such platform here" in told(doctor._expected(backend, None))
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [({"expect": "gpu"}, ValueError), ({"timeout": 0}, ValueError), ({"timeout": "1"}, TypeError)],
-)
-def test_bad_arguments(options, error):
-    with pytest.raises(error, match=f"diagnose: {next(iter(options))}="):
-        runtime.diagnose(**options)
 
 
 def test_known_angles():
