@@ -14,25 +14,12 @@
 Importing it changes nothing.
 """
 
-from jax_von_mises.runtime.compilation_cache import CacheInfo as CacheInfo
-from jax_von_mises.runtime.compilation_cache import cache_info as cache_info
-from jax_von_mises.runtime.compilation_cache import clear_cache as clear_cache
-from jax_von_mises.runtime.compilation_cache import initialize_compilation_cache as initialize_compilation_cache
-from jax_von_mises.runtime.configuration import Setting as Setting
-from jax_von_mises.runtime.configuration import configure as configure
-from jax_von_mises.runtime.configuration import reset as reset
-from jax_von_mises.runtime.configuration import settings as settings
-from jax_von_mises.runtime.doctor import Diagnosis as Diagnosis
-from jax_von_mises.runtime.doctor import Finding as Finding
-from jax_von_mises.runtime.doctor import diagnose as diagnose
-from jax_von_mises.runtime.memory import DeviceMemory as DeviceMemory
-from jax_von_mises.runtime.memory import memory_report as memory_report
-from jax_von_mises.runtime.memory import suggest_batch_size as suggest_batch_size
-from jax_von_mises.runtime.sampler_file import LoadedSampler as LoadedSampler
-from jax_von_mises.runtime.sampler_file import export_sampler as export_sampler
-from jax_von_mises.runtime.sampler_file import load_sampler as load_sampler
-from jax_von_mises.runtime.warm_up import Compiled as Compiled
-from jax_von_mises.runtime.warm_up import warmup as warmup
+from jax_von_mises.runtime.compilation_cache import CacheInfo, cache_info, clear_cache, initialize_compilation_cache
+from jax_von_mises.runtime.configuration import Setting, configure, reset, settings
+from jax_von_mises.runtime.doctor import Diagnosis, Finding, diagnose
+from jax_von_mises.runtime.memory import DeviceMemory, memory_report, suggest_batch_size
+from jax_von_mises.runtime.sampler_file import LoadedSampler, export_sampler, load_sampler
+from jax_von_mises.runtime.warm_up import Compiled, warmup
 
 __all__ = [
     "CacheInfo",

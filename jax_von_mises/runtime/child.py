@@ -1,4 +1,4 @@
-"""Python processes beside this one, for what may abort or hang: a wrong XLA flag ends the process that reads it."""
+"""Run in another Python process what may abort or hang: a wrong XLA flag ends the process that reads it."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ LONGEST_WAIT = 2e6
 
 
 class Ended(NamedTuple):
-    """How a child ended: its exit code (None if it was killed because its time was up) and what it said."""
+    """How a child ended: its exit code (None if it was killed because its time was up) and what it printed."""
 
     code: int | None
     out: str
@@ -29,21 +29,21 @@ class Ended(NamedTuple):
 
 
 def environment(**changes):
-    """The environment of a child that finds the modules that this process finds; a change to None removes."""
-    # This package last: it may be found by the working directory alone, whose other modules a child leaves alone.
+    """Return the environment of a child that finds the modules that this process finds; a change to None removes."""
+    # This package comes last: it may be in the working directory, whose other modules a child must not import.
     path = [os.path.abspath(folder) for folder in sys.path if folder] + [str(Path(__file__).parents[2])]
     found = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), **changes}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def configuration():
-    """Variables by which JAX in a child starts as it is configured here, where it may have been changed since."""
+    """Return the variables with which JAX in a child starts as it is configured here."""
     config = jax.config
     return {
         "JAX_PLATFORMS": config.jax_platforms or None,
         "JAX_NUM_CPU_DEVICES": str(config.jax_num_cpu_devices),
         "JAX_ENABLE_X64": str(bool(config.jax_enable_x64)),
-        # Else JAX's tracebacks end in words on itself, where the reason should be.
+        # Otherwise JAX's tracebacks end with a note on filtering, where `reason` looks for the reason.
         "JAX_TRACEBACK_FILTERING": "off",
         **MODEST,
     }
@@ -65,15 +65,15 @@ def run(*arguments, timeout, **changes):
         out, err = child.communicate(timeout=min(timeout, LONGEST_WAIT))
         return Ended(child.returncode, out, err)
     except subprocess.TimeoutExpired as late:
-        _kill(child)
-        return Ended(None, _text(late.stdout), _text(late.stderr))
-    except BaseException:  # an interrupt: nobody waits for it any more
-        _kill(child)
-        raise
+        said = (late.stdout, late.stderr)  # so far, and as bytes even of a process that is read as text
+        return Ended(None, *(text.decode(errors="replace") if isinstance(text, bytes) else text or "" for text in said))
+    finally:
+        if child.returncode is None:  # also where this process was interrupted
+            _kill(child)
 
 
 def _kill(child):
-    """End a child and what it has started, and do not wait for whoever else holds its pipes."""
+    """End a child and what it has started, and do not wait for others that hold its pipes."""
     with contextlib.suppress(OSError):
         if os.name == "posix":
             os.killpg(child.pid, signal.SIGKILL)
@@ -84,15 +84,10 @@ def _kill(child):
     child.stderr.close()
 
 
-def _text(said):
-    """What had been read by the time the patience ended."""
-    return (said or b"").decode(errors="replace") if not isinstance(said, str) else said
-
-
 def reason(ended):
-    """Why a child ended: the line of its words that says most."""
+    """Return why a child ended: the line of its messages that says most."""
     lines = [line.strip() for line in ended.err.splitlines() if line.strip()]
     fatal = [line.split("] ", 1)[-1] for line in lines if re.match(r"F\d{4} ", line)]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
-    telling = [line for line in errors if ": " in line]  # JAX has assertions without a word
+    telling = [line for line in errors if ": " in line]  # JAX has assertions without a message
     return (fatal or telling or errors or lines or [f"exit code {ended.code}"])[-1][:300]

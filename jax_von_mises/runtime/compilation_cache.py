@@ -1,10 +1,10 @@
-"""JAX's compilation cache on disk, made safe to turn on in one call.
+"""Turn on JAX's compilation cache on disk safely, in one call.
 
-What is compiled once is read from the disk by every process after. Left to itself JAX keeps no cache, and with a
-directory it keeps only programs that took more than a second to compile, which ours do not.
+Later processes read from the disk what one process has compiled. By default JAX keeps no cache, and in a directory it
+keeps only programs that took more than a second to compile, which ours do not.
 
-A cache is executable code: whoever can write to it runs programs as you. So it lies in a directory that is yours alone,
-and one that others can write to is refused. And it is a convenience: a disk that is full or read-only costs a warning.
+A cache is executable code: whoever can write to it runs programs as you. It therefore lies in a directory that is yours
+alone, and one that others can write to is refused. A disk that is full or read-only costs no more than a warning.
 """
 
 import atexit
@@ -47,7 +47,7 @@ ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class CacheInfo(NamedTuple):
-    """What the compilation cache is and did."""
+    """State of the compilation cache, and how often this process found its programs there."""
 
     path: str | None
     """The directory; None where there is no cache."""
@@ -67,7 +67,7 @@ class CacheInfo(NamedTuple):
 
 
 class _State:
-    """What this process knows of its cache."""
+    """The cache of this process, and what JAX reports of it."""
 
     def __init__(self):
         self.lock = threading.RLock()
@@ -77,7 +77,7 @@ class _State:
         self.hits = self.requests = 0
 
     def count(self, event, **_):
-        """Take note of what JAX tells its listeners."""
+        """Count an event that JAX reports to its listeners."""
         if event == "/jax/compilation_cache/cache_hits":
             self.hits += 1
         elif event == "/jax/compilation_cache/compile_requests_use_cache":
@@ -131,27 +131,18 @@ def initialize_compilation_cache(path=None, *, max_size=DEFAULT_LIMIT, min_compi
     given = path is not None
     path = _chosen(caller, path)
     with _state.lock:
-        if path is None:
-            return cache_info()
-        remote = "://" in path
-        if remote and not allow_shared:
-            raise PermissionError(
-                f"{caller}: who can write to {path} cannot be seen from here, and a cache is executable code. Say "
-                "allow_shared=True if you trust them all, or give a directory of this machine."
-            )
-        writable = remote or _made(caller, path, allow_shared, given)
+        writable = None if path is None else _made(caller, path, allow_shared, given)
         if writable is None:
             return cache_info()
-        if not remote:
-            if not allow_shared and (reason := open_to_others(path)):
-                raise PermissionError(
-                    f"{caller}: {reason}. A cache is executable code, so whoever can write to it can run programs as "
-                    "you. Give a directory of your own, or close this one (chmod 700) and remove what is not yours in "
-                    "it, or say allow_shared=True if you trust them all."
-                )
-            if writable:
-                _look_through(path)
-                _cut_back(path, limit)
+        if not allow_shared and (reason := open_to_others(path)):
+            raise PermissionError(
+                f"{caller}: {reason}. A cache is executable code, so whoever can write to it can run programs as you. "
+                "Give a directory of your own, or close this one (chmod 700) and remove what is not yours in it, or "
+                "say allow_shared=True if you trust them all."
+            )
+        if writable and "://" not in path:
+            _remove_damaged(path)
+            _cut_back(path, limit)
         if not _state.listening:
             jax.monitoring.register_event_listener(_state.count)
             atexit.register(_leave)
@@ -161,7 +152,7 @@ def initialize_compilation_cache(path=None, *, max_size=DEFAULT_LIMIT, min_compi
         jax.config.update("jax_compilation_cache_dir", path)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", min_compile_time)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0 if writable else NEVER)
-        # At its first compilation JAX decides whether there is a cache, and where; this makes it decide anew.
+        # At its first compilation JAX decides whether there is a cache, and where; this makes it decide again.
         compilation_cache.reset_cache()
         if not jax.config.jax_enable_compilation_cache:
             _warn(
@@ -173,7 +164,7 @@ def initialize_compilation_cache(path=None, *, max_size=DEFAULT_LIMIT, min_compi
 
 
 def cache_info():
-    """What the compilation cache holds, and how often this process found its programs there.
+    """Return what the compilation cache holds, and how often this process found its programs there.
 
     Returns
     -------
@@ -226,10 +217,11 @@ class _Entry(NamedTuple):
     size: int
     used: float  # when last, as far as the file system tells
     written: float
+    owner: int
 
 
 def _entries(path):
-    """The programs in a cache."""
+    """Return the programs in a cache."""
     found = []
     with contextlib.suppress(OSError), os.scandir(path) as files:
         for file in files:
@@ -237,7 +229,7 @@ def _entries(path):
                 with contextlib.suppress(OSError):  # removed meanwhile
                     about = file.stat(follow_symlinks=False)
                     used = max(about.st_atime, about.st_mtime)
-                    found.append(_Entry(file.path, about.st_size, used, about.st_mtime))
+                    found.append(_Entry(file.path, about.st_size, used, about.st_mtime, about.st_uid))
     return found
 
 
@@ -247,59 +239,49 @@ def _remove(path):
             os.unlink(name)
 
 
-def _look_through(path):
-    """Remove entries that were not written whole, as a full disk leaves them: JAX would keep them and always warn."""
+def _remove_damaged(path):
+    """Remove entries that a full disk has cut short: JAX would keep them, and warn in every process."""
     stamp = os.path.join(path, STAMP)
-    zstd = _zstd()
-    try:
-        before = os.stat(stamp).st_mtime
-    except OSError:
-        before = 0.0
+    before = os.stat(stamp).st_mtime if os.path.exists(stamp) else 0.0
     for entry in _entries(path):
         # Times of files are coarse, so those of the last second are looked at again.
-        if entry.written >= before - 1 and not _whole(entry.path, zstd):
+        if entry.written >= before - 1 and not _complete(entry.path):
             _remove(entry.path)
     with contextlib.suppress(OSError):
         Path(stamp).touch()
 
 
-def _whole(path, zstd):
-    """Whether a file holds a whole compressed text, as far as can be said here."""
+def _complete(path):
+    """Return whether a file holds a complete compressed text, as far as can be said here."""
     try:
         with safe_files.open_plain(path) as file:
             before = os.fstat(file.fileno())
             content = file.read()
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # to look is not to use
-    except OSError:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # this does not count as a use
+        (_zstd() if content.startswith(ZSTD) else zlib.decompress)(content)
+    except (OSError, ImportError):
         return True
-    try:
-        if not content.startswith(ZSTD):
-            zlib.decompress(content)
-        elif zstd is not None:
-            zstd(content)
     except Exception:  # zlib and the others each have their own
         return False
     return True
 
 
 def _zstd():
-    """What reads the compression that JAX takes where it can: of Python 3.14, or of a package."""
-    with contextlib.suppress(ImportError):
+    """Return the decompressor of Python 3.14, or of a package, as JAX does; ImportError without either."""
+    try:
         from compression import zstd
-
-        return zstd.decompress
-    with contextlib.suppress(ImportError):
+    except ImportError:
         import zstandard
 
         return zstandard.ZstdDecompressor().decompress
-    return None
+    return zstd.decompress
 
 
 def _cut_back(path, limit):
     """Remove what was used longest ago, until the rest is no larger than `limit`.
 
-    JAX has a limit of its own, which we leave alone: it asks for one more package, and it stops writing for good where
-    it finds an entry that was made without it. The price is that a process may go beyond the limit until it ends.
+    JAX's own limit is not used: it needs one more package, and it stops writing for good where it finds an entry that
+    was made without it. The price is that a process may exceed the limit until it ends.
     """
     if limit is None:
         return
@@ -313,14 +295,14 @@ def _cut_back(path, limit):
 
 
 def _leave():
-    """At the end of the process, keep to the limit."""
+    """Keep to the limit at the end of the process."""
     path = jax.config.jax_compilation_cache_dir
     if path and "://" not in path and _state.writable:
         _cut_back(path, _state.limit)
 
 
 def _chosen(caller, path):
-    """The path of the cache as a string, absolute if it is no URL; None where there is no place for one."""
+    """Return the path of the cache as text, absolute if it is no URL; None where there is no place for one."""
     if path is None:
         path = jax.config.jax_compilation_cache_dir or _default(caller)
         if path is None:
@@ -333,7 +315,7 @@ def _chosen(caller, path):
 
 
 def _default(caller):
-    """The directory of this package in the user's cache directory."""
+    """Return the directory of this package in the user's cache directory; None where there is no home directory."""
     if os.environ.get("XDG_CACHE_HOME", "").startswith("/"):
         base = Path(os.environ["XDG_CACHE_HOME"])
     else:
@@ -350,26 +332,28 @@ def _default(caller):
 
 
 def _made(caller, path, allow_shared, given):
-    """Make the directory if need be. Whether it can be written; None if there is none."""
+    """Make the directory if need be; return whether it can be written, or None if there is none."""
+    if "://" in path:
+        return True
     levels = (path, *map(str, Path(path).parents))
-    above = [name for name in levels if not os.path.isdir(name)]
-    file = next((name for name in above if os.path.lexists(name)), None)
-    if file is not None and not given:
+    absent = [name for name in levels if not os.path.isdir(name)]
+    file = next(filter(os.path.lexists, absent), None)
+    if file is not None and given:
+        raise NotADirectoryError(f"{caller}: {file} is not a directory. Give another path.")
+    if file is not None:
         _warn(caller, f"{file} is not a directory, so there is no cache; give a path")
         return None
-    if file is not None:
-        raise NotADirectoryError(f"{caller}: {file} is not a directory. Give another path.")
     try:
-        for folder in reversed(above):
+        for folder in reversed(absent):
             with contextlib.suppress(FileExistsError):  # also by another process, just now
                 os.mkdir(folder, 0o777 if allow_shared else 0o700)
     except OSError as error:
         _warn(caller, f"{path} cannot be made ({error.strerror}), so there is no cache; give a directory that can")
         return None
     try:
-        with tempfile.TemporaryFile(dir=path) as file:  # a full disk takes the name of a file, and no content
-            file.write(bytes(4096))
-            file.flush()
+        with tempfile.TemporaryFile(dir=path) as trial:  # a full disk takes the name of a file, and no content
+            trial.write(bytes(4096))
+            trial.flush()
     except OSError as error:
         _warn(
             caller,
@@ -380,7 +364,9 @@ def _made(caller, path, allow_shared, given):
 
 
 def open_to_others(path):
-    """Why someone else can put a program into this cache, at whatever level, as a clause; None if nobody can."""
+    """Return as a clause why someone else can put a program into this cache, at any level; None if nobody can."""
+    if "://" in path:
+        return f"who can write to {path} cannot be seen from here"
     if pwd is None:
         return None
     for directory in (path, *(str(parent) for parent in Path(path).parents)):
@@ -393,38 +379,30 @@ def open_to_others(path):
         reason = _open_to(about, leaf=directory == path)
         if reason:
             return f"{directory} {reason}"
-    # Where others cannot enter, only who made a file says whether they could once.
-    closed = 0 if os.path.isdir(path) and os.stat(path).st_mode & 0o011 else 0o022
+    # From a time when the directory was open.
     for entry in _entries(path):
-        with contextlib.suppress(FileNotFoundError):
-            about = os.lstat(entry.path)
-            reason = _open_to(about, leaf=True, ignored=closed)
-            if reason is None and not stat.S_ISREG(about.st_mode):
-                reason = "is not a file"
-            if reason:
-                return f"{entry.path} {reason}"
+        if entry.owner not in (os.getuid(), 0):
+            return f"{entry.path} belongs to the user {_name(pwd.getpwuid, entry.owner)}"
     return None
 
 
-def _open_to(about, leaf, ignored=0):
-    """Why others can change what is described by `about`, or None; bits of its mode may be `ignored`."""
-    mode = about.st_mode & ~ignored
+def _open_to(about, leaf):
+    """Return why others can change a directory that is described by `about`, or None."""
     if about.st_uid not in (os.getuid(), 0) and (leaf or about.st_uid != _unmapped()):
-        return f"belongs to {_user(about.st_uid)}"
-    if stat.S_ISLNK(about.st_mode):
-        return "is a symbolic link"
+        return f"belongs to the user {_name(pwd.getpwuid, about.st_uid)}"
     # In a directory with the sticky bit, as /tmp, others can add but not replace: enough above the cache, not in it.
     if about.st_mode & stat.S_ISVTX and not leaf:
         return None
-    if mode & stat.S_IWOTH:
-        return f"can be written by everybody (mode {stat.S_IMODE(about.st_mode):04o})"
-    if mode & stat.S_IWGRP and not _private_group(about.st_gid):
-        return f"can be written by the group {_group(about.st_gid)} (mode {stat.S_IMODE(about.st_mode):04o})"
+    mode = f"(mode {stat.S_IMODE(about.st_mode):04o})"
+    if about.st_mode & stat.S_IWOTH:
+        return f"can be written by everybody {mode}"
+    if about.st_mode & stat.S_IWGRP and not _private_group(about.st_gid):
+        return f"can be written by the group {_name(grp.getgrgid, about.st_gid)} {mode}"
     return None
 
 
 def _unmapped():
-    """The owner that is shown, in a container that knows this user alone, of what belongs to the system; else None."""
+    """Return the owner shown for the system's files in a container that knows this user alone; None elsewhere."""
     with contextlib.suppress(OSError, ValueError):
         inside, _, count = Path("/proc/self/uid_map").read_text().split()[:3]
         if (int(inside), int(count)) != (0, 2**32 - 1):
@@ -433,7 +411,7 @@ def _unmapped():
 
 
 def _private_group(number):
-    """Whether a group has no member but this user, as where each user has a group of the same name."""
+    """Return whether a group has no member but this user, as where each user has a group of the same name."""
     try:
         group, user = grp.getgrgid(number), pwd.getpwuid(os.getuid())
     except KeyError:
@@ -441,16 +419,10 @@ def _private_group(number):
     return group.gr_gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
-def _user(number):
+def _name(database, number):
+    """Return the name of a user or a group, or the number where it has none."""
     try:
-        return f"the user {pwd.getpwuid(number).pw_name}"
-    except KeyError:
-        return f"the user {number}"
-
-
-def _group(number):
-    try:
-        return grp.getgrgid(number).gr_name
+        return database(number)[0]
     except KeyError:
         return number
 

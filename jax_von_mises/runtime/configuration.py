@@ -1,12 +1,11 @@
-"""How JAX starts, set in one call: platform, memory, threads, flags of XLA.
+"""Set how JAX starts: platform, memory, threads, flags of XLA.
 
-JAX takes its settings in three ways: options of ``jax.config``, environment variables, and flags in ``XLA_FLAGS``. Most
-are read once, when its backends start at the first use of a device. `configure` knows which is which, tries what might
-end the process in a child, sets all or nothing, and remembers what was there for `reset`.
+JAX takes its settings in three ways: options of ``jax.config``, environment variables, and flags in ``XLA_FLAGS``. It
+reads most of them once, when its backends start at the first use of a device. `OPTIONS` has a row for each argument of
+`configure`. Everything is checked, and tried in a child process, before anything is set.
 """
 
 import contextlib
-import math
 import os
 import shlex
 import threading
@@ -16,11 +15,11 @@ from typing import Any, NamedTuple
 import jax
 
 from jax_von_mises import arguments
-from jax_von_mises.runtime import child, flags
+from jax_von_mises.runtime import child, flags, memory
 from jax_von_mises.sampling import cuda
 
-# An option that JAX lets nobody change once it has started, which is the one public sign of it; and one that matters to
-# no process that is alone, so that trying to change it does no harm.
+# JAX refuses to change this option once it has started, and has no other public sign of it. The option matters only
+# where several processes work together, so changing it for a moment does no harm.
 EARLY = "jax_cpu_get_local_topology_timeout_minutes"
 
 STARTABLE_PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "METAL", "oneapi")
@@ -32,34 +31,38 @@ OLD_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 class Option(NamedTuple):
-    """An argument of `configure`, and how JAX takes it: an option of ``jax.config``, a variable or a flag of XLA."""
+    """A row of the table: what an argument of `configure` sets, and to what."""
 
-    carrier: str
-    name: str
-    kind: type
-    late: bool = False  # whether it can change after JAX has started
-    tried: bool = False  # whether a bad value shows only when JAX starts, so that a child tries it
-    default: tuple = ()  # values of an option of ``jax.config`` where nobody has set anything
+    carrier: str  # an option of jax.config (jax_...), a flag of XLA (xla_...), or a variable
+    kind: type  # whole numbers are at least 1, other numbers are shares
+    allowed: tuple[str, ...] = ()  # strings
+    late: bool = False  # it can change after JAX has started
+    tried: bool = False  # a bad value shows only when JAX starts, so a child process tries it
+    default: tuple = ()  # values of an option of jax.config where nobody has set anything
 
 
 OPTIONS = {
-    "platform": Option("config", "jax_platforms", str, tried=True, default=(None, "")),
-    "x64": Option("config", "jax_enable_x64", bool, late=True, default=(False,)),
-    "memory_fraction": Option("variable", FRACTION, float),
-    "preallocate": Option("variable", "XLA_PYTHON_CLIENT_PREALLOCATE", bool),
-    "allocator": Option("variable", "XLA_PYTHON_CLIENT_ALLOCATOR", str, tried=True),
-    "threads": Option("variable", "PJRT_NPROC", int),
-    "cpu_devices": Option("config", "jax_num_cpu_devices", int, default=(-1,)),
-    "compile_threads": Option("flag", "xla_gpu_force_compilation_parallelism", int, tried=True),
-    "latency_hiding": Option("flag", "xla_gpu_enable_latency_hiding_scheduler", bool, tried=True),
-    "profile_guided": Option("config", "jax_enable_pgle", bool, late=True, default=(False,)),
-    "profiled_runs": Option("config", "jax_pgle_profiling_runs", int, late=True, default=(3,)),
-    "cuda_kernel": Option("variable", cuda.VARIABLE, bool, late=True),
+    "platform": Option("jax_platforms", str, STARTABLE_PLATFORMS, tried=True, default=(None, "")),
+    "x64": Option("jax_enable_x64", bool, late=True, default=(False,)),
+    "memory_fraction": Option(FRACTION, float),
+    "preallocate": Option("XLA_PYTHON_CLIENT_PREALLOCATE", bool),
+    "allocator": Option("XLA_PYTHON_CLIENT_ALLOCATOR", str, ALLOCATORS, tried=True),
+    "threads": Option("PJRT_NPROC", int),
+    "cpu_devices": Option("jax_num_cpu_devices", int, default=(-1,)),
+    "compile_threads": Option("xla_gpu_force_compilation_parallelism", int, tried=True),
+    "latency_hiding": Option("xla_gpu_enable_latency_hiding_scheduler", bool, tried=True),
+    "profile_guided": Option("jax_enable_pgle", bool, late=True, default=(False,)),
+    "profiled_runs": Option("jax_pgle_profiling_runs", int, late=True, default=(3,)),
+    "cuda_kernel": Option(cuda.VARIABLE, bool, late=True),
 }
+LATE = {option.carrier for option in OPTIONS.values() if option.late}
+
+# How JAX and `configure` write True and False as text.
+BOOLS = {"true": True, "True": True, "1": True, "false": False, "False": False, "0": False}
 
 
 class Setting(NamedTuple):
-    """One setting as it stands."""
+    """One setting as it is now."""
 
     name: str
     value: Any
@@ -73,22 +76,15 @@ class Setting(NamedTuple):
     """Whether this process can still change it."""
 
 
-class _Change(NamedTuple):
-    carrier: str  # "config" or "variable"
-    name: str
-    old: Any
-    new: Any
-
-
 _lock = threading.RLock()
-# What was done, in order, for `reset`.
-_done: list[_Change] = []
-# What `configure` has set, by the names of options of ``jax.config``, variables and flags.
+# What options of ``jax.config`` and variables had before `configure` first changed them.
+_before: dict[str, Any] = {}
+# What `configure` has set, by carrier; each flag, and all of XLA_FLAGS.
 _configured: dict[str, Any] = {}
 
 
 def started():
-    """Whether JAX has started its backends, after which most settings stay as they are."""
+    """Return whether JAX has started its backends, after which most settings stay as they are."""
     with _lock:
         minutes = getattr(jax.config, EARLY)
         try:
@@ -175,43 +171,31 @@ def configure(
     RuntimeError
         JAX has started and cannot change one of these any more; nothing was changed. The message has the ways out.
     """
-    asked = {
-        "platform": platform,
-        "x64": x64,
-        "memory_fraction": memory_fraction,
-        "preallocate": preallocate,
-        "allocator": allocator,
-        "threads": threads,
-        "cpu_devices": cpu_devices,
-        "compile_threads": compile_threads,
-        "latency_hiding": latency_hiding,
-        "profile_guided": profile_guided,
-        "profiled_runs": profiled_runs,
-        "cuda_kernel": cuda_kernel,
-    }
-    given = {name: _checked(name, value) for name, value in asked.items() if value is not None}
-    more = _checked_flags(xla_flags)
+    given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}  # by argument
     check = arguments.flag("configure", "check", check)
     timeout = arguments.seconds("configure", "timeout", timeout, above=0)
+    wanted = {OPTIONS[name].carrier: _checked(name, value, OPTIONS[name]) for name, value in given.items()}
+    more = _checked_flags(xla_flags)
     with _lock:
-        wanted = {}
-        for name, value in given.items():
-            option = OPTIONS[name]
-            wanted[option.name] = value if option.carrier == "config" else _as_text(value)
-        wanted |= more
-        names = [*given, *(["xla_flags"] if more else [])]
-        changes = _plan(wanted)
-        _refuse_late(changes, names)
-        if check and any(OPTIONS[name].tried for name in given) | bool(more):
+        changes = _changes(wanted | more)
+        early = {name: value for name, value in changes.items() if name not in LATE}
+        if early and started():
+            _refuse_late(early, [*given, *(["xla_flags"] if more else [])])
+        if check and (more or any(OPTIONS[name].tried for name in given)):
             _try(changes, timeout)
-        _warn_late(more)
-        _apply(changes)
-        _configured.update(wanted)
+        for name, value in more.items():
+            advice = flags.advice(flags.Flag(name, value))
+            if advice is not None and advice.level == flags.HARMFUL:
+                warnings.warn(f"configure: --{name} {advice.text}", RuntimeWarning, stacklevel=2)
+        for name, value in changes.items():
+            _before.setdefault(name, _present(name))
+            _put(name, value)
+        _configured.update(wanted | more | changes)
         return settings()
 
 
 def settings():
-    """How JAX is set in this process.
+    """Return how JAX is set in this process.
 
     Returns
     -------
@@ -220,126 +204,98 @@ def settings():
         its source is ``"configure"`` if any of them was set there.
     """
     with _lock:
-        late = not started()
+        early = not started()
         try:
             present = flags.current()
         except (OSError, ValueError):
             present = []
-        held = _held(present)
+        held = {flag.name: flag.value for flag in present}
         found = []
         for name, option in OPTIONS.items():
-            carrier = f"--{option.name}" if option.carrier == "flag" else option.name
-            value = _taken(option.kind, held[option.name]) if option.name in held else None
-            found.append(Setting(name, value, _source([option.name], held), carrier, late or option.late))
-        own = {option.name for option in OPTIONS.values()}
-        rest = [flag for flag in present if flag.name not in own]
+            carrier = option.carrier
+            shown = f"--{carrier}" if carrier.startswith("xla_") else carrier
+            if not carrier.startswith("xla_") and (value := _explicit(option)) is not None:
+                held[carrier] = value
+            value = _read(option.kind, held[carrier]) if carrier in held else None
+            found.append(Setting(name, value, _source([carrier], held), shown, early or option.late))
+        carriers = {option.carrier for option in OPTIONS.values()}
+        rest = [flag for flag in present if flag.name not in carriers]
         source = _source([flag.name for flag in rest], held)
-        found.append(Setting("xla_flags", flags.join(rest) or None, source, "XLA_FLAGS", late))
+        found.append(Setting("xla_flags", flags.join(rest) or None, source, "XLA_FLAGS", early))
         return tuple(found)
 
 
-def _held(present):
-    """What is set now, by the names of options of ``jax.config``, variables and flags, as these hold it."""
-    held: dict[str, Any] = {flag.name: flag.value for flag in present}
-    for option in OPTIONS.values():
-        if option.carrier == "variable" and option.name in os.environ:
-            held[option.name] = os.environ[option.name]
-        elif option.carrier == "config":
-            value = getattr(jax.config, option.name)
-            # A default value may have been asked for.
-            asked = option.name in _configured or os.environ.get(_variable(option.name))
-            if asked or value not in option.default:
-                held[option.name] = value
-    if OLD_FRACTION in os.environ:
-        held.setdefault(FRACTION, os.environ[OLD_FRACTION])
-    return held
-
-
-def _source(names, held):
-    """Where those of `names` that are `held` were set."""
-    there = [name for name in names if name in held]
-    if not there:
-        return "default"
-    # Whoever has changed it since has had the last word.
-    ours = any(name in _configured and _configured[name] == held[name] for name in there)
-    return "configure" if ours else "environment"
-
-
-def _taken(kind, value):
-    """A value of an option, a variable or a flag as `configure` takes it, and text that it does not take as it is."""
-    if value is None:  # of a flag
-        return True
-    if not isinstance(value, str):
-        return value
-    if kind is bool:
-        return {"true": True, "True": True, "1": True, "false": False, "False": False, "0": False}.get(value, value)
-    try:
-        return kind(value)
-    except ValueError:
-        return value
-
-
 def reset():
-    """Undo all that `configure` did in this process.
+    """Undo all that `configure` did in this process, but for what others have changed since.
 
     Returns
     -------
     tuple of str
-        What JAX had read by then and keeps until the process ends, by the names of jax.config, variables and flags;
-        empty if JAX has not started since. (Processes that are started from here on have none of it.)
+        The options of ``jax.config`` and variables that JAX had read by then and keeps until the process ends; empty
+        if JAX has not started since. (Processes that are started from here on have none of it.)
     """
     with _lock:
-        kept = []
-        running = started()
-        late = {option.name for option in OPTIONS.values() if option.late}
-        while _done:
-            change = _done.pop()
-            if running and change.name not in late and change.name not in kept:
-                kept.append(change.name)
-            # Whoever has changed it since wants it so.
-            if _present(change.carrier, change.name) == change.new:
-                with contextlib.suppress(RuntimeError):  # JAX has started, which `kept` tells
-                    _put_value(change.carrier, change.name, change.old)
+        kept = tuple(name for name in _before if name not in LATE) if started() else ()
+        for name, value in _before.items():
+            if _present(name) == _configured[name]:
+                with contextlib.suppress(RuntimeError):  # JAX has started, which `kept` reports
+                    _put(name, value)
+        _before.clear()
         _configured.clear()
-        return tuple(kept)
+        return kept
 
 
-def _plan(wanted):
-    """The changes that make options of ``jax.config``, variables and flags have the values of `wanted`."""
+def _explicit(option):
+    """Return the value of an option of ``jax.config`` or a variable; None where nobody has set it."""
+    name = option.carrier
+    value = _present(name)
+    if name == FRACTION and value is None:
+        return os.environ.get(OLD_FRACTION)
+    # Someone may have asked for the default.
+    if value in option.default and name not in _configured and not os.environ.get(_variable(name)):
+        return None
+    return value
+
+
+def _source(carriers, held):
+    """Return who set those of `carriers` that are `held`."""
+    ours = [_configured.get(name, ...) == held[name] for name in carriers if name in held]
+    return "configure" if any(ours) else "environment" if ours else "default"
+
+
+def _read(kind, value):
+    """Return a value as `configure` takes it; a text that it does not take stays as it is."""
+    if value is None:  # a flag without a value
+        return True
+    if not isinstance(value, str):
+        return value
+    try:
+        return BOOLS.get(value, value) if kind is bool else kind(value)
+    except ValueError:
+        return value
+
+
+def _changes(wanted):
+    """Return which options of ``jax.config`` and variables must change for `wanted`, and to what; None removes."""
+    changes = {name: value for name, value in wanted.items() if not name.startswith("xla_")}
+    if FRACTION in changes:
+        changes[OLD_FRACTION] = None
+    asked = {name: value for name, value in wanted.items() if name.startswith("xla_")}
     present = flags.current()
-    changes = []
-    more = dict(wanted)  # in the end the flags
-    for option in OPTIONS.values():
-        if option.name not in wanted or option.carrier == "flag":
-            continue
-        old = _present(option.carrier, option.name)
-        changes.append(_Change(option.carrier, option.name, old, more.pop(option.name)))
-        if option.name == FRACTION and OLD_FRACTION in os.environ:
-            changes.append(_Change("variable", OLD_FRACTION, os.environ[OLD_FRACTION], None))
-    # Flags of others stay as they are: some are given several times, and add up.
     last = {flag.name: flag.value for flag in present}
-    if any(name not in last or last[name] != value for name, value in more.items()):
-        kept = [flag for flag in present if flag.name not in more]
-        text = flags.join([*kept, *(flags.Flag(name, value) for name, value in more.items())])
-        changes.append(_Change("variable", "XLA_FLAGS", os.environ.get("XLA_FLAGS"), text))
-    return [change for change in changes if change.old != change.new]
+    if any(name not in last or last[name] != value for name, value in asked.items()):
+        # Flags of others stay as they are: some are given several times, and add up.
+        kept = [flag for flag in present if flag.name not in asked]
+        changes["XLA_FLAGS"] = flags.join([*kept, *(flags.Flag(name, value) for name, value in asked.items())])
+    return {name: value for name, value in changes.items() if value != _present(name)}
 
 
-def _refuse_late(changes, names):
-    """Refuse what JAX reads at its start alone, once it has started."""
-    late_ones = {option.name for option in OPTIONS.values() if option.late}
-    early = [change for change in changes if change.name not in late_ones]
-    if not early or not started():
-        return
-    carriers = {change.name for change in early}
+def _refuse_late(early, names):
+    carriers = {name: OPTIONS[name].carrier if name in OPTIONS else "XLA_FLAGS" for name in names}
     blamed = [
-        name
-        for name in names
-        if name == "xla_flags"
-        or OPTIONS[name].name in carriers
-        or (OPTIONS[name].carrier == "flag" and "XLA_FLAGS" in carriers)
+        name for name, carrier in carriers.items() if ("XLA_FLAGS" if carrier.startswith("xla_") else carrier) in early
     ]
-    start = [f"{_variable(change.name)}={shlex.quote(str(change.new))}" for change in early if change.new is not None]
+    start = [f"{_variable(name)}={shlex.quote(str(value))}" for name, value in early.items() if value is not None]
     raise RuntimeError(
         f"configure: JAX has started, on {jax.default_backend()}, and {', '.join(blamed)} cannot change any more in "
         "this process; nothing was changed. Call configure before anything uses a device (jax.devices(), any array, "
@@ -348,14 +304,9 @@ def _refuse_late(changes, names):
     )
 
 
-def _variable(name):
-    """The environment variable that sets an option of ``jax.config``; other names are variables."""
-    return name.upper() if name.startswith("jax_") else name
-
-
 def _try(changes, timeout):
-    """Start JAX with these settings in a child, which they may end."""
-    planned = {_variable(change.name): None if change.new is None else str(change.new) for change in changes}
+    """Start JAX with these settings in a child process, which they may end."""
+    planned = {_variable(name): None if value is None else str(value) for name, value in changes.items()}
     ended = child.run("-c", flags.START, timeout=timeout, **{**child.configuration(), **planned, **child.MODEST})
     if ended.code is None:
         raise ValueError(
@@ -370,38 +321,27 @@ def _try(changes, timeout):
             "configure: with these settings JAX does not start, as a child process found: "
             f"{child.reason(ended)}. Nothing was changed."
         )
-    told = [f"--{item.flag}: {item.reason}" if item.flag else item.reason for item in refused]
-    told += [flags.ADVICE[item.flag].text for item in refused if item.flag in flags.ADVICE]
+    reasons = [f"--{item.flag}: {item.reason}" if item.flag else item.reason for item in refused]
+    reasons += [flags.ADVICE[item.flag].text for item in refused if item.flag in flags.ADVICE]
     raise ValueError(
-        f"configure: XLA would end this process: {'; '.join(told)}. Nothing was changed; leave out what it does not "
-        "take."
+        f"configure: XLA would end this process: {'; '.join(reasons)}. Nothing was changed; leave out what it does "
+        "not take."
     )
 
 
-def _warn_late(named):
-    for name, value in named.items():
-        advice = flags.advice(flags.Flag(name, value))
-        if advice is not None and advice.level == flags.HARMFUL:
-            warnings.warn(f"configure: --{name} {advice.text}", RuntimeWarning, stacklevel=3)
+def _variable(name):
+    """Return the environment variable that sets an option of ``jax.config``; other names are variables."""
+    return name.upper() if name.startswith("jax_") else name
 
 
-def _apply(changes):
-    """Make the changes, or none of them."""
-    done = []
-    try:
-        for change in changes:
-            _put_value(change.carrier, change.name, change.new)
-            done.append(change)
-    except BaseException:
-        for change in reversed(done):
-            _put_value(change.carrier, change.name, change.old)
-        raise
-    _done.extend(done)
+def _present(name):
+    """Return the value that an option of ``jax.config`` or a variable has now."""
+    return getattr(jax.config, name) if name.startswith("jax_") else os.environ.get(name)
 
 
-def _put_value(carrier, name, value):
-    """Give an option of ``jax.config`` or a variable a value; a variable of None is removed."""
-    if carrier == "config":
+def _put(name, value):
+    """Set an option of ``jax.config`` or a variable; None removes a variable."""
+    if name.startswith("jax_"):
         jax.config.update(name, value)
     elif value is None:
         os.environ.pop(name, None)
@@ -409,89 +349,57 @@ def _put_value(carrier, name, value):
         os.environ[name] = value
 
 
-def _present(carrier, name):
-    """The value that an option of ``jax.config`` or a variable has now."""
-    return getattr(jax.config, name) if carrier == "config" else os.environ.get(name)
-
-
 def _as_text(value):
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _checked(name, value):
-    """The value of an argument of `configure`, if it is allowed."""
-    kind = OPTIONS[name].kind
-    if kind is bool:
-        return arguments.flag("configure", name, value)
-    if kind is int:
-        return arguments.whole_number("configure", name, value, 1)
-    return {"platform": _platform, "memory_fraction": _fraction, "allocator": _allocator}[name](value)
+def _checked(name, value, option):
+    """Return the value of an argument of `configure`, as its carrier takes it."""
+    caller = "configure"
+    if option.kind is bool:
+        value = arguments.flag(caller, name, value)
+    elif option.kind is int:
+        value = arguments.whole_number(caller, name, value, 1)
+    elif option.kind is float:
+        value = memory.checked_share(caller, name, value)
+    else:
+        _must_be_allowed(name, value, option.allowed)
+    return value if option.carrier.startswith("jax_") else _as_text(value)
 
 
-def _allocator(value):
-    if value in ALLOCATORS:
-        return value
-    raise ValueError(f"configure: allocator={arguments.safe_repr(value)} is not one of {', '.join(ALLOCATORS)}.")
-
-
-def _platform(value):
+def _must_be_allowed(name, value, allowed):
+    given = f"configure: {name}={arguments.safe_repr(value)}"
     if not isinstance(value, str):
-        raise TypeError(f"configure: platform={arguments.safe_repr(value)} must be a string such as 'cpu' or 'cuda'.")
-    for name in value.split(","):
-        if name == "gpu":
-            raise ValueError(
-                f"configure: platform={arguments.safe_repr(value)}: JAX takes 'gpu' for both 'cuda' and 'rocm' and "
-                "fails where one of them is not installed. Say which."
-            )
-        if name not in STARTABLE_PLATFORMS:
-            raise ValueError(
-                f"configure: platform={arguments.safe_repr(value)} is not one of {', '.join(STARTABLE_PLATFORMS)}."
-            )
-    return value
-
-
-def _fraction(value):
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = float(value)
-    except OverflowError:  # of an integer
-        number = math.inf
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"configure: memory_fraction={arguments.safe_repr(value)} must be a number.") from error
-    if not 0 < number <= 1:
+        raise TypeError(f"{given} must be a string such as {allowed[0]!r}.")
+    parts = value.split(",") if name == "platform" else [value]
+    if "gpu" in parts:
         raise ValueError(
-            f"configure: memory_fraction={arguments.safe_repr(value)} must be above 0 and at most 1, a share of the "
-            "memory."
+            f"{given}: JAX takes 'gpu' for both 'cuda' and 'rocm' and fails where one of them is not installed. Say "
+            "which."
         )
-    return number
+    if not set(parts) <= set(allowed):
+        raise ValueError(f"{given} is not one of {', '.join(allowed)}.")
 
 
 def _checked_flags(value):
+    """Return flags of XLA as names and texts; a text is None where a flag has no value."""
+    given = f"configure: xla_flags={arguments.safe_repr(value)}"
     if value is None:
         return {}
-    if isinstance(value, str):
-        if value.strip() and not value.strip().startswith("--"):
-            raise ValueError(
-                f"configure: xla_flags={arguments.safe_repr(value)} must be flags such as '--xla_name=value'."
-            )
-        try:
-            return {flag.name: flag.value for flag in flags.parse(value, strict=True)}
-        except ValueError as error:
-            raise ValueError(f"configure: xla_flags={arguments.safe_repr(value)}: {error}.") from error
-    if not hasattr(value, "items"):
-        raise TypeError(
-            f"configure: xla_flags={arguments.safe_repr(value)} must be a string or a dict of names and values."
-        )
     try:
-        found = {str(name).removeprefix("--"): _as_text(setting) for name, setting in value.items()}
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(
-            f"configure: xla_flags={arguments.safe_repr(value)} has a name or a value without a text."
-        ) from error
-    for name, setting in found.items():
-        if '"' in setting and "'" in setting:
-            raise ValueError(
-                f"configure: xla_flags: XLA reads no value with both kinds of quotes, as {name}={setting}."
-            )
-    return found
+        if isinstance(value, str):
+            if value.strip() and not value.strip().startswith("--"):
+                raise ValueError("flags begin with two dashes, as '--xla_name=value'")
+            found = flags.parse(value, strict=True)
+        elif hasattr(value, "items"):
+            found = [flags.Flag(str(name).removeprefix("--"), _as_text(text)) for name, text in value.items()]
+        else:
+            raise TypeError(f"{given} must be a string or a dict of names and values.")
+        text = flags.join(found)
+        if flags.parse(text) != found:
+            raise ValueError("XLA reads no name with a blank, and no value with both kinds of quotes")
+        if b"\0" in os.fsencode(text):
+            raise ValueError("it has a null character, which no variable may have")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{given}: {error}.") from error
+    return {flag.name: flag.value for flag in found}

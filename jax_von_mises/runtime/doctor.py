@@ -1,4 +1,4 @@
-"""What JAX runs on here, whether that fits together and draws the right angles, and what to do where it does not."""
+"""Diagnose what JAX runs on here, whether it fits together and draws the right angles, and what to do if not."""
 
 import json
 import re
@@ -15,18 +15,11 @@ from jax_von_mises.version import __version__
 
 PROBLEM, WARNING, NOTE = "problem", "warning", "note"
 
-# Settings that would spoil the trial, and are told of by themselves: other seeds, stops at NaN, no compilation, and
+# Settings that would spoil the trial, and have findings of their own: other seeds, stops at NaN, no compilation, and
 # programs from a cache.
-PLAIN = {
-    "JAX_RANDOM_SEED_OFFSET": None,
-    "JAX_DEBUG_NANS": None,
-    "JAX_DEBUG_INFS": None,
-    "JAX_DISABLE_JIT": None,
-    "JAX_TRANSFER_GUARD": None,
-    "JAX_COMPILATION_CACHE_DIR": None,
-}
+SPOILING = ("RANDOM_SEED_OFFSET", "DEBUG_NANS", "DEBUG_INFS", "DISABLE_JIT", "TRANSFER_GUARD", "COMPILATION_CACHE_DIR")
 
-# Less of a GPU's memory than this share is free before we start: someone else works there.
+# Where a smaller share of a GPU's memory is free before we start, another process uses it.
 CROWDED = 0.25
 
 
@@ -40,7 +33,7 @@ class Finding(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """What `diagnose` found. ``str()`` of it is a readable report, ``as_json()`` one for programs."""
+    """Result of `diagnose`. ``str()`` of it is a readable report, ``as_json()`` one for programs."""
 
     versions: dict[str, str]
     system: str
@@ -48,7 +41,7 @@ class Diagnosis(NamedTuple):
     backend: dict[str, Any]
     """``platform``, ``version`` and ``why``; the platform is None where JAX did not start."""
     devices: tuple[dict[str, Any], ...]
-    """Of each device its rate, its comparison with the CPU, and its memory."""
+    """The rate of each device, its comparison with the CPU, and its memory."""
     settings: tuple[Setting, ...]
     cache: compilation_cache.CacheInfo
     findings: tuple[Finding, ...]
@@ -59,19 +52,12 @@ class Diagnosis(NamedTuple):
         return not any(finding.level == PROBLEM for finding in self.findings)
 
     def as_json(self):
-        """All of it as JSON."""
-        found = self._asdict()
-        found["accelerators"] = [
-            {**gpus._asdict(), "cards": [card._asdict() for card in gpus.cards]} for gpus in self.accelerators
-        ]
-        found["cache"] = self.cache._asdict()
-        for name in ("settings", "findings"):
-            found[name] = [item._asdict() for item in found[name]]
-        return json.dumps({"ok": self.ok, **found}, indent=1)
+        """Return all of it as JSON."""
+        return json.dumps({"ok": self.ok, **_plain(self)}, indent=1)
 
     def __str__(self):
         lines = [
-            ("versions", [", ".join(f"{name} {version}" for name, version in _short(self.versions).items())]),
+            ("versions", [", ".join(f"{name} {version}" for name, version in self.versions.items() if _shown(name))]),
             ("system", [self.system]),
             ("GPUs", [line for gpus in self.accelerators for line in _gpu_lines(gpus)] or ["none found"]),
             ("backend", [f"{self.backend['platform'] or 'none'}: {self.backend['why']}", *_version_line(self.backend)]),
@@ -91,8 +77,8 @@ def diagnose(*, expect=None, timeout=180.0):
     """Look for what keeps JAX from drawing the right angles fast on this machine.
 
     Asks the drivers and pip's records, looks at environment variables and XLA's flags, and starts JAX in a child
-    process as it is configured here, where each device draws angles that are timed and compared with the CPU's. The
-    child may abort or hang without harm to this process. It takes a few seconds.
+    process as it is configured here. There each device draws angles, which are timed and compared with the CPU's. The
+    child may abort or hang without harm to this process. All of this takes a few seconds.
 
     Parameters
     ----------
@@ -121,7 +107,6 @@ def diagnose(*, expect=None, timeout=180.0):
     info = compilation_cache.cache_info()
     cards = any(found.cards for found in gpus)
     found = [
-        # Whose GPU is not to be used may be as it likes.
         *(finding for one in gpus for finding in _drivers(one, installed, _level(one, wanted))),
         *_installed(gpus, installed),
         *_plugins(installed),
@@ -147,7 +132,7 @@ def diagnose(*, expect=None, timeout=180.0):
 
 
 def _drivers(gpus, installed, level):
-    """Whether the GPUs have drivers, and JAX what fits them; `level` is how bad it is if they cannot be used."""
+    """Check the drivers of GPUs and JAX's plugins for them; `level` is how bad it is if they cannot be used."""
     plugins = hardware.plugins(installed)
     cuda = [int(name.removeprefix("cuda")) for name in plugins if name.startswith("cuda")]
     if gpus.trouble and not gpus.driver:
@@ -166,6 +151,13 @@ def _drivers(gpus, installed, level):
                 if fits:
                     do += f", or install the wheels for CUDA {fits}: ./install_gpu.sh --cuda{fits}"
                 yield Finding(level, f"driver {gpus.driver} is too old for JAX's CUDA {release} wheels", do)
+            least = hardware.CAPABILITIES.get(release, 0)
+            old = [card for card in gpus.cards if card.capability is not None and card.capability < least]
+            if old:
+                what = f"{old[0].name} has compute capability {old[0].capability}"
+                what += f", and JAX's CUDA {release} wheels need {least}"
+                do = "./install_gpu.sh --cuda12, or hide the card by CUDA_VISIBLE_DEVICES"
+                yield Finding(level if len(old) == len(gpus.cards) else WARNING, what, do)
         if not cuda:
             do = f"update the driver to {min(hardware.DRIVERS.values())} or newer, then ./install_gpu.sh"
             if fits:
@@ -174,14 +166,6 @@ def _drivers(gpus, installed, level):
     if gpus.vendor == "AMD" and gpus.cards and not any(name.startswith("rocm") for name in plugins):
         do = './install_gpu.sh --rocm, or pip install "jax_von_mises[rocm]"'
         yield Finding(level, "there is an AMD GPU, and JAX has no ROCm plugin: it runs on the CPU", do)
-    for release in cuda if gpus.vendor == "NVIDIA" else ():
-        least = hardware.CAPABILITIES.get(release, 0)
-        old = [card for card in gpus.cards if card.capability is not None and card.capability < least]
-        if old:
-            do = "./install_gpu.sh --cuda12, or hide the card by CUDA_VISIBLE_DEVICES"
-            what = f"{old[0].name} has compute capability {old[0].capability}"
-            what += f", and JAX's CUDA {release} wheels need {least}"
-            yield Finding(level if len(old) == len(gpus.cards) else WARNING, what, do)
     for number, card in enumerate(gpus.cards):
         if card.free is not None and card.free < CROWDED * card.total:
             yield Finding(
@@ -193,14 +177,12 @@ def _drivers(gpus, installed, level):
 
 
 def _level(gpus, wanted):
-    """How bad it is if these GPUs cannot be used."""
-    if not wanted or wanted == "gpu":
-        return PROBLEM
-    return PROBLEM if wanted == {"NVIDIA": "cuda", "AMD": "rocm"}[gpus.vendor] else NOTE
+    """Return how bad it is if these GPUs cannot be used, which is no problem where others are wanted."""
+    return PROBLEM if wanted in ("", "gpu", {"NVIDIA": "cuda", "AMD": "rocm"}[gpus.vendor]) else NOTE
 
 
 def _installed(gpus, installed):
-    """What stands beside JAX's CUDA plugin, or is missing there."""
+    """Check what JAX's CUDA plugin needs besides itself."""
     if not any(name.startswith("cuda") for name in hardware.plugins(installed)):
         return
     if not any(one.vendor == "NVIDIA" for one in gpus):
@@ -218,7 +200,7 @@ def _installed(gpus, installed):
 
 
 def _unused(taken, installed, timeout):
-    """Why JAX does not use GPUs that it has a plugin for: it tells if it is asked for them alone."""
+    """Find out why JAX does not use GPUs that it has a plugin for: it says so where they are its only platform."""
     for plugin in hardware.plugins(installed)[:1]:
         platform = plugin.rstrip("0123456789")
         changes = {"JAX_PLATFORMS": platform, "XLA_FLAGS": flags.join(taken) or None, "JAX_LOGGING_LEVEL": "INFO"}
@@ -229,7 +211,7 @@ def _unused(taken, installed, timeout):
 
 
 def _plugins(installed):
-    """Whether JAX's packages belong together."""
+    """Check whether JAX's packages belong together."""
     names = hardware.plugins(installed)
     if len(names) > 1:
         yield Finding(
@@ -248,7 +230,7 @@ def _plugins(installed):
 
 
 def _flags(timeout):
-    """The flags of ``XLA_FLAGS`` that XLA takes, and what there is to say of all."""
+    """Return the flags of ``XLA_FLAGS`` that XLA takes, and the findings on all."""
     try:
         present = flags.current()
     except (OSError, ValueError) as error:
@@ -270,29 +252,24 @@ def _flags(timeout):
 
 
 def _probe(good, timeout):
-    """Start JAX in a child and draw; the steps it told, and how it ended."""
+    """Start JAX in a child and draw; return the steps that it reported, and how it ended."""
     planned = child.configuration()
     chosen = planned["JAX_PLATFORMS"]
     if chosen and "cpu" not in chosen.split(","):
         planned["JAX_PLATFORMS"] = f"{chosen},cpu"  # to compare with
     planned["XLA_FLAGS"] = flags.join(good) or None
-    planned |= PLAIN
+    planned |= {f"JAX_{name}": None for name in SPOILING}
     ended = child.run("-m", "jax_von_mises.runtime.probe", timeout=timeout, **planned)
-    steps = []
-    for line in ended.out.splitlines():
-        try:
-            steps.append(json.loads(line))
-        except ValueError:  # a library that prints
-            continue
-    return [step for step in steps if isinstance(step, dict) and "step" in step], ended
+    # Libraries may print other lines, and the last one may be cut short.
+    return [json.loads(line) for line in ended.out.splitlines() if re.fullmatch(r'\{"step": .*\}', line)], ended
 
 
 def _start(steps, ended, timeout):
-    """Whether the child came to its end, and if not, what it was doing."""
+    """Check whether the child came to its end, and if not, say what it was doing."""
     last = steps[-1] if steps else {"step": "import"}
     if last["step"] == "end":
         if complaint := _complaint(ended.err):
-            yield Finding(NOTE, f"JAX said: {complaint}", "see whether it matters")
+            yield Finding(NOTE, f"JAX warns: {complaint}", "see whether it matters")
         return
     doing = {
         "import": "JAX cannot be imported",
@@ -310,7 +287,7 @@ def _start(steps, ended, timeout):
 
 
 def _backend(steps, gpus, installed):
-    """Which platform JAX took, and why."""
+    """Return which platform JAX took, and why."""
     start = next((step for step in steps if step["step"] == "devices"), None)
     if start is None:
         return {"platform": None, "version": None, "why": "JAX did not start"}
@@ -330,7 +307,7 @@ def _backend(steps, gpus, installed):
 
 
 def _expected(backend, expect):
-    """Whether it is the platform that was expected."""
+    """Check whether JAX runs on the platform that was asked for or expected."""
     chosen, platform = jax.config.jax_platforms, backend["platform"]
     if chosen and platform is not None and platform not in chosen.replace("gpu", "cuda,rocm").split(","):
         do = "unset it, or install JAX's plugin for it: ./install_gpu.sh"
@@ -341,13 +318,13 @@ def _expected(backend, expect):
 
 
 def _complaint(err):
-    """A warning of JAX about its start, if there is one."""
+    """Return the first warning of JAX about its start, or None."""
     lines = [line.strip() for line in err.splitlines() if "before absl::InitializeLog()" not in line]
     return next((line[:300] for line in lines if re.match(r"(WARNING|ERROR|W\d{4}|E\d{4})\b", line)), None)
 
 
 def _drawn(devices):
-    """Whether each device drew what it should."""
+    """Check whether each device drew what it should."""
     for device in devices:
         name = device["device"]
         if not device["words_agree"]:
@@ -360,27 +337,32 @@ def _drawn(devices):
             do = "take flags for fast mathematics out of XLA_FLAGS"
             yield Finding(PROBLEM, f"on {name} it does not hold that {what}", do)
         if cuda.FAILED in (device.get("path") or ""):
-            do = "nothing need be done: the plain path draws the same law; report the versions above"
+            do = "nothing need be done: the plain path draws the same distribution; report the versions above"
             yield Finding(NOTE, f"{name}: {device['path']}", do)
 
 
 def _cached(info):
-    """Whether there is a compilation cache, and a safe one."""
+    """Check whether there is a compilation cache, and a safe one."""
     if info.path is None:
-        what = "there is no compilation cache: every process compiles anew"
+        what = "there is no compilation cache: every process compiles again"
         yield Finding(NOTE, what, "call runtime.initialize_compilation_cache()")
     elif "://" not in info.path and (reason := compilation_cache.open_to_others(info.path)):
         what = f"the compilation cache {info.path} holds executable code, and {reason}"
         yield Finding(WARNING, what, "chmod 700, or another directory")
 
 
-def _short(versions):
-    """Of NVIDIA's many libraries, those that one asks for."""
-    return {
-        name: version
-        for name, version in versions.items()
-        if not name.startswith("nvidia-") or "cudnn" in name or "cuda-runtime" in name
-    }
+def _plain(value):
+    """Return a value without named tuples, which JSON would write as lists."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _shown(name):
+    """Return whether the report has the version of a package; NVIDIA's libraries are many."""
+    return not name.startswith("nvidia-") or "cudnn" in name or "cuda-runtime" in name
 
 
 def _gpu_lines(gpus):
@@ -401,7 +383,7 @@ def _device_lines(device):
     free = device["memory"]["free"]
     room = "" if free is None else f", {_size(free)} free"
     yield (
-        f"{device['device']} ({device['kind']}{room}): {rate:,.0f} million angles a second, "
+        f"{device['device']} ({device['kind']}{room}): {rate:,.0f} million angles per second, "
         f"{device['first_seconds']:.2f} s for the first call; {verdict}"
     )
     if device.get("path"):

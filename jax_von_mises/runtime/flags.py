@@ -1,7 +1,7 @@
-"""XLA's flags: read, joined, and tried on the installed jaxlib before they can end a process.
+"""Read and join XLA's flags, and try them on the installed jaxlib before they can end a process.
 
 XLA reads ``XLA_FLAGS`` when JAX starts. A flag that it does not know, or a value that it cannot read, ends the process
-at once, without an exception; and each release knows other flags. So `refused` lets a child process read them first.
+at once, without an exception, and each release knows other flags. `refused` therefore lets a child process read them.
 """
 
 import os
@@ -25,20 +25,21 @@ class Refused(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What is known of a flag: how bad it is to set it to anything but the values that are `fine`, and what to do."""
+    """How bad it is to set a flag to anything but the values that are `fine`, and what to do."""
 
     level: str
     text: str
     fine: tuple[str, ...] = ()
 
 
-GONE = "problem"
-HARMFUL = "warning"
-USELESS = "note"
+GONE, HARMFUL, USELESS = "problem", "warning", "note"
 OFF = ("false", "0")
 ON = ("true", "1", "")
 
-# Flags that guides recommend and that are wrong, by what a trial on jaxlib 0.10 to 0.12 showed.
+FAST_MIN_MAX = Advice(HARMFUL, "lets XLA lose NaN, which marks bad arguments; leave it out", OFF)
+PRODUCTS = Advice(USELESS, "concerns products of matrices, of which the sampler has none; leave it out")
+
+# Flags that guides recommend and that are wrong, as trials on jaxlib 0.10 to 0.12 showed.
 ADVICE = {
     "xla_gpu_autotune": Advice(GONE, "does not exist; the nearest is --xla_gpu_autotune_level=0 to 4"),
     "xla_gpu_platform_id": Advice(GONE, "does not exist; take CUDA_VISIBLE_DEVICES or JAX_PLATFORMS=cuda"),
@@ -51,12 +52,8 @@ ADVICE = {
         GONE, "does not exist; --xla_gpu_enable_pipelined_all_reduce and its like do"
     ),
     "xla_gpu_enable_llvm_module_compilation_parallelism": Advice(GONE, "only up to jaxlib 0.10; leave it out"),
-    "xla_gpu_enable_fast_min_max": Advice(
-        HARMFUL, "lets XLA lose NaN, which tells of bad arguments; leave it out", OFF
-    ),
-    "xla_cpu_enable_fast_min_max": Advice(
-        HARMFUL, "lets XLA lose NaN, which tells of bad arguments; leave it out", OFF
-    ),
+    "xla_gpu_enable_fast_min_max": FAST_MIN_MAX,
+    "xla_cpu_enable_fast_min_max": FAST_MIN_MAX,
     "xla_cpu_enable_fast_math": Advice(HARMFUL, "changes the last digits of angles, so streams too; leave it out", OFF),
     "xla_cpu_fast_math_honor_nans": Advice(
         HARMFUL, "where it is false, bad concentrations give plausible angles instead of NaN; leave it out", ON
@@ -65,14 +62,10 @@ ADVICE = {
         HARMFUL, "where it is false, an infinite concentration gives garbage; leave it out", ON
     ),
     "xla_gpu_cuda_data_dir": Advice(USELESS, "not needed with CUDA from pip; leave it out"),
-    "xla_gpu_triton_gemm_any": Advice(
-        USELESS, "about products of matrices, of which the sampler has none; leave it out"
-    ),
+    "xla_gpu_triton_gemm_any": PRODUCTS,
+    "xla_gpu_autotune_level": PRODUCTS,
     "xla_gpu_force_compilation_parallelism": Advice(
         USELESS, "changes the time to compile alone; leave it out if that does not matter"
-    ),
-    "xla_gpu_autotune_level": Advice(
-        USELESS, "about products of matrices, of which the sampler has none; leave it out"
     ),
     "xla_gpu_enable_latency_hiding_scheduler": Advice(
         USELESS, "hides communication between devices, of which the sampler has none; leave it out unless you have some"
@@ -81,7 +74,7 @@ ADVICE = {
 
 
 class Flag(NamedTuple):
-    """A flag as it stands in ``XLA_FLAGS``; its value is None if it has none, which is not the empty one."""
+    """A flag in ``XLA_FLAGS``; its value is None if it has none, which is not the empty one."""
 
     name: str
     value: str | None
@@ -96,15 +89,15 @@ class Flag(NamedTuple):
 
 
 def advice(flag):
-    """What is known of setting a `Flag` so, or None."""
+    """Return the `Advice` on setting a `Flag` so, or None."""
     found = ADVICE.get(flag.name)
     return None if found is None or (flag.value or "").lower() in found.fine else found
 
 
 def parse(text, strict=False):
-    """The flags in `text`, as ``XLA_FLAGS`` has them, or in the file that it names; in order, and some repeatedly.
+    """Return the flags in `text`, as ``XLA_FLAGS`` has them, or in the file that it names, in order.
 
-    XLA takes no notice of other words; `strict` refuses them.
+    XLA ignores other words; `strict` refuses them.
     """
     text = text.strip()
     if text and not text.startswith("--"):
@@ -121,34 +114,32 @@ def parse(text, strict=False):
 
 
 def join(flags):
-    """The text for ``XLA_FLAGS``."""
+    """Return the text for ``XLA_FLAGS``."""
     return " ".join(map(str, flags))
 
 
 def current():
-    """The flags that this process has in its environment."""
+    """Return the flags in the environment of this process."""
     return parse(os.environ.get("XLA_FLAGS", ""))
 
 
 def refusals(words):
-    """The flags that XLA refused, in what a child said before it ended: it tells of all unknown ones, or of one."""
-    unknown = re.findall(r"Unknown flags? in XLA_FLAGS: (.*)", words)
+    """Return the flags that XLA refused, by the last words of a child: all the unknown ones, or one bad value."""
+    unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", words)
     if unknown:
-        names = dict.fromkeys(name for name, *_ in WORD.findall(unknown[0]))
+        names = dict.fromkeys(name for name, *_ in WORD.findall(unknown[1]))
         return [Refused(name, "the installed jaxlib does not know it") for name in names]
     bad = re.search(r"Couldn't interpret value (?P<value>.*) for flag (?P<flag>\S+?)\.\s", words) or re.search(
         r"Illegal value for --(?P<flag>\S+) '(?P<value>[^']*)'", words
     )
     if bad:
         return [Refused(bad["flag"], f"its value {bad['value']!r} is not one that it takes")]
-    if "parse_flags_from_env" in words:
-        line = next(line for line in words.splitlines() if "parse_flags_from_env" in line)
-        return [Refused("", line.split("] ", 1)[-1][:200])]
-    return []
+    other = re.search(r"parse_flags_from_env.*?\] (.*)", words)
+    return [Refused("", other[1][:200])] if other else []
 
 
 def refused(flags, timeout=120.0):
-    """Try `flags` in child processes; a list of `Refused`, of all that the installed jaxlib does not take.
+    """Try `flags` in child processes; return a list of `Refused`, of all that the installed jaxlib does not take.
 
     Where JAX does not start for another reason, such as a platform that is not there, it may not have read its flags
     yet: then a child on the CPU reads them, which no such reason stops.

@@ -1,4 +1,4 @@
-"""What the machine has and what is installed for it, as its own programs and pip's records tell, without JAX."""
+"""Find out what the machine has and what is installed for it, from drivers' programs and pip's records, without JAX."""
 
 import contextlib
 import importlib.metadata
@@ -18,7 +18,7 @@ PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 DRIVERS = {13: 580, 12: 525}
 CAPABILITIES = {13: 7.5, 12: 5.0}
 
-# Beside the path: where WSL keeps it, and ROCm its own.
+# Where WSL and ROCm keep them when they are not on the path.
 SMI = ("nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/usr/bin/nvidia-smi")
 ROCMINFO = ("rocminfo", "/opt/rocm/bin/rocminfo")
 PROC_DRIVER = Path("/proc/driver/nvidia/version")
@@ -38,7 +38,7 @@ CUDA_LIBRARIES = re.compile(
 
 
 class Card(NamedTuple):
-    """A GPU, as its driver describes it; None where the driver does not tell."""
+    """A GPU, as its driver describes it; None where the driver does not."""
 
     name: str
     total: int | None = None
@@ -65,12 +65,12 @@ class Accelerators(NamedTuple):
 
 
 def accelerators():
-    """The GPUs of this machine, by vendors."""
+    """Return the GPUs of this machine, by vendors."""
     return tuple(found for found in (_nvidia(), _amd()) if found is not None)
 
 
 def _ask(names, *arguments):
-    """What the first of these programs that is there answers: (text, trouble or None), or None without one."""
+    """Return what the first of these programs that is there answers: (text, trouble or None), or None without one."""
     program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
         return None
@@ -109,7 +109,7 @@ def _nvidia():
 
 
 def _table_rows(text):
-    """The lines of nvidia-smi that tell of a card; the rest is talk."""
+    """Return the lines of nvidia-smi that describe a card, and not its messages."""
     split = ([field.strip() for field in line.split(",")] for line in text.splitlines())
     return [row for row in split if len(row) >= 4 and re.match(r"\d+\.\d+", row[0])]
 
@@ -139,7 +139,7 @@ def _amd():
 
 
 def packages():
-    """Versions of the installed packages that matter here."""
+    """Return the versions of the installed packages that matter here."""
     found = {}
     for distribution in importlib.metadata.distributions():
         name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
@@ -149,59 +149,38 @@ def packages():
 
 
 def plugins(installed):
-    """The platforms that plugins of JAX are installed for, as ``cuda12``."""
-    found = (PLUGIN.match(name) for name in installed)
-    return sorted({match[1] for match in found if match})
+    """Return the platforms that plugins of JAX are installed for, as ``cuda12``."""
+    return sorted({match[1] for match in map(PLUGIN.match, installed) if match})
 
 
 def unmet(installed):
-    """Requirements of JAX's plugins that the installed libraries do not meet, as sentences."""
+    """Return as sentences the requirements of JAX's plugins that the installed libraries do not meet."""
     return [
         f"{plugin} {installed[plugin]} needs {name}{wanted}, and {installed[name]} is installed"
         for plugin, name, wanted in _requirements(installed)
-        if name in installed and not all(_fits(installed[name], part) for part in wanted.split(",") if part)
+        if name in installed and not wanted.contains(installed[name], prereleases=True)
     ]
 
 
 def missing(installed):
-    """Libraries that JAX's plugins use and pip has not installed; those of the system may serve."""
+    """Return the libraries that JAX's plugins use and pip has not installed; those of the system may serve."""
     needed = {name for _, name, _ in _requirements(installed)}
     return sorted(name for name in needed if name.startswith("nvidia-") and name not in installed)
 
 
 def _requirements(installed):
-    """What JAX's plugins need, by pip's records: the plugin, the package, and its versions such as ``<10.0,>=9.8``."""
-    for plugin in (name for name in installed if PLUGIN.match(name)):
-        for text in importlib.metadata.requires(plugin) or ():
-            match = re.match(r"\s*([A-Za-z0-9_.-]+)(?:\[[^]]*\])?\s*([^;]*)", text)
-            yield plugin, match[1].lower().replace("_", "-"), match[2].strip("() ")
+    """Yield what JAX's plugins need, by pip's records: the plugin, the package, and its versions."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
 
-
-def _fits(version, wanted):
-    """Whether a version fits one condition, such as ``>=9.8``."""
-    match = re.match(r"\s*(==|!=|<=|>=|<|>|~=)\s*([\d.]+)(\.\*)?\s*$", wanted)
-    have = re.match(r"\d+(\.\d+)*", version)
-    if match is None or have is None:
-        return True
-    have, want = ([int(number) for number in text.split(".")] for text in (have[0], match[2].rstrip(".")))
-    if match[3]:
-        have = have[: len(want)]
-    length = max(len(have), len(want))
-    if match[1] == "~=":
-        return have >= want and have[: len(want) - 1] == want[:-1]
-    have, want = (numbers + [0] * (length - len(numbers)) for numbers in (have, want))
-    return {
-        "==": have == want,
-        "!=": have != want,
-        "<=": have <= want,
-        ">=": have >= want,
-        "<": have < want,
-        ">": have > want,
-    }[match[1]]
+    for plugin in filter(PLUGIN.match, installed):
+        # Also what an extra asks for, which is how the plugins name NVIDIA's libraries.
+        for requirement in map(Requirement, importlib.metadata.requires(plugin) or ()):
+            yield plugin, canonicalize_name(requirement.name), requirement.specifier
 
 
 def shadows():
-    """Directories on ``LD_LIBRARY_PATH`` that hold libraries of CUDA, and one library of each."""
+    """Return the directories on ``LD_LIBRARY_PATH`` that hold libraries of CUDA, and one library of each."""
     found = {}
     for folder in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)):
         with contextlib.suppress(OSError):
@@ -212,7 +191,7 @@ def shadows():
 
 
 def system():
-    """The system, the processor and its cores that this process may use, in a line."""
+    """Describe the system, the processor and its cores that this process may use, in a line."""
     model = platform.processor() or platform.machine()
     with contextlib.suppress(OSError, IndexError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()

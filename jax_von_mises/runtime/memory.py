@@ -1,19 +1,20 @@
-"""How much memory there is, and how many angles fit into it."""
+"""Report how much memory there is, and how many angles fit into it."""
 
 import contextlib
 import math
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from jax_von_mises import arguments
 from jax_von_mises.sampling import sampler
 from jax_von_mises.sampling.request import DrawRequest
 
-# Drawing so many takes milliseconds on any device, beside which starting a program is nothing: larger batches gain
-# nothing, and smaller ones leave memory to others.
+# So many angles take milliseconds on any device, and starting a program takes far less. Larger batches gain nothing.
 AT_MOST = 2**30
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -37,7 +38,7 @@ class DeviceMemory(NamedTuple):
 
 
 def memory_report():
-    """Memory of each device of this process.
+    """Report the memory of each device of this process.
 
     On a GPU these are the numbers of JAX's allocator (``device.memory_stats``), which has set aside its share of the
     memory; what other processes take of a GPU is not among them. A CPU has no such numbers (there it is None): they are
@@ -54,7 +55,7 @@ def memory_report():
 def suggest_batch_size(
     concentration=1.0, loc=0.0, shape=(), dtype=None, *, method="auto", key=None, device=None, in_flight=3, share=0.9
 ):
-    """How many rows of angles to draw at a time, by the compiled program's own account of its memory.
+    """Suggest how many rows of angles to draw at a time, by what the compiled program says of its memory.
 
     Parameters
     ----------
@@ -85,8 +86,7 @@ def suggest_batch_size(
     caller = "suggest_batch_size"
     shape = arguments.whole_sizes(caller, "shape", shape)
     in_flight = arguments.whole_number(caller, "in_flight", in_flight, 1)
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-        raise ValueError(f"{caller}: share={arguments.safe_repr(share)} must be above 0 and at most 1.")
+    share = checked_share(caller, "share", share)
     if device is None:
         device = jax.config.jax_default_device or jax.local_devices()[0]
         device = device if isinstance(device, jax.Device) else jax.local_devices(backend=device)[0]
@@ -100,7 +100,7 @@ def suggest_batch_size(
         return DrawRequest.part(caller, key, loc, concentration, (rows, *shape), dtype, method).at(0)
 
     def need(rows):
-        """Bytes for batches of so many rows."""
+        """Return the bytes for batches of so many rows."""
         batch = request(rows)
         with jax.default_device(device):
             compiled = sampler.program.lower(batch, batch.engine()).compile()
@@ -127,19 +127,28 @@ def suggest_batch_size(
     return rows
 
 
+def checked_share(caller, name, value):
+    """Return `value`, a share of the memory, as a float above 0 and at most 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{caller}: {name}={arguments.safe_repr(value)} must be a number.")
+    if not 0 < value <= 1:
+        raise ValueError(f"{caller}: {name}={arguments.safe_repr(value)} must be above 0 and at most 1.")
+    return float(value)
+
+
 def _rounded(rows):
-    """The next number below with five significant bits: sizes that differ little need not be compiled anew."""
+    """Return the next number below with five significant bits: few sizes are few programs to compile."""
     step = 1 << max(0, rows.bit_length() - 5)
     return rows // step * step
 
 
 def named(device):
-    """A device's name, as ``cuda:0``."""
+    """Return a device's name, as ``cuda:0``."""
     return f"{device.platform}:{device.id}"
 
 
 def of_device(device):
-    """The `DeviceMemory` of a device."""
+    """Return the `DeviceMemory` of a device."""
     try:
         stats = device.memory_stats()
     except jax.errors.JaxRuntimeError:  # of backends that have no such call
@@ -156,49 +165,36 @@ def of_device(device):
 
 
 def _of_process():
-    """Bytes of this process in memory: now, and at most."""
-    now = peak = None
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                now = int(line.split()[1]) * 1024
-            elif line.startswith("VmHWM:"):
-                peak = int(line.split()[1]) * 1024
-    if peak is None:
-        with contextlib.suppress(ImportError):
-            import resource
-            import sys
+    """Return the bytes of this process in memory: now, and at most."""
+    found = _table("/proc/self/status")
+    return found.get("VmRSS"), found.get("VmHWM")
 
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return now, peak
+
+def _table(path):
+    """Return the sizes in a table of the kernel, in bytes by name; none where the system has no such table."""
+    with contextlib.suppress(OSError):
+        lines = re.findall(r"^(\w+):\s*(\d+) kB$", Path(path).read_text(), re.M)
+        return {name: int(size) * 1024 for name, size in lines}
+    return {}
 
 
 def host_memory():
-    """Bytes that this process may have in all, and those still free: of the machine, or of a limit where one is lower.
+    """Return the bytes that this process may have in all, and those still free; None where the system does not tell.
 
-    None where the system does not tell.
+    They are those of the machine, or of a limit where one is lower.
     """
-    pairs = [_machine(), *_control_groups(), *_process_limits()]
-    limits = [limit for limit, _ in pairs if limit is not None]
-    frees = [free for _, free in pairs if free is not None]
-    return min(limits, default=None), max(0, min(frees)) if frees else None
-
-
-def _machine():
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        lines = (line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        found = {name: int(value.split()[0]) * 1024 for name, value in lines}
-        return found["MemTotal"], found["MemAvailable"]
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        page, total = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
-        with contextlib.suppress(OSError, ValueError):
-            return page * total, page * os.sysconf("SC_AVPHYS_PAGES")
-        return page * total, None
-    return None, None
+    machine = _table("/proc/meminfo")
+    pairs = [*_control_groups(), *_process_limits()]
+    if machine:
+        pairs.append((machine["MemTotal"], machine["MemAvailable"]))
+    if not pairs:
+        return None, None
+    limits, frees = zip(*pairs, strict=True)
+    return min(limits), max(0, min(frees))
 
 
 def _control_groups():
-    """Limits of the control groups that this process is in, as containers and batch systems set them."""
+    """Yield the limits of the control groups that this process is in, as containers and batch systems set them."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -210,19 +206,19 @@ def _control_groups():
 
 
 def _levels(root, path, limit, usage, cached):
+    """Yield the limit of a control group and of those above it, and what is free; where they have a limit."""
     # Within a container the path is that of the host, and the files lie at the root.
-    for folder in dict.fromkeys([root / path.strip("/"), *(root / path.strip("/")).parents, root]):
-        if folder != root and root not in folder.parents:
-            continue
+    below = root / path.strip("/")
+    for folder in (below, *(above for above in below.parents if above.is_relative_to(root))):
         with contextlib.suppress(OSError, ValueError, KeyError):
             most = int((folder / limit).read_text())  # "max" is no number: no limit
             stats = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            # What was read from files and can be dropped counts as used, and is free.
+            # What was read from files counts as used, and can be dropped.
             yield most, most - int((folder / usage).read_text()) + int(stats[cached])
 
 
 def _process_limits():
-    """What ``ulimit -v`` and its like leave."""
+    """Yield the limits of ``ulimit -v`` and its like, and what is free of them."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 

@@ -1,6 +1,6 @@
-"""Starts JAX and draws on each of its devices; a child process of `diagnose`, which survives whatever happens to it.
+"""Start JAX and draw on each of its devices, as a child process of `diagnose`, which survives a crash or a hang.
 
-It tells its steps on stdout, one JSON object a line: where the lines end, it was.
+Each step is a JSON object on a line of stdout, so that the last line is the step that failed.
 """
 
 import functools
@@ -21,20 +21,14 @@ ANGLES = 2**22
 DIRECT = 2**12
 REPEATS = 5
 CONCENTRATION = 4.0
-# Angles of two devices are each within 2e-6 of the tail probability: at this concentration, that much apart.
+# Angles of two devices each have a tail probability within 2e-6: at this concentration they differ by no more.
 ANGLE_TOLERANCE = 3e-6
 
-# The first angles of key 0 at this concentration and loc 0, float32, as the law's own integral in higher precision
-# gives them for the key's words: a device that draws others is broken, or its compiler was told to be careless.
+# The first angles of key 0 at this concentration and loc 0, float32, from the distribution's integral in higher
+# precision: a device that draws others is broken, or its compiler has flags for fast mathematics.
 KNOWN_ANGLES = (
-    -0.423439735,
-    0.272692690,
-    -0.654942120,
-    -0.128790057,
-    -0.022559651,
-    -0.248476948,
-    -0.292507943,
-    0.069036138,
+    *(-0.423439735, 0.272692690, -0.654942120, -0.128790057),
+    *(-0.022559651, -0.248476948, -0.292507943, 0.069036138),
 )
 
 
@@ -44,14 +38,14 @@ def tell(step, **what):
 
 
 def draw_on(device, count, concentration=CONCENTRATION, method="auto", loc=0.0):
-    """Angles on a device, waited for."""
+    """Draw angles on a device, and wait for them."""
     with jax.default_device(device):
         key = jax.random.key(0, impl="threefry2x32")
         return sampler.sample_von_mises(key, loc, concentration, (count,), "float32", method=method).block_until_ready()
 
 
 def words_on(device):
-    """The first words of the key on a device."""
+    """Return the first words of the key, made on a device."""
     with jax.default_device(device):
         key = jax.random.key(0, impl="threefry2x32")
         return np.asarray(counter.words(key, (1024,), transform.words_per_element(np.dtype(np.float32)), None, None))
@@ -59,13 +53,13 @@ def words_on(device):
 
 @functools.cache
 def reference():
-    """Angles by both routes and words, of the CPU."""
+    """Return the CPU's angles by both routes, and its words."""
     cpu = jax.local_devices(backend="cpu")[0]
     return np.asarray(draw_on(cpu, ANGLES)), np.asarray(draw_on(cpu, DIRECT, method="direct")), words_on(cpu)
 
 
 def examine(device):
-    """Draw on a device, and compare with the CPU and with what is known."""
+    """Draw on a device, and compare with the CPU and with known angles."""
     name = memory.named(device)
     tell("draw", device=name)
     began = time.perf_counter()

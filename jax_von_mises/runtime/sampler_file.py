@@ -1,4 +1,4 @@
-"""Compiled samplers in files, for other processes, machines and releases."""
+"""Write compiled samplers to files, and read them, for other processes, machines and releases."""
 
 import contextlib
 import dataclasses
@@ -21,10 +21,10 @@ from jax_von_mises.sampling.request import DrawRequest
 from jax_von_mises.streams import safe_files
 from jax_von_mises.version import __version__
 
-# Names the layout of an artifact, for whoever reads one later.
+# Names the layout of a file, for later releases that read one.
 PROGRAM_FORMAT = "jax_von_mises/sampler/1"
 PROGRAM, MANIFEST = "program.bin", "manifest.json"
-# No program of ours is near this size, nor a file with one: more is not read.
+# No sampler is near these sizes in bytes, so that more is not read.
 LARGEST_PROGRAM = 2**26
 LARGEST_FILE = 2**24
 LARGEST_MANIFEST = 2**20
@@ -42,7 +42,7 @@ def export_sampler(
     platforms=PLATFORMS,
     force=False,
 ):
-    """Write a compiled sampler to a file, to be loaded where this package or its version must not matter.
+    """Write a compiled sampler to a file, which does not depend on this package's version where it is loaded.
 
     The file is a zip archive of a program in JAX's portable form (``jax.export``) and a manifest in JSON. It draws the
     same angles as `sample_von_mises` does here: bit for bit on the same kind of device. JAX reads such programs for six
@@ -51,7 +51,7 @@ def export_sampler(
     Parameters
     ----------
     path : str or path
-        File to write; it appears whole or not at all.
+        File to write; it appears complete or not at all.
     shape, dtype, method
         As in `sample_von_mises`; fixed in the program.
     loc, concentration : float, array or jax.ShapeDtypeStruct
@@ -77,17 +77,9 @@ def export_sampler(
     """
     caller = "export_sampler"
     path = arguments.path(caller, "path", path)
-    if isinstance(platforms, str):
-        platforms = (platforms,)
-    try:
-        platforms = tuple(platforms)
-    except TypeError as error:
-        raise TypeError(
-            f"{caller}: platforms={arguments.safe_repr(platforms)} must be some of {', '.join(PLATFORMS)}."
-        ) from error
     force = arguments.flag(caller, "force", force)
-    bad = [name for name in platforms if name not in PLATFORMS]
-    if bad or not platforms:
+    named = (platforms,) if isinstance(platforms, str) else tuple(platforms) if hasattr(platforms, "__iter__") else ()
+    if not named or not all(name in PLATFORMS for name in named):
         raise ValueError(
             f"{caller}: platforms={arguments.safe_repr(platforms)} must be some of {', '.join(PLATFORMS)}."
         )
@@ -106,8 +98,8 @@ def export_sampler(
     compute = arguments.compute_dtype(request.dtype)
     expected = [jax.ShapeDtypeStruct(jax.random.key_data(key).shape, np.uint32)]
     expected += [jax.ShapeDtypeStruct(x.shape, compute) for x in (request.loc, request.concentration)]
-    # One derivative goes with it, so that what is loaded can be differentiated.
-    exported = export.export(jax.jit(program), platforms=platforms)(*expected)
+    # The first derivative goes with it, for jax.grad.
+    exported = export.export(jax.jit(program), platforms=named)(*expected)
     content = exported.serialize(vjp_order=1)
     manifest = {
         "format": PROGRAM_FORMAT,
@@ -122,7 +114,7 @@ def export_sampler(
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr(MANIFEST, json.dumps(manifest, indent=1))
         file.writestr(PROGRAM, content)
-    _write_whole(path, archive.getvalue(), force)
+    _write(path, archive.getvalue(), force)
     return manifest
 
 
@@ -136,7 +128,7 @@ class LoadedSampler:
     Attributes
     ----------
     manifest : dict
-        What the file says of itself: shape, dtype, method, key implementation, platforms, versions.
+        Description of the program: shape, dtype, method, key implementation, platforms, versions.
     """
 
     def __init__(self, manifest, exported):
@@ -145,7 +137,7 @@ class LoadedSampler:
         self._compute = arguments.compute_dtype(np.dtype(exported.out_avals[0].dtype))
 
     def __call__(self, key, loc=0.0, concentration=1.0):
-        """Angles of the shape and dtype that were exported."""
+        """Draw angles of the shape and dtype that were exported."""
         caller = "LoadedSampler"
         key = arguments.one_key(caller, key)
         implementation = str(jax.random.key_impl(key))
@@ -174,9 +166,8 @@ class LoadedSampler:
 def load_sampler(path):
     """Read a sampler that `export_sampler` wrote.
 
-    The file is checked: its format, its size and checksum, that it runs on the platform in use, that the manifest tells
-    the truth of the program, and that the program calls nothing outside of it (XLA's custom calls), as ours do not.
-    Still it is executable code: load what you trust.
+    The file is checked: its format, its size and checksum, that it runs on the platform in use, and that the program
+    calls nothing outside of it (XLA's custom calls), as ours do not. Still it is executable code: load what you trust.
 
     Parameters
     ----------
@@ -194,25 +185,19 @@ def load_sampler(path):
         The file is no sampler, is damaged, was written by a release of this package or of JAX whose programs cannot be
         read here, or is not for the platform in use.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     caller = "load_sampler"
     path = arguments.path(caller, "path", path)
     export = _serializer(caller)
     manifest, content = _read(caller, path)
-    platform = _platform_in_use()
-    if platform not in manifest["platforms"]:
-        raise ValueError(
-            f"{caller}: {path} is for {', '.join(manifest['platforms'])}, and JAX runs on {platform} here. Export it "
-            f"again with platforms=({platform!r},)."
-        )
     try:
         exported = export.deserialize(bytearray(content))
         programs = [exported, *([exported.vjp()] if exported.has_vjp() else [])]
-        # By its name, which a program cannot do without.
+        # A call outside of a program cannot do without its name.
         calls = any(b"custom_call" in program.mlir_module_serialized for program in programs)
         exported.mlir_module()  # fails where the installed jaxlib does not read the program's version
-        fits = _described(exported) == {name: manifest.get(name) for name in TRUTH}
+        manifest |= _described(exported)
     except Exception as error:  # of whatever kind: JAX names none
         raise ValueError(
             f"{caller}: {path} was written by JAX {manifest['versions'].get('jax')} and cannot be read by JAX "
@@ -220,26 +205,30 @@ def load_sampler(path):
         ) from error
     if calls:
         raise ValueError(f"{caller}: the program in {path} calls code outside of it, which no sampler does. Refused.")
-    if not fits or not isinstance(manifest.get("key"), str):
-        raise ValueError(f"{caller}: the manifest of {path} does not fit its program. Export it again.")
+    platform = _platform_in_use()
+    if platform not in exported.platforms:
+        raise ValueError(
+            f"{caller}: {path} is for {', '.join(exported.platforms)}, and JAX runs on {platform} here. Export it "
+            f"again with platforms=({platform!r},)."
+        )
     return LoadedSampler(manifest, exported)
 
 
-# What a manifest says that the program says too.
-TRUTH = ("shape", "dtype", "loc", "concentration", "platforms")
-
-
 def _described(exported):
-    """The part of a manifest that can be read off a program."""
+    """Return the part of a manifest that the program has too."""
     _, loc, concentration = exported.in_avals
     (result,) = exported.out_avals
-    arrays = [list(array.shape) for array in (result, loc, concentration)]
-    told = (arrays[0], result.dtype.name, *arrays[1:], list(exported.platforms))
-    return dict(zip(TRUTH, told, strict=True))
+    return {
+        "shape": list(result.shape),
+        "dtype": result.dtype.name,
+        "loc": list(loc.shape),
+        "concentration": list(concentration.shape),
+        "platforms": list(exported.platforms),
+    }
 
 
 def _read(caller, path):
-    """The manifest and the program of an artifact, checked."""
+    """Return the manifest and the program of a file, checked."""
     try:
         with safe_files.open_plain(path) as opened:
             if os.fstat(opened.fileno()).st_size > LARGEST_FILE:
@@ -251,11 +240,9 @@ def _read(caller, path):
         written = manifest["format"]
         if written != PROGRAM_FORMAT:
             raise ValueError(f"its format is {written!r}, and this release reads {PROGRAM_FORMAT!r}")
-        if len(content) != manifest["bytes"] or hashlib.sha256(content).hexdigest() != manifest["sha256"]:
+        if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
             raise ValueError("its program does not match its checksum")
-        if not isinstance(manifest["versions"], dict) or not all(
-            isinstance(manifest[name], list) for name in ("shape", "loc", "concentration", "platforms")
-        ):
+        if not isinstance(manifest["key"], str) or not isinstance(manifest["versions"], dict):
             raise ValueError("its manifest is not one of this package")
     except KeyError as error:
         raise ValueError(f"{caller}: {path} is no sampler of this package: it lacks {error}. Export one.") from error
@@ -281,7 +268,7 @@ def _serializer(caller):
 
 
 def _platform_in_use():
-    """The platform that JAX uses, in the words of ``jax.export``."""
+    """Return the platform that JAX uses, as ``jax.export`` calls it."""
     from jax.extend.backend import get_backend  # slow to import: it brings Pallas
 
     backend = get_backend()
@@ -290,8 +277,8 @@ def _platform_in_use():
     return backend.platform
 
 
-def _write_whole(path, content, force):
-    """Write a file that appears whole or not at all."""
+def _write(path, content, force):
+    """Write a file that appears complete or not at all."""
     temporary = os.path.join(os.path.dirname(os.path.abspath(path)), f".{secrets.token_hex(8)}.partial")
     try:
         with open(temporary, "xb") as file:

@@ -1,4 +1,4 @@
-"""Environment variables that JAX reads, or that people believe it reads."""
+"""Look for mistakes in the environment variables that JAX reads, or that people believe it reads."""
 
 import difflib
 import os
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 
-from jax_von_mises.runtime.configuration import ALLOCATORS, FRACTION, OLD_FRACTION
+from jax_von_mises.runtime.configuration import ALLOCATORS, BOOLS, FRACTION, OLD_FRACTION
 from jax_von_mises.runtime.flags import GONE as WRONG
 from jax_von_mises.runtime.flags import HARMFUL, OFF, USELESS
 from jax_von_mises.sampling import cuda
@@ -14,40 +14,27 @@ from jax_von_mises.sampling import cuda
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
 
-# Read by JAX or its libraries outside of jax.config; others that begin so are read by nobody.
+# What JAX and its libraries read besides the options of jax.config. Nobody reads others that begin so.
+READ_BY_JAX = ("JAX_", "XLA_CLIENT_", "XLA_PYTHON_CLIENT_")
 KNOWN = {
-    FRACTION,
-    OLD_FRACTION,
-    PREALLOCATE,
-    ALLOCATOR,
-    "XLA_FLAGS",
-    "XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB",
-    "XLA_PYTHON_CLIENT_ABORT_COLLECTIVES_ON_FAILURE",
-    "XLA_PYTHON_CLIENT_USE_TFRT_GPU_CLIENT",
-    "JAX_COORDINATOR_ADDRESS",
-    "JAX_COORDINATOR_BIND_ADDRESS",
-    "JAX_COORDINATOR_PORT",
-    "JAX_NUM_PROCESSES",
-    "JAX_PROCESS_ID",
-    "JAX_LOCAL_DEVICE_IDS",
-    "JAX_PARTITION_INDEX",
-    "JAX_SLICE_INDEX",
-    "JAX_PLATFORM_NAME",
-    "JAX_BACKEND_TARGET",
-    "JAX_DUMP_IR_TO",
-    "JAX_DUMP_IR_MODES",
-    "JAX_FORCE_TPU_INIT",
+    *(FRACTION, OLD_FRACTION, PREALLOCATE, ALLOCATOR, "XLA_FLAGS"),
+    *(
+        f"XLA_PYTHON_CLIENT_{name}"
+        for name in ("COLLECTIVE_MEM_SIZE_MB", "ABORT_COLLECTIVES_ON_FAILURE", "USE_TFRT_GPU_CLIENT")
+    ),
+    *(f"JAX_COORDINATOR_{name}" for name in ("ADDRESS", "BIND_ADDRESS", "PORT")),
+    *("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS", "JAX_PARTITION_INDEX", "JAX_SLICE_INDEX"),
+    *("JAX_PLATFORM_NAME", "JAX_BACKEND_TARGET", "JAX_DUMP_IR_TO", "JAX_DUMP_IR_MODES", "JAX_FORCE_TPU_INIT"),
 }
 HIDING = (
-    "CUDA_VISIBLE_DEVICES",
-    "JAX_CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "JAX_ROCM_VISIBLE_DEVICES",
+    *("CUDA_VISIBLE_DEVICES", "JAX_CUDA_VISIBLE_DEVICES"),
+    *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "JAX_ROCM_VISIBLE_DEVICES"),
 )
-READ_BY_JAX = ("JAX_", "XLA_CLIENT_", "XLA_PYTHON_CLIENT_")
 
-# Recommended by guides, and in no release of JAX, jaxlib or the CUDA plugin that is supported here.
+# How those of this package begin, and all of them.
+OURS, OWN = "JAX_VON_MISES_", (cuda.VARIABLE,)
+
+# Guides recommend these, and no supported release of JAX, jaxlib or the CUDA plugin reads them.
 NEVER_READ = {
     "TF_XLA_CACHE_DIR": "JAX_COMPILATION_CACHE_DIR or runtime.initialize_compilation_cache() turn the cache on",
     "JAX_XLA_BACKEND_TARGET_CACHE_SIZE": "JAX_COMPILATION_CACHE_DIR or runtime.initialize_compilation_cache() do",
@@ -57,11 +44,7 @@ NEVER_READ = {
     "XLA_MEM_FRACTION": f"JAX reads {FRACTION}",
 }
 
-
-# How those of this package begin, and all of them.
-OURS, OWN = "JAX_VON_MISES_", (cuda.VARIABLE,)
-
-# Recommended by guides, and read by libraries around JAX: by how their names begin, who reads them and what to do.
+# Guides recommend these too, and libraries around JAX read them: by how names begin, who reads them and what to do.
 THREADS = "for JAX's threads on a CPU set PJRT_NPROC, or call runtime.configure(threads=)"
 OF_OTHERS = {
     "NCCL_": (
@@ -73,8 +56,8 @@ OF_OTHERS = {
 }
 
 
-class Told(NamedTuple):
-    """What there is to say of a variable."""
+class Mistake(NamedTuple):
+    """What is wrong with a variable, how bad it is, and what to do."""
 
     level: str
     what: str
@@ -82,71 +65,69 @@ class Told(NamedTuple):
 
 
 def findings(gpus):
-    """What is wrong, useless or of note in the environment of this process; `gpus` is whether the machine has any."""
-    found = []
-    given = os.environ
-
-    def tell(level, name, what, do):
-        found.append(Told(level, f"{name}={given[name]} {what}", do))
-
+    """Return what is wrong, useless or of note in the environment; `gpus` is whether the machine has any."""
     known = KNOWN | {name.upper() for name in jax.config.values} | {*OWN}
-    for name in sorted(given):
-        if name in NEVER_READ:
-            tell(HARMFUL, name, "is not read by JAX", f"unset it; {NEVER_READ[name]}")
-        elif name.upper() in known and name not in known:
-            tell(HARMFUL, name, "is not read by JAX", f"write {name.upper()}, in capitals")
-        elif name.startswith(OURS) and name not in known:
-            near = difflib.get_close_matches(name, OWN, 1, 0.8)
-            do = f"did you mean {near[0]}?" if near else f"unset it; {' and '.join(OWN)} is read"
-            tell(HARMFUL, name, "is not read by jax_von_mises", do)
-        elif name.startswith(READ_BY_JAX) and name not in known:
-            near = difflib.get_close_matches(name, known, 1, 0.8)
-            if near:
-                tell(HARMFUL, name, "is not an option of JAX", f"did you mean {near[0]}?")
-            else:
-                tell(USELESS, name, "is not an option of JAX", "see whether anything else reads it, or unset it")
-        else:
-            for start, (what, do) in OF_OTHERS.items():
-                if name.startswith(start):
-                    tell(USELESS, name, what, do)
+    found = [(name, *about) for name in sorted(os.environ) if (about := _unread(name, known))]
+    found += [(name, *about) for name, wrong, *about in _values(gpus) if wrong and name in os.environ]
+    return [Mistake(level, f"{name}={os.environ[name]} {what}", do) for name, level, what, do in found]
 
-    if FRACTION in given and OLD_FRACTION in given:
-        tell(WRONG, OLD_FRACTION, f"beside {FRACTION}: JAX starts no GPU with both", f"unset {OLD_FRACTION}")
-    elif OLD_FRACTION in given:
-        tell(USELESS, OLD_FRACTION, "is an old name", f"call it {FRACTION}")
+
+def _unread(name, known):
+    """Return how bad it is that JAX does not read a variable, what it is and what to do; None where all is well."""
+    if name in NEVER_READ:
+        return HARMFUL, "is not read by JAX", f"unset it; {NEVER_READ[name]}"
+    if name in known:
+        return None
+    if name.upper() in known:
+        return HARMFUL, "is not read by JAX", f"write {name.upper()}, in capitals"
+    for start, names, reader, level, do in (
+        (OURS, OWN, "is not read by jax_von_mises", HARMFUL, f"unset it; {' and '.join(OWN)} is read"),
+        (READ_BY_JAX, known, "is not an option of JAX", USELESS, "see whether anything else reads it, or unset it"),
+    ):
+        if name.startswith(start):
+            near = difflib.get_close_matches(name, names, 1, 0.8)
+            return (HARMFUL, reader, f"did you mean {near[0]}?") if near else (level, reader, do)
+    return next(((USELESS, *about) for start, about in OF_OTHERS.items() if name.startswith(start)), None)
+
+
+def _values(gpus):
+    """Yield variables, whether their values are wrong, how bad that is, what it means and what to do."""
+
+    def text(name, default=""):
+        return os.environ.get(name, default).strip().lower()
+
+    new, old = FRACTION in os.environ, OLD_FRACTION in os.environ
+    yield OLD_FRACTION, new, WRONG, f"next to {FRACTION}: JAX starts no GPU with both", f"unset {OLD_FRACTION}"
+    yield OLD_FRACTION, old and not new, USELESS, "is an old name", f"call it {FRACTION}"
     for name in (FRACTION, OLD_FRACTION):
-        if given.get(name) and not _is_share(given[name]):
-            tell(WRONG, name, "is not a share of the memory", "give a number above 0 and at most 1, such as 0.5")
-    if given.get(PREALLOCATE, "true") not in ("", "true", "True", "1", "false", "False", "0"):
-        tell(HARMFUL, PREALLOCATE, "counts as true: only false, False and 0 do not", "write false or true")
-    if given.get(ALLOCATOR, "default").lower() not in ALLOCATORS:
-        tell(WRONG, ALLOCATOR, "is not an allocator of JAX: no GPU starts", f"give one of {', '.join(ALLOCATORS)}")
-    elif given.get(ALLOCATOR, "").lower() == "platform":
-        tell(HARMFUL, ALLOCATOR, "asks the driver for each array, which is slow", "unset it")
-    if "gpu" in given.get("JAX_PLATFORMS", "").split(","):
-        tell(
-            HARMFUL, "JAX_PLATFORMS", "asks for CUDA and for ROCm, and JAX stops without either", "write cuda, or rocm"
-        )
-    if given.get("JAX_PLATFORM_NAME"):
-        tell(USELESS, "JAX_PLATFORM_NAME", "is an old name", "call it JAX_PLATFORMS")
-    for name in HIDING if gpus else ():
-        if given.get(name, "0").split(",")[0].strip() in ("", "-1", "NoDevFiles"):
-            tell(HARMFUL, name, "hides the GPUs", "unset it, or name those to use, such as 0,1")
-    if not given.get("PJRT_NPROC", "1").isdecimal():
-        tell(HARMFUL, "PJRT_NPROC", "is not a number of threads", "give one, such as 4, or unset it")
-    if given.get(cuda.VARIABLE, "").strip().lower() not in cuda.VALUES:
-        tell(HARMFUL, cuda.VARIABLE, "is neither on nor off, and has no effect", "write 1 or 0")
-    if given.get("JAX_RANDOM_SEED_OFFSET", "0") != "0":
-        tell(HARMFUL, "JAX_RANDOM_SEED_OFFSET", "makes every seed another, so all angles too", "unset it")
+        do = "give a number above 0 and at most 1, such as 0.5"
+        yield name, not _is_share(text(name, "1") or "1"), WRONG, "is not a share of the memory", do
+    wrong = os.environ.get(PREALLOCATE, "") not in ("", *BOOLS)
+    yield PREALLOCATE, wrong, HARMFUL, "counts as true: only false, False and 0 do not", "write false or true"
+    do = f"give one of {', '.join(ALLOCATORS)}"
+    yield ALLOCATOR, text(ALLOCATOR) not in ALLOCATORS, WRONG, "is not an allocator of JAX: no GPU starts", do
+    what = "asks the driver for each array, which is slow"
+    yield ALLOCATOR, text(ALLOCATOR) == "platform", HARMFUL, what, "unset it"
+    what = "asks for CUDA and for ROCm, and JAX stops without either"
+    yield "JAX_PLATFORMS", "gpu" in text("JAX_PLATFORMS").split(","), HARMFUL, what, "write cuda, or rocm"
+    yield "JAX_PLATFORM_NAME", text("JAX_PLATFORM_NAME"), USELESS, "is an old name", "call it JAX_PLATFORMS"
+    for name in HIDING:
+        hidden = gpus and text(name).split(",")[0] in ("", "-1", "nodevfiles")
+        yield name, hidden, HARMFUL, "hides the GPUs", "unset it, or name those to use, such as 0,1"
+    do = "give one, such as 4, or unset it"
+    yield "PJRT_NPROC", not text("PJRT_NPROC").isdecimal(), HARMFUL, "is not a number of threads", do
+    what = "is neither on nor off, and has no effect"
+    yield cuda.VARIABLE, text(cuda.VARIABLE) not in cuda.VALUES, HARMFUL, what, "write 1 or 0"
+    what = "makes every seed another, so all angles too"
+    yield "JAX_RANDOM_SEED_OFFSET", text("JAX_RANDOM_SEED_OFFSET") != "0", HARMFUL, what, "unset it"
     slow = {
         "JAX_DISABLE_JIT": "runs every operation by itself",
         "JAX_DEBUG_NANS": "looks at every result, and stops at NaN",
         "CUDA_LAUNCH_BLOCKING": "makes the program wait for each kernel",
     }
     for name, what in slow.items():
-        if given.get(name, "0").lower() not in (*OFF, "", "no", "off"):
-            tell(HARMFUL, name, f"{what}: slow, for debugging only", "unset it")
-    return found
+        on = text(name) not in (*OFF, "", "no", "off")
+        yield name, on, HARMFUL, f"{what}: slow, for debugging only", "unset it"
 
 
 def _is_share(text):

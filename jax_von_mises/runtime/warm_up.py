@@ -1,4 +1,4 @@
-"""Compiling before the first request."""
+"""Compile before the first request."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ from jax_von_mises.sampling.request import DrawRequest
 
 
 class Compiled(NamedTuple):
-    """What `warmup` compiled, how long each stage took, and what the program needs."""
+    """A program that `warmup` compiled, how long each stage took, and what the program needs."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -27,9 +27,9 @@ class Compiled(NamedTuple):
     argument_bytes: int | None
     output_bytes: int | None
     temporary_bytes: int | None
-    """Memory that the program needs beside its arguments and its result."""
+    """Memory that the program needs besides its arguments and its result."""
     flops: float | None
-    """Operations as XLA counts them, those on the integers that make the words included."""
+    """Operations as XLA counts them, including those on the integers that make the words."""
     bytes_accessed: float | None
 
     def __str__(self):
@@ -81,20 +81,20 @@ def warmup(shapes, dtypes=None, *, loc=0.0, concentration=1.0, key=None, method=
             return DrawRequest.part(caller, key, loc, concentration, shape, dtype, method).at(0, out_sharding=sharding)
         return DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, sharding)
 
-    # All is checked before anything is compiled.
+    # Check everything before anything is compiled.
     planned = [request(shape, dtype) for shape in shapes for dtype in dtypes]
     return tuple(_compile(request, *given) for request in planned)
 
 
 def described(value):
-    """An argument or its description, of the dtype that it will have in the program."""
+    """Return an argument or its description, with the dtype that it will have in the program."""
     if isinstance(value, jax.ShapeDtypeStruct) and arguments.too_wide(value.dtype):
         return value.update(dtype=np.float32)
     return value
 
 
 def like(value):
-    """An argument of the shape, the dtype and the weakness of `value`, which may be a description."""
+    """Return an argument of the shape, the dtype and the weak type of `value`, which may be a description."""
     if not isinstance(value, jax.ShapeDtypeStruct):
         return value
     if value.weak_type:

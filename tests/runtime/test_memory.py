@@ -50,7 +50,7 @@ except MemoryError as error:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
-@pytest.mark.parametrize(("columns", "in_flight"), [(1, 3), (5, 1)])
+@pytest.mark.parametrize(("columns", "in_flight"), [(1, 3), pytest.param(5, 1, marks=pytest.mark.slow)])
 def test_near_the_limit(columns, in_flight):
     """Of three batches of a loop the third may come late, so that it takes more to see that more is too much."""
     (message,) = children.run(NEAR, columns, in_flight, {1: 1.4, 3: 1.9}[in_flight])
@@ -89,38 +89,16 @@ def test_suggestion(monkeypatch):
     rows = runtime.suggest_batch_size(4.0, method="direct", in_flight=2, share=1)
     (program,) = runtime.warmup(rows, concentration=4.0, method="direct", block=True)
     assert free * 0.93 < program.temporary_bytes + 2 * program.output_bytes <= free
-    assert runtime.suggest_batch_size(4.0, method="direct", in_flight=2, share=0.5) == pytest.approx(rows / 2, rel=0.05)
-    assert runtime.suggest_batch_size(4.0, shape=(10,), method="direct", in_flight=2, share=1) == pytest.approx(
-        rows / 10, rel=0.05
-    )
-    assert runtime.suggest_batch_size(4.0, method="direct", in_flight=1, share=1) > 1.3 * rows
+    fewer = runtime.suggest_batch_size(4.0, shape=(10,), method="direct", in_flight=2, share=0.5)
+    assert fewer == pytest.approx(rows / 20, rel=0.1)
     free = 2**50
-    assert runtime.suggest_batch_size(4.0) == 2**30
+    assert runtime.suggest_batch_size(4.0, device=jax.local_devices()[-1]) == 2**30
     assert runtime.suggest_batch_size(np.ones(3, np.float32), shape=(3,)) * 3 <= 2**30
     monkeypatch.setattr(memory, "host_memory", lambda: (None, None))
     with pytest.raises(MemoryError, match="does not tell"):
         runtime.suggest_batch_size()
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"shape": -1}, ValueError, "negative size"),
-        ({"in_flight": 0}, ValueError, "in_flight=0 must be at least 1"),
-        ({"share": 0}, ValueError, "share=0"),
-        ({"share": 1.5}, ValueError, "share=1.5"),
-        ({"device": "cpu"}, TypeError, "device='cpu' must be a device"),
-        ({"concentration": "x"}, TypeError, "concentration"),
-        ({"concentration": np.ones(3, np.float32)}, ValueError, "does not broadcast"),
-    ],
-)
-def test_bad_arguments(options, error, words):
-    with pytest.raises(error, match=f"suggest_batch_size: .*{words}"):
-        runtime.suggest_batch_size(**options)
-
-
-def test_another_device():
-    assert runtime.suggest_batch_size(device=jax.local_devices()[3]) > 0
+    with pytest.raises(TypeError, match="device='cpu' must be a device"):
+        runtime.suggest_batch_size(device="cpu")
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -17,7 +17,7 @@ from jax_von_mises.runtime import sampler_file
 
 @pytest.fixture
 def compiled():
-    """Counts what JAX compiles or looks up on disk from here on."""
+    """Count what JAX compiles or looks up on disk from here on."""
     events = []
 
     def count(name, seconds, **_):
@@ -37,6 +37,14 @@ def test_nothing_is_left_to_compile(key, compiled):
         (shape, dtype) for shape in ((40_001,), (5, 7), (1,)) for dtype in ("float32", "bfloat16")
     ]
     assert [item.method for item in found] == ["table"] * 2 + ["direct"] * 4
+    for item in found:
+        assert min(item.trace_seconds, item.lower_seconds, item.compile_seconds) > 0
+        assert item.output_bytes == np.prod(item.shape) * np.dtype(item.dtype).itemsize
+        assert item.temporary_bytes >= 0
+        assert item.flops > item.shape[0]
+    assert str(found[2]).startswith("float32[5, 7] (direct): ")
+    other = jax.random.key(0, impl="rbg")
+    runtime.warmup((9,), key=other)
     runtime.warmup((5, 7), loc=0, concentration=jax.ShapeDtypeStruct((7,), np.float32), key=key)
     runtime.warmup((5, 7), key=key, block=True)
     compiled.clear()
@@ -45,6 +53,7 @@ def test_nothing_is_left_to_compile(key, compiled):
             sample_von_mises(key, 0.3, many[2:3], shape, dtype)
     sample_von_mises(key, 1, many, (5, 7))
     sample_block(key, 0.25, 9.0, 2**40, (5, 7))
+    sample_von_mises(other, 0.0, 1.0, (9,))
     assert not compiled, "the calls above found their programs"
     sample_von_mises(key, 0.25, 9.0, (5, 8))
     assert len(compiled) == 1, "and this one could not"
@@ -57,23 +66,6 @@ def test_described_arguments_on_other_devices(compiled, key):
     runtime.warmup(6, concentration=jax.ShapeDtypeStruct(k.shape, k.dtype, sharding=sharding), key=key)
     compiled.clear()
     sample_von_mises(key, 0.0, k, 6)
-    assert not compiled
-
-
-def test_what_it_reports():
-    (item,) = runtime.warmup((123,))
-    assert min(item.trace_seconds, item.lower_seconds, item.compile_seconds) > 0
-    assert item.output_bytes == 123 * 4
-    assert 0 <= item.temporary_bytes < 100_000
-    assert item.flops > 123
-    assert str(item).startswith("float32[123] (direct): ")
-
-
-def test_other_keys(compiled):
-    philox = jax.random.key(0, impl="rbg")
-    runtime.warmup((9,), key=philox)
-    compiled.clear()
-    sample_von_mises(philox, 0.0, 1.0, (9,))
     assert not compiled
 
 
@@ -121,29 +113,26 @@ def test_same_angles_and_derivatives(written, key):
     for one, other in zip(loaded, drawn, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
     assert repr(sampler) == "<sampler of float32[40, 3] for cpu, cuda, rocm, tpu>"
-
-
-def test_options(tmp_path):
-    """The table, another dtype, another generator, one platform; and a legacy key to draw with."""
-    key = jax.random.key(3, impl="unsafe_rbg")
-    path = tmp_path / "a"
-    options = dict(method="table", key=key, loc=np.float32(0), platforms="cpu")
-    assert runtime.export_sampler(path, 100, "bfloat16", **options)["key"] == "unsafe_rbg"
-    sampler = runtime.load_sampler(str(path))
-    expected = sample_von_mises(key, 0.1, 3.0, 100, "bfloat16", method="table")
-    np.testing.assert_array_equal(sampler(key, 0.1, 3.0), expected)
-    with pytest.raises(ValueError, match="of the implementation threefry2x32, and this program is for unsafe_rbg"):
-        sampler(jax.random.PRNGKey(0))
-
-
-def test_wrong_call(written, key):
-    sampler = runtime.load_sampler(written[0])
     with pytest.raises(ValueError, match=r"concentration has shape \(\), and this program is for \(3,\)"):
         sampler(key, 0.0, 4.0)
     with pytest.raises(TypeError, match="key must be a JAX random key"):
         sampler(3, 0.0, CONCENTRATION)
     with pytest.raises(TypeError, match="loc must be a real number"):
         sampler(key, "x", CONCENTRATION)
+
+
+def test_options(tmp_path):
+    """The table, another dtype, another generator, one platform; and a legacy key to draw with."""
+    key = jax.random.key(3, impl="unsafe_rbg")
+    path = tmp_path / ("a" * 250)  # the longest names leave no room for another ending
+    options = dict(method="table", key=key, loc=np.float32(0), platforms="cpu")
+    assert runtime.export_sampler(path, 100, "bfloat16", **options)["key"] == "unsafe_rbg"
+    sampler = runtime.load_sampler(str(path))
+    expected = sample_von_mises(key, 0.1, 3.0, 100, "bfloat16", method="table")
+    np.testing.assert_array_equal(sampler(key, 0.1, 3.0), expected)
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+    with pytest.raises(ValueError, match="of the implementation threefry2x32, and this program is for unsafe_rbg"):
+        sampler(jax.random.PRNGKey(0))
 
 
 def test_nothing_is_overwritten(tmp_path, monkeypatch):
@@ -165,22 +154,10 @@ def test_nothing_is_overwritten(tmp_path, monkeypatch):
     assert [name.name for name in tmp_path.iterdir()] == ["mine"]
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"platforms": ("cpu", "gpu")}, ValueError, "platforms=.*must be some of cpu, cuda"),
-        ({"platforms": ()}, ValueError, "platforms"),
-        ({"shape": -1}, ValueError, "negative size"),
-        ({"path": 3}, TypeError, "path=3"),
-        ({"key": 3}, TypeError, "key"),
-        ({"dtype": "int8"}, TypeError, "int8"),
-        ({"method": "fast"}, ValueError, "method"),
-    ],
-)
-def test_bad_arguments_of_export(tmp_path, options, error, words):
-    options = {"path": tmp_path / "a", "shape": 3} | options
-    with pytest.raises(error, match=f"export_sampler: .*{words}"):
-        runtime.export_sampler(**options)
+@pytest.mark.parametrize("platforms", [("cpu", "gpu"), (), 3])
+def test_bad_platforms(tmp_path, platforms):
+    with pytest.raises(ValueError, match=r"export_sampler: platforms=.*must be some of cpu, cuda"):
+        runtime.export_sampler(tmp_path / "a", 3, platforms=platforms)
     assert not list(tmp_path.iterdir())
 
 
@@ -206,7 +183,7 @@ def test_damage(written, tmp_path):
     whole = written[0].read_bytes()
     path = tmp_path / "damaged"
     refused = 0
-    for at in np.linspace(0, len(whole) - 1, 60, dtype=int):
+    for at in np.linspace(0, len(whole) - 1, 40, dtype=int):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
         try:
             loaded = runtime.load_sampler(path)
@@ -214,10 +191,12 @@ def test_damage(written, tmp_path):
             refused += 1
         else:
             assert loaded.manifest == written[1]
-    assert refused > 50
+    assert refused > 33
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match="damaged or no sampler of this package"):
         runtime.load_sampler(path)
+    with pytest.raises(FileNotFoundError):
+        runtime.load_sampler(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY", b"{}" * 1000])
@@ -235,18 +214,14 @@ def test_other_archives(written, tmp_path):
     for manifest, words in (
         ({"format": "jax_von_mises/sampler/2"}, "its format is 'jax_von_mises/sampler/2', and this release reads"),
         ({"sha256": "0"}, "does not match its checksum"),
-        ({"bytes": 3}, "does not match its checksum"),
-        ({"shape": 3}, "manifest is not one of this package"),
-        ({"shape": [4]}, "does not fit its program"),
-        ({"dtype": "float64"}, "does not fit its program"),
-        ({"concentration": []}, "does not fit its program"),
-        ({"platforms": ["cpu"]}, "does not fit its program"),
-        ({"key": None}, "does not fit its program"),
-        ({"platforms": ["cuda"]}, "is for cuda, and JAX runs on cpu here"),
+        ({"key": None}, "manifest is not one of this package"),
     ):
         repacked(written[0], path, manifest)
         with pytest.raises(ValueError, match=f"load_sampler: .*{words}"):
             runtime.load_sampler(path)
+    runtime.export_sampler(path, (3,), platforms="cuda", force=True)
+    with pytest.raises(ValueError, match="is for cuda, and JAX runs on cpu here"):
+        runtime.load_sampler(path)
 
 
 def test_programs_that_jax_cannot_read(written, tmp_path):
@@ -274,12 +249,6 @@ def test_programs_that_call_code_outside(written, tmp_path):
         runtime.load_sampler(tmp_path / "x")
 
 
-def test_long_name(tmp_path):
-    path = tmp_path / ("a" * 250)
-    runtime.export_sampler(path, 3)
-    assert [found.name for found in tmp_path.iterdir()] == [path.name]
-
-
 def test_too_large(written, tmp_path):
     """An archive may claim to unpack to anything."""
     path = tmp_path / "bomb"
@@ -288,8 +257,3 @@ def test_too_large(written, tmp_path):
         file.writestr(sampler_file.PROGRAM, bytes(sampler_file.LARGEST_PROGRAM + 1))
     with pytest.raises(ValueError, match=f"has {sampler_file.LARGEST_PROGRAM + 1} bytes, and may have"):
         runtime.load_sampler(path)
-
-
-def test_no_file(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        runtime.load_sampler(tmp_path / "nothing")
