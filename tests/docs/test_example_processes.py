@@ -10,6 +10,7 @@ from docs.examples import several_processes as example
 
 pytestmark = pytest.mark.slow
 
+
 @pytest.fixture(scope="module")
 def alone():
     """What this process finds by itself."""
@@ -57,8 +58,6 @@ def test_two_processes_agree_with_one(alone):
         together = example.together(2)
     assert together | {"sums": None} == alone | {"sums": None}
     np.testing.assert_allclose(together["sums"], alone["sums"], rtol=1e-6)
-
-
 
 
 def test_marginal_density_integrates_to_one():
