@@ -8,9 +8,10 @@ import numpy as np
 
 import jax_von_mises as jvm
 from benchmarks import memory as resident
-from benchmarks import stream_cases, timing
+from benchmarks import timing
 from benchmarks.profile_gpu import measuring
 from benchmarks.profile_gpu.roofline import keys
+from benchmarks.streaming import cases as stream_cases
 from jax_von_mises.sampling.request import QUANTILE_TABLE_MIN_SIZE
 
 __all__ = ["batch", "donation", "memory", "prefetch", "recommended", "transfer"]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import reference, stream_cases, timing
+from benchmarks import reference, timing
 from benchmarks.peers import OURS
 from benchmarks.profile_gpu import __main__ as profile
 from benchmarks.profile_gpu import (
@@ -31,6 +31,7 @@ from benchmarks.profile_gpu import (
     tables,
     variants,
 )
+from benchmarks.streaming import cases as stream_cases
 from jax_von_mises.sampling import counter
 from tests.made_up import FakeClock, Pending, waits
 
