@@ -1,0 +1,107 @@
+"""Whether the machine is quiet enough for timings to mean something.
+
+`check` takes about a second. Every program that times calls it first, prints the line and keeps it in its result; on a
+machine that is not quiet a program still reports its timings, with their spread, and concludes nothing from them.
+"""
+
+import threading
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.environment import cores
+
+__all__ = ["BUSY", "Quiet", "check", "decide"]
+
+# In place of a verdict where the machine is not quiet.
+BUSY = "machine busy: nothing concluded"
+
+# The thresholds come from two cores of a virtual machine: the calibration had a spread below 0.05 while nothing else
+# ran, and of 0.26 to 1.1 while other processes used half of the CPU time or more.
+MOST_SPREAD = 0.1
+# Share of the CPU time that the hypervisor gave to other virtual machines during the calibration.
+MOST_STEAL = 0.02
+# Load average per core. It covers a minute, so that the program run before this one may account for one per core.
+MOST_LOAD = 1.5
+# Fewer repetitions on a core have no quartiles worth the name.
+FEWEST_REPETITIONS = 8
+
+# One repetition takes a few milliseconds: long enough to be interrupted where another process wants the core.
+SINES, SIZE = 16, 2**15
+
+
+class Quiet(NamedTuple):
+    """State of the machine: see `decide`."""
+
+    quiet: bool
+    load: float
+    """Load average of the last minute."""
+    steal: float
+    """Share of the CPU time that the hypervisor took away."""
+    spread: float
+    """Interquartile range of the repetitions of a fixed calculation, as a share of their median, on the worst core."""
+    reason: str
+    """Why the machine is not quiet; empty where it is."""
+
+    def as_dict(self):
+        """Return the fields for a JSON file."""
+        return self._asdict()
+
+    def text(self):
+        """Return one line for a reader."""
+        state = "quiet" if self.quiet else f"BUSY ({self.reason})"
+        return f"machine {state}: load {self.load:.1f}, steal {self.steal:.1%}, spread {self.spread:.1%}"
+
+
+def decide(load, cores, steal, spread):
+    """Return the `Quiet` state for these measurements; a spread of None means that there were too few repetitions."""
+    reasons = []
+    if load > MOST_LOAD * cores:
+        reasons.append(f"load average {load:.1f} on {cores} cores")
+    if steal > MOST_STEAL:
+        reasons.append(f"{steal:.0%} of the CPU time went to other virtual machines")
+    if spread is None:
+        reasons.append("the calibration got too little CPU time")
+    elif spread > MOST_SPREAD:
+        reasons.append(f"a fixed calculation varies by {spread:.0%}")
+    return Quiet(not reasons, load, steal, 1.0 if spread is None else spread, "; ".join(reasons))
+
+
+def worst_spread(repetitions):
+    """Return the largest spread of any core, None where one has too few repetitions."""
+    if min(map(len, repetitions)) < FEWEST_REPETITIONS:
+        return None
+    quartiles = [np.quantile(seconds, (0.25, 0.5, 0.75)) for seconds in repetitions]
+    return float(max((high - low) / median for low, median, high in quartiles))
+
+
+def repeat(until, seconds):
+    """Append the seconds of each repetition of a fixed calculation to `seconds`; NumPy releases the GIL in it."""
+    angles = np.linspace(0.0, 1.0, SIZE)
+    result = np.empty_like(angles)
+    while (start := time.perf_counter()) < until:
+        for _ in range(SINES):
+            np.sin(angles, out=result)
+        seconds.append(time.perf_counter() - start)
+
+
+def check(seconds=1.0):
+    """Measure the state of the machine, with one thread on each core that this process may use."""
+    import psutil
+
+    count = cores()
+    before = psutil.cpu_times()
+    repetitions = [[] for _ in range(count)]
+    until = time.perf_counter() + seconds
+    threads = [threading.Thread(target=repeat, args=(until, each)) for each in repetitions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    after = psutil.cpu_times()
+    # Only Linux reports steal.
+    steal = getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)
+    # The first repetition touches the memory for the first time.
+    spread = worst_spread([each[1:] for each in repetitions])
+    return decide(psutil.getloadavg()[0], count, steal / max(sum(after) - sum(before), 1e-9), spread)

@@ -1,0 +1,41 @@
+"""Whether a busy machine is noticed, from measurements that are made up."""
+
+import json
+import math
+
+import pytest
+
+from benchmarks import quiet
+
+
+@pytest.mark.parametrize(
+    ("measured", "reason"),
+    [
+        ((2.0, 2, 0.0, 0.03), ""),
+        ((3.1, 2, 0.0, 0.03), "load average 3.1 on 2 cores"),
+        ((0.1, 2, 0.05, 0.03), "5% of the CPU time"),
+        ((0.1, 2, 0.0, 0.3), "varies by 30%"),
+        ((0.1, 2, 0.0, None), "too little CPU time"),
+    ],
+)
+def test_decision(measured, reason):
+    found = quiet.decide(*measured)
+    assert found.quiet == (not reason)
+    assert reason in found.reason
+    assert found.reason in found.text()
+    assert json.loads(json.dumps(found.as_dict(), allow_nan=False)) == found._asdict()
+
+
+def test_the_worst_core_counts():
+    steady, slow = [1.0] * 9, [1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0]
+    assert quiet.worst_spread([steady, steady]) == 0
+    assert quiet.worst_spread([steady, slow]) == 1.0
+    assert quiet.worst_spread([steady, steady[:3]]) is None
+
+
+def test_a_real_check():
+    found = quiet.check(0.1)
+    assert found.load >= 0
+    assert 0 <= found.steal <= 1
+    assert math.isfinite(found.spread)
+    assert found.quiet == (found.reason == "")
