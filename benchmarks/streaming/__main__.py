@@ -1,8 +1,8 @@
 """Measure how fast, and in how much memory, long streams reach the host and the disk.
 
-``python -m benchmarks.streaming --quick`` takes a few minutes on two cores and needs 0.5 GB of free disk. Without
+``python -m benchmarks.streaming --quick`` takes a minute on two cores and needs 0.5 GB of free disk. Without
 ``--quick`` it draws 1e9 angles, 4 GB, many times. ``--directory`` selects the disk. Everything that is written there is
-removed at the end, also after Ctrl-C. ``--json FILE`` keeps all results for ``python -m benchmarks.streaming.pictures``.
+removed at the end, also after Ctrl-C. ``--json FILE`` keeps all results, for ``benchmarks.streaming.pictures`` to draw.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import psutil
 from benchmarks import environment, quiet, timing
 from benchmarks.files import finish, new_file
 from benchmarks.streaming import cases, process
-from benchmarks.text import NOISE, environment_text, positive, table, time_text, wide_text
+from benchmarks.text import NOISE, environment_text, positive, table, time_text
 from jax_von_mises.streams import checkpoint, writer
 
 __all__ = ["main"]
@@ -133,8 +133,7 @@ def memory_case(plan, scratch):
             trace = [[round(at, 3), total] for at, total, _ in report["trace"]]
             runs[kind] = {"label": label, "growth_bytes": report["growth"], "trace": trace}
     sizes = {"block_bytes": plan.block * cases.ITEM, "whole_bytes": plan.size * cases.ITEM}
-    title = f"Memory of a process while it draws {plan.size:,} angles"
-    return {"memory": {"title": title, "count": plan.size, **sizes, "results": runs, "missing": missing}}
+    return {"memory": {"count": plan.size, **sizes, "results": runs, "missing": missing}}
 
 
 SECTIONS = {"host": host_case, "disk": disk_case, "memory": memory_case}
@@ -146,6 +145,8 @@ def case_text(found):
     (against,) = {result["against"] for result in results.values()} - {None}
     rows = [("", "M angles/s", "quartiles", "GB/s", "ratio", "quartiles")]
     notes = [f"  ratio: the rate divided by that of {results[against]['label']}, median of the rounds"]
+    if any(result["wide"] for result in results.values()):
+        notes.append(f"  {NOISE}: the quartiles are too far apart, or the rounds too few, for a meaningful median")
     for result in results.values():
         low, high = (rate / 1e6 for rate in result["rate_quartiles"])
         rate, ratio = (NOISE, NOISE), ("", "")
@@ -155,9 +156,7 @@ def case_text(found):
             noisy = result["wide"] or results[against]["wide"]
             ratio = NOISE if noisy else f"{result['ratio']:.2f}", "{:.2f} to {:.2f}".format(*result["ratio_quartiles"])
         rows.append((result["label"], rate[0], f"{low:.4g} to {high:.4g}", rate[1], *ratio))
-        if result["wide"]:
-            notes.append(wide_text(result["label"], result["spread"]))
-    return "\n".join([table(rows), *notes])
+    return "\n".join([found["title"], table(rows), *notes])
 
 
 def memory_text(found):
@@ -169,13 +168,14 @@ def memory_text(found):
         growth = result["growth_bytes"]
         sizes = (checkpoint.readable(size) for size in (held[0], max(held), growth))
         rows.append((result["label"], *sizes, f"{growth / block:.2f}", time_text(result["trace"][-1][0])))
-    return f"{table(rows)}\n  the complete result takes {checkpoint.readable(found['whole_bytes'])}"
+    title = f"Memory of a process while it draws {found['count']:,} angles"
+    return f"{title}\n{table(rows)}\n  the complete result takes {checkpoint.readable(found['whole_bytes'])}"
 
 
 def section_text(name, found):
     """Lay out one section of the result as text."""
     text = memory_text(found) if name == "memory" else case_text(found)
-    return "\n".join([found["title"], text, *(f"  left out: {reason}" for reason in found["missing"].values())])
+    return "\n".join([text, *(f"  left out: {reason}" for reason in found["missing"].values())])
 
 
 def judge(sections):

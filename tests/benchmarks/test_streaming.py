@@ -199,19 +199,3 @@ def test_file_systems_are_found_by_the_longest_mount(monkeypatch):
     monkeypatch.setattr(streaming.psutil, "disk_partitions", lambda all: found)
     places = ("/home", "/data", "/data/deep/er", "/database")
     assert [streaming.filesystem(Path(place)) for place in places] == ["ext4", "tmpfs", "nfs4", "ext4"]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"program": "other"}', "is no result of streaming"),
-        ('{"program": "streaming", "format": 99}', "format 99 is not 1"),
-        ('{"program": "streaming", "format": 1, "sections": {}}', "without --sections"),
-    ],
-)
-def test_other_files_are_refused(text, message, tmp_path, capsys):
-    pytest.importorskip("matplotlib", reason="the pictures need matplotlib")
-    source = tmp_path / "result.json"
-    source.write_text(text)
-    assert pictures.main([str(source), "--out", str(tmp_path / "picture.svg")]) == 1
-    assert message in capsys.readouterr().err
