@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from benchmarks import accuracy, plots, streaming_plots
+from benchmarks import accuracy, plots
 from benchmarks.cases import CASES, TASKS
 from benchmarks.exactness import __main__ as exactness
 from benchmarks.exactness import pictures as exactness_pictures
@@ -13,6 +13,7 @@ from benchmarks.profile_gpu import pictures
 from benchmarks.profile_gpu import report as profile
 from benchmarks.profile_gpu.sections import SECTIONS
 from benchmarks.startup import WAYS
+from benchmarks.streaming import pictures as streaming_pictures
 from benchmarks.text import NOISE
 
 HERE = Path(__file__).parent
@@ -191,7 +192,7 @@ def make(app=None):
             write(f"{path.stem}-accuracy", [*text, profile_sections(result, path.stem, ["accuracy"])])
             text += [profile_sections(result, path.stem, [name for name in SECTIONS if name != "accuracy"])]
         elif program == "streaming":
-            assert streaming_plots.main([str(path), "--out", str(MADE / f"{path.stem}.svg")]) == 0
+            assert streaming_pictures.main([str(path), "--out", str(MADE / f"{path.stem}.svg")]) == 0
             text += [f"![Memory and rates]({path.stem}.svg)"]
         elif program == "startup":
             text += [startup_table(result)]

@@ -782,12 +782,13 @@ def of_a_program(main, *arguments):
 
 def readers(name):
     """All programs that read results."""
-    from benchmarks import performance_benchmark, plots, scaling
+    from benchmarks import performance_benchmark, plots
+    from benchmarks.streaming import pictures
 
     yield performance_benchmark.main, "--from", name, "--compare", name
-    yield scaling.main, "--from", name
     if importlib.util.find_spec("matplotlib"):
         yield plots.main, name, "--out", "x.svg"
+        yield pictures.main, name, "--out", "x.svg"
 
 
 @cases("results", "x.json", RESULTS)

@@ -38,7 +38,7 @@ JOB = "#SBATCH"
 # What makes a run of `jax-von-mises` one that is only read: hours, or a bucket.
 TOO_LONG = re.compile(r"1e1[0-9]|gs://|/shared/|10_000_000")
 # What cannot be run here and is no program of ours.
-FOREIGN = ("git", "cd", "source", "xprof", "nvidia-smi", "docker", "wget")
+FOREIGN = ("git", "cd", "source", "xprof", "nvidia-smi", "docker", "wget", "pytest")
 
 
 def blocks(page, *languages):

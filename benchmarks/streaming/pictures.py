@@ -1,7 +1,6 @@
 """Draw a result of ``benchmarks.streaming``: memory of a stream on the left, rates to the disk on the right.
 
-``python -m benchmarks.streaming_plots result.json --out picture.svg``; the same result gives the same file, byte for
-byte.
+``python -m benchmarks.streaming.pictures result.json --out picture.svg``; the same result gives the same bytes.
 """
 
 import sys
@@ -10,23 +9,21 @@ from benchmarks import plots
 
 __all__ = ["main"]
 
-# As in `plots`: colours that people with a colour deficiency tell apart; marks of the lines tell them apart in print.
+# Colours that people with a colour deficiency can distinguish (Okabe and Ito), and dashes for black and white print.
 STYLES = {
     "npy": {"color": "#D55E00", "linestyle": "-"},
     "zarr": {"color": "#0072B2", "linestyle": "--"},
     "prefetch": {"color": "#009E73", "linestyle": ":"},
+    "save": {"color": "#999999", "linestyle": "-."},
 }
 OTHERS = "#999999"
 LIMIT = {"color": "#555555", "linestyle": (0, (5, 3)), "linewidth": 1.5}
 BARS = ("draw", "plain", "npy", "zarr", "save", "read")
 BYTES = 4  # of a float32
 
-# Where the whole result is so many times what the streams hold, a linear scale would press them to the axis.
-LINEAR = 20
-
 
 def checked(result):
-    """Return `result` if it is one that can be drawn."""
+    """Return `result` if it can be drawn."""
     if result["program"] != "streaming":
         raise KeyError("program 'streaming'")
     if result["format"] != 1:
@@ -38,7 +35,7 @@ def checked(result):
 
 
 def memory_panel(axes, found):
-    """Memory over time, with what the whole result would take as a line."""
+    """Draw memory over time, and the size of the complete result as a line."""
     whole, most = found["whole_bytes"] / 1e9, 0.0
     for kind, run in found["results"].items():
         seconds, held = zip(*run["trace"], strict=True)
@@ -49,11 +46,7 @@ def memory_panel(axes, found):
     axes.annotate(
         f"the whole result: {whole:.3g} GB", (0.01, whole), xycoords=("axes fraction", "data"), va="bottom", fontsize=9
     )
-    if whole > LINEAR * most > 0:
-        axes.set_yscale("log")
-        axes.margins(y=0.15)
-    else:
-        axes.set_ylim(0, 1.15 * max(whole, most))
+    axes.set_ylim(0, 1.15 * max(whole, most))
     axes.set_title(f"Memory while {found['count']:,} angles are drawn")
     axes.set(xlabel="time (s)", ylabel="memory held (GB)")
     axes.set_xlim(left=0)
@@ -63,7 +56,7 @@ def memory_panel(axes, found):
 
 
 def rate_panel(axes, found):
-    """Rates as bars, with the plain write as a line."""
+    """Draw rates as bars, and the plain write as a line."""
     names = [name for name in BARS if name in found["results"]][::-1]
     results = [found["results"][name] for name in names]
     scale = BYTES / 1e9
@@ -87,10 +80,10 @@ def rate_panel(axes, found):
 
 
 def picture(result):
-    """Make the figure of both panels."""
+    """Return the figure of both panels."""
     from matplotlib.figure import Figure
 
-    # White below it, so that it can be read on a dark page too.
+    # A white background keeps it readable on a dark page.
     figure = Figure(figsize=(11, 4.2), facecolor="white", layout="constrained")
     memory, rate = figure.subplots(1, 2)
     memory_panel(memory, result["sections"]["memory"])
@@ -106,8 +99,8 @@ def picture(result):
 
 
 def main(arguments=None):
-    """Write the picture; returns the exit code."""
-    return plots.run(arguments, "benchmarks.streaming_plots", __doc__, "streaming", checked, picture)
+    """Write the picture and return the exit code."""
+    return plots.run(arguments, "benchmarks.streaming.pictures", __doc__, "streaming", checked, picture)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,324 @@
+"""Measure how fast, and in how much memory, long streams reach the host and the disk.
+
+``python -m benchmarks.streaming --quick`` takes a minute on two cores and needs 0.5 GB of free disk. Without
+``--quick`` it draws 1e9 angles, 4 GB, many times. ``--directory`` selects the disk. Everything that is written there is
+removed at the end, also after Ctrl-C. ``--json FILE`` keeps all results, for ``benchmarks.streaming.pictures`` to draw.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+
+from benchmarks import environment, quiet, timing
+from benchmarks.files import finish, new_file
+from benchmarks.streaming import cases, process
+from benchmarks.text import NOISE, environment_text, positive, table, time_text
+from jax_von_mises.streams import checkpoint, writer
+
+__all__ = ["main"]
+
+FORMAT = 1  # of the result file; grows when a reader of old files would misread a new one
+ROUNDS = {"quick": 3, "full": 7}
+SIZE = {"quick": 10**8, "full": 10**9}
+
+# Angles and batch of the streams to the host, which keep nothing.
+SHORT = 2**27
+HOST_BATCH = 2**22
+# A stream has at least this many batches, so that there is something to overlap.
+PARTS = 8
+
+# Free space for the largest file, its record and what the file system keeps for itself.
+SLACK = 1.05
+MEMORY_FILES = ("tmpfs", "ramfs")
+
+# The goals: a share of the rate of a plain write, and batches that are in memory at a time.
+WRITE_SHARE = 0.8
+MOST_BATCHES = 4
+BOUNDED = ("npy", "zarr", "prefetch")
+
+
+class Plan(NamedTuple):
+    """What is measured, and how large."""
+
+    size: int
+    rounds: int
+    mode: str
+
+    @property
+    def short(self):
+        """Angles of a stream to the host."""
+        return min(self.size, SHORT)
+
+    @property
+    def block(self):
+        """Angles of a block on the disk."""
+        return min(writer.BLOCK_ANGLES, self.size // PARTS)
+
+    @property
+    def bytes(self):
+        """Free space that the largest file needs."""
+        return int(SLACK * self.size * cases.ITEM) + 2**22
+
+
+def compare(runs, count, rounds, clock=time.perf_counter):
+    """Time runs of `count` angles in turns; return their entries of the result file."""
+    first = {name: timing.first_call(run.competitor, clock) for name, run in runs.items()}
+    seconds = timing.take_turns({name: run.competitor for name, run in runs.items()}, rounds, clock)
+    results = {}
+    for name, run in runs.items():
+        measured = timing.Timing(first[name], tuple(seconds[name]))
+        fast, slow = measured.quartiles
+        results[name] = {
+            "label": run.label,
+            "first_call_seconds": measured.first,
+            "seconds": seconds[name],
+            "rate": count / measured.median,
+            "rate_quartiles": [count / slow, count / fast],
+            "spread": measured.spread,
+            "wide": measured.wide,
+            "against": run.against,
+        }
+        if run.against is not None:
+            # Divide round by round: a machine that is slow for minutes slows both.
+            ratios = np.divide(seconds[run.against], seconds[name])
+            results[name] |= {
+                "ratio": float(np.median(ratios)),
+                "ratio_quartiles": [float(q) for q in np.quantile(ratios, (0.25, 0.75))],
+            }
+    return results
+
+
+def case(title, count, runs, plan, missing=None):
+    """Time one case; return its part of the result file."""
+    return {"title": title, "count": count, "results": compare(runs, count, plan.rounds), "missing": missing or {}}
+
+
+def host_case(plan, scratch):
+    """Measure streams to the host, which is idle or works on each batch."""
+    batch = min(HOST_BATCH, plan.short // PARTS)
+    found = {}
+    for name, work in (("host idle", False), ("host busy", True)):
+        runs, sines = cases.host(plan.short, batch, work)
+        what = (
+            f"which computes {sines:.2g} sines for each angle on one core" if work else "which does nothing with them"
+        )
+        title = f"{plan.short:,} angles in batches of {batch:,} to the host, {what}"
+        found[name] = case(title, plan.short, runs, plan) | {"batch": batch, "sines": sines}
+    return found
+
+
+def disk_case(plan, scratch):
+    """Measure files and stores."""
+    runs, missing = cases.disk(plan.size, plan.block, scratch)
+    title = f"{plan.size:,} angles, {checkpoint.readable(plan.size * cases.ITEM)}, to the disk, fsync included"
+    return {"disk": case(title, plan.size, runs, plan, missing)}
+
+
+def memory_case(plan, scratch):
+    """Record the memory of a process while it draws a long stream."""
+    reasons = {"zarr": cases.missing_storage(), "save": cases.missing_memory(plan.size)}
+    missing = {kind: reason for kind, reason in reasons.items() if reason is not None}
+    runs = {}
+    for kind, label in process.KINDS.items():
+        if kind not in missing:
+            report = process.run(kind, scratch.fresh(f"angles.{kind}"), plan.size, plan.block)
+            trace = [[round(at, 3), total] for at, total, _ in report["trace"]]
+            runs[kind] = {"label": label, "growth_bytes": report["growth"], "trace": trace}
+    sizes = {"block_bytes": plan.block * cases.ITEM, "whole_bytes": plan.size * cases.ITEM}
+    return {"memory": {"count": plan.size, **sizes, "results": runs, "missing": missing}}
+
+
+SECTIONS = {"host": host_case, "disk": disk_case, "memory": memory_case}
+
+
+def case_text(found):
+    """Lay out one timed case as text."""
+    results = found["results"]
+    (against,) = {result["against"] for result in results.values()} - {None}
+    rows = [("", "M angles/s", "quartiles", "GB/s", "ratio", "quartiles")]
+    notes = [f"  ratio: the rate divided by that of {results[against]['label']}, median of the rounds"]
+    if any(result["wide"] for result in results.values()):
+        notes.append(f"  {NOISE}: the quartiles are too far apart, or the rounds too few, for a meaningful median")
+    for result in results.values():
+        low, high = (rate / 1e6 for rate in result["rate_quartiles"])
+        rate, ratio = (NOISE, NOISE), ("", "")
+        if not result["wide"]:
+            rate = f"{result['rate'] / 1e6:.4g}", f"{result['rate'] * cases.ITEM / 1e9:.3g}"
+        if "ratio" in result:
+            noisy = result["wide"] or results[against]["wide"]
+            ratio = NOISE if noisy else f"{result['ratio']:.2f}", "{:.2f} to {:.2f}".format(*result["ratio_quartiles"])
+        rows.append((result["label"], rate[0], f"{low:.4g} to {high:.4g}", rate[1], *ratio))
+    return "\n".join([found["title"], table(rows), *notes])
+
+
+def memory_text(found):
+    """Lay out the memory as text."""
+    block = found["block_bytes"]
+    rows = [("", "at the start", "most", "growth", f"in batches of {checkpoint.readable(block)}", "time")]
+    for result in found["results"].values():
+        held = [total for _, total in result["trace"]]
+        growth = result["growth_bytes"]
+        sizes = (checkpoint.readable(size) for size in (held[0], max(held), growth))
+        rows.append((result["label"], *sizes, f"{growth / block:.2f}", time_text(result["trace"][-1][0])))
+    title = f"Memory of a process while it draws {found['count']:,} angles"
+    return f"{title}\n{table(rows)}\n  the complete result takes {checkpoint.readable(found['whole_bytes'])}"
+
+
+def section_text(name, found):
+    """Lay out one section of the result as text."""
+    text = memory_text(found) if name == "memory" else case_text(found)
+    return "\n".join([text, *(f"  left out: {reason}" for reason in found["missing"].values())])
+
+
+def judge(sections):
+    """Compare what was measured with the goals; return a list of dicts, one for each goal."""
+    found = []
+    if "disk" in sections:
+        ours, plain = (sections["disk"]["results"][name] for name in ("npy", "plain"))
+        low, high = ours["ratio_quartiles"]
+        state = "met" if low >= WRITE_SHARE else "MISSED" if high < WRITE_SHARE else "too close to tell"
+        state = "too noisy" if ours["wide"] or plain["wide"] else state
+        goal = f"a .npy file reaches {WRITE_SHARE:g} of the rate of a plain write"
+        found.append({"goal": goal, "found": ours["ratio"], "state": state})
+    if "memory" in sections:
+        for kind in BOUNDED:
+            if (result := sections["memory"]["results"].get(kind)) is not None:
+                held = result["growth_bytes"] / sections["memory"]["block_bytes"]
+                goal = f"{result['label']} holds at most {MOST_BATCHES} batches"
+                found.append({"goal": goal, "found": held, "state": "met" if held <= MOST_BATCHES else "MISSED"})
+    return found
+
+
+def goals_text(found):
+    """Lay out the goals as text."""
+    return table([("", "found", ""), *((each["goal"], f"{each['found']:.2f}", each["state"]) for each in found)])
+
+
+def angles(text):
+    """Read a number of angles, such as 1e9."""
+    value = float(text)
+    if not (value.is_integer() and PARTS <= value <= 2**53):
+        raise argparse.ArgumentTypeError(f"{text} is not an integer from {PARTS} to 2^53")
+    return int(value)
+
+
+def parser():
+    """Make the command line."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=__doc__.splitlines()[0])
+    made.add_argument("--quick", action="store_true", help="fewer angles and rounds")
+    made.add_argument(
+        "--size", type=angles, help="angles to the disk; {quick:.0e} with --quick, else {full:.0e}".format(**SIZE)
+    )
+    made.add_argument(
+        "--rounds", type=positive, help="turns of each run; {quick} with --quick, else {full}".format(**ROUNDS)
+    )
+    made.add_argument("--json", metavar="FILE", type=new_file, help="write all timings, traces and the environment")
+    made.add_argument("--directory", type=Path, help="where to write; default: the directory for temporary files")
+    made.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS), help=", ".join(SECTIONS))
+    return made
+
+
+def refused(plan, directory):
+    """Return why the benchmark cannot write to `directory`, or None."""
+    if not directory.is_dir():
+        return f"--directory {directory}: there is no such folder"
+    free = shutil.disk_usage(directory).free
+    if free < plan.bytes:
+        return (
+            f"{directory} has {checkpoint.readable(free)} free and {plan.size:,} angles need "
+            f"{checkpoint.readable(plan.bytes)}: give a smaller --size, or another --directory"
+        )
+    return None
+
+
+def filesystem(directory):
+    """Return the type of the file system of `directory`, such as ext4, tmpfs or nfs; None if unknown."""
+    mounts = ((Path(each.mountpoint), each.fstype) for each in psutil.disk_partitions(all=True))
+    around = [(len(mount.parts), kind) for mount, kind in mounts if directory.is_relative_to(mount)]
+    # Of two mounts at one place the later one hides the other.
+    return max(reversed(around), key=lambda found: found[0], default=(0, None))[1]
+
+
+def measure(plan, asked, directory):
+    """Run the sections `asked`, print each, and return them for the result file."""
+    sections = {}
+    # Removed however this ends.
+    with tempfile.TemporaryDirectory(prefix="jax_von_mises-", dir=directory) as name:
+        scratch = cases.Scratch(name)
+        for section, run in SECTIONS.items():
+            if section in asked:
+                for part, found in run(plan, scratch).items():
+                    sections[part] = found
+                    print(f"\n{section_text(part, found)}", flush=True)
+    return sections
+
+
+def main(arguments=None):
+    """Run the benchmark; return the exit code, which is 0 also where goals are missed."""
+    given = parser().parse_args(arguments)
+    mode = "quick" if given.quick else "full"
+    plan = Plan(given.size or SIZE[mode], given.rounds or ROUNDS[mode], mode)
+    directory = (given.directory or Path(tempfile.gettempdir())).resolve()  # a child process has another directory
+    reason = refused(plan, directory)
+    if reason is not None:
+        print(reason, file=sys.stderr)
+        return 2
+    # By default JAX reserves three quarters of a GPU, and the child processes need room next to this one.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    start = time.perf_counter()
+    state = quiet.check()
+    found = environment.describe()
+    disk = {"filesystem": filesystem(directory), "free_bytes": shutil.disk_usage(directory).free}
+    held = psutil.virtual_memory()
+    print(environment_text(found))
+    print(
+        f"  file system {disk['filesystem'] or 'unknown'}, {checkpoint.readable(disk['free_bytes'])} free; "
+        f"{checkpoint.readable(held.available)} of memory free"
+    )
+    print(f"  {state.text()}")
+    if disk["filesystem"] in MEMORY_FILES:
+        print("  warning: this file system is in memory; give a folder on a disk with --directory")
+    print(f"  Median of {plan.rounds} rounds, in which the runs take turns in random order; first calls do not count.")
+    try:
+        sections = measure(plan, given.sections, directory)
+    except KeyboardInterrupt:
+        print("\ninterrupted; all files of this run have been removed", file=sys.stderr)
+        return 130
+    except (OSError, process.Failed) as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    judged = []
+    if not state.quiet:
+        print(f"\n{quiet.BUSY}")
+    elif plan.size < SIZE["quick"]:
+        print(f"\nFewer than {SIZE['quick']:,} angles are too few to measure a disk: nothing concluded")
+    elif judged := judge(sections):
+        print(f"\nGoals\n{goals_text(judged)}")
+    finish(
+        start,
+        given.json,
+        {
+            "format": FORMAT,
+            "program": "streaming",
+            "environment": found,
+            "machine_state": state.as_dict(),
+            "disk": disk,
+            "memory": {"total": held.total, "available": held.available},
+            "options": {"mode": mode, "size": plan.size, "rounds": plan.rounds, "block": plan.block},
+            "sections": sections,
+            "goals": judged,
+        },
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

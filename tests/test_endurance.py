@@ -1,0 +1,163 @@
+"""Long work leaves nothing behind: memory, threads, open files, arrays, compiled programs.
+
+``ENDURANCE_MINUTES=60 pytest -m slow tests/test_endurance.py`` works for an hour; the default is a minute.
+"""
+
+import contextlib
+import gc
+import os
+import random
+import shutil
+import threading
+import time
+import zlib
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import psutil
+import pytest
+
+import jax_von_mises as jvm
+
+SECONDS = 60 * float(os.environ.get("ENDURANCE_MINUTES", "1"))
+THREADS = 4
+# Numbers whose results are known before the threads begin.
+KNOWN = 2
+# Allocators keep less than this for themselves; a leak in each call soon exceeds it.
+MEMORY = 64 * 2**20
+# Libraries start the last threads of their pools late.
+POOL = 4
+COUNT = 2**14
+
+
+def given(number):
+    """Return the key and the parameters of a number."""
+    rng = np.random.default_rng(number)
+    return jax.random.key(number), np.float32(rng.uniform(-np.pi, np.pi)), np.float32(10 ** rng.uniform(-2, 6))
+
+
+@jax.jit
+def gradient(key, loc, concentration):
+    def mean(loc, concentration):
+        return jnp.mean(jnp.cos(jvm.sample_von_mises(key, loc, concentration, (COUNT // 4,), method="direct")))
+
+    return jax.grad(mean, (0, 1))(loc, concentration)
+
+
+def actions(folder):
+    """Map the public ways to draw and to compute to functions of a number; shapes do not depend on the number."""
+    devices = jax.local_device_count()
+    mesh = jax.make_mesh((devices,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    points = np.linspace(0.001, 0.999, 1_000, dtype=np.float32)
+
+    def batches(number):
+        with jvm.prefetch_to_host(jvm.sample_batches(*given(number), 3 * COUNT // 4, COUNT // 4)) as host:
+            return list(host)
+
+    def left_early(number):
+        with jvm.prefetch_to_host(jvm.sample_batches(*given(number), COUNT, COUNT // 4)) as host:
+            return next(host)
+
+    def stream(number, ending):
+        # Two threads may have the same number, and a file has one writer.
+        out = folder / f"{threading.get_ident()}-{number}.{ending}"
+        jvm.write_samples(out, *given(number), COUNT, block_rows=COUNT // 4)
+        record = jvm.verify_samples(out)
+        shutil.rmtree(out) if out.is_dir() else out.unlink()
+        out.with_name(f"{out.name}.json").unlink(missing_ok=True)
+        return np.array([int(crc, 16) for crc in record["crc32"].values()], np.uint32)
+
+    found = {
+        "sample small": lambda number: jvm.sample_von_mises(*given(number), (1_000,)),
+        "sample matrix": lambda number: jvm.sample_von_mises(*given(number), (64, 48)),
+        "sample large": lambda number: jvm.sample_von_mises(*given(number), (COUNT,)),
+        "block": lambda number: jvm.sample_block(*given(number), number << 32, (COUNT // 2,)),
+        "batches": batches,
+        "batches left early": left_early,
+        "pmap": lambda number: jvm.sample_pmap(*given(number), (devices, COUNT // 8)),
+        "sharded": lambda number: jvm.sample_von_mises(*given(number), (devices * 64, 8), out_sharding=sharding),
+        "gradient": lambda number: gradient(*given(number)),
+        "log_prob": lambda number: jvm.log_prob(points, *given(number)[1:]),
+        "cdf": lambda number: jvm.cdf(points, *given(number)[1:]),
+        "icdf": lambda number: jvm.icdf(points, *given(number)[1:]),
+        "fit": lambda number: jvm.fit(jvm.sample_von_mises(*given(number), (1_000,))),
+        "file": lambda number: stream(number, "npy"),
+    }
+    with contextlib.suppress(ImportError):
+        import tensorstore  # noqa: F401
+
+        found["store"] = lambda number: stream(number, "zarr")
+    return found
+
+
+def digest(result):
+    """Return the checksum of all numbers of a result."""
+    found = 0
+    for leaf in jax.tree.leaves(result):
+        found = zlib.crc32(np.ascontiguousarray(leaf), found)
+    return found
+
+
+def work(calls, known, seconds):
+    """Make calls from several threads for `seconds`; return how often each was made."""
+    stop, end = threading.Event(), time.monotonic() + seconds
+
+    def worker(seed):
+        rng, done = random.Random(seed), Counter()
+        try:
+            while not stop.is_set() and time.monotonic() < end:
+                name = rng.choice(list(calls))
+                number = rng.choice([rng.randrange(KNOWN), rng.randrange(2**31)])
+                found = digest(calls[name](number))
+                assert known.get((name, number), found) == found, f"{name}, number {number}: other numbers than before"
+                done[name] += 1
+        except BaseException:
+            stop.set()  # the others need not go on
+            raise
+        return done
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return sum(pool.map(worker, range(THREADS)), Counter())
+
+
+def held(process):
+    """Return what the process holds while nothing runs."""
+    gc.collect()
+    memory = process.memory_info()
+    return {
+        "memory": memory.rss - getattr(memory, "shared", 0),
+        "threads": process.num_threads(),
+        "files": process.num_fds(),
+        "arrays": len(jax.live_arrays()),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_long_work_leaves_nothing_behind(tmp_path):
+    process, calls, events = psutil.Process(), actions(tmp_path), Counter()
+
+    def listen(event, seconds, **_):
+        events[event] += 1
+
+    known = {(name, number): digest(call(number)) for name, call in calls.items() for number in range(KNOWN)}
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        work(calls, known, SECONDS / 4)  # until all threads and allocators have what they need
+        before = held(process)
+        done = work(calls, known, 3 * SECONDS / 4)
+        after = held(process)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    print(f"{dict(done)}\nbefore: {before}\nafter: {after}\nevents of JAX: {dict(events)}")
+    growth = {name: after[name] - before[name] for name in before}
+    assert set(done) == set(calls), "an action was never done: give more time"
+    assert growth["arrays"] == growth["files"] == 0
+    assert growth["threads"] <= POOL
+    assert growth["memory"] < MEMORY
+    assert not [event for event in events if event.startswith("/jax/core/compile")], "a program was traced or compiled"
+    assert list(tmp_path.iterdir()) == []
