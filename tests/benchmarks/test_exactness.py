@@ -84,7 +84,12 @@ def test_moments_are_known(k):
 # Counts
 
 
-@pytest.mark.parametrize(("k", "dtype"), [(0.5, "float32"), (1e7, "float32"), (5.0, "bfloat16"), (5.0, "float64")])
+OTHERS = [(1e7, "float32"), (5.0, "bfloat16"), (5.0, "float64")]
+
+
+@pytest.mark.parametrize(
+    ("k", "dtype"), [(0.5, "float32"), *(pytest.param(*given, marks=pytest.mark.slow) for given in OTHERS)]
+)
 def test_counts_are_those_of_numpy(k, dtype):
     """One block by itself, and three in one call of the device as on a GPU."""
     keys = jax.random.key(1), jax.random.key(2)
@@ -335,6 +340,7 @@ def test_damage_is_reported(name):
 # The program
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_continues_to_the_same_counts(tmp_path, monkeypatch, capsys):
     tiny = (plan.Distribution(5.0, weight=2), plan.Distribution(5.0, "float16"))
     for module, name, value in (

@@ -127,6 +127,7 @@ def test_kernels_that_do_not_draw_are_wrong(on_host):  # noqa: F811
     assert "turns the CUDA kernels off" in [check.told for check in checks.kernels(TINY)][1]
 
 
+@pytest.mark.slow
 def test_what_is_watched_is_drawn_by_kernels(on_host):  # noqa: F811
     """Both routes, all ciphers, arrays and rows; and without kernels nothing passes."""
     said = []
@@ -299,6 +300,7 @@ def test_errors_are_searched_for_by_both_paths(on_host, searched, tmp_path):  # 
     ]
 
 
+@pytest.mark.slow
 def test_a_search_that_reports_something_is_wrong(monkeypatch):
     """The search itself, of few angles: a sampler that swaps words."""
     tiny = (exactness_plan.Distribution(5.0),)

@@ -97,34 +97,15 @@ def compile_data(**again):
     }
 
 
-def speeds(ours, spread=0.01):
-    return {"rows": [row(calls.NORMAL), row("table route", 1 / ours, spread)]}
-
-
-@pytest.mark.parametrize(
-    ("state", "ours", "spread", "good"),
-    [
-        (QUIET, 4.0, 0.01, [True]),
-        (QUIET, 0.5, 0.01, [False]),
-        (QUIET, 1.1, 0.01, []),
-        (QUIET, 4.0, 0.9, []),
-        (BUSY, 4.0, 0.01, []),
-    ],
-)
-def test_a_rate_is_compared_where_it_is_clear_and_the_machine_quiet(state, ours, spread, good):
-    assert [found.good for found in findings.findings(result(state, sizes=speeds(ours, spread)))] == good
-
-
-@pytest.mark.parametrize("state", [QUIET, BUSY])
-def test_facts_do_not_depend_on_the_machine(state):
+def test_findings_are_facts_that_a_busy_machine_does_not_change():
     errors = {"rows": [{"line": "table", "worst": 0.4}, {"line": "direct", "worst": 1.2}]}
     again = compile_data(**{"another key": ["g"]})
-    assert [found.good for found in findings.findings(result(state, accuracy=errors, compile=compile_data()))] == [
+    assert [found.good for found in findings.findings(result(QUIET, accuracy=errors, compile=compile_data()))] == [
         False,
         True,
     ]
-    assert not findings.findings(result(state, compile=again))[0].good
-    assert findings.findings(result(state, accuracy={"error": "broken"})) == []
+    assert not findings.findings(result(QUIET, compile=again))[0].good
+    assert findings.findings(result(QUIET, accuracy={"error": "broken"})) == []
 
 
 def test_timed_cells_are_grey_where_they_mean_little():
@@ -148,31 +129,26 @@ TINY = measuring.make_plan(True, "cpu", "")._replace(
 )
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory):
-    """A folder with a report of all sections, and what `--json` wrote."""
+QUICK = ("compile", "keys", "trace", "accuracy")  # the fewest programs to compile
+
+
+@pytest.fixture(scope="module", params=[QUICK, pytest.param(tuple(sections.SECTIONS), marks=pytest.mark.slow)], ids=len)
+def ran(request, tmp_path_factory):
+    """A folder with a report, and what `--json` wrote."""
     folder = tmp_path_factory.mktemp("profile")
-    with pytest.MonkeyPatch.context() as fewer:  # programs to compile
+    out, kept = folder / "report", folder / "result.json"
+    with pytest.MonkeyPatch.context() as fewer:
         fewer.setattr(calls, "IMPLEMENTATIONS", calls.IMPLEMENTATIONS[-2:])
         fewer.setattr(calls, "DTYPES", calls.DTYPES[:2])
-        fewer.setattr(roofline, "CHAINS", (8,))
-        stages = roofline.stages
-        fewer.setattr(roofline, "stages", lambda *given: [*stages(*given)[:2], stages(*given)[6]])
         fewer.setattr(accuracy, "CONCENTRATIONS", (5.0,))
-        devices = jax.local_devices()[:2]
-        fewer.setattr(jax, "local_devices", lambda: devices)
-        yield from profiled(folder)
-
-
-def profiled(folder):
-    out, kept = folder / "report", folder / "result.json"
-    assert profile.main(["--quick", "--out", str(out), "--json", str(kept)], TINY) == 0
-    yield out, json.loads(kept.read_text())
+        given = ["--quick", "--out", str(out), "--json", str(kept), "--sections", *request.param]
+        assert profile.main(given, TINY) == 0
+    return out, json.loads(kept.read_text()), request.param
 
 
 def test_every_section_is_measured_and_shown(ran):
-    out, found = ran
-    assert list(found["sections"]) == list(sections.SECTIONS)
+    out, found, names = ran
+    assert set(found["sections"]) == set(names)
     page = (out / "report.html").read_text()
     for name, data in found["sections"].items():
         failed = [line for line in data.get("rows", []) if "failed" in line]
@@ -192,7 +168,7 @@ def test_every_section_is_measured_and_shown(ran):
 
 
 def test_a_failing_section_is_shown_escaped_and_a_report_replaced(ran, monkeypatch, capsys):
-    out, _ = ran
+    out, *_ = ran
     (out / "mine.txt").write_text("keep")
 
     def breaks(plan, tick):

@@ -54,6 +54,7 @@ def test_goals(seconds, busy, state):
     assert state in startup.goal_text(summary, busy)
 
 
+@pytest.mark.slow
 def test_a_process(tmp_path):
     """One that loads a file and has a cache does all there is to do."""
     ways = [way for way in startup.WAYS if way.name == "file-cache"]
