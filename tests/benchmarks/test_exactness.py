@@ -16,6 +16,11 @@ from tests import reference
 SMALL = 2**15  # angles in a block, here: more than the longest lag
 
 
+def some(cases, count):
+    """The first `count` of these cases in ``make test``; the others are slow."""
+    return [*cases[:count], *(pytest.param(case, marks=pytest.mark.slow) for case in cases[count:])]
+
+
 def silent(*_, **__):
     """Print nothing."""
 
@@ -84,12 +89,8 @@ def test_moments_are_known(k):
 # Counts
 
 
-OTHERS = [(1e7, "float32"), (5.0, "bfloat16"), (5.0, "float64")]
-
-
-@pytest.mark.parametrize(
-    ("k", "dtype"), [(0.5, "float32"), *(pytest.param(*given, marks=pytest.mark.slow) for given in OTHERS)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("k", "dtype"), [(0.5, "float32"), (1e7, "float32"), (5.0, "bfloat16"), (5.0, "float64")])
 def test_counts_are_those_of_numpy(k, dtype):
     """One block by itself, and three in one call of the device as on a GPU."""
     keys = jax.random.key(1), jax.random.key(2)
@@ -127,6 +128,7 @@ def test_counts_are_those_of_numpy(k, dtype):
     assert found["positive"] == np.sum(x >= 0)
 
 
+@pytest.mark.slow
 def test_what_is_no_angle_is_reported():
     draw = lambda key, k, start, count: jvm.sample_von_mises(key, 0.0, k, (count,)).at[7].set(jnp.nan)  # noqa: E731
     bins = expected.bins(5.0, "float32", 2**8)
@@ -192,6 +194,7 @@ def test_a_missing_tail_is_found():
     assert verdict.p == pytest.approx(2 * 31 * np.exp(-64), rel=1e-2)
 
 
+@pytest.mark.slow
 def test_p_values_of_a_right_sampler_are_not_small():
     """Each is an upper bound; those without slack are uniform."""
     k, found = 2.0, []
@@ -237,7 +240,7 @@ def small_chunks(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("k", [0.0, 0.5, 1e4])
+@pytest.mark.parametrize("k", some([0.5, 0.0, 1e4], 1))
 def test_errors_are_those_against_an_independent_quantile(k):
     """The interpolated quantile is right to far less than the promise, and errors have the right units."""
     with jax.enable_x64(True):
@@ -275,7 +278,7 @@ def test_the_angles_looked_up_are_those_of_the_sampler():
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("method", ["table", "direct"])
+@pytest.mark.parametrize("method", some(["table", "direct"], 1))
 def test_one_wrong_angle_of_all_is_found(monkeypatch, method):
     chosen = every_word.chunks(5)
     assert (chosen[0], chosen[-1]) == (0, 2**17 - 1)
@@ -323,13 +326,13 @@ def small_blocks(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("k", [0.5, 1e7])
+@pytest.mark.parametrize("k", some([1e7, 0.5], 1))
 def test_a_right_sampler_is_not_reported(k):
     assert not reported(exactness.sampler("float32", "table"), k)
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("name", damage.DAMAGES)
+@pytest.mark.parametrize("name", some(list(damage.DAMAGES), 3))
 def test_damage_is_reported(name):
     if name == "numpyro":
         pytest.importorskip("numpyro", reason="NumPyro is not installed")

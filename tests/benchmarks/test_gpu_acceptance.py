@@ -75,6 +75,7 @@ def test_all_remainders_are_tried():
     assert {start + 4099 > 2**32 > start for start in checks.WHERE} == {True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rest", [0, 1, 2, 3, None])
 def test_a_kernel_that_writes_four_at_once_wrongly_is_found(monkeypatch, rest):
     """Only in front of an end of a certain length; or everywhere, which all draws from such a place share."""
@@ -151,6 +152,7 @@ def tool(folder, text):
     return str(path)
 
 
+@pytest.mark.slow
 def test_the_tool_that_watches(tmp_path):
     """What it says is told; where it does not end in time, that is no pass, and nothing of it goes on."""
     (found,) = checks.outside(TINY, tool(tmp_path, 'echo "$@ $JAX_VON_MISES_CUDA_KERNEL"; echo "ERROR SUMMARY: 0"'))
