@@ -7,24 +7,27 @@ through every operation of such a run, and answers with what went wrong.
 import contextlib
 import ctypes
 import errno
+import itertools
 import json
 import shutil
 import signal
 import sys
 import tempfile
-import time
 import types
 import warnings
 from pathlib import Path
 from unittest import mock
 
 import jax
+import numpy as np
 
 import jax_von_mises
+from jax_von_mises.streams import writer
 
-STREAM = dict(key=jax.random.key(11), loc=0.5, concentration=4.0, total=4_096, block_rows=1_024)
+STREAM = dict(key=jax.random.key(11), loc=0.5, concentration=4.0, total=3_072, block_rows=1_024)
 OTHER = STREAM | dict(loc=1.0)
 THIRD = STREAM | dict(loc=2.0)
+ARGUMENTS = ("key", "loc", "concentration", "total")
 BLOCK_BYTES, HEADER_BYTES = 4_096, 4_096
 
 TAKES_SPACE, ANY = 1, 3
@@ -103,7 +106,7 @@ def finished_damaged(out):
 
 def finished_lost(out):
     write(out, STREAM)
-    for block in range(4):
+    for block in range(3):
         damage(out, block)
 
 
@@ -133,7 +136,7 @@ SCENARIOS = {
     "resume": (unfinished, dict(resume=True), (0, 1), False),
     "repair of an unfinished run": (unfinished_damaged, REPAIR, (1,), False),
     "repair of an unfinished run without a valid block": (unfinished_lost, REPAIR, (), False),
-    "repair of a finished one": (finished_damaged, REPAIR, (0, 2, 3), False),
+    "repair of a finished one": (finished_damaged, REPAIR, (0, 2), False),
     "repair of a finished one without a valid block": (finished_lost, REPAIR, (), False),
     "force over a finished one": (finished_other_with_notes, dict(force=True), (), True),
     "force over an unfinished run": (unfinished_other, dict(force=True), (), False),
@@ -186,8 +189,11 @@ def lost(out, before, now, valid, crc):
     return problems
 
 
-def go_through(kind, scenario, fault, library):
-    """Let each operation of a run fail in turn; how many there are, how many runs failed, and what was wrong then."""
+def go_through(kind, scenario, fault, first, step, library):
+    """Let operations of a run fail, one in each: `first` and every `step` after it.
+
+    Returns how many runs were made so, how many of them failed, and what was wrong then.
+    """
     prepare, options, valid, replaces = SCENARIOS[scenario]
     which, code, lasting, number = FAULTS[fault]
     with tempfile.TemporaryDirectory() as name:
@@ -214,9 +220,8 @@ def go_through(kind, scenario, fault, library):
         nothing_kept = {name: data for name, data in start.items() if not f"{name}/".startswith(f"{gone}/")}
         little = lambda _: types.SimpleNamespace(free=SPACE)  # noqa: E731
         disk = mock.patch.object(shutil, "disk_usage", little) if "space" in scenario else contextlib.nullcontext()
-        problems, failed, at = [], 0, 0
-        while True:
-            at += 1
+        problems, failed = [], 0
+        for at in itertools.count(first, step):
             restore(folder, start)
             library.faults_arm(f"{folder}/a.{kind}".encode(), which, at, code, lasting, number)
             error = None
@@ -261,10 +266,10 @@ def go_through(kind, scenario, fault, library):
                     different = sorted(n for n in again.keys() | expected if again.get(n) != expected.get(n))
                     wrong(f"mended, but {different} differ")
             if operations < at:
-                return {"operations": operations, "failed": failed, "problems": problems}
+                return {"runs": (at - first) // step, "failed": failed, "problems": problems}
 
 
-def go_through_export(scenario, fault, library):
+def go_through_export(scenario, fault, first, step, library):
     """The same for `export_sampler`, which leaves a whole file or nothing."""
     which, code, lasting, number = FAULTS[fault]
     force = scenario == "force"
@@ -273,9 +278,8 @@ def go_through_export(scenario, fault, library):
         out = folder / "a.sampler"
         jax_von_mises.runtime.export_sampler(out, (2,), platforms=["cpu"])
         old = tree(folder) if force else {}
-        problems, failed, at = [], 0, 0
-        while True:
-            at += 1
+        problems, failed = [], 0
+        for at in itertools.count(first, step):
             restore(folder, old)
             library.faults_arm(f"{folder}/".encode(), which, at, code, lasting, number)
             error = None
@@ -292,24 +296,32 @@ def go_through_export(scenario, fault, library):
             if now.keys() - {out.name}:
                 problems.append(f"operation {at}: {sorted(now)} are left")
             if operations < at:
-                return {"operations": operations, "failed": failed, "problems": problems}
+                return {"runs": (at - first) // step, "failed": failed, "problems": problems}
 
 
 def a_name(error):
     return "a." if error.filename is None else str(error.filename)
 
 
+def draws():
+    """Let streams give angles that are drawn once: what is tried here is what becomes of them."""
+    angles = {each["loc"]: jax_von_mises.sample_von_mises(*map(each.get, ARGUMENTS)) for each in (STREAM, OTHER, THIRD)}
+    angles = {loc: np.asarray(x) for loc, x in angles.items()}
+
+    def rows(self, first, count, *_):
+        return jax.device_put(angles[float(self.row.loc)][first : first + count])
+
+    writer.Stream.rows = rows
+
+
 def main():
+    draws()
     library = ctypes.CDLL(None)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where what started this ignores it
     for line in sys.stdin:
-        began = time.monotonic()
-        kind, scenario, fault = json.loads(line)
-        if kind == "export":
-            answer = go_through_export(scenario, fault, library)
-        else:
-            answer = go_through(kind, scenario, fault, library)
-        print(json.dumps(answer | {"seconds": time.monotonic() - began}), flush=True)
+        kind, *row = json.loads(line)
+        answer = go_through_export(*row, library) if kind == "export" else go_through(kind, *row, library)
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Files and stores: the stream, whatever happened on the way, and nothing that is not whole."""
+"""Write files and stores: they hold the stream whatever happened on the way, and appear complete or not at all.
 
+Almost all tests write 10,000 angles in blocks of 1,000, so that they share two compiled programs.
+"""
+
+import contextlib
 import errno
 import json
 import os
-import pathlib
-import random
 import shutil
-import signal
-import subprocess
 import sys
-import time
 import types
+import zlib
 
 import jax
 import numpy as np
@@ -24,7 +24,6 @@ pytest.importorskip("tensorstore", reason="stores are written through TensorStor
 
 KEY = jax.random.key(11)
 KINDS = ("npy", "zarr")
-ROOT = pathlib.Path(jax_von_mises.__file__).parent.parent
 
 
 def write(out, total=10_000, *, key=KEY, loc=0.5, concentration=4.0, dtype=None, block_rows=1_000, **options):
@@ -90,7 +89,7 @@ def finished(out):
     return out.is_file() or (out / "zarr.json").exists()
 
 
-@pytest.mark.parametrize("block_rows", [None, 1, 777, 4_096, 10_000, 10**6])
+@pytest.mark.parametrize("block_rows", [None, 1, 4_096, 10**6])
 def test_file_is_the_stream_whatever_the_block(tmp_path, stream, block_rows):
     total = 50 if block_rows == 1 else 10_000
     for kind in KINDS:
@@ -115,18 +114,19 @@ def test_default_blocks_grow_with_the_whole():
     assert 0.9 * 2**24 < rows * 1_000 <= 2**24
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_dtypes_and_columns(out, dtype):
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float64", marks=pytest.mark.slow)])
+def test_dtypes_and_columns(tmp_path, dtype):
     loc = np.linspace(-3, 3, 5)
     with jax.enable_x64(dtype == "float64"):
         expected = np.asarray(jax_von_mises.sample_von_mises(KEY, loc, 4.0, (330, 5), dtype, method="table"))
-        done = write(out, 330, loc=loc, dtype=dtype, block_rows=100)
-    assert done.shape == (330, 5)
-    found = read(out)
-    stored = "float32" if dtype == "bfloat16" and out.suffix == ".npy" else dtype
-    assert (found.dtype.name, done.dtype) == (stored, stored)
-    np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
-    jax_von_mises.verify_samples(out)
+        written = [write(tmp_path / f"a.{kind}", 330, loc=loc, dtype=dtype, block_rows=100) for kind in KINDS]
+    for done in written:
+        assert done.shape == (330, 5)
+        found = read(done.out)
+        stored = "float32" if dtype == "bfloat16" and done.out.endswith(".npy") else dtype
+        assert (found.dtype.name, done.dtype) == (stored, stored)
+        np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
+        jax_von_mises.verify_samples(done.out)
 
 
 def test_nothing_to_draw(out):
@@ -149,23 +149,17 @@ def test_record_tells_what_was_drawn(out):
     assert (record["shape"], record["block_rows"], len(record["crc32"])) == ([2_500], 1_000, 3)
     if out.is_dir():
         assert json.loads((out / "zarr.json").read_text())["attributes"]["jax_von_mises"] == record["stream"]
-
-
-def test_both_kinds_have_the_same_checksums(tmp_path):
-    crc = []
-    for kind in KINDS:
-        write(tmp_path / f"a.{kind}", 2_500)
-        crc.append(jax_von_mises.verify_samples(tmp_path / f"a.{kind}")["crc32"])
-    assert crc[0] == crc[1]
+    # Those of both kinds, by zlib over NumPy's bytes.
+    assert record["crc32"]["2"] == f"{zlib.crc32(np.asarray(read(out))[2_000:].tobytes()):08x}"
 
 
 def test_whole_pages_go_past_the_cache(tmp_path, stream, monkeypatch):
     """The direct route, the plain one, and one that the file system gives up half way, write the same."""
     if not hasattr(os, "O_DIRECT"):
         pytest.skip("this system has no direct writes")
-    write(tmp_path / "direct.npy", block_rows=2_048)
+    write(tmp_path / "direct.npy", block_rows=4_096)
     monkeypatch.delattr(os, "O_DIRECT")
-    write(tmp_path / "plain.npy", block_rows=2_048)
+    write(tmp_path / "plain.npy", block_rows=4_096)
     monkeypatch.undo()
     real, calls = os.pwrite, []
 
@@ -176,7 +170,7 @@ def test_whole_pages_go_past_the_cache(tmp_path, stream, monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(os, "pwrite", refusing)
-    write(tmp_path / "refused.npy", block_rows=2_048)
+    write(tmp_path / "refused.npy", block_rows=4_096)
     if not calls:
         pytest.skip("this file system takes no direct writes")
     assert len(calls) > 1
@@ -196,10 +190,6 @@ def test_broken_off_and_resumed(broken_off, stream, tmp_path):
     undisturbed.parent.mkdir()
     write(undisturbed)
     assert found == contents(undisturbed)
-
-
-def test_resume_keeps_the_block_size(broken_off):
-    assert write(broken_off, block_rows=333, resume=True).kept == 4
 
 
 def test_resume_of_nothing_begins_and_of_a_whole_one_does_nothing(out):
@@ -253,30 +243,28 @@ def test_broken_off_at_the_end(out, monkeypatch, tmp_path, stage):
 # What must not be resumed, or overwritten
 
 
-CHANGES = {
-    "key": (dict(key=jax.random.key(12)), r'key .*"data": \[0, 11\].*now .*\[0, 12\]'),
-    "implementation": (dict(key=jax.random.key(11, impl="rbg")), "now .*rbg"),
-    "loc": (dict(loc=0.25), r"loc 0\.5 \(now 0\.25\)"),
-    "concentration": (dict(concentration=np.full(2, 4.0)), r"concentration 4\.0 \(now "),
-    "total": (dict(total=10_001), r"shape \[10000\] \(now \[10001\]\)"),
-    "dtype": (dict(dtype="float16"), r"dtype float32 \(now float16\)"),
-    "method": (dict(method="direct"), r"method table \(now direct\)"),
-}
+CHANGES = [
+    (dict(key=jax.random.key(12)), r'key .*"data": \[0, 11\].*now .*\[0, 12\]'),
+    (dict(key=jax.random.key(11, impl="rbg")), "now .*rbg"),
+    (dict(loc=0.25), r"loc 0\.5 \(now 0\.25\)"),
+    (dict(concentration=np.full(2, 4.0)), r"concentration 4\.0 \(now "),
+    (dict(total=10_001), r"shape \[10000\] \(now \[10001\]\)"),
+    (dict(dtype="float16"), r"dtype float32 \(now float16\)"),
+    (dict(method="direct"), r"method table \(now direct\)"),
+]
 
 
-@pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES)
-def test_changed_parameters(tmp_path, change, message):
-    """Refused, for an unfinished target and for a whole one, and nothing is touched."""
-    for kind in KINDS:
-        out = tmp_path / f"a.{kind}"
-        with pytest.raises(Stop):
-            write(out, observe=stop_after(1))
-        for _ in range(2):
-            before = contents(out)
+def test_changed_parameters(out):
+    """Refused, for an unfinished target and for a finished one, and nothing is touched."""
+    with pytest.raises(Stop):
+        write(out, observe=stop_after(1))
+    for _ in range(2):
+        before = contents(out)
+        for change, message in CHANGES:
             with pytest.raises(ValueError, match=f"holds another stream: .*{message}"):
                 write(out, **({"resume": True} | change))
             assert contents(out) == before
-            write(out, resume=True)
+        assert write(out, block_rows=333, resume=True).kept in (1, 10)  # the size of blocks stays what it was
 
 
 def test_unfinished_needs_a_word(broken_off):
@@ -435,13 +423,6 @@ def test_what_cannot_be_repaired_keeps_its_names(tmp_path, hold):
     assert write(out, resume=True, repair=True).drawn == 1
 
 
-def test_verify_finds_damage(out):
-    write(out)
-    damage(out, 7)
-    with pytest.raises(writer.Damaged, match=r"do not match their checksums: 7$"):
-        jax_von_mises.verify_samples(out)
-
-
 def test_verify_needs_a_whole_target_with_a_record(broken_off, tmp_path):
     with pytest.raises(FileNotFoundError, match="no finished file with a record"):
         jax_von_mises.verify_samples(broken_off)
@@ -482,6 +463,7 @@ def test_another_machine_is_found_out(broken_off, monkeypatch):
 def test_what_is_not_ours_is_left_alone(tmp_path, options):
     np.save(tmp_path / "array.npy", np.ones(3))
     (tmp_path / "half.npy.partial").write_bytes(b"thesis")
+    (tmp_path / "record.npy.json").write_text('{"my": "precious metadata"}')
     (tmp_path / "text.npy.partial.json").write_text('{"crc32": 3}')
     (tmp_path / "folder.npy").mkdir()
     (tmp_path / "link.npy").symlink_to(tmp_path / "nowhere")
@@ -490,7 +472,7 @@ def test_what_is_not_ours_is_left_alone(tmp_path, options):
     (tmp_path / "other.zarr").mkdir()
     (tmp_path / "other.zarr" / "zarr.json").write_text("{}")
     (tmp_path / "file.zarr").write_text("x")
-    names = ["half.npy", "text.npy", "folder.npy", "link.npy", "home.zarr", "other.zarr", "file.zarr"]
+    names = ["half.npy", "record.npy", "text.npy", "folder.npy", "link.npy", "home.zarr", "other.zarr", "file.zarr"]
     if "force" not in options:
         names.append("array.npy")  # a file may be replaced by force, as with any program
     before = contents(tmp_path)
@@ -500,21 +482,25 @@ def test_what_is_not_ours_is_left_alone(tmp_path, options):
     assert contents(tmp_path) == before
 
 
-def test_two_writers_of_one_file(tmp_path):
-    """The second is told, and does the first no harm."""
+@pytest.mark.parametrize(("kind", "parts"), [("npy", 1), ("zarr", 1), ("zarr", 2)])
+def test_two_writers(tmp_path, stream, kind, parts):
+    """One that comes alone is refused before it touches anything, also while the parts of a job write."""
     pytest.importorskip("fcntl", reason="locks are POSIX's")
-    out = tmp_path / "a.npy"
+    out = tmp_path / f"a.{kind}"
     refused = []
 
     def second(_):
         if not refused:
-            for options in ({"resume": True}, {"force": True}):
+            for options in ({"resume": True}, {"force": True}, {"resume": True, "repair": True}):
                 with pytest.raises(checkpoint.ForeignTargetError, match="written by another process"):
                     write(out, **options)
                 refused.append(options)
 
-    write(out, observe=second)
-    assert len(refused) == 2
+    if parts > 1:
+        write(out, part=1, parts=parts)
+    write(out, observe=second, part=0, parts=parts)
+    assert len(refused) == 3
+    np.testing.assert_array_equal(read(out), stream)
     jax_von_mises.verify_samples(out)
 
 
@@ -546,16 +532,6 @@ def test_bad_arguments(tmp_path, monkeypatch, change, error, message):
     assert os.listdir(tmp_path) == []
 
 
-def test_foreign_record_is_left_alone(tmp_path):
-    """A .json beside it may be anybody's."""
-    theirs = tmp_path / "a.npy.json"
-    theirs.write_text('{"my": "precious metadata"}')
-    for options in ({}, {"force": True}, {"resume": True}):
-        with pytest.raises(checkpoint.ForeignTargetError, match=r"a\.npy\.json is not a record of this package"):
-            write(tmp_path / "a.npy", **options)
-    assert contents(tmp_path / "a.npy") == {"a.npy.json": theirs.read_bytes()}
-
-
 def test_file_that_appears_meanwhile_is_kept(tmp_path, stream):
     out = tmp_path / "a.npy"
     appear = iter([True])
@@ -575,31 +551,13 @@ def test_file_that_appears_meanwhile_is_kept(tmp_path, stream):
     np.testing.assert_array_equal(read(out), stream)
 
 
-def test_killed_between_two_names(tmp_path, monkeypatch, stream):
-    """The file has got its name and not yet lost the other one."""
-    out = tmp_path / "a.npy"
-    real = os.unlink
-
-    def fail(path, **options):
-        if str(path).endswith(".partial"):
-            raise Stop
-        real(path, **options)
-
-    monkeypatch.setattr(os, "unlink", fail)
-    with pytest.raises(Stop):
-        write(out)
-    monkeypatch.undo()
-    assert out.exists()
-    assert write(out, resume=True).drawn == 0
-    np.testing.assert_array_equal(read(out), stream)
-    assert sorted(os.listdir(tmp_path)) == ["a.npy", "a.npy.json"]
-
-
 def test_resume_of_a_damaged_whole_one(out, stream):
     """It is read again, and drawn again where the user says so."""
     write(out)
     damage(out, 7)
     before = contents(out)
+    with pytest.raises(writer.Damaged, match=r"do not match their checksums: 7$"):
+        jax_von_mises.verify_samples(out)
     with pytest.raises(writer.Damaged, match=r"1 of 10 blocks .* block 7"):
         write(out, resume=True)
     assert contents(out) == before
@@ -607,32 +565,6 @@ def test_resume_of_a_damaged_whole_one(out, stream):
     assert (done.drawn, done.kept) == (1, 9)
     np.testing.assert_array_equal(read(out), stream)
     jax_von_mises.verify_samples(out)
-
-
-@pytest.mark.parametrize("step", [1, 2, 3])
-def test_repair_killed_on_the_way(tmp_path, monkeypatch, stream, step):
-    """Before each of the names that the repair of a whole file changes; the same command goes on."""
-    out = tmp_path / "a.npy"
-    write(out)
-    damage(out, 7)
-    real, calls = os.replace, []
-
-    def fail(*names):
-        calls.append(names)
-        if len(calls) == step:
-            raise Stop
-        real(*names)
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(Stop):
-        write(out, resume=True, repair=True)
-    monkeypatch.undo()
-    with pytest.raises(writer.Damaged, match="block 7"):
-        write(out, resume=True)
-    write(out, resume=True, repair=True)
-    np.testing.assert_array_equal(read(out), stream)
-    jax_von_mises.verify_samples(out)
-    assert sorted(os.listdir(tmp_path)) == ["a.npy", "a.npy.json"]
 
 
 def swap_header(out):
@@ -660,56 +592,6 @@ def test_store_that_is_not_that_of_its_record(tmp_path):
             jax_von_mises.verify_samples(out)
 
 
-HOSTILE = {
-    "negative": {"shape": [-5]},
-    "huge": {"shape": [10**19]},
-    "overflow": {"shape": [2**40, 2**40]},
-    "infinite": {"block_rows": float("inf")},
-    "none": {"shape": []},
-    "dtype": {"stored": "O"},
-    "block": {"block_rows": 0},
-    "list": {"crc32": [1]},
-    "name": {"crc32": {"a": "b"}},
-    "format": {"format": "other"},
-}
-
-
-@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_records(tmp_path, change):
-    """Refused in words, with nothing allocated or changed."""
-    out = tmp_path / "a.npy"
-    write(out)
-    record = json.loads((tmp_path / "a.npy.json").read_text())
-    (tmp_path / "a.npy.json").write_text(json.dumps(record | change))
-    before = contents(out)
-    for call in (jax_von_mises.verify_samples, lambda out: write(out, resume=True)):
-        with pytest.raises(checkpoint.ForeignTargetError, match="not a record of this package"):
-            call(out)
-    assert contents(out) == before
-
-
-@pytest.mark.parametrize("job", [False, True], ids=["alone", "of two"])
-def test_two_writers_of_one_store(tmp_path, stream, job):
-    """One that comes alone is refused before it touches anything, also beside the parts of a job."""
-    pytest.importorskip("fcntl", reason="locks are POSIX's")
-    out = tmp_path / "a.zarr"
-    refused = []
-
-    def second(_):
-        if not refused:
-            for options in ({"resume": True}, {"force": True}, {"resume": True, "repair": True}):
-                with pytest.raises(checkpoint.ForeignTargetError, match="written by another process"):
-                    write(out, **options)
-                refused.append(options)
-
-    if job:
-        write(out, part=1, parts=2)
-    write(out, observe=second, **({"part": 0, "parts": 2} if job else {}))
-    assert len(refused) == 3
-    np.testing.assert_array_equal(read(out), stream)
-    jax_von_mises.verify_samples(out)
-
-
 def test_force_that_cannot_be_served_removes_nothing(out):
     write(out, 500)
     before = contents(out)
@@ -718,9 +600,8 @@ def test_force_that_cannot_be_served_removes_nothing(out):
     assert contents(out) == before
 
 
-@pytest.mark.parametrize("change", [dict(total=2_000), dict(concentration=np.full(2, 4.0)), dict(loc=1.0)])
-def test_force_over_an_unfinished_run_leaves_nothing_of_it(broken_off, tmp_path, change):
-    out = broken_off
+def test_force_over_an_unfinished_run_leaves_nothing_of_it(broken_off, tmp_path):
+    out, change = broken_off, dict(total=2_000, loc=1.0)
     if out.suffix == ".zarr":
         (out / "blocks-1of3.json").write_bytes((out / "blocks-0of1.json").read_bytes())
     write(out, force=True, **change)
@@ -789,11 +670,6 @@ def test_interrupt_while_the_first_block_is_recorded(tmp_path, monkeypatch, afte
     assert write(tmp_path / "a.npy", resume=True).kept == 1
 
 
-def test_rows_of_nothing(out):
-    assert write(out, 5, concentration=np.zeros(0)).shape == (5, 0)
-    assert read(out).shape == (5, 0)
-
-
 def test_missing_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorstore", None)
     with pytest.raises(ImportError, match=r'pip install "jax_von_mises\[storage\]"'):
@@ -821,7 +697,7 @@ def test_object_store(stream):
 # Several processes in one store, here one after the other
 
 
-@pytest.mark.parametrize("parts", [2, 3, 12])
+@pytest.mark.parametrize("parts", [3, 12])
 def test_parts_make_one_store(tmp_path, parts):
     """In any order, then what one process writes, to the last byte."""
     out = tmp_path / "parts.zarr"
@@ -855,15 +731,9 @@ def test_waiting_ends_with_a_clear_word(tmp_path):
 
 
 def test_waiting_for_more_processes_than_can_be_counted(tmp_path):
-    """Of which none but those that have a block are missing."""
-    last = 2**62 - 1
-    with pytest.raises(TimeoutError, match=rf"10 of 10 blocks are missing, .* Start process \d+, .*{last} again"):
-        write(tmp_path / "a.zarr", part=0, parts=2**62, patience=0.1)
-
-
-def test_a_long_list_is_told_by_its_beginning(tmp_path):
-    with pytest.raises(TimeoutError, match=r"Start process 1, 2, .* 20 and 79 more again"):
-        write(tmp_path / "a.zarr", 1_000, block_rows=10, part=0, parts=100, patience=0.1)
+    """Of which none but those that have a block are missing; of a long list the beginning is given."""
+    with pytest.raises(TimeoutError, match=r"50 of 50 blocks are missing, .* Start process \d+, .* and 30 more again"):
+        write(tmp_path / "a.zarr", 50, block_rows=1, part=0, parts=2**62, patience=0.1)
 
 
 def test_rows_without_angles(out):
@@ -883,11 +753,11 @@ def test_parts_of_different_streams(tmp_path):
         write(out, loc=0.25, part=0, parts=2)
 
 
-# Memory, crashes, disks
+# Memory and disks
 
 
 def test_memory_stays_the_same(tmp_path):
-    """200 blocks of 1 MiB; what is held after the fifth is all there ever is."""
+    """60 blocks of 1 MiB: what is held after the first twenty is all there ever is."""
     if not os.path.exists("/proc/self/statm"):
         pytest.skip("reads /proc")
     held = []
@@ -897,211 +767,125 @@ def test_memory_stays_the_same(tmp_path):
             held.append(int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE"))
 
     block = 2**18
-    write(tmp_path / "a.npy", 200 * block, block_rows=block, observe=observe)
+    write(tmp_path / "a.npy", 60 * block, block_rows=block, observe=observe)
     assert max(held[20:]) - max(held[:20]) < 8 * 4 * block
 
 
-KILLED = dict(total=20 * 4_096, block_rows=4_096)
-
-
-def undisturbed(tmp_path, kind, **arguments):
-    """Where runs that are disturbed are to write, the bytes that they must come to, and the angles that they draw."""
-    (tmp_path / "undisturbed").mkdir()
-    write(tmp_path / "undisturbed" / f"a.{kind}", **arguments)
-    expected = contents(tmp_path / "undisturbed" / f"a.{kind}")
-    angles = jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, arguments["total"], method="table")
-    return tmp_path / f"a.{kind}", expected, np.asarray(angles)
-
-
-def draws(angles):
-    """In this process, let streams give these angles: to load the programs takes longer than all the rest."""
-    writer.Stream.rows = lambda self, first, count, *_: jax.device_put(angles[first : first + count])
-
-
-def killed_child(out, angles, ready):
-    """Body of the process that is killed: writes until it is done or dead, and tells how long it took."""
-    draws(angles)
-    writer.is_whole(out)
-    ready.send(None)
-    began = time.monotonic()
-    write(out, **KILLED, resume=True)
-    ready.send(time.monotonic() - began)
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills as POSIX does")
-@pytest.mark.parametrize("kind", KINDS)
-def test_killed_at_random_instants(tmp_path, kind):
-    """50 times, wherever it is: looking, beginning, drawing, recording, finishing. Then to the last byte the same."""
-    out, expected, angles = undisturbed(tmp_path, kind, **KILLED)
-    rng = random.Random(3)
-    kills, finishes, kept, longest = 0, 0, set(), None
-    while kills < 50 or (finishes < 3 and kills < 150):
-        process, ours = children.forked(killed_child, out, angles)
-        # The first is not killed: it tells how long the work takes here, over which the instants are spread.
-        if ours.poll(60 if longest is None else rng.uniform(0, 0.6 * longest)):
-            longest = longest or ours.recv()
-            process.join(60)
-        else:
-            process.kill()
-            process.join(60)
-            kills += 1
-            if not finished(out):
-                found = sorted(tmp_path.glob("a.npy.partial.json")) or sorted(out.glob("blocks-*.json"))
-                kept.add(len(json.loads(found[0].read_text())["crc32"]) if found else -1)
-        if finished(out):
-            write(out, **KILLED, resume=True)
-            assert contents(out) == expected
-            finishes += 1
-            for path in tmp_path.glob(f"a.{kind}*"):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-    write(out, **KILLED, resume=True)
-    assert contents(out) == expected
-    # The instants were spread over the work, or this would show nothing.
-    assert len(kept) >= 6, kept
-    assert finishes >= 3
-
-
-FULL_DISK = """
-import os, subprocess, sys
-import numpy as np, jax
-from jax_von_mises import write_samples, verify_samples
-folder, kind = sys.argv[1:]
-subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], check=True)
-out = f"{folder}/a.{kind}"
-arguments = dict(key=jax.random.key(11), loc=0.5, concentration=4.0, total=500_000, block_rows=100_000)
-seen = []
-def fill(rows):
-    seen.append(1)
-    if len(seen) == 2:
-        with open(f"{folder}/filler", "wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError:
-                pass
-try:
-    write_samples(out, **arguments, observe=fill)
-except OSError as error:
-    print("FULL", error.strerror, error.__notes__)
-os.unlink(f"{folder}/filler")
-subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
-before = sorted(os.listdir(folder))
-for options in (dict(resume=True), dict(force=True)):
-    try:
-        write_samples(out, **arguments, **options)
-    except OSError as error:
-        print("READ-ONLY", error.strerror)
-assert sorted(os.listdir(folder)) == before
-subprocess.run(["mount", "-o", "remount,rw", folder], check=True)
-print("RESUMED", write_samples(out, **arguments, resume=True)[3:])
-verify_samples(out)
-"""
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_full_and_read_only_disk(tmp_path, kind):
-    """A small file system of its own: full in the third block, then read-only, then writable."""
-    unshare = children.own_mounts(tmp_path)
-    command = [*unshare, sys.executable, "-W", "error", "-c", FULL_DISK, str(tmp_path), kind]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == "FULL No space left on device ['2 of 5 blocks are kept: go on with resume=True']"
-    assert lines[1:3] == ["READ-ONLY Read-only file system"] * 2
-    assert lines[3] == "RESUMED (3, 2)"
-
-
-LIMITED = """
-import os, resource, sys
+DISKS = """
+import os, subprocess, sys, warnings
 import jax
-from jax_von_mises import write_samples
-resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
-arguments = dict(key=jax.random.key(11), loc=0.5, concentration=4.0, total=500_000, block_rows=100_000)
-try:
-    write_samples(sys.argv[1], **arguments)
-except OSError as error:
-    print(error.strerror, error.__notes__)
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(write_samples(sys.argv[1], **arguments, resume=True)[3:])
+from jax_von_mises import write_samples, verify_samples
 
-# A finished file of one block, damaged.
-arguments |= dict(total=50_000)
-out = sys.argv[1].replace("a.npy", "b.npy")
+folder = sys.argv[1]
+every = dict(key=jax.random.key(11), concentration=4.0, block_rows=100_000)
+
+
+def mount(options):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
+
+
+def fill(spare=0):
+    with open(f"{folder}/filler", "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            file.truncate(file.tell() - spare)
+
+
+# Full in the third block, then read-only, then writable.
+for kind in ("npy", "zarr"):
+    mount("size=3m")
+    out, arguments = f"{folder}/a.{kind}", every | dict(loc=0.5, total=500_000)
+    seen = []
+    try:
+        write_samples(out, **arguments, observe=lambda rows: seen.append(1) or len(seen) == 2 and fill())
+    except OSError as error:
+        print("FULL", error.strerror, error.__notes__)
+    os.unlink(f"{folder}/filler")
+    mount("remount,ro")
+    before = sorted(os.listdir(folder))
+    for options in (dict(resume=True), dict(force=True)):
+        try:
+            write_samples(out, **arguments, **options)
+        except OSError as error:
+            print("READ-ONLY", error.strerror)
+    assert sorted(os.listdir(folder)) == before
+    mount("remount,rw")
+    print("RESUMED", write_samples(out, **arguments, resume=True)[3:])
+    verify_samples(out)
+    if kind == "npy":
+        subprocess.run(["umount", folder], check=True)
+
+# The store of 1.9 MiB gives its space to the one that replaces it, but not to one that would not fit even then.
+try:
+    write_samples(out, **arguments | dict(loc=1.0, total=1_000_000), force=True)
+except OSError as error:
+    print("NEEDS", error)
+print(verify_samples(out)["stream"]["loc"])
+with warnings.catch_warnings(record=True, action="always") as caught:
+    write_samples(out, **arguments | dict(loc=1.0), force=True)
+print(*(str(warning.message).replace(folder, "") for warning in caught))
+print(verify_samples(out)["stream"]["loc"], sorted(os.listdir(folder)))
+
+# A repair in a file needs no space, but for the record.
+out, arguments = f"{folder}/b.npy", every | dict(loc=0.5, total=100_000)
 write_samples(out, **arguments)
 right = open(out, "rb").read()
+fill(spare=2**16)
 with open(out, "r+b") as file:
     file.seek(100_000)
     file.write(b"noise")
-resource.setrlimit(resource.RLIMIT_FSIZE, (65536, resource.RLIM_INFINITY))
-try:
-    write_samples(out, **arguments, resume=True, repair=True)
-except OSError as error:
-    print(error.strerror, error.__notes__)
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(sorted(name for name in os.listdir(os.path.dirname(out)) if name.startswith("b.")))
-print(write_samples(out, **arguments, resume=True)[3:], open(out, "rb").read() == right)
+print(write_samples(out, **arguments, resume=True, repair=True).drawn, open(out, "rb").read() == right)
 """
+
+
+def test_disks(tmp_path):
+    """A small file system of its own is full, read-only or too small."""
+    unshare = children.own_mounts(tmp_path)
+    full = [
+        "FULL No space left on device ['2 of 5 blocks are kept: go on with resume=True']",
+        *["READ-ONLY Read-only file system"] * 2,
+        "RESUMED (3, 2)",
+    ]
+    lines = children.run(DISKS, tmp_path, before=unshare)
+    assert lines[:8] == full * 2
+    assert "a.zarr: needs " in lines[8]
+    assert lines[9:] == [
+        "0.5",
+        "write_samples: /a.zarr: the disk has no space for the old store and the new one (1.907 MiB) together, so the "
+        "old store is removed first",
+        "1.0 ['a.zarr']",
+        "1 True",
+    ]
+
+
+@contextlib.contextmanager
+def limit_of_files(size):
+    """Let no file of this process grow larger."""
+    resource = pytest.importorskip("resource", reason="limits are POSIX's")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_quota(tmp_path):
     """A limit on the size of files, as a quota: a clear error, and the run or the repair goes on once it is lifted."""
-    pytest.importorskip("resource", reason="limits are POSIX's")
-    command = [sys.executable, "-c", LIMITED, str(tmp_path / "a.npy")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
-    assert done.stdout.splitlines() == [
-        "File too large ['2 of 5 blocks are kept: go on with resume=True']",
-        "(3, 2)",
-        "File too large ['0 of 1 blocks are kept: go on with resume=True']",
-        "['b.npy.partial', 'b.npy.partial.json']",
-        "(1, 0) True",
-    ]
-
-
-SMALL_DISK = """
-import os, subprocess, sys, warnings
-import numpy as np, jax
-from jax_von_mises import write_samples, verify_samples
-folder = sys.argv[1]
-subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], check=True)
-arguments = dict(key=jax.random.key(11), concentration=4.0, total=500_000, block_rows=100_000)
-out = f"{folder}/a.zarr"
-write_samples(out, loc=0.5, **arguments)
-try:
-    write_samples(out, loc=1.0, **arguments | dict(total=1_000_000), force=True)
-except OSError as error:
-    print(error)
-print(verify_samples(out)["stream"]["loc"])
-with warnings.catch_warnings(record=True) as caught:
-    write_samples(out, loc=1.0, **arguments, force=True)
-print(*(str(warning.message).replace(folder, "") for warning in caught))
-print(verify_samples(out)["stream"]["loc"], sorted(os.listdir(folder)))
-write_samples(f"{folder}/b.npy", loc=0.5, **arguments | dict(total=100_000))
-right = open(f"{folder}/b.npy", "rb").read()
-with open(f"{folder}/filler", "wb", buffering=0) as file:
-    try:
-        while True:
-            file.write(bytes(4096))
-    except OSError:
-        file.truncate(file.tell() - 2**16)  # the record needs a little
-with open(f"{folder}/b.npy", "r+b") as file:
-    file.seek(100_000)
-    file.write(b"noise")
-done = write_samples(f"{folder}/b.npy", loc=0.5, **arguments | dict(total=100_000), resume=True, repair=True)
-print(done.drawn, open(f"{folder}/b.npy", "rb").read() == right)
-"""
-
-
-def test_small_disk(tmp_path):
-    """Of 3 MiB: a store of 1.9 MiB gives its space to the one that replaces it, and a repair in a file needs none."""
-    unshare = children.own_mounts(tmp_path)
-    command = [*unshare, sys.executable, "-c", SMALL_DISK, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert "a.zarr: needs " in lines[0]
-    assert lines[1] == "0.5"
-    assert lines[2] == (
-        "write_samples: /a.zarr: the disk has no space for the old store and the new one (1.907 MiB) together, so the "
-        "old store is removed first"
-    )
-    assert lines[3:] == ["1.0 ['a.zarr']", "1 True"]
+    out = tmp_path / "a.npy"
+    with limit_of_files(15_000), pytest.raises(OSError, match="File too large") as failed:
+        write(out)
+    assert failed.value.__notes__ == ["2 of 10 blocks are kept: go on with resume=True"]
+    assert write(out, resume=True).kept == 2
+    out = tmp_path / "b.npy"
+    write(out, 1_000)
+    right = out.read_bytes()
+    damage(out, 0)
+    with limit_of_files(6_000), pytest.raises(OSError, match="File too large") as failed:
+        write(out, 1_000, resume=True, repair=True)
+    assert failed.value.__notes__ == ["0 of 1 blocks are kept: go on with resume=True"]
+    assert {path.name for path in tmp_path.glob("b.*")} == {"b.npy.partial", "b.npy.partial.json"}
+    assert write(out, 1_000, resume=True).drawn == 1
+    assert out.read_bytes() == right
