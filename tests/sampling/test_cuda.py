@@ -75,7 +75,9 @@ def test_the_text_is_that_of_the_source():
             assert make_kernels.make() == text
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize(
+    "architecture", ["sm_90", *(pytest.param(a, marks=pytest.mark.slow) for a in ("sm_80", "sm_100"))]
+)
 def test_the_text_assembles(architecture, tmp_path):
     """Each kernel by itself, as it is handed to XLA, which would notice an error on a GPU alone."""
     if shutil.which("ptxas") is None:
@@ -375,7 +377,7 @@ def test_the_program_for_a_gpu(key):
     assert "stablehlo.xor" not in text, "the plain path's cipher"
 
 
-@pytest.mark.parametrize("platforms", [("cuda",), ("cpu", "cuda")])
+@pytest.mark.parametrize("platforms", [pytest.param(("cuda",), marks=pytest.mark.slow), ("cpu", "cuda")])
 def test_exported_programs(monkeypatch, key, platforms):
     """With kernels JAX refuses, since their call is no stable interface, unless told; without them it does not."""
     pytest.importorskip("flatbuffers", reason="jax.export writes programs with it")
@@ -437,8 +439,18 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
     never.set()
 
 
-@pytest.mark.parametrize("method", ["table", "direct"])
-@pytest.mark.parametrize("first", cuda_launch.KERNEL_DTYPES)
+@pytest.mark.parametrize(
+    ("method", "first"),
+    [
+        ("direct", "bfloat16"),
+        *(
+            pytest.param(method, dtype, marks=pytest.mark.slow)
+            for method in ("table", "direct")
+            for dtype in cuda_launch.KERNEL_DTYPES
+            if (method, dtype) != ("direct", "bfloat16")
+        ),
+    ],
+)
 def test_a_kernel_is_tested_to_float32_whatever_is_drawn_first(on_host, method, first):  # noqa: F811
     """One percent off is within a last place of bfloat16 at many angles, and must not pass for float32."""
     host_kernels.forget()

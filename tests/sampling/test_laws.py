@@ -50,7 +50,9 @@ def assert_independent(streams):
     laws.assert_fits(p_values, "dependence")
 
 
-@pytest.mark.parametrize(("loc", "k"), PAIRS)
+@pytest.mark.parametrize(
+    ("loc", "k"), [pair if i % 9 == 0 else pytest.param(*pair, marks=pytest.mark.slow) for i, pair in enumerate(PAIRS)]
+)
 def test_one_concentration(key, loc, k):
     x = sample_von_mises(key, loc, k, (DRAWS,))
     assert_law(centred(x, loc), float(np.float32(k)), f"loc={loc}, k={k}")
@@ -68,7 +70,10 @@ def test_lanes_of_a_mixed_batch(key):
     assert_independent(lanes)
 
 
-@pytest.mark.parametrize("implementation", tuple(counter.GENERATORS))
+@pytest.mark.parametrize(
+    "implementation",
+    [name if name == "philox4x32" else pytest.param(name, marks=pytest.mark.slow) for name in counter.GENERATORS],
+)
 def test_key_implementations(implementation):
     """The law, and independence of the streams of split and folded keys, for every key implementation."""
     key = random.key(1, impl=implementation)
@@ -82,7 +87,7 @@ def test_key_implementations(implementation):
     assert_independent(streams)
 
 
-@pytest.mark.parametrize("method", ["direct", "table"])
+@pytest.mark.parametrize("method", ["direct", pytest.param("table", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("k", [0.5, 30.0, 1e6])
 def test_float64(key, k, method):
     with jax.enable_x64(True):

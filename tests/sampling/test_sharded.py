@@ -2,7 +2,7 @@
 
 import functools
 import logging
-import pathlib
+import math
 import re
 
 import jax
@@ -16,9 +16,8 @@ from jax.sharding import PartitionSpec as P
 from docs.examples import pipeline
 from jax_von_mises import sample_block, sample_pmap, sample_shard, sample_von_mises
 
-DOCS = pathlib.Path(pipeline.__file__).parent.parent
 KEY = random.key(5)
-OTHER_KEYS = (pytest.param("philox4x32", marks=pytest.mark.once), "rbg")
+OTHER_KEYS = (pytest.param("philox4x32", marks=pytest.mark.slow), "rbg")
 METHODS = ("direct", "table")
 COLLECTIVES = (
     "all-gather",
@@ -40,7 +39,8 @@ def equal(a, b):
 
 
 def mesh_of(shape, axis_type):
-    return jax.make_mesh(shape, ("x", "y")[: len(shape)], axis_types=(axis_type,) * len(shape))
+    devices = jax.devices()[: math.prod(shape)]
+    return jax.make_mesh(shape, ("x", "y")[: len(shape)], axis_types=(axis_type,) * len(shape), devices=devices)
 
 
 @pytest.fixture(params=[AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
@@ -92,8 +92,8 @@ def test_sums_over_a_sharded_result_are_seen():
     [
         ("threefry2x32", "direct"),
         ("threefry2x32", "table"),
-        pytest.param("philox4x32", "direct", marks=pytest.mark.once),
-        ("rbg", "table"),
+        pytest.param("philox4x32", "direct", marks=pytest.mark.slow),
+        pytest.param("rbg", "table", marks=pytest.mark.slow),
     ],
 )
 def test_pmap(implementation, method):
@@ -129,8 +129,8 @@ def test_pmap_parameters():
 
 @pytest.mark.parametrize(
     ("make", "method", "size"),
-    [(random.key, "auto", 50), (random.key, "auto", 2**14), (random.key, "table", 50), (random.PRNGKey, "direct", 50)],
-    ids=["typed", "large", "table", "legacy"],
+    [(random.key, "auto", 2**14), pytest.param(random.PRNGKey, "direct", 50, marks=pytest.mark.slow)],
+    ids=["typed", "legacy"],
 )
 def test_pmap_keys_of_the_devices(make, method, size):
     """Each device has a separate stream: row d is what one device draws with key d and its parameters."""
@@ -204,8 +204,8 @@ def test_pmap_compiles_once(caplog):
 
 def test_pmap_transformations():
     """In a program, under vmap, and differentiated, as on one device."""
-    pmapped = functools.partial(sample_pmap, shape=(8, 50), method="direct")
-    alone = functools.partial(sample_von_mises, shape=(8, 50), method="direct")
+    pmapped = functools.partial(sample_pmap, shape=(2, 50), method="direct", devices=jax.devices()[:2])
+    alone = functools.partial(sample_von_mises, shape=(2, 50), method="direct")
     assert equal(jax.jit(pmapped)(KEY, 0.3, 2.5), alone(KEY, 0.3, 2.5))
     keys = random.split(KEY, 3)
     assert equal(jax.vmap(pmapped, (0, None, None))(keys, 0.3, 2.5), jax.vmap(alone, (0, None, None))(keys, 0.3, 2.5))
@@ -231,16 +231,18 @@ def test_pmap_of_the_user():
 
 # --------------------------------------------------------------------------------------------- shardings
 
-# Each takes two programs: every way to cut, and every method with either kind of axes, but not all of each with each.
+# Each takes two programs, which compile quickly for two devices.
 SHARDINGS = [
-    (AxisType.Auto, (8,), P(None, "x"), "table"),
-    pytest.param(AxisType.Auto, (4, 2), P("x", "y"), "table", marks=pytest.mark.once),
-    pytest.param(AxisType.Auto, (4, 2), P("x", "y"), "direct", marks=pytest.mark.once),
-    (AxisType.Auto, (4, 2), P(None, ("y", "x")), "direct"),
-    pytest.param(AxisType.Explicit, (8,), P("x"), "direct", marks=pytest.mark.once),
-    (AxisType.Explicit, (4, 2), P("x", "y"), "table"),
-    pytest.param(AxisType.Explicit, (4, 2), P("y", None), "table", marks=pytest.mark.once),
-    (AxisType.Explicit, (4, 2), P(None, ("y", "x")), "direct"),
+    (AxisType.Auto, (2,), P(None, "x"), "table"),
+    (AxisType.Explicit, (2, 1), P("x", "y"), "direct"),
+    pytest.param(AxisType.Auto, (8,), P(None, "x"), "table", marks=pytest.mark.slow),
+    pytest.param(AxisType.Auto, (4, 2), P("x", "y"), "table", marks=pytest.mark.slow),
+    pytest.param(AxisType.Auto, (4, 2), P("x", "y"), "direct", marks=pytest.mark.slow),
+    pytest.param(AxisType.Auto, (4, 2), P(None, ("y", "x")), "direct", marks=pytest.mark.slow),
+    pytest.param(AxisType.Explicit, (8,), P("x"), "direct", marks=pytest.mark.slow),
+    pytest.param(AxisType.Explicit, (4, 2), P("x", "y"), "table", marks=pytest.mark.slow),
+    pytest.param(AxisType.Explicit, (4, 2), P("y", None), "table", marks=pytest.mark.slow),
+    pytest.param(AxisType.Explicit, (4, 2), P(None, ("y", "x")), "direct", marks=pytest.mark.slow),
 ]
 
 
@@ -261,6 +263,7 @@ def test_out_sharding(axis_type, sizes, spec, method):
     assert "f32[8,120]" not in program.as_text()  # each device makes its own part only
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", OTHER_KEYS)
 def test_out_sharding_keys(axis_type, implementation):
     key = random.key(5, impl=implementation)
@@ -270,9 +273,17 @@ def test_out_sharding_keys(axis_type, implementation):
     assert equal(x, sample_von_mises(key, 0.3, 2.5, (8, 120), method="table"))
 
 
-@pytest.mark.parametrize(("axis_type", "method"), [(AxisType.Auto, "table"), (AxisType.Explicit, "direct")], ids=str)
-def test_out_sharding_float64(axis_type, method):
-    mesh = mesh_of((4, 2), axis_type)
+@pytest.mark.parametrize(
+    ("sizes", "axis_type", "method"),
+    [
+        ((2, 1), AxisType.Auto, "table"),
+        pytest.param((4, 2), AxisType.Auto, "table", marks=pytest.mark.slow),
+        pytest.param((4, 2), AxisType.Explicit, "direct", marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_out_sharding_float64(sizes, axis_type, method):
+    mesh = mesh_of(sizes, axis_type)
     with jax.enable_x64(True):
         with jax.set_mesh(mesh):
             x = draw((8, 120), method=method, out_sharding=P("x", "y"))
@@ -281,12 +292,19 @@ def test_out_sharding_float64(axis_type, method):
 
 
 @pytest.mark.parametrize(
-    "spec", [P("x"), pytest.param(P("x", "y"), marks=pytest.mark.once), P(None, ("x", "y"))], ids=str
+    ("sizes", "spec"),
+    [
+        ((2, 1), P("x", "y")),
+        pytest.param((4, 2), P("x"), marks=pytest.mark.slow),
+        pytest.param((4, 2), P("x", "y"), marks=pytest.mark.slow),
+        pytest.param((4, 2), P(None, ("x", "y")), marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
-def test_sharded_parameters(axis_type, spec):
+def test_sharded_parameters(axis_type, sizes, spec):
     """An argument of the result's shape hands its sharding on, in 2-D meshes too, and each part stays where it is."""
     concentration = jnp.geomspace(0.1, 100, 64).reshape(8, 8)
-    mesh = mesh_of((4, 2), axis_type)
+    mesh = mesh_of(sizes, axis_type)
     sharding = NamedSharding(mesh, spec)
     with jax.set_mesh(mesh):
         parts = jax.device_put(concentration, sharding)
@@ -301,7 +319,7 @@ def test_sharded_parameters(axis_type, spec):
 def test_out_sharding_array_parameters(axis_type):
     """Concentrations that all devices have, for a result that is cut."""
     concentration = jnp.geomspace(0.1, 100, 16)
-    mesh = mesh_of((8,), axis_type)
+    mesh = mesh_of((2,), axis_type)
     with jax.set_mesh(mesh):
         x = sample_von_mises(KEY, 0.3, concentration, (64, 16), out_sharding=NamedSharding(mesh, P("x")))
     assert equal(x, sample_von_mises(KEY, 0.3, concentration, (64, 16)))
@@ -310,12 +328,12 @@ def test_out_sharding_array_parameters(axis_type):
 @pytest.mark.parametrize("method", METHODS)
 def test_out_shardings_of_the_program(method):
     """Where only the user's jit says how the result is cut, the counters are cut as well."""
-    sharding = NamedSharding(mesh_of((8,), AxisType.Auto), P("x"))
-    cut = jax.jit(functools.partial(sample_von_mises, shape=(8000,), method=method), out_shardings=sharding)
+    sharding = NamedSharding(mesh_of((2,), AxisType.Auto), P("x"))
+    cut = jax.jit(functools.partial(sample_von_mises, shape=(2000,), method=method), out_shardings=sharding)
     program = cut.lower(KEY, 0.3, 2.5).compile().as_text()
     assert not collectives(program)
     assert "u32[1000]" in program
-    assert equal(cut(KEY, 0.3, 2.5), draw((8000,), method=method))
+    assert equal(cut(KEY, 0.3, 2.5), draw((2000,), method=method))
 
 
 def test_bad_shardings(axis_type):
@@ -339,15 +357,24 @@ def shard_map(mesh, out_specs, **options):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("axes", [("x",), pytest.param(("x", "y"), marks=pytest.mark.once), ("y", "x")], ids=str)
-def test_shard(axis_type, axes, method):
+@pytest.mark.parametrize(
+    ("sizes", "axes"),
+    [
+        ((2, 2), ("y", "x")),
+        pytest.param((8,), ("x",), marks=pytest.mark.slow),
+        pytest.param((4, 2), ("x", "y"), marks=pytest.mark.slow),
+        pytest.param((4, 2), ("y", "x"), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_shard(axis_type, sizes, axes, method):
     """Device j of the axes, in row-major order, has part j; the mesh need not be in scope."""
-    mesh = mesh_of((4, 2) if len(axes) == 2 else (8,), axis_type)
+    mesh = mesh_of(sizes, axis_type)
     name = axes if len(axes) == 2 else axes[0]
 
     @shard_map(mesh, P(axes))
     def parts(key, k):
-        return sample_shard(key, 0.3, k, (1, 120), name, method=method)
+        return sample_shard(key, 0.3, k, (8 // mesh.size, 120), name, method=method)
 
     program = jax.jit(parts).lower(KEY, 2.5).compile()
     x = program(KEY, jnp.float32(2.5))
@@ -361,9 +388,9 @@ def test_shard_over_one_axis_of_two(axis_type):
     for options in ({}, {"axis_names": {"x"}}):
 
         @jax.jit
-        @shard_map(mesh_of((4, 2), axis_type), P("x"), **options)
+        @shard_map(mesh_of((2, 2), axis_type), P("x"), **options)
         def parts(key, k):
-            return sample_shard(key, 0.3, k, (2, 120), "x")
+            return sample_shard(key, 0.3, k, (4, 120), "x")
 
         assert equal(parts(KEY, 2.5), draw((8, 120), method="table"))
 
@@ -372,7 +399,7 @@ def test_shard_in_pmap_and_vmap():
     """Wherever there is a named axis."""
     for transform in (jax.pmap, jax.vmap):
         parts = transform(lambda _: sample_shard(KEY, 0.3, 2.5, (120,), "x"), axis_name="x")
-        assert equal(parts(np.arange(8)), draw((8, 120), method="table"))
+        assert equal(parts(np.arange(2)), draw((2, 120), method="table"))
 
 
 @pytest.mark.parametrize("implementation", OTHER_KEYS)
@@ -390,8 +417,8 @@ def test_shard_parameters_and_keys(axis_type, implementation):
 
 def test_shard_float64():
     with jax.enable_x64(True):
-        parts = shard_map(mesh_of((8,), AxisType.Auto), P("x"))(
-            lambda key, k: sample_shard(key, 0.3, k, (1, 120), "x", method="direct")
+        parts = shard_map(mesh_of((2,), AxisType.Auto), P("x"))(
+            lambda key, k: sample_shard(key, 0.3, k, (4, 120), "x", method="direct")
         )
         assert equal(jax.jit(parts)(KEY, jnp.float64(2.5)), draw((8, 120), method="direct"))
 
@@ -401,8 +428,8 @@ def test_shard_derivatives():
     alone = functools.partial(sample_von_mises, KEY, 0.3, shape=(8, 120))
     expected = jax.jit(jax.grad(lambda k: jnp.sum(alone(k))))(2.5)
     for check in (True, False):
-        parts = shard_map(mesh_of((8,), AxisType.Auto), P("x"), check_vma=check)(
-            lambda key, k: sample_shard(key, 0.3, k, (1, 120), "x", method="direct")
+        parts = shard_map(mesh_of((2,), AxisType.Auto), P("x"), check_vma=check)(
+            lambda key, k: sample_shard(key, 0.3, k, (4, 120), "x", method="direct")
         )
         found = jax.jit(jax.grad(lambda k, f=parts: jnp.sum(f(KEY, k))))(2.5)
         np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -21,6 +21,8 @@ TOLERANCE = {"float32": 1e-6, "float64": 2e-13}
 ULPS = 4
 RNG_SEED = 8
 
+truncated_many = jax.jit(functools.partial(sample_truncated, shape=(2**15,)))  # one program for several tests
+
 
 exact_tail = functools.cache(laws.ExactTail)
 
@@ -59,8 +61,15 @@ def test_antithetic_law(key):
 # ------------------------------------------------------------------------------------------ strata
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("count", [3, 1000])
+@pytest.mark.parametrize(
+    ("count", "dtype"),
+    [
+        (1000, "float32"),
+        (3, "float64"),
+        pytest.param(3, "float32", marks=pytest.mark.slow),
+        pytest.param(1000, "float64", marks=pytest.mark.slow),
+    ],
+)
 def test_one_angle_in_each_stratum(key, count, dtype):
     k = np.array(CONCENTRATIONS, dtype)
     with jax.enable_x64(dtype == "float64"):
@@ -176,14 +185,26 @@ def words(key, shape, dtype):
     return before, after
 
 
+@jax.jit
+def reversed_program(*arguments):
+    x, back = jax.vjp(truncated.restricted, *arguments)
+    return x, back(jnp.ones_like(x))[2:]
+
+
+def reverse(*arguments):
+    """Angles of shares and arcs of one shape, and the derivatives in `loc`, `k`, `low`, `high` by reverse mode."""
+    x, slopes = reversed_program(*arguments)
+    return np.asarray(x), np.stack(slopes)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_share_of_the_arc(key, dtype):
     """Every angle leaves the share of the arc's probability before it that its word says."""
     k, low, high = random_arcs(150, dtype)
     with jax.enable_x64(dtype == "float64"):
         before, after = words(key, (16, 150), dtype)
-        row = [a[None] for a in (np.zeros_like(k), k, low, high)]
-        x = np.asarray(jax.jit(truncated.restricted)(before, after, *row))
+        row = [np.broadcast_to(a, before.shape) for a in (np.zeros_like(k), k, low, high)]
+        x, _ = reverse(before, after, *row)
     assert x.dtype == dtype
     for i, j in np.ndindex(x.shape):
         concentration = float(k[j])
@@ -218,7 +239,7 @@ def test_reference_agrees_with_mpmath():
         assert arcs.share_before(x, a, b, k)[0] == pytest.approx(float(exact), rel=1e-13)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_angles_lie_in_the_arc(key, dtype):
     """Hundreds of arcs on any turn, about any direction; exactly where the ends are in [-pi, pi)."""
     k, low, high = random_arcs(600, dtype)
@@ -240,7 +261,7 @@ def test_angles_lie_in_the_arc(key, dtype):
      (-2.0, 0.0, 3.0, 4.0), (0.0, 1e6, -0.001, 0.003), (0.0, 5.0, -np.pi, np.pi)],
 )  # fmt: skip
 def test_truncated_law(key, loc, k, low, high):
-    x = np.asarray(sample_truncated(key, loc, k, low, high, (1000,)))
+    x = np.asarray(truncated_many(key, loc, k, low, high))[:1000]
     low, high = float(np.float32(low)), float(np.float32(high))
     shares = [
         arcs.share_before(y, a, b, k)[0] for a, y, b in (arcs.on_line(v, loc, low, high) for v in x.astype(float))
@@ -251,32 +272,29 @@ def test_truncated_law(key, loc, k, low, high):
     assert laws.chi_square(counts, np.full(20, 50)) > laws.P_VALUE
 
 
-MANY = (2**15,)  # one program for the tests that follow
-
-
 def test_whole_circle_is_the_law(key):
-    assert_law(sample_truncated(key, 0.0, 4.0, -np.pi, np.pi, MANY), 0.0, 4.0)
+    assert_law(truncated_many(key, 0.0, 4.0, -np.pi, np.pi), 0.0, 4.0)
 
 
 @pytest.mark.parametrize("k", [1e12, 1e20, 1e30, jnp.inf])
 def test_huge_concentration(key, k):
     """At the mode if the arc has it, with all digits; at the nearer end otherwise."""
-    x = np.asarray(sample_truncated(key, 0.0, k, -1.0, 2.0, MANY), np.float64)
+    x = np.asarray(truncated_many(key, 0.0, k, -1.0, 2.0), np.float64)
     if k == jnp.inf:
         assert (x == 0).all()
     else:
         assert laws.kolmogorov_smirnov(np.sort(stats.norm.cdf(x * float(np.float32(k)) ** 0.5))) > laws.P_VALUE
     for low, high, nearer in ((1.0, 2.0, 1.0), (-2.0, -1.0, -1.0), (2.0, 4.0, 2.0), (2.5, 4.5, 4.5 - 2 * np.pi)):
-        x = np.asarray(sample_truncated(key, 0.0, k, low, high, MANY), np.float64)
+        x = np.asarray(truncated_many(key, 0.0, k, low, high), np.float64)
         np.testing.assert_allclose(x, nearer, atol=1e-6)
 
 
 def test_arcs_without_width_or_law_give_nan(key):
-    draw = jax.jit(functools.partial(sample_truncated, key))
+    draw = functools.partial(truncated_many, key)
     good = (0.0, 1.0, 0.0, 1.0)
-    assert np.isfinite(draw(*good))
+    assert np.isfinite(draw(*good)).all()
     for i, value in ((0, jnp.nan), (0, jnp.inf), (1, -1.0), (1, jnp.nan), (2, 1.0), (2, 2.0), (3, 7.0), (3, jnp.nan)):
-        assert np.isnan(draw(*good[:i], value, *good[i + 1 :])), (i, value)
+        assert np.isnan(draw(*good[:i], value, *good[i + 1 :])).all(), (i, value)
 
 
 # ------------------------------------------------------------------------------------------ derivatives of arcs
@@ -321,22 +339,14 @@ def test_slopes_are_differences_of_quantiles(key, case):
             assert slope[n] == pytest.approx(expected, rel=1e-5, abs=1e-8 * size + 2e-15 / step), (i, x[n])
 
 
-@jax.jit
-def slope_at(primals, tangents):
-    return jax.jvp(truncated.restricted, primals, tangents)
-
-
-@pytest.mark.parametrize("case", SLOPES)
-def test_slopes_in_float32(key, case):
-    """Against float64 at the same angles: the slopes are those of the law there."""
-    loc, k, low, high = (float(np.float32(a)) for a in case)
-    before, after = words(key, (40,), "float32")
-    row = [np.full((1,), a, np.float32) for a in (loc, k, low, high)]
-    zeros = [np.zeros_like(before)] * 2
-    for i in range(4):
-        tangents = [*zeros, *(np.full((1,), i == j, np.float32) for j in range(4))]
-        x, slope = slope_at((before, after, *row), tuple(tangents))
-        for y, value in zip(np.asarray(x, float), np.asarray(slope, float), strict=True):
+def test_slopes_in_float32(key):
+    """Against float64 at the same angles, by reverse mode: the slopes are those of the distribution there."""
+    before, after = words(key, (16, 150), "float32")
+    columns = np.float32([SLOPES[j % len(SLOPES)] for j in range(150)]).T
+    x, slopes = reverse(before, after, *(np.broadcast_to(a, before.shape) for a in columns))
+    for i, j in np.ndindex(4, 4 * len(SLOPES)):
+        loc, k, low, high = map(float, columns[:, j])
+        for y, value in zip(x[:, j].astype(float), slopes[i][:, j].astype(float), strict=True):
             a, y, b = arcs.on_line(y, loc, low, high)
             expected = exact_slope(i, a, y, b, k)
             # An end that is rounded about `loc` moves its density by as much as the exponent changes in half an ulp.
@@ -358,33 +368,26 @@ def exact_slope(argument, a, x, b, k):
     return -(shift[0] - shift[1]) / (2 * step)
 
 
-@jax.jit
-def pull_back(primals, cotangent):
-    return jax.vjp(truncated.restricted, *primals)[1](cotangent)
-
-
-def test_reverse_mode(key):
-    shares = words(key, (40,), "float32")
-    for k in (0.0, 3.0, 1e8, np.inf, -1.0):
-        primals = (*shares, *(np.full((1,), a, np.float32) for a in (0.2, k, -1.0, 2.5)))
-        reverse = [float(a[0]) for a in pull_back(primals, np.ones(40, np.float32))[2:]]
-        zeros = [np.zeros_like(a) for a in primals]
-        tangents = [(*zeros[:i], np.ones(1, np.float32), *zeros[i + 1 :]) for i in range(2, 6)]
-        forward = [float(slope_at(primals, t)[1].sum()) for t in tangents]
-        np.testing.assert_allclose(reverse, forward, rtol=1e-4, atol=1e-5)
-        assert np.isfinite(reverse).all() == (k >= 0)
+def test_slopes_at_the_ends_of_the_range(key):
+    """Finite for every concentration, and NaN for a negative one."""
+    before, after = words(key, (16, 150), "float32")
+    ks = np.float32([0.0, 3.0, 1e8, np.inf, -1.0])
+    row = (np.float32(0.2), np.resize(ks, 150), np.float32(-1.0), np.float32(2.5))
+    _, slopes = reverse(before, after, *(np.broadcast_to(a, before.shape) for a in row))
+    assert (np.isfinite(slopes) == (np.resize(ks, 150) >= 0)).all()
 
 
 # ------------------------------------------------------------------------------------------ transformations, errors
 
+TRUNCATED = functools.partial(sample_truncated, low=-1.0, high=2.0, shape=(6, 2))
 DRAWS = {
     "antithetic": functools.partial(sample_antithetic, shape=(6, 2)),
     "stratified": functools.partial(sample_stratified, shape=(6, 2)),
-    "truncated": functools.partial(sample_truncated, low=-1.0, high=2.0, shape=(6, 2)),
 }
+ALL_DRAWS = [*DRAWS.values(), pytest.param(TRUNCATED, marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+@pytest.mark.parametrize("draw", ALL_DRAWS, ids=[*DRAWS, "truncated"])
 def test_jit_and_vmap(key, draw):
     keys = random.split(key, 3)
     rows = jax.jit(jax.vmap(draw, (0, None, 0)))(keys, 0.5, jnp.array([1.0, 3.0, 5.0]))
@@ -401,7 +404,7 @@ def test_derivatives_of_pairs_and_strata(key):
     np.testing.assert_allclose(slope, np.sign(x) * reference.dquantile_dk(np.abs(x), 3.0), rtol=5e-6, atol=2e-7)
 
 
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+@pytest.mark.parametrize("draw", ALL_DRAWS, ids=[*DRAWS, "truncated"])
 def test_short_floats_and_empty_shapes(key, draw):
     x = draw(key, 3.0, 0.5, dtype=jnp.bfloat16)
     assert x.dtype == jnp.bfloat16
@@ -447,5 +450,5 @@ def test_truncated_at_the_largest_concentrations(dtype, key):
     with jax.enable_x64(dtype == "float64"):
         for k in (float(np.finfo(dtype).max), np.inf):
             k = np.asarray(k, dtype)
-            np.testing.assert_array_equal(sample_truncated(key, 0.0, k, -1.0, 1.0, (5,), dtype), 0)
-            np.testing.assert_array_equal(sample_truncated(key, 0.0, k, 0.5, 1.0, (5,), dtype), 0.5)
+            np.testing.assert_array_equal(truncated_many(key, 0.0, k, -1.0, 1.0), 0)
+            np.testing.assert_array_equal(truncated_many(key, 0.0, k, 0.5, 1.0), 0.5)
