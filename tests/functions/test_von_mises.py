@@ -208,7 +208,7 @@ def test_deep_tails_and_nan_under_vmap():
     np.testing.assert_array_equal(jax.jit(jax.vmap(jvm.icdf))(q, loc, k), jvm.icdf(q, loc, k))
     q[1] = loc[2] = k[3] = np.nan
     together = np.stack(jax.grad(lambda *at: jnp.sum(jvm.icdf(*at)), (0, 1, 2))(q, loc, k), -1)
-    alone, _ = derivatives("icdf", np.stack([q, loc, k], -1), twice=True)
+    alone = derivatives("icdf", np.stack([q, loc, k], -1))
     np.testing.assert_allclose(together, alone, rtol=16 * EPS["float32"])
     assert np.isnan(together[[1, 2, 3], [0, 1, 2]]).all()
     assert not np.isnan(together[4:]).any()
@@ -416,19 +416,17 @@ def test_arguments(name):
 
 
 def test_transformations():
-    """Broadcasting, jit, vmap and the single rounding of bfloat16 come from one place: two functions stand for all."""
+    """Broadcasting, jit, vmap and the single rounding of bfloat16 come from one place: a function stands for all."""
     rng = np.random.default_rng(0)
-    for name in ("log_prob", "kl_divergence"):
-        function, count = getattr(jvm, name), FUNCTIONS[name]
-        arguments = [rng.uniform(0.1, 0.9, shape).astype(np.float32) for shape in ((4, 1), (3,), (2, 1, 1), ())[:count]]
-        value = function(*arguments)
-        np.testing.assert_allclose(jax.jit(function)(*arguments), value, rtol=1e-6)
-        mapped = jax.vmap(function)(*jnp.broadcast_arrays(*arguments))
-        np.testing.assert_allclose(mapped, value, rtol=1e-6, atol=1e-7)
-        np.testing.assert_allclose(value.ravel(), call(name, *arguments), rtol=1e-6, atol=1e-7)
-        half = [jnp.asarray(a, jnp.bfloat16) for a in arguments]
-        single = function(*(jnp.asarray(a, jnp.float32) for a in half))
-        np.testing.assert_array_equal(function(*half), single.astype(jnp.bfloat16))
+    arguments = [rng.uniform(0.1, 0.9, shape).astype(np.float32) for shape in ((4, 1), (3,), (2, 1, 1))]
+    value = jvm.log_prob(*arguments)
+    np.testing.assert_allclose(jax.jit(jvm.log_prob)(*arguments), value, rtol=1e-6)
+    mapped = jax.vmap(jvm.log_prob)(*jnp.broadcast_arrays(*arguments))
+    np.testing.assert_allclose(mapped, value, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(value.ravel(), call("log_prob", *arguments), rtol=1e-6, atol=1e-7)
+    half = [jnp.asarray(a, jnp.bfloat16) for a in arguments]
+    single = jvm.log_prob(*(jnp.asarray(a, jnp.float32) for a in half))
+    np.testing.assert_array_equal(jvm.log_prob(*half), single.astype(jnp.bfloat16))
 
 
 # ------------------------------------------------------------------------------------------------ moments
@@ -555,7 +553,7 @@ def derivatives(name, at, twice=False):
 def exact_derivatives(name):
     """(x, k) as floats of 32 bits, and `differences` there: at the mode, beside it, and far out or at pi."""
     found = []
-    for k in (0.0, 1e-3, 0.5, 3.0, 6.0, 30.0, 1e3, 1e6):
+    for k in (0.0, 1e-3, 0.5, 6.0, 1e3):
         for z in (0.0, 0.7, 9.0):
             x, k = float(np.float32(min(z / np.sqrt(1 + k), 3.1415925))), float(np.float32(k))
             found.append((x, k, *differences({"log_prob": mp_log_prob, "cdf": mp_cdf}[name], x, k)))
@@ -622,6 +620,7 @@ def test_ends_of_the_deviation():
     assert slope[2] == pytest.approx((above - below) / 2e-2, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_deep_quantiles():
     """1 / p^2 is no float long before 1 / p."""
     t, k = float(np.float32(1e-30)), float(np.float32(45.1))
@@ -655,8 +654,7 @@ def test_no_derivative_is_nan(name, twice):
         4: [(first, k, 0.0, 0.7) for first, k in points],
     }[FUNCTIONS[name]]
     at = np.array(at, np.float32)
-    # The quantile's second derivatives, infinite here and there, share their program with the test above.
-    first, second = derivatives(name, at, twice=True) if twice or name == "icdf" else (derivatives(name, at), None)
+    first, second = derivatives(name, at, twice=True) if twice else (derivatives(name, at), None)
     bad = np.isnan(first).any(-1)
     assert not bad.any(), at[bad]
     if twice:
