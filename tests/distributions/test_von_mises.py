@@ -123,6 +123,7 @@ def test_methods_are_the_functions(key):
     np.testing.assert_array_equal(logs, law.log_prob(x))
 
 
+@pytest.mark.slow
 def test_pathwise_gradient_of_samples(key):
     def mean_cosine(law):
         return jnp.mean(jnp.cos(law.sample(key, (100_000,))))
