@@ -141,7 +141,7 @@ CALLS = {
 LENGTHY = {name for name in CALLS if "gradient" in name and name != "log_prob, gradient"}
 LENGTHY |= {"sample_stratified", "sample_truncated", "isf", "sf", "log_cdf", "log_sf", "variance", "stddev", "entropy"}
 LENGTHY |= {"kl_divergence", "VonMises", "Mixture", "Mixture.sample", "numpyro", "sample_antithetic", "sample_pmap"}
-LENGTHY |= {"sample_block", "export_sampler", "warmup", "suggest_batch_size"}
+LENGTHY |= {"sample_block", "export_sampler", "warmup", "suggest_batch_size", "fit", "prob"}
 DEVICES = jax.config.jax_num_cpu_devices
 
 
