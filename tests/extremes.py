@@ -11,7 +11,6 @@ from jax_von_mises.functions import fitting
 from jax_von_mises.numerics import bessel, circle, coefficients, density, piecewise, quantile, tail_integral
 from jax_von_mises.sampling import truncated
 
-DTYPES = ("float32", "float64")
 LANES = 96
 # A float of each so many is one of the ends; the others are spread over all sizes.
 EXPONENTS = {"float32": 37.0, "float64": 300.0}

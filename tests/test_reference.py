@@ -7,8 +7,8 @@ from scipy import special
 
 from tests import reference
 
-CONCENTRATIONS = (1e-6, 0.3, 2.0, 6.5, 40.0, 1e4, 1e12)
-TAILS = np.array([0.5 - 2.0**-30, 0.4, 1e-2, 2.0**-20, 2.0**-60])
+CONCENTRATIONS = (1e-6, 2.0, 40.0, 1e12)
+TAILS = np.array([0.5 - 2.0**-30, 1e-2, 2.0**-60])
 EPS = np.finfo(float).eps
 # A mass is a sum of 40 terms times a density, whose exponent of up to 42 carries the rounding of the sine in it.
 MASS = 40 * EPS
@@ -38,7 +38,7 @@ def test_against_mpmath(k):
 
 def test_quantile_inverts_tail():
     """On a dense grid, to the rounding of the angle: no point where the iteration stops early."""
-    k, t = np.meshgrid(np.r_[0.0, 1e-300, np.geomspace(1e-3, 1e5, 150)], 2.0 ** -np.linspace(1, 60, 400))
+    k, t = np.meshgrid(np.r_[0.0, 1e-300, np.geomspace(1e-3, 1e5, 60)], 2.0 ** -np.linspace(1, 60, 150))
     x = reference.quantile(t, k)
     rounding = np.spacing(x) * reference.pdf(x, k) / t
     assert (np.abs(reference.sf(x, k) / t - 1) < MASS + 2 * rounding).all()

@@ -1,9 +1,8 @@
-"""Bad arguments of every public function: a clear word or NaN, in time, and nothing else."""
+"""Bad arguments of every public function: a clear message or NaN, in time, and nothing else."""
 
 import json
 import subprocess
 import sys
-import time
 
 import jax
 import numpy as np
@@ -20,16 +19,6 @@ from tests import children, refusals
 LONGEST = 700
 
 
-def told(group, folder):
-    """What a process says of each call of a group; it must not crash, hang or leave files."""
-    command = [sys.executable, "-W", "error", "-m", "tests.refusals", group, str(folder)]
-    environment = children.environment(XLA_FLAGS=None, JAX_NUM_CPU_DEVICES="2")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=children.ROOT, env=environment)
-    lines = done.stdout.splitlines()
-    assert done.returncode == 0, f"after {lines[-1:]}: {done.stderr}"
-    return [json.loads(line) for line in lines]
-
-
 def test_every_public_function_is_in_the_table():
     """A new one must be told what it refuses."""
     named = {name for group in refusals.FUNCTIONS.values() for name in group}
@@ -39,11 +28,15 @@ def test_every_public_function_is_in_the_table():
     assert refusals.WITHOUT_ARGUMENTS - refusals.public() == set()
 
 
-@pytest.mark.parametrize("group", refusals.FUNCTIONS)
-def test_bad_arguments_get_a_clear_word(group, tmp_path):
-    """ValueError or TypeError, which names the function and the argument; nothing is written."""
-    found = told(group, tmp_path)
-    assert len(found) > 300
+def test_bad_arguments_get_a_clear_message(tmp_path):
+    """ValueError or TypeError, which names the function and the argument; no crash, no wait, and no file."""
+    command = [sys.executable, "-W", "error", "-m", "tests.refusals", str(tmp_path)]
+    environment = children.environment(XLA_FLAGS=None, JAX_NUM_CPU_DEVICES="2")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=children.ROOT, env=environment)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, f"after {lines[-1:]}: {done.stderr}"
+    found = [json.loads(line) for line in lines]
+    assert len(found) > 1000
     unclear = []
     for call in found:
         function, *arguments = call["names"]
@@ -56,43 +49,39 @@ def test_bad_arguments_get_a_clear_word(group, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] in ([], ["cache"])
 
 
-@pytest.mark.parametrize("group", ["lanes", pytest.param("long lanes", marks=pytest.mark.slow)])
-def test_bad_values_spoil_their_own_lane_alone(tmp_path, group):
-    """They give NaN, extreme ones NaN or what the function may give, and every other lane has the same bits."""
-    found = told(group, tmp_path)
-    assert len(found) >= (9 if group == "long lanes" else 50)
-    for call in found:
-        assert (call["spoilt"], call["finite"], call["outside"]) == (0, [], []), call
-
-
-GOOD = np.full(2**16, 0.5, np.float32)
-# Functions that could take longer for some numbers than for others, of a concentration for each lane.
-CALLS = {
-    "sample_von_mises": lambda k: jvm.sample_von_mises(refusals.KEY, 0.5, k),
-    "sample_truncated": lambda k: jvm.sample_truncated(refusals.KEY, 0.5, k[: 2**12], 0.0, 1.0),
-    "icdf": lambda k: jvm.icdf(GOOD, 0.5, k),
-    "cdf": lambda k: jvm.cdf(GOOD, 0.5, k),
-    "log_prob": lambda k: jvm.log_prob(GOOD, 0.5, k),
-    "fit": jvm.fit,
+NAN, INF = np.nan, np.inf
+EXTREME = [0.0, -0.0, 1e-45, -1e-45, 3e38]
+# Values of one element: those that must give NaN, and extremes that are allowed.
+VALUES = {
+    "loc": ([NAN, INF, -INF], [*EXTREME, -3e38, 2.0**24]),
+    "concentration": ([NAN, -1.0, -INF, -3e38], [*EXTREME, INF]),
+    "q": ([NAN, -0.5, 1.5, INF, -INF], [*EXTREME[:-1], 1.0]),
+    "size": ([NAN, -1.0, -INF], EXTREME),
 }
 
 
-def best(call, value, times=15):
-    """The shortest of several calls, after one that compiles."""
-    jax.block_until_ready(call(value))
-    found = []
-    for _ in range(times):
-        start = time.perf_counter()
-        jax.block_until_ready(call(value))
-        found.append(time.perf_counter() - start)
-    return min(found)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("bad", [np.nan, -1.0, np.inf, 1e-45, 3e38])
-def test_bad_values_take_no_longer(name, bad):
-    """There is no loop that waits for a lane. Subnormal numbers cost some CPUs more, hence the room."""
-    mixed = GOOD.copy()
-    mixed[::2] = bad
-    assert best(CALLS[name], mixed) < 4 * best(CALLS[name], GOOD) + 1e-3
+@pytest.mark.parametrize(
+    ("function", "names", "low", "high"),
+    [
+        (lambda *law: jvm.sample_von_mises(refusals.KEY, *law), ["loc", "concentration"], -np.pi, np.pi),
+        (jvm.icdf, ["q", "loc", "concentration"], -INF, INF),
+        (jvm.kl_divergence, ["loc", "concentration"] * 2, 0, INF),
+        (jvm.standard_errors, ["concentration", "size"], 0, INF),
+    ],
+    ids=["sample_von_mises", "icdf", "kl_divergence", "standard_errors"],
+)
+def test_bad_values_spoil_their_own_element_alone(function, names, low, high):
+    """They give NaN, extreme ones NaN or what the function may give, and every other element has the same bits."""
+    width = 2 * max(len(bad) + len(extreme) for bad, extreme in VALUES.values())
+    good = [np.full(width, 0.5, np.float32) for _ in names]
+    undisturbed = jax.tree.leaves(function(*good))
+    for place, name in enumerate(names):
+        bad, extreme = VALUES[name]
+        mixed = good[place].copy()
+        mixed[1 : 2 * (len(bad) + len(extreme)) : 2] = [*bad, *extreme]
+        found = jax.tree.leaves(function(*good[:place], mixed, *good[place + 1 :]))
+        for x, expected in zip(map(np.asarray, found), map(np.asarray, undisturbed), strict=True):
+            np.testing.assert_array_equal(x[::2].view(np.int32), expected[::2].view(np.int32))
+            assert (np.isnan(x) | ((x >= np.float32(low)) & (x <= np.float32(high)))).all(), (place, mixed, x)
+        spoilt = np.isnan(np.stack(found))[:, 1 : 2 * len(bad) : 2]
+        assert spoilt.any(0).all() if function is jvm.standard_errors else spoilt.all(), (place, bad)

@@ -21,7 +21,7 @@ CONCENTRATIONS = (
 WORDS = 2**31  # of 31 bits; the 32nd is the sign
 # Continuous integration takes one word in so many (a prime, so that no bit pattern is favoured) and every word of both
 # ends; `-m slow` takes them all.
-STRIDE = 4229
+STRIDE = 18731
 # The promise of `sample_von_mises`: the angle is right to the larger of a relative error of its tail probability and
 # 4 ulp. They meet where one ulp of the angle moves its tail by a quarter of the bound; beyond, floats are too coarse.
 BOUND = {"float32": 2e-6, "float64": 1e-12}
@@ -70,7 +70,7 @@ def word_errors(m, x, table, k, norm):
 
 def assert_accurate(x, t, k, dtype, exact):
     """The promised bound at every point."""
-    x = x.astype(np.float64)
+    x, t, k, exact = (each.ravel() for each in np.broadcast_arrays(x.astype(np.float64), t, k, exact))
     ulp = np.spacing(exact.astype(dtype)).astype(np.float64)
     rate = reference.pdf(exact, k) / t
     error = np.abs(x - exact)
@@ -78,8 +78,8 @@ def assert_accurate(x, t, k, dtype, exact):
     tail_error = np.where(fine, error * rate, 0)
     ulps = np.where(fine, 0, error / ulp)
     worst, coarse = tail_error.argmax(), ulps.argmax()
-    assert tail_error[worst] <= BOUND[dtype], f"k={k}: tail off by {tail_error[worst]:.2e} at t={t[worst]:.3g}"
-    assert ulps[coarse] <= BOUND_ULP, f"k={k}: angle off by {ulps[coarse]:.2f} ulp at t={t[coarse]:.3g}"
+    assert tail_error[worst] <= BOUND[dtype], f"k={k[worst]}: tail off by {tail_error[worst]:.2e} at t={t[worst]:.3g}"
+    assert ulps[coarse] <= BOUND_ULP, f"k={k[coarse]}: angle off by {ulps[coarse]:.2f} ulp at t={t[coarse]:.3g}"
 
 
 def words(first, last, step=1):
@@ -142,23 +142,22 @@ def test_many_concentrations():
     """Between the grid's concentrations, each with its own words."""
     rng = np.random.default_rng(3)
     k = np.float32(10.0 ** rng.uniform(-3, 6, 400))
-    m = rng.integers(0, WORDS, (400, 500), dtype=np.uint32)
-    m[:, ::2] >>= rng.integers(0, 31, (400, 250), dtype=np.uint32)  # half of them in the tails
+    m = rng.integers(0, WORDS, (400, 50), dtype=np.uint32)
+    m[:, ::2] >>= rng.integers(0, 31, (400, 25), dtype=np.uint32)  # half of them in the tails
     x = np.asarray(angle("direct")(m, k[:, None]))
     t = (m.astype(np.float64) + 0.5) * 2.0**-32
     wide = np.broadcast_to(k.astype(np.float64)[:, None], t.shape)
-    for i in range(len(k)):
-        assert_accurate(x[i], t[i], wide[i, 0], "float32", reference.quantile(t[i], wide[i]))
+    assert_accurate(x, t, wide, "float32", reference.quantile(t, wide))
 
 
 @pytest.mark.parametrize("method", ["direct", "table"])
-@pytest.mark.parametrize("k", [0.0, 0.3, 4.0, 20.0, 33.0, 1e4, 1e12])
+@pytest.mark.parametrize("k", [0.0, 0.3, 20.0, 33.0, 1e4, 1e12])
 def test_float64(k, method):
     """63-bit words, down into tails that float32 does not reach."""
     rng = np.random.default_rng(4)
     m = np.concatenate([
-        rng.integers(0, 2**63, 20000, dtype=np.uint64),
-        rng.integers(0, 2**63, 20000, dtype=np.uint64) >> rng.integers(0, 63, 20000, dtype=np.uint64),
+        rng.integers(0, 2**63, 5000, dtype=np.uint64),
+        rng.integers(0, 2**63, 5000, dtype=np.uint64) >> rng.integers(0, 63, 5000, dtype=np.uint64),
     ])  # fmt: skip
     high, low = (m >> np.uint64(32)).astype(np.uint32), (m & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     with jax.enable_x64(True):
@@ -171,9 +170,9 @@ def test_float64(k, method):
 def test_monotone(k):
     """Neighbouring tail probabilities are closer than the rounding of an angle: steps back are a few ulp at most."""
     for method in ("direct", "table"):
-        for first in (0, 2**12, 2**20, 2**29, 2**30, WORDS - 2**16):
-            x = np.asarray(angle(method)(words(first, first + 2**16), np.float32(k)))
-            assert (np.diff(x) <= BOUND_ULP * np.spacing(x[1:])).all()
+        runs = np.stack([words(first, first + 2**14) for first in (0, 2**20, 2**25, 2**28, 2**29, 2**30)])
+        x = np.asarray(angle(method)(runs.ravel(), np.float32(k))).reshape(runs.shape)
+        assert (np.diff(x) <= BOUND_ULP * np.spacing(x[:, 1:])).all()
 
 
 def test_infinite_and_bad_concentrations():
@@ -185,11 +184,11 @@ def test_infinite_and_bad_concentrations():
 
 
 @pytest.mark.parametrize("method", ["direct", "table"])
-@pytest.mark.parametrize("k", [1e5, 1e7, 1e9])
+@pytest.mark.parametrize("k", [1e5, 1e9])
 def test_distinct_values(k, method):
-    """As many as a normal sampler of that width; samplers through arccos have 1254, 22 and 1 here."""
+    """As many as a normal sampler of that width; samplers through arccos have about a thousand and 1 here."""
     key = random.key(8)
-    draws = 10**6
+    draws = 2 * 10**5
     ours = np.unique(np.abs(sample_von_mises(key, 0.0, k, (draws,), method=method)))
     normal = np.unique(np.abs(random.normal(key, (draws,)) / np.sqrt(np.float32(k))))
     assert len(ours) >= len(normal)
