@@ -1,5 +1,6 @@
 """What every test stands on: eight CPU devices or one, no implicit promotion, and random keys of its own."""
 
+import collections
 import os
 import zlib
 
@@ -25,6 +26,19 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("thorough", max_examples=500, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("quick")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the slow ones are left out
+def pytest_collection_modifyitems(items):
+    """Mark as slow what follows the first cases of a test with the marker ``few``."""
+    seen = collections.Counter()
+    for item in items:
+        few = item.get_closest_marker("few")
+        if few is not None:
+            test = item.nodeid.split("[")[0]
+            seen[test] += 1
+            if seen[test] > few.args[0]:
+                item.add_marker("slow")
 
 
 @pytest.fixture

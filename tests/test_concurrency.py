@@ -124,6 +124,7 @@ print(json.dumps([float(jax.jit(lambda x: x + 1)(1.0)), runtime.cache_info().ent
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="modes and owners are those of POSIX")
 @pytest.mark.parametrize("processes", [2, pytest.param(12, marks=pytest.mark.slow)])
 def test_processes_make_one_cache(tmp_path, processes):

@@ -125,12 +125,12 @@ def refusal(given, out):
 def main(arguments=None, plan=None):
     """Profile and write the report; return the exit code, 0 also where a section failed and the page says so."""
     given = parser().parse_args(arguments)
-    # JAX would take three quarters of a GPU's memory at start, and the memory section would see nothing.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     out = given.out.resolve()
     if reason := refusal(given, out):
         print(reason, file=sys.stderr)
         return 2
+    # JAX would take three quarters of a GPU's memory at start, and the memory section would see nothing.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".partial", dir=out.parent) as work:

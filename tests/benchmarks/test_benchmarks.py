@@ -314,6 +314,7 @@ def test_a_failure_of_ours_is_an_error():
         performance_benchmark.run_case(CASE, [Fake(peers.OURS, broken)], rounds=1, capped=True)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", [*GRIDS["dtypes"], *GRIDS["keys"]], ids=lambda case: case.name)
 def test_our_draws_in_each_dtype_and_of_each_key(case, monkeypatch):
     monkeypatch.setattr(timing, "SHORTEST_TURN", 0.0)
@@ -353,6 +354,7 @@ def ready(peer, case):
             pytest.skip(str(reason))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("peer", peers.PEERS, ids=lambda peer: peer.name)
 def test_every_peer_does_what_it_is_timed_for(peer, task):
@@ -474,6 +476,7 @@ def test_missing_folder_is_one_line(capsys, tmp_path):
     assert "there is no folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_picture_is_the_same_bytes_every_time(tmp_path):
     pytest.importorskip("matplotlib", reason="the pictures need matplotlib")
 

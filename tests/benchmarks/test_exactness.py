@@ -16,11 +16,6 @@ from tests import reference
 SMALL = 2**15  # angles in a block, here: more than the longest lag
 
 
-def some(cases, count):
-    """The first `count` of these cases in ``make test``; the others are slow."""
-    return [*cases[:count], *(pytest.param(case, marks=pytest.mark.slow) for case in cases[count:])]
-
-
 def silent(*_, **__):
     """Print nothing."""
 
@@ -54,6 +49,7 @@ def test_bins_of_short_floats_are_their_values(dtype):
     assert np.array_equal((middle - 0.01 * (places - below)).astype(jnp.dtype(dtype)).astype(np.float64), below)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("k", [0.0, 0.5, 5.0])
 @pytest.mark.parametrize("method", ["table", "direct"])
 def test_tails_of_the_sampler_keep_the_promise(k, method):
@@ -239,8 +235,9 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(every_word, "CHUNKS", 2**17)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("k", some([0.5, 0.0, 1e4], 1))
+@pytest.mark.parametrize("k", [0.5, 0.0, 1e4])
 def test_errors_are_those_against_an_independent_quantile(k):
     """The interpolated quantile is right to far less than the promise, and errors have the right units."""
     with jax.enable_x64(True):
@@ -269,6 +266,7 @@ def test_errors_are_those_against_an_independent_quantile(k):
         assert np.all(np.isinf(next(errors(-exact))))
 
 
+@pytest.mark.slow
 def test_the_angles_looked_up_are_those_of_the_sampler():
     key, k = jax.random.key(9), np.float32(5)
     words = jvm.sampling.counter.words(key, (SMALL,), 1)
@@ -278,7 +276,8 @@ def test_the_angles_looked_up_are_those_of_the_sampler():
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("method", some(["table", "direct"], 1))
+@pytest.mark.few(1)
+@pytest.mark.parametrize("method", ["table", "direct"])
 def test_one_wrong_angle_of_all_is_found(monkeypatch, method):
     chosen = every_word.chunks(5)
     assert (chosen[0], chosen[-1]) == (0, 2**17 - 1)
@@ -325,14 +324,16 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(plan, "BLOCK", 2**18)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("k", some([1e7, 0.5], 1))
+@pytest.mark.parametrize("k", [1e7, 0.5])
 def test_a_right_sampler_is_not_reported(k):
     assert not reported(exactness.sampler("float32", "table"), k)
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("name", some(list(damage.DAMAGES), 3))
+@pytest.mark.few(3)
+@pytest.mark.parametrize("name", list(damage.DAMAGES))
 def test_damage_is_reported(name):
     if name == "numpyro":
         pytest.importorskip("numpyro", reason="NumPyro is not installed")

@@ -119,6 +119,7 @@ def test_the_kernels_are_on_whatever_the_environment_says(monkeypatch):
         assert os.environ.get(cuda.VARIABLE) == before
 
 
+@pytest.mark.slow
 def test_kernels_that_do_not_draw_are_wrong(on_host):  # noqa: F811
     """Though each of them passes its test."""
     on_host.setattr(cuda_self_test, "passes", lambda spec: True)

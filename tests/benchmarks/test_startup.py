@@ -16,6 +16,7 @@ def pretended(order):
     return dict.fromkeys(startup.PARTS, 0.01) | {"first": first, "ready": 0.05 if "file" in order["way"] else 0.0}
 
 
+@pytest.mark.slow
 def test_result(tmp_path, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(startup, "ask", lambda order: asked.append(order) or pretended(order))

@@ -115,6 +115,7 @@ def test_an_interrupt_removes_what_the_run_wrote_and_nothing_else(tmp_path, monk
     assert "have been removed" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_is_an_error(tmp_path, capfd):
     with pytest.raises(process.Failed, match="ended with code 1"):
         process.run("npy", tmp_path / "none" / "a.npy", 10, 5)

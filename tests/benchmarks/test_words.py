@@ -132,6 +132,7 @@ def test_without_practrand(capsys):
     assert "not found as no-such-program" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_raw_words_go_to_who_reads_them():
     """And no longer: a reader that has enough is no error."""
     root = Path(words.__file__).parents[1]

@@ -49,6 +49,7 @@ def subprocess_sample(directory, *argv, **environment):
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("block", ["1000", "1e9"])
 def test_file_holds_what_the_function_draws(run, block):
     """Bit for bit, wherever the file is cut into blocks."""
@@ -79,6 +80,7 @@ def test_parameter_files(run):
     assert "worst column" in result.out
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 def test_dtype(run, dtype):
     result = run(*SMALL, "--dtype", dtype)

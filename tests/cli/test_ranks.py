@@ -86,6 +86,7 @@ def ended(process, tmp_path):
     assert code == 0, "\n".join(path.read_text() for path in sorted(tmp_path.glob("*.log")))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills as POSIX does")
 @pytest.mark.parametrize(
     ("parts", "victims"),
@@ -187,6 +188,7 @@ NO_JOB = "JAX finds no job here (coordinator_address should be defined.); give -
 ALONE = ["--coordinator", "127.0.0.1:1", "--processes", "2", "--process-id", "1", "--join-timeout", "1"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [

@@ -75,6 +75,7 @@ def test_declarations():
     assert VonMises.infer_shapes((2, 1), (3,)) == ((2, 3), ())
 
 
+@pytest.mark.few(1)
 def test_shapes_and_dtypes(key, law):
     batch = np.broadcast_shapes(np.shape(law.loc), np.shape(law.concentration))
     assert law.batch_shape == batch
@@ -373,6 +374,7 @@ def conjugate_posterior():
     return loc, k, log_evidence
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("implicit_promotion")
 def test_nuts_finds_the_conjugate_posterior():
     model = handlers.reparam(conjugate_model, config={"loc": CircularReparam()})

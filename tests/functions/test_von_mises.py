@@ -81,6 +81,7 @@ def test_density(k, dtype):
         assert (found[~normal] <= 1.01 * np.finfo(dtype).tiny).all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("k", CONCENTRATIONS)
 def test_probabilities(k, dtype):
     """The smaller tail to its own last digits, the larger to 2 ulp of 1; logarithms beyond what a float holds."""
@@ -560,6 +561,7 @@ def exact_derivatives(name):
     return found
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["log_prob", "cdf"])
 def test_derivatives(name, dtype):
     """In x and concentration; in units of the distribution's own scales. `loc` is the mirror of x."""
@@ -578,6 +580,7 @@ def slow(*names):
     return [pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("twice", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["log_cdf", "icdf", *slow("prob", "sf", "log_sf", "isf")])
 def test_other_derivatives(name, twice):

@@ -300,6 +300,7 @@ def of_rows_of_three_and_of_one_row(key):
     return [jvm.sample_von_mises(key, 0.3, each, dtype="float64", method="direct") for each in (k, k.reshape(-1))]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "plain", "draws"),
     [

@@ -298,6 +298,7 @@ look("nowhere", 15)
 """
 
 
+@pytest.mark.slow
 def test_full_and_read_only_disk(tmp_path):
     """What is there is used; nothing fails, and what was written by half is gone once there is room."""
     unshare = children.own_mounts(tmp_path)

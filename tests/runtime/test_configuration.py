@@ -229,6 +229,7 @@ def test_flags_are_read_as_xla_reads_them(tmp_path):
     assert refused.reason.startswith('Could not open file "x"')
 
 
+@pytest.mark.slow
 def test_refused_flags_are_found_all(monkeypatch):
     """Of several kinds, of which XLA reports one at a time, also where JAX stops for another reason before."""
     without_gpu = child.configuration() | {"JAX_PLATFORMS": "gpu"}

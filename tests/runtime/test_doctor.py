@@ -337,6 +337,7 @@ def test_command_line(here, monkeypatch, capsys):
     assert commands.main(["doctor", "--timeout", "0"]) == 2
 
 
+@pytest.mark.slow
 def test_flags_that_end_or_spoil(monkeypatch):
     """JAX is started without those that end it, and what the others do to the angles is seen."""
     monkeypatch.setenv(
@@ -426,6 +427,7 @@ def test_known_angles():
     assert transform.words_per_element(np.dtype(np.float32)) == 1
 
 
+@pytest.mark.slow
 def test_a_wrong_device_is_seen(capsys, monkeypatch):
     """One that draws what it should, and then one that is off by little more than rounding."""
     monkeypatch.setattr(probe, "ANGLES", 2**15)

@@ -49,6 +49,7 @@ except MemoryError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
 @pytest.mark.parametrize(("columns", "in_flight"), [(1, 3), pytest.param(5, 1, marks=pytest.mark.slow)])
 def test_near_the_limit(columns, in_flight):

@@ -96,6 +96,7 @@ def written(tmp_path_factory):
 CONCENTRATION = np.float32([0.5, 20, 1e6])
 
 
+@pytest.mark.few(1)
 def test_same_angles_and_derivatives(written, key):
     path, manifest = written
     sampler = runtime.load_sampler(path)

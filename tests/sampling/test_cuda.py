@@ -258,6 +258,7 @@ def by_the_plain_path(monkeypatch, function, *given, **named):
         monkeypatch.delenv(cuda.VARIABLE)
 
 
+@pytest.mark.slow
 def test_parts_are_those_of_the_whole(on_host, key):  # noqa: F811
     """A block of a stream, and a batch of one, bit for bit."""
     draw = jax.jit(lambda start: jax_von_mises.sample_block(key, 1.0, 4.0, start, (333,)))
@@ -377,6 +378,7 @@ def test_the_program_for_a_gpu(key):
     assert "stablehlo.xor" not in text, "the plain path's cipher"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platforms", [pytest.param(("cuda",), marks=pytest.mark.slow), ("cpu", "cuda")])
 def test_exported_programs(monkeypatch, key, platforms):
     """With kernels JAX refuses, since their call is no stable interface, unless told; without them it does not."""
@@ -408,6 +410,7 @@ def test_exported_programs(monkeypatch, key, platforms):
     assert cuda_launch.TARGET not in plain.mlir_module()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
     """Wrong angles, an error, no end: each once, in the log and the report, and the plain path draws."""
     expected = by_the_plain_path(on_host, jax_von_mises.sample_von_mises, key, 0.0, 4.0, (99,))
@@ -464,6 +467,7 @@ def test_a_kernel_is_tested_to_float32_whatever_is_drawn_first(on_host, method, 
     assert not cuda_self_test.passes(cuda_launch.KernelSpec("threefry2x32", method, "float32", (8,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["table", "direct"])
 def test_a_kernel_is_tested_in_each_dtype_that_it_rounds_to(on_host, method):  # noqa: F811
     """The direct one makes all of them: a rounding that cuts off is found when the first float32 is drawn."""

@@ -23,6 +23,7 @@ def angles_and_slopes(k, method, dtype=jnp.float32, size=20000):
     return np.asarray(x, np.float64), np.asarray(slope, np.float64)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("k", CONCENTRATIONS)
 def test_slope_is_the_law_s(k, method):
@@ -40,6 +41,7 @@ def slope_of_words(words, k, method):
     return jax.jvp(draw, (k,), (jnp.ones_like(k),))[1]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("k", CONCENTRATIONS)
 def test_slope_is_the_difference_of_quantiles(k, method):
@@ -55,6 +57,7 @@ def test_slope_is_the_difference_of_quantiles(k, method):
     np.testing.assert_allclose(slope, difference, rtol=3e-5, atol=2e-6 / (1 + k))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["direct", pytest.param("table", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("k", [1e-3, 2.0, 29.0, 31.0, 1e6])
 def test_float64(k, method):
@@ -64,6 +67,7 @@ def test_float64(k, method):
     np.testing.assert_allclose(slope, exact, rtol=2e-11, atol=1e-15)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("transform", "method"),
     [
@@ -89,6 +93,7 @@ def test_limits(transform, method):
     assert np.isnan(slope(jnp.nan)).all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_loc_has_slope_one(method):
     """On either side of the cut at +-pi too."""
@@ -97,6 +102,7 @@ def test_loc_has_slope_one(method):
         assert (np.asarray(slope(loc)) == 1).all()
 
 
+@pytest.mark.slow
 def test_reverse_mode_agrees():
     """Each angle depends on its own concentration alone, so that one tangent gives all of the slopes."""
     k = np.geomspace(0.01, 1e4, 50, dtype=np.float32)
@@ -129,6 +135,7 @@ def test_second_derivative():
         np.testing.assert_allclose(second(jnp.float32(k)), difference, rtol=1e-4, atol=2e-6 / k)
 
 
+@pytest.mark.few(1)
 def test_expectation():
     """The use of it all: d/dk E[cos x] from draws is A'(k)."""
     slope = jax.jit(jax.grad(objective))

@@ -50,6 +50,7 @@ def assert_independent(streams):
     laws.assert_fits(p_values, "dependence")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("loc", "k"), [pair if i % 9 == 0 else pytest.param(*pair, marks=pytest.mark.slow) for i, pair in enumerate(PAIRS)]
 )
@@ -58,6 +59,7 @@ def test_one_concentration(key, loc, k):
     assert_law(centred(x, loc), float(np.float32(k)), f"loc={loc}, k={k}")
 
 
+@pytest.mark.slow
 def test_lanes_of_a_mixed_batch(key):
     """Each lane has its own law, and no two lanes, nor neighbours in one, know of each other."""
     locs, ks = np.float32(PAIRS[1::2]).T
@@ -87,6 +89,7 @@ def test_key_implementations(implementation):
     assert_independent(streams)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["direct", pytest.param("table", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("k", [0.5, 30.0, 1e6])
 def test_float64(key, k, method):
@@ -153,6 +156,7 @@ def test_rejects_a_heavy_tail():
     rejected(x, 1e3, by="halving bins")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("by", ["kolmogorov-smirnov", "anderson-darling", "moments"])
 @pytest.mark.parametrize("k", [2.0, 1e4])
 def test_rejects_a_wrong_concentration(k, by):

@@ -34,6 +34,7 @@ def equal(a, b):
 # ------------------------------------------------------------------------------------------------ streams
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("implementation", "method"), KEYS_AND_METHODS)
 def test_shape_does_not_matter(implementation, method):
     """Element i in row-major order is the same angle in every shape."""
@@ -48,6 +49,7 @@ def test_shape_does_not_matter(implementation, method):
         assert equal(draw(shape=(size,)), flat[:size])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("method", METHODS)
 def test_block_is_a_slice(method, dtype):
@@ -66,6 +68,7 @@ def test_block_beyond_32_bits():
     assert not equal(whole, sample_block(KEY, 0.0, 1.0, 3, (64,)))
 
 
+@pytest.mark.slow
 def test_traced_start():
     """Inside a program a block may start anywhere, in 64 bits too: the blocks of a loop are those of a stream."""
     draw = functools.partial(sample_block, KEY, 0.3, 2.5, shape=(100,))
@@ -94,6 +97,7 @@ def test_slices_of_one_size_run_one_program():
     assert equal(draw(100)[10:], draw(120)[:40])
 
 
+@pytest.mark.slow
 def test_block_array_parameters():
     concentration = jnp.array([0.1, 1.0, 10.0])
     whole = sample_von_mises(KEY, 0.0, concentration, (50, 3), method="direct")
@@ -123,6 +127,7 @@ def kernel_size():
 # ------------------------------------------------------------------------------------- transformations
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_inside_jit(method):
     """The same angles inside a program of the user's, with work around them too."""
@@ -134,6 +139,7 @@ def test_inside_jit(method):
     np.testing.assert_allclose(cosine, np.cos(2 * np.asarray(outside)), atol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_constants_of_a_program(method):
     """Arguments that the compiler knows give the angles of those that it does not.
@@ -153,6 +159,7 @@ def test_constants_of_a_program(method):
         assert equal(inside, draw(KEY, *case)), case
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("implementation", "method"), KEYS_AND_METHODS)
 def test_vmap_over_keys(implementation, method):
     keys = random.split(random.key(2, impl=implementation), 3)
@@ -236,6 +243,7 @@ def test_shape_as_an_array(array):
         assert jax.eval_shape(lambda f=scheme: f(KEY, 0.0, 1.0, shape=flat)).shape == (2, 3)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtype(dtype):
     assert sample_von_mises(KEY, 0.0, 1.0, (5,), dtype).dtype == dtype
@@ -286,6 +294,7 @@ def test_float64_streams(method):
         assert equal(sample_block(KEY, 0.3, 2.5, 17, (50,), method=method), flat[17:67])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shapes", "sizes"),
     [

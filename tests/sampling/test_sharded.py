@@ -118,6 +118,7 @@ def test_pmap_auto_decides_by_the_whole_shape():
     assert not equal(draw(whole, method="table"), draw(whole, method="direct"))
 
 
+@pytest.mark.slow
 def test_pmap_parameters():
     """With the device axis they are cut, without it (or with length 1 there) every device has all of them."""
     every = np.geomspace(0.1, 100, 5, dtype=np.float32)
@@ -179,6 +180,7 @@ def test_pmap_devices():
     assert equal(sample_pmap(jax.device_put(KEY, jax.devices()[3]), 0.3, 2.5, (3, 50), devices=some), draw((3, 50)))
 
 
+@pytest.mark.slow
 def test_pmap_dtypes():
     assert equal(sample_pmap(KEY, 0.3, 2.5, (8, 50), "bfloat16"), draw((8, 50), "bfloat16"))
     with jax.enable_x64(True):
@@ -202,6 +204,7 @@ def test_pmap_compiles_once(caplog):
     assert compilations(other, 0.4, 3.5, 11)
 
 
+@pytest.mark.slow
 def test_pmap_transformations():
     """In a program, under vmap, and differentiated, as on one device."""
     pmapped = functools.partial(sample_pmap, shape=(2, 50), method="direct", devices=jax.devices()[:2])
@@ -246,6 +249,7 @@ SHARDINGS = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("axis_type", "sizes", "spec", "method"), SHARDINGS, ids=str)
 def test_out_sharding(axis_type, sizes, spec, method):
     mesh = mesh_of(sizes, axis_type)
@@ -273,6 +277,7 @@ def test_out_sharding_keys(axis_type, implementation):
     assert equal(x, sample_von_mises(key, 0.3, 2.5, (8, 120), method="table"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "axis_type", "method"),
     [
@@ -291,6 +296,7 @@ def test_out_sharding_float64(sizes, axis_type, method):
         assert equal(x, draw((8, 120), method=method))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("sizes", "spec"),
     [
@@ -316,6 +322,7 @@ def test_sharded_parameters(axis_type, sizes, spec):
     assert "f32[8,8]" not in program
 
 
+@pytest.mark.few(1)
 def test_out_sharding_array_parameters(axis_type):
     """Concentrations that all devices have, for a result that is cut."""
     concentration = jnp.geomspace(0.1, 100, 16)
@@ -325,6 +332,7 @@ def test_out_sharding_array_parameters(axis_type):
     assert equal(x, sample_von_mises(KEY, 0.3, concentration, (64, 16)))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_out_shardings_of_the_program(method):
     """Where only the user's jit says how the result is cut, the counters are cut as well."""
@@ -383,6 +391,7 @@ def test_shard(axis_type, sizes, axes, method):
     assert not collectives(program.as_text())
 
 
+@pytest.mark.few(1)
 def test_shard_over_one_axis_of_two(axis_type):
     """Devices that differ in the other axis only hold the same angles, which shard_map itself finds out."""
     for options in ({}, {"axis_names": {"x"}}):
@@ -395,6 +404,7 @@ def test_shard_over_one_axis_of_two(axis_type):
         assert equal(parts(KEY, 2.5), draw((8, 120), method="table"))
 
 
+@pytest.mark.slow
 def test_shard_in_pmap_and_vmap():
     """Wherever there is a named axis."""
     for transform in (jax.pmap, jax.vmap):
@@ -415,6 +425,7 @@ def test_shard_parameters_and_keys(axis_type, implementation):
     assert equal(jax.jit(parts)(cut), sample_von_mises(key, 0.3, concentration))
 
 
+@pytest.mark.slow
 def test_shard_float64():
     with jax.enable_x64(True):
         parts = shard_map(mesh_of((2,), AxisType.Auto), P("x"))(
@@ -423,6 +434,7 @@ def test_shard_float64():
         assert equal(jax.jit(parts)(KEY, jnp.float64(2.5)), draw((8, 120), method="direct"))
 
 
+@pytest.mark.slow
 def test_shard_derivatives():
     """The derivative of a concentration that all devices share, with and without shard_map's own checks."""
     alone = functools.partial(sample_von_mises, KEY, 0.3, shape=(8, 120))

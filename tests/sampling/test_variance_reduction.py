@@ -61,6 +61,7 @@ def test_antithetic_law(key):
 # ------------------------------------------------------------------------------------------ strata
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("count", "dtype"),
     [
@@ -147,6 +148,7 @@ def test_antithetic_gain():
     assert 1.6 < variance_ratio(sample_antithetic, lambda x: np.cos(x - 0.3), 64) < 2.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [sample_stratified, sobol])
 def test_gain_grows(scheme):
     """Of order n^-2 relative to independent angles: 256 times less at 16 times as many; here at least 60."""
@@ -197,6 +199,7 @@ def reverse(*arguments):
     return np.asarray(x), np.stack(slopes)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_share_of_the_arc(key, dtype):
     """Every angle leaves the share of the arc's probability before it that its word says."""
@@ -387,6 +390,7 @@ DRAWS = {
 ALL_DRAWS = [*DRAWS.values(), pytest.param(TRUNCATED, marks=pytest.mark.slow)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", ALL_DRAWS, ids=[*DRAWS, "truncated"])
 def test_jit_and_vmap(key, draw):
     keys = random.split(key, 3)
@@ -444,6 +448,7 @@ def test_bad_arcs(key, low, high):
         sample_truncated(key, 0.0, 1.0, np.array([0.0, low]), np.array([1.0, high]))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_truncated_at_the_largest_concentrations(dtype, key):
     """A point mass to the last float: at `loc`, or at the end next to it."""

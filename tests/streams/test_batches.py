@@ -25,6 +25,7 @@ def stream():
     return np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, (2_500,), method="table"))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("batch_size", "donate"), [(97, True), (400, True), (400, False), (10_000, False)])
 def test_stream_whatever_the_batch(stream, batch_size, donate):
     iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, batch_size, donate=donate)

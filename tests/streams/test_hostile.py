@@ -223,7 +223,7 @@ MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "she
 CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "tempfile.mktemp", "subprocess.getoutput"}
 SOURCES = [
     path
-    for folder in ("jax_von_mises", "benchmarks", "tools", "docs")
+    for folder in ("jax_von_mises", "benchmarks", "docs")
     for path in sorted((children.ROOT / folder).rglob("*.py"))
     if "_build" not in path.parts
 ]

@@ -89,6 +89,7 @@ def finished(out):
     return out.is_file() or (out / "zarr.json").exists()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("block_rows", [None, 1, 4_096, 10**6])
 def test_file_is_the_stream_whatever_the_block(tmp_path, stream, block_rows):
     total = 50 if block_rows == 1 else 10_000
