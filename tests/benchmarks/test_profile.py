@@ -146,7 +146,6 @@ def ran(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("profile")
     out, kept = folder / "report", folder / "result.json"
     with pytest.MonkeyPatch.context() as fewer:
-        fewer.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # which the program would set
         fewer.setattr(calls, "IMPLEMENTATIONS", calls.IMPLEMENTATIONS[-2:])
         fewer.setattr(calls, "DTYPES", calls.DTYPES[:2])
         fewer.setattr(accuracy, "CONCENTRATIONS", (5.0,))
@@ -174,7 +173,6 @@ def test_every_section_is_measured_and_shown(ran):
 def test_a_failing_section_is_shown_escaped_and_a_report_replaced(ran, monkeypatch, capsys):
     out, *_ = ran
     (out / "mine.txt").write_text("keep")
-    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
     def breaks(plan, tick):
         raise RuntimeError("<script>no</script>")

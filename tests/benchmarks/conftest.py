@@ -1,0 +1,10 @@
+"""What the programs would set in their own process, undone afterwards."""
+
+import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_preallocation():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        yield
