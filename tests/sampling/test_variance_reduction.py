@@ -380,6 +380,19 @@ def test_slopes_at_the_ends_of_the_range(key):
     assert (np.isfinite(slopes) == (np.resize(ks, 150) >= 0)).all()
 
 
+@pytest.mark.slow
+def test_forward_mode_agrees_with_reverse_mode(key):
+    before, after = words(key, (16, 150), "float32")
+    ks = np.resize(np.float32([0.0, 3.0, 1e8, np.inf]), 150)
+    row = (np.float32(0.2), ks, np.float32(-1.0), np.float32(2.5))
+    primals = (before, after, *(np.broadcast_to(a, before.shape) for a in row))
+    _, reverse_slopes = reverse(*primals)
+    forward = jax.jit(lambda primals, tangents: jax.jvp(truncated.restricted, primals, tangents)[1])
+    for i, slopes in enumerate(reverse_slopes):
+        tangents = tuple(np.full_like(a, j == i + 2) for j, a in enumerate(primals))
+        np.testing.assert_allclose(slopes, forward(primals, tangents), rtol=1e-4, atol=1e-5)
+
+
 # ------------------------------------------------------------------------------------------ transformations, errors
 
 TRUNCATED = functools.partial(sample_truncated, low=-1.0, high=2.0, shape=(6, 2))
