@@ -298,6 +298,7 @@ STEPS_BACK = 2 * ULPS
 NEIGHBOURS = 2**11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(data=st.data())
 def test_order(dtype, data):
@@ -394,6 +395,7 @@ def arc(draw):
     return loc, k, low, low + width
 
 
+@pytest.mark.slow
 @given(SEEDS, st.data())
 def test_arcs(seed, data):
     """Inside the arc, on the circle; NaN where there is no law or no arc, and nowhere else."""
@@ -617,6 +619,7 @@ def transformed(name):
 SLOW = {"cond", "vmap of jit", "loop", "axes"}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in TRANSFORMATIONS]
 )

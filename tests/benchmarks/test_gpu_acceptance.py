@@ -293,6 +293,7 @@ def searched(monkeypatch):
     return asked
 
 
+@pytest.mark.few(1)
 def test_errors_are_searched_for_by_both_paths(on_host, searched, tmp_path):  # noqa: F811
     """By the kernels, then in fewer angles by the plain path, each kept in a separate file."""
     found = list(checks.law(plan.FULL, tmp_path / "found.law"))

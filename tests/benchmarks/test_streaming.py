@@ -36,6 +36,7 @@ def measured(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_a_complete_run(measured):
     result = json.loads(measured.read_text())
     assert (result["program"], result["format"]) == ("streaming", streaming.FORMAT)

@@ -80,7 +80,7 @@ def test_parameter_files(run):
     assert "worst column" in result.out
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 def test_dtype(run, dtype):
     result = run(*SMALL, "--dtype", dtype)
@@ -280,6 +280,7 @@ def test_old_store_that_goes_first_is_announced_in_one_line(run, monkeypatch):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [

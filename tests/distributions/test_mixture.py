@@ -214,6 +214,7 @@ def test_torus_is_a_product(key):
     np.testing.assert_allclose(divergence, exact, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_mixture_of_tori(key):
     law = tori()
     assert (law.batch_shape, law.event_shape) == ((), (2,))
@@ -242,6 +243,7 @@ def test_mixture_of_tori(key):
 # ------------------------------------------------------------------------------------------ fitting
 
 
+@pytest.mark.slow
 def test_expectation_maximisation_recovers_the_parameters(key):
     true = Mixture(probs=[0.3, 0.7], components=VonMises([-1.0, 1.5], [8.0, 3.0]))
     x = draw(true, key, (8_000,))

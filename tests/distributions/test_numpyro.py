@@ -126,6 +126,7 @@ def test_pytree(law):
     np.testing.assert_array_equal(jax.jit(lambda law, x: law.log_prob(x))(law, x), law.log_prob(x))
 
 
+@pytest.mark.slow
 def test_vmap(key):
     """Parameters, whole distributions and keys may be the mapped argument."""
     locs, ks = np.float32([0.0, 1.0, -2.0]), np.float32([0.5, 2.0, 9.0])
@@ -214,6 +215,7 @@ def test_cdf(loc, k):
     assert np.all(found <= 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", CONCENTRATIONS)
 @pytest.mark.parametrize("loc", LOCS)
 def test_icdf(loc, k):
@@ -268,6 +270,7 @@ def slopes(method, values, loc, k):
     return jax.vmap(function, (0, None, None))(values, loc, k)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loc", [0.5, -3.0, math.pi])
 def test_derivatives_of_cdf_and_icdf(loc):
     """The density in the angle, also at the ends; differences of the float64 reference in the parameters."""

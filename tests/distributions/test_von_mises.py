@@ -82,6 +82,7 @@ def test_argument_and_result_of_transformations():
     np.testing.assert_allclose(slope.loc, law.concentration * np.sin(0.3 - np.asarray(law.loc)), rtol=1e-5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("loc", "concentration", "shape"), [(0.0, 1.0, ()), ([0.0, 1.0], 2.0, (2,)), (0, [[1], [2]], (2, 1))]
 )

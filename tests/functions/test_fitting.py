@@ -110,6 +110,7 @@ def test_axes():
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_weights():
     """A weight of 3 is the angle three times over, and the scale of all weights does not matter."""
     x = draw(0.3, 2.0, (4, 60))

@@ -124,6 +124,7 @@ def test_table(k):
         assert np.abs(large - (0.5 + reference.central(exact, k))).max() <= 2 * EPS["float32"]
 
 
+@pytest.mark.slow
 def test_table_is_an_inner_matter():
     """Bad values, the point mass, whole turns and derivatives, as without it."""
     count = von_mises.TAIL_TABLE_MIN_SIZE
@@ -290,6 +291,7 @@ def log_prob_and_cdf(x, loc, k):
     return jvm.log_prob(x, loc, k), jvm.cdf(x, loc, k)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("loc", "k", "constant"), [*((*far, False) for far in FAR), (*FAR[1], True)])
 def test_far_from_zero(loc, k, constant, dtype):
     """No digit of x - loc is lost, on angles about `loc`: also across pi, and where loc is many turns away."""
@@ -561,7 +563,7 @@ def exact_derivatives(name):
     return found
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["log_prob", "cdf"])
 def test_derivatives(name, dtype):
     """In x and concentration; in units of the distribution's own scales. `loc` is the mirror of x."""
@@ -580,7 +582,7 @@ def slow(*names):
     return [pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("twice", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["log_cdf", "icdf", *slow("prob", "sf", "log_sf", "isf")])
 def test_other_derivatives(name, twice):
@@ -604,6 +606,7 @@ def test_other_derivatives(name, twice):
             np.testing.assert_allclose(found[:, i], difference, rtol=rtol, atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "sign"), [("log_cdf", -1), pytest.param("log_sf", 1, marks=pytest.mark.slow)])
 def test_slope_in_kappa_of_steep_tails(name, sign):
     """That of the density's logarithm, cos x - A; also at the float next to pi, beyond which there is nothing."""

@@ -187,6 +187,7 @@ RESULTS = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name", ["table", "gradient of log_prob", *slow(*sorted({*RESULTS} - {"table", "gradient of log_prob"}))]
 )
@@ -207,6 +208,7 @@ def test_the_same_bits(name, key, monkeypatch):
         assert np.array_equal(a, b)
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("axis_type", [pytest.param(AxisType.Auto, marks=pytest.mark.slow), AxisType.Explicit])
 def test_meshes_keep_their_shapes(axis_type, key):

@@ -129,6 +129,7 @@ assert shown()["threads"] == ["many", "environment"]
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("environment", [False, True])
 def test_each_setting_says_its_value_and_who_set_it(environment):
     """Of every argument of `configure`, also where its value is the one that JAX has by itself."""

@@ -269,6 +269,7 @@ def test_variables_of_this_package_are_known():
     assert set(re.findall(r"\bJAX_VON_MISES_\w+", text)) == set(variables.OWN)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
 def test_what_is_said_of_threads_holds():
     """JAX computes on a CPU with as many threads as PJRT_NPROC says, whatever the variables of others."""

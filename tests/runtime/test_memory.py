@@ -83,6 +83,7 @@ def test_report():
     assert memory.of_device(Device({"bytes_in_use": 3}))[2:] == (3, None, None, None)
 
 
+@pytest.mark.slow
 def test_suggestion(monkeypatch):
     """From what is free on the device, and never more than is of use."""
     free = 2**20

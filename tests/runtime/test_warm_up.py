@@ -96,7 +96,7 @@ def written(tmp_path_factory):
 CONCENTRATION = np.float32([0.5, 20, 1e6])
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_same_angles_and_derivatives(written, key):
     path, manifest = written
     sampler = runtime.load_sampler(path)
@@ -122,6 +122,7 @@ def test_same_angles_and_derivatives(written, key):
         sampler(key, "x", CONCENTRATION)
 
 
+@pytest.mark.slow
 def test_options(tmp_path):
     """The table, another dtype, another generator, one platform; and a legacy key to draw with."""
     key = jax.random.key(3, impl="unsafe_rbg")

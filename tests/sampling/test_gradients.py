@@ -118,6 +118,7 @@ def test_a_bad_lane_stays_alone():
     assert np.isfinite(slope).tolist() == [True, False, False, True]
 
 
+@pytest.mark.slow
 def test_second_derivative():
     """Through the first, by differentiating the quadrature: against differences of the reference's slope."""
     draw = functools.partial(sample_von_mises, KEY, 0.0, shape=(200,))

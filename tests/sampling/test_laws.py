@@ -164,6 +164,7 @@ def test_rejects_a_wrong_concentration(k, by):
     rejected(sound(k), 1.02 * k, by)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("by", ["kolmogorov-smirnov", "anderson-darling", "moments"])
 def test_rejects_a_shift(by):
     rejected(sound(1e4) + 6e-5, 1e4, by)

@@ -139,7 +139,7 @@ def test_inside_jit(method):
     np.testing.assert_allclose(cosine, np.cos(2 * np.asarray(outside)), atol=1e-6)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_constants_of_a_program(method):
     """Arguments that the compiler knows give the angles of those that it does not.
@@ -167,6 +167,7 @@ def test_vmap_over_keys(implementation, method):
     assert equal(jax.vmap(draw)(keys), np.stack([draw(key) for key in keys]))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_vmap_over_parameters(method):
     locs, concentrations = jnp.linspace(-3.0, 3.0, 4), jnp.array([0.0, 0.5, 20.0, jnp.inf])
@@ -202,6 +203,7 @@ def test_checkpoint():
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [pytest.param("direct", marks=pytest.mark.slow), "table"])
 def test_export(method):
     from jax import export
@@ -254,6 +256,7 @@ def test_dtype(dtype):
     assert equal(narrow, sample_von_mises(KEY, 0.3, 5.0, (3000,)).astype(dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("f2", "i8"))])
 def test_byte_order_does_not_matter(dtype):
     """Files of other machines have another one, and hold the same numbers."""
@@ -284,6 +287,7 @@ def test_default_dtype():
         assert dtype(0.0, 1.0, dtype=jnp.float32) == jnp.float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["direct", pytest.param("table", marks=pytest.mark.slow)])
 def test_float64_streams(method):
     with jax.enable_x64(True):
@@ -317,6 +321,7 @@ def test_float64_shapes(shapes, sizes):
             assert equal(mapped, np.stack([flat] * 3))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("loc", [0.0, 3.0, np.pi, -np.pi, 3.1415925, 1e3, -1e6])
 def test_range(dtype, loc):

@@ -87,6 +87,7 @@ def test_sums_over_a_sharded_result_are_seen():
 # ------------------------------------------------------------------------------------------------- pmap
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("implementation", "method"),
     [
@@ -110,6 +111,7 @@ def test_pmap_shapes():
     assert equal(sample_pmap(KEY, 0.3, concentrations), sample_von_mises(KEY, 0.3, concentrations))
 
 
+@pytest.mark.slow
 def test_pmap_auto_decides_by_the_whole_shape():
     """2^14 angles are the table's, the 2^11 of a device alone would be the direct route's."""
     whole = (8, 2**11)
@@ -146,6 +148,7 @@ def test_pmap_keys_of_the_devices(make, method, size):
     assert equal(x, jnp.stack([alone(key, 0.3, 2.5) for key in keys]))
 
 
+@pytest.mark.slow
 def test_pmap_keys_of_some_devices():
     """Also of one, whose key array has one key, and with concentrations that each device has all of."""
     for count in (1, 3):
@@ -166,6 +169,7 @@ def test_pmap_parameters_of_the_devices():
         assert sample_pmap(key, loc[:, None], concentration[:, None], (8, 10)).shape == (8, 10)
 
 
+@pytest.mark.slow
 def test_pmap_devices():
     """In the order given, on some, on one; a committed key comes along."""
     some = jax.devices()[:2:-2]
@@ -364,6 +368,7 @@ def shard_map(mesh, out_specs, **options):
     return jax.shard_map(mesh=mesh, in_specs=(P(), P()), out_specs=out_specs, **options)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("sizes", "axes"),
@@ -391,7 +396,7 @@ def test_shard(axis_type, sizes, axes, method):
     assert not collectives(program.as_text())
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_shard_over_one_axis_of_two(axis_type):
     """Devices that differ in the other axis only hold the same angles, which shard_map itself finds out."""
     for options in ({}, {"axis_names": {"x"}}):

@@ -199,7 +199,7 @@ def reverse(*arguments):
     return np.asarray(x), np.stack(slopes)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_share_of_the_arc(key, dtype):
     """Every angle leaves the share of the arc's probability before it that its word says."""
@@ -325,6 +325,7 @@ def angles_and_slopes(key, case):
     return x, jnp.stack([slope(*(jnp.float64(i == j) for j in range(4))) for i in range(4)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SLOPES)
 def test_slopes_are_differences_of_quantiles(key, case):
     """In each argument, against central differences of the reference at the same word."""
@@ -412,6 +413,7 @@ def test_jit_and_vmap(key, draw):
     assert np.isnan(draw(key, 0.5, -1.0)).all()
 
 
+@pytest.mark.slow
 def test_derivatives_of_pairs_and_strata(key):
     """Those of the quantile, mirrored."""
     slopes = jax.jit(jax.jacfwd(functools.partial(sample_antithetic, key, shape=(6,)), 1))(0.5, 3.0)
@@ -461,7 +463,7 @@ def test_bad_arcs(key, low, high):
         sample_truncated(key, 0.0, 1.0, np.array([0.0, low]), np.array([1.0, high]))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_truncated_at_the_largest_concentrations(dtype, key):
     """A point mass to the last float: at `loc`, or at the end next to it."""

@@ -41,6 +41,7 @@ def test_start_goes_on(stream):
     )
 
 
+@pytest.mark.slow
 def test_rows_of_arrays_and_wide_floats():
     """A concentration for each column, in float64, also where another thread advances the iterator."""
     concentration = np.array([0.1, 3.0, 50.0])

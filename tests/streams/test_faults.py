@@ -65,6 +65,7 @@ def test_nothing_is_lost(answer, kind, scenario, fault, first, step):
     lose_nothing(answer, kind, scenario, fault, first, step)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("scenario", "fault"),
     [
