@@ -73,7 +73,7 @@ def numbers(call):
     return [0.25 + i for i in range(count(call))]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CALLS)
 def test_arrays_without_axes(name):
     call = CALLS[name]

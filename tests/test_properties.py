@@ -98,6 +98,7 @@ def log_density(d, k):
     return -(2 * np.sin(d / 2) ** 2) * k - np.log(reference.norm(k))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(data=st.data())
 def test_law_at_angles(dtype, data):

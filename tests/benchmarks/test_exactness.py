@@ -276,7 +276,7 @@ def test_the_angles_looked_up_are_those_of_the_sampler():
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["table", "direct"])
 def test_one_wrong_angle_of_all_is_found(monkeypatch, method):
     chosen = every_word.chunks(5)

@@ -97,6 +97,7 @@ def test_dtype(run, dtype):
     assert ("no bfloat16" in result.out) == (dtype == "bfloat16")
 
 
+@pytest.mark.slow
 def test_module_runs_without_warnings(tmp_path):
     """In a process of its own, with the installed entry point's code and a bar on stderr."""
     process = subprocess_sample(tmp_path, "--size", "1e6", "--loc", "-1e0", "--out", "x.npy", PYTHONWARNINGS="error")

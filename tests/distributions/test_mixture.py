@@ -192,6 +192,7 @@ def test_samples_have_derivatives(key):
 # ------------------------------------------------------------------------------------------ tori
 
 
+@pytest.mark.slow
 def test_torus_is_a_product(key):
     components = VonMises(jnp.zeros((3, 2)), jnp.array([1.0, 5.0]))
     law = Torus(components)

@@ -104,6 +104,7 @@ def test_probabilities(k, dtype):
         assert error.max() <= TAIL[dtype], f"{error.max():.2e} at x={x[here][error.argmax()]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [0.0, 3.0, 44.99, 46.0, 89.0, 91.0, 1e4, 1e25])
 def test_table(k):
     """Many angles at one concentration: looked up, to the same promises, from the mode out to the smallest float."""
@@ -203,6 +204,7 @@ def test_deep_tails_change_no_other_quantile(dtype):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_deep_tails_and_nan_under_vmap():
     """The bits of one call with arrays, and its derivatives; bad values have none, in reverse mode either."""
     _, q, k = with_deep_tails("float32")

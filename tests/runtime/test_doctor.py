@@ -397,6 +397,7 @@ def test_gpu_that_is_not_used(monkeypatch):
     assert told(doctor._unused([], PIP, 9)) == ""
 
 
+@pytest.mark.slow
 def test_grandchild_that_holds_the_pipe():
     """Nobody waits for it."""
     program = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).wait()"

@@ -67,7 +67,7 @@ def test_float64(k, method):
     np.testing.assert_allclose(slope, exact, rtol=2e-11, atol=1e-15)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("transform", "method"),
     [

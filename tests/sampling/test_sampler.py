@@ -104,6 +104,7 @@ def test_block_array_parameters():
     assert equal(sample_block(KEY, 0.0, concentration, 30, (5, 3)), whole[10:15])
 
 
+@pytest.mark.few(1)
 def test_methods_agree():
     for concentration in (0.0, 1e-3, 0.5, 3.0, 16.9, 17.1, 1e3, 1e8):
         table = sample_von_mises(KEY, 0.0, concentration, (20000,), method="table")

@@ -110,7 +110,7 @@ def disturb(tmp_path, kind, numbers, times):
     return kept
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["npy", "zarr"])
 @pytest.mark.parametrize("numbers", [ENDING, (signal.SIGKILL,)], ids=["interrupted", "killed"])
 @pytest.mark.parametrize("times", [4, pytest.param(100, marks=pytest.mark.slow)])
