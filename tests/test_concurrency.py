@@ -73,7 +73,7 @@ def writing_child(out, angles, line, ready, options):
         ready.send(("written", written.drawn))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.skipif(checkpoint.fcntl is None, reason="locks are POSIX's")
 @pytest.mark.parametrize("kind", ["npy", "zarr"])
 @pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.slow)])

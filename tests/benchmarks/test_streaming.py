@@ -55,6 +55,7 @@ def test_a_complete_run(measured):
     assert held["results"]["npy"]["trace"][0][1] > 10_000_000
 
 
+@pytest.mark.slow
 def test_pictures_of_new_and_committed_results(measured, tmp_path):
     pytest.importorskip("matplotlib", reason="the pictures need matplotlib")
     for result in (measured, COMMITTED):

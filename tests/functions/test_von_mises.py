@@ -639,6 +639,7 @@ def test_second_derivatives_of_deep_quantiles():
     assert second[0, 0, 2] == pytest.approx(float(above - below) / (2e-5 * k), rel=1e-3)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "twice"),
     [

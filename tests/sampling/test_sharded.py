@@ -105,6 +105,7 @@ def test_pmap(implementation, method):
     assert all(shard.data.shape == (1, 3, 41) for shard in x.addressable_shards)
 
 
+@pytest.mark.slow
 def test_pmap_shapes():
     assert equal(sample_pmap(KEY, 0.3, 2.5, 8), draw(8))
     concentrations = jnp.geomspace(0.1, 100, 8)

@@ -423,6 +423,7 @@ def test_derivatives_of_pairs_and_strata(key):
     np.testing.assert_allclose(slope, np.sign(x) * reference.dquantile_dk(np.abs(x), 3.0), rtol=5e-6, atol=2e-7)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("draw", ALL_DRAWS, ids=[*DRAWS, "truncated"])
 def test_short_floats_and_empty_shapes(key, draw):
     x = draw(key, 3.0, 0.5, dtype=jnp.bfloat16)

@@ -182,6 +182,7 @@ def test_threads_share_an_iterator(stream):
     assert sorted(drawn) == sorted(map(float, stream[::10]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["mesh in scope", pytest.param("mesh in sharding", marks=pytest.mark.slow)])
 def test_explicit_mesh(stream, scope):
     """Also where another thread advances the iterator, and with an end that is ragged."""
