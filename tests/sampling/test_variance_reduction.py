@@ -348,7 +348,7 @@ def test_slopes_in_float32(key):
     before, after = words(key, (16, 150), "float32")
     columns = np.float32([SLOPES[j % len(SLOPES)] for j in range(150)]).T
     x, slopes = reverse(before, after, *(np.broadcast_to(a, before.shape) for a in columns))
-    for i, j in np.ndindex(4, 4 * len(SLOPES)):
+    for i, j in np.ndindex(4, 2 * len(SLOPES)):
         loc, k, low, high = map(float, columns[:, j])
         for y, value in zip(x[:, j].astype(float), slopes[i][:, j].astype(float), strict=True):
             a, y, b = arcs.on_line(y, loc, low, high)
