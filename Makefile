@@ -18,6 +18,8 @@ ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/numerics/test_xla.py::test_meshes
 # The release of JAX whose compiler for GPUs is asked, on a machine without one, what it makes of a draw: the one that
 # tools/gpu_programs.json was made with, since a new release should not turn anything red by itself.
 GPU_JAX ?= 0.12.0.1
+# Releases whose launch of the CUDA kernels is checked; the newest one always is.
+LAUNCH_JAX ?= 0.11.2 $(GPU_JAX)
 # Test processes. Each compiles for itself, so more than the cores there are only wait for each other; and each takes a
 # row of whole files first, since the tests of a file share compiled programs, and at the end what another has left.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
@@ -34,7 +36,7 @@ help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU where there is one"
 	@echo "make test     run the tests, and a smoke on the newest Python with the newest JAX: a few minutes"
 	@echo "make test-whole  the same with all slow tests, and all of them on the newest one too: hours"
-	@echo "make test-gpu-programs  compile draws for an H100 without one: has anything become worse?"
+	@echo "make test-gpu-programs  compile draws for an H100 without one: is any slower, or launched otherwise?"
 	@echo "make exactness  compare millions of angles with their distribution"
 	@echo "make guard    time the sampler beside others for a few minutes: PASS, FAIL or TOO NOISY"
 	@echo "make audit    ask whether a dependency has a known hole; needs the network"
@@ -116,18 +118,27 @@ run-newest: .venv-newest/installed
 # looked at, and that is said.
 test-gpu-programs:
 	@python=$$(if $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then echo $(PYTHON); else $(NEWEST); fi); \
-	if [ -z "$$python" ]; then echo "no Python 3.12 or newer found: what is compiled for a GPU was not looked at"; \
-	elif $(MAKE) --no-print-directory .venv-gpu/installed GPU_PYTHON=$$python; then \
-	  .venv-gpu/bin/python -m tools.gpu_programs --check; \
-	else echo "what compiles for a GPU cannot be installed: what it makes of draws was not looked at"; fi
+	if [ -z "$$python" ]; then echo "no Python 3.12 or newer found: what is compiled for a GPU was not looked at"; exit; fi; \
+	newest=$$($$python -m pip index versions jax 2>/dev/null | sed -n 's/^jax (\(.*\))$$/\1/p'); \
+	[ -n "$$newest" ] || echo "the newest release of JAX cannot be looked up: its launch of kernels was not checked"; \
+	$(MAKE) --no-print-directory -j2 --output-sync=target GPU_PYTHON=$$python gpu-programs \
+	  $$(printf 'launch-%s\n' $(LAUNCH_JAX) $$newest | sort -u)
+
+.PHONY: gpu-programs
+.PRECIOUS: .venv-gpu-%/installed
+gpu-programs: .venv-gpu-$(GPU_JAX)/installed
+	@[ ! -e $< ] || .venv-gpu-$(GPU_JAX)/bin/python -m tools.gpu_programs --check
+
+launch-%: .venv-gpu-%/installed
+	@[ ! -e $< ] || .venv-gpu-$*/bin/python -m tools.launch_contract
 
 # Without the libraries of CUDA, gigabytes that compiling does not need.
-.venv-gpu/installed: $(PACKAGING)
-	$(call environment,.venv-gpu,$(GPU_PYTHON))
-	@echo "installing what compiles for a GPU into .venv-gpu"
-	@.venv-gpu/bin/python $(PIP) jax==$(GPU_JAX) jaxlib==$(GPU_JAX) numpy scipy
-	@.venv-gpu/bin/python $(PIP) --no-deps jax-cuda13-plugin==$(GPU_JAX) jax-cuda13-pjrt==$(GPU_JAX)
-	@touch $@
+.venv-gpu-%/installed: $(PACKAGING)
+	$(call environment,$(@D),$(GPU_PYTHON))
+	@echo "installing what compiles for a GPU into $(@D)"
+	@{ $(@D)/bin/python $(PIP) jax==$* jaxlib==$* numpy scipy && \
+	  $(@D)/bin/python $(PIP) --no-deps jax-cuda13-plugin==$* jax-cuda13-pjrt==$* && touch $@; } || \
+	  echo "what compiles for a GPU cannot be installed: what JAX $* makes of draws was not looked at"
 
 .venv-bench/installed: $(PACKAGING)
 	$(call environment,.venv-bench,$(PYTHON))
@@ -177,6 +188,6 @@ docs-code: .venv-test/installed
 	.venv-test/bin/python $(PYTEST) -m "slow or not slow" tests/docs/test_docs.py
 
 clean:
-	rm -rf .venv .venv-test .venv-newest .venv-gpu .venv-bench .venv-audit .venv-lint .venv-docs docs/_build docs/_generated build dist *.egg-info
+	rm -rf .venv .venv-test .venv-newest .venv-gpu-* .venv-bench .venv-audit .venv-lint .venv-docs docs/_build docs/_generated build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

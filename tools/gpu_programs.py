@@ -83,17 +83,23 @@ def cases():
     yield "jax.random.normal", normal, (key,)
 
 
+def h100():
+    """The sharding by which a program is compiled for an H100 that is not there."""
+    from jax.experimental import topologies
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    topology = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=TARGET.read_text())
+    return NamedSharding(topologies.make_mesh(topology, (1,), ("device",)), PartitionSpec())
+
+
 def compile_for_h100(folder):
     """Compile each case and count."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     dumps = f"--xla_dump_to={folder} --xla_gpu_dump_llvmir=true --xla_dump_emitter_re=.*"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {dumps}".strip()
     import jax
-    from jax.experimental import topologies
-    from jax.sharding import NamedSharding, PartitionSpec
 
-    topology = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=TARGET.read_text())
-    on_it = NamedSharding(topologies.make_mesh(topology, (1,), ("device",)), PartitionSpec())
+    on_it = h100()
 
     def compile_case(name, function, arguments):
         label = re.sub(r"\W+", "_", name)

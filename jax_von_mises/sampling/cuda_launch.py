@@ -6,6 +6,22 @@ program with one, unless it is given ``disabled_checks=[DisabledSafetyCheck.cust
 
 One launch makes any number of rows, each a draw. `jax.vmap` adds rows, and an operand (`Operand`) is shared by all rows
 or has a value for each. The kernel reads which from flags (`Rows.flags`).
+
+XLA's side of a launch, by its source (github.com/openxla/xla, files under ``xla/``, with the commit that was read).
+``tools/launch_contract.py`` checks it on compiled programs:
+
+- The kernel gets the addresses of the operands in their order, then of the result. Scalars are passed by address, and
+  equal operands twice (``service/gpu/custom_kernel_emitter_cuda.cc`` 827aca0e, ``codegen/emitters/kernel_arguments.cc``
+  01288362). Nothing compares their number with the PTX (``stream_executor/cuda/cuda_kernel.cc`` 1e57a34e).
+- Grid, block and dynamic shared memory are the attributes (``service/gpu/kernel_call.cc`` 3be98a5f). XLA does not read
+  ``.maxntid``; the driver refuses a larger block.
+- Addresses are multiples of 16 bytes for arguments of the program and of 256 for other memory, or the run fails
+  (``service/gpu/gpu_executable_buffer_allocator.cc``).
+- The result shares no memory with an operand (``service/gpu/nvptx_alias_info.cc``) without ``input_output_aliases``.
+  Where the caller donates an operand for it, XLA copies the result there afterwards.
+- Memory is kept until the launch is queued, then goes to later work of the same stream (``pjrt/local_device_state.h``).
+  The PTX is loaded before the first run (``backends/gpu/runtime/custom_kernel_thunk.cc`` 0a35eaa3), and an error in it
+  shows only then.
 """
 
 import dataclasses
