@@ -1,4 +1,4 @@
-"""The CUDA kernels, without a GPU: their source on the host, their text through the assembler, their place in a draw.
+"""The CUDA kernels, without a GPU: their text executed on the CPU and assembled, and their place in a draw.
 
 The programs of tests that draw are small and few: each is compiled for both paths.
 """
@@ -23,12 +23,11 @@ from jax_von_mises.sampling.request import DrawRequest
 from tests import host_kernels, reference
 from tests.host_kernels import on_host  # noqa: F401
 from tools import make_kernels
+from tools.ptx import battery
 
 CIPHERS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
 KAPPAS = (0.0, 1e-6, 0.1, 1.0, 4.0, 4.9999, 5.0, 16.9, 17.1, 100.0, 1e4, 1e8, 1e20)
 COUNT = 2**12
-# Bounds of the hardware's approximations in PTX's own specification: 2^-22.5 and better.
-HARDWARE = (0.0, 2.0**-22, -(2.0**-22))
 
 
 @jax.jit
@@ -37,15 +36,14 @@ def table_of(kappa):
     return piecewise.quantile_table(kappa).T
 
 
-def host(job, start, loc, kappa, flags=0, rows=1, grid=(3, 1), block=(1, 1), **replaced):
-    """Angles of a job by the host's build; `kappa` an array, or for the table route a number."""
-    count = int(np.prod(job.shape))
-    sizes = np.array([count % 2**32, count >> 32, rows, flags, cuda_launch.KERNEL_DTYPES[job.dtype]], np.uint32)
+def host(job, start, loc, kappa, flags=0, **how):
+    """Angles of a job by its kernel; `kappa` an array, or for the table route a number."""
+    (count,) = job.shape
+    sizes = np.array([count, 0, 1, flags, cuda_launch.KERNEL_DTYPES[job.dtype]], np.uint32)
     given = kappa if job.route == "direct" else np.asarray(table_of(jnp.float32(kappa)))
-    operands = {"key": key_of(job.cipher), "start": np.array([start >> 32, start % 2**32], np.uint32)} | replaced
-    out = jax.ShapeDtypeStruct((rows, count), job.dtype)
-    found = host_kernels.launch(job.name, grid, block, out, operands["key"], operands["start"], sizes, given, loc)
-    return found if rows > 1 else found.reshape(job.shape)
+    place = np.array([start >> 32, start % 2**32], np.uint32)
+    out = jax.ShapeDtypeStruct(job.shape, job.dtype)
+    return host_kernels.launch(job.name, (3, 1), (64, 1), out, key_of(job.cipher), place, sizes, given, loc, **how)
 
 
 def key_of(cipher):
@@ -99,15 +97,6 @@ def test_the_text_assembles(architecture, tmp_path):
         assert sum(spilled) <= 16, f"{name} lacks registers: {done.stderr}"
 
 
-@pytest.mark.parametrize("cipher", CIPHERS)
-def test_words_are_those_of_the_package(cipher):
-    """Bit for bit, before and behind the carry into the upper half of a counter, and at a stream's end."""
-    program = jax.jit(lambda key, *place: counter.block_words(cipher, key, counter.indices((128,), place), 1)[0])
-    for start in (0, 2**32 - 64, 2**34 - 64, 2**63 + 4 * 17, 2**64 - 128):
-        expected = program(key_of(cipher), np.uint32(start >> 32), np.uint32(start % 2**32))
-        np.testing.assert_array_equal(host_kernels.words(cipher, key_of(cipher), start // 4, 32), np.asarray(expected))
-
-
 def test_angles_by_the_table():
     """To 4 ulp of the angle, or of the cell's outer end where that is further out.
 
@@ -123,29 +112,26 @@ def test_angles_by_the_table():
         assert (np.abs(a - b) <= allowed).all(), f"kappa={kappa}"
 
 
-@pytest.mark.parametrize("error", HARDWARE)
+@pytest.mark.parametrize("error", battery.ERRORS)
 def test_angles_by_the_direct_route(error):
-    """The sampler's own promise, against the reference, for every error that the hardware's functions may have.
+    """The sampler's own promise, against the reference, with every error that the hardware's functions may have.
 
     Of the tail probability 2e-6, or 4 ulp of the angle. That is what holds between two compilers as well: by the plain
     path alone XLA is up to 12 ulp from the truth where the tail's bound is the wider one.
     """
     job = cuda_launch.KernelSpec("philox4x32", "direct", "float32", (COUNT,))
-    words = host_kernels.words(job.cipher, key_of(job.cipher), 0, COUNT // 4)
+    program = jax.jit(lambda key: counter.block_words(job.cipher, key, counter.indices((COUNT,), (0, 0)), 1)[0])
+    words = np.asarray(program(key_of(job.cipher)))
     t = ((words >> 1) + 0.5) * 2.0**-32
-    host_kernels.built().set_error(error)
-    try:
-        for kappa in KAPPAS:
-            x = host(job, 0, np.zeros(1, np.float32), np.array([kappa], np.float32))
-            np.testing.assert_array_equal(x < 0, words & 1)
-            size = np.abs(x).astype(np.float64)
-            k = float(np.float32(kappa))
-            tail = reference.sf(size, k)
-            per_ulp = reference.pdf(size, k) * np.spacing(np.abs(x))
-            off = np.abs(tail - t) / np.maximum(2e-6 * t, 4 * per_ulp)
-            assert off.max() <= 1, f"kappa={kappa}: {off.max():.2f} of what is allowed"
-    finally:
-        host_kernels.built().set_error(0.0)
+    for kappa in KAPPAS:
+        x = host(job, 0, np.zeros(1, np.float32), np.array([kappa], np.float32), error=error)
+        np.testing.assert_array_equal(x < 0, words & 1)
+        size = np.abs(x).astype(np.float64)
+        k = float(np.float32(kappa))
+        tail = reference.sf(size, k)
+        per_ulp = reference.pdf(size, k) * np.spacing(np.abs(x))
+        off = np.abs(tail - t) / np.maximum(2e-6 * t, 4 * per_ulp)
+        assert off.max() <= 1, f"kappa={kappa}: {off.max():.2f} of what is allowed"
 
 
 def test_arrays_of_parameters():
@@ -165,56 +151,6 @@ def test_arrays_of_parameters():
         # Of the direction's last places, and of the promise of both.
         assert (around(a, b)[good] <= 5e-7 + 4e-6 / np.sqrt(np.maximum(kappa[good], 1))).all()
         assert (np.abs(a[good]) < np.pi).all()
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_every_size_and_start(dtype):
-    """The same angles wherever a part begins and ends, none written outside, and 16 bits are rounded as by XLA."""
-    whole = cuda_launch.KernelSpec("philox2x32", "table", dtype, (4128,))
-    first, loc = 2**32 - 2001, np.array([2.0], np.float32)
-    stream = host(whole, first, loc, 2.0)
-    single = host(whole._replace(dtype="float32"), first, loc, 2.0)
-    np.testing.assert_array_equal(stream, np.asarray(jnp.asarray(single).astype(dtype)))
-    for method in ("table", "direct"):
-        kappa = 2.0 if method == "table" else np.array([2.0], np.float32)
-        stream = host(whole._replace(route=method), first, loc, kappa)
-        for skip in range(8):
-            for size in (1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 1023, 1024, 1025, 4095, 4096, 4099):
-                part = host(whole._replace(route=method, shape=(size,)), first + skip, loc, kappa)
-                np.testing.assert_array_equal(part, stream[skip : skip + size])
-
-
-def test_rows():
-    """Each with a key, a start, a table or a concentration, and a direction of its own, or shared."""
-    shape, rows = (37,), 5
-    keys = np.arange(2 * rows, dtype=np.uint32).reshape(rows, 2)
-    starts = np.stack([np.zeros(rows), 3 * np.arange(rows)], axis=1).astype(np.uint32)
-    locs, kappas = np.linspace(-3, 3, rows, dtype=np.float32), np.geomspace(0.1, 100, rows).astype(np.float32)
-    tables = np.stack([np.asarray(table_of(jnp.float32(kappa))) for kappa in kappas])
-    flags = cuda_launch.KEY_ROWS | cuda_launch.START_ROWS | cuda_launch.CONCENTRATION_ROWS | cuda_launch.LOC_ROWS
-    for method, operand in (("table", tables), ("direct", kappas)):
-        job = cuda_launch.KernelSpec("threefry2x32", method, "float32", shape)
-        sizes = np.array([37, 0, rows, flags, 0], np.uint32)
-        out = jax.ShapeDtypeStruct((rows, 37), "float32")
-        # Several rows to a block where that is allowed.
-        block = (1, 1 if method == "table" else 2)
-        found = host_kernels.launch(job.name, (1, 2), block, out, keys, starts, sizes, operand, locs)
-        for row in range(rows):
-            one = np.array([37, 0, 1, 0, 0], np.uint32)
-            alone = (keys[row], starts[row], one, operand[row : row + 1], locs[row : row + 1])
-            single = host_kernels.launch(job.name, (1, 1), (1, 1), jax.ShapeDtypeStruct((1, 37), "float32"), *alone)
-            np.testing.assert_array_equal(found[row], single[0])
-
-
-def test_rows_that_share_a_table():
-    """Several to a block, whose threads fill the table together."""
-    rows, kappa = 5, 3.0
-    keys = np.arange(2 * rows, dtype=np.uint32).reshape(rows, 2)
-    job = cuda_launch.KernelSpec("threefry2x32", "table", "float32", (37,))
-    loc = np.zeros(1, np.float32)
-    found = host(job, 2, loc, kappa, flags=cuda_launch.KEY_ROWS, rows=rows, grid=(2, 1), block=(3, 4), key=keys)
-    for row in range(rows):
-        np.testing.assert_array_equal(found[row], host(job, 2, loc, kappa, key=keys[row]))
 
 
 def launches(monkeypatch):

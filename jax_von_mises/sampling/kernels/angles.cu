@@ -1,18 +1,17 @@
-// Angles of the von Mises law in one pass: words of a counter, sign and tail probability, quantile, direction, wrap.
+// Angles of the von Mises distribution in one pass: words, sign and tail probability, quantile, direction, wrap.
 //
-// The meaning is that of counter.py, kernel.py and quantile.py, whose names are used here; constants come from
-// tables.py. `python -m tools.make_kernels` compiles this file into angles.ptx, which is what is shipped.
+// The meaning is that of sampling/counter.py and transform.py and of the modules of numerics, whose names are used here;
+// constants come from numerics/coefficients.py. `python -m tools.make_kernels` compiles this file into angles.ptx, which
+// is what is shipped, and `python -m tools.ptx` executes that on a CPU.
 //
 // A thread makes the four angles of one group of words, 4 g to 4 g + 3 of the stream: two blocks of a cipher of two
 // words, or one of four. A part of a stream that starts inside a group leaves out what is before it.
 //
-// Every multiply-add is written out, and the compilers are told to make none, so that what a compiler for the host
-// makes of this file is the same arithmetic, but for the hardware's five approximations at its head.
+// Every multiply-add is written out, and the compiler is told to make none, so that the arithmetic is the same whatever
+// compiles this file. The hardware's five approximations are at its head.
 
-#ifndef HOST
 #include <cstdint>
 #define INLINE __device__ __forceinline__
-#define SYNCHRONISE __syncthreads
 INLINE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 INLINE float bits_float(uint32_t x) { return __uint_as_float(x); }
 INLINE uint32_t float_bits(float x) { return __float_as_uint(x); }
@@ -35,7 +34,6 @@ INLINE uint32_t pair_bfloat16(float a, float b) {
 INLINE uint32_t pair_float16(float a, float b) {
   uint32_t y; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(b), "f"(a)); return y;
 }
-#endif
 #include "tables.h"
 
 // ---------------------------------------------------------------------------------------------------- words
@@ -407,7 +405,7 @@ INLINE void angles(const Task &task, void *out, Quantile &quantile) {
   if constexpr (TABLE) {
     if (!(flags & CONCENTRATION_ROWS)) {
       quantile.fill(reinterpret_cast<const Cell *>(task.concentration), thread, threads);
-      SYNCHRONISE();
+      __syncthreads();
     }
   }
   // Short rows have several to a block, but not where each has a table: all threads of a block wait for that.
@@ -423,10 +421,10 @@ INLINE void angles(const Task &task, void *out, Quantile &quantile) {
     const float *kappas = task.concentration, *locs = task.loc + (flags & LOC_ROWS ? many_locs ? before : row : 0);
     if constexpr (TABLE) {
       if (flags & CONCENTRATION_ROWS) {
-        SYNCHRONISE();
+        __syncthreads();
         const int64_t first = static_cast<int64_t>(row) * Table::CELLS;
         quantile.fill(reinterpret_cast<const Cell *>(kappas) + first, thread, threads);
-        SYNCHRONISE();
+        __syncthreads();
       }
     } else if (flags & CONCENTRATION_ROWS) {
       kappas += many_kappas ? before : row;

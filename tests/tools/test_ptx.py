@@ -1,0 +1,161 @@
+"""Kernels executed on the CPU: the machine itself, and the shipped kernels against the plain path."""
+
+import numpy as np
+import pytest
+
+from tests import host_kernels
+from tools.ptx import battery, machine
+from tools.ptx.translate import Unknown, translate
+
+# The others in `make test-whole`: those that differ most come first.
+FIRST = ("threefry2x32_table_float32", "philox4x32_direct")
+OTHERS = tuple(kernel for kernel in battery.KERNELS if kernel not in FIRST)
+
+ENTRY = """
+.visible .entry {name}(
+	.param .u64 {name}_param_0,
+	.param .u64 {name}_param_1
+)
+.maxntid 64, 1, 1
+{{
+	.reg .pred %p<9>;
+	.reg .f32 %f<9>;
+	.reg .b32 %r<9>;
+	.reg .b64 %rd<9>;
+	.shared .align 16 .b8 _shared[256];
+	ld.param.u64 %rd1, [{name}_param_0];
+	ld.param.u64 %rd2, [{name}_param_1];
+	mov.u32 %r1, %tid.x;
+	mul.wide.u32 %rd3, %r1, 4;
+	add.s64 %rd4, %rd1, %rd3;
+	add.s64 %rd5, %rd2, %rd3;
+{body}
+	ret;
+}}
+"""
+
+
+def entry(body, name="kernel"):
+    """A kernel with the threads' number in %r1, and the address of a word of its own in operand and result."""
+    return ENTRY.format(name=name, body="\n".join(f"\t{line};" for line in body.split("; ")))
+
+
+def run(body, given, threads=4):
+    """What it writes; a word for each thread."""
+    if machine.compiler() is None:
+        pytest.skip("no C compiler")
+    given = np.asarray(given)
+    return machine.Machine(entry(body)).launch("kernel", (1, 1), (threads, 1), np.empty_like(given), given)
+
+
+WORDS = np.array([0, 1, 0x80000000, 0xFFFFFFFF, 0x12345678, 0xDEADBEEF, 31, 33], np.uint32)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "expected"),
+    [
+        ("mul.hi.u32 %r3, %r2, -1", lambda a: a * 0xFFFFFFFF >> 32),
+        ("mad.lo.s32 %r3, %r2, %r2, 7", lambda a: a * a + 7),
+        ("shf.l.wrap.b32 %r3, %r2, %r1, 37", lambda a, j: j << 5 | a >> 27),
+        ("bfi.b32 %r3, %r2, %r1, 31, 1", lambda a, j: j & 0x7FFFFFFF | a << 31),
+        ("shl.b32 %r3, %r1, %r2", lambda a, j: j << a if a < 32 else 0),
+        ("shr.u32 %r3, %r2, 3", lambda a: a >> 3),
+        ("cvt.s64.s32 %rd6, %r2; shr.s64 %rd7, %rd6, 33; cvt.u32.u64 %r3, %rd7", lambda a: -(a >> 31)),
+        ("mul.wide.s32 %rd6, %r2, -3; shr.u64 %rd7, %rd6, 32; cvt.u32.u64 %r3, %rd7",
+         lambda a: (a - (a >> 31 << 32)) * -3 >> 32),
+        ("setp.lt.s32 %p1, %r2, 1; selp.b32 %r3, 5, 6, %p1", lambda a: 5 if a >> 31 or a < 1 else 6),
+        ("setp.lt.u32 %p1, %r2, 2; selp.b32 %r3, 5, 6, %p1", lambda a: 5 if a < 2 else 6),
+        ("mov.b32 %f1, %r2; setp.ltu.f32 %p1, %f1, 0f3F800000; selp.b32 %r3, 5, 6, %p1",
+         lambda a: 5 if not np.uint32(a).view(np.float32) >= 1 else 6),
+        ("cvt.rn.f32.s32 %f1, %r2; mov.b32 %r3, %f1",
+         lambda a: int(np.float32(np.uint32(a).view(np.int32)).view(np.uint32))),
+        ("mov.u32 %r3, 9; setp.eq.s32 %p1, %r1, 2; @%p1 bra $end; mov.u32 %r3, 8; $end:; add.s32 %r3, %r3, 0",
+         lambda a, j: 9 if j == 2 else 8),
+    ],
+)  # fmt: skip
+def test_instructions(instruction, expected):
+    """What they do to words with every kind of sign, against whole numbers of Python."""
+    body = f"ld.global.u32 %r2, [%rd4]; {instruction}; st.global.u32 [%rd5], %r3".replace("$end:;", "\n$end:\n")
+    found = run(body, WORDS, len(WORDS))
+    given = [(int(a), j) if expected.__code__.co_argcount == 2 else (int(a),) for j, a in enumerate(WORDS)]
+    assert found.tolist() == [expected(*each) % 2**32 for each in given]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("bf16x2", "bfloat16"), ("f16x2", "float16")])
+def test_rounding_to_pairs(kind, dtype):
+    """As NumPy rounds; ties, what is too large or too small, and no number."""
+    import ml_dtypes
+
+    values = [1 + 2.0**-9, 1 + 3 * 2.0**-9, 1 + 2.0**-11, 65519.0, 65520.0, 1e-8, 6e-8, -3.1415925, np.inf, np.nan]
+    given = np.array(values, np.float32)
+    body = f"ld.global.f32 %f1, [%rd4]; cvt.rn.{kind}.f32 %r3, %f1, 0f3F800000; st.global.u32 [%rd5], %r3"
+    found = run(body, given.view(np.uint32), len(given)).view(np.uint16).reshape(-1, 2)
+    dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    with np.errstate(over="ignore"):
+        expected = given.astype(dtype).astype(np.float32)
+    np.testing.assert_array_equal(found[:, 1].view(dtype).astype(np.float32), expected)
+    assert set(found[:, 0].view(dtype).tolist()) == {1.0}
+
+
+STORE = "st.global.u32 [%rd5], %r1"
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        ("st.global.u32 [%rd5+4], %r1", "an access outside of every operand and of the result"),
+        ("st.global.u32 [%rd4], %r1", "an access outside of every operand and of the result"),
+        ("setp.eq.s32 %p1, %r1, 1; @%p1 st.global.v2.u32 [%rd5], {%r1, %r1}", "a misaligned access"),
+        (f"{STORE}; {STORE}", "a byte of the result written twice"),
+        ("setp.eq.s32 %p1, %r1, 1; @%p1 st.global.u32 [%rd5], %r1", machine.NOT_WRITTEN),
+        ("st.shared.u32 [_shared+2], %r1", "a misaligned access to shared memory, or one outside of it"),
+        (f"ld.shared.u32 %r2, [_shared]; {STORE}", "shared memory read before it is written"),
+        ("st.shared.u32 [_shared], %r1", "two threads at the same shared memory with no barrier between them"),
+        ("setp.eq.s32 %p1, %r1, 1; @%p1 bar.sync 0", "threads that do not all reach the same barrier"),
+        ("div.u32 %r2, %r1, 0", "a division by zero"),
+        ("\n$again:\n\tbra $again", "a loop without an end"),
+    ],
+)
+def test_faults(body, fault):
+    """Each is reported by its name."""
+    with pytest.raises(machine.Fault, match=f"^kernel: {fault}"):
+        run(body, WORDS[:3], 3)
+
+
+@pytest.mark.parametrize(
+    "instruction", ["sin.approx.ftz.f32 %f1, %f2", "add.s32 %r1, %q2, 1", "bar.sync 1", "add.s32 %r1, %r2", "vadd %r1"]
+)
+def test_unknown_instructions_are_refused(instruction):
+    with pytest.raises(Unknown, match=r"line \d+: "):
+        translate(entry(instruction))
+
+
+def test_launches_that_no_gpu_takes():
+    """More threads than the kernel declares, another number of operands, an empty grid."""
+    built = machine.Machine(entry(STORE))
+    for grid, block, operands in (((1, 1), (65, 1), 1), ((1, 1), (1, 1), 2), ((0, 1), (1, 1), 1)):
+        with pytest.raises(machine.Fault):
+            built.launch("kernel", grid, block, WORDS.copy(), *[WORDS] * operands)
+
+
+@pytest.mark.parametrize("kernel", [*FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+def test_shipped_kernels(kernel):
+    """Words, angles, tables, rows and grids of every shape, and nothing else touched."""
+    for found in battery.examine(host_kernels.built(), kernel, quick=True):
+        assert not found.faults, f"{found.part}: {len(found.faults)} of {found.launches}: {found.faults[:3]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", battery.KERNELS)
+def test_shipped_kernels_by_every_size(kernel):
+    """The same, with every size up to 40 and large ones, and hundreds of rows."""
+    for found in battery.examine(host_kernels.built(), kernel):
+        assert not found.faults, f"{found.part}: {len(found.faults)} of {found.launches}: {found.faults[:3]}"
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("damage", battery.DAMAGES, ids=lambda damage: damage[0].replace(" ", "-"))
+def test_damage_is_found(damage):
+    """A fault in the text shows as a fault, or as other angles."""
+    host_kernels.built()
+    assert battery.finding(*damage[1:])

@@ -1,0 +1,156 @@
+"""Launch kernels of a PTX text on the CPU."""
+
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from tools.ptx.translate import translate
+
+__all__ = ["FAULTS", "Fault", "Machine", "compiler"]
+
+SOURCE = Path(__file__).with_name("machine.c")
+# Products and sums stay apart, as in the text. With the processor's own multiply-add it is several times as fast.
+OPTIONS = ("-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC")
+# As `fault` of machine.c numbers them.
+FAULTS = (
+    "an access outside of every operand and of the result",
+    "a misaligned access",
+    "a byte of the result written twice",
+    "a misaligned access to shared memory, or one outside of it",
+    "shared memory read before it is written",
+    "two threads at the same shared memory with no barrier between them",
+    "threads that do not all reach the same barrier",
+    "a division by zero",
+    "a loop without an end",
+)
+NOT_WRITTEN = "a byte of the result that is not written"
+
+
+class Fault(Exception):
+    """What a kernel did wrong; `.text` is one of `FAULTS`, `NOT_WRITTEN` or a broken rule of the launch."""
+
+    def __init__(self, kernel, text, line=None):
+        super().__init__(f"{kernel}: {text}" + (f", line {line} of its body" if line else ""))
+        self.text = text
+
+
+class _Pair(ctypes.Structure):
+    _fields_ = [("x", ctypes.c_uint32), ("y", ctypes.c_uint32)]
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("first", "end", "bytes", "written")]
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = [
+        ("buffers", ctypes.POINTER(_Buffer)),
+        ("buffer_count", ctypes.c_int32),
+        ("grid", _Pair),
+        ("block", _Pair),
+        ("least_error", ctypes.c_double),
+        ("most_error", ctypes.c_double),
+    ]
+
+
+class Part(NamedTuple):
+    """A part of an operand or result that is too large for this machine: where it begins there, in bytes."""
+
+    array: np.ndarray
+    offset: int
+
+
+def _parts(operand):
+    if isinstance(operand, Part):
+        return (operand,)
+    return operand if isinstance(operand, tuple) else (Part(np.ascontiguousarray(operand), 0),)
+
+
+def compiler():
+    """Return the command that compiles C here, or None."""
+    return next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+
+
+class Machine:
+    """The kernels of a PTX text; each is compiled when it is launched first."""
+
+    def __init__(self, text):
+        self.kernels = translate(text)
+        self._built = functools.cache(self._build)
+
+    def _build(self, name):
+        """Compile a kernel, and return the library."""
+        source = SOURCE.read_text() + self.kernels[name].source
+        source += "int launch(const Launch *launch, const uint64_t *given, uint64_t from, uint64_t to, int *line) {\n"
+        source += f"  return run(entry_{name}, launch, given, from, to, line);\n}}\n"
+        with tempfile.TemporaryDirectory() as folder:
+            file, target = Path(folder, "kernel.c"), Path(folder, "kernel.so")
+            file.write_text(source)
+            subprocess.run([compiler(), *OPTIONS, "-o", target, file, "-lm"], check=True)
+            # It keeps Python's lock while it runs: the state of a launch is global.
+            return ctypes.PyDLL(os.fspath(target))
+
+    def shared_memory(self, name):
+        """Return what the last block of a kernel's last launch left in its shared memory."""
+        size = self.kernels[name].shared_bytes
+        return np.frombuffer((ctypes.c_uint8 * size).in_dll(self._built(name), "shared_bytes"), np.uint8).copy()
+
+    def launch(self, name, grid, block, out, *operands, blocks=None, error=(-1.0, 1.0), beyond=0):
+        """Run a kernel, and return its result.
+
+        Parameters
+        ----------
+        name : str
+        grid, block : pairs of int
+            Blocks of the grid and threads of a block, along x and y.
+        out : array
+            An empty one of the result's shape and dtype, or a `Part` with one.
+        *operands : arrays, or tuples of Parts
+            What the kernel's parameters point to, in their order; the result is the last.
+        blocks : pair of int, optional
+            The blocks along x to run, from the first up to the second; all of them by default.
+        error : pair of float
+            The least and the most error of each approximation, as shares of what the hardware is allowed.
+        beyond : int
+            How many bytes beyond a multiple of 2^44 operands and result begin.
+
+        Raises
+        ------
+        Fault
+        """
+        kernel = self.kernels[name]
+        if len(kernel.parameters) != len(operands) + 1:
+            raise Fault(name, f"{len(kernel.parameters)} parameters, and a launch with {len(operands) + 1}")
+        if not 0 < block[0] * block[1] <= kernel.most_threads:
+            raise Fault(name, f"at most {kernel.most_threads} threads to a block, and a launch with {block}")
+        if not (0 < grid[0] < 2**31 and 0 < grid[1] < 2**16):
+            raise Fault(name, f"a grid that no GPU takes: {grid}")
+        # Far apart: nothing reaches from one into another.
+        bases = [(j + 1 << 44) + beyond for j in range(len(kernel.parameters))]
+        parts = [(base, part) for base, each in zip(bases, (*operands, out), strict=True) for part in _parts(each)]
+        buffers = (_Buffer * len(parts))()
+        for buffer, (base, (array, offset)) in zip(buffers, parts, strict=True):
+            buffer.first, buffer.end = base + offset, base + offset + array.nbytes
+            buffer.bytes = array.ctypes.data
+        result = parts[-1][1].array
+        written = np.zeros(result.nbytes, np.uint8)
+        buffers[-1].written = written.ctypes.data
+        launch = _Launch(buffers, len(parts), _Pair(*grid), _Pair(*block), *error)
+        line = ctypes.c_int()
+        given = (ctypes.c_uint64 * len(bases))(*bases)
+        first, last = blocks or (0, grid[0])
+        fault = self._built(name).launch(
+            ctypes.byref(launch), given, ctypes.c_uint64(first), ctypes.c_uint64(last), ctypes.byref(line)
+        )
+        if fault:
+            raise Fault(name, FAULTS[fault - 1], line.value)
+        if not written.all():
+            raise Fault(name, f"{NOT_WRITTEN}, the first at {int(np.argmin(written))}")
+        return result
