@@ -267,7 +267,8 @@ def whole_sizes(caller, name, shape):
             raise TypeError
         # NumPy's and JAX's arrays have this attribute with any number of axes.
         single = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
-        sizes = (shape,) if single else tuple(shape)
+        # Elements of a JAX array are unknown while another function is traced; the array itself may be known.
+        sizes = (shape,) if single else tuple(np.asarray(shape) if isinstance(shape, jax.Array) else shape)
         sizes = tuple(operator.index(size) for size in sizes)
     except TypeError as error:
         hint = "Under jax.jit a shape must be known when tracing: pass it through static_argnames."

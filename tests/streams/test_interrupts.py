@@ -123,9 +123,9 @@ def test_streams_to_disk(tmp_path, kind, numbers, times):
 # Until here a signal meets the imports of JAX, some of which it ends with an abort.
 COMMAND = """
 import sys
-from jax_von_mises import cli
+from jax_von_mises.cli import commands
 print("imported", flush=True)
-sys.exit(cli.entry())
+sys.exit(commands.entry())
 """
 
 
