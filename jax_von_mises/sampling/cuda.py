@@ -9,10 +9,8 @@ draw is, and takes every draw where
 - the dtype is float64, or `out_sharding` is given;
 - the environment turns the kernels off, or says nothing and the kind of card is not in `ACCEPTED`: a kernel that faults
   loses everything that the process has on the device, which no test in the process could undo;
-- the kernel failed its self-test (`cuda_self_test`).
-
-`jax.export` refuses a program with a kernel (`cuda_launch`), and JAX does not show a trace that it is for an export. So
-the plain path cannot be chosen for exports automatically; `VARIABLE` turns the kernels off.
+- the kernel failed its self-test (`cuda_self_test`);
+- the program is lowered for `jax.export` (`cuda_launch`).
 """
 
 import math

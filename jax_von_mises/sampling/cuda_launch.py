@@ -1,8 +1,8 @@
 """Draw angles by one launch of a CUDA kernel of ``kernels/angles.cu``.
 
 The kernels are shipped as PTX, a text that the driver compiles for the GPU at hand: neither a compiler nor a toolkit is
-needed. XLA takes them by the custom call `TARGET`, which is not a stable interface. `jax.export` therefore refuses a
-program with one, unless it is given ``disabled_checks=[DisabledSafetyCheck.custom_call(TARGET)]``.
+needed. XLA takes them by the custom call `TARGET`, which is not a stable interface. `jax.export` refuses a program with
+one, so a draw is a primitive (`DRAW`) that is lowered to the plain path for an export.
 
 One launch makes any number of rows, each a draw. `jax.vmap` adds rows, and an operand (`Operand`) is shared by all rows
 or has a value for each. The kernel reads which from flags (`Rows.flags`).
@@ -19,6 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 from jax_von_mises.numerics import piecewise, tail_integral, xla
 from jax_von_mises.numerics.circle import reduce_turns, wrap
@@ -99,8 +101,7 @@ def draw_by_kernel(spec, key, start, loc, kappa):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _draw_by_kernel(spec, key, start, loc, kappa):
-    by_kernel = {PLATFORM: functools.partial(kernel_angles, spec)}
-    return lax.platform_dependent(key, start, loc, kappa, default=functools.partial(plain_angles, spec), **by_kernel)
+    return _draw_mapped(Draw(spec, (), (key, start, loc, kappa)))
 
 
 @_draw_by_kernel.defjvp
@@ -129,6 +130,70 @@ def _about_zero_jvp(spec, primals, tangents):
     kappa = broadcast_sharded(valid(kappa), spec.shape, None)
     slope = jnp.where(x < 0, -1, 1).astype(x.dtype) * tail_integral.derivative(jnp.abs(x), kappa)
     return x, slope * broadcast_sharded(tangents[2], spec.shape, None)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("operands",), meta_fields=("spec", "maps"))
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """A draw under any number of `jax.vmap`; a pytree of the operands."""
+
+    spec: KernelSpec
+    maps: tuple[tuple[int, tuple[int | None, ...]], ...]
+    """The size and ``in_axes`` of each `jax.vmap`, the innermost first."""
+    operands: tuple[jax.Array, ...]
+    """Those of `draw_by_kernel`, with the axes of the maps in front."""
+
+
+@jax.custom_batching.custom_vmap
+def _draw_mapped(draw):
+    x = DRAW.bind(*draw.operands, spec=draw.spec, maps=draw.maps)
+    # Inside `jax.shard_map` the primitive does not say that its result varies where an operand does.
+    axes = frozenset().union(*map(_varying, draw.operands)) - _varying(x)
+    return lax.pcast(x, tuple(axes), to="varying") if axes else x
+
+
+@_draw_mapped.def_vmap
+def _draw_mapped_once_more(size, batched, draw):
+    in_axes = tuple(0 if each else None for each in batched[0].operands)
+    return _draw_mapped(dataclasses.replace(draw, maps=(*draw.maps, (size, in_axes)))), True
+
+
+def _varying(x):
+    return jax.typeof(x).manual_axis_type.varying
+
+
+def _by_platform(spec, *operands):
+    """Draw by the kernel on CUDA devices and by the plain path elsewhere."""
+    by_kernel = {PLATFORM: functools.partial(kernel_angles, spec)}
+    return lax.platform_dependent(*operands, default=functools.partial(plain_angles, spec), **by_kernel)
+
+
+def _mapped(draw, *operands, spec, maps):
+    draw = functools.partial(draw, spec)
+    for _, in_axes in maps:
+        draw = jax.vmap(draw, in_axes)
+    return draw(*operands)
+
+
+DRAW = Primitive("draw_von_mises")
+DRAW.def_impl(functools.partial(_mapped, _by_platform))
+
+
+@DRAW.def_abstract_eval
+def _drawn(*operands, spec, maps):
+    sizes = tuple(size for size, _ in reversed(maps))
+    return jax.core.ShapedArray(sizes + spec.shape, np.dtype(spec.dtype))
+
+
+def _lower(context, *operands, **parameters):
+    exported = context.module_context.lowering_parameters.for_export
+    draw = functools.partial(_mapped, plain_angles if exported else _by_platform)
+    # Without the axes of a mesh: here each device's part is all there is.
+    avals = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in context.avals_in]
+    return mlir.lower_fun(draw, multiple_results=False)(context.replace(avals_in=avals), *operands, **parameters)
+
+
+mlir.register_lowering(DRAW, _lower)
 
 
 def plain_angles(spec, key, start, loc, kappa):
@@ -232,12 +297,9 @@ def _launch_rows(rows):
     spec, size = rows.spec, math.prod(rows.spec.shape)
     grid, block = _grid(size, rows.count, spec.route == "table", rows.concentration.per_row)
     sizes = np.array([size % 2**32, size >> 32, rows.count, rows.flags, KERNEL_DTYPES[spec.dtype]], np.uint32)
-    key, start, concentration, loc = operands = jax.tree.leaves(rows)
+    key, start, concentration, loc = jax.tree.leaves(rows)
     out = jax.ShapeDtypeStruct((rows.count, size), spec.dtype)
-    x = launch(spec.name, grid, block, out, key, start, jnp.asarray(sizes), concentration, loc)
-    # Inside `jax.shard_map` a custom call does not say that its result varies where an operand does.
-    axes = frozenset().union(*map(_varying, operands)) - _varying(x)
-    return lax.pcast(x, tuple(axes), to="varying") if axes else x
+    return launch(spec.name, grid, block, out, key, start, jnp.asarray(sizes), concentration, loc)
 
 
 @_launch_rows.def_vmap
@@ -267,10 +329,6 @@ def _grid(count, rows, table, table_per_row):
 def _ceiling(a, b):
     """Return a / b, rounded up."""
     return -(-a // b)
-
-
-def _varying(x):
-    return jax.typeof(x).manual_axis_type.varying
 
 
 def launch(name, grid, block, out, *operands):

@@ -72,8 +72,7 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
 
     *Streams.* Same key, same words on every backend, bit for bit. On one backend, one method gives the same angles bit
     for bit in every shape, transformation and program; CPU and GPU agree to the accuracy above, and so do on CUDA the
-    package's own kernels, where they are on, and the path without them. With them `jax.export` refuses to write a
-    program unless it is told not to mind: see *Runtime* in the documentation.
+    package's own kernels, where they are on, and the path without them.
 
     Examples
     --------
