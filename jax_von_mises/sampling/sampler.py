@@ -127,11 +127,15 @@ def draw_block(caller, request, start):
     return draw(request.at(start))
 
 
-def draw(request, buffer=None):
-    """Draw what a `DrawRequest` says; into the memory of `buffer`, an array like the result that is given up."""
+def draw(request, buffer=None, engine=None):
+    """Draw what a `DrawRequest` says; into the memory of `buffer`, an array like the result that is given up.
+
+    The `engine` is that of the request by default.
+    """
+    engine = engine or request.engine()
     if buffer is None:
-        return program(request, request.engine())
-    return program_into(buffer, request, request.engine())
+        return program(request, engine)
+    return program_into(buffer, request, engine)
 
 
 @functools.partial(jax.jit, static_argnames="engine")
