@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from jax_von_mises import runtime
+from jax_von_mises import environment, runtime
 from jax_von_mises.cli import commands
 from jax_von_mises.runtime import child, doctor, hardware, probe, variables
 from jax_von_mises.sampling import counter, transform
@@ -36,7 +36,7 @@ def machine(tmp_path, monkeypatch):
     """Looks for the drivers' programs nowhere else than where this writes stand-ins for them."""
     for name, program in (("SMI", "nvidia-smi"), ("ROCMINFO", "rocminfo")):
         monkeypatch.setattr(hardware, name, (str(tmp_path / program),))
-    monkeypatch.setattr(hardware, "PROC_DRIVER", tmp_path / "version")
+    monkeypatch.setattr(environment, "PROC_DRIVER", tmp_path / "version")
     return functools.partial(stand_in, tmp_path)
 
 
