@@ -294,12 +294,18 @@ class Rows:
 @jax.custom_batching.custom_vmap
 def _launch_rows(rows):
     """Launch the kernel once; the result has an axis of the rows and one of their angles."""
+    kernel, operands = launch_arguments(rows)
+    return launch(*kernel, *map(jnp.asarray, operands))
+
+
+def launch_arguments(rows):
+    """Return the arguments of `launch` for `Rows`: the first four, and the operands."""
     spec, size = rows.spec, math.prod(rows.spec.shape)
     grid, block = _grid(size, rows.count, spec.route == "table", rows.concentration.per_row)
     sizes = np.array([size % 2**32, size >> 32, rows.count, rows.flags, KERNEL_DTYPES[spec.dtype]], np.uint32)
     key, start, concentration, loc = jax.tree.leaves(rows)
     out = jax.ShapeDtypeStruct((rows.count, size), spec.dtype)
-    return launch(spec.name, grid, block, out, key, start, jnp.asarray(sizes), concentration, loc)
+    return (spec.name, grid, block, out), (key, start, sizes, concentration, loc)
 
 
 @_launch_rows.def_vmap
@@ -333,21 +339,31 @@ def _ceiling(a, b):
 
 def launch(name, grid, block, out, *operands):
     """Launch a kernel over a grid of blocks of threads; its arguments are pointers to the operands and the result."""
-    head, parts = _ptx()
     numbers = {"grid_x": grid[0], "grid_y": grid[1], "grid_z": 1, "shared_mem_bytes": 0}
     numbers |= {"block_x": block[0], "block_y": block[1], "block_z": 1}
     return jax.ffi.ffi_call(TARGET, out, custom_call_api_version=4)(
         *operands,
         name=name,
         kernel_type="ptx",
-        kernel_data=head + parts[name],
+        kernel_data=kernel_text(name),
         **{key: np.int32(value) for key, value in numbers.items()},
     )
 
 
 @functools.cache
+def ptx_text():
+    """Return the shipped text of all kernels."""
+    return resources.files("jax_von_mises.sampling").joinpath("kernels", "angles.ptx").read_text(encoding="ascii")
+
+
+def kernel_text(name):
+    """Return the text of one kernel."""
+    head, parts = _ptx()
+    return head + parts[name]
+
+
+@functools.cache
 def _ptx():
     """Return the head of the shipped text, and each kernel's part by its name."""
-    text = resources.files("jax_von_mises.sampling").joinpath("kernels", "angles.ptx").read_text(encoding="ascii")
-    head, *parts = re.split(r"(?=^\.visible \.entry )", text, flags=re.M)
+    head, *parts = re.split(r"(?=^\.visible \.entry )", ptx_text(), flags=re.M)
     return head, {re.match(r"\.visible \.entry (\w+)\(", part)[1]: part for part in parts}

@@ -18,7 +18,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 import jax_von_mises
 from jax_von_mises.numerics import piecewise
-from jax_von_mises.sampling import counter, cuda, cuda_launch, cuda_self_test
+from jax_von_mises.sampling import counter, cuda, cuda_launch, cuda_self_test, cuda_verdict
 from jax_von_mises.sampling.request import DrawRequest
 from tests import host_kernels, reference
 from tests.host_kernels import on_host  # noqa: F401
@@ -246,7 +246,7 @@ def test_draws_go_to_the_kernel(on_host, key):  # noqa: F811
     for shape, dtype, sharding in (((8,), "float64", None), ((0,), "float32", None), ((8,), "float32", "named")):
         request = DrawRequest(key, jnp.zeros(()), jnp.ones(()), None, shape, np.dtype(dtype), "direct", sharding)
         assert not cuda.use_cuda_kernel(request)
-    assert "threefry2x32_table_float32" in cuda.kernel_report()
+    assert "passed their trial" in cuda.kernel_report()
 
 
 def by_the_plain_path(monkeypatch, function, *given, **named):
@@ -384,7 +384,7 @@ def test_exported_programs(monkeypatch, key, platforms):
     pytest.importorskip("flatbuffers", reason="jax.export writes programs with it")
     monkeypatch.setattr(cuda_launch, "devices", lambda: ("a card",))
     monkeypatch.setattr(cuda, "whole_on_one_device", lambda *_: True)
-    monkeypatch.setattr(cuda_self_test, "passes", lambda spec: True)
+    monkeypatch.setattr(cuda, "tried", lambda: True)
     monkeypatch.setenv(cuda.VARIABLE, "1")
 
     @jax.jit
@@ -407,6 +407,8 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
     """Wrong angles, an error, no end: each once, in the log and the report, and the plain path draws."""
     expected = by_the_plain_path(on_host, jax_von_mises.sample_von_mises, key, 0.0, 4.0, (99,))
     never = threading.Event()
+    on_host.setattr(cuda, "tried", lambda: False)
+    on_host.setenv(cuda.VARIABLE, "1")
 
     def shifted(*given):
         return host_kernels.callback(*given) + jnp.float32(1e-4)
@@ -535,11 +537,12 @@ def test_the_switch(on_host, key, value, alone, together):  # noqa: F811
 
 def test_on_cards_that_nobody_tried_the_kernels_are_off(on_host, key):  # noqa: F811
     """Until they are turned on: a kernel that faults could not be survived."""
-    on_host.setattr(cuda, "ACCEPTED", ("another card",))
+    on_host.setattr(cuda, "tried", lambda: False)
+    on_host.setattr(cuda_verdict, "find", lambda: {"cpu": None})
     on_host.setattr(cuda_self_test, "_tested", lambda spec: pytest.fail("tested"))
     request = DrawRequest(key, jnp.zeros(()), jnp.ones(()), None, (8,), np.dtype(np.float32), "direct")
     assert not cuda.use_cuda_kernel(request)
-    assert "nobody has accepted the CUDA kernels on cpu so far" in cuda.kernel_report()
+    assert "there is no verdict for cpu" in cuda.kernel_report()
     on_host.setattr(cuda_self_test, "passes", lambda spec: True)
     on_host.setenv(cuda.VARIABLE, "1")
     assert cuda.use_cuda_kernel(request)
