@@ -2,7 +2,7 @@
 
 The kernels are shipped as PTX, a text that the driver compiles for the GPU at hand: neither a compiler nor a toolkit is
 needed. XLA takes them by the custom call `TARGET`, which is not a stable interface. `jax.export` refuses a program with
-one, so a draw is a primitive (`DRAW`) that is lowered to the plain path for an export.
+one, so a draw is a primitive (`draw_primitive`) that is lowered to the plain path for an export.
 
 One launch makes any number of rows, each a draw. `jax.vmap` adds rows, and an operand (`Operand`) is shared by all rows
 or has a value for each. The kernel reads which from flags (`Rows.flags`).
@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from jax_von_mises.numerics import piecewise, tail_integral, xla
@@ -146,7 +145,7 @@ class Draw:
 
 @jax.custom_batching.custom_vmap
 def _draw_mapped(draw):
-    x = DRAW.bind(*draw.operands, spec=draw.spec, maps=draw.maps)
+    x = draw_primitive().bind(*draw.operands, spec=draw.spec, maps=draw.maps)
     # Inside `jax.shard_map` the primitive does not say that its result varies where an operand does.
     axes = frozenset().union(*map(_varying, draw.operands)) - _varying(x)
     return lax.pcast(x, tuple(axes), to="varying") if axes else x
@@ -175,11 +174,18 @@ def _mapped(draw, *operands, spec, maps):
     return draw(*operands)
 
 
-DRAW = Primitive("draw_von_mises")
-DRAW.def_impl(functools.partial(_mapped, _by_platform))
+@functools.cache
+def draw_primitive():
+    """Return the primitive of a draw: its lowering alone knows whether a program is to be exported."""
+    from jax.extend.core import Primitive  # slow to import: it brings Pallas
+
+    primitive = Primitive("draw_von_mises")
+    primitive.def_impl(functools.partial(_mapped, _by_platform))
+    primitive.def_abstract_eval(_drawn)
+    mlir.register_lowering(primitive, _lower)
+    return primitive
 
 
-@DRAW.def_abstract_eval
 def _drawn(*operands, spec, maps):
     sizes = tuple(size for size, _ in reversed(maps))
     return jax.core.ShapedArray(sizes + spec.shape, np.dtype(spec.dtype))
@@ -191,9 +197,6 @@ def _lower(context, *operands, **parameters):
     # Without the axes of a mesh: here each device's part is all there is.
     avals = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in context.avals_in]
     return mlir.lower_fun(draw, multiple_results=False)(context.replace(avals_in=avals), *operands, **parameters)
-
-
-mlir.register_lowering(DRAW, _lower)
 
 
 def plain_angles(spec, key, start, loc, kappa):
