@@ -228,7 +228,6 @@ def on_this_host(name, grid, block, out, *operands, at_end):
 @pytest.fixture
 def small(monkeypatch):
     """A trial of two kernels."""
-    host_kernels.built()
     kernels = [("philox4x32", "table", "bfloat16"), ("threefry2x32", "direct", "float32")]
     monkeypatch.setattr(cuda_trial, "SIZES", (3, 8))
     monkeypatch.setattr(cuda_trial, "STARTS", (3, 2**32 - 6, 2**64 - 8))
