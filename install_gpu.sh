@@ -613,7 +613,10 @@ cd -- "$here"
 run "$env_python" -m pip install -q --disable-pip-version-check -e ".[$extras]" ||
   die "pip could not install; what it says is above; without a network see docs/install.md"
 
-progress "drawing on every device and comparing with the CPU"
+case $wanted in
+  cuda*) progress "drawing on every device and comparing with the CPU, and trying the CUDA kernels" ;;
+  *) progress "drawing on every device and comparing with the CPU" ;;
+esac
 # Where the CPU was chosen for want of a GPU that works, that is no fault of what was installed.
 judged=$expect
 if [ "$wanted" = cpu ]; then judged=cpu; fi

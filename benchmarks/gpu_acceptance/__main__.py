@@ -149,7 +149,7 @@ def main(arguments=None):
 
     keep()
     state = None if given.json is None else given.json.with_suffix(".law")
-    # Kernels are off on a card that is not accepted yet, and where the environment turns them off.
+    # Kernels are off on a machine that has not tried them, and where the environment turns them off.
     with environment.without_cache(), checks.switched("1"):
         for part in to_make(given, result):
             make(part, plan, result, state)

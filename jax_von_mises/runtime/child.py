@@ -49,10 +49,10 @@ def configuration():
     }
 
 
-def run(*arguments, timeout, **changes):
-    """Run Python with `arguments`, and wait for its end."""
+def run(*arguments, timeout, before=(), **changes):
+    """Run Python with `arguments`, under the command `before` if there is one, and wait for its end."""
     child = subprocess.Popen(
-        [*PYTHON, *arguments],
+        [*before, *PYTHON, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

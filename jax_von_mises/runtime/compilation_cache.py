@@ -11,8 +11,6 @@ import atexit
 import contextlib
 import os
 import re
-import stat
-import sys
 import tempfile
 import threading
 import warnings
@@ -23,14 +21,8 @@ from typing import NamedTuple
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from jax_von_mises import arguments
+from jax_von_mises import arguments, environment
 from jax_von_mises.streams import safe_files
-
-try:
-    import grp
-    import pwd
-except ImportError:  # Windows has no modes to look at
-    grp = pwd = None  # type: ignore[assignment]
 
 DEFAULT_LIMIT = 2**30
 
@@ -316,19 +308,11 @@ def _chosen(caller, path):
 
 def _default(caller):
     """Return the directory of this package in the user's cache directory; None where there is no home directory."""
-    if os.environ.get("XDG_CACHE_HOME", "").startswith("/"):
-        base = Path(os.environ["XDG_CACHE_HOME"])
-    else:
-        try:
-            home = Path.home()
-        except RuntimeError:
-            _warn(caller, "there is no home directory, so there is no cache; give a path")
-            return None
-        if os.name == "nt":
-            base = Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local"))
-        else:
-            base = home / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-    return base / "jax_von_mises" / "compiled"
+    base = environment.cache_directory()
+    if base is None:
+        _warn(caller, "there is no home directory, so there is no cache; give a path")
+        return None
+    return base / "compiled"
 
 
 def _made(caller, path, allow_shared, given):
@@ -344,9 +328,7 @@ def _made(caller, path, allow_shared, given):
         _warn(caller, f"{file} is not a directory, so there is no cache; give a path")
         return None
     try:
-        for folder in reversed(absent):
-            with contextlib.suppress(FileExistsError):  # also by another process, just now
-                os.mkdir(folder, 0o777 if allow_shared else 0o700)
+        environment.make_directories(path, 0o777 if allow_shared else 0o700)
     except OSError as error:
         _warn(caller, f"{path} cannot be made ({error.strerror}), so there is no cache; give a directory that can")
         return None
@@ -367,64 +349,15 @@ def open_to_others(path):
     """Return as a clause why someone else can put a program into this cache, at any level; None if nobody can."""
     if "://" in path:
         return f"who can write to {path} cannot be seen from here"
-    if pwd is None:
+    if environment.pwd is None:
         return None
-    for directory in (path, *(str(parent) for parent in Path(path).parents)):
-        try:
-            about = os.stat(directory)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            return f"{directory} cannot be looked at ({error.strerror})"
-        reason = _open_to(about, leaf=directory == path)
-        if reason:
-            return f"{directory} {reason}"
+    if reason := environment.open_to_others(path):
+        return reason
     # From a time when the directory was open.
     for entry in _entries(path):
-        if entry.owner not in (os.getuid(), 0):
-            return f"{entry.path} belongs to the user {_name(pwd.getpwuid, entry.owner)}"
+        if reason := environment.owned_by_other(entry.owner):
+            return f"{entry.path} {reason}"
     return None
-
-
-def _open_to(about, leaf):
-    """Return why others can change a directory that is described by `about`, or None."""
-    if about.st_uid not in (os.getuid(), 0) and (leaf or about.st_uid != _unmapped()):
-        return f"belongs to the user {_name(pwd.getpwuid, about.st_uid)}"
-    # In a directory with the sticky bit, as /tmp, others can add but not replace: enough above the cache, not in it.
-    if about.st_mode & stat.S_ISVTX and not leaf:
-        return None
-    mode = f"(mode {stat.S_IMODE(about.st_mode):04o})"
-    if about.st_mode & stat.S_IWOTH:
-        return f"can be written by everybody {mode}"
-    if about.st_mode & stat.S_IWGRP and not _private_group(about.st_gid):
-        return f"can be written by the group {_name(grp.getgrgid, about.st_gid)} {mode}"
-    return None
-
-
-def _unmapped():
-    """Return the owner shown for the system's files in a container that knows this user alone; None elsewhere."""
-    with contextlib.suppress(OSError, ValueError):
-        inside, _, count = Path("/proc/self/uid_map").read_text().split()[:3]
-        if (int(inside), int(count)) != (0, 2**32 - 1):
-            return int(Path("/proc/sys/kernel/overflowuid").read_text())
-    return None
-
-
-def _private_group(number):
-    """Return whether a group has no member but this user, as where each user has a group of the same name."""
-    try:
-        group, user = grp.getgrgid(number), pwd.getpwuid(os.getuid())
-    except KeyError:
-        return False
-    return group.gr_gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
-
-
-def _name(database, number):
-    """Return the name of a user or a group, or the number where it has none."""
-    try:
-        return database(number)[0]
-    except KeyError:
-        return number
 
 
 def _warn(caller, text):

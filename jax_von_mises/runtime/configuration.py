@@ -148,8 +148,8 @@ def configure(
     cuda_kernel : bool, optional
         Whether draws on a CUDA device go to this package's own kernels where they pass their test (True; also for each
         of several devices, inside of ``jax.shard_map`` and ``jax.pmap``), or to the plain path (False). Without it they
-        do where there is one device, of a kind on which the kernels were accepted. May change at any time, for what is
-        traced from then on.
+        do where there is one device, on which the kernels have passed the trial of `diagnose`. May change at any time,
+        for what is traced from then on.
     xla_flags : str or dict, optional
         More flags of XLA, ``"--xla_name=value ..."`` or ``{"xla_name": value}``. A flag that ``XLA_FLAGS`` has already
         takes the new value.

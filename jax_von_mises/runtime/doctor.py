@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jax_von_mises import arguments
-from jax_von_mises.runtime import child, compilation_cache, flags, hardware, variables
+from jax_von_mises.runtime import child, compilation_cache, flags, hardware, kernel_trial, variables
 from jax_von_mises.runtime.configuration import Setting
 from jax_von_mises.runtime.configuration import settings as current_settings
 from jax_von_mises.sampling import cuda
@@ -78,14 +78,16 @@ def diagnose(*, expect=None, timeout=180.0):
 
     Asks the drivers and pip's records, looks at environment variables and XLA's flags, and starts JAX in a child
     process as it is configured here. There each device draws angles, which are timed and compared with the CPU's. The
-    child may abort or hang without harm to this process. All of this takes a few seconds.
+    child may abort or hang without harm to this process. All of this takes a few seconds. On a CUDA device whose
+    kernels have not passed their trial with this driver and JAX, another child tries them, and the verdict is kept for
+    later processes: see *CUDA kernels* in the documentation.
 
     Parameters
     ----------
     expect : {"cpu", "cuda", "rocm", "tpu"}, optional
         The platform that JAX should use: it is a problem if it uses another.
     timeout : float
-        Seconds until the child is given up.
+        Seconds until each child is given up.
 
     Returns
     -------
@@ -101,7 +103,13 @@ def diagnose(*, expect=None, timeout=180.0):
     installed = hardware.packages()
     gpus = hardware.accelerators()
     taken, refused = _flags(timeout)
-    steps, ended = _probe(taken, timeout)
+    planned = _planned(taken)
+    steps, ended = _probe(planned, timeout)
+    trials = ()
+    if any(step.get("untried") for step in steps):
+        trials = kernel_trial.run(timeout, **planned)
+        if any(trial.failed is not None for trial in trials):
+            steps, ended = _probe(planned, timeout)  # which draws by what the verdict allows
     backend = _backend(steps, gpus, installed)
     devices = [{name: step[name] for name in step if name != "step"} for step in steps if step["step"] == "device"]
     info = compilation_cache.cache_info()
@@ -116,6 +124,7 @@ def diagnose(*, expect=None, timeout=180.0):
         *_expected(backend, expect),
         *(_unused(taken, installed, timeout) if cards and wanted != "cpu" and backend["platform"] == "cpu" else ()),
         *_drawn(devices),
+        *_tried(trials),
         *_cached(info),
     ]
     found.sort(key=lambda finding: (PROBLEM, WARNING, NOTE).index(finding.level))
@@ -251,14 +260,18 @@ def _flags(timeout):
     return present, found
 
 
-def _probe(good, timeout):
-    """Start JAX in a child and draw; return the steps that it reported, and how it ended."""
+def _planned(good):
+    """Return the changes of the environment in which children draw; `good` are the flags that XLA takes."""
     planned = child.configuration()
     chosen = planned["JAX_PLATFORMS"]
     if chosen and "cpu" not in chosen.split(","):
         planned["JAX_PLATFORMS"] = f"{chosen},cpu"  # to compare with
     planned["XLA_FLAGS"] = flags.join(good) or None
-    planned |= {f"JAX_{name}": None for name in SPOILING}
+    return planned | {f"JAX_{name}": None for name in SPOILING}
+
+
+def _probe(planned, timeout):
+    """Start JAX in a child and draw; return the steps that it reported, and how it ended."""
     ended = child.run("-m", "jax_von_mises.runtime.probe", timeout=timeout, **planned)
     # Libraries may print other lines, and the last one may be cut short.
     return [json.loads(line) for line in ended.out.splitlines() if re.fullmatch(r'\{"step": .*\}', line)], ended
@@ -339,6 +352,16 @@ def _drawn(devices):
         if cuda.FAILED in (device.get("path") or ""):
             do = "nothing need be done: the plain path draws the same distribution; report the versions above"
             yield Finding(NOTE, f"{name}: {device['path']}", do)
+
+
+def _tried(trials):
+    """Report what the trial of the CUDA kernels found that keeps them from being used, or from being used later."""
+    for trial in trials:
+        if trial.failed or not trial.kept:
+            do = "nothing need be done: the plain path draws the same distribution; report the versions above"
+            if not trial.failed:
+                do = "until there is a verdict the plain path draws; try again, perhaps with a longer --timeout"
+            yield Finding(NOTE, f"the trial of the CUDA kernels on {trial.card}: {trial.told}", do)
 
 
 def _cached(info):

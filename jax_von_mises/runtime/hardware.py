@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from jax_von_mises import environment
+
 # As JAX names what it runs on.
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
@@ -21,7 +23,6 @@ CAPABILITIES = {13: 7.5, 12: 5.0}
 # Where WSL and ROCm keep them when they are not on the path.
 SMI = ("nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/usr/bin/nvidia-smi")
 ROCMINFO = ("rocminfo", "/opt/rocm/bin/rocminfo")
-PROC_DRIVER = Path("/proc/driver/nvidia/version")
 
 # Seconds: a program that asks a broken driver may never come back.
 TOOL_TIMEOUT = 20
@@ -96,10 +97,8 @@ def _nvidia():
     if answer is not None and not _table_rows(answer[0]):
         answer = _ask(SMI, f"{asked},name", *rest)  # drivers before 510 do not know the capability
     if answer is None:
-        with contextlib.suppress(OSError):
-            if match := re.search(r"\s(\d+\.\d+(\.\d+)?)\s", PROC_DRIVER.read_text()):
-                return Accelerators("NVIDIA", match[1], (), "there is no nvidia-smi to describe the GPUs")
-        return None
+        driver = environment.nvidia_driver()
+        return driver and Accelerators("NVIDIA", driver, (), "there is no nvidia-smi to describe the GPUs")
     text, trouble = answer
     rows = _table_rows(text)  # of cards that work, also where another has fallen off
     if not rows:

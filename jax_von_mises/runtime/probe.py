@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend.backend import get_backend
 
 from jax_von_mises.runtime import memory
-from jax_von_mises.sampling import counter, cuda, sampler, transform
+from jax_von_mises.sampling import counter, cuda, cuda_launch, sampler, transform
 
 ANGLES = 2**22
 DIRECT = 2**12
@@ -105,6 +105,7 @@ def main():
         platform=backend.platform,
         platform_version=backend.platform_version,
         devices=[memory.named(device) for device in devices],
+        untried=bool(cuda_launch.devices()) and cuda.setting() != "off" and not cuda.tried(),
         examined=len(examined),
     )
     for device in examined:

@@ -7,12 +7,12 @@ draw is, and takes every draw where
 - there is no CUDA device, or more than one: XLA cannot split a kernel over devices, and last digits should not depend
   on whether it has to. `VARIABLE` allows kernels inside `jax.shard_map` and `jax.pmap`;
 - the dtype is float64, or `out_sharding` is given;
-- the environment turns the kernels off, or says nothing and the kind of card is not in `ACCEPTED`: a kernel that faults
-  loses everything that the process has on the device, which no test in the process could undo;
-- the kernel failed its self-test (`cuda_self_test`).
-
-`jax.export` refuses a program with a kernel (`cuda_launch`), and JAX does not show a trace that it is for an export. So
-the plain path cannot be chosen for exports automatically; `VARIABLE` turns the kernels off.
+- the environment turns the kernels off, or says nothing and they have not passed their trial on this machine
+  (`cuda_verdict`): a kernel that faults loses everything that the process has on the device, so a child process tries
+  them;
+- the environment turns the kernels on, they have not passed their trial, and this one fails its self-test in the
+  process (`cuda_self_test`);
+- the program is lowered for `jax.export` (`cuda_launch`), or a file is drawn (`streams.writer`).
 """
 
 import math
@@ -22,12 +22,10 @@ import jax
 from jax.sharding import AxisType
 
 from jax_von_mises.numerics.sharding import explicit
-from jax_von_mises.sampling import cuda_launch, cuda_self_test
+from jax_von_mises.sampling import cuda_launch, cuda_self_test, cuda_verdict
 
-__all__ = ["ACCEPTED", "FAILED", "VARIABLE", "kernel_report", "setting", "use_cuda_kernel"]
+__all__ = ["FAILED", "VARIABLE", "kernel_report", "setting", "tried", "use_cuda_kernel"]
 
-# Kinds of devices, as JAX names them, on which ``python -m benchmarks.gpu_acceptance`` has passed.
-ACCEPTED: tuple[str, ...] = ()
 # "0" turns the kernels off; "1" also allows them where there are several devices or processes, for each by itself.
 VARIABLE = "JAX_VON_MISES_CUDA_KERNEL"
 VALUES = {"0": "off", "false": "off", "off": "off", "1": "on", "true": "on", "on": "on", "": "auto", "auto": "auto"}
@@ -49,14 +47,14 @@ def whole_on_one_device(*arrays):
 
 
 def allowed():
-    """Whether the environment and the number of devices, of all processes, allow a kernel."""
+    """Whether the environment, the number of devices, of all processes, and the trial allow a kernel."""
     wish = setting()
-    return wish == "on" or (wish == "auto" and jax.device_count(cuda_launch.PLATFORM) == 1 and accepted())
+    return wish == "on" or (wish == "auto" and jax.device_count(cuda_launch.PLATFORM) == 1 and tried())
 
 
-def accepted():
-    """Whether the kernels were accepted on each kind of device here."""
-    return all(device.device_kind in ACCEPTED for device in cuda_launch.devices())
+def tried():
+    """Whether the kernels passed their trial on this machine."""
+    return cuda_verdict.passed()
 
 
 def use_cuda_kernel(request):
@@ -66,7 +64,7 @@ def use_cuda_kernel(request):
         return False
     if math.prod(request.shape) == 0 or not allowed() or not whole_on_one_device(request.loc, request.concentration):
         return False
-    return cuda_self_test.passes(cuda_launch.KernelSpec.of(request))
+    return tried() or cuda_self_test.passes(cuda_launch.KernelSpec.of(request))
 
 
 def kernel_report():
@@ -76,10 +74,16 @@ def kernel_report():
     if not allowed():
         if setting() == "off":
             return f"the plain path: {VARIABLE} turns the CUDA kernels off"
-        if not accepted():
-            kinds = ", ".join(device.device_kind for device in cuda_launch.devices())
-            return f"the plain path: nobody has accepted the CUDA kernels on {kinds} so far; {VARIABLE}=1 turns them on"
-        return f"the plain path, with several devices; {VARIABLE}=1 allows CUDA kernels in jax.shard_map and jax.pmap"
+        if jax.device_count(cuda_launch.PLATFORM) > 1:
+            return f"the plain path, with several devices; {VARIABLE}=1 allows kernels in jax.shard_map and jax.pmap"
+        told = [
+            f"they failed it on {kind}: {failed}" if failed else f"there is no verdict for {kind}"
+            for kind, failed in cuda_verdict.find().items()
+            if failed != ""
+        ]
+        return f"the plain path: `{cuda_verdict.TRIED_BY}` tries the CUDA kernels, and {', '.join(told)}"
+    if tried():
+        return "the CUDA kernels, which passed their trial"
     verdicts = cuda_self_test.verdicts()
     faults = [f"the plain path, since {FAILED} {name}: {fault}" for name, fault in verdicts.items() if fault]
     passed = [name for name, fault in verdicts.items() if not fault]

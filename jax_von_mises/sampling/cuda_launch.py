@@ -1,8 +1,8 @@
 """Draw angles by one launch of a CUDA kernel of ``kernels/angles.cu``.
 
 The kernels are shipped as PTX, a text that the driver compiles for the GPU at hand: neither a compiler nor a toolkit is
-needed. XLA takes them by the custom call `TARGET`, which is not a stable interface. `jax.export` therefore refuses a
-program with one, unless it is given ``disabled_checks=[DisabledSafetyCheck.custom_call(TARGET)]``.
+needed. XLA takes them by the custom call `TARGET`, which is not a stable interface. `jax.export` refuses a program with
+one, so a draw is a primitive (`draw_primitive`) that is lowered to the plain path for an export.
 
 One launch makes any number of rows, each a draw. `jax.vmap` adds rows, and an operand (`Operand`) is shared by all rows
 or has a value for each. The kernel reads which from flags (`Rows.flags`).
@@ -35,6 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.interpreters import mlir
 
 from jax_von_mises.numerics import piecewise, tail_integral, xla
 from jax_von_mises.numerics.circle import reduce_turns, wrap
@@ -115,8 +116,7 @@ def draw_by_kernel(spec, key, start, loc, kappa):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _draw_by_kernel(spec, key, start, loc, kappa):
-    by_kernel = {PLATFORM: functools.partial(kernel_angles, spec)}
-    return lax.platform_dependent(key, start, loc, kappa, default=functools.partial(plain_angles, spec), **by_kernel)
+    return _draw_mapped(Draw(spec, (), (key, start, loc, kappa)))
 
 
 @_draw_by_kernel.defjvp
@@ -145,6 +145,74 @@ def _about_zero_jvp(spec, primals, tangents):
     kappa = broadcast_sharded(valid(kappa), spec.shape, None)
     slope = jnp.where(x < 0, -1, 1).astype(x.dtype) * tail_integral.derivative(jnp.abs(x), kappa)
     return x, slope * broadcast_sharded(tangents[2], spec.shape, None)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("operands",), meta_fields=("spec", "maps"))
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """A draw under any number of `jax.vmap`; a pytree of the operands."""
+
+    spec: KernelSpec
+    maps: tuple[tuple[int, tuple[int | None, ...]], ...]
+    """The size and ``in_axes`` of each `jax.vmap`, the innermost first."""
+    operands: tuple[jax.Array, ...]
+    """Those of `draw_by_kernel`, with the axes of the maps in front."""
+
+
+@jax.custom_batching.custom_vmap
+def _draw_mapped(draw):
+    x = draw_primitive().bind(*draw.operands, spec=draw.spec, maps=draw.maps)
+    # Inside `jax.shard_map` the primitive does not say that its result varies where an operand does.
+    axes = frozenset().union(*map(_varying, draw.operands)) - _varying(x)
+    return lax.pcast(x, tuple(axes), to="varying") if axes else x
+
+
+@_draw_mapped.def_vmap
+def _draw_mapped_once_more(size, batched, draw):
+    in_axes = tuple(0 if each else None for each in batched[0].operands)
+    return _draw_mapped(dataclasses.replace(draw, maps=(*draw.maps, (size, in_axes)))), True
+
+
+def _varying(x):
+    return jax.typeof(x).manual_axis_type.varying
+
+
+def _by_platform(spec, *operands):
+    """Draw by the kernel on CUDA devices and by the plain path elsewhere."""
+    by_kernel = {PLATFORM: functools.partial(kernel_angles, spec)}
+    return lax.platform_dependent(*operands, default=functools.partial(plain_angles, spec), **by_kernel)
+
+
+def _mapped(draw, *operands, spec, maps):
+    draw = functools.partial(draw, spec)
+    for _, in_axes in maps:
+        draw = jax.vmap(draw, in_axes)
+    return draw(*operands)
+
+
+@functools.cache
+def draw_primitive():
+    """Return the primitive of a draw: its lowering alone knows whether a program is to be exported."""
+    from jax.extend.core import Primitive  # slow to import: it brings Pallas
+
+    primitive = Primitive("draw_von_mises")
+    primitive.def_impl(functools.partial(_mapped, _by_platform))
+    primitive.def_abstract_eval(_drawn)
+    mlir.register_lowering(primitive, _lower)
+    return primitive
+
+
+def _drawn(*operands, spec, maps):
+    sizes = tuple(size for size, _ in reversed(maps))
+    return jax.core.ShapedArray(sizes + spec.shape, np.dtype(spec.dtype))
+
+
+def _lower(context, *operands, **parameters):
+    exported = context.module_context.lowering_parameters.for_export
+    draw = functools.partial(_mapped, plain_angles if exported else _by_platform)
+    # Without the axes of a mesh: here each device's part is all there is.
+    avals = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in context.avals_in]
+    return mlir.lower_fun(draw, multiple_results=False)(context.replace(avals_in=avals), *operands, **parameters)
 
 
 def plain_angles(spec, key, start, loc, kappa):
@@ -245,15 +313,18 @@ class Rows:
 @jax.custom_batching.custom_vmap
 def _launch_rows(rows):
     """Launch the kernel once; the result has an axis of the rows and one of their angles."""
+    kernel, operands = launch_arguments(rows)
+    return launch(*kernel, *map(jnp.asarray, operands))
+
+
+def launch_arguments(rows):
+    """Return the arguments of `launch` for `Rows`: the first four, and the operands."""
     spec, size = rows.spec, math.prod(rows.spec.shape)
     grid, block = _grid(size, rows.count, spec.route == "table", rows.concentration.per_row)
     sizes = np.array([size % 2**32, size >> 32, rows.count, rows.flags, KERNEL_DTYPES[spec.dtype]], np.uint32)
-    key, start, concentration, loc = operands = jax.tree.leaves(rows)
+    key, start, concentration, loc = jax.tree.leaves(rows)
     out = jax.ShapeDtypeStruct((rows.count, size), spec.dtype)
-    x = launch(spec.name, grid, block, out, key, start, jnp.asarray(sizes), concentration, loc)
-    # Inside `jax.shard_map` a custom call does not say that its result varies where an operand does.
-    axes = frozenset().union(*map(_varying, operands)) - _varying(x)
-    return lax.pcast(x, tuple(axes), to="varying") if axes else x
+    return (spec.name, grid, block, out), (key, start, sizes, concentration, loc)
 
 
 @_launch_rows.def_vmap
@@ -285,27 +356,33 @@ def _ceiling(a, b):
     return -(-a // b)
 
 
-def _varying(x):
-    return jax.typeof(x).manual_axis_type.varying
-
-
 def launch(name, grid, block, out, *operands):
     """Launch a kernel over a grid of blocks of threads; its arguments are pointers to the operands and the result."""
-    head, parts = _ptx()
     numbers = {"grid_x": grid[0], "grid_y": grid[1], "grid_z": 1, "shared_mem_bytes": 0}
     numbers |= {"block_x": block[0], "block_y": block[1], "block_z": 1}
     return jax.ffi.ffi_call(TARGET, out, custom_call_api_version=4)(
         *operands,
         name=name,
         kernel_type="ptx",
-        kernel_data=head + parts[name],
+        kernel_data=kernel_text(name),
         **{key: np.int32(value) for key, value in numbers.items()},
     )
 
 
 @functools.cache
+def ptx_text():
+    """Return the shipped text of all kernels."""
+    return resources.files("jax_von_mises.sampling").joinpath("kernels", "angles.ptx").read_text(encoding="ascii")
+
+
+def kernel_text(name):
+    """Return the text of one kernel."""
+    head, parts = _ptx()
+    return head + parts[name]
+
+
+@functools.cache
 def _ptx():
     """Return the head of the shipped text, and each kernel's part by its name."""
-    text = resources.files("jax_von_mises.sampling").joinpath("kernels", "angles.ptx").read_text(encoding="ascii")
-    head, *parts = re.split(r"(?=^\.visible \.entry )", text, flags=re.M)
+    head, *parts = re.split(r"(?=^\.visible \.entry )", ptx_text(), flags=re.M)
     return head, {re.match(r"\.visible \.entry (\w+)\(", part)[1]: part for part in parts}

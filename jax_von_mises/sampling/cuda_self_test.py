@@ -1,7 +1,8 @@
 """Test a CUDA kernel before its first use in a process: compare some thousand of its angles with the plain path's.
 
-XLA takes the kernels by a custom call that is not a stable interface. The self-test, which any error fails, is what
-allows their use. `verdicts` has the results so far.
+XLA takes the kernels by a custom call that is not a stable interface. Where they have not passed their trial
+(`cuda_verdict`) and are turned on all the same, this test, which any error fails, allows their use. `verdicts` has the
+results so far.
 """
 
 import functools
@@ -15,7 +16,7 @@ import numpy as np
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.sampling import cuda_launch
 
-__all__ = ["ROUNDING", "TOLERANCE", "passes", "verdicts"]
+__all__ = ["ROUNDING", "TOLERANCE", "difference", "key_words", "passes", "verdicts"]
 
 # Number of angles, and where in a stream they begin: inside a block, and before a carry.
 TESTED = 4099
@@ -56,7 +57,7 @@ def _tested(spec):
 
     def test():
         try:
-            outcome[0] = next(filter(None, (_difference(spec, device) for device in cuda_launch.devices())), None)
+            outcome[0] = next(filter(None, (difference(spec, device) for device in cuda_launch.devices())), None)
         except Exception as error:
             outcome[0] = f"{type(error).__name__}: {str(error).strip()[:300]}"
 
@@ -69,13 +70,12 @@ def _tested(spec):
     return f"no answer within {TIMEOUT} s" if thread.is_alive() else outcome[0]
 
 
-def _difference(spec, device):
+def difference(spec, device):
     """Return what is wrong with the kernel on a device, or None."""
     # One kernel that rounds to several dtypes is tested in each: its one verdict is for all of them.
     dtypes = cuda_launch.KERNEL_DTYPES if spec.route == "direct" else (spec.dtype,)
     spec = spec._replace(dtype="float32", shape=(TESTED,))
-    words = {"threefry2x32": 2, "threefry4x32": 4, "philox2x32": 1, "philox4x32": 2}[spec.cipher]
-    key = np.arange(words, dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(12345)
+    key = key_words(spec.cipher)
     kappa = np.float32(4) if spec.route == "table" else np.geomspace(1e-3, 1e6, TESTED, dtype=np.float32)
     loc = np.float32(2.5)
     allowed = TOLERANCE / np.sqrt(np.maximum(kappa, 1)) + ROUNDING + 4 * float(jnp.finfo(jnp.float32).eps)
@@ -93,6 +93,12 @@ def _difference(spec, device):
                 told = f"its {dtype} angles are up to {np.nanmax(apart):.1e} away from the plain path's"
                 return f"on {device.device_kind} {told}"
     return None
+
+
+def key_words(cipher):
+    """Return the key that kernels of a cipher are tested with."""
+    words = {"threefry2x32": 2, "threefry4x32": 4, "philox2x32": 1, "philox4x32": 2}[cipher]
+    return np.arange(words, dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(12345)
 
 
 def _rounded_from(ours, expected, allowed):

@@ -72,8 +72,7 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
 
     *Streams.* Same key, same words on every backend, bit for bit. On one backend, one method gives the same angles bit
     for bit in every shape, transformation and program; CPU and GPU agree to the accuracy above, and so do on CUDA the
-    package's own kernels, where they are on, and the path without them. With them `jax.export` refuses to write a
-    program unless it is told not to mind: see *Runtime* in the documentation.
+    package's own kernels, where they are on, and the path without them.
 
     Examples
     --------
@@ -128,11 +127,15 @@ def draw_block(caller, request, start):
     return draw(request.at(start))
 
 
-def draw(request, buffer=None):
-    """Draw what a `DrawRequest` says; into the memory of `buffer`, an array like the result that is given up."""
+def draw(request, buffer=None, engine=None):
+    """Draw what a `DrawRequest` says; into the memory of `buffer`, an array like the result that is given up.
+
+    The `engine` is that of the request by default.
+    """
+    engine = engine or request.engine()
     if buffer is None:
-        return program(request, request.engine())
-    return program_into(buffer, request, request.engine())
+        return program(request, engine)
+    return program_into(buffer, request, engine)
 
 
 @functools.partial(jax.jit, static_argnames="engine")

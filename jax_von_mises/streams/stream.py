@@ -27,11 +27,13 @@ class Stream:
 
     row: DrawRequest
     """Its first row."""
+    engine: str | None = None
+    """What draws it, as `DrawRequest.engine` names it; None for what that chooses."""
 
     @classmethod
-    def of(cls, caller, key, loc, concentration, dtype, method):
+    def of(cls, caller, key, loc, concentration, dtype, method, engine=None):
         """The stream of these arguments, which are those of `sample_block`."""
-        return cls(DrawRequest.part(caller, key, loc, concentration, None, dtype, method))
+        return cls(DrawRequest.part(caller, key, loc, concentration, None, dtype, method), engine)
 
     @property
     def row_shape(self):
@@ -58,7 +60,7 @@ class Stream:
         start = jax.device_put(counter.halves(first * self.width))
         request = self.row.at(start, shape=(count, *self.row_shape), out_sharding=out_sharding)
         with jax.enable_x64(True) if self.dtype == np.float64 else contextlib.nullcontext():
-            return sampler.draw(request, buffer)
+            return sampler.draw(request, buffer, self.engine)
 
     def identity(self):
         """What decides the angles, as JSON takes it: equal for equal streams, readable where it is short."""

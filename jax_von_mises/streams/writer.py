@@ -83,10 +83,10 @@ def write_samples(
 ):
     """Draw a stream of angles into a file or a store, in constant memory.
 
-    Row i of the result is row i of the stream, as `sample_batches` draws it, whatever `block_rows` and `parts` are and
-    wherever the run was broken off. The result appears whole or not at all; beside it stands a JSON record of what was
-    drawn, with the CRC-32 of each block's bytes. While it is being drawn, a ``.npy`` file is named ``*.npy.partial``,
-    and a store has no ``zarr.json``.
+    Row i of the result is row i of the stream, as `sample_batches` draws it without CUDA kernels, whatever `block_rows`
+    and `parts` are and wherever the run was broken off. The result appears whole or not at all; beside it stands a JSON
+    record of what was drawn, with the CRC-32 of each block's bytes. While it is being drawn, a ``.npy`` file is named
+    ``*.npy.partial``, and a store has no ``zarr.json``.
 
     Parameters
     ----------
@@ -152,7 +152,8 @@ def write_samples(
     (10000,)
     """
     out = arguments.path(CALLER, "out", out)
-    stream = Stream.of(CALLER, key, loc, concentration, dtype, method)
+    # CUDA kernels differ in last digits, so a run could not go on without them; next to a disk they are no gain.
+    stream = Stream.of(CALLER, key, loc, concentration, dtype, method, engine="xla")
     total = arguments.whole_number(CALLER, "total", total, 0)
     if total * max(stream.width, 1) >= checkpoint.MOST_ANGLES:  # rows without angles are counted too
         raise ValueError(

@@ -244,7 +244,7 @@ def test_job_script_is_a_shell_script():
 def test_the_picture_of_the_architecture_has_every_folder():
     package = ROOT / "jax_von_mises"
     folders = {path.parent.name for path in package.glob("*/__init__.py")}
-    assert folders == set(architecture.layers()) - {"arguments"}
+    assert folders == set(architecture.layers()) - {"arguments", "environment"}
     assert "sampler" in architecture.modules("sampling")
     assert all(architecture.purpose(layer).endswith(".") for layer in architecture.layers())
 

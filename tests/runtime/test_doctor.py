@@ -12,9 +12,9 @@ import jax
 import numpy as np
 import pytest
 
-from jax_von_mises import runtime
+from jax_von_mises import environment, runtime
 from jax_von_mises.cli import commands
-from jax_von_mises.runtime import child, doctor, hardware, probe, variables
+from jax_von_mises.runtime import child, doctor, hardware, kernel_trial, probe, variables
 from jax_von_mises.sampling import counter, transform
 from tests import children, reference
 
@@ -36,7 +36,7 @@ def machine(tmp_path, monkeypatch):
     """Looks for the drivers' programs nowhere else than where this writes stand-ins for them."""
     for name, program in (("SMI", "nvidia-smi"), ("ROCMINFO", "rocminfo")):
         monkeypatch.setattr(hardware, name, (str(tmp_path / program),))
-    monkeypatch.setattr(hardware, "PROC_DRIVER", tmp_path / "version")
+    monkeypatch.setattr(environment, "PROC_DRIVER", tmp_path / "version")
     return functools.partial(stand_in, tmp_path)
 
 
@@ -395,6 +395,41 @@ def test_gpu_that_is_not_used(monkeypatch):
     assert "problem: JAX has its plugin for cuda12 and does not use the GPU: RuntimeError: Unable to load CUDA" in text
     assert [changes["JAX_PLATFORMS"] for changes in asked] == ["cuda"]
     assert told(doctor._unused([], PIP, 9)) == ""
+
+
+@pytest.mark.parametrize(
+    ("failed", "words", "probes", "do"),
+    [
+        ("", "passed", 2, None),
+        ("", "passed, also under compute-sanitizer", 2, None),
+        ("", "passed, which could not be kept", 2, "until there is a verdict the plain path draws"),
+        ("other words", "failed: other words", 2, "the plain path draws the same distribution"),
+        (None, "not finished: no answer within 9 s", 1, "try again, perhaps with a longer --timeout"),
+        (..., "", 1, None),
+    ],
+)
+def test_trial_of_the_kernels(monkeypatch, failed, words, probes, do):
+    """Made where the probe finds that it lacks, after which the devices draw again; nothing of it is a problem."""
+    begun, asked = [], []
+
+    def probe(planned, timeout):
+        begun.append(planned)
+        untried = failed is not ... and len(begun) == 1
+        line = {"step": "devices", "platform": "gpu", "platform_version": "cuda 13000", "untried": untried}
+        return [{"step": "start"}, line, {"step": "end"}], child.Ended(0, "", "")
+
+    def run(timeout, **planned):
+        asked.append((timeout, planned))
+        return (kernel_trial.Trial("H100", failed, words, failed is not None and "not be kept" not in words),)
+
+    monkeypatch.setattr(doctor, "_probe", probe)
+    monkeypatch.setattr(kernel_trial, "run", run)
+    found = runtime.diagnose(timeout=9)
+    assert len(begun) == probes
+    assert asked == ([] if failed is ... else [(9, begun[0])])
+    text = "\n".join(line for line in told(found.findings).splitlines() if "trial of the CUDA kernels on H100" in line)
+    assert text.startswith("note: ") == (do is not None)
+    assert (do or "") in text
 
 
 @pytest.mark.slow

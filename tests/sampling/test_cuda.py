@@ -3,6 +3,7 @@
 The programs of tests that draw are small and few: each is compiled for both paths.
 """
 
+import functools
 import re
 import shutil
 import subprocess
@@ -16,9 +17,8 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 import jax_von_mises
-from jax_von_mises import runtime
 from jax_von_mises.numerics import piecewise
-from jax_von_mises.sampling import counter, cuda, cuda_launch, cuda_self_test
+from jax_von_mises.sampling import counter, cuda, cuda_launch, cuda_self_test, cuda_verdict
 from jax_von_mises.sampling.request import DrawRequest
 from tests import host_kernels, reference
 from tests.host_kernels import on_host  # noqa: F401
@@ -182,7 +182,7 @@ def test_draws_go_to_the_kernel(on_host, key):  # noqa: F811
     for shape, dtype, sharding in (((8,), "float64", None), ((0,), "float32", None), ((8,), "float32", "named")):
         request = DrawRequest(key, jnp.zeros(()), jnp.ones(()), None, shape, np.dtype(dtype), "direct", sharding)
         assert not cuda.use_cuda_kernel(request)
-    assert "threefry2x32_table_float32" in cuda.kernel_report()
+    assert "passed their trial" in cuda.kernel_report()
 
 
 def by_the_plain_path(monkeypatch, function, *given, **named):
@@ -314,36 +314,28 @@ def test_the_program_for_a_gpu(key):
     assert "stablehlo.xor" not in text, "the plain path's cipher"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("platforms", [pytest.param(("cuda",), marks=pytest.mark.slow), ("cpu", "cuda")])
 def test_exported_programs(monkeypatch, key, platforms):
-    """With kernels JAX refuses, since their call is no stable interface, unless told; without them it does not."""
+    """They hold the plain path, also of a function whose other programs launch a kernel."""
     pytest.importorskip("flatbuffers", reason="jax.export writes programs with it")
     monkeypatch.setattr(cuda_launch, "devices", lambda: ("a card",))
     monkeypatch.setattr(cuda, "whole_on_one_device", lambda *_: True)
-    monkeypatch.setattr(cuda_self_test, "passes", lambda spec: True)
+    monkeypatch.setattr(cuda, "tried", lambda: True)
     monkeypatch.setenv(cuda.VARIABLE, "1")
 
-    def exported(**options):
-        # A new function each time: one that is known would not be traced again.
-        draw = jax.jit(lambda key, kappa: jax_von_mises.sample_von_mises(key, 0.0, kappa, (3000,), method="table"))
-        return jax.export.export(draw, platforms=platforms, **options)(key, jnp.float32(4.0))
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(0, None))
+    def draw(key, kappa):
+        return jax_von_mises.sample_von_mises(key, 0.0, kappa, (3000,), method="table")
 
-    with pytest.raises(ValueError, match="Cannot serialize code with custom calls"):
-        exported()
-    told = [jax.export.DisabledSafetyCheck.custom_call(cuda_launch.TARGET)]
-    again = jax.export.deserialize(exported(disabled_checks=told).serialize())
-    assert again.platforms == platforms
-    assert ".visible .entry threefry2x32_table_float32" in again.mlir_module()
-    runtime.configure(cuda_kernel=False)
-    try:
-        plain = jax.export.deserialize(exported().serialize())
-    finally:
-        runtime.reset()
-    for program in (plain, again) if "cpu" in platforms else ():
-        expected = jax_von_mises.sample_von_mises(key, 0.0, 4.0, (3000,), method="table")
-        np.testing.assert_array_equal(program.call(key, jnp.float32(4.0)), expected)
-    assert cuda_launch.TARGET not in plain.mlir_module()
+    given = jax.random.split(key, 2), jnp.float32(4.0)
+    text = draw.trace(*given).lower(lowering_platforms=("cuda",)).as_text()
+    assert ".visible .entry threefry2x32_table_float32" in text
+    program = jax.export.deserialize(jax.export.export(draw, platforms=platforms)(*given).serialize(vjp_order=1))
+    assert program.platforms == platforms
+    assert cuda_launch.TARGET not in program.mlir_module()
+    if "cpu" in platforms:
+        np.testing.assert_array_equal(program.call(*given), draw(*given))
 
 
 @pytest.mark.slow
@@ -351,6 +343,8 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
     """Wrong angles, an error, no end: each once, in the log and the report, and the plain path draws."""
     expected = by_the_plain_path(on_host, jax_von_mises.sample_von_mises, key, 0.0, 4.0, (99,))
     never = threading.Event()
+    on_host.setattr(cuda, "tried", lambda: False)
+    on_host.setenv(cuda.VARIABLE, "1")
 
     def shifted(*given):
         return host_kernels.callback(*given) + jnp.float32(1e-4)
@@ -479,11 +473,12 @@ def test_the_switch(on_host, key, value, alone, together):  # noqa: F811
 
 def test_on_cards_that_nobody_tried_the_kernels_are_off(on_host, key):  # noqa: F811
     """Until they are turned on: a kernel that faults could not be survived."""
-    on_host.setattr(cuda, "ACCEPTED", ("another card",))
+    on_host.setattr(cuda, "tried", lambda: False)
+    on_host.setattr(cuda_verdict, "find", lambda: {"cpu": None})
     on_host.setattr(cuda_self_test, "_tested", lambda spec: pytest.fail("tested"))
     request = DrawRequest(key, jnp.zeros(()), jnp.ones(()), None, (8,), np.dtype(np.float32), "direct")
     assert not cuda.use_cuda_kernel(request)
-    assert "nobody has accepted the CUDA kernels on cpu so far" in cuda.kernel_report()
+    assert "there is no verdict for cpu" in cuda.kernel_report()
     on_host.setattr(cuda_self_test, "passes", lambda spec: True)
     on_host.setenv(cuda.VARIABLE, "1")
     assert cuda.use_cuda_kernel(request)

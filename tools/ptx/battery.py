@@ -60,8 +60,7 @@ class Draw(NamedTuple):
 
 def shipped():
     """Return the text of all kernels."""
-    head, parts = cuda_launch._ptx()
-    return head + "".join(parts.values())
+    return cuda_launch.ptx_text()
 
 
 @jax.jit

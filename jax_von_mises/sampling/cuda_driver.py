@@ -1,0 +1,135 @@
+"""Launch a CUDA kernel by the driver alone, on arrays at the edge of the memory that exists.
+
+XLA takes a device's memory in one piece, in which a kernel may write over its neighbours unnoticed. Here each array
+begins at the first byte of a separate range, or ends at its last, and nothing is mapped before and after, so an access
+outside is an error. After an error the process can do nothing more on the device: this is for `cuda_trial`.
+
+The functions and structures are those of the CUDA driver API, sections *Virtual Memory Management*, *Module
+Management* and *Execution Control*.
+"""
+
+import ctypes
+from ctypes import POINTER, Structure, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
+
+import numpy as np
+
+from jax_von_mises.sampling import cuda_launch
+
+__all__ = ["Driver", "DriverError", "Unavailable"]
+
+LIBRARY = "libcuda.so.1"
+PINNED, ON_DEVICE, READ_AND_WRITE = 1, 1, 3
+# What is in a result before a kernel writes it.
+MARK = 0xA5
+
+
+class DriverError(Exception):
+    """The driver refused a launch, or a kernel faulted."""
+
+
+class Unavailable(Exception):
+    """The driver has no memory, or not these functions: nothing can be said of the kernels."""
+
+
+class _Location(Structure):
+    _fields_ = (("type", c_int), ("id", c_int))
+
+
+class _Allocation(Structure):
+    _fields_ = (
+        *(("type", c_int), ("handle_types", c_int), ("location", _Location)),
+        *(("windows", c_void_p), ("flags", c_ubyte * 8)),
+    )
+
+
+class _Access(Structure):
+    _fields_ = (("location", _Location), ("flags", c_int))
+
+
+# Types of the arguments; each function returns 0 or an error. Addresses and handles of memory are 64 bits.
+FUNCTIONS = {
+    "cuInit": (c_uint,),
+    "cuDeviceGet": (POINTER(c_int), c_int),
+    "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
+    "cuCtxSetCurrent": (c_void_p,),
+    "cuCtxSynchronize": (),
+    "cuMemGetAllocationGranularity": (POINTER(c_size_t), POINTER(_Allocation), c_int),
+    "cuMemAddressReserve": (POINTER(c_uint64), c_size_t, c_size_t, c_uint64, c_uint64),
+    "cuMemCreate": (POINTER(c_uint64), c_size_t, POINTER(_Allocation), c_uint64),
+    "cuMemMap": (c_uint64, c_size_t, c_size_t, c_uint64, c_uint64),
+    "cuMemSetAccess": (c_uint64, c_size_t, POINTER(_Access), c_size_t),
+    "cuMemcpyHtoD_v2": (c_uint64, c_void_p, c_size_t),
+    "cuMemcpyDtoH_v2": (c_void_p, c_uint64, c_size_t),
+    "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
+    "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+    "cuLaunchKernel": (c_void_p, *7 * (c_uint,), c_void_p, POINTER(c_void_p), POINTER(c_void_p)),
+}
+
+
+class Driver:
+    """The driver for one device, with memory for the five operands and the result of a kernel."""
+
+    def __init__(self, ordinal=0):
+        try:
+            self._library = ctypes.CDLL(LIBRARY)
+            for name, types in FUNCTIONS.items():
+                getattr(self._library, name).argtypes = types
+        except (OSError, AttributeError) as error:
+            raise Unavailable(str(error)) from error
+        self._kernels = {}
+        try:
+            self._call("cuInit", 0)
+            device = self._new(c_int, "cuDeviceGet", ordinal)
+            self._call("cuCtxSetCurrent", self._new(c_void_p, "cuDevicePrimaryCtxRetain", device))
+            about = _Allocation(PINNED, 0, _Location(ON_DEVICE, device))
+            self._size = self._new(c_size_t, "cuMemGetAllocationGranularity", about, 0)
+            self._ranges = [self._mapped(about) for _ in range(6)]
+        except DriverError as error:
+            raise Unavailable(str(error)) from error
+
+    def launch(self, name, grid, block, out, *operands, at_end):
+        """Launch as `cuda_launch.launch` does; with `at_end` arrays end with their memory, else they begin with it.
+
+        Raises
+        ------
+        DriverError
+            Also where the kernel reads or writes outside of its arrays.
+        """
+        dtype = np.dtype(out.dtype)
+        result = np.full((*out.shape, dtype.itemsize), MARK, np.uint8).view(dtype).reshape(out.shape)
+        arrays = [*(np.ascontiguousarray(x) for x in operands), result]
+        if max(x.nbytes for x in arrays) > self._size:
+            raise ValueError(f"an array has more bytes than the {self._size} of its memory")
+        places = [first + (self._size - x.nbytes) * at_end for first, x in zip(self._ranges, arrays, strict=True)]
+        for place, x in zip(places, arrays, strict=True):
+            self._call("cuMemcpyHtoD_v2", place, x.ctypes.data, x.nbytes)
+        addresses = [c_uint64(place) for place in places]
+        parameters = (c_void_p * len(addresses))(*map(ctypes.addressof, addresses))
+        self._call("cuLaunchKernel", self._kernel(name), *grid, 1, *block, 1, 0, None, parameters, None)
+        self._call("cuCtxSynchronize")
+        self._call("cuMemcpyDtoH_v2", result.ctypes.data, places[-1], result.nbytes)
+        return result
+
+    def _kernel(self, name):
+        if name not in self._kernels:
+            module = self._new(c_void_p, "cuModuleLoadData", cuda_launch.kernel_text(name).encode())
+            self._kernels[name] = self._new(c_void_p, "cuModuleGetFunction", module, name.encode())
+        return self._kernels[name]
+
+    def _mapped(self, about):
+        """Return the address of new memory, with as much before and after it that does not exist."""
+        address = self._new(c_uint64, "cuMemAddressReserve", 3 * self._size, 0, 0, 0) + self._size
+        self._call("cuMemMap", address, self._size, 0, self._new(c_uint64, "cuMemCreate", self._size, about, 0), 0)
+        self._call("cuMemSetAccess", address, self._size, _Access(about.location, READ_AND_WRITE), 1)
+        return address
+
+    def _new(self, kind, function, *arguments):
+        """Return what a function writes to its first argument."""
+        value = kind()
+        self._call(function, value, *arguments)
+        return value.value
+
+    def _call(self, function, *arguments):
+        error = getattr(self._library, function)(*arguments)
+        if error:
+            raise DriverError(f"{function} fails with error {error} of the CUDA driver")

@@ -1,0 +1,188 @@
+"""Try all CUDA kernels: ``python -P -m jax_von_mises.sampling.cuda_trial``, a process that may crash.
+
+`runtime.kernel_trial` starts it and keeps its verdict. It prints a JSON object on a line for each card, before and
+after. Each kernel is launched
+
+- by XLA, and its angles are compared with the plain path's (`cuda_self_test.difference`);
+- by the driver, on arrays at the edge of memory (`cuda_driver`), in many sizes and from many places of a stream, alone
+  and in rows. By the table route the table is an operand, so one can be given by which the angles show their words.
+"""
+
+import functools
+import itertools
+import json
+import sys
+
+import jax
+import numpy as np
+
+from jax_von_mises.sampling import counter, cuda_driver, cuda_launch, cuda_self_test, cuda_verdict
+from jax_von_mises.sampling.cuda_launch import KERNEL_DTYPES, KernelSpec, Operand, Rows
+
+__all__ = ["MARK", "faults", "main"]
+
+CIPHERS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
+SIZES = (*range(1, 9), 1023, 1025, 4099)
+# In a group of four words, before a carry, and so that the longest ends with the stream.
+STARTS = (0, 3, 2**32 - 6, 2**64 - SIZES[-1])
+CELLS = 512
+ROWS, ROW = 5, 37
+# Which operands differ by row, and which by element.
+LAYOUTS = (
+    (("key",), ()),
+    (("start", "loc"), ()),
+    (("key", "start", "concentration", "loc"), ()),
+    (("key",), ("loc", "concentration")),
+    (("concentration", "loc"), ("loc", "concentration")),
+)
+# What each line that is printed begins with.
+MARK = "cuda kernels: "
+
+
+def specs():
+    """Yield what draws by each of the kernels, in each dtype."""
+    for cipher, route, dtype in itertools.product(CIPHERS, ("table", "direct"), KERNEL_DTYPES):
+        yield KernelSpec(cipher, route, dtype, (SIZES[-1],))
+
+
+@functools.cache
+def words_of(cipher, start):
+    """Return the words of the longest draw, by the plain path on the CPU."""
+
+    @jax.jit
+    def words(key, high, low):
+        return counter.block_words(cipher, key, counter.indices((SIZES[-1],), (high, low)), 1)[0]
+
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        return np.asarray(words(cuda_self_test.key_words(cipher), *halves(start)))
+
+
+def halves(start):
+    """Return a position as a kernel reads it."""
+    return np.array([start >> 32, start % 2**32], np.uint32)
+
+
+def tables():
+    """Yield a table by which angles are the place in a cell, one by which they are the cell, and both as functions.
+
+    Together they are the 24 leading bits of the tail probability.
+    """
+    unit, none = np.ones(CELLS, np.float32), np.zeros(CELLS, np.float32)
+    number = np.arange(CELLS, dtype=np.float32) / 1024
+
+    def bits(words):
+        tail = ((words >> 1).astype(np.float32) + np.float32(0.5)) * np.float32(2**-32)
+        return tail.view(np.uint32)
+
+    def place(words):
+        below = (((bits(words) << 4) & 0x007FFFF0) | 0x3F800000).view(np.float32) - 1
+        # A tail of 1/2 is at the end of the last cell.
+        return np.where(cell(words) < CELLS, below, np.float32(1 - 2**-19))
+
+    def cell(words):
+        return (bits(words) >> 19) - (94 << 4)
+
+    yield np.stack([none, unit, none, none], axis=1), place
+    yield np.stack([number, none, none, none], axis=1), lambda words: number[np.minimum(cell(words), CELLS - 1)]
+
+
+def faults(launch):
+    """Yield what is wrong with the kernels; `launch` is `Driver.launch`."""
+    for spec in specs():
+        for fault in itertools.chain(_faults_of_words(launch, spec), _faults_of_rows(launch, spec)):
+            yield f"{spec.name} in {spec.dtype}: {fault}"
+
+
+def _launched(launch, rows, at_end):
+    kernel, operands = cuda_launch.launch_arguments(rows)
+    return launch(*kernel, *operands, at_end=at_end)
+
+
+def _faults_of_words(launch, spec):
+    """Compare words bit for bit, of every size and from every place."""
+    dtype = np.dtype(spec.dtype)
+    key, loc = Operand(cuda_self_test.key_words(spec.cipher)), Operand(np.zeros((), np.float32))
+    cases = tables() if spec.route == "table" else ((np.full((), 4, np.float32), None),)
+    for (concentration, angle), start in itertools.product(cases, STARTS):
+
+        def draw(size, at_end, concentration=concentration, start=start):
+            operands = key, Operand(halves(start)), Operand(concentration), loc
+            return _launched(launch, Rows(spec._replace(shape=(size,)), 1, *operands), at_end)[0]
+
+        words = words_of(spec.cipher, start)
+        if angle is None:
+            expected = draw(SIZES[-1], True)
+            if not np.array_equal(np.signbit(expected), words & 1):
+                yield f"from {start} the signs are not those of the words"
+        else:
+            signs = np.where(words & 1, -1, 1).astype(np.float32)
+            expected = (signs * angle(words)).astype(dtype)
+        for size, at_end in itertools.product(SIZES, (False, True)):
+            if draw(size, at_end).tobytes() != expected[:size].tobytes():
+                yield f"{size} angles from {start} are not those of their words"
+
+
+def _faults_of_rows(launch, spec):
+    """Compare rows with single draws."""
+    random, table = np.random.default_rng(0), spec.route == "table"
+    spec = spec._replace(shape=(ROW,))
+    tables = random.uniform(0, 0.7, (ROWS, CELLS, 4)).astype(np.float32)
+    kappas = np.geomspace(0.1, 100, ROWS * ROW, dtype=np.float32).reshape(ROWS, ROW)
+    values = {
+        "key": random.integers(2**32, size=(ROWS, cuda_self_test.key_words(spec.cipher).size), dtype=np.uint32),
+        "start": np.stack([halves(start) for start in (*STARTS, 2**40 + 1)]),
+        "concentration": tables if table else kappas,
+        "loc": random.uniform(-9, 9, (ROWS, ROW)).astype(np.float32),
+    }
+    for by_row, by_element in LAYOUTS:
+        by_element = tuple(name for name in by_element if not (table and name == "concentration"))
+
+        def rows(count, at, by_row=by_row, by_element=by_element):
+            operands = {}
+            for name, x in values.items():
+                x = x[at] if name in by_row else x[0]
+                if x.shape[-1] == ROW and name not in by_element:
+                    x = x[..., 0]
+                operands[name] = Operand(x, name in by_row and count > 1, name in by_element)
+            return Rows(spec, count, **operands)
+
+        single = b"".join(_launched(launch, rows(1, row), False).tobytes() for row in range(ROWS))
+        for at_end in (False, True):
+            if _launched(launch, rows(ROWS, slice(None)), at_end).tobytes() != single:
+                yield f"rows of {', '.join(by_row)} are not single draws"
+
+
+def try_on(device):
+    """Return "" if all kernels are right on a device, else what is wrong first."""
+    driver = cuda_driver.Driver(device.local_hardware_id)
+    # The kernel of the direct route rounds to each dtype, in which it is compared anyway.
+    alone = (spec for spec in specs() if spec.route == "table" or spec.dtype == "float32")
+    by_xla = (cuda_self_test.difference(spec, device) for spec in alone)
+    return next(itertools.chain(filter(None, by_xla), faults(driver.launch)), "")
+
+
+def main():
+    """Try the kernels on a card of each kind that is here."""
+    for device in cuda_launch.devices():
+        about = cuda_verdict.identity(device)
+        say("begin", about=about)
+        try:
+            failed = try_on(device)
+        except cuda_driver.Unavailable as error:
+            say("unavailable", about=about, why=str(error))
+            continue
+        except Exception as error:
+            if "RESOURCE_EXHAUSTED" in str(error):
+                say("unavailable", about=about, why="the device has no free memory")
+                continue
+            failed = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        say("end", about=about, failed=failed)
+
+
+def say(step, **what):
+    """Print a step."""
+    print(MARK + json.dumps({"step": step, **what}), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Keep and read the verdict of the trial of the CUDA kernels, for a kind of card, its driver and all versions.
+
+The trial (`cuda_trial`) runs in a child process, which a kernel that faults may take down. Its verdict is a small file
+in the user's cache directory. What somebody else can write counts as no verdict, since a draw trusts it.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import os
+import stat
+import tempfile
+from importlib import metadata
+
+import jax
+
+from jax_von_mises import environment
+from jax_von_mises.sampling import cuda_launch
+from jax_von_mises.version import __version__
+
+__all__ = ["FORMAT", "TRIED_BY", "find", "identity", "keep", "passed", "path_of", "read"]
+
+FORMAT = "jax_von_mises/kernels/1"
+TRIED_BY = "jax-von-mises doctor"
+LARGEST = 2**14
+
+log = logging.getLogger("jax_von_mises")
+
+
+def identity(device):
+    """Return what a verdict on the kernels is for: it says nothing about another card, driver or version."""
+    return {
+        "card": device.device_kind,
+        "driver": environment.nvidia_driver(),
+        "cuda": " ".join(device.client.platform_version.split()),
+        "jaxlib": metadata.version("jaxlib"),
+        "jax": jax.__version__,
+        "jax_von_mises": __version__,
+        "ptx": hashlib.sha256(cuda_launch.ptx_text().encode()).hexdigest(),
+    }
+
+
+def path_of(about):
+    """Return the file of the verdict for an identity; None without a home directory, or a driver that is known."""
+    base = environment.cache_directory()
+    if base is None or about["driver"] is None:
+        return None
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+    return base.resolve() / "kernels" / f"{digest[:32]}.json"
+
+
+def read(about):
+    """Return the verdict for an identity, "" if the kernels passed, else why they failed; None without a valid one."""
+    path = path_of(about)
+    if path is None:
+        return None
+    try:
+        if environment.open_to_others(path.parent):
+            return None
+        # Not through a link, and without waiting for a pipe.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+            state = os.fstat(file.fileno())
+            others = environment.owned_by_other(state.st_uid) or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+            if others or not stat.S_ISREG(state.st_mode) or state.st_size > LARGEST:
+                return None
+            found = json.loads(file.read(LARGEST))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or found.keys() != {"format", "about", "failed"}:
+        return None
+    valid = (found["format"], found["about"]) == (FORMAT, about) and isinstance(found["failed"], str)
+    return found["failed"] if valid else None
+
+
+def keep(about, failed):
+    """Write a verdict, "" or why the kernels failed; return the file, or None with a warning in the log."""
+    path = path_of(about)
+    if path is None:
+        log.warning("the verdict on the CUDA kernels cannot be kept: no home directory, or an unknown driver")
+        return None
+    try:
+        environment.make_directories(path.parent)
+        handle, temporary = tempfile.mkstemp(dir=path.parent)  # mode 0600
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                json.dump({"format": FORMAT, "about": about, "failed": failed}, file)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        log.warning("the verdict on the CUDA kernels cannot be kept in %s: %s", path.parent, error.strerror)
+        return None
+    return path
+
+
+@functools.cache
+def find():
+    """Return the verdict for each kind of CUDA device here, as it was when this process first asked."""
+    found = {}
+    for device in cuda_launch.devices():
+        found[device.device_kind] = None
+        with contextlib.suppress(Exception):  # whatever keeps a verdict from being found, draws go on without it
+            found[device.device_kind] = read(identity(device))
+    for kind, failed in found.items():
+        if failed is None:
+            log.info("the CUDA kernels were not tried on %s with this driver and JAX; `%s` does", kind, TRIED_BY)
+    return found
+
+
+def passed():
+    """Whether the kernels passed their trial on each kind of CUDA device here."""
+    return all(failed == "" for failed in find().values())

@@ -1,0 +1,536 @@
+"""Where the kernels are used by default: on what a trial of them has found, and never in a file.
+
+The trial's checks run on the kernels' host build, its driver is a stand-in in C, and its process is one that does what
+processes on a GPU do when something is wrong.
+"""
+
+import ctypes
+import itertools
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_von_mises
+from jax_von_mises import environment
+from jax_von_mises.runtime import kernel_trial
+from jax_von_mises.sampling import cuda, cuda_driver, cuda_launch, cuda_self_test, cuda_trial, cuda_verdict
+from jax_von_mises.sampling.request import DrawRequest
+from tests import children, host_kernels
+from tests.host_kernels import on_host  # noqa: F401
+
+ABOUT = {"card": "a card", "driver": "580.65.06", "jaxlib": "0.10.2", "ptx": "0" * 64}
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A cache directory without verdicts."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cuda_verdict.find.cache_clear()
+    yield tmp_path
+    cuda_verdict.find.cache_clear()
+
+
+# The file.
+
+
+@pytest.mark.parametrize("failed", ["", "other words"])
+def test_a_verdict_is_kept(home, failed):
+    """For what it was reached on, and nothing else; in a file that is nobody else's."""
+    path = cuda_verdict.keep(ABOUT, failed)
+    assert cuda_verdict.read(ABOUT) == failed
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert os.listdir(path.parent) == [path.name]
+    for name in ABOUT:
+        assert cuda_verdict.read(ABOUT | {name: "another"}) is None
+    cuda_verdict.keep(ABOUT, "now it fails")
+    assert cuda_verdict.read(ABOUT) == "now it fails"
+
+
+def test_what_a_verdict_is_for(home, monkeypatch):
+    """Everything that a kernel's result may depend on."""
+    found = [cuda_verdict.identity(jax.devices()[0])]
+    monkeypatch.setattr(environment, "nvidia_driver", lambda: "580.65.06")
+    found.append(cuda_verdict.identity(jax.devices()[0]))
+    monkeypatch.setattr(cuda_launch, "ptx_text", lambda: "another text")
+    found.append(cuda_verdict.identity(jax.devices()[0]))
+    assert set(found[0]) == {"card", "driver", "cuda", "jaxlib", "jax", "jax_von_mises", "ptx"}
+    assert [a == b for a, b in itertools.pairwise(found)] == [False, False]
+    assert cuda_verdict.path_of(found[0]) is None, "no driver tells its version"
+
+
+def changed(**fields):
+    """What writes a verdict with other fields."""
+    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def foreign(path):
+    if os.getuid() != 0:
+        pytest.skip("only root can give a file to someone else")
+    os.chown(path, 54321, -1)
+
+
+def linked(path):
+    path.rename(path.with_name("other"))
+    path.symlink_to("other")
+
+
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_text(path.read_text()[:-1]),
+        lambda path: path.write_bytes(b"\xff"),
+        lambda path: path.write_text("[" * 10000),
+        lambda path: path.write_text(path.read_text() + " " * cuda_verdict.LARGEST),
+        lambda path: path.write_text("[]"),
+        lambda path: path.unlink(),
+        changed(format="jax_von_mises/kernels/0"),
+        changed(about=ABOUT | {"driver": "580.65.07"}),
+        changed(failed=None),
+        changed(failed=0),
+        changed(more=1),
+        lambda path: path.chmod(0o620),
+        lambda path: path.chmod(0o602),
+        lambda path: path.parent.chmod(0o777),
+        lambda path: path.parent.parent.chmod(0o777),
+        foreign,
+        lambda path: foreign(path.parent),
+        linked,
+        pipe,
+    ],
+)
+def test_what_is_damaged_or_of_others_is_no_verdict(home, damage):
+    path = cuda_verdict.keep(ABOUT, "")
+    assert cuda_verdict.read(ABOUT) == ""
+    damage(path)
+    assert cuda_verdict.read(ABOUT) is None
+
+
+def test_a_verdict_that_cannot_be_kept(home, monkeypatch, caplog):
+    """A line in the log, and no error."""
+    (home / "jax_von_mises").write_text("in the way")
+    assert cuda_verdict.keep(ABOUT, "") is None
+    monkeypatch.setattr(environment, "cache_directory", lambda: None)
+    assert cuda_verdict.keep(ABOUT, "") is None
+    assert cuda_verdict.read(ABOUT) is None
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert "Not a directory" in caplog.text
+    assert "no home directory" in caplog.text
+
+
+# What a process does with it.
+
+
+@pytest.fixture
+def one_card(home, monkeypatch):
+    """A process whose one CPU device stands for a CUDA device, with nothing but a verdict to go by."""
+    monkeypatch.setattr(cuda_launch, "PLATFORM", "cpu")
+    monkeypatch.setattr(jax, "device_count", lambda *_: 1)
+    monkeypatch.setattr(environment, "nvidia_driver", lambda: "580.65.06")
+    monkeypatch.delenv(cuda.VARIABLE, raising=False)
+    tested = []
+    monkeypatch.setattr(cuda_self_test, "_tested", lambda spec: tested.append(spec.name))
+    cuda_launch.devices.cache_clear()
+    yield tested
+    cuda_launch.devices.cache_clear()
+    host_kernels.forget()
+
+
+def used(key):
+    """Whether a draw goes to a kernel."""
+    request = DrawRequest(key, jnp.zeros(()), jnp.ones(()), None, (8,), np.dtype(np.float32), "direct")
+    return request.engine() == "kernel"
+
+
+def keep(failed):
+    """Keep a verdict on this device, in place of that of another process."""
+    assert cuda_verdict.keep(cuda_verdict.identity(cuda_launch.devices()[0]), failed)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "variable", "drawn", "self_test", "told"),
+    [
+        ("", "", True, False, "the CUDA kernels, which passed their trial"),
+        ("", "0", False, False, f"{cuda.VARIABLE} turns the CUDA kernels off"),
+        ("", "1", True, False, "which passed their trial"),
+        (None, "", False, False, "`jax-von-mises doctor` tries the CUDA kernels, and there is no verdict for cpu"),
+        (None, "1", True, True, "the CUDA kernels threefry2x32_direct"),
+        ("other words", "", False, False, "they failed it on cpu: other words"),
+        ("other words", "1", True, True, "the CUDA kernels threefry2x32_direct"),
+    ],
+)
+def test_who_draws(one_card, monkeypatch, verdict, variable, drawn, self_test, told):
+    """By a verdict that they passed; the variable overrules. What has passed is not tested again in the process."""
+    if verdict is not None:
+        keep(verdict)
+    monkeypatch.setenv(cuda.VARIABLE, variable)
+    assert used(jax.random.key(0)) == drawn
+    assert bool(one_card) == self_test
+    assert told in cuda.kernel_report()
+
+
+def test_several_devices_take_the_plain_path(one_card, monkeypatch):
+    keep("")
+    monkeypatch.setattr(jax, "device_count", lambda *_: 2)
+    assert not used(jax.random.key(0))
+    assert "with several devices" in cuda.kernel_report()
+
+
+def test_one_verdict_for_the_life_of_a_process(one_card, caplog):
+    """What another process finds meanwhile changes no angles here; without a verdict the log says so once."""
+    with caplog.at_level("INFO", logger="jax_von_mises"):
+        assert not used(jax.random.key(0))
+        keep("")
+        assert not used(jax.random.key(0))
+        assert [record.levelno for record in caplog.records] == [logging.INFO]
+        assert "were not tried on cpu" in caplog.text
+        assert "`jax-von-mises doctor`" in caplog.text
+        cuda_verdict.find.cache_clear()
+        assert used(jax.random.key(0))
+        cuda_verdict.find.cache_clear()
+        keep("other words")
+        assert not used(jax.random.key(0))
+
+
+def test_a_verdict_that_cannot_be_looked_for_is_none(one_card, monkeypatch):
+    def broken(device):
+        raise RuntimeError("no such attribute")
+
+    keep("")
+    monkeypatch.setattr(cuda_verdict, "identity", broken)
+    assert not used(jax.random.key(0))
+
+
+# What is tried.
+
+
+def on_this_host(name, grid, block, out, *operands, at_end):
+    """`Driver.launch` by the host's build, with few threads."""
+    few = (min(3, grid[0]), min(2, grid[1])), (1, min(2, block[1]))
+    return host_kernels.launch(name, *few, out, *operands)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A trial of two kernels."""
+    kernels = [("philox4x32", "table", "bfloat16"), ("threefry2x32", "direct", "float32")]
+    monkeypatch.setattr(cuda_trial, "SIZES", (3, 8))
+    monkeypatch.setattr(cuda_trial, "STARTS", (3, 2**32 - 6, 2**64 - 8))
+    monkeypatch.setattr(cuda_trial, "ROWS", 4)
+    monkeypatch.setattr(cuda_trial, "specs", lambda: [cuda_launch.KernelSpec(*names, (8,)) for names in kernels])
+    cuda_trial.words_of.cache_clear()
+    yield
+    cuda_trial.words_of.cache_clear()
+
+
+def test_right_kernels_pass(small):
+    assert list(cuda_trial.faults(on_this_host)) == []
+
+
+@pytest.mark.slow
+def test_all_right_kernels_pass():
+    assert list(cuda_trial.faults(on_this_host)) == []
+
+
+def last_place(x, name, sizes, at_end):
+    """One angle is off by a last place."""
+    view = x.view(np.uint16 if x.dtype.itemsize == 2 else np.uint32)
+    if sizes[0] == 3:
+        view[0, 1] ^= 1
+
+
+def sign(x, name, sizes, at_end):
+    x[0, 0] = -x[0, 0]
+
+
+def short(x, name, sizes, at_end):
+    """The last angle is not written, where the memory ends."""
+    if at_end and sizes[0] == 8:
+        x[:, -1] = 1.5
+
+
+def one_row(x, name, sizes, at_end):
+    """All rows have the first one's start, say."""
+    if len(x) > 1:
+        x[2] = x[0]
+
+
+def only_direct(x, name, sizes, at_end):
+    if name.endswith("direct"):
+        x *= -1
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (last_place, "philox4x32_table_bfloat16 in bfloat16: 3 angles from 3 are not"),
+        (sign, "philox4x32_table_bfloat16 in bfloat16: 3 angles from 3 are not"),
+        (short, "philox4x32_table_bfloat16 in bfloat16: 8 angles from 3 are not"),
+        (one_row, "philox4x32_table_bfloat16 in bfloat16: rows of key are not single draws"),
+        (only_direct, "threefry2x32_direct in float32: from 3 the signs are not those of the words"),
+    ],
+)
+def test_wrong_kernels_fail(small, damage, told):
+    def launch(name, grid, block, out, *operands, at_end):
+        x = on_this_host(name, grid, block, out, *operands, at_end=at_end).copy()
+        damage(x, name, operands[2], at_end)
+        return x
+
+    assert next(cuda_trial.faults(launch)).startswith(told)
+
+
+# The driver.
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """The stand-in, compiled."""
+    compiler = shutil.which("cc") or pytest.skip("no compiler for the stand-in of the driver")
+    path = tmp_path_factory.mktemp("driver") / "libcuda.so"
+    source = children.ROOT / "tests" / "fake_cuda.c"
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", path, source], check=True)
+    return str(path)
+
+
+@pytest.fixture
+def driver(library, monkeypatch):
+    """The stand-in in the place of the driver; no function of it fails."""
+    monkeypatch.setattr(cuda_driver, "LIBRARY", library)
+    found = ctypes.CDLL(library)
+    found.fail(b"", 0)
+    return found
+
+
+def arguments(size, dtype="float32"):
+    """Of a launch."""
+    sizes = np.array([size, 0, 1, 0, cuda_launch.KERNEL_DTYPES[dtype]], np.uint32)
+    operands = np.arange(2, dtype=np.uint32), np.zeros(2, np.uint32), sizes, np.float32(4), np.float32(0)
+    return "threefry2x32_direct", (1, 1), (32, 1), jax.ShapeDtypeStruct((1, size), dtype), *operands
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(1, "bfloat16"), (8, "float32"), (1025, "float16")])
+def test_launches_by_the_driver(driver, size, dtype):
+    """At either edge of the memory, with the operands that were given and a result that was written."""
+    before = driver.launched()
+    made = cuda_driver.Driver()
+    for at_end in (False, True):
+        x = made.launch(*arguments(size, dtype), at_end=at_end)
+        assert (x.shape, x.dtype) == ((1, size), np.dtype(dtype))
+        assert x.tobytes() == (bytes([0, 0, 0, 0, 1, 0, 0, 0]) * size)[: x.nbytes]
+    assert driver.launched() - before == 2
+    with pytest.raises(ValueError, match="more bytes than the 65536 of its memory"):
+        made.launch(*arguments(2**15), at_end=False)
+
+
+@pytest.mark.parametrize("name", cuda_driver.FUNCTIONS)
+def test_errors_of_the_driver(driver, name):
+    """Before anything is launched they say nothing of the kernels; afterwards they do."""
+    driver.fail(name.encode(), 700)
+    expected = f"{name} fails with error 700"
+    if name in ("cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuCtxSynchronize") or "Memcpy" in name:
+        made = cuda_driver.Driver()
+        with pytest.raises(cuda_driver.DriverError, match=expected):
+            made.launch(*arguments(8), at_end=False)
+    else:
+        with pytest.raises(cuda_driver.Unavailable, match=expected):
+            cuda_driver.Driver()
+
+
+def test_a_result_that_is_not_written(driver):
+    driver.fail(b"cuLaunchKernel", 0)
+    assert set(cuda_driver.Driver().launch(*arguments(8), at_end=True).tobytes()) == {cuda_driver.MARK}
+
+
+def test_without_a_driver(monkeypatch, library):
+    monkeypatch.setattr(cuda_driver, "LIBRARY", "libcuda-of-nobody.so")
+    with pytest.raises(cuda_driver.Unavailable, match="libcuda-of-nobody"):
+        cuda_driver.Driver()
+    monkeypatch.setattr(cuda_driver, "LIBRARY", library)
+    monkeypatch.setitem(cuda_driver.FUNCTIONS, "cuNothing", ())
+    with pytest.raises(cuda_driver.Unavailable, match="cuNothing"):
+        cuda_driver.Driver()
+
+
+OVERRUN = """
+import ctypes, sys
+import numpy as np
+from jax_von_mises.sampling import cuda_driver
+from tests.sampling.test_cuda_verdict import arguments
+cuda_driver.LIBRARY = sys.argv[1]
+ctypes.CDLL(sys.argv[1]).overrun(int(sys.argv[2]), int(sys.argv[3]))
+cuda_driver.Driver().launch(*arguments(5), at_end=bool(int(sys.argv[4])))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "at_end", "code"),
+    [
+        (1, 0, 0, -signal.SIGSEGV),
+        (0, 1, 1, -signal.SIGSEGV),
+        pytest.param(1, 1, 0, -signal.SIGSEGV, marks=pytest.mark.slow),
+        pytest.param(0, 1, 0, 0, marks=pytest.mark.slow),
+        pytest.param(1, 0, 1, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_byte_outside_is_found(library, before, after, at_end, code):
+    """Where a result begins with its memory the byte before it, where it ends with it the byte after it."""
+    command = [sys.executable, "-c", OVERRUN, library, str(before), str(after), str(at_end)]
+    done = subprocess.run(command, env=children.environment(), capture_output=True, cwd=children.ROOT)
+    assert done.returncode == code
+
+
+# The process.
+
+
+def step(name, **more):
+    """A program that prints a step."""
+    line = cuda_trial.MARK + json.dumps({"step": name, "about": ABOUT, **more})
+    return f"print({line!r}, flush=True)\n"
+
+
+BEGIN, PASS, FAIL = step("begin"), step("end", failed=""), step("end", failed="other words")
+DIE = "import os, signal, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\nos.kill(os.getpid(), signal."
+
+
+@pytest.mark.parametrize(
+    ("program", "failed", "told"),
+    [
+        (BEGIN + PASS, "", "passed"),
+        ("print('XLA says hello')\n" + BEGIN + "print('cuda kernels: {')\n" + PASS, "", "passed"),
+        (BEGIN + FAIL, "other words", "failed: other words"),
+        (BEGIN + DIE + "SIGSEGV)", "the process crashed: ended by signal 11", "failed: the process crashed"),
+        (BEGIN + DIE + "SIGABRT)", "the process crashed: ended by signal 6", "failed: the process crashed"),
+        (BEGIN + "raise SystemExit('MemoryError: x')", "the process crashed: MemoryError: x", "failed: the process"),
+        (BEGIN + DIE + "SIGKILL)", None, "not finished: ended by signal 9"),
+        (BEGIN + DIE + "SIGTERM)", None, "not finished: ended by signal 15"),
+        (BEGIN + "import time\ntime.sleep(60)", None, "not finished: no answer within 1 s"),
+        (BEGIN, None, "not finished: it ended without a verdict"),
+        (BEGIN + step("unavailable", why="no memory"), None, "not finished: no memory"),
+        ("print('nonsense')", None, "it did not begin: it ended without a verdict"),
+        (BEGIN[:-20] + "')", None, "it did not begin: it ended without a verdict"),
+        ("raise ImportError('no jax')", None, "it did not begin: ImportError: no jax"),
+        (DIE + "SIGSEGV)", None, "it did not begin: ended by signal 11"),
+    ],
+)
+def test_how_a_trial_ends(home, monkeypatch, program, failed, told):
+    """A failure of the kernels is kept; what says nothing of them is not."""
+    monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", program))
+    monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
+    cuda_verdict.keep(ABOUT, "before")
+    (trial,) = kernel_trial.run(1 if "sleep" in program else 60)
+    assert trial.failed == failed
+    assert trial.told.startswith(told)
+    assert trial.kept == (failed is not None)
+    assert cuda_verdict.read(ABOUT) == ("before" if failed is None else failed)
+
+
+@pytest.mark.parametrize(
+    ("script", "failed", "told"),
+    [
+        ('exec "$@"', "", "passed, also under compute-sanitizer"),
+        (
+            'echo "========= ERROR SUMMARY: 3 errors"; exit 9',
+            "compute-sanitizer found ERROR SUMMARY: 3 errors",
+            "failed",
+        ),
+        ("exit 1", "", "passed, but not finished under compute-sanitizer"),
+    ],
+)
+def test_the_tool_that_watches(home, monkeypatch, script, failed, told):
+    """Its finding counts, and not that it does not run."""
+    tool = home / "compute-sanitizer"
+    check = '[ "$1 $2 $5 $6" = "--tool memcheck --error-exitcode 9" ] || exit 1; shift 6'
+    tool.write_text(f"#!/bin/sh\n{check}\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(home), prepend=os.pathsep)
+    monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", BEGIN + PASS))
+    (trial,) = kernel_trial.run(60)
+    assert trial.failed == failed
+    assert trial.told.startswith(told)
+    assert cuda_verdict.read(ABOUT) == failed
+
+
+def test_a_verdict_that_is_not_kept_is_told(home, monkeypatch):
+    (home / "jax_von_mises").write_text("in the way")
+    monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", BEGIN + PASS))
+    monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
+    assert kernel_trial.run(60) == (("a card", "", "passed, which could not be kept", False),)
+
+
+WHOLE = """
+import sys
+import jax
+from jax_von_mises import environment
+from jax_von_mises.sampling import cuda_driver, cuda_launch, cuda_trial
+from tests import host_kernels
+from tests.sampling.test_cuda_verdict import on_this_host
+environment.nvidia_driver = lambda: "580.65.06"
+cuda_launch.PLATFORM, cuda_launch.launch = "cpu", host_kernels.callback
+if "wrong" in sys.argv:
+    cuda_launch.launch = lambda *given: -host_kernels.callback(*given)
+class Driver:
+    def __init__(self, ordinal):
+        if "none" in sys.argv:
+            raise cuda_driver.Unavailable("no driver")
+    launch = staticmethod(on_this_host)
+cuda_driver.Driver = Driver
+cuda_trial.main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "failed", "told"),
+    [
+        ("right", "", "passed"),
+        ("wrong", "on cpu its float32 angles are up to", "failed: on cpu its float32"),
+        ("none", None, "not finished: no driver"),
+    ],
+)
+def test_a_trial(one_card, monkeypatch, how, failed, told):
+    """From the start of the process to the draw of another one, which goes to a kernel."""
+    monkeypatch.setattr(kernel_trial, "PROGRAM", ("-W", "error", "-c", WHOLE, how))
+    monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
+    monkeypatch.chdir(children.ROOT)
+    (trial,) = kernel_trial.run(300, PYTHONPATH=str(children.ROOT), JAX_NUM_CPU_DEVICES="1")
+    assert trial.told.startswith(told)
+    assert (trial.failed or "").startswith(failed or "")
+    assert (trial.failed is None) == (failed is None)
+    assert used(jax.random.key(0)) == (how == "right")
+
+
+# Files.
+
+
+def test_files_are_drawn_by_the_plain_path(on_host, tmp_path, key):  # noqa: F811
+    """So that a run can go on where there are no kernels; batches of the same stream come from them."""
+    names = []
+
+    def launch(name, *given):
+        names.append(name)
+        return host_kernels.callback(name, *given)
+
+    on_host.setattr(cuda_launch, "launch", launch)
+    given = key, 1.0, 4.0, 3000
+    jax_von_mises.write_samples(tmp_path / "angles.npy", *given, block_rows=1000)
+    assert not names
+    next(jax_von_mises.sample_batches(*given, batch_size=3000))
+    assert names
+    on_host.setenv(cuda.VARIABLE, "0")
+    (plain,) = jax_von_mises.sample_batches(*given, batch_size=3000)
+    np.testing.assert_array_equal(np.load(tmp_path / "angles.npy"), plain)
