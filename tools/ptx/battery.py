@@ -14,7 +14,8 @@ import numpy as np
 
 from jax_von_mises.numerics import piecewise
 from jax_von_mises.numerics.density import valid
-from jax_von_mises.sampling import counter, cuda_launch, cuda_self_test
+from jax_von_mises.sampling import counter, cuda_launch, cuda_self_test, cuda_trial
+from jax_von_mises.sampling.cuda_trial import halves
 from tools.ptx.machine import Fault, Machine, Part
 
 __all__ = ["DAMAGES", "KERNELS", "Found", "examine", "finding", "shipped"]
@@ -78,11 +79,6 @@ def table(kappa):
 def _plain(cipher, route, size):
     spec = cuda_launch.KernelSpec(cipher, route, "float32", (size,))
     return jax.jit(functools.partial(cuda_launch.plain_angles, spec))
-
-
-def halves(start):
-    """Return a position as the kernels take it."""
-    return np.array([start >> 32, start % 2**32], np.uint32)
 
 
 def plain(kernel, key, draw):
@@ -152,21 +148,15 @@ class Battery:
         """
         if not self.kernel.endswith("_table_float32"):
             return
-        cells = np.zeros((2, 512, 4), np.float32)
-        cells[0, :, 0], cells[1, :, 1] = np.arange(512) / 1024, 1
         for start in STARTS:
             key = self.key()
             place = counter.indices((4099,), tuple(halves(start)))
             words = np.asarray(counter.block_words(self.cipher, jnp.asarray(key), place, 1)[0])
-            tail = ((words >> 1).astype(np.float32) * 2.0**-32 + 2.0**-33).astype(np.float32).view(np.uint32)
-            inside = ((tail << 4 & 0x007FFFF0) | 0x3F800000).view(np.float32) - 1
-            cell, last = (tail >> 19) - (94 << 4), tail == np.float32(0.5).view(np.uint32)
-            expected = np.where(last, 511, cell) / 1024, np.where(last, 1 - 2.0**-19, inside)
-            for operand, value in zip(cells, expected, strict=True):
+            for operand, angle in cuda_trial.tables():
                 given = key, halves(start), operand, np.zeros(1, np.float32)
                 ours = self.launch(f"words from {start}", "float32", (1, 4099), 0, given)
-                signed = np.copysign(value, np.where(words & 1, -1, 1)).astype(np.float32)
-                if ours is not None and not np.array_equal(ours[0].view(np.uint32), signed.view(np.uint32)):
+                expected = np.where(words & 1, -1, 1).astype(np.float32) * angle(words)
+                if ours is not None and ours.tobytes() != expected.tobytes():
                     self.faults.append(f"words from {start}: {self.kernel}: other words than the package's")
 
     def tables(self):

@@ -102,7 +102,7 @@ class Machine:
         size = self.kernels[name].shared_bytes
         return np.frombuffer((ctypes.c_uint8 * size).in_dll(self._built(name), "shared_bytes"), np.uint8).copy()
 
-    def launch(self, name, grid, block, out, *operands, blocks=None, error=(-1.0, 1.0), beyond=0):
+    def launch(self, name, grid, block, out, *operands, blocks=None, error=(-1.0, 1.0)):
         """Run a kernel, and return its result.
 
         Parameters
@@ -118,8 +118,6 @@ class Machine:
             The blocks along x to run, from the first up to the second; all of them by default.
         error : pair of float
             The least and the most error of each approximation, as shares of what the hardware is allowed.
-        beyond : int
-            How many bytes beyond a multiple of 2^44 operands and result begin.
 
         Raises
         ------
@@ -133,7 +131,7 @@ class Machine:
         if not (0 < grid[0] < 2**31 and 0 < grid[1] < 2**16):
             raise Fault(name, f"a grid that no GPU takes: {grid}")
         # Far apart: nothing reaches from one into another.
-        bases = [(j + 1 << 44) + beyond for j in range(len(kernel.parameters))]
+        bases = [j + 1 << 44 for j in range(len(kernel.parameters))]
         parts = [(base, part) for base, each in zip(bases, (*operands, out), strict=True) for part in _parts(each)]
         buffers = (_Buffer * len(parts))()
         for buffer, (base, (array, offset)) in zip(buffers, parts, strict=True):
