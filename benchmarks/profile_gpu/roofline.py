@@ -68,11 +68,7 @@ def stages(count, k):
     loc = np.float32(0)
 
     def angles(route):
-        def run(words, k):
-            t, c, _ = transform.tail((words,))
-            return transform.abs_angle(t, c, jnp.broadcast_to(k, t.shape) if route == "direct" else k, route, None)
-
-        return run
+        return lambda words, k: transform.angles_about_zero((words,), k, route, None)
 
     def sample(route):
         return lambda key, k: jvm.sample_von_mises(key, loc, k, (count,), method=route)

@@ -40,12 +40,21 @@ def reduce_turns(loc):
     return nan_unless(reduced, jnp.abs(loc) <= LARGEST_LOC[name])
 
 
+@jax.custom_jvp
 def wrap(x, loc):
-    """x + loc in [-pi, pi), for both in [-pi, pi]. Only sums outside are moved, so the others keep all digits."""
+    """x + loc in [-pi, pi), for both in [-pi, pi]. Only sums outside are moved, so the others keep all digits.
+
+    The derivative in either is 1, also where the sum is moved to the end of the interval.
+    """
     total = x + loc
     turn = jnp.where(total >= np.pi, -1.0, jnp.where(total < -np.pi, 1.0, 0.0)).astype(total.dtype)
     limit = largest_angle(total.dtype)
     return clip(total + turn * TWO_PI, -limit, limit)
+
+
+@wrap.defjvp
+def _wrap_jvp(primals, tangents):
+    return wrap(*primals), tangents[0] + tangents[1]
 
 
 def deviation(x, loc):

@@ -10,7 +10,8 @@ lowered. Of the machine that traces it only the number of CPU devices counts (`o
 =========================  ==================================================================
 `compute_elementwise` *    XLA:CPU makes fast loops of arrays of any length
 `hide_constants` *         an angle does not depend on which arguments are constants
-`finish_words` *           on a CPU, words and quantiles are separate loops
+`separate_loop` *          on a CPU, words, look-ups and derivatives are separate loops
+`finish_words` *           the same, of words and quantiles
 `round_here` *             a product is rounded before it is added, in every program
 `round_product` *          the same, of every float64 product
 `add_terms` *              sums of long terms compile in seconds
@@ -116,13 +117,18 @@ def rows_of(shape, *arrays):
     an array is shared out, and what is not must not be mixed with what is.
     """
     total = math.prod(shape)
-    if total < SMALLEST or not one_cpu() or explicit(arrays) or not jax.sharding.get_abstract_mesh().empty:
+    if total < SMALLEST or not may_move(*arrays):
         return None
     long = [size for size in shape if size > 1]
     even = len(long) == 1 and total % EVEN == 0
     if even or (len(long) > 1 and shape[-1] >= SHORTEST):
         return None
     return -(-total // LENGTH), LENGTH
+
+
+def may_move(*arrays):
+    """Whether arrays may go into another shape or a branch: no mesh, and no second CPU device, shares them out."""
+    return one_cpu() and not explicit(arrays) and jax.sharding.get_abstract_mesh().empty
 
 
 def one_cpu():
@@ -177,6 +183,27 @@ def hide_constants(*arrays):
         return [lax.optimization_barrier(x) for x in arrays]
 
     return lax.platform_dependent(*arrays, cpu=hidden, default=barrier)
+
+
+def separate_loop(compute, *arrays):
+    """Return ``compute(*arrays)``; on a CPU the arrays are in memory before, and what is computed is after it.
+
+    In one loop with the cipher, a look-up repeats parts of both; one with the derivative draws several times. Where
+    shapes stay (`rows_of`), so do loops.
+
+    Through a branch, since XLA:CPU removes an optimization barrier before it makes loops: seen with JAX 0.10.2, and not
+    with 0.12.0.1. To report to XLA: a fusion computes again what several of its instructions read.
+    """
+
+    def never(*arrays):
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(compute, *arrays))
+
+    def in_branch(*arrays):
+        return lax.cond(_always(), compute, never, *arrays)
+
+    if not may_move(*jax.tree.leaves(arrays)):
+        return compute(*arrays)
+    return lax.platform_dependent(*arrays, cpu=in_branch, default=compute)
 
 
 def finish_words(words):

@@ -37,7 +37,7 @@ import numpy as np
 from jax import lax
 from jax.interpreters import mlir
 
-from jax_von_mises.numerics import piecewise, tail_integral, xla
+from jax_von_mises.numerics import piecewise, xla
 from jax_von_mises.numerics.circle import reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.sharding import broadcast_sharded
@@ -141,10 +141,8 @@ def _about_zero(spec, key, start, kappa):
 def _about_zero_jvp(spec, primals, tangents):
     key, start, kappa = primals
     x = _about_zero(spec, key, start, kappa)
-    # In here, so that the derivative is NaN where the angle is.
-    kappa = broadcast_sharded(valid(kappa), spec.shape, None)
-    slope = jnp.where(x < 0, -1, 1).astype(x.dtype) * tail_integral.derivative(jnp.abs(x), kappa)
-    return x, slope * broadcast_sharded(tangents[2], spec.shape, None)
+    kappa, moved = (broadcast_sharded(each, spec.shape, None) for each in (kappa, tangents[2]))
+    return x, transform.slope(x, kappa) * moved
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("operands",), meta_fields=("spec", "maps"))

@@ -58,24 +58,6 @@ def tail(words):
     return Tail(value(high, low), value(high ^ mask, None if low is None else ~low), negative)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
-def abs_angle(t, c, kappa, route, out_sharding):
-    """|x| of the tail probability `t`; `kappa` is a scalar for the table route, else of the shape of `t`."""
-    if route == "table":
-        x = piecewise.evaluate_quantile_table(t, piecewise.quantile_table(kappa), out_sharding)
-        return clip(x, 0, largest_angle(t.dtype))
-    return quantile.half_quantile(t, c, kappa)
-
-
-@abs_angle.defjvp
-def _abs_angle_jvp(route, out_sharding, primals, tangents):
-    # Both routes differentiate the law, not the interpolation: by the implicit function theorem at the angle drawn.
-    t, c, kappa = primals
-    x = abs_angle(t, c, kappa, route, out_sharding)
-    slope = tail_integral.derivative(x, broadcast_sharded(kappa, x.shape, out_sharding))
-    return x, slope * broadcast_sharded(tangents[2], x.shape, out_sharding)
-
-
 def angles(words, loc, kappa, route, out_sharding=None):
     """Angles in [-pi, pi) from the words of each element.
 
@@ -88,13 +70,38 @@ def angles(words, loc, kappa, route, out_sharding=None):
     route : {"direct", "table"}
         "table" needs a scalar `kappa`.
     """
-    kappa = valid(kappa)
-    if route == "direct":
-        words = xla.finish_words(words)
-    t, c, negative = tail(words)
-    if route == "direct":
-        kappa = broadcast_sharded(kappa, t.shape, out_sharding)
-    else:
+
+    def turned(words, loc, kappa):
+        x = angles_about_zero(words, kappa, route, out_sharding)
+        return wrap(x, broadcast_sharded(reduce_turns(loc), x.shape, out_sharding))
+
+    if route == "table":
+        return xla.separate_loop(turned, words, loc, kappa)
+    return turned(xla.finish_words(words), loc, kappa)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def angles_about_zero(words, kappa, route, out_sharding):
+    """`angles` for a `loc` of 0."""
+    kappa, (t, c, negative) = valid(kappa), tail(words)
+    if route == "table":
         t, negative = xla.carry_sign_on_cuda(t, negative, piecewise.below_half(t.dtype))
-    x = abs_angle(t, c, kappa, route, out_sharding)
-    return wrap(jnp.where(negative, -x, x), broadcast_sharded(reduce_turns(loc), x.shape, out_sharding))
+        x = piecewise.evaluate_quantile_table(t, piecewise.quantile_table(kappa), out_sharding)
+        x = clip(x, 0, largest_angle(t.dtype))
+    else:
+        x = quantile.half_quantile(t, c, broadcast_sharded(kappa, t.shape, out_sharding))
+    return jnp.where(negative, -x, x)
+
+
+@angles_about_zero.defjvp
+def _angles_about_zero_jvp(route, out_sharding, primals, tangents):
+    draw = functools.partial(angles_about_zero, route=route, out_sharding=out_sharding)
+    x = xla.separate_loop(draw, *primals)
+    kappa, moved = (broadcast_sharded(each, x.shape, out_sharding) for each in (primals[1], tangents[1]))
+    return x, slope(x, kappa) * moved
+
+
+def slope(x, kappa):
+    """Derivative in `kappa` of angles that were drawn about 0, by the implicit function theorem."""
+    # Of the distribution, not of its interpolation, by either route; NaN where the angle is.
+    return jnp.where(x < 0, -1, 1).astype(x.dtype) * tail_integral.derivative(jnp.abs(x), valid(kappa))

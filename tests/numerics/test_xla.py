@@ -472,3 +472,18 @@ def test_a_table_is_computed_again_for_each_coefficient(without):
     assert stored() >= values
     without("cell_coefficients", by_columns)
     assert stored() < values
+
+
+@pytest.mark.usefixtures("one_device")
+def test_a_draw_is_made_again_for_its_derivative(without):
+    """Its cipher runs several times then."""
+
+    def ciphers():
+        jax.clear_caches()
+        draw = lambda k: jvm.sample_von_mises(jax.random.key(0), 0.3, k)  # noqa: E731
+        program = jax.jit(lambda k: jax.jvp(draw, (k,), (k,))).lower(ANGLES).compile()
+        return program.as_text().count(" shift-left(") // 20  # rounds
+
+    assert ciphers() == 1
+    without("separate_loop", lambda compute, *arrays: compute(*arrays))
+    assert ciphers() > 1
