@@ -123,7 +123,15 @@ def test_faults(body, fault):
 
 
 @pytest.mark.parametrize(
-    "instruction", ["sin.approx.ftz.f32 %f1, %f2", "add.s32 %r1, %q2, 1", "bar.sync 1", "add.s32 %r1, %r2", "vadd %r1"]
+    "instruction",
+    [
+        "sin.approx.ftz.f32 %f1, %f2",
+        "add.s32 %r1, %q2, 1",
+        "bar.sync 1",
+        "add.s32 %r1, %r2",
+        "vadd %r1",
+        ".reg .b16 %rs<3>",
+    ],
 )
 def test_unknown_instructions_are_refused(instruction):
     with pytest.raises(Unknown, match=r"line \d+: "):

@@ -26,7 +26,7 @@ KERNELS = tuple(
 )
 QUICK_SIZES = (1, 2, 3, 4, 5, 7, 8, 255, 1023, 1025, 4099)
 SIZES = (*range(1, 41), 63, 64, 65, *QUICK_SIZES[7:], 4096, 20_001, 65_537)
-STARTS = (0, 1, 2, 3, 2**32 - 6, 2**34 - 3, 2**63 + 5, 2**64 - 70_000)
+STARTS = (0, 1, 2, 3, 2**32 - 6, 2**34 - 3, 2**63 + 5, 2**64 - 5)  # the last begins again at 0
 ROWS = ((1, 5), (3, 1), (7, 10), (300, 3), (5, 1030))
 BLOCKS = ((256, 1), (1, 1), (32, 1), (96, 1), (64, 4), (3, 7), (1, 256))
 # Keys 1, 2, ... of two ciphers, and places in their streams of a word with a tail of 1/2, and of one with the least.
@@ -201,9 +201,9 @@ class Battery:
     def sizes(self, sizes, starts):
         """One row of every size, from starts inside of groups and before carries, with scalars and arrays."""
         for j, size in enumerate(sizes):
-            for start in np.roll(STARTS, j)[:starts]:
+            for start in (STARTS * 2)[j % len(STARTS) :][:starts]:
                 for dtype in self.dtypes:
-                    self.draw(int(start), size, dtype, ERRORS[j % 3])
+                    self.draw(start, size, dtype, ERRORS[j % 3])
 
     def draw(self, start, size, dtype, error, kappa=None):
         """One row, with scalars and with arrays of parameters, by a grid that may be too small to go round once."""
@@ -292,6 +292,44 @@ class Battery:
         draw = Draw((start + low) % 2**64, size, loc, kappa)
         self.compare(about, key, draw, None if ours is None else ours[0])
 
+    def distant_rows(self):
+        """Rows of a launch with as many as a word counts: those of one block, a pass over the grid apart."""
+        rows, size, high, over = 2**32 - 1, 5, 256, 65_535
+        flags = KEY_ROWS | START_ROWS | LOC_ROWS | (0 if self.by_table else CONCENTRATION_ROWS)
+        firsts = np.arange(high * (over - 1), rows, high * over, dtype=np.int64)
+        counts = np.minimum(high, rows - firsts)
+        dtype = self.dtypes[0]
+        of_each = {
+            "keys": lambda count: self.key(count),
+            "starts": lambda count: self.random.integers(0, 2**32, (count, 2), dtype=np.uint32),
+            "kappas": lambda count: np.exp(self.random.uniform(-3, 9, (count, 1))).astype(np.float32),
+            "locs": lambda count: self.random.uniform(-4, 4, (count, 1)).astype(np.float32),
+        }
+        given = {name: [make(int(count)) for count in counts] for name, make in of_each.items()}
+        if self.by_table:
+            given["kappas"] = [np.full_like(x, 3) for x in given["kappas"]]
+
+        def parts(arrays):
+            return tuple(Part(x, int(first) * x[0].nbytes) for x, first in zip(arrays, firsts, strict=True))
+
+        concentrations = table(3.0) if self.by_table else parts(given["kappas"])
+        out = parts([np.empty((int(count), size), jnp.dtype(dtype)) for count in counts])
+        sizes = np.array([size, 0, rows, flags, cuda_launch.KERNEL_DTYPES[dtype]], np.uint32)
+        operands = parts(given["keys"]), parts(given["starts"]), sizes, concentrations, parts(given["locs"])
+        self.launches += 1
+        self.angles += size * int(counts.sum())
+        how = {"blocks_over": (over - 1, over)}
+        try:
+            ours = self.machine.launch(self.kernel, (1, over), (1, high), out, *operands, **how)
+        except Fault as fault:
+            self.faults.append(f"{rows} rows: {fault}")
+            return
+        for j in (0, len(firsts) // 4, len(firsts) // 2, len(firsts) - 1):
+            for row in (0, int(counts[j]) - 1):
+                key, start, kappa, loc = (given[name][j][row] for name in of_each)
+                draw = Draw(int(start[0]) << 32 | int(start[1]), size, loc[0], kappa[0])
+                self.compare(f"row {firsts[j] + row} of {rows}", key, draw, ours[j][row])
+
 
 def examine(machine, kernel, quick=False):
     """Yield a `Found` for each part of the battery of one kernel."""
@@ -303,6 +341,7 @@ def examine(machine, kernel, quick=False):
         "directions": Battery.directions,
         "ends of the tail": Battery.ends,
         "rows": lambda battery: battery.rows(ROWS[1:3] if quick else ROWS),
+        "rows beyond 2^31": Battery.distant_rows,
         "grids": Battery.grids,
         "slices across 2^32": Battery.slices,
     }
@@ -326,6 +365,13 @@ DAMAGES = (
     ("a difference with its operands swapped", "philox4x32_direct", r"(sub\.s64 \t\S+ )(\S+), (\S+);", r"\1\3, \2;"),
     ("a choice with its operands swapped", "philox4x32_direct", r"(selp\.b64 \t\S+ )(\S+), (\S+),", r"\1\3, \2,"),
     ("the halves of a pair swapped", "philox4x32_table_bfloat16", r"(bf16x2\.f32 \S+ )(\S+), (\S+);", r"\1\3, \2;"),
+    (
+        "the place of a row cut to 32 bits",
+        "philox4x32_direct",
+        r"(mul\.lo\.s64 \t(%rd\d+), [^;]*;)",
+        r"\1\n\tand.b64 \2, \2, 4294967295;",
+    ),
+    ("a stream that goes on beyond its end", TABLE, "4611686014132420608", "-4294967296"),
     ("another key in a round of the cipher", TABLE, "1640531527", "1640531528"),
     ("a coefficient cut off", "philox4x32_direct", r"(mov\.f32 \t\S+ 0f3E[0-9A-F]{3})[0-9A-F]{3};", r"\g<1>000;"),
 )

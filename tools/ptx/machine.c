@@ -219,20 +219,20 @@ static void run_block(int count) {
   }
 }
 
-// Blocks `from` up to and not including `to` along x, of all along y. Returns the fault, with its line.
-static int run(Kernel *of, const Launch *launch, const uint64_t *given, uint64_t from, uint64_t to, int *line) {
+// Blocks `from` up to and not including `to`, along x and along y. Returns the fault, with its line.
+static int run(Kernel *of, const Launch *launch, const uint64_t *given, Pair from, Pair to, int *line) {
   job = *launch;
   kernel = of;
   params = given;
   fault = fault_line = 0;
   const int count = job.block.x * job.block.y;
   if (!stacks) stacks = malloc((size_t)THREADS * STACK);
-  for (uint32_t y = 0; y < job.grid.y; y++)
-    for (uint64_t x = from; x < to && !fault; x++) {
+  for (uint32_t y = from.y; y < to.y; y++)
+    for (uint32_t x = from.x; x < to.x && !fault; x++) {
       memset(shared_bytes, 0xFF, sizeof shared_bytes);
       memset(units, 0xFF, sizeof units);
       for (int t = 0; t < count; t++)
-        places[t] = (Place){{t % job.block.x, t / job.block.x}, job.block, {(uint32_t)x, y}, job.grid};
+        places[t] = (Place){{t % job.block.x, t / job.block.x}, job.block, {x, y}, job.grid};
       barriers = branches = 0;
       run_block(count);
     }

@@ -88,7 +88,7 @@ class Machine:
     def _build(self, name):
         """Compile a kernel, and return the library."""
         source = SOURCE.read_text() + self.kernels[name].source
-        source += "int launch(const Launch *launch, const uint64_t *given, uint64_t from, uint64_t to, int *line) {\n"
+        source += "int launch(const Launch *launch, const uint64_t *given, Pair from, Pair to, int *line) {\n"
         source += f"  return run(entry_{name}, launch, given, from, to, line);\n}}\n"
         with tempfile.TemporaryDirectory() as folder:
             file, target = Path(folder, "kernel.c"), Path(folder, "kernel.so")
@@ -102,7 +102,7 @@ class Machine:
         size = self.kernels[name].shared_bytes
         return np.frombuffer((ctypes.c_uint8 * size).in_dll(self._built(name), "shared_bytes"), np.uint8).copy()
 
-    def launch(self, name, grid, block, out, *operands, blocks=None, error=(-1.0, 1.0)):
+    def launch(self, name, grid, block, out, *operands, blocks=None, blocks_over=None, error=(-1.0, 1.0)):
         """Run a kernel, and return its result.
 
         Parameters
@@ -111,11 +111,11 @@ class Machine:
         grid, block : pairs of int
             Blocks of the grid and threads of a block, along x and y.
         out : array
-            An empty one of the result's shape and dtype, or a `Part` with one.
+            An empty one of the result's shape and dtype; or a `Part` with one, or a tuple of those.
         *operands : arrays, or tuples of Parts
             What the kernel's parameters point to, in their order; the result is the last.
-        blocks : pair of int, optional
-            The blocks along x to run, from the first up to the second; all of them by default.
+        blocks, blocks_over : pairs of int, optional
+            The blocks along x, and along y, to run, from the first up to the second; all of them by default.
         error : pair of float
             The least and the most error of each approximation, as shares of what the hardware is allowed.
 
@@ -132,23 +132,24 @@ class Machine:
             raise Fault(name, f"a grid that no GPU takes: {grid}")
         # Far apart: nothing reaches from one into another.
         bases = [j + 1 << 44 for j in range(len(kernel.parameters))]
-        parts = [(base, part) for base, each in zip(bases, (*operands, out), strict=True) for part in _parts(each)]
-        buffers = (_Buffer * len(parts))()
-        for buffer, (base, (array, offset)) in zip(buffers, parts, strict=True):
+        places = [(base, part) for base, each in zip(bases, (*operands, out), strict=True) for part in _parts(each)]
+        buffers = (_Buffer * len(places))()
+        for buffer, (base, (array, offset)) in zip(buffers, places, strict=True):
             buffer.first, buffer.end = base + offset, base + offset + array.nbytes
             buffer.bytes = array.ctypes.data
-        result = parts[-1][1].array
-        written = np.zeros(result.nbytes, np.uint8)
-        buffers[-1].written = written.ctypes.data
-        launch = _Launch(buffers, len(parts), _Pair(*grid), _Pair(*block), *error)
+        results = _parts(out)
+        written = [np.zeros(part.array.nbytes, np.uint8) for part in results]
+        for buffer, counts in zip(buffers[-len(results) :], written, strict=True):
+            buffer.written = counts.ctypes.data
+        launch = _Launch(buffers, len(places), _Pair(*grid), _Pair(*block), *error)
         line = ctypes.c_int()
         given = (ctypes.c_uint64 * len(bases))(*bases)
-        first, last = blocks or (0, grid[0])
-        fault = self._built(name).launch(
-            ctypes.byref(launch), given, ctypes.c_uint64(first), ctypes.c_uint64(last), ctypes.byref(line)
-        )
+        first, last = ((x or (0, size)) for x, size in zip((blocks, blocks_over), grid, strict=True))
+        ends = (_Pair(*pair) for pair in zip(first, last, strict=True))
+        fault = self._built(name).launch(ctypes.byref(launch), given, *ends, ctypes.byref(line))
         if fault:
             raise Fault(name, FAULTS[fault - 1], line.value)
-        if not written.all():
-            raise Fault(name, f"{NOT_WRITTEN}, the first at {int(np.argmin(written))}")
-        return result
+        for counts in written:
+            if not counts.all():
+                raise Fault(name, f"{NOT_WRITTEN}, the first at {int(np.argmin(counts))}")
+        return [part.array for part in results] if isinstance(out, tuple) else results[0].array

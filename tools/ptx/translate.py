@@ -38,6 +38,8 @@ VALUES = {
     "bfi.b64": ("b64 b64 u32 u32", "insert(a, b, c, d)"),
     "fma.rn.f32": ("f32 f32 f32", "fmaf(a, b, c)"),
     "neg.f32": ("f32", "-a"),
+    "neg.s32": ("u32", "-a"),
+    "neg.s64": ("u64", "-a"),
     "min.NaN.f32": ("f32 f32", "smaller(a, b)"),
     "max.NaN.f32": ("f32 f32", "larger(a, b)"),
     "cvt.u64.u32": ("u32", "a"),
@@ -118,7 +120,7 @@ class _Function:
         """Return the C of a line."""
         if not line or line.startswith((".pragma", "//")):
             return ""
-        if found := re.fullmatch(r"\.reg \.\w+\s+%(\w+?)<(\d+)>;", line):
+        if found := re.fullmatch(r"\.reg \.\w+\s+%(p|f|r|rd)<(\d+)>;", line):
             return self.registers(found[1], int(found[2]))
         if found := re.fullmatch(r"\.shared \.align 16 \.b8 (\w+)\[(\d+)\];", line):
             self.shared[found[1]] = self.shared_bytes

@@ -398,7 +398,8 @@ INLINE void read_four(const float *from, int64_t at, int skip, int end, bool vec
 template <class Cipher, class Quantile, bool TABLE, int KIND>
 INLINE void angles(const Task &task, void *out, Quantile &quantile) {
   const int64_t count = static_cast<int64_t>(task.sizes[0] | static_cast<uint64_t>(task.sizes[1]) << 32);
-  const uint32_t rows = task.sizes[2], flags = task.sizes[3];
+  const int64_t rows = task.sizes[2];
+  const uint32_t flags = task.sizes[3];
   const int kind = KIND == ANY ? static_cast<int>(task.sizes[4]) : KIND, width = kind == FLOAT32 ? 4 : 2;
   const bool many_locs = flags & LOCS, many_kappas = !TABLE && flags & CONCENTRATIONS;
   const int thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
@@ -409,7 +410,8 @@ INLINE void angles(const Task &task, void *out, Quantile &quantile) {
     }
   }
   // Short rows have several to a block, but not where each has a table: all threads of a block wait for that.
-  for (uint32_t row = blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += gridDim.y * blockDim.y) {
+  const int64_t row_step = static_cast<int64_t>(gridDim.y) * blockDim.y;
+  for (int64_t row = static_cast<int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < rows; row += row_step) {
     uint32_t key[Cipher::KEY];
 #pragma unroll
     for (int j = 0; j < Cipher::KEY; j++) key[j] = task.key[(flags & KEY_ROWS ? row * Cipher::KEY : 0) + j];
@@ -422,7 +424,7 @@ INLINE void angles(const Task &task, void *out, Quantile &quantile) {
     if constexpr (TABLE) {
       if (flags & CONCENTRATION_ROWS) {
         __syncthreads();
-        const int64_t first = static_cast<int64_t>(row) * Table::CELLS;
+        const int64_t first = row * Table::CELLS;
         quantile.fill(reinterpret_cast<const Cell *>(kappas) + first, thread, threads);
         __syncthreads();
       }
