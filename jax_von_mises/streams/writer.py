@@ -165,14 +165,15 @@ def write_samples(
     options = WriteOptions(resume, force, repair, part, parts, patience, stay, progress, observe).checked()
     block_rows = default_block_rows(stream, total, block_rows)
     shape = (total, *stream.row_shape)
-    target = open_target(CALLER, out, shape, stream.dtype, block_rows, options.part, options.parts)
-    run = WriteRun(target, stream, options)
-    with contextlib.closing(target), telling_what_is_kept(run):
-        missing = run.prepare()
-        kept = len(run.own())
-        drawn = run.draw() if missing else 0
-        if missing:
-            run.finish()
+    opened = open_target(CALLER, out, shape, stream.dtype, block_rows, options.part, options.parts)
+    with contextlib.closing(opened) as target:
+        run = WriteRun(target, stream, options)
+        with telling_what_is_kept(run):
+            missing = run.prepare()
+            kept = len(run.own())
+            drawn = run.draw() if missing else 0
+            if missing:
+                run.finish()
     return Written(out, target.shape, target.dtype.name, drawn, kept)
 
 

@@ -55,8 +55,12 @@ class ZarrStore:
         # One context for all, without a cache: what was written is not read again.
         self.context = self.tensorstore.Context({"cache_pool": {"total_bytes_limit": 0}})
         self.in_turn = InTurn()
-        self.final = self._keys(out)
-        self.run = self._keys(self.partial) if self.replaces else self.final
+        try:
+            self.final = self._keys(out)
+            self.run = self._keys(self.partial) if self.replaces else self.final
+        except BaseException:
+            self.in_turn.close()
+            raise
         self.array = None
         self.locked = {}
         self.begun = False  # whether this run has changed anything
@@ -441,8 +445,12 @@ class InTurn:
 
     def __init__(self):
         self._thread = ThreadPoolExecutor(1)
-        # Started now: an executor that is interrupted while it starts its thread forgets it, and starts another.
-        self._thread.submit(int).result()
+        try:
+            # Started now: an executor that is interrupted while it starts its thread forgets it, and starts another.
+            self._thread.submit(int).result()
+        except BaseException:
+            self.close()
+            raise
 
     def __call__(self, operation):
         """The result of ``operation()``, a future of TensorStore."""

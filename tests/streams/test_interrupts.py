@@ -61,8 +61,10 @@ def disturbed_child(out, angles, ready):
         began = time.monotonic()
         write(out, **RUN, resume=True)
     except KeyboardInterrupt:
-        alive = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-        ready.send(alive)
+        others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+        for thread in others:
+            thread.join(5)  # one that was just started ends as well, but nobody has waited for it
+        ready.send([thread.name for thread in others if thread.is_alive()])
         os._exit(7)
     ready.send(time.monotonic() - began)
 
