@@ -178,11 +178,18 @@ class ZarrStore:
 
     def begin(self, text):
         """Start with no blocks, as the record `text` says."""
-        self._lock(self.run.name)
+        self._lock_run()
         self.created = self.alone and not self.run.names()
         self.begun = True
         self.save_record(text)
         self._open()
+
+    def _lock_run(self):
+        """Keep others out of the run, which none of them has finished until now."""
+        self._lock(self.run.name)
+        # One that replaces another has its metadata before it takes the name.
+        if self.alone and not self.replaces and self.run.read(self.METADATA) is not None:
+            raise ForeignTargetError(f"{self.run.name} was finished by another process")
 
     def _lock(self, folder):
         """Keep others out of a directory: one writer alone all others, one of several those who are alone."""
@@ -197,7 +204,7 @@ class ZarrStore:
 
     def go_on(self):
         """Open the array, whose metadata are not there yet."""
-        self._lock(self.run.name)
+        self._lock_run()
         if self.replaces and os.path.isdir(self.folder):
             self._lock(self.final.name)
         self.begun = True
