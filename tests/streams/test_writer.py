@@ -255,6 +255,24 @@ CHANGES = [
 ]
 
 
+def test_one_that_another_process_finishes_is_not_written_once_more(broken_off, monkeypatch):
+    """Even where it does so after its record was read."""
+    target = writer.npy.NpyFile if broken_off.suffix == ".npy" else writer.zarr.ZarrStore
+    read_records, looked = target.records, []
+
+    def records(self):
+        found = read_records(self)
+        if not looked:
+            looked.append(self)
+            write(broken_off, resume=True)
+        return found
+
+    monkeypatch.setattr(target, "records", records)
+    with pytest.raises(OSError, match="was finished by another process|appeared|No such file"):
+        write(broken_off, resume=True)
+    assert finished(broken_off)
+
+
 def test_changed_parameters(out):
     """Refused, for an unfinished target and for a finished one, and nothing is touched."""
     with pytest.raises(Stop):
