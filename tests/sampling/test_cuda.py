@@ -302,16 +302,65 @@ def test_several_devices(on_host, key):  # noqa: F811
     np.testing.assert_array_equal(mapped, parts)
 
 
-def test_the_program_for_a_gpu(key):
-    """Lowered for CUDA on a machine without: the kernel's text and nothing of the plain path goes into the program."""
-    job = cuda_launch.KernelSpec("threefry2x32", "direct", "float32", (1000,))
-    place = jnp.zeros(2, jnp.uint32)
-    given = (job, jax.random.key_data(key), place, jnp.float32(0), jnp.ones(1000))
-    lowered = jax.jit(cuda_launch._draw_by_kernel, static_argnums=0).trace(*given).lower(lowering_platforms=("cuda",))
-    text = lowered.as_text()
+def lowered(function, *given):
+    """The program for CUDA, on a machine without."""
+    return jax.jit(function).trace(*given).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def one_draw(route):
+    """A draw by the key's words and a concentration."""
+    spec = cuda_launch.KernelSpec("threefry2x32", route, "float32", (1000,))
+    return lambda key, kappa: cuda_launch.draw_by_kernel(spec, key, None, jnp.float32(0), kappa)
+
+
+def test_the_program_for_a_gpu():
+    """The kernel's text and nothing of the plain path goes into the program."""
+    text = lowered(one_draw("direct"), jnp.zeros(2, jnp.uint32), jnp.ones(1000))
     assert text.count(cuda_launch.TARGET) == 1
     assert ".visible .entry threefry2x32_direct" in text
     assert "stablehlo.xor" not in text, "the plain path's cipher"
+
+
+@pytest.mark.parametrize(
+    ("route", "keys", "kappas", "in_axes", "kernel"),
+    [
+        ("table", (3, 2), (5,), ((None, 0), (0, None)), False),
+        ("table", (5, 2), (3,), ((0, None), (None, 0)), False),
+        ("table", (3, 2), (1,), ((None, 0), (0, None)), True),
+        ("table", (3, 2), (3, 5), ((None, 0), (0, 0)), True),
+        ("table", (3, 5, 2), (), ((0, None), (0, None)), True),
+        ("direct", (3, 2), (5,), ((None, 0), (0, None)), True),
+        ("direct", (2**16, 2**16, 2), (), ((0, None), (0, None)), False),
+        ("direct", (0, 2), (), ((0, None),), False),
+    ],
+)
+def test_what_is_one_launch(route, keys, kappas, in_axes, kernel):
+    """No table is repeated for rows that share it, and the rows can be counted."""
+    draw = one_draw(route)
+    for each in in_axes:
+        draw = jax.vmap(draw, each)
+    text = lowered(draw, jax.ShapeDtypeStruct(keys, "uint32"), jax.ShapeDtypeStruct(kappas, "float32"))
+    assert (cuda_launch.TARGET in text) == kernel
+
+
+def test_a_program_for_several_devices():
+    """Compiled where there is one: it holds the plain path, but for the parts inside of `jax.shard_map`."""
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+    key = jax.ShapeDtypeStruct((2,), "uint32", sharding=jax.sharding.NamedSharding(mesh, PartitionSpec()))
+    draw = functools.partial(one_draw("direct"), kappa=jnp.float32(4))
+    assert cuda_launch.TARGET not in lowered(draw, key)
+    part = jax.shard_map(draw, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec("d"), check_vma=False)
+    assert cuda_launch.TARGET in lowered(part, key)
+
+
+def test_without_compilation_the_plain_path_draws(monkeypatch):
+    """The default device says nothing of the operands' one."""
+    monkeypatch.setattr(cuda_launch, "PLATFORM", "cpu")
+    monkeypatch.setattr(cuda_launch, "launch", lambda *_: pytest.fail("launched"))
+    spec = cuda_launch.KernelSpec("threefry2x32", "direct", "float32", (8,))
+    given = key_of(spec.cipher), np.zeros(2, np.uint32), np.float32(0), np.float32(4)
+    found = jax.eval_shape(functools.partial(cuda_launch.draw_primitive().impl, spec=spec, maps=()), *given)
+    assert found.shape == spec.shape
 
 
 @pytest.mark.parametrize("platforms", [pytest.param(("cuda",), marks=pytest.mark.slow), ("cpu", "cuda")])
