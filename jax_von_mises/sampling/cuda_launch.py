@@ -46,6 +46,7 @@ from jax_von_mises.sampling import counter, transform
 __all__ = ["KERNEL_DTYPES", "KernelSpec", "cipher_of", "devices", "draw_by_kernel", "kernel_angles", "plain_angles"]
 
 PLATFORM, TARGET = "cuda", "__gpu$xla.gpu.ptx"
+LEAST_CAPABILITY = 8.0  # of a device, for the target of the PTX
 KERNEL_DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # `Kind` of angles.cu
 # Of angles.cu: which operands have a row for each row of the result, and an element for each element.
 KEY_ROWS, START_ROWS, CONCENTRATION_ROWS, LOC_ROWS, CONCENTRATIONS, LOCS = (1 << j for j in range(6))
@@ -78,10 +79,12 @@ class KernelSpec(NamedTuple):
 
 @functools.cache
 def devices():
-    """Return one CUDA device of this process for each kind."""
+    """Return one CUDA device of this process for each kind; none where one is too old for the kernels."""
     try:
         found = jax.local_devices(backend=PLATFORM)
     except Exception:  # no such backend, or one that does not start
+        return ()
+    if any(float(getattr(device, "compute_capability", LEAST_CAPABILITY)) < LEAST_CAPABILITY for device in found):
         return ()
     return tuple({device.device_kind: device for device in found}.values())
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import threading
+import types
 
 import jax
 import jax.export
@@ -208,18 +209,18 @@ def test_parts_are_those_of_the_whole(on_host, key):  # noqa: F811
 def test_vmap(on_host, key, method):  # noqa: F811
     """Over any of the arguments, also twice: one launch with rows, and in each what a single draw gives."""
     names = launches(on_host)
-    keys, kappas, locs = jax.random.split(key, 3), jnp.array([0.5, 8.0]), jnp.array([-3.0, 0.0, 3.0])
+    keys, kappas, locs = jax.random.split(key, 3), jnp.array([[0.5, 8.0], [1.0, 2.0], [4.0, 4.0]]), jnp.array([-3.0, 3.0])
 
     def draw(key, loc, kappa):
         return jax_von_mises.sample_von_mises(key, loc, kappa, (41,), method=method)
 
-    twice = jax.jit(jax.vmap(jax.vmap(draw, (None, None, 0)), (0, 0, None)))
+    twice = jax.jit(jax.vmap(jax.vmap(draw, (None, 0, 0)), (0, None, 0)))
     found = twice(keys, locs, kappas)
     assert found.shape == (3, 2, 41)
     assert len(set(names)) == 1
     for i in range(3):
         for j in range(2):
-            np.testing.assert_array_equal(found[i, j], draw(keys[i], locs[i], kappas[j]))
+            np.testing.assert_array_equal(found[i, j], draw(keys[i], locs[j], kappas[i, j]))
 
 
 def test_arrays_under_vmap(on_host, key):  # noqa: F811
@@ -531,6 +532,15 @@ def test_on_cards_that_nobody_tried_the_kernels_are_off(on_host, key):  # noqa: 
     on_host.setattr(cuda_self_test, "passes", lambda spec: True)
     on_host.setenv(cuda.VARIABLE, "1")
     assert cuda.use_cuda_kernel(request)
+
+
+@pytest.mark.parametrize(("capabilities", "used"), [(("8.0", "10.0"), True), (("9.0", "7.5"), False)])
+def test_cards_that_the_text_is_not_for(monkeypatch, capabilities, used):
+    """One of them among others is enough: a program may be for all."""
+    cards = [types.SimpleNamespace(device_kind=each, compute_capability=each) for each in capabilities]
+    monkeypatch.setattr(jax, "local_devices", lambda backend: cards)
+    assert cuda_launch.devices.__wrapped__() == (tuple(cards) if used else ())
+    assert f".target sm_{cuda_launch.LEAST_CAPABILITY * 10:.0f}" in cuda_launch.ptx_text()
 
 
 def test_without_a_gpu_nothing_is_tried(monkeypatch, key):
