@@ -359,8 +359,13 @@ def _tried(trials):
     for trial in trials:
         if trial.failed or not trial.kept:
             do = "nothing need be done: the plain path draws the same distribution; report the versions above"
-            if not trial.failed:
+            if trial.failed is None:
                 do = "until there is a verdict the plain path draws; try again, perhaps with a longer --timeout"
+            elif trial.failed == "":
+                do = (
+                    "until there is a verdict the plain path draws; set XDG_CACHE_HOME to a directory of your own that "
+                    f"can be written, or {cuda.VARIABLE}=1 to use the kernels after a test in each process"
+                )
             yield Finding(NOTE, f"the trial of the CUDA kernels on {trial.card}: {trial.told}", do)
 
 

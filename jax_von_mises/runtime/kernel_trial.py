@@ -48,9 +48,10 @@ def run(timeout, **changes):
         told = f"failed: {failed}" if failed else f"not finished: {why}"
         if failed == "":
             failed, told = _watched(timeout, changes)
-        kept = failed is not None and cuda_verdict.keep(step["about"], failed) is not None
-        if failed is not None and not kept:
-            told += ", which could not be kept"
+        try:
+            kept = failed is not None and bool(cuda_verdict.keep(step["about"], failed))
+        except cuda_verdict.NotKept as error:
+            kept, told = False, f"{told}, which cannot be kept: {error}"
         found.append(Trial(card, failed, told, kept))
     return tuple(found)
 

@@ -20,13 +20,17 @@ from jax_von_mises import environment
 from jax_von_mises.sampling import cuda_launch
 from jax_von_mises.version import __version__
 
-__all__ = ["FORMAT", "TRIED_BY", "find", "identity", "keep", "passed", "path_of", "read"]
+__all__ = ["FORMAT", "TRIED_BY", "NotKept", "find", "identity", "keep", "passed", "path_of", "read"]
 
 FORMAT = "jax_von_mises/kernels/1"
 TRIED_BY = "jax-von-mises doctor"
 LARGEST = 2**14
 
 log = logging.getLogger("jax_von_mises")
+
+
+class NotKept(Exception):
+    """A verdict cannot be kept where it would be read."""
 
 
 def identity(device):
@@ -75,13 +79,20 @@ def read(about):
 
 
 def keep(about, failed):
-    """Write a verdict, "" or why the kernels failed; return the file, or None with a warning in the log."""
+    """Write a verdict, "" or why the kernels failed, and return the file.
+
+    Raises
+    ------
+    NotKept
+        With the reason.
+    """
     path = path_of(about)
     if path is None:
-        log.warning("the verdict on the CUDA kernels cannot be kept: no home directory, or an unknown driver")
-        return None
+        raise NotKept("there is no home directory" if about["driver"] else "the driver does not tell its version")
     try:
         environment.make_directories(path.parent)
+        if reason := environment.open_to_others(path.parent):
+            raise NotKept(reason)
         handle, temporary = tempfile.mkstemp(dir=path.parent)  # mode 0600
         try:
             with open(handle, "w", encoding="utf-8") as file:
@@ -92,8 +103,7 @@ def keep(about, failed):
                 os.unlink(temporary)
             raise
     except OSError as error:
-        log.warning("the verdict on the CUDA kernels cannot be kept in %s: %s", path.parent, error.strerror)
-        return None
+        raise NotKept(f"{path.parent}: {error.strerror}") from error
     return path
 
 

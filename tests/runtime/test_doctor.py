@@ -402,7 +402,7 @@ def test_gpu_that_is_not_used(monkeypatch):
     [
         ("", "passed", 2, None),
         ("", "passed, also under compute-sanitizer", 2, None),
-        ("", "passed, which could not be kept", 2, "until there is a verdict the plain path draws"),
+        ("", "passed, which cannot be kept: it is read only", 2, "XDG_CACHE_HOME to a directory of your own"),
         ("other words", "failed: other words", 2, "the plain path draws the same distribution"),
         (None, "not finished: no answer within 9 s", 1, "try again, perhaps with a longer --timeout"),
         (..., "", 1, None),
@@ -420,7 +420,7 @@ def test_trial_of_the_kernels(monkeypatch, failed, words, probes, do):
 
     def run(timeout, **planned):
         asked.append((timeout, planned))
-        return (kernel_trial.Trial("H100", failed, words, failed is not None and "not be kept" not in words),)
+        return (kernel_trial.Trial("H100", failed, words, failed is not None and "cannot be kept" not in words),)
 
     monkeypatch.setattr(doctor, "_probe", probe)
     monkeypatch.setattr(kernel_trial, "run", run)

@@ -121,16 +121,22 @@ def test_what_is_damaged_or_of_others_is_no_verdict(home, damage):
     assert cuda_verdict.read(ABOUT) is None
 
 
-def test_a_verdict_that_cannot_be_kept(home, monkeypatch, caplog):
-    """A line in the log, and no error."""
-    (home / "jax_von_mises").write_text("in the way")
-    assert cuda_verdict.keep(ABOUT, "") is None
+def test_a_verdict_that_cannot_be_kept(home, monkeypatch):
+    """An error that tells why; also where it would not be read."""
+    with pytest.raises(cuda_verdict.NotKept, match="does not tell its version"):
+        cuda_verdict.keep(ABOUT | {"driver": None}, "")
+    home.chmod(0o777)
+    with pytest.raises(cuda_verdict.NotKept, match="can be written by everybody"):
+        cuda_verdict.keep(ABOUT, "")
+    home.chmod(0o700)
+    (home / "jax_von_mises" / "kernels").rmdir()  # nothing was written
+    (home / "jax_von_mises" / "kernels").write_text("in the way")
+    with pytest.raises(cuda_verdict.NotKept, match="kernels: Not a directory"):
+        cuda_verdict.keep(ABOUT, "")
     monkeypatch.setattr(environment, "cache_directory", lambda: None)
-    assert cuda_verdict.keep(ABOUT, "") is None
+    with pytest.raises(cuda_verdict.NotKept, match="no home directory"):
+        cuda_verdict.keep(ABOUT, "")
     assert cuda_verdict.read(ABOUT) is None
-    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-    assert "Not a directory" in caplog.text
-    assert "no home directory" in caplog.text
 
 
 # What a process does with it.
@@ -469,7 +475,8 @@ def test_a_verdict_that_is_not_kept_is_told(home, monkeypatch):
     (home / "jax_von_mises").write_text("in the way")
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", BEGIN + PASS))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
-    assert kernel_trial.run(60) == (("a card", "", "passed, which could not be kept", False),)
+    told = f"passed, which cannot be kept: {home}/jax_von_mises/kernels: Not a directory"
+    assert kernel_trial.run(60) == (("a card", "", told, False),)
 
 
 WHOLE = """
