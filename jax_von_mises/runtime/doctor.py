@@ -109,9 +109,14 @@ def diagnose(*, expect=None, timeout=180.0):
     if any(step.get("untried") for step in steps):
         trials = kernel_trial.run(timeout, **planned)
         if any(trial.failed is not None for trial in trials):
-            steps, ended = _probe(planned, timeout)  # which draws by what the verdict allows
+            again = _probe(planned, timeout)  # which draws by what the verdict allows
+            problems = [f for f in (*_start(*again, timeout), *_drawn(_devices(again[0]))) if f.level == PROBLEM]
+            if problems and any(trial.failed == "" and trial.kept for trial in trials):
+                trials = kernel_trial.revoke(trials, problems[0].what)
+            else:
+                steps, ended = again
     backend = _backend(steps, gpus, installed)
-    devices = [{name: step[name] for name in step if name != "step"} for step in steps if step["step"] == "device"]
+    devices = _devices(steps)
     info = compilation_cache.cache_info()
     cards = any(found.cards for found in gpus)
     found = [
@@ -275,6 +280,11 @@ def _probe(planned, timeout):
     ended = child.run("-m", "jax_von_mises.runtime.probe", timeout=timeout, **planned)
     # Libraries may print other lines, and the last one may be cut short.
     return [json.loads(line) for line in ended.out.splitlines() if re.fullmatch(r'\{"step": .*\}', line)], ended
+
+
+def _devices(steps):
+    """Return what the child reported of each device."""
+    return [{name: step[name] for name in step if name != "step"} for step in steps if step["step"] == "device"]
 
 
 def _start(steps, ended, timeout):

@@ -27,6 +27,8 @@ class Trial(NamedTuple):
     """The same in words, and why it was not found out."""
     kept: bool
     """Whether later processes find it."""
+    about: dict[str, str | None]
+    """What the verdict is for."""
 
 
 def run(timeout, **changes):
@@ -37,7 +39,7 @@ def run(timeout, **changes):
     ended = child.run(*PROGRAM, timeout=timeout, **changes)
     steps = _steps(ended.out)
     if not steps:
-        return (Trial("any card", None, f"it did not begin: {_end(ended, timeout)}", False),)
+        return (Trial("any card", None, f"it did not begin: {_end(ended, timeout)}", False, {}),)
     outcomes = {step["about"]["card"]: step for step in steps}
     found = []
     for card, step in outcomes.items():
@@ -48,12 +50,28 @@ def run(timeout, **changes):
         told = f"failed: {failed}" if failed else f"not finished: {why}"
         if failed == "":
             failed, told = _watched(timeout, changes)
-        try:
-            kept = failed is not None and bool(cuda_verdict.keep(step["about"], failed))
-        except cuda_verdict.NotKept as error:
-            kept, told = False, f"{told}, which cannot be kept: {error}"
-        found.append(Trial(card, failed, told, kept))
+        found.append(_keep(Trial(card, failed, told, False, step["about"])))
     return tuple(found)
+
+
+def revoke(trials, why):
+    """Let kernels that passed have failed, and keep that: a process that draws by them does not work."""
+    why = f"they passed, and then {why}"
+    return tuple(
+        _keep(trial._replace(failed=why, told=f"failed: {why}")) if trial.failed == "" and trial.kept else trial
+        for trial in trials
+    )
+
+
+def _keep(trial):
+    """Keep what a trial found, if anything."""
+    if trial.failed is None:
+        return trial
+    try:
+        cuda_verdict.keep(trial.about, trial.failed)
+    except cuda_verdict.NotKept as error:
+        return trial._replace(kept=False, told=f"{trial.told}, which cannot be kept: {error}")
+    return trial._replace(kept=True)
 
 
 def _steps(text):

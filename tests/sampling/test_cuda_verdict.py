@@ -476,7 +476,7 @@ def test_a_verdict_that_is_not_kept_is_told(home, monkeypatch):
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", BEGIN + PASS))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
     told = f"passed, which cannot be kept: {home}/jax_von_mises/kernels: Not a directory"
-    assert kernel_trial.run(60) == (("a card", "", told, False),)
+    assert kernel_trial.run(60) == (("a card", "", told, False, ABOUT),)
 
 
 WHOLE = """
