@@ -370,7 +370,7 @@ def _tried(trials):
         if trial.failed or not trial.kept:
             do = "nothing need be done: the plain path draws the same distribution; report the versions above"
             if trial.failed is None:
-                do = "until there is a verdict the plain path draws; try again, perhaps with a longer --timeout"
+                do = "until there is a verdict the plain path draws; try again without that, or with a longer --timeout"
             elif trial.failed == "":
                 do = (
                     "until there is a verdict the plain path draws; set XDG_CACHE_HOME to a directory of your own that "

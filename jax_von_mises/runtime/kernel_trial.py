@@ -1,8 +1,10 @@
 """Try the CUDA kernels in a child process, and keep the verdict for later processes."""
 
 import json
+import os
 import shutil
 import signal
+from pathlib import Path
 from typing import NamedTuple
 
 from jax_von_mises.runtime import child
@@ -15,6 +17,9 @@ SANITIZER, FOUND = "compute-sanitizer", 9
 OPTIONS = ("--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", str(FOUND))
 # A process that ends by another signal was ended by somebody else, such as a system without memory.
 CRASHES = {getattr(signal, f"SIG{name}", None) for name in ("SEGV", "ABRT", "BUS", "ILL", "FPE", "TRAP", "SYS")}
+
+# Where NVIDIA's MPS has its pipes, if not where the variable says.
+MPS_PIPES, MPS_VARIABLE = Path("/tmp/nvidia-mps"), "CUDA_MPS_PIPE_DIRECTORY"
 
 
 class Trial(NamedTuple):
@@ -36,6 +41,9 @@ def run(timeout, **changes):
 
     `changes` are those of the child's environment, as for `child.run`.
     """
+    if MPS_VARIABLE in os.environ or MPS_PIPES.exists():
+        why = f"NVIDIA MPS shares the GPU ({MPS_VARIABLE} is set, or {MPS_PIPES} exists), and a fault would end all"
+        return (Trial("any card", None, f"not tried: {why} of its programs", False, {}),)
     ended = child.run(*PROGRAM, timeout=timeout, **changes)
     steps = _steps(ended.out)
     if not steps:

@@ -404,7 +404,7 @@ def test_gpu_that_is_not_used(monkeypatch):
         ("", "passed, also under compute-sanitizer", 2, None),
         ("", "passed, which cannot be kept: it is read only", 2, "XDG_CACHE_HOME to a directory of your own"),
         ("other words", "failed: other words", 2, "the plain path draws the same distribution"),
-        (None, "not finished: no answer within 9 s", 1, "try again, perhaps with a longer --timeout"),
+        (None, "not finished: no answer within 9 s", 1, "try again without that, or with a longer --timeout"),
         (..., "", 1, None),
     ],
 )

@@ -471,6 +471,19 @@ def test_the_tool_that_watches(home, monkeypatch, script, failed, told):
     assert cuda_verdict.read(ABOUT) == failed
 
 
+@pytest.mark.parametrize("how", ["variable", "folder"])
+def test_a_gpu_shared_by_mps(home, monkeypatch, how):
+    """A fault would end the other programs."""
+    monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", BEGIN + FAIL))
+    if how == "variable":
+        monkeypatch.setenv(kernel_trial.MPS_VARIABLE, "/pipes")
+    else:
+        monkeypatch.setattr(kernel_trial, "MPS_PIPES", home)
+    (trial,) = kernel_trial.run(60)
+    assert (trial.failed, trial.kept) == (None, False)
+    assert trial.told.startswith("not tried: NVIDIA MPS")
+
+
 def test_a_verdict_that_is_not_kept_is_told(home, monkeypatch):
     (home / "jax_von_mises").write_text("in the way")
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", BEGIN + PASS))
