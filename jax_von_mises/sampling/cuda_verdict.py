@@ -8,7 +8,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import logging
 import os
 import stat
 import tempfile
@@ -25,8 +24,6 @@ __all__ = ["FORMAT", "TRIED_BY", "NotKept", "find", "identity", "keep", "passed"
 FORMAT = "jax_von_mises/kernels/1"
 TRIED_BY = "jax-von-mises doctor"
 LARGEST = 2**14
-
-log = logging.getLogger("jax_von_mises")
 
 
 class NotKept(Exception):
@@ -115,9 +112,6 @@ def find():
         found[device.device_kind] = None
         with contextlib.suppress(Exception):  # whatever keeps a verdict from being found, draws go on without it
             found[device.device_kind] = read(identity(device))
-    for kind, failed in found.items():
-        if failed is None:
-            log.info("the CUDA kernels were not tried on %s with this driver and JAX; `%s` does", kind, TRIED_BY)
     return found
 
 

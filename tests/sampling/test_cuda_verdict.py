@@ -152,6 +152,7 @@ def one_card(home, monkeypatch):
     tested = []
     monkeypatch.setattr(cuda_self_test, "_tested", lambda spec: tested.append(spec.name))
     cuda_launch.devices.cache_clear()
+    cuda.warn.cache_clear()
     yield tested
     cuda_launch.devices.cache_clear()
     host_kernels.forget()
@@ -197,20 +198,41 @@ def test_several_devices_take_the_plain_path(one_card, monkeypatch):
     assert "with several devices" in cuda.kernel_report()
 
 
-def test_one_verdict_for_the_life_of_a_process(one_card, caplog):
-    """What another process finds meanwhile changes no angles here; without a verdict the log says so once."""
-    with caplog.at_level("INFO", logger="jax_von_mises"):
-        assert not used(jax.random.key(0))
-        keep("")
-        assert not used(jax.random.key(0))
-        assert [record.levelno for record in caplog.records] == [logging.INFO]
-        assert "were not tried on cpu" in caplog.text
-        assert "`jax-von-mises doctor`" in caplog.text
-        cuda_verdict.find.cache_clear()
-        assert used(jax.random.key(0))
-        cuda_verdict.find.cache_clear()
-        keep("other words")
-        assert not used(jax.random.key(0))
+def test_one_verdict_for_the_life_of_a_process(one_card):
+    """What another process finds meanwhile changes no angles here."""
+    assert not used(jax.random.key(0))
+    keep("")
+    assert not used(jax.random.key(0))
+    cuda_verdict.find.cache_clear()
+    assert used(jax.random.key(0))
+    cuda_verdict.find.cache_clear()
+    keep("other words")
+    assert not used(jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "variable", "devices", "told"),
+    [
+        (None, "", 1, "there is no verdict for cpu"),
+        ("other words", "", 1, "they failed it on cpu: other words"),
+        ("", "", 1, None),
+        (None, "0", 1, None),
+        (None, "1", 1, None),
+        (None, "", 2, None),
+    ],
+)
+def test_one_line_says_why_the_plain_path_draws(one_card, monkeypatch, caplog, verdict, variable, devices, told):
+    """Where the verdict decides, at a level that is seen; with what to do."""
+    if verdict is not None:
+        keep(verdict)
+    monkeypatch.setenv(cuda.VARIABLE, variable)
+    monkeypatch.setattr(jax, "device_count", lambda *_: devices)
+    for _ in range(2):
+        used(jax.random.key(0))
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * (told is not None)
+    if told:
+        for words in (told, "`jax-von-mises doctor`", f"{cuda.VARIABLE}=0"):
+            assert words in caplog.text
 
 
 def test_a_verdict_that_cannot_be_looked_for_is_none(one_card, monkeypatch):
