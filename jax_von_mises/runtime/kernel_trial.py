@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jax_von_mises.runtime import child
 from jax_von_mises.sampling import cuda_trial, cuda_verdict
@@ -32,7 +32,7 @@ class Trial(NamedTuple):
     """The same in words, and why it was not found out."""
     kept: bool
     """Whether later processes find it."""
-    about: dict[str, str | None]
+    about: dict[str, Any]
     """What the verdict is for."""
 
 

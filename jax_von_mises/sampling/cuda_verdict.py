@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import stat
 import tempfile
 from importlib import metadata
@@ -16,7 +17,7 @@ from importlib import metadata
 import jax
 
 from jax_von_mises import environment
-from jax_von_mises.sampling import cuda_launch
+from jax_von_mises.sampling import cuda_driver, cuda_launch
 from jax_von_mises.version import __version__
 
 __all__ = ["FORMAT", "TRIED_BY", "NotKept", "find", "identity", "keep", "passed", "path_of", "read"]
@@ -24,6 +25,8 @@ __all__ = ["FORMAT", "TRIED_BY", "NotKept", "find", "identity", "keep", "passed"
 FORMAT = "jax_von_mises/kernels/1"
 TRIED_BY = "jax-von-mises doctor"
 LARGEST = 2**14
+# The wheels by which JAX launches, by their names.
+WHEELS = re.compile(r"jax[-_]cuda\d+[-_](pjrt|plugin)$")
 
 
 class NotKept(Exception):
@@ -32,9 +35,12 @@ class NotKept(Exception):
 
 def identity(device):
     """Return what a verdict on the kernels is for: it says nothing about another card, driver or version."""
+    wheels = (each for each in metadata.distributions() if WHEELS.match(each.metadata["Name"] or ""))
     return {
         "card": device.device_kind,
         "driver": environment.nvidia_driver(),
+        "user-mode driver": cuda_driver.version(),
+        "wheels": sorted(f"{each.metadata['Name']} {each.version}" for each in wheels),
         "cuda": " ".join(device.client.platform_version.split()),
         "jaxlib": metadata.version("jaxlib"),
         "jax": jax.__version__,

@@ -64,8 +64,20 @@ def test_what_a_verdict_is_for(home, monkeypatch):
     found.append(cuda_verdict.identity(jax.devices()[0]))
     monkeypatch.setattr(cuda_launch, "ptx_text", lambda: "another text")
     found.append(cuda_verdict.identity(jax.devices()[0]))
-    assert set(found[0]) == {"card", "driver", "cuda", "jaxlib", "jax", "jax_von_mises", "ptx"}
-    assert [a == b for a, b in itertools.pairwise(found)] == [False, False]
+    monkeypatch.setattr(cuda_driver, "version", lambda: 13010)
+    found.append(cuda_verdict.identity(jax.devices()[0]))
+    for version in ("0.12.0", "0.12.0.1"):
+        wheel = home / "jax_cuda13_pjrt.dist-info"
+        wheel.mkdir(exist_ok=True)
+        (wheel / "METADATA").write_text(f"Name: jax-cuda13-pjrt\nVersion: {version}\n")
+        monkeypatch.syspath_prepend(home)
+        found.append(cuda_verdict.identity(jax.devices()[0]))
+        assert f"jax-cuda13-pjrt {version}" in found[-1]["wheels"]
+    assert set(found[0]) == {
+        *("card", "driver", "user-mode driver", "cuda"),
+        *("jaxlib", "jax", "wheels", "jax_von_mises", "ptx"),
+    }
+    assert [a == b for a, b in itertools.pairwise(found)] == [False] * 5
     assert cuda_verdict.path_of(found[0]) is None, "no driver tells its version"
 
 
@@ -384,8 +396,15 @@ def test_a_result_that_is_not_written(driver):
     assert set(cuda_driver.Driver().launch(*arguments(8), at_end=True).tobytes()) == {cuda_driver.MARK}
 
 
+def test_version_of_the_driver(driver):
+    assert cuda_driver.version() == 13010
+    driver.fail(b"cuDriverGetVersion", 3)
+    assert cuda_driver.version() is None
+
+
 def test_without_a_driver(monkeypatch, library):
     monkeypatch.setattr(cuda_driver, "LIBRARY", "libcuda-of-nobody.so")
+    assert cuda_driver.version() is None
     with pytest.raises(cuda_driver.Unavailable, match="libcuda-of-nobody"):
         cuda_driver.Driver()
     monkeypatch.setattr(cuda_driver, "LIBRARY", library)
