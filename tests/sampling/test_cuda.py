@@ -209,7 +209,8 @@ def test_parts_are_those_of_the_whole(on_host, key):  # noqa: F811
 def test_vmap(on_host, key, method):  # noqa: F811
     """Over any of the arguments, also twice: one launch with rows, and in each what a single draw gives."""
     names = launches(on_host)
-    keys, kappas, locs = jax.random.split(key, 3), jnp.array([[0.5, 8.0], [1.0, 2.0], [4.0, 4.0]]), jnp.array([-3.0, 3.0])
+    keys, locs = jax.random.split(key, 3), jnp.array([-3.0, 3.0])
+    kappas = jnp.array([[0.5, 8.0], [1.0, 2.0], [4.0, 4.0]])
 
     def draw(key, loc, kappa):
         return jax_von_mises.sample_von_mises(key, loc, kappa, (41,), method=method)

@@ -4,6 +4,7 @@ The trial's checks run on the kernels' host build, its driver is a stand-in in C
 processes on a GPU do when something is wrong.
 """
 
+import argparse
 import ctypes
 import itertools
 import json
@@ -334,6 +335,28 @@ def test_wrong_kernels_fail(small, damage, told):
     assert next(cuda_trial.faults(launch)).startswith(told)
 
 
+@pytest.mark.parametrize("place", [None, 6000, 12000])
+def test_long_draws_are_tried(on_host, place):  # noqa: F811
+    """In the middle and at the end too; threads go round in them."""
+    on_host.setattr(cuda_trial, "LONG", 12001)
+    on_host.setattr(cuda_trial, "specs", lambda: [cuda_launch.KernelSpec("threefry2x32", "table", "float32", (8,))])
+    on_host.setattr(cuda_trial, "faults", lambda launch: ())
+    on_host.setattr(cuda_driver, "Driver", lambda ordinal: argparse.Namespace(launch=None))
+    on_host.setattr(cuda_launch, "BLOCKS", 1)
+    on_host.setattr(cuda_launch, "MULTIPROCESSORS", 2)
+    sizes = []
+
+    def launch(name, grid, block, out, *operands):
+        sizes.append((out.shape[1], grid[0]))
+        x = host_kernels.callback(name, grid, block, out, *operands)
+        return x.at[0, place].add(1e-3) if place is not None and out.shape[1] == 12001 else x
+
+    on_host.setattr(cuda_launch, "launch", launch)
+    told = cuda_trial.try_on(jax.devices()[0])
+    assert sizes[-1] == (12001, 2)
+    assert told.startswith("on cpu its float32 angles are up to 1.0e-03 away") == (place is not None)
+
+
 # The driver.
 
 
@@ -549,7 +572,7 @@ class Driver:
         if "none" in sys.argv:
             raise cuda_driver.Unavailable("no driver")
     launch = staticmethod(on_this_host)
-cuda_driver.Driver = Driver
+cuda_driver.Driver, cuda_trial.LONG = Driver, 5000
 cuda_trial.main()
 """
 
