@@ -12,7 +12,8 @@ draw is, and takes every draw where
   them;
 - the environment turns the kernels on, they have not passed their trial, and this one fails its self-test in the
   process (`cuda_self_test`);
-- the program is lowered for `jax.export` (`cuda_launch`), or a file is drawn (`streams.writer`).
+- the program is lowered for `jax.export` or for several devices, or a map would repeat a table (`cuda_launch`);
+- a file is drawn (`streams.writer`).
 """
 
 import functools
