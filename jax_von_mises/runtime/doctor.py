@@ -109,9 +109,14 @@ def diagnose(*, expect=None, timeout=180.0):
     if any(step.get("untried") for step in steps):
         trials = kernel_trial.run(timeout, **planned)
         if any(trial.failed is not None for trial in trials):
-            steps, ended = _probe(planned, timeout)  # which draws by what the verdict allows
+            again = _probe(planned, timeout)  # which draws by what the verdict allows
+            problems = [f for f in (*_start(*again, timeout), *_drawn(_devices(again[0]))) if f.level == PROBLEM]
+            if problems and any(trial.failed == "" and trial.kept for trial in trials):
+                trials = kernel_trial.revoke(trials, problems[0].what)
+            else:
+                steps, ended = again
     backend = _backend(steps, gpus, installed)
-    devices = [{name: step[name] for name in step if name != "step"} for step in steps if step["step"] == "device"]
+    devices = _devices(steps)
     info = compilation_cache.cache_info()
     cards = any(found.cards for found in gpus)
     found = [
@@ -277,6 +282,11 @@ def _probe(planned, timeout):
     return [json.loads(line) for line in ended.out.splitlines() if re.fullmatch(r'\{"step": .*\}', line)], ended
 
 
+def _devices(steps):
+    """Return what the child reported of each device."""
+    return [{name: step[name] for name in step if name != "step"} for step in steps if step["step"] == "device"]
+
+
 def _start(steps, ended, timeout):
     """Check whether the child came to its end, and if not, say what it was doing."""
     last = steps[-1] if steps else {"step": "import"}
@@ -359,8 +369,13 @@ def _tried(trials):
     for trial in trials:
         if trial.failed or not trial.kept:
             do = "nothing need be done: the plain path draws the same distribution; report the versions above"
-            if not trial.failed:
-                do = "until there is a verdict the plain path draws; try again, perhaps with a longer --timeout"
+            if trial.failed is None:
+                do = "until there is a verdict the plain path draws; try again without that, or with a longer --timeout"
+            elif trial.failed == "":
+                do = (
+                    "until there is a verdict the plain path draws; set XDG_CACHE_HOME to a directory of your own that "
+                    f"can be written, or {cuda.VARIABLE}=1 to use the kernels after a test in each process"
+                )
             yield Finding(NOTE, f"the trial of the CUDA kernels on {trial.card}: {trial.told}", do)
 
 

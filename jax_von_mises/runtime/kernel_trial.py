@@ -1,9 +1,11 @@
 """Try the CUDA kernels in a child process, and keep the verdict for later processes."""
 
 import json
+import os
 import shutil
 import signal
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from jax_von_mises.runtime import child
 from jax_von_mises.sampling import cuda_trial, cuda_verdict
@@ -16,6 +18,9 @@ OPTIONS = ("--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode"
 # A process that ends by another signal was ended by somebody else, such as a system without memory.
 CRASHES = {getattr(signal, f"SIG{name}", None) for name in ("SEGV", "ABRT", "BUS", "ILL", "FPE", "TRAP", "SYS")}
 
+# Where NVIDIA's MPS has its pipes, if not where the variable says.
+MPS_PIPES, MPS_VARIABLE = Path("/tmp/nvidia-mps"), "CUDA_MPS_PIPE_DIRECTORY"
+
 
 class Trial(NamedTuple):
     """How the trial on a kind of card ended."""
@@ -27,6 +32,8 @@ class Trial(NamedTuple):
     """The same in words, and why it was not found out."""
     kept: bool
     """Whether later processes find it."""
+    about: dict[str, Any]
+    """What the verdict is for."""
 
 
 def run(timeout, **changes):
@@ -34,10 +41,13 @@ def run(timeout, **changes):
 
     `changes` are those of the child's environment, as for `child.run`.
     """
+    if MPS_VARIABLE in os.environ or MPS_PIPES.exists():
+        why = f"NVIDIA MPS shares the GPU ({MPS_VARIABLE} is set, or {MPS_PIPES} exists), and a fault would end all"
+        return (Trial("any card", None, f"not tried: {why} of its programs", False, {}),)
     ended = child.run(*PROGRAM, timeout=timeout, **changes)
     steps = _steps(ended.out)
     if not steps:
-        return (Trial("any card", None, f"it did not begin: {_end(ended, timeout)}", False),)
+        return (Trial("any card", None, f"it did not begin: {_end(ended, timeout)}", False, {}),)
     outcomes = {step["about"]["card"]: step for step in steps}
     found = []
     for card, step in outcomes.items():
@@ -48,11 +58,28 @@ def run(timeout, **changes):
         told = f"failed: {failed}" if failed else f"not finished: {why}"
         if failed == "":
             failed, told = _watched(timeout, changes)
-        kept = failed is not None and cuda_verdict.keep(step["about"], failed) is not None
-        if failed is not None and not kept:
-            told += ", which could not be kept"
-        found.append(Trial(card, failed, told, kept))
+        found.append(_keep(Trial(card, failed, told, False, step["about"])))
     return tuple(found)
+
+
+def revoke(trials, why):
+    """Let kernels that passed have failed, and keep that: a process that draws by them does not work."""
+    why = f"they passed, and then {why}"
+    return tuple(
+        _keep(trial._replace(failed=why, told=f"failed: {why}")) if trial.failed == "" and trial.kept else trial
+        for trial in trials
+    )
+
+
+def _keep(trial):
+    """Keep what a trial found, if anything."""
+    if trial.failed is None:
+        return trial
+    try:
+        cuda_verdict.keep(trial.about, trial.failed)
+    except cuda_verdict.NotKept as error:
+        return trial._replace(kept=False, told=f"{trial.told}, which cannot be kept: {error}")
+    return trial._replace(kept=True)
 
 
 def _steps(text):

@@ -12,9 +12,12 @@ draw is, and takes every draw where
   them;
 - the environment turns the kernels on, they have not passed their trial, and this one fails its self-test in the
   process (`cuda_self_test`);
-- the program is lowered for `jax.export` (`cuda_launch`), or a file is drawn (`streams.writer`).
+- the program is lowered for `jax.export` or for several devices, or a map would repeat a table (`cuda_launch`);
+- a file is drawn (`streams.writer`).
 """
 
+import functools
+import logging
 import math
 import os
 
@@ -31,6 +34,8 @@ VARIABLE = "JAX_VON_MISES_CUDA_KERNEL"
 VALUES = {"0": "off", "false": "off", "off": "off", "1": "on", "true": "on", "on": "on", "": "auto", "auto": "auto"}
 # How the report of a failed self-test begins.
 FAILED = "the test was failed by"
+
+log = logging.getLogger("jax_von_mises")
 
 
 def setting():
@@ -62,9 +67,29 @@ def use_cuda_kernel(request):
     has_kernel = request.dtype.name in cuda_launch.KERNEL_DTYPES
     if not cuda_launch.devices() or not has_kernel or request.out_sharding is not None:
         return False
-    if math.prod(request.shape) == 0 or not allowed() or not whole_on_one_device(request.loc, request.concentration):
+    if math.prod(request.shape) == 0 or not whole_on_one_device(request.loc, request.concentration):
+        return False
+    if not allowed():
+        if setting() == "auto" and jax.device_count(cuda_launch.PLATFORM) == 1:
+            warn()
         return False
     return tried() or cuda_self_test.passes(cuda_launch.KernelSpec.of(request))
+
+
+def why_not():
+    """Return in words why the trial does not allow the kernels."""
+    told = [
+        f"they failed it on {kind}: {failed}" if failed else f"there is no verdict for {kind}"
+        for kind, failed in cuda_verdict.find().items()
+        if failed != ""
+    ]
+    return f"`{cuda_verdict.TRIED_BY}` tries the CUDA kernels, and {', '.join(told)}"
+
+
+@functools.cache
+def warn():
+    """Log once that the trial does not allow the kernels."""
+    log.warning("angles are drawn by the plain path: %s (silence this by %s=0)", why_not(), VARIABLE)
 
 
 def kernel_report():
@@ -76,12 +101,7 @@ def kernel_report():
             return f"the plain path: {VARIABLE} turns the CUDA kernels off"
         if jax.device_count(cuda_launch.PLATFORM) > 1:
             return f"the plain path, with several devices; {VARIABLE}=1 allows kernels in jax.shard_map and jax.pmap"
-        told = [
-            f"they failed it on {kind}: {failed}" if failed else f"there is no verdict for {kind}"
-            for kind, failed in cuda_verdict.find().items()
-            if failed != ""
-        ]
-        return f"the plain path: `{cuda_verdict.TRIED_BY}` tries the CUDA kernels, and {', '.join(told)}"
+        return f"the plain path: {why_not()}"
     if tried():
         return "the CUDA kernels, which passed their trial"
     verdicts = cuda_self_test.verdicts()

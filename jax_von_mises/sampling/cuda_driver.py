@@ -15,7 +15,7 @@ import numpy as np
 
 from jax_von_mises.sampling import cuda_launch
 
-__all__ = ["Driver", "DriverError", "Unavailable"]
+__all__ = ["Driver", "DriverError", "Unavailable", "version"]
 
 LIBRARY = "libcuda.so.1"
 PINNED, ON_DEVICE, READ_AND_WRITE = 1, 1, 3
@@ -64,6 +64,16 @@ FUNCTIONS = {
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
     "cuLaunchKernel": (c_void_p, *7 * (c_uint,), c_void_p, POINTER(c_void_p), POINTER(c_void_p)),
 }
+
+
+def version():
+    """Return the version of CUDA that the user-mode driver of this process has; None without a driver."""
+    number = c_int()
+    try:
+        error = ctypes.CDLL(LIBRARY).cuDriverGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return None
+    return None if error else number.value
 
 
 class Driver:

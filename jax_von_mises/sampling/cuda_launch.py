@@ -2,7 +2,7 @@
 
 The kernels are shipped as PTX, a text that the driver compiles for the GPU at hand: neither a compiler nor a toolkit is
 needed. XLA takes them by the custom call `TARGET`, which is not a stable interface. `jax.export` refuses a program with
-one, so a draw is a primitive (`draw_primitive`) that is lowered to the plain path for an export.
+one, so a draw is a primitive (`draw_primitive`), which is lowered to the plain path for an export.
 
 One launch makes any number of rows, each a draw. `jax.vmap` adds rows, and an operand (`Operand`) is shared by all rows
 or has a value for each. The kernel reads which from flags (`Rows.flags`).
@@ -35,7 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.interpreters import mlir
+from jax.interpreters import batching, mlir
 
 from jax_von_mises.numerics import piecewise, xla
 from jax_von_mises.numerics.circle import reduce_turns, wrap
@@ -46,6 +46,7 @@ from jax_von_mises.sampling import counter, transform
 __all__ = ["KERNEL_DTYPES", "KernelSpec", "cipher_of", "devices", "draw_by_kernel", "kernel_angles", "plain_angles"]
 
 PLATFORM, TARGET = "cuda", "__gpu$xla.gpu.ptx"
+LEAST_CAPABILITY = 8.0  # of a device, for the target of the PTX
 KERNEL_DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # `Kind` of angles.cu
 # Of angles.cu: which operands have a row for each row of the result, and an element for each element.
 KEY_ROWS, START_ROWS, CONCENTRATION_ROWS, LOC_ROWS, CONCENTRATIONS, LOCS = (1 << j for j in range(6))
@@ -78,10 +79,12 @@ class KernelSpec(NamedTuple):
 
 @functools.cache
 def devices():
-    """Return one CUDA device of this process for each kind."""
+    """Return one CUDA device of this process for each kind; none where one is too old for the kernels."""
     try:
         found = jax.local_devices(backend=PLATFORM)
     except Exception:  # no such backend, or one that does not start
+        return ()
+    if any(float(getattr(device, "compute_capability", LEAST_CAPABILITY)) < LEAST_CAPABILITY for device in found):
         return ()
     return tuple({device.device_kind: device for device in found}.values())
 
@@ -116,7 +119,11 @@ def draw_by_kernel(spec, key, start, loc, kappa):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _draw_by_kernel(spec, key, start, loc, kappa):
-    return _draw_mapped(Draw(spec, (), (key, start, loc, kappa)))
+    operands = key, start, loc, kappa
+    x = draw_primitive().bind(*operands, spec=spec, maps=())
+    # Inside `jax.shard_map` the primitive does not say that its result varies where an operand does.
+    axes = frozenset().union(*map(_varying, operands)) - _varying(x)
+    return lax.pcast(x, tuple(axes), to="varying") if axes else x
 
 
 @_draw_by_kernel.defjvp
@@ -145,32 +152,6 @@ def _about_zero_jvp(spec, primals, tangents):
     return x, transform.slope(x, kappa) * moved
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=("operands",), meta_fields=("spec", "maps"))
-@dataclasses.dataclass(frozen=True)
-class Draw:
-    """A draw under any number of `jax.vmap`; a pytree of the operands."""
-
-    spec: KernelSpec
-    maps: tuple[tuple[int, tuple[int | None, ...]], ...]
-    """The size and ``in_axes`` of each `jax.vmap`, the innermost first."""
-    operands: tuple[jax.Array, ...]
-    """Those of `draw_by_kernel`, with the axes of the maps in front."""
-
-
-@jax.custom_batching.custom_vmap
-def _draw_mapped(draw):
-    x = draw_primitive().bind(*draw.operands, spec=draw.spec, maps=draw.maps)
-    # Inside `jax.shard_map` the primitive does not say that its result varies where an operand does.
-    axes = frozenset().union(*map(_varying, draw.operands)) - _varying(x)
-    return lax.pcast(x, tuple(axes), to="varying") if axes else x
-
-
-@_draw_mapped.def_vmap
-def _draw_mapped_once_more(size, batched, draw):
-    in_axes = tuple(0 if each else None for each in batched[0].operands)
-    return _draw_mapped(dataclasses.replace(draw, maps=(*draw.maps, (size, in_axes)))), True
-
-
 def _varying(x):
     return jax.typeof(x).manual_axis_type.varying
 
@@ -190,12 +171,17 @@ def _mapped(draw, *operands, spec, maps):
 
 @functools.cache
 def draw_primitive():
-    """Return the primitive of a draw: its lowering alone knows whether a program is to be exported."""
+    """Return the primitive of a draw: its lowering alone knows what a program is for.
+
+    Its parameter `maps` has the size and ``in_axes`` of each `jax.vmap` of the draw, the innermost first.
+    """
     from jax.extend.core import Primitive  # slow to import: it brings Pallas
 
     primitive = Primitive("draw_von_mises")
-    primitive.def_impl(functools.partial(_mapped, _by_platform))
+    # Without compilation (`jax.disable_jit`) nothing tells the device.
+    primitive.def_impl(functools.partial(_mapped, plain_angles))
     primitive.def_abstract_eval(_drawn)
+    batching.primitive_batchers[primitive] = _map_once_more
     mlir.register_lowering(primitive, _lower)
     return primitive
 
@@ -205,12 +191,27 @@ def _drawn(*operands, spec, maps):
     return jax.core.ShapedArray(sizes + spec.shape, np.dtype(spec.dtype))
 
 
+def _map_once_more(operands, in_axes, *, spec, maps):
+    size = next(x.shape[axis] for x, axis in zip(operands, in_axes, strict=True) if axis is not None)
+    return draw_primitive().bind(*operands, spec=spec, maps=(*maps, (size, tuple(in_axes)))), 0
+
+
 def _lower(context, *operands, **parameters):
-    exported = context.module_context.lowering_parameters.for_export
-    draw = functools.partial(_mapped, plain_angles if exported else _by_platform)
+    module = context.module_context
+    # `jax.export` refuses a kernel, and XLA cannot split one. Inside `jax.shard_map` no number of devices is given.
+    alone = getattr(module.axis_context, "num_devices", 1) == 1 and not module.lowering_parameters.for_export
+    draw = _by_platform if alone and _one_launch(**parameters) else plain_angles
     # Without the axes of a mesh: here each device's part is all there is.
     avals = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in context.avals_in]
-    return mlir.lower_fun(draw, multiple_results=False)(context.replace(avals_in=avals), *operands, **parameters)
+    lower = mlir.lower_fun(functools.partial(_mapped, draw), multiple_results=False)
+    return lower(context.replace(avals_in=avals), *operands, **parameters)
+
+
+def _one_launch(spec, maps):
+    """Whether one launch draws all rows of `maps`, with no table repeated for rows that could share it."""
+    rows = math.prod(size for size, _ in maps)
+    mapped = {in_axes[3] is not None for size, in_axes in maps if size > 1}
+    return 0 < rows < 2**32 and not (spec.route == "table" and len(mapped) == 2)
 
 
 def plain_angles(spec, key, start, loc, kappa):

@@ -6,6 +6,7 @@ results so far.
 """
 
 import functools
+import itertools
 import logging
 import threading
 
@@ -16,7 +17,7 @@ import numpy as np
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.sampling import cuda_launch
 
-__all__ = ["ROUNDING", "TOLERANCE", "difference", "key_words", "passes", "verdicts"]
+__all__ = ["ROUNDING", "TOLERANCE", "difference", "halves", "key_words", "passes", "verdicts"]
 
 # Number of angles, and where in a stream they begin: inside a block, and before a carry.
 TESTED = 4099
@@ -70,29 +71,40 @@ def _tested(spec):
     return f"no answer within {TIMEOUT} s" if thread.is_alive() else outcome[0]
 
 
-def difference(spec, device):
-    """Return what is wrong with the kernel on a device, or None."""
+def difference(spec, device, count=TESTED, starts=TESTED_FROM):
+    """Return what is wrong with the kernel on a device, or None.
+
+    Of `count` angles, the first, the middle and the last `TESTED` are compared.
+    """
     # One kernel that rounds to several dtypes is tested in each: its one verdict is for all of them.
     dtypes = cuda_launch.KERNEL_DTYPES if spec.route == "direct" else (spec.dtype,)
     spec = spec._replace(dtype="float32", shape=(TESTED,))
     key = key_words(spec.cipher)
-    kappa = np.float32(4) if spec.route == "table" else np.geomspace(1e-3, 1e6, TESTED, dtype=np.float32)
+    kappa = np.float32(4) if spec.route == "table" else np.geomspace(1e-3, 1e6, count, dtype=np.float32)
     loc = np.float32(2.5)
-    allowed = TOLERANCE / np.sqrt(np.maximum(kappa, 1)) + ROUNDING + 4 * float(jnp.finfo(jnp.float32).eps)
-    plain = jax.jit(functools.partial(cuda_launch.plain_angles, spec))
+    plain = jax.jit(cuda_launch.plain_angles, static_argnums=0)
     fused = {
-        dtype: jax.jit(functools.partial(cuda_launch.kernel_angles, spec._replace(dtype=dtype))) for dtype in dtypes
+        dtype: jax.jit(functools.partial(cuda_launch.kernel_angles, spec._replace(dtype=dtype, shape=(count,))))
+        for dtype in dtypes
     }
-    for start in TESTED_FROM:
-        given = key, np.array([start >> 32, start % 2**32], np.uint32), loc, kappa
-        expected = np.asarray(plain(*jax.device_put(given, _reference_device(device))), np.float64)
-        for dtype, draw in fused.items():
-            ours = jax.device_get(draw(*jax.device_put(given, device)))
+    for start, (dtype, draw) in itertools.product(starts, fused.items()):
+        found = jax.device_get(draw(*jax.device_put((key, halves(start), loc, kappa), device)))
+        for first in sorted({0, (count - TESTED) // 2, count - TESTED}):
+            window = slice(first, first + TESTED)
+            ours, kappas = found[window], kappa[window] if kappa.ndim else kappa
+            given = key, halves((start + first) % 2**64), loc, kappas
+            expected = np.asarray(plain(spec, *jax.device_put(given, _reference_device(device))), np.float64)
+            allowed = TOLERANCE / np.sqrt(np.maximum(kappas, 1)) + ROUNDING + 4 * float(jnp.finfo(jnp.float32).eps)
             if not _rounded_from(ours, expected, allowed).all():
                 apart = np.abs(np.mod(ours.astype(np.float64) - expected + np.pi, 2 * np.pi) - np.pi)
                 told = f"its {dtype} angles are up to {np.nanmax(apart):.1e} away from the plain path's"
                 return f"on {device.device_kind} {told}"
     return None
+
+
+def halves(start):
+    """Return a position as a kernel reads it."""
+    return np.array([start >> 32, start % 2**32], np.uint32)
 
 
 def key_words(cipher):

@@ -8,8 +8,8 @@ import contextlib
 import functools
 import hashlib
 import json
-import logging
 import os
+import re
 import stat
 import tempfile
 from importlib import metadata
@@ -17,23 +17,30 @@ from importlib import metadata
 import jax
 
 from jax_von_mises import environment
-from jax_von_mises.sampling import cuda_launch
+from jax_von_mises.sampling import cuda_driver, cuda_launch
 from jax_von_mises.version import __version__
 
-__all__ = ["FORMAT", "TRIED_BY", "find", "identity", "keep", "passed", "path_of", "read"]
+__all__ = ["FORMAT", "TRIED_BY", "NotKept", "find", "identity", "keep", "passed", "path_of", "read"]
 
 FORMAT = "jax_von_mises/kernels/1"
 TRIED_BY = "jax-von-mises doctor"
 LARGEST = 2**14
+# The wheels by which JAX launches, by their names.
+WHEELS = re.compile(r"jax[-_]cuda\d+[-_](pjrt|plugin)$")
 
-log = logging.getLogger("jax_von_mises")
+
+class NotKept(Exception):
+    """A verdict cannot be kept where it would be read."""
 
 
 def identity(device):
     """Return what a verdict on the kernels is for: it says nothing about another card, driver or version."""
+    wheels = (each for each in metadata.distributions() if WHEELS.match(each.metadata["Name"] or ""))
     return {
         "card": device.device_kind,
         "driver": environment.nvidia_driver(),
+        "user-mode driver": cuda_driver.version(),
+        "wheels": sorted(f"{each.metadata['Name']} {each.version}" for each in wheels),
         "cuda": " ".join(device.client.platform_version.split()),
         "jaxlib": metadata.version("jaxlib"),
         "jax": jax.__version__,
@@ -75,13 +82,20 @@ def read(about):
 
 
 def keep(about, failed):
-    """Write a verdict, "" or why the kernels failed; return the file, or None with a warning in the log."""
+    """Write a verdict, "" or why the kernels failed, and return the file.
+
+    Raises
+    ------
+    NotKept
+        With the reason.
+    """
     path = path_of(about)
     if path is None:
-        log.warning("the verdict on the CUDA kernels cannot be kept: no home directory, or an unknown driver")
-        return None
+        raise NotKept("there is no home directory" if about["driver"] else "the driver does not tell its version")
     try:
         environment.make_directories(path.parent)
+        if reason := environment.open_to_others(path.parent):
+            raise NotKept(reason)
         handle, temporary = tempfile.mkstemp(dir=path.parent)  # mode 0600
         try:
             with open(handle, "w", encoding="utf-8") as file:
@@ -92,8 +106,7 @@ def keep(about, failed):
                 os.unlink(temporary)
             raise
     except OSError as error:
-        log.warning("the verdict on the CUDA kernels cannot be kept in %s: %s", path.parent, error.strerror)
-        return None
+        raise NotKept(f"{path.parent}: {error.strerror}") from error
     return path
 
 
@@ -105,9 +118,6 @@ def find():
         found[device.device_kind] = None
         with contextlib.suppress(Exception):  # whatever keeps a verdict from being found, draws go on without it
             found[device.device_kind] = read(identity(device))
-    for kind, failed in found.items():
-        if failed is None:
-            log.info("the CUDA kernels were not tried on %s with this driver and JAX; `%s` does", kind, TRIED_BY)
     return found
 
 

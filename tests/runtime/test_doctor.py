@@ -15,7 +15,7 @@ import pytest
 from jax_von_mises import environment, runtime
 from jax_von_mises.cli import commands
 from jax_von_mises.runtime import child, doctor, hardware, kernel_trial, probe, variables
-from jax_von_mises.sampling import counter, transform
+from jax_von_mises.sampling import counter, cuda_verdict, transform
 from tests import children, reference
 
 PIP = {"jax": "0.10.2", "jaxlib": "0.10.2"}
@@ -402,9 +402,9 @@ def test_gpu_that_is_not_used(monkeypatch):
     [
         ("", "passed", 2, None),
         ("", "passed, also under compute-sanitizer", 2, None),
-        ("", "passed, which could not be kept", 2, "until there is a verdict the plain path draws"),
+        ("", "passed, which cannot be kept: it is read only", 2, "XDG_CACHE_HOME to a directory of your own"),
         ("other words", "failed: other words", 2, "the plain path draws the same distribution"),
-        (None, "not finished: no answer within 9 s", 1, "try again, perhaps with a longer --timeout"),
+        (None, "not finished: no answer within 9 s", 1, "try again without that, or with a longer --timeout"),
         (..., "", 1, None),
     ],
 )
@@ -420,7 +420,7 @@ def test_trial_of_the_kernels(monkeypatch, failed, words, probes, do):
 
     def run(timeout, **planned):
         asked.append((timeout, planned))
-        return (kernel_trial.Trial("H100", failed, words, failed is not None and "not be kept" not in words),)
+        return (kernel_trial.Trial("H100", failed, words, failed is not None and "cannot be kept" not in words, {}),)
 
     monkeypatch.setattr(doctor, "_probe", probe)
     monkeypatch.setattr(kernel_trial, "run", run)
@@ -430,6 +430,44 @@ def test_trial_of_the_kernels(monkeypatch, failed, words, probes, do):
     text = "\n".join(line for line in told(found.findings).splitlines() if "trial of the CUDA kernels on H100" in line)
     assert text.startswith("note: ") == (do is not None)
     assert (do or "") in text
+
+
+DEVICE = {"device": "cuda:0", "words_agree": True, "agrees": True, "broken": [], "apart": 1.0, "kind": "H100"}
+DEVICE |= {"angles": 1, "seconds": 1.0, "first_seconds": 1.0, "memory": {"free": None}, "path": "the plain path"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "code", "told_of"),
+    [
+        ([{"step": "draw", "device": "cuda:0"}], -11, "drawing on cuda:0 failed"),
+        ([{"step": "draw", "device": "cuda:0"}], None, "no answer within 9 s"),
+        ([{"step": "device", **DEVICE, "agrees": False}, {"step": "end"}], 0, "draws other angles: 1.0e+00 radians"),
+        ([{"step": "device", **DEVICE, "path": "the kernels"}, {"step": "end"}], 0, None),
+    ],
+)
+def test_kernels_that_passed_and_do_not_draw(monkeypatch, tmp_path, steps, code, told_of):
+    """What is kept is that they failed; the report is that of the plain path, which works."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tmp_path.chmod(0o700)
+    about = {"card": "H100", "driver": "580.65.06"}
+    cuda_verdict.keep(about, "")
+    first = {"step": "devices", "platform": "gpu", "platform_version": "cuda 13000", "untried": True}
+    plain = [first, {"step": "device", **DEVICE}, {"step": "end"}], child.Ended(0, "", "")
+    probes = iter([plain, ([first, *steps], child.Ended(code, "", ""))])
+    monkeypatch.setattr(doctor, "_probe", lambda planned, timeout: next(probes))
+    trial = kernel_trial.Trial("H100", "", "passed", True, about)
+    monkeypatch.setattr(kernel_trial, "run", lambda timeout, **planned: (trial,))
+    found = runtime.diagnose(timeout=9)
+    kept, text = cuda_verdict.read(about), told(found.findings)
+    if told_of is None:
+        assert kept == ""
+        assert "trial of the CUDA kernels" not in text
+    else:
+        assert kept.startswith("they passed, and then ")
+        assert told_of in kept
+        assert f"on H100: failed: {kept}" in text
+    assert found.devices[0]["path"] == ("the kernels" if told_of is None else "the plain path")
+    assert "problem: drawing" not in text
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import threading
+import types
 
 import jax
 import jax.export
@@ -208,18 +209,19 @@ def test_parts_are_those_of_the_whole(on_host, key):  # noqa: F811
 def test_vmap(on_host, key, method):  # noqa: F811
     """Over any of the arguments, also twice: one launch with rows, and in each what a single draw gives."""
     names = launches(on_host)
-    keys, kappas, locs = jax.random.split(key, 3), jnp.array([0.5, 8.0]), jnp.array([-3.0, 0.0, 3.0])
+    keys, locs = jax.random.split(key, 3), jnp.array([-3.0, 3.0])
+    kappas = jnp.array([[0.5, 8.0], [1.0, 2.0], [4.0, 4.0]])
 
     def draw(key, loc, kappa):
         return jax_von_mises.sample_von_mises(key, loc, kappa, (41,), method=method)
 
-    twice = jax.jit(jax.vmap(jax.vmap(draw, (None, None, 0)), (0, 0, None)))
+    twice = jax.jit(jax.vmap(jax.vmap(draw, (None, 0, 0)), (0, None, 0)))
     found = twice(keys, locs, kappas)
     assert found.shape == (3, 2, 41)
     assert len(set(names)) == 1
     for i in range(3):
         for j in range(2):
-            np.testing.assert_array_equal(found[i, j], draw(keys[i], locs[i], kappas[j]))
+            np.testing.assert_array_equal(found[i, j], draw(keys[i], locs[j], kappas[i, j]))
 
 
 def test_arrays_under_vmap(on_host, key):  # noqa: F811
@@ -302,16 +304,65 @@ def test_several_devices(on_host, key):  # noqa: F811
     np.testing.assert_array_equal(mapped, parts)
 
 
-def test_the_program_for_a_gpu(key):
-    """Lowered for CUDA on a machine without: the kernel's text and nothing of the plain path goes into the program."""
-    job = cuda_launch.KernelSpec("threefry2x32", "direct", "float32", (1000,))
-    place = jnp.zeros(2, jnp.uint32)
-    given = (job, jax.random.key_data(key), place, jnp.float32(0), jnp.ones(1000))
-    lowered = jax.jit(cuda_launch._draw_by_kernel, static_argnums=0).trace(*given).lower(lowering_platforms=("cuda",))
-    text = lowered.as_text()
+def lowered(function, *given):
+    """The program for CUDA, on a machine without."""
+    return jax.jit(function).trace(*given).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def one_draw(route):
+    """A draw by the key's words and a concentration."""
+    spec = cuda_launch.KernelSpec("threefry2x32", route, "float32", (1000,))
+    return lambda key, kappa: cuda_launch.draw_by_kernel(spec, key, None, jnp.float32(0), kappa)
+
+
+def test_the_program_for_a_gpu():
+    """The kernel's text and nothing of the plain path goes into the program."""
+    text = lowered(one_draw("direct"), jnp.zeros(2, jnp.uint32), jnp.ones(1000))
     assert text.count(cuda_launch.TARGET) == 1
     assert ".visible .entry threefry2x32_direct" in text
     assert "stablehlo.xor" not in text, "the plain path's cipher"
+
+
+@pytest.mark.parametrize(
+    ("route", "keys", "kappas", "in_axes", "kernel"),
+    [
+        ("table", (3, 2), (5,), ((None, 0), (0, None)), False),
+        ("table", (5, 2), (3,), ((0, None), (None, 0)), False),
+        ("table", (3, 2), (1,), ((None, 0), (0, None)), True),
+        ("table", (3, 2), (3, 5), ((None, 0), (0, 0)), True),
+        ("table", (3, 5, 2), (), ((0, None), (0, None)), True),
+        ("direct", (3, 2), (5,), ((None, 0), (0, None)), True),
+        ("direct", (2**16, 2**16, 2), (), ((0, None), (0, None)), False),
+        ("direct", (0, 2), (), ((0, None),), False),
+    ],
+)
+def test_what_is_one_launch(route, keys, kappas, in_axes, kernel):
+    """No table is repeated for rows that share it, and the rows can be counted."""
+    draw = one_draw(route)
+    for each in in_axes:
+        draw = jax.vmap(draw, each)
+    text = lowered(draw, jax.ShapeDtypeStruct(keys, "uint32"), jax.ShapeDtypeStruct(kappas, "float32"))
+    assert (cuda_launch.TARGET in text) == kernel
+
+
+def test_a_program_for_several_devices():
+    """Compiled where there is one: it holds the plain path, but for the parts inside of `jax.shard_map`."""
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+    key = jax.ShapeDtypeStruct((2,), "uint32", sharding=jax.sharding.NamedSharding(mesh, PartitionSpec()))
+    draw = functools.partial(one_draw("direct"), kappa=jnp.float32(4))
+    assert cuda_launch.TARGET not in lowered(draw, key)
+    part = jax.shard_map(draw, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec("d"), check_vma=False)
+    assert cuda_launch.TARGET in lowered(part, key)
+
+
+def test_without_compilation_the_plain_path_draws(monkeypatch):
+    """The default device says nothing of the operands' one."""
+    monkeypatch.setattr(cuda_launch, "PLATFORM", "cpu")
+    monkeypatch.setattr(cuda_launch, "launch", lambda *_: pytest.fail("launched"))
+    spec = cuda_launch.KernelSpec("threefry2x32", "direct", "float32", (8,))
+    given = key_of(spec.cipher), np.zeros(2, np.uint32), np.float32(0), np.float32(4)
+    found = jax.eval_shape(functools.partial(cuda_launch.draw_primitive().impl, spec=spec, maps=()), *given)
+    assert found.shape == spec.shape
 
 
 @pytest.mark.parametrize("platforms", [pytest.param(("cuda",), marks=pytest.mark.slow), ("cpu", "cuda")])
@@ -482,6 +533,15 @@ def test_on_cards_that_nobody_tried_the_kernels_are_off(on_host, key):  # noqa: 
     on_host.setattr(cuda_self_test, "passes", lambda spec: True)
     on_host.setenv(cuda.VARIABLE, "1")
     assert cuda.use_cuda_kernel(request)
+
+
+@pytest.mark.parametrize(("capabilities", "used"), [(("8.0", "10.0"), True), (("9.0", "7.5"), False)])
+def test_cards_that_the_text_is_not_for(monkeypatch, capabilities, used):
+    """One of them among others is enough: a program may be for all."""
+    cards = [types.SimpleNamespace(device_kind=each, compute_capability=each) for each in capabilities]
+    monkeypatch.setattr(jax, "local_devices", lambda backend: cards)
+    assert cuda_launch.devices.__wrapped__() == (tuple(cards) if used else ())
+    assert f".target sm_{cuda_launch.LEAST_CAPABILITY * 10:.0f}" in cuda_launch.ptx_text()
 
 
 def test_without_a_gpu_nothing_is_tried(monkeypatch, key):

@@ -4,6 +4,7 @@ The trial's checks run on the kernels' host build, its driver is a stand-in in C
 processes on a GPU do when something is wrong.
 """
 
+import argparse
 import ctypes
 import itertools
 import json
@@ -35,6 +36,7 @@ def home(tmp_path, monkeypatch):
     """A cache directory without verdicts."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kernel_trial, "MPS_PIPES", tmp_path / "none")
     cuda_verdict.find.cache_clear()
     yield tmp_path
     cuda_verdict.find.cache_clear()
@@ -64,8 +66,20 @@ def test_what_a_verdict_is_for(home, monkeypatch):
     found.append(cuda_verdict.identity(jax.devices()[0]))
     monkeypatch.setattr(cuda_launch, "ptx_text", lambda: "another text")
     found.append(cuda_verdict.identity(jax.devices()[0]))
-    assert set(found[0]) == {"card", "driver", "cuda", "jaxlib", "jax", "jax_von_mises", "ptx"}
-    assert [a == b for a, b in itertools.pairwise(found)] == [False, False]
+    monkeypatch.setattr(cuda_driver, "version", lambda: 13010)
+    found.append(cuda_verdict.identity(jax.devices()[0]))
+    for version in ("0.12.0", "0.12.0.1"):
+        wheel = home / "jax_cuda13_pjrt.dist-info"
+        wheel.mkdir(exist_ok=True)
+        (wheel / "METADATA").write_text(f"Name: jax-cuda13-pjrt\nVersion: {version}\n")
+        monkeypatch.syspath_prepend(home)
+        found.append(cuda_verdict.identity(jax.devices()[0]))
+        assert f"jax-cuda13-pjrt {version}" in found[-1]["wheels"]
+    assert set(found[0]) == {
+        *("card", "driver", "user-mode driver", "cuda"),
+        *("jaxlib", "jax", "wheels", "jax_von_mises", "ptx"),
+    }
+    assert [a == b for a, b in itertools.pairwise(found)] == [False] * 5
     assert cuda_verdict.path_of(found[0]) is None, "no driver tells its version"
 
 
@@ -121,16 +135,22 @@ def test_what_is_damaged_or_of_others_is_no_verdict(home, damage):
     assert cuda_verdict.read(ABOUT) is None
 
 
-def test_a_verdict_that_cannot_be_kept(home, monkeypatch, caplog):
-    """A line in the log, and no error."""
-    (home / "jax_von_mises").write_text("in the way")
-    assert cuda_verdict.keep(ABOUT, "") is None
+def test_a_verdict_that_cannot_be_kept(home, monkeypatch):
+    """An error that tells why; also where it would not be read."""
+    with pytest.raises(cuda_verdict.NotKept, match="does not tell its version"):
+        cuda_verdict.keep(ABOUT | {"driver": None}, "")
+    home.chmod(0o777)
+    with pytest.raises(cuda_verdict.NotKept, match="can be written by everybody"):
+        cuda_verdict.keep(ABOUT, "")
+    home.chmod(0o700)
+    (home / "jax_von_mises" / "kernels").rmdir()  # nothing was written
+    (home / "jax_von_mises" / "kernels").write_text("in the way")
+    with pytest.raises(cuda_verdict.NotKept, match="kernels: Not a directory"):
+        cuda_verdict.keep(ABOUT, "")
     monkeypatch.setattr(environment, "cache_directory", lambda: None)
-    assert cuda_verdict.keep(ABOUT, "") is None
+    with pytest.raises(cuda_verdict.NotKept, match="no home directory"):
+        cuda_verdict.keep(ABOUT, "")
     assert cuda_verdict.read(ABOUT) is None
-    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-    assert "Not a directory" in caplog.text
-    assert "no home directory" in caplog.text
 
 
 # What a process does with it.
@@ -146,6 +166,7 @@ def one_card(home, monkeypatch):
     tested = []
     monkeypatch.setattr(cuda_self_test, "_tested", lambda spec: tested.append(spec.name))
     cuda_launch.devices.cache_clear()
+    cuda.warn.cache_clear()
     yield tested
     cuda_launch.devices.cache_clear()
     host_kernels.forget()
@@ -191,20 +212,41 @@ def test_several_devices_take_the_plain_path(one_card, monkeypatch):
     assert "with several devices" in cuda.kernel_report()
 
 
-def test_one_verdict_for_the_life_of_a_process(one_card, caplog):
-    """What another process finds meanwhile changes no angles here; without a verdict the log says so once."""
-    with caplog.at_level("INFO", logger="jax_von_mises"):
-        assert not used(jax.random.key(0))
-        keep("")
-        assert not used(jax.random.key(0))
-        assert [record.levelno for record in caplog.records] == [logging.INFO]
-        assert "were not tried on cpu" in caplog.text
-        assert "`jax-von-mises doctor`" in caplog.text
-        cuda_verdict.find.cache_clear()
-        assert used(jax.random.key(0))
-        cuda_verdict.find.cache_clear()
-        keep("other words")
-        assert not used(jax.random.key(0))
+def test_one_verdict_for_the_life_of_a_process(one_card):
+    """What another process finds meanwhile changes no angles here."""
+    assert not used(jax.random.key(0))
+    keep("")
+    assert not used(jax.random.key(0))
+    cuda_verdict.find.cache_clear()
+    assert used(jax.random.key(0))
+    cuda_verdict.find.cache_clear()
+    keep("other words")
+    assert not used(jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "variable", "devices", "told"),
+    [
+        (None, "", 1, "there is no verdict for cpu"),
+        ("other words", "", 1, "they failed it on cpu: other words"),
+        ("", "", 1, None),
+        (None, "0", 1, None),
+        (None, "1", 1, None),
+        (None, "", 2, None),
+    ],
+)
+def test_one_line_says_why_the_plain_path_draws(one_card, monkeypatch, caplog, verdict, variable, devices, told):
+    """Where the verdict decides, at a level that is seen; with what to do."""
+    if verdict is not None:
+        keep(verdict)
+    monkeypatch.setenv(cuda.VARIABLE, variable)
+    monkeypatch.setattr(jax, "device_count", lambda *_: devices)
+    for _ in range(2):
+        used(jax.random.key(0))
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * (told is not None)
+    if told:
+        for words in (told, "`jax-von-mises doctor`", f"{cuda.VARIABLE}=0"):
+            assert words in caplog.text
 
 
 def test_a_verdict_that_cannot_be_looked_for_is_none(one_card, monkeypatch):
@@ -294,6 +336,32 @@ def test_wrong_kernels_fail(small, damage, told):
     assert next(cuda_trial.faults(launch)).startswith(told)
 
 
+def test_long_draws_are_tried(on_host):  # noqa: F811
+    """In the middle and at the end too; threads go round in them."""
+    on_host.setattr(cuda_trial, "LONG", 12001)
+    on_host.setattr(cuda_trial, "specs", lambda: [cuda_launch.KernelSpec("threefry2x32", "table", "float32", (8,))])
+    on_host.setattr(cuda_trial, "faults", lambda launch: ())
+    on_host.setattr(cuda_driver, "Driver", lambda ordinal: argparse.Namespace(launch=None))
+    on_host.setattr(cuda_launch, "BLOCKS", 1)
+    on_host.setattr(cuda_launch, "MULTIPROCESSORS", 2)
+    right, wrong = host_kernels.launch, {}
+
+    def launch(name, grid, block, out, *operands):
+        x = right(name, grid, block, out, *operands)
+        if out.shape[1] == 12001:
+            assert grid == (2, 1)
+            for place, error in wrong.items():
+                x[0, place] += error
+        return x
+
+    on_host.setattr(host_kernels, "launch", launch)
+    assert cuda_trial.try_on(jax.devices()[0]) == ""
+    for place in (6000, 12000):
+        wrong.clear()
+        wrong[place] = 1e-3
+        assert "its float32 angles are up to 1.0e-03 away" in cuda_trial.try_on(jax.devices()[0])
+
+
 # The driver.
 
 
@@ -356,8 +424,15 @@ def test_a_result_that_is_not_written(driver):
     assert set(cuda_driver.Driver().launch(*arguments(8), at_end=True).tobytes()) == {cuda_driver.MARK}
 
 
+def test_version_of_the_driver(driver):
+    assert cuda_driver.version() == 13010
+    driver.fail(b"cuDriverGetVersion", 3)
+    assert cuda_driver.version() is None
+
+
 def test_without_a_driver(monkeypatch, library):
     monkeypatch.setattr(cuda_driver, "LIBRARY", "libcuda-of-nobody.so")
+    assert cuda_driver.version() is None
     with pytest.raises(cuda_driver.Unavailable, match="libcuda-of-nobody"):
         cuda_driver.Driver()
     monkeypatch.setattr(cuda_driver, "LIBRARY", library)
@@ -465,11 +540,25 @@ def test_the_tool_that_watches(home, monkeypatch, script, failed, told):
     assert cuda_verdict.read(ABOUT) == failed
 
 
+@pytest.mark.parametrize("how", ["variable", "folder"])
+def test_a_gpu_shared_by_mps(home, monkeypatch, how):
+    """A fault would end the other programs."""
+    monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", BEGIN + FAIL))
+    if how == "variable":
+        monkeypatch.setenv(kernel_trial.MPS_VARIABLE, "/pipes")
+    else:
+        monkeypatch.setattr(kernel_trial, "MPS_PIPES", home)
+    (trial,) = kernel_trial.run(60)
+    assert (trial.failed, trial.kept) == (None, False)
+    assert trial.told.startswith("not tried: NVIDIA MPS")
+
+
 def test_a_verdict_that_is_not_kept_is_told(home, monkeypatch):
     (home / "jax_von_mises").write_text("in the way")
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", BEGIN + PASS))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
-    assert kernel_trial.run(60) == (("a card", "", "passed, which could not be kept", False),)
+    told = f"passed, which cannot be kept: {home}/jax_von_mises/kernels: Not a directory"
+    assert kernel_trial.run(60) == (("a card", "", told, False, ABOUT),)
 
 
 WHOLE = """
@@ -488,7 +577,7 @@ class Driver:
         if "none" in sys.argv:
             raise cuda_driver.Unavailable("no driver")
     launch = staticmethod(on_this_host)
-cuda_driver.Driver = Driver
+cuda_driver.Driver, cuda_trial.LONG = Driver, 5000
 cuda_trial.main()
 """
 

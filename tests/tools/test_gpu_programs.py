@@ -1,6 +1,7 @@
 """What XLA makes of draws for an H100, compiled without one, is no worse than the table in `tools` says."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -32,6 +33,20 @@ def test_it_is_looked_at_before_every_merge():
     assert ".venv-gpu-0.12.0.1/bin/python -m tools.gpu_programs --check\n" in done.stdout
     assert ".venv-gpu-0.11.2/bin/python -m tools.launch_contract\n" in done.stdout
     assert "--no-deps jax-cuda13-plugin==0.11.2 jax-cuda13-pjrt==0.11.2 " in done.stdout
+
+
+@pytest.mark.parametrize(("skip", "code"), [("true", 0), ("false", 2)])
+def test_what_cannot_be_looked_at(tmp_path, skip, code):
+    """It is told, and an error where that is asked for, as it is once a week."""
+    shutil.copy(children.ROOT / "Makefile", tmp_path)
+    for name in ("setup.cfg", "pyproject.toml"):
+        (tmp_path / name).touch()
+    command = ["make", "launch-0.10.2", "GPU_PYTHON=true", f"GPU_SKIP={skip}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "what JAX 0.10.2 makes of draws was not looked at" in done.stdout
+    assert done.returncode == code
+    weekly = (children.ROOT / ".github" / "workflows" / "benchmark.yml").read_text()
+    assert 'make test-gpu-programs GPU_SKIP=false LAUNCH_JAX="0.10.2 ' in weekly
 
 
 @pytest.mark.parametrize("command", ["tools.gpu_programs --check", "tools.launch_contract"])
