@@ -268,7 +268,7 @@ def test_one_that_another_process_finishes_is_not_written_once_more(broken_off, 
         return found
 
     monkeypatch.setattr(target, "records", records)
-    with pytest.raises(OSError, match="was finished by another process|appeared|No such file"):
+    with pytest.raises(OSError, match=r"was finished by another process|appeared|No such file"):
         write(broken_off, resume=True)
     assert finished(broken_off)
 

@@ -15,7 +15,7 @@ import numpy as np
 from jax_von_mises.numerics import piecewise
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.sampling import counter, cuda_launch, cuda_self_test, cuda_trial
-from jax_von_mises.sampling.cuda_trial import halves
+from jax_von_mises.sampling.cuda_self_test import halves
 from tools.ptx.machine import Fault, Machine, Part
 
 __all__ = ["DAMAGES", "KERNELS", "Found", "examine", "finding", "shipped"]
