@@ -82,11 +82,11 @@ def _plain(cipher, route, size):
 
 
 def plain(kernel, key, draw):
-    """Return the plain path's float32 angles of a `Draw`; of few sizes, since each is a program."""
-    size = next(size for size in (4200, 66_000) if draw.count <= size)
-    filled = (np.resize(each, size) if each.ndim else each for each in (draw.loc, draw.kappa))
-    program = _plain(kernel.split("_")[0], "table" if "table" in kernel else "direct", size)
-    return np.asarray(program(key, halves(draw.start), *filled))[: draw.count].astype(np.float64)
+    """Return the plain path's float32 angles of a `Draw`; of few shapes, since each is a program."""
+    size, route = 4200 if draw.count <= 4200 else 66_000, "table" if "table" in kernel else "direct"
+    loc, kappa = np.resize(draw.loc, size), draw.kappa if route == "table" else np.resize(draw.kappa, size)
+    angles = _plain(kernel.split("_")[0], route, size)(key, halves(draw.start), loc, kappa)
+    return np.asarray(angles)[: draw.count].astype(np.float64)
 
 
 def right(kernel, key, draw, ours):
