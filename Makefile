@@ -61,7 +61,10 @@ sample: .venv/installed
 	@PYTHON="$(PYTHON)" ./install_gpu.sh --venv .venv
 	@touch $@
 
-test: test-oldest test-one-device test-newest
+# The environments are installed side by side, what runs in them follows in turn.
+test:
+	@$(MAKE) --no-print-directory -j2 install-tests
+	@$(MAKE) --no-print-directory -j1 test-oldest test-one-device test-newest
 
 # Everything, slow tests too, on this Python and on the newest one with the newest JAX: hours on two cores.
 test-whole: .venv-test/installed
@@ -101,8 +104,9 @@ test-newest:
 	else $(MAKE) --no-print-directory run-newest NEWEST_PYTHON=$$newest; fi
 
 # All environments of the tests, for who wants them before.
-.PHONY: install-tests run-newest
-install-tests: .venv-test/installed
+.PHONY: install-tests install-newest run-newest
+install-tests: .venv-test/installed install-newest
+install-newest:
 	@newest=$$($(NEWEST)); \
 	[ -z "$$newest" ] || $(MAKE) --no-print-directory .venv-newest/installed NEWEST_PYTHON=$$newest
 

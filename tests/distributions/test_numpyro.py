@@ -229,6 +229,7 @@ def test_icdf(loc, k):
     np.testing.assert_allclose(law.cdf(x), q, atol=2 * PROBABILITY_ERROR, rtol=0)
 
 
+@pytest.mark.slow
 def test_cdf_against_mpmath():
     """Small probabilities keep their relative accuracy on a law that is cut in its upper half."""
     loc, k = 0.5, 20.0

@@ -172,6 +172,7 @@ jax.numpy.zeros(2)
 """
 
 
+@pytest.mark.slow
 def test_what_would_end_the_process_is_refused():
     unknown, platform, slow, harmful = children.run(REFUSED, JAX_PLATFORMS=None)
     assert "--xla_gpu_autotune: the installed jaxlib does not know it" in unknown

@@ -65,13 +65,19 @@ def around(a, b):
 
 
 def test_the_text_is_that_of_the_source():
-    """The first line tells what it was made from; where there is a compiler the whole is made anew."""
-    text = make_kernels.TARGET.read_text()
-    assert make_kernels.fingerprint() in text.splitlines()[0], "run `python -m tools.make_kernels`"
-    if shutil.which("nvcc"):
-        release = subprocess.run(["nvcc", "--version"], capture_output=True, text=True).stdout
-        if "release 13.0" in release:
-            assert make_kernels.make() == text
+    """Its first line says what it was made from."""
+    first = make_kernels.TARGET.read_text().splitlines()[0]
+    assert make_kernels.fingerprint() in first, "run `python -m tools.make_kernels`"
+
+
+@pytest.mark.slow
+def test_the_text_is_what_the_compiler_makes_of_the_source():
+    if not shutil.which("nvcc"):
+        pytest.skip("no nvcc")
+    release = subprocess.run(["nvcc", "--version"], capture_output=True, text=True).stdout
+    if "release 13.0" not in release:
+        pytest.skip("another release of nvcc makes another text")
+    assert make_kernels.make() == make_kernels.TARGET.read_text()
 
 
 @pytest.mark.parametrize(

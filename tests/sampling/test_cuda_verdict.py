@@ -336,6 +336,7 @@ def test_wrong_kernels_fail(small, damage, told):
     assert next(cuda_trial.faults(launch)).startswith(told)
 
 
+@pytest.mark.slow
 def test_long_draws_are_tried(on_host):  # noqa: F811
     """In the middle and at the end too; threads go round in them."""
     on_host.setattr(cuda_trial, "LONG", 12001)

@@ -131,6 +131,7 @@ def test_pmap_parameters():
         assert equal(sample_pmap(KEY, m, k, (8, 5)), sample_von_mises(KEY, m, k, (8, 5)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "method", "size"),
     [(random.key, "auto", 2**14), pytest.param(random.PRNGKey, "direct", 50, marks=pytest.mark.slow)],
@@ -327,7 +328,7 @@ def test_sharded_parameters(axis_type, sizes, spec):
     assert "f32[8,8]" not in program
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_out_sharding_array_parameters(axis_type):
     """Concentrations that all devices have, for a result that is cut."""
     concentration = jnp.geomspace(0.1, 100, 16)

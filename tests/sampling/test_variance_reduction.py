@@ -242,7 +242,8 @@ def test_reference_agrees_with_mpmath():
         assert arcs.share_before(x, a, b, k)[0] == pytest.approx(float(exact), rel=1e-13)
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_angles_lie_in_the_arc(key, dtype):
     """Hundreds of arcs on any turn, about any direction; exactly where the ends are in [-pi, pi)."""
     k, low, high = random_arcs(600, dtype)
@@ -343,6 +344,7 @@ def test_slopes_are_differences_of_quantiles(key, case):
             assert slope[n] == pytest.approx(expected, rel=1e-5, abs=1e-8 * size + 2e-15 / step), (i, x[n])
 
 
+@pytest.mark.slow
 def test_slopes_in_float32(key):
     """Against float64 at the same angles, by reverse mode: the slopes are those of the distribution there."""
     before, after = words(key, (16, 150), "float32")

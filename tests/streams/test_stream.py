@@ -147,6 +147,7 @@ def test_identity_tells_streams_apart():
     assert identity(loc=-0.0) == identity(loc=0.0)
 
 
+@pytest.mark.slow
 def test_shares_of_a_stream_beyond_32_bits():
     """Row i is the same bits in every cut, also where the word's number passes 2^32."""
     start = 2**32 - 700
