@@ -44,7 +44,7 @@ help:
 	@echo "make audit    ask whether a dependency has a known hole; needs the network"
 	@echo "make lint     check style, types and the install script"
 	@echo "make docs     build the documentation into docs/_build"
-	@echo "make docs-code  run the code of all pages and docstrings"
+	@echo "make docs-code  run the code of the pages and docstrings that make test leaves out"
 	@echo "make clean    remove the environments and what the tools left"
 
 # $(call environment,DIRECTORY,PYTHON): an empty virtual environment, if Python is new enough.
@@ -191,7 +191,7 @@ docs: .venv-docs/installed
 
 # Examples of the gallery are run by their tests in `make test-whole`, and when the documentation is built.
 docs-code: .venv-test/installed
-	.venv-test/bin/python $(PYTEST) -m "slow or not slow" tests/docs/test_docs.py
+	.venv-test/bin/python $(PYTEST) -m slow tests/docs/test_docs.py
 
 clean:
 	rm -rf .venv .venv-test .venv-newest .venv-gpu-* .venv-bench .venv-audit .venv-lint .venv-docs docs/_build docs/_generated build dist *.egg-info

@@ -332,7 +332,7 @@ def test_a_right_sampler_is_not_reported(k):
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(damage.DAMAGES))
 def test_damage_is_reported(name):
     if name == "numpyro":

@@ -175,6 +175,7 @@ def slopes_with_weights(x, w):
     return jax.grad(mixed, (0, 1))(x, w)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [0.3, 4.0, 200.0])
 def test_gradient(k):
     """In the angles and the weights, against central differences."""

@@ -457,7 +457,7 @@ cuda_driver.Driver().launch(*arguments(5), at_end=bool(int(sys.argv[4])))
     ("before", "after", "at_end", "code"),
     [
         (1, 0, 0, -signal.SIGSEGV),
-        (0, 1, 1, -signal.SIGSEGV),
+        pytest.param(0, 1, 1, -signal.SIGSEGV, marks=pytest.mark.slow),
         pytest.param(1, 1, 0, -signal.SIGSEGV, marks=pytest.mark.slow),
         pytest.param(0, 1, 0, 0, marks=pytest.mark.slow),
         pytest.param(1, 0, 1, 0, marks=pytest.mark.slow),

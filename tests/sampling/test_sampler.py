@@ -45,7 +45,7 @@ def test_shape_does_not_matter(implementation, method):
     default = implementation == "threefry2x32"
     for shape in ((2310, 1), (7, 11, 5, 6)) if default else ((7, 11, 5, 6),):
         assert equal(draw(shape=shape).reshape(-1), flat)
-    for size in (1, 2309) if default else (127,):
+    for size in (2309,) if default else (127,):
         assert equal(draw(shape=(size,)), flat[:size])
 
 
@@ -55,7 +55,7 @@ def test_shape_does_not_matter(implementation, method):
 def test_block_is_a_slice(method, dtype):
     whole = sample_von_mises(KEY, 0.3, 2.5, (1000,), dtype, method=method)
     # Each size is a program to compile; short floats are rounded at its end.
-    for start, size in ((1, 999), (333, 10), (999, 1)) if dtype == "float32" else ((333, 10),):
+    for start, size in ((333, 10), (999, 1)) if dtype == "float32" else ((333, 10),):
         block = sample_block(KEY, 0.3, 2.5, start, (size,), dtype, method=method)
         assert equal(block, whole[start : start + size])
 

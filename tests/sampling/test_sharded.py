@@ -454,6 +454,7 @@ def test_shard_derivatives():
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_shard_beyond_32_bits():
     """Eight parts of 2^30 angles, of which the compiler makes only the last ones; without 64-bit mode."""
     size = 2**30

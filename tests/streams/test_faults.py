@@ -66,6 +66,7 @@ def test_nothing_is_lost(answer, kind, scenario, fault, first, step):
 
 
 @pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "fault"),
     [

@@ -51,6 +51,7 @@ def run(body, given, threads=4):
 WORDS = np.array([0, 1, 0x80000000, 0xFFFFFFFF, 0x12345678, 0xDEADBEEF, 31, 33], np.uint32)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     ("instruction", "expected"),
     [
@@ -100,6 +101,7 @@ def test_rounding_to_pairs(kind, dtype):
 STORE = "st.global.u32 [%rd5], %r1"
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
@@ -161,7 +163,7 @@ def test_shipped_kernels_by_every_size(kernel):
         assert not found.faults, f"{found.part}: {len(found.faults)} of {found.launches}: {found.faults[:3]}"
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("damage", battery.DAMAGES, ids=lambda damage: damage[0].replace(" ", "-"))
 def test_damage_is_found(damage):
     """A fault in the text shows as a fault, or as other angles."""
