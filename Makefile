@@ -11,7 +11,8 @@ GALLERY ?= full
 # Arguments for the guard, such as GUARD="--json result.json".
 GUARD ?=
 # A smoke on the newest Python and JAX: the words, both routes, gradients and the workarounds for the compiler.
-NEWEST_TESTS ?= tests/sampling/test_counter.py tests/sampling/test_gradients.py tests/numerics/test_xla.py
+NEWEST_TESTS ?= tests/sampling/test_counter.py tests/sampling/test_gradients.py tests/numerics/test_xla.py \
+  tests/sampling/test_cuda.py::test_a_program_for_several_devices
 NEWEST_MARKS ?= not slow
 # What differs on a machine with one CPU device, repeated with one: the tests have eight.
 ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/numerics/test_xla.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
@@ -20,6 +21,7 @@ ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/numerics/test_xla.py::test_meshes
 GPU_JAX ?= 0.12.0.1
 # Releases whose launch of the CUDA kernels is checked; the newest one always is.
 LAUNCH_JAX ?= 0.11.2 $(GPU_JAX)
+LAUNCH_MORE ?=
 # Run where something of that cannot be looked at: `false` makes it an error.
 GPU_SKIP ?= true
 # Test processes. Each compiles for itself, so more than the cores there are only wait for each other; and each takes a
@@ -128,7 +130,7 @@ test-gpu-programs:
 	newest=$$($$python -m pip index versions jax 2>/dev/null | sed -n 's/^jax (\(.*\))$$/\1/p'); \
 	[ -n "$$newest" ] || { echo "the newest release of JAX cannot be looked up: its launch of kernels was not checked"; $(GPU_SKIP); } || exit; \
 	$(MAKE) --no-print-directory -j2 --output-sync=target GPU_PYTHON=$$python gpu-programs \
-	  $$(printf 'launch-%s\n' $(LAUNCH_JAX) $$newest | sort -u)
+	  $$(printf 'launch-%s\n' $(LAUNCH_JAX) $(LAUNCH_MORE) $$newest | sort -u)
 
 .PHONY: gpu-programs
 .PRECIOUS: .venv-gpu-%/installed

@@ -71,7 +71,7 @@ def _tested(spec):
     return f"no answer within {TIMEOUT} s" if thread.is_alive() else outcome[0]
 
 
-def difference(spec, device, count=TESTED, starts=TESTED_FROM):
+def difference(spec, device, count=TESTED):
     """Return what is wrong with the kernel on a device, or None.
 
     Of `count` angles, the first, the middle and the last `TESTED` are compared.
@@ -87,7 +87,7 @@ def difference(spec, device, count=TESTED, starts=TESTED_FROM):
         dtype: jax.jit(functools.partial(cuda_launch.kernel_angles, spec._replace(dtype=dtype, shape=(count,))))
         for dtype in dtypes
     }
-    for start, (dtype, draw) in itertools.product(starts, fused.items()):
+    for start, (dtype, draw) in itertools.product(TESTED_FROM, fused.items()):
         found = jax.device_get(draw(*jax.device_put((key, halves(start), loc, kappa), device)))
         for first in sorted({0, (count - TESTED) // 2, count - TESTED}):
             window = slice(first, first + TESTED)

@@ -155,8 +155,8 @@ def try_on(device):
     driver = cuda_driver.Driver(device.local_hardware_id)
     # The kernel of the direct route rounds to each dtype, in which it is compared anyway.
     alone = (spec for spec in specs() if spec.route == "table" or spec.dtype == "float32")
-    draws = ({}, {"count": LONG, "starts": cuda_self_test.TESTED_FROM[-1:]})
-    by_xla = (cuda_self_test.difference(spec, device, **draw) for spec, draw in itertools.product(alone, draws))
+    counts = (cuda_self_test.TESTED, LONG)
+    by_xla = (cuda_self_test.difference(spec, device, count) for spec, count in itertools.product(alone, counts))
     return next(itertools.chain(filter(None, by_xla), faults(driver.launch)), "")
 
 

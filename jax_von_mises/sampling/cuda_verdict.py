@@ -9,7 +9,6 @@ import functools
 import hashlib
 import json
 import os
-import re
 import stat
 import tempfile
 from importlib import metadata
@@ -25,8 +24,8 @@ __all__ = ["FORMAT", "TRIED_BY", "NotKept", "find", "identity", "keep", "passed"
 FORMAT = "jax_von_mises/kernels/1"
 TRIED_BY = "jax-von-mises doctor"
 LARGEST = 2**14
-# The wheels by which JAX launches, by their names.
-WHEELS = re.compile(r"jax[-_]cuda\d+[-_](pjrt|plugin)$")
+# The wheels by which JAX launches.
+WHEELS = tuple(f"jax-cuda{release}-{part}" for release in (12, 13) for part in ("pjrt", "plugin"))
 
 
 class NotKept(Exception):
@@ -35,18 +34,24 @@ class NotKept(Exception):
 
 def identity(device):
     """Return what a verdict on the kernels is for: it says nothing about another card, driver or version."""
-    wheels = (each for each in metadata.distributions() if WHEELS.match(each.metadata["Name"] or ""))
     return {
         "card": device.device_kind,
         "driver": environment.nvidia_driver(),
         "user-mode driver": cuda_driver.version(),
-        "wheels": sorted(f"{each.metadata['Name']} {each.version}" for each in wheels),
+        "wheels": [f"{name} {version}" for name in WHEELS if (version := _version(name))],
         "cuda": " ".join(device.client.platform_version.split()),
         "jaxlib": metadata.version("jaxlib"),
         "jax": jax.__version__,
         "jax_von_mises": __version__,
         "ptx": hashlib.sha256(cuda_launch.ptx_text().encode()).hexdigest(),
     }
+
+
+def _version(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def path_of(about):

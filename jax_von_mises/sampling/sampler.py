@@ -71,8 +71,8 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
     `concentration` :math:`-(\partial F/\partial\kappa) / p` at the angle drawn, finite for every concentration.
 
     *Streams.* Same key, same words on every backend, bit for bit. On one backend, one method gives the same angles bit
-    for bit in every shape, transformation and program; CPU and GPU agree to the accuracy above, and so do on CUDA the
-    package's own kernels, where they are on, and the path without them.
+    for bit in every shape, transformation and program (on CUDA, where the package's own kernels draw all of them or
+    none); CPU and GPU agree to the accuracy above, and so do those kernels and the path without them.
 
     Examples
     --------

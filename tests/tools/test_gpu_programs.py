@@ -46,7 +46,7 @@ def test_what_cannot_be_looked_at(tmp_path, skip, code):
     assert "what JAX 0.10.2 makes of draws was not looked at" in done.stdout
     assert done.returncode == code
     weekly = (children.ROOT / ".github" / "workflows" / "benchmark.yml").read_text()
-    assert 'make test-gpu-programs GPU_SKIP=false LAUNCH_JAX="0.10.2 ' in weekly
+    assert "make test-gpu-programs GPU_SKIP=false LAUNCH_MORE=0.10.2" in weekly
 
 
 @pytest.mark.parametrize("command", ["tools.gpu_programs --check", "tools.launch_contract"])

@@ -7,8 +7,8 @@ __all__ = ["Kernel", "Unknown", "translate"]
 
 TYPES = {"u32": "uint32_t", "b32": "uint32_t", "s32": "int32_t", "u64": "uint64_t", "b64": "uint64_t"}
 TYPES |= {"s64": "int64_t", "f32": "float", "u16": "uint16_t", "pred": "uint8_t"}
-# Registers by the beginning of their names.
-REGISTERS = {"p": "uint8_t", "f": "float", "r": "uint32_t", "rd": "uint64_t"}
+# Registers by the beginning of their names, as nvcc names them by their kind.
+REGISTERS = {"p": "pred", "f": "f32", "r": "b32", "rd": "b64"}
 SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid)\.([xy])")
 COMPARISONS = {"eq": "a == b", "ne": "a != b", "lt": "a < b", "le": "a <= b", "gt": "a > b", "ge": "a >= b"}
 # Also true where one is no number.
@@ -120,8 +120,9 @@ class _Function:
         """Return the C of a line."""
         if not line or line.startswith((".pragma", "//")):
             return ""
-        if found := re.fullmatch(r"\.reg \.\w+\s+%(p|f|r|rd)<(\d+)>;", line):
-            return self.registers(found[1], int(found[2]))
+        found = re.fullmatch(r"\.reg \.(\w+)\s+%(\w+?)<(\d+)>;", line)
+        if found and REGISTERS.get(found[2]) == found[1]:
+            return self.registers(found[2], int(found[3]))
         if found := re.fullmatch(r"\.shared \.align 16 \.b8 (\w+)\[(\d+)\];", line):
             self.shared[found[1]] = self.shared_bytes
             self.shared_bytes += -(-int(found[2]) // 16) * 16
@@ -142,7 +143,7 @@ class _Function:
     def registers(kind, count):
         """Return their declaration; each starts with noise, which a kernel that forgets to set it would show."""
         names = ", ".join(f"{kind}{j} = noise" for j in range(1, count))
-        return f"{REGISTERS[kind]} {names};" if names else ""
+        return f"{TYPES[REGISTERS[kind]]} {names};" if names else ""
 
     def instruction(self, name, operands, number):
         """Return the statement of an instruction."""
