@@ -23,6 +23,10 @@ from jax_von_mises.numerics.elementary import clip
 from jax_von_mises.numerics.sharding import broadcast_sharded
 
 
+# Up to so many, words in memory before their look-up save time; more of them come to fresh pages, which cost more.
+FEW_WORDS = 2**22
+
+
 class Tail(NamedTuple):
     """Tail probability `t` in (0, 1/2), `half_minus_t` = 1/2 - t, both exact to rounding, and a sign bit."""
 
@@ -75,9 +79,11 @@ def angles(words, loc, kappa, route, out_sharding=None):
         x = angles_about_zero(words, kappa, route, out_sharding)
         return wrap(x, broadcast_sharded(reduce_turns(loc), x.shape, out_sharding))
 
-    if route == "table":
-        return xla.separate_loop(turned, words, loc, kappa)
-    return turned(xla.finish_words(words), loc, kappa)
+    if route == "direct":
+        return turned(xla.finish_words(words), loc, kappa)
+    if words[0].size > FEW_WORDS:
+        return turned(words, loc, kappa)
+    return xla.separate_loop(turned, words, loc, kappa)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
