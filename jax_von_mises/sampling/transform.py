@@ -22,7 +22,6 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import clip
 from jax_von_mises.numerics.sharding import broadcast_sharded
 
-
 # Up to so many, words in memory before their look-up save time; more of them come to fresh pages, which cost more.
 FEW_WORDS = 2**22
 
