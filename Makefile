@@ -196,6 +196,6 @@ docs-code: .venv-test/installed
 	.venv-test/bin/python $(PYTEST) -m slow tests/docs/test_docs.py
 
 clean:
-	rm -rf .venv .venv-test .venv-newest .venv-gpu-* .venv-bench .venv-audit .venv-lint .venv-docs docs/_build docs/_generated build dist *.egg-info
+	rm -rf .venv .venv-test .venv-newest .venv-gpu* .venv-bench .venv-audit .venv-lint .venv-docs docs/_build docs/_generated build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

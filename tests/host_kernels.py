@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jax_von_mises.sampling import cuda, cuda_launch, cuda_self_test
-from tools.ptx import battery, machine
+from tools.ptx import machine
 
 
 @functools.cache
@@ -15,7 +15,7 @@ def built():
     """The machine; skips where there is no compiler for it."""
     if machine.compiler() is None:
         pytest.skip("no C compiler to execute the kernels with")
-    return machine.Machine(battery.shipped())
+    return machine.Machine(cuda_launch.ptx_text())
 
 
 def launch(name, grid, block, out, *operands, **how):

@@ -250,8 +250,8 @@ def parameters_of(route):
 def faults(launch, case):
     """Yield in words what of a launch is not as its kernel takes it."""
     spec, arguments, taken = case.spec, launch.arguments, parameters_of(case.spec.route)
-    part, size = cuda_launch._ptx()[1][spec.name], math.prod(spec.shape)
-    if launch.name != spec.name or not launch.text.endswith(part):
+    part, size = cuda_launch.kernel_text(spec.name), math.prod(spec.shape)
+    if launch.name != spec.name or launch.text != part:
         yield f"the kernel is {launch.name} and not {spec.name}, or its text is another one"
     of_text = len(re.findall(r"\.param \.u64", part))
     if not len(arguments) == of_text == len(taken):

@@ -22,7 +22,7 @@ from benchmarks.exactness import __main__ as exactness
 from benchmarks.exactness import expected, verdicts
 from benchmarks.exactness import plan as exactness_plan
 from benchmarks.words import CIPHERS
-from jax_von_mises.sampling import counter, cuda, cuda_launch, cuda_self_test, sampler
+from jax_von_mises.sampling import counter, cuda, cuda_launch, cuda_self_test, cuda_trial, sampler
 from jax_von_mises.sampling.request import DrawRequest
 
 __all__ = ["CHECKS", "Found", "compared", "fused", "run", "switched"]
@@ -99,12 +99,7 @@ def kernels(plan):
     if not cuda_launch.devices():
         yield Found("CUDA kernels", None, "there is no CUDA device")
         return
-    specs = [
-        cuda_launch.KernelSpec(cipher, method, dtype, ())
-        for cipher in CIPHERS
-        for method in METHODS
-        for dtype in cuda_launch.KERNEL_DTYPES
-    ]
+    specs = list(cuda_trial.specs())
     failed = sorted({spec.name for spec in specs if not cuda_self_test.passes(spec)})
     told = f"all {len({spec.name for spec in specs})} pass the package's own test"
     yield Found("CUDA kernels", not failed, cuda.kernel_report() if failed else told)
@@ -172,11 +167,7 @@ def arrays(plan):
     }
     for kernel, (name, (loc, kappa, method)) in itertools.product(fused(), cases.items()):
         # What either path may be off, in the angle and in the direction.
-        allowed = (
-            cuda_self_test.TOLERANCE / np.sqrt(np.maximum(kappa, 1))
-            + cuda_self_test.ROUNDING
-            + 4 * np.finfo(np.float32).eps
-        )
+        allowed = cuda_self_test.allowed(kappa)
         right, worst = True, 0.0
         for start in (0, 2**32 - 5):
             x, beside = drawn_twice(kernel, key, loc, kappa, start, (count,), "float32", method)

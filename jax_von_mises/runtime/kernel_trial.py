@@ -1,5 +1,6 @@
 """Try the CUDA kernels in a child process, and keep the verdict for later processes."""
 
+import functools
 import json
 import os
 import shutil
@@ -49,6 +50,7 @@ def run(timeout, **changes):
     if not steps:
         return (Trial("any card", None, f"it did not begin: {_end(ended, timeout)}", False, {}),)
     outcomes = {step["about"]["card"]: step for step in steps}
+    watched = functools.cache(lambda: _watched(timeout, changes))  # one run is for all cards
     found = []
     for card, step in outcomes.items():
         failed, why = step.get("failed"), step.get("why", "it ended without a verdict")
@@ -57,7 +59,7 @@ def run(timeout, **changes):
             failed = f"the process crashed: {why}" if _crashed(ended) else None
         told = f"failed: {failed}" if failed else f"not finished: {why}"
         if failed == "":
-            failed, told = _watched(timeout, changes)
+            failed, told = watched()
         found.append(_keep(Trial(card, failed, told, False, step["about"])))
     return tuple(found)
 

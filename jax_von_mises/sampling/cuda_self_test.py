@@ -17,13 +17,15 @@ import numpy as np
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.sampling import cuda_launch
 
-__all__ = ["ROUNDING", "TOLERANCE", "difference", "halves", "key_words", "passes", "verdicts"]
+__all__ = ["KEY_SIZES", "allowed", "difference", "halves", "key_words", "passes", "rounded_from", "verdicts"]
 
 # Number of angles, and where in a stream they begin: inside a block, and before a carry.
 TESTED = 4099
 TESTED_FROM = (0, 2**32 - 6)
 # Twice what either path may be off, and the rounding of `loc`. Far below the distance of different angles.
 TOLERANCE, ROUNDING = 4e-6, 1e-6
+# Words of the keys.
+KEY_SIZES = {"threefry2x32": 2, "threefry4x32": 4, "philox2x32": 1, "philox4x32": 2}
 # Seconds after which a test has failed. The driver compiles a kernel in well under one.
 TIMEOUT = 120
 
@@ -94,8 +96,7 @@ def difference(spec, device, count=TESTED):
             ours, kappas = found[window], kappa[window] if kappa.ndim else kappa
             given = key, halves((start + first) % 2**64), loc, kappas
             expected = np.asarray(plain(spec, *jax.device_put(given, _reference_device(device))), np.float64)
-            allowed = TOLERANCE / np.sqrt(np.maximum(kappas, 1)) + ROUNDING + 4 * float(jnp.finfo(jnp.float32).eps)
-            if not _rounded_from(ours, expected, allowed).all():
+            if not rounded_from(ours, expected, allowed(kappas)).all():
                 apart = np.abs(np.mod(ours.astype(np.float64) - expected + np.pi, 2 * np.pi) - np.pi)
                 told = f"its {dtype} angles are up to {np.nanmax(apart):.1e} away from the plain path's"
                 return f"on {device.device_kind} {told}"
@@ -109,11 +110,15 @@ def halves(start):
 
 def key_words(cipher):
     """Return the key that kernels of a cipher are tested with."""
-    words = {"threefry2x32": 2, "threefry4x32": 4, "philox2x32": 1, "philox4x32": 2}[cipher]
-    return np.arange(words, dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(12345)
+    return np.arange(KEY_SIZES[cipher], dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(12345)
 
 
-def _rounded_from(ours, expected, allowed):
+def allowed(kappa):
+    """Return how far the float32 angles of two paths may be apart, for concentrations of 0 and more."""
+    return TOLERANCE / np.sqrt(np.maximum(kappa, 1)) + ROUNDING + 4 * float(jnp.finfo(jnp.float32).eps)
+
+
+def rounded_from(ours, expected, allowed):
     """Return which of `ours`, of any dtype, are the rounding of an angle within `allowed` of the `expected` one.
 
     Rounding keeps order, so these lie between two roundings. The spacing of a short float is not added to `allowed`,

@@ -22,7 +22,6 @@ from jax_von_mises.sampling.cuda_self_test import halves
 
 __all__ = ["MARK", "faults", "main"]
 
-CIPHERS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
 SIZES = (*range(1, 9), 1023, 1025, 4099)
 # In a group of four words, before a carry, and so that the longest ends with the stream.
 STARTS = (0, 3, 2**32 - 6, 2**64 - SIZES[-1])
@@ -44,7 +43,7 @@ MARK = "cuda kernels: "
 
 def specs():
     """Yield what draws by each of the kernels, in each dtype."""
-    for cipher, route, dtype in itertools.product(CIPHERS, ("table", "direct"), KERNEL_DTYPES):
+    for cipher, route, dtype in itertools.product(cuda_self_test.KEY_SIZES, ("table", "direct"), KERNEL_DTYPES):
         yield KernelSpec(cipher, route, dtype, (SIZES[-1],))
 
 

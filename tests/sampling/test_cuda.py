@@ -477,15 +477,15 @@ def test_what_is_a_rounding_of_what():
     expected = np.array([0.0, 1.0, 3.14159, -3.1415925])
     for dtype in (np.float32, jnp.bfloat16, np.float16):
         right = expected.astype(dtype)
-        assert cuda_self_test._rounded_from(right, expected, 1e-5).all()
-        assert cuda_self_test._rounded_from(right * np.array([1, 1, -1, -1], dtype), expected, 1e-5).all()
-        assert not cuda_self_test._rounded_from(-np.ones(4, dtype), expected, 1e-5).any()
-        assert not cuda_self_test._rounded_from(np.full(4, np.nan, dtype), expected, 1e-5).any()
+        assert cuda_self_test.rounded_from(right, expected, 1e-5).all()
+        assert cuda_self_test.rounded_from(right * np.array([1, 1, -1, -1], dtype), expected, 1e-5).all()
+        assert not cuda_self_test.rounded_from(-np.ones(4, dtype), expected, 1e-5).any()
+        assert not cuda_self_test.rounded_from(np.full(4, np.nan, dtype), expected, 1e-5).any()
         next_up = np.array([0.02, *np.nextafter(right[1:2], right[1:2] + right[1:2])]).astype(dtype)
-        told = cuda_self_test._rounded_from(next_up, expected[:2], 1e-5)
+        told = cuda_self_test.rounded_from(next_up, expected[:2], 1e-5)
         assert told.tolist() == [False, dtype == np.float32]
-    assert cuda_self_test._rounded_from(np.float32([-3.14159, 3.1415925]), expected[2:], 1e-5).all()
-    assert not cuda_self_test._rounded_from(np.float32([np.pi, np.pi]), expected[2:], 1e-5).any(), "below pi it must be"
+    assert cuda_self_test.rounded_from(np.float32([-3.14159, 3.1415925]), expected[2:], 1e-5).all()
+    assert not cuda_self_test.rounded_from(np.float32([np.pi, np.pi]), expected[2:], 1e-5).any(), "below pi it must be"
 
 
 def test_blocks_of_a_launch(monkeypatch):

@@ -1,7 +1,7 @@
 """Where the kernels are used by default: on what a trial of them has found, and never in a file.
 
-The trial's checks run on the kernels' host build, its driver is a stand-in in C, and its process is one that does what
-processes on a GPU do when something is wrong.
+The trial's checks run on the kernels as they are executed on the CPU, its driver is a stand-in in C, and its process
+is one that does what processes on a GPU do when something is wrong.
 """
 
 import argparse

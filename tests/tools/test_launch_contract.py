@@ -15,8 +15,7 @@ def launch(spec):
     taken = launch_contract.parameters_of(spec.route)
     sizes = SIZES | ({"loc": 4, "out": 2000 if spec.dtype == "bfloat16" else 4000} if spec.route == "table" else {})
     arguments = [Argument(name, place, 0, sizes[name], True, name == "out") for place, name in enumerate(taken)]
-    head, parts = cuda_launch._ptx()
-    text = head + parts[spec.name]
+    text = cuda_launch.kernel_text(spec.name)
     return launch_contract.Launch(spec.name, text, tuple(arguments), tuple(range(6)), (1, 1, 1), (256, 1, 1), 0)
 
 

@@ -7,6 +7,7 @@ import argparse
 import sys
 import time
 
+from jax_von_mises.sampling import cuda_launch
 from tools.ptx import battery
 
 
@@ -17,7 +18,7 @@ def main():
     parser.add_argument("--only", choices=battery.KERNELS, metavar="NAME", help="one kernel, such as philox4x32_direct")
     given = parser.parse_args()
     began, faults = time.perf_counter(), []
-    machine = battery.Machine(battery.shipped())
+    machine = battery.Machine(cuda_launch.ptx_text())
     print(f"{'kernel':32}{'part':24}{'launches':>10}{'angles':>13}{'faults':>8}")
     for kernel in (given.only,) if given.only else battery.KERNELS:
         for found in battery.examine(machine, kernel, quick=given.quick):

@@ -14,16 +14,13 @@ import numpy as np
 
 from jax_von_mises.numerics import piecewise
 from jax_von_mises.numerics.density import valid
-from jax_von_mises.sampling import counter, cuda_launch, cuda_self_test, cuda_trial
-from jax_von_mises.sampling.cuda_self_test import halves
+from jax_von_mises.sampling import counter, cuda_launch, cuda_trial
+from jax_von_mises.sampling.cuda_self_test import KEY_SIZES, allowed, halves, rounded_from
 from tools.ptx.machine import Fault, Machine, Part
 
-__all__ = ["DAMAGES", "KERNELS", "Found", "examine", "finding", "shipped"]
+__all__ = ["DAMAGES", "KERNELS", "Found", "examine", "finding"]
 
-CIPHERS = {"threefry2x32": 2, "threefry4x32": 4, "philox2x32": 1, "philox4x32": 2}
-KERNELS = tuple(
-    f"{cipher}_{rest}" for cipher in CIPHERS for rest in (*map("table_{}".format, cuda_launch.KERNEL_DTYPES), "direct")
-)
+KERNELS = tuple(dict.fromkeys(spec.name for spec in cuda_trial.specs()))
 QUICK_SIZES = (1, 2, 3, 4, 5, 7, 8, 255, 1023, 1025, 4099)
 SIZES = (*range(1, 41), 63, 64, 65, *QUICK_SIZES[7:], 4096, 20_001, 65_537)
 STARTS = (0, 1, 2, 3, 2**32 - 6, 2**34 - 3, 2**63 + 5, 2**64 - 5)  # the last begins again at 0
@@ -59,11 +56,6 @@ class Draw(NamedTuple):
     kappa: np.ndarray
 
 
-def shipped():
-    """Return the text of all kernels."""
-    return cuda_launch.ptx_text()
-
-
 @jax.jit
 def _table(kappa):
     return piecewise.quantile_table(valid(kappa)).T
@@ -92,10 +84,9 @@ def plain(kernel, key, draw):
 def right(kernel, key, draw, ours):
     """Whether angles are those of the plain path within the promise of both, rounded to their dtype."""
     kappa = np.where(draw.kappa > 0, draw.kappa, 0)  # and where it is not, both are NaN
-    allowed = cuda_self_test.TOLERANCE / np.sqrt(np.maximum(kappa, 1)) + cuda_self_test.ROUNDING + 5e-7
     expected, nothing = plain(kernel, key, draw), np.isnan(ours.astype(np.float32))
     same = nothing == np.isnan(expected)
-    return (same & (nothing | cuda_self_test._rounded_from(ours, np.nan_to_num(expected), allowed))).all()
+    return (same & (nothing | rounded_from(ours, np.nan_to_num(expected), allowed(kappa)))).all()
 
 
 class Battery:
@@ -111,7 +102,7 @@ class Battery:
 
     def key(self, *rows):
         """Return random words of a key, or of one for each row."""
-        return self.random.integers(0, 2**32, (*rows, CIPHERS[self.cipher]), dtype=np.uint32)
+        return self.random.integers(0, 2**32, (*rows, KEY_SIZES[self.cipher]), dtype=np.uint32)
 
     def launch(self, about, dtype, shape, flags, operands, *, grid=None, block=None, count=None, **how):
         """Launch `shape`, rows of angles, and return them; None after a fault."""
@@ -179,7 +170,7 @@ class Battery:
 
     def ends(self):
         """Where the tail probability is 1/2 and where it is least; by the other ciphers nobody has looked for them."""
-        key = np.arange(1, CIPHERS[self.cipher] + 1, dtype=np.uint32)
+        key = np.arange(1, KEY_SIZES[self.cipher] + 1, dtype=np.uint32)
         for place in ENDS.get(self.cipher, ()):
             for j, kappa in enumerate(KAPPAS):
                 draw, dtype = Draw(place - 3, 7, np.float32(0.5), np.float32(kappa)), self.dtypes[j % len(self.dtypes)]
@@ -379,7 +370,7 @@ DAMAGES = (
 
 def damaged(kernel, pattern, replacement):
     """Return the shipped text with a fault in one kernel."""
-    before, entry, after = shipped().partition(f".visible .entry {kernel}(")
+    before, entry, after = cuda_launch.ptx_text().partition(f".visible .entry {kernel}(")
     changed = re.sub(pattern, replacement, after, count=1)
     if changed == after:
         raise ValueError(f"nothing to damage in {kernel}: {pattern}")
