@@ -106,15 +106,10 @@ def diagnose(*, expect=None, timeout=180.0):
     planned = _planned(taken)
     steps, ended = _probe(planned, timeout)
     trials = ()
-    if any(step.get("untried") for step in steps):
-        trials = kernel_trial.run(timeout, **planned)
-        if any(trial.failed is not None for trial in trials):
-            again = _probe(planned, timeout)  # which draws by what the verdict allows
-            problems = [f for f in (*_start(*again, timeout), *_drawn(_devices(again[0]))) if f.level == PROBLEM]
-            if problems and any(trial.failed == "" and trial.kept for trial in trials):
-                trials = kernel_trial.revoke(trials, problems[0].what)
-            else:
-                steps, ended = again
+    # Where the plain path does not draw right, nothing can be said of the kernels.
+    if any(step.get("untried") for step in steps) and not _problem(steps, ended, timeout):
+        trials, probed = _try_kernels(planned, timeout)
+        steps, ended = probed or (steps, ended)
     backend = _backend(steps, gpus, installed)
     devices = _devices(steps)
     info = compilation_cache.cache_info()
@@ -282,6 +277,28 @@ def _probe(planned, timeout):
     return [json.loads(line) for line in ended.out.splitlines() if re.fullmatch(r'\{"step": .*\}', line)], ended
 
 
+def _try_kernels(planned, timeout):
+    """Try the CUDA kernels, draw by those that passed, and keep the verdicts.
+
+    Returns the trials, and what `_probe` returns where devices draw by what these allow; None if that is as before.
+    """
+    trials, probed = kernel_trial.run(timeout, **planned), None
+    if any(trial.failed == "" for trial in trials):
+        probed = _probe(planned | {cuda.VARIABLE: "1"}, timeout)
+        if why := _problem(*probed, timeout):
+            trials, probed = kernel_trial.draws_did_not_work(trials, probed[1], why), None
+    trials = kernel_trial.keep(trials)
+    if probed is None and any(trial.kept for trial in trials):
+        probed = _probe(planned, timeout)
+    return trials, probed
+
+
+def _problem(steps, ended, timeout):
+    """Return the first problem of a child that drew, or None; that it did not draw by a kernel is one."""
+    found = (*_start(steps, ended, timeout), *_drawn(_devices(steps)))
+    return next((each.what for each in found if each.level == PROBLEM or cuda.FAILED in each.what), None)
+
+
 def _devices(steps):
     """Return what the child reported of each device."""
     return [{name: step[name] for name in step if name != "step"} for step in steps if step["step"] == "device"]
@@ -372,10 +389,10 @@ def _tried(trials):
             if trial.failed is None:
                 do = "until there is a verdict the plain path draws; try again without that, or with a longer --timeout"
             elif trial.failed == "":
-                do = (
-                    "until there is a verdict the plain path draws; set XDG_CACHE_HOME to a directory of your own that "
-                    f"can be written, or {cuda.VARIABLE}=1 to use the kernels after a test in each process"
-                )
+                do = f"until there is a verdict the plain path draws; set {cuda.VARIABLE}=1 to use the kernels after a "
+                do += "test in each process"
+                if trial.about.get("driver"):  # without its version a verdict is kept nowhere
+                    do += ", or XDG_CACHE_HOME to a directory of your own that can be written"
             yield Finding(NOTE, f"the trial of the CUDA kernels on {trial.card}: {trial.told}", do)
 
 

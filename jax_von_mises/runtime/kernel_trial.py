@@ -1,4 +1,4 @@
-"""Try the CUDA kernels in a child process, and keep the verdict for later processes."""
+"""Try the CUDA kernels in a child process, and keep the verdict for later processes (`doctor` calls it)."""
 
 import functools
 import json
@@ -31,24 +31,24 @@ class Trial(NamedTuple):
     """Empty if all kernels are right, else what is wrong; None where that was not found out."""
     told: str
     """The same in words, and why it was not found out."""
-    kept: bool
-    """Whether later processes find it."""
     about: dict[str, Any]
     """What the verdict is for."""
+    kept: bool = False
+    """Whether later processes find it."""
 
 
 def run(timeout, **changes):
-    """Try the kernels on each kind of card, and keep the verdicts that are found; returns a `Trial` for each.
+    """Try the kernels on each kind of card; return a `Trial` for each.
 
     `changes` are those of the child's environment, as for `child.run`.
     """
     if MPS_VARIABLE in os.environ or MPS_PIPES.exists():
         why = f"NVIDIA MPS shares the GPU ({MPS_VARIABLE} is set, or {MPS_PIPES} exists), and a fault would end all"
-        return (Trial("any card", None, f"not tried: {why} of its programs", False, {}),)
+        return (Trial("any card", None, f"not tried: {why} of its programs", {}),)
     ended = child.run(*PROGRAM, timeout=timeout, **changes)
     steps = _steps(ended.out)
     if not steps:
-        return (Trial("any card", None, f"it did not begin: {_end(ended, timeout)}", False, {}),)
+        return (Trial("any card", None, f"it did not begin: {_end(ended, timeout)}", {}),)
     outcomes = {step["about"]["card"]: step for step in steps}
     watched = functools.cache(lambda: _watched(timeout, changes))  # one run is for all cards
     found = []
@@ -60,27 +60,33 @@ def run(timeout, **changes):
         told = f"failed: {failed}" if failed else f"not finished: {why}"
         if failed == "":
             failed, told = watched()
-        found.append(_keep(Trial(card, failed, told, False, step["about"])))
+        found.append(Trial(card, failed, told, step["about"]))
     return tuple(found)
 
 
-def revoke(trials, why):
-    """Let kernels that passed have failed, and keep that: a process that draws by them does not work."""
+def draws_did_not_work(trials, ended, why):
+    """Return the trials where a child that drew by the kernels that passed ended as `ended`, with a problem `why`.
+
+    They failed if the child crashed or drew other angles. That it was killed, or had no memory, says nothing of them.
+    """
     why = f"they passed, and then {why}"
-    return tuple(
-        _keep(trial._replace(failed=why, told=f"failed: {why}")) if trial.failed == "" and trial.kept else trial
-        for trial in trials
-    )
+    if (ended.code == 0 or _crashed(ended)) and "RESOURCE_EXHAUSTED" not in why:
+        outcome = {"failed": why, "told": f"failed: {why}"}
+    else:
+        outcome = {"failed": None, "told": f"not finished: {why}"}
+    return tuple(trial._replace(**outcome) if trial.failed == "" else trial for trial in trials)
+
+
+def keep(trials):
+    """Keep what was found out for later processes; return the trials with `Trial.kept`."""
+    return tuple(trial if trial.failed is None else _keep(trial) for trial in trials)
 
 
 def _keep(trial):
-    """Keep what a trial found, if anything."""
-    if trial.failed is None:
-        return trial
     try:
         cuda_verdict.keep(trial.about, trial.failed)
     except cuda_verdict.NotKept as error:
-        return trial._replace(kept=False, told=f"{trial.told}, which cannot be kept: {error}")
+        return trial._replace(told=f"{trial.told}, which cannot be kept: {error}")
     return trial._replace(kept=True)
 
 

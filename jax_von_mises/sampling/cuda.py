@@ -89,7 +89,8 @@ def why_not():
 @functools.cache
 def warn():
     """Log once that the trial does not allow the kernels."""
-    log.warning("angles are drawn by the plain path: %s (silence this by %s=0)", why_not(), VARIABLE)
+    ways = f"{VARIABLE}=1 uses them after a test in each process, {VARIABLE}=0 silences this"
+    log.warning("angles are drawn by the plain path: %s (%s)", why_not(), ways)
 
 
 def kernel_report():

@@ -17,7 +17,17 @@ import numpy as np
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.sampling import cuda_launch
 
-__all__ = ["KEY_SIZES", "allowed", "difference", "halves", "key_words", "passes", "rounded_from", "verdicts"]
+__all__ = [
+    "KEY_SIZES",
+    "allowed",
+    "difference",
+    "halves",
+    "key_words",
+    "passes",
+    "reference_device",
+    "rounded_from",
+    "verdicts",
+]
 
 # Number of angles, and where in a stream they begin: inside a block, and before a carry.
 TESTED = 4099
@@ -95,7 +105,7 @@ def difference(spec, device, count=TESTED):
             window = slice(first, first + TESTED)
             ours, kappas = found[window], kappa[window] if kappa.ndim else kappa
             given = key, halves((start + first) % 2**64), loc, kappas
-            expected = np.asarray(plain(spec, *jax.device_put(given, _reference_device(device))), np.float64)
+            expected = np.asarray(plain(spec, *jax.device_put(given, reference_device(device))), np.float64)
             if not rounded_from(ours, expected, allowed(kappas)).all():
                 apart = np.abs(np.mod(ours.astype(np.float64) - expected + np.pi, 2 * np.pi) - np.pi)
                 told = f"its {dtype} angles are up to {np.nanmax(apart):.1e} away from the plain path's"
@@ -133,7 +143,7 @@ def rounded_from(ours, expected, allowed):
     return (there & (least <= ours) & (ours <= most)).any(axis=0)
 
 
-def _reference_device(device):
+def reference_device(device):
     """Return where the plain path draws for comparison: the CPU if there is one, since it compiles faster there."""
     try:
         return jax.local_devices(backend="cpu")[0]

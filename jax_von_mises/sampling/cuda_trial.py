@@ -3,7 +3,8 @@
 `runtime.kernel_trial` starts it and keeps its verdict. It prints a JSON object on a line for each card, before and
 after. Each kernel is launched
 
-- by XLA, and its angles are compared with the plain path's (`cuda_self_test.difference`);
+- by XLA, and its angles are compared with the plain path's (`cuda_self_test.difference`), once also in rows of
+  `jax.vmap`;
 - by the driver, on arrays at the edge of memory (`cuda_driver`), in many sizes and from many places of a stream, alone
   and in rows. By the table route the table is an operand, so one can be given by which the angles show their words.
 """
@@ -90,9 +91,11 @@ def faults(launch):
             yield f"{spec.name} in {spec.dtype}: {fault}"
 
 
-def _launched(launch, rows, at_end):
-    kernel, operands = cuda_launch.launch_arguments(rows)
-    return launch(*kernel, *operands, at_end=at_end)
+def _launched(launch, rows, at_end, one_block=False):
+    (name, grid, block, out), operands = cuda_launch.launch_arguments(rows)
+    if one_block:  # of one row, so that its threads go round along a row and over rows
+        grid, block = (1, 1), (min(block[0], 4), 1)
+    return launch(name, grid, block, out, *operands, at_end=at_end)
 
 
 def _faults_of_words(launch, spec):
@@ -144,9 +147,27 @@ def _faults_of_rows(launch, spec):
             return Rows(spec, count, **operands)
 
         single = b"".join(_launched(launch, rows(1, row), False).tobytes() for row in range(ROWS))
-        for at_end in (False, True):
-            if _launched(launch, rows(ROWS, slice(None)), at_end).tobytes() != single:
-                yield f"rows of {', '.join(by_row)} are not single draws"
+        for at_end, one_block in itertools.product((False, True), repeat=2):
+            if _launched(launch, rows(ROWS, slice(None)), at_end, one_block).tobytes() != single:
+                yield f"rows of {', '.join(by_row)} are not single draws{' by one block' * one_block}"
+
+
+def fault_of_maps(device):
+    """Return what is wrong with rows that `jax.vmap` adds to a draw in a program, or None."""
+    spec = KernelSpec("threefry2x32", "direct", "float32", (ROW,))
+    keys = np.random.default_rng(1).integers(2**32, size=(ROWS, 2), dtype=np.uint32)
+    kappas = np.geomspace(0.1, 100, ROWS * ROW, dtype=np.float32).reshape(ROWS, ROW)
+
+    def drawn(draw, place):
+        rows = jax.jit(jax.vmap(functools.partial(draw, spec), in_axes=(0, None, None, 0)))
+        given = keys, halves(STARTS[2]), np.float32(2.5), kappas
+        return np.ravel(rows(*jax.device_put(given, place)))
+
+    ours = drawn(cuda_launch.draw_by_kernel, device)
+    expected = drawn(cuda_launch.plain_angles, cuda_self_test.reference_device(device)).astype(np.float64)
+    if not cuda_self_test.rounded_from(ours, expected, cuda_self_test.allowed(kappas.ravel())).all():
+        return f"{spec.name} in rows of jax.vmap: angles are not the plain path's"
+    return None
 
 
 def try_on(device):
@@ -156,6 +177,7 @@ def try_on(device):
     alone = (spec for spec in specs() if spec.route == "table" or spec.dtype == "float32")
     counts = (cuda_self_test.TESTED, LONG)
     by_xla = (cuda_self_test.difference(spec, device, count) for spec, count in itertools.product(alone, counts))
+    by_xla = itertools.chain(by_xla, map(fault_of_maps, (device,)))
     return next(itertools.chain(filter(None, by_xla), faults(driver.launch)), "")
 
 

@@ -1,5 +1,6 @@
 """The doctor: what it makes of machines, installations and flags, and that nothing it finds can harm it."""
 
+import argparse
 import functools
 import importlib.metadata
 import json
@@ -15,7 +16,7 @@ import pytest
 from jax_von_mises import environment, runtime
 from jax_von_mises.cli import commands
 from jax_von_mises.runtime import child, doctor, hardware, kernel_trial, probe, variables
-from jax_von_mises.sampling import counter, cuda_verdict, transform
+from jax_von_mises.sampling import counter, cuda, cuda_verdict, transform
 from tests import children, reference
 
 PIP = {"jax": "0.10.2", "jaxlib": "0.10.2"}
@@ -397,77 +398,141 @@ def test_gpu_that_is_not_used(monkeypatch):
     assert told(doctor._unused([], PIP, 9)) == ""
 
 
-@pytest.mark.parametrize(
-    ("failed", "words", "probes", "do"),
-    [
-        ("", "passed", 2, None),
-        ("", "passed, also under compute-sanitizer", 2, None),
-        ("", "passed, which cannot be kept: it is read only", 2, "XDG_CACHE_HOME to a directory of your own"),
-        ("other words", "failed: other words", 2, "the plain path draws the same distribution"),
-        (None, "not finished: no answer within 9 s", 1, "try again without that, or with a longer --timeout"),
-        (..., "", 1, None),
-    ],
-)
-def test_trial_of_the_kernels(monkeypatch, failed, words, probes, do):
-    """Made where the probe finds that it lacks, after which the devices draw again; nothing of it is a problem."""
-    begun, asked = [], []
+DEVICE = {"device": "cuda:0", "words_agree": True, "agrees": True, "broken": [], "apart": 1.0, "kind": "H100"}
+DEVICE |= {"angles": 1, "seconds": 1.0, "first_seconds": 1.0, "memory": {"free": None}}
+ABOUT = {"card": "H100", "driver": "580.65.06"}
+
+
+@pytest.fixture
+def kernels(tmp_path, monkeypatch):
+    """A machine with kernels; a function that diagnoses it, with the outcome of their trial and of draws by them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tmp_path.chmod(0o700)
+    tried = []
 
     def probe(planned, timeout):
-        begun.append(planned)
-        untried = failed is not ... and len(begun) == 1
-        line = {"step": "devices", "platform": "gpu", "platform_version": "cuda 13000", "untried": untried}
-        return [{"step": "start"}, line, {"step": "end"}], child.Ended(0, "", "")
+        wish, kept = planned.get(cuda.VARIABLE), cuda_verdict.read(ABOUT)
+        path = "kernels" if wish or kept == "" else f"plain, {kept}"
+        steps, ended = [{"step": "device", **DEVICE, "path": path}, {"step": "end"}], child.Ended(0, "", "")
+        if wish:
+            assert kept is None, "kept before devices have drawn by the kernels"
+            steps, ended = state.draws or (steps, ended)
+        elif state.plain:
+            steps, ended = state.plain
+        first = {"step": "devices", "platform": "gpu", "platform_version": "cuda 13000"}
+        return [first | {"untried": state.untried and kept is None}, *steps], ended
 
     def run(timeout, **planned):
-        asked.append((timeout, planned))
-        return (kernel_trial.Trial("H100", failed, words, failed is not None and "cannot be kept" not in words, {}),)
+        tried.append((timeout, planned.get(cuda.VARIABLE)))
+        return (state.trial,)
 
     monkeypatch.setattr(doctor, "_probe", probe)
     monkeypatch.setattr(kernel_trial, "run", run)
-    found = runtime.diagnose(timeout=9)
-    assert len(begun) == probes
-    assert asked == ([] if failed is ... else [(9, begun[0])])
-    text = "\n".join(line for line in told(found.findings).splitlines() if "trial of the CUDA kernels on H100" in line)
-    assert text.startswith("note: ") == (do is not None)
-    assert (do or "") in text
+    trial = kernel_trial.Trial("H100", "", "passed", ABOUT)
+    state = argparse.Namespace(untried=True, plain=None, draws=None, trial=trial, tried=tried)
+    return state
 
 
-DEVICE = {"device": "cuda:0", "words_agree": True, "agrees": True, "broken": [], "apart": 1.0, "kind": "H100"}
-DEVICE |= {"angles": 1, "seconds": 1.0, "first_seconds": 1.0, "memory": {"free": None}, "path": "the plain path"}
+def of_kernels(found):
+    """The finding on the trial; "" without one."""
+    return "\n".join(line for line in told(found.findings).splitlines() if "trial of the CUDA kernels on H100" in line)
 
 
 @pytest.mark.parametrize(
-    ("steps", "code", "told_of"),
+    ("failed", "words", "path", "do"),
     [
-        ([{"step": "draw", "device": "cuda:0"}], -11, "drawing on cuda:0 failed"),
-        ([{"step": "draw", "device": "cuda:0"}], None, "no answer within 9 s"),
-        ([{"step": "device", **DEVICE, "agrees": False}, {"step": "end"}], 0, "draws other angles: 1.0e+00 radians"),
-        ([{"step": "device", **DEVICE, "path": "the kernels"}, {"step": "end"}], 0, None),
+        ("", "passed", "kernels", None),
+        ("", "passed, also under compute-sanitizer", "kernels", None),
+        ("other words", "failed: other words", "plain, other words", "the plain path draws the same distribution"),
+        (None, "not finished: no answer within 9 s", "plain, None", "try again without that, or with a longer"),
     ],
 )
-def test_kernels_that_passed_and_do_not_draw(monkeypatch, tmp_path, steps, code, told_of):
-    """What is kept is that they failed; the report is that of the plain path, which works."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    tmp_path.chmod(0o700)
-    about = {"card": "H100", "driver": "580.65.06"}
-    cuda_verdict.keep(about, "")
-    first = {"step": "devices", "platform": "gpu", "platform_version": "cuda 13000", "untried": True}
-    plain = [first, {"step": "device", **DEVICE}, {"step": "end"}], child.Ended(0, "", "")
-    probes = iter([plain, ([first, *steps], child.Ended(code, "", ""))])
-    monkeypatch.setattr(doctor, "_probe", lambda planned, timeout: next(probes))
-    trial = kernel_trial.Trial("H100", "", "passed", True, about)
-    monkeypatch.setattr(kernel_trial, "run", lambda timeout, **planned: (trial,))
+def test_trial_of_the_kernels(kernels, failed, words, path, do):
+    """Made where the probe finds that it lacks, after which the devices draw again; nothing of it is a problem."""
+    kernels.trial = kernels.trial._replace(failed=failed, told=words)
     found = runtime.diagnose(timeout=9)
-    kept, text = cuda_verdict.read(about), told(found.findings)
-    if told_of is None:
-        assert kept == ""
-        assert "trial of the CUDA kernels" not in text
-    else:
-        assert kept.startswith("they passed, and then ")
-        assert told_of in kept
-        assert f"on H100: failed: {kept}" in text
-    assert found.devices[0]["path"] == ("the kernels" if told_of is None else "the plain path")
-    assert "problem: drawing" not in text
+    assert kernels.tried == [(9, None)]
+    assert cuda_verdict.read(ABOUT) == failed
+    assert [device["path"] for device in found.devices] == [path]
+    assert of_kernels(found).startswith("note: ") == (do is not None)
+    assert (do or "") in of_kernels(found)
+    assert "problem: drawing" not in told(found.findings)
+
+
+def test_no_trial_where_there_is_nothing_to_try(kernels):
+    kernels.untried = False
+    assert of_kernels(runtime.diagnose(timeout=9)) == ""
+    kernels.untried, kernels.plain = True, ([{"step": "draw", "device": "cuda:0"}], child.Ended(-11, "", ""))
+    found = runtime.diagnose(timeout=9)
+    assert "problem: drawing on cuda:0 failed: exit code -11" in told(found.findings)
+    assert kernels.tried == []
+
+
+@pytest.mark.parametrize(
+    ("about", "do"),
+    [
+        (ABOUT, f"{cuda.VARIABLE}=1 to use the kernels after a test in each process, or XDG_CACHE_HOME to a directory"),
+        (ABOUT | {"driver": None}, f"{cuda.VARIABLE}=1 to use the kernels after a test in each process"),
+    ],
+)
+def test_verdict_that_cannot_be_kept(kernels, tmp_path, about, do):
+    """Where no directory would help, none is advised."""
+    (tmp_path / "jax_von_mises").write_text("in the way")
+    kernels.trial = kernels.trial._replace(about=about)
+    found = runtime.diagnose(timeout=9)
+    assert "passed, which cannot be kept: " in of_kernels(found)
+    assert do in of_kernels(found)
+    assert ("XDG_CACHE_HOME" in of_kernels(found)) == (about["driver"] is not None)
+
+
+DRAWING = [{"step": "draw", "device": "cuda:0"}]
+NO_MEMORY = "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory"
+SELF_TEST = f"the plain path, since {cuda.FAILED} threefry2x32_table_float32: no answer"
+
+
+@pytest.mark.parametrize(
+    ("steps", "ended", "failed", "words"),
+    [
+        (DRAWING, child.Ended(-11, "", ""), True, "drawing on cuda:0 failed: exit code -11"),
+        (DRAWING, child.Ended(1, "", "XlaRuntimeError: INTERNAL: x"), True, "drawing on cuda:0 failed: XlaRuntime"),
+        (
+            [{"step": "device", **DEVICE, "agrees": False}, {"step": "end"}],
+            child.Ended(0, "", ""),
+            True,
+            "other angles",
+        ),
+        ([{"step": "device", **DEVICE, "path": SELF_TEST}, {"step": "end"}], child.Ended(0, "", ""), True, "no answer"),
+        (DRAWING, child.Ended(1, "", NO_MEMORY), False, NO_MEMORY),
+        (DRAWING, child.Ended(-9, "", ""), False, "drawing on cuda:0 failed: exit code -9"),
+        (DRAWING, child.Ended(None, "", ""), False, "no answer within 9 s"),
+    ],
+)
+def test_kernels_that_passed_and_do_not_draw(kernels, steps, ended, failed, words):
+    """A failure is kept, and nothing where something else ended the child; the report is that of the plain path."""
+    kernels.draws = steps, ended
+    found = runtime.diagnose(timeout=9)
+    kept = cuda_verdict.read(ABOUT)
+    assert "problem: drawing" not in told(found.findings)
+    assert found.devices[0]["path"] == f"plain, {kept}"
+    assert f"{'failed' if failed else 'not finished'}: they passed, and then " in of_kernels(found)
+    assert words in of_kernels(found)
+    assert (kept is not None) == failed
+    assert words in (kept or words)
+
+
+def test_interrupt_while_kernels_draw(kernels, monkeypatch):
+    """Nothing is kept: whoever interrupts it may have seen it hang."""
+    plain = doctor._probe
+
+    def interrupted(planned, timeout):
+        if cuda.VARIABLE in planned:
+            raise KeyboardInterrupt
+        return plain(planned, timeout)
+
+    monkeypatch.setattr(doctor, "_probe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runtime.diagnose(timeout=9)
+    assert cuda_verdict.read(ABOUT) is None
 
 
 @pytest.mark.slow

@@ -245,7 +245,7 @@ def test_one_line_says_why_the_plain_path_draws(one_card, monkeypatch, caplog, v
         used(jax.random.key(0))
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * (told is not None)
     if told:
-        for words in (told, "`jax-von-mises doctor`", f"{cuda.VARIABLE}=0"):
+        for words in (told, "`jax-von-mises doctor`", f"{cuda.VARIABLE}=1 uses them", f"{cuda.VARIABLE}=0 silences"):
             assert words in caplog.text
 
 
@@ -334,6 +334,29 @@ def test_wrong_kernels_fail(small, damage, told):
         return x
 
     assert next(cuda_trial.faults(launch)).startswith(told)
+
+
+def test_one_block_draws_all_rows(small):
+    """It goes round over rows, which a card's grid seldom does."""
+
+    def launch(name, grid, block, out, *operands, at_end):
+        x = on_this_host(name, grid, block, out, *operands, at_end=at_end).copy()
+        if len(x) > 1 and grid == (1, 1) and block == (4, 1):
+            x[-1, -1] = 0
+        return x
+
+    (told, *_) = cuda_trial.faults(launch)
+    assert told == "philox4x32_table_bfloat16 in bfloat16: rows of key are not single draws by one block"
+
+
+def test_rows_of_maps_are_tried(on_host):  # noqa: F811
+    """Each has its own key and concentrations."""
+    device = jax.devices()[0]
+    assert cuda_trial.fault_of_maps(device) is None
+    on_host.setattr(cuda_launch, "launch", lambda *given: host_kernels.callback(*given)[::-1])
+    assert (
+        cuda_trial.fault_of_maps(device) == "threefry2x32_direct in rows of jax.vmap: angles are not the plain path's"
+    )
 
 
 @pytest.mark.slow
@@ -508,7 +531,9 @@ def test_how_a_trial_ends(home, monkeypatch, program, failed, told):
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", program))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
     cuda_verdict.keep(ABOUT, "before")
-    (trial,) = kernel_trial.run(1 if "sleep" in program else 60)
+    trials = kernel_trial.run(1 if "sleep" in program else 60)
+    assert cuda_verdict.read(ABOUT) == "before", "nothing is kept before devices have drawn"
+    (trial,) = kernel_trial.keep(trials)
     assert trial.failed == failed
     assert trial.told.startswith(told)
     assert trial.kept == (failed is not None)
@@ -538,7 +563,6 @@ def test_the_tool_that_watches(home, monkeypatch, script, failed, told):
     (trial,) = kernel_trial.run(60)
     assert trial.failed == failed
     assert trial.told.startswith(told)
-    assert cuda_verdict.read(ABOUT) == failed
 
 
 @pytest.mark.parametrize("how", ["variable", "folder"])
@@ -559,7 +583,7 @@ def test_a_verdict_that_is_not_kept_is_told(home, monkeypatch):
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", BEGIN + PASS))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
     told = f"passed, which cannot be kept: {home}/jax_von_mises/kernels: Not a directory"
-    assert kernel_trial.run(60) == (("a card", "", told, False, ABOUT),)
+    assert kernel_trial.keep(kernel_trial.run(60)) == (("a card", "", told, ABOUT, False),)
 
 
 WHOLE = """
@@ -597,7 +621,7 @@ def test_a_trial(one_card, monkeypatch, how, failed, told):
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-W", "error", "-c", WHOLE, how))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
     monkeypatch.chdir(children.ROOT)
-    (trial,) = kernel_trial.run(300, PYTHONPATH=str(children.ROOT), JAX_NUM_CPU_DEVICES="1")
+    (trial,) = kernel_trial.keep(kernel_trial.run(300, PYTHONPATH=str(children.ROOT), JAX_NUM_CPU_DEVICES="1"))
     assert trial.told.startswith(told)
     assert (trial.failed or "").startswith(failed or "")
     assert (trial.failed is None) == (failed is None)
