@@ -86,12 +86,10 @@ def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False, deep=None)
     span = jnp.where(centre, -half.angle, jnp.where(cut, tail, half.to_pole))
     complement = bessel.ratio_complement(kappa, inverse) if order > 0 else None
     slope = bessel.slope(kappa) if order > 1 else None
-    square = span * span
-    along, across = (kappa * sin_x) * span, (kappa * cos_x) * square
+    exponent_at = exponents(sin_x, cos_x, span, kappa)
 
     def term(node, weight):
-        # The exponent is -2 k sin(d) sin(x + d), with d = node * span.
-        exponent = along * rise_along(node, square) + across * rise_across(node, square)
+        exponent = exponent_at(node)
         value = (2 * weight) * exp2(exponent)
         if order == 0:
             return (value,)
@@ -101,6 +99,13 @@ def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False, deep=None)
         return first if order == 1 else (*first, value * (factor * factor - slope))
 
     return [span * total for total in xla.add_terms(term, nodes, weights, x)], centre, half
+
+
+def exponents(sin_x, cos_x, span, kappa):
+    """Return a function of a node: the binary exponent -2 log2(e) k sin(d) sin(x + d), with d = node * span."""
+    square = span * span
+    along, across = (kappa * sin_x) * span, (kappa * cos_x) * square
+    return lambda node: along * rise_along(node, square) + across * rise_across(node, square)
 
 
 def rise_along(node, square):

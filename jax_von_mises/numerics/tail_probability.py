@@ -49,11 +49,16 @@ def tail_beyond(x, kappa):
 
 def signed_tail(x, kappa, scale=1.0):
     """`tail_beyond` times `scale`, negative between pi and the float next to it."""
+    return sides(x, kappa, scale)[0]
+
+
+def sides(x, kappa, scale=1.0):
+    """`signed_tail`, and P(0 < X < x) times `scale`: together half of it, each with its own relative accuracy."""
     moved, k, _ = rescaled(x, kappa)
     (j,), centre, half = integrals(moved, k, 1 / k, far=True)
     root, n = square_root(half, k, 1 / k)
     mass = ((j / n) * root) * (root * scale)
-    return jnp.where(centre, 0.5 * scale + mass, mass)
+    return jnp.where(centre, 0.5 * scale + mass, mass), jnp.where(centre, -mass, 0.5 * scale - mass)
 
 
 @jax.custom_jvp

@@ -308,7 +308,7 @@ def replace_where_any(where, replace, x, *arrays):
 
     def once(state):
         todo, x = state
-        return ~todo, replace(x, *(jnp.where(todo, a, 1) for a in arrays))
+        return ~todo, replace(x, *jax.tree.map(lambda a: jnp.where(todo, a, jnp.ones((), a.dtype)), arrays))
 
     return lax.while_loop(lambda state: state[0], once, (jnp.any(where), x))[1]
 
