@@ -104,25 +104,34 @@ def test_probabilities(k, dtype):
         assert error.max() <= TAIL[dtype], f"{error.max():.2e} at x={x[here][error.argmax()]}"
 
 
+IN_TABLES = {
+    "float32": [0.0, 3.0, 44.99, 46.0, 89.0, 91.0, 1e4, 1e25],
+    "float64": [0.0, 0.5, 40.0, 355.9, 356.1, 2e3, 1e9, 1e25],
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("k", [0.0, 3.0, 44.99, 46.0, 89.0, 91.0, 1e4, 1e25])
-def test_table(k):
+@pytest.mark.parametrize(("dtype", "k"), [(dtype, k) for dtype, ks in IN_TABLES.items() for k in ks])
+def test_table(k, dtype):
     """Many angles at one concentration: looked up, to the same promises, from the mode out to the smallest float."""
-    k = float(np.float32(k))
-    top = min(np.pi, 2 * np.arcsin(min(1, np.sqrt(46 / max(k, 1e-9)))))
-    x = np.r_[np.linspace(0, top, 120_000), np.geomspace(1e-6, 1, 5000) * top, np.pi - np.geomspace(1e-6, 1, 5000)]
-    x = x.astype(np.float32)
+    k, tiny = float(np.dtype(dtype).type(k)), float(np.finfo(dtype).tiny)
+    depth, least = (46, 1e-6) if dtype == "float32" else (356, 1e-14)
+    top = min(np.pi, 2 * np.arcsin(min(1, np.sqrt(depth / max(k, 1e-9)))))
+    x = np.r_[np.linspace(0, top, 120_000), np.geomspace(least, 1, 5000) * top, np.pi - np.geomspace(least, 1, 5000)]
+    x = x.astype(dtype)
     x = np.resize(x[x.astype(np.float64) <= np.pi], von_mises.TAIL_TABLE_MIN_SIZE)
     looked_at = np.random.default_rng(0).permutation(len(x))[: len(x) // 8]
     exact = x[looked_at].astype(np.float64)
     log_tail = reference.log_sf(exact, k)
-    normal = log_tail > np.log(4 * np.finfo(np.float32).tiny)
+    normal = log_tail > np.log(4 * tiny)
+    law = np.zeros((), dtype), np.asarray(k, dtype)
     for lower, upper, sign in ((jvm.cdf, jvm.sf, -1), (jvm.sf, jvm.cdf, 1)):
-        small, large = (np.asarray(f(sign * x, np.float32(0), np.float32(k)), float)[looked_at] for f in (lower, upper))
+        with jax.enable_x64(dtype == "float64"):
+            small, large = (np.asarray(f(sign * x, *law), float)[looked_at] for f in (lower, upper))
         error = np.abs(small[normal] / np.exp(log_tail[normal]) - 1)
-        assert error.max() <= TAIL["float32"], f"{error.max():.2e} at x={exact[normal][error.argmax()]}"
-        assert (small[~normal] <= 5 * np.finfo(np.float32).tiny).all()
-        assert np.abs(large - (0.5 + reference.central(exact, k))).max() <= 2 * EPS["float32"]
+        assert error.max() <= TAIL[dtype], f"{error.max():.2e} at x={exact[normal][error.argmax()]}"
+        assert (small[~normal] <= 5 * tiny).all()
+        assert np.abs(large - (0.5 + reference.central(exact, k))).max() <= 2 * EPS[dtype]
 
 
 @pytest.mark.slow
