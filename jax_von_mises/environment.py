@@ -13,9 +13,10 @@ try:
 except ImportError:  # Windows has no modes to look at
     grp = pwd = None  # type: ignore[assignment]
 
-__all__ = ["cache_directory", "make_directories", "nvidia_driver", "open_to_others", "owned_by_other"]
+__all__ = ["cache_directory", "make_directories", "nvidia_driver", "nvidia_gpus", "open_to_others", "owned_by_other"]
 
 PROC_DRIVER = Path("/proc/driver/nvidia/version")
+PROC_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def nvidia_driver():
@@ -24,6 +25,15 @@ def nvidia_driver():
         if match := re.search(r"\s(\d+\.\d+(\.\d+)?)\s", PROC_DRIVER.read_text()):
             return match[1]
     return None
+
+
+def nvidia_gpus():
+    """Return how many of NVIDIA's GPUs this process may use, as Linux and ``CUDA_VISIBLE_DEVICES`` show them."""
+    count = 0
+    with contextlib.suppress(OSError):
+        count = len(os.listdir(PROC_GPUS))
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return count if shown is None else min(count, len([name for name in shown.split(",") if name.strip()]))
 
 
 def cache_directory():

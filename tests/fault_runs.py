@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 import jax_von_mises
-from jax_von_mises.streams import writer
+from jax_von_mises.streams import checkpoint, writer
 
 STREAM = dict(key=jax.random.key(11), loc=0.5, concentration=4.0, total=3_072, block_rows=1_024)
 OTHER = STREAM | dict(loc=1.0)
@@ -179,12 +179,16 @@ def array(found, out):
 def lost(out, before, now, valid, crc):
     """Valid blocks, or their checksums, that are no longer there."""
     problems = []
-    records = "".join(data.decode() for name, data in now.items() if data and name.endswith(".json"))
+    records = {}
+    for name, data in now.items():
+        if data and name.endswith(".json") and data.startswith(b'{\n "format"'):
+            more = b"".join(now[each] for each in sorted(now) if each.startswith(f"{name.removesuffix('.json')}."))
+            records |= checkpoint.parse_record(name, data, more)["crc32"]
     for block in valid:
         content = before[block]
         if not any(path.exists() and content in path.read_bytes() for path, _ in shard(out, block)):
             problems.append(f"block {block} is lost")
-        if f'"{block}": "{crc[block]}"' not in records:
+        if records.get(block) != crc[block]:
             problems.append(f"the checksum of block {block} is lost")
     return problems
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jax_von_mises
-from jax_von_mises.streams import checkpoint, writer
+from jax_von_mises.streams import checkpoint, zarr
 from tests import children
 from tests.streams.test_interrupts import draws
 from tests.streams.test_writer import KEY, read, write
@@ -62,7 +62,7 @@ RUN = dict(total=10 * 4_096, block_rows=4_096)
 def writing_child(out, angles, line, ready, options):
     """Body of a process that writes what all the others write, and tells what came of it."""
     draws(angles)
-    writer.is_whole(out)
+    zarr.import_tensorstore()
     jax.block_until_ready(jax.device_put(0.0))
     line.wait(60)
     try:

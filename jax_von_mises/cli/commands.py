@@ -10,6 +10,7 @@ import argparse
 import functools
 import json
 import math
+import multiprocessing
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent import futures
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -25,10 +27,10 @@ import numpy as np
 
 from jax_von_mises import runtime
 from jax_von_mises.arguments import DTYPES, LARGEST_COUNT, LARGEST_TIME
-from jax_von_mises.cli import ranks, summary
+from jax_von_mises.cli import summary
 from jax_von_mises.numerics.circle import LARGEST_LOC
 from jax_von_mises.runtime.hardware import PLATFORMS
-from jax_von_mises.streams import checkpoint, safe_files, writer
+from jax_von_mises.streams import checkpoint, executors, safe_files, target, writer
 from jax_von_mises.version import __version__
 
 __all__ = ["entry", "main"]
@@ -37,6 +39,9 @@ PROGRAM_NAME = "jax-von-mises"
 
 # `jax.random.key` keeps 32 bits of a Python integer unless x64 is on, so larger seeds would repeat smaller ones.
 SEED_LIMIT = 2**32
+
+# Options of version 0.1, by which the processes of a job found each other.
+GONE = ("--distributed", "--coordinator", "--join-timeout", "--patience")
 
 NUMBER_OPTIONS = ("--loc", "--concentration", "--size", "--seed", "--block")
 
@@ -103,21 +108,27 @@ def make_parser() -> argparse.ArgumentParser:
     sample.add_argument("--quiet", action="store_true", help="no progress and no summary")
     job = sample.add_argument_group(
         "several processes, on one machine or many",
-        "Each runs this command, and writes its share of the blocks of one Zarr store that all can reach; process 0 "
-        "makes it whole. A process that died can be started again alone.",
+        "This command hands blocks to workers, which write them where all can reach; or it writes its own part of a "
+        "Zarr store, and is one of many. In either case --resume goes on, in any way or with one process.",
+    )
+    job.add_argument("--workers", metavar="N", help="draw in so many processes of this machine")
+    job.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="draw on a Dask cluster: tcp://host:8786, or the name of a scheduler file",
     )
     job.add_argument(
-        "--distributed",
-        action="store_true",
-        help="find the others: jax.distributed knows SLURM, Open MPI and Kubernetes; else give what follows",
+        "--timeout",
+        metavar="S",
+        default="600",
+        help="seconds until workers that finish no block are given up (default 600)",
     )
-    job.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0")
-    job.add_argument("--processes", metavar="N", help="how many there are")
-    job.add_argument("--process-id", metavar="I", help="which one this is, from 0")
-    job.add_argument("--join-timeout", metavar="S", default="300", help="seconds to wait for the others (default 300)")
     job.add_argument(
-        "--patience", metavar="S", default="600", help="seconds to wait while no other one gets on (default 600)"
+        "--part", "--process-id", metavar="I", help="write part I of N, counted from 0, as in an array job"
     )
+    job.add_argument("--parts", "--processes", metavar="N", help="how many parts there are; the last to end finishes")
+    for name in GONE:
+        job.add_argument(name, nargs="?", const="", help=argparse.SUPPRESS)
     sample.set_defaults(run=run_sample)
     check = commands.add_parser(
         "verify",
@@ -309,6 +320,18 @@ class Watch:
                 self.moments.add(rows[first : first + step])
         self.seen += 1
 
+    def read_again(self, written: writer.Written) -> None:
+        """Take up what workers have written: all, or pieces at even distances."""
+        result, _ = writer.open_finished("sample", written.out)
+        step = max(1, self.CHUNK // self.columns)
+        rows = written.shape[0]
+        stride = step * max(1, math.ceil(rows * self.columns / self.JUDGED))
+        try:
+            for first in range(0, rows, stride):
+                self.moments.add(result.read(first, min(step, rows - first), whole=True))
+        finally:
+            result.close()
+
     def close(self) -> None:
         """Leave the bar as it is."""
         if self.bar is not None:
@@ -317,7 +340,7 @@ class Watch:
 
 def write_or_draw(
     options: argparse.Namespace,
-    place: ranks.Place,
+    executor: futures.Executor | None,
     size: int,
     seed: int,
     loc: np.ndarray,
@@ -340,17 +363,19 @@ def write_or_draw(
             size,
             options.dtype,
             block_rows=options.block,
-            resume=options.resume or options.distributed,
+            resume=options.resume,
             force=options.force,
             repair=options.repair,
-            part=place.part,
-            parts=place.parts,
-            patience=options.patience,
-            stay=place.connected,
+            part=options.part,
+            parts=options.parts,
+            executor=executor,
+            timeout=options.timeout,
             progress=watch.progress,
-            observe=watch.observe,
+            observe=None if executor else watch.observe,
         )
-    except writer.Damaged as error:
+        if executor and written.finished and written.drawn and not options.quiet:
+            watch.read_again(written)
+    except (writer.Damaged, executors.ExecutorFailed) as error:
         raise Failure(str(error)) from error
     except (ValueError, FileExistsError) as error:
         raise BadArgument(str(error)) from error
@@ -358,7 +383,7 @@ def write_or_draw(
         watch.close()
     if options.quiet:
         return []
-    return print_report(options, place, written, watch.moments, time.monotonic() - began, key, loc, concentration)
+    return print_report(options, written, watch.moments, time.monotonic() - began, key, loc, concentration)
 
 
 def in_options(text: str) -> str:
@@ -369,24 +394,31 @@ def in_options(text: str) -> str:
     return text
 
 
-def print_report(options, place, written, moments, seconds, key, loc, concentration) -> list[str]:
+def print_report(options, written, moments, seconds, key, loc, concentration) -> list[str]:
     """Lines on what was drawn, how it compares with the law, and what was written."""
     total = math.prod(written.shape)
-    device = jax.local_devices()[0].device_kind
+    if options.workers is not None:
+        where = f"by {options.workers} workers"
+    elif options.scheduler is not None:
+        where = f"by the workers of {options.scheduler}"
+    else:
+        where = f"on {jax.local_devices()[0].device_kind}"
     what = f"{options.dtype}, seed {options.seed}, {jax.random.key_impl(key)}"
     blocks = f"{written.drawn} block{'s' * (written.drawn != 1)}"
     if written.kept:
         blocks += f", {written.kept} kept"
-    who = f"process {place.part} of {place.parts} " if place.parts > 1 else ""
+    who = f"part {options.part} of {options.parts} " if options.parts > 1 else ""
     if written.kept and not written.drawn:
-        lines = [f"{written.out} is whole already: nothing was drawn"]
+        lines = [f"{who or written.out} is complete already: nothing was drawn"]
     else:
-        lines = [f"{who}drew {blocks} of {total:,} angles in {seconds:.2f} s on {device}: {what}"]
+        lines = [f"{who}drew {blocks} of {total:,} angles in {seconds:.2f} s {where}: {what}"]
     if moments.count:
         judged = moments.count * moments.sine.size
         if judged < total:
             lines.append(f"compared with the law are {judged:,} of them:")
         lines += summary.summarise(moments, loc, concentration, options.dtype)
+    if not written.finished:
+        return [*lines, f"{written.out}: the part that ends last finishes it, and so does --resume"]
     size = checkpoint.readable(total * np.dtype(written.dtype).itemsize)
     lines.append(f"{written.out}: {size}, shape {written.shape}, {written.dtype}; checksums beside it")
     if written.dtype != options.dtype:
@@ -394,47 +426,85 @@ def print_report(options, place, written, moments, seconds, key, loc, concentrat
     return lines
 
 
-def find_place(options: argparse.Namespace) -> ranks.Place:
-    """Which process of how many this is."""
-    processes, process_id = read_place(options)
-    if not options.distributed or writer.is_whole(options.out):
-        # There is nobody to find where the store is finished: each process that starts again checks it, alone.
-        return ranks.Place(processes=1, process_id=0)
-
-    def say(text):
-        print(f"{PROGRAM_NAME} sample: {text}", file=sys.stderr)
-
-    timeout = read_seconds("--join-timeout", options.join_timeout)
-    try:
-        return ranks.Place(options.coordinator, processes, process_id, timeout, say)
-    except ranks.JoinError as error:
-        raise Failure(f"--distributed: {error}") from None
-
-
-def read_place(options: argparse.Namespace) -> tuple[int | None, int | None]:
-    """Read ``--processes`` and ``--process-id``; refuse what does not go together."""
-    given = [
-        f"--{name.replace('_', '-')}"
-        for name in ("coordinator", "processes", "process_id")
-        if getattr(options, name) is not None
-    ]
-    if not options.distributed:
-        if given:
-            raise BadArgument(f"{given[0]} is for --distributed; add that")
-        return None, None
-    processes = None if options.processes is None else read_integer("--processes", options.processes)
-    process_id = None if options.process_id is None else read_integer("--process-id", options.process_id, processes)
-    if processes == 0:
-        raise BadArgument("--processes 0: give 1 or more")
-    if writer.is_npy(options.out):
-        raise BadArgument(f"--out {options.out}: a .npy file has one writer; give --distributed a .zarr store")
+def read_part(options: argparse.Namespace) -> tuple[int, int]:
+    """Read ``--part`` and ``--parts``; refuse what does not go together, and what is gone."""
+    for name in GONE:
+        if getattr(options, name[2:].replace("-", "_")) is not None:
+            raise BadArgument(
+                f"{name} is gone: processes no longer find each other. Give --workers N for this machine, --scheduler "
+                "ADDRESS for a Dask cluster, or start N processes with --part I --parts N, as in an array job"
+            )
+    if options.workers is not None and options.scheduler is not None:
+        raise BadArgument("--workers starts processes, and --scheduler has some already; give one of them")
+    if (options.part is None) != (options.parts is None):
+        raise BadArgument("--part and --parts go together: give the number of this part, and how many there are")
+    if options.part is None:
+        return 0, 1
+    parts = read_integer("--parts", options.parts)
+    if parts == 0:
+        raise BadArgument("--parts 0: give 1 or more")
+    if target.is_npy(options.out):
+        raise BadArgument(f"--out {options.out}: a .npy file has one writer; give --parts a .zarr store")
     if options.force:
-        raise BadArgument("--force would remove what other processes write; remove the old store first")
-    if options.coordinator is not None:
-        host, _, port = options.coordinator.rpartition(":")
-        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
-            raise BadArgument(f"--coordinator {options.coordinator}: not an address; write HOST:PORT")
-    return processes, process_id
+        raise BadArgument("--force would remove what other parts write; remove the old store first")
+    return read_integer("--part", options.part, parts), parts
+
+
+@contextmanager
+def open_executor(options: argparse.Namespace) -> Iterator[futures.Executor | None]:
+    """Start the workers, or connect to a cluster, as the options ask."""
+    if options.workers is not None:
+        count = read_integer("--workers", options.workers)
+        if count == 0:
+            raise BadArgument("--workers 0: give 1 or more")
+        # Each worker needs a device, and this process none: on a GPU it would keep the memory from them.
+        jax.config.update("jax_platforms", "cpu")
+        with local_workers(count) as executor:
+            yield executor
+    elif options.scheduler is not None:
+        try:
+            from distributed import Client
+        except ImportError as error:
+            raise Failure(
+                '--scheduler needs Dask: pip install "jax_von_mises[dask]"; --workers N needs nothing more'
+            ) from error
+        file = {"scheduler_file": options.scheduler} if os.path.isfile(options.scheduler) else {}
+        try:
+            client = Client(None if file else options.scheduler, **file)
+        except (OSError, ValueError) as error:
+            raise Failure(f"--scheduler {options.scheduler}: no scheduler answers there ({error})") from error
+        jax.config.update("jax_platforms", "cpu")
+        with client:
+            yield client.get_executor()
+    else:
+        yield None
+
+
+@contextmanager
+def local_workers(count: int) -> Iterator[futures.Executor]:
+    """Start processes that end with this one, however it ends."""
+    executor = futures.ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=prepare_worker)
+    try:
+        yield executor
+        executor.shutdown()
+    except BaseException:
+        for process in multiprocessing.active_children():  # also one that hangs, for which a shutdown would wait
+            process.kill()
+        executor.shutdown(cancel_futures=True)
+        raise
+
+
+def prepare_worker() -> None:
+    """Leave an interrupt from the terminal to the parent, and end when it has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def read_seconds(option: str, text: str) -> float:
@@ -447,7 +517,9 @@ def read_seconds(option: str, text: str) -> float:
 
 def run_sample(options: argparse.Namespace) -> int:
     """Run the sub-command ``sample``."""
-    options.patience = read_seconds("--patience", options.patience)
+    options.resume |= options.part is not None  # by the same command, whenever it is started
+    options.part, options.parts = read_part(options)
+    options.timeout = read_seconds("--timeout", options.timeout)
     size = read_integer("--size", options.size, LARGEST_COUNT)
     seed = read_integer("--seed", options.seed, SEED_LIMIT)
     if options.block is not None:
@@ -456,14 +528,14 @@ def run_sample(options: argparse.Namespace) -> int:
             raise BadArgument("--block 0: give 1 or more rows")
     loc, concentration = read_parameters(options)
     check_name(options.out)
-    with find_place(options) as place:
+    with open_executor(options) as executor:
         try:
             jax.local_devices()
         except RuntimeError as error:
             raise Failure(f"JAX finds no device: {error}; JAX_PLATFORMS=cpu runs without a GPU") from error
         try:
             with jax.enable_x64(options.dtype == "float64"):
-                lines = write_or_draw(options, place, size, seed, loc, concentration)
+                lines = write_or_draw(options, executor, size, seed, loc, concentration)
         except jax.errors.JaxRuntimeError as error:
             raise Failure(f"the device failed: {error}") from error
     print("\n".join(lines), end="\n" if lines else "")
@@ -472,7 +544,7 @@ def run_sample(options: argparse.Namespace) -> int:
 
 def check_name(out: str) -> None:
     """Refuse a target of a kind that is not known, before JAX starts."""
-    if not (writer.is_npy(out) or writer.is_zarr(out)):
+    if not (target.is_npy(out) or target.is_zarr(out)):
         raise BadArgument(f"--out {out}: end its name in .npy for a NumPy file, or in .zarr for a Zarr store")
 
 

@@ -1,16 +1,20 @@
-"""Records: what has been written of a file or a store, told by a small JSON text beside it.
+"""Records: which blocks of a file or a store are written, and their checksums, in a text next to it.
 
-A target appears whole or not at all: a file gets its name, a store its metadata, when every block is there. Until then
-the record, replaced whole after each block that has reached the disk, tells what is done, so that a process may be
-killed at any instant.
+A target appears complete or not at all: a file gets its name, a store its metadata, when every block is there. Until
+then the record says which blocks have reached the disk, so that a process may be killed at any instant. It begins with
+a JSON object, the head, which says what is drawn and lists the blocks that were there when the run was begun or
+resumed. A line is appended for each further block: its number and its checksum. The record of a finished target is the
+head alone, with all blocks. (Version 0.1 replaced the head after each block; its records are read as heads without
+lines.)
 
 ======================= ===================================== ==========================================
 ..                      ``big.npy``                           ``big.zarr``
 ======================= ===================================== ==========================================
 while blocks are drawn  ``big.npy.partial``                   the shards ``big.zarr/c/0``, ``c/1``, ...
-record until then       ``big.npy.partial.json``              ``big.zarr/blocks-0of4.json``, one a writer
-what makes it whole     the name ``big.npy``                  ``big.zarr/zarr.json``
-record of the whole     ``big.npy.json``                      ``big.zarr/blocks.json``
+head until then         ``big.npy.partial.json``              ``big.zarr/blocks-0of4.json``, one per writer
+lines                   at the end of the same file           ``big.zarr/blocks-0of4.0.txt``, ``.1.txt``, ...
+what makes it complete  the name ``big.npy``                  ``big.zarr/zarr.json``
+record of all blocks    ``big.npy.json``                      ``big.zarr/blocks.json``
 ======================= ===================================== ==========================================
 
 With ``force`` a finished file or store keeps its name until the new one is finished. A store is then written as
@@ -21,6 +25,7 @@ With ``force`` a finished file or store keeps its name until the new one is fini
 
 import math
 import os
+import re
 
 from jax_von_mises.arguments import DTYPES
 from jax_von_mises.streams import safe_files
@@ -34,12 +39,16 @@ except ImportError:  # Windows has other locks; there two writers of one target 
 RECORD_FORMAT = "jax_von_mises/samples/1"
 # More angles than this no disk holds.
 MOST_ANGLES = 2**60
-# A record is written anew after each block and has a line for each: so many are more than anyone waits for.
+# The record of a finished target is one JSON text that is read at once: no target has more blocks.
 MOST_BLOCKS = 2**20
-# Bytes that no record of so many lines reaches.
+# Bytes that no record of so many blocks reaches.
 LARGEST_RECORD = 2**26
 # Angles in a row. A row is drawn, and read, in one piece.
 LARGEST_ROW = 2**36
+
+# How a head ends, and a line after it: whatever does not end so was cut off as it was written.
+END_OF_HEAD = b"\n}\n"
+LINE = re.compile(rb"([0-9]{1,18}) ([0-9a-f]{8})\n")
 
 
 class ForeignTargetError(OSError):
@@ -89,10 +98,24 @@ def sync_directory(path):
             os.close(descriptor)
 
 
-def parse_record(name, text):
-    """The record in `text`, a JSON object; it was replaced whole, so anything else is not ours."""
+def run_words(run):
+    """The bytes that name a run near the beginning of its head."""
+    return f'"run": "{run}"'.encode()
+
+
+def lines_of(blocks):
+    """The lines that record some blocks, given with their checksums."""
+    return "".join(f"{i} {crc}\n" for i, crc in sorted(blocks.items()))
+
+
+def parse_record(name, text, more=b""):
+    """The record in `text`, a head and lines, and in `more` lines; a head is written at once, so others are not ours.
+
+    Lines count up to the first that is incomplete: a process or a machine ended as it was written.
+    """
+    head, end, lines = text.partition(END_OF_HEAD)
     try:
-        record = safe_files.parse_json(text, MOST_BLOCKS + 1_000)
+        record = safe_files.parse_json(head + end, MOST_BLOCKS + 1_000)
         if record["format"] != RECORD_FORMAT or not isinstance(record["stream"], dict):
             raise ValueError
         record["shape"] = tuple(int(size) for size in record["shape"])
@@ -108,4 +131,9 @@ def parse_record(name, text):
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ForeignTargetError(f"{name} is not a record of this package; move it away") from error
+    for line in (lines + more).splitlines(keepends=True):
+        match = LINE.fullmatch(line)
+        if match is None:
+            break
+        record["crc32"][int(match[1])] = match[2].decode()
     return record

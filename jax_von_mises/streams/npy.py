@@ -15,6 +15,7 @@ from jax_von_mises.streams.checkpoint import (
     allocated,
     lock,
     parse_record,
+    run_words,
     sync_directory,
 )
 
@@ -38,6 +39,8 @@ class NpyFile:
         self.partial_record = f"{self.partial}.json"
         self.row_bytes = math.prod(shape[1:]) * self.dtype.itemsize
         self.file = self.direct = self.stage = None
+        self.log = None  # the record of the run, open for more lines
+        self.log_end = 0
         self.replaces = False  # whether a file that has the name is to go: only if the user said so
         self.begun = False  # whether this run has changed anything
         self.created = False  # whether the partial file is this run's own, to be removed if nothing comes of it
@@ -99,12 +102,25 @@ class NpyFile:
         """Start with no blocks, as the record `text` says; what an unfinished run left is overwritten."""
         self._open(create=True)
         # In this order: if the record cannot be replaced, the old run is still there as it was.
-        self.save_record(text)
+        self._start_record(text)
         self.file.truncate(0)
-        self._write(self.header(), 0)
+        write_at(self.file, self.header(), 0)
 
-    def go_on(self):
-        """Open what an earlier run left."""
+    def go_on(self, text):
+        """Open what an earlier run left, and record it as `text` says."""
+        self._open_partial()
+        self._start_record(text)
+
+    def join(self):
+        """Open, to write blocks, what another process has begun or opened, records and finishes."""
+        self._open_plain()
+        self._open_direct()
+
+    def leave(self):
+        """Close what `join` has opened."""
+        self.close()
+
+    def _open_partial(self):
         if not os.path.lexists(self.partial):
             raise ForeignTargetError(
                 f"{self.partial} is gone, though {self.partial_record} tells of it; move the record away"
@@ -118,9 +134,7 @@ class NpyFile:
         if os.path.lexists(self.path) and not self.replaces and not self._has_both_names():
             raise FileExistsError(f"{self.path} appeared after the run was begun; move it away, and resume")
         create = create and not os.path.lexists(self.partial)
-        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
-        self.file = open(self._descriptor(flags), "r+b", buffering=0)  # noqa: SIM115
-        safe_files.must_be_plain(self.file, self.partial)
+        self._open_plain(os.O_CREAT | os.O_EXCL if create else 0)
         lock(self.file, self.partial)
         about = os.fstat(self.file.fileno())
         # The one who held the lock may have finished and renamed it between these two calls.
@@ -128,22 +142,32 @@ class NpyFile:
             raise ForeignTargetError(f"{self.partial} was finished by another process")
         self._must_be_ours_alone(about, self.partial)
         self.begun, self.created = True, create
+        self._open_direct()
+
+    def _open_plain(self, flags=0):
+        self.file = open(self._descriptor(os.O_RDWR | flags), "r+b", buffering=0)  # noqa: SIM115
+        safe_files.must_be_plain(self.file, self.partial)
+
+    def _open_direct(self):
         if hasattr(os, "O_DIRECT"):
             # Past the system's cache, which costs a copy and a page a time and would drive out of memory what other
             # programs keep there. Some file systems refuse.
             with contextlib.suppress(OSError):
                 self.direct = self._descriptor(os.O_WRONLY | os.O_DIRECT)
                 self.stage = mmap.mmap(-1, self.STAGE)
+            about = os.fstat(self.file.fileno())
             if self.direct is not None and not os.path.samestat(about, os.fstat(self.direct)):
                 raise ForeignTargetError(f"{self.partial} was replaced while it was opened")
 
     def _descriptor(self, flags):
         """The unfinished file, opened, if it is one and no link: that may lead to a file that is to be kept."""
-        if os.path.islink(self.partial):  # where the system has no such flag
-            raise ForeignTargetError(
-                f"{self.partial} is a symbolic link, which this package does not make; move it away"
-            )
-        return os.open(self.partial, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+        return self._no_link(self.partial, flags)
+
+    @staticmethod
+    def _no_link(name, flags):
+        if os.path.islink(name):  # where the system has no such flag
+            raise ForeignTargetError(f"{name} is a symbolic link, which this package does not make; move it away")
+        return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
     def _must_be_ours_alone(self, about, name):
         """Refuse to write to a file that others know by another name."""
@@ -173,7 +197,7 @@ class NpyFile:
         done = 0
         if self.direct is not None and offset % self.PAGE == 0:
             done = self._write_direct(data, offset)
-        self._write(data[done:], offset + done)
+        write_at(self.file, data[done:], offset + done)
         os.fsync(self.file)
 
     def _write_direct(self, data, offset):
@@ -194,12 +218,6 @@ class NpyFile:
                 return done
         return done
 
-    def _write(self, data, offset):
-        data = memoryview(data)
-        self.file.seek(offset)
-        while len(data):
-            data = data[self.file.write(data) :]
-
     def read(self, first, count, whole=False):
         """Rows of the partial, or of the whole, file."""
         with safe_files.open_plain(self.path if whole else self.partial) as file:
@@ -208,13 +226,39 @@ class NpyFile:
         rows = len(data) // self.row_bytes if self.row_bytes else count
         return np.frombuffer(data[: rows * self.row_bytes], self.dtype).reshape(rows, *self.shape[1:])
 
-    def save_record(self, text):
-        """Replace the record."""
+    def _start_record(self, text):
+        """Replace the record by a head, to which lines are added."""
+        self._replace_record(text)
+        self.log = open(self.partial_record, "r+b", buffering=0, opener=self._no_link)  # noqa: SIM115
+        self.log_end = len(text.encode())
+        # The lines reach the disk with each block, so the name of their file must be there.
+        sync_directory(self.directory)
+
+    def _replace_record(self, text):
+        if self.log is not None:
+            self.log.close()
+            self.log = None
         replace_text(self.partial_record, text)
+
+    def append(self, lines):
+        """Add lines to the record; they have reached the disk when this returns.
+
+        They have their place: an interrupted call can be repeated.
+        """
+        data = lines.encode()
+        write_at(self.log, data, self.log_end)
+        os.fsync(self.log)
+        self.log_end += len(data)
+
+    def runs(self, run):
+        """Whether the run of this name is under way here: its record lies where it should."""
+        with contextlib.suppress(FileNotFoundError), safe_files.open_plain(self.partial_record) as file:
+            return run_words(run) in file.read(self.PAGE)
+        return False
 
     def finish(self, text):
         """Make the file whole: give it its name."""
-        self.save_record(text)
+        self._replace_record(text)
         self.file.truncate(self.size())
         os.fsync(self.file)
         if os.name != "posix":
@@ -282,18 +326,26 @@ class NpyFile:
         if not os.path.lexists(self.partial_record):
             os.replace(self.record, self.partial_record)
         os.replace(self.path, self.partial)
-        self.go_on()
-        self.save_record(text)
+        self.go_on(text)
 
     def close(self):
         """Close the file; a second time does nothing."""
-        if self.file is not None:
-            self.file.close()
+        for file in (self.file, self.log):
+            if file is not None:
+                file.close()
         if self.direct is not None:
             os.close(self.direct)
         if self.stage is not None:
             self.stage.close()
-        self.file = self.direct = self.stage = None
+        self.file = self.direct = self.stage = self.log = None
+
+
+def write_at(file, data, offset):
+    """Write all of `data` to an unbuffered file, from `offset` on."""
+    data = memoryview(data)
+    file.seek(offset)
+    while len(data):
+        data = data[file.write(data) :]
 
 
 def replace_text(path, text):

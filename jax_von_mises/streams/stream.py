@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -19,6 +20,25 @@ import numpy as np
 from jax_von_mises import arguments
 from jax_von_mises.sampling import counter, sampler
 from jax_von_mises.sampling.request import DrawRequest
+
+
+class Description(NamedTuple):
+    """A stream in plain values, which can be sent to another process and need no device before they are used."""
+
+    implementation: str
+    """Of the key."""
+    key_data: np.ndarray
+    loc: np.ndarray
+    concentration: np.ndarray
+    dtype: str
+    method: str
+    engine: str | None
+
+    def stream(self, caller):
+        """The stream."""
+        with jax.enable_x64(True) if self.dtype == "float64" else contextlib.nullcontext():
+            key = jax.random.wrap_key_data(self.key_data, impl=self.implementation)
+            return Stream.of(caller, key, self.loc, self.concentration, self.dtype, self.method, self.engine)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,6 +82,19 @@ class Stream:
         with jax.enable_x64(True) if self.dtype == np.float64 else contextlib.nullcontext():
             return sampler.draw(request, buffer, self.engine)
 
+    def description(self):
+        """The stream for another process, which makes of it one of equal `identity`."""
+        row = self.row
+        return Description(
+            str(jax.random.key_impl(row.key)),
+            np.asarray(jax.random.key_data(row.key)),
+            np.asarray(row.loc),
+            np.asarray(row.concentration),
+            self.dtype.name,
+            row.route,
+            self.engine,
+        )
+
     def identity(self):
         """What decides the angles, as JSON takes it: equal for equal streams, readable where it is short."""
         return {
@@ -95,11 +128,6 @@ def _parameter_identity(value, dtype):
 def split_evenly(count: int, parts: int, part: int) -> range:
     """Which of `count` consecutive pieces of work part `part` of `parts` does: a range, all as long to within one."""
     return range(part * count // parts, (part + 1) * count // parts)
-
-
-def part_with(count: int, parts: int, piece: int) -> int:
-    """Whose `split_evenly` a piece of work is in."""
-    return -(-(piece + 1) * parts // count) - 1
 
 
 class Spans(Sequence):

@@ -1,45 +1,38 @@
 """Streams to disk: blocks drawn, written and recorded one by one, so that a run can be broken off and resumed.
 
-A block counts as done when its bytes have reached the disk *and* the record tells its checksum. A process that is
-killed at any instant therefore loses the block in flight and no more; what resumes draws the missing blocks, at their
-positions in the stream, and the result is the same to the last byte.
+A block counts as done when its bytes have reached the disk *and* the record has its checksum. A process that is
+killed at any instant therefore loses the blocks in flight and no more; a run that resumes draws the missing blocks, at
+their positions in the stream, and the result is the same to the last byte. The caller alone records blocks, also where
+the workers of an executor draw and write them.
 """
 
 import contextlib
 import json
 import math
 import os
+import secrets
 import shutil
-import time
-import zlib
 from collections.abc import Callable
+from concurrent import futures
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from jax_von_mises import arguments
-from jax_von_mises.streams import batches, checkpoint, npy, zarr
-from jax_von_mises.streams.stream import Spans, Stream, part_with, split_evenly
+from jax_von_mises.streams import batches, checkpoint, executors, npy
+from jax_von_mises.streams.stream import Spans, Stream, split_evenly
+from jax_von_mises.streams.target import checksum, is_npy, open_target, stored_checksum
 from jax_von_mises.version import __version__
 
 CALLER = "write_samples"
 
 # Angles in a block. 64 MiB of float32: drawing and writing it takes far longer than recording it, and two of them at a
-# time are what a run needs in memory. Where that makes many blocks they are larger, up to eight times: the record is
-# written anew after each, and has a line for each.
+# time are what a run needs in memory.
 BLOCK_ANGLES = 2**24
-MANY_BLOCKS = 2**12
-LARGEST_BLOCK = 2**27
-
-# Bytes that are read at a time when checksums are compared.
-PIECE = 2**26
 
 # Of a list of numbers so many are told in a message.
 LISTED = 20
-
-# Seconds between two looks at what the other processes have recorded.
-RECORD_POLL = 0.5
 
 
 class Damaged(ValueError):
@@ -59,6 +52,8 @@ class Written(NamedTuple):
     """Blocks drawn by this call."""
     kept: int
     """Blocks of this process that were there before."""
+    finished: bool
+    """Whether the target is complete. A part of several may leave that to the part that ends last."""
 
 
 def write_samples(
@@ -76,17 +71,17 @@ def write_samples(
     repair=False,
     part=0,
     parts=1,
-    patience=600.0,
-    stay=False,
+    executor=None,
+    timeout=600.0,
     progress=None,
     observe=None,
 ):
     """Draw a stream of angles into a file or a store, in constant memory.
 
-    Row i of the result is row i of the stream, as `sample_batches` draws it without CUDA kernels, whatever `block_rows`
-    and `parts` are and wherever the run was broken off. The result appears whole or not at all; beside it stands a JSON
-    record of what was drawn, with the CRC-32 of each block's bytes. While it is being drawn, a ``.npy`` file is named
-    ``*.npy.partial``, and a store has no ``zarr.json``.
+    Row i of the result is row i of the stream, as `sample_batches` draws it without CUDA kernels, whatever
+    `block_rows`, `parts` and `executor` are and wherever the run was broken off. The result appears complete or not at
+    all; next to it stands a JSON record of what was drawn, with the CRC-32 of each block's bytes. While it is being
+    drawn, a ``.npy`` file is named ``*.npy.partial``, and a store has no ``zarr.json``.
 
     Parameters
     ----------
@@ -98,8 +93,8 @@ def write_samples(
     total : int
         Rows. They, and their angles, must be below 2^60.
     block_rows : int, optional
-        Rows in a block: by default so many that it has 2^24 angles, up to 2^27 where there are more than 2^36. A run
-        that is resumed keeps the size it was begun with.
+        Rows in a block: by default so many that it has 2^24 angles, or more where that would make more than 2^20
+        blocks. A run that is resumed keeps the size it was begun with.
     resume : bool
         Go on with what an earlier run of the same stream left; begin if there is nothing. What was recorded is
         compared with its checksums first, in a finished file too, and where blocks are missing one is drawn again, in
@@ -113,21 +108,24 @@ def write_samples(
         With `resume`: draw blocks again that do not match their checksums. A finished file or store is an unfinished
         one meanwhile, and if the repair fails it stays one, with all its valid blocks: the same call goes on.
     part, parts : int
-        This process draws share `part` of `parts`, and they all write one Zarr store; with more than one, `resume` is
-        implied. Part 0 waits for the others, and makes the store whole.
-    patience : float
-        Seconds that part 0 waits while no other process records a block.
-    stay : bool
-        Other parts return only when part 0 has made the store whole, for a job whose processes must find each other
-        when part 0 is started again.
+        This process draws share `part` of `parts`, and they all write one Zarr store, at the same time or not; with
+        more than one, `resume` is implied. Each returns when its blocks are recorded. The one that then finds all
+        blocks recorded makes the store complete; so does any later call.
+    executor : concurrent.futures.Executor, optional
+        Draws and writes the blocks, in processes that reach `out` under the same name; this process records them. A
+        `ProcessPoolExecutor` (start method "spawn"), ``dask.distributed.Client(...).get_executor()``, an
+        ``mpi4py.futures.MPIPoolExecutor``. Workers whose JAX has not started divide the cores of their machine, and
+        take one GPU each. The executor is not shut down.
+    timeout : float
+        Seconds without any finished block after which the workers of `executor` are given up.
     progress, observe : callable, optional
         ``progress(done, total)`` is called with the rows of this process, before the first block and after each;
-        ``observe(array)`` with the rows of each block that is drawn.
+        ``observe(array)`` with the rows of each block that is drawn. With an `executor` they are read from the target.
 
     Returns
     -------
     Written
-        Name, shape and dtype of the result, and how many blocks were drawn and kept.
+        Name, shape and dtype of the result, how many blocks were drawn and kept, and whether it is complete.
 
     Raises
     ------
@@ -135,12 +133,14 @@ def write_samples(
         There is something at `out`, and neither `resume` nor `force` was given.
     ValueError, TypeError
         For a bad argument; to `resume`, also where another stream was begun, a block does not match its checksum, or
-        this machine does not draw what the other one drew.
+        this machine, or a worker, does not draw what the other one drew.
     OSError
-        The disk is full, or cannot be written, or `out` holds what this package did not write. What was recorded
-        stays, and can be resumed; a run that has recorded nothing removes what it created.
+        The disk is full, or cannot be written, or `out` holds what this package did not write, or a worker does not
+        reach it. What was recorded stays, and can be resumed; a run that has recorded nothing removes what it created.
+    RuntimeError
+        The executor has lost its workers. The run can be resumed, also with another executor or none.
     TimeoutError
-        The other processes have stopped.
+        The workers have finished no block for `timeout` seconds.
 
     Examples
     --------
@@ -162,7 +162,7 @@ def write_samples(
         )
     if block_rows is not None:
         block_rows = arguments.whole_number(CALLER, "block_rows", block_rows, 1)
-    options = WriteOptions(resume, force, repair, part, parts, patience, stay, progress, observe).checked()
+    options = WriteOptions(resume, force, repair, part, parts, executor, timeout, progress, observe).checked()
     block_rows = default_block_rows(stream, total, block_rows)
     shape = (total, *stream.row_shape)
     opened = open_target(CALLER, out, shape, stream.dtype, block_rows, options.part, options.parts)
@@ -172,32 +172,36 @@ def write_samples(
             missing = run.prepare()
             kept = len(run.own())
             drawn = run.draw() if missing else 0
-            if missing:
-                run.finish()
-    return Written(out, target.shape, target.dtype.name, drawn, kept)
+            finished = run.finish() if missing else True
+    return Written(out, target.shape, target.dtype.name, drawn, kept, finished)
 
 
 class WriteOptions(NamedTuple):
-    """How `write_samples` treats what is there, which share this process draws, and whom it tells."""
+    """How `write_samples` treats what is there, which share is drawn and by whom, and what is called meanwhile."""
 
     resume: bool = False
     force: bool = False
     repair: bool = False
     part: int = 0
     parts: int = 1
-    patience: float = 600.0
-    stay: bool = False
+    executor: futures.Executor | None = None
+    timeout: float = 600.0
     progress: Callable[[int, int], object] | None = None
     observe: Callable[[np.ndarray], object] | None = None
 
     def checked(self):
         """The same as plain values, if they are allowed, and together."""
-        flags = {name: getattr(self, name) for name in ("resume", "force", "repair", "stay")}
+        flags = {name: getattr(self, name) for name in ("resume", "force", "repair")}
         flags = {name: arguments.flag(CALLER, name, value) for name, value in flags.items()}
         for name, function in (("progress", self.progress), ("observe", self.observe)):
             if function is not None and not callable(function):
                 raise TypeError(f"{CALLER}: {name}={arguments.safe_repr(function)} must be a function, or None.")
-        patience = arguments.seconds(CALLER, "patience", self.patience)
+        if self.executor is not None and not isinstance(self.executor, futures.Executor):
+            raise TypeError(
+                f"{CALLER}: executor={arguments.safe_repr(self.executor)} must be a concurrent.futures.Executor, such "
+                "as a ProcessPoolExecutor or dask.distributed.Client(...).get_executor(), or None."
+            )
+        timeout = arguments.seconds(CALLER, "timeout", self.timeout)
         parts = arguments.whole_number(CALLER, "parts", self.parts, 1)
         part = arguments.whole_number(CALLER, "part", self.part, 0)
         if part >= parts:
@@ -206,7 +210,7 @@ class WriteOptions(NamedTuple):
             raise ValueError(f"{CALLER}: force=True would remove what other parts write. Remove the old store first.")
         if flags["resume"] and flags["force"]:
             raise ValueError(f"{CALLER}: resume=True keeps what force=True would replace. Give one of them.")
-        return self._replace(part=part, parts=parts, patience=patience, **flags)
+        return self._replace(part=part, parts=parts, timeout=timeout, **flags)
 
 
 @contextlib.contextmanager
@@ -234,43 +238,10 @@ def discarded(target):
     return "nothing was kept"
 
 
-def is_npy(out):
-    """Whether `out` names a ``.npy`` file."""
-    return out.lower().endswith(".npy") and "://" not in out
-
-
-def is_zarr(out):
-    """Whether `out` names a Zarr store: a directory, or a URL such as gs://bucket/big.zarr."""
-    return out.lower().rstrip("/").endswith(".zarr")
-
-
-def open_target(caller, out, shape, dtype, block_rows, part=0, parts=1):
-    """The target that `out` names."""
-    if is_zarr(out):
-        arguments.utf8(caller, "out", out, "TensorStore")
-        target = zarr.ZarrStore(out, shape, dtype, block_rows, part, parts)
-    elif not is_npy(out):
-        raise ValueError(f"{caller}: out={arguments.safe_repr(out)} must end in .npy, or in .zarr for a Zarr store.")
-    elif parts > 1:
-        raise ValueError(
-            f"{caller}: out={arguments.safe_repr(out)} has one writer, not parts={parts}. Let them write a .zarr store."
-        )
-    else:
-        target = npy.NpyFile(out, shape, dtype, block_rows)
-    if target.directory is not None and not os.path.isdir(target.directory):
-        raise FileNotFoundError(f"{out}: there is no directory {target.directory}; create it first")
-    return target
-
-
-def is_whole(out):
-    """Whether there is a finished file or store, of whatever stream."""
-    return open_target(CALLER, os.fsdecode(out), (0,), np.dtype(np.float32), 1).whole()
-
-
 def block_angles(angles):
     """Angles in a block, where `angles` are drawn in all."""
     block = BLOCK_ANGLES
-    while block < LARGEST_BLOCK and angles > block * MANY_BLOCKS:
+    while angles > block * checkpoint.MOST_BLOCKS:
         block *= 2
     return block
 
@@ -290,6 +261,8 @@ class WriteRun:
     def __init__(self, target, stream, options):
         self.target, self.stream, self.options = target, stream, options
         self.identity = stream.identity()  # once: it may be the hash of long arrays, and every record has it
+        self.name = secrets.token_hex(8)  # by which workers know that they write what this process records
+        self.crew = options.executor and executors.Crew(CALLER, options.executor, options.timeout)
         self.done: dict[int, str] = {}  # block: checksum; of all processes, as far as they are known
         self.damaged: dict[int, str] = {}  # block: checksum that it should have
 
@@ -327,24 +300,31 @@ class WriteRun:
         return {"shape": target.shape, "block_rows": target.block_rows, "stored": target.dtype.name}
 
     def text(self, finished=False):
-        """The record: what is drawn, by what, and the checksums of the blocks."""
+        """The head of the record: what is drawn, by what, and the checksums of the blocks that are done."""
         mine = self.done if self.options.parts == 1 or len(self.done) == self.blocks else self.own()
         head = {
             "format": checkpoint.RECORD_FORMAT,
+            **({} if finished else {"run": self.name}),
             "stream": self.identity,
             **self.layout(),
             "made_with": {
                 "jax_von_mises": __version__,
                 "jax": jax.__version__,
-                "device": jax.local_devices()[0].device_kind,
+                "device": self.device(),
             },
-            "known": len(self.done),  # of all processes': grows as long as the job lives
+            "known": len(self.done),
         }
         if self.target.replaces and not finished:
             head["replaces"] = True
-        # Lines by hand: there may be very many, and they are written again after each block.
+        # Lines by hand: there may be very many.
         lines = ",\n".join([f'"{i}": "{mine[i]}"' for i in sorted(mine)])
         return json.dumps(head, indent=1).removesuffix("\n}") + f',\n "crc32": {{\n{lines}\n }}\n}}\n'
+
+    def device(self):
+        """The kind of device that draws, as JAX names it."""
+        if self.crew and self.crew.draws_with:
+            return self.crew.draws_with[1]
+        return jax.local_devices()[0].device_kind
 
     def prepare(self):
         """Begin, go on or repair, as what is there and the options ask; False if nothing is missing."""
@@ -358,6 +338,7 @@ class WriteRun:
         if there and not options.force:
             return self._go_on(records) if records else self._repair()
         self.check_room(options.force)
+        self.meet_workers()
         if there:
             target.replace(self.missing_bytes())
         target.begin(self.text())
@@ -391,12 +372,13 @@ class WriteRun:
             target.settle()
             return False
         # All that can be refused is, before anything is touched.
+        self.meet_workers()
         self.check_machine()
         self.check_room()
         if whole:
             target.reopen(self.text())
         elif self.done or self.options.parts > 1:
-            target.go_on()
+            target.go_on(self.text())
         else:
             target.begin(self.text())
         return True
@@ -434,9 +416,12 @@ class WriteRun:
         if not own:
             return
         i = max(own)
-        first, rows = self.spans()[i]
-        again = np.asarray(self.stream.rows(first, self.target.block_rows))[:rows]
-        if checksum(self.target, again) != own[i]:
+        if self.crew:
+            again = self.crew.redraw(self.job(), i)
+        else:
+            first, rows = self.spans()[i]
+            again = checksum(self.target, np.asarray(self.stream.rows(first, self.target.block_rows))[:rows])
+        if again != own[i]:
             raise ValueError(
                 f"{CALLER}: {self.target.path}: block {i} drawn again differs in its last digits. The run was begun on "
                 "another kind of machine, or with another release of JAX (its record says which): go on there, or "
@@ -448,7 +433,7 @@ class WriteRun:
         return self.missing_rows() * self.stream.width * self.target.dtype.itemsize
 
     def check_room(self, force=False):
-        """Refuse early what the disk, or the record, cannot hold."""
+        """Refuse early what the disk cannot hold, or no record could list."""
         if self.target.directory is not None:
             missing = self.missing_bytes()
             need = self.target.bytes_needed(missing, force)
@@ -460,8 +445,8 @@ class WriteRun:
         if self.blocks > checkpoint.MOST_BLOCKS:
             least = -(-self.target.shape[0] // checkpoint.MOST_BLOCKS)
             raise ValueError(
-                f"{CALLER}: block_rows={self.target.block_rows} makes {self.blocks} blocks, and the record has a line "
-                f"for each, at most {checkpoint.MOST_BLOCKS}. Give block_rows={least} or more."
+                f"{CALLER}: block_rows={self.target.block_rows} makes {self.blocks} blocks, and the finished record "
+                f"lists at most {checkpoint.MOST_BLOCKS}. Give block_rows={least} or more."
             )
 
     def draw(self):
@@ -469,26 +454,20 @@ class WriteRun:
         progress, observe = self.options.progress, self.options.observe
         todo = [i for i in self.share() if i not in self.done]
         spans = self.spans()
-        drawing = batches.SampleBatches(self.stream, [spans[i] for i in todo], self.target.block_rows, donate=True)
         total = self.rows()
         written = total - self.missing_rows()
         if progress is not None:
             progress(written, total)
+        if self.crew:
+            self.draw_by_workers(todo)
+            return len(todo)
+        drawing = batches.SampleBatches(self.stream, [spans[i] for i in todo], self.target.block_rows, donate=True)
         try:
             for i, batch in zip(todo, drawing, strict=True):
                 rows = np.asarray(batch)
                 crc = checksum(self.target, rows)
                 self.target.write(spans[i][0], rows)
-                self.done[i] = crc
-                try:
-                    self.target.save_record(self.text())
-                except OSError:
-                    del self.done[i]
-                    raise
-                except BaseException:  # an interrupt, before or after the record was replaced: the block is there
-                    with contextlib.suppress(OSError):
-                        self.target.save_record(self.text())
-                    raise
+                self.record({i: crc})
                 if observe is not None:
                     observe(rows)
                 written += len(rows)
@@ -499,55 +478,78 @@ class WriteRun:
             drawing.close()
         return len(todo)
 
-    def finish(self):
-        """Make the target whole, as process 0, when all have drawn their shares."""
-        if self.options.part == 0:
-            if self.options.parts > 1:
-                self.wait_for_others()
-            self.target.finish(self.text(finished=True))
-        elif self.options.stay:
-            self.wait_for_process_0()
+    def draw_by_workers(self, todo):
+        """The same by the workers of the executor, which write; blocks come in any order, and are recorded here."""
+        progress, observe, spans = self.options.progress, self.options.observe, self.spans()
+        total = self.rows()
+        job = self.job()
+        try:
+            self.crew.brief(job)
+            for blocks in self.crew.write(job, todo):
+                self.record(blocks)
+                if observe is not None:
+                    for i in sorted(blocks):
+                        observe(self.target.read(*spans[i]))
+                if progress is not None:
+                    progress(total - self.missing_rows(), total)
+        except BaseException as error:
+            # What is finished meanwhile counts; but nobody waits for workers that hang, or are no more.
+            late = self.crew.stop(patient=not isinstance(error, TimeoutError | executors.ExecutorFailed))
+            with contextlib.suppress(OSError):
+                self.record(late)
+            raise
+        self.crew.dismiss(job)
 
-    def wait_for_others(self):
-        """Wait, as process 0, until the records of all processes together tell of every block."""
-        patience = self.options.patience
-        deadline = time.monotonic() + patience
-        while True:
-            known = len(self.done)
+    def record(self, blocks):
+        """Record blocks, whose bytes have reached the disk, with their checksums."""
+        self.done |= blocks
+        lines = checkpoint.lines_of(blocks)
+        try:
+            self.target.append(lines)
+        except OSError:
+            for i in blocks:
+                del self.done[i]
+            raise
+        except BaseException:  # an interrupt, before or after the lines were written: the blocks are there
+            with contextlib.suppress(OSError):
+                self.target.append(lines)
+            raise
+
+    def meet_workers(self):
+        """Find the workers of the executor, if there is one, before anything is touched."""
+        if len(self.own()) == len(self.share()):
+            self.crew = None  # there is nothing for them to do
+        if not self.crew:
+            return
+        self.crew.meet()
+        hosts = {worker.host for worker in self.crew.workers.values()}
+        target = self.target
+        cut = is_npy(target.path) and self.blocks > 1 and target.block_rows * target.row_bytes % target.PAGE
+        if cut and len(hosts) > 1:
+            raise ValueError(
+                f"{CALLER}: block_rows={target.block_rows} cuts pages of {target.PAGE} bytes, which workers on "
+                f"{len(hosts)} machines would write over each other. Give a multiple of "
+                f"{target.PAGE // math.gcd(target.PAGE, target.row_bytes)}, or write a .zarr store."
+            )
+
+    def job(self):
+        """What a worker needs to draw and write blocks."""
+        target, options = self.target, self.options
+        name = os.path.abspath(target.path) if target.directory is not None else target.path
+        place = (name, target.shape, self.stream.dtype, target.block_rows, options.part, options.parts)
+        return executors.Job(CALLER, self.name, self.stream.description(), place, target.shape[0], self.crew.sharing())
+
+    def finish(self):
+        """Make the target complete, if all blocks are recorded, by this process or by others; whether it is."""
+        if self.options.parts > 1:
             for record in self.target.records():
                 self.adopt(record)
-            if len(self.done) == self.blocks:
-                return
-            if len(self.done) > known:
-                deadline = time.monotonic() + patience
-                self.target.save_record(self.text())  # by which the others see that process 0 is there
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"{self.target.path}: {self.blocks - len(self.done)} of {self.blocks} blocks are missing, and "
-                    f"none came for {patience:g} s. Start process {first_few(self.missing_parts())} again, "
-                    "and then this one."
-                )
-            time.sleep(RECORD_POLL)
-
-    def missing_parts(self):
-        """The processes whose blocks are missing; there may be far more processes than blocks."""
-        missing = (i for i in range(self.blocks) if i not in self.done)
-        return sorted({part_with(self.blocks, self.options.parts, i) for i in missing})
-
-    def wait_for_process_0(self):
-        """Wait until the store is whole, so that process 0 can be started again while there is need of it."""
-        patience = self.options.patience
-        deadline, before = time.monotonic() + patience, None
-        while not self.target.whole():
-            now = self.target.record_of(0, self.options.parts)
-            if now != before:
-                deadline, before = time.monotonic() + patience, now
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"{self.target.path}: the blocks of this process are written, but process 0 has done nothing for "
-                    f"{patience:g} s. Start it again."
-                )
-            time.sleep(RECORD_POLL)
+            if len(self.done) < self.blocks:
+                if self.target.whole():  # another process has just finished it
+                    self.target.settle()
+                return self.target.whole()
+        self.target.finish(self.text(finished=True))
+        return True
 
 
 def verify_samples(out):
@@ -573,11 +575,7 @@ def verify_samples(out):
     """
     caller = "verify_samples"
     out = arguments.path(caller, "out", out)
-    target = open_target(caller, out, (0,), np.dtype(np.float32), 1)  # whatever it holds: its record tells
-    record = target.final_record() if target.whole() else None
-    if record is None:
-        raise FileNotFoundError(f"{out}: no finished file with a record beside it")
-    target = open_target(caller, out, record["shape"], np.dtype(record["stored"]), record["block_rows"])
+    target, record = open_finished(caller, out)
     spans = Spans(0, target.shape[0], target.block_rows)
     if len(spans) != len(record["crc32"]):
         raise Damaged(f"{caller}: {out}: its record has {len(record['crc32'])} checksums for {len(spans)} blocks")
@@ -592,30 +590,18 @@ def verify_samples(out):
     return record
 
 
+def open_finished(caller, out):
+    """A finished target, and its record."""
+    target = open_target(caller, out, (0,), np.dtype(np.float32), 1)  # whatever it holds: its record tells
+    record = target.final_record() if target.whole() else None
+    if record is None:
+        raise FileNotFoundError(f"{out}: no finished file with a record beside it")
+    return open_target(caller, out, record["shape"], np.dtype(record["stored"]), record["block_rows"]), record
+
+
 def damaged_blocks(target, spans, crc, whole):
     """The blocks whose bytes do not have the checksum that `crc` tells."""
     return [i for i in crc if stored_checksum(target, *spans[i], whole) != crc[i]]
-
-
-def stored_checksum(target, first, count, whole):
-    """`checksum` of rows that are on the disk, read in pieces: a record may tell of blocks of any size."""
-    width = math.prod(target.shape[1:])
-    found = checksum(target, ())
-    if width == 0:
-        return found  # there may be 2^59 such rows
-    step = max(1, PIECE // (width * target.dtype.itemsize))
-    for start in range(first, first + count, step):
-        rows = target.read(start, min(step, first + count - start), whole)
-        found = checksum(target, rows, found)
-        if len(rows) < min(step, first + count - start):
-            break  # the file ends here
-    return found
-
-
-def checksum(target, rows, before="0"):
-    """CRC-32 of the bytes of `rows` as they are stored, after those of `before`, eight hexadecimal digits."""
-    stored = np.ascontiguousarray(rows, target.dtype.newbyteorder("<"))
-    return f"{zlib.crc32(stored.view(np.uint8).reshape(-1).data, int(before, 16)):08x}"
 
 
 def brief(value):

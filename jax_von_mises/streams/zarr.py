@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import glob
+import itertools
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from jax_von_mises.streams.checkpoint import (
     lock,
     parse_record,
     readable,
+    run_words,
     sync_directory,
 )
 
@@ -38,10 +40,15 @@ class ZarrStore:
     # Bytes of metadata, which others may have given attributes; ours have two thousand.
     LARGEST_METADATA = 2**20
     WRITER_RECORD = re.compile(r"blocks-(\d+)of(\d+)\.json")
+    # No file of a store can grow: lines are added to one that is replaced, and from so many lines on to the next.
+    SEGMENT = re.compile(r"(blocks-\d+of\d+)\.(\d+)\.txt")
+    SEGMENT_LINES = 256
 
     def __init__(self, out, shape, dtype, block_rows, part=0, parts=1):
         self.path, self.shape, self.dtype, self.block_rows = out, shape, dtype, block_rows
-        self.writer_record = self.name_of(part, parts)
+        self.stem = f"blocks-{part}of{parts}"
+        self.writer_record = f"{self.stem}.json"
+        self.segment, self.lines = 0, ""  # number and content of the one that grows
         self.alone = parts == 1
         # Through links, so that the names to change lie on one file system.
         self.folder = None if self.directory is None else os.path.realpath(out)
@@ -79,7 +86,7 @@ class ZarrStore:
     def _is_ours(self, name):
         """Whether a name in a store's directory is one that this class gives."""
         given = name in ("c", self.METADATA, self.RECORD, self.REPLACED) or name.endswith(".__lock")
-        return given or bool(self.WRITER_RECORD.fullmatch(name))
+        return given or bool(self.WRITER_RECORD.fullmatch(name) or self.SEGMENT.fullmatch(name))
 
     def _keys(self, name):
         return Keys(self.tensorstore, self.context, self.in_turn, name)
@@ -122,17 +129,15 @@ class ZarrStore:
         found = sorted(name for name in names if self.WRITER_RECORD.fullmatch(name))
         if names and not found and (self.replaces or self.RECORD not in names):
             raise ForeignTargetError(f"{self.run.name} is not empty, and holds no record of this package; move it away")
-        texts = ((name, self.run.read(name)) for name in found)
-        return [parse_record(f"{self.run.name}/{name}", text) for name, text in texts if text is not None]
+        texts = ((name, self.run.read(name), self._lines(name.removesuffix(".json"), names)) for name in found)
+        return [parse_record(f"{self.run.name}/{name}", text, more) for name, text, more in texts if text is not None]
 
-    @staticmethod
-    def name_of(part, parts):
-        """Name of a writer's record."""
-        return f"blocks-{part}of{parts}.json"
-
-    def record_of(self, part, parts):
-        """A writer's record as text, or None."""
-        return self.run.read(self.name_of(part, parts))
+    def _lines(self, stem, names):
+        """The lines that a writer has added to its head."""
+        matches = sorted(
+            (int(match[2]), match[0]) for match in map(self.SEGMENT.fullmatch, names) if match and match[1] == stem
+        )
+        return b"".join(self.run.read(name) or b"" for _, name in matches)
 
     def final_record(self):
         """The record of the finished store, or None."""
@@ -181,7 +186,7 @@ class ZarrStore:
         self._lock_run()
         self.created = self.alone and not self.run.names()
         self.begun = True
-        self.save_record(text)
+        self._start_record(text)
         self._open()
 
     def _lock_run(self):
@@ -202,13 +207,22 @@ class ZarrStore:
             self.locked[folder] = os.open(folder, os.O_RDONLY)
             lock(self.locked[folder], folder, self.alone)
 
-    def go_on(self):
-        """Open the array, whose metadata are not there yet."""
+    def go_on(self, text):
+        """Open the array, whose metadata are not there yet, and record it as `text` says."""
         self._lock_run()
         if self.replaces and os.path.isdir(self.folder):
             self._lock(self.final.name)
         self.begun = True
+        self._start_record(text)
         self._open()
+
+    def join(self):
+        """Open the array, to write blocks that another process records."""
+        self._open()
+
+    def leave(self):
+        """Let go of what `join` has opened."""
+        self.array = None
 
     def _open(self):
         with as_os_errors(self.path):
@@ -234,9 +248,26 @@ class ZarrStore:
             self.tensorstore.array(rows, context=self.context).write(self.array[first : first + count]).result()
         return rows
 
-    def save_record(self, text):
-        """Replace this writer's record."""
+    def _start_record(self, text):
+        """Replace this writer's record by a head, to which lines are added."""
         self.run.write(self.writer_record, text)
+        for name in self.run.names():  # whose blocks the head has
+            match = self.SEGMENT.fullmatch(name)
+            if match and match[1] == self.stem:
+                self.run.delete(name)
+        self.segment, self.lines = 0, ""
+
+    def append(self, lines):
+        """Add lines to the record; they are in the store when this returns, and the call can be repeated."""
+        lines = self.lines + lines
+        self.run.write(f"{self.stem}.{self.segment}.txt", lines)
+        self.lines = lines
+        if lines.count("\n") >= self.SEGMENT_LINES:
+            self.segment, self.lines = self.segment + 1, ""
+
+    def runs(self, run):
+        """Whether the run of this name is under way here: its record lies where it should."""
+        return run_words(run) in (self.run.read(self.writer_record) or b"")
 
     def finish(self, text):
         """Make the store whole: write its metadata, and give it its name."""
@@ -272,12 +303,17 @@ class ZarrStore:
 
     def settle(self):
         """Remove what a finished run, or one that was killed as it finished, no longer needs."""
-        for name in self.final.names():
-            if self.WRITER_RECORD.fullmatch(name):
-                self.final.delete(name)
+        self._remove_records(self.final)
         if self.folder is not None:
             self._remove_locks(self.final)
             self._remove_replaced(self.folder)
+
+    def _remove_records(self, keys):
+        """Remove the records of writers: a head last, since lines without one would be taken for those of the next."""
+        names = keys.names()
+        for pattern in (self.SEGMENT, self.WRITER_RECORD):
+            for name in filter(pattern.fullmatch, names):
+                keys.delete(name)
 
     def _remove_locks(self, keys):
         """Remove what TensorStore leaves of a record that it was replacing when it was killed, or could not write."""
@@ -322,9 +358,7 @@ class ZarrStore:
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(os.path.join(keys.name, "c"))
             self._remove_locks(keys)
-        for name in keys.names():
-            if self.WRITER_RECORD.fullmatch(name):
-                keys.delete(name)
+        self._remove_records(keys)
         keys.delete(self.RECORD)
 
     def bytes_needed(self, missing, force=False):
@@ -385,7 +419,7 @@ class ZarrStore:
         """Make the finished array an unfinished one again, in which some blocks are missing."""
         self._lock(self.run.name)
         self.begun = True
-        self.save_record(text)
+        self._start_record(text)
         self.run.delete(self.METADATA)
         self.run.delete(self.RECORD)
         self._open()
@@ -438,7 +472,8 @@ def must_be_plain_store(folder):
     """
     if (strange := safe_files.strange_below(folder)) is not None:
         raise ForeignTargetError(f"{strange} is neither a file nor a directory, and no part of a store; move it away")
-    for name in glob.glob(os.path.join(glob.escape(folder), "*.json")):
+    texts = (glob.glob(os.path.join(glob.escape(folder), pattern)) for pattern in ("*.json", "*.txt"))
+    for name in itertools.chain(*texts):
         if os.path.getsize(name) > LARGEST_RECORD:
             raise ForeignTargetError(f"{name} has more than {LARGEST_RECORD} bytes, so it is not what its name says")
 

@@ -1,6 +1,5 @@
 """The command line: what it writes, what it says, and what it leaves behind when it fails."""
 
-import json
 import os
 import shutil
 import signal
@@ -18,8 +17,9 @@ import pytest
 
 import jax_von_mises
 from jax_von_mises.cli import commands, summary
-from jax_von_mises.streams import writer
+from jax_von_mises.streams import npy
 from tests import children
+from tests.streams.test_writer import recorded
 
 SMALL = ("--size", "1000", "--concentration", "3")
 
@@ -294,7 +294,7 @@ def test_failure_midway_keeps_what_is_done(run, monkeypatch, error, code, messag
     """The third block fails: the file from before stays until the new one is whole, and that goes on."""
     assert run(*SMALL).code == 0
     old = np.load("samples.npy")
-    write, calls = writer.npy.NpyFile.write, []
+    write, calls = npy.NpyFile.write, []
 
     def failing_write(self, *arguments):
         calls.append(arguments)
@@ -302,7 +302,7 @@ def test_failure_midway_keeps_what_is_done(run, monkeypatch, error, code, messag
             raise error
         write(self, *arguments)
 
-    monkeypatch.setattr(writer.npy.NpyFile, "write", failing_write)
+    monkeypatch.setattr(npy.NpyFile, "write", failing_write)
     command = (*SMALL, "--seed", "1", "--block", "100")
     result = run(*command, "--force")
     assert result.code == code
@@ -420,15 +420,14 @@ def test_signal_keeps_what_is_done(tmp_path, number, code):
         pytest.skip("what started the tests ignores this signal, as nohup does, and so does every command")
     process = subprocess_sample(tmp_path, "--size", "1e9", "--block", "1e6")
     deadline = time.monotonic() + 60
-    record = tmp_path / "samples.npy.partial.json"
-    while not record.exists() or not json.loads(record.read_text())["crc32"]:
+    while not recorded(tmp_path / "samples.npy"):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
-    kept = len(json.loads(record.read_text())["crc32"])
+    kept = len(recorded(tmp_path / "samples.npy"))
     assert f"{kept} of 1000 blocks are kept: go on with --resume" in err
     assert sorted(os.listdir(tmp_path)) == ["samples.npy.partial", "samples.npy.partial.json"]
 

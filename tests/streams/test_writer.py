@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import jax_von_mises
-from jax_von_mises.streams import checkpoint, npy, writer
+from jax_von_mises.streams import checkpoint, npy, writer, zarr
 from tests import children
 
 pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
@@ -105,9 +105,9 @@ def test_file_is_the_stream_whatever_the_block(tmp_path, stream, block_rows):
     assert set(os.listdir(tmp_path / "angles.zarr")) == {"zarr.json", "blocks.json", "c"}
 
 
-def test_default_blocks_grow_with_the_whole():
-    """So that their number, and with it the record, stays small for as long as memory allows."""
-    for angles, block in ((10, 2**24), (2**36, 2**24), (2**36 + 1, 2**25), (10**12, 2**27), (10**15, 2**27)):
+def test_default_blocks_are_of_one_size():
+    """Up to the number of blocks that a finished record lists."""
+    for angles, block in ((10, 2**24), (10**12, 2**24), (2**44, 2**24), (2**44 + 1, 2**25), (10**15, 2**30)):
         assert writer.block_angles(angles) == block
     wide = writer.Stream.of("test", KEY, np.zeros(1_000, np.float32), 4.0, None, "auto")
     rows = writer.default_block_rows(wide, 10**6, None)
@@ -212,19 +212,16 @@ def test_broken_off_before_the_first_block_leaves_nothing(out, monkeypatch):
     assert not contents(out)
 
 
-@pytest.mark.parametrize("stage", ["save_record", "close_up"])
+@pytest.mark.parametrize("stage", ["append", "settle"])
 def test_broken_off_at_the_end(out, monkeypatch, tmp_path, stage):
     """Between the last block and the last name; the next run only finishes."""
-    target = npy.NpyFile if out.suffix == ".npy" else writer.zarr.ZarrStore
-    if stage == "close_up":
-        stage = "settle"
+    target = npy.NpyFile if out.suffix == ".npy" else zarr.ZarrStore
     real = getattr(target, stage)
     calls = []
 
     def fail(self, *arguments):
         calls.append(stage)
-        # Of the records, the last: that of the tenth block is the eleventh for a file, which saves one more to finish.
-        if stage != "save_record" or len(calls) == 11:
+        if stage != "append" or len(calls) == 10:  # of the lines, the last
             raise Stop
         return real(self, *arguments)
 
@@ -239,6 +236,131 @@ def test_broken_off_at_the_end(out, monkeypatch, tmp_path, stage):
     undisturbed.parent.mkdir()
     write(undisturbed)
     assert found == contents(undisturbed)
+
+
+# Records
+
+
+def heads(out):
+    """The files of an unfinished target that have the head of its record."""
+    return [*out.parent.glob(f"{out.name}.partial.json"), *out.glob("blocks-*.json")]
+
+
+def recorded(out):
+    """The blocks that the record of an unfinished target has, none while there is no record."""
+    found = {}
+    for head in heads(out):
+        lines = b"".join(path.read_bytes() for path in sorted(out.glob(f"{head.stem}.*.txt")))
+        with contextlib.suppress(FileNotFoundError):
+            found |= checkpoint.parse_record(str(head), head.read_bytes(), lines)["crc32"]
+    return found
+
+
+def test_nothing_is_written_twice(out, monkeypatch):
+    """The head is written when a run begins or goes on; blocks add lines, in a store to segments of bounded length."""
+    monkeypatch.setattr(zarr.ZarrStore, "SEGMENT_LINES", 3)
+    seen = []
+
+    def observe(_):
+        (head,) = heads(out)
+        seen.append((head.read_bytes().split(b"\n}\n")[0], len(recorded(out)), len(list(out.glob("*.txt")))))
+        if len(seen) == 7:
+            raise Stop
+
+    with pytest.raises(Stop):
+        write(out, observe=observe)
+    assert len({head for head, _, _ in seen}) == 1
+    assert [blocks for _, blocks, _ in seen] == list(range(1, 8))
+    assert [segments for _, _, segments in seen] == ([1, 1, 1, 2, 2, 2, 3] if out.is_dir() else [0] * 7)
+    with pytest.raises(Stop):
+        write(out, resume=True, observe=stop_after(1))
+    assert len(recorded(out)) == 8
+    assert len(list(out.glob("*.txt"))) == int(out.is_dir())
+    assert write(out, resume=True).kept == 8
+    jax_von_mises.verify_samples(out)
+
+
+@pytest.mark.parametrize(
+    "torn", [b"4", b"4 ", b"4 0123abc", b"4 01234567", b"\0" * 40, b"4\0\0\0\0\0\0\0\0\0\n5 01234567\n"]
+)
+def test_torn_line_is_a_block_that_was_not_recorded(broken_off, torn):
+    """As a machine leaves it that lost its power. The block is drawn again, and a later run is not misled."""
+    lines = broken_off / "blocks-0of1.0.txt" if broken_off.is_dir() else heads(broken_off)[0]
+    with open(lines, "ab") as file:
+        file.write(torn)
+    with pytest.raises(Stop):
+        write(broken_off, resume=True, observe=stop_after(1))
+    assert sorted(recorded(broken_off)) == [0, 1, 2, 3, 4]
+    done = write(broken_off, resume=True)
+    assert (done.drawn, done.kept) == (5, 5)
+    jax_von_mises.verify_samples(broken_off)
+
+
+# Files that version 0.1 has written, of 300 angles in 10 blocks
+
+
+OLD = children.ROOT / "tests" / "streams" / "written_by_0_1"
+
+
+@pytest.fixture
+def old(tmp_path, monkeypatch):
+    """Copies of those files, in a directory; streams give the angles that are in them, whatever draws here."""
+    shutil.copytree(OLD, tmp_path, dirs_exist_ok=True)
+    angles = np.load(OLD / "finished.npy")
+
+    def rows(self, first, count, *_):
+        return jax.device_put(np.resize(angles[first : first + count], count))
+
+    monkeypatch.setattr(writer.Stream, "rows", rows)
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_finished_by_0_1(old, kind):
+    """Verified; kept as it is; repaired to the same bytes."""
+    out = old / f"finished.{kind}"
+    before = contents(out)
+    assert jax_von_mises.verify_samples(out)["made_with"]["jax_von_mises"] == "0.1.0"
+    assert write(out, 300, block_rows=30, resume=True).drawn == 0
+    assert contents(out) == before
+    path, place = (out / "c" / "7", 0) if out.is_dir() else (out, 4_096 + 7 * 120)
+    data = bytearray(path.read_bytes())
+    data[place + 5] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(writer.Damaged, match="block 7"):
+        write(out, 300, block_rows=30, resume=True)
+    assert write(out, 300, block_rows=30, resume=True, repair=True).drawn == 1
+    found = contents(out)
+    for name in before.keys() - {f"{out.name}.json", f"{out.name}/blocks.json"}:  # the releases in it may be others
+        assert found[name] == before[name]
+    assert found.keys() == before.keys()
+
+
+@pytest.mark.parametrize(("name", "kept"), [("unfinished.npy", 4), ("unfinished.zarr", 4), ("parts.zarr", 5)])
+def test_begun_by_0_1(old, name, kept):
+    """Resumed, also when it is broken off again, to the bytes that 0.1 would have written."""
+    out, whole = old / name, old / f"finished{os.path.splitext(name)[1]}"
+    with pytest.raises(Stop):
+        write(out, 300, block_rows=999, resume=True, observe=stop_after(2))
+    done = write(out, 300, resume=True)
+    assert (done.drawn, done.kept) == (8 - kept, kept + 2)
+    found, expected = contents(out), contents(whole)
+    assert len(found) == len(expected)
+    for path, data in expected.items():
+        if not path.endswith(("npy.json", "blocks.json")):
+            assert found[path.replace(whole.name, name)] == data
+    record, written = jax_von_mises.verify_samples(out), jax_von_mises.verify_samples(whole)
+    assert record | {"made_with": None} == written | {"made_with": None}
+
+
+def test_record_of_a_finished_one_is_that_of_0_1(old):
+    """To the last byte, but for the releases."""
+    for out, name in ((old / "new.npy", "new.npy.json"), (old / "new.zarr", "new.zarr/blocks.json")):
+        write(out, 300, block_rows=30)
+        expected = (OLD / name.replace("new", "finished")).read_text()
+        for key, value in json.loads((old / name).read_text())["made_with"].items():
+            expected = expected.replace(f'"{key}": "{json.loads(expected)["made_with"][key]}"', f'"{key}": "{value}"')
+        assert (old / name).read_text() == expected
 
 
 # What must not be resumed, or overwritten
@@ -257,7 +379,7 @@ CHANGES = [
 
 def test_one_that_another_process_finishes_is_not_written_once_more(broken_off, monkeypatch):
     """Even where it does so after its record was read."""
-    target = writer.npy.NpyFile if broken_off.suffix == ".npy" else writer.zarr.ZarrStore
+    target = npy.NpyFile if broken_off.suffix == ".npy" else zarr.ZarrStore
     read_records, looked = target.records, []
 
     def records(self):
@@ -630,17 +752,17 @@ def test_force_over_an_unfinished_run_leaves_nothing_of_it(broken_off, tmp_path)
     assert contents(out) == contents(undisturbed)
 
 
-def test_process_0_killed_while_it_removes_the_records(tmp_path, monkeypatch):
-    """The store is whole; whoever comes removes the rest."""
+def test_last_part_killed_while_it_removes_the_records(tmp_path, monkeypatch):
+    """The store is complete; any later call removes the rest."""
     out = tmp_path / "a.zarr"
-    write(out, part=1, parts=2)
-    delete = writer.zarr.Keys.delete
+    assert not write(out, part=1, parts=2).finished
+    delete = zarr.Keys.delete
 
     def fail(self, first, end=None):
         delete(self, first, end)
         raise Stop
 
-    monkeypatch.setattr(writer.zarr.Keys, "delete", fail)
+    monkeypatch.setattr(zarr.Keys, "delete", fail)
     with pytest.raises(Stop):
         write(out, part=0, parts=2)
     monkeypatch.undo()
@@ -653,15 +775,15 @@ def test_process_0_killed_while_it_removes_the_records(tmp_path, monkeypatch):
 
 def test_record_that_is_not_saved_does_not_count(tmp_path, monkeypatch):
     """The note tells what can be resumed."""
-    real, calls = npy.NpyFile.save_record, []
+    real, calls = npy.NpyFile.append, []
 
-    def fail(self, text):
-        calls.append(text)
-        if len(calls) == 4:
+    def fail(self, lines):
+        calls.append(lines)
+        if len(calls) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(self, text)
+        real(self, lines)
 
-    monkeypatch.setattr(npy.NpyFile, "save_record", fail)
+    monkeypatch.setattr(npy.NpyFile, "append", fail)
     with pytest.raises(OSError, match=r"a\.npy") as failed:
         write(tmp_path / "a.npy")
     assert failed.value.__notes__ == ["2 of 10 blocks are kept: go on with resume=True"]
@@ -672,16 +794,16 @@ def test_record_that_is_not_saved_does_not_count(tmp_path, monkeypatch):
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_interrupt_while_the_first_block_is_recorded(tmp_path, monkeypatch, after):
     """Its bytes are on the disk, so it is kept, and the note says so."""
-    real, calls = npy.NpyFile.save_record, []
+    real, calls = npy.NpyFile.append, []
 
-    def interrupted(self, text):
-        calls.append(text)
-        if len(calls) != 2 or after:
-            real(self, text)
-        if len(calls) == 2:
+    def interrupted(self, lines):
+        calls.append(lines)
+        if len(calls) != 1 or after:
+            real(self, lines)
+        if len(calls) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(npy.NpyFile, "save_record", interrupted)
+    monkeypatch.setattr(npy.NpyFile, "append", interrupted)
     with pytest.raises(KeyboardInterrupt) as stopped:
         write(tmp_path / "a.npy")
     assert stopped.value.__notes__ == ["1 of 10 blocks are kept: go on with resume=True"]
@@ -700,13 +822,13 @@ def test_object_store(stream):
     """No directory, no rename: everything by keys. TensorStore's own memory stands in for a bucket."""
     import tensorstore
 
-    target = writer.zarr.ZarrStore("memory://bucket/a.zarr", (10_000,), np.dtype("float32"), 1_000)
-    job = writer.WriteRun(target, writer.Stream.of("test", KEY, 0.5, 4.0, None, "auto"), writer.WriteOptions())
+    target = zarr.ZarrStore("memory://bucket/a.zarr", (10_000,), np.dtype("float32"), 1_000)
+    run = writer.WriteRun(target, writer.Stream.of("test", KEY, 0.5, 4.0, None, "auto"), writer.WriteOptions())
     assert target.directory is None
-    assert job.prepare()
-    assert job.draw() == 10
+    assert run.prepare()
+    assert run.draw() == 10
     assert not target.whole()
-    target.finish(job.text())
+    assert run.finish()
     spec = {"driver": "zarr3", "kvstore": "memory://bucket/a.zarr/"}
     array = tensorstore.open(spec, context=target.context).result()
     np.testing.assert_array_equal(array.read().result(), stream)
@@ -718,12 +840,13 @@ def test_object_store(stream):
 
 @pytest.mark.parametrize("parts", [3, 12])
 def test_parts_make_one_store(tmp_path, parts):
-    """In any order, then what one process writes, to the last byte."""
+    """In any order, then what one process writes, to the last byte: the last one finishes it, whatever its number."""
     out = tmp_path / "parts.zarr"
-    for part in reversed(range(1, parts)):
-        write(out, part=part, parts=parts)
-        assert not finished(out)
-    write(out, part=0, parts=parts)
+    *others, last = np.random.default_rng(parts).permutation(parts).tolist()
+    for part in others:
+        # A part may have no block: there are ten.
+        assert write(out, part=part, parts=parts).finished == finished(out)
+    assert write(out, part=last, parts=parts).finished
     write(tmp_path / "alone.zarr")
     found, expected = (
         {name.split("/", 1)[1]: data for name, data in contents(tmp_path / f"{stem}.zarr").items()}
@@ -744,15 +867,37 @@ def test_other_number_of_parts_goes_on(tmp_path, stream):
     np.testing.assert_array_equal(read(out), stream)
 
 
-def test_waiting_ends_with_a_clear_word(tmp_path):
-    with pytest.raises(TimeoutError, match=r"7 of 10 blocks are missing, .* Start process 1, 2 again"):
-        write(tmp_path / "a.zarr", part=0, parts=3, patience=0.2)
+def test_parts_that_end_together(tmp_path, monkeypatch):
+    """Both find all blocks recorded and finish: the second changes nothing, also where it has looked before."""
+    out = tmp_path / "a.zarr"
+    write(out, part=1, parts=2)
+    finish = zarr.ZarrStore.finish
+
+    def after_the_other(self, text):
+        monkeypatch.undo()
+        assert write(out, part=1, parts=2).finished
+        before = contents(out)
+        finish(self, text)
+        assert contents(out) == before
+
+    monkeypatch.setattr(zarr.ZarrStore, "finish", after_the_other)
+    assert write(out, part=0, parts=2).finished
+    jax_von_mises.verify_samples(out)
+    assert set(os.listdir(out)) == {"zarr.json", "blocks.json", "c"}
 
 
-def test_waiting_for_more_processes_than_can_be_counted(tmp_path):
-    """Of which none but those that have a block are missing; of a long list the beginning is given."""
-    with pytest.raises(TimeoutError, match=r"50 of 50 blocks are missing, .* Start process \d+, .* and 30 more again"):
-        write(tmp_path / "a.zarr", 50, block_rows=1, part=0, parts=2**62, patience=0.1)
+@pytest.mark.parametrize("options", [{"resume": True}, {"part": 0, "parts": 2}], ids=["resume", "part"])
+def test_store_that_no_part_has_finished(tmp_path, monkeypatch, options):
+    """All blocks are recorded, but each part looked too early, or was killed then: any later call finishes."""
+    out = tmp_path / "a.zarr"
+    write(out, part=1, parts=2)
+    monkeypatch.setattr(zarr.ZarrStore, "finish", lambda *_: stop_after(1)(()))
+    with pytest.raises(Stop):
+        write(out, part=0, parts=2)
+    monkeypatch.undo()
+    done = write(out, **options)
+    assert (done.drawn, done.finished) == (0, True)
+    jax_von_mises.verify_samples(out)
 
 
 def test_rows_without_angles(out):
@@ -831,7 +976,7 @@ for kind in ("npy", "zarr"):
             print("READ-ONLY", error.strerror)
     assert sorted(os.listdir(folder)) == before
     mount("remount,rw")
-    print("RESUMED", write_samples(out, **arguments, resume=True)[3:])
+    print("RESUMED", write_samples(out, **arguments, resume=True)[3:5])
     verify_samples(out)
     if kind == "npy":
         subprocess.run(["umount", folder], check=True)

@@ -1,0 +1,13 @@
+"""Von Mises angles as lazy Dask arrays, and functions of such arrays; needs the extra ``dask``."""
+
+from jax_von_mises.streams.dask import cdf as cdf
+from jax_von_mises.streams.dask import icdf as icdf
+from jax_von_mises.streams.dask import log_prob as log_prob
+from jax_von_mises.streams.dask import sample as sample
+
+__all__ = ["cdf", "icdf", "log_prob", "sample"]
+
+
+def __dir__():
+    """Return the public names and those that every module has."""
+    return [name for name in globals() if name in __all__ or name.startswith("__")]

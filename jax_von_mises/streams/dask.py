@@ -1,0 +1,234 @@
+"""Dask arrays of angles: chunks that are drawn when they are needed, where they are needed.
+
+A chunk is a box of the array. Its angles have their positions in the key's stream by row-major order in the complete
+array, so it consists of runs of consecutive positions, which one program draws; a task needs the key, the box and its
+part of the parameters.
+
+Needs Dask: ``pip install "jax_von_mises[dask]"``.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+
+from jax_von_mises import arguments
+from jax_von_mises.functions import von_mises
+from jax_von_mises.sampling import sampler
+from jax_von_mises.sampling.request import DrawRequest
+
+try:
+    # Absolute: the library, not this module.
+    import dask.array as da
+    from dask.base import tokenize
+    from dask.highlevelgraph import HighLevelGraph
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "dask":
+        raise
+    raise ImportError(
+        'jax_von_mises.dask needs Dask, which is not installed: pip install "jax_von_mises[dask]".'
+    ) from error
+
+__all__ = ["cdf", "icdf", "log_prob", "sample"]
+
+
+def sample(
+    key: jax.Array,
+    loc: "ArrayLike | da.Array",
+    concentration: "ArrayLike | da.Array",
+    shape: int | tuple[int, ...] | None = None,
+    dtype: object = None,
+    *,
+    chunks: object = "auto",
+    method: str = "auto",
+) -> "da.Array":
+    """Return a Dask array of von Mises angles, which are drawn chunk by chunk when they are computed.
+
+    The angles are those of `sample_von_mises` with the same arguments, without CUDA kernels: bit for bit, whatever the
+    chunks, on devices of one kind.
+
+    Parameters
+    ----------
+    key, dtype, method
+        As in `sample_von_mises`.
+    loc, concentration : float, array or dask.array.Array
+        As in `sample_von_mises`. Arrays get the chunks of the result.
+    shape : int or tuple of ints, optional
+        Shape of the complete array; the broadcast shape of `loc` and `concentration` by default. It may be larger than
+        any memory.
+    chunks : int, tuple, dict or str
+        As in Dask. "auto" makes chunks of Dask's setting ``array.chunk-size``.
+
+    Returns
+    -------
+    dask.array.Array
+        Angles in radians in [-pi, pi), of one task per chunk.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a bad argument, at once.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from jax_von_mises import dask
+    >>> angles = dask.sample(jax.random.key(0), 0.5, 4.0, (1_000_000, 1_000), chunks=(10_000, 1_000))
+    >>> angles.shape, angles.dtype.name, angles.numblocks
+    ((1000000, 1000), 'float32', (100, 1))
+    >>> angles[123_456:123_458, 7].compute().shape
+    (2,)
+    """
+    caller = "jax_von_mises.dask.sample"
+    key = arguments.one_key(caller, key)
+    given = {"loc": _as_array(caller, "loc", loc), "concentration": _as_array(caller, "concentration", concentration)}
+    sizes: tuple[int, ...] = arguments.result_shape(caller, shape, **given)
+    # Decided for the complete array and from dtypes: a parameter may be larger than any memory too.
+    route = arguments.method(caller, method, given["concentration"])
+    if route == "auto" and given["concentration"].size > 1:
+        route = "direct"
+    few = {name: np.zeros((), value.dtype) if value.ndim else value for name, value in given.items()}
+    request = DrawRequest.whole(caller, key, **few, shape=sizes, dtype=dtype, method=route)
+    cuts: tuple[tuple[int, ...], ...] = da.core.normalize_chunks(chunks, sizes, dtype=request.dtype)
+    compute = arguments.compute_dtype(request.dtype)
+    parameters = [_chunked(value, compute, sizes, cuts) for value in given.values()]
+    drawing = Drawing(
+        str(jax.random.key_impl(key)),
+        np.asarray(jax.random.key_data(key)).tobytes(),
+        sizes,
+        request.dtype.name,
+        request.route,
+    )
+    name = f"von-mises-{tokenize(drawing, cuts, *(getattr(each, 'name', each) for each in parameters))}"
+    firsts = [list(itertools.accumulate(cut, initial=0)) for cut in cuts]
+    graph: dict[tuple, tuple] = {}
+    for index in itertools.product(*(range(len(cut)) for cut in cuts)):
+        start = tuple(first[i] for first, i in zip(firsts, index, strict=True))
+        size = tuple(cut[i] for cut, i in zip(cuts, index, strict=True))
+        graph[name, *index] = (drawing, start, size, *(_block(each, index) for each in parameters))
+    dependencies = [each for each in parameters if isinstance(each, da.Array)]
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=dependencies)
+    return da.Array(layers, name, cuts, meta=np.empty((0,) * len(sizes), request.dtype))
+
+
+def _as_array(caller, name, value):
+    """A parameter as an array of numbers; those of Dask stay what they are."""
+    if isinstance(value, da.Array):
+        arguments.parameter(caller, name, np.zeros((), value.dtype))
+        return value
+    checked = arguments.parameter(caller, name, value)
+    return np.asarray(checked, np.float32) if type(checked) is float else np.asarray(checked)
+
+
+def _chunked(value, compute, shape, chunks):
+    """A parameter in chunks that match those of the result, or a number."""
+    if not value.ndim and not isinstance(value, da.Array):
+        return float(value)
+    ours = chunks[len(shape) - value.ndim :]
+    ours = tuple(sizes if size > 1 else (size,) for size, sizes in zip(value.shape, ours, strict=True))
+    return da.rechunk(da.asarray(value), ours).astype(compute)
+
+
+def _block(value, index):
+    """The key of the chunk of a parameter that belongs to a chunk of the result; a number is itself."""
+    if not isinstance(value, da.Array):
+        return value
+    index = index[len(index) - value.ndim :]
+    return value.name, *(i if count > 1 else 0 for i, count in zip(index, value.numblocks, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """Draws chunks of one array."""
+
+    implementation: str
+    """Of the key."""
+    key: bytes
+    shape: tuple[int, ...]
+    """Of the complete array."""
+    dtype: str
+    route: str
+
+    def __call__(self, start, size, loc, concentration):
+        """The box of `size` that begins at `start`, as a NumPy array."""
+        dtype = np.dtype(jax.numpy.dtype(self.dtype))
+        if 0 in size:
+            return np.empty(size, dtype)
+        # Axes behind the first that is cut lie in one run.
+        cut = max((axis for axis in range(len(size)) if size[axis] < self.shape[axis]), default=0)
+        strides = [math.prod(self.shape[axis + 1 :]) for axis in range(len(size))]
+        first = np.array(sum(i * stride for i, stride in zip(start, strides, strict=True)), np.uint64)
+        for axis in range(cut):
+            first = first[..., None] + np.arange(size[axis], dtype=np.uint64) * np.uint64(strides[axis])
+        first, length = first.reshape(-1), math.prod(size[cut:])
+        compute = arguments.compute_dtype(dtype)
+        spread = [np.asarray(each, compute) for each in (loc, concentration)]
+        spread = [np.broadcast_to(x, size).reshape(len(first), length) if x.size > 1 else x.reshape(()) for x in spread]
+        halves = (first >> np.uint64(32)).astype(np.uint32), first.astype(np.uint32)
+        with jax.enable_x64(True) if dtype == np.float64 else contextlib.nullcontext():
+            words = np.frombuffer(self.key, np.uint32)
+            key = jax.random.wrap_key_data(words, impl=self.implementation)
+            return np.asarray(_runs(key, *spread, *halves, length, dtype, self.route)).reshape(size)
+
+
+@functools.partial(jax.jit, static_argnums=(5, 6, 7))
+def _runs(key, loc, concentration, high, low, length, dtype, route):
+    """Runs of `length` angles from several positions of a stream."""
+
+    def run(loc, concentration, high, low):
+        request = DrawRequest(key, loc, concentration, (high, low), (length,), dtype, route)
+        return sampler.draw(request, engine="xla")
+
+    along = 0 if loc.ndim else None, 0 if concentration.ndim else None
+    if len(high) == 1:
+        loc, concentration = (x[0] if x.ndim else x for x in (loc, concentration))
+        return run(loc, concentration, high[0], low[0])
+    return jax.vmap(run, (*along, 0, 0))(loc, concentration, high, low)
+
+
+def log_prob(x: object, loc: object, concentration: object) -> "da.Array":
+    """Return the log-density of Dask arrays of angles, as `jax_von_mises.log_prob`, chunk by chunk."""
+    return _elementwise(von_mises.log_prob, x, loc, concentration)
+
+
+def cdf(x: object, loc: object, concentration: object) -> "da.Array":
+    """Return the distribution function of Dask arrays of angles, as `jax_von_mises.cdf`, chunk by chunk."""
+    return _elementwise(von_mises.cdf, x, loc, concentration)
+
+
+def icdf(p: object, loc: object, concentration: object) -> "da.Array":
+    """Return the quantiles of Dask arrays of probabilities, as `jax_von_mises.icdf`, chunk by chunk."""
+    return _elementwise(von_mises.icdf, p, loc, concentration)
+
+
+def _elementwise(function, *values):
+    """Apply a function of the package to Dask arrays, arrays and numbers; in 64 bits where any of them has these."""
+    given = [value if isinstance(value, (da.Array, int, float)) else da.asarray(np.asarray(value)) for value in values]
+    wide = any(getattr(value, "dtype", None) == np.float64 for value in given)
+    with jax.enable_x64(True) if wide else contextlib.nullcontext():
+        like = [jax.ShapeDtypeStruct((), v.dtype) if isinstance(v, da.Array) else v for v in given]
+        dtype = jax.eval_shape(function, *like).dtype
+    pairs = []
+    for value in given:
+        pairs += [value, range(value.ndim)[::-1] if isinstance(value, da.Array) else None]
+    axes = max((value.ndim for value in given if isinstance(value, da.Array)), default=0)
+    # As `map_blocks` does, but with chunks that are made equal first.
+    return da.blockwise(Elementwise(function.__name__, wide), range(axes)[::-1], *pairs, dtype=dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Elementwise:
+    """Applies a function of the package, by its name, to chunks."""
+
+    name: str
+    wide: bool
+
+    def __call__(self, *values):
+        """The values, as a NumPy array."""
+        with jax.enable_x64(True) if self.wide else contextlib.nullcontext():
+            return np.asarray(getattr(von_mises, self.name)(*values))

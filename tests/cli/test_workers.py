@@ -1,0 +1,229 @@
+"""The command line with several processes: workers, a Dask cluster, and the parts of an array job."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import pytest
+
+import jax_von_mises
+from jax_von_mises.cli import commands
+from tests import children
+from tests.streams.test_writer import recorded
+
+pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+
+BLOCKS, ROWS = 120, 2_048
+SAMPLE = [
+    *("sample", "--out", "a.zarr", "--seed", "5", "--loc", "0.5", "--concentration", "4"),
+    *("--size", str(BLOCKS * ROWS), "--block", str(ROWS)),
+]
+QUIET = [*SAMPLE, "--quiet"]
+
+
+def files(out):
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one process writes."""
+    out = tmp_path_factory.mktemp("alone") / "a.zarr"
+    jax_von_mises.write_samples(out, jax.random.key(5), 0.5, 4.0, BLOCKS * ROWS, "float32", block_rows=ROWS)
+    return files(out)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a program in the directory of the test; at the end of the test none is left."""
+    started = []
+
+    def start(*command, **options):
+        log = open(tmp_path / f"{len(started)}.log", "w+")  # noqa: SIM115
+        process = subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            cwd=tmp_path,
+            stdout=log,
+            stderr=log,
+            env=children.environment(JAX_PLATFORMS="cpu", DASK_DISTRIBUTED__WORKER__DAEMON="True"),
+            start_new_session=True,
+            **options,
+        )
+        started.append((process, log))
+        return process
+
+    yield start
+    for process, log in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        log.close()
+
+
+def told(tmp_path):
+    return "\n".join(path.read_text() for path in sorted(tmp_path.glob("*.log")))
+
+
+def wait_until(condition, process=None, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        assert process is None or process.poll() is None, "it was over too early"
+        time.sleep(0.01)
+    return found
+
+
+def test_parts_of_an_array_job(tmp_path, monkeypatch, capsys, alone):
+    """One after the other, by either name of the options; the last one finishes, and any of them comes again."""
+    monkeypatch.chdir(tmp_path)
+    assert commands.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
+    assert "part 1 of 2 drew 60 blocks" in (said := capsys.readouterr().out)
+    assert "a.zarr: the part that ends last finishes it, and so does --resume" in said
+    assert commands.main([*QUIET, "--processes", "2", "--process-id", "0"]) == 0
+    assert files(tmp_path / "a.zarr") == alone
+    assert commands.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
+    assert "is complete already: nothing was drawn" in capsys.readouterr().out
+
+
+def test_workers(tmp_path, monkeypatch, capsys, alone):
+    """The bytes of one process, and a summary of what they hold."""
+    monkeypatch.chdir(tmp_path)
+    assert commands.main([*SAMPLE, "--workers", "2"]) == 0
+    said = capsys.readouterr()
+    assert f"drew {BLOCKS} blocks of {BLOCKS * ROWS:,} angles in " in said.out
+    assert "by 2 workers: float32, seed 5" in said.out
+    scores = [float(line.split()[-2]) for line in said.out.splitlines() if line.endswith("s.e.")]
+    assert len(scores) == 2
+    assert max(map(abs, scores)) < 4
+    assert files(tmp_path / "a.zarr") == alone
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--distributed"], "--distributed is gone: processes no longer find each other. Give --workers N for this"),
+        (["--coordinator", "h:1", "--processes", "2"], "--coordinator is gone: "),
+        (["--part", "0"], "--part and --parts go together"),
+        (["--part", "2", "--parts", "2"], "--part 2: too large; give at most 1"),
+        (["--patience", "60"], "--patience is gone: "),
+        (["--join-timeout", "60"], "--join-timeout is gone: "),
+        (["--parts", "2"], "--part and --parts go together"),
+        (["--parts", "0", "--part", "0"], "--parts 0: give 1 or more"),
+        (["--processes", "two", "--part", "0"], "--parts two: not a whole number"),
+        (["--parts", "2", "--part", "1", "--out", "a.npy"], "a .npy file has one writer; give --parts a .zarr store"),
+        (["--parts", "2", "--part", "1", "--force"], "--force would remove what other parts write"),
+        (["--workers", "0"], "--workers 0: give 1 or more"),
+        (["--workers", "2", "--scheduler", "tcp://h:1"], "--workers starts processes, and --scheduler has some"),
+        (["--timeout", "-1"], "--timeout -1: give seconds"),
+    ],
+)
+def test_bad_argument_is_one_line(tmp_path, monkeypatch, capfd, argv, message):
+    monkeypatch.chdir(tmp_path)
+    assert commands.main([*QUIET, *argv]) == 2
+    text = "".join(capfd.readouterr())
+    assert message in text
+    assert text.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_dask_that_is_not_installed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert commands.main([*QUIET, "--scheduler", "tcp://127.0.0.1:1"]) == 1
+    assert 'pip install "jax_von_mises[dask]"' in capsys.readouterr().err
+
+
+def group(process):
+    """The processes of a group that are alive, of which the first has the group's number."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
+            state, _, number = file.read().rpartition(")")[2].split()[:3]
+            if int(number) == process.pid and state != "Z":
+                found.append(int(name))
+    return found
+
+
+LARGE = ["sample", "--quiet", "--concentration", "4", "--size", "4e8", "--block", "1e6", "--out"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+def test_stopped(tmp_path, start, number, kind):
+    """Ctrl-C goes to the workers too. What is recorded is kept, no process is left, one process goes on to the end."""
+    out = tmp_path / f"a.{kind}"
+    run = ["-W", "error", "-m", "jax_von_mises", *LARGE, out]
+    process = start(*run, "--workers", "2")
+    wait_until(lambda: len(recorded(out)) >= 3, process)
+    assert len(group(process)) >= 3
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    code = process.wait(60)
+    wait_until(lambda: not group(process), seconds=20)
+    assert code == (-number if number == signal.SIGKILL else 128 + number), told(tmp_path)
+    kept = len(recorded(out))
+    assert 3 <= kept < 400
+    if number != signal.SIGKILL:
+        (line,) = told(tmp_path).splitlines()
+        assert f"{kept} of 400 blocks are kept: go on with --resume" in line
+    assert start(*run, "--resume").wait(120) == 0, told(tmp_path)
+    assert len(jax_von_mises.verify_samples(out)["crc32"]) == 400
+
+
+@pytest.mark.slow
+def test_worker_that_hangs_is_ended(tmp_path, start):
+    """The command gives up in time, and leaves nothing behind that waits."""
+    out = tmp_path / "a.zarr"
+    run = ["-W", "error", "-m", "jax_von_mises", *LARGE, out]
+    process = start(*run, "--workers", "1", "--timeout", "3")
+    wait_until(lambda: len(recorded(out)) >= 3, process)
+    for worker in sorted(group(process))[1:]:
+        os.kill(worker, signal.SIGSTOP)
+    assert process.wait(60) == 1
+    wait_until(lambda: not group(process), seconds=20)
+    assert "none was finished for 3 s. Look for a worker that hangs" in told(tmp_path)
+    assert start(*run, "--resume").wait(120) == 0, told(tmp_path)
+    jax_von_mises.verify_samples(out)
+
+
+@pytest.mark.slow
+def test_dask_cluster(tmp_path, start, alone):
+    """By its address and by its scheduler file; the scheduler is killed and started again, and --resume goes on."""
+    pytest.importorskip("distributed", reason="Dask is not installed: the extra `dask`")
+    file, out = tmp_path / "scheduler.json", tmp_path / "a.zarr"
+
+    def cluster():
+        file.unlink(missing_ok=True)
+        scheduler = start("-m", "dask", "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
+                          "--scheduler-file", file)  # fmt: skip
+        wait_until(file.exists, scheduler)
+        options = ["--nworkers", "2", "--nthreads", "1", "--no-dashboard", "--local-directory", tmp_path / "dask"]
+        return scheduler, start("-m", "dask", "worker", "--scheduler-file", file, *options)
+
+    scheduler, workers = cluster()
+    command = ["-m", "jax_von_mises"]
+    assert start(*command, *QUIET, "--scheduler", "scheduler.json").wait(120) == 0, told(tmp_path)
+    assert files(out) == alone
+    large = tmp_path / "large.zarr"
+    address = json.loads(file.read_text())["address"]
+    process = start(*command, *LARGE, large, "--scheduler", address)
+    wait_until(lambda: len(recorded(large)) >= 3, process)
+    scheduler.kill()
+    assert process.wait(120) == 1
+    assert "blocks are kept: go on with --resume" in told(tmp_path)
+    workers.kill()
+    kept = len(recorded(large))
+    assert 3 <= kept < 400
+    cluster()
+    assert start(*command, *LARGE, large, "--resume", "--scheduler", "scheduler.json").wait(120) == 0, told(tmp_path)
+    assert len(jax_von_mises.verify_samples(large)["crc32"]) == 400

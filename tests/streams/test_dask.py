@@ -1,0 +1,165 @@
+"""Dask arrays: the angles of one call whatever the chunks, functions of them, and a graph that is small."""
+
+import pickle
+
+import jax
+import numpy as np
+import pytest
+
+import jax_von_mises
+
+da = pytest.importorskip("dask.array", reason="Dask is not installed: the extra `dask`")
+
+from jax_von_mises import dask as jvm_dask  # noqa: E402
+
+KEY = jax.random.key(3)
+
+
+@pytest.fixture(autouse=True)
+def in_this_thread():
+    """Every test computes one chunk after the other, where errors and warnings are seen."""
+    import dask
+
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [
+        ((1_000,), 300),
+        ((40, 25), (20, 25)),  # complete rows: one run
+        ((40, 25), (20, 5)),
+        ((), ()),
+        ((0, 3), (1, 2)),
+        ((4, 0), 2),
+        pytest.param((40, 25), (11, 6), marks=pytest.mark.slow),
+        pytest.param((5, 1, 8, 6), (2, 1, 3, 6), marks=pytest.mark.slow),
+    ],
+)
+def test_angles_of_one_call(shape, chunks):
+    found = jvm_dask.sample(KEY, 0.5, 4.0, shape, chunks=chunks)
+    expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, shape))
+    assert (found.shape, found.dtype) == (shape, np.float32)
+    np.testing.assert_array_equal(found.compute(), expected)
+
+
+@pytest.mark.parametrize("chunks", [(100, 50), pytest.param(9_000, marks=pytest.mark.slow)])
+def test_long_arrays_take_the_table(chunks):
+    """As one call of this size does, also where a chunk alone would not."""
+    shape = (200, 100)
+    expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, shape))
+    np.testing.assert_array_equal(jvm_dask.sample(KEY, 0.5, 4.0, shape, chunks=chunks).compute(), expected)
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["arrays", "dask arrays"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", *(pytest.param(each, marks=pytest.mark.slow) for each in ("bfloat16", "float64"))]
+)
+def test_parameters_are_arrays(lazy, dtype):
+    """They broadcast, and each chunk gets its part."""
+    loc, concentration = np.linspace(-3, 3, 6, dtype=np.float32), np.geomspace(0.1, 1e3, 7, dtype=np.float32)[:, None]
+    with jax.enable_x64(dtype == "float64"):
+        expected = np.asarray(jax_von_mises.sample_von_mises(KEY, loc, concentration, (3, 7, 6), dtype))
+        given = (da.from_array(loc, 4), da.from_array(concentration, (3, 1))) if lazy else (loc, concentration)
+        found = jvm_dask.sample(KEY, *given, (3, 7, 6), dtype, chunks=(3, 4, 3))
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found.compute(), expected)
+    with jax.enable_x64(dtype == "float64"):
+        assert jvm_dask.sample(KEY, *given, dtype=dtype, chunks=4).shape == (7, 6)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("implementation", ["rbg", "philox4x32"])
+def test_other_keys(implementation):
+    key = jax.random.key(3, impl=implementation)
+    expected = np.asarray(jax_von_mises.sample_von_mises(key, 0.5, 4.0, (9, 5)))
+    np.testing.assert_array_equal(jvm_dask.sample(key, 0.5, 4.0, (9, 5), chunks=4).compute(), expected)
+
+
+def test_what_dask_does_with_it(tmp_path):
+    """It is cut, rechunked and stored, and equal arrays have equal names."""
+    shape = (60, 40)
+    expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, shape))
+    angles = jvm_dask.sample(KEY, 0.5, 4.0, shape, chunks=(25, 40))
+    assert angles.name == jvm_dask.sample(KEY, 0.5, 4.0, shape, chunks=(25, 40)).name
+    assert angles.name != jvm_dask.sample(KEY, 0.5, 5.0, shape, chunks=(25, 40)).name
+    np.testing.assert_array_equal(angles[13:47, ::3].compute(), expected[13:47, ::3])
+    np.testing.assert_array_equal(angles.rechunk((7, 9)).compute(), expected)
+    zarr = pytest.importorskip("zarr", reason="stores are read through zarr-python here")
+    angles.to_zarr(str(tmp_path / "a.zarr"))
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "a.zarr", mode="r")[:], expected)
+
+
+def test_xarray():
+    xarray = pytest.importorskip("xarray", reason="xarray is not installed")
+    angles = jvm_dask.sample(KEY, 0.5, 4.0, (60, 40), chunks=(25, 40))
+    labelled = xarray.DataArray(angles, dims=("time", "station"))
+    expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, (60, 40)))
+    np.testing.assert_array_equal(labelled.isel(station=3).compute(), expected[:, 3])
+    np.testing.assert_allclose(labelled.mean("time").compute(), expected.mean(0), rtol=1e-5)
+
+
+def test_graph_is_small():
+    """One task per chunk, each of a few hundred bytes when it is sent alone, the key among them as it is."""
+    angles = jvm_dask.sample(KEY, 0.5, 4.0, (10**6, 10**6), chunks=(10_000, 10_000))
+    graph = dict(angles.__dask_graph__())
+    assert len(graph) == angles.npartitions == 10_000
+    drawing, *rest = graph[angles.name, 99, 98]
+    assert (rest[0], rest[1]) == ((990_000, 980_000), (10_000, 10_000))
+    assert len(drawing.key) == 8
+    assert len(pickle.dumps(graph[angles.name, 99, 98])) < 400
+    assert len(pickle.dumps(graph)) < 150 * len(graph)
+
+
+def test_positions_beyond_32_bits():
+    """A far corner of an array that no disk holds is what `sample_block` draws there."""
+    row, column = 2**22 - 3, 2**22 - 100
+    angles = jvm_dask.sample(KEY, 0.5, 4.0, (2**22, 2**22), chunks=((row, 3), (column, 100)))
+    expected = jax_von_mises.sample_block(KEY, 0.5, 4.0, row * 2**22 + column, (100,))
+    np.testing.assert_array_equal(angles[row, column:].compute(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["log_prob", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cdf", "icdf"))]
+)
+def test_functions_of_arrays(name, dtype):
+    """In the dtype of the arrays, also float64, which NumPy makes where JAX would not."""
+    x = np.linspace(0.01, 0.99, 60).astype(dtype).reshape(6, 10)
+    loc = np.linspace(-1, 1, 10).astype(dtype)
+    with jax.enable_x64(dtype == "float64"):
+        expected = np.asarray(getattr(jax_von_mises, name)(x, loc, 4.0))
+    for given in ((da.from_array(x, (6, 5)), loc), (x, da.from_array(loc, 5))):
+        found = getattr(jvm_dask, name)(*given, 4.0)
+        assert (found.dtype, found.shape) == (dtype, (6, 10))
+        np.testing.assert_array_equal(found.compute(), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (dict(key=0), TypeError, "jax_von_mises.dask.sample: key must be"),
+        (dict(loc="north"), TypeError, "jax_von_mises.dask.sample: loc must be"),
+        (dict(concentration=np.ones(3)), ValueError, r"concentration has shape \(3,\), which does not broadcast"),
+        (dict(shape=(-1,)), ValueError, "has a negative size"),
+        (dict(dtype="int32"), TypeError, "dtype=int32 cannot hold an angle"),
+        (dict(method="tables"), ValueError, "method='tables'"),
+        (dict(method="table", concentration=np.ones(2)), ValueError, "method='table'"),
+        (dict(chunks=(1, 2, 3)), ValueError, "[Cc]hunks"),
+    ],
+)
+def test_bad_arguments(change, error, message):
+    with pytest.raises(error, match=message):
+        jvm_dask.sample(**(dict(key=KEY, loc=0.0, concentration=4.0, shape=(4, 2)) | change))
+
+
+def test_dask_that_is_not_installed(monkeypatch):
+    import importlib
+    import sys
+
+    monkeypatch.setitem(sys.modules, "dask.array", None)
+    monkeypatch.setitem(sys.modules, "dask", None)
+    monkeypatch.delitem(sys.modules, "jax_von_mises.streams.dask")
+    with pytest.raises(ImportError, match=r'pip install "jax_von_mises\[dask\]"'):
+        importlib.import_module("jax_von_mises.streams.dask")

@@ -1,0 +1,476 @@
+"""Workers of an executor draw and write the blocks: the same bytes, whatever engine, order, loss or repetition."""
+
+import collections
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+from concurrent import futures
+
+import jax
+import numpy as np
+import pytest
+
+from jax_von_mises import environment
+from jax_von_mises.streams import executors, npy
+from tests.streams.test_writer import KINDS, Stop, contents, read, recorded, stop_after, write
+
+pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+
+
+def same_as_alone(out, tmp_path, **arguments):
+    """Whether the target has the bytes that this process alone would have written."""
+    (tmp_path / "alone").mkdir(exist_ok=True)
+    write(tmp_path / "alone" / out.name, **arguments)
+    assert contents(out) == contents(tmp_path / "alone" / out.name)
+
+
+class Here(futures.ThreadPoolExecutor):
+    """An executor that sends its tasks, counted in bytes, to threads: each is a worker, with jobs of its own."""
+
+    def __init__(self, workers=2):
+        super().__init__(workers)
+        self.sent = collections.Counter()
+        self.submitted = []
+
+    def submit(self, task, /, *arguments):
+        """Pack the task as an engine does that sends it."""
+        sent = pickle.dumps((task, arguments))
+        self.sent[task.__name__] += len(sent)
+        self.submitted.append(task.__name__)
+        return super().submit(self.run, sent)
+
+    def run(self, sent):
+        """Do what was sent."""
+        task, arguments = pickle.loads(sent)
+        return task(*arguments)
+
+
+class Jobs(threading.local):
+    """What a process keeps, for each thread."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def __getattr__(self, name):
+        return getattr(self.kept, name)
+
+    def __len__(self):
+        return len(self.kept)
+
+    def __iter__(self):
+        return iter(self.kept)
+
+    def __setitem__(self, name, value):
+        self.kept[name] = value
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Two workers in threads of this process, which count as processes."""
+    monkeypatch.setattr(executors, "PAUSE", 0.02)
+    monkeypatch.setattr(executors, "_assignments", Jobs())
+    monkeypatch.setattr(
+        executors, "this_worker", lambda: executors.Worker("host", threading.get_ident(), "cores", "cards")
+    )
+    with Here() as executor:
+        yield executor
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """Two processes, started as on every system."""
+    with futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
+        yield executor
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Three processes of Dask."""
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed: the extra `dask`")
+    options = dict(n_workers=3, threads_per_worker=1, dashboard_address=None, host="127.0.0.1")
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_process_pool(tmp_path, pool, kind):
+    """Two processes, one file or store."""
+    out = tmp_path / f"a.{kind}"
+    assert write(out, executor=pool) == (str(out), (10_000,), "float32", 10, 0, True)
+    same_as_alone(out, tmp_path)
+
+
+def test_dask(tmp_path, cluster):
+    out = tmp_path / "a.zarr"
+    assert write(out, executor=cluster.get_executor()).drawn == 10
+    same_as_alone(out, tmp_path)
+
+
+@pytest.mark.slow
+def test_mpi(tmp_path):
+    """With as many processes as MPI lets this one start."""
+    mpi = pytest.importorskip("mpi4py.futures", reason="mpi4py is not installed")
+    with mpi.MPIPoolExecutor(2) as executor:
+        write(tmp_path / "a.zarr", executor=executor)
+    same_as_alone(tmp_path / "a.zarr", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_and_float64(tmp_path, pool, kind):
+    """In workers whose JAX is in its usual mode, of 32 bits."""
+    with jax.enable_x64(True):
+        arguments = dict(total=330, loc=np.linspace(-3, 3, 5), dtype="float64", block_rows=100)
+        out = tmp_path / f"a.{kind}"
+        write(out, **arguments, executor=pool)
+        same_as_alone(out, tmp_path, **arguments)
+
+
+def test_broken_off_and_resumed_by_others(tmp_path, pool, here):
+    """Begun here, gone on with by threads and by processes, finished here."""
+    out = tmp_path / "a.zarr"
+    kept = 0
+    for executor in (None, here, pool):
+        with pytest.raises(Stop) as stopped:
+            write(out, 40_000, resume=True, executor=executor, observe=stop_after(2))
+        assert kept < len(recorded(out)) < 40
+        kept = len(recorded(out))
+        assert stopped.value.__notes__ == [f"{kept} of 40 blocks are kept: go on with resume=True"]
+    assert write(out, 40_000, resume=True).kept == kept
+    same_as_alone(out, tmp_path, total=40_000)
+
+
+def test_repair(tmp_path, here):
+    out = tmp_path / "a.npy"
+    write(out)
+    data = bytearray(out.read_bytes())
+    data[4_096 + 3 * 4_000] ^= 1
+    out.write_bytes(data)
+    assert write(out, resume=True, repair=True, executor=here).drawn == 1
+    assert "draw_block" in here.submitted  # that this machine draws the same is found out by a worker
+    same_as_alone(out, tmp_path)
+
+
+def test_parts_with_workers(tmp_path, here):
+    out = tmp_path / "a.zarr"
+    assert not write(out, part=1, parts=2, executor=here).finished
+    assert write(out, part=0, parts=2, executor=here).finished
+    same_as_alone(out, tmp_path)
+
+
+def test_what_is_observed_is_read_again(tmp_path, here):
+    seen, rows = [], []
+    out = tmp_path / "a.npy"
+    write(out, executor=here, observe=rows.append, progress=lambda *done: seen.append(done))
+    assert seen[0] == (0, 10_000)
+    assert seen[-1] == (10_000, 10_000)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    np.testing.assert_array_equal(np.sort(np.concatenate(rows)), np.sort(read(out)))
+
+
+def test_parameters_travel_once_per_worker(tmp_path, here):
+    """Not with every block; and the look-ahead is bounded."""
+    loc = np.linspace(-3, 3, 20_000, dtype=np.float32)
+    arguments = dict(total=100, loc=loc, block_rows=1)
+    deepest = []
+    out = tmp_path / "a.npy"
+    write(out, **arguments, executor=here, progress=lambda *_: deepest.append(here._work_queue.qsize()))
+    assert here.submitted.count("write_block") >= 100
+    assert here.sent["brief"] + here.sent["write_block"] < 5 * loc.nbytes
+    assert max(deepest) <= 6
+    same_as_alone(out, tmp_path, **arguments)
+
+
+def test_worker_that_joins_later_asks_for_the_job(tmp_path, here, monkeypatch):
+    """And gets it with its next block."""
+    monkeypatch.setattr(executors.Crew, "brief", lambda self, job: None)
+    out = tmp_path / "a.zarr"
+    write(out, executor=here)
+    assert len(here.submitted) > here.submitted.count("write_block") >= 12
+    same_as_alone(out, tmp_path)
+
+
+def test_compiled_once(tmp_path):
+    """A worker keeps its program from block to block, and from run to run."""
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: compiled.append(name) if name.endswith("backend_compile_duration") else None
+    )
+    with Here(1) as executor:
+        write(tmp_path / "a.npy", executor=executor)
+        before = len(compiled)
+        write(tmp_path / "b.npy", 30_000, executor=executor)
+    assert len(compiled) == before
+
+
+def test_block_done_twice_is_the_same(tmp_path, here):
+    """As where an engine retries a task whose answer was lost."""
+    real = executors.Crew._submit
+
+    def twice(self, about, task, *arguments):
+        real(self, about, task, *arguments)
+        if task is executors.write_block:
+            self.executor.submit(task, next(self._serial), *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executors.Crew, "_submit", twice)
+        write(tmp_path / "a.zarr", executor=here)
+    same_as_alone(tmp_path / "a.zarr", tmp_path)
+
+
+# Failures
+
+
+def end(_serial, run, block, job=None):
+    """A task in which the process ends."""
+    if block >= 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return executors.write_block(_serial, run, block, job)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kills as POSIX does")
+def test_broken_pool(tmp_path, monkeypatch):
+    """A pool does not start a worker again: what is recorded stays, and the run goes on under any engine."""
+    out = tmp_path / "a.zarr"
+    monkeypatch.setattr(executors, "write_block", end)
+    with (
+        futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
+        pytest.raises(executors.ExecutorFailed, match=r"lost its workers \(BrokenProcessPool.*resume=True") as failed,
+    ):
+        write(out, executor=pool)
+    monkeypatch.undo()
+    (note,) = failed.value.__notes__
+    kept = int(note.split()[0])
+    assert note == f"{kept} of 10 blocks are kept: go on with resume=True"
+    assert 1 <= kept <= 4
+    assert write(out, resume=True) == (str(out), (10_000,), "float32", 10 - kept, kept, True)
+    same_as_alone(out, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "message"),
+    [
+        (OSError(28, "No space left on device"), OSError, "No space left on device"),
+        (futures.CancelledError(), executors.ExecutorFailed, "has lost its workers"),
+        (ConnectionResetError("gone"), executors.ExecutorFailed, "has lost its workers"),
+        (RuntimeError("out of memory on the device"), executors.ExecutorFailed, "RuntimeError: out of memory on"),
+    ],
+)
+def test_task_that_fails(tmp_path, here, monkeypatch, error, expected, message):
+    """What other workers have finished by then is recorded."""
+    out = tmp_path / "a.npy"
+    real, calls = npy.NpyFile.write, []
+
+    def fail(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == 5:
+            raise error
+        real(self, *arguments)
+
+    monkeypatch.setattr(npy.NpyFile, "write", fail)
+    with pytest.raises(expected, match=message) as failed:
+        write(out, executor=here)
+    monkeypatch.setattr(npy.NpyFile, "write", real)
+    kept = len(recorded(out))
+    assert kept >= 4 - 2 * (expected is not OSError)
+    assert failed.value.__notes__ == [f"{kept} of 10 blocks are kept: go on with resume=True"]
+    assert write(out, resume=True, executor=here).kept == kept
+    same_as_alone(out, tmp_path)
+
+
+def test_worker_that_hangs(tmp_path, here, monkeypatch):
+    """The run ends in time, and what the worker does when it goes on does no harm."""
+    out = tmp_path / "a.npy"
+    real, hang = npy.NpyFile.write, threading.Event()
+
+    def stuck(self, first, rows):
+        if first >= 4_000:
+            hang.wait(60)
+        real(self, first, rows)
+
+    monkeypatch.setattr(npy.NpyFile, "write", stuck)
+    with pytest.raises(TimeoutError, match=r"none was finished for 0\.3 s.*a worker that hangs.*resume=True"):
+        write(out, executor=here, timeout=0.3)
+    monkeypatch.undo()
+    kept = len(recorded(out))
+    assert kept >= 3
+    assert write(out, resume=True).kept == kept
+    before = contents(out)
+    hang.set()
+    here.shutdown()
+    assert contents(out) == before
+    same_as_alone(out, tmp_path)
+
+
+def test_late_block_of_another_run_is_not_written(tmp_path, here):
+    """A worker that was stopped, and goes on when its file belongs to a run that was begun anew."""
+    out = tmp_path / "a.npy"
+    jobs = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executors.Crew, "brief", lambda self, job: jobs.append(job))
+        with pytest.raises(Stop):
+            write(out, executor=here, observe=stop_after(1))
+    with pytest.raises(Stop):
+        write(out, loc=1.0, force=True, observe=stop_after(2))
+    before = contents(out)
+    late = here.submit(executors.write_block, 0, jobs[0].run, 7, jobs[0])
+    assert "is not there" in late.result().trouble  # before anything was drawn
+    assert contents(out) == before
+    assert write(out, loc=1.0, resume=True).kept == 2
+    same_as_alone(out, tmp_path, loc=1.0)
+
+
+def hide(folder):
+    """Begin a worker: an empty file system of its own covers a directory."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    newns, private = 0x00020000, 0x44000
+    if libc.unshare(newns) or libc.mount(None, b"/", None, private, None):
+        raise OSError(ctypes.get_errno(), "cannot hide")
+    if libc.mount(b"tmpfs", str(folder).encode(), b"tmpfs", 0, None):
+        raise OSError(ctypes.get_errno(), "cannot hide")
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("kind", KINDS)
+def test_worker_that_does_not_see_the_target(tmp_path, kind):
+    """An error before anything is drawn, and nothing is left."""
+    context = multiprocessing.get_context("spawn")
+    with futures.ProcessPoolExecutor(1, context, initializer=hide, initargs=(tmp_path,)) as pool:
+        try:
+            pool.submit(int).result()
+        except futures.BrokenExecutor:
+            pytest.skip("this machine lets no user mount a file system")
+        with pytest.raises(OSError, match=r"the worker \d+ on .* cannot write where this process does") as failed:
+            write(tmp_path / f"a.{kind}", executor=pool)
+    assert failed.value.__notes__ == ["nothing was kept"]
+    assert not contents(tmp_path / f"a.{kind}")
+
+
+def test_workers_of_different_kinds(here):
+    """Of another release, say, or on another device: its angles may differ in last digits."""
+    crew = executors.Crew("write_samples", here, 1.0)
+    worker = executors.Worker("a", 1, "", "")
+    crew._admit(executors.Briefed(worker, ("0.10.2", "cpu")))
+    with pytest.raises(ValueError, match=r"the worker 1 on b draws with JAX 0\.10\.2 on NVIDIA H100, and others with"):
+        crew._admit(executors.Briefed(worker._replace(host="b"), ("0.10.2", "NVIDIA H100")))
+
+
+def test_file_whose_pages_two_machines_would_share(tmp_path, here, monkeypatch):
+    """A network file system writes whole pages: blocks that share one are refused, before anything is touched."""
+    names = iter("ab" * 100)
+    monkeypatch.setattr(
+        executors, "this_worker", lambda: executors.Worker(next(names), threading.get_ident(), "cores", "cards")
+    )
+    with pytest.raises(ValueError, match=r"block_rows=1000 cuts pages of 4096 bytes.*Give a multiple of 1024, or"):
+        write(tmp_path / "a.npy", executor=here)
+    assert not contents(tmp_path / "a.npy")
+    write(tmp_path / "b.npy", 10_240, block_rows=1_024, executor=here)
+
+
+# What workers of one machine share
+
+
+def job(**sharing):
+    return executors.Job("write_samples", "run", None, (), 0, sharing)
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """A worker whose JAX has not started; the cores that its threads get, and the GPU."""
+    found = types = {"cores": [], "gpu": None}
+    monkeypatch.setattr(executors, "_shared", False)
+    monkeypatch.setattr(executors, "this_worker", lambda: executors.Worker("host", os.getpid(), "cores", "cards"))
+    monkeypatch.setattr(jax.config, "update", lambda name, value: types.update(gpu=(name, value)))
+    if hasattr(os, "sched_setaffinity"):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+        monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: found["cores"].append(list(cores)))
+    return found
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system tells no process its cores")
+@pytest.mark.parametrize(
+    ("others", "cores"),
+    [
+        ([], None),
+        ([1, 2, 3], [6, 7]),
+        ([1, 2], [5, 6, 7]),
+        (list(range(1, 16)), [7]),
+    ],
+)
+def test_cores_are_divided(fresh, monkeypatch, others, cores):
+    """The thread of the task has all of them again when JAX has started; XLA's threads have inherited theirs."""
+    monkeypatch.setattr(executors, "uses_cuda", lambda: False)
+    executors.take_share(job(cores=[*others, os.getpid()]))
+    assert fresh["cores"] == ([] if cores is None else [cores, list(range(8))])
+    executors.take_share(job(cores=[os.getpid(), 1]))
+    assert len(fresh["cores"]) == 2 * (cores is not None)  # once for a process
+
+
+@pytest.mark.parametrize(
+    ("others", "gpus", "chosen"), [([], 4, None), ([1, 2, 3], 4, "3"), ([1], 8, "1"), ([1], 0, None)]
+)
+def test_one_gpu_for_each_worker(fresh, monkeypatch, others, gpus, chosen):
+    monkeypatch.setattr(executors, "uses_cuda", lambda: True)
+    monkeypatch.setattr(environment, "nvidia_gpus", lambda: gpus)
+    executors.take_share(job(cards=[*others, os.getpid()]))
+    assert fresh["gpu"] == (chosen and ("jax_cuda_visible_devices", chosen))
+
+
+def test_more_workers_than_gpus(fresh, monkeypatch):
+    """Only where memory is divided, which the user does."""
+    monkeypatch.setattr(executors, "uses_cuda", lambda: True)
+    monkeypatch.setattr(environment, "nvidia_gpus", lambda: 2)
+    for name in executors.SHARED:
+        monkeypatch.delenv(name, raising=False)
+    crowd = job(cards=[1, 2, os.getpid()])
+    with pytest.raises(ValueError, match=r"3 workers on host share 2 GPUs\. Start one worker per GPU; or set"):
+        executors.take_share(crowd)
+    monkeypatch.setattr(executors, "_shared", False)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.3")
+    executors.take_share(crowd)
+    assert fresh["gpu"] == ("jax_cuda_visible_devices", "0")
+
+
+@pytest.mark.parametrize(("shown", "count"), [(None, 3), ("0,1", 2), ("", 0), ("GPU-a", 1), ("0,1,2,3", 3)])
+def test_gpus_are_counted_without_jax(tmp_path, monkeypatch, shown, count):
+    for name in ("0000:01:00.0", "0000:02:00.0", "0000:03:00.0"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(environment, "PROC_GPUS", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert environment.nvidia_gpus() == count
+
+
+def cores_of_threads(_):
+    """The cores of this thread, and of all threads of XLA in this process."""
+    time.sleep(0.1)
+    mine, found = None, collections.Counter()
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/status") as file:
+            lines = dict(line.split(":\t", 1) for line in file.read().splitlines())
+            if int(task) == threading.get_native_id():
+                mine = lines["Cpus_allowed_list"]
+            elif "Eigen" in lines["Name"]:
+                found[lines["Cpus_allowed_list"]] += 1
+    return os.getpid(), mine, dict(found)
+
+
+def test_threads_of_two_workers(tmp_path, pool):
+    """As the system shows them, in the workers that have written files above."""
+    if not os.path.exists("/proc/self/task") or len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("reads /proc, with two cores or more")
+    write(tmp_path / "a.npy", executor=pool)
+    told = {pid: rest for pid, *rest in pool.map(cores_of_threads, range(8))}
+    assert len(told) == 2
+    (mine, first), (_, second) = told.values()
+    assert mine == cores_of_threads(0)[1]
+    assert first
+    assert second
+    assert not set(first) & set(second)
+    assert mine not in first
