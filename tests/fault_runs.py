@@ -9,6 +9,8 @@ import ctypes
 import errno
 import itertools
 import json
+import multiprocessing
+import os
 import shutil
 import signal
 import sys
@@ -36,7 +38,13 @@ FAULTS = {
     "EIO": (ANY, errno.EIO, False, 0),
     "ENOSPC": (TAKES_SPACE, errno.ENOSPC, True, 0),
     "EFBIG": (TAKES_SPACE, errno.EFBIG, False, 0),
+    # What the system interrupts for a moment, and Python does again.
+    "EINTR": (ANY, errno.EINTR, False, 0),
+    # Both are an exception to the run, as the command line makes of the second one too.
     "SIGINT": (ANY, 0, False, signal.SIGINT),
+    "SIGTERM": (ANY, 0, False, signal.SIGTERM),
+    # Ends a process that does the run and nothing else.
+    "SIGKILL": (ANY, 0, False, signal.SIGKILL),
     # Nothing can be changed any more, so that the files are left as a process leaves them that is killed.
     "killed": (ANY, errno.EIO, True, 0),
 }
@@ -227,15 +235,19 @@ def go_through(kind, scenario, fault, first, step, library):
         problems, failed = [], 0
         for at in itertools.count(first, step):
             restore(folder, start)
-            library.faults_arm(f"{folder}/a.{kind}".encode(), which, at, code, lasting, number)
             error = None
-            try:
-                with disk:
-                    write(out, STREAM, **options)
-            except (OSError, KeyboardInterrupt) as raised:
-                error = raised
-            finally:
-                operations = library.faults_disarm()
+            if number == signal.SIGKILL:
+                error = KeyboardInterrupt() if is_killed(out, options, at) else None
+                operations = at if error else at - 1
+            else:
+                library.faults_arm(f"{folder}/a.{kind}".encode(), which, at, code, lasting, number)
+                try:
+                    with disk:
+                        write(out, STREAM, **options)
+                except (OSError, KeyboardInterrupt) as raised:
+                    error = raised
+                finally:
+                    operations = library.faults_disarm()
             now = tree(folder)
 
             def wrong(what, at=at, error=error, now=now):
@@ -250,9 +262,10 @@ def go_through(kind, scenario, fault, first, step, library):
             for problem in lost(out, blocks, now, valid, crc):
                 wrong(problem)
             # Between two names there is neither, if the process is killed there.
-            if replaces and array(now, out) not in arrays and (fault != "killed" or array(now, out) is not None):
+            killed = fault in ("killed", "SIGKILL")
+            if replaces and array(now, out) not in arrays and (not killed or array(now, out) is not None):
                 wrong("neither the old one nor the new one is there")
-            kept_nothing = "nothing was kept" in getattr(error, "__notes__", []) and fault != "killed"
+            kept_nothing = "nothing was kept" in getattr(error, "__notes__", []) and not killed
             if kept_nothing and files(now) != files(nothing_kept):
                 wrong("something was kept, or something lost")
             try:
@@ -303,6 +316,25 @@ def go_through_export(scenario, fault, first, step, library):
                 return {"runs": (at - first) // step, "failed": failed, "problems": problems}
 
 
+def is_killed(out, options, at):
+    """Whether a process that does the run is killed at an operation: not, if it does fewer."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.fault_runs"])
+    process = context.Process(target=run_killed, args=(out, options, at, ANGLES))
+    process.start()
+    process.join(120)
+    assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
+    return process.exitcode != 0
+
+
+def run_killed(out, options, at, angles):
+    """Body of such a process."""
+    give(angles)
+    ctypes.CDLL(None).faults_arm(os.fsencode(out), ANY, at, 0, False, signal.SIGKILL)
+    write(out, STREAM, **options)
+    os._exit(0)
+
+
 def a_name(error):
     return "a." if error.filename is None else str(error.filename)
 
@@ -310,7 +342,15 @@ def a_name(error):
 def draws():
     """Let streams give angles that are drawn once: what is tried here is what becomes of them."""
     angles = {each["loc"]: jax_von_mises.sample_von_mises(*map(each.get, ARGUMENTS)) for each in (STREAM, OTHER, THIRD)}
-    angles = {loc: np.asarray(x) for loc, x in angles.items()}
+    ANGLES.update({loc: np.asarray(x) for loc, x in angles.items()})
+    give(ANGLES)
+
+
+ANGLES: dict = {}
+
+
+def give(angles):
+    """Let streams give these angles, by `loc`."""
 
     def rows(self, first, count, *_):
         return jax.device_put(angles[float(self.row.loc)][first : first + count])
@@ -321,7 +361,8 @@ def draws():
 def main():
     draws()
     library = ctypes.CDLL(None)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where what started this ignores it
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)  # also where what started this ignores it
     for line in sys.stdin:
         kind, *row = json.loads(line)
         answer = go_through_export(*row, library) if kind == "export" else go_through(kind, *row, library)

@@ -215,6 +215,7 @@ FUNCTIONS = {
                 "method": "choice",
                 "donate": "flag",
                 "out_sharding": "sharding",
+                "executor": "function",
             },
         ),
         "batched_apply": Refusal(
@@ -241,7 +242,7 @@ FUNCTIONS = {
                 **dict.fromkeys(("progress", "observe"), "function"),
             },
         ),
-        "verify_samples": Refusal(jvm.verify_samples, {}, {"out": "path"}),
+        "verify_samples": Refusal(jvm.verify_samples, {"out": "a.npy"}, {"out": "path", "executor": "function"}),
     },
     "runtime": {
         "initialize_compilation_cache": Refusal(

@@ -18,6 +18,7 @@ from jax import lax
 from jax.sharding import AxisType, Mesh
 
 from jax_von_mises import arguments
+from jax_von_mises.streams import executors
 from jax_von_mises.streams.stream import Spans, Stream
 
 
@@ -33,6 +34,7 @@ def sample_batches(
     method="auto",
     donate=False,
     out_sharding=None,
+    executor=None,
 ):
     """Draw a long stream of angles batch by batch, in constant memory.
 
@@ -59,6 +61,9 @@ def sample_batches(
     out_sharding : optional
         Sharding of each batch ``(count, *row_shape)`` over devices, as in `sample_von_mises`. In an explicit mesh,
         `batch_size` and `total` must be multiples of the devices along a sharded first axis.
+    executor : concurrent.futures.Executor, optional
+        Draws the batches in its workers, as in `write_samples`, without CUDA kernels; some more than there are workers
+        are under way, or wait. They come as NumPy arrays, so `donate` and `out_sharding` have no use with it.
 
     Returns
     -------
@@ -79,7 +84,8 @@ def sample_batches(
     [1000, 1000, 500]
     """
     caller = "sample_batches"
-    stream = Stream.of(caller, key, loc, concentration, dtype, method)
+    executor = executors.checked(caller, executor)
+    stream = Stream.of(caller, key, loc, concentration, dtype, method, engine="xla" if executor else None)
     total = arguments.whole_number(caller, "total", total, 0)
     batch_size = arguments.whole_number(caller, "batch_size", batch_size, 1)
     start = arguments.whole_number(caller, "start", start, 0, 2**64)
@@ -89,7 +95,13 @@ def sample_batches(
     arguments.within_stream(caller, start, (end + batch_size) * max(stream.width, 1), f"total={total}")
     donate = arguments.flag(caller, "donate", donate)
     out_sharding = arguments.sharding(caller, out_sharding)
-    return SampleBatches(stream, Spans(start, end, batch_size), min(batch_size, total), donate, out_sharding)
+    if executor is None:
+        return SampleBatches(stream, Spans(start, end, batch_size), min(batch_size, total), donate, out_sharding)
+    if donate or out_sharding is not None:
+        raise ValueError(
+            f"{caller}: donate and out_sharding are for batches of this process; leave them out with an executor."
+        )
+    return WorkerBatches(caller, stream, Spans(start, end, batch_size), executor)
 
 
 class SampleBatches(Iterator):
@@ -152,6 +164,40 @@ class SampleBatches(Iterator):
             buffer = None
         with contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
             return self._stream.rows(first, rows, buffer, self._out_sharding)
+
+
+class WorkerBatches(Iterator):
+    """Iterator over the batches of a stream that the workers of an executor draw, made by `sample_batches`."""
+
+    def __init__(self, caller, stream, spans, executor):
+        self._crew = executors.Crew(caller, executor, None)
+        self._stream, self._spans = stream, spans
+        self._place = 0
+        self._answers: Iterator | None = None
+
+    def __len__(self):
+        return len(self._spans) - self._place
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._place == len(self._spans):
+            raise StopIteration
+        if self._answers is None:
+            self._crew.meet()
+            spans = self._spans
+            job = self._crew.job(self._stream, None, spans.firsts.start, spans.stop, spans.firsts.step)
+            self._crew.brief(job)
+            self._answers = self._crew.draw(job, len(spans))
+        rows = next(self._answers)
+        self._place += 1
+        return rows
+
+    def close(self):
+        """Stop: call back what has not begun."""
+        self._place = len(self._spans)
+        self._crew.stop(patient=False)
 
 
 def batched_apply(f, arrays, batch_size, *, out=None):

@@ -6,26 +6,28 @@ sends the number of a block alone (`write_block`). A worker keeps the jobs it wa
 program compiled; one that lacks a job, since it joined later, says so and gets the job with its next block.
 """
 
+import collections
 import contextlib
 import hashlib
 import importlib.util
 import itertools
 import os
 import queue
+import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from jax_von_mises import environment
+from jax_von_mises import arguments, environment
 from jax_von_mises.streams import checkpoint
 from jax_von_mises.streams.stream import Description, Spans, Stream, split_evenly
-from jax_von_mises.streams.target import checksum, open_target
+from jax_von_mises.streams.target import checksum, open_target, stored_checksum
 
 # Seconds that a worker is kept busy as it is met, so that the next task goes to another one.
 PAUSE = 0.1
@@ -64,10 +66,12 @@ class Job(NamedTuple):
     run: str
     """Name of the run, which the head of its record has."""
     stream: Description
-    target: tuple
-    """Arguments of `open_target`."""
-    total: int
-    """Rows."""
+    target: tuple | None
+    """Arguments of `open_target`; None where the rows are for the caller."""
+    start: int
+    stop: int
+    block_rows: int
+    """Rows of the stream, and of a block."""
     sharing: dict[str, list[int]]
     """Processes that share cores, or GPUs, by the names that `Worker` has for these."""
 
@@ -122,8 +126,8 @@ class Assignment:
         take_share(job)
         self.stream: Stream = job.stream.stream(job.caller)
         self.draws_with = jax.__version__, jax.local_devices()[0].device_kind
-        self.target = open_target(job.caller, *job.target)
-        self.spans = Spans(0, job.total, self.target.block_rows)
+        self.target = open_target(job.caller, *job.target) if job.target else None
+        self.spans = Spans(job.start, job.stop, job.block_rows)
         self.turn = threading.Lock()  # the executor may run several tasks in one process
         self.buffer: jax.Array | None = None
 
@@ -131,20 +135,22 @@ class Assignment:
         """Say why this process cannot write where the caller does; None if it can."""
         deadline = time.monotonic() + SIGHT
         reason = "the record that the caller has written is not there"
-        while True:
+        while self.target is not None:
             with contextlib.suppress(FileNotFoundError):
                 if self.target.runs(self.job.run):
                     return None
             if time.monotonic() > deadline:
                 return reason
             time.sleep(0.1)
+        return None
 
     def write(self, block: int) -> Done:
         """Draw a block and write it; it has reached the disk when this returns."""
+        assert self.target is not None
         first, count = self.spans[block]
         with self.turn:
             buffer, self.buffer = self.buffer, None
-        drawn = self.stream.rows(first, self.target.block_rows, buffer)
+        drawn = self.stream.rows(first, self.job.block_rows, buffer)
         rows = np.asarray(drawn)[:count]
         crc = checksum(self.target, rows)
         with self.turn:
@@ -163,7 +169,8 @@ class Assignment:
     def close(self) -> None:
         """Close the target."""
         with self.turn:
-            self.target.close()
+            if self.target is not None:
+                self.target.close()
 
 
 _assignments: dict[str, Assignment] = {}
@@ -209,12 +216,27 @@ def draw_block(_serial: int, job: Job, block: int) -> str:
     """Draw a block again, and return its checksum."""
     with _taking:
         take_share(job)
-    spans = Spans(0, job.total, job.target[3])
+    assert job.target is not None
     target = open_target(job.caller, *job.target)
     try:
-        first, count = spans[block]
-        rows = job.stream.stream(job.caller).rows(first, job.target[3])
+        first, count = Spans(job.start, job.stop, job.block_rows)[block]
+        rows = job.stream.stream(job.caller).rows(first, job.block_rows)
         return checksum(target, np.asarray(rows)[:count])
+    finally:
+        target.close()
+
+
+def draw_rows(_serial: int, run: str, block: int, job: Job | None = None) -> np.ndarray | Unknown:
+    """Draw a block for the caller."""
+    found = assignment(run, job)
+    return Unknown(this_worker()) if found is None else np.asarray(found.stream.rows(*found.spans[block]))
+
+
+def read_block(_serial: int, caller: str, place: tuple, first: int, count: int, whole: bool) -> str:
+    """The checksum of rows that are in a target."""
+    target = open_target(caller, *place)
+    try:
+        return stored_checksum(target, first, count, whole)
     finally:
         target.close()
 
@@ -283,6 +305,16 @@ def uses_cuda() -> bool:
 # ------------------------------------------------------------------------------------------------ at the caller
 
 
+def checked(caller: str, executor: object) -> Any:
+    """Return `executor` if it is an executor or None."""
+    if executor is not None and not isinstance(executor, futures.Executor):
+        raise TypeError(
+            f"{caller}: executor={arguments.safe_repr(executor)} must be a concurrent.futures.Executor, such as a "
+            "ProcessPoolExecutor or dask.distributed.Client(...).get_executor(), or None."
+        )
+    return executor
+
+
 class Crew:
     """The workers of an executor, for one run: they are met, get the job, and draw blocks until all are done.
 
@@ -292,11 +324,11 @@ class Crew:
         Name of the function that errors name.
     executor : concurrent.futures.Executor
         Runs the tasks.
-    timeout : float
+    timeout : float or None
         Seconds without any finished task until the workers are given up.
     """
 
-    def __init__(self, caller: str, executor: futures.Executor, timeout: float):
+    def __init__(self, caller: str, executor: futures.Executor, timeout: float | None):
         self.caller, self.executor, self.timeout = caller, executor, timeout
         self.workers: dict[tuple[str, int], Worker] = {}
         self.draws_with: tuple[str, str] | None = None
@@ -339,31 +371,71 @@ class Crew:
                 found.setdefault(name, []).append(worker.process)
         return {name: sorted(processes) for name, processes in found.items()}
 
+    def job(
+        self, stream: Stream, place: tuple | None, start: int, stop: int, block_rows: int, run: str | None = None
+    ) -> Job:
+        """What a worker needs to draw and write blocks of rows `start` to ``stop - 1``."""
+        run = run or secrets.token_hex(8)
+        return Job(self.caller, run, stream.description(), place, start, stop, block_rows, self.sharing())
+
+    def draw(self, job: Job, blocks: int) -> Iterator[np.ndarray]:
+        """Have blocks drawn; yields them in their order."""
+        waiting: collections.deque[tuple[int, futures.Future]] = collections.deque()
+        left = iter(range(blocks))
+        while True:
+            for block in itertools.islice(left, max(0, len(self.workers) + 2 - len(waiting))):
+                waiting.append((block, self._submit((), draw_rows, job.run, block)))
+            if not waiting:
+                return
+            block, future = waiting.popleft()
+            with self._failures():
+                answer = future.result()
+            self._waiting.pop(future, None)
+            if isinstance(answer, Unknown):
+                self.workers[answer.worker[:2]] = answer.worker
+                again = self._submit((), draw_rows, job.run, block, job._replace(sharing=self.sharing()))
+                waiting.appendleft((block, again))
+            else:
+                yield answer
+
     def redraw(self, job: Job, block: int) -> str:
         """The checksum of a block that a worker draws again, without writing it."""
         self._submit((), draw_block, job, block)
         ((_, crc),) = self._results(self.timeout)
         return crc
 
-    def write(self, job: Job, blocks: list[int]) -> Iterator[dict[int, str]]:
+    def write(self, job: Job, blocks: Iterable[int]) -> Iterator[dict[int, str]]:
         """Have blocks drawn and written; yields those that are done, with their checksums, as they come."""
+        for answers in self._each(blocks, lambda block: (write_block, job.run, block), job):
+            for answer in answers.values():
+                self._admit(answer)
+            yield {block: answer.crc for block, answer in answers.items()}
+
+    def checksums(self, place: tuple, spans: Spans, blocks: Iterable[int], whole: bool) -> dict[int, str]:
+        """The checksums of blocks that are in a target."""
+        found: dict[int, str] = {}
+        for answers in self._each(blocks, lambda block: (read_block, self.caller, place, *spans[block], whole)):
+            found |= answers
+        return found
+
+    def _each(self, blocks: Iterable[int], task: Callable, job: Job | None = None) -> Iterator[dict[int, Any]]:
+        """Have a task done for each block; yields the answers by blocks, as they come."""
         left = iter(blocks)
         while True:
             # So many that none waits for work, and few enough to be called back.
             for block in itertools.islice(left, max(0, 2 * len(self.workers) + 2 - len(self._waiting))):
-                self._submit((block,), write_block, job.run, block)
+                self._submit((block,), *task(block))
             if not self._waiting:
                 return
-            done = {}
+            answers = {}
             for (block,), answer in self._next(self.timeout):
-                if isinstance(answer, Unknown):
+                if isinstance(answer, Unknown) and job is not None:
                     self.workers[answer.worker[:2]] = answer.worker
-                    self._submit((block,), write_block, job.run, block, job._replace(sharing=self.sharing()))
-                    continue
-                self._admit(answer)
-                done[block] = answer.crc
-            if done:
-                yield done
+                    self._submit((block,), *task(block), job._replace(sharing=self.sharing()))
+                else:
+                    answers[block] = answer
+            if answers:
+                yield answers
 
     def stop(self, patient: bool) -> dict[int, str]:
         """Call back what has not begun; return the blocks that are finished meanwhile, where one is `patient`."""
@@ -384,11 +456,12 @@ class Crew:
             for _ in self._results(GRACE):
                 pass
 
-    def _submit(self, about: tuple, task: Callable, *arguments: object) -> None:
+    def _submit(self, about: tuple, task: Callable, *arguments: object) -> futures.Future:
         with self._failures():
             future = self.executor.submit(task, next(self._serial), *arguments)
         self._waiting[future] = about
         future.add_done_callback(self._answers.put)
+        return future
 
     def _results(self, timeout: float | None) -> Iterator[tuple[tuple, Any]]:
         """All answers that are waited for."""

@@ -196,11 +196,7 @@ class WriteOptions(NamedTuple):
         for name, function in (("progress", self.progress), ("observe", self.observe)):
             if function is not None and not callable(function):
                 raise TypeError(f"{CALLER}: {name}={arguments.safe_repr(function)} must be a function, or None.")
-        if self.executor is not None and not isinstance(self.executor, futures.Executor):
-            raise TypeError(
-                f"{CALLER}: executor={arguments.safe_repr(self.executor)} must be a concurrent.futures.Executor, such "
-                "as a ProcessPoolExecutor or dask.distributed.Client(...).get_executor(), or None."
-            )
+        executors.checked(CALLER, self.executor)
         timeout = arguments.seconds(CALLER, "timeout", self.timeout)
         parts = arguments.whole_number(CALLER, "parts", self.parts, 1)
         part = arguments.whole_number(CALLER, "part", self.part, 0)
@@ -535,9 +531,8 @@ class WriteRun:
     def job(self):
         """What a worker needs to draw and write blocks."""
         target, options = self.target, self.options
-        name = os.path.abspath(target.path) if target.directory is not None else target.path
-        place = (name, target.shape, self.stream.dtype, target.block_rows, options.part, options.parts)
-        return executors.Job(CALLER, self.name, self.stream.description(), place, target.shape[0], self.crew.sharing())
+        place = place_of(target, self.stream.dtype, options.part, options.parts)
+        return self.crew.job(self.stream, place, 0, target.shape[0], target.block_rows, self.name)
 
     def finish(self):
         """Make the target complete, if all blocks are recorded, by this process or by others; whether it is."""
@@ -552,7 +547,7 @@ class WriteRun:
         return True
 
 
-def verify_samples(out):
+def verify_samples(out, *, executor=None):
     """Compare a finished file or store with the checksums in its record.
 
     Parameters
@@ -560,6 +555,8 @@ def verify_samples(out):
     out : str or path
         What `write_samples` has written. It is read as its readers do: by its own header or metadata, which must be
         those that the record tells of.
+    executor : concurrent.futures.Executor, optional
+        Reads the blocks, as in `write_samples`.
 
     Returns
     -------
@@ -572,9 +569,12 @@ def verify_samples(out):
         A block does not match, or the record does not fit the file.
     FileNotFoundError
         There is no such file, or no record beside it.
+    RuntimeError
+        The executor has lost its workers.
     """
     caller = "verify_samples"
     out = arguments.path(caller, "out", out)
+    executor = executors.checked(caller, executor)
     target, record = open_finished(caller, out)
     spans = Spans(0, target.shape[0], target.block_rows)
     if len(spans) != len(record["crc32"]):
@@ -582,7 +582,10 @@ def verify_samples(out):
     target.check_layout()
     crc = {i: record["crc32"].get(i) for i in range(len(spans))}
     try:
-        damaged = damaged_blocks(target, spans, crc, whole=True)
+        crew = executor and executors.Crew(caller, executor, None)
+        if crew:
+            crew.meet()
+        damaged = damaged_blocks(target, spans, crc, True, crew)
     finally:
         target.close()
     if damaged:
@@ -599,9 +602,18 @@ def open_finished(caller, out):
     return open_target(caller, out, record["shape"], np.dtype(record["stored"]), record["block_rows"]), record
 
 
-def damaged_blocks(target, spans, crc, whole):
-    """The blocks whose bytes do not have the checksum that `crc` tells."""
-    return [i for i in crc if stored_checksum(target, *spans[i], whole) != crc[i]]
+def damaged_blocks(target, spans, crc, whole, crew=None):
+    """The blocks whose bytes do not have the checksum of `crc`, read here or by a crew that was met."""
+    if crew is None:
+        return [i for i in crc if stored_checksum(target, *spans[i], whole) != crc[i]]
+    found = crew.checksums(place_of(target), spans, crc, whole)
+    return [i for i in crc if found[i] != crc[i]]
+
+
+def place_of(target, dtype=None, part=0, parts=1):
+    """Arguments of `open_target` that name a target for another process; its own dtype by default."""
+    name = os.path.abspath(target.path) if target.directory is not None else target.path
+    return name, target.shape, dtype or target.dtype, target.block_rows, part, parts
 
 
 def brief(value):

@@ -5,6 +5,7 @@ import errno
 import glob
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -363,7 +364,11 @@ class ZarrStore:
 
     def bytes_needed(self, missing, force=False):
         """Bytes of free disk space that `missing` more bytes of angles need at least."""
-        return max(missing - (allocated(self.folder) + allocated(self.partial) if force else 0), 0)
+        if force:
+            return max(missing - allocated(self.folder) - allocated(self.partial), 0)
+        # Blocks that are written and not recorded have their space.
+        whole = math.prod(self.shape) * self.dtype.itemsize
+        return max(min(missing, whole - allocated(os.path.join(self.run.name, "c"))), 0)
 
     def replace(self, missing):
         """Make way for a new array of `missing` bytes: on a disk that has space for both, the old one stays for now."""

@@ -150,7 +150,7 @@ def group(process):
     return found
 
 
-LARGE = ["sample", "--quiet", "--concentration", "4", "--size", "4e8", "--block", "1e6", "--out"]
+LARGE = ["sample", "--quiet", "--concentration", "4", "--size", "1e8", "--block", "2.5e5", "--out"]
 
 
 @pytest.mark.slow

@@ -15,9 +15,10 @@ import jax
 import numpy as np
 import pytest
 
+import jax_von_mises
 from jax_von_mises import environment
-from jax_von_mises.streams import executors, npy
-from tests.streams.test_writer import KINDS, Stop, contents, read, recorded, stop_after, write
+from jax_von_mises.streams import executors, npy, writer
+from tests.streams.test_writer import KEY, KINDS, Stop, contents, read, recorded, stop_after, write
 
 pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
 
@@ -223,6 +224,32 @@ def test_block_done_twice_is_the_same(tmp_path, here):
     same_as_alone(tmp_path / "a.zarr", tmp_path)
 
 
+def test_verified_by_workers(tmp_path, here):
+    """Each reads some blocks; a damaged one is named."""
+    out = tmp_path / "a.zarr"
+    write(out)
+    assert jax_von_mises.verify_samples(out, executor=here) == jax_von_mises.verify_samples(out)
+    path = out / "c" / "7"
+    path.write_bytes(path.read_bytes().replace(path.read_bytes()[:4], b"abcd", 1))
+    with pytest.raises(writer.Damaged, match=r"these blocks do not match their checksums: 7$"):
+        jax_von_mises.verify_samples(out, executor=here)
+
+
+def test_batches_of_workers(here):
+    """In their order, as NumPy arrays, some ahead of the consumer, from any start."""
+    expected = np.asarray(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 2_500, start=70).__next__())
+    batches = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 100, start=70, executor=here)
+    assert len(batches) == 25
+    first = next(batches)
+    assert isinstance(first, np.ndarray)
+    assert here.submitted.count("draw_rows") <= 5
+    np.testing.assert_array_equal(np.concatenate([first, *batches]), expected)
+    with jax_von_mises.prefetch_to_host(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 10**9, 100, executor=here)) as host:
+        assert len(next(host)) == 100
+    with pytest.raises(ValueError, match="donate and out_sharding are for batches of this process"):
+        jax_von_mises.sample_batches(KEY, 0.5, 4.0, 100, 100, donate=True, executor=here)
+
+
 # Failures
 
 
@@ -376,7 +403,7 @@ def test_file_whose_pages_two_machines_would_share(tmp_path, here, monkeypatch):
 
 
 def job(**sharing):
-    return executors.Job("write_samples", "run", None, (), 0, sharing)
+    return executors.Job("write_samples", "run", None, (), 0, 0, 1, sharing)
 
 
 @pytest.fixture

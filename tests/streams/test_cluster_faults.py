@@ -1,0 +1,161 @@
+"""A Dask cluster in trouble: killed and hanging workers, a full disk. Complete, or a clear error and resumed.
+
+A scheduler that is killed is among the tests of the command line.
+"""
+
+import contextlib
+import os
+import random
+import signal
+
+import pytest
+
+from tests import children
+from tests.streams.test_writer import contents, recorded, write
+
+distributed = pytest.importorskip("distributed", reason="Dask is not installed: the extra `dask`")
+pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name != "posix", reason="signals are sent as on POSIX"),
+]
+
+RUN = dict(total=60 * 2**17, block_rows=2**17)
+
+
+@contextlib.contextmanager
+def local_cluster(**settings):
+    """Three processes, each with a nanny that starts another one when it ends."""
+    import dask
+
+    options = dict(n_workers=3, threads_per_worker=1, dashboard_address=None, host="127.0.0.1")
+    with (
+        dask.config.set(settings),
+        distributed.LocalCluster(**options) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """What one process writes, of both kinds."""
+    folder = tmp_path_factory.mktemp("alone")
+    for kind in ("npy", "zarr"):
+        write(folder / f"a.{kind}", **RUN)
+    return {kind: contents(folder / f"a.{kind}") for kind in ("npy", "zarr")}
+
+
+def processes(client):
+    """The numbers of the processes that do the work, without their nannies."""
+    return sorted(client.run(os.getpid).values())
+
+
+def strike(client, number, at):
+    """A callback that sends a signal to a random worker, once, when so many blocks are recorded; and whom it struck."""
+    struck = []
+
+    def progress(done, _):
+        while not struck and done >= at * RUN["block_rows"]:
+            victim = random.Random(at).choice(processes(client))
+            with contextlib.suppress(ProcessLookupError):  # one that was killed before and is still listed
+                os.kill(victim, number)
+                struck.append(victim)
+
+    return progress, struck
+
+
+def test_killed_workers(tmp_path, expected):
+    """Twenty times, at random after the first block: Dask gives the blocks to others, and starts another worker."""
+    rng = random.Random(4)
+    with local_cluster() as client:
+        for trial in range(20):
+            client.wait_for_workers(2, timeout=60)  # the third may still be starting
+            out = tmp_path / f"{trial}" / f"a.{('npy', 'zarr')[trial % 2]}"
+            out.parent.mkdir()
+            progress, struck = strike(client, signal.SIGKILL, rng.randrange(1, 40))
+            assert write(out, **RUN, executor=client.get_executor(), progress=progress).finished
+            assert struck
+            assert contents(out) == expected[out.suffix[1:]]
+
+
+def test_worker_that_hangs_is_replaced(tmp_path, expected):
+    """Where the scheduler is told how long a worker may be silent."""
+    with local_cluster(**{"distributed.scheduler.worker-ttl": "10s"}) as client:
+        progress, struck = strike(client, signal.SIGSTOP, 5)
+        assert write(tmp_path / "a.npy", **RUN, executor=client.get_executor(), progress=progress).finished
+        with contextlib.suppress(ProcessLookupError):  # its nanny has ended it
+            os.kill(struck[0], signal.SIGKILL)
+    assert contents(tmp_path / "a.npy") == expected["npy"]
+
+
+def test_worker_that_hangs_ends_the_run(tmp_path, expected):
+    """Where it is not: a clear error, and the run goes on. The worker goes on too, late, and does no harm."""
+    out = tmp_path / "a.zarr"
+    with local_cluster() as client:
+        progress, struck = strike(client, signal.SIGSTOP, 5)
+        with pytest.raises(TimeoutError, match=r"none was finished for 5 s\. Look for a worker that hangs"):
+            write(out, **RUN, executor=client.get_executor(), progress=progress, timeout=5.0)
+        assert 5 <= len(recorded(out)) < 60
+        assert write(out, **RUN, resume=True).finished
+        os.kill(struck[0], signal.SIGCONT)
+        client.wait_for_workers(3, timeout=60)
+        assert len(processes(client)) == 3  # it has answered
+    assert contents(out) == expected["zarr"]
+
+
+FULL = """
+import os, subprocess, sys
+import jax
+from distributed import Client, LocalCluster
+from jax_von_mises import verify_samples, write_samples
+
+folder = sys.argv[1]
+
+
+def fill(done, _):
+    if done >= 200_000 and not os.path.exists(f"{folder}/filler"):
+        with open(f"{folder}/filler", "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+
+
+def main():
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m", "tmpfs", folder], check=True)
+    run = dict(key=jax.random.key(11), loc=0.5, concentration=4.0, total=2_000_000, block_rows=100_000)
+    options = dict(n_workers=3, threads_per_worker=1, dashboard_address=None, host="127.0.0.1")
+    with LocalCluster(**options, local_directory=os.getcwd()) as cluster, Client(cluster) as client:
+        for kind in ("npy", "zarr"):
+            out = f"{folder}/a.{kind}"
+            try:
+                write_samples(out, **run, executor=client.get_executor(), progress=fill)
+            except OSError as error:
+                print("FULL", error.strerror, error.__notes__)
+            os.unlink(f"{folder}/filler")
+            done = write_samples(out, **run, executor=client.get_executor(), resume=True)
+            print("RESUMED", done.drawn + done.kept, done.kept >= 2, done.finished)
+            verify_samples(out)
+            subprocess.run(["rm", "-r", out])
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_full_disk(tmp_path):
+    """A clear error, and the run goes on when there is space again."""
+    folder, program = tmp_path / "disk", tmp_path / "full.py"
+    folder.mkdir()
+    program.write_text(FULL)
+    # Its processes import it again, so it must be a file.
+    start = "import runpy, sys; runpy.run_path(sys.argv[1], None, '__main__')"
+    start = start.replace("runpy.run", "sys.argv.pop(0); runpy.run").replace("argv[1]", "argv[0]")
+    lines = children.run(start, program, folder, before=children.own_mounts(folder), timeout=300, JAX_PLATFORMS="cpu")
+    assert [line.split("blocks are kept")[1] for line in lines if line.startswith("FULL No space")] == [
+        ": go on with resume=True']"
+    ] * 2, lines
+    assert [line for line in lines if line.startswith("RESUMED")] == ["RESUMED 20 True True"] * 2
