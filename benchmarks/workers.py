@@ -25,7 +25,7 @@ from jax_von_mises.streams.target import open_target
 
 __all__ = ["main"]
 
-SIZE, BLOCKS, ROUNDS = 10**9, 60_000, 5
+SIZE, BLOCKS, ROUNDS = 10**9, 60_000, 3
 QUICK = 10**8, 6_000, 3
 
 

@@ -31,10 +31,13 @@ from jax_von_mises.streams.target import checksum, open_target, stored_checksum
 
 # Seconds that a worker is kept busy as it is met, so that the next task goes to another one.
 PAUSE = 0.1
-# Times that workers are looked for, each with more tasks where the last time found many.
+# Seconds that the processes of a pool may start one after the other.
+START = 3.0
+# Times that a job is handed out to the workers that have not taken it.
 ROUNDS = 8
 # Seconds for which a record may stay invisible on another machine, as with network file systems.
 SIGHT = 3.0
+REACH = "All workers must reach the target under the same name, on a shared file system or in an object store."
 # Jobs that a worker keeps.
 KEPT = 2
 # Seconds that a run which ends early waits for blocks that are being written, to record them too.
@@ -134,7 +137,7 @@ class Assignment:
     def sees_run(self) -> str | None:
         """Say why this process cannot write where the caller does; None if it can."""
         deadline = time.monotonic() + SIGHT
-        reason = "the record that the caller has written is not there"
+        reason = f"the record that the caller has written is not there. {REACH}"
         while self.target is not None:
             with contextlib.suppress(FileNotFoundError):
                 if self.target.runs(self.job.run):
@@ -196,8 +199,10 @@ def brief(_serial: int, job: Job) -> Briefed:
         found = assignment(job.run, job)
         assert found is not None
         trouble = found.sees_run()
-    except (OSError, ImportError, ValueError, RuntimeError) as error:
-        return Briefed(this_worker(), None, f"{type(error).__name__}: {error}")
+    except OSError as error:
+        return Briefed(this_worker(), None, f"{error}. {REACH}")
+    except (ImportError, ValueError, RuntimeError) as error:
+        return Briefed(this_worker(), None, str(error))
     time.sleep(PAUSE)
     return Briefed(this_worker(), found.draws_with, trouble)
 
@@ -287,9 +292,21 @@ def place(processes: list[int]) -> tuple[int, int]:
     """The number of this process among those that share something, and their number."""
     if os.getpid() in processes:
         return processes.index(os.getpid()), len(processes)
-    # It joined later, perhaps in the place of one that has ended.
+    # It joined later, in the place of one that has ended, if any has.
     count = max(len(processes), 1)
-    return os.getpid() % count, count
+    free = [number for number, process in enumerate(processes) if has_ended(process)]
+    return free[0] if free else os.getpid() % count, count
+
+
+def has_ended(process: int) -> bool:
+    """Whether there is no such process on this machine; other systems than POSIX are not asked."""
+    with contextlib.suppress(PermissionError):
+        try:
+            if os.name == "posix":
+                os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+    return False
 
 
 def uses_cuda() -> bool:
@@ -331,6 +348,7 @@ class Crew:
     def __init__(self, caller: str, executor: futures.Executor, timeout: float | None):
         self.caller, self.executor, self.timeout = caller, executor, timeout
         self.workers: dict[tuple[str, int], Worker] = {}
+        self._met: dict[str, list[int]] = {}
         self.draws_with: tuple[str, str] | None = None
         self._serial = itertools.count()  # tasks must differ: engines may do equal ones once
         self._answers: queue.SimpleQueue[futures.Future] = queue.SimpleQueue()
@@ -339,17 +357,20 @@ class Crew:
     def meet(self) -> None:
         """Find out which workers there are. It waits for the first without a limit: a batch system may start it."""
         most = getattr(self.executor, "_max_workers", None)  # of a pool, which starts them with the first tasks
-        count = most if isinstance(most, int) else 8
-        for _ in range(ROUNDS):
+        pool = isinstance(self.executor, futures.ProcessPoolExecutor)
+        deadline = None
+        while True:
             known = len(self.workers)
-            for _ in range(count):
+            for _ in range(most if isinstance(most, int) else max(8, 4 * known)):
                 self._submit((), meet)
-            for _, worker in self._results(None if not known else self.timeout):
-                self.workers[worker[:2]] = worker
-            if len(self.workers) in (known, most):
+            while self._waiting:
+                for _, worker in self._next(self.timeout if self.workers else None):
+                    self.workers[worker[:2]] = worker
+            # The processes of a pool are started together, but one may be ready before another.
+            deadline = deadline or time.monotonic() + (START if pool else 0.0)
+            if len(self.workers) == most or (len(self.workers) == known and time.monotonic() > deadline):
                 break
-            if most is None:
-                count = max(8, 4 * len(self.workers))
+        self._met = self._groups()
 
     def brief(self, job: Job) -> None:
         """Give every worker the job, before anything is drawn; ValueError or OSError if one cannot do it."""
@@ -364,7 +385,10 @@ class Crew:
                 break
 
     def sharing(self) -> dict[str, list[int]]:
-        """Processes that share cores, or GPUs."""
+        """Processes that share cores, or GPUs: those that were met, and on further machines those that came later."""
+        return self._groups() | self._met
+
+    def _groups(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
         for worker in self.workers.values():
             for name in (worker.cores, worker.cards):
@@ -511,9 +535,7 @@ class Crew:
         self.workers[worker[:2]] = worker
         if isinstance(answer, Briefed) and answer.trouble:
             raise OSError(
-                f"{self.caller}: the worker {worker.process} on {worker.host} cannot write where this process does: "
-                f"{answer.trouble}. All workers must reach the target under the same name, on a shared file system or "
-                "in an object store."
+                f"{self.caller}: the worker {worker.process} on {worker.host} cannot do its part: {answer.trouble}"
             )
         self.draws_with = self.draws_with or answer.draws_with
         if answer.draws_with != self.draws_with:

@@ -455,7 +455,7 @@ class WriteRun:
         if progress is not None:
             progress(written, total)
         if self.crew:
-            self.draw_by_workers(todo)
+            self.draw_by_workers(todo, written)
             return len(todo)
         drawing = batches.SampleBatches(self.stream, [spans[i] for i in todo], self.target.block_rows, donate=True)
         try:
@@ -474,7 +474,7 @@ class WriteRun:
             drawing.close()
         return len(todo)
 
-    def draw_by_workers(self, todo):
+    def draw_by_workers(self, todo, written):
         """The same by the workers of the executor, which write; blocks come in any order, and are recorded here."""
         progress, observe, spans = self.options.progress, self.options.observe, self.spans()
         total = self.rows()
@@ -486,8 +486,9 @@ class WriteRun:
                 if observe is not None:
                     for i in sorted(blocks):
                         observe(self.target.read(*spans[i]))
+                written += sum(spans[i][1] for i in blocks)
                 if progress is not None:
-                    progress(total - self.missing_rows(), total)
+                    progress(written, total)
         except BaseException as error:
             # What is finished meanwhile counts; but nobody waits for workers that hang, or are no more.
             late = self.crew.stop(patient=not isinstance(error, TimeoutError | executors.ExecutorFailed))

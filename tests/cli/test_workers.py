@@ -90,6 +90,7 @@ def test_parts_of_an_array_job(tmp_path, monkeypatch, capsys, alone):
     assert "is complete already: nothing was drawn" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_workers(tmp_path, monkeypatch, capsys, alone):
     """The bytes of one process, and a summary of what they hold."""
     monkeypatch.chdir(tmp_path)

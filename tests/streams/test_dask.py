@@ -44,7 +44,8 @@ def test_angles_of_one_call(shape, chunks):
     np.testing.assert_array_equal(found.compute(), expected)
 
 
-@pytest.mark.parametrize("chunks", [(100, 50), pytest.param(9_000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("chunks", [(100, 50), 9_000])
 def test_long_arrays_take_the_table(chunks):
     """As one call of this size does, also where a chunk alone would not."""
     shape = (200, 100)
@@ -52,7 +53,7 @@ def test_long_arrays_take_the_table(chunks):
     np.testing.assert_array_equal(jvm_dask.sample(KEY, 0.5, 4.0, shape, chunks=chunks).compute(), expected)
 
 
-@pytest.mark.parametrize("lazy", [False, True], ids=["arrays", "dask arrays"])
+@pytest.mark.parametrize("lazy", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["dask arrays", "arrays"])
 @pytest.mark.parametrize(
     "dtype", ["float32", *(pytest.param(each, marks=pytest.mark.slow) for each in ("bfloat16", "float64"))]
 )
@@ -69,7 +70,7 @@ def test_parameters_are_arrays(lazy, dtype):
         assert jvm_dask.sample(KEY, *given, dtype=dtype, chunks=4).shape == (7, 6)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["rbg", "philox4x32"])
 def test_other_keys(implementation):
     key = jax.random.key(3, impl=implementation)

@@ -74,6 +74,7 @@ class Jobs(threading.local):
 def here(monkeypatch):
     """Two workers in threads of this process, which count as processes."""
     monkeypatch.setattr(executors, "PAUSE", 0.02)
+    monkeypatch.setattr(executors, "has_ended", lambda process: False)
     monkeypatch.setattr(executors, "_assignments", Jobs())
     monkeypatch.setattr(
         executors, "this_worker", lambda: executors.Worker("host", threading.get_ident(), "cores", "cards")
@@ -89,15 +90,6 @@ def pool():
         yield executor
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """Three processes of Dask."""
-    distributed = pytest.importorskip("distributed", reason="Dask is not installed: the extra `dask`")
-    options = dict(n_workers=3, threads_per_worker=1, dashboard_address=None, host="127.0.0.1")
-    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
-        yield client
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_process_pool(tmp_path, pool, kind):
     """Two processes, one file or store."""
@@ -106,9 +98,14 @@ def test_process_pool(tmp_path, pool, kind):
     same_as_alone(out, tmp_path)
 
 
-def test_dask(tmp_path, cluster):
+@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_dask(tmp_path, processes):
+    """Workers in threads, or in processes as on a cluster."""
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed: the extra `dask`")
+    options = dict(n_workers=3, threads_per_worker=1, dashboard_address=None, processes=processes)
     out = tmp_path / "a.zarr"
-    assert write(out, executor=cluster.get_executor()).drawn == 10
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        assert write(out, executor=client.get_executor()).drawn == 10
     same_as_alone(out, tmp_path)
 
 
@@ -260,6 +257,7 @@ def end(_serial, run, block, job=None):
     return executors.write_block(_serial, run, block, job)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="kills as POSIX does")
 def test_broken_pool(tmp_path, monkeypatch):
     """A pool does not start a worker again: what is recorded stays, and the run goes on under any engine."""
@@ -362,7 +360,7 @@ def hide(folder):
         raise OSError(ctypes.get_errno(), "cannot hide")
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_worker_that_does_not_see_the_target(tmp_path, kind):
     """An error before anything is drawn, and nothing is left."""
@@ -372,7 +370,7 @@ def test_worker_that_does_not_see_the_target(tmp_path, kind):
             pool.submit(int).result()
         except futures.BrokenExecutor:
             pytest.skip("this machine lets no user mount a file system")
-        with pytest.raises(OSError, match=r"the worker \d+ on .* cannot write where this process does") as failed:
+        with pytest.raises(OSError, match=r"worker \d+ on .* cannot do its part: .*All workers must reach") as failed:
             write(tmp_path / f"a.{kind}", executor=pool)
     assert failed.value.__notes__ == ["nothing was kept"]
     assert not contents(tmp_path / f"a.{kind}")
@@ -436,6 +434,20 @@ def test_cores_are_divided(fresh, monkeypatch, others, cores):
     assert fresh["cores"] == ([] if cores is None else [cores, list(range(8))])
     executors.take_share(job(cores=[os.getpid(), 1]))
     assert len(fresh["cores"]) == 2 * (cores is not None)  # once for a process
+
+
+def test_place_of_a_worker_that_came_later(monkeypatch):
+    """That of one that has ended, whose GPU is free; a machine that came later is divided by those that are there."""
+    monkeypatch.setattr(executors, "has_ended", lambda process: process == 2)
+    assert executors.place([1, 2, 3]) == (1, 3)
+    assert executors.place([]) == (0, 1)
+    monkeypatch.undo()
+    assert not executors.has_ended(os.getpid())
+    crew = executors.Crew("write_samples", Here(1), 1.0)
+    crew._met = {"a cores": [1, 2], "a cards": [1, 2]}
+    for process, host in ((1, "a"), (2, "a"), (7, "a"), (8, "b"), (9, "b")):
+        crew.workers[host, process] = executors.Worker(host, process, f"{host} cores", f"{host} cards")
+    assert crew.sharing() == crew._met | {"b cores": [8, 9], "b cards": [8, 9]}
 
 
 @pytest.mark.parametrize(
