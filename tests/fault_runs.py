@@ -319,7 +319,7 @@ def go_through_export(scenario, fault, first, step, library):
 def is_killed(out, options, at):
     """Whether a process that does the run is killed at an operation: not, if it does fewer."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.fault_runs"])
+    context.set_forkserver_preload(["jax_von_mises.streams.writer"])
     process = context.Process(target=run_killed, args=(out, options, at, ANGLES))
     process.start()
     process.join(120)
