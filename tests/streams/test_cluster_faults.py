@@ -28,7 +28,7 @@ def local_cluster(**settings):
     """Three processes, each with a nanny that starts another one when it ends."""
     import dask
 
-    options = dict(n_workers=3, threads_per_worker=1, dashboard_address=None, host="127.0.0.1")
+    options = dict(n_workers=3, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1")
     with (
         dask.config.set(settings),
         distributed.LocalCluster(**options) as cluster,
@@ -126,7 +126,7 @@ def fill(done, _):
 def main():
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m", "tmpfs", folder], check=True)
     run = dict(key=jax.random.key(11), loc=0.5, concentration=4.0, total=2_000_000, block_rows=100_000)
-    options = dict(n_workers=3, threads_per_worker=1, dashboard_address=None, host="127.0.0.1")
+    options = dict(n_workers=3, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1")
     with LocalCluster(**options, local_directory=os.getcwd()) as cluster, Client(cluster) as client:
         for kind in ("npy", "zarr"):
             out = f"{folder}/a.{kind}"

@@ -102,7 +102,7 @@ def test_process_pool(tmp_path, pool, kind):
 def test_dask(tmp_path, processes):
     """Workers in threads, or in processes as on a cluster."""
     distributed = pytest.importorskip("distributed", reason="Dask is not installed: the extra `dask`")
-    options = dict(n_workers=3, threads_per_worker=1, dashboard_address=None, processes=processes)
+    options = dict(n_workers=3, threads_per_worker=1, dashboard_address=":0", processes=processes)
     out = tmp_path / "a.zarr"
     with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
         assert write(out, executor=client.get_executor()).drawn == 10
