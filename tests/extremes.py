@@ -24,7 +24,7 @@ def concentration_switches(dtype):
         bessel.LARGEST_KAPPA,
         coefficients.GUESS_SWITCH,
         coefficients.GUESS64_SWITCH,
-        piecewise.TWO_HALVES_BELOW,
+        piecewise.TAIL_GRIDS[dtype if dtype == "float64" else "float32"].wide,
         fitting.NORMAL,
         1.0,
         1e-3,
