@@ -14,6 +14,7 @@
 `cdf` `sf` `icdf` `isf`   probabilities and quantiles; `log_cdf` `log_sf` deep in the tails
 `mean` `mode`             and the circular `variance` `stddev`, the `entropy`, the `kl_divergence`
 `fit` `standard_errors`   maximum likelihood
+`VonMisesFisher`          directions on the sphere in any dimension; `sample_von_mises_fisher`
 `Mixture` `Torus`         laws of several components, and of several angles
 `sample_antithetic`       angles in mirrored pairs
 `sample_stratified`       one angle in each stratum of equal probability
@@ -30,6 +31,7 @@ from jax_von_mises import runtime as runtime
 from jax_von_mises.distributions.mixture import Mixture as Mixture
 from jax_von_mises.distributions.torus import Torus as Torus
 from jax_von_mises.distributions.von_mises import VonMises as VonMises
+from jax_von_mises.distributions.von_mises_fisher import VonMisesFisher as VonMisesFisher
 from jax_von_mises.functions.fitting import fit as fit
 from jax_von_mises.functions.fitting import standard_errors as standard_errors
 from jax_von_mises.functions.von_mises import cdf as cdf
@@ -51,6 +53,7 @@ from jax_von_mises.sampling.sampler import sample_block as sample_block
 from jax_von_mises.sampling.sampler import sample_von_mises as sample_von_mises
 from jax_von_mises.sampling.sharded import sample_pmap as sample_pmap
 from jax_von_mises.sampling.sharded import sample_shard as sample_shard
+from jax_von_mises.sampling.sphere import sample_von_mises_fisher as sample_von_mises_fisher
 from jax_von_mises.sampling.truncated import sample_truncated as sample_truncated
 from jax_von_mises.sampling.variance_reduction import sample_antithetic as sample_antithetic
 from jax_von_mises.sampling.variance_reduction import sample_stratified as sample_stratified
@@ -66,6 +69,7 @@ __all__ = [
     "Mixture",
     "Torus",
     "VonMises",
+    "VonMisesFisher",
     "batched_apply",
     "cdf",
     "derive_key",
@@ -91,6 +95,7 @@ __all__ = [
     "sample_stratified",
     "sample_truncated",
     "sample_von_mises",
+    "sample_von_mises_fisher",
     "sf",
     "standard_errors",
     "stddev",

@@ -229,18 +229,7 @@ def is_weak(value):
 def result_shape(caller, shape, **arrays):
     """`shape` as a tuple, or the broadcast shape of `arrays`; each of them must broadcast to it."""
     if shape is None:
-        shapes = [() if type(a) is float else a.shape for a in arrays.values()]
-        try:
-            return np.broadcast_shapes(*shapes)
-        except (ValueError, TypeError) as error:
-            listed = " and ".join(f"{name} of shape {has}" for name, has in zip(arrays, shapes, strict=True))
-            if isinstance(error, ValueError):
-                raise ValueError(
-                    f"{caller}: {listed} do not broadcast together. Add axes of length 1 where they should vary alone."
-                ) from error
-            raise TypeError(
-                f"{caller}: {listed}: sizes must be known when tracing, also for jax.export; a symbolic one is not."
-            ) from error
+        return broadcast_shapes(caller, {name: () if type(a) is float else a.shape for name, a in arrays.items()})
     sizes = whole_sizes(caller, "shape", shape)
     for name, array in arrays.items():
         if not broadcasts(array.shape, sizes):
@@ -252,6 +241,44 @@ def result_shape(caller, shape, **arrays):
                 f"{caller}: {name} has shape {array.shape}, which does not broadcast to shape={sizes}. {do}"
             )
     return sizes
+
+
+def broadcast_shapes(caller, shapes):
+    """The broadcast shape of named `shapes`."""
+    try:
+        return np.broadcast_shapes(*shapes.values())
+    except (ValueError, TypeError) as error:
+        listed = " and ".join(f"{name} of shape {has}" for name, has in shapes.items())
+        if isinstance(error, ValueError):
+            raise ValueError(
+                f"{caller}: {listed} do not broadcast together. Add axes of length 1 where they should vary alone."
+            ) from error
+        raise TypeError(
+            f"{caller}: {listed}: sizes must be known when tracing, also for jax.export; a symbolic one is not."
+        ) from error
+
+
+def dimension(caller, name, vectors, of=None):
+    """The dimension of checked `vectors`, the length of their last axis: at least 2, and that `of` others if given."""
+    shape = np.shape(vectors)
+    if not shape or shape[-1] < 2 or (of is not None and shape[-1] != of):
+        allowed = "2 or more" if of is None else str(of)
+        raise ValueError(
+            f"{caller}: {name} has shape {shape}, but its last axis must hold the components of a vector, {allowed}."
+        )
+    return shape[-1]
+
+
+def batch_shape(caller, shape, **arrays):
+    """`shape` as a tuple, or where it has no axes the broadcast shape of checked `arrays`.
+
+    Of `mean_direction`, and of every array before the last one, the last axis is that of the components.
+    """
+    *named, (last, parameter) = arrays.items()
+    batch = {name: jax.ShapeDtypeStruct(np.shape(vectors)[:-1], np.float32) for name, vectors in named}
+    batch[last] = parameter
+    sizes = whole_sizes(caller, "shape", shape)
+    return result_shape(caller, sizes or None, **batch)
 
 
 def broadcasts(shape, sizes):
@@ -410,13 +437,15 @@ def within_stream(caller, start, end, described):
 
 
 def known_value(caller, name, value):
-    """Refuse a concrete `loc` or `concentration` that makes no law; a traced one has no value to look at."""
+    """Refuse a concrete parameter that makes no distribution; a traced one has no value to look at."""
     if isinstance(value, jax.core.Tracer):
         return
     value = np.asarray(value, np.float64)
+    length = np.sum(value * value, -1, keepdims=True) if name == "mean_direction" else 1
     good, allowed = {
         "loc": (np.isfinite(value), "finite, in radians"),
         "concentration": (value >= 0, "at least 0 (inf is allowed)"),
+        "mean_direction": (np.isfinite(value) & (length > 0), "finite, and not the zero vector"),
     }[name]
     if not np.all(good):
         where = "" if value.ndim == 0 else f" at index {tuple(int(i) for i in np.argwhere(~good)[0])}"

@@ -1,8 +1,9 @@
-"""`VonMises` for NumPyro models, with exact draws and pathwise gradients; needs the extra ``numpyro``."""
+"""`VonMises` and `VonMisesFisher` for NumPyro models, with pathwise gradients; needs the extra ``numpyro``."""
 
 from jax_von_mises.distributions.numpyro import VonMises as VonMises
+from jax_von_mises.distributions.numpyro import VonMisesFisher as VonMisesFisher
 
-__all__ = ["VonMises"]
+__all__ = ["VonMises", "VonMisesFisher"]
 
 
 def __dir__():

@@ -1,4 +1,4 @@
-"""`VonMises` as a distribution of NumPyro, for `numpyro.sample`, MCMC and variational inference.
+"""`VonMises` and `VonMisesFisher` as distributions of NumPyro, for `numpyro.sample`, MCMC and variational inference.
 
 It takes the place of ``numpyro.distributions.VonMises`` and adds what that one lacks: draws that are differentiable in
 the concentration too (so it serves in a guide), `cdf`, `icdf`, `entropy`, `kl_divergence`, and the concentration 0.
@@ -14,12 +14,12 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises import arguments
-from jax_von_mises.functions import von_mises
+from jax_von_mises.functions import von_mises, von_mises_fisher
 from jax_von_mises.numerics import density, quantile, tail_probability
 from jax_von_mises.numerics.circle import TWO_PI, deviation, less_turns
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import clip
-from jax_von_mises.sampling import sampler
+from jax_von_mises.sampling import sampler, sphere
 
 try:
     # Absolute: the library, not this module.
@@ -33,7 +33,7 @@ except ModuleNotFoundError as error:
         'jax_von_mises.numpyro needs NumPyro, which is not installed: pip install "jax_von_mises[numpyro]".'
     ) from error
 
-__all__ = ["VonMises"]
+__all__ = ["VonMises", "VonMisesFisher"]
 
 
 class VonMises(Distribution):
@@ -113,6 +113,79 @@ class VonMises(Distribution):
     def entropy(self):
         """Differential entropy in nats."""
         return jnp.broadcast_to(von_mises.entropy(self.concentration), self.batch_shape)
+
+
+class VonMisesFisher(Distribution):
+    r"""The von Mises-Fisher distribution on the sphere, density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
+
+    Samples are reparameterised in both parameters. As a latent variable of HMC or NUTS draw a
+    ``numpyro.distributions.ProjectedNormal``, or normal components that the model divides by their length: NumPyro
+    moves through flat spaces. As a likelihood, and in a guide, it serves as it is.
+
+    Parameters
+    ----------
+    mean_direction : array
+        :math:`\mu`, d >= 2 components along the last axis; `validate_args` asks for unit length, and otherwise it is
+        divided by its length.
+    concentration : float or array
+        :math:`\kappa \ge 0`, broadcasts with `mean_direction` without its last axis.
+    validate_args : bool, optional
+        Raise ValueError for parameters outside these constraints. Otherwise bad ones give NaN.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, numpyro
+    >>> from jax_von_mises.numpyro import VonMisesFisher
+    >>> with numpyro.handlers.seed(rng_seed=0):
+    ...     x = numpyro.sample("x", VonMisesFisher(jnp.array([0.0, 0.0, 1.0]), 20.0))
+    """
+
+    arg_constraints: ClassVar = {"mean_direction": constraints.sphere, "concentration": constraints.nonnegative}
+    reparametrized_params: ClassVar = ["mean_direction", "concentration"]
+    support = constraints.sphere
+
+    def __init__(self, mean_direction, concentration, *, validate_args=None):
+        given = {
+            "mean_direction": arguments.parameter("VonMisesFisher", "mean_direction", mean_direction),
+            "concentration": arguments.parameter("VonMisesFisher", "concentration", concentration),
+        }
+        arguments.dimension("VonMisesFisher", "mean_direction", given["mean_direction"])
+        batch_shape = arguments.batch_shape("VonMisesFisher", (), **given)
+        event_shape = np.shape(mean_direction)[-1:]
+        # NumPyro maps over the leading axes of parameters, which therefore are those of the batch.
+        self.mean_direction = jnp.broadcast_to(mean_direction, batch_shape + event_shape)
+        self.concentration = jnp.broadcast_to(concentration, batch_shape)
+        super().__init__(batch_shape=batch_shape, event_shape=event_shape, validate_args=validate_args)
+
+    def sample(self, key, sample_shape=()):
+        """Unit vectors, drawn by `jax_von_mises.sample_von_mises_fisher`."""
+        shape = tuple(sample_shape) + self.batch_shape
+        return sphere.sample_von_mises_fisher(key, self.mean_direction, self.concentration, shape)
+
+    @validate_sample
+    def log_prob(self, value):
+        """Logarithm of the density per unit of area; see `jax_von_mises.VonMisesFisher.log_prob`."""
+        return von_mises_fisher.log_prob(value, self.mean_direction, self.concentration)
+
+    @property
+    def mean(self):
+        """The mean vector, inside the sphere."""
+        return von_mises_fisher.mean(self.mean_direction, self.concentration)
+
+    @property
+    def mode(self):
+        """The most likely direction."""
+        return von_mises_fisher.mode(self.mean_direction, self.concentration)
+
+    def entropy(self):
+        """Differential entropy in nats."""
+        return von_mises_fisher.entropy(self.concentration, self.event_shape[0])
+
+
+@kl_divergence.register(VonMisesFisher, VonMisesFisher)
+def von_mises_fisher_kl_divergence(p, q):
+    """The mean of log(p / q) under `p`, in nats."""
+    return von_mises_fisher.kl_divergence(p.mean_direction, p.concentration, q.mean_direction, q.concentration)
 
 
 @kl_divergence.register(VonMises, VonMises)

@@ -79,7 +79,7 @@ def fit(samples, weights=None, axis=None):
     given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
     arrays, dtype = arguments.parameters(caller, None, **given)
     samples, weights = arrays["samples"], arrays.get("weights")
-    axes = _axes(caller, axis, np.ndim(samples))
+    axes = axes_of(caller, axis, np.ndim(samples))
     if weights is not None:
         if np.ndim(weights) == 1 and len(axes) == 1 and np.ndim(samples) > 1:
             weights = jnp.reshape(weights, tuple(-1 if i == axes[0] else 1 for i in range(np.ndim(samples))))
@@ -91,7 +91,7 @@ def fit(samples, weights=None, axis=None):
     return _fit(samples, weights, axes, dtype)
 
 
-def _axes(caller, axis, ndim):
+def axes_of(caller, axis, ndim):
     """The axes to sum over, as a sorted tuple of indices from the front."""
     if axis is None:
         return tuple(range(ndim))

@@ -72,6 +72,11 @@ def quantile_table(kappa):
 
 def evaluate_quantile_table(t, table, out_sharding=None):
     """The cubic (float32) of the cell that holds each `t`."""
+    return evaluate(table, *quantile_cell(t), out_sharding)
+
+
+def quantile_cell(t):
+    """The cell (int32) of `table_grid` that holds each `t`, and the place in it."""
     dtype = np.dtype(t.dtype)
     info = jnp.finfo(dtype)
     cell_bits, unsigned = CELL_BITS[dtype.name], jnp.uint64 if dtype == np.float64 else jnp.uint32
@@ -82,8 +87,7 @@ def evaluate_quantile_table(t, table, out_sharding=None):
     row = (bits >> constant(info.nmant - cell_bits)) - constant(smallest << cell_bits)
     one = constant((1 - info.minexp) << info.nmant)
     mantissa = (bits << constant(cell_bits)) & constant((1 << info.nmant) - 1)
-    place = lax.bitcast_convert_type(mantissa | one, dtype) - 1
-    return evaluate(table, row.astype(jnp.int32), place, out_sharding)
+    return row.astype(jnp.int32), lax.bitcast_convert_type(mantissa | one, dtype) - 1
 
 
 def below_half(dtype):

@@ -12,6 +12,7 @@ lowered. Of the machine that traces it only the number of CPU devices counts (`o
 `hide_constants` *         an angle does not depend on which arguments are constants
 `separate_loop` *          on a CPU, words, look-ups and derivatives are separate loops
 `finish_words` *           the same, of words and quantiles
+`in_one_loop` *            two arrays that share a cipher do not compute it twice
 `round_here` *             a product is rounded before it is added, in every program
 `round_product` *          the same, of every float64 product
 `add_terms` *              sums of long terms compile in seconds
@@ -204,6 +205,42 @@ def separate_loop(compute, *arrays):
     if not may_move(*jax.tree.leaves(arrays)):
         return compute(*arrays)
     return lax.platform_dependent(*arrays, cpu=in_branch, default=compute)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def in_one_loop(compute, first, second, *arrays):
+    """Return ``compute(first, second, *arrays)``; on a CPU one loop before it computes the two float32 arrays.
+
+    As halves of 64-bit numbers: XLA:CPU makes a loop for each array, and repeats in both what they share, such as a
+    cipher. Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: loop fusions on a CPU have one result.
+    """
+    if not may_move(first, second, *arrays):
+        return compute(first, second, *arrays)
+
+    def by_halves(first, second, *arrays):
+        with jax.enable_x64(True):
+            high, low = (
+                lax.convert_element_type(lax.bitcast_convert_type(x, jnp.uint32), np.uint64) for x in (first, second)
+            )
+            both = (high << np.uint64(32)) | low
+
+        def of_halves(both, *arrays):
+            with jax.enable_x64(True):
+                halves = [lax.convert_element_type(x, np.uint32) for x in (both >> np.uint64(32), both)]
+            return compute(*(lax.bitcast_convert_type(x, jnp.float32) for x in halves), *arrays)
+
+        def never(*_):
+            shaped = jax.eval_shape(compute, first, second, *arrays)
+            return jnp.zeros(shaped.shape, shaped.dtype)
+
+        return lax.cond(_always(), of_halves, never, both, *arrays)
+
+    return lax.platform_dependent(first, second, *arrays, cpu=by_halves, default=compute)
+
+
+@in_one_loop.defjvp
+def _in_one_loop_jvp(compute, primals, tangents):
+    return jax.jvp(compute, primals, tangents)
 
 
 def finish_words(words):

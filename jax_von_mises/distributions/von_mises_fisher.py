@@ -1,0 +1,169 @@
+"""`VonMisesFisher`: `functions.von_mises_fisher` as one object, under the method names of NumPyro, TFP and distrax."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_von_mises import arguments
+from jax_von_mises.distributions.pytrees import ByValue, pytree
+from jax_von_mises.distributions.von_mises import is_numbers
+from jax_von_mises.functions import von_mises_fisher as functions
+from jax_von_mises.sampling import sphere
+
+
+@pytree("mean_direction", "concentration")
+@dataclasses.dataclass(frozen=True, eq=False)
+class VonMisesFisher(ByValue):
+    r"""The von Mises-Fisher distribution of directions, density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
+
+    A frozen pytree, like `VonMises`. Two dimensions are the circle.
+
+    Parameters
+    ----------
+    mean_direction : array
+        :math:`\mu`, d >= 2 components along the last axis; of any length but 0, since it is divided by its length.
+    concentration : float or array
+        :math:`\kappa` in [0, inf]: 0 is the uniform distribution on the sphere, inf a point mass at the mean direction.
+        Broadcasts with `mean_direction` without its last axis.
+    validate_args : bool
+        Raise ValueError for a concentration that is negative or NaN, and a mean direction that is zero or not finite,
+        where values are known. Otherwise, and under a transformation, such values give NaN.
+
+    Raises
+    ------
+    ValueError
+        For a mean direction of fewer than two components, and parameters that do not broadcast.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from jax_von_mises import VonMisesFisher
+    >>> law = VonMisesFisher(mean_direction=[0.0, 0.0, 1.0], concentration=50.0)
+    >>> directions = law.sample(jax.random.key(0), (1000,))
+    >>> directions.shape, law.log_prob(directions).shape
+    ((1000, 3), (1000,))
+    """
+
+    mean_direction: jax.Array
+    concentration: jax.Array
+    validate_args: dataclasses.InitVar[bool] = False
+
+    def __post_init__(self, validate_args):
+        for name in ("mean_direction", "concentration"):
+            value = getattr(self, name)
+            if isinstance(value, list) or is_numbers(value):
+                object.__setattr__(self, name, np.asarray(arguments.parameter("VonMisesFisher", name, value)))
+        if arguments.is_array(self.mean_direction):
+            arguments.dimension("VonMisesFisher", "mean_direction", self.mean_direction)
+            if arguments.is_array(self.concentration):
+                arguments.batch_shape("VonMisesFisher", (), **self._parameters())
+        if validate_args:
+            for name, value in self._parameters().items():
+                arguments.known_value("VonMisesFisher", name, value)
+
+    def _parameters(self):
+        fields = {"mean_direction": self.mean_direction, "concentration": self.concentration}
+        return {name: arguments.parameter("VonMisesFisher", name, value) for name, value in fields.items()}
+
+    @property
+    def dimension(self) -> int:
+        """Number of components d of a direction."""
+        return self.event_shape[0]
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of `mean_direction` without its last axis and `concentration` together."""
+        return arguments.batch_shape("VonMisesFisher", (), **self._parameters())
+
+    @property
+    def event_shape(self) -> tuple[int]:
+        """Shape of one direction, (d,)."""
+        given = self._parameters()["mean_direction"]
+        return (arguments.dimension("VonMisesFisher", "mean_direction", given),)
+
+    @property
+    def dtype(self):
+        """The float dtype of samples and densities."""
+        return arguments.float_dtype("VonMisesFisher", None, self._parameters().values())
+
+    def _spread(self, value):
+        return jnp.broadcast_to(value, self.batch_shape).astype(self.dtype)
+
+    def _spread_vectors(self, value):
+        return jnp.broadcast_to(value, self.batch_shape + self.event_shape)
+
+    def broadcast(self) -> "VonMisesFisher":
+        """Return the same distribution with both parameters of the whole batch, for `jax.vmap`."""
+        given = self._parameters()
+        return VonMisesFisher(
+            self._spread_vectors(arguments.as_jax(given["mean_direction"])),
+            jnp.broadcast_to(arguments.as_jax(given["concentration"]), self.batch_shape),
+        )
+
+    def sample(self, key=None, sample_shape=(), *, seed=None, method="auto") -> jax.Array:
+        """Unit vectors of shape `sample_shape` + ``batch_shape`` + (d,); see `sample_von_mises_fisher`.
+
+        `seed` is another name for `key`, that of TFP and distrax.
+        """
+        caller = "VonMisesFisher.sample"
+        key = arguments.key_or_seed(caller, key, seed)
+        shape = arguments.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
+        return sphere.sample_von_mises_fisher(key, self.mean_direction, self.concentration, shape, method=method)
+
+    def sample_and_log_prob(self, *, seed, sample_shape=()):
+        """Directions as `sample` draws, and the logarithms of their densities."""
+        x = self.sample(seed, sample_shape)
+        return x, self.log_prob(x)
+
+    def log_prob(self, value) -> jax.Array:
+        """Logarithm of the density at unit vectors, per unit of area: to 1e-6 (float32) of its size, at least 1."""
+        return functions.log_prob(value, self.mean_direction, self.concentration)
+
+    def prob(self, value) -> jax.Array:
+        """Density at unit vectors, per unit of area."""
+        return jnp.exp(self.log_prob(value))
+
+    def mean(self) -> jax.Array:
+        """The mean vector, inside the sphere."""
+        return self._spread_vectors(functions.mean(self.mean_direction, self.concentration))
+
+    def mode(self) -> jax.Array:
+        """The most likely direction."""
+        return self._spread_vectors(functions.mode(self.mean_direction, self.concentration))
+
+    def mean_resultant_length(self) -> jax.Array:
+        r"""Length of the mean vector, :math:`I_{d/2}(\kappa) / I_{d/2-1}(\kappa)`."""
+        return self._spread(functions.mean_resultant_length(self.concentration, self.dimension))
+
+    def entropy(self) -> jax.Array:
+        """Differential entropy in nats."""
+        return self._spread(functions.entropy(self.concentration, self.dimension))
+
+    def kl_divergence(self, other: "VonMisesFisher") -> jax.Array:
+        """Kullback-Leibler divergence from `self` to another, in nats: the mean of log(self / other)."""
+        if not isinstance(other, VonMisesFisher):
+            raise TypeError(
+                f"VonMisesFisher.kl_divergence: other={arguments.safe_repr(other)} must be a VonMisesFisher."
+            )
+        return functions.kl_divergence(
+            self.mean_direction, self.concentration, other.mean_direction, other.concentration
+        )
+
+    def cosine_cdf(self, value) -> jax.Array:
+        """Probability that the cosine of the angle to the mean direction is below `value`."""
+        return functions.cosine_cdf(value, self.concentration, self.dimension)
+
+    def cosine_icdf(self, q) -> jax.Array:
+        """The cosine of the angle to the mean direction below which lies the probability `q`."""
+        return functions.cosine_icdf(q, self.concentration, self.dimension)
+
+    def standard_errors(self, size) -> functions.Estimate:
+        """Standard errors of `fit` from `size` vectors: of the direction along each tangent, and the concentration."""
+        return functions.standard_errors(self.concentration, size, self.dimension)
+
+    @classmethod
+    def fit(cls, samples, weights=None, axis=None) -> "VonMisesFisher":
+        """The distribution of largest likelihood for unit vectors; see `functions.von_mises_fisher.fit`."""
+        return cls(*functions.fit(samples, weights, axis))

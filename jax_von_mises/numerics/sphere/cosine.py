@@ -1,0 +1,97 @@
+"""The distribution function of the cosine to the mean direction and its inverse, with derivatives; see `fits`."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_von_mises.numerics import density as circle_density
+from jax_von_mises.numerics import quantile as circle_quantile
+from jax_von_mises.numerics import tail_integral as circle_tail_integral
+from jax_von_mises.numerics import tail_probability as circle_tail
+from jax_von_mises.numerics.elementary import nan_unless
+from jax_von_mises.numerics.sphere import fits, radial
+
+
+def place_at(w, kappa, n):
+    """The `radial.Mode` and `radial.Place` of the cosine `w`, on the side of the mode that it lies on."""
+    small = 0.5 * (1 - jnp.abs(w))
+    near = w > radial.mode_cosine(kappa, n)[0]
+    mode = radial.Mode.of(kappa, n, near)
+    return mode, radial.Place.of(small, (w >= 0) == near, n, mode)
+
+
+def tail(w, kappa, dimension):
+    """Probability beyond the cosine `w`, away from the mode; whether that is above it; and the density of y there."""
+    n, name = dimension - 1, w.dtype.name
+    mode, place = place_at(w, kappa, n)
+    j = radial.hazard(place, n, mode.near, fits.SMALLEST[name])
+    log_density = radial.log_ratio(place, mode, n, radial.peak_density(n, mode.s))
+    lowest = float(np.log(jnp.finfo(w.dtype).tiny))
+    density = jnp.where(log_density < lowest, 0, jnp.exp(jnp.maximum(log_density, lowest)))
+    return j * density, mode.near, density
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def lower_tail(w, kappa, dimension):
+    """P(cosine < `w`); 0 at -1 and below, 1 at 1 and above."""
+    inside = jnp.abs(w) < 1
+    x, limit = jnp.where(inside, w, 0), jnp.minimum(kappa, radial.KAPPA_MAX)
+    if dimension == 2:
+        below = 2 * circle_tail.lower_tail(-2 * jnp.arctan2(jnp.sqrt(1 - x), jnp.sqrt(1 + x)), limit)
+    else:
+        beyond, near, _ = tail(x, limit, dimension)
+        below = jnp.where(near, 1 - beyond, beyond)
+    return jnp.where(inside, below, jnp.where(w > 0, 1, 0) + 0 * (kappa + w))
+
+
+@lower_tail.defjvp
+def _lower_tail_jvp(dimension, primals, tangents):
+    along, across = slopes(*primals, dimension)
+    return lower_tail(*primals, dimension), along * tangents[0] + across * tangents[1]
+
+
+def slopes(w, kappa, dimension):
+    """Derivatives of `lower_tail` in the cosine and in kappa."""
+    x, limit = jnp.clip(w, -1, 1), jnp.minimum(kappa, radial.KAPPA_MAX)
+    gap = jnp.maximum((1 - x) * (1 + x), float(jnp.finfo(w.dtype).tiny))
+    if dimension == 2:
+        angle = 2 * jnp.arctan2(jnp.sqrt(1 - x), jnp.sqrt(1 + x))
+        density = 2 * circle_density.density(angle, limit)
+        return density * jax.lax.rsqrt(gap), density * circle_tail_integral.derivative(angle, limit)
+    n = dimension - 1
+    x = jnp.where(jnp.abs(w) < 1, w, 0)
+    *_, density = tail(x, limit, dimension)
+    mode, place = place_at(x, limit, n)
+    rise = radial.slope_of_distance(place, mode, n, fits.SMALLEST[w.dtype.name])
+    inside = jnp.where(jnp.abs(w) < 1, density, 0)
+    return inside / gap, inside * jnp.where(mode.near, -rise, rise)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def quantile(q, kappa, dimension):
+    """The cosine w with P(cosine < w) = `q`; NaN outside [0, 1]."""
+    smallest = fits.SMALLEST[q.dtype.name]
+    upper = q > 0.5
+    t = jnp.clip(jnp.where(upper, 1 - q, q), smallest, 0.5)
+    if dimension == 2:
+        half = jnp.sin(0.5 * circle_quantile.any_half_quantile(0.5 * q, 0.5 * (1 - q), kappa))
+        w = 1 - 2 * half * half
+    else:
+        if dimension == 3:
+            signed = radial.closed_quantile_share(t, upper, kappa)
+        else:
+            signed = radial.quantile_share(t, upper, kappa, dimension, smallest)
+        w = jnp.where(signed < 0, -1, 1) - 2 * signed
+    w = jnp.where(q == 0, -1, jnp.where(q == 1, 1, w)) + 0 * kappa.clip(max=1)
+    return nan_unless(w, (q >= 0) & (q <= 1))
+
+
+@quantile.defjvp
+def _quantile_jvp(dimension, primals, tangents):
+    q, kappa = primals
+    w = quantile(q, kappa, dimension)
+    along, across = slopes(w, kappa, dimension)
+    inverse = jnp.where(along > 0, 1 / jnp.where(along > 0, along, 1), 0)
+    return w, inverse * (tangents[0] - across * tangents[1])

@@ -1,0 +1,254 @@
+r"""What the numerics of the sphere need for one dimension: polynomials, fitted in NumPy while a program is traced.
+
+*Coordinates.* Let w be the cosine of the angle to the mean direction, d the dimension and n = d - 1. The logarithm of
+the odds :math:`2 y = \log((1 + w)/(1 - w))` has the density :math:`e^f` with :math:`f = \kappa w + (n/2)\log(1 - w^2)`
+on the whole line, for every d and :math:`\kappa`. Its mode is at :math:`w = s`,
+
+.. math:: s = 2\kappa / (n + R), \quad R = \sqrt{n^2 + 4\kappa^2}, \quad \kappa = n s / (1 - s^2),
+          \quad -f''(s) = n (1 + s^2).
+
+So s in [0, 1] takes the place of the concentration. Tails are counted from a pole: the near one, w = 1, or the far one,
+whose formulas are those of the near one with -w, -s and :math:`-\kappa`.
+
+*The hazard integral.* With y the place from which the tail begins, w its cosine and L = -f'(y), the substitution
+T = tanh(z) of the distance z from y gives
+
+.. math:: J(w, L) = \int_0^\infty e^{f(y + z) - f(y)} dz, \qquad
+          f(y + z) - f(y) = (n w - L)\frac{T}{1 + w T} + \frac n2 \log(1 - T^2) - n \log(1 + w T),
+
+and the tail probability is the density at y times J. J is an analytic function of w and L also at the poles, and at
+infinite concentration. Its derivative -dJ/dL is what the derivative of the quantile in the concentration needs.
+
+Everything here is float64; accuracies are those that ``tests/numerics/test_sphere.py`` finds.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from numpy.polynomial import chebyshev
+from scipy import special
+
+# The rounding of results: coefficients below this share of the largest one are left out.
+TOLERANCE = {"float32": 6e-8, "float64": 2e-14}
+# Tail probabilities reach down to here: those of a sampler's words, and the smallest normal number.
+SMALLEST_WORD = {"float32": 2.0**-33, "float64": 2.0**-65}
+SMALLEST = {"float32": 2.0**-126, "float64": 2.0**-1022}
+# The variable of the guess is sqrt(LEVEL - log(2 t)) - sqrt(LEVEL).
+LEVEL = 0.4
+# Below this n the guess on the far side starts from the closed form of three dimensions.
+CLOSED_BASE_BELOW = 10
+
+# exp-sinh quadrature of the half line: nodes in units of the integrand's width, and weights.
+_STEPS = np.linspace(-4.4, 2.6, 160)
+HALF_LINE = np.exp(0.5 * np.pi * np.sinh(_STEPS))
+HALF_LINE_WEIGHTS = (_STEPS[1] - _STEPS[0]) * 0.5 * np.pi * np.cosh(_STEPS) * HALF_LINE
+
+
+class Surface(NamedTuple):
+    """A function of w and L: a Chebyshev series in w, whose coefficients are polynomials in a variable of L."""
+
+    rows: tuple
+    """Power coefficients of the variable, for each degree in w."""
+    near: bool
+    scale: float
+    """r of the variable r / (L + r)."""
+    reach: float
+    """On the far side, the largest (L - n w) / (1 - w)."""
+
+
+class Guess(NamedTuple):
+    """A polynomial in the level of the tail and in s, both on [-1, 1]; by powers of the first."""
+
+    table: tuple
+    largest_level: float
+    closed_base: bool
+    error: float
+    """Largest error of the logarithm of the tail."""
+
+
+class Fits(NamedTuple):
+    """What `radial` and `moments` need for one dimension."""
+
+    n: int
+    peak: tuple
+    """Chebyshev series in 2 s^2 - 1 of the density at the mode over sqrt(n (1 + s^2) / (2 pi))."""
+    log_peak: tuple
+    """Its logarithm, less the value at s = 0."""
+    below: tuple
+    """Series of Q in s - A = s (1 - s^2)^2 Q / (n + 1), A the mean of w."""
+    log_area: float
+    """Logarithm of the area of the unit sphere."""
+
+
+def chebyshev_points(count):
+    """Zeros of the Chebyshev polynomial of degree `count`."""
+    return np.cos(np.pi * (np.arange(count) + 0.5) / count)
+
+
+def log_density(n, s, distance):
+    """f at `distance` towards the pole from the mode, less f there, for signed `s`."""
+    below, above, g = (1 - s) / 2, (1 + s) / 2, (1 - s * s) / 4
+    rise = np.expm1(-2 * distance)
+    spread = above + below * (1 + rise)
+    delta = rise / spread
+    e = delta * (s - g * delta)
+    log_q = -2 * distance - 2 * np.log(spread)
+    series = e * e * (0.5 - e * (1 / 3 - e * (0.25 - e * (0.2 - e * (1 / 6 - e / 7)))))
+    return -(n / 2) * (g * delta * delta + np.where(np.abs(e) < 2e-3, series, e - log_q))
+
+
+def line(n, smallest, points):
+    """Distances from the mode that hold all mass but `smallest`."""
+    depth = -np.log(smallest) + 12
+    end = 2 * depth / n + np.sqrt(2 * depth / n)
+    return np.linspace(-end, end, points)
+
+
+def truncated(series, tolerance):
+    """`series` without its last coefficients that are below `tolerance`."""
+    kept = np.flatnonzero(np.abs(series) > tolerance)
+    return tuple(series[: kept[-1] + 1].tolist()) if len(kept) else (0.0,)
+
+
+@functools.cache
+def fits(n, dtype):
+    """`Fits` for n = d - 1 and a dtype's name. By the trapezoid rule in y, which converges geometrically."""
+    x = chebyshev_points(128)
+    s = np.sqrt((1 + x) / 2)[:, None]
+    distance = line(n, 1e-17, 1601)
+    step = distance[1] - distance[0]
+    density = np.exp(log_density(n, s, distance))
+    total = density.sum(1) * step
+    rise = np.expm1(-2 * distance)
+    delta = rise / ((1 + s) / 2 + (1 - s) / 2 * (1 + rise))
+    mean_square = (density * delta * delta).sum(1) * step / total
+    s = s[:, 0]
+    peak = np.sqrt(2 * np.pi / (n * (1 + s * s))) / total
+    # From E[L] = 0, so that nothing cancels: E[w] itself would be a difference from s.
+    below = (n + 1) * mean_square / (4 * (1 + s * s))
+    series = [chebyshev.chebfit(x, values, 120) for values in (peak, np.log(peak), below)]
+    series[1][0] -= chebyshev.chebval(-1.0, series[1])
+    log_area = np.log(2) + (n + 1) / 2 * np.log(np.pi) - special.gammaln((n + 1) / 2)
+    return Fits(n, *(truncated(each, TOLERANCE[dtype]) for each in series), float(log_area))
+
+
+def hazard_integral(n, w, slope, order=0):
+    """J(w, L) for L = `slope`, or with `order` 1 its derivative -dJ/dL."""
+    w, slope = (np.asarray(x, float)[..., None] for x in np.broadcast_arrays(w, slope))
+    width = 1 / (slope + np.sqrt(n) + 0.7)
+    z = np.minimum(HALF_LINE * width, 300)
+    one_less_t = 2 * np.exp(-2 * z) / (1 + np.exp(-2 * z))
+    t = np.tanh(z)
+    denominator = np.where(w < 0, one_less_t + (1 + w) * t, 1 + w * t)
+    ratio = t / denominator
+    exponent = (n * w - slope) * ratio + (n / 2) * (np.log(one_less_t) + np.log1p(t)) - n * np.log(denominator)
+    value = np.exp(exponent) * (HALF_LINE_WEIGHTS * width)
+    return (value * ratio if order else value).sum(-1)
+
+
+def ends(surface, n, w):
+    """The smallest and the largest L at `w` that a `Surface` covers; also for JAX arrays."""
+    if surface.near:
+        return -0.05, float(n)
+    return -0.68 * (w * w) - 0.02, n * w + surface.reach * (1 - w)
+
+
+def variable_range(surface, n, w, reciprocal=np.reciprocal):
+    """The smallest and the largest value of r / (L + r) at `w`."""
+    smallest, largest = ends(surface, n, w)
+    inverse = (lambda x: 1 / x) if surface.near else reciprocal
+    return surface.scale * inverse(largest + surface.scale), surface.scale * inverse(smallest + surface.scale)
+
+
+@functools.cache
+def surface(n, dtype, smallest, near, order=0):
+    """The `Surface` of J (L + r), or with `order` 1 of -dJ/dL (L + r)^2, for tails down to `smallest`."""
+    # On the far side at infinite concentration kappa (1 + w) has a gamma distribution.
+    reach = 0.0 if near else float(1.02 * special.gammainccinv(n / 2, smallest))
+    wide = dtype == "float64" or smallest < 1e-20
+    shape = (30 if wide else 18, 48 if wide else 24) if near else (96 if dtype == "float64" else 44, 56 if wide else 28)
+    bare = Surface((), near, float(3 * np.sqrt(n) + 0.5), reach)
+    a, x = np.meshgrid(*(chebyshev_points(size) for size in shape), indexing="ij")
+    w = 0.51 * a + 0.49 if near else a
+    low, high = variable_range(bare, n, w)
+    slope = bare.scale * (1 / (0.5 * (x + 1) * (high - low) + low) - 1)
+    values = hazard_integral(n, w, slope, order) * (slope + bare.scale) ** (1 + order)
+    left, right = (np.linalg.inv(chebyshev.chebvander(chebyshev_points(size), size - 1)) for size in shape)
+    series = left @ values @ right.T
+    large = np.abs(series) > TOLERANCE[dtype] * np.abs(series[0, 0])
+    rows = np.flatnonzero(large.any(1))[-1] + 1
+    # At least one of each row, so that no product with 0 is left for the compiler to simplify.
+    counts = [max(*np.flatnonzero(row), 2, 2) + 1 for row in large[:rows]]
+    return bare._replace(
+        rows=tuple(tuple(chebyshev.cheb2poly(row[:count]).tolist()) for row, count in zip(series, counts, strict=False))
+    )
+
+
+def closed_base(n, t, s):
+    """Logarithm of the odds, over 2, of the far pole's tail `t` in three dimensions, with t^(2/n) for t."""
+    x = np.maximum(4 * s / (1 - s * s), 1e-2)
+    tau = np.exp(np.log(t) * (2 / n))
+    own = np.log1p(tau * np.expm1(np.minimum(x, 600))) / x
+    other = -np.log(tau + (1 - tau) * np.exp(-x)) / x
+    own, other = np.where(x < 600, own, 1 - other), np.where(x < 1, 1 - own, other)
+    return 0.5 * np.log(other / own)
+
+
+@functools.cache
+def guess(n, smallest, near):
+    """The `Guess` on one side for tails down to `smallest`.
+
+    It is y minus that of the mode times sqrt(n (1 + s^2)), or on the far side below `CLOSED_BASE_BELOW` y minus
+    `closed_base`. By least squares with Lawson's weights, towards the smallest largest error of the logarithm of t.
+    """
+    base = not near and n < CLOSED_BASE_BELOW
+    degrees = (4, 4) if near else (5, 8) if base else (6, 12)
+    x = np.concatenate([[1.0], chebyshev_points(31), [-1.0]])
+    s = np.clip((1 + x) / 2, 1e-6, 1 - 1e-7)[:, None]
+    signed = s if near else -s
+    distance = line(n, smallest, 2001)
+    density = np.exp(log_density(n, signed, distance))
+    tail = np.cumsum(density[:, ::-1], 1) - 0.5 * density[:, ::-1]
+    log_tail = np.log(np.maximum(tail[:, ::-1] / tail[:, -1:], 1e-320))
+    largest = float(np.sqrt(LEVEL - np.log(2 * smallest)) - np.sqrt(LEVEL))
+    level = np.linspace(0, largest, 32)
+    t = 0.5 * np.exp(LEVEL - (level + np.sqrt(LEVEL)) ** 2)
+    target = np.stack([np.interp(-np.log(t), -row, distance) for row in log_tail])
+    slope = np.abs(log_density(n, signed, target + 1e-4) - log_density(n, signed, target - 1e-4)) / 2e-4
+    width = np.sqrt(n * (1 + s * s))
+    weight = np.maximum(slope, width)
+    if base:
+        target = np.arctanh(signed) + target - closed_base(n, t, s)
+    else:
+        target, weight = target * width, weight / width
+    levels, places = np.meshgrid(2 * level / largest - 1, x)
+    basis = chebyshev.chebvander2d(levels.ravel(), places.ravel(), degrees)
+    target, weight = target.ravel(), weight.ravel()
+    share, best, error = np.ones_like(target), None, np.inf
+    for _ in range(8):
+        rows = basis * (weight * weight * share)[:, None]
+        coefficients = np.linalg.solve(basis.T @ rows, rows.T @ target)
+        missing = np.abs(basis @ coefficients - target) * weight
+        if missing.max() < error:
+            error, best = missing.max(), coefficients
+        share = share * (missing / missing.max() + 1e-3)
+        share /= share.mean()
+    table = best.reshape(degrees[0] + 1, degrees[1] + 1)
+    by_power = np.stack([all_powers(row) for row in table])
+    by_power = np.stack([all_powers(column) for column in by_power.T]).T
+    return Guess(tuple(map(tuple, by_power.tolist())), largest, base, float(error))
+
+
+def atanh_terms(largest, count):
+    """Coefficients of (atanh(r) / r - 1) / r^2 in r^2 up to `largest`, to rounding of float32."""
+    x = 0.5 * largest * (1 + chebyshev_points(40))
+    root = np.sqrt(x)
+    series = chebyshev.Chebyshev.fit(x, (np.arctanh(root) / root - 1) / x, count - 1, domain=[0, largest])
+    return series.convert(kind=np.polynomial.Polynomial).coef.tolist()
+
+
+def all_powers(series):
+    """Power coefficients of a Chebyshev series, as many."""
+    found = chebyshev.cheb2poly(series)
+    return np.pad(found, (0, len(series) - len(found)))

@@ -1,0 +1,119 @@
+r"""Mean, normaliser and their derivatives of the von Mises-Fisher distribution, for every concentration; see `fits`.
+
+With :math:`h = (1 - s^2)^2 Q / (n + 1)` the mean of the cosine, its complement and its derivative are sums of positive
+terms,
+
+.. math:: A = s (1 - h), \quad 1 - A = (1 - s) + s h, \quad A' = h (1 + s^2 - s^2 h),
+
+and so need no Bessel function, no continued fraction and no case.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jax_von_mises.numerics.sphere import fits
+from jax_von_mises.numerics.sphere.radial import KAPPA_MAX, chebyshev_series, mode_cosine
+
+
+def shrinkage(kappa, dimension):
+    """s, 1 - s and h of this module's head, for `kappa` up to `KAPPA_MAX`."""
+    n = dimension - 1
+    s, rest = mode_cosine(kappa, n)
+    gap = rest * (1 + s)
+    series = chebyshev_series(fits.fits(n, kappa.dtype.name).below, 2 * s * s - 1)
+    return s, rest, gap * gap * series * (1 / dimension)
+
+
+def mean_cosine(kappa, dimension):
+    """A, of full relative accuracy."""
+    s, _, h = shrinkage(jnp.minimum(kappa, KAPPA_MAX), dimension)
+    return with_slope(s * (1 - h), kappa, dimension)
+
+
+def versine_mean(kappa, dimension):
+    """1 - A, of full relative accuracy; 0 at infinity."""
+    limit = jnp.minimum(kappa, KAPPA_MAX)
+    s, rest, h = shrinkage(limit, dimension)
+    return -with_slope(-(rest + s * h) * beyond(kappa), kappa, dimension)
+
+
+def beyond(kappa):
+    """1 up to `KAPPA_MAX`; from there on 1 - w falls as 1 / kappa."""
+    return jnp.minimum(KAPPA_MAX / jnp.maximum(kappa, 1), 1)
+
+
+@jax.custom_jvp
+def _with_slope(value, kappa, slope):
+    return value
+
+
+@_with_slope.defjvp
+def _with_slope_jvp(primals, tangents):
+    value, _, slope = primals
+    return value, slope * tangents[1]
+
+
+def with_slope(value, kappa, dimension):
+    """`value`, whose derivative in `kappa` is A'."""
+    return _with_slope(lax.stop_gradient(value), kappa, cosine_variance(kappa, dimension))
+
+
+def cosine_variance(kappa, dimension):
+    """A', the variance of the cosine, of full relative accuracy; 0 at infinity."""
+    s, _, h = shrinkage(jnp.minimum(kappa, KAPPA_MAX), dimension)
+    scale = beyond(kappa)
+    return h * (1 + s * s * (1 - h)) * scale * scale
+
+
+def log_norm(kappa, dimension):
+    """Logarithm of the integral of exp(kappa (w - 1)) over the sphere; -inf at infinity."""
+    return _log_norm(kappa, versine_mean(kappa, dimension), dimension)
+
+
+def _log_norm(kappa, slope, dimension):
+    n = dimension - 1
+    made = fits.fits(n, kappa.dtype.name)
+    limit = jnp.minimum(kappa, KAPPA_MAX)
+    s, rest = mode_cosine(limit, n)
+    gap = jnp.where(s < 0.5, jnp.log1p(-s * s), jnp.log(rest * (1 + s)))
+    series = chebyshev_series(made.log_peak, 2 * s * s - 1)
+    value = made.log_area + ((n / 2) * gap - n * (s / (1 + s)) - (0.5 * jnp.log1p(s * s) + series))
+    value = value + jnp.where(kappa > KAPPA_MAX, (n / 2) * jnp.log(beyond(kappa)), 0)
+    return _with_slope(lax.stop_gradient(value), kappa, -slope)
+
+
+def scaled_versine_mean(kappa, dimension):
+    """kappa (1 - A), n / 2 at infinity."""
+    finite = jnp.minimum(kappa, KAPPA_MAX)
+    return finite * versine_mean(finite, dimension)
+
+
+@jax.custom_jvp
+def _concentration(resultant, complement, found, slope):
+    return found
+
+
+@_concentration.defjvp
+def _concentration_jvp(primals, tangents):
+    *_, found, slope = primals
+    return found, (0.5 / slope) * (tangents[0] - tangents[1])
+
+
+def concentration_of(resultant, complement, dimension):
+    """The kappa with A(kappa) = `resultant` = 1 - `complement`: Newton's method from Banerjee's approximation.
+
+    The derivative takes the two arguments as one number in two forms.
+    """
+    r, c = lax.stop_gradient(resultant), lax.stop_gradient(complement)
+    largest = 1e17 if r.dtype == jnp.float32 else 1e30
+    positive = jnp.maximum(c, dimension / largest)
+    kappa = r * (dimension - r * r) / (positive * (1 + r))
+    for _ in range(4 if r.dtype == jnp.float32 else 5):
+        limit = jnp.clip(kappa, 0, KAPPA_MAX)
+        s, rest, h = shrinkage(limit, dimension)
+        missing = jnp.where(r < 0.5, r - s * (1 - h), (rest + s * h) - positive)
+        kappa = jnp.maximum(limit + missing / (h * (1 + s * s * (1 - h))), 0)
+    kappa = jnp.where(c > 0, kappa, jnp.where(jnp.isnan(c), c, jnp.inf))
+    slope = cosine_variance(jnp.minimum(kappa, KAPPA_MAX), dimension)
+    return _concentration(resultant, complement, kappa, slope)

@@ -1,0 +1,461 @@
+r"""Tail probabilities and quantiles of the cosine w to the mean direction, and their derivatives; notation of `fits`.
+
+A place is a pair of shares: `own` = (1 -+ w)/2, 0 at the pole that a tail is counted from, and `other` = 1 - `own`.
+The smaller one keeps its digits at either pole and at any concentration.
+
+With :math:`b^*` the own share of the mode, :math:`g = b^*(1 - b^*)` and signed s,
+
+.. math:: \delta = (b - b^*)/g, \quad e = \delta (s - g\delta), \quad q = 1 + e = b(1 - b)/g, \quad
+          L = -n\delta\left(\tfrac{1 + s^2}{2} - s g \delta\right), \\
+          f - f^* = -\tfrac n2 (g\delta^2 + e - \log q) = -\tfrac n2 (s\delta - \log q).
+
+The first form of f is a sum of positive terms, the second one splits logarithms. The quantile of the tail probability
+t is one step of fourth order in log t from a polynomial `fits.guess`; two where tails are deeper than those of words.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises.numerics import coefficients, piecewise, xla
+from jax_von_mises.numerics.elementary import (
+    LN2_HEAD,
+    LN2_TAIL,
+    LN_2,
+    LOG2_E,
+    MANTISSA_BITS,
+    TWO_THIRDS_BITS,
+    clip,
+    exp2,
+    inverse_root,
+    log2,
+    polynomial,
+    polynomial2,
+    product_parts,
+    reciprocal,
+    square_root,
+)
+from jax_von_mises.numerics.sphere import fits
+
+# Above, (1 - w) k has its limiting distribution to less than rounding.
+KAPPA_MAX = 1e18
+# Above, the distribution is a point mass.
+LARGEST_KAPPA = {"float32": 1e37, "float64": 1e300}
+# Up to this f* - f in units of n/2 it is a sum of positive terms, with log(1 + e) / (2 r) - 1 by its series in r^2 for
+# r = e / (2 + e), r^2 < 0.3; beyond, a product and a logarithm cancel less than the sum is rounded.
+SPLIT = 0.2
+# Above this n everywhere where |e| < 1/2.
+MANY = 20
+ATANH = {"float32": tuple(fits.atanh_terms(0.3, 8)), "float64": tuple(1 / j for j in range(3, 61, 2))}
+# A larger step of log t is cut to this.
+LARGEST_STEP = 0.7
+
+
+class Mode(NamedTuple):
+    """What the formulas need of the mode, on the side of each element."""
+
+    kappa: jax.Array
+    near: jax.Array
+    """Whether tails are counted from the mean direction."""
+    s: jax.Array
+    """Positive."""
+    signed: jax.Array
+    own: jax.Array
+    other: jax.Array
+    product: jax.Array
+    """g, the product of the two shares."""
+    inverse: jax.Array
+
+    @classmethod
+    def of(cls, kappa, n, near):
+        """For kappa in [0, `KAPPA_MAX`]."""
+        s, rest = mode_cosine(kappa, n)
+        # Near the equator the share of the mode comes from s with one rounding: elsewhere ulp are smaller than there.
+        small, large = jnp.where(s < 0.5, 0.5 - 0.5 * s, 0.5 * rest), 0.5 + 0.5 * s
+        own, other = jnp.where(near, small, large), jnp.where(near, large, small)
+        product = small * large
+        return cls(kappa, near, s, jnp.where(near, s, -s), own, other, product, reciprocal(product))
+
+
+class Place(NamedTuple):
+    """What the formulas need of a place."""
+
+    small: jax.Array
+    """The smaller share."""
+    own_small: jax.Array
+    """Whether that is the own one."""
+    own: jax.Array
+    other: jax.Array
+    across: jax.Array
+    """b - b*, that is g delta, exact but for the rounding of b*."""
+    delta: jax.Array
+    e: jax.Array
+    q: jax.Array
+    cosine: jax.Array
+    slope: jax.Array
+    """L."""
+
+    @classmethod
+    def of(cls, small, own_small, n, mode):
+        """At the place with that smaller share."""
+        rest = 1 - small
+        own, other = jnp.where(own_small, small, rest), jnp.where(own_small, rest, small)
+        across = jnp.where(own_small, small - mode.own, mode.other - small)
+        delta = across * mode.inverse
+        e = delta * (mode.signed - across)
+        q = (own * mode.inverse) * other
+        slope = (-n * delta) * (0.5 * (1 + mode.s * mode.s) - mode.signed * across)
+        return cls(small, own_small, own, other, across, delta, e, q, other - own, slope)
+
+    @property
+    def width(self):
+        """1 - w^2."""
+        return 4 * (self.own * self.other)
+
+    def moved(self, distance):
+        """The smaller share, and whether it is the own one, of the place `distance` nearer to the pole in y."""
+        x = expm1(-2 * distance)
+        change = (self.own * self.other) * x * reciprocal(1 + self.own * x)
+        return jnp.where(self.own_small, self.small + change, self.small - change)
+
+
+def mode_cosine(kappa, n):
+    """s and 1 - s, each to a few ulp."""
+    root = square_root(n * n + 4 * kappa * kappa)
+    inverse = reciprocal(n + root)
+    return (2 * kappa) * inverse, (n * inverse) * (1 + n * reciprocal(root + 2 * kappa))
+
+
+def expm1(x):
+    """e^x - 1 for |x| up to 2 `LARGEST_STEP`."""
+    if x.dtype == jnp.float64:
+        return jnp.expm1(x)
+    return x * polynomial(EXPM1, x)
+
+
+EXPM1 = tuple(1 / float(np.prod(np.arange(1.0, j + 2))) for j in range(11))
+
+
+def log_split(x):
+    """A whole number of factors 2, and the logarithm of the rest: of a normal positive number."""
+    if x.dtype == jnp.float64:
+        return jnp.zeros_like(x), jnp.log(x)
+    bits = lax.bitcast_convert_type(x, jnp.int32)
+    exponent = (bits - TWO_THIRDS_BITS) >> MANTISSA_BITS
+    m = lax.bitcast_convert_type(bits - (exponent << MANTISSA_BITS), jnp.float32) - 1
+    return exponent.astype(jnp.float32), LN_2 * (m * polynomial(coefficients.LOG2, m))
+
+
+def chebyshev_series(series, x):
+    """Sum of series[j] T_j(x), by Clenshaw's recurrence."""
+    first = second = jnp.zeros_like(x)
+    for coefficient in series[:0:-1]:
+        first, second = 2 * x * first - second + coefficient, first
+    return x * first - second + series[0]
+
+
+def chebyshev_polynomials(x, count):
+    """T_0(x) to T_count-1(x), each from two of half the degree, so that no chain of operations is long."""
+    found = [jnp.ones_like(x), x]
+    for j in range(2, count):
+        half = found[j // 2]
+        found.append(2 * half * half - 1 if j % 2 == 0 else 2 * half * found[j // 2 + 1] - x)
+    return found[:count]
+
+
+def evaluate_surface(surface, n, w, slope):
+    """The function of a `fits.Surface`, and 1 / (L + r)."""
+    low, high = fits.variable_range(surface, n, w, reciprocal)
+    inverse = reciprocal(slope + surface.scale)
+    span = 1 / (high - low) if surface.near else reciprocal(high - low)
+    variable = 2 * (surface.scale * inverse - low) * span - 1
+    a = (w - 0.49) * (1 / 0.51) if surface.near else w
+    if w.dtype == jnp.float64:
+        # Unrolled, thousands of terms would take minutes to compile.
+        width = max(map(len, surface.rows))
+        table = np.array([row + (0.0,) * (width - len(row)) for row in surface.rows])
+
+        def clenshaw(state, row):
+            first, second = state
+            value = row[-1]
+            for j in range(2, width + 1):
+                value = value * variable + row[-j]
+            return (2 * a * first - second + value, first), None
+
+        start = jnp.zeros_like(w + variable)
+        (first, second), _ = lax.scan(clenshaw, (start, start), jnp.asarray(table[::-1]))
+        return first - a * second, inverse
+    rows = [polynomial(row, variable) for row in surface.rows]
+    terms = [row * t for row, t in zip(rows, chebyshev_polynomials(a, len(rows)), strict=True)]
+    return xla.tree_sum(terms), inverse
+
+
+def hazard(place, n, near, smallest, order=0):
+    """J at a `Place`, or with `order` 1 its derivative -dJ/dL, for tails down to `smallest`."""
+    if n == 2:
+        return closed_hazard(place, order)
+    found = []
+    for side in (True, False):
+        surface = fits.surface(n, place.small.dtype.name, smallest, side, order)
+        value, inverse = evaluate_surface(surface, float(n), place.cosine, place.slope)
+        for _ in range(order + 1):
+            value = value * inverse
+        found.append(value)
+    return jnp.where(near, *found)
+
+
+def closed_hazard(place, order):
+    """`hazard` in three dimensions: the integral of v^order e^(x v) over [0, 1] to the power of a length.
+
+    With u = T / (1 + w T), up to 1/(1 + w), the integrand is e^(c u) with c = 2 w - L, and x = c / (1 + w).
+    """
+    reach = 0.5 / place.other
+    x = (2 * place.cosine - place.slope) * reach
+    terms = 14 if x.dtype == jnp.float32 else 24
+    factorials = np.cumprod([1.0, *range(1, terms)])
+    series = polynomial([float(1 / (f * (j + 1 + order))) for j, f in enumerate(factorials)], clip(x, -1, 1))
+    far = jnp.where(jnp.abs(x) < 1, 1, x)
+    growth = jnp.exp(far)
+    value = (growth * (far - 1) + 1) / (far * far) if order else (growth - 1) / far
+    value = reach * jnp.where(jnp.abs(x) < 1, series, value)
+    return reach * value if order else value
+
+
+def peak_density(n, s):
+    """The density of y at the mode."""
+    made = fits.fits(n, s.dtype.name)
+    root = square_root((n / (2 * np.pi)) * (1 + s * s))
+    return chebyshev_series(made.peak, 2 * s * s - 1) * root
+
+
+def log_ratio(place, mode, n, ratio):
+    """log(`ratio`) + f - f*."""
+    half, name = 0.5 * n, place.e.dtype.name
+    r = place.e * reciprocal(2 + place.e)
+    square = r * r
+    rest = r * (place.e - 2 * square * polynomial(ATANH[name], square))
+    whole, log_of_ratio = log_split(ratio)
+    whole_q, log_of_q = log_split(place.q)
+    fall = place.across * place.delta + rest
+    near_mode = (LN2_HEAD * whole - half * fall) + (log_of_ratio + LN2_TAIL * whole)
+    whole = half * whole_q + whole
+    if name == "float32":
+        exact, small = fall_parts(place, mode)
+    else:
+        exact, small = half * (mode.signed * place.delta), 0
+    far_out = (LN2_HEAD * whole - exact) + ((half * log_of_q + log_of_ratio) + (LN2_TAIL * whole - small))
+    return jnp.where(((fall < SPLIT) | (n > MANY)) & (jnp.abs(place.e) < 0.5), near_mode, far_out)
+
+
+def fall_parts(place, mode):
+    """n/2 s delta = 2 kappa (b - b*), up to 45, as a sum of two numbers, the first exact."""
+    # On the far side b* is 1 less a small number, and so may b be.
+    rest = xla.round_here(1 - place.small, 2)
+    lost = (1 - rest) - place.small
+    first = jnp.where(place.own_small, mode.other - rest, mode.other - place.small)
+    direct = place.small - mode.own
+    near_own = mode.near & place.own_small
+    total = jnp.where(near_own, direct, first)
+    minuend, subtrahend = (
+        jnp.where(near_own, place.small, mode.other),
+        jnp.where(near_own, mode.own, jnp.where(place.own_small, rest, place.small)),
+    )
+    back = total - minuend
+    rounding = (minuend - (total - back)) - (subtrahend + back)
+    rounding = rounding - jnp.where(place.own_small & ~mode.near, lost, 0)
+    sign = jnp.where(mode.near, 1, -1).astype(total.dtype)
+    zero = jnp.zeros_like(total)
+    exact, small = product_parts(mode.kappa, (total, rounding, zero))
+    return sign * exact, sign * small
+
+
+def guess(t, n, mode, smallest):
+    """The smaller share, and whether it is the own one, near the quantile of `t`."""
+    log_t = LN_2 * log2(t)
+    level = square_root((fits.LEVEL - LN_2) - log_t) - float(np.sqrt(fits.LEVEL))
+    y = 2 * mode.s - 1
+    found = [fits.guess(n, smallest, side) for side in (True, False)]
+    places = [polynomial2(each.table, level * (2 / each.largest_level) - 1, y) for each in found]
+    width = inverse_root(n * (1 + mode.s * mode.s))
+    near = width * places[0]
+    own, other = mode.own, mode.other
+    if found[1].closed_base:
+        base_own, base_other = closed_base(log_t, n, mode)
+        own, other = jnp.where(mode.near, own, base_own), jnp.where(mode.near, other, base_other)
+        distance = jnp.where(mode.near, near, places[1])
+    else:
+        distance = jnp.where(mode.near, near, width * places[1])
+    own = own * exp2((-2 * LOG2_E) * distance)
+    inverse = reciprocal(own + other)
+    own_small = own < other
+    return jnp.where(own_small, own, other) * inverse, own_small
+
+
+def closed_base(log_t, n, mode):
+    """The two shares of `fits.closed_base`, to the accuracy of a guess."""
+    limit = 600.0 if log_t.dtype == jnp.float64 else 60.0
+    x = jnp.maximum(mode.s * mode.inverse, 1e-2)
+    tau = exp2((2 / n * LOG2_E) * log_t)
+    inverse = reciprocal(x)
+    e = exp2(LOG2_E * jnp.minimum(x, limit))
+    rise = tau * (e - 1)
+    own = jnp.where(rise < 1e-2, rise * (1 - 0.5 * rise), LN_2 * log2(1 + rise)) * inverse
+    other = (-LN_2 * inverse) * log2(tau + (1 - tau) * reciprocal(e))
+    return jnp.where(x < limit, own, 1 - other), jnp.where(x < 1, 1 - own, other)
+
+
+def quantile_share(t, near, kappa, dimension, smallest=None):
+    """`signed_share` of the place whose tail towards the near or the far pole has the probability `t`.
+
+    Parameters
+    ----------
+    t : float32 or float64 array
+        In [`smallest`, 1/2]; that is by default the smallest tail of a sampler's words.
+    near : bool array
+    kappa : array of the dtype of `t`
+        In [0, inf]; NaN gives NaN.
+    dimension : int
+        From 4 on; 2 is the circle's, and 3 is `closed_quantile_share`.
+    smallest : float, optional
+
+    Returns
+    -------
+    array
+        The tail probability has a relative error of 2e-6 (float32) or 1e-12, or the smaller share an error of 6 ulp.
+    """
+    n, name = dimension - 1, t.dtype.name
+    limit = jnp.minimum(kappa, KAPPA_MAX)
+    words = fits.SMALLEST_WORD[name]
+    smallest = words if smallest is None else smallest
+    mode = Mode.of(limit, n, near)
+    ratio = peak_density(n, mode.s) * reciprocal(t)
+    small, own_small = guess(t, n, mode, smallest)
+    for _ in range((2 if name == "float64" else 1) + (smallest < words)):
+        place = Place.of(small, own_small, n, mode)
+        small = place.moved(step(place, mode, n, ratio, smallest))
+    return signed_share(small, own_small == near, kappa)
+
+
+def signed_share(small, below_small, kappa):
+    """One number for both shares: (1 - w)/2, or less (1 + w)/2 where that is smaller, as `below_small` says."""
+    return jnp.where(below_small, small * scale_beyond(kappa), -small)
+
+
+def share_below(signed):
+    """(1 - w)/2 from a `signed_share`."""
+    return jnp.where(signed < 0, 1 + signed, signed)
+
+
+def sine(signed):
+    """sqrt(1 - w^2) from a `signed_share`, with the digits that it has at either pole."""
+    small = jnp.abs(signed)
+    square, tiny = small * (1 - small), float(jnp.finfo(signed.dtype).tiny)
+    return jnp.where(square < tiny, 0, 2 * square_root(jnp.maximum(square, tiny)))
+
+
+def scale_beyond(kappa):
+    """1 up to `KAPPA_MAX`; beyond, what 1 - w is multiplied by, 0 at infinity."""
+    most = LARGEST_KAPPA[kappa.dtype.name]
+    return jnp.where(kappa > most, 0, jnp.minimum(KAPPA_MAX * reciprocal(jnp.clip(kappa, 1, most)), 1))
+
+
+def step(place, mode, n, ratio, smallest):
+    """Distance in y to the place where the tail is t, by the inverse function's series to fourth order in log t."""
+    j = hazard(place, n, mode.near, smallest)
+    v = jnp.clip(log_ratio(place, mode, n, j * ratio), -LARGEST_STEP, LARGEST_STEP)
+    w, slope, width = place.cosine, place.slope, place.width
+    curve = n * (1 + w * w) - 2 * w * slope
+    third = 2 * (width * (slope - n * w) + w * curve)
+    # Derivatives of J, since f' = -L, f'' = -curve, f''' = third.
+    j1 = slope * j - 1
+    j2 = curve * j + slope * j1
+    j3 = 2 * curve * j1 - third * j + slope * j2
+    fourth = v * ((j1 * j1 * j1 + j * (4 * j1 * j2 + j * j3)) * (1 / 24))
+    return (j * v) * (1 + v * (0.5 * j1 + v * ((j1 * j1 + j * j2) * (1 / 6) + fourth)))
+
+
+def closed_quantile_share(t, near, kappa):
+    """`quantile_share` in three dimensions, where the tail is a difference of exponentials.
+
+    Towards the near pole b = -log(1 - t (1 - e^-2k)) / 2k, and towards the far one that with -k. Beyond k = 12 it is
+    computed from the other share, -log(t (1 - e^-2k) + e^-2k) / 2k.
+    """
+    k = jnp.maximum(kappa, 1e-20)
+    floor, rise, few = jnp.exp(-2 * k), -jnp.expm1(-2 * k), k <= 12
+    base, factor = jnp.where(few, 1.0, floor), jnp.where(few, jnp.expm1(2 * jnp.minimum(k, 12)), rise)
+    half = 0.5 / k
+    scalars = base.astype(k.dtype), factor, rise, half, LN_2 * half, jnp.where(few, 1.0, -1.0).astype(k.dtype)
+    if not k.ndim:
+        scalars = lax.optimization_barrier(scalars)
+    base, factor, rise, half, scale, sign = scalars
+    product = t * jnp.where(near, -rise, factor)
+    base, sign = jnp.where(near, 1, base), jnp.where(near, -1, sign)
+    total = base + product
+    if t.dtype == jnp.float64:
+        own = sign * half * jnp.where(base == 1, jnp.log1p(product), jnp.log(total))
+    else:
+        # What the sum has rounded away goes in by the slope of the logarithm.
+        lost = jnp.where(total < 4, (base - total) + product, 0) * reciprocal(total)
+        own = sign * (log2(total) * scale + lost * half)
+    own = jnp.minimum(own, 1)
+    below = near | (sign < 0)
+    other = 1 - own
+    return jnp.where(own < other, jnp.where(below, own, -own), jnp.where(below, -other, other))
+
+
+def odds_table(kappa, dimension):
+    """Odds over those of the mode for one `kappa`, by cells of `piecewise.table_grid`, first of the near side."""
+    t, nodes = piecewise.table_grid(np.dtype(kappa.dtype))
+    limit, half = jnp.broadcast_to(jnp.minimum(kappa, KAPPA_MAX), (2 * t.shape[0], t.shape[1])), t.shape[0]
+    near = jnp.asarray(np.arange(2 * half)[:, None] < half)
+    near = jnp.broadcast_to(near, limit.shape)
+    signed = quantile_share(jnp.asarray(np.concatenate([t, t]), kappa.dtype), near, limit, dimension)
+    mode = Mode.of(limit, dimension - 1, near)
+    small = jnp.abs(signed)
+    odds = jnp.where((signed >= 0) == near, small * (1 / (1 - small)), (1 - small) * (1 / small))
+    return piecewise.cell_polynomials(odds * (mode.other * (1 / mode.own)), nodes)
+
+
+def look_up_share(t, near, table, kappa, dimension, out_sharding=None):
+    """`quantile_share` from an `odds_table`."""
+    cell, place = piecewise.quantile_cell(t)
+    cell = cell + jnp.where(near, 0, table.shape[1] // 2).astype(cell.dtype)
+    odds = piecewise.evaluate(table, cell, place, out_sharding)
+    mode = Mode.of(jnp.minimum(kappa, KAPPA_MAX), dimension - 1, near)
+    own = mode.own * odds
+    own_small = own < mode.other
+    return signed_share(jnp.where(own_small, own, mode.other) * reciprocal(own + mode.other), own_small == near, kappa)
+
+
+def slope_of_distance(place, mode, n, smallest):
+    """Derivative of y, towards the pole of the tail, in kappa at a fixed tail probability."""
+    j, j_slope = (hazard(place, n, mode.near, smallest, order) for order in (0, 1))
+    # w less its mean, towards the pole; by selections, since products with a sign take XLA's simplifier in circles.
+    towards = below_mode(mode, n)
+    above = jnp.where(mode.near, towards, -towards) - 2 * place.across
+    rise = place.width * j_slope + above * j
+    return jnp.where(mode.near, rise, -rise)
+
+
+def below_mode(mode, n):
+    """s - A, A the mean of w, of full relative accuracy."""
+    series = chebyshev_series(fits.fits(n, mode.s.dtype.name).below, 2 * mode.s * mode.s - 1)
+    gap = 4 * mode.product
+    return mode.s * (gap * gap) * series * (1 / (n + 1))
+
+
+def slope_of_share(signed, near, kappa, dimension):
+    """Derivative in kappa of (1 - w)/2, from its `quantile_share`: never positive, 0 at infinity."""
+    n, small = dimension - 1, jnp.abs(signed)
+    limit = jnp.minimum(kappa, KAPPA_MAX)
+    mode = Mode.of(limit, n, near)
+    scaled = jnp.where(signed < 0, small, jnp.minimum(small * reciprocal(scale_beyond(kappa)), 0.5))
+    place = Place.of(scaled, (signed >= 0) == near, n, mode)
+    distance = slope_of_distance(place, mode, n, fits.SMALLEST_WORD[signed.dtype.name])
+    rise = jnp.where(near, -2, 2) * (place.own * place.other) * distance
+    return jnp.where(
+        kappa > KAPPA_MAX, -share_below(signed) * reciprocal(jnp.clip(kappa, 1, LARGEST_KAPPA[kappa.dtype.name])), rise
+    )

@@ -1,0 +1,135 @@
+"""Unit vectors: directions of unit length, the angle between two, and vectors about a mean direction.
+
+At a concentration of 1e7 the rounding of a float32 component is 2e-4 of the spread. So a direction that was divided by
+its length keeps what the rounding took, and 1 - w comes from a difference of vectors.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises.numerics.elementary import LN_2, head, log2, polynomial, square_root
+from jax_von_mises.numerics.sphere.radial import share_below, sine
+
+# Standard normal quantile, M. Giles, "Approximating the erfinv function", GPU Computing Gems, 2010: near the centre and
+# in the tails, by powers of w - 2.5 and sqrt(w) - 3 with w = -log(4 t (1 - t)).
+GILES_CENTRE = (
+    *(1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087),
+    *(-4.39150654e-06, -3.5233877e-06, 3.43273939e-07, 2.81022636e-08),
+)
+GILES_TAIL = (
+    *(2.83297682, 1.00167406, 0.00943887047, -0.0076224613, 0.00573950773),
+    *(-0.00367342844, 0.00134934322, 0.000100950558, -0.000200214257),
+)
+# Taylor series of sin(pi x / 2) and cos(pi x / 2) for x in [-1, 1].
+_QUARTER = np.pi / 2
+SINE_OF_QUARTER = tuple(
+    (-1) ** j * _QUARTER ** (2 * j + 1) / float(np.prod(np.arange(1.0, 2 * j + 2))) for j in range(12)
+)
+COSINE_OF_QUARTER = tuple(
+    (-1) ** j * _QUARTER ** (2 * j) / float(np.prod(np.arange(1.0, 2 * j + 1))) for j in range(13)
+)
+# From this dimension on the part of a normal vector across a direction is long enough to be had as a difference.
+MANY = 16
+
+
+class Direction(NamedTuple):
+    """A unit vector along the last axis, and what its rounding lost."""
+
+    unit: jax.Array
+    lost: jax.Array
+
+
+def direction_of(vector):
+    """The `Direction` of vectors of any length; NaN for a zero vector and one that is not finite."""
+    largest = jnp.max(jnp.abs(lax.stop_gradient(vector)), -1, keepdims=True)
+    vector = vector * (1 / largest)
+    inverse = lax.rsqrt(jnp.sum(vector * vector, -1, keepdims=True))
+    unit = vector * inverse
+    if unit.dtype == jnp.float64:
+        return Direction(unit, jnp.zeros_like(unit))
+    # unit / inverse as an exact product of heads and the rest; an error of the length itself is along the vector.
+    length = lax.stop_gradient(1 / inverse)
+    exact = lax.stop_gradient(unit)
+    unit_head, length_head = head(exact), head(length)
+    missing = lax.stop_gradient(vector) - unit_head * length_head
+    missing = missing - ((exact - unit_head) * length_head + exact * (length - length_head))
+    return Direction(unit, missing * (1 / length))
+
+
+def versine(x, direction):
+    """1 - w of vectors `x`, along the last axis, to a `Direction`; relative accuracy also where it is small.
+
+    The length of `x` does not count, but near 1 rounds least.
+    """
+    ndim = max(x.ndim, direction.unit.ndim)
+    unit, lost = (aligned(each, ndim) for each in direction)
+    difference = (aligned(x, ndim) - unit) - lax.stop_gradient(lost)
+    square = jnp.sum(jnp.square(aligned(x, ndim)), -1)
+    length = jnp.sqrt(square)
+    excess = (square - 1) / (length + 1)
+    return jnp.maximum(jnp.sum(difference * difference, -1) - excess * excess, 0) / (2 * length)
+
+
+def normal(t, half_minus_t, negative):
+    """The standard normal quantile of a tail, `t` and 1/2 - `t`, and the side; to 1e-6 (float32) or 1e-14."""
+    if t.dtype == jnp.float64:
+        z = -jax.scipy.special.ndtri(t)
+    else:
+        w = (-LN_2) * log2(t * (4 - 4 * t))
+        low = polynomial(GILES_CENTRE, w - 2.5)
+        high = polynomial(GILES_TAIL, square_root(jnp.maximum(w, 1)) - 3)
+        z = (2 * np.sqrt(2)) * half_minus_t * jnp.where(w < 5, low, high)
+    return jnp.where(negative, -z, z)
+
+
+def cosine_and_sine(turn):
+    """cos(pi x) and sin(pi x) for x in [-1, 1], of `turn` = x."""
+    few = (6, 7) if turn.dtype == jnp.float32 else (12, 13)
+    square = turn * turn
+    s = turn * polynomial(SINE_OF_QUARTER[: few[0]], square)
+    c = polynomial(COSINE_OF_QUARTER[: few[1]], square)
+    return 1 - 2 * s * s, 2 * s * c
+
+
+def tangents(unit):
+    """Two unit vectors across three-dimensional ones, along the last axis: T. Duff et al., JCGT 6 (1), 2017."""
+    x, y, z = (unit[..., j] for j in range(3))
+    sign = jnp.where(z < 0, -1, 1).astype(z.dtype)
+    a = -1 / (sign + z)
+    b = x * y * a
+    first = jnp.stack([1 + sign * x * x * a, sign * b, -sign * x], -1)
+    return first, jnp.stack([b, sign + y * y * a, -y], -1)
+
+
+def aligned(vectors, ndim):
+    """`vectors` with leading axes of length 1 up to `ndim` axes: JAX may be told to add none by itself."""
+    return vectors.reshape((1,) * (ndim - vectors.ndim) + vectors.shape)
+
+
+def place_in_space(signed, turn, unit):
+    """Vectors in three dimensions from a `signed_share` and an azimuth in half turns."""
+    r, (c, s) = sine(signed), cosine_and_sine(turn)
+    first, second = (aligned(x, signed.ndim + 1) for x in tangents(unit))
+    unit = aligned(unit, signed.ndim + 1)
+    along = (-2 * share_below(signed))[..., None]
+    return unit + (along * unit + ((r * c)[..., None] * first + (r * s)[..., None] * second))
+
+
+def place_across(signed, z, unit):
+    """Vectors in any dimension from a `signed_share` and normal vectors `z`, whose part across `unit` is the azimuth.
+
+    There is no reflection, so no direction is special and all derivatives are finite.
+    """
+    one = unit.ndim == 1
+    along = jnp.matmul(z, unit, precision=lax.Precision.HIGHEST) if one else jnp.sum(z * unit, -1)
+    unit = aligned(unit, z.ndim)
+    if z.shape[-1] < MANY:
+        square = jnp.sum(jnp.square(z - along[..., None] * unit), -1)
+    else:
+        square = jnp.sum(z * z, -1) - along * along
+    r = sine(signed) * lax.rsqrt(square)
+    return z * r[..., None] + unit * (1 - (2 * share_below(signed) + r * along))[..., None]

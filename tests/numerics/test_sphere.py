@@ -1,0 +1,183 @@
+"""The numerics of the sphere against quadrature in float64 and mpmath, in many dimensions and into the tails."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+
+from jax_von_mises.functions import von_mises_fisher as functions
+from jax_von_mises.numerics.sphere import fits, moments, radial
+from tests import sphere_reference as reference
+
+slow = pytest.mark.slow
+DIMENSIONS = [5, 100, *(pytest.param(d, marks=slow) for d in (3, 4, 6, 8, 10, 16, 20, 32, 64, 256, 1024))]
+CONCENTRATIONS = np.concatenate([[0.0], np.geomspace(1e-4, 1e9, 23)])
+
+
+def quantile(t, near, kappa, d):
+    t, near, kappa = (jnp.asarray(x) for x in (t, near, kappa))
+    return radial.closed_quantile_share(t, near, kappa) if d == 3 else radial.quantile_share(t, near, kappa, d)
+
+
+@functools.cache
+def program(function, d):
+    return jax.jit(functools.partial(function, d=d))
+
+
+def grid(dtype, count, smallest):
+    t = np.exp(np.linspace(np.log(smallest), np.log(0.5), count))
+    kappa, t, near = (x.ravel() for x in np.meshgrid(CONCENTRATIONS, t, [True, False], indexing="ij"))
+    return t.astype(dtype), near, kappa.astype(dtype)
+
+
+@pytest.mark.parametrize("d", [4, 7, 100])
+def test_reference(d):
+    """mpmath, by other quadrature in another variable, vouches for what the other tests compare with."""
+    for k, small, near in (
+        (0.0, 0.3, True),
+        (2.0, 0.01, True),
+        (2.0, 0.2, False),
+        (30.0, 0.02, True),
+        (9.0, 0.4, False),
+    ):
+        exact = mp.log(reference.exact_tail(small, near, d, k))
+        assert abs(float(exact) - float(reference.log_tail(small, near, True, d, k))) < 2e-12 * max(
+            1, abs(float(exact))
+        )
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_quantile(d):
+    """The tail probability to 2e-6, or the smaller share to 4 ulp, and from d = 11 on to 6."""
+    t, near, kappa = grid(np.float32, 30, 2.0**-33)
+    signed = np.asarray(program(quantile, d)(t, near, kappa))
+    small, own = np.abs(signed).astype(float), (signed >= 0) == near
+    error = reference.log_tail(small, near, own, d, kappa) - np.log(t.astype(float))
+    ulp = np.spacing(np.abs(signed)).astype(float)
+    moved = reference.log_tail(small + 16 * ulp, near, own, d, kappa) - reference.log_tail(small, near, own, d, kappa)
+    good = np.abs(np.expm1(error)) < 2e-6
+    ulps = np.where(good, 0, np.abs(error) / np.maximum(np.abs(moved) / 16, 1e-300))
+    assert ulps.max() < (6 if d > 10 else 4)
+
+
+@pytest.mark.parametrize("d", [pytest.param(d, marks=slow) for d in (3, 4, 5, 10, 100)])
+def test_quantile_in_float64(d):
+    with jax.enable_x64(True):
+        t, near, kappa = grid(np.float64, 12, 2.0**-65)
+        signed = np.asarray(program(quantile, d)(t, near, kappa))
+    small, own = np.abs(signed), (signed >= 0) == near
+    error = np.abs(np.expm1(reference.log_tail(small, near, own, d, kappa) - np.log(t)))
+    moved = np.abs(reference.log_tail(small * (1 + 1e-14), near, own, d, kappa) - np.log(t))
+    assert (np.minimum(error, error / np.maximum(moved, 1e-300) * 1e-12) < 1e-12).all()
+
+
+@pytest.mark.parametrize("d", [5, pytest.param(4, marks=slow), pytest.param(100, marks=slow)])
+def test_table(d):
+    """Every tail of a grid that the table's cells do not share, within the bounds of the direct route."""
+    t = np.exp(np.random.default_rng(d).uniform(np.log(2.0**-33), np.log(0.5), 400)).astype(np.float32)
+    near = np.arange(400) % 2 == 0
+
+    def look_up(kappa):
+        return radial.look_up_share(jnp.asarray(t), near, radial.odds_table(kappa, d), kappa, d)
+
+    found = jax.jit(look_up)
+    for k in (0.0, 0.3, 7.0, 1e3, 1e7):
+        signed = np.asarray(found(np.float32(k)))
+        small, own = np.abs(signed).astype(float), (signed >= 0) == near
+        k = float(np.float32(k))
+        error = np.abs(np.expm1(reference.log_tail(small, near, own, d, k) - np.log(t.astype(float))))
+        ulp = np.spacing(np.abs(signed)).astype(float)
+        allowed = 6 * np.abs(
+            reference.log_tail(small + ulp, near, own, d, k) - reference.log_tail(small, near, own, d, k)
+        )
+        assert (error < np.maximum(2e-6, allowed)).all()
+
+
+def slope(signed, near, kappa, d):
+    return radial.slope_of_share(signed, near, kappa, d)
+
+
+@pytest.mark.parametrize("d", [5, *(pytest.param(d, marks=slow) for d in (3, 4, 16, 100, 1024))])
+def test_slope(d):
+    """The derivative of the quantile against differences of the reference's tail."""
+    t, near, kappa = grid(np.float32, 8, 2.0**-33)
+    use = (kappa > 0.01) & (kappa < 1e8)
+    t, near, kappa = t[use], near[use], kappa[use]
+    signed = program(quantile, d)(t, near, kappa)
+    found = np.asarray(program(slope, d)(signed, near, kappa), float)
+    signed = np.asarray(signed, float)
+    small, own = np.abs(signed), (signed >= 0) == near
+    h = 1e-4 * kappa.astype(float)
+    tails = [reference.log_tail(small, near, own, d, kappa + j * h) for j in (-2, -1, 1, 2)]
+    by_kappa = (tails[0] - 8 * tails[1] + 8 * tails[2] - tails[3]) / (12 * h)
+    step = 1e-4 * small
+    tails = [reference.log_tail(small + j * step, near, own, d, kappa) for j in (-2, -1, 1, 2)]
+    by_small = (tails[0] - 8 * tails[1] + 8 * tails[2] - tails[3]) / (12 * step)
+    exact = -by_kappa / by_small * np.where(signed >= 0, 1, -1)
+    np.testing.assert_allclose(found, exact, rtol=3e-5)
+
+
+def all_moments(kappa, d):
+    return (
+        moments.mean_cosine(kappa, d),
+        moments.versine_mean(kappa, d),
+        moments.cosine_variance(kappa, d),
+        moments.log_norm(kappa, d),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=slow)])
+@pytest.mark.parametrize("d", [2, 5, 1024, *(pytest.param(d, marks=slow) for d in (3, 4, 10, 100))])
+def test_moments(d, dtype):
+    bound = 1e-6 if dtype == "float32" else 1e-12
+    if d == 2 and dtype == "float64":
+        bound = 1e-10
+    kappa = np.concatenate([[0.0], np.geomspace(1e-3, 1e9, 13)]).astype(dtype)
+    with jax.enable_x64(dtype == "float64"):
+        found = [np.asarray(x, float) for x in program(all_moments, d)(jnp.asarray(kappa))]
+        back = program(moments_inverse, d)(jnp.asarray(found[0], dtype), jnp.asarray(found[1], dtype))
+    for i, k in enumerate(kappa):
+        a, variance, norm = reference.moments(d, k)
+        assert abs(mp.mpf(found[0][i]) - a) <= bound * abs(a)
+        assert abs(mp.mpf(found[1][i]) / (1 - a) - 1) < bound
+        assert abs(mp.mpf(found[2][i]) / variance - 1) < bound
+        assert abs(mp.mpf(found[3][i]) - norm) < bound * max(1, abs(norm))
+    np.testing.assert_allclose(back, kappa, rtol=2e-6 if dtype == "float32" else 1e-11)
+
+
+def moments_inverse(resultant, complement, d):
+    return moments.concentration_of(resultant, complement, d)
+
+
+@pytest.mark.parametrize("d", [5, *(pytest.param(d, marks=slow) for d in (2, 3, 4, 100))])
+def test_cosine_cdf_and_icdf(d):
+    w = np.linspace(-1, 1, 41)[1:-1].astype(np.float32)
+    w, kappa = (x.ravel() for x in np.meshgrid(w, np.float32([0.0, 0.3, 5.0, 40.0, 1e4])))
+    found = np.asarray(functions.cosine_cdf(w, kappa, d), float)
+    small = 0.5 * (1 - np.abs(w.astype(float)))
+    near, far = (reference.log_tail(small, side, (w >= 0) == side, d, kappa.astype(float)) for side in (True, False))
+    tiny = far < np.log(1.2e-38)
+    exact = np.exp(far)
+    assert (found[tiny] == 0).all()
+    tail = ~tiny & (far < near)
+    ulp = np.spacing(small.astype(np.float32)).astype(float)
+    moved = np.abs(np.expm1(reference.log_tail(small + 6 * ulp, False, w < 0, d, kappa.astype(float)) - far))
+    assert (np.abs(found / np.maximum(exact, 1e-300) - 1) < np.maximum(4e-6, moved))[tail].all()
+    assert np.abs(found - exact).max() < 2.4e-7
+    inside = (exact > 1e-30) & (exact < 0.9)
+    back = np.asarray(functions.cosine_icdf(found, kappa, d), float)
+    # As precisely as a float32 probability tells cosines apart.
+    slope = np.abs(np.gradient(exact.reshape(5, -1), w[:39].astype(float), axis=1).ravel())
+    assert (np.abs(back - w)[inside] < 3e-7 + 1e-6 * (exact / np.maximum(slope, 1e-300))[inside]).all()
+    np.testing.assert_array_equal(functions.cosine_icdf(np.float32([0, 1]), 3.0, d), [-1, 1])
+    assert np.isnan(functions.cosine_icdf(np.float32([-0.1, 1.1]), 3.0, d)).all()
+
+
+def test_fits_say_how_good_they_are():
+    """The guess is within the reach of one step, in every dimension that the sampler serves."""
+    for n in (3, 4, 9, 10, 40, 1023):
+        for near in (True, False):
+            assert fits.guess(n, fits.SMALLEST_WORD["float32"], near).error < 0.08

@@ -1,0 +1,313 @@
+"""`sample_von_mises_fisher`: its stream, its distribution, its derivatives, and what JAX users do to it."""
+
+import functools
+import hashlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+from jax.sharding import NamedSharding, PartitionSpec
+from scipy import stats
+
+import jax_von_mises as jvm
+from jax_von_mises import sample_von_mises, sample_von_mises_fisher
+from jax_von_mises.sampling import counter, sphere
+from tests import sphere_reference as reference
+
+slow = pytest.mark.slow
+KEY = random.key(5)
+MANY = [3, 5, *(pytest.param(d, marks=slow) for d in (2, 4, 16, 100))]
+
+
+def direction(d):
+    """A unit vector without a component of 0."""
+    mu = np.random.default_rng(d).normal(size=d)
+    return (mu / np.linalg.norm(mu)).astype(np.float32)
+
+
+def equal(a, b):
+    return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
+
+
+# ------------------------------------------------------------------------------------------------ the stream
+
+# Of the words that directions 0 to 9, and 10 from 2^33 on, are made of. They may not change: see docs/guarantees.md.
+DIGESTS = {
+    ("threefry2x32", 3, "float32"): "47d6c95e6373b045",
+    ("threefry2x32", 5, "float32"): "ff98b81043041a2c",
+    ("threefry2x32", 5, "float64"): "cb2cec5ae5276cf1",
+    ("philox4x32", 3, "float32"): "9b185a8d79eb1af6",
+    ("philox4x32", 5, "float32"): "2b8d80435b87167a",
+    ("rbg", 5, "float32"): "b4f542d6781d487e",
+}
+
+
+def words_of(implementation, d, dtype, start):
+    """The words of ten directions, from the functions that the sampler makes them by."""
+    generator, key = counter.key_words(random.key(7, impl=implementation))
+    width, numbers = 2 if dtype == "float64" else 1, sphere.numbers_per_direction(d)
+    start = None if start is None else counter.halves(start)
+    index = sphere.number_positions((10,), start, numbers, 0, numbers)
+    return np.stack(counter.block_words(generator, key, index, width), -1).reshape(10, -1)
+
+
+@pytest.mark.parametrize(("implementation", "d", "dtype"), DIGESTS)
+def test_words_are_frozen(implementation, d, dtype):
+    words = [words_of(implementation, d, dtype, start) for start in (None, 2**33)]
+    found = hashlib.sha256(np.ascontiguousarray(np.stack(words), "<u4").tobytes()).hexdigest()[:16]
+    assert found == DIGESTS[implementation, d, dtype]
+
+
+def test_words_are_those_of_the_stream():
+    """Direction i takes the words (d + 1) i onwards of the key's stream."""
+    words = counter.words(random.key(7), (60,), 1)[0]
+    assert equal(words_of("threefry2x32", 5, "float32", None), np.asarray(words).reshape(10, 6))
+    assert equal(words_of("threefry2x32", 3, "float32", None), np.asarray(words)[:20].reshape(10, 2))
+
+
+def test_the_first_directions():
+    """From words to vectors by other arithmetic: SciPy's quantiles of the normal distribution, NumPy's sums."""
+    for d in (3, 5):
+        words = words_of("threefry2x32", d, "float32", None).astype(np.int64)
+        mu, k = direction(d).astype(float), 4.0
+        signed = np.asarray(
+            sphere.signed_share((jnp.asarray(words[:, 0], jnp.uint32),), jnp.float32(k), d, "direct", None)
+        )
+        w = np.where(signed < 0, -1, 1) - 2 * signed.astype(float)
+        t, near = ((words[:, 0] >> 1) + 0.5) * 2.0**-32, words[:, 0] % 2 == 1
+        tails = np.exp(reference.log_tail(np.abs(signed).astype(float), near, (signed >= 0) == near, d, k))
+        np.testing.assert_allclose(tails, t, rtol=2e-6)
+        if d == 5:
+            rest = ((words[:, 1:] >> 1) + 0.5) * 2.0**-32
+            z = np.where(words[:, 1:] % 2 == 1, 1, -1) * stats.norm.ppf(rest)
+            z = z - (z @ mu)[:, None] * mu
+            exact = w[:, None] * mu + np.sqrt(1 - w * w)[:, None] * z / np.linalg.norm(z, axis=1)[:, None]
+        else:
+            azimuth = np.pi * ((words[:, 1] ^ 2**31) - 2**31 + 0.5) * 2.0**-31
+            exact = np.stack([*(np.sqrt(1 - w * w) * f(azimuth) for f in (np.cos, np.sin)), w], 1)
+            mu = np.array([0.0, 0.0, 1.0])
+        x = sample_von_mises_fisher(random.key(7), np.float32(mu), k, (10,), method="direct")
+        np.testing.assert_allclose(x, exact, atol=2e-6)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("implementation", counter.GENERATORS)
+@pytest.mark.parametrize("d", [5, 3, 2])
+def test_slices(d, implementation):
+    """The words of a slice, and directions to rounding, whatever the shape; one program bit for bit."""
+    key, mu = random.key(1, impl=implementation), direction(d)
+    whole = np.asarray(sample_von_mises_fisher(key, mu, 2.5, (240,), method="direct"))
+    block = sample_von_mises_fisher(key, mu, 2.5, (100,), start=70, method="direct")
+    np.testing.assert_allclose(block, whole[70:170], atol=1e-6)
+    folded = sample_von_mises_fisher(key, mu, 2.5, (4, 60), method="direct")
+    np.testing.assert_allclose(folded.reshape(240, d), whole, atol=1e-6)
+    shifted = sample_von_mises_fisher(key, mu, 2.5, (100,), start=90, method="direct")
+    assert equal(block[20:], shifted[:80])
+    far = sample_von_mises_fisher(key, mu, 2.5, (100,), start=2**40 + 70, method="direct")
+    assert not equal(far, block)
+
+
+@slow
+@pytest.mark.parametrize("d", [3, 5])
+def test_traced_start_and_vmap(d):
+    draw = functools.partial(sample_von_mises_fisher, KEY, direction(d), 2.5, (10,), method="direct")
+    starts = jnp.arange(0, 40, 10, dtype=jnp.uint32)
+    whole = sample_von_mises_fisher(KEY, direction(d), 2.5, (40,), method="direct")
+    np.testing.assert_allclose(jax.vmap(lambda s: draw(start=s))(starts).reshape(40, d), whole, atol=1e-6)
+    keys = random.split(KEY, 3)
+    rows = jax.vmap(lambda key: sample_von_mises_fisher(key, direction(d), 2.5, (10,), method="direct"))(keys)
+    for key, row in zip(keys, rows, strict=True):
+        np.testing.assert_allclose(
+            row, sample_von_mises_fisher(key, direction(d), 2.5, (10,), method="direct"), atol=1e-6
+        )
+
+
+def test_devices_draw_their_parts():
+    if jax.device_count() < 2:
+        pytest.skip("one device")
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    whole = sample_von_mises_fisher(KEY, direction(3), 2.5, (64,))
+    parts = sample_von_mises_fisher(KEY, direction(3), 2.5, (64,), out_sharding=sharding)
+    assert parts.sharding.is_equivalent_to(sharding, 2)
+    np.testing.assert_allclose(parts, whole, atol=1e-6)
+    with pytest.raises(ValueError, match="components"):
+        sample_von_mises_fisher(
+            KEY, direction(3), 2.5, (64,), out_sharding=NamedSharding(mesh, PartitionSpec(None, "data"))
+        )
+
+
+def test_two_dimensions_are_the_circle():
+    """The angle to the mean direction is the one that `sample_von_mises` draws."""
+    mu = direction(2)
+    x = np.asarray(sample_von_mises_fisher(KEY, mu, 3.0, (500,), method="direct"), float)
+    angle = sample_von_mises(KEY, float(np.arctan2(mu[1], mu[0])), 3.0, (500,), method="direct")
+    np.testing.assert_allclose(np.stack([np.cos(angle), np.sin(angle)], 1), x, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------ the distribution
+
+
+@pytest.mark.parametrize("d", MANY)
+def test_goodness_of_fit(d):
+    """The cosine has its distribution, the part across is uniform, and the two are independent."""
+    mu, size = direction(d).astype(float), 2**15
+    draw = jax.jit(lambda k: sample_von_mises_fisher(KEY, direction(d), k, (size,), method="direct"))
+    for k in (0.0, 3.0, 200.0):
+        x = np.asarray(draw(jnp.float32(k)), float)
+        np.testing.assert_allclose(np.linalg.norm(x, axis=1), 1, atol=2e-6)
+        across = x - (x @ mu)[:, None] * mu
+        radius = np.linalg.norm(across, axis=1)
+        small = 0.5 * radius**2 / (1 + np.abs(x @ mu))
+        cosine = x @ mu
+        below = np.exp(reference.log_tail(small, False, cosine < 0, d, k))
+        assert stats.kstest(below, "uniform").pvalue > 1e-4
+        basis = np.linalg.svd(np.eye(d) - np.outer(mu, mu))[0][:, : d - 1]
+        part = (across / radius[:, None]) @ basis
+        if d > 2:
+            # One coordinate of a uniform direction: its square has a beta distribution.
+            assert stats.kstest(part[:, 0] ** 2, stats.beta(0.5, 0.5 * (d - 2)).cdf).pvalue > 1e-4
+            assert abs(np.mean(part[:, 0] * part[:, 1])) < 5 / np.sqrt(size)
+        assert np.abs(part.mean(0)).max() < 5 / np.sqrt(size)
+        assert abs(stats.spearmanr(below, part[:, 0]).statistic) < 5 / np.sqrt(size)
+        assert abs(stats.spearmanr(below, np.abs(part[:, 0])).statistic) < 5 / np.sqrt(size) or d == 2
+
+
+@pytest.mark.parametrize("d", [pytest.param(3, marks=slow), 5])
+def test_rotation_equivariance(d):
+    """About another mean direction the distribution is the rotated one: moments of second order, also at the poles."""
+    for mu in (direction(d), np.eye(d, dtype=np.float32)[0], -np.eye(d, dtype=np.float32)[0]):
+        x = np.asarray(sample_von_mises_fisher(KEY, mu, 4.0, (2**15,), method="direct"), float)
+        second = x.T @ x / len(x)
+        ww = np.mean((x @ mu) ** 2)
+        expected = ww * np.outer(mu, mu) + (1 - ww) / (d - 1) * (np.eye(d) - np.outer(mu, mu))
+        np.testing.assert_allclose(second, expected, atol=5 / np.sqrt(len(x)))
+
+
+def test_high_concentrations_keep_their_digits():
+    """Distinct polar angles, by the part across the mean direction; their scale; a point mass at the end."""
+    draw = jax.jit(lambda k: sample_von_mises_fisher(KEY, jnp.eye(3)[2], k, (100_000,)))
+    for k in (1e5, 1e7, 1e18, 1e25):
+        x = np.asarray(draw(jnp.float32(k)), float)
+        angle = np.hypot(x[:, 0], x[:, 1])
+        assert len(np.unique(angle.astype(np.float32))) > 90_000
+        assert np.mean(angle**2) * k == pytest.approx(2, rel=0.02)
+    assert equal(draw(jnp.float32(np.inf)), np.tile(np.eye(3)[2], (100_000, 1)))
+
+
+@pytest.mark.parametrize("d", [5, pytest.param(4, marks=slow), pytest.param(2, marks=slow)])
+def test_methods_agree(d):
+    for k in (0.0, 1.0, 1e6):
+        table, direct = (
+            np.asarray(sample_von_mises_fisher(KEY, direction(d), np.float32(k), (4000,), method=method))
+            for method in ("table", "direct")
+        )
+        np.testing.assert_allclose(table, direct, atol=4e-6)
+
+
+@slow
+@pytest.mark.parametrize("d", [3, 6])
+def test_float64(d):
+    with jax.enable_x64(True):
+        x = np.asarray(sample_von_mises_fisher(KEY, direction(d).astype(np.float64), 5.0, (4000,)))
+        assert x.dtype == np.float64
+    mu = direction(d).astype(float)
+    mu /= np.linalg.norm(mu)
+    np.testing.assert_allclose(np.linalg.norm(x, axis=1), 1, atol=1e-13)
+    small = 0.5 * (1 - np.abs(x @ mu))
+    below = np.exp(reference.log_tail(small, False, x @ mu < 0, d, 5.0))
+    assert stats.kstest(below, "uniform").pvalue > 1e-4
+
+
+def test_short_floats_are_rounded_once():
+    x = sample_von_mises_fisher(KEY, direction(3), 2.5, (100,))
+    assert equal(sample_von_mises_fisher(KEY, direction(3), 2.5, (100,), "bfloat16"), x.astype("bfloat16"))
+
+
+# ------------------------------------------------------------------------------------------------ derivatives
+
+
+@pytest.mark.parametrize(
+    "d", [5, pytest.param(2, marks=slow), pytest.param(3, marks=slow), pytest.param(16, marks=slow)]
+)
+def test_derivative_of_the_mean_cosine(d):
+    """d/dk E[w] is A': 0.1474 at d = 5 and k = 2."""
+    mu = direction(d)
+
+    def mean_cosine(k):
+        return jnp.mean(sample_von_mises_fisher(KEY, mu, k, (2**16,), method="direct") @ mu)
+
+    slope = float(jax.jit(jax.grad(mean_cosine))(2.0))
+    exact = float(reference.moments(d, 2.0)[1])
+    assert slope == pytest.approx(exact, rel=0.01)
+    if d == 5:
+        assert exact == pytest.approx(0.1474, abs=1e-4)
+
+
+def test_derivatives_are_finite_and_along_the_sphere():
+    d = 5
+    x = functools.partial(sample_von_mises_fisher, KEY, shape=(200,), method="direct")
+
+    @jax.jit
+    def slopes(mu, k):
+        by_mean = jax.jvp(lambda mu: x(mu, k), (mu,), (jnp.arange(d, dtype=jnp.float32),))
+        return by_mean, jax.jvp(lambda k: x(mu, k), (k,), (jnp.ones_like(k),))[1]
+
+    for mu in (jnp.eye(d)[0], -jnp.eye(d)[0], jnp.asarray(direction(d))):
+        for k in (0.0, 3.0, 1e7, 1e20, jnp.inf):
+            (value, by_mean), by_kappa = slopes(mu, jnp.float32(k))
+            for tangent in (by_mean, by_kappa):
+                assert jnp.isfinite(tangent).all()
+                np.testing.assert_allclose(jnp.sum(value * tangent, -1), 0, atol=2e-5)
+
+
+@slow
+def test_second_derivative():
+    """Of the mean cosine, A'' at k = 2, through the derivative's own formula."""
+    first = jax.grad(
+        lambda k: jnp.mean(sample_von_mises_fisher(KEY, jnp.eye(5)[0], k, (2**12,), method="direct")[:, 0])
+    )
+    steps = [float(jax.jit(first)(jnp.float32(2 + h))) for h in (-0.05, 0.05)]
+    second = float(jax.jit(jax.grad(first))(jnp.float32(2)))
+    assert second == pytest.approx((steps[1] - steps[0]) / 0.1, rel=2e-3)
+
+
+# ------------------------------------------------------------------------------------------------ arguments
+
+
+def test_shapes_broadcast():
+    mus = jnp.stack([jnp.eye(3)[0], jnp.eye(3)[1]])
+    assert sample_von_mises_fisher(KEY, mus, 2.0).shape == (2, 3)
+    assert sample_von_mises_fisher(KEY, mus, jnp.ones((4, 1))).shape == (4, 2, 3)
+    x = sample_von_mises_fisher(KEY, mus, jnp.full((500, 1), 200.0), (500, 2))
+    np.testing.assert_allclose(x.mean(0), 0.995 * mus, atol=0.02)
+    assert sample_von_mises_fisher(KEY, 7 * jnp.eye(3)[0], 2.0, 5).shape == (5, 3)
+    np.testing.assert_allclose(
+        sample_von_mises_fisher(KEY, 7 * jnp.eye(3)[0], 2.0, 5), sample_von_mises_fisher(KEY, jnp.eye(3)[0], 2.0, 5)
+    )
+
+
+@pytest.mark.parametrize("d", [3, pytest.param(2, marks=slow), pytest.param(4, marks=slow)])
+def test_bad_values_spoil_their_own_element_alone(d):
+    mus = np.tile(direction(d), (6, 1))
+    mus[1], mus[3, 0] = 0, np.nan
+    kappa = np.float32([1, 1, -1, 1, np.nan, 1])
+    found = np.isnan(sample_von_mises_fisher(KEY, mus, kappa)).all(-1)
+    assert found.tolist() == [False, True, True, True, True, False]
+
+
+def test_bad_arguments_are_refused():
+    for mu in (1.0, [1.0], np.zeros((3, 1)), np.zeros((3, 0))):
+        with pytest.raises(ValueError, match=r"sample_von_mises_fisher: mean_direction .* 2 or more"):
+            sample_von_mises_fisher(KEY, mu, 1.0)
+    with pytest.raises(TypeError, match="dtype=int32"):
+        sample_von_mises_fisher(KEY, [1.0, 0.0], 1.0, (), "int32")
+    with pytest.raises(ValueError, match="method"):
+        sample_von_mises_fisher(KEY, [1.0, 0.0, 0.0], np.ones(3), method="table")
+    with pytest.raises(ValueError, match="broadcast"):
+        sample_von_mises_fisher(KEY, np.ones((4, 3)), np.ones(3))
+    with pytest.raises(ValueError, match="reach beyond"):
+        sample_von_mises_fisher(KEY, [1.0, 0.0, 0.0], 1.0, (2,), start=2**64 - 1)
+    assert "sample_von_mises_fisher" in jvm.__all__
