@@ -42,6 +42,7 @@ COUNTS = [*NOTHING, -1, 1.5, NAN, True, np.zeros(2, int)]
 BAD = {
     "key": [*WORDS, 0, NAN, np.zeros(3), np.zeros(2, np.int32), np.zeros((3, 2), np.uint32), jax.random.split(KEY, 3)],
     "numbers": [*NOTHING, 1j, True, [[1.0], [1.0, 2.0]], np.array(["a"]), np.ma.masked_array([1.0], [True]), KEY],
+    "vector": [*WORDS, 1j, True, [[1.0], [1.0, 2.0]], np.array(["a"]), np.ma.masked_array([1.0], [True]), KEY],
     "shape": [*WORDS, -1, NAN, True, (2, 1.5), ((2,),), np.array([[2]]), ABSURD, (2**31, 2**31), (2, HUGE), (1,) * 65],
     "dtype": [*WORDS, "int32", complex, "float64", 7],
     "choice": [*WORDS, 3, ""],
@@ -107,6 +108,9 @@ DRAWN = {"key": KEY, **LAW}
 DRAW = {"key": "key", "loc": "numbers", "concentration": "numbers", "dtype": "dtype"}
 ONE = jvm.VonMises(0.5, np.full(3, 2.0, np.float32))
 TORUS, MIXTURE = jvm.Torus(ONE), jvm.Mixture(logits=np.zeros(3, np.float32), components=ONE)
+MEAN = np.float32([0.0, 0.0, 1.0])
+FISHER = jvm.VonMisesFisher(MEAN, np.full(3, 2.0, np.float32))
+THEIR_FISHER = jax_von_mises.numpyro.VonMisesFisher(MEAN, 2.0, validate_args=False)
 THEIRS = jax_von_mises.numpyro.VonMises(0.5, np.full(3, 2.0, np.float32), validate_args=False)
 SAMPLE = {"key": KEY, "sample_shape": (2,)}
 SAMPLED = {"key": "key", "sample_shape": "shape"}
@@ -164,6 +168,35 @@ FUNCTIONS = {
             )
             for name in names
         },
+        "VonMisesFisher": Refusal(
+            lambda **given: jvm.VonMisesFisher(**given, validate_args=True),
+            {"mean_direction": MEAN, "concentration": 1.0},
+            dict.fromkeys(("mean_direction", "concentration"), "vector"),
+        ),
+        **{
+            f"VonMisesFisher.{name}": Refusal(getattr(FISHER, name), {argument: MEAN}, {argument: "numbers"}, told)
+            for name, argument, told in (
+                ("log_prob", "value", None),
+                ("prob", "value", "log_prob"),
+                ("cosine_cdf", "value", None),
+                ("cosine_icdf", "q", None),
+                ("standard_errors", "size", None),
+            )
+        },
+        "VonMisesFisher.sample": Refusal(FISHER.sample, SAMPLE, {**SAMPLED, "method": "choice"}, "sample"),
+        "VonMisesFisher.sample_and_log_prob": Refusal(
+            FISHER.sample_and_log_prob, {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}, "sample", "key"
+        ),
+        "VonMisesFisher.kl_divergence": Refusal(FISHER.kl_divergence, {"other": FISHER}, {"other": "law"}),
+        "VonMisesFisher.fit": Refusal(
+            jvm.VonMisesFisher.fit,
+            {"samples": np.eye(3, dtype=np.float32)},
+            {"samples": "numbers", "weights": "numbers", "axis": "axis"},
+        ),
+        "numpyro.VonMisesFisher.sample": Refusal(THEIR_FISHER.sample, {"key": KEY}, {"key": "key"}, "sample"),
+        "numpyro.VonMisesFisher.log_prob": Refusal(
+            THEIR_FISHER.log_prob, {"value": MEAN}, {"value": "numbers"}, "VonMisesFisher.log_prob"
+        ),
         "VonMises.fit": Refusal(jvm.VonMises.fit, {"samples": np.ones(3, np.float32)}, {"samples": "numbers"}, "fit"),
         "Torus": Refusal(lambda components: jvm.Torus(components).mean(), {"components": ONE}, {"components": "law"}),
         "Torus.sample": Refusal(TORUS.sample, SAMPLE, SAMPLED, "sample"),
@@ -178,6 +211,14 @@ FUNCTIONS = {
     "samplers": {
         "sample_von_mises": Refusal(
             jvm.sample_von_mises, DRAWN, {**DRAW, "shape": "shape", "method": "choice", "out_sharding": "sharding"}
+        ),
+        "sample_von_mises_fisher": Refusal(
+            jvm.sample_von_mises_fisher,
+            {"key": KEY, "mean_direction": MEAN, "concentration": 1.0, "shape": (2,)},
+            {
+                **{"key": "key", "mean_direction": "vector", "concentration": "vector", "shape": "shape"},
+                **{"dtype": "dtype", "start": "start", "method": "choice", "out_sharding": "sharding"},
+            },
         ),
         "sample_block": Refusal(
             jvm.sample_block,
@@ -316,6 +357,9 @@ WITHOUT_ARGUMENTS = {
     *(f"VonMises.{name}" for name in ("entropy", "mean", "mode", "variance", "stddev")),
     *(f"Torus.{name}" for name in ("mean", "mode", "entropy")),
     *("Mixture.log_weights", "Mixture.mean"),
+    *(f"VonMisesFisher.{name}" for name in ("batch_shape", "event_shape", "dtype", "dimension", "broadcast")),
+    *(f"VonMisesFisher.{name}" for name in ("mean", "mode", "mean_resultant_length", "entropy")),
+    *(f"numpyro.VonMisesFisher.{name}" for name in ("mean", "mode", "entropy")),
     *(f"numpyro.VonMises.{name}" for name in ("mean", "mode", "variance", "entropy")),
     *("cache_info", "clear_cache", "memory_report", "reset", "settings"),
 }
@@ -326,7 +370,8 @@ RESULTS = {"CacheInfo", "Compiled", "DeviceMemory", "Diagnosis", "Finding", "Loa
 def public():
     """All public functions and methods by name."""
     classes = {"VonMises": jvm.VonMises, "Torus": jvm.Torus, "Mixture": jvm.Mixture}
-    classes["numpyro.VonMises"] = jax_von_mises.numpyro.VonMises
+    classes |= {"VonMisesFisher": jvm.VonMisesFisher, "numpyro.VonMises": jax_von_mises.numpyro.VonMises}
+    classes["numpyro.VonMisesFisher"] = jax_von_mises.numpyro.VonMisesFisher
     found = {*jvm.__all__, *runtime.__all__} - {"runtime"} - RESULTS
     for name, cls in classes.items():
         found |= {f"{name}.{member}" for member, value in vars(cls).items() if member[0] != "_" and acts(value)}

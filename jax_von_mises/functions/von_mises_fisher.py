@@ -20,6 +20,9 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.numerics.sphere import cosine, moments, vectors
 
+# From here on the concentration's standard error is proportional to it to rounding.
+LARGE = 1e15
+
 
 class Estimate(NamedTuple):
     """A direction, and a concentration."""
@@ -33,7 +36,7 @@ def checked(caller, of_vectors, of_numbers):
     """Arrays of vectors of one dimension and arrays of numbers by name, the dimension and the dtype of the result."""
     arrays, dtype = arguments.parameters(caller, None, **of_vectors, **of_numbers)
     dimension = None
-    for name in of_vectors:
+    for name in sorted(of_vectors, key=lambda name: name != "mean_direction"):
         dimension = arguments.dimension(caller, name, arrays[name], dimension)
     shapes = {name: np.shape(x)[:-1] if name in of_vectors else np.shape(x) for name, x in arrays.items()}
     arguments.broadcast_shapes(caller, shapes)
@@ -64,7 +67,10 @@ def _log_prob(x, mean_direction, kappa, dimension):
     versine = vectors.versine(x, vectors.direction_of(mean_direction))
     kappa, versine = spread(kappa, versine)
     finite = -(jnp.where(kappa == jnp.inf, 0, kappa) * versine) - moments.log_norm(kappa, dimension)
-    return jnp.where(kappa == jnp.inf, jnp.where(versine == 0, jnp.inf, -jnp.inf * jnp.abs(versine)), finite)
+    # A NaN direction makes it NaN.
+    close = jnp.isnan(versine) | (versine <= 8 * jnp.finfo(versine.dtype).eps ** 2)
+    point = jnp.where(close, jnp.inf, -jnp.inf) + 0 * lax.stop_gradient(versine)
+    return jnp.where(kappa == jnp.inf, point, finite)
 
 
 def log_prob(x, mean_direction, concentration):
@@ -153,7 +159,8 @@ def mode(mean_direction, concentration):
 @by_dtype
 def _kl_divergence(mean_direction, kappa, other_direction, other_kappa, dimension):
     p, q = valid(kappa), valid(other_kappa)
-    versine = vectors.versine(vectors.direction_of(mean_direction).unit, vectors.direction_of(other_direction))
+    mean = vectors.direction_of(mean_direction)
+    versine = vectors.versine(mean.unit, vectors.direction_of(other_direction), mean.lost)
     p, q, versine = spread(p, q, versine)
     infinite = (p == jnp.inf) | (q == jnp.inf)
     first, second = (jnp.where(infinite, 1, x) for x in (p, q))
@@ -283,23 +290,23 @@ def _fit(samples, weights, axes, dimension, dtype):
     # 1 less the length, a mean of squares where it is small.
     origin = lax.stop_gradient(direction)
     across = total(share[0] * jnp.sum(jnp.square(x - origin[..., None]), 0))
-    lengths = total(share[0] * jnp.sum(jnp.square(x), 0))
-    complement = 0.5 * (across + (1 - lengths))
+    # What rounding has made of their lengths.
+    excess = total(share[0] * (jnp.sum(jnp.square(x), 0) - 1))
+    complement = 0.5 * (across - excess)
     complement = jnp.where(lax.stop_gradient(length) < 0.5, 1 - length, complement)
     kappa = moments.concentration_of(length, jnp.maximum(complement, 0), dimension)
+    kappa = kappa if x.shape[-1] else jnp.full_like(kappa, jnp.nan)
     return Estimate(jnp.moveaxis(direction, 0, -1).astype(dtype), kappa.astype(dtype))
 
 
 @by_dtype
 def _standard_errors(kappa, size, dimension):
     kappa, size = spread(valid(kappa), nan_unless(jnp.abs(size), size >= 0))
-    finite = jnp.minimum(kappa, 1e15)
-    spread = lax.rsqrt(moments.cosine_variance(finite, dimension)) * (kappa / finite)
     root = lax.rsqrt(size)
-    return (
-        root * lax.rsqrt(kappa * moments.mean_cosine(kappa, dimension)),
-        root * jnp.where(kappa > 1e15, spread, lax.rsqrt(moments.cosine_variance(finite, dimension))),
-    )
+    # Far out the deviation is a share of the concentration.
+    finite = jnp.minimum(kappa, LARGE)
+    deviation = lax.rsqrt(moments.cosine_variance(finite, dimension)) * jnp.maximum(kappa / LARGE, 1)
+    return root * lax.rsqrt(kappa * moments.mean_cosine(kappa, dimension)), root * deviation
 
 
 def standard_errors(concentration, size, dimension):

@@ -240,7 +240,8 @@ def in_one_loop(compute, first, second, *arrays):
 
 @in_one_loop.defjvp
 def _in_one_loop_jvp(compute, primals, tangents):
-    return jax.jvp(compute, primals, tangents)
+    _, tangent = jax.jvp(compute, primals, tangents)
+    return in_one_loop(compute, *primals), tangent
 
 
 def finish_words(words):

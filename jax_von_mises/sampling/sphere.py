@@ -69,12 +69,14 @@ def sharding_of_batch(sharding, ndim):
 def signed_share(words, kappa, dimension, route, out_sharding):
     """`radial.quantile_share` of the words of each cosine; differentiable in `kappa`."""
     kappa, (t, _, near) = valid(kappa), transform.tail(words)
+    if kappa.ndim:
+        kappa = broadcast_sharded(kappa, t.shape, out_sharding)
     if dimension == 3:
         return radial.closed_quantile_share(t, near, kappa)
     if route == "table":
         table = radial.odds_table(kappa, dimension)
         return radial.look_up_share(t, near, table, kappa, dimension, out_sharding)
-    return radial.quantile_share(t, near, broadcast_sharded(kappa, t.shape, out_sharding), dimension)
+    return radial.quantile_share(t, near, kappa if kappa.ndim else kappa.reshape((1,) * t.ndim), dimension)
 
 
 @signed_share.defjvp

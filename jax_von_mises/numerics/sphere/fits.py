@@ -23,11 +23,11 @@ Everything here is float64; accuracies are those that ``tests/numerics/test_sphe
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial import chebyshev
-from scipy import special
 
 # The rounding of results: coefficients below this share of the largest one are left out.
 TOLERANCE = {"float32": 6e-8, "float64": 2e-14}
@@ -129,7 +129,7 @@ def fits(n, dtype):
     below = (n + 1) * mean_square / (4 * (1 + s * s))
     series = [chebyshev.chebfit(x, values, 120) for values in (peak, np.log(peak), below)]
     series[1][0] -= chebyshev.chebval(-1.0, series[1])
-    log_area = np.log(2) + (n + 1) / 2 * np.log(np.pi) - special.gammaln((n + 1) / 2)
+    log_area = np.log(2) + (n + 1) / 2 * np.log(np.pi) - math.lgamma((n + 1) / 2)
     return Fits(n, *(truncated(each, TOLERANCE[dtype]) for each in series), float(log_area))
 
 
@@ -161,11 +161,18 @@ def variable_range(surface, n, w, reciprocal=np.reciprocal):
     return surface.scale * inverse(largest + surface.scale), surface.scale * inverse(smallest + surface.scale)
 
 
+def largest_gamma(shape, tail):
+    """The place that a gamma distribution exceeds with the probability `tail`."""
+    from scipy import special  # imports take a quarter of a second
+
+    return special.gammainccinv(shape, tail)
+
+
 @functools.cache
 def surface(n, dtype, smallest, near, order=0):
     """The `Surface` of J (L + r), or with `order` 1 of -dJ/dL (L + r)^2, for tails down to `smallest`."""
     # On the far side at infinite concentration kappa (1 + w) has a gamma distribution.
-    reach = 0.0 if near else float(1.02 * special.gammainccinv(n / 2, smallest))
+    reach = 0.0 if near else float(1.02 * largest_gamma(n / 2, smallest))
     wide = dtype == "float64" or smallest < 1e-20
     shape = (30 if wide else 18, 48 if wide else 24) if near else (96 if dtype == "float64" else 44, 56 if wide else 28)
     bare = Surface((), near, float(3 * np.sqrt(n) + 0.5), reach)

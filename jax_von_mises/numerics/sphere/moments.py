@@ -50,8 +50,7 @@ def _with_slope(value, kappa, slope):
 
 @_with_slope.defjvp
 def _with_slope_jvp(primals, tangents):
-    value, _, slope = primals
-    return value, slope * tangents[1]
+    return _with_slope(*primals), primals[2] * tangents[1]
 
 
 def with_slope(value, kappa, dimension):
@@ -96,8 +95,7 @@ def _concentration(resultant, complement, found, slope):
 
 @_concentration.defjvp
 def _concentration_jvp(primals, tangents):
-    *_, found, slope = primals
-    return found, (0.5 / slope) * (tangents[0] - tangents[1])
+    return _concentration(*primals), (0.5 / primals[3]) * (tangents[0] - tangents[1])
 
 
 def concentration_of(resultant, complement, dimension):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics.elementary import LN_2, head, log2, polynomial, square_root
+from jax_von_mises.numerics.elementary import LN_2, head, log2, nan_unless, polynomial, square_root
 from jax_von_mises.numerics.sphere.radial import share_below, sine
 
 # Standard normal quantile, M. Giles, "Approximating the erfinv function", GPU Computing Gems, 2010: near the centre and
@@ -46,7 +46,9 @@ class Direction(NamedTuple):
 def direction_of(vector):
     """The `Direction` of vectors of any length; NaN for a zero vector and one that is not finite."""
     largest = jnp.max(jnp.abs(lax.stop_gradient(vector)), -1, keepdims=True)
-    vector = vector * (1 / largest)
+    # By a power of two, which rounds nothing.
+    scale = jnp.ldexp(jnp.ones_like(largest), -jnp.frexp(jnp.where(largest > 0, largest, 1))[1])
+    vector = nan_unless(vector * scale, jnp.isfinite(largest))
     inverse = lax.rsqrt(jnp.sum(vector * vector, -1, keepdims=True))
     unit = vector * inverse
     if unit.dtype == jnp.float64:
@@ -60,14 +62,16 @@ def direction_of(vector):
     return Direction(unit, missing * (1 / length))
 
 
-def versine(x, direction):
+def versine(x, direction, lost=None):
     """1 - w of vectors `x`, along the last axis, to a `Direction`; relative accuracy also where it is small.
 
-    The length of `x` does not count, but near 1 rounds least.
+    The length of `x` does not count, but near 1 rounds least; `lost` is what the rounding of `x` took.
     """
     ndim = max(x.ndim, direction.unit.ndim)
-    unit, lost = (aligned(each, ndim) for each in direction)
-    difference = (aligned(x, ndim) - unit) - lax.stop_gradient(lost)
+    unit, rest = (aligned(each, ndim) for each in direction)
+    difference = aligned(x, ndim) - unit
+    rest = -rest if lost is None else aligned(lost, ndim) - rest
+    difference = difference + lax.stop_gradient(rest)
     square = jnp.sum(jnp.square(aligned(x, ndim)), -1)
     length = jnp.sqrt(square)
     excess = (square - 1) / (length + 1)

@@ -1,0 +1,229 @@
+"""`VonMisesFisher` as a class and in NumPyro models, against SciPy and mpmath."""
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+from scipy import stats
+
+from jax_von_mises import VonMisesFisher, sample_von_mises_fisher
+from tests import sphere_reference as reference
+
+slow = pytest.mark.slow
+
+
+def direction(d):
+    mu = np.random.default_rng(d).normal(size=d)
+    return (mu / np.linalg.norm(mu)).astype(np.float32)
+
+
+def exact_log_prob(x, mu, k):
+    """With 1 - w from the difference of the vectors divided by their lengths, in 30 digits."""
+    with mp.workdps(30):
+        d = len(mu)
+        norm = reference.moments(d, k)[2]
+        x, mu = ([mp.mpf(float(c)) for c in v] for v in (x, mu))
+        cosine = mp.fdot(x, mu) / mp.sqrt(mp.fdot(x, x) * mp.fdot(mu, mu))
+        return float(mp.mpf(float(k)) * (cosine - 1) - norm)
+
+
+@pytest.mark.parametrize("d", [3, *(pytest.param(d, marks=slow) for d in (2, 5, 100, 1024))])
+def test_log_prob(d, key):
+    """To 1e-6 of the larger of 1 and its size, near the mean direction, opposite to it and anywhere."""
+    mu = direction(d)
+    for k in (0.0, 0.5, 30.0, 1e4, 1e7):
+        law = VonMisesFisher(mu, np.float32(k))
+        near = law.sample(key, (6,))
+        x = np.concatenate([near, -near, sample_von_mises_fisher(key, mu, 0.0, (6,)), mu[None]])
+        exact = np.array([exact_log_prob(each, mu, k) for each in x])
+        assert (np.abs(np.asarray(law.log_prob(x), float) - exact) <= 1e-6 * np.maximum(1, np.abs(exact))).all()
+
+
+@pytest.mark.parametrize("d", [3, pytest.param(10, marks=slow)])
+def test_against_scipy(d, key):
+    mu = direction(d).astype(float)
+    mu /= np.linalg.norm(mu)
+    for k in (0.5, 20.0):
+        law, theirs = VonMisesFisher(mu.astype(np.float32), k), stats.vonmises_fisher(mu, k)
+        x = np.asarray(law.sample(key, (2000,)), float)
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        np.testing.assert_allclose(law.log_prob(x.astype(np.float32)), theirs.logpdf(x), atol=2e-5)
+        assert float(law.entropy()) == pytest.approx(theirs.entropy(), abs=2e-6)
+        found, (their_mu, their_k) = VonMisesFisher.fit(x.astype(np.float32)), stats.vonmises_fisher.fit(x)
+        np.testing.assert_allclose(found.mean_direction, their_mu, atol=1e-5)
+        assert float(found.concentration) == pytest.approx(their_k, rel=1e-5)
+
+
+def test_entropy_and_divergence_are_means(key):
+    mu = direction(4)
+    p, q = VonMisesFisher(mu, 3.0), VonMisesFisher(-mu + np.eye(4)[0].astype(np.float32), 5.0)
+    x = p.sample(key, (100_000,))
+    assert float(p.entropy()) == pytest.approx(-float(p.log_prob(x).mean()), abs=0.01)
+    assert float(p.kl_divergence(q)) == pytest.approx(float((p.log_prob(x) - q.log_prob(x)).mean()), abs=0.05)
+    # Close by it is half the Fisher information times the square of the difference.
+    close = VonMisesFisher(mu, 3.0 * (1 + 1e-4))
+    information = float(reference.moments(4, 3.0)[1])
+    assert float(p.kl_divergence(close)) == pytest.approx(0.5 * information * 3e-4**2, rel=2e-3)
+    assert float(p.kl_divergence(p)) == 0
+
+
+def test_fit(key):
+    """With weights, batches and standard errors: the truth within four of these; a weight is a repetition."""
+    mu = direction(5)
+    for k in (0.5, 30.0, 1e5):
+        law = VonMisesFisher(mu, k)
+        x = law.sample(key, (3, 20_000))
+        found, errors = VonMisesFisher.fit(x, axis=1), law.standard_errors(20_000)
+        assert found.batch_shape == (3,)
+        assert (np.abs(found.concentration - k) < 4 * errors.concentration).all()
+        angle = np.linalg.norm(np.asarray(found.mean_direction) - mu, axis=-1)
+        assert (angle < 4 * np.sqrt(4) * errors.mean_direction).all()
+    twice = VonMisesFisher.fit(x[0, :10], weights=jnp.arange(10.0))
+    repeated = VonMisesFisher.fit(jnp.repeat(x[0, :10], jnp.arange(10), axis=0))
+    np.testing.assert_allclose(twice.concentration, repeated.concentration, rtol=1e-5)
+    assert VonMisesFisher.fit(jnp.eye(3)[:1]).concentration == jnp.inf
+    assert np.isnan(VonMisesFisher.fit(jnp.zeros((0, 3))).concentration)
+    assert np.isnan(VonMisesFisher.fit(x[0, :2], weights=jnp.array([1.0, -1.0])).concentration)
+    slope = jax.grad(lambda x: VonMisesFisher.fit(x).concentration)(x[0, :10])
+    assert jnp.isfinite(slope).all()
+
+
+def test_limits():
+    mu = direction(3)
+    uniform, point = VonMisesFisher(mu, 0.0), VonMisesFisher(mu, np.inf)
+    assert float(uniform.entropy()) == pytest.approx(np.log(4 * np.pi), rel=1e-6)
+    assert float(uniform.log_prob(-mu)) == pytest.approx(-np.log(4 * np.pi), rel=1e-6)
+    assert float(uniform.mean_resultant_length()) == 0
+    assert float(point.mean_resultant_length()) == 1
+    assert point.log_prob(jnp.stack([mu, -mu])).tolist() == [np.inf, -np.inf]
+    assert float(point.entropy()) == -np.inf
+    np.testing.assert_allclose(VonMisesFisher(3 * mu, 2.0).mode(), mu, rtol=1e-6)
+    for bad in (VonMisesFisher(mu, -1.0), VonMisesFisher(0 * mu, 1.0)):
+        assert np.isnan(bad.log_prob(mu))
+        assert np.isnan(bad.mode()).all()
+
+
+def test_derivatives_of_log_prob():
+    """Along the sphere, in all arguments; of the normaliser A."""
+    mu, x = direction(4), jnp.eye(4)[1]
+
+    def log_prob(x, mu, k):
+        return VonMisesFisher(mu, k).log_prob(x)
+
+    for k in (0.0, 2.0, 1e6):
+        by_x, by_mu, by_k = jax.grad(log_prob, (0, 1, 2))(x, jnp.asarray(mu), jnp.float32(k))
+        np.testing.assert_allclose(by_x, k * (mu - mu[1] * x), rtol=2e-5, atol=2e-6 * (1 + k))
+        np.testing.assert_allclose(by_mu, k * (x - mu[1] * mu), rtol=2e-5, atol=2e-6 * (1 + k))
+        assert float(by_k) == pytest.approx(mu[1] - float(reference.moments(4, k)[0]), abs=2e-6)
+        second = jax.grad(jax.grad(log_prob, 2), 2)(x, jnp.asarray(mu), jnp.float32(k))
+        assert float(second) == pytest.approx(-float(reference.moments(4, k)[1]), rel=1e-5)
+
+
+def test_pytree_and_batches(key):
+    law = VonMisesFisher([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [[1.0], [2.0], [3.0]])
+    assert (law.batch_shape, law.event_shape, law.dimension) == ((3, 2), (3,), 3)
+    assert law.sample(key, 4).shape == (4, 3, 2, 3)
+    assert law.log_prob(jnp.eye(3)[2]).shape == law.entropy().shape == law.mean_resultant_length().shape == (3, 2)
+    assert law.mean().shape == law.mode().shape == (3, 2, 3)
+    assert jax.jit(lambda law: law)(law.broadcast()) == law.broadcast()
+    np.testing.assert_allclose(jax.vmap(lambda law: law.entropy())(law.broadcast()), law.entropy(), rtol=1e-6)
+    x, logs = law.sample_and_log_prob(seed=key)
+    np.testing.assert_allclose(logs, law.log_prob(x), rtol=1e-5)
+    np.testing.assert_allclose(law.prob(x), np.exp(logs), rtol=1e-5)
+    jax.tree.map(lambda _: None, law)
+
+
+def test_bad_parameters():
+    with pytest.raises(ValueError, match=r"VonMisesFisher: mean_direction .* 2 or more"):
+        VonMisesFisher([1.0], 1.0)
+    with pytest.raises(ValueError, match="do not broadcast"):
+        VonMisesFisher(np.ones((4, 3)), np.ones(3))
+    for mu, k, message in (([0.0, 0.0], 1.0, "mean_direction"), ([np.nan, 0.0], 1.0, "mean_direction")):
+        with pytest.raises(ValueError, match=message):
+            VonMisesFisher(mu, k, validate_args=True)
+    with pytest.raises(ValueError, match="concentration is -1"):
+        VonMisesFisher([1.0, 0.0], -1.0, validate_args=True)
+    with pytest.raises(ValueError, match="value has shape"):
+        VonMisesFisher([1.0, 0.0], 1.0).log_prob(np.ones(3))
+
+
+# ------------------------------------------------------------------------------------------------ NumPyro
+
+numpyro = pytest.importorskip("numpyro")
+
+
+def test_numpyro_distribution(key):
+    import numpyro.distributions as dist
+
+    from jax_von_mises.numpyro import VonMisesFisher as Theirs
+
+    law = Theirs(jnp.eye(3)[jnp.array([0, 1])], 4.0)
+    assert (law.batch_shape, law.event_shape) == ((2,), (3,))
+    assert law.expand((5, 2)).sample(key).shape == (5, 2, 3)
+    x = law.sample(key, (7,))
+    assert x.shape == (7, 2, 3)
+    assert law.support(x).all()
+    mine = VonMisesFisher(jnp.eye(3)[jnp.array([0, 1])], 4.0)
+    np.testing.assert_allclose(law.log_prob(x), mine.log_prob(x))
+    np.testing.assert_allclose(law.entropy(), mine.entropy())
+    np.testing.assert_allclose(law.mean, mine.mean())
+    np.testing.assert_allclose(law.mode, mine.mode())
+    assert (dist.kl_divergence(law, law) == 0).all()
+    with pytest.raises(ValueError, match="mean_direction"):
+        Theirs(2 * jnp.eye(3)[0], 4.0, validate_args=True)
+    slope = jax.grad(lambda k: Theirs(jnp.eye(3)[0], k).rsample(key, (4000,))[:, 0].mean())(4.0)
+    assert float(slope) == pytest.approx(float(reference.moments(3, 4.0)[1]), rel=0.06)
+
+
+def spherical_model(x):
+    import numpyro.distributions as dist
+
+    from jax_von_mises.numpyro import VonMisesFisher as Theirs
+
+    raw = numpyro.sample("raw", dist.Normal(0, 1).expand((3,)).to_event(1))
+    kappa = numpyro.sample("kappa", dist.LogNormal(2.0, 2.0))
+    numpyro.sample("x", Theirs(raw / jnp.linalg.norm(raw), kappa), obs=x)
+
+
+@slow
+def test_nuts(key):
+    from numpyro.infer import MCMC, NUTS
+
+    mu = direction(3)
+    x = VonMisesFisher(mu, 20.0).sample(key, (400,))
+    mcmc = MCMC(NUTS(spherical_model), num_warmup=300, num_samples=300, progress_bar=False)
+    mcmc.run(key, x)
+    found = mcmc.get_samples()
+    assert abs(float(found["kappa"].mean()) - float(VonMisesFisher.fit(x).concentration)) < 1
+    mean = (found["raw"] / jnp.linalg.norm(found["raw"], axis=-1, keepdims=True)).mean(0)
+    np.testing.assert_allclose(mean, mu, atol=0.05)
+
+
+@slow
+def test_svi(key):
+    """A guide on the sphere, reparametrised in both arguments, finds a posterior that is known: conjugate."""
+    import optax
+    from numpyro.distributions import constraints
+    from numpyro.infer import SVI, Trace_ELBO
+
+    from jax_von_mises.numpyro import VonMisesFisher as Theirs
+
+    x = VonMisesFisher(direction(3), 2.0).sample(key, (20,))
+
+    def model():
+        mu = numpyro.sample("mu", Theirs(jnp.eye(3)[2], 0.0))
+        with numpyro.plate("data", 20):
+            numpyro.sample("x", Theirs(mu, 2.0), obs=x)
+
+    def guide():
+        raw = numpyro.param("raw", jnp.ones(3))
+        kappa = numpyro.param("kappa", 5.0, constraint=constraints.positive)
+        numpyro.sample("mu", Theirs(raw / jnp.linalg.norm(raw), kappa))
+
+    svi = SVI(model, guide, optax.adam(0.05), Trace_ELBO(num_particles=64))
+    found = svi.run(key, 400, progress_bar=False).params
+    total = 2.0 * np.asarray(x).sum(0)
+    assert float(found["kappa"]) == pytest.approx(np.linalg.norm(total), rel=0.1)
+    unit = np.asarray(found["raw"]) / np.linalg.norm(found["raw"])
+    np.testing.assert_allclose(unit, total / np.linalg.norm(total), atol=0.03)
