@@ -1,0 +1,24 @@
+"""The benchmark of directions, on few of them."""
+
+import json
+
+from benchmarks import sphere
+from docs import results
+
+
+def test_a_run(tmp_path, capsys):
+    cases = [
+        sphere.Case("directions", 3, 128),
+        sphere.Case("cosines", 3, 128, True),
+        sphere.Case("gradient", 3, 128),
+    ]
+    path = tmp_path / "sphere.json"
+    assert sphere.main(["--rounds", "3", "--json", str(path)], cases) == 0
+    printed, found = capsys.readouterr().out, json.loads(path.read_text())
+    assert [case["name"] for case in found["cases"]] == [case.name for case in cases]
+    for case in found["cases"]:
+        assert case["name"] in printed
+        assert all(each["rate"] > 0 for each in case["results"].values())
+    assert set(found["cases"][0]["results"]) >= {"jax_von_mises", "jax.random.normal", "SciPy"}
+    assert "the draw alone" in found["cases"][2]["results"]
+    assert results.sphere_table(found).count("\n") == 4
