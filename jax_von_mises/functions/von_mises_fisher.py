@@ -226,7 +226,10 @@ def _cosine_icdf(q, kappa, dimension):
 
 
 def cosine_icdf(q, concentration, dimension):
-    """The cosine of the angle to the mean direction below which lies the probability `q`; NaN outside [0, 1]."""
+    """The cosine of the angle to the mean direction below which lies the probability `q`; NaN outside [0, 1].
+
+    The tail beyond it has the accuracy of a draw's. In float64 a tail below 2^-200 counts as that.
+    """
     given, dtype = arguments.parameters("VonMisesFisher.cosine_icdf", None, q=q, concentration=concentration)
     arguments.result_shape("VonMisesFisher.cosine_icdf", None, **given)
     return _cosine_icdf(tuple(given.values()), dimension, dtype)

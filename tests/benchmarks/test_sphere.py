@@ -2,10 +2,13 @@
 
 import json
 
+import pytest
+
 from benchmarks import sphere
 from docs import results
 
 
+@pytest.mark.slow
 def test_a_run(tmp_path, capsys):
     cases = [
         sphere.Case("directions", 3, 128),

@@ -71,8 +71,8 @@ def slopes(w, kappa, dimension):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def quantile(q, kappa, dimension):
-    """The cosine w with P(cosine < w) = `q`; NaN outside [0, 1]."""
-    smallest = fits.SMALLEST[q.dtype.name]
+    """The cosine w with P(cosine < w) = `q`; NaN outside [0, 1]. Tails below `SMALLEST_QUANTILE` count as that."""
+    smallest = fits.SMALLEST_QUANTILE[q.dtype.name]
     upper = q > 0.5
     t = jnp.clip(jnp.where(upper, 1 - q, q), smallest, 0.5)
     if dimension == 2:

@@ -31,9 +31,11 @@ from numpy.polynomial import chebyshev
 
 # The rounding of results: coefficients below this share of the largest one are left out.
 TOLERANCE = {"float32": 6e-8, "float64": 2e-14}
-# Tail probabilities reach down to here: those of a sampler's words, and the smallest normal number.
+# Tail probabilities reach down to here: those of a sampler's words, quantiles, and the smallest normal number.
 SMALLEST_WORD = {"float32": 2.0**-33, "float64": 2.0**-65}
+SMALLEST_QUANTILE = {"float32": 2.0**-126, "float64": 2.0**-200}
 SMALLEST = {"float32": 2.0**-126, "float64": 2.0**-1022}
+DEEP = 2.0**-100
 # The variable of the guess is sqrt(LEVEL - log(2 t)) - sqrt(LEVEL).
 LEVEL = 0.4
 # Below this n the guess on the far side starts from the closed form of three dimensions.
@@ -209,8 +211,10 @@ def guess(n, smallest, near):
     It is y minus that of the mode times sqrt(n (1 + s^2)), or on the far side below `CLOSED_BASE_BELOW` y minus
     `closed_base`. By least squares with Lawson's weights, towards the smallest largest error of the logarithm of t.
     """
-    base = not near and n < CLOSED_BASE_BELOW
+    base = not near and n < (2 if smallest < DEEP else 1) * CLOSED_BASE_BELOW
     degrees = (4, 4) if near else (5, 8) if base else (6, 12)
+    if smallest < DEEP and not near:
+        degrees = (8, 12) if base else (10, 20)
     x = np.concatenate([[1.0], chebyshev_points(31), [-1.0]])
     s = np.clip((1 + x) / 2, 1e-6, 1 - 1e-7)[:, None]
     signed = s if near else -s

@@ -151,10 +151,12 @@ def log_split(x):
 
 def chebyshev_series(series, x):
     """Sum of series[j] T_j(x), by Clenshaw's recurrence."""
-    first = second = jnp.zeros_like(x)
-    for coefficient in series[:0:-1]:
-        first, second = 2 * x * first - second + coefficient, first
-    return x * first - second + series[0]
+    if len(series) == 1:
+        return jnp.full_like(x, series[0])
+    double, first, second = 2 * x, series[-1], 0.0
+    for coefficient in series[-2:0:-1]:
+        first, second = double * first + (coefficient - second), first
+    return x * first + (series[0] - second)
 
 
 def chebyshev_polynomials(x, count):
@@ -212,14 +214,15 @@ def closed_hazard(place, order):
 
     With u = T / (1 + w T), up to 1/(1 + w), the integrand is e^(c u) with c = 2 w - L, and x = c / (1 + w).
     """
-    reach = 0.5 / place.other
+    reach = 0.5 * reciprocal(place.other)
     x = (2 * place.cosine - place.slope) * reach
     terms = 14 if x.dtype == jnp.float32 else 24
     factorials = np.cumprod([1.0, *range(1, terms)])
     series = polynomial([float(1 / (f * (j + 1 + order))) for j, f in enumerate(factorials)], clip(x, -1, 1))
     far = jnp.where(jnp.abs(x) < 1, 1, x)
     growth = jnp.exp(far)
-    value = (growth * (far - 1) + 1) / (far * far) if order else (growth - 1) / far
+    inverse = reciprocal(far)
+    value = (growth * (far - 1) + 1) * inverse * inverse if order else (growth - 1) * inverse
     value = reach * jnp.where(jnp.abs(x) < 1, series, value)
     return reach * value if order else value
 

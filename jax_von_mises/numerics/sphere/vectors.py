@@ -120,7 +120,8 @@ def place_in_space(signed, turn, unit):
     first, second = (aligned(x, signed.ndim + 1) for x in tangents(unit))
     unit = aligned(unit, signed.ndim + 1)
     along = (-2 * share_below(signed))[..., None]
-    return unit + (along * unit + ((r * c)[..., None] * first + (r * s)[..., None] * second))
+    across = c[..., None] * first + s[..., None] * second
+    return unit + (along * unit + r[..., None] * across)
 
 
 def place_across(signed, z, unit):
