@@ -22,6 +22,16 @@ CELL_BITS = {"float32": 4, "float64": 5}
 DEGREE = {"float32": 3, "float64": 7}
 
 
+def cell_polynomials(values, nodes):
+    """Power coefficients (degree + 1, cells) of the polynomials through `values` (cells, degree + 1).
+
+    `nodes` are their places in a cell, from 0 to 1.
+    """
+    # From differences: formed from the values themselves, the power coefficients would lose a digit.
+    powers = np.linalg.inv(np.vander(nodes, increasing=True)[1:, 1:]).T
+    return xla.cell_coefficients(values, powers)
+
+
 def divided_differences(nodes):
     """Order of the nodes, and a matrix from rises above the value at the first node to coefficients in Newton's form.
 
@@ -65,9 +75,7 @@ def quantile_table(kappa):
     t, nodes = table_grid(np.dtype(dtype))
     kappa = jnp.broadcast_to(kappa, t.shape)
     x = quantile.half_quantile(jnp.asarray(t, dtype), jnp.asarray(0.5 - t, dtype), kappa)
-    # From differences: formed from the values themselves, the power coefficients would lose a digit.
-    powers = np.linalg.inv(np.vander(nodes, increasing=True)[1:, 1:]).T
-    return xla.cell_coefficients(x, powers)
+    return cell_polynomials(x, nodes)
 
 
 def evaluate_quantile_table(t, table, out_sharding=None):

@@ -111,8 +111,11 @@ def half_turns(words):
     """Uniform numbers in (-1, 1) from one word or two."""
     high = lax.bitcast_convert_type(words[0], jnp.int32)
     if len(words) == 1:
-        return (high.astype(jnp.float32) + 0.5) * 2.0**-31
-    return (high.astype(jnp.float64) + (words[1].astype(jnp.float64) + 0.5) * 2.0**-32) * 2.0**-31
+        turns = (high.astype(jnp.float32) + 0.5) * 2.0**-31
+    else:
+        turns = (high.astype(jnp.float64) + (words[1].astype(jnp.float64) + 0.5) * 2.0**-32) * 2.0**-31
+    # Of a single number XLA would make powers without the factor, which are no floats.
+    return xla.round_here(turns, 1)
 
 
 def across_normals(words, normal_words, direction, kappa, route, sharding):
