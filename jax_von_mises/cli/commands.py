@@ -469,6 +469,8 @@ def open_executor(options: argparse.Namespace) -> Iterator[futures.Executor | No
                 '--scheduler needs Dask: pip install "jax_von_mises[dask]"; --workers N needs nothing more'
             ) from error
         file = {"scheduler_file": options.scheduler} if os.path.isfile(options.scheduler) else {}
+        if not file and ":" not in options.scheduler:
+            raise BadArgument(f"--scheduler {options.scheduler}: there is no such file, and an address has a port")
         try:
             client = Client(None if file else options.scheduler, **file)
         except (OSError, ValueError) as error:
@@ -520,6 +522,8 @@ def run_sample(options: argparse.Namespace) -> int:
     options.resume |= options.part is not None  # by the same command, whenever it is started
     options.part, options.parts = read_part(options)
     options.timeout = read_seconds("--timeout", options.timeout)
+    if options.timeout == 0:
+        raise BadArgument("--timeout 0: give more")
     size = read_integer("--size", options.size, LARGEST_COUNT)
     seed = read_integer("--seed", options.seed, SEED_LIMIT)
     if options.block is not None:
@@ -669,6 +673,6 @@ def show_warning(prefix: str, message: Warning | str, *_: object) -> None:
 
 def fail(code: int, prefix: str, reason: object, error: BaseException | None = None) -> int:
     """Explain a failure in one line on stderr, with what was kept, and return the exit code."""
-    text = in_options("; ".join([str(reason), *getattr(error, "__notes__", [])]))
+    text = in_options("; ".join([str(reason).rstrip("."), *getattr(error, "__notes__", [])]))
     print(f"{prefix}: error: {' '.join(text.split())}", file=sys.stderr)
     return code

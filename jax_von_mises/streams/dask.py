@@ -93,6 +93,9 @@ def sample(
     if route == "auto" and given["concentration"].size > 1:
         route = "direct"
     few = {name: np.zeros((), value.dtype) if value.ndim else value for name, value in given.items()}
+    # A number of Python has no dtype of its own.
+    numbers = {"loc": loc, "concentration": concentration}
+    few |= {name: value for name, value in numbers.items() if type(value) in (int, float)}
     request = DrawRequest.whole(caller, key, **few, shape=sizes, dtype=dtype, method=route)
     cuts: tuple[tuple[int, ...], ...] = da.core.normalize_chunks(chunks, sizes, dtype=request.dtype)
     compute = arguments.compute_dtype(request.dtype)
@@ -122,7 +125,7 @@ def _as_array(caller, name, value):
         arguments.parameter(caller, name, np.zeros((), value.dtype))
         return value
     checked = arguments.parameter(caller, name, value)
-    return np.asarray(checked, np.float32) if type(checked) is float else np.asarray(checked)
+    return np.asarray(checked)
 
 
 def _chunked(value, compute, shape, chunks):

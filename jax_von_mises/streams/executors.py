@@ -157,11 +157,13 @@ class Assignment:
         rows = np.asarray(drawn)[:count]
         crc = checksum(self.target, rows)
         with self.turn:
-            # Not into what was finished or begun again meanwhile: this worker may have been stopped for hours.
-            if not self.target.runs(self.job.run):
-                raise checkpoint.ForeignTargetError(f"{self.target.path} is no longer written by the run of this task")
             self.target.join()
             try:
+                # Not into what was finished or begun again meanwhile: this worker may have been stopped for hours.
+                if not self.target.runs(self.job.run):
+                    raise checkpoint.ForeignTargetError(
+                        f"{self.target.path} is no longer written by the run of this task"
+                    )
                 self.target.write(first, rows)
             finally:
                 self.target.leave()
@@ -350,6 +352,7 @@ class Crew:
         self.workers: dict[tuple[str, int], Worker] = {}
         self._met: dict[str, list[int]] = {}
         self.draws_with: tuple[str, str] | None = None
+        self.left = False  # whether tasks of a run that ended early may still write
         self._serial = itertools.count()  # tasks must differ: engines may do equal ones once
         self._answers: queue.SimpleQueue[futures.Future] = queue.SimpleQueue()
         self._waiting: dict[futures.Future, tuple] = {}
@@ -465,7 +468,9 @@ class Crew:
         """Call back what has not begun; return the blocks that are finished meanwhile, where one is `patient`."""
         begun = [future for future in self._waiting if not future.cancel()]
         done = {}
-        for future in futures.wait(begun, GRACE if patient else 0).done:
+        ended = futures.wait(begun, GRACE if patient else 0)
+        self.left = bool(ended.not_done)
+        for future in ended.done:
             answer = None if future.exception() else future.result()
             if isinstance(answer, Done) and answer.draws_with == self.draws_with:
                 done[answer.block] = answer.crc

@@ -37,6 +37,7 @@ class NpyFile:
         self.dtype = np.dtype("float32" if dtype.name == "bfloat16" else dtype)  # .npy has no bfloat16
         self.partial, self.record = f"{path}.partial", f"{path}.json"
         self.partial_record = f"{self.partial}.json"
+        self.fresh = f"{self.partial}.new"
         self.row_bytes = math.prod(shape[1:]) * self.dtype.itemsize
         self.file = self.direct = self.stage = None
         self.log = None  # the record of the run, open for more lines
@@ -105,6 +106,28 @@ class NpyFile:
         self._start_record(text)
         self.file.truncate(0)
         write_at(self.file, self.header(), 0)
+        if not self.created:
+            self._move_to_another_file()
+
+    def _move_to_another_file(self):
+        """Give the partial file's name to another one: workers of an earlier run may still write to this one."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.fresh)
+        descriptor = self._no_link(self.fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        file = open(descriptor, "r+b", buffering=0)  # noqa: SIM115
+        try:
+            lock(file, self.fresh)
+            write_at(file, self.header(), 0)
+            os.replace(self.fresh, self.partial)
+        except BaseException:
+            file.close()
+            with contextlib.suppress(OSError):
+                os.unlink(self.fresh)
+            raise
+        self._close_file()
+        self.file = file
+        self._open_direct()
+        sync_directory(self.directory)
 
     def go_on(self, text):
         """Open what an earlier run left, and record it as `text` says."""
@@ -246,6 +269,7 @@ class NpyFile:
         They have their place: an interrupted call can be repeated.
         """
         data = lines.encode()
+        self.log.truncate(self.log_end)  # a call that failed may have left more than these lines
         write_at(self.log, data, self.log_end)
         os.fsync(self.log)
         self.log_end += len(data)
@@ -267,6 +291,8 @@ class NpyFile:
             os.replace(self.partial, self.path)
         else:
             self._take_free_name()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.fresh)  # of a run that was killed as it began
         self.settle()
         # The names must reach the disk before the run is reported as done.
         sync_directory(self.directory)
@@ -297,7 +323,7 @@ class NpyFile:
 
     def discard(self):
         """Remove what this run has created."""
-        for name in (self.partial, self.partial_record):
+        for name in (self.partial, self.partial_record, self.fresh):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
         self.close()
@@ -330,14 +356,19 @@ class NpyFile:
 
     def close(self):
         """Close the file; a second time does nothing."""
-        for file in (self.file, self.log):
-            if file is not None:
-                file.close()
+        self._close_file()
+        if self.log is not None:
+            self.log.close()
+        self.log = None
+
+    def _close_file(self):
+        if self.file is not None:
+            self.file.close()
         if self.direct is not None:
             os.close(self.direct)
         if self.stage is not None:
             self.stage.close()
-        self.file = self.direct = self.stage = self.log = None
+        self.file = self.direct = self.stage = None
 
 
 def write_at(file, data, offset):

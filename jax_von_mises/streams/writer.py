@@ -216,7 +216,8 @@ def telling_what_is_kept(run):
     try:
         yield
     except BaseException as error:
-        if target.created and run.blocks and not run.done:
+        # What a worker may still write belongs to the run, which therefore stays.
+        if target.created and run.blocks and not run.done and not (run.crew and run.crew.left):
             error.add_note(discarded(target))
         elif target.begun:
             error.add_note(f"{len(run.done)} of {run.blocks} blocks are kept: go on with resume=True")

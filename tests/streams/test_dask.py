@@ -70,6 +70,17 @@ def test_parameters_are_arrays(lazy, dtype):
         assert jvm_dask.sample(KEY, *given, dtype=dtype, chunks=4).shape == (7, 6)
 
 
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("given", [(0.5, 4), (np.float32(0.5), 4.0), (0, np.arange(1, 6))])
+def test_numbers_have_the_default_dtype(given, wide):
+    """As in `sample_von_mises`, on which the words of an angle depend."""
+    with jax.enable_x64(wide):
+        expected = np.asarray(jax_von_mises.sample_von_mises(KEY, *given, (5,)))
+        found = jvm_dask.sample(KEY, *given, (5,), chunks=2).compute()
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["rbg", "philox4x32"])
 def test_other_keys(implementation):

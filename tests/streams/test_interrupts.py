@@ -61,8 +61,10 @@ def disturbed_child(out, angles, ready):
         write(out, **RUN, resume=True)
     except KeyboardInterrupt:
         others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-        for thread in others:
-            thread.join(5)  # one that was just started ends as well, but nobody has waited for it
+        # One that was just started ends as well, but nobody has waited for it, and before it has begun nobody may.
+        deadline = time.monotonic() + 5
+        while any(thread.is_alive() or thread.ident is None for thread in others) and time.monotonic() < deadline:
+            time.sleep(0.01)
         ready.send([thread.name for thread in others if thread.is_alive()])
         os._exit(7)
     ready.send(time.monotonic() - began)
