@@ -17,7 +17,7 @@ import pytest
 
 import jax_von_mises
 from jax_von_mises import environment
-from jax_von_mises.streams import executors, npy, writer
+from jax_von_mises.streams import executors, npy, writer, zarr
 from tests.streams.test_writer import KEY, KINDS, Stop, contents, read, recorded, stop_after, write
 
 pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
@@ -348,6 +348,50 @@ def test_late_block_of_another_run_is_not_written(tmp_path, here):
     assert contents(out) == before
     assert write(out, loc=1.0, resume=True).kept == 2
     same_as_alone(out, tmp_path, loc=1.0)
+
+
+class Held:
+    """A writer of targets that workers stop in, as a suspended process does, until they are let go."""
+
+    def __init__(self, patch, kind):
+        self.reached, self.go = threading.Event(), threading.Event()
+        target = {"npy": npy.NpyFile, "zarr": zarr.ZarrStore}[kind]
+        self.write_rows = target.write
+        patch.setattr(target, "write", lambda target, first, rows: self.write(target, first, rows))
+
+    def write(self, target, first, rows):
+        """Write, in a worker later than asked for."""
+        if threading.current_thread() is not threading.main_thread():
+            self.reached.set()
+            self.go.wait()
+        self.write_rows(target, first, rows)
+
+
+def test_late_write_of_another_run_goes_nowhere(tmp_path, monkeypatch):
+    """A worker that was stopped in the middle of writing, before its file was begun anew."""
+    out, held = tmp_path / "a.npy", Held(monkeypatch, "npy")
+    with futures.ThreadPoolExecutor(1) as old:
+        with pytest.raises(TimeoutError):
+            write(out, executor=old, timeout=1)
+        assert held.reached.is_set()
+        with pytest.raises(Stop):
+            write(out, loc=1.0, force=True, observe=stop_after(2))
+        held.go.set()
+    assert write(out, loc=1.0, resume=True).kept == 2
+    same_as_alone(out, tmp_path, loc=1.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_run_without_a_recorded_block_goes_on(tmp_path, monkeypatch, kind):
+    """Its workers may still write: what they need stays, and nothing else can be in the way."""
+    out, held = tmp_path / f"a.{kind}", Held(monkeypatch, kind)
+    with futures.ThreadPoolExecutor(1) as old:
+        with pytest.raises(TimeoutError) as error:
+            write(out, executor=old, timeout=1)
+        assert "0 of" in error.value.__notes__[0]
+        held.go.set()
+    write(out, resume=True)
+    same_as_alone(out, tmp_path)
 
 
 def hide(folder):
