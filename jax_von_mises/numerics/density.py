@@ -83,7 +83,7 @@ def half_pi_rest(dtype):
     return float(HALF_PI - float(nearest)) + (6.123233995736766e-17 if dtype == jnp.float64 else 0.0)
 
 
-def square_root(half, kappa, inverse):
+def density_root(half, kappa, inverse):
     """``h`` and ``n`` with p = h^2 / n for angles `half`: so that nothing underflows before p does."""
     n, shift = bessel.norm(kappa, inverse)
     exponent = kappa * half.square - 0.5 * shift
@@ -119,7 +119,7 @@ FACTOR = {"float32": 2.0**17, "float64": 2.0**300}
 def density(x, kappa):
     """p at angles in [-pi, pi], to a relative error of 4e-6 (float32) or 1e-12; 0 below the smallest float."""
     moved, k, factor = rescaled(jnp.abs(x), kappa)
-    root, n = square_root(HalfAngle.of(moved), k, 1 / k)
+    root, n = density_root(HalfAngle.of(moved), k, 1 / k)
     # A product with the angle is NaN where that is.
     return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, 0 * moved), ((root * factor) / n) * root)
 

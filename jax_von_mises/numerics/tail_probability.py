@@ -1,14 +1,14 @@
 """Probabilities of the von Mises law on either side of an angle, their logarithms and the hazard, to the last float.
 
 From the integral J of `tail_integral`, with more nodes than the sampler needs. At large concentrations a probability is
-a product of numbers that no float holds; see `density.rescaled` and `density.square_root`. For many angles at one
+a product of numbers that no float holds; see `density.rescaled` and `density.density_root`. For many angles at one
 concentration see `piecewise`.
 """
 
 import jax
 import jax.numpy as jnp
 
-from jax_von_mises.numerics.density import density, log_density, rescaled, score, square_root
+from jax_von_mises.numerics.density import density, density_root, log_density, rescaled, score
 from jax_von_mises.numerics.tail_integral import derivative, integrals
 
 
@@ -56,7 +56,7 @@ def sides(x, kappa, scale=1.0):
     """`signed_tail`, and P(0 < X < x) times `scale`: together half of it, each with its own relative accuracy."""
     moved, k, _ = rescaled(x, kappa)
     (j,), centre, half = integrals(moved, k, 1 / k, far=True)
-    root, n = square_root(half, k, 1 / k)
+    root, n = density_root(half, k, 1 / k)
     mass = ((j / n) * root) * (root * scale)
     return jnp.where(centre, 0.5 * scale + mass, mass), jnp.where(centre, -mass, 0.5 * scale - mass)
 

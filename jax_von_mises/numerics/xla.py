@@ -81,7 +81,7 @@ def _by_platform(compute, shape, rows, dtypes, constants, *arrays):
         return tuple(x.astype(dtype) for x, dtype in zip(compute(shape, *given), dtypes, strict=True))
 
     in_shape = functools.partial(rounded, shape)
-    by_rows = functools.partial(in_rows, rounded, shape, rows, dtypes)
+    by_rows = functools.partial(in_rows, rounded, shape, rows)
     return lax.platform_dependent(constants, *arrays, cpu=by_rows, default=in_shape)
 
 
@@ -140,7 +140,7 @@ def one_cpu():
         return True
 
 
-def in_rows(compute, shape, rows, dtypes, constants, *arrays):
+def in_rows(compute, shape, rows, constants, *arrays):
     """``compute(rows, constants, *arrays)`` for `arrays` that broadcast to `shape`, with its results in that shape.
 
     Arrays of a single value stay scalars. The last row is filled up by halves, which are good values of all arguments.
@@ -153,11 +153,17 @@ def in_rows(compute, shape, rows, dtypes, constants, *arrays):
         flat = jnp.broadcast_to(x, shape).reshape(-1)
         return (jnp.pad(flat, (0, missing), constant_values=0.5) if missing else flat).reshape(rows)
 
-    # XLA would move the reshape into the program, and compute what is kept in the pieces that are to be avoided; but it
-    # moves nothing into or out of a branch.
-    none = lambda *_: tuple(jnp.zeros(rows, dtype) for dtype in dtypes)  # noqa: E731
-    results = lax.cond(_always(), functools.partial(compute, rows), none, constants, *map(fill_rows, arrays))
+    # XLA would move the reshape into the program, and compute what is kept in the pieces that are to be avoided.
+    results = _in_branch(functools.partial(compute, rows), constants, *map(fill_rows, arrays))
     return tuple(x.reshape(-1)[:total].reshape(shape) for x in results)
+
+
+def _in_branch(compute, *arrays):
+    """``compute(*arrays)`` in a branch that is always taken: XLA moves nothing into it or out of it."""
+    compute = jax.jit(compute, inline=True)  # traced once
+    results = jax.eval_shape(compute, *arrays)
+    never = lambda *_: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), results)  # noqa: E731
+    return lax.cond(_always(), compute, never, *arrays)
 
 
 def _always():
@@ -195,16 +201,9 @@ def separate_loop(compute, *arrays):
     Through a branch, since XLA:CPU removes an optimization barrier before it makes loops: seen with JAX 0.10.2, and not
     with 0.12.0.1. To report to XLA: a fusion computes again what several of its instructions read.
     """
-
-    def never(*arrays):
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(compute, *arrays))
-
-    def in_branch(*arrays):
-        return lax.cond(_always(), compute, never, *arrays)
-
     if not may_move(*jax.tree.leaves(arrays)):
         return compute(*arrays)
-    return lax.platform_dependent(*arrays, cpu=in_branch, default=compute)
+    return lax.platform_dependent(*arrays, cpu=functools.partial(_in_branch, compute), default=compute)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -229,11 +228,7 @@ def in_one_loop(compute, first, second, *arrays):
                 halves = [lax.convert_element_type(x, np.uint32) for x in (both >> np.uint64(32), both)]
             return compute(*(lax.bitcast_convert_type(x, jnp.float32) for x in halves), *arrays)
 
-        def never(*_):
-            shaped = jax.eval_shape(compute, first, second, *arrays)
-            return jnp.zeros(shaped.shape, shaped.dtype)
-
-        return lax.cond(_always(), of_halves, never, both, *arrays)
+        return _in_branch(of_halves, both, *arrays)
 
     return lax.platform_dependent(first, second, *arrays, cpu=by_halves, default=compute)
 

@@ -249,15 +249,6 @@ def cutoff_width(sin_a, cos_a, kappa, depth):
     return jnp.where(square > 0, np.pi * angle, TWO_PI)
 
 
-def integrate(functions, span, count):
-    """The integrals from 0 to `span` of the arrays that `functions` returns at an angle."""
-
-    def term(node, weight):
-        return tuple(weight * value for value in functions(span * node))
-
-    return [span * total for total in xla.add_terms(term, *tail_integral.gauss_legendre(count), span)]
-
-
 def mass(sin_a, cos_a, width, kappa, rule):
     """I(a, width) of this module's head."""
     depth, count = rule[width.dtype.name]
@@ -471,12 +462,13 @@ def masses_about(low, high, x, loc, kappa):
     depth, count = RULE[dtype.name]
     span = jnp.minimum(pieces.length, cutoff_width(sin_a, cos_a, kappa, depth))
 
-    def integrands(u):
-        gain = fall - rise(u, sin_a, cos_a, one)
+    def term(node, weight):
+        gain = fall - rise(span * node, sin_a, cos_a, one)
         ratio = jnp.exp(jnp.minimum(kappa * gain, LARGEST_RISE))
-        return ratio, ratio * gain
+        return weight * ratio, weight * (ratio * gain)
 
-    return [jnp.sum(total, 0) for total in integrate(integrands, span, count)]
+    totals = xla.add_terms(term, *tail_integral.gauss_legendre(count), span)
+    return [jnp.sum(span * total, 0) for total in totals]
 
 
 @restricted.defjvp

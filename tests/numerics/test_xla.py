@@ -136,7 +136,7 @@ def test_into_rows_and_out():
         seen.append((shape, *(each.shape for each in given)))
         return (given[0] + given[1] + constants[0],)
 
-    found = xla.in_rows(add, x.shape, (20, 1024), (x.dtype,), (jnp.ones(()),), x, jnp.ones((1, 1)))[0]
+    found = xla.in_rows(add, x.shape, (20, 1024), (jnp.ones(()),), x, jnp.ones((1, 1)))[0]
     assert np.array_equal(found, x + 2)
     assert set(seen) == {((20, 1024), (20, 1024), ())}
 
