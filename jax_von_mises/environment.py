@@ -13,10 +13,19 @@ try:
 except ImportError:  # Windows has no modes to look at
     grp = pwd = None  # type: ignore[assignment]
 
-__all__ = ["cache_directory", "make_directories", "nvidia_driver", "nvidia_gpus", "open_to_others", "owned_by_other"]
+__all__ = [
+    "cache_directory",
+    "make_directories",
+    "nvidia_driver",
+    "nvidia_gpus",
+    "open_to_others",
+    "owned_by_other",
+    "processor",
+]
 
 PROC_DRIVER = Path("/proc/driver/nvidia/version")
 PROC_GPUS = Path("/proc/driver/nvidia/gpus")
+PROC_CPU = Path("/proc/cpuinfo")
 
 
 def nvidia_driver():
@@ -34,6 +43,14 @@ def nvidia_gpus():
         count = len(os.listdir(PROC_GPUS))
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     return count if shown is None else min(count, len([name for name in shown.split(",") if name.strip()]))
+
+
+def processor(field):
+    """Return what Linux shows of the first processor, such as its "model name" or its "flags"; "" elsewhere."""
+    with contextlib.suppress(OSError):
+        if match := re.search(rf"^{field}\s*: (.*)$", PROC_CPU.read_text(), re.MULTILINE):
+            return match[1].strip()
+    return ""
 
 
 def cache_directory():

@@ -67,7 +67,9 @@ def cases():
 
     def draw(implementation, route, dtype="float32", engine="xla"):
         def angles(key, loc, kappa):
-            return sampler.program(DrawRequest(key, loc, kappa, None, (COUNT,), jax.numpy.dtype(dtype), route), engine)
+            return sampler.PLAIN.new(
+                DrawRequest(key, loc, kappa, None, (COUNT,), jax.numpy.dtype(dtype), route), engine
+            )
 
         return of_key(implementation, angles)
 

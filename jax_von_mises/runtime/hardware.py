@@ -191,9 +191,6 @@ def shadows():
 
 def system():
     """Describe the system, the processor and its cores that this process may use, in a line."""
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError, IndexError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+    model = environment.processor("model name") or platform.processor() or platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{platform.system()} {platform.machine()}, Python {platform.python_version()}; {model}, {cores} cores"

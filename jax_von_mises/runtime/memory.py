@@ -103,7 +103,7 @@ def suggest_batch_size(
         """Return the bytes for batches of so many rows."""
         batch = request(rows)
         with jax.default_device(device):
-            compiled = sampler.program.lower(batch, batch.engine()).compile()
+            compiled = sampler.PLAIN.new.lower(batch, batch.engine()).compile()
         found = compiled.memory_analysis()
         if found is None:
             raise MemoryError(f"{caller}: {named(device)} does not tell what a program needs. Choose a size yourself.")

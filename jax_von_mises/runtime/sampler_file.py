@@ -93,7 +93,7 @@ def export_sampler(
 
     def program(words, loc, concentration):
         key = jax.random.wrap_key_data(words, impl=implementation)
-        return sampler.program(dataclasses.replace(request, key=key, loc=loc, concentration=concentration), "xla")
+        return sampler.PLAIN.new(dataclasses.replace(request, key=key, loc=loc, concentration=concentration), "xla")
 
     compute = arguments.compute_dtype(request.dtype)
     expected = [jax.ShapeDtypeStruct(jax.random.key_data(key).shape, np.uint32)]

@@ -107,7 +107,7 @@ def _compile(request, loc, concentration):
     given = {"loc": loc, "concentration": concentration}.items()
     described = {name: value for name, value in given if isinstance(value, jax.ShapeDtypeStruct)}
     times = [time.perf_counter()]
-    traced = sampler.program.trace(dataclasses.replace(request, **described), request.engine())
+    traced = sampler.programs_for(request).new.trace(dataclasses.replace(request, **described), request.engine())
     times.append(time.perf_counter())
     lowered = traced.lower()
     times.append(time.perf_counter())

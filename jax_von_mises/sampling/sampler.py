@@ -1,7 +1,8 @@
 """`sample_von_mises`, and blocks of its streams: keys, shapes and dtypes around `transform.angles`."""
 
-import functools
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax_von_mises import arguments
 from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.sharding import explicit_sharding
-from jax_von_mises.sampling import counter, cuda_launch, transform
+from jax_von_mises.sampling import counter, cuda_launch, transform, wide_vectors
 from jax_von_mises.sampling.request import DrawRequest
 
 
@@ -132,14 +133,13 @@ def draw(request, buffer=None, engine=None):
 
     The `engine` is that of the request by default.
     """
-    engine = engine or request.engine()
+    engine, programs = engine or request.engine(), programs_for(request)
     if buffer is None:
-        return program(request, engine)
-    return program_into(buffer, request, engine)
+        return programs.new(request, engine)
+    return programs.into(buffer, request, engine)
 
 
-@functools.partial(jax.jit, static_argnames="engine")
-def program(request, engine):
+def angles_of(request, engine):
     """The angles of a `DrawRequest`, as one program; `engine` as from `DrawRequest.engine`."""
     shape, dtype, route, out_sharding = request.shape, request.dtype, request.route, request.out_sharding
     # Explicit: mixed dtypes must also pass where JAX's implicit promotion is turned off. In here, where it is free.
@@ -170,7 +170,30 @@ def program(request, engine):
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 
 
-@functools.partial(jax.jit, static_argnames="engine", donate_argnames="buffer", keep_unused=True)
-def program_into(buffer, request, engine):
-    """`program` into the memory of `buffer`."""
-    return program(request, engine)
+class Programs(NamedTuple):
+    """`angles_of` compiled, with a result in new memory or `into` that of a first argument."""
+
+    new: Callable
+    into: Callable
+
+    @classmethod
+    def compiled(cls, **options):
+        """Both, with options of `jax.jit`."""
+        new = jax.jit(angles_of, static_argnames="engine", **options)
+        into = jax.jit(
+            lambda buffer, request, engine: angles_of(request, engine),
+            static_argnames="engine",
+            donate_argnames="buffer",
+            keep_unused=True,
+            **options,
+        )
+        return cls(new, into)
+
+
+PLAIN = Programs.compiled()
+WIDE = Programs.compiled(compiler_options=wide_vectors.OPTIONS)
+
+
+def programs_for(request):
+    """The `Programs` that draw a `DrawRequest` here and now."""
+    return WIDE if wide_vectors.use_wide_vectors(request) else PLAIN
