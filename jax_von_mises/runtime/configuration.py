@@ -16,7 +16,7 @@ import jax
 
 from jax_von_mises import arguments
 from jax_von_mises.runtime import child, flags, memory
-from jax_von_mises.sampling import cuda
+from jax_von_mises.sampling import cuda, wide_vectors
 
 # JAX refuses to change this option once it has started, and has no other public sign of it. The option matters only
 # where several processes work together, so changing it for a moment does no harm.
@@ -34,8 +34,8 @@ class Option(NamedTuple):
     """A row of the table: what an argument of `configure` sets, and to what."""
 
     carrier: str  # an option of jax.config (jax_...), a flag of XLA (xla_...), or a variable
-    kind: type  # whole numbers are at least 1, other numbers are shares
-    allowed: tuple[str, ...] = ()  # strings
+    kind: type  # whole numbers are at least 1 unless these are `allowed`, other numbers are shares
+    allowed: tuple = ()
     late: bool = False  # it can change after JAX has started
     tried: bool = False  # a bad value shows only when JAX starts, so a child process tries it
     default: tuple = ()  # values of an option of jax.config where nobody has set anything
@@ -48,6 +48,7 @@ OPTIONS = {
     "preallocate": Option("XLA_PYTHON_CLIENT_PREALLOCATE", bool),
     "allocator": Option("XLA_PYTHON_CLIENT_ALLOCATOR", str, ALLOCATORS, tried=True),
     "threads": Option("PJRT_NPROC", int),
+    "vector_width": Option(wide_vectors.FLAG, int, (128, 256, 512), tried=True),
     "cpu_devices": Option("jax_num_cpu_devices", int, default=(-1,)),
     "compile_threads": Option("xla_gpu_force_compilation_parallelism", int, tried=True),
     "latency_hiding": Option("xla_gpu_enable_latency_hiding_scheduler", bool, tried=True),
@@ -103,6 +104,7 @@ def configure(
     preallocate=None,
     allocator=None,
     threads=None,
+    vector_width=None,
     cpu_devices=None,
     compile_threads=None,
     latency_hiding=None,
@@ -133,6 +135,10 @@ def configure(
         Who hands out a GPU's memory. "platform" frees at once and is slow.
     threads : int, optional
         Threads that XLA computes with on a CPU; as many as there are cores by default.
+    vector_width : {128, 256, 512}, optional
+        Bits of the vectors that XLA makes programs for a CPU of; 256 by default. Draws that are no part of another
+        program choose 512 by themselves where that is faster and the angles stay. With this
+        setting all programs have the same width, and angles of arrays of concentrations may have other last digits.
     cpu_devices : int, optional
         CPU devices that JAX shows, to try programs for several devices on one machine.
     compile_threads : int, optional
@@ -360,6 +366,8 @@ def _checked(name, value, option):
         value = arguments.flag(caller, name, value)
     elif option.kind is int:
         value = arguments.whole_number(caller, name, value, 1)
+        if option.allowed and value not in option.allowed:
+            raise ValueError(f"{caller}: {name}={value} is not one of {', '.join(map(str, option.allowed))}.")
     elif option.kind is float:
         value = memory.checked_share(caller, name, value)
     else:

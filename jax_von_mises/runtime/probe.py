@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend.backend import get_backend
 
 from jax_von_mises.runtime import memory
-from jax_von_mises.sampling import counter, cuda, cuda_launch, sampler, transform
+from jax_von_mises.sampling import counter, cuda, cuda_launch, sampler, transform, wide_vectors
 
 ANGLES = 2**22
 DIRECT = 2**12
@@ -44,6 +44,29 @@ def draw_on(device, count, concentration=CONCENTRATION, method="auto", loc=0.0):
         return sampler.sample_von_mises(key, loc, concentration, (count,), "float32", method=method).block_until_ready()
 
 
+def draw_in_program():
+    """Draw on the CPU inside of another program, as users' programs do, and wait for it."""
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        key = jax.random.key(0, impl="threefry2x32")
+        return in_program(key).block_until_ready()
+
+
+@jax.jit
+def in_program(key):
+    """Angles as a part of another program."""
+    return sampler.sample_von_mises(key, 0.0, CONCENTRATION, (ANGLES,), "float32")
+
+
+def timed(draw):
+    """Seconds of the first call, and the median of those of later ones."""
+    seconds = []
+    for _ in range(1 + REPEATS):
+        began = time.perf_counter()
+        draw()
+        seconds.append(time.perf_counter() - began)
+    return seconds[0], statistics.median(seconds[1:])
+
+
 def words_on(device):
     """Return the first words of the key, made on a device."""
     with jax.default_device(device):
@@ -62,15 +85,9 @@ def examine(device):
     """Draw on a device, and compare with the CPU and with known angles."""
     name = memory.named(device)
     tell("draw", device=name)
-    began = time.perf_counter()
-    table = draw_on(device, ANGLES)
-    first = time.perf_counter() - began
-    seconds = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        draw_on(device, ANGLES)
-        seconds.append(time.perf_counter() - began)
-    table, direct = np.asarray(table), np.asarray(draw_on(device, DIRECT, method="direct"))
+    first, seconds = timed(lambda: draw_on(device, ANGLES))
+    wide = device.platform == "cpu" and wide_vectors.supported()
+    table, direct = np.asarray(draw_on(device, ANGLES)), np.asarray(draw_on(device, DIRECT, method="direct"))
     apart = max(float(np.abs(a - b).max()) for a, b in zip((table, direct), reference()[:2], strict=True))
     known = float(np.abs(table[: len(KNOWN_ANGLES)] - np.float32(KNOWN_ANGLES)).max())
     extremes = {
@@ -83,7 +100,8 @@ def examine(device):
         kind=device.device_kind,
         angles=ANGLES,
         first_seconds=first,
-        seconds=statistics.median(seconds),
+        seconds=seconds,
+        seconds_in_programs=timed(draw_in_program)[1] if wide else None,
         words_agree=bool(np.array_equal(words_on(device), reference()[2])),
         apart=max(apart, known),
         agrees=bool(apart <= ANGLE_TOLERANCE and known <= ANGLE_TOLERANCE and np.isfinite(table).all()),

@@ -20,8 +20,8 @@ from jax_von_mises import runtime
 from jax_von_mises.runtime import configuration
 variables = dict(os.environ)
 made = runtime.configure(
-    platform="cpu", x64=True, memory_fraction=0.5, preallocate=False, allocator="bfc", threads=1, cpu_devices=3,
-    compile_threads=2, latency_hiding=True, profile_guided=True, profiled_runs=5, cuda_kernel=False,
+    platform="cpu", x64=True, memory_fraction=0.5, preallocate=False, allocator="bfc", threads=1, vector_width=512,
+    cpu_devices=3, compile_threads=2, latency_hiding=True, profile_guided=True, profiled_runs=5, cuda_kernel=False,
     xla_flags={"xla_gpu_autotune_level": 0, "xla_cpu_enable_fast_min_max": False, "xla_dump_hlo_pass_re": ""},
 )
 assert not configuration.started(), "looking must not start JAX"
@@ -31,9 +31,9 @@ assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.5" and "XLA_PYTHON_CLIENT_MEM
 assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == os.environ["JAX_VON_MISES_CUDA_KERNEL"] == "false"
 # The user's flags stay, also those that add up, but for what was asked for.
 assert os.environ["XLA_FLAGS"].split() == [
-    "--xla_disable_hlo_passes=a", "--xla_disable_hlo_passes=b", "--xla_gpu_force_compilation_parallelism=2",
-    "--xla_gpu_enable_latency_hiding_scheduler=true", "--xla_gpu_autotune_level=0",
-    "--xla_cpu_enable_fast_min_max=false", "--xla_dump_hlo_pass_re=",
+    "--xla_disable_hlo_passes=a", "--xla_disable_hlo_passes=b", "--xla_cpu_prefer_vector_width=512",
+    "--xla_gpu_force_compilation_parallelism=2", "--xla_gpu_enable_latency_hiding_scheduler=true",
+    "--xla_gpu_autotune_level=0", "--xla_cpu_enable_fast_min_max=false", "--xla_dump_hlo_pass_re=",
 ]
 runtime.configure(profile_guided=False)  # on a CPU JAX finds no profile, and warns
 x = jax.numpy.arange(4, dtype="float64")
@@ -82,6 +82,7 @@ VALUES = {
     "preallocate": (True, "XLA_PYTHON_CLIENT_PREALLOCATE", "true"),
     "allocator": ("default", "XLA_PYTHON_CLIENT_ALLOCATOR", "default"),
     "threads": (2, "PJRT_NPROC", "2"),
+    "vector_width": (128, "XLA_FLAGS", "--xla_cpu_prefer_vector_width=128"),
     "cpu_devices": (1, "JAX_NUM_CPU_DEVICES", "1"),
     "compile_threads": (1, "XLA_FLAGS", "--xla_gpu_force_compilation_parallelism=1"),
     "latency_hiding": (False, "XLA_FLAGS", "--xla_gpu_enable_latency_hiding_scheduler=false"),
@@ -197,6 +198,7 @@ def test_what_would_end_the_process_is_refused():
         ({"memory_fraction": "half"}, TypeError, "must be a number"),
         ({"allocator": "malloc"}, ValueError, "allocator='malloc' is not one of default, platform"),
         ({"threads": 0}, ValueError, "threads=0 must be at least 1"),
+        ({"vector_width": 300}, ValueError, "vector_width=300 is not one of 128, 256, 512"),
         ({"cpu_devices": 2.5}, TypeError, "cpu_devices=2.5 must be a whole number"),
         ({"xla_flags": "xla_cpu_x=1"}, ValueError, "as '--xla_name=value'"),
         ({"xla_flags": "--xla_a=1 b"}, ValueError, "'b' is not a flag"),
