@@ -4,11 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["CASES", "GRIDS", "SEED", "TASKS", "Case", "LogUniform", "Task", "on_gpu"]
+__all__ = ["ARC", "CASES", "GRIDS", "LOCS", "SEED", "TASKS", "WEIGHTS", "Case", "LogUniform", "Task", "on_gpu"]
 
 # A GPU draws 2**24 angles in the time of a few kernel launches; with this many times more the kernel is measured.
 GPU_FACTOR = 16
 SEED = 20260101
+ARC = (-1.0, 2.0)
+WEIGHTS, LOCS = (0.3, 0.7), (-1.0, 2.0)
 
 
 class Task(NamedTuple):
@@ -30,6 +32,8 @@ TASKS = {
     "cdf": Task("points"),
     "log_prob": Task("points"),
     "fit": Task("data sets", 1e3, "k"),
+    "truncated": Task("draws"),  # from the arc `ARC`
+    "mixture": Task("points"),  # the log density of two components, `WEIGHTS` and `LOCS`
     "gradient": Task("draws"),  # of the sum of the draws, in their one concentration
 }
 
@@ -91,7 +95,7 @@ class Case(NamedTuple):
         else:
             concentration = f"concentration {self.concentration:g}"
         noun = TASKS[self.task].noun + (f" of {self.size:,} angles" if self.task == "fit" else "")
-        key = f", {self.key_impl} key" if self.task in ("sample", "gradient") else ""
+        key = f", {self.key_impl} key" if self.task in ("sample", "truncated", "gradient") else ""
         return f"{self.count:,} {noun}, {concentration}, {self.dtype}{key}"
 
 
@@ -105,7 +109,10 @@ CASES = (
     Case("small", "small", count=1000, concentration=5.0),
     Case("icdf", "icdf", count=2**20, concentration=5.0, task="icdf"),
     Case("cdf", "cdf", count=2**20, concentration=5.0, task="cdf"),
+    Case("cdf64", "cdf64", count=2**20, concentration=5.0, task="cdf", dtype="float64"),
     Case("log_prob", "log_prob", count=2**20, concentration=5.0, task="log_prob"),
+    Case("mixture", "mixture", count=2**20, concentration=5.0, task="mixture"),
+    Case("truncated", "truncated", count=2**20, concentration=5.0, task="truncated"),
     Case("fit", "fit", count=1000, concentration=5.0, task="fit", size=1000),
     Case("gradient", "gradient", count=2**20, concentration=5.0, task="gradient"),
 )

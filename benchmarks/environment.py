@@ -19,12 +19,13 @@ LIBRARIES = (
     "tensorflow-probability",
     "tfp-nightly",
     "torch",
+    "mkl_random",
     "cupy-cuda12x",
     "cupy-cuda13x",
     "tensorstore",
 )
 # Variables that change what JAX compiles, where it runs or how many threads there are.
-VARIABLES = re.compile(r"(JAX|XLA|PJRT)_\w+|\w+_(NUM_THREADS|VISIBLE_DEVICES)")
+VARIABLES = re.compile(r"(JAX|XLA|PJRT)_\w+|GLIBC_TUNABLES|\w+_(NUM_THREADS|VISIBLE_DEVICES)")
 
 
 def cpu_model():

@@ -38,11 +38,13 @@ class Goal(NamedTuple):
 
 
 GOALS = (
-    Goal("cpu", "one", "normal", 2.5),
-    Goal("cpu", "one", "numpy", 15),
-    Goal("cpu", "one", "numpyro", 20),
-    Goal("cpu", "one", "numpyro", 50, above=1.0),
-    Goal("cpu", "array", "normal", 1),
+    Goal("cpu", "one", "normal", 5),
+    Goal("cpu", "one", "numpy", 25),
+    Goal("cpu", "one", "numpyro", 30),
+    Goal("cpu", "one", "numpyro", 60, above=1.0),
+    Goal("cpu", "one", "numpyro", 100, above=5.0),
+    Goal("cpu", "keys", "normal", 1.1),
+    Goal("cpu", "array", "normal", 2),
     Goal("cpu", "array", "numpy", 5),
     Goal("cpu", "array", "numpyro", 25),
     Goal("cpu", "small", "normal", 1),
@@ -50,6 +52,9 @@ GOALS = (
     Goal("cpu", "cdf", "scipy", 100),
     # The best of the peers, compiled and warm, since SciPy is easily beaten.
     Goal("cpu", "cdf", "tfp", 20),
+    Goal("cpu", "cdf64", "scipy", 5),
+    Goal("cpu", "truncated", "normal", 1),
+    Goal("cpu", "mixture", "tfp", 1.5),
     Goal("cpu", "log_prob", "tfp", 1.5),
     Goal("cpu", "log_prob", "torch", 1),
     Goal("cpu", "fit", "scipy", 100),

@@ -3,6 +3,7 @@
 ``python -m benchmarks.performance_benchmark --quick`` times the most important cases in about two minutes on two cores;
 without ``--quick`` all cases take about half an hour. It prints a table for each case, the accuracy, and a verdict on
 each goal; ``--json FILE`` keeps everything, for ``python -m benchmarks.plots FILE`` and for later comparisons.
+``--tuned`` gives all competitors 512-bit vectors and huge pages, as a user may set them.
 
 ``--grid sizes dtypes keys`` and others vary one property each. ``--compare OLD.json`` names what became slower, also
 without a new run: ``--from NEW.json --compare OLD.json``. ``--guard`` judges a few cases by a share of the goals: PASS
@@ -24,6 +25,7 @@ from benchmarks.text import case_table, environment_text, missing_text, positive
 
 __all__ = ["FORMAT", "main", "prepare", "run_case"]
 
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
 FORMAT = 2  # of the result file; grows when a reader of old files would misread a new one
 
 
@@ -160,6 +162,7 @@ def parser():
     names = [peer.name for peer in PEERS]
     made.add_argument("--peers", nargs="+", choices=names, metavar="PEER", help=", ".join(names))
     text = ", ".join(f"{mode.rounds} {name}" for name, mode in MODES.items())
+    made.add_argument("--tuned", action="store_true", help="with 512-bit vectors and huge pages, for all competitors")
     made.add_argument("--rounds", type=positive, help=f"turns of each peer: {text}")
     made.add_argument("--compare", metavar="OLD.json", help="name what changed since; exit code 1 if slower")
     made.add_argument("--from", dest="measured", metavar="NEW.json", help="a result in place of a new run")
@@ -248,7 +251,7 @@ def measure(given):
         "format": FORMAT,
         "environment": found,
         "machine_state": state.as_dict(),
-        "options": {"mode": name, "rounds": rounds},
+        "options": {"mode": name, "rounds": rounds, "tuned": given.tuned},
         "cases": entries,
         "accuracy": counts,
         "errors": errors,
@@ -258,6 +261,16 @@ def measure(given):
         result["verdict"] = guard.overall(verdicts) if state.quiet else guard.TOO_NOISY
         print(f"\n{result['verdict']}" + ("" if state.quiet else f": {quiet.BUSY}, {state.reason}"))
     return result
+
+
+def tune(arguments):
+    """Start this process again with huge pages, which glibc reads once, and let XLA make its vectors of 512 bits."""
+    if HUGE_PAGES not in os.environ.get("GLIBC_TUNABLES", "").split(":"):
+        os.environ["GLIBC_TUNABLES"] = ":".join(filter(None, [os.environ.get("GLIBC_TUNABLES"), HUGE_PAGES]))
+        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.performance_benchmark", *arguments])
+    from jax_von_mises import runtime
+
+    runtime.configure(vector_width=512)
 
 
 def main(arguments=None):
@@ -273,6 +286,8 @@ def main(arguments=None):
     given = made.parse_args(arguments)
     if given.measured is not None and (given.compare is None or given.json is not None or given.guard):
         made.error("--from replaces a run in a comparison: it needs --compare, and neither --json nor --guard")
+    if given.tuned and given.measured is None:
+        tune(sys.argv[1:] if arguments is None else arguments)
     start = time.perf_counter()
     try:
         # Before the minutes of measuring.

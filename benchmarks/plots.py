@@ -16,8 +16,10 @@ __all__ = ["main", "run"]
 # Colours for readers with a colour vision deficiency (Okabe and Ito); markers for print without colours.
 STYLES = {
     OURS: {"color": "#D55E00", "marker": "o", "linewidth": 2.4, "markersize": 7, "zorder": 5},
+    "eager": {"color": "#D55E00", "marker": "x", "linestyle": (0, (1, 1))},
     "normal": {"color": "#555555", "marker": "", "linestyle": (0, (5, 3)), "linewidth": 1.5},
     "numpy": {"color": "#0072B2", "marker": "s"},
+    "mkl": {"color": "#0072B2", "marker": "x", "linestyle": (0, (1, 1))},
     "numpyro": {"color": "#009E73", "marker": "^"},
     "tfp": {"color": "#56B4E9", "marker": "v"},
     "torch": {"color": "#CC79A7", "marker": "D"},

@@ -4,10 +4,10 @@ All distributions are centred at 0. A peer that lacks a task gives the reason in
 """
 
 from benchmarks.peers.common import OURS, Peer, Ready, Unavailable
-from benchmarks.peers.on_jax import TFP, JaxNormal, JaxScipy, NumPyro, Ours
-from benchmarks.peers.others import CuPy, NumPy, SciPy, Torch
+from benchmarks.peers.on_jax import TFP, JaxNormal, JaxScipy, NumPyro, Ours, OursEager
+from benchmarks.peers.others import MKL, CuPy, NumPy, SciPy, Torch
 
 __all__ = ["LABELS", "OURS", "PEERS", "Peer", "Ready", "Unavailable"]
 
-PEERS = (Ours(), JaxNormal(), JaxScipy(), NumPy(), SciPy(), NumPyro(), TFP(), Torch(), CuPy())
+PEERS = (Ours(), OursEager(), JaxNormal(), JaxScipy(), NumPy(), MKL(), SciPy(), NumPyro(), TFP(), Torch(), CuPy())
 LABELS = {peer.name: peer.label for peer in PEERS}

@@ -4,10 +4,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from benchmarks.cases import ARC, LOCS, TASKS, WEIGHTS
 from benchmarks.peers.common import BENCH, NO_DERIVATIVE, OURS, SEED, Peer, Ready, Unavailable, lacks, rotating
 from benchmarks.timing import Competitor
 
-__all__ = ["TFP", "JaxNormal", "JaxScipy", "NumPyro", "Ours"]
+__all__ = ["TFP", "JaxNormal", "JaxScipy", "NumPyro", "Ours", "OursEager"]
 
 
 def parameters(case):
@@ -94,6 +95,11 @@ class Ours(Peer):
         """The derivative of draws."""
         return gradient_of(case, self.sampler(case))
 
+    def truncated(self, case):
+        """Draws from an arc."""
+        sample = self.package().sample_truncated
+        return of_keys(case, lambda key, loc, k: sample(key, loc, k, *ARC, (case.count,), case.dtype))
+
     def icdf(self, case):
         """Quantiles."""
         return of_arrays(case, self.package().icdf)
@@ -106,17 +112,40 @@ class Ours(Peer):
         """Log densities."""
         return of_arrays(case, self.package().log_prob)
 
+    def mixture(self, case):
+        """Log densities of a mixture."""
+        package = self.package()
+
+        def log_prob(x, loc, concentration):
+            parts = package.VonMises(loc + np.array(LOCS, case.dtype), concentration)
+            return package.Mixture(probs=np.array(WEIGHTS, case.dtype), components=parts).log_prob(x)
+
+        return of_arrays(case, log_prob)
+
     def fit(self, case):
         """Estimates of a batch of data sets."""
         fit = self.package().fit
         return of_arrays(case, lambda x, loc, concentration: fit(x, axis=1))
 
 
+class OursEager(Peer):
+    """The same sampler, called outside of `jax.jit`, where the package chooses how its program is compiled."""
+
+    name, label = "eager", "jax_von_mises, no `jit`"
+    lacks: ClassVar = lacks("timed for draws alone", *(task for task in TASKS if task != "sample"))
+
+    def sample(self, case):
+        """Draws."""
+        ready = of_keys(case, lambda key, loc, concentration: key)
+        given, sample = parameters(case), Ours().sampler(case)
+        return ready._replace(competitor=ready.competitor._replace(draw=lambda key: sample(key, *given)))
+
+
 class JaxNormal(Peer):
     """JAX's normal sampler: another distribution, and the fastest sampler that users of JAX know."""
 
     name, label = "normal", "jax.random.normal"
-    lacks: ClassVar = lacks("only its draws are compared", "icdf", "cdf", "log_prob", "fit", "gradient")
+    lacks: ClassVar = lacks("only its draws are compared", "icdf", "cdf", "log_prob", "mixture", "fit", "gradient")
 
     def sample(self, case):
         """Draws."""
@@ -130,12 +159,22 @@ class JaxNormal(Peer):
             lambda result: np.asarray(result) / scale,
         )
 
+    def truncated(self, case):
+        """Draws of `jax.random.truncated_normal` between the same bounds."""
+        import jax
+
+        def draw(key, loc, concentration):
+            low, high = (x * jax.numpy.sqrt(concentration) for x in ARC)
+            return jax.random.truncated_normal(key, low, high, (case.count,), case.dtype)
+
+        return of_keys(case, draw)
+
 
 class JaxScipy(Peer):
-    """``jax.scipy.stats.vonmises``, which has the density only."""
+    """``jax.scipy.stats.vonmises``, which has the density only; a mixture of it is written by hand."""
 
     name, label = "jax_scipy", "jax.scipy.stats"
-    lacks: ClassVar = lacks("has only the density", "sample", "icdf", "cdf", "fit", "gradient")
+    lacks: ClassVar = lacks("has only the density", "sample", "truncated", "icdf", "cdf", "fit", "gradient")
 
     def log_prob(self, case):
         """Log densities."""
@@ -143,13 +182,31 @@ class JaxScipy(Peer):
 
         return of_arrays(case, lambda x, loc, concentration: vonmises.logpdf(x - loc, concentration))
 
+    def mixture(self, case):
+        """Log densities of a mixture."""
+        import jax.numpy as jnp
+        from jax.scipy.stats import vonmises
+
+        def log_prob(x, loc, concentration):
+            first, second = (
+                np.log(weight) + vonmises.logpdf(x - loc - place, concentration)
+                for weight, place in zip(WEIGHTS, LOCS, strict=True)
+            )
+            return jnp.logaddexp(first, second)
+
+        return of_arrays(case, log_prob)
+
 
 class WithClass(Peer):
     """A library that has a class `VonMises` with methods, whose samples take the shape of the parameters."""
 
-    def distribution(self):
-        """Import the class."""
+    def library(self):
+        """Import its distributions."""
         raise NotImplementedError
+
+    def distribution(self):
+        """Its class of this distribution."""
+        return self.library().VonMises
 
     def sampler(self, case):
         """Return ``sample(key, loc, concentration)`` with the shape of `case`."""
@@ -166,13 +223,23 @@ class WithClass(Peer):
         distribution = self.distribution()
         return of_arrays(case, lambda x, loc, concentration: distribution(loc, concentration).log_prob(x))
 
+    def mixture(self, case):
+        """Log densities of a mixture."""
+        found = self.library()
+
+        def log_prob(x, loc, concentration):
+            parts = found.VonMises(loc + np.array(LOCS, case.dtype), concentration)
+            return found.MixtureSameFamily(found.Categorical(probs=np.array(WEIGHTS, case.dtype)), parts).log_prob(x)
+
+        return of_arrays(case, log_prob)
+
 
 class NumPyro(WithClass):
     """NumPyro's ``VonMises``: rejection in a loop over the whole array."""
 
     name, label = "numpyro", "NumPyro"
     lacks: ClassVar = {
-        **lacks("not implemented for this distribution", "icdf", "cdf"),
+        **lacks("not implemented for this distribution", "truncated", "icdf", "cdf"),
         **lacks("does not fit by itself", "fit"),
         **lacks(NO_DERIVATIVE, "gradient"),
     }
@@ -180,13 +247,13 @@ class NumPyro(WithClass):
     most: ClassVar = {"sample": 2**22}
     most_ever: ClassVar = {"sample": 2**26}
 
-    def distribution(self):
-        """Import the class."""
+    def library(self):
+        """Import its distributions."""
         try:
-            from numpyro.distributions import VonMises
+            from numpyro import distributions
         except ImportError as error:
             raise Unavailable(f"not installed: {BENCH}") from error
-        return VonMises
+        return distributions
 
 
 class TFP(WithClass):
@@ -194,20 +261,20 @@ class TFP(WithClass):
 
     name, label = "tfp", "TensorFlow Probability"
     lacks: ClassVar = {
-        **lacks("not implemented for this distribution", "icdf"),
+        **lacks("not implemented for this distribution", "truncated", "icdf"),
         **lacks("does not fit this distribution", "fit"),
     }
     most: ClassVar = {"sample": 2**22}
     most_ever: ClassVar = {"sample": 2**26}
 
-    def distribution(self):
-        """Import the class."""
+    def library(self):
+        """Import its distributions."""
         try:
-            from tensorflow_probability.substrates.jax.distributions import VonMises
+            from tensorflow_probability.substrates.jax import distributions
         except Exception as error:  # a release that does not fit the installed JAX fails in many ways while importing
             reason = "not installed" if isinstance(error, ModuleNotFoundError) else f"broken: {type(error).__name__}"
             raise Unavailable(f"{reason}: pip install tfp-nightly") from error
-        return VonMises
+        return distributions
 
     def sampler(self, case):
         """Return the sampler, which takes a seed of raw words."""

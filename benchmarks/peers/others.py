@@ -1,15 +1,20 @@
 """Peers outside JAX."""
 
+import contextlib
+import importlib.util
+import itertools
+import multiprocessing
 from typing import ClassVar
 
 import numpy as np
 
+from benchmarks.cases import TASKS
 from benchmarks.peers.common import NO_DERIVATIVE, SEED, Peer, Ready, Unavailable, lacks, rotating
 from benchmarks.timing import Competitor
 
-__all__ = ["CuPy", "NumPy", "SciPy", "Torch"]
+__all__ = ["MKL", "CuPy", "NumPy", "SciPy", "Torch"]
 
-ONLY_DRAWS = lacks("only samples", "icdf", "cdf", "log_prob", "fit", "gradient")
+ONLY_DRAWS = lacks("only samples", *(task for task in TASKS if task != "sample"))
 
 
 class NumPy(Peer):
@@ -26,11 +31,62 @@ class NumPy(Peer):
         return Ready(Competitor(lambda _: generator.vonmises(0.0, concentration, case.count)))
 
 
+class MKL(Peer):
+    """``mkl_random``: float64 rejection with Intel's vectors on one core.
+
+    In a process of its own, since it disturbs NumPy's generator; the question and the answer take some 50 microseconds.
+    """
+
+    name, label = "mkl", "mkl_random"
+    lacks: ClassVar = ONLY_DRAWS
+    most: ClassVar = {"sample": 2**22}
+
+    def sample(self, case):
+        """Draws."""
+        if importlib.util.find_spec("mkl_random") is None:
+            raise Unavailable("not installed: pip install mkl_random")
+        spawn = multiprocessing.get_context("spawn")
+        here, there = spawn.Pipe()
+        concentration = np.asarray(case.concentrations, np.float64)
+        spawn.Process(target=draw_by_mkl, args=(there, concentration, case.count), daemon=True).start()
+        there.close()
+        calls = itertools.count()
+
+        def draw(_):
+            here.send(None)
+            return next(calls)
+
+        def read(call):
+            here.send(call)
+            return here.recv()
+
+        return Ready(Competitor(draw, wait=lambda _: here.recv()), read)
+
+
+def draw_by_mkl(connection, concentration, count):
+    """Serve `MKL`: None asks for draws, a number for those of that call, of which the last two are kept."""
+    import mkl_random
+
+    generator, calls, kept = mkl_random.MKLRandomState(SEED), itertools.count(), {}
+    with contextlib.suppress(EOFError):
+        while True:
+            asked = connection.recv()
+            if asked is None:
+                call = next(calls)
+                kept.pop(call - 2, None)
+                kept[call] = generator.vonmises(0.0, concentration, count)
+            connection.send(None if asked is None else kept[asked])
+
+
 class SciPy(Peer):
     """``scipy.stats.vonmises``, in float64."""
 
     name, label = "scipy", "SciPy"
-    lacks: ClassVar = {**lacks("samples by NumPy, which is timed", "sample"), **lacks(NO_DERIVATIVE, "gradient")}
+    lacks: ClassVar = {
+        **lacks("samples by NumPy, which is timed", "sample"),
+        **lacks("not implemented for this distribution", "truncated", "mixture"),
+        **lacks(NO_DERIVATIVE, "gradient"),
+    }
     # Fits and quantiles are loops in Python, whose rate does not depend on the number; a million quantiles would take a
     # quarter of an hour. The others are limited next to a GPU, where cases are larger.
     most: ClassVar = {"fit": 100, "cdf": 2**20, "log_prob": 2**20}
@@ -75,7 +131,8 @@ class Torch(Peer):
 
     name, label = "torch", "PyTorch"
     lacks: ClassVar = {
-        **lacks("not implemented for this distribution", "icdf", "cdf"),
+        **lacks("not implemented for this distribution", "truncated", "icdf", "cdf"),
+        **lacks("its densities are timed for one distribution", "mixture"),
         **lacks("does not fit by itself", "fit"),
         **lacks(NO_DERIVATIVE, "gradient"),
     }
