@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 from benchmarks import plots
@@ -30,6 +31,7 @@ EXAMPLES = HERE / "examples"
 PART = re.compile(r"^(<!-- made: ([^\n]+) -->)\n.*?^(<!-- end -->)$", re.M | re.S)
 TOUR = HERE / "tour.md"
 NOTEBOOK = HERE / "tour.ipynb"
+WIDTH = 88  # of code on a page
 SECONDS = 900  # for one example on a busy machine
 
 # Pictures have a light background, and a dark one where the reader prefers dark pages.
@@ -64,7 +66,16 @@ def code(example, name):
     text = (EXAMPLES / f"{example}.py").read_text(encoding="utf-8")
     (node,) = (each for each in ast.parse(text).body if getattr(each, "name", None) == name)
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    return "```python\n" + "\n".join(text.splitlines()[first - 1 : node.end_lineno]) + "\n```"
+    lines = [part for line in text.splitlines()[first - 1 : node.end_lineno] for part in narrow(line)]
+    return "```python\n" + "\n".join(lines) + "\n```"
+
+
+def narrow(line):
+    """Cut a long docstring of one line into lines that fit a page."""
+    if len(line) <= WIDTH or not line.lstrip().startswith('"""'):
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def output(example, block=None):
