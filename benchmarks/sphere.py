@@ -88,8 +88,8 @@ def competitors(case, peers=True):
         from scipy import stats
 
         few = min(n, FEW)
-        law = stats.vonmises_fisher(mean.astype(float) / np.linalg.norm(mean.astype(float)), 5.0)
-        found["SciPy"] = Competitor(lambda i: law.rvs(few, random_state=i)), few
+        distribution = stats.vonmises_fisher(mean.astype(float) / np.linalg.norm(mean.astype(float)), 5.0)
+        found["SciPy"] = Competitor(lambda i: distribution.rvs(few, random_state=i)), few
         found |= tfp(of_keys, n, d)
     return found
 

@@ -17,7 +17,7 @@ FORMAT = 1
 # In this order: what takes longest comes last. `checks.CHECKS` and the time.
 PARTS = (
     *("kernels", "words", "angles", "arrays", "parameters", "dtypes", "sizes", "huge", "gradients", "transformations"),
-    *("speed", "outside", "law"),
+    *("speed", "outside", "distributions"),
 )
 
 
@@ -74,7 +74,7 @@ def begun(path, result):
     if path is None:
         return result
     if not path.exists():
-        left = [file.name for file in path.parent.iterdir() if file.name.startswith(f"{path.stem}.law.")]
+        left = [file.name for file in path.parent.iterdir() if file.name.startswith(f"{path.stem}.distributions.")]
         if left:
             raise ValueError(f"{', '.join(left)} has counts of another run; remove it, or name another file.")
         return result
@@ -114,7 +114,7 @@ def make(part, plan, result, state):
         print("\ngoals\n" + "\n".join(verdict_text(verdicts)), flush=True)
         return
     check = checks.CHECKS[part]
-    found = checks.run(functools.partial(check, state=state) if part == "law" else check, plan)
+    found = checks.run(functools.partial(check, state=state) if part == "distributions" else check, plan)
     kept = [row for row in result["checks"] if row["part"] != part]
     result["checks"] = kept + [{"part": part, **each._asdict()} for each in found]
 
@@ -148,7 +148,7 @@ def main(arguments=None):
             write_json(given.json, rounded(result))
 
     keep()
-    state = None if given.json is None else given.json.with_suffix(".law")
+    state = None if given.json is None else given.json.with_suffix(".distributions")
     # Kernels are off on a machine that has not tried them, and where the environment turns them off.
     with environment.without_cache(), checks.switched("1"):
         for part in to_make(given, result):

@@ -343,16 +343,16 @@ def transformations(plan):
     yield Found("shard_map and pmap", near, f"parts of {count} device(s) are the whole")
 
 
-def law(plan, state=None):
+def distributions(plan, state=None):
     """Run `benchmarks.exactness`; with kernels, also on fewer angles of the plain path.
 
     The counts are kept in files whose names begin with `state`, if given, from which a later run continues.
     """
     # The same number of angles of each distribution.
     equal = tuple(each._replace(weight=1) for each in exactness_plan.DISTRIBUTIONS)
-    paths = [("the law", "as-drawn", plan.law, "every", "1")]
+    paths = [("the distributions", "as-drawn", plan.distributions, "every", "1")]
     if True in fused():
-        paths.append(("the law, plain", "plain", plan.law_plain, "some", "0"))
+        paths.append(("the distributions, plain", "plain", plan.distributions_plain, "some", "0"))
     for name, file, count, words, kernels in paths:
         kept = None if state is None else Path(f"{state}.{file}.npz")
         with switched(kernels):
@@ -399,7 +399,7 @@ CHECKS = {
     check.__name__: check
     for check in (
         *(kernels, words, angles, arrays, parameters, dtypes, sizes, huge, gradients, transformations),
-        *(outside, law),
+        *(outside, distributions),
     )
 }
 

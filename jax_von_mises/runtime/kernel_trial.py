@@ -67,7 +67,8 @@ def run(timeout, **changes):
 def draws_did_not_work(trials, ended, why):
     """Return the trials where a child that drew by the kernels that passed ended as `ended`, with a problem `why`.
 
-    They failed if the child crashed or drew other angles. That it was killed, or had no memory, says nothing of them.
+    They failed if the child crashed or drew other angles. A child that was killed or had no memory is no evidence
+    against them.
     """
     why = f"they passed, and then {why}"
     if (ended.code == 0 or _crashed(ended)) and "RESOURCE_EXHAUSTED" not in why:

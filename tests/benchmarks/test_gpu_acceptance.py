@@ -232,25 +232,25 @@ def test_a_run_that_was_broken_off_goes_on(parts, tmp_path, capsys):
     """What was found before is in the file, and not made again unless it is asked for."""
     made, finds = parts
     file = tmp_path / "found.json"
-    broken = checks.CHECKS["law"]
+    broken = checks.CHECKS["distributions"]
 
     def killed(plan, state):
-        assert state == tmp_path / "found.law"
+        assert state == tmp_path / "found.distributions"
         before = json.loads(file.read_text())
         assert [each["part"] for each in before["checks"]] == [*acceptance.PARTS[:10], "outside"]
         assert before["speed"] == {}
         raise KeyboardInterrupt
 
-    checks.CHECKS["law"] = killed
+    checks.CHECKS["distributions"] = killed
     finds["words"], finds["huge"] = False, None
     with pytest.raises(KeyboardInterrupt):
         acceptance.main(["--tiny", "--json", str(file)])
-    assert made == [part for part in acceptance.PARTS if part != "law"]
+    assert made == [part for part in acceptance.PARTS if part != "distributions"]
     made.clear()
-    checks.CHECKS["law"] = broken
+    checks.CHECKS["distributions"] = broken
     # What could not be made is tried again, and what was wrong stays so.
     assert acceptance.main(["--tiny", "--json", str(file)]) == 1
-    assert made == ["huge", "law"]
+    assert made == ["huge", "distributions"]
     assert "wrong: words" in capsys.readouterr().out
     made.clear()
     finds.clear()
@@ -273,7 +273,7 @@ def test_another_runs_file_is_not_gone_on_with(parts, tmp_path, capsys):
     assert acceptance.main(["--tiny", "--json", str(file)]) == 2
     assert "no result of this program" in capsys.readouterr().err
     file.unlink()
-    (tmp_path / "found.law.plain.npz").touch()
+    (tmp_path / "found.distributions.plain.npz").touch()
     assert acceptance.main(["--tiny", "--json", str(file)]) == 2
     assert "counts of another run" in capsys.readouterr().err
     assert not made
@@ -296,11 +296,11 @@ def searched(monkeypatch):
 @pytest.mark.few(1)
 def test_errors_are_searched_for_by_both_paths(on_host, searched, tmp_path):  # noqa: F811
     """By the kernels, then in fewer angles by the plain path, each kept in a separate file."""
-    found = list(checks.law(plan.FULL, tmp_path / "found.law"))
+    found = list(checks.distributions(plan.FULL, tmp_path / "found.distributions"))
     assert all(check.ok for check in found)
     assert searched == [
-        ("found.law.as-drawn.npz", 10**11, "every", "on"),
-        ("found.law.plain.npz", 10**9, "some", "off"),
+        ("found.distributions.as-drawn.npz", 10**11, "every", "on"),
+        ("found.distributions.plain.npz", 10**9, "some", "off"),
     ]
 
 
@@ -312,10 +312,10 @@ def test_a_search_that_reports_something_is_wrong(monkeypatch):
     monkeypatch.setattr(exactness_plan, "BLOCK", 2**15)
     monkeypatch.setattr(exactness_plan, "WORDS", {"every": 2})
     monkeypatch.setattr(every_word, "CHUNK", 2**14)
-    plain = TINY._replace(law=2**15)
-    assert [check.ok for check in checks.law(plain)] == [True]
+    plain = TINY._replace(distributions=2**15)
+    assert [check.ok for check in checks.distributions(plain)] == [True]
     monkeypatch.setattr(exactness, "sampler", lambda *_: DAMAGES["swapped words"].draw)
-    (found,) = checks.law(plain)
+    (found,) = checks.distributions(plain)
     assert found.ok is False
     assert "k=5, float32, table, angle i is the quantile of word i" in found.told
 
@@ -327,7 +327,7 @@ def test_all_of_it(on_host, searched, tmp_path, capsys):  # noqa: F811
     code = acceptance.main(["--tiny", "--json", str(file), "--picture", str(image)])
     told = capsys.readouterr().out
     assert "WRONG" not in told, told
-    assert [angles for _, angles, *_ in searched] == [TINY.law, TINY.law_plain]
+    assert [angles for _, angles, *_ in searched] == [TINY.distributions, TINY.distributions_plain]
     found = json.loads(file.read_text())
     # What is missed here says nothing: the host's kernels take their time.
     assert code == (1 if any(each["state"] == "MISSED" for each in found["verdicts"]) else 0)

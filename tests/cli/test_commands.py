@@ -104,7 +104,7 @@ def test_module_runs_without_warnings(tmp_path):
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "mean direction" in out
-    assert "x.npy: 3.815 MiB, shape (1000000,), float32; checksums beside it" in out
+    assert "x.npy: 3.815 MiB, shape (1000000,), float32; checksums next to it" in out
     assert "angles" in err
     assert sorted(os.listdir(tmp_path)) == ["x.npy", "x.npy.json"]
 
@@ -362,7 +362,7 @@ def test_judges_a_part_of_many(run, monkeypatch):
     monkeypatch.setattr(commands.Watch, "JUDGED", 2_500)
     monkeypatch.setattr(commands.Watch, "CHUNK", 300)
     result = run("--size", "10_000", "--block", "1000")
-    assert "compared with the law are 3,000 of them" in result.out
+    assert "compared with the distribution are 3,000 of them" in result.out
     assert "mean direction" in result.out
 
 

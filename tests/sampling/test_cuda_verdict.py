@@ -137,7 +137,7 @@ def test_what_is_damaged_or_of_others_is_no_verdict(home, damage):
 
 def test_a_verdict_that_cannot_be_kept(home, monkeypatch):
     """An error that tells why; also where it would not be read."""
-    with pytest.raises(cuda_verdict.NotKept, match="does not tell its version"):
+    with pytest.raises(cuda_verdict.NotKept, match="does not report its version"):
         cuda_verdict.keep(ABOUT | {"driver": None}, "")
     home.chmod(0o777)
     with pytest.raises(cuda_verdict.NotKept, match="can be written by everybody"):
