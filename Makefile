@@ -40,8 +40,8 @@ help:
 	@echo "make test-whole  the same with all slow tests, and all of them on the newest one too: hours"
 	@echo "make test-gpu-programs  compile draws for an H100 without one: is any slower, or launched otherwise?"
 	@echo "make exactness  compare millions of angles with their distribution"
-	@echo "make guard    time the sampler beside others for a few minutes: PASS, FAIL or TOO NOISY"
-	@echo "make audit    ask whether a dependency has a known hole; needs the network"
+	@echo "make guard    compare the sampler's rate with others for a few minutes: PASS, FAIL or TOO NOISY"
+	@echo "make audit    check dependencies for known vulnerabilities; needs the network"
 	@echo "make lint     check style, types and the install script"
 	@echo "make docs     build the documentation into docs/_build"
 	@echo "make pages    write the tables and pictures of the pages again, and run the examples: ten minutes"
@@ -104,7 +104,7 @@ test-newest:
 	  echo "no Python newer than $$($(PYTHON) --version) found: the tests ran on that one alone"; \
 	else $(MAKE) --no-print-directory run-newest NEWEST_PYTHON=$$newest; fi
 
-# All environments of the tests, for who wants them before.
+# Install all environments of the tests.
 .PHONY: install-tests install-newest run-newest
 install-tests: .venv-test/installed install-newest
 install-newest:

@@ -122,7 +122,7 @@ def run(case, rounds, peers=True):
 def summary(records):
     """Lay out all records as a table: rates, and times relative to `jax.random.normal` of as many components."""
     names = list(dict.fromkeys(name for record in records for name in record["results"]))
-    lines = [("million a second", *names, "time / normal", "first call")]
+    lines = [("million per second", *names, "time / normal", "first call")]
     for record in records:
         found = record["results"]
         cells = [f"{found[name]['rate'] / 1e6:.3g}" if name in found else "" for name in names]

@@ -1,4 +1,4 @@
-"""A policy over headings, trained through its own samples and, beside it, with the score function.
+"""A policy over headings, trained through its samples, compared with the score function.
 
 ``python -m docs.examples.angle_policy --out picture.svg`` prints a table and draws the
 picture of docs/angle-policy.md.

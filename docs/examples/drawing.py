@@ -6,7 +6,7 @@ from pathlib import Path
 
 __all__ = ["COLORS", "GREY", "INK", "parser", "settings", "write"]
 
-# Told apart by people with a colour deficiency (Okabe and Ito): orange, blue, green,
+# Distinguishable with a colour vision deficiency (Okabe and Ito): orange, blue, green,
 # pink, sky, gold.
 COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 INK, GREY = "#222222", "#BBBBBB"

@@ -69,7 +69,7 @@ def stratified(key, size, replicates):
 
 
 def sobol(seed, size, replicates, angles):
-    """Points of the Sobol sequence, scrambled anew for each replicate, and their quantiles."""
+    """Points of the Sobol sequence, scrambled independently for each replicate, and their quantiles."""
     seeds = np.random.SeedSequence(seed).spawn(replicates)
     sets = [
         qmc.Sobol(angles, rng=np.random.default_rng(one)).random(size) for one in seeds

@@ -122,7 +122,7 @@ def work(key, process, processes, gather):
         own = np.stack([gradient(parameters, *block) for block in blocks])
         totals.append(
             gather(own).sum(axis=0)
-        )  # in the order of the blocks, whoever has drawn them
+        )  # in the order of the blocks, whichever process drew them
         parameters = parameters + (totals[-1] / information()).astype(np.float32)
         if len(totals) == 1:
             sums = gather(own.sum(axis=0, keepdims=True)).sum(

@@ -118,7 +118,7 @@ def diagnose(*, expect=None, timeout=180.0):
         *(finding for one in gpus for finding in _drivers(one, installed, _level(one, wanted))),
         *_installed(gpus, installed),
         *_plugins(installed),
-        *(Finding(*told) for told in variables.findings(cards)),
+        *(Finding(*detail) for detail in variables.findings(cards)),
         *refused,
         *_start(steps, ended, timeout),
         *_expected(backend, expect),
@@ -393,7 +393,7 @@ def _tried(trials):
                 do += "test in each process"
                 if trial.about.get("driver"):  # without its version a verdict is kept nowhere
                     do += ", or XDG_CACHE_HOME to a private, writable directory"
-            yield Finding(NOTE, f"the trial of the CUDA kernels on {trial.card}: {trial.told}", do)
+            yield Finding(NOTE, f"the trial of the CUDA kernels on {trial.card}: {trial.detail}", do)
 
 
 def _cached(info):

@@ -1,4 +1,4 @@
-"""The command line: what it writes, what it says, and what it leaves behind when it fails."""
+"""The command line: its files, its messages, and what remains after a failure."""
 
 import os
 import shutil

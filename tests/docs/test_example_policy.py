@@ -1,4 +1,4 @@
-"""What the scripts in docs/examples claim, on less data than their pages show."""
+"""The claims of the example of a policy, on less data than its page shows."""
 
 import importlib
 

@@ -1,4 +1,4 @@
-"""The example of torsion angles: its steps against closed forms, and what a distribution loses that does not wrap."""
+"""The example of torsion angles: its steps against closed forms, and the loss of a distribution that does not wrap."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""How much fits: what is suggested is drawn near a real limit, and not much more could be."""
+"""Suggested batch sizes: they fit under a real memory limit, and much larger ones do not."""
 
 import sys
 
