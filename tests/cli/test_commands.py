@@ -182,9 +182,9 @@ def test_turns_are_reduced_exactly():
     np.testing.assert_array_equal(reduced[:3], loc[:3])
 
 
-def test_law_moments_join():
+def test_moments_join():
     """Either side of the change from Bessel functions to their series, the moments agree."""
-    for below, above in summary.law_moments(np.array([summary.SERIES_MIN * (1 - 1e-13), summary.SERIES_MIN])):
+    for below, above in summary.distribution_moments(np.array([summary.SERIES_MIN * (1 - 1e-13), summary.SERIES_MIN])):
         assert below == pytest.approx(above, rel=1e-8)
 
 

@@ -75,9 +75,9 @@ def test_lost_card(machine):
             'echo "NVIDIA-SMI has failed because it could not communicate with the driver" >&2; exit 9',
             "exit code 9",
         ),
-        ('echo "No devices were found"', "nvidia-smi says: No devices were found"),
+        ('echo "No devices were found"', "nvidia-smi reports: No devices were found"),
         ("sleep 60", "does not answer within 0.3 s"),
-        ("printf '\\377\\376'", "nvidia-smi says"),
+        ("printf '\\377\\376'", "nvidia-smi reports"),
     ],
 )
 def test_broken_nvidia(machine, monkeypatch, script, words):
@@ -473,7 +473,7 @@ def test_no_trial_where_there_is_nothing_to_try(kernels):
 @pytest.mark.parametrize(
     ("about", "do"),
     [
-        (ABOUT, f"{cuda.VARIABLE}=1 to use the kernels after a test in each process, or XDG_CACHE_HOME to a directory"),
+        (ABOUT, f"{cuda.VARIABLE}=1 to use the kernels after a test in each process, or XDG_CACHE_HOME to a private"),
         (ABOUT | {"driver": None}, f"{cuda.VARIABLE}=1 to use the kernels after a test in each process"),
     ],
 )
