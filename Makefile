@@ -6,8 +6,6 @@ SIZE ?= 10_000_000
 OUT ?= samples.npy
 # Arguments for pytest, such as TESTS="tests/cli/test_commands.py -k force".
 TESTS ?= tests
-# How the examples of the gallery run when the documentation is built: full or quick.
-GALLERY ?= full
 # Arguments for the guard, such as GUARD="--json result.json".
 GUARD ?=
 # A smoke on the newest Python and JAX: the words, both routes, gradients and the workarounds for the compiler.
@@ -34,7 +32,7 @@ PIP = -m pip install -q --no-compile
 PACKAGING = setup.cfg pyproject.toml Makefile
 SHELL = /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: help sample test test-whole test-oldest test-one-device test-newest test-gpu-programs exactness guard audit lint docs docs-code clean
+.PHONY: help sample test test-whole test-oldest test-one-device test-newest test-gpu-programs exactness guard audit lint docs pages docs-code clean
 
 help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU where there is one"
@@ -42,10 +40,11 @@ help:
 	@echo "make test-whole  the same with all slow tests, and all of them on the newest one too: hours"
 	@echo "make test-gpu-programs  compile draws for an H100 without one: is any slower, or launched otherwise?"
 	@echo "make exactness  compare millions of angles with their distribution"
-	@echo "make guard    time the sampler beside others for a few minutes: PASS, FAIL or TOO NOISY"
-	@echo "make audit    ask whether a dependency has a known hole; needs the network"
+	@echo "make guard    compare the sampler's rate with others for a few minutes: PASS, FAIL or TOO NOISY"
+	@echo "make audit    check dependencies for known vulnerabilities; needs the network"
 	@echo "make lint     check style, types and the install script"
 	@echo "make docs     build the documentation into docs/_build"
+	@echo "make pages    write the tables and pictures of the pages again, and run the examples: ten minutes"
 	@echo "make docs-code  run the code of the pages and docstrings that make test leaves out"
 	@echo "make clean    remove the environments and what the tools left"
 
@@ -105,7 +104,7 @@ test-newest:
 	  echo "no Python newer than $$($(PYTHON) --version) found: the tests ran on that one alone"; \
 	else $(MAKE) --no-print-directory run-newest NEWEST_PYTHON=$$newest; fi
 
-# All environments of the tests, for who wants them before.
+# Install all environments of the tests.
 .PHONY: install-tests install-newest run-newest
 install-tests: .venv-test/installed install-newest
 install-newest:
@@ -188,14 +187,17 @@ lint: .venv-lint/installed
 	@touch $@
 
 docs: .venv-docs/installed
-	GALLERY=$(GALLERY) .venv-docs/bin/python -m sphinx -W --keep-going -q docs docs/_build
+	.venv-docs/bin/python -m sphinx -W --keep-going docs docs/_build
 	@echo "open docs/_build/index.html"
 
-# Examples of the gallery are run by their tests in `make test-whole`, and when the documentation is built.
+# Tables, pictures and excerpts of code that the pages show, after a change of a result or an example.
+pages: .venv-docs/installed
+	.venv-docs/bin/python -m docs.pages --examples
+
 docs-code: .venv-test/installed
 	.venv-test/bin/python $(PYTEST) -m slow tests/docs/test_docs.py
 
 clean:
-	rm -rf .venv .venv-test .venv-newest .venv-gpu* .venv-bench .venv-audit .venv-lint .venv-docs docs/_build docs/_generated build dist *.egg-info
+	rm -rf .venv .venv-test .venv-newest .venv-gpu* .venv-bench .venv-audit .venv-lint .venv-docs docs/_build build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

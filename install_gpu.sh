@@ -30,7 +30,7 @@ compares with the CPU.
   --cpu           no accelerator
   --extras NAMES  extras of setup.cfg to install as well, joined by commas: --extras bench,docs
   --venv DIR      the virtual environment to use, made if it is not there; without it the active one, and without one
-                  of those .venv beside this script
+                  of those .venv next to this script
   --dry-run       say what is found, decided and would be run; change nothing
   --help          this text
 
@@ -435,7 +435,7 @@ warn_of_shadows() {
       case ", $names," in *", $file,"*) ;; *) names="${names:+$names, }$file" ;; esac
     done
     if [ -n "$names" ]; then
-      warn "LD_LIBRARY_PATH holds $directory, and JAX can load $names from there in place of its own:" \
+      warn "LD_LIBRARY_PATH holds $directory, and JAX can load $names from there instead of those that it brought:" \
         "take it out, or unset LD_LIBRARY_PATH"
     fi
   done
@@ -446,7 +446,7 @@ case $wanted in cuda*) warn_of_shadows ;; esac
 # --- the virtual environment ---------------------------------------------------------------------------------------
 
 # pip leaves its notes on the package in the folder.
-[ -w "$here" ] || die "$here cannot be written: clone into a folder of your own"
+[ -w "$here" ] || die "$here cannot be written: clone into a folder that you can write to"
 python=${PYTHON:-python3}
 
 if [ -n "$venv" ]; then
@@ -463,7 +463,7 @@ elif [ -n "${CONDA_PREFIX:-}" ] && [ "${CONDA_DEFAULT_ENV:-}" != base ]; then
   [ -d "$venv" ] || die "CONDA_PREFIX names $venv, which is not there: run conda deactivate, or give --venv DIR"
 else
   venv=$here/.venv
-  whose="beside the script"
+  whose="next to the script"
 fi
 while [ "$venv" != / ] && [ "$venv" != "${venv%/}" ]; do venv=${venv%/}; done
 
@@ -548,7 +548,7 @@ fi
 
 # Of several plugins JAX loads all, in no fixed order, each with whichever's kernels it meets. NVIDIA's wheels for CUDA
 # 12 and 13 write cuDNN, NCCL and NVSHMEM into the same folders, so to uninstall one after the other is there leaves
-# holes: the others go first, with what they brought, and those that share a folder come anew. What another package
+# holes: the others go first, with what they brought, and those that share a folder are installed again. What another package
 # needs is not touched. Prints "needed WHEEL by PACKAGE" or "remove WHEEL ...".
 others='
 import re, sys
@@ -621,7 +621,7 @@ esac
 judged=$expect
 if [ "$wanted" = cpu ]; then judged=cpu; fi
 run "$venv/bin/jax-von-mises" doctor --expect "$judged" ||
-  die "installed, but the check failed; what it says is above, and docs/install.md tells what to look at"
+  die "installed, but the check failed: see its output above, and docs/install.md"
 
 if [ "$whose" = active ] || [ ! -e "$venv/bin/activate" ]; then
   progress "ready: jax-von-mises sample --help"

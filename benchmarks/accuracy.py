@@ -1,4 +1,4 @@
-"""Accuracy of the peers: how many distinct values a sampler returns, and the largest errors of the functions.
+"""Measure accuracy: distinct values of each sampler, and the largest errors of the functions.
 
 A float32 sampler that takes ``arccos`` of a cosine near 1 can return only the angles of the few cosines that float32
 has there. A million draws show it: in exact arithmetic nearly all of them differ.

@@ -1,4 +1,4 @@
-"""Two results of `performance_benchmark` compared: which cases became slower or faster.
+"""Compare two results of `performance_benchmark`: which cases became slower or faster.
 
 Our ratios to the peers that were timed in the same run are compared, since a slower machine slows both. Our rate is
 compared only where no ratio can be judged and the machine is the same. Noise in either run decides nothing.

@@ -1,4 +1,4 @@
-"""How fast the sampler and the other functions should be, and whether a result reaches it.
+"""Goals for the speed of the sampler and the other functions, and verdicts on results.
 
 All goals are ratios to a competitor timed in the same run, since only ratios carry over from one machine to another.
 """

@@ -1,4 +1,4 @@
-"""The guard of the speed: a share of the goals for a few cases, and one word for all of them.
+"""Guard the speed: a share of the goals for a few cases, with one verdict.
 
 It asks for a share of each goal, so that the kind of machine decides nothing. A noisy case is repeated, and one that
 stays noisy is not judged.

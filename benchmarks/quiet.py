@@ -1,4 +1,4 @@
-"""Whether the machine is quiet enough for timings to mean something.
+"""Check whether the machine is quiet enough for timings.
 
 `check` takes about a second. Every program that times calls it first, prints the line and keeps it in its result; on a
 machine that is not quiet a program still reports its timings, with their spread, and concludes nothing from them.

@@ -88,8 +88,8 @@ def competitors(case, peers=True):
         from scipy import stats
 
         few = min(n, FEW)
-        law = stats.vonmises_fisher(mean.astype(float) / np.linalg.norm(mean.astype(float)), 5.0)
-        found["SciPy"] = Competitor(lambda i: law.rvs(few, random_state=i)), few
+        distribution = stats.vonmises_fisher(mean.astype(float) / np.linalg.norm(mean.astype(float)), 5.0)
+        found["SciPy"] = Competitor(lambda i: distribution.rvs(few, random_state=i)), few
         found |= tfp(of_keys, n, d)
     return found
 
@@ -122,7 +122,7 @@ def run(case, rounds, peers=True):
 def summary(records):
     """Lay out all records as a table: rates, and times relative to `jax.random.normal` of as many components."""
     names = list(dict.fromkeys(name for record in records for name in record["results"]))
-    lines = [("million a second", *names, "time / normal", "first call")]
+    lines = [("million per second", *names, "time / normal", "first call")]
     for record in records:
         found = record["results"]
         cells = [f"{found[name]['rate'] / 1e6:.3g}" if name in found else "" for name in names]

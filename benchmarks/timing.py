@@ -1,4 +1,4 @@
-"""How a call is timed.
+"""Time calls.
 
 - A call counts until its result is ready: JAX and the GPU libraries return before they have finished.
 - The first call, which traces and compiles, is timed separately.

@@ -124,11 +124,11 @@ def parse(text):
     places = list(LENGTH.finditer(text))
     if not places:
         raise ValueError(f"RNG_test reports no tested length: {text.strip()[-200:]!r}")
-    told = text[places[-1].end() :]
-    lines = [" ".join(line.split()) for line in told.splitlines()]
+    detail = text[places[-1].end() :]
+    lines = [" ".join(line.split()) for line in detail.splitlines()]
     # One line for each test that is not normal: name, raw value, p-value, judgement.
     odd = [line for line in lines if ODD.search(line)]
-    normal = sum(int(found[1]) for found in NORMAL.finditer(told))
+    normal = sum(int(found[1]) for found in NORMAL.finditer(detail))
     return Report(
         int(float(places[-1][1])),
         normal + len(odd),

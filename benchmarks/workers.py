@@ -1,4 +1,4 @@
-"""Measure what workers cost: a store written by one process, by one worker and by two, and records of many blocks.
+"""Measure the cost of workers (a store written by one process, one worker and two) and of records of many blocks.
 
 ``python -m benchmarks.workers --quick`` takes a minute on two cores and needs 0.5 GB of free disk; without ``--quick``
 it draws 1e9 angles, 4 GB, several times. ``--directory`` selects the disk. What is written there is removed at the end.

@@ -1,4 +1,4 @@
-"""Draws the folders of the package and their modules, from the contract in pyproject.toml and the source."""
+"""Draw the folders of the package and their modules, from the contract in pyproject.toml and the source."""
 
 import ast
 import textwrap
@@ -7,30 +7,29 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "jax_von_mises"
-MADE = HERE / "_generated"
-INK, BLUE, GREY = "#222222", "#0072B2", "#666666"
+INK, BLUE, GREY = "#222222", "#0072B2", "#555555"
 
 
 def layers():
-    """Names of the folders, and of modules beside them, that the contract orders, from the top to the bottom."""
+    """Return the folders and modules that the contract orders, from the top to the bottom."""
     linter = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     (contract,) = linter["contracts"]
     return contract["layers"]
 
 
 def modules(layer):
-    """The modules in a folder; none of a module."""
+    """Return the modules in a folder; none of a module."""
     return sorted(path.stem for path in (PACKAGE / layer).glob("*.py") if not path.stem.startswith("__"))
 
 
 def purpose(layer):
-    """The first line of its docstring."""
+    """Return the first line of its docstring."""
     path = PACKAGE / layer / "__init__.py" if (PACKAGE / layer).is_dir() else PACKAGE / f"{layer}.py"
     return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).splitlines()[0]
 
 
 def picture():
-    """Make the figure: a box for each layer, and one arrow."""
+    """Return the figure: a box for each layer, and one arrow."""
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyBboxPatch
 
@@ -51,16 +50,9 @@ def picture():
     return figure
 
 
-def make(app=None):
-    """Write the picture."""
+def draw(folder):
+    """Write the picture into `folder`."""
     import matplotlib
 
-    MADE.mkdir(exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": PACKAGE.name, "svg.fonttype": "path", "font.family": "DejaVu Sans"}):
-        picture().savefig(MADE / "architecture.svg", metadata={"Date": None}, facecolor="white")
-
-
-def setup(app):
-    """Register with Sphinx."""
-    app.connect("builder-inited", make)
-    return {"parallel_read_safe": True}
+        picture().savefig(folder / "architecture.svg", metadata={"Date": None}, facecolor="white")

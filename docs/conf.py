@@ -5,26 +5,26 @@ from pathlib import Path
 
 import jax_von_mises
 
-# The benchmarks, whose results are drawn, are no part of what is installed.
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+sys.path.insert(0, str(Path(__file__).parent))
 
 project = "jax_von_mises"
 author = f"The {project} authors"
 release = version = jax_von_mises.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
-# Of this folder: tables and pictures, which are made by the build.
-extensions += ["architecture", "gallery", "results"]
-exclude_patterns = ["_build", "_generated"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "mathml"]
+exclude_patterns = ["_build"]
 nitpicky = True
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
+html_math_renderer = "mathml"
 
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 2
 
-# Types of parameters are prose ("float or array"), which is not to be looked up as names of Python.
+# Types of parameters are prose ("float or array"), not names of Python.
 napoleon_use_param = False
 napoleon_use_rtype = False
 autodoc_member_order = "bysource"

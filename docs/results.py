@@ -1,14 +1,13 @@
-"""Draws the committed results of the benchmarks when the documentation is built: pictures, and tables in Markdown."""
+"""Tables and pictures of the committed benchmark results, for the pages (see `docs.pages`)."""
 
 import json
-import shutil
 from pathlib import Path
 
 from benchmarks import accuracy, plots, sphere
 from benchmarks.cases import CASES, TASKS
 from benchmarks.exactness import __main__ as exactness
 from benchmarks.exactness import pictures as exactness_pictures
-from benchmarks.peers import LABELS, PEERS
+from benchmarks.peers import LABELS, OURS, PEERS
 from benchmarks.profile_gpu import pictures
 from benchmarks.profile_gpu import report as profile
 from benchmarks.profile_gpu.sections import SECTIONS
@@ -16,79 +15,170 @@ from benchmarks.startup import WAYS
 from benchmarks.streaming import pictures as streaming_pictures
 from benchmarks.text import NOISE
 
-HERE = Path(__file__).parent
-RESULTS = HERE.parent / "benchmarks" / "results"
-MADE = HERE / "_generated"
-
-
-# Titles of the grids, and of the cases that every run has.
+RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
+# The machine whose results the README shows.
+MACHINE = "cpu-epyc-2-cores"
+# Cases that every run has; the others belong to a grid.
 USUAL = {case.group for case in CASES}
 TITLES = {
-    "sizes": "By the size of a call",
-    "concentrations": "By concentration",
-    "dtypes": "By dtype",
-    "keys": "By the implementation of the key",
-    "arrays": "A concentration for each angle, by size",
+    "sizes": "Angles per call",
+    "concentrations": "Concentration",
+    "dtypes": "Dtype",
+    "keys": "Key implementation",
+    "arrays": "A concentration for each angle",
     "functions": "Functions",
 }
-
-
-def speed_tables(result):
-    """A row for each case, a column for each peer: the rate, and how many times ours is it. Draws, then the rest."""
-    usual = [case for case in result["cases"] if case["group"] in USUAL]
-    draws = [case for case in usual if case["task"] == "sample"]
-    others = [case for case in usual if case["task"] != "sample"]
-    texts = [speed_table(cases) for cases in (draws, others) if cases]
-    for group, title in TITLES.items():
-        cases = [case for case in result["cases"] if case["group"] == group]
-        texts += [f"**{title}**", speed_table(cases)] if cases else []
-    return "\n\n".join(texts)
-
-
-def speed_table(cases):
-    """Lay out some cases."""
-    shown = [peer.name for peer in PEERS if any(peer.name in case["results"] for case in cases)]
-    lines = ["| | " + " | ".join(LABELS[name] for name in shown) + " |", "|---|" + "---:|" * len(shown)]
-    for case in cases:
-        unit = TASKS[case["task"]]
-        cells = []
-        for name in shown:
-            found = case["results"].get(name)
-            if found is None:
-                cells.append("")
-            elif found["wide"]:
-                cells.append(NOISE)
-            elif name == shown[0]:
-                cells.append(f"**{number(found['rate'] / unit.scale)}**")
-            else:
-                told = "ratio" in found and not case["results"][shown[0]]["wide"]
-                fewer = "" if found["count"] == case["count"] else f", {found['count']:,}"
-                cells.append(
-                    number(found["rate"] / unit.scale) + (f" ({number(found['ratio'])}×{fewer})" if told else "")
-                )
-        what = "" if case["name"] == case["task"] else f"{case['name']}, "
-        task = "" if case["task"] == "sample" else f"{case['task']}, "
-        lines.append(f"| {task}{what}{case['count']:,}; {unit.unit} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+# A library that is faster by less than this share is not called faster.
+CLEARLY = 0.05
+MISSING = "–"
 
 
 def number(value):
-    """Three digits, and no powers of ten."""
+    """Round to three digits, without powers of ten."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
+def count_text(count):
+    """Write a number of angles, as a power of two where it is a large one."""
+    power = count.bit_length() - 1
+    return f"$2^{{{power}}}$" if count == 2**power and power >= 10 else f"{count:,}"
+
+
+def table(head, rows):
+    """Lay out a Markdown table whose first column is text and whose other columns are numbers."""
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def case_label(case):
+    """Name a case in the words of the field."""
+    if case["group"] == "sizes":
+        return count_text(case["count"])
+    if case["group"] == "dtypes":
+        return case["dtype"]
+    if case["group"] == "keys":
+        return f"`{case['key_impl']}`"
+    if isinstance(case["concentration"], dict):
+        return "κ for each angle"
+    if case["group"] in ("one", "concentrations"):
+        return f"κ = {case['concentration']:g}"
+    if case["group"] == "functions":
+        return f"`{case['task']}`, κ = {case['concentration']:g}, {case['dtype']}"
+    return "one short call" if case["group"] == "small" else f"`{case['task']}`"
+
+
+def rate_text(case, found):
+    """Write a rate with its unit."""
+    unit = TASKS[case["task"]]
+    return f"{number(found['rate'] / unit.scale)} {'k' if unit.prefix == 'k' else 'M'}/s"
+
+
+def ratio_text(case, name):
+    """Write how many times the rate of a peer ours is; nothing where one of the two is noise."""
+    found = case["results"].get(name)
+    if found is None:
+        return ""
+    if found["wide"] or case["results"][OURS]["wide"]:
+        return NOISE
+    text = number(found["ratio"]) + "×" + ("" if found["count"] == case["count"] else "†")
+    return f"**{text}**" if found["ratio"] < 1 - CLEARLY else text
+
+
+def speed_table(cases):
+    """Lay out some cases: our rate, then how many times the rate of each peer it is."""
+    peers = [peer.name for peer in PEERS if peer.name != OURS and any(peer.name in case["results"] for case in cases)]
+    rows = []
+    for case in cases:
+        ours = case["results"][OURS]
+        first = NOISE if ours["wide"] else rate_text(case, ours)
+        row = [case_label(case), first, *(ratio_text(case, name) for name in peers)]
+        rows.append(row if case["group"] == "sizes" else [row[0], count_text(case["count"]), *row[1:]])
+    sizes = cases[0]["group"] == "sizes"
+    head = ["per call", "rate"] if sizes else ["", "per call", "rate"]
+    return table([*head, *(f"/ {LABELS[name]}" for name in peers)], rows)
+
+
+def speed_tables(result):
+    """Lay out all cases of a result: draws, then functions, then the grids."""
+    usual = [case for case in result["cases"] if case["group"] in USUAL]
+    draws = [case for case in usual if case["task"] == "sample"]
+    others = [case for case in usual if case["task"] != "sample"]
+    texts = [
+        f"**{title}**\n\n{speed_table(cases)}" for title, cases in (("Draws", draws), ("Functions", others)) if cases
+    ]
+    for group, title in TITLES.items():
+        cases = [case for case in result["cases"] if case["group"] == group]
+        texts += [f"**{title}**\n\n{speed_table(cases)}"] if cases else []
+    return "\n\n".join(texts)
+
+
+def headline(result):
+    """Lay out what the README shows of a result: every kind of work once, draws with the range over concentrations."""
+    peers = ("normal", "numpy", "numpyro", "tfp", "torch")
+    stands_for = {"numpy": "scipy"}
+    shown = {
+        "draws, one κ": [case for case in result["cases"] if case["group"] == "one"],
+        "draws, κ for each": [case for case in result["cases"] if case["group"] == "array"],
+    } | {f"`{task}`": [case for case in result["cases"] if case["group"] == task] for task in ("log_prob", "cdf")}
+    shown["gradient in κ"] = [case for case in result["cases"] if case["group"] == "gradient"]
+    rows = []
+    for label, cases in shown.items():
+        sure = [case for case in cases if not case["results"][OURS]["wide"]]
+        row = [label, between([case["results"][OURS]["rate"] / 1e6 for case in sure])]
+        for peer in peers:
+            found = [case["results"].get(peer, case["results"].get(stands_for.get(peer))) for case in sure]
+            row.append(between([each["ratio"] for each in found if each is not None and not each["wide"]]))
+        rows.append(row)
+    head = ["", "M/s", "`normal`", "NumPy, SciPy", "NumPyro", "TFP", "PyTorch"]
+    return table(head, rows)
+
+
+def between(values):
+    """Write the range of some numbers."""
+    if not values:
+        return MISSING
+    low, high = (f"{value:.0f}" if value >= 10 else f"{value:.2g}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def slower(speed, grids, startup, directions):
+    """List all measured work that a peer does faster, in the results of four programs."""
+    rows, seen = [], set()
+    for case in [*speed["cases"], *grids["cases"]]:
+        ours, found = case["results"][OURS], case["results"]
+        faster = [name for name in found if not found[name]["wide"] and found[name]["ratio"] < 1 - CLEARLY]
+        kind = (case["task"], case["dtype"], case["group"] in USUAL | {"functions"} or case["name"])
+        if ours["wide"] or not faster or kind in seen:
+            continue
+        seen.add(kind)
+        best = min(faster, key=lambda name: found[name]["ratio"])
+        what = {"sizes": f"draws, {case['count']:,} per call", "keys": f"draws, {case['key_impl']} key"}.get(
+            case["group"], f"`{case['task']}`, κ = {case['concentration']:g}, {case['dtype']}"
+        )
+        rows.append([what, rate_text(case, ours), LABELS[best], number(found[best]["ratio"]) + "×"])
+    (first, *_) = (task["ways"] for task in startup["tasks"].values())
+    ours, normal = (first[name]["seconds"] for name in ("compile", "normal"))
+    if normal < (1 - CLEARLY) * ours:
+        rows.append(["first call of a process", f"{ours * 1e3:.0f} ms", LABELS["normal"], f"{number(normal / ours)}×"])
+    for case in directions["cases"]:
+        rate, normal = (case["results"][name]["rate"] for name in ("jax_von_mises", "jax.random.normal"))
+        if case["name"].startswith("directions") and rate < (1 - CLEARLY) * normal:
+            rows.append([case["name"], f"{number(rate / 1e6)} M/s", LABELS["normal"], f"{number(rate / normal)}×"])
+    return table(["", "ours", "faster", "ratio"], rows)
+
+
 def by_concentration(rows, cell):
-    """A row for each peer, a column for each concentration."""
+    """Lay out a row for each peer, a column for each concentration."""
     columns = list(dict.fromkeys(row["concentration"] for row in rows))
-    lines = ["| | " + " | ".join(f"κ = {k:g}" for k in columns) + " |", "|---|" + "---:|" * len(columns)]
+    lines = []
     for peer in dict.fromkeys(row["peer"] for row in rows):
         found = {row["concentration"]: cell(row) for row in rows if row["peer"] == peer}
-        lines.append(f"| {LABELS[peer]} | " + " | ".join(found.get(k, "") for k in columns) + " |")
-    return "\n".join(lines)
+        lines.append([LABELS[peer], *(found.get(k, "") for k in columns)])
+    return table(["", *(f"κ = {k:g}" for k in columns)], lines)
 
 
 def accuracy_tables(result):
-    """Distinct values and largest errors of all who were timed."""
+    """Lay out distinct values and largest errors of all libraries that were timed."""
     counts = result["accuracy"]
     texts = [f"**Distinct values of |x| in {counts[0]['draws']:,} float32 draws**"] if counts else []
     texts += [by_concentration(counts, lambda row: f"{row['distinct']:,}")] if counts else []
@@ -103,54 +193,41 @@ def accuracy_tables(result):
 
 
 def profile_sections(result, stem, names):
-    """Write the pictures of these sections of a profile, and return them with their tables."""
-    result = {**result, "sections": {name: result["sections"][name] for name in names}}
-    drawn, quiet = pictures.draw(result), result["machine_state"]["quiet"]
-    texts = []
-    for name, data in result["sections"].items():
-        section = SECTIONS[name]
+    """Lay out sections of a profile, with their pictures."""
+    quiet, texts = result["machine_state"]["quiet"], []
+    for name in names:
+        section, rows = SECTIONS[name], result["sections"][name]["rows"]
         texts += [f"### {section.title}", "", section.about, ""]
-        if name in drawn:
-            file = f"{stem}-{name}.svg"
-            (MADE / file).write_bytes(drawn[name][0])
-            texts += [f"![{section.title}]({file})", ""]
-        texts.append("| " + " | ".join(column.heading for column in section.columns) + " |")
-        texts.append("|---|" + "---:|" * (len(section.columns) - 1))
-        for row in data["rows"]:
-            texts.append("| " + " | ".join(text for text, _ in profile.cells(row, section.columns, quiet)) + " |")
-        texts.append("")
-    return "\n".join(texts)
+        if section.picture is not None and len([row for row in rows if "failed" not in row]) > 1:
+            texts += [f"![{section.title}](_static/{stem}-{name}.svg)", ""]
+        cells = [[text for text, _ in profile.cells(row, section.columns, quiet)] for row in rows]
+        texts += [table([column.heading for column in section.columns], cells), ""]
+    return "\n".join(texts).rstrip()
 
 
 def startup_table(result):
-    """A row for each way to the first angles, in milliseconds."""
-    tasks = result["tasks"]
-    lines = [
-        "| first angles in a fresh process, ms | " + " | ".join(task["label"] for task in tasks.values()) + " |",
-        "|---|" + "---:|" * len(tasks),
-    ]
+    """Lay out a row for each way to the first angles, in milliseconds."""
+    tasks, rows = result["tasks"].values(), []
     for way in WAYS:
-        cells = []
-        for task in tasks.values():
-            found = task["ways"].get(way.name)
-            cells.append("" if found is None else NOISE if found["wide"] else f"{found['seconds'] * 1e3:.0f}")
-        lines.append(f"| {way.label} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        found = [task["ways"].get(way.name) for task in tasks]
+        cells = ("" if each is None else NOISE if each["wide"] else f"{each['seconds'] * 1e3:.0f}" for each in found)
+        rows.append([way.label, *cells])
+    return table(["milliseconds", *(task["label"] for task in tasks)], rows)
 
 
 def exactness_tables(result):
     """Lay out a row for each distribution: its least likely test, and the largest error of all tail probabilities."""
-    lines = ["| distribution | angles | tests | least likely | p at most | largest error, share of the promise |"]
+    lines = ["| distribution | angles | tests | least likely | p at most | largest error, share of the bound |"]
     lines.append("|---|---:|---:|---|---:|---:|")
     for name, shown, tests, least in exactness.by_distribution(result):
-        worst = f"{max(shown['worst']['share']):.2f}" if "worst" in shown else "-"
+        worst = f"{max(shown['worst']['share']):.2f}" if "worst" in shown else MISSING
         lines.append(f"| {name} | {shown['angles']:,} | {tests} | {least['test']} | {least['p']:.2g} | {worst} |")
     return "\n".join([*lines, "", f"{exactness.sentence(result)}."])
 
 
 def words_table(result):
-    """A row for each stream of words."""
-    lines = ["| words | bytes | tests | called unusual | failed |", "|---|---:|---:|---|---:|"]
+    """Lay out a row for each stream of words."""
+    lines = ["| words | bytes | tests | unusual | failed |", "|---|---:|---:|---|---:|"]
     for row in result["streams"]:
         unusual = "; ".join(row["unusual"]) or "none"
         cells = (f"$2^{{{row['power']}}}$", row["tests"], unusual, len(row["failed"]))
@@ -159,63 +236,65 @@ def words_table(result):
 
 
 def sphere_table(result):
-    """A row for each case of directions."""
+    """Lay out a row for each case of directions."""
     head, *rows = sphere.summary(result["cases"])
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+    return table(head, rows)
 
 
 def machine(result):
-    """The machine and the versions of a result, in a line."""
+    """Return a line with the machine and the versions of a result."""
     found = result["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     run = f"{result['options']['mode']} run, {result['options']['rounds']} rounds"
-    return f"{plots.machine_text(found)}; Python {found['python']}; {versions}; commit {found['commit']}; {run}."
+    return f"*{plots.machine_text(found)}; Python {found['python']}; {versions}; commit {found['commit']}; {run}.*"
 
 
-# What the README shows; hosts of repositories draw nothing, so these are kept beside it.
-README = {"cpu-epyc-2-cores": "speed-and-accuracy", "streaming-cpu-epyc-2-cores": "memory-of-a-stream"}
+def load():
+    """Read all committed results, by the stem of their file."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
 
 
-def write(name, lines):
-    """Write one piece of Markdown that a page includes."""
-    (MADE / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def make(app=None):
-    """Write pictures and tables of all results."""
-    MADE.mkdir(exist_ok=True)
-    for path in sorted(RESULTS.glob("*.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
-        program = result.get("program", "performance_benchmark")
-        text = [machine(result), ""]
+def parts():
+    """Return all parts of pages that show results, as Markdown, by name."""
+    results, made = load(), {}
+    for stem, result in results.items():
+        head, program = machine(result), result.get("program", "performance_benchmark")
         if program == "performance_benchmark":
+            made[stem] = [head, speed_tables(result)]
             if result["accuracy"]:
-                assert plots.main([str(path), "--out", str(MADE / f"{path.stem}.svg")]) == 0
-                text += [f"![Speed and accuracy]({path.stem}.svg)", ""]
-                write(f"{path.stem}-accuracy", [machine(result), "", accuracy_tables(result)])
-            text += [speed_tables(result)]
+                made[f"{stem}-accuracy"] = [head, accuracy_tables(result)]
         elif program == "profile_gpu":
-            write(f"{path.stem}-accuracy", [*text, profile_sections(result, path.stem, ["accuracy"])])
-            text += [profile_sections(result, path.stem, [name for name in SECTIONS if name != "accuracy"])]
-        elif program == "streaming":
-            assert streaming_pictures.main([str(path), "--out", str(MADE / f"{path.stem}.svg")]) == 0
-            text += [f"![Memory and rates]({path.stem}.svg)"]
-        elif program == "startup":
-            text += [startup_table(result)]
-        elif program == "exactness":
-            assert exactness_pictures.main([str(path), "--out", str(MADE / f"{path.stem}.svg")]) == 0
-            text += [f"![Bins, tails, errors and tests]({path.stem}.svg)", "", exactness_tables(result)]
-        elif program == "words":
-            text += [words_table(result)]
-        elif program == "sphere":
-            text += [sphere_table(result)]
-        if path.stem in README:
-            shutil.copyfile(MADE / f"{path.stem}.svg", HERE / "_static" / f"{README[path.stem]}.svg")
-        write(path.stem, text)
+            made[f"{stem}-accuracy"] = [head, profile_sections(result, stem, ["accuracy"])]
+            made[stem] = [head, profile_sections(result, stem, [name for name in SECTIONS if name != "accuracy"])]
+        else:
+            tables = {
+                "startup": startup_table,
+                "exactness": exactness_tables,
+                "words": words_table,
+                "sphere": sphere_table,
+                "streaming": lambda _: "",
+            }
+            made[stem] = [head, tables[program](result)]
+    speed = results[MACHINE]
+    made["headline"] = [headline(speed)]
+    made["slower"] = [slower(speed, *(results[f"{name}-{MACHINE}"] for name in ("grids", "startup", "sphere")))]
+    return {name: "\n\n".join(text for text in texts if text) for name, texts in made.items()}
 
 
-def setup(app):
-    """Register with Sphinx."""
-    app.connect("builder-inited", make)
-    return {"parallel_read_safe": True}
+# What draws the results of a program, with the function that checks and the one that draws.
+PICTURES = {
+    "performance_benchmark": plots.main,
+    "streaming": streaming_pictures.main,
+    "exactness": exactness_pictures.main,
+}
+
+
+def draw(folder):
+    """Draw all results into `folder`."""
+    for stem, result in load().items():
+        program = result.get("program", "performance_benchmark")
+        if program == "profile_gpu":
+            for name, (svg, _) in pictures.draw(result).items():
+                (folder / f"{stem}-{name}.svg").write_bytes(svg)
+        elif program in PICTURES and result.get("accuracy", True):
+            assert PICTURES[program]([str(RESULTS / f"{stem}.json"), "--out", str(folder / f"{stem}.svg")]) == 0

@@ -1,4 +1,4 @@
-"""The von Mises law of angles for JAX: exact, without rejection, as fast as the hardware allows.
+"""Fast, accurate von Mises distributions for JAX, sampled without rejection and differentiable.
 
 >>> import jax
 >>> from jax_von_mises import sample_von_mises
@@ -9,16 +9,16 @@
 `sample_block`            any slice of a key's endless stream of angles
 `sample_pmap`             one stream over several devices, a part for each
 `sample_shard`            this device's part of a stream, inside `jax.shard_map` or `jax.pmap`
-`VonMises`                the law as one object, with the method names of NumPyro and TFP
+`VonMises`                the distribution as an object, with the method names of NumPyro and TFP
 `log_prob` `prob`         the density
 `cdf` `sf` `icdf` `isf`   probabilities and quantiles; `log_cdf` `log_sf` deep in the tails
 `mean` `mode`             and the circular `variance` `stddev`, the `entropy`, the `kl_divergence`
 `fit` `standard_errors`   maximum likelihood
 `VonMisesFisher`          directions on the sphere in any dimension; `sample_von_mises_fisher`
-`Mixture` `Torus`         laws of several components, and of several angles
+`Mixture` `Torus`         distributions of several components, and of several angles
 `sample_antithetic`       angles in mirrored pairs
 `sample_stratified`       one angle in each stratum of equal probability
-`sample_truncated`        angles of the law restricted to an arc
+`sample_truncated`        angles of the distribution restricted to an arc
 `sample_batches`          a long stream batch by batch; `batched_apply` for functions of long arrays
 `prefetch_to_host`        copies to NumPy in the background
 `write_samples`           a stream into a .npy file or a Zarr store, resumable; `verify_samples`

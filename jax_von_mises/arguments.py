@@ -1,4 +1,4 @@
-"""Refuses bad arguments, with messages: function, argument, value, what is allowed, what to do."""
+"""Check arguments. A message names the function, the argument, its value, what is allowed and what to do."""
 
 import math
 import operator
@@ -27,7 +27,7 @@ INTEGERS = ("int32", "uint32", "int64", "uint64")
 
 
 def safe_repr(value):
-    """`value` in a message: its repr, shortened; in words where it has none, which must not hide what is wrong."""
+    """Return the repr of `value` for a message, shortened; a description if the repr fails."""
     if isinstance(value, int) and value.bit_length() > LONGEST:  # Python writes none of more than 4300 digits
         return f"about {'-' if value < 0 else ''}10^{round(math.log10(abs(value)))}"
     try:
@@ -38,7 +38,7 @@ def safe_repr(value):
 
 
 def typed_keys(caller, key):
-    """`key`, one or an array of them, as typed keys, from typed or legacy (uint32) ones."""
+    """Return `key`, one or an array of them, as typed keys, from typed or legacy (uint32) ones."""
     dtype = getattr(key, "dtype", None)
     if dtype is None:
         raise TypeError(
@@ -62,7 +62,7 @@ def typed_keys(caller, key):
 
 
 def one_key(caller, key):
-    """`key` as a typed key, from a typed or a legacy (uint32) one."""
+    """Return `key` as a typed key, from a typed or a legacy (uint32) one."""
     key = typed_keys(caller, key)
     if key.shape:
         raise ValueError(
@@ -73,14 +73,16 @@ def one_key(caller, key):
 
 
 def key_or_seed(caller, key, seed):
-    """The one of the two names of a random key that was given, as a typed key."""
+    """Return whichever of `key` and `seed` was given, as a typed key."""
     if (key is None) == (seed is None):
-        raise TypeError(f"{caller}: give one random key, as `key` or as `seed`: law.sample(jax.random.key(0)).")
+        raise TypeError(
+            f"{caller}: give one random key, as `key` or as `seed`: distribution.sample(jax.random.key(0))."
+        )
     return one_key(caller, key if seed is None else seed)
 
 
 def legacy_shape():
-    """Shape of a legacy key: the words of the default implementation, whichever that is set to."""
+    """Return the shape of a legacy key: the words of the default implementation, whichever that is set to."""
     return jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
 
 
@@ -131,7 +133,7 @@ def parameter(caller, name, value):
 
 
 def _with_dtype(value, compute):
-    """A checked value as an array: of dtype `compute` where it is a Python number, or wider than JAX takes."""
+    """Return a checked value as an array: of dtype `compute` where it is a Python number, or wider than JAX takes."""
     if type(value) is float:
         if abs(value) <= LARGEST_FLOAT32:
             return np.asarray(value, compute)
@@ -147,7 +149,7 @@ def too_wide(dtype):
 
 
 def as_jax(value, dtype=None):
-    """A checked value as a JAX array of `dtype`; by default of its own, and weakly typed if it is a Python number."""
+    """Return a checked value as a JAX array of `dtype` or of its own dtype; Python numbers stay weakly typed."""
     with np.errstate(over="ignore"):
         return jnp.asarray(value, dtype)
 
@@ -158,13 +160,13 @@ def is_array(value):
 
 
 def native(array):
-    """`array` with the byte order of this machine, which JAX asks for; files of others may have another."""
+    """Return `array` in the byte order of this machine, as JAX requires; files may have another one."""
     dtype = array.dtype
     return array if not isinstance(dtype, np.dtype) or dtype.isnative else array.astype(dtype.newbyteorder("="))
 
 
 def sharding(caller, value):
-    """`value` as None or a `NamedSharding`; a `PartitionSpec` takes the mesh in scope."""
+    """Return `value` as None or a `NamedSharding`; a `PartitionSpec` takes the mesh in scope."""
     if value is None or isinstance(value, NamedSharding):
         return value
     if not isinstance(value, PartitionSpec):
@@ -188,7 +190,7 @@ def sharding(caller, value):
 
 
 def float_dtype(caller, dtype, values):
-    """The result's dtype: `dtype` if given, else the widest float among checked `values`, else JAX's default float."""
+    """Return the result's dtype: `dtype` if given, else the widest float of checked `values`, else JAX's default."""
     wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
     if dtype is None:
         found = [x.dtype for x in values if not is_weak(x) and jnp.issubdtype(x.dtype, jnp.floating)]
@@ -199,7 +201,7 @@ def float_dtype(caller, dtype, values):
         return jax.dtypes.canonicalize_dtype(dtype)
     try:
         dtype = jnp.dtype(dtype).newbyteorder("=")
-    except (TypeError, ValueError, RecursionError) as error:  # NumPy's own message fails to tell of some
+    except (TypeError, ValueError, RecursionError) as error:  # NumPy's message omits some
         raise TypeError(
             f"{caller}: dtype={safe_repr(dtype)} is not a dtype that JAX knows. Allowed are {', '.join(DTYPES)}."
         ) from error
@@ -217,7 +219,7 @@ def float_dtype(caller, dtype, values):
 
 
 def compute_dtype(dtype):
-    """What `dtype` is computed in: bfloat16 and float16 in float32."""
+    """Return the dtype to compute in: float32 for bfloat16 and float16."""
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
@@ -227,7 +229,7 @@ def is_weak(value):
 
 
 def result_shape(caller, shape, **arrays):
-    """`shape` as a tuple, or the broadcast shape of `arrays`; each of them must broadcast to it."""
+    """Return `shape` as a tuple, or the broadcast shape of `arrays`; each of them must broadcast to it."""
     if shape is None:
         return broadcast_shapes(caller, {name: () if type(a) is float else a.shape for name, a in arrays.items()})
     sizes = whole_sizes(caller, "shape", shape)
@@ -244,7 +246,7 @@ def result_shape(caller, shape, **arrays):
 
 
 def broadcast_shapes(caller, shapes):
-    """The broadcast shape of named `shapes`."""
+    """Return the broadcast shape of named `shapes`."""
     try:
         return np.broadcast_shapes(*shapes.values())
     except (ValueError, TypeError) as error:
@@ -259,7 +261,7 @@ def broadcast_shapes(caller, shapes):
 
 
 def dimension(caller, name, vectors, of=None):
-    """The dimension of checked `vectors`, the length of their last axis: at least 2, and that `of` others if given."""
+    """Return the dimension of checked `vectors`, the length of their last axis: at least 2, and equal to `of`."""
     shape = np.shape(vectors)
     if not shape or shape[-1] < 2 or (of is not None and shape[-1] != of):
         allowed = "2 or more" if of is None else str(of)
@@ -270,7 +272,7 @@ def dimension(caller, name, vectors, of=None):
 
 
 def batch_shape(caller, shape, **arrays):
-    """`shape` as a tuple, or where it has no axes the broadcast shape of checked `arrays`.
+    """Return `shape` as a tuple, or where it has no axes the broadcast shape of checked `arrays`.
 
     Of `mean_direction`, and of every array before the last one, the last axis is that of the components.
     """
@@ -288,7 +290,7 @@ def broadcasts(shape, sizes):
 
 
 def whole_sizes(caller, name, shape):
-    """`shape` as a tuple of sizes."""
+    """Return `shape` as a tuple of sizes."""
     try:
         if isinstance(shape, (str, bytes, set, dict, bool)):
             raise TypeError
@@ -320,7 +322,7 @@ def whole_sizes(caller, name, shape):
 
 
 def whole_number(caller, name, value, least, below=LARGEST_COUNT):
-    """`value` as an int of at least `least`, and below a power of two."""
+    """Return `value` as an int of at least `least`, and below a power of two."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -335,14 +337,14 @@ def whole_number(caller, name, value, least, below=LARGEST_COUNT):
 
 
 def flag(caller, name, value):
-    """`value` as a bool: "no" and nan are true in Python, and would be taken for a yes."""
+    """Return `value` as a bool: Python would take "no" and nan for True."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{caller}: {name}={safe_repr(value)} must be True or False.")
     return bool(value)
 
 
 def seconds(caller, name, value, *, above=-math.inf):
-    """`value` as a number of seconds, 0 or more, more than `above` and below thirty years; nobody waits for nan."""
+    """Return `value` as a number of seconds: finite, not negative, more than `above` and below thirty years."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{caller}: {name}={safe_repr(value)} must be a number of seconds.")
     if not (0 <= value < LARGEST_TIME and value > above):
@@ -355,7 +357,7 @@ def seconds(caller, name, value, *, above=-math.inf):
 
 
 def path(caller, name, value):
-    """`value`, a string or a path, as text."""
+    """Return `value`, a string or a path, as text."""
     try:
         text = os.fsdecode(os.fspath(value))
     except TypeError as error:
@@ -378,7 +380,7 @@ def path(caller, name, value):
 
 
 def utf8(caller, name, text, taker):
-    """Refuse what is no UTF-8, such as half of a surrogate pair, where `taker` takes nothing else."""
+    """Refuse text that is not valid UTF-8, such as half of a surrogate pair, which `taker` needs."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -389,7 +391,7 @@ def utf8(caller, name, text, taker):
 
 
 def position(caller, start):
-    """A place in a stream: an integer, a traced integer scalar, or a pair (hi, lo) of either, below 2^64."""
+    """Return a place in a stream: an integer, a traced integer scalar, or a pair (hi, lo) of either, below 2^64."""
     if isinstance(start, (tuple, list)):
         if len(start) != 2:
             raise ValueError(
@@ -420,7 +422,7 @@ def _unsigned(caller, name, value, bits):
 
 
 def known_position(start):
-    """A place in a stream as one integer; None where it is an array, traced or not."""
+    """Return a place in a stream as one integer; None where it is an array, traced or not."""
     if isinstance(start, tuple):
         hi, lo = map(known_position, start)
         return None if hi is None or lo is None else (hi << 32) + lo
@@ -428,7 +430,7 @@ def known_position(start):
 
 
 def within_stream(caller, start, end, described):
-    """Refuse a draw from position `start` to `end`, as `described`, that goes on where the stream has ended."""
+    """Refuse a draw from position `start` to `end`, as `described`, that exceeds the end of the stream."""
     if end > 2**64:
         raise ValueError(
             f"{caller}: start={start} and {described} reach beyond the stream's 2^64 angles. "
@@ -437,7 +439,7 @@ def within_stream(caller, start, end, described):
 
 
 def known_value(caller, name, value):
-    """Refuse a concrete parameter that makes no distribution; a traced one has no value to look at."""
+    """Refuse a concrete invalid parameter; the value of a traced one is unknown."""
     if isinstance(value, jax.core.Tracer):
         return
     value = np.asarray(value, np.float64)
@@ -453,7 +455,7 @@ def known_value(caller, name, value):
 
 
 def method(caller, value, concentration):
-    """A route of `METHODS` that fits the shape of `concentration`."""
+    """Return a route of `METHODS` that fits the shape of `concentration`."""
     if not isinstance(value, str) or value not in METHODS:
         raise ValueError(f"{caller}: method={safe_repr(value)} is not one of {', '.join(map(repr, METHODS))}.")
     if value == "table" and concentration.size != 1:

@@ -1,4 +1,4 @@
-"""The law restricted to an arc, in float64 NumPy: shares of the arc's probability, however small that is.
+"""The distribution restricted to an arc, in float64 NumPy: shares of the arc's probability, however small.
 
 Independent of the package: composite Gauss-Legendre quadrature on the monotone parts of the arc.
 """

@@ -1,4 +1,4 @@
-"""Programs in Python processes of their own, on the package that is tested, installed or not."""
+"""Run programs in separate Python processes, on the tested package, installed or not."""
 
 import multiprocessing
 import os

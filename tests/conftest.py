@@ -1,4 +1,4 @@
-"""What every test stands on: eight CPU devices or one, no implicit promotion, and random keys of its own."""
+"""Settings of all tests: eight CPU devices or one, no implicit promotion, and a separate random key for each test."""
 
 import collections
 import os

@@ -1,4 +1,4 @@
-"""Numbers that formulas break on: every switch of the package with its neighbours, and the ends of the floats.
+"""Numbers at which formulas tend to fail: the switches of the package, their neighbours, and the ends of the floats.
 
 Strategies of hypothesis. A case is one element of each argument; a list of cases fills arrays of one shape, so that one
 compiled program serves all examples.

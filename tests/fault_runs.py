@@ -1,4 +1,4 @@
-"""Runs of `write_samples` in which each single operation on a file fails, or is interrupted, in turn.
+"""Run `write_samples` with each file operation failing or interrupted in turn.
 
 A process that has loaded `faults.c` before the C library: it reads a row of the table of faults from its input, goes
 through every operation of such a run, and answers with what went wrong.

@@ -1,4 +1,4 @@
-"""The CUDA kernels in the place of a GPU's: their text, executed on the CPU."""
+"""Execute the text of the CUDA kernels on the CPU, in place of a GPU."""
 
 import functools
 

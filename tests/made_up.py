@@ -1,4 +1,4 @@
-"""A clock that stands still, and results of benchmarks that nobody measured."""
+"""A fake clock, and made-up results of benchmarks."""
 
 import numpy as np
 

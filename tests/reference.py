@@ -1,4 +1,4 @@
-"""The von Mises law centred at 0 in float64 NumPy, and in mpmath to vouch for it: what every test compares with.
+"""Reference values of the von Mises distribution about 0, in float64 NumPy and in mpmath.
 
 Independent of the package: plain Gauss-Legendre quadrature of
 

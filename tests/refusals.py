@@ -1,4 +1,4 @@
-"""What the public functions must refuse, in one table, and the program that gives it to them.
+"""A table of the arguments that public functions must refuse, and the program that tries them.
 
 ``python -m tests.refusals FOLDER`` calls every function with one bad argument at a time, and prints a line of
 JSON for each call: function, argument, value, and what came of it. A call that takes longer than `PATIENCE` ends the

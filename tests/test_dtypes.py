@@ -1,4 +1,4 @@
-"""Dtypes of results: an array has one, with axes or without; a Python number or a weak array of JAX takes another's."""
+"""Dtypes of results: arrays keep theirs; Python numbers and weak arrays of JAX take those of other arguments."""
 
 import inspect
 import warnings

@@ -1,4 +1,4 @@
-"""What the package imports and names: public JAX alone, nothing heavy, and the names that are documented.
+"""Imports and names of the package: only public JAX, no heavy imports, and the documented names.
 
 The order of its folders is a contract in pyproject.toml, which `make lint` checks.
 """

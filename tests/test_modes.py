@@ -1,4 +1,4 @@
-"""Every public function under the modes of JAX that users turn on: no error, and the bits that it gives without.
+"""All public functions under the modes of JAX: no error, and the same bits as without.
 
 On one CPU device, as users have: ``make test-one-device``. With eight, and for each mode alone, with ``-m slow``.
 """

@@ -1,4 +1,4 @@
-"""What must hold for every number, tried on those that code breaks on: hypothesis chooses, and shrinks what fails.
+"""Properties that hold for all numbers, tried by hypothesis on difficult ones.
 
 The quick profile is the default; ``make test TESTS="tests/test_properties.py --hypothesis-profile=thorough"`` looks for
 longer, at other numbers each time.

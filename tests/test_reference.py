@@ -1,4 +1,4 @@
-"""The float64 reference against mpmath: the tests' own foundation."""
+"""The float64 reference of the tests against mpmath."""
 
 import mpmath as mp
 import numpy as np

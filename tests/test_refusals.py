@@ -1,4 +1,4 @@
-"""Bad arguments of every public function: a clear message or NaN, in time, and nothing else."""
+"""Invalid arguments of all public functions: a clear message or NaN, in bounded time."""
 
 import json
 import subprocess

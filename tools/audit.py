@@ -1,4 +1,4 @@
-"""Whether a dependency has a known hole, by pip-audit, and an honest answer where nobody could be asked.
+"""Check dependencies for known vulnerabilities by pip-audit; report packages that could not be looked up.
 
 ``pip freeze --exclude-editable | python -m tools.audit`` reads pinned requirements and asks pip-audit about each.
 pip-audit itself says "No known vulnerabilities found" and ends well where a package could not be looked up; here a
@@ -17,7 +17,7 @@ from pathlib import Path
 __all__ = ["main"]
 
 PATIENCE = 600  # seconds
-# The one that lies beside this Python, in its environment.
+# The pip-audit of this Python's environment.
 PIP_AUDIT = Path(sys.executable).with_name("pip-audit")
 
 
@@ -26,7 +26,7 @@ class Unknown(Exception):
 
 
 def asked(requirements, program):
-    """What pip-audit tells of the requirements, a line for each."""
+    """Return the findings of pip-audit, a line for each requirement."""
     handle, name = tempfile.mkstemp(suffix=".txt")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -65,8 +65,8 @@ def main(requirements=None, program=PIP_AUDIT):
         print(f"{name} {version}: {hole['id']}, fixed in: {fixed}")
     skipped = [f"{each['name']}: {each['skip_reason']}" for each in found if each.get("vulns") is None]
     names = {line.split("==")[0].strip().lower().replace("_", "-"): line for line in pinned}
-    told = {name.lower().replace("_", "-") for name in known}
-    skipped += [f"{line}: pip-audit does not tell of it" for name, line in names.items() if name not in told]
+    detail = {name.lower().replace("_", "-") for name in known}
+    skipped += [f"{line}: pip-audit does not report it" for name, line in names.items() if name not in detail]
     skipped += [f"{line}: not a pinned release" for line in others]
     for line in skipped:
         print(f"not audited: {line}")

@@ -1,4 +1,4 @@
-"""Compile draws for an H100 on a machine without one, and count what XLA made of them.
+"""Compile draws for an H100 on a machine without one, and count kernels, bytes and instructions.
 
 ``make test-gpu-programs`` installs what it needs, which is JAX 0.11 or newer and what compiles for a GPU, and checks,
 in half a minute. In such an environment (for JAX 0.12.0.1 ``pip install --no-deps jax-cuda13-plugin==0.12.0.1
@@ -7,10 +7,9 @@ jax-cuda13-pjrt==0.12.0.1``), from the repository root::
     python -m tools.gpu_programs            # writes tools/gpu_programs.json
     python -m tools.gpu_programs --check    # exit code 1 if anything is worse than the file says
 
-Counted are the kernels that a draw launches, the bytes of memory beside arguments and result, and the instructions of
-PTX, of all kernels that work on every angle, for one angle. No time is known from that; but what gets worse here gets
-slower there. JAX 0.11.2 and 0.12.0.1 give the same numbers. With ``--check`` each workaround in `WITHOUT` is taken out
-once more: where nothing gets worse without it, it can go.
+It counts the kernels of a draw, the bytes of memory in addition to arguments and result, and the PTX instructions per
+angle. These are not times, but a draw with more of them is slower. JAX 0.11.2 and 0.12.0.1 give the same numbers. With
+``--check`` each workaround in `WITHOUT` is also left out: if nothing gets worse without it, it can be removed.
 """
 
 import argparse

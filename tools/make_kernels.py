@@ -1,4 +1,4 @@
-"""Make `jax_von_mises/sampling/kernels/angles.ptx`, the CUDA kernels as they are shipped, from `angles.cu` beside it.
+"""Make `jax_von_mises/sampling/kernels/angles.ptx`, the shipped CUDA kernels, from `angles.cu`.
 
 Run from the repository root, with nvcc 13.0 on the path (half a minute; no GPU)::
 
@@ -6,7 +6,7 @@ Run from the repository root, with nvcc 13.0 on the path (half a minute; no GPU)
     python -m tools.make_kernels --check    # only reports whether the committed file is current
 
 PTX is a text that the driver compiles for the GPU at hand. The file says in its first line which source it was made
-from; `tests/sampling/test_cuda.py` compares that, and makes the file anew where nvcc is found.
+from; `tests/sampling/test_cuda.py` compares that, and makes the file again if nvcc is found.
 """
 
 import argparse

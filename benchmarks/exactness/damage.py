@@ -1,4 +1,4 @@
-"""Samplers that are wrong, each in a way that real samplers have been. The tests must report every one."""
+"""Damaged samplers, each wrong in a way that real samplers were. The tests must report all of them."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Every tail probability that a float32 angle can have, one after the other.
+"""Compare the quantile of every tail probability that a float32 angle can have.
 
 A word has 31 bits for the tail probability t of its angle, and one for the sign. So the angle can be compared with the
 quantile for each t there is, and nothing is left to chance: 2^31 angles of the function that the sampler calls, against

@@ -1,4 +1,4 @@
-"""The probabilities that the tests expect, exactly as the floats of a dtype can have them.
+"""Compute the probabilities that the tests expect, exactly for the floats of a dtype.
 
 A sampler rounds. A bin is therefore a set of floats, and its probability that of all real numbers that round to them:
 the integral, by quadrature in float64, between the midpoints to the neighbouring floats. So rounding is no false alarm.

@@ -1,4 +1,4 @@
-"""Whether angle i is the quantile of word i of the key, by a cipher and a quantile that the package has no part in."""
+"""Check that angle i is the quantile of word i of the key, with an independent cipher and quantile."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""From counts and sums to p-values: how likely such a deviation is for a sampler that keeps its promise.
+"""Turn counts and sums into p-values under the guaranteed accuracy.
 
 Each p-value is an upper bound: the promised error (`slack` in `expected`) is subtracted first. So a sampler that keeps
 its promise fails no more often than the common rate of false alarms, however many angles are drawn, and one that breaks

@@ -17,7 +17,7 @@ FORMAT = 1
 # In this order: what takes longest comes last. `checks.CHECKS` and the time.
 PARTS = (
     *("kernels", "words", "angles", "arrays", "parameters", "dtypes", "sizes", "huge", "gradients", "transformations"),
-    *("speed", "outside", "law"),
+    *("speed", "outside", "distributions"),
 )
 
 
@@ -28,10 +28,10 @@ def parser():
     )
     made.add_argument("--quick", action="store_true", help="a hundredth of the angles, and fewer sizes and rounds")
     made.add_argument("--every-size", action="store_true", help="all sizes from 1 to 4099, each a program to compile")
-    told = f"only these parts, again if FILE has them: checks (all but speed), {', '.join(PARTS)}"
-    made.add_argument("--only", nargs="+", choices=("checks", *PARTS), metavar="PART", default=[], help=told)
-    told = "write the result after each part; continue from an existing file"
-    made.add_argument("--json", metavar="FILE", type=new_file, help=told)
+    detail = f"only these parts, again if FILE has them: checks (all but speed), {', '.join(PARTS)}"
+    made.add_argument("--only", nargs="+", choices=("checks", *PARTS), metavar="PART", default=[], help=detail)
+    detail = "write the result after each part; continue from an existing file"
+    made.add_argument("--json", metavar="FILE", type=new_file, help=detail)
     made.add_argument("--picture", metavar="FILE", type=new_file, help="draw the rates (.svg, .png)")
     # All lines of the program on whatever there is, for its tests.
     made.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
@@ -56,9 +56,9 @@ def speed_text(rows, missing):
 def verdict_text(verdicts):
     """Yield a line for each goal."""
     for found in verdicts:
-        unit = " of its bytes a second" if found["of_bytes"] else ""
+        unit = " of its bytes per second" if found["of_bytes"] else ""
         reached = found["why"] if found["ratio"] is None else f"{found['ratio']:.3g}"
-        goal = f"{found['name']}: at least {found['at_least']:g} x {found['beside']}{unit}"
+        goal = f"{found['name']}: at least {found['at_least']:g} x {found['peer']}{unit}"
         yield f"  {found['state']}: {goal}: {reached}"
 
 
@@ -74,14 +74,14 @@ def begun(path, result):
     if path is None:
         return result
     if not path.exists():
-        left = [file.name for file in path.parent.iterdir() if file.name.startswith(f"{path.stem}.law.")]
+        left = [file.name for file in path.parent.iterdir() if file.name.startswith(f"{path.stem}.distributions.")]
         if left:
             raise ValueError(f"{', '.join(left)} has counts of another run; remove it, or name another file.")
         return result
     try:
         before = read_json(path)
         differs = [name for name, value in identity(before).items() if value != identity(result)[name]]
-        rows = [(row["part"], row["ok"], row["check"], row["told"]) for row in before["checks"]]
+        rows = [(row["part"], row["ok"], row["check"], row["detail"]) for row in before["checks"]]
         seconds = float(before["seconds"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no result of this program: {error}. Name another file.") from error
@@ -114,7 +114,7 @@ def make(part, plan, result, state):
         print("\ngoals\n" + "\n".join(verdict_text(verdicts)), flush=True)
         return
     check = checks.CHECKS[part]
-    found = checks.run(functools.partial(check, state=state) if part == "law" else check, plan)
+    found = checks.run(functools.partial(check, state=state) if part == "distributions" else check, plan)
     kept = [row for row in result["checks"] if row["part"] != part]
     result["checks"] = kept + [{"part": part, **each._asdict()} for each in found]
 
@@ -148,7 +148,7 @@ def main(arguments=None):
             write_json(given.json, rounded(result))
 
     keep()
-    state = None if given.json is None else given.json.with_suffix(".law")
+    state = None if given.json is None else given.json.with_suffix(".distributions")
     # Kernels are off on a machine that has not tried them, and where the environment turns them off.
     with environment.without_cache(), checks.switched("1"):
         for part in to_make(given, result):
@@ -170,8 +170,8 @@ def main(arguments=None):
 def unfit(found):
     """Return why this cannot be run here, or None."""
     if found["platform"] != "gpu" or not has("cuda"):
-        told = f"JAX runs on {found['platform']} here, and this is about a CUDA device."
-        return f"{told} `jax-von-mises doctor --expect cuda` says what keeps JAX from one."
+        detail = f"JAX runs on {found['platform']} here, and this is about a CUDA device."
+        return f"{detail} `jax-von-mises doctor --expect cuda` shows why JAX does not use one."
     if not has("cpu"):
         return "JAX has no CPU to compare with here; leave it in JAX_PLATFORMS, as in JAX_PLATFORMS=cuda,cpu."
     if found["device_count"] > 1:

@@ -1,4 +1,4 @@
-"""The checks on a GPU: each yields what it found, in words, and whether that is right."""
+"""Checks on a GPU: each yields a description of what it found, and whether it passed."""
 
 import contextlib
 import functools
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
     check: str
     ok: bool | None
-    told: str
+    detail: str
 
 
 def key_of(implementation):
@@ -101,8 +101,8 @@ def kernels(plan):
         return
     specs = list(cuda_trial.specs())
     failed = sorted({spec.name for spec in specs if not cuda_self_test.passes(spec)})
-    told = f"all {len({spec.name for spec in specs})} pass the package's own test"
-    yield Found("CUDA kernels", not failed, cuda.kernel_report() if failed else told)
+    detail = f"all {len({spec.name for spec in specs})} pass the package's own test"
+    yield Found("CUDA kernels", not failed, cuda.kernel_report() if failed else detail)
     # Without kernels, all other checks would silently be about the plain path alone.
     yield Found("draws go to them", True in fused(), cuda.kernel_report())
 
@@ -143,14 +143,14 @@ def angles(plan):
         drawn = np.asarray(counter.words(key, (plan.angles,), 1)[0])
         worst, at, apart = 0.0, None, 0.0
         for kappa in KAPPAS:
-            x, beside = drawn_twice(kernel, key, 0.0, kappa, 0, (plan.angles,), "float32", method)
+            x, on_cpu = drawn_twice(kernel, key, 0.0, kappa, 0, (plan.angles,), "float32", method)
             share = compared(x, drawn, float(np.float32(kappa)))
             if share >= worst:
                 worst, at = share, kappa
-            apart = max(apart, float(np.mean(np.abs(x - beside) > expected.ULP * np.spacing(np.abs(beside)))))
-        told = f"at most {worst:.2f} of what is allowed, at k={at:g}; "
-        told += f"at most {apart:.1%} further than {expected.ULP} ulp from the CPU's at any k"
-        yield Found(name, worst <= 1, told)
+            apart = max(apart, float(np.mean(np.abs(x - on_cpu) > expected.ULP * np.spacing(np.abs(on_cpu)))))
+        detail = f"at most {worst:.2f} of what is allowed, at k={at:g}; "
+        detail += f"at most {apart:.1%} further than {expected.ULP} ulp from the CPU's at any k"
+        yield Found(name, worst <= 1, detail)
 
 
 def arrays(plan):
@@ -170,13 +170,13 @@ def arrays(plan):
         allowed = cuda_self_test.allowed(kappa)
         right, worst = True, 0.0
         for start in (0, 2**32 - 5):
-            x, beside = drawn_twice(kernel, key, loc, kappa, start, (count,), "float32", method)
-            apart = np.abs(np.mod(x.astype(np.float64) - beside + np.pi, 2 * np.pi) - np.pi)
-            there = ~np.isnan(beside)
+            x, on_cpu = drawn_twice(kernel, key, loc, kappa, start, (count,), "float32", method)
+            apart = np.abs(np.mod(x.astype(np.float64) - on_cpu + np.pi, 2 * np.pi) - np.pi)
+            there = ~np.isnan(on_cpu)
             right = right and np.array_equal(there, ~np.isnan(x)) and bool((np.abs(x[there]) < np.pi).all())
             worst = max(worst, float(np.max((apart / allowed)[there])))
-        told = f"{count:,} angles, at most {worst:.2f} of what is allowed from the CPU's; NaN at the same places"
-        yield Found(f"arrays, {name}, {path_name(kernel)}", right and worst <= 1, told)
+        detail = f"{count:,} angles, at most {worst:.2f} of what is allowed from the CPU's; NaN at the same places"
+        yield Found(f"arrays, {name}, {path_name(kernel)}", right and worst <= 1, detail)
 
 
 def parameters(plan):
@@ -196,7 +196,7 @@ def parameters(plan):
 def dtypes(plan):
     """Compare 16-bit floats with rounded float32, and float64 with the CPU's."""
     for kernel in fused():
-        # By the plain path the cipher comes long before the rounding; each kernel has one of its own.
+        # By the plain path the cipher comes long before the rounding; each kernel has a separate one.
         for cipher, method in itertools.product(CIPHERS if kernel else CIPHERS[:1], METHODS):
             key = key_of(cipher)
             if key is None:
@@ -239,9 +239,9 @@ def sizes(plan):
         wrong = [] if np.array_equal(longest[0][skip:], longest[1][: most - skip]) else ["the longest of either"]
         for start, whole in zip(WHERE, longest, strict=True):
             wrong += [f"{size} from {start}" for size in tried if not np.array_equal(part(start, size), whole[:size])]
-        told = f"{len(tried)} sizes up to {most}, each from {len(WHERE)} places"
-        told += f"; wrong: {', '.join(wrong[:10])}" if wrong else ""
-        yield Found(f"sizes, {method}, {dtype}, {path_name(kernel)}", not wrong, told)
+        detail = f"{len(tried)} sizes up to {most}, each from {len(WHERE)} places"
+        detail += f"; wrong: {', '.join(wrong[:10])}" if wrong else ""
+        yield Found(f"sizes, {method}, {dtype}, {path_name(kernel)}", not wrong, detail)
 
 
 def huge(plan):
@@ -264,8 +264,8 @@ def huge(plan):
                 raise
             yield Found(f"more than 2^32 angles, {path_name(kernel)}", None, str(error).split("\n")[0][:150])
             continue
-        told = f"slices of {plan.huge:,} angles are the blocks at their places"
-        yield Found(f"more than 2^32 angles, {path_name(kernel)}", all(same), told)
+        detail = f"slices of {plan.huge:,} angles are the blocks at their places"
+        yield Found(f"more than 2^32 angles, {path_name(kernel)}", all(same), detail)
 
 
 def gradients(plan):
@@ -343,25 +343,25 @@ def transformations(plan):
     yield Found("shard_map and pmap", near, f"parts of {count} device(s) are the whole")
 
 
-def law(plan, state=None):
+def distributions(plan, state=None):
     """Run `benchmarks.exactness`; with kernels, also on fewer angles of the plain path.
 
     The counts are kept in files whose names begin with `state`, if given, from which a later run continues.
     """
     # The same number of angles of each distribution.
     equal = tuple(each._replace(weight=1) for each in exactness_plan.DISTRIBUTIONS)
-    paths = [("the law", "as-drawn", plan.law, "every", "1")]
+    paths = [("the distributions", "as-drawn", plan.distributions, "every", "1")]
     if True in fused():
-        paths.append(("the law, plain", "plain", plan.law_plain, "some", "0"))
+        paths.append(("the distributions, plain", "plain", plan.distributions_plain, "some", "0"))
     for name, file, count, words, kernels in paths:
         kept = None if state is None else Path(f"{state}.{file}.npz")
         with switched(kernels):
             found, drawn = exactness.run(count * len(equal), words, kept, distributions=equal)
         rows = [(each.name, verdict) for each, one in found.items() for verdict in one.verdicts]
         reported = verdicts.alarms([verdict for _, verdict in rows])
-        told = f"{len(rows)} tests on {drawn:,} angles, as many of each of {len(equal)} distributions"
+        detail = f"{len(rows)} tests on {drawn:,} angles, as many of each of {len(equal)} distributions"
         names = [f"{each}, {verdict.test}" for each, verdict in rows if verdict in reported]
-        yield Found(name, not reported, f"{told}; reported: {'; '.join(names)}" if names else told)
+        yield Found(name, not reported, f"{detail}; reported: {'; '.join(names)}" if names else detail)
 
 
 def outside(plan, tool="compute-sanitizer"):
@@ -378,8 +378,8 @@ def outside(plan, tool="compute-sanitizer"):
     if code is None:
         # Nothing was found, but not everything was watched: that is no pass.
         lines = [f"not finished in {plan.outside} s", *lines[-1:]]
-    told = "; ".join(lines[:1] + lines[-1:] if code is None else lines[-2:])
-    yield Found(name, code == 0, told or "no output")
+    detail = "; ".join(lines[:1] + lines[-1:] if code is None else lines[-2:])
+    yield Found(name, code == 0, detail or "no output")
 
 
 def bounded(command, seconds, environment):
@@ -399,7 +399,7 @@ CHECKS = {
     check.__name__: check
     for check in (
         *(kernels, words, angles, arrays, parameters, dtypes, sizes, huge, gradients, transformations),
-        *(outside, law),
+        *(outside, distributions),
     )
 }
 
@@ -411,7 +411,7 @@ def run(check, plan, say=print):
     def add(found):
         results.append(found)
         mark = {True: "right", False: "WRONG", None: "not made"}[found.ok]
-        say(f"  {mark:9} {found.check}: {found.told}", flush=True)
+        say(f"  {mark:9} {found.check}: {found.detail}", flush=True)
 
     try:
         for found in check(plan):

@@ -1,6 +1,6 @@
-"""Draws by the CUDA kernels, for a tool that watches where they read and write: `checks.outside` runs it under that.
+"""Draw by the CUDA kernels under a tool that checks memory accesses; run by `checks.outside`.
 
-Each case is told when it is done, so that one that the time ran out on shows how far it came.
+Each case is reported when it is done, so that the output of a run that timed out shows how far it came.
 """
 
 import sys

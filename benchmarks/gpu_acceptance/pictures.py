@@ -19,7 +19,7 @@ def picture(result):
     axes.bar_label(bars, fmt="%.3g", padding=3)
     axes.axvline(result["speed"]["fill"]["rate"] / 1e9, color="black", linewidth=0.8, linestyle=":")
     axes.set_xscale("log")
-    axes.set_xlabel("billion numbers a second; dotted: writing float32 and nothing else")
+    axes.set_xlabel("billion numbers per second; dotted: writing float32 only")
     axes.set_title(f"{result['environment']['device']}, one process", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -22,9 +22,9 @@ class Plan(NamedTuple):
     """Rows of a `vmap` over short draws."""
     huge: int
     """Angles of one draw, above 2^32, of which slices are compared; 0 for none."""
-    law: int
+    distributions: int
     """Angles of each distribution in the search for errors."""
-    law_plain: int
+    distributions_plain: int
     """The same, of the plain path, where there are kernels too."""
     outside: int
     """Time limit in seconds of the tool that watches for accesses outside of arrays."""
@@ -48,15 +48,17 @@ FULL = Plan(
     few_sizes=FEW_SIZES,
     rows=3000,
     huge=2**32 + 4099,
-    law=10**11,
-    law_plain=10**9,
+    distributions=10**11,
+    distributions_plain=10**9,
     outside=240,
     draws=2**28,
     timed_arrays=2**26,
     peers=2**24,
     rounds=20,
 )
-QUICK = FULL._replace(few_sizes=(1, 2, 3, 4, 5, 1023, 4096, 4099), law=10**9, law_plain=10**7, rounds=7)
+QUICK = FULL._replace(
+    few_sizes=(1, 2, 3, 4, 5, 1023, 4096, 4099), distributions=10**9, distributions_plain=10**7, rounds=7
+)
 # For tests, on whatever there is.
 TINY = Plan(
     words=2**10,
@@ -66,8 +68,8 @@ TINY = Plan(
     few_sizes=(3, 68),
     rows=5,
     huge=0,
-    law=2**22,
-    law_plain=2**20,
+    distributions=2**22,
+    distributions_plain=2**20,
     outside=60,
     draws=2**12,
     timed_arrays=2**10,

@@ -1,4 +1,4 @@
-"""How fast: ours by either path beside JAX's own samplers, other libraries and the memory, in one process, in turns."""
+"""Compare the rates of both paths with JAX's samplers, other libraries and the memory, in turns in one process."""
 
 import itertools
 from typing import NamedTuple
@@ -22,10 +22,10 @@ OTHERS = ("numpyro", "cupy", "torch")
 
 
 class Goal(NamedTuple):
-    """`at_least` times the rate of `beside`, in angles or with `of_bytes` in bytes written."""
+    """`at_least` times the rate of `peer`, in angles or with `of_bytes` in bytes written."""
 
     name: str
-    beside: str
+    peer: str
     at_least: float
     of_bytes: bool = False
 
@@ -164,13 +164,13 @@ def judge(rows, missing):
     found = []
     for goal in GOALS:
         ratio, noisy, why = None, False, ""
-        if absent := [name for name in (goal.name, goal.beside) if name not in rows]:
+        if absent := [name for name in (goal.name, goal.peer) if name not in rows]:
             why = missing.get(absent[0], "not made")
         else:
-            one, other = rows[goal.name], rows[goal.beside]
+            one, other = rows[goal.name], rows[goal.peer]
             what = "bytes_per_second" if goal.of_bytes else "rate"
             ratio, noisy = one[what] / other[what], one["noisy"] or other["noisy"]
-        verdict = goals.Verdict(goal.name, goal.beside, goal.at_least, ratio, noisy)
+        verdict = goals.Verdict(goal.name, goal.peer, goal.at_least, ratio, noisy)
         state = verdict.state
         if state == goals.NOT_MEASURED and goal.of_kernel and cuda_launch.devices():
             state = goals.MISSED

@@ -1,4 +1,4 @@
-"""How much the profile measures, and how it times calls: in turns, by the rules of `benchmarks.timing`."""
+"""Amounts of work of the profile, and its timing of calls in turns by the rules of `benchmarks.timing`."""
 
 import functools
 import time

@@ -18,7 +18,7 @@ WIDTH = 6.4  # inches
 # Stands for the colour of the text until the drawing is done; then the page decides.
 INK = "#010203"
 THEME = "<style>svg{color:#222}@media (prefers-color-scheme:dark){svg{color:#dcdcdc}}</style>"
-# Readable on white and on black, and told apart by people with a colour deficiency (after Okabe and Ito).
+# Readable on white and on black, and distinguishable with a colour vision deficiency (after Okabe and Ito).
 COLORS = ("#D55E00", "#2A8FD0", "#009E73", "#C978A8", "#C98B00", "#7A7FD9")
 MARKS = ("o", "s", "^", "D", "v", "P")
 GRID = {"color": "#888888", "alpha": 0.35, "linewidth": 0.7}

@@ -1,4 +1,4 @@
-"""Measure what it costs to have a program: compile times, what compiles again, and a trace of what runs."""
+"""Measure programs: compile times, recompilations, and a trace of operations."""
 
 import contextlib
 import gzip

@@ -1,4 +1,4 @@
-"""How fast, and in how much memory, long streams reach the host and the disk, compared with loops written by hand.
+"""Measure rates and memory of long streams to the host and the disk, compared with loops written by hand.
 
 ``python -m benchmarks.streaming --quick`` measures, ``python -m benchmarks.streaming.pictures`` draws a result. The
 runs that are timed are in `cases`; `process` records the memory of a new process.

@@ -1,4 +1,4 @@
-"""Measure how fast, and in how much memory, long streams reach the host and the disk.
+"""Measure rates and memory of long streams to the host and the disk.
 
 ``python -m benchmarks.streaming --quick`` takes a minute on two cores and needs 0.5 GB of free disk. Without
 ``--quick`` it draws 1e9 angles, 4 GB, many times. ``--directory`` selects the disk. Everything that is written there is

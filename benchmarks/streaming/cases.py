@@ -1,4 +1,4 @@
-"""The runs that are timed: what users write by hand, and what the package offers in its place.
+"""The runs that are timed: loops written by hand, and the functions of the package.
 
 A case is a dict of runs that take turns. Each run does all of its work, `total` angles, with a new key.
 """

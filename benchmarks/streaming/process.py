@@ -1,4 +1,4 @@
-"""Draw one stream in a process of its own and report the memory that it held.
+"""Draw one stream in a separate process and report the memory that it held.
 
 A new process holds no memory that earlier work has left, so its growth is that of the stream alone.
 """

@@ -1,10 +1,12 @@
-"""A policy over headings, trained through its own samples and, beside it, with the score function.
+"""A policy over headings, trained through its samples, compared with the score function.
 
-``python -m docs.examples.angle_policy --out picture.svg`` prints a table and draws the picture of docs/angle-policy.md.
+``python -m docs.examples.angle_policy --out picture.svg`` prints a table and draws the
+picture of docs/angle-policy.md.
 
-A vessel sees two directions, goal and wind, and picks a heading. The reward is linear in the heading's unit vector, and
-an entropy bonus keeps the policy exploring; the best policy is then a von Mises law in closed form, with a direction
-and a concentration that depend on the state.
+A vessel sees two directions, goal and wind, and picks a heading. The reward is linear
+in the heading's unit vector, and an entropy bonus keeps the policy exploring; the best
+policy is then a von Mises distribution in closed form, with a direction and a
+concentration that depend on the state.
 """
 
 import functools
@@ -33,7 +35,8 @@ OFFSETS = (0.5, 0.0)  # radians between the policy's direction and the best one
 LOOKED_AT = (0, 30, 300, 3000)  # steps of training where gradients are measured
 
 
-# ------------------------------------------------------------------------------------------------ the task
+# ------------------------------------------------------------------------------------------------
+# the task
 
 
 def reward(heading, state):
@@ -41,26 +44,28 @@ def reward(heading, state):
     return jnp.cos(heading - state[..., 0]) + WIND * jnp.cos(heading - state[..., 1])
 
 
-def best_law(state):
-    """The law that maximises mean reward + TEMPERATURE * entropy: proportional to exp(reward / TEMPERATURE)."""
+def best_distribution(state):
+    """The distribution that maximises mean reward + TEMPERATURE * entropy: proportional to exp(reward / TEMPERATURE)."""
     goal, wind = state[..., 0], state[..., 1]
     x, y = jnp.cos(goal) + WIND * jnp.cos(wind), jnp.sin(goal) + WIND * jnp.sin(wind)
     return VonMises(jnp.arctan2(y, x), jnp.hypot(x, y) / TEMPERATURE)
 
 
-def mean_reward(law, state):
-    """Mean of the reward under `law`: the mean of cos(heading - a) is A(concentration) cos(loc - a)."""
-    return (1 - law.variance()) * reward(law.loc, state)
+def mean_reward(distribution, state):
+    """Mean of the reward under `distribution`: the mean of cos(heading - a) is A(concentration) cos(loc - a)."""
+    return (1 - distribution.variance()) * reward(distribution.loc, state)
 
 
-def objective(law, state):
+def objective(distribution, state):
     """What training maximises, exact, averaged over the states."""
-    return jnp.mean(mean_reward(law, state) + TEMPERATURE * law.entropy())
+    return jnp.mean(
+        mean_reward(distribution, state) + TEMPERATURE * distribution.entropy()
+    )
 
 
-def gap(law, state):
+def gap(distribution, state):
     """How far `objective` is below its optimum, without the cancellation of a difference."""
-    return TEMPERATURE * jnp.mean(law.kl_divergence(best_law(state)))
+    return TEMPERATURE * jnp.mean(distribution.kl_divergence(best_distribution(state)))
 
 
 def random_states(key, size):
@@ -74,18 +79,22 @@ def grid_states(side=32):
     return jnp.stack(jnp.meshgrid(direction, direction), axis=-1).reshape(-1, 2)
 
 
-# ------------------------------------------------------------------------------------------------ the policy
+# ------------------------------------------------------------------------------------------------
+# the policy
 
 
 def init(key):
     """Weights and biases of the network."""
     keys = random.split(key, len(SIZES) - 1)
     shapes = zip(keys, SIZES[:-1], SIZES[1:], strict=True)
-    return [(random.normal(k, (m, n)) / np.float32(np.sqrt(m)), jnp.zeros(n)) for k, m, n in shapes]
+    return [
+        (random.normal(k, (m, n)) / np.float32(np.sqrt(m)), jnp.zeros(n))
+        for k, m, n in shapes
+    ]
 
 
 def policy(params, state):
-    """The law of the heading in one state."""
+    """The distribution of the heading in one state."""
     hidden = jnp.concatenate([jnp.cos(state), jnp.sin(state)])
     for weight, bias in params[:-1]:
         hidden = jnp.tanh(hidden @ weight + bias)
@@ -98,40 +107,50 @@ def policy(params, state):
 policies = jax.vmap(policy, in_axes=(None, 0))
 
 
-# ------------------------------------------------------------------------------------------------ the estimators
+# ------------------------------------------------------------------------------------------------
+# the estimators
 
-# Each returns numbers whose gradient, not value, is an unbiased estimate of the gradient of the mean reward.
+# Each returns numbers whose gradient, not value, is an unbiased estimate of the
+# gradient of the mean reward.
 
 
-def pathwise(key, law, state):
+def pathwise(key, distribution, state):
     """The reward itself, differentiated through the angle."""
-    return reward(law.sample(key), state)
+    return reward(distribution.sample(key), state)
 
 
-def score(key, law, state, baseline=0.0):
+def score(key, distribution, state, baseline=0.0):
     """REINFORCE: the log-density, weighted by the reward less a baseline."""
-    heading = lax.stop_gradient(law.sample(key))
+    heading = lax.stop_gradient(distribution.sample(key))
     advantage = lax.stop_gradient(reward(heading, state) - baseline)
-    return advantage * law.log_prob(heading)
+    return advantage * distribution.log_prob(heading)
 
 
-def score_baseline(key, law, state):
+def score_baseline(key, distribution, state):
     """REINFORCE with the exact mean reward of each state as baseline: what a perfect critic would say."""
-    return score(key, law, state, mean_reward(law, state))
+    return score(key, distribution, state, mean_reward(distribution, state))
 
 
-ESTIMATORS = {"pathwise": pathwise, "score function, baseline": score_baseline, "score function": score}
-# Adam's rate: for each estimator the best of 0.003, 0.01 and 0.03, by the gap at the end.
+ESTIMATORS = {
+    "pathwise": pathwise,
+    "score function, baseline": score_baseline,
+    "score function": score,
+}
+# Adam's rate: for each estimator the best of 0.003, 0.01 and 0.03, by the gap at the
+# end.
 RATES = {"pathwise": 0.01, "score function, baseline": 0.01, "score function": 0.003}
 
 
 def loss(params, key, state, estimator):
     """One random angle a state; the entropy is exact."""
-    law = policies(params, state)
-    return -jnp.mean(estimator(key, law, state) + TEMPERATURE * law.entropy())
+    distribution = policies(params, state)
+    return -jnp.mean(
+        estimator(key, distribution, state) + TEMPERATURE * distribution.entropy()
+    )
 
 
-# ------------------------------------------------------------------------------------------------ training
+# ------------------------------------------------------------------------------------------------
+# training
 
 
 @functools.partial(jax.jit, static_argnames=("estimator", "steps", "every"))
@@ -144,7 +163,9 @@ def train(key, estimator, rate, steps=STEPS, every=EVERY):
     def step(carry, key):
         params, state = carry
         states_key, angles_key = random.split(key)
-        gradient = jax.grad(loss)(params, angles_key, random_states(states_key, BATCH), estimator)
+        gradient = jax.grad(loss)(
+            params, angles_key, random_states(states_key, BATCH), estimator
+        )
         updates, state = optimizer.update(gradient, state, params)
         return (optax.apply_updates(params, updates), state), None
 
@@ -153,7 +174,9 @@ def train(key, estimator, rate, steps=STEPS, every=EVERY):
 
     keys = random.split(key, (steps // every, every))
     (last, _), history = lax.scan(stretch, (params, optimizer.init(params)), keys)
-    return jax.tree.map(lambda past, now: jnp.concatenate([past, now[None]]), history, last)
+    return jax.tree.map(
+        lambda past, now: jnp.concatenate([past, now[None]]), history, last
+    )
 
 
 @jax.jit
@@ -163,13 +186,16 @@ def gaps(history):
     return lax.map(lambda params: gap(policies(params, states), states), history)
 
 
-# ------------------------------------------------------------------------------------------------ the gradients
+# ------------------------------------------------------------------------------------------------
+# the gradients
 
 
 @jax.jit
 def exact_gradient(params, state):
     """Gradient of the loss without sampling, as one vector."""
-    return ravel_pytree(jax.grad(lambda params: -objective(policies(params, state), state))(params))[0]
+    return ravel_pytree(
+        jax.grad(lambda params: -objective(policies(params, state), state))(params)
+    )[0]
 
 
 @functools.partial(jax.jit, static_argnames=("estimator", "repeats"))
@@ -205,35 +231,45 @@ def one_draw_derivatives(key, concentration, offset, estimator, size=2**17):
     def total(loc, concentration):
         return estimator(key, VonMises(loc, concentration), state).sum()
 
-    return jax.grad(total, argnums=(0, 1))(jnp.full(size, offset), jnp.full(size, concentration))
+    return jax.grad(total, argnums=(0, 1))(
+        jnp.full(size, offset), jnp.full(size, concentration)
+    )
 
 
 def variances(key, estimator, concentrations=CONCENTRATIONS):
     """Variance of the derivative in `loc`, an array (offsets, concentrations)."""
     rows = []
     for offset in OFFSETS:
-        draws = (one_draw_derivatives(key, jnp.float32(k), jnp.float32(offset), estimator) for k in concentrations)
+        draws = (
+            one_draw_derivatives(key, jnp.float32(k), jnp.float32(offset), estimator)
+            for k in concentrations
+        )
         rows.append([float(jnp.var(in_loc)) for in_loc, _ in draws])
     return np.array(rows)
 
 
-# ------------------------------------------------------------------------------------------------ the report
+# ------------------------------------------------------------------------------------------------
+# the report
 
 
 def learn(key, seeds=SEEDS, steps=STEPS):
     """Train with each estimator from the same starts: weights, and gaps as an array (seeds, entries), by name."""
     keys = random.split(key, seeds)
     histories = {
-        name: jax.vmap(functools.partial(train, estimator=estimator, rate=RATES[name], steps=steps))(keys)
+        name: jax.vmap(
+            functools.partial(train, estimator=estimator, rate=RATES[name], steps=steps)
+        )(keys)
         for name, estimator in ESTIMATORS.items()
     }
-    return histories, {name: np.asarray(jax.vmap(gaps)(history)) for name, history in histories.items()}
+    return histories, {
+        name: np.asarray(jax.vmap(gaps)(history)) for name, history in histories.items()
+    }
 
 
 def learning_table(curves):
     """Markdown: what training reached with each estimator, in the median over the seeds."""
     states = grid_states()
-    optimum = float(objective(best_law(states), states))
+    optimum = float(objective(best_distribution(states), states))
     lines = ["| trained with | objective | below the optimum |", "|---|---|---|"]
     for name, found in curves.items():
         last = float(np.median(found[:, -1]))
@@ -245,7 +281,10 @@ def gradient_table(key, history, steps=STEPS):
     """Markdown: variance relative to the pathwise one, and mean along the exact gradient relative to its length."""
     keys = random.split(key, len(ESTIMATORS) + 1)
     states = random_states(keys[-1], BATCH)
-    lines = [f"| after step | {' | '.join(ESTIMATORS)} |", "|---" * (1 + len(ESTIMATORS)) + "|"]
+    lines = [
+        f"| after step | {' | '.join(ESTIMATORS)} |",
+        "|---" * (1 + len(ESTIMATORS)) + "|",
+    ]
     for step in (step for step in LOOKED_AT if step <= steps):
         params = jax.tree.map(lambda past, entry=step // EVERY: past[entry], history)
         exact = exact_gradient(params, states)
@@ -254,7 +293,9 @@ def gradient_table(key, history, steps=STEPS):
             found = gradients(k, params, states, estimator)
             mean, error = along_exact(found, exact)
             unit = unit or total_variance(found)
-            cells.append(f"{total_variance(found) / unit:.3g}, {mean:.3f} ± {error:.3f}")
+            cells.append(
+                f"{total_variance(found) / unit:.3g}, {mean:.3f} ± {error:.3f}"
+            )
         lines.append(f"| {step} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -277,7 +318,14 @@ def picture(curves, spreads):
     learning, variance = figure.subplots(1, 2)
     for name, found in curves.items():
         steps = np.arange(found.shape[1]) * EVERY
-        learning.fill_between(steps, found.min(0), found.max(0), color=STYLES[name]["color"], alpha=0.18, linewidth=0)
+        learning.fill_between(
+            steps,
+            found.min(0),
+            found.max(0),
+            color=STYLES[name]["color"],
+            alpha=0.18,
+            linewidth=0,
+        )
         learning.plot(steps, np.median(found, axis=0), **STYLES[name], markevery=10)
     learning.set_title(f"Objective below the optimum, {len(found)} trainings")
     learning.set(yscale="log", xlabel=f"steps of {BATCH} angles")
@@ -285,18 +333,37 @@ def picture(curves, spreads):
 
     for name, (off, on) in spreads.items():
         variance.plot(CONCENTRATIONS, off, **STYLES[name])
-        variance.plot(CONCENTRATIONS, on, color=STYLES[name]["color"], linestyle=(0, (4, 2)), linewidth=1.2)
+        variance.plot(
+            CONCENTRATIONS,
+            on,
+            color=STYLES[name]["color"],
+            linestyle=(0, (4, 2)),
+            linewidth=1.2,
+        )
     variance.set_title("Variance of one angle's derivative in loc")
     variance.set(xscale="log", yscale="log", xlabel="concentration")
-    variance.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    variance.xaxis.set_major_formatter(
+        ticker.FuncFormatter(lambda value, _: f"{value:g}")
+    )
     for axes in (learning, variance):
         axes.grid(visible=True)
         axes.minorticks_off()
 
     lines = [Line2D([], [], label=name, **STYLES[name]) for name in curves]
     lines.append(Line2D([], [], color="#555555", label=f"loc {OFFSETS[0]:g} rad off"))
-    lines.append(Line2D([], [], color="#555555", linestyle=(0, (4, 2)), linewidth=1.2, label="loc at the best"))
-    figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), frameon=False)
+    lines.append(
+        Line2D(
+            [],
+            [],
+            color="#555555",
+            linestyle=(0, (4, 2)),
+            linewidth=1.2,
+            label="loc at the best",
+        )
+    )
+    figure.legend(
+        handles=lines, loc="outside lower center", ncols=len(lines), frameon=False
+    )
     return figure
 
 
@@ -307,10 +374,25 @@ def main(arguments=None):
     learn_key, gradient_key, variance_key = random.split(random.key(0), 3)
     histories, curves = learn(learn_key, seeds, steps)
     print(learning_table(curves), end="\n\nThe gradients on the way\n\n")
-    print(gradient_table(gradient_key, jax.tree.map(lambda past: past[0], histories["pathwise"]), steps))
+    print(
+        gradient_table(
+            gradient_key,
+            jax.tree.map(lambda past: past[0], histories["pathwise"]),
+            steps,
+        )
+    )
     if given.out:
         with settings():
-            write(picture(curves, {name: variances(variance_key, e) for name, e in ESTIMATORS.items()}), given.out)
+            write(
+                picture(
+                    curves,
+                    {
+                        name: variances(variance_key, e)
+                        for name, e in ESTIMATORS.items()
+                    },
+                ),
+                given.out,
+            )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Regression of an angle on numbers, by NUTS and by variational inference, from data with known coefficients.
 
-``python -m docs.examples.circular_regression --out FILE`` prints the table of the page *Circular regression* and draws
-its picture; the same machine gives the same file, byte for byte. Needs NumPyro and Matplotlib.
+``python -m docs.examples.circular_regression --out FILE`` prints the table of the page
+*Circular regression* and draws its picture; the same machine gives the same file, byte
+for byte. Needs NumPyro and Matplotlib.
 """
 
 import jax
@@ -40,9 +41,11 @@ def simulate(key):
 
 
 def model(x, angles=None):
-    """Priors and likelihood; concentration 0 is the uniform law, so that no direction is preferred."""
+    """Priors and likelihood; concentration 0 is the uniform distribution, so that no direction is preferred."""
     mu = numpyro.sample("mu", VonMises(0.0, 0.0))
-    beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand((x.shape[1],)).to_event(1))
+    beta = numpyro.sample(
+        "beta", dist.Normal(0.0, 1.0).expand((x.shape[1],)).to_event(1)
+    )
     concentration = numpyro.sample("concentration", dist.LogNormal(1.0, 1.0))
     with numpyro.plate("rows", x.shape[0]):
         numpyro.sample("angle", VonMises(link(mu, beta, x), concentration), obs=angles)
@@ -54,17 +57,23 @@ def start(x, angles):
 
 
 def guide(x, angles):
-    """A von Mises law for the direction, a normal and a lognormal one for the rest: all draws are differentiable."""
+    """A von Mises distribution for the direction, a normal and a lognormal one for the rest: all draws are differentiable."""
     mu_loc = numpyro.param("mu_loc", start(x, angles)["mu"])
-    mu_concentration = numpyro.param("mu_concentration", 10.0, constraint=constraints.positive)
+    mu_concentration = numpyro.param(
+        "mu_concentration", 10.0, constraint=constraints.positive
+    )
     numpyro.sample("mu", VonMises(mu_loc, mu_concentration))
 
     beta_loc = numpyro.param("beta_loc", start(x, angles)["beta"])
-    beta_scale = numpyro.param("beta_scale", 0.2 * jnp.eye(x.shape[1]), constraint=constraints.lower_cholesky)
+    beta_scale = numpyro.param(
+        "beta_scale", 0.2 * jnp.eye(x.shape[1]), constraint=constraints.lower_cholesky
+    )
     numpyro.sample("beta", dist.MultivariateNormal(beta_loc, scale_tril=beta_scale))
 
     log_loc = numpyro.param("log_concentration_loc", 0.0)
-    log_scale = numpyro.param("log_concentration_scale", 0.2, constraint=constraints.positive)
+    log_scale = numpyro.param(
+        "log_concentration_scale", 0.2, constraint=constraints.positive
+    )
     numpyro.sample("concentration", dist.LogNormal(log_loc, log_scale))
 
 
@@ -72,7 +81,12 @@ def run_nuts(key, x, angles, warmup=500, samples=2000):
     """Draws from the posterior by the No-U-Turn sampler, which walks through the turn at pi as if it were not there."""
     walkable = handlers.reparam(model, config={"mu": CircularReparam()})
     first = start(x, angles)
-    kernel = NUTS(walkable, init_strategy=init_to_value(values={"mu_unwrapped": first["mu"], "beta": first["beta"]}))
+    kernel = NUTS(
+        walkable,
+        init_strategy=init_to_value(
+            values={"mu_unwrapped": first["mu"], "beta": first["beta"]}
+        ),
+    )
     mcmc = MCMC(kernel, num_warmup=warmup, num_samples=samples, progress_bar=False)
     mcmc.run(key, x, angles)
     return only_parameters(mcmc.get_samples())
@@ -84,7 +98,9 @@ def run_svi(key, x, angles, steps=3000, samples=2000):
     svi = SVI(model, guide, optimizer, Trace_ELBO(num_particles=8))
     fitting, drawing = random.split(key)
     found = svi.run(fitting, steps, x, angles, progress_bar=False)
-    return only_parameters(Predictive(guide, params=found.params, num_samples=samples)(drawing, x, angles))
+    return only_parameters(
+        Predictive(guide, params=found.params, num_samples=samples)(drawing, x, angles)
+    )
 
 
 def only_parameters(draws):
@@ -97,13 +113,21 @@ def columns(draws):
     mu = np.asarray(draws["mu"], float)
     centre = np.angle(np.mean(np.exp(1j * mu)))
     found = {"mu": centre + np.remainder(mu - centre + np.pi, 2 * np.pi) - np.pi}
-    found |= {f"beta[{i}]": column for i, column in enumerate(np.asarray(draws["beta"], float).T)}
+    found |= {
+        f"beta[{i}]": column
+        for i, column in enumerate(np.asarray(draws["beta"], float).T)
+    }
     return found | {"concentration": np.asarray(draws["concentration"], float)}
 
 
 def true_values():
     """The numbers of `TRUTH` under the names of `columns`."""
-    return {name: column[0] for name, column in columns({k: np.asarray([v]) for k, v in TRUTH.items()}).items()}
+    return {
+        name: column[0]
+        for name, column in columns(
+            {k: np.asarray([v]) for k, v in TRUTH.items()}
+        ).items()
+    }
 
 
 def table(nuts, svi):
@@ -111,7 +135,9 @@ def table(nuts, svi):
     lines = [f"{'':13}{'true':>7}{'NUTS mean':>11}{'sd':>7}{'SVI mean':>11}{'sd':>7}"]
     sampled, fitted = columns(nuts), columns(svi)
     for name, value in true_values().items():
-        numbers = "".join(f"{np.mean(c[name]):11.3f}{np.std(c[name]):7.3f}" for c in (sampled, fitted))
+        numbers = "".join(
+            f"{np.mean(c[name]):11.3f}{np.std(c[name]):7.3f}" for c in (sampled, fitted)
+        )
         lines.append(f"{name:13}{value:7.3f}{numbers}")
     return lines
 
@@ -124,7 +150,9 @@ def predictive_density(draws, x, grid):
         locs = link(mu, beta, x)[:, None]
         return jnp.mean(jax_von_mises.prob(grid, locs, concentration), axis=0)
 
-    return jnp.mean(jax.vmap(given)(draws["mu"], draws["beta"], draws["concentration"]), axis=0)
+    return jnp.mean(
+        jax.vmap(given)(draws["mu"], draws["beta"], draws["concentration"]), axis=0
+    )
 
 
 def picture(x, angles, nuts, svi):
@@ -139,13 +167,39 @@ def picture(x, angles, nuts, svi):
     circle = left.add_subplot(projection="polar")
     edges = np.linspace(-np.pi, np.pi, 25)
     heights, _ = np.histogram(angles, edges, density=True)
-    circle.bar(edges[:-1], heights, np.diff(edges), align="edge", color=DATA, edgecolor="white", label="data")
+    circle.bar(
+        edges[:-1],
+        heights,
+        np.diff(edges),
+        align="edge",
+        color=DATA,
+        edgecolor="white",
+        label="data",
+    )
     grid = np.linspace(-np.pi, np.pi, 361).astype(np.float32)
-    thinned = [{name: value[::10] for name, value in draws.items()} for draws in (nuts, svi)]
+    thinned = [
+        {name: value[::10] for name, value in draws.items()} for draws in (nuts, svi)
+    ]
     curves = [predictive_density(draws, x, grid) for draws in thinned]
-    circle.plot(grid, curves[0], color=NUTS_COLOUR, linewidth=2.5, label="predicted, NUTS")
-    circle.plot(grid, curves[1], color=SVI_COLOUR, linewidth=1.5, linestyle=(0, (4, 3)), label="predicted, SVI")
-    circle.plot(angles, np.full(len(angles), -0.03), "o", color=TRUE_COLOUR, markersize=3, alpha=0.5)
+    circle.plot(
+        grid, curves[0], color=NUTS_COLOUR, linewidth=2.5, label="predicted, NUTS"
+    )
+    circle.plot(
+        grid,
+        curves[1],
+        color=SVI_COLOUR,
+        linewidth=1.5,
+        linestyle=(0, (4, 3)),
+        label="predicted, SVI",
+    )
+    circle.plot(
+        angles,
+        np.full(len(angles), -0.03),
+        "o",
+        color=TRUE_COLOUR,
+        markersize=3,
+        alpha=0.5,
+    )
     circle.set_rorigin(-0.25)
     circle.set_rmin(-0.06)
     circle.set_rticks([0.2, 0.4], labels=[])
@@ -159,12 +213,24 @@ def picture(x, angles, nuts, svi):
     right.suptitle("Posteriors and the true values", fontweight="bold")
     sampled, fitted = columns(nuts), columns(svi)
     titles = ["direction μ", "coefficient β₀", "coefficient β₁", "concentration κ"]
-    for axes, title, (name, value) in zip(right.subplots(2, 2).flat, titles, true_values().items(), strict=True):
+    for axes, title, (name, value) in zip(
+        right.subplots(2, 2).flat, titles, true_values().items(), strict=True
+    ):
         both = np.concatenate([sampled[name], fitted[name], [value]])
         points = np.linspace(both.min(), both.max(), 200)
-        axes.hist(sampled[name], 30, density=True, color=NUTS_COLOUR, alpha=0.45, label="NUTS")
-        axes.plot(points, gaussian_kde(fitted[name])(points), color=SVI_COLOUR, linewidth=2, label="SVI")
-        axes.axvline(value, color=TRUE_COLOUR, linestyle="--", linewidth=1.2, label="true value")
+        axes.hist(
+            sampled[name], 30, density=True, color=NUTS_COLOUR, alpha=0.45, label="NUTS"
+        )
+        axes.plot(
+            points,
+            gaussian_kde(fitted[name])(points),
+            color=SVI_COLOUR,
+            linewidth=2,
+            label="SVI",
+        )
+        axes.axvline(
+            value, color=TRUE_COLOUR, linestyle="--", linewidth=1.2, label="true value"
+        )
         axes.set_title(title, fontsize=10)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 __all__ = ["COLORS", "GREY", "INK", "parser", "settings", "write"]
 
-# Told apart by people with a colour deficiency (Okabe and Ito): orange, blue, green, pink, sky, gold.
+# Distinguishable with a colour vision deficiency (Okabe and Ito): orange, blue, green,
+# pink, sky, gold.
 COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 INK, GREY = "#222222", "#BBBBBB"
 SETTINGS = {
@@ -29,8 +30,12 @@ SETTINGS = {
 def parser(text):
     """The command line of the example with the docstring `text`."""
     made = argparse.ArgumentParser(description=text.splitlines()[0])
-    made.add_argument("--out", type=Path, help="picture to write; its ending says the format")
-    made.add_argument("--quick", action="store_true", help="less of everything, in some seconds")
+    made.add_argument(
+        "--out", type=Path, help="picture to write; its ending says the format"
+    )
+    made.add_argument(
+        "--quick", action="store_true", help="less of everything, in some seconds"
+    )
     return made
 
 
@@ -46,4 +51,6 @@ def settings():
 def write(figure, out):
     """Write a figure; the same numbers give the same bytes, so there is no date in it."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None, dpi=150)
+    figure.savefig(
+        out, metadata={"Date": None} if out.suffix == ".svg" else None, dpi=150
+    )

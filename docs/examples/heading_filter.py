@@ -1,11 +1,12 @@
 """A particle filter for the heading of a vehicle, on the circle and in one compiled scan.
 
-``python -m docs.examples.heading_filter --out FILE`` prints the table of the page *A heading filter* and draws its
-picture; the same machine gives the same file, byte for byte.
+``python -m docs.examples.heading_filter --out FILE`` prints the table of the page *A
+heading filter* and draws its picture; the same machine gives the same file, byte for
+byte.
 
-A vehicle turns, as a gyro says that it does with a small error, and a compass shows its heading with a larger one.
-Some readings are wrong altogether, and for a while there is none. The state is one angle, so the exact filter is known
-too: a density on a grid.
+A vehicle turns, as a gyro says that it does with a small error, and a compass shows its
+heading with a larger one. Some readings are wrong altogether, and for a while there is
+none. The state is one angle, so the exact filter is known too: a density on a grid.
 """
 
 import functools
@@ -31,7 +32,8 @@ SHOWN = 728  # seed of the run in the picture, one with doubt at the start and a
 RUNS = 200
 
 
-# ------------------------------------------------------------------------------------------------ the vehicle
+# ------------------------------------------------------------------------------------------------
+# the vehicle
 
 
 def gyro():
@@ -43,15 +45,21 @@ def gyro():
 def compass():
     """Concentration of the compass at each step: 0 where there is no reading, since nothing is learned there."""
     step = jnp.arange(STEPS)
-    return jnp.where((step >= OUTAGE[0]) & (step < OUTAGE[1]), jnp.zeros(STEPS), COMPASS)
+    return jnp.where(
+        (step >= OUTAGE[0]) & (step < OUTAGE[1]), jnp.zeros(STEPS), COMPASS
+    )
 
 
-def reading_law(heading, concentration):
-    """Law of a reading: about the heading, or anywhere on the circle."""
+def reading_distribution(heading, concentration):
+    """Distribution of a reading: about the heading, or anywhere on the circle."""
     anywhere = jnp.zeros_like(heading)
     loc = jnp.stack([heading, anywhere], axis=-1)
-    concentration = jnp.stack([jnp.broadcast_to(concentration, heading.shape), anywhere], axis=-1)
-    return Mixture(probs=jnp.array([1 - WRONG, WRONG]), components=VonMises(loc, concentration))
+    concentration = jnp.stack(
+        [jnp.broadcast_to(concentration, heading.shape), anywhere], axis=-1
+    )
+    return Mixture(
+        probs=jnp.array([1 - WRONG, WRONG]), components=VonMises(loc, concentration)
+    )
 
 
 @jax.jit
@@ -60,10 +68,11 @@ def simulate(key, turns, concentrations):
     start, motion, needle = random.split(key, 3)
     first = random.uniform(start, minval=-jnp.pi, maxval=jnp.pi)
     headings = first + jnp.cumsum(sample_von_mises(motion, turns, MOTION))
-    return headings, reading_law(headings, concentrations).sample(needle)
+    return headings, reading_distribution(headings, concentrations).sample(needle)
 
 
-# ------------------------------------------------------------------------------------------------ the filters
+# ------------------------------------------------------------------------------------------------
+# the filters
 
 
 def grid(cells=CELLS):
@@ -73,7 +82,10 @@ def grid(cells=CELLS):
 
 def mean_direction(angles, weights):
     """Direction of the weighted mean of unit vectors along the last axis."""
-    return jnp.arctan2(jnp.sum(weights * jnp.sin(angles), axis=-1), jnp.sum(weights * jnp.cos(angles), axis=-1))
+    return jnp.arctan2(
+        jnp.sum(weights * jnp.sin(angles), axis=-1),
+        jnp.sum(weights * jnp.cos(angles), axis=-1),
+    )
 
 
 def systematic(offset, weights):
@@ -90,13 +102,24 @@ def particle_filter(key, turns, readings, concentrations, particles=PARTICLES):
 
     def step(cloud, now):
         block, turn, reading, concentration, offset = now
-        moved = sample_block(noise, cloud + turn, MOTION, block * particles, (particles,))
-        # The density depends on the difference of reading and heading alone, so either may be the centre.
-        weights = jax.nn.softmax(reading_law(reading, concentration).log_prob(moved))
+        moved = sample_block(
+            noise, cloud + turn, MOTION, block * particles, (particles,)
+        )
+        # The density depends on the difference of reading and heading alone, so either
+        # may be the centre.
+        weights = jax.nn.softmax(
+            reading_distribution(reading, concentration).log_prob(moved)
+        )
         cloud = moved[systematic(offset, weights)]
         return cloud, (mean_direction(moved, weights), cloud)
 
-    inputs = (jnp.arange(turns.size), turns, readings, concentrations, random.uniform(comb, turns.shape))
+    inputs = (
+        jnp.arange(turns.size),
+        turns,
+        readings,
+        concentrations,
+        random.uniform(comb, turns.shape),
+    )
     return jax.lax.scan(step, grid(particles), inputs)[1]
 
 
@@ -104,15 +127,18 @@ def particle_filter(key, turns, readings, concentrations, particles=PARTICLES):
 def grid_filter(turns, readings, concentrations, cells=CELLS):
     """Estimates (steps,) and posterior densities (steps, cells) after each reading, exact to rounding.
 
-    Motion is a convolution on the circle. Sums over a full turn of a smooth function are its integrals.
+    Motion is a convolution on the circle. Sums over a full turn of a smooth function
+    are its integrals.
     """
     angles, width = grid(cells), 2 * jnp.pi / cells
 
     def step(density, now):
         turn, reading, concentration = now
         kernel = prob(angles + jnp.pi, turn, MOTION) * width
-        moved = jnp.maximum(jnp.fft.irfft(jnp.fft.rfft(density) * jnp.fft.rfft(kernel), cells), 0)
-        density = moved * reading_law(reading, concentration).prob(angles)
+        moved = jnp.maximum(
+            jnp.fft.irfft(jnp.fft.rfft(density) * jnp.fft.rfft(kernel), cells), 0
+        )
+        density = moved * reading_distribution(reading, concentration).prob(angles)
         density = density / (jnp.sum(density) * width)
         return density, (mean_direction(angles, density), density)
 
@@ -126,7 +152,8 @@ def last_reading(readings, concentrations):
     return readings[jax.lax.cummax(jnp.where(concentrations > 0, step, 0))]
 
 
-# ------------------------------------------------------------------------------------------------ the comparison
+# ------------------------------------------------------------------------------------------------
+# the comparison
 
 
 def difference(angles, others):
@@ -140,14 +167,21 @@ def deviations(key, sizes):
     simulating, filtering = random.split(key)
     headings, readings = simulate(simulating, turns, concentrations)
     found = [last_reading(readings, concentrations)]
-    found += [particle_filter(filtering, turns, readings, concentrations, size)[0] for size in sizes]
+    found += [
+        particle_filter(filtering, turns, readings, concentrations, size)[0]
+        for size in sizes
+    ]
     found += [grid_filter(turns, readings, concentrations)[0]]
     return [difference(estimate, headings) for estimate in found]
 
 
 def compare(key, runs, sizes):
     """The deviations by method, arrays (runs, steps), in independent runs."""
-    names = ["compass alone", *(f"{size} particles" for size in sizes), "exact, on a grid"]
+    names = [
+        "compass alone",
+        *(f"{size} particles" for size in sizes),
+        "exact, on a grid",
+    ]
     many = jax.jit(jax.vmap(functools.partial(deviations, sizes=sizes)))
     return dict(zip(names, many(random.split(key, runs)), strict=True))
 
@@ -170,8 +204,13 @@ def table(misses):
     ]
     for name, miss in misses.items():
         degrees = np.degrees(np.abs(miss))
-        cells = [mean_and_error(degrees[:, chosen]) for chosen in (with_compass, ~with_compass)]
-        line = f"{name:18}" + "".join(f"{mean:8.2f} ± {error:.2f}" for mean, error in cells)
+        cells = [
+            mean_and_error(degrees[:, chosen])
+            for chosen in (with_compass, ~with_compass)
+        ]
+        line = f"{name:18}" + "".join(
+            f"{mean:8.2f} ± {error:.2f}" for mean, error in cells
+        )
         if miss is not exact:
             mean, error = mean_and_error(np.cos(exact) - np.cos(miss))
             line += f"   {mean:10.5f} ± {error:.5f}"
@@ -179,7 +218,8 @@ def table(misses):
     return lines
 
 
-# ------------------------------------------------------------------------------------------------ the picture
+# ------------------------------------------------------------------------------------------------
+# the picture
 
 
 def second_peak(density):
@@ -202,7 +242,9 @@ def band(estimates, cloud, share=0.9):
 def moments_of_doubt(densities):
     """Steps at which the second peak is highest: one before the outage, one after it."""
     heights = np.array([second_peak(density) for density in densities])
-    return int(np.argmax(heights[: OUTAGE[0]])), OUTAGE[1] + int(np.argmax(heights[OUTAGE[1] :]))
+    return int(np.argmax(heights[: OUTAGE[0]])), OUTAGE[1] + int(
+        np.argmax(heights[OUTAGE[1] :])
+    )
 
 
 def degree_ticks(axis):
@@ -218,13 +260,18 @@ def picture(seed=SHOWN):
     turns, concentrations = gyro(), compass()
     simulating, filtering = random.split(random.key(seed))
     headings, readings = simulate(simulating, turns, concentrations)
-    estimates, cloud = (np.asarray(found) for found in particle_filter(filtering, turns, readings, concentrations))
+    estimates, cloud = (
+        np.asarray(found)
+        for found in particle_filter(filtering, turns, readings, concentrations)
+    )
     densities = np.asarray(grid_filter(turns, readings, concentrations)[1], float)
     truth = np.asarray(difference(headings, 0.0), float)
     read = np.where(concentrations > 0, np.degrees(readings), np.nan)
 
     figure = Figure(figsize=(10, 5), facecolor="white", layout="constrained")
-    panels = figure.subplot_mosaic([["time", "a"], ["time", "b"]], width_ratios=(1.9, 1))
+    panels = figure.subplot_mosaic(
+        [["time", "a"], ["time", "b"]], width_ratios=(1.9, 1)
+    )
     time, step = panels["time"], np.arange(STEPS)
     time.axvspan(OUTAGE[0] - 0.5, OUTAGE[1] - 0.5, color="#F0F0F0", linewidth=0)
     time.text(np.mean(OUTAGE) + 3, -20, "no compass", ha="center")
@@ -232,9 +279,13 @@ def picture(seed=SHOWN):
     true = np.degrees(np.unwrap(truth))
     # Copies whole turns apart; the panel shows one turn of them.
     for turn in 360 * np.arange(-4, 5):
-        filled = time.fill_between(step, low + turn, high + turn, color=COLORS[1], alpha=0.3, linewidth=0)
+        filled = time.fill_between(
+            step, low + turn, high + turn, color=COLORS[1], alpha=0.3, linewidth=0
+        )
         (middle,) = time.plot(step, centre + turn, color=COLORS[1])
-        (dashed,) = time.plot(step, true + turn, color=INK, linewidth=1.4, linestyle=(0, (3, 1.5)))
+        (dashed,) = time.plot(
+            step, true + turn, color=INK, linewidth=1.4, linestyle=(0, (3, 1.5))
+        )
     (dots,) = time.plot(step, read, "o", color=COLORS[0], markersize=3.5)
     time.set(xlabel="step", ylim=(-180, 180), xlim=(-1, STEPS))
     time.set_title("Heading over time", pad=16)
@@ -243,12 +294,28 @@ def picture(seed=SHOWN):
     bins = np.linspace(-180, 180, 49)
     for name, at in zip("ab", moments_of_doubt(densities), strict=True):
         time.axvline(at, color="#777777", linewidth=0.8)
-        time.annotate(name, (at, 1.01), xycoords=("data", "axes fraction"), ha="center", weight="bold")
+        time.annotate(
+            name,
+            (at, 1.01),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            weight="bold",
+        )
         axes = panels[name]
         axes.hist(np.degrees(cloud[at]), bins, density=True, color=COLORS[1], alpha=0.4)
-        (exact,) = axes.plot(np.degrees(grid()), np.radians(densities[at]), color=COLORS[2])
-        axes.axvline(np.degrees(truth[at]), color=INK, linewidth=1.4, linestyle=(0, (3, 1.5)))
-        axes.plot(read[: at + 1][-3:], np.zeros(min(at + 1, 3)), "o", color=COLORS[0], clip_on=False)
+        (exact,) = axes.plot(
+            np.degrees(grid()), np.radians(densities[at]), color=COLORS[2]
+        )
+        axes.axvline(
+            np.degrees(truth[at]), color=INK, linewidth=1.4, linestyle=(0, (3, 1.5))
+        )
+        axes.plot(
+            read[: at + 1][-3:],
+            np.zeros(min(at + 1, 3)),
+            "o",
+            color=COLORS[0],
+            clip_on=False,
+        )
         axes.set_title(f"{name}: the posterior at step {at}")
         axes.set(xlim=(-180, 180), yticks=[])
         axes.spines["left"].set_visible(False)
@@ -260,7 +327,13 @@ def picture(seed=SHOWN):
         "their mean direction": middle,
         "exact density": exact,
     }
-    figure.legend(names.values(), names.keys(), loc="outside lower center", ncols=len(names), frameon=False)
+    figure.legend(
+        names.values(),
+        names.keys(),
+        loc="outside lower center",
+        ncols=len(names),
+        frameon=False,
+    )
     return figure
 
 

@@ -1,7 +1,8 @@
 """The phase error of a carrier loop: a stream on disk that is broken off, resumed, checked and read back in batches.
 
-``python -m docs.examples.phase_noise --out picture.svg`` prints a table and draws the picture of docs/phase-noise.md.
-The file of phases, 168 MB, is removed at the end; ``--data DIR`` keeps it there, and finds it there the next time.
+``python -m docs.examples.phase_noise --out picture.svg`` prints a table and draws the
+picture of docs/phase-noise.md. The file of phases, 168 MB, is removed at the end;
+``--data DIR`` keeps it there, and finds it there the next time.
 """
 
 import contextlib
@@ -18,16 +19,31 @@ from jax import lax
 from jax.scipy.special import ndtr
 
 from docs.examples.drawing import COLORS, GREY, INK, parser, settings, write
-from jax_von_mises import batched_apply, derive_key, icdf, prob, sample_batches, sf, verify_samples, write_samples
+from jax_von_mises import (
+    batched_apply,
+    derive_key,
+    icdf,
+    prob,
+    sample_batches,
+    sf,
+    verify_samples,
+    write_samples,
+)
 
 __all__ = ["main"]
 
-LOOP_DB = np.array([8.0, 10.0, 12.0, 14.0, 16.0])  # signal-to-noise ratios of the loop, a column of the file for each
+LOOP_DB = np.array(
+    [8.0, 10.0, 12.0, 14.0, 16.0]
+)  # signal-to-noise ratios of the loop, a column of the file for each
 SYMBOL_DB = np.array([10.0, 13.0])  # of the symbols, Es/N0
 ROWS = 2**23
 BLOCKS = 16
-EDGE = np.float32(np.pi / 4)  # a symbol of QPSK that is turned further lies in the next quadrant
-SIZES = (np.pi / 32 * np.arange(1, 32)).astype(np.float32)  # of phase errors, for the picture; EDGE is among them
+EDGE = np.float32(
+    np.pi / 4
+)  # a symbol of QPSK that is turned further lies in the next quadrant
+SIZES = (np.pi / 32 * np.arange(1, 32)).astype(
+    np.float32
+)  # of phase errors, for the picture; EDGE is among them
 EDGE_PLACE = 7
 PART = 2**13  # rows that are summed up in one piece when the file is read
 RARE_DB = 17.5  # where one phase in 10^8 is beyond EDGE
@@ -41,7 +57,8 @@ def ratio(decibels):
     return np.float32(10 ** (np.asarray(decibels) / 10))
 
 
-# ------------------------------------------------------------------------------------------------ what is exact
+# ------------------------------------------------------------------------------------------------
+# what is exact
 
 
 @jax.jit
@@ -60,13 +77,16 @@ def exact_without_noise(loop_snr, angle=EDGE):
 
 
 def exact_with_noise(loop_snr, snr, points=8192):
-    """Mean of `symbol_error` under the law of the phase, by quadrature; the rule is exact for smooth periodic f."""
+    """Mean of `symbol_error` under the distribution of the phase, by quadrature; the rule is exact for smooth periodic f."""
     phase = (2 * np.pi * ((np.arange(points) + 0.5) / points - 0.5)).astype(np.float32)
     density = np.asarray(prob(phase, 0.0, loop_snr), float)
-    return float(np.mean(density * np.asarray(symbol_error(phase, snr), float)) * 2 * np.pi)
+    return float(
+        np.mean(density * np.asarray(symbol_error(phase, snr), float)) * 2 * np.pi
+    )
 
 
-# ------------------------------------------------------------------------------------------------ the file
+# ------------------------------------------------------------------------------------------------
+# the file
 
 
 class Interrupted(Exception):
@@ -82,7 +102,14 @@ def stop_half_way(done, total):
 def record(path, key, rows, progress=None):
     """Draw `rows` phase errors at each loop SNR into a file, or go on with what is there."""
     return write_samples(
-        path, key, 0.0, ratio(LOOP_DB), rows, block_rows=rows // BLOCKS, resume=True, progress=progress
+        path,
+        key,
+        0.0,
+        ratio(LOOP_DB),
+        rows,
+        block_rows=rows // BLOCKS,
+        resume=True,
+        progress=progress,
     )
 
 
@@ -137,7 +164,8 @@ class Memory:
         return None
 
 
-# ------------------------------------------------------------------------------------------------ read in batches
+# ------------------------------------------------------------------------------------------------
+# read in batches
 
 
 def summary(phases):
@@ -151,7 +179,9 @@ def summary(phases):
 def read(path):
     """The number of rows, and `summary` of all of them, of a file that memory need not hold."""
     phases = np.load(path, mmap_mode="r")
-    parts = phases.reshape(-1, PART, phases.shape[1])  # a view: nothing has been read so far
+    parts = phases.reshape(
+        -1, PART, phases.shape[1]
+    )  # a view: nothing has been read so far
     sums = batched_apply(jax.vmap(summary), parts, batch_size=8)
     return len(phases), [part.sum(axis=0, dtype=float) for part in sums]
 
@@ -159,16 +189,22 @@ def read(path):
 def rates(rows, sums):
     """Estimates and standard errors: of each tail probability of `SIZES`, and of each error rate with noise."""
     beyond, errors, squares = (total / rows for total in sums)
-    return (beyond, np.sqrt(beyond * (1 - beyond) / rows)), (errors, np.sqrt((squares - errors**2) / rows))
+    return (beyond, np.sqrt(beyond * (1 - beyond) / rows)), (
+        errors,
+        np.sqrt((squares - errors**2) / rows),
+    )
 
 
-# ------------------------------------------------------------------------------------------------ without a file
+# ------------------------------------------------------------------------------------------------
+# without a file
 
 
 def count_rare(key, loop_snr, total, batch=BATCH):
     """How many of `total` phases are beyond the edge; none of them is kept."""
     found = jnp.zeros((), int)
-    for phases in sample_batches(key, 0.0, loop_snr, total, min(batch, total), donate=True):
+    for phases in sample_batches(
+        key, 0.0, loop_snr, total, min(batch, total), donate=True
+    ):
         found = count_beyond(found, phases)
     return int(found)
 
@@ -189,7 +225,8 @@ def rate_by_uniform_numbers(loop_snr):
     return np.sum(np.abs(np.asarray(phases)) > EDGE) / 2**23
 
 
-# ------------------------------------------------------------------------------------------------ table and picture
+# ------------------------------------------------------------------------------------------------
+# table and picture
 
 
 def table(rows, tails, noisy):
@@ -204,7 +241,9 @@ def table(rows, tails, noisy):
         tail = exact_without_noise(ratio(decibels))
         error = exact_with_noise(ratio(decibels), ratio(SYMBOL_DB[-1]))
         groups = [
-            compare(tail, tails[0][EDGE_PLACE, column], np.sqrt(tail * (1 - tail) / rows)),
+            compare(
+                tail, tails[0][EDGE_PLACE, column], np.sqrt(tail * (1 - tail) / rows)
+            ),
             compare(error, noisy[0][-1, column], noisy[1][-1, column]),
         ]
         lines.append(f"{decibels:5.0f} dB" + "   ".join(groups))
@@ -225,47 +264,114 @@ def picture(rows, tails, noisy, rare):
 
     angles = np.linspace(0, np.pi, 200).astype(np.float32)[:-1]
     for column, (decibels, colour) in enumerate(zip(LOOP_DB, BLUES, strict=True)):
-        left.plot(np.degrees(angles), exact_without_noise(ratio(decibels), angles), color=colour, linewidth=1.3)
+        left.plot(
+            np.degrees(angles),
+            exact_without_noise(ratio(decibels), angles),
+            color=colour,
+            linewidth=1.3,
+        )
         estimate, spread = tails[0][:, column], tails[1][:, column]
         seen = estimate > 0
-        points(left, np.degrees(SIZES[seen]), estimate[seen], spread[seen], colour, f"{decibels:.0f} dB")
+        points(
+            left,
+            np.degrees(SIZES[seen]),
+            estimate[seen],
+            spread[seen],
+            colour,
+            f"{decibels:.0f} dB",
+        )
     left.axvline(45, color=INK, linewidth=1, linestyle=":")
     left.text(47, 0.9, "edge of the quadrant", fontsize=9, color=INK, va="center")
     left.axhline(1 / rows, color=GREY, linewidth=1)
-    left.text(178, 0.8 / rows, "one row of the file", ha="right", va="top", fontsize=9, color="#666666")
+    left.text(
+        178,
+        0.8 / rows,
+        "one row of the file",
+        ha="right",
+        va="top",
+        fontsize=9,
+        color="#666666",
+    )
     left.set(yscale="log", ylim=(1e-8, 2), xlim=(0, 180), xticks=range(0, 181, 45))
-    left.set(title="Phase errors larger than x", xlabel="x, degrees", ylabel="probability")
-    left.legend(title="loop SNR; points drawn,\nlines exact", frameon=False, loc="upper right", borderaxespad=1.5)
+    left.set(
+        title="Phase errors larger than x", xlabel="x, degrees", ylabel="probability"
+    )
+    left.legend(
+        title="loop SNR; points drawn,\nlines exact",
+        frameon=False,
+        loc="upper right",
+        borderaxespad=1.5,
+    )
 
     loop = np.linspace(LOOP_DB[0] - 1, 24, 52)
     right.plot(loop, exact_without_noise(ratio(loop)), color=BLUES[3], linewidth=1.3)
-    points(right, LOOP_DB, tails[0][EDGE_PLACE], tails[1][EDGE_PLACE], BLUES[3], "no noise but that of the phase")
-    for line, (decibels, colour) in enumerate(zip(SYMBOL_DB, (COLORS[0], COLORS[2]), strict=True)):
+    points(
+        right,
+        LOOP_DB,
+        tails[0][EDGE_PLACE],
+        tails[1][EDGE_PLACE],
+        BLUES[3],
+        "no noise but that of the phase",
+    )
+    for line, (decibels, colour) in enumerate(
+        zip(SYMBOL_DB, (COLORS[0], COLORS[2]), strict=True)
+    ):
         curve = [exact_with_noise(ratio(snr), ratio(decibels)) for snr in loop]
         right.plot(loop, curve, color=colour, linewidth=1.3)
-        points(right, LOOP_DB, noisy[0][line], noisy[1][line], colour, f"Es/N0 {decibels:.0f} dB")
+        points(
+            right,
+            LOOP_DB,
+            noisy[0][line],
+            noisy[1][line],
+            colour,
+            f"Es/N0 {decibels:.0f} dB",
+        )
         alone = float(symbol_error(np.float32(0), ratio(decibels)))
         right.axhline(alone, color=colour, linewidth=1, linestyle=":")
-        right.text(loop[0] + 0.2, alone * 0.7, "perfect carrier", fontsize=8.5, color=colour, va="top")
+        right.text(
+            loop[0] + 0.2,
+            alone * 0.7,
+            "perfect carrier",
+            fontsize=8.5,
+            color=colour,
+            va="top",
+        )
     count, total = rare
     if count:
         label = f"no noise, {count} of {total / 1e9:.1f} billion draws"
-        points(right, [RARE_DB], [count / total], [np.sqrt(count) / total], INK, label, "D")
+        points(
+            right, [RARE_DB], [count / total], [np.sqrt(count) / total], INK, label, "D"
+        )
     right.set(yscale="log", ylim=(1e-9, 1), xlim=(loop[0], loop[-1]))
-    right.set(title="Symbol error rate of QPSK", xlabel="signal-to-noise ratio of the loop, dB", ylabel="error rate")
+    right.set(
+        title="Symbol error rate of QPSK",
+        xlabel="signal-to-noise ratio of the loop, dB",
+        ylabel="error rate",
+    )
     right.legend(frameon=False, fontsize=9, loc="upper right")
     return figure
 
 
 def points(axes, x, y, spread, colour, label, marker="o"):
     """Estimates with their standard errors."""
-    axes.errorbar(x, y, spread, fmt=marker, color=colour, markersize=4.5, linewidth=1.3, label=label)
+    axes.errorbar(
+        x,
+        y,
+        spread,
+        fmt=marker,
+        color=colour,
+        markersize=4.5,
+        linewidth=1.3,
+        label=label,
+    )
 
 
 def main(arguments=None):
-    """Draw the file with an accident on the way, compare it with the exact law, print the table, draw the picture."""
+    """Draw the file with an accident on the way, compare it with the exact distribution, print the table, draw the picture."""
     options = parser(__doc__)
-    options.add_argument("--data", type=Path, help="directory for the file, which then stays there")
+    options.add_argument(
+        "--data", type=Path, help="directory for the file, which then stays there"
+    )
     given = options.parse_args(arguments)
     rows, rare = (ROWS // 8, RARE // 64) if given.quick else (ROWS, RARE)
     key = jax.random.key(0)
@@ -278,20 +384,32 @@ def main(arguments=None):
         with Memory() as reading:
             _, sums = read(path)
         megabytes = path.stat().st_size / 1e6
-    print(f"{rows:,} rows of {len(LOOP_DB)} phases, {megabytes:.0f} MB in {BLOCKS} blocks")
-    print(f"broken off half-way; the second call kept {written.kept} blocks and drew {written.drawn}")
+    print(
+        f"{rows:,} rows of {len(LOOP_DB)} phases, {megabytes:.0f} MB in {BLOCKS} blocks"
+    )
+    print(
+        f"broken off half-way; the second call kept {written.kept} blocks and drew {written.drawn}"
+    )
     print(f"the bytes of an undisturbed run: {'yes' if same else 'NO'}")
     if writing is not None:
-        print(f"memory taken: under {tens(writing)} MB by writing, under {tens(reading.most)} MB by reading")
+        print(
+            f"memory taken: under {tens(writing)} MB by writing, under {tens(reading.most)} MB by reading"
+        )
     tails, noisy = rates(rows, sums)
     print("", *table(rows, tails, noisy), "", sep="\n")
 
     loop_snr = ratio(RARE_DB)
     count = count_rare(derive_key(key, "rare"), loop_snr, rare)
     exact = exact_without_noise(loop_snr)
-    print(f"loop SNR {RARE_DB} dB, {rare:,} phases without a file: {count} beyond 45 degrees")
-    print(f"  rate {count / rare:.2e}, exact {exact:.2e}, s.e. {np.sqrt(exact / rare):.1e}")
-    print(f"  by icdf of float32 uniform numbers: {rate_by_uniform_numbers(loop_snr):.2e}")
+    print(
+        f"loop SNR {RARE_DB} dB, {rare:,} phases without a file: {count} beyond 45 degrees"
+    )
+    print(
+        f"  rate {count / rare:.2e}, exact {exact:.2e}, s.e. {np.sqrt(exact / rare):.1e}"
+    )
+    print(
+        f"  by icdf of float32 uniform numbers: {rate_by_uniform_numbers(loop_snr):.2e}"
+    )
     if given.out:
         with settings():
             write(picture(rows, tails, noisy, (count, rare)), given.out)

@@ -1,10 +1,11 @@
 """Integrals over one and several angles, by random angles and by Sobol points through the quantile function.
 
-``python -m docs.examples.quasi_monte_carlo --out FILE`` prints the table of the page *Quasi-Monte Carlo* and draws its
-picture; the same machine gives the same file, byte for byte.
+``python -m docs.examples.quasi_monte_carlo --out FILE`` prints the table of the page
+*Quasi-Monte Carlo* and draws its picture; the same machine gives the same file, byte
+for byte.
 
-A chain of links of length 1 turns by a von Mises angle at each joint. The mean squared distance between its ends has a
-closed form, so the error of every estimate is known.
+A chain of links of length 1 turns by a von Mises angle at each joint. The mean squared
+distance between its ends has a closed form, so the error of every estimate is known.
 """
 
 import jax
@@ -25,7 +26,8 @@ SIZES = 4 ** np.arange(2, 8)
 REPLICATES = 200
 
 
-# ------------------------------------------------------------------------------------------------ the integral
+# ------------------------------------------------------------------------------------------------
+# the integral
 
 
 @jax.jit
@@ -44,7 +46,8 @@ def exact_mean(angles):
     return links + 2 * np.sum((links - lags) * (turn**lags).real)
 
 
-# ------------------------------------------------------------------------------------------------ the schemes
+# ------------------------------------------------------------------------------------------------
+# the schemes
 
 # Each returns angles of shape (size, replicates, angles).
 
@@ -66,20 +69,25 @@ def stratified(key, size, replicates):
 
 
 def sobol(seed, size, replicates, angles):
-    """Points of the Sobol sequence, scrambled anew for each replicate, and their quantiles."""
+    """Points of the Sobol sequence, scrambled independently for each replicate, and their quantiles."""
     seeds = np.random.SeedSequence(seed).spawn(replicates)
-    sets = [qmc.Sobol(angles, rng=np.random.default_rng(one)).random(size) for one in seeds]
+    sets = [
+        qmc.Sobol(angles, rng=np.random.default_rng(one)).random(size) for one in seeds
+    ]
     points = np.stack(sets, axis=1).astype(np.float32)
     return icdf(points, LOC, CONCENTRATION)
 
 
-# ------------------------------------------------------------------------------------------------ the errors
+# ------------------------------------------------------------------------------------------------
+# the errors
 
 
 def rms_errors(angles, sizes):
     """Root mean square over the replicates of the error of the mean over the first n points, for each n of `sizes`."""
     distances = np.asarray(squared_distance(angles), float)
-    misses = np.array([distances[:n].mean(axis=0) for n in sizes]) - exact_mean(angles.shape[-1])
+    misses = np.array([distances[:n].mean(axis=0) for n in sizes]) - exact_mean(
+        angles.shape[-1]
+    )
     return np.sqrt(np.mean(misses**2, axis=1))
 
 
@@ -87,16 +95,25 @@ def errors(seed, sizes=SIZES, replicates=REPLICATES):
     """Errors by number of angles and scheme, arrays over `sizes`, which are powers of 2."""
     keys = random.split(random.key(seed), 2 + len(sizes))
     shape = (int(max(sizes)), replicates, max(ANGLES))
-    # The first coordinates of a point are a point, and the first points of a set are a set, also of Sobol's.
+    # The first coordinates of a point are a point, and the first points of a set are a
+    # set, also of Sobol's.
     drawn = {
         "independent": independent(keys[0], *shape),
         "mirrored pairs": mirrored(keys[1], *shape),
         "Sobol points": sobol(seed, *shape),
     }
-    found = {d: {name: rms_errors(angles[..., :d], sizes) for name, angles in drawn.items()} for d in ANGLES}
+    found = {
+        d: {name: rms_errors(angles[..., :d], sizes) for name, angles in drawn.items()}
+        for d in ANGLES
+    }
     # Strata are others for each n.
-    sets = [stratified(key, int(n), replicates) for key, n in zip(keys[2:], sizes, strict=True)]
-    found[1]["strata"] = np.concatenate([rms_errors(angles, [len(angles)]) for angles in sets])
+    sets = [
+        stratified(key, int(n), replicates)
+        for key, n in zip(keys[2:], sizes, strict=True)
+    ]
+    found[1]["strata"] = np.concatenate(
+        [rms_errors(angles, [len(angles)]) for angles in sets]
+    )
     return found
 
 
@@ -109,7 +126,9 @@ def slope(sizes, rms):
 def worth(sizes, found):
     """How many independent draws have the error that each scheme has at the largest size, to two digits."""
     one_draw = np.mean(sizes * found["independent"] ** 2)  # variance of one draw
-    equal = {name: float(f"{one_draw / rms[-1] ** 2:.2g}") for name, rms in found.items()}
+    equal = {
+        name: float(f"{one_draw / rms[-1] ** 2:.2g}") for name, rms in found.items()
+    }
     return equal | {"independent": max(sizes)}
 
 
@@ -124,7 +143,9 @@ def table(results, sizes):
         label = plural(angles)
         for name in (name for name in STYLES if name in found):
             rms = found[name]
-            lines.append(f"{label:10}{name:16}{rms[-1]:12.1e}{slope(sizes, rms):11.2f}{equal[name]:22,.0f}")
+            lines.append(
+                f"{label:10}{name:16}{rms[-1]:12.1e}{slope(sizes, rms):11.2f}{equal[name]:22,.0f}"
+            )
             label = ""
     return lines
 
@@ -134,13 +155,20 @@ def plural(angles):
     return "1 angle" if angles == 1 else f"{angles} angles"
 
 
-# ------------------------------------------------------------------------------------------------ the picture
+# ------------------------------------------------------------------------------------------------
+# the picture
 
 GUIDES = {-0.5: "$n^{-1/2}$", -1.0: "$n^{-1}$", -1.5: "$n^{-3/2}$"}
 STYLES = {
     "independent": {"color": COLORS[0], "marker": "o"},
     "mirrored pairs": {"color": COLORS[3], "marker": "s"},
-    "strata": {"color": COLORS[2], "marker": "o", "markersize": 10, "markerfacecolor": "none", "linewidth": 0},
+    "strata": {
+        "color": COLORS[2],
+        "marker": "o",
+        "markersize": 10,
+        "markerfacecolor": "none",
+        "linewidth": 0,
+    },
     "Sobol points": {"color": COLORS[1], "marker": "D"},
 }
 
@@ -155,8 +183,22 @@ def picture(results, sizes):
     for axes, (angles, found) in zip(panels, results.items(), strict=True):
         for power, name in GUIDES.items():
             line = found["independent"][0] * (sizes / sizes[0]) ** power
-            axes.plot(sizes, line, color="#999999", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-            axes.annotate(name, (sizes[-1], line[-1]), (4, 0), textcoords="offset points", va="center", color="#777777")
+            axes.plot(
+                sizes,
+                line,
+                color="#999999",
+                linewidth=1,
+                linestyle=(0, (4, 3)),
+                zorder=1,
+            )
+            axes.annotate(
+                name,
+                (sizes[-1], line[-1]),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                color="#777777",
+            )
         for name, rms in found.items():
             axes.plot(sizes, rms, **STYLES[name])
         axes.set_title(plural(angles))
@@ -167,7 +209,9 @@ def picture(results, sizes):
         axes.minorticks_off()
     panels[0].set_ylabel("RMS error of the mean")
     lines = [Line2D([], [], label=name, **style) for name, style in STYLES.items()]
-    figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), frameon=False)
+    figure.legend(
+        handles=lines, loc="outside lower center", ncols=len(lines), frameon=False
+    )
     return figure
 
 

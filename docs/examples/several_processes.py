@@ -1,7 +1,8 @@
 """A fit on several processes, whose result does not tell how many there were.
 
-``python -m docs.examples.several_processes --out picture.svg`` starts 1, then 2, then 4 processes of itself, prints
-what they found and draws the picture of docs/several-processes.md. Another number than 4: ``--processes N``.
+``python -m docs.examples.several_processes --out picture.svg`` starts 1, then 2, then 4
+processes of itself, prints what they found and draws the picture of
+docs/several-processes.md. Another number than 4: ``--processes N``.
 """
 
 import argparse
@@ -29,9 +30,13 @@ from jax_von_mises import log_prob, prob, sample_block, sample_von_mises, varian
 __all__ = ["main"]
 
 BLOCKS = 24
-DIVISORS = tuple(n for n in range(1, BLOCKS + 1) if BLOCKS % n == 0)  # numbers of processes that share them evenly
+DIVISORS = tuple(
+    n for n in range(1, BLOCKS + 1) if BLOCKS % n == 0
+)  # numbers of processes that share them evenly
 ROWS = 2**17  # of a block
-TRUTH = np.array([2.5, 0.8], np.float32)  # mean direction of the wind over the day, and how far it swings
+TRUTH = np.array(
+    [2.5, 0.8], np.float32
+)  # mean direction of the wind over the day, and how far it swings
 CONCENTRATION = 3.0
 BINS = 72
 STEPS = 12
@@ -39,7 +44,8 @@ TIMEOUT = 120.0  # seconds for all processes of a job, starting and compiling in
 ROOT = Path(__file__).parents[2]
 
 
-# ------------------------------------------------------------------------------------------------ the work
+# ------------------------------------------------------------------------------------------------
+# the work
 
 
 def hours(start, rows):
@@ -56,13 +62,17 @@ def draw(key, block):
     """Hours and directions of a block: the angles depend on the key and on their places in the stream alone."""
     start = block * ROWS
     hour = hours(start, ROWS)
-    return hour, sample_block(key, direction(TRUTH, hour), CONCENTRATION, start, (ROWS,))
+    return hour, sample_block(
+        key, direction(TRUTH, hour), CONCENTRATION, start, (ROWS,)
+    )
 
 
 def draw_at_once(key):
     """The directions of all blocks in one call, as one process alone would draw them."""
     hour = hours(0, BLOCKS * ROWS)
-    return sample_von_mises(key, direction(TRUTH, hour), CONCENTRATION, hour.shape, method="table")
+    return sample_von_mises(
+        key, direction(TRUTH, hour), CONCENTRATION, hour.shape, method="table"
+    )
 
 
 def share(process, processes):
@@ -87,21 +97,37 @@ def gradient(parameters, hour, directions):
 
 def information():
     """Fisher's information of all directions, whose inverse is the variance of the fit."""
-    return CONCENTRATION * (1 - float(variance(CONCENTRATION))) * BLOCKS * ROWS * np.array([1.0, 0.5])
+    return (
+        CONCENTRATION
+        * (1 - float(variance(CONCENTRATION)))
+        * BLOCKS
+        * ROWS
+        * np.array([1.0, 0.5])
+    )
 
 
 def work(key, process, processes, gather):
     """What each process does: draw its blocks, once, and agree with the others on checksums, counts and a fit."""
     blocks = [draw(key, block) for block in share(process, processes)]
-    checksums = gather(np.array([checksum(directions) for _, directions in blocks], np.uint32))
-    counts = gather(np.stack([np.histogram(part, BINS, (-np.pi, np.pi))[0] for _, part in blocks]).astype(np.int32))
+    checksums = gather(
+        np.array([checksum(directions) for _, directions in blocks], np.uint32)
+    )
+    counts = gather(
+        np.stack(
+            [np.histogram(part, BINS, (-np.pi, np.pi))[0] for _, part in blocks]
+        ).astype(np.int32)
+    )
     parameters, totals = np.zeros(2, np.float32), []
     for _ in range(STEPS):
         own = np.stack([gradient(parameters, *block) for block in blocks])
-        totals.append(gather(own).sum(axis=0))  # in the order of the blocks, whoever has drawn them
+        totals.append(
+            gather(own).sum(axis=0)
+        )  # in the order of the blocks, whichever process drew them
         parameters = parameters + (totals[-1] / information()).astype(np.float32)
         if len(totals) == 1:
-            sums = gather(own.sum(axis=0, keepdims=True)).sum(axis=0)  # to compare: of each process, then of all
+            sums = gather(own.sum(axis=0, keepdims=True)).sum(
+                axis=0
+            )  # to compare: of each process, then of all
     return {
         "checksums": checksums.tolist(),
         "counts": counts.tolist(),
@@ -111,17 +137,26 @@ def work(key, process, processes, gather):
     }
 
 
-# ------------------------------------------------------------------------------------------------ a child
+# ------------------------------------------------------------------------------------------------
+# a child
 
 
 def join(coordinator, process, processes):
     """Meet the other processes; give the function `gather`, by which all get the rows of all, in their order."""
-    jax.distributed.initialize(coordinator, processes, process, cluster_detection_method="deactivate")
+    jax.distributed.initialize(
+        coordinator, processes, process, cluster_detection_method="deactivate"
+    )
     mesh = jax.make_mesh((processes,), ("processes",), axis_types=(AxisType.Auto,))
     replicate = jax.jit(lambda rows: rows, out_shardings=NamedSharding(mesh, P()))
 
     def gather(rows):
-        return np.asarray(replicate(jax.make_array_from_process_local_data(NamedSharding(mesh, P("processes")), rows)))
+        return np.asarray(
+            replicate(
+                jax.make_array_from_process_local_data(
+                    NamedSharding(mesh, P("processes")), rows
+                )
+            )
+        )
 
     return gather
 
@@ -143,7 +178,8 @@ def child(given):
         json.dump(work(jax.random.key(0), given.process, given.processes, gather), out)
 
 
-# ------------------------------------------------------------------------------------------------ the parent
+# ------------------------------------------------------------------------------------------------
+# the parent
 
 
 def environment():
@@ -169,22 +205,42 @@ def launch(commands, timeout=TIMEOUT):
     """Run commands side by side and give what each printed; if one fails or the time is up, end all of them."""
     deadline = time.monotonic() + timeout
     with contextlib.ExitStack() as stack:
-        outs, errors = ([stack.enter_context(tempfile.TemporaryFile()) for _ in commands] for _ in range(2))
+        outs, errors = (
+            [stack.enter_context(tempfile.TemporaryFile()) for _ in commands]
+            for _ in range(2)
+        )
         processes = []
         stack.callback(end, processes)
         for command, out, error in zip(commands, outs, errors, strict=True):
-            # A pipe that is never written to: where the parent ends, the child reads its end.
+            # A pipe that is never written to: where the parent ends, the child reads
+            # its end.
             processes.append(
-                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=error, env=environment())
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=out,
+                    stderr=error,
+                    env=environment(),
+                )
             )
-        while None in (codes := [process.poll() for process in processes]) and not any(codes):
+        while None in (codes := [process.poll() for process in processes]) and not any(
+            codes
+        ):
             if time.monotonic() > deadline:
-                said = "".join(text(error) for code, error in zip(codes, errors, strict=True) if code is None)
-                raise TimeoutError(f"{codes.count(None)} of {len(codes)} processes are late: {timeout:g} s\n{said}")
+                said = "".join(
+                    text(error)
+                    for code, error in zip(codes, errors, strict=True)
+                    if code is None
+                )
+                raise TimeoutError(
+                    f"{codes.count(None)} of {len(codes)} processes are late: {timeout:g} s\n{said}"
+                )
             time.sleep(0.02)
         for number, code in enumerate(codes):
             if code:
-                raise RuntimeError(f"process {number} ended with {code}:\n{text(errors[number])}")
+                raise RuntimeError(
+                    f"process {number} ended with {code}:\n{text(errors[number])}"
+                )
         return [text(out) for out in outs]
 
 
@@ -204,9 +260,18 @@ def text(file):
 
 def together(processes):
     """What several processes agree on, each a child of this one."""
-    command = [sys.executable, "-m", "docs.examples.several_processes", "--processes", str(processes)]
+    command = [
+        sys.executable,
+        "-m",
+        "docs.examples.several_processes",
+        "--processes",
+        str(processes),
+    ]
     command += ["--coordinator", f"127.0.0.1:{free_port()}"]
-    told = [json.loads(out) for out in launch([[*command, "--process", str(i)] for i in range(processes)])]
+    told = [
+        json.loads(out)
+        for out in launch([[*command, "--process", str(i)] for i in range(processes)])
+    ]
     if any(other != told[0] for other in told):
         raise RuntimeError("the processes do not agree")
     return told[0]
@@ -226,10 +291,15 @@ def table(alone, results):
             f"{processes:<11}{combined(result['checksums']):10}{same:10}{result['gradient'][0]:10.2f}"
             f"{result['sums'][0]:12.2f}{numbers(result['parameters'])}"
         )
-    same = len({json.dumps(result | {"sums": None}) for result in results.values()}) == 1
+    same = (
+        len({json.dumps(result | {"sums": None}) for result in results.values()}) == 1
+    )
     lines.append(f"{'truth':53}{numbers(TRUTH)}")
     lines.append(f"{'standard error':53}{numbers(information() ** -0.5)}")
-    lines += ["", f"checksums, counts, gradient of the blocks and fit are the same: {'yes' if same else 'NO'}"]
+    lines += [
+        "",
+        f"checksums, counts, gradient of the blocks and fit are the same: {'yes' if same else 'NO'}",
+    ]
     return lines
 
 
@@ -245,7 +315,10 @@ def numbers(parameters):
 
 def marginal(directions):
     """Density of a direction at any hour: the mean over the hours."""
-    return jnp.mean(prob(directions[:, None], direction(TRUTH, hours(0, 24))[None], CONCENTRATION), axis=1)
+    return jnp.mean(
+        prob(directions[:, None], direction(TRUTH, hours(0, 24))[None], CONCENTRATION),
+        axis=1,
+    )
 
 
 def picture(results):
@@ -259,11 +332,28 @@ def picture(results):
         for process in range(processes):
             blocks = share(process, processes)
             colour = COLORS[process % len(COLORS)]
-            above.barh(row, len(blocks) * million, 0.72, blocks.start * million, color=colour, edgecolor="white")
+            above.barh(
+                row,
+                len(blocks) * million,
+                0.72,
+                blocks.start * million,
+                color=colour,
+                edgecolor="white",
+            )
             middle = (blocks.start + blocks.stop) / 2 * million
             name = f"process {process}" if processes <= 6 else process
-            above.text(middle, row, name, ha="center", va="center", color="white", fontweight="bold")
-    above.set_yticks(range(len(results)), [f"{n} process" + "es" * (n > 1) for n in results])
+            above.text(
+                middle,
+                row,
+                name,
+                ha="center",
+                va="center",
+                color="white",
+                fontweight="bold",
+            )
+    above.set_yticks(
+        range(len(results)), [f"{n} process" + "es" * (n > 1) for n in results]
+    )
     above.invert_yaxis()
     above.tick_params(axis="y", length=0)
     above.spines["left"].set_visible(False)
@@ -282,8 +372,16 @@ def picture(results):
         )  # fmt: skip
         floor += heights
     grid = np.linspace(-np.pi, np.pi, 361).astype(np.float32)
-    below.plot(np.degrees(grid), marginal(grid), color=INK, linewidth=1.8, label="density that they were drawn with")
-    below.set(xlim=(-180, 180), xticks=range(-180, 181, 45), ylim=(0, 1.1 * floor.max()))
+    below.plot(
+        np.degrees(grid),
+        marginal(grid),
+        color=INK,
+        linewidth=1.8,
+        label="density that they were drawn with",
+    )
+    below.set(
+        xlim=(-180, 180), xticks=range(-180, 181, 45), ylim=(0, 1.1 * floor.max())
+    )
     below.set(title=f"What they drew, in the colours of {most} processes")
     below.set(xlabel="direction of the wind, degrees", ylabel="density")
     below.legend(frameon=False, loc="upper left")
@@ -293,7 +391,9 @@ def picture(results):
 def main(arguments=None):
     """Start the processes, or be one of them."""
     options = parser(__doc__)
-    options.add_argument("--processes", type=int, choices=DIVISORS, help="how many at most")
+    options.add_argument(
+        "--processes", type=int, choices=DIVISORS, help="how many at most"
+    )
     options.add_argument("--process", type=int, help=argparse.SUPPRESS)
     options.add_argument("--coordinator", help=argparse.SUPPRESS)
     given = options.parse_args(arguments)
@@ -301,9 +401,17 @@ def main(arguments=None):
         child(given)
         return
     most = given.processes or (2 if given.quick else 4)
-    results = {processes: together(processes) for processes in sorted({1, 2, most} if most > 2 else {1, most})}
-    with jax.default_device(jax.devices("cpu")[0]):  # the device of the children: another may round otherwise
-        alone = [checksum(part) for part in np.split(np.asarray(draw_at_once(jax.random.key(0))), BLOCKS)]
+    results = {
+        processes: together(processes)
+        for processes in sorted({1, 2, most} if most > 2 else {1, most})
+    }
+    with jax.default_device(
+        jax.devices("cpu")[0]
+    ):  # the device of the children: another may round otherwise
+        alone = [
+            checksum(part)
+            for part in np.split(np.asarray(draw_at_once(jax.random.key(0))), BLOCKS)
+        ]
     print(*table(alone, results), sep="\n")
     if given.out:
         with settings():

@@ -1,7 +1,7 @@
 """Command line: `sample` draws angles into a file or a store, `verify` reads it again, `doctor` examines the machine.
 
 What is written and how it is resumed is the work of `writer`; here are its arguments, its progress, a summary that
-compares the angles with the law, and its errors in one line.
+compares the angles with the distribution, and its errors in one line.
 
 Exit codes: 0, done; 1, reading or writing failed; 2, an argument is wrong; 130, interrupted (129, 143: terminated).
 """
@@ -70,7 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
         "sample",
         help="draw angles into a .npy file or a Zarr store",
         description="Draw von Mises angles, in radians in [-pi, pi), into a .npy file or a Zarr store, and compare "
-        "them with the law. Memory stays the same for any size, and a run that was broken off can be resumed.",
+        "them with the distribution. Memory stays the same for any size, and a run that was broken off can be resumed.",
         epilog="Element i depends on seed and i alone: a longer run begins with the same angles. "
         "Exit codes: 0 done, 1 reading or writing failed, 2 an argument is wrong, 130 interrupted.",
         allow_abbrev=False,
@@ -97,7 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--out",
         default="samples.npy",
         help="file to write, .npy, or Zarr store, .zarr, or a URL of one such as gs://bucket/big.zarr; "
-        "beside it comes a record with the checksum of each block (default samples.npy)",
+        "next to it, a record with the checksum of each block (default samples.npy)",
     )
     sample.add_argument("--block", help="rows drawn, written and recorded at a time (default: 2**24 angles, or more)")
     sample.add_argument(
@@ -272,7 +272,7 @@ class PlainProgress:
             rate = (self.n - self.initial) / max(now - self.started, 1e-9)
             left = (self.total - self.n) / max(rate, 1e-9)
             share = self.n / max(self.total, 1)
-            print(f"{self.n} angles, {share:.0%}, {rate:.3g} a second, {left:.0f} s left", file=sys.stderr)
+            print(f"{self.n} angles, {share:.0%}, {rate:.3g} per second, {left:.0f} s left", file=sys.stderr)
             self.printed = now
 
     def close(self) -> None:
@@ -280,7 +280,7 @@ class PlainProgress:
 
 
 def make_progress(initial: int, total: int) -> Any:
-    """Progress bar on stderr, with rate and time left: by tqdm where installed, else plain lines."""
+    """Make a progress bar on stderr with rate and time left: by tqdm if installed, else by plain lines."""
     try:
         from tqdm import tqdm
     except ImportError:
@@ -293,7 +293,7 @@ def make_progress(initial: int, total: int) -> Any:
 class Watch:
     """Looks on while the angles are written: shows the progress, and judges some blocks, all if they are few."""
 
-    # Angles that are compared with the law: beyond, the comparison would take longer than drawing them.
+    # Angles that are compared with the distribution: beyond, the comparison would take longer than drawing them.
     JUDGED = 2**25
     CHUNK = 2**20  # angles judged at a time: some arrays of this size are made on the way
 
@@ -387,7 +387,7 @@ def write_or_draw(
 
 
 def in_options(text: str) -> str:
-    """What the library says of its arguments, in the words of the command line."""
+    """Return a message of the library in the terms of the command line."""
     text = text.removeprefix("write_samples: ").removeprefix("verify_samples: ")
     for name in ("resume", "force", "repair"):
         text = text.replace(f"{name}=True", f"--{name}")
@@ -395,7 +395,7 @@ def in_options(text: str) -> str:
 
 
 def print_report(options, written, moments, seconds, key, loc, concentration) -> list[str]:
-    """Lines on what was drawn, how it compares with the law, and what was written."""
+    """Return lines on what was drawn, how it compares with the distribution, and what was written."""
     total = math.prod(written.shape)
     if options.workers is not None:
         where = f"by {options.workers} workers"
@@ -415,12 +415,12 @@ def print_report(options, written, moments, seconds, key, loc, concentration) ->
     if moments.count:
         judged = moments.count * moments.sine.size
         if judged < total:
-            lines.append(f"compared with the law are {judged:,} of them:")
+            lines.append(f"compared with the distribution are {judged:,} of them:")
         lines += summary.summarise(moments, loc, concentration, options.dtype)
     if not written.finished:
         return [*lines, f"{written.out}: the part that ends last finishes it, and so does --resume"]
     size = checkpoint.readable(total * np.dtype(written.dtype).itemsize)
-    lines.append(f"{written.out}: {size}, shape {written.shape}, {written.dtype}; checksums beside it")
+    lines.append(f"{written.out}: {size}, shape {written.shape}, {written.dtype}; checksums next to it")
     if written.dtype != options.dtype:
         lines.append("note: .npy has no bfloat16, so each value is stored as the float32 that equals it")
     return lines
@@ -652,7 +652,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> int:
-    """Run the command line as a program of its own, which after a signal ends at once.
+    """Run the command line as a separate program, which ends at once after a signal.
 
     XLA may still be at work on what the interrupted call began, an array that nobody holds and nobody can wait for. To
     end as Python does, which takes its memory away first, was a segmentation fault in one of three.

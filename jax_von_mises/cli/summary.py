@@ -1,4 +1,4 @@
-"""What was drawn against what the law says: mean direction and resultant length, with their standard errors.
+"""Compare a sample with its distribution: mean direction and resultant length, with their standard errors.
 
 NumPy and SciPy only, on purpose: it judges the sampler, so it shares no code with it.
 """
@@ -47,7 +47,7 @@ class Moments:
 
 
 def exact_turns(loc: np.ndarray) -> np.ndarray:
-    """Directions less whole turns, in [-pi, pi] and float64; those that lie there keep every digit.
+    """Return directions less whole turns, in [-pi, pi] and float64; those that lie there keep every digit.
 
     An angle may be off by less than its spread only, which goes down to the last digit of loc.
     """
@@ -57,8 +57,8 @@ def exact_turns(loc: np.ndarray) -> np.ndarray:
     return rest - np.rint((loc - rest) / (2 * np.pi)) * TWO_PI_REST
 
 
-def law_moments(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """1 - R, and the variances of sin and cos about the mean direction, for the resultant length R = I1(k) / I0(k).
+def distribution_moments(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return 1 - R and the variances of sin and cos about the mean direction, with R = I1(k) / I0(k).
 
     E sin^2 = R / k and Var cos = R' = 1 - R / k - R^2 (Mardia and Jupp, Directional Statistics, 2000, section 3.5.4).
     """
@@ -80,7 +80,7 @@ def law_moments(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 def rounding(loc: np.ndarray, spread: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Step from one angle to the next near loc, and what rounding may add to the means of sine and versine.
+    """Return the step from one angle to the next near loc, and what rounding may add to the means of sine and versine.
 
     Angles that spread over many steps of width g are rounded up as often as down: the mean then moves by less than
     g exp(-2 (pi s / g)^2) for spread s (the first term of Poisson's sum), and the mean square by less than g^2. All
@@ -98,17 +98,17 @@ def rounding(loc: np.ndarray, spread: np.ndarray, dtype: str) -> tuple[np.ndarra
 
 
 def standard_deviations(difference: np.ndarray, allowance: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """Difference in standard errors, after what rounding explains is taken off."""
+    """Return the difference in standard errors, after what rounding explains is taken off."""
     rest = np.sign(difference) * np.maximum(np.abs(difference) - allowance, 0.0)
     return np.divide(rest, error, out=np.where(rest == 0, 0.0, np.copysign(np.inf, rest)), where=error > 0)
 
 
 def summarise(moments: Moments, loc: np.ndarray, concentration: np.ndarray, dtype: str) -> list[str]:
-    """Lines that set what was drawn beside what the law says."""
+    """Return lines that compare the sample with its distribution."""
     count = moments.count
     if count == 0:
         return ["nothing was drawn, so there is nothing to compare"]
-    gap, sine_variance, cosine_variance = (np.atleast_1d(a) for a in law_moments(concentration))
+    gap, sine_variance, cosine_variance = (np.atleast_1d(a) for a in distribution_moments(concentration))
     spread = np.minimum(np.sqrt(sine_variance), 1.0)
     step, sine_allowance, cosine_allowance = rounding(np.atleast_1d(loc).astype(np.float64), spread, dtype)
     sine, versine = moments.sine / count, moments.versine / count
@@ -124,7 +124,7 @@ def summarise(moments: Moments, loc: np.ndarray, concentration: np.ndarray, dtyp
     if loc.ndim or concentration.ndim:
         lines = summarise_columns(sine_z, versine_z, count, concentration, loc)
     else:
-        lines = [f"{'':24}{'sample':>14}{'law':>14}{'std. error':>14}{'difference':>16}"]
+        lines = [f"{'':24}{'sample':>14}{'distribution':>14}{'std. error':>14}{'difference':>16}"]
         length = 1 - gap[0]
         direction_error = sine_error[0] / length if length > 0 else math.inf
         determined = direction_error < 1
@@ -150,15 +150,15 @@ def summarise(moments: Moments, loc: np.ndarray, concentration: np.ndarray, dtyp
     return lines
 
 
-def row(name: str, sample: float, law: float, error: float, z: float) -> str:
-    """One line of the table for a single law."""
-    return f"{name:24}{sample:>14.7g}{law:>14.7g}{error:>14.2g}{f'{z + 0.0:+.1f} s.e.':>16}"
+def row(name: str, sample: float, distribution: float, error: float, z: float) -> str:
+    """Return one line of the table for a single distribution."""
+    return f"{name:24}{sample:>14.7g}{distribution:>14.7g}{error:>14.2g}{f'{z + 0.0:+.1f} s.e.':>16}"
 
 
 def summarise_columns(
     sine_z: np.ndarray, versine_z: np.ndarray, count: int, concentration: np.ndarray, loc: np.ndarray
 ) -> list[str]:
-    """Lines on all columns together, and on the worst of them."""
+    """Return lines on all columns together, and on the worst of them."""
     columns = sine_z.size
     lines = [
         f"{name:24}{np.sum(z) / math.sqrt(columns):+.1f} s.e. over {columns} columns together"

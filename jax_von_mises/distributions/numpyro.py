@@ -37,18 +37,18 @@ __all__ = ["VonMises", "VonMisesFisher"]
 
 
 class VonMises(Distribution):
-    r"""The von Mises law of angles, density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))` on [-pi, pi].
+    r"""The von Mises distribution of angles, density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))` on [-pi, pi].
 
     Samples are reparameterised: their derivatives in `loc` and in `concentration` are exact. As a latent variable of
-    HMC or NUTS it wants ``numpyro.infer.reparam.CircularReparam``, like every law on the circle.
+    HMC or NUTS it needs ``numpyro.infer.reparam.CircularReparam``, like every distribution on the circle.
 
     Parameters
     ----------
     loc : float or array
         Mean direction :math:`\mu` in radians, any finite number.
     concentration : float or array
-        :math:`\kappa \ge 0`, broadcasts with `loc`. 0 is the uniform law on the circle, which NumPyro's own class
-        refuses.
+        :math:`\kappa \ge 0`, broadcasts with `loc`. 0 is the uniform distribution on the circle, which NumPyro's own
+        class refuses.
     validate_args : bool, optional
         Raise ValueError for parameters outside these constraints, and warn of values outside [-pi, pi], whose density
         is then 0. Otherwise bad parameters give NaN, and the density is periodic. NumPyro's own setting by default.
@@ -75,7 +75,7 @@ class VonMises(Distribution):
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
 
     def sample(self, key, sample_shape=()):
-        """Angles in [-pi, pi), drawn by `jax_von_mises.sample_von_mises`."""
+        """Return angles in [-pi, pi), drawn by `jax_von_mises.sample_von_mises`."""
         return sampler.sample_von_mises(key, self.loc, self.concentration, shape=self.shape(sample_shape))
 
     @validate_sample
@@ -84,7 +84,7 @@ class VonMises(Distribution):
         return von_mises.log_prob(value, self.loc, self.concentration)
 
     def cdf(self, value):
-        """Probability of an angle between -pi and `value`: 0 at -pi and below, 1 at pi and above.
+        """Return the probability of an angle between -pi and `value`: 0 at -pi and below, 1 at pi and above.
 
         Not `jax_von_mises.cdf`, which counts from loc - pi. The absolute error is a few ulp of 1; a probability that is
         small because `value` is far below `loc` keeps its relative accuracy.
@@ -92,7 +92,7 @@ class VonMises(Distribution):
         return cdf(value, self.loc, self.concentration)
 
     def icdf(self, q):
-        """The angle in [-pi, pi] below which lies the probability `q`: the inverse of `cdf`; NaN outside [0, 1]."""
+        """Return the angle in [-pi, pi] with probability `q` below it, the inverse of `cdf`; NaN outside [0, 1]."""
         return icdf(q, self.loc, self.concentration)
 
     @property
@@ -111,7 +111,7 @@ class VonMises(Distribution):
         return jnp.broadcast_to(von_mises.variance(self.concentration), self.batch_shape)
 
     def entropy(self):
-        """Differential entropy in nats."""
+        """Return the differential entropy in nats."""
         return jnp.broadcast_to(von_mises.entropy(self.concentration), self.batch_shape)
 
 
@@ -158,13 +158,13 @@ class VonMisesFisher(Distribution):
         super().__init__(batch_shape=batch_shape, event_shape=event_shape, validate_args=validate_args)
 
     def sample(self, key, sample_shape=()):
-        """Unit vectors, drawn by `jax_von_mises.sample_von_mises_fisher`."""
+        """Return unit vectors, drawn by `jax_von_mises.sample_von_mises_fisher`."""
         shape = tuple(sample_shape) + self.batch_shape
         return sphere.sample_von_mises_fisher(key, self.mean_direction, self.concentration, shape)
 
     @validate_sample
     def log_prob(self, value):
-        """Logarithm of the density per unit of area; see `jax_von_mises.VonMisesFisher.log_prob`."""
+        """Return the logarithm of the density per unit of area; see `jax_von_mises.VonMisesFisher.log_prob`."""
         return von_mises_fisher.log_prob(value, self.mean_direction, self.concentration)
 
     @property
@@ -178,13 +178,13 @@ class VonMisesFisher(Distribution):
         return von_mises_fisher.mode(self.mean_direction, self.concentration)
 
     def entropy(self):
-        """Differential entropy in nats."""
+        """Return the differential entropy in nats."""
         return von_mises_fisher.entropy(self.concentration, self.event_shape[0])
 
 
 @kl_divergence.register(VonMisesFisher, VonMisesFisher)
 def von_mises_fisher_kl_divergence(p, q):
-    """The mean of log(p / q) under `p`, in nats."""
+    """Return the mean of log(p / q) under `p`, in nats."""
     return von_mises_fisher.kl_divergence(p.mean_direction, p.concentration, q.mean_direction, q.concentration)
 
 
@@ -192,12 +192,12 @@ def von_mises_fisher_kl_divergence(p, q):
 @kl_divergence.register(VonMises, NumPyroVonMises)
 @kl_divergence.register(NumPyroVonMises, VonMises)
 def von_mises_kl_divergence(p, q):
-    """The mean of log(p / q) under `p`, in nats."""
+    """Return the mean of log(p / q) under `p`, in nats."""
     return von_mises.kl_divergence(p.loc, p.concentration, q.loc, q.concentration)
 
 
 def cut_at_pi(loc, concentration):
-    """Where the law centred at 0 is cut, the turns there, and the mass on the side of the cut that has less of it.
+    """Return the cut of the distribution centred at 0, its turns, and the smaller mass on either side of the cut.
 
     The mass is what `cdf` counts in excess: positive beyond the centre, where it is the upper tail, and negative below.
     """
@@ -210,7 +210,7 @@ def cut_at_pi(loc, concentration):
 
 @von_mises.elementwise
 def cdf(value, loc, concentration):
-    """Probability between -pi and `value`, from tails of the centred law: no small one is a difference from 1."""
+    """Return the probability between -pi and `value`, from tails of the centred distribution, without cancellation."""
     concentration = valid(concentration)
     turns_at_cut, mass = cut_at_pi(loc, concentration)
     difference, turns = deviation(clip(value, -np.pi, np.pi), loc)
@@ -223,26 +223,26 @@ def cdf(value, loc, concentration):
 
 @von_mises.elementwise
 def icdf(q, loc, concentration):
-    """Inverse of `cdf`."""
+    """Return the inverse of `cdf`."""
     concentration = valid(concentration)
     loc = less_turns(loc, 0.0)
     turns_at_cut, mass = cut_at_pi(loc, concentration)
-    # Probabilities of the centred law on both sides of the angle. A negative one is beyond the cut of that law at
-    # loc - pi or loc + pi, and counts from the other end.
+    # Probabilities of the centred distribution on both sides of the angle. A negative one is beyond the cut of that
+    # distribution at loc - pi or loc + pi, and counts from the other end.
     below, above = q - mass, (1 - q) + mass
     left = (above < 0) | ((below >= 0) & (below <= above))
     tail = jnp.where(below < 0, -below, jnp.where(above < 0, -above, jnp.where(left, below, above)))
     turns = jnp.where(below < 0, -1, jnp.where(above < 0, 1, 0)).astype(loc.dtype)
     angle = quantile.signed_quantile(tail, concentration)
     x = loc + jnp.where(left, angle, -angle) + TWO_PI * (turns + turns_at_cut)
-    # The ends by name: where the cut is deep in the tails no float tells their probabilities from others nearby.
+    # The ends by name: where the cut is deep in the tails no float separates their probabilities from others nearby.
     inside = jnp.where(q == 0, -np.pi, jnp.where(q == 1, np.pi, clip(x, -np.pi, np.pi)))
     return jnp.where((q >= 0) & (q <= 1), with_derivative_of(x, jnp.where(jnp.isnan(x), x, inside)), jnp.nan)
 
 
 @jax.custom_jvp
 def with_derivative_of(x, value):
-    """`value`, that is `x` but for rounding, with the derivative of `x`."""
+    """Return `value`, that is `x` but for rounding, with the derivative of `x`."""
     return value
 
 

@@ -97,5 +97,5 @@ def _hash_key(leaf):
 
 
 def _kind(array):
-    """What two arrays have in common before their values are compared."""
+    """Return what two arrays have in common before their values are compared."""
     return array.shape, array.dtype, bool(getattr(array, "weak_type", False))

@@ -23,7 +23,7 @@ def is_numbers(value):
 @pytree("loc", "concentration")
 @dataclasses.dataclass(frozen=True, eq=False)
 class VonMises(ByValue):
-    r"""The von Mises law of angles, density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
+    r"""The von Mises distribution of angles, density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
 
     A frozen pytree: an argument and a result of `jit`, `vmap`, `scan` and `grad` as it is. Its methods are the
     functions of this package with ``loc`` and ``concentration`` filled in; accuracy, derivatives and errors are theirs.
@@ -54,10 +54,10 @@ class VonMises(ByValue):
     --------
     >>> import jax
     >>> from jax_von_mises import VonMises
-    >>> law = VonMises(loc=0.5, concentration=[1.0, 4.0, 16.0])
-    >>> law.sample(jax.random.key(0), (1000,)).shape
+    >>> distribution = VonMises(loc=0.5, concentration=[1.0, 4.0, 16.0])
+    >>> distribution.sample(jax.random.key(0), (1000,)).shape
     (1000, 3)
-    >>> law.log_prob(0.5).shape
+    >>> distribution.log_prob(0.5).shape
     (3,)
     """
 
@@ -103,21 +103,21 @@ class VonMises(ByValue):
     def broadcast(self):
         """Return the same distribution with both parameters of the shape ``batch_shape``.
 
-        `jax.vmap` maps over an axis that all arrays of its argument have: ``jax.vmap(f)(law.broadcast())`` maps over
-        the first axis of the batch where ``VonMises(0.0, jnp.ones(3))`` has a parameter without that axis.
+        `jax.vmap` maps over an axis that all arrays of its argument have: ``jax.vmap(f)(distribution.broadcast())``
+        maps over the first axis of the batch where ``VonMises(0.0, jnp.ones(3))`` has a parameter without that axis.
         """
         shape = self.batch_shape
         return VonMises(*(jnp.broadcast_to(arguments.as_jax(value), shape) for value in self._parameters().values()))
 
     def sample(self, key=None, sample_shape=(), *, seed=None, method="auto"):
-        """Angles in radians in [-pi, pi), of shape `sample_shape` + ``batch_shape``.
+        """Return angles in radians in [-pi, pi), of shape `sample_shape` + ``batch_shape``.
 
         Parameters
         ----------
         key : jax.Array
             A random key; `seed` is another name for it, that of TFP and distrax.
         sample_shape : int or tuple of ints
-            How many draws of the whole batch.
+            Number of draws of the complete batch.
         method : {"auto", "direct", "table"}
             See `sample_von_mises`.
         """
@@ -126,7 +126,7 @@ class VonMises(ByValue):
         return sampler.sample_von_mises(key, self.loc, self.concentration, shape, method=method)
 
     def sample_and_log_prob(self, *, seed, sample_shape=()):
-        """Angles as `sample` draws, and the logarithms of their densities."""
+        """Return angles as `sample` draws, and the logarithms of their densities."""
         x = self.sample(seed, sample_shape)
         return x, self.log_prob(x)
 
@@ -139,7 +139,7 @@ class VonMises(ByValue):
         return von_mises.prob(value, self.loc, self.concentration)
 
     def cdf(self, value):
-        """See `jax_von_mises.cdf`: whole turns count."""
+        """See `jax_von_mises.cdf`: full turns count."""
         return von_mises.cdf(value, self.loc, self.concentration)
 
     def log_cdf(self, value):
@@ -175,38 +175,38 @@ class VonMises(ByValue):
         return von_mises.isf(q, self.loc, self.concentration)
 
     def entropy(self):
-        """Differential entropy in nats."""
+        """Return the differential entropy in nats."""
         return self._spread(von_mises.entropy(self.concentration))
 
     def mean(self):
-        """Mean direction in radians."""
+        """Return the mean direction in radians."""
         return von_mises.mean(self.loc, self.concentration)
 
     def mode(self):
-        """The most likely angle in radians."""
+        """Return the most likely angle in radians."""
         return von_mises.mode(self.loc, self.concentration)
 
     def variance(self):
-        """Circular variance 1 - A(concentration), between 0 and 1."""
+        """Return the circular variance 1 - A(concentration), between 0 and 1."""
         return self._spread(von_mises.variance(self.concentration))
 
     def stddev(self):
-        """Circular standard deviation sqrt(-2 log A(concentration)) in radians."""
+        """Return the circular standard deviation sqrt(-2 log A(concentration)) in radians."""
         return self._spread(von_mises.stddev(self.concentration))
 
     def kl_divergence(self, other):
-        """Kullback-Leibler divergence from `self` to another `VonMises`, in nats: the mean of log(self / other)."""
+        """Return the Kullback-Leibler divergence from `self` to `other` in nats: the mean of log(self / other)."""
         if not isinstance(other, VonMises):
             raise TypeError(f"VonMises.kl_divergence: other={arguments.safe_repr(other)} must be a VonMises.")
         return von_mises.kl_divergence(self.loc, self.concentration, other.loc, other.concentration)
 
     def cross_entropy(self, other):
-        """The mean under `self` of -log `other`, in nats."""
+        """Return the mean under `self` of -log `other`, in nats."""
         if not isinstance(other, VonMises):
             raise TypeError(f"VonMises.cross_entropy: other={arguments.safe_repr(other)} must be a VonMises.")
         return self.entropy() + self.kl_divergence(other)
 
     @classmethod
     def fit(cls, samples, weights=None, axis=None):
-        """The law of largest likelihood; see `jax_von_mises.fit`."""
+        """Return the distribution of maximum likelihood; see `jax_von_mises.fit`."""
         return cls(*fitting.fit(samples, weights, axis))

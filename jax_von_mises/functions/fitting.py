@@ -1,4 +1,4 @@
-"""Maximum likelihood: the direction and the concentration that angles speak for, and how well they determine them."""
+"""Estimate direction and concentration by maximum likelihood, with standard errors."""
 
 import functools
 import operator
@@ -24,7 +24,7 @@ NORMAL = 1e9
 
 
 class Estimate(NamedTuple):
-    """A value, or a standard error, for each parameter of the law."""
+    """A value, or a standard error, for each parameter of the distribution."""
 
     loc: jax.Array
     """In radians."""
@@ -33,7 +33,7 @@ class Estimate(NamedTuple):
 
 
 def fit(samples, weights=None, axis=None):
-    r"""Maximum likelihood estimate of ``loc`` and ``concentration``.
+    r"""Return the maximum likelihood estimate of ``loc`` and ``concentration``.
 
     The direction of the mean of :math:`(\cos x, \sin x)`, and the concentration whose :math:`A = I_1/I_0` is its length
     (Mardia and Jupp, *Directional Statistics*, 2000, section 5.3.1). No iteration over the data: three sums.
@@ -65,7 +65,7 @@ def fit(samples, weights=None, axis=None):
     Notes
     -----
     Both have derivatives in `samples` and `weights`. The estimate of the concentration is biased upwards by about
-    3 / n of itself when it is large, as maximum likelihood is. `standard_errors` tells how far to trust both.
+    3 / n of itself when it is large, as maximum likelihood is. `standard_errors` returns the uncertainty of both.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def fit(samples, weights=None, axis=None):
 
 
 def axes_of(caller, axis, ndim):
-    """The axes to sum over, as a sorted tuple of indices from the front."""
+    """Return the axes to sum over, as a sorted tuple of indices from the front."""
     if axis is None:
         return tuple(range(ndim))
     try:
@@ -143,7 +143,7 @@ def _fit(samples, weights, axes, dtype):
 
 
 def rows(x, axes):
-    """`x` with `axes` made into one, the last."""
+    """Return `x` with `axes` made into one, the last."""
     x = jnp.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
     kept = x.shape[: x.ndim - len(axes)]
     return x.reshape(*kept, int(np.prod(x.shape[len(kept) :], dtype=np.int64)))
@@ -159,7 +159,7 @@ def total(values):
 
 
 def means(x, share, origin):
-    """Mean of sin and of 1 - cos of the angles about `origin`."""
+    """Return the mean of sin and of 1 - cos of the angles about `origin`."""
     half = 0.5 * deviation(x, origin[..., None])[0]
     square = half * half
     sine = half * sine_over(square)
@@ -167,7 +167,7 @@ def means(x, share, origin):
 
 
 def pilot(x, share):
-    """The most central of the first few angles. An angle itself, so that equal angles are exactly equal to it."""
+    """Return the most central of the first few angles, exactly, so that equal angles are equal to it."""
     if not x.shape[-1]:
         return jnp.full(x.shape[:-1], jnp.nan, x.dtype)
     x, share = lax.stop_gradient(x[..., :PILOT]), lax.stop_gradient(share[..., :PILOT])
@@ -177,19 +177,19 @@ def pilot(x, share):
 
 
 def length(a, b):
-    """sqrt(a^2 + b^2), with the derivative 0 at 0."""
+    """Return sqrt(a^2 + b^2), with the derivative 0 at 0."""
     square = a * a + b * b
     return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), square)
 
 
 def angle_of(sine, cosine):
-    """atan2, with the value and the derivative 0 where both are 0."""
+    """Return atan2, with value and derivative 0 if both are 0."""
     none = (sine == 0) & (cosine == 0)
     return jnp.where(none, 0, jnp.arctan2(sine, jnp.where(none, 1, cosine)))
 
 
 def standard_errors(concentration, size):
-    r"""Standard errors of the two estimates of `fit`, from the Fisher information.
+    r"""Return the standard errors of the two estimates of `fit`, from the Fisher information.
 
     The information of one angle is :math:`\kappa A(\kappa)` about the direction and :math:`A'(\kappa)` about the
     concentration, and none is shared (Mardia and Jupp, *Directional Statistics*, 2000, section 5.3.1).
@@ -197,7 +197,7 @@ def standard_errors(concentration, size):
     Parameters
     ----------
     concentration : float or array
-        Of the law, or as estimated.
+        Concentration of the distribution, or its estimate.
     size : float or array
         Number of angles, or the sum of their weights; broadcasts with `concentration`.
 

@@ -1,7 +1,7 @@
-r"""The von Mises law as functions: densities, probabilities, quantiles, moments, information.
+r"""The von Mises distribution as functions: densities, probabilities, quantiles, moments, information.
 
 Density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`, with :math:`\mu` = `loc` in radians and :math:`\kappa` =
-`concentration` in [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+`concentration` in [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
 Arguments broadcast, of any float dtype (bfloat16 and float16 are computed in float32 and rounded once). Negative or
 NaN concentration and non-finite `loc` give NaN. Every function is compiled by itself, works inside `jit`, `vmap` and
@@ -73,7 +73,7 @@ def table_pays(shape, values):
 
 
 def with_scalar_concentration(by_table):
-    """`by_table` with the angles and the location broadcast."""
+    """Return `by_table` with the angles and the location broadcast."""
 
     def compute(shape, _, x, loc, concentration):
         x, loc = (broadcast_sharded(each, shape, None) for each in (x, loc))
@@ -83,7 +83,7 @@ def with_scalar_concentration(by_table):
 
 
 def with_all_broadcast(function, sharding):
-    """`function` with all arguments broadcast into `sharding`."""
+    """Return `function` with all arguments broadcast into `sharding`."""
 
     def compute(shape, _, *values):
         return function(*(broadcast_sharded(x, shape, sharding) for x in values))
@@ -92,15 +92,15 @@ def with_all_broadcast(function, sharding):
 
 
 def finite_loc(loc):
-    """The location, NaN where it is infinite."""
+    """Return the location, NaN where it is infinite."""
     return nan_unless(loc, jnp.isfinite(loc))
 
 
 @elementwise
 def log_prob(x, loc, concentration):
-    r"""Logarithm of the density, :math:`\kappa\cos(x-\mu) - \log(2\pi I_0(\kappa))`.
+    r"""Return the logarithm of the density, :math:`\kappa\cos(x-\mu) - \log(2\pi I_0(\kappa))`.
 
-    Whole turns do not count. At infinite concentration it is inf at `loc` and -inf elsewhere.
+    Full turns do not count. At infinite concentration it is inf at `loc` and -inf elsewhere.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def log_prob(x, loc, concentration):
     loc : float or array
         Mean direction in radians, on any turn.
     concentration : float or array
-        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------
@@ -141,7 +141,7 @@ def log_prob(x, loc, concentration):
 
 @elementwise
 def prob(x, loc, concentration):
-    r"""Density per radian, :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`; whole turns do not count.
+    r"""Return the density per radian, :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`; full turns do not count.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def prob(x, loc, concentration):
     loc : float or array
         Mean direction in radians, on any turn.
     concentration : float or array
-        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------
@@ -175,13 +175,13 @@ def prob(x, loc, concentration):
 
 
 def cdf_by(lower_tail, x, loc, concentration):
-    """`cdf` by a `lower_tail` of `tail_probability`, or of `piecewise` for one concentration."""
+    """Return `cdf` by a `lower_tail` of `tail_probability`, or of `piecewise` for one concentration."""
     difference, turns = deviation(x, loc)
     return turns + lower_tail(difference, valid(concentration))
 
 
 def sf_by(lower_tail, x, loc, concentration):
-    """`sf`, likewise."""
+    """Return `sf` by an upper tail, like `cdf_by`."""
     difference, turns = deviation(x, loc)
     concentration = valid(concentration)
     upper = lower_tail(-difference, concentration)
@@ -192,9 +192,9 @@ def sf_by(lower_tail, x, loc, concentration):
 
 @elementwise(by_table=functools.partial(cdf_by, lower_tail_by_table))
 def cdf(x, loc, concentration):
-    """Probability of an angle between loc - pi and `x`, both on the line.
+    """Return the probability of an angle between loc - pi and `x`, both on the line.
 
-    Whole turns count: it grows by 1 with every turn, below loc - pi it is negative and above loc + pi more than 1, as
+    Full turns count: it grows by 1 with every turn, below loc - pi it is negative and above loc + pi more than 1, as
     in TensorFlow Probability.
 
     Parameters
@@ -205,7 +205,7 @@ def cdf(x, loc, concentration):
     loc : float or array
         Mean direction in radians, on any turn.
     concentration : float or array
-        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------
@@ -222,7 +222,7 @@ def cdf(x, loc, concentration):
     Notes
     -----
     The absolute error is at most 2 ulp of 1, and a tail below 1/2 has a relative error of 4e-6 (float32) or 1e-12, down
-    to the smallest normal float. There is no closed form; how it is computed is told on the page *Method* of the
+    to the smallest normal float. There is no closed form; see the page *Method* of the
     documentation. Many angles at one concentration (2^17 or more) come from a table that the program
     makes, within the same bounds.
 
@@ -236,7 +236,7 @@ def cdf(x, loc, concentration):
 
 @elementwise(by_table=functools.partial(sf_by, lower_tail_by_table))
 def sf(x, loc, concentration):
-    """Survival function 1 - cdf, with the relative accuracy of `cdf` in the upper tail; whole turns count.
+    """Return the survival function 1 - cdf, with the relative accuracy of `cdf` in the upper tail; full turns count.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def sf(x, loc, concentration):
     loc : float or array
         Mean direction in radians, on any turn.
     concentration : float or array
-        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------
@@ -265,7 +265,7 @@ def sf(x, loc, concentration):
 
 @elementwise
 def log_cdf(x, loc, concentration):
-    """Logarithm of `cdf`, also of tails that no float holds; NaN where whole turns make it negative.
+    """Return the logarithm of `cdf`, also of tails that no float holds; NaN where full turns make it negative.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ def log_cdf(x, loc, concentration):
     loc : float or array
         Mean direction in radians, on any turn.
     concentration : float or array
-        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------
@@ -303,7 +303,7 @@ def log_cdf(x, loc, concentration):
 
 @elementwise
 def log_sf(x, loc, concentration):
-    """Logarithm of `sf`, with the accuracy of `log_cdf` in the upper tail.
+    """Return the logarithm of `sf`, with the accuracy of `log_cdf` in the upper tail.
 
     Parameters
     ----------
@@ -313,7 +313,7 @@ def log_sf(x, loc, concentration):
     loc : float or array
         Mean direction in radians, on any turn.
     concentration : float or array
-        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------
@@ -337,7 +337,7 @@ def log_sf(x, loc, concentration):
 
 @elementwise
 def icdf(q, loc, concentration):
-    """The angle in [loc - pi, loc + pi] below which lies the probability `q`: the inverse of `cdf`.
+    """Return the angle in [loc - pi, loc + pi] with probability `q` below it, the inverse of `cdf`.
 
     Parameters
     ----------
@@ -346,7 +346,7 @@ def icdf(q, loc, concentration):
     loc : float or array
         Mean direction in radians, on any turn.
     concentration : float or array
-        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------
@@ -365,7 +365,7 @@ def icdf(q, loc, concentration):
     The tail probability of the angle is right to 2e-6 (float32) or 1e-12, or the angle to 4 ulp, down to tails of 2^-33
     and 2^-65; further out to 4e-6 or 1e-12, or 4 ulp of pi. It ascends with `q`, but for rounding: of probabilities
     that are nearly the same the smaller one may have the larger angle, by 8 ulp at most. It is what `sample_von_mises`
-    makes angles by; how is told on the page *Method* of the documentation.
+    uses to draw angles; see the page *Method* of the documentation.
 
     Examples
     --------
@@ -377,7 +377,7 @@ def icdf(q, loc, concentration):
 
 @elementwise
 def isf(q, loc, concentration):
-    """The angle in [loc - pi, loc + pi] above which lies the probability `q`: the inverse of `sf`, as exact as `icdf`.
+    """Return the angle in [loc - pi, loc + pi] with probability `q` above it, the inverse of `sf`; as exact as `icdf`.
 
     Parameters
     ----------
@@ -386,7 +386,7 @@ def isf(q, loc, concentration):
     loc : float or array
         Mean direction in radians, on any turn.
     concentration : float or array
-        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------
@@ -405,14 +405,14 @@ def isf(q, loc, concentration):
 
 @elementwise
 def entropy(concentration):
-    r"""Differential entropy in nats, :math:`\log(2\pi I_0(\kappa)) - \kappa A(\kappa)`.
+    r"""Return the differential entropy in nats, :math:`\log(2\pi I_0(\kappa)) - \kappa A(\kappa)`.
 
     It is log(2 pi) at 0, and -inf at infinity.
 
     Parameters
     ----------
     concentration : float or array
-        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------
@@ -428,28 +428,28 @@ def entropy(concentration):
 
     Notes
     -----
-    :math:`A = I_1/I_0` is the mean of the cosine. The law has the largest entropy of all laws on the circle with its
-    mean cosine and sine (Mardia and Jupp, *Directional Statistics*, 2000, section 3.5.4).
+    :math:`A = I_1/I_0` is the mean of the cosine. The distribution has the largest entropy of all distributions on the
+    circle with its mean cosine and sine (Mardia and Jupp, *Directional Statistics*, 2000, section 3.5.4).
     """
     k = valid(concentration)
     return density.log_norm(k) + scaled_complement(k)
 
 
 def scaled_complement(k):
-    """k (1 - A(k)), 1/2 at infinity."""
+    """Return k (1 - A(k)), 1/2 at infinity."""
     return jnp.where(k > bessel.LARGEST_KAPPA, 0.5, jnp.minimum(k, bessel.LARGEST_KAPPA) * bessel.one_minus_ratio(k))
 
 
 @elementwise
 def mean(loc, concentration):
-    """Mean direction in radians: `loc` in [-pi, pi). The uniform law has none; `loc` there as well.
+    """Return the mean direction in radians: `loc` in [-pi, pi), also for the uniform distribution, which has none.
 
     Parameters
     ----------
     loc : float or array
         Mean direction in radians, on any turn.
     concentration : float or array
-        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------
@@ -468,14 +468,14 @@ def mean(loc, concentration):
 
 @elementwise
 def mode(loc, concentration):
-    """The angle of largest density in radians: `loc` in [-pi, pi).
+    """Return the angle of largest density in radians: `loc` in [-pi, pi).
 
     Parameters
     ----------
     loc : float or array
         Mean direction in radians, on any turn.
     concentration : float or array
-        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------
@@ -493,18 +493,18 @@ def mode(loc, concentration):
 
 
 def direction(loc, concentration):
-    """`loc` as sampled angles are, NaN where there is no law."""
+    """Return `loc` wrapped to [-pi, pi), NaN for invalid parameters."""
     return wrap(reduce_turns(loc), jnp.where(valid(concentration) >= 0, 0.0, jnp.nan).astype(loc.dtype))
 
 
 @elementwise
 def variance(concentration):
-    r"""Circular variance :math:`1 - A(\kappa)`, of full relative accuracy: 1 at 0, 0 at infinity.
+    r"""Return the circular variance :math:`1 - A(\kappa)`, of full relative accuracy: 1 at 0, 0 at infinity.
 
     Parameters
     ----------
     concentration : float or array
-        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------
@@ -528,12 +528,12 @@ def variance(concentration):
 
 @elementwise
 def stddev(concentration):
-    r"""Circular standard deviation :math:`\sqrt{-2 \log A(\kappa)}` in radians: inf at 0, 0 at infinity.
+    r"""Return the circular standard deviation :math:`\sqrt{-2 \log A(\kappa)}` in radians: inf at 0, 0 at infinity.
 
     Parameters
     ----------
     concentration : float or array
-        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------
@@ -549,15 +549,15 @@ def stddev(concentration):
 
     Notes
     -----
-    That of the wrapped normal law with the same mean resultant length (Mardia and Jupp, *Directional Statistics*, 2000,
-    section 2.3.1). Of full relative accuracy.
+    That of the wrapped normal distribution with the same mean resultant length (Mardia and Jupp, *Directional
+    Statistics*, 2000, section 2.3.1). Of full relative accuracy.
     """
     return spread_of(valid(concentration))
 
 
 @jax.custom_jvp
 def spread_of(k):
-    """sqrt(-2 log A(k))."""
+    """Return sqrt(-2 log A(k))."""
     rest = bessel.one_minus_ratio(k)
     near = rest < 0.5
     return jnp.sqrt(-2 * jnp.where(near, jnp.log1p(-jnp.where(near, rest, 0)), jnp.log(bessel.ratio(k))))
@@ -582,21 +582,21 @@ KL_WEIGHTS = _WEIGHTS * (1 - KL_NODES)
 
 @elementwise
 def kl_divergence(loc, concentration, other_loc, other_concentration):
-    r"""Kullback-Leibler divergence in nats from the law of `other_loc` and `other_concentration` to the first.
+    r"""Return the Kullback-Leibler divergence of one von Mises distribution from another, in nats.
 
-    The mean under the first law of the logarithm of the ratio of the first density to the other. Never negative, and of
-    full relative accuracy where the two laws are close as well.
+    The mean under the first distribution of the logarithm of the ratio of the first density to the other. Never
+    negative, and of full relative accuracy where the two distributions are close as well.
 
     Parameters
     ----------
     loc : float or array
         Mean direction in radians, on any turn.
     concentration : float or array
-        In [0, inf]: 0 is the uniform law on the circle, inf a point mass at `loc`.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
     other_loc : float or array
-        Mean direction of the other law, in radians.
+        Mean direction of the other distribution, in radians.
     other_concentration : float or array
-        Concentration of the other law.
+        Concentration of the other distribution.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The Bessel functions of the von Mises law, without cancellation: its normaliser, and A = I1 / I0 with its inverse.
+"""Bessel functions of the von Mises distribution without cancellation: the normaliser, A = I1 / I0 and its inverse.
 
 With kappa the concentration, ``N(kappa) = 2 pi e^-kappa I0(kappa)`` normalises the density, A is the mean of cos x, and
 ``C = 1 - A`` that of 1 - cos x, which is kept apart: the textbook difference holds no digit in float32 from kappa = 1e7
@@ -28,7 +28,7 @@ LARGEST_KAPPA = 1e30
 
 
 def norm(kappa, inverse):
-    """``n`` and ``s`` with N(kappa) = n e^-s; `inverse` is 1 / kappa. Relative error 2e-7 (float32), 1e-15.
+    """Return ``n`` and ``s`` with N(kappa) = n e^-s; `inverse` is 1 / kappa. Relative error 2e-7 (float32), 1e-15.
 
     The exponential is left to the caller, who has another one to fold it into.
     """
@@ -42,13 +42,13 @@ def norm(kappa, inverse):
 
 
 def fit_variables(kappa, inverse):
-    """Which side of `SWITCH`, and the two variables kappa^2 / 4 and 1 / kappa, each within its fits."""
+    """Return which side of `SWITCH`, and the two variables kappa^2 / 4 and 1 / kappa, each within its fits."""
     k = jnp.minimum(kappa, SWITCH)
     return kappa < SWITCH, k * k / 4, jnp.minimum(inverse, 1 / SWITCH)
 
 
 def ratio_complement(kappa, inverse):
-    """C(kappa) = 1 - I1(kappa) / I0(kappa); `inverse` is 1 / kappa. Relative error 3e-7 (float32), 2e-15 (float64)."""
+    """Return C(kappa) = 1 - I1(kappa) / I0(kappa); `inverse` = 1 / kappa. Relative error 3e-7 (float32), 2e-15."""
     if kappa.dtype == jnp.float64:
         return rise_moments(kappa)[0]
     small, z, r = fit_variables(kappa, inverse)
@@ -58,13 +58,13 @@ def ratio_complement(kappa, inverse):
 
 
 def rise_moments(kappa):
-    """Mean and variance of 1 - cos x, sums of positive terms: to a few units in the last place."""
+    """Return the mean and variance of 1 - cos x, sums of positive terms: to a few units in the last place."""
     mean, variance, unit = scaled_rise_moments(kappa)
     return mean * unit, (variance * unit) * unit
 
 
 def scaled_rise_moments(kappa):
-    """`rise_moments` in units of 1 / max(kappa, 1), so that no square underflows before the result does; and that unit.
+    """Return `rise_moments` in units of 1 / max(kappa, 1), which prevents underflow of squares; and that unit.
 
     32 exponentials each, so nothing that a sample waits for uses it, except in float64.
     """
@@ -89,13 +89,13 @@ def scaled_rise_moments(kappa):
 
 
 def scaled_slope(kappa):
-    """A'(kappa) max(kappa, 1)^2, which is 1/2 at infinity."""
+    """Return A'(kappa) max(kappa, 1)^2, which is 1/2 at infinity."""
     return scaled_rise_moments(kappa)[1]
 
 
 @jax.custom_jvp
 def log_i0(kappa):
-    """log I0(kappa), to a relative error of 4e-7 (float32) or 2e-15 (float64) for kappa in [0, inf]."""
+    """Return log I0(kappa), to a relative error of 4e-7 (float32) or 2e-15 (float64) for kappa in [0, inf]."""
     if kappa.dtype == jnp.float64:
         k = jnp.minimum(kappa, LOG_SWITCH64)
         z = k * k / 4
@@ -116,7 +116,7 @@ def _log_i0_jvp(primals, tangents):
 
 @jax.custom_jvp
 def ratio(kappa):
-    """A(kappa) = I1(kappa) / I0(kappa), to a relative error of 3e-7 (float32) or 1e-15; 0 at 0 and 1 at infinity."""
+    """Return A(kappa) = I1(kappa) / I0(kappa) with relative error 3e-7 (float32) or 1e-15; 0 at 0, 1 at infinity."""
     if kappa.dtype == jnp.float64:
         k = jnp.minimum(kappa, RATIO_SWITCH64)
         return jnp.where(kappa < RATIO_SWITCH64, special.i1e(k) / special.i0e(k), 1 - ratio_complement(kappa, None))
@@ -136,7 +136,7 @@ def _ratio_jvp(primals, tangents):
 
 @jax.custom_jvp
 def one_minus_ratio(kappa):
-    """1 - A(kappa), to the relative error of `ratio_complement`; 1 at 0 and 0 at infinity."""
+    """Return 1 - A(kappa), to the relative error of `ratio_complement`; 1 at 0 and 0 at infinity."""
     return jnp.minimum(ratio_complement(kappa, 1 / jnp.maximum(kappa, SWITCH)), 1)
 
 
@@ -146,12 +146,12 @@ def _complement_jvp(primals, tangents):
 
 
 def slope(kappa):
-    """A'(kappa), to a relative error of 4e-7 (float32) or 2e-15; 1/2 at 0 and 0 at infinity."""
+    """Return A'(kappa), to a relative error of 4e-7 (float32) or 2e-15; 1/2 at 0 and 0 at infinity."""
     return rise_moments(kappa)[1]
 
 
 def rough_slope(kappa):
-    """`slope` to 1e-4 in float32, without its 32 exponentials: enough for Newton's method."""
+    """Return `slope` to 1e-4 in float32, without its 32 exponentials: enough for Newton's method."""
     if kappa.dtype == jnp.float64:
         return slope(kappa)
     a = ratio(kappa)
@@ -164,7 +164,7 @@ def rough_slope(kappa):
 
 @jax.custom_jvp
 def inverse_ratio(resultant, rest):
-    """The concentration with A(kappa) = `resultant`, whose complement to 1 is `rest`, in [0, inf].
+    """Return the concentration with A(kappa) = `resultant`, whose complement to 1 is `rest`, in [0, inf].
 
     Both are given, so that neither end loses digits. To a relative error of 6e-7 (float32) or 4e-15 (float64).
     """

@@ -1,4 +1,4 @@
-"""Angles on the circle: whole turns, differences, and the interval [-pi, pi) of all results."""
+"""Angles on the circle: full turns, differences, and the interval [-pi, pi) of all results."""
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +23,12 @@ LARGEST_LOC = {"float32": 2.0**24, "float64": 2.0**53}
 
 
 def largest_angle(dtype):
-    """The largest float below pi."""
+    """Return the largest float below pi."""
     return LARGEST_ANGLE[np.dtype(dtype)]
 
 
 def reduce_turns(loc):
-    """`loc` less whole turns, in [-pi, pi] up to rounding; itself if it is there already.
+    """Return `loc` less full turns, in [-pi, pi] up to rounding; itself if it is there already.
 
     NaN where neighbouring floats are more than a radian apart and so hold no direction, or `loc` is not finite.
     """
@@ -42,7 +42,7 @@ def reduce_turns(loc):
 
 @jax.custom_jvp
 def wrap(x, loc):
-    """x + loc in [-pi, pi), for both in [-pi, pi]. Only sums outside are moved, so the others keep all digits.
+    """Return x + loc in [-pi, pi), for both in [-pi, pi]. Only sums outside are moved, so the others keep all digits.
 
     The derivative in either is 1, also where the sum is moved to the end of the interval.
     """
@@ -58,7 +58,7 @@ def _wrap_jvp(primals, tangents):
 
 
 def deviation(x, loc):
-    """x - loc less whole turns, in [-pi, pi] up to rounding, and the turns."""
+    """Return x - loc less full turns, in [-pi, pi] up to rounding, and the turns."""
     difference, missing = x - loc, rounded_off(x, loc)
     turns = lax.round(lax.stop_gradient(difference) * (1 / TWO_PI), lax.RoundingMethod.TO_NEAREST_EVEN)
     return less_turns(difference, missing), turns
@@ -66,7 +66,7 @@ def deviation(x, loc):
 
 @jax.custom_jvp
 def rounded_off(x, loc):
-    """What rounding leaves of x - loc, exactly [1]_: at a large concentration the law lives in those digits.
+    """Return the rounding error of x - loc, exactly [1]_; it matters at large concentrations.
 
     .. [1] D. E. Knuth. The Art of Computer Programming, volume 2, 1998, section 4.2.2, theorem B.
     """
@@ -84,7 +84,7 @@ def _rounded_off_jvp(primals, tangents):
 
 @jax.custom_jvp
 def less_turns(x, missing):
-    """`reduce_turns` of x + `missing`; its derivative in x is 1."""
+    """Return `reduce_turns` of x + `missing`; its derivative in x is 1."""
     return reduce_turns(x) + missing
 
 

@@ -1,4 +1,4 @@
-r"""The density of the von Mises law and its logarithm, to the last digits that floats allow.
+r"""The density of the von Mises distribution and its logarithm, to the last digits that floats allow.
 
 About `loc`, with :math:`\kappa` the concentration and :math:`N = 2\pi e^{-\kappa} I_0(\kappa)`,
 
@@ -26,13 +26,13 @@ from jax_von_mises.numerics.elementary import (
     wide_sine_square,
 )
 
-# Below, the law is uniform to less than rounding.
+# Below, the distribution is uniform to less than rounding.
 KAPPA_MIN = 1e-30
 HALF_PI = np.pi / 2
 
 
 def valid(concentration):
-    """The concentration, NaN where it is negative."""
+    """Return the concentration, NaN where it is negative."""
     return nan_unless(concentration, concentration >= 0)
 
 
@@ -78,13 +78,13 @@ class HalfAngle(NamedTuple):
 
 
 def half_pi_rest(dtype):
-    """What the nearest float leaves of pi/2: without it the tail integral near pi is off by 1e-4."""
+    """Return what the nearest float leaves of pi/2: without it the tail integral near pi is off by 1e-4."""
     nearest = np.asarray(HALF_PI, dtype)
     return float(HALF_PI - float(nearest)) + (6.123233995736766e-17 if dtype == jnp.float64 else 0.0)
 
 
 def density_root(half, kappa, inverse):
-    """``h`` and ``n`` with p = h^2 / n for angles `half`: so that nothing underflows before p does."""
+    """Return ``h`` and ``n`` with p = h^2 / n for angles `half`: so that nothing underflows before p does."""
     n, shift = bessel.norm(kappa, inverse)
     exponent = kappa * half.square - 0.5 * shift
     root = 1 / exp_product(0.5 * kappa, half.parts, 0.5 * shift)
@@ -96,16 +96,16 @@ LARGEST_EXPONENT = {"float32": 88.0, "float64": 708.0}
 
 
 def rescaled(x, kappa):
-    """An angle in [0, pi] and a concentration with the same q, where x^2 would underflow; and x's factor.
+    """Return an angle in [0, pi] and a concentration with the same q, where x^2 would underflow; and x's factor.
 
-    The factors are powers of two, so q keeps every digit. So far out the law has long been the normal one.
+    The factors are powers of two, so q keeps every digit. So far out the distribution has long been the normal one.
     """
     factor, k = scaling(jnp.clip(kappa, KAPPA_MIN, float(jnp.finfo(kappa.dtype).max)))
     return jnp.minimum(x * factor, np.pi), k, factor
 
 
 def scaling(kappa):
-    """A power of two by which to multiply small angles, and `kappa` over its square."""
+    """Return a power of two by which to multiply small angles, and `kappa` over its square."""
     name = np.dtype(kappa.dtype).name
     huge = kappa > HUGE[name]
     return jnp.where(huge, FACTOR[name], 1), kappa * jnp.where(huge, FACTOR[name] ** -2, 1)
@@ -117,7 +117,7 @@ FACTOR = {"float32": 2.0**17, "float64": 2.0**300}
 
 @jax.custom_jvp
 def density(x, kappa):
-    """p at angles in [-pi, pi], to a relative error of 4e-6 (float32) or 1e-12; 0 below the smallest float."""
+    """Return p at angles in [-pi, pi], to a relative error of 4e-6 (float32) or 1e-12; 0 below the smallest float."""
     moved, k, factor = rescaled(jnp.abs(x), kappa)
     root, n = density_root(HalfAngle.of(moved), k, 1 / k)
     # A product with the angle is NaN where that is.
@@ -133,7 +133,7 @@ def _density_jvp(primals, tangents):
 
 
 def score(x, kappa):
-    """The derivatives of log p in x and in kappa, -kappa sin x and cos x - A(kappa)."""
+    """Return the derivatives of log p in x and in kappa, -kappa sin x and cos x - A(kappa)."""
     sign = jnp.where(x < 0, -1, 1).astype(x.dtype)
     half = HalfAngle.of(sign * x)
     return -kappa * (sign * half.sin), bessel.one_minus_ratio(kappa) - 2 * half.square
@@ -141,7 +141,7 @@ def score(x, kappa):
 
 @jax.custom_jvp
 def log_density(x, kappa):
-    """log p at angles in [-pi, pi]: error at most 4e-7 (float32) or 1e-14 times max(1, |log p|).
+    """Return log p at angles in [-pi, pi]: error at most 4e-7 (float32) or 1e-14 times max(1, |log p|).
 
     In one form for all angles: near pi nothing cancels that a logarithm would show.
     """
@@ -164,7 +164,7 @@ def _log_density_jvp(primals, tangents):
 
 
 def log_norm_parts(kappa):
-    """log N(kappa) as a sum of two numbers, the first exact. float32 only."""
+    """Return log N(kappa) as a sum of two numbers, the first exact. float32 only."""
     small, z, r = bessel.fit_variables(kappa, 1 / jnp.maximum(kappa, bessel.SWITCH))
     exact, rest = log_parts(jnp.clip(kappa, bessel.SWITCH, jnp.finfo(kappa.dtype).max))
     # Both halves are exact; the fit's logarithm is below 1 and good to 1e-7.
@@ -175,7 +175,7 @@ def log_norm_parts(kappa):
 
 @jax.custom_jvp
 def log_norm(kappa):
-    """log N(kappa), N = 2 pi e^-kappa I0(kappa): the logarithm of 1 / p(0); -inf at infinity."""
+    """Return log N(kappa), N = 2 pi e^-kappa I0(kappa): the logarithm of 1 / p(0); -inf at infinity."""
     if kappa.dtype == jnp.float64:
         return jnp.log(2 * np.pi * bessel.special.i0e(kappa))
     exact, rest = log_norm_parts(kappa)
@@ -184,7 +184,7 @@ def log_norm(kappa):
 
 @jax.custom_jvp
 def log_norm_ratio(kappa, other):
-    """log(N(kappa) / N(other)), without the rounding of two large logarithms."""
+    """Return log(N(kappa) / N(other)), without the rounding of two large logarithms."""
     if kappa.dtype == jnp.float64:
         return log_norm(kappa) - log_norm(other)
     (exact, rest), (other_exact, other_rest) = log_norm_parts(kappa), log_norm_parts(other)

@@ -22,7 +22,7 @@ COSINE64 = tuple(float((-1) ** j / np.prod(np.arange(1.0, 2 * j + 1))) for j in 
 MANTISSA_BITS = 23
 WHOLE_SHIFT = 1.5 * 2**MANTISSA_BITS
 HEAD_MASK = np.uint32(0xFFFFF000)
-# ln 2 in two parts, the first short enough that its product with any whole exponent is exact.
+# ln 2 in two parts, the first short enough that its product with any integer exponent is exact.
 LN2_HEAD = 0.693359375
 LN2_TAIL = LN_2 - LN2_HEAD
 # Starting values of Newton's method for 1 / x and 1 / sqrt(x): these less the bits of x, or half of them.
@@ -47,7 +47,7 @@ def polynomial(terms, x):
 
 
 def clip(x, low, high):
-    """`x` between two constants; NaN stays NaN. By selections: the derivative at a bound is 1, and not 1/2."""
+    """Return `x` between two constants; NaN stays NaN. By selections: the derivative at a bound is 1, and not 1/2."""
     return jnp.where(x < low, low, jnp.where(x > high, high, x))
 
 
@@ -57,43 +57,43 @@ def polynomial2(table, x, y):
 
 
 def nan_unless(x, good):
-    """`x` where it is `good`, else NaN; so is its derivative, of which a selection would make 0 in reverse mode."""
+    """Return `x` where `good`, else NaN; the derivative too, which a selection would set to 0 in reverse mode."""
     return x * jnp.where(good, 1, jnp.nan).astype(x.dtype)
 
 
 def sine_over(square):
-    """sin(d) / d from `square` = d^2, for |d| <= pi/2."""
+    """Return sin(d) / d from `square` = d^2, for |d| <= pi/2."""
     return polynomial(SINE64 if square.dtype == jnp.float64 else coefficients.SINE, square)
 
 
 def cosine(square):
-    """cos(d) from `square` = d^2, for |d| <= pi/2."""
+    """Return cos(d) from `square` = d^2, for |d| <= pi/2."""
     return polynomial(COSINE64 if square.dtype == jnp.float64 else coefficients.COSINE, square)
 
 
 def nearest_whole(x):
-    """The nearest whole number to float32 `x`, |x| < 2^22, and bits with it at their lower end."""
+    """Return the nearest integer to float32 `x`, |x| < 2^22, and bits with it at their lower end."""
     return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), whole_bits(x)
 
 
 def whole_bits(x):
-    """Bits with the nearest whole number to float32 `x`, |x| < 2^22, at their lower end; any others for any other `x`.
+    """Return bits whose lower end is the nearest integer to float32 `x`, |x| < 2^22; undefined for other `x`.
 
-    Adding 1.5 * 2^23 leaves no room for a fraction, so the whole number stands at the end of the mantissa. A conversion
+    Adding 1.5 * 2^23 leaves no room for a fraction, so the integer stands at the end of the mantissa. A conversion
     to an integer would also saturate and look for NaN, six instructions on a CPU.
     """
     return lax.bitcast_convert_type(x + WHOLE_SHIFT, jnp.int32)
 
 
 def scale_by(x, exponent):
-    """`x` times two to the power of the lower bits of `exponent`, for a normal result; NaN stays NaN."""
+    """Return `x` times two to the power of the lower bits of `exponent`, for a normal result; NaN stays NaN."""
     bits = lax.bitcast_convert_type(x, jnp.int32) + (exponent << MANTISSA_BITS)
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
 @jax.custom_jvp
 def exp2(x):
-    """2^x for |x| < 126."""
+    """Return 2^x for |x| < 126."""
     if x.dtype == jnp.float64:
         return jnp.exp2(x)
     whole, exponent = nearest_whole(x)
@@ -109,7 +109,7 @@ def _exp2_jvp(primals, tangents):
 
 @jax.custom_jvp
 def log2(x):
-    """Binary logarithm of a normal positive number."""
+    """Return the binary logarithm of a normal positive number."""
     if x.dtype == jnp.float64:
         return jnp.log2(x)
     bits = lax.bitcast_convert_type(x, jnp.int32)
@@ -125,7 +125,7 @@ def _log2_jvp(primals, tangents):
 
 @jax.custom_jvp
 def reciprocal(x):
-    """1 / x of a normal number of at most 1e37, to 1 ulp.
+    """Return 1 / x of a normal number of at most 1e37, to 1 ulp.
 
     By multiplications: around a division, where several instructions read its result, XLA:CPU cuts a program into
     loops over arrays in memory.
@@ -146,7 +146,7 @@ def _reciprocal_jvp(primals, tangents):
 
 @jax.custom_jvp
 def inverse_root(x):
-    """1 / sqrt(x) of a normal positive number, to 2 ulp; made as `reciprocal`."""
+    """Return 1 / sqrt(x) of a normal positive number, to 2 ulp; made as `reciprocal`."""
     if x.dtype == jnp.float64:
         return lax.rsqrt(x)
     y = lax.bitcast_convert_type(ROOT_BITS - (lax.bitcast_convert_type(x, jnp.int32) >> 1), jnp.float32)
@@ -163,7 +163,7 @@ def _inverse_root_jvp(primals, tangents):
 
 @jax.custom_jvp
 def square_root(x):
-    """sqrt(x) of a normal positive number, to 1 ulp; made as `reciprocal`."""
+    """Return sqrt(x) of a normal positive number, to 1 ulp; made as `reciprocal`."""
     if x.dtype == jnp.float64:
         return lax.sqrt(x)
     inverse = inverse_root(x)
@@ -177,12 +177,12 @@ def _square_root_jvp(primals, tangents):
 
 
 def head(x):
-    """`x` with the lower half of its mantissa cleared, so that the product of two heads is exact. float32 only."""
+    """Return `x` with the lower half of its mantissa cleared: products of two such heads are exact. float32 only."""
     return lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.uint32) & HEAD_MASK, jnp.float32)
 
 
 def sine_square(x, exact=True):
-    """sin(x)^2 for x in [0, pi/4] as an unevaluated sum of two parts, the first with 24 bits and no rounding.
+    """Return sin(x)^2 for x in [0, pi/4] as an unevaluated sum of two parts, the first with 24 bits and no rounding.
 
     To 2e-8 in float32, and with `exact` to 5e-9.
     """
@@ -198,7 +198,7 @@ def sine_square(x, exact=True):
 
 
 def wide_sine_square(x, factor):
-    """``factor**2 sin(x)**2`` for |x| <= pi/2 as a sum of two parts as in `sine_square`, to 3.2e-7; any float32 x.
+    """Return ``factor**2 sin(x)**2`` for |x| <= pi/2 as a sum of two parts like `sine_square`, to 3.2e-7.
 
     `factor`, a power of two, is for an x whose square is no float.
     """
@@ -216,7 +216,7 @@ def wide_sine_square(x, factor):
 
 
 def product_parts(a, b):
-    """2 a b as a sum of two numbers, the first exact and the second to 1e-7; `b` is the sum of three. float32 only."""
+    """Return float32 2 a b as a sum of two numbers, the first exact, the second to 1e-7; `b` is a sum of three."""
     total = b[0] + b[1] + b[2]
     a_head, b_head = head(a), head(total)
     small = 2 * (a_head * (((b[0] - b_head) + b[1]) + b[2]) + (a - a_head) * total)
@@ -224,7 +224,7 @@ def product_parts(a, b):
 
 
 def log_parts(x):
-    """log(x) of a normal positive float32 as a sum of two numbers, the first exact and the second below 1."""
+    """Return log(x) of a normal positive float32 as a sum of two numbers, the first exact and the second below 1."""
     bits = lax.bitcast_convert_type(x, jnp.int32)
     exponent = (bits - TWO_THIRDS_BITS) >> MANTISSA_BITS
     m = lax.bitcast_convert_type(bits - (exponent << MANTISSA_BITS), jnp.float32) - 1
@@ -233,7 +233,7 @@ def log_parts(x):
 
 
 def exp_product(a, b, c):
-    """exp(2 a b - c) to 1e-7, for exponents in [-20, 88]; `b` is the sum of three numbers, largest first.
+    """Return exp(2 a b - c) to 1e-7, for exponents in [-20, 88]; `b` is the sum of three numbers, largest first.
 
     A plain float32 product of size 22 is off by 1e-6, which would be the largest error of the quantile.
     """

@@ -1,4 +1,4 @@
-"""Piecewise polynomials that a program makes for itself: a function is computed on a grid, and then looked up.
+"""Piecewise polynomials of a function that the program computes on a grid once and then looks up.
 
 One concentration of many angles has two: a table of its quantile, for the sampler, and one of its tail probability.
 """
@@ -23,7 +23,7 @@ DEGREE = {"float32": 3, "float64": 7}
 
 
 def cell_polynomials(values, nodes):
-    """Power coefficients (degree + 1, cells) of the polynomials through `values` (cells, degree + 1).
+    """Return the power coefficients (degree + 1, cells) of the polynomials through `values` (cells, degree + 1).
 
     `nodes` are their places in a cell, from 0 to 1.
     """
@@ -50,7 +50,7 @@ def divided_differences(nodes):
 
 
 def evaluate(coefficients, cell, place, out_sharding=None, nodes=None):
-    """The polynomial of each `cell` (int32, within bounds) at `place` in [0, 1]: of its powers, or of `nodes`."""
+    """Evaluate the polynomial of each `cell` (int32, within bounds) at `place` in [0, 1], in powers or by `nodes`."""
     places = [place - node for node in nodes[:-1]] if nodes else [place] * (len(coefficients) - 1)
     *columns, last = (
         column.at[cell].get(mode="promise_in_bounds", out_sharding=out_sharding) for column in coefficients
@@ -61,7 +61,7 @@ def evaluate(coefficients, cell, place, out_sharding=None, nodes=None):
 
 
 def table_grid(dtype):
-    """Tail probabilities (rows, nodes) where the table samples the quantile, float64, rows ascending."""
+    """Return the tail probabilities (rows, nodes) where the table samples the quantile, float64, rows ascending."""
     octaves, cells, degree = OCTAVES[dtype.name], 2 ** CELL_BITS[dtype.name], DEGREE[dtype.name]
     # Chebyshev points with both ends: cells then join without a step, and the first coefficient is a value.
     nodes = (1 - np.cos(np.pi * np.arange(degree + 1) / degree)) / 2
@@ -70,7 +70,7 @@ def table_grid(dtype):
 
 
 def quantile_table(kappa):
-    """Coefficients (degree + 1, rows) of |x| in each cell, for a scalar `kappa`."""
+    """Return coefficients (degree + 1, rows) of |x| in each cell, for a scalar `kappa`."""
     dtype = kappa.dtype
     t, nodes = table_grid(np.dtype(dtype))
     kappa = jnp.broadcast_to(kappa, t.shape)
@@ -79,12 +79,12 @@ def quantile_table(kappa):
 
 
 def evaluate_quantile_table(t, table, out_sharding=None):
-    """The cubic (float32) of the cell that holds each `t`."""
+    """Return the cubic (float32) of the cell that holds each `t`."""
     return evaluate(table, *quantile_cell(t), out_sharding)
 
 
 def quantile_cell(t):
-    """The cell (int32) of `table_grid` that holds each `t`, and the place in it."""
+    """Return the cell (int32) of `table_grid` that holds each `t`, and the place in it."""
     dtype = np.dtype(t.dtype)
     info = jnp.finfo(dtype)
     cell_bits, unsigned = CELL_BITS[dtype.name], jnp.uint64 if dtype == np.float64 else jnp.uint32
@@ -99,7 +99,7 @@ def quantile_cell(t):
 
 
 def below_half(dtype):
-    """The largest float below 1/2: 1/2 is where the rounding of the largest words ends; it belongs to the last cell."""
+    """Return the largest float below 1/2. The largest words round to 1/2, which belongs to the last cell."""
     return float(np.nextafter(np.dtype(dtype).type(0.5), np.dtype(dtype).type(0)))
 
 
@@ -144,7 +144,7 @@ class TailTable(NamedTuple):
 
 
 def tail_table(kappa):
-    """Tail probabilities of one concentration; the polynomials add an error of 4e-7 (float32) or 2e-13 of the tail."""
+    """Return the tail probabilities of one concentration, with a relative error of 4e-7 (float32) or 2e-13."""
     dtype = np.dtype(kappa.dtype)
     grid = TAIL_GRIDS[dtype.name]
     halves = kappa < grid.wide
@@ -171,12 +171,12 @@ def tail_table(kappa):
 
 
 def nearest_pi(dtype):
-    """The float next to pi."""
+    """Return the float next to pi."""
     return float(np.asarray(np.pi, dtype))
 
 
 def evaluate_tail_table(x, table):
-    """P(X > x) for x in [0, pi]."""
+    """Return P(X > x) for x in [0, pi]."""
     grid = TAIL_GRIDS[np.dtype(x.dtype).name]
     cells, nodes = grid.cells, divided_differences(grid.nodes)[0]
     upper = table.halves & (x > 0.5 * np.pi)
@@ -194,7 +194,7 @@ def evaluate_tail_table(x, table):
 
 @jax.custom_jvp
 def lower_tail_by_table(x, kappa):
-    """`tail_probability.lower_tail` of angles at one concentration, a scalar."""
+    """Return `tail_probability.lower_tail` of angles at one concentration, a scalar."""
     return tail_probability.of_either_side(x, evaluate_tail_table(jnp.abs(x), tail_table(kappa)))
 
 

@@ -1,9 +1,9 @@
-r"""The quantile of the von Mises law: from a tail probability to an angle, without a loop.
+r"""The quantile of the von Mises distribution: from a tail probability to an angle, without a loop.
 
 For the tail probability t and c = 1/2 - t the distance to the root is, to first order, with the integral J of
 `tail_integral`, :math:`u = J - t N e^q` (tail) or :math:`u = J + c N e^q` (centre). The root is the Taylor series of
 the inverse function, x' = 1/p, in :math:`d = \kappa \sin(x) u` and :math:`e = \kappa \cos(x) u^2`; see `refine`.
-One step from `guess` is enough for float32, and a second one for float64. Tails that no sample reaches start from
+One step from `guess` is enough for float32, and a second one for float64. Tails beyond those of samples start from
 `deep_guess`.
 """
 
@@ -36,7 +36,7 @@ ARCSINE = (2.0, 0.33347781, 0.14624456, 0.12035545, -0.04619342, 0.19143589)
 
 
 def guess(t, kappa, inverse, root, wide=False):
-    """Starting angle, float32, for the tail probability `t`; `inverse` and `root` are 1 / kappa and kappa^-1/2.
+    """Return the float32 starting angle for the tail probability `t`; `inverse` is 1 / kappa, `root` kappa^-1/2.
 
     The variable is a logit that saturates where the angle reaches pi, and vanishes with it at t = 1/2,
 
@@ -61,7 +61,7 @@ def guess(t, kappa, inverse, root, wide=False):
 
 
 def deep_guess(t, kappa):
-    """Starting angle, float32, for a tail probability `t` below `SMALLEST_TAIL`: weighted error (see `guess`) 0.04.
+    """Return the float32 starting angle for a `t` below `SMALLEST_TAIL`, with a weighted error (see `guess`) of 0.04.
 
     With Z^2 = 2 kappa - q = 2 kappa cos^2(x/2), Dawson's integral D and N = sqrt(2 pi / kappa), to leading order
 
@@ -97,7 +97,7 @@ def with_deep_guesses(x, t, deep, kappa):
 
 
 def refine(x, t, c, kappa, inverse, dtype_rule=None, deep=None):
-    """One step towards the quantile of `t`, from an `x` with a weighted error (see `guess`) below about 0.08.
+    """Take one step towards the quantile of `t`, from an `x` with a weighted error (see `guess`) below about 0.08.
 
     The series to fifth order; what it leaves is about the sixth power of the weighted error:
 
@@ -131,7 +131,7 @@ def refine(x, t, c, kappa, inverse, dtype_rule=None, deep=None):
 
 
 def half_quantile(t, c, kappa, deep=None):
-    """|x| with P(X > |x|) = `t`, for a law centred at 0.
+    """Return |x| with P(X > |x|) = `t`, for a distribution centred at 0.
 
     Parameters
     ----------
@@ -164,13 +164,13 @@ def half_quantile(t, c, kappa, deep=None):
         # The short rule serves the first step; the second makes its error invisible.
         x = refine(x.astype(jnp.float64), t, c, k, inverse, dtype_rule=jnp.float32, deep=deep)
     x = refine(x, t, c, k, inverse, deep=deep)
-    # 1 up to KAPPA_MAX, then the normal law's own scaling; 0 at infinity.
+    # 1 up to KAPPA_MAX, then the normal distribution's own scaling; 0 at infinity.
     return x * jnp.minimum(root_full * KAPPA_MAX**0.5, 1)
 
 
 @jax.custom_jvp
 def inverse_density(x, kappa):
-    """1 / p, but finite where p is no float, so that a tangent of 0 times it is 0."""
+    """Return 1 / p, finite where p underflows, so that 0 times it is 0."""
     return 1 / jnp.maximum(density(x, kappa), float(jnp.finfo(x.dtype).tiny))
 
 
@@ -183,7 +183,7 @@ def _inverse_density_jvp(primals, tangents):
 
 @jax.custom_jvp
 def any_half_quantile(t, c, kappa):
-    """`half_quantile` for tails down to 0, where it is pi. Differentiable in `kappa` and in `t`, which `c` follows."""
+    """Return `half_quantile` for tails down to 0, where it is pi; differentiable in `kappa` and `t`."""
     name = np.dtype(t.dtype).name
     deep = (t > 0) & (t < SMALLEST_TAIL[name])
     x = half_quantile(jnp.maximum(t, float(jnp.finfo(t.dtype).tiny)), c, kappa, deep)
@@ -199,7 +199,7 @@ def _any_half_quantile_jvp(primals, tangents):
 
 
 def signed_quantile(q, kappa):
-    """The angle in [-pi, pi] with P(X < angle) = `q`; NaN outside [0, 1]."""
+    """Return the angle in [-pi, pi] with P(X < angle) = `q`; NaN outside [0, 1]."""
     q = nan_unless(q, (q >= 0) & (q <= 1))
     left = q < 0.5
     x = any_half_quantile(jnp.where(left, q, 1 - q), jnp.where(left, 0.5 - q, q - 0.5), kappa)

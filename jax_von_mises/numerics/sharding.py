@@ -13,7 +13,7 @@ def explicit(arrays):
 
 
 def explicit_sharding(shape, *arrays):
-    """The sharding that one of `arrays` of the result's shape has over an explicit mesh, or None."""
+    """Return the sharding that one of `arrays` of the result's shape has over an explicit mesh, or None."""
     for array in arrays:
         found = jax.typeof(array).sharding
         if array.shape == shape and AxisType.Explicit in found.mesh.axis_types and any(found.spec):

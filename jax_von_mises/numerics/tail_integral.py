@@ -1,6 +1,7 @@
-r"""The integral that everything about the von Mises law comes from, and the derivative that goes with it.
+r"""Compute the tail integral, from which all functions of the von Mises distribution follow, and its derivatives.
 
-The law is symmetric about `loc`, so everything is about :math:`x \in [0, \pi]`, with :math:`\kappa` the concentration,
+The distribution is symmetric about `loc`, so all formulas are for :math:`x \in [0, \pi]`, with :math:`\kappa` the
+concentration,
 
 .. math:: q(x) = 2\kappa\sin^2(x/2), \qquad p(x) = e^{-q(x)} / N, \qquad N = 2\pi e^{-\kappa} I_0(\kappa).
 
@@ -26,7 +27,7 @@ from jax_von_mises.numerics import bessel, coefficients, xla
 from jax_von_mises.numerics.density import KAPPA_MIN, HalfAngle, score
 from jax_von_mises.numerics.elementary import LOG2_E, cosine, exp2, polynomial, sine_over
 
-# Above, the law is normal to less than rounding, and angles scale with kappa^-1/2.
+# Above, the distribution is normal to less than rounding, and angles scale with kappa^-1/2.
 KAPPA_MAX = 1e18
 # Half angles of the tail that are shorter than this share of the angle are computed from their sine.
 SHORT = 0.1
@@ -36,7 +37,7 @@ CENTRE = 0.5
 
 
 def gauss_legendre(count):
-    """Nodes and weights of Gauss and Legendre on [0, 1], as lists."""
+    """Return the nodes and weights of Gauss and Legendre on [0, 1], as lists."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
     return (0.5 * (nodes + 1)).tolist(), (0.5 * weights).tolist()
 
@@ -47,7 +48,7 @@ FAR_DEPTH = 18.0
 
 
 def rule(dtype, far=False):
-    """Nodes, weights and cut-off exponent of the quadrature."""
+    """Return the nodes, weights and cut-off exponent of the quadrature."""
     if dtype == jnp.float64:
         return coefficients.RULE64_NODES, coefficients.RULE64_WEIGHTS, coefficients.RULE64_DEPTH
     if far:
@@ -56,7 +57,7 @@ def rule(dtype, far=False):
 
 
 def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False, deep=None):
-    """J(x) and with `order` 1 or 2 the others of the module's head; whether the side is the centre; the `HalfAngle`.
+    """Return J(x), with `order` 1 or 2 also J1 and J2; whether the side is the centre; and the `HalfAngle`.
 
     The quadrature runs in the half angle phi = x / 2, from phi to where the exponent has grown by the rule's
     depth, at most pi/2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a), since
@@ -109,7 +110,7 @@ def exponents(sin_x, cos_x, span, kappa):
 
 
 def rise_along(node, square):
-    """-2 log2(e) sin(d) cos(d) / span for d = `node` * span, with `square` = span^2."""
+    """Return -2 log2(e) sin(d) cos(d) / span for d = `node` * span, with `square` = span^2."""
     if square.dtype == jnp.float64:
         d2 = (node * node) * square
         return (-2 * LOG2_E * node) * sine_over(d2) * cosine(d2)
@@ -118,7 +119,7 @@ def rise_along(node, square):
 
 
 def rise_across(node, square):
-    """-2 log2(e) sin(d)^2 / span^2, likewise."""
+    """Return -2 log2(e) sin(d)^2 / span^2, likewise."""
     if square.dtype == jnp.float64:
         sine = node * sine_over((node * node) * square)
         return (-2 * LOG2_E) * sine * sine
@@ -127,7 +128,7 @@ def rise_across(node, square):
 
 @jax.custom_jvp
 def derivative(x, kappa):
-    """D = d|x| / d kappa at fixed tail probability, J1 of this module's head; 0 at infinity, NaN for NaN."""
+    """Return D = d|x| / d kappa at fixed tail probability, J1 of this module's head; 0 at infinity, NaN for NaN."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     (_, j1), *_ = integrals(x, k, 1 / k, order=1)
     # Beyond, x moves so that 2 kappa sin^2(x/2) stays.
@@ -135,14 +136,14 @@ def derivative(x, kappa):
 
 
 def tangent(half):
-    """tan(x/2), by the one of cos^2(x/2) and sin^2(x/2) that is not small."""
+    """Return tan(x/2), by the one of cos^2(x/2) and sin^2(x/2) that is not small."""
     near_pi = half.square > 0.5
     return jnp.where(near_pi, 2 * half.square, half.sin) / jnp.where(near_pi, half.sin, 2 * half.rest)
 
 
 @derivative.defjvp
 def _derivative_jvp(primals, tangents):
-    # dD/dx = kappa sin(x) D - (cos x - A), from F = the law's cdf and D = -(dF/dkappa) / p.
+    # dD/dx = kappa sin(x) D - (cos x - A), from F = the distribution's cdf and D = -(dF/dkappa) / p.
     x, kappa = primals
     d = derivative(x, kappa)
     along, across = score(x, kappa)
@@ -150,7 +151,7 @@ def _derivative_jvp(primals, tangents):
 
 
 def second_derivative(x, kappa):
-    """dD/dkappa = J2 - D (cos x - A), J2 being J with the factor (cos theta - A)^2 - A'."""
+    """Return dD/dkappa = J2 - D (cos x - A), J2 being J with the factor (cos theta - A)^2 - A'."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     (_, j1, j2), *_ = integrals(x, k, 1 / k, order=2)
     beyond = tangent(HalfAngle.of(x)) / kappa / kappa

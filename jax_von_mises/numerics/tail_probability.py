@@ -1,4 +1,4 @@
-"""Probabilities of the von Mises law on either side of an angle, their logarithms and the hazard, to the last float.
+"""Probabilities on either side of an angle, their logarithms and the hazard, down to the smallest float.
 
 From the integral J of `tail_integral`, with more nodes than the sampler needs. At large concentrations a probability is
 a product of numbers that no float holds; see `density.rescaled` and `density.density_root`. For many angles at one
@@ -14,13 +14,13 @@ from jax_von_mises.numerics.tail_integral import derivative, integrals
 
 @jax.custom_jvp
 def lower_tail(x, kappa):
-    """P(X < x) for a law centred at 0 and x in [-pi, pi]: relative error 4e-6 (float32) or 1e-12 where below 1/2."""
+    """Return P(X < x) about 0 for x in [-pi, pi]; below 1/2 with relative error 4e-6 (float32) or 1e-12."""
     size = jnp.abs(x)
     return of_either_side(x, jnp.where(kappa == jnp.inf, 0 * size, tail_beyond(size, kappa)))
 
 
 def of_either_side(x, tail):
-    """P(X < x) from `tail` = P(X > |x|). At 0 both sides say 1/2, but for a point mass, which is in the lower one."""
+    """Return P(X < x) from `tail` = P(X > |x|): 1/2 at 0, or 1 for a point mass."""
     return jnp.where(x >= 0, 1 - tail, tail)
 
 
@@ -30,30 +30,30 @@ def _lower_tail_jvp(primals, tangents):
 
 
 def lower_tail_tangent(primals, tangents):
-    """The derivative of `lower_tail`, for a concentration of any shape."""
+    """Return the derivative of `lower_tail`, for a concentration of any shape."""
     x, kappa = jnp.broadcast_arrays(*primals)
     return density(x, kappa) * (tangents[0] - odd_derivative(x, kappa) * tangents[1])
 
 
 def odd_derivative(x, kappa):
-    """`derivative` for x in [-pi, pi], of the sign of x."""
+    """Return `derivative` for x in [-pi, pi], of the sign of x."""
     sign = jnp.where(x < 0, -1, 1).astype(x.dtype)
     return sign * derivative(sign * x, kappa)
 
 
 def tail_beyond(x, kappa):
-    """P(X > x) for x in [0, pi], to 0 below the smallest float."""
+    """Return P(X > x) for x in [0, pi], to 0 below the smallest float."""
     # The float next to pi may lie beyond it.
     return jnp.maximum(signed_tail(x, kappa), 0)
 
 
 def signed_tail(x, kappa, scale=1.0):
-    """`tail_beyond` times `scale`, negative between pi and the float next to it."""
+    """Return `tail_beyond` times `scale`, negative between pi and the float next to it."""
     return sides(x, kappa, scale)[0]
 
 
 def sides(x, kappa, scale=1.0):
-    """`signed_tail`, and P(0 < X < x) times `scale`: together half of it, each with its own relative accuracy."""
+    """Return `signed_tail` and P(0 < X < x) times `scale`, each to relative accuracy; their sum is `scale` / 2."""
     moved, k, _ = rescaled(x, kappa)
     (j,), centre, half = integrals(moved, k, 1 / k, far=True)
     root, n = density_root(half, k, 1 / k)
@@ -63,7 +63,7 @@ def sides(x, kappa, scale=1.0):
 
 @jax.custom_jvp
 def log_lower_tail(x, kappa):
-    """log P(X < x), down to tails that no float holds."""
+    """Return log P(X < x), also for tails that underflow."""
     far, rate, probability = tail_rate(x, kappa)
     return jnp.where(far, log_density(x, kappa) - jnp.log(rate), jnp.log(probability))
 
@@ -95,7 +95,7 @@ def _log_lower_tail_jvp(primals, tangents):
 
 @jax.custom_jvp
 def hazard(x, kappa):
-    """p(x) / P(X < x), not from the two where they are no floats."""
+    """Return p(x) / P(X < x), also where both underflow."""
     far, rate, probability = tail_rate(x, kappa)
     return jnp.where(far, rate, density(x, kappa) / probability)
 

@@ -1,4 +1,4 @@
-"""How the sampler is run: settings of JAX, compilation cache, compiling ahead, memory, diagnosis.
+"""Runtime: settings of JAX, compilation cache, warm-up, export, memory and diagnosis.
 
 ================================  ====================================================================
 `configure` `settings` `reset`    platform, memory, threads, flags of XLA: set, shown, undone

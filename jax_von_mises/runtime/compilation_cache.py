@@ -3,8 +3,8 @@
 Later processes read from the disk what one process has compiled. By default JAX keeps no cache, and in a directory it
 keeps only programs that took more than a second to compile, which ours do not.
 
-A cache is executable code: whoever can write to it runs programs as you. It therefore lies in a directory that is yours
-alone, and one that others can write to is refused. A disk that is full or read-only costs no more than a warning.
+A cache is executable code: anyone who can write to it can run programs as you. It therefore lies in a directory that is
+yours alone, and one that others can write to is refused. A disk that is full or read-only costs no more than a warning.
 """
 
 import atexit
@@ -96,8 +96,8 @@ def initialize_compilation_cache(path=None, *, max_size=DEFAULT_LIMIT, min_compi
     min_compile_time : float
         Seconds: what compiles faster is not kept. 0 keeps everything.
     allow_shared : bool
-        Take the directory even if others can write to it, or if that cannot be known. Whoever can write to it can run
-        programs as you.
+        Take the directory even if others can write to it, or if that cannot be known. Anyone who can write to it can
+        run programs as you.
 
     Returns
     -------
@@ -128,9 +128,9 @@ def initialize_compilation_cache(path=None, *, max_size=DEFAULT_LIMIT, min_compi
             return cache_info()
         if not allow_shared and (reason := open_to_others(path)):
             raise PermissionError(
-                f"{caller}: {reason}. A cache is executable code, so whoever can write to it can run programs as you. "
-                "Give a directory of your own, or close this one (chmod 700) and remove what is not yours in it, or "
-                "say allow_shared=True if you trust them all."
+                f"{caller}: {reason}. A cache is executable code: anyone who can write to it can run programs as you. "
+                "Give a private directory, or restrict this one (chmod 700) and remove files of others, or "
+                "pass allow_shared=True if you trust all of them."
             )
         if writable and "://" not in path:
             _remove_damaged(path)
@@ -207,7 +207,7 @@ def clear_cache():
 class _Entry(NamedTuple):
     path: str
     size: int
-    used: float  # when last, as far as the file system tells
+    used: float  # when last, as far as the file system records it
     written: float
     owner: int
 

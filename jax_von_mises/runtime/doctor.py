@@ -1,4 +1,4 @@
-"""Diagnose what JAX runs on here, whether it fits together and draws the right angles, and what to do if not."""
+"""Diagnose devices, drivers and settings, check that JAX draws the right angles, and suggest remedies."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from jax_von_mises.version import __version__
 
 PROBLEM, WARNING, NOTE = "problem", "warning", "note"
 
-# Settings that would spoil the trial, and have findings of their own: other seeds, stops at NaN, no compilation, and
+# Settings that would spoil the trial, and have separate findings: other seeds, stops at NaN, no compilation, and
 # programs from a cache.
 SPOILING = ("RANDOM_SEED_OFFSET", "DEBUG_NANS", "DEBUG_INFS", "DISABLE_JIT", "TRANSFER_GUARD", "COMPILATION_CACHE_DIR")
 
@@ -92,7 +92,7 @@ def diagnose(*, expect=None, timeout=180.0):
     Returns
     -------
     Diagnosis
-        ``ok`` says whether all is well, ``findings`` what is not and what to do.
+        ``ok`` is True if nothing is wrong; ``findings`` are the problems and their remedies.
     """
     if expect is not None and expect not in hardware.PLATFORMS:
         raise ValueError(
@@ -118,7 +118,7 @@ def diagnose(*, expect=None, timeout=180.0):
         *(finding for one in gpus for finding in _drivers(one, installed, _level(one, wanted))),
         *_installed(gpus, installed),
         *_plugins(installed),
-        *(Finding(*told) for told in variables.findings(cards)),
+        *(Finding(*detail) for detail in variables.findings(cards)),
         *refused,
         *_start(steps, ended, timeout),
         *_expected(backend, expect),
@@ -198,7 +198,7 @@ def _installed(gpus, installed):
         do = "install the driver; in a container, give it the GPUs (docker run --gpus all)"
         yield Finding(WARNING, "JAX has a CUDA plugin, and no NVIDIA driver was found", do)
     if missing := hardware.missing(installed):
-        do = "./install_gpu.sh installs them; leave them out only where the system has CUDA and cuDNN of its own"
+        do = "./install_gpu.sh installs them; leave them out only if CUDA and cuDNN are installed separately"
         yield Finding(NOTE, f"JAX's CUDA plugin is there without {', '.join(missing)}", do)
     for folder, library in hardware.shadows().items():
         yield Finding(
@@ -392,8 +392,8 @@ def _tried(trials):
                 do = f"until there is a verdict the plain path draws; set {cuda.VARIABLE}=1 to use the kernels after a "
                 do += "test in each process"
                 if trial.about.get("driver"):  # without its version a verdict is kept nowhere
-                    do += ", or XDG_CACHE_HOME to a directory of your own that can be written"
-            yield Finding(NOTE, f"the trial of the CUDA kernels on {trial.card}: {trial.told}", do)
+                    do += ", or XDG_CACHE_HOME to a private, writable directory"
+            yield Finding(NOTE, f"the trial of the CUDA kernels on {trial.card}: {trial.detail}", do)
 
 
 def _cached(info):

@@ -50,7 +50,7 @@ class Card(NamedTuple):
 
     @property
     def free(self):
-        """Bytes that nobody has."""
+        """The free bytes."""
         return None if self.total is None or self.used is None else self.total - self.used
 
 
@@ -102,7 +102,7 @@ def _nvidia():
     text, trouble = answer
     rows = _table_rows(text)  # of cards that work, also where another has fallen off
     if not rows:
-        return Accelerators("NVIDIA", None, (), trouble or f"nvidia-smi says: {' '.join(text.split())[:200]}")
+        return Accelerators("NVIDIA", None, (), trouble or f"nvidia-smi reports: {' '.join(text.split())[:200]}")
     cards = (Card(row[3], _mib(row[1]), _mib(row[2]), _number(row[4:])) for row in rows)
     return Accelerators("NVIDIA", rows[0][0], tuple(cards), trouble)
 

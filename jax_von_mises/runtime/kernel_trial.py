@@ -29,7 +29,7 @@ class Trial(NamedTuple):
     card: str
     failed: str | None
     """Empty if all kernels are right, else what is wrong; None where that was not found out."""
-    told: str
+    detail: str
     """The same in words, and why it was not found out."""
     about: dict[str, Any]
     """What the verdict is for."""
@@ -57,23 +57,24 @@ def run(timeout, **changes):
         if step["step"] == "begin":
             why = _end(ended, timeout)
             failed = f"the process crashed: {why}" if _crashed(ended) else None
-        told = f"failed: {failed}" if failed else f"not finished: {why}"
+        detail = f"failed: {failed}" if failed else f"not finished: {why}"
         if failed == "":
-            failed, told = watched()
-        found.append(Trial(card, failed, told, step["about"]))
+            failed, detail = watched()
+        found.append(Trial(card, failed, detail, step["about"]))
     return tuple(found)
 
 
 def draws_did_not_work(trials, ended, why):
     """Return the trials where a child that drew by the kernels that passed ended as `ended`, with a problem `why`.
 
-    They failed if the child crashed or drew other angles. That it was killed, or had no memory, says nothing of them.
+    They failed if the child crashed or drew other angles. A child that was killed or had no memory is no evidence
+    against them.
     """
     why = f"they passed, and then {why}"
     if (ended.code == 0 or _crashed(ended)) and "RESOURCE_EXHAUSTED" not in why:
-        outcome = {"failed": why, "told": f"failed: {why}"}
+        outcome = {"failed": why, "detail": f"failed: {why}"}
     else:
-        outcome = {"failed": None, "told": f"not finished: {why}"}
+        outcome = {"failed": None, "detail": f"not finished: {why}"}
     return tuple(trial._replace(**outcome) if trial.failed == "" else trial for trial in trials)
 
 
@@ -86,7 +87,7 @@ def _keep(trial):
     try:
         cuda_verdict.keep(trial.about, trial.failed)
     except cuda_verdict.NotKept as error:
-        return trial._replace(told=f"{trial.told}, which cannot be kept: {error}")
+        return trial._replace(detail=f"{trial.detail}, which cannot be kept: {error}")
     return trial._replace(kept=True)
 
 
@@ -121,7 +122,7 @@ def _end(ended, timeout):
 
 
 def _watched(timeout, changes):
-    """Try the kernels that have passed once more, under `SANITIZER` if it is there; return `failed` and `told`."""
+    """Try the kernels that have passed once more, under `SANITIZER` if it is there; return `failed` and `detail`."""
     tool = shutil.which(SANITIZER)
     if tool is None:
         return "", "passed"

@@ -21,7 +21,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 class DeviceMemory(NamedTuple):
-    """Memory of one device, in bytes; None where neither JAX nor the system tells."""
+    """Memory of one device, in bytes; None if neither JAX nor the system reports it."""
 
     device: str
     """As ``cuda:0`` or ``cpu:0``."""
@@ -55,7 +55,7 @@ def memory_report():
 def suggest_batch_size(
     concentration=1.0, loc=0.0, shape=(), dtype=None, *, method="auto", key=None, device=None, in_flight=3, share=0.9
 ):
-    """Suggest how many rows of angles to draw at a time, by what the compiled program says of its memory.
+    """Suggest how many rows of angles to draw at a time, from the memory that the compiled program needs.
 
     Parameters
     ----------
@@ -106,15 +106,17 @@ def suggest_batch_size(
             compiled = sampler.PLAIN.new.lower(batch, batch.engine()).compile()
         found = compiled.memory_analysis()
         if found is None:
-            raise MemoryError(f"{caller}: {named(device)} does not tell what a program needs. Choose a size yourself.")
+            raise MemoryError(
+                f"{caller}: {named(device)} does not report what a program needs. Choose a size yourself."
+            )
         return found.argument_size_in_bytes + found.temp_size_in_bytes + in_flight * found.output_size_in_bytes
 
     size = max(1, math.prod(shape))
     free = of_device(device).free
     if free is None:
-        raise MemoryError(f"{caller}: {named(device)} does not tell how much memory is free. Choose a size yourself.")
+        raise MemoryError(f"{caller}: {named(device)} does not report how much memory is free. Choose a size yourself.")
     budget = int(share * free)
-    # The results alone allow that many; what the program needs beside them shows when it is compiled for it.
+    # The results alone allow that many; what the program needs in addition shows when it is compiled for it.
     item = request(1).dtype.itemsize
     rows = max(1, min(AT_MOST // size, budget // (in_flight * size * item)))
     while (used := need(rows := _rounded(rows))) > budget:
@@ -179,7 +181,7 @@ def _table(path):
 
 
 def host_memory():
-    """Return the bytes that this process may have in all, and those still free; None where the system does not tell.
+    """Return the bytes that this process may have in all, and those still free; None if the system does not report it.
 
     They are those of the machine, or of a limit where one is lower.
     """

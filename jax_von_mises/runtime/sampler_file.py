@@ -123,7 +123,7 @@ class LoadedSampler:
 
     It may be called inside ``jax.jit``, ``jax.lax.scan`` and ``jax.lax.map``, and differentiated once, in reverse mode
     (``jax.grad``), with respect to `loc` and `concentration`. JAX has no ``vmap`` and no forward mode for programs from
-    files: export a program of the whole shape.
+    files: export a program of the complete shape.
 
     Attributes
     ----------
@@ -248,7 +248,7 @@ def _read(caller, path):
         raise ValueError(f"{caller}: {path} is no sampler of this package: it lacks {error}. Export one.") from error
     except OSError:
         raise
-    except Exception as error:  # zipfile lets pass whatever a decompressor says of damaged content
+    except Exception as error:  # zipfile passes on any exception of a decompressor
         raise ValueError(
             f"{caller}: {path} is damaged or no sampler of this package: {error}. Export it again."
         ) from error

@@ -1,4 +1,4 @@
-"""Look for mistakes in the environment variables that JAX reads, or that people believe it reads."""
+"""Find mistakes in environment variables that JAX reads or is believed to read."""
 
 import difflib
 import os

@@ -113,7 +113,7 @@ def _compile(request, loc, concentration):
     times.append(time.perf_counter())
     compiled = lowered.compile()
     times.append(time.perf_counter())
-    memory = compiled.memory_analysis()  # None where a backend does not tell
+    memory = compiled.memory_analysis()  # None if a backend does not report it
     costs = compiled.cost_analysis() or {}
     return Compiled(
         request.shape,

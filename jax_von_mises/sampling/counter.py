@@ -118,12 +118,12 @@ class Generator(NamedTuple):
 
 
 def high_first(hi, lo, zero):
-    """Counter words of the Threefry ciphers, as many as there are words in a block."""
+    """Return the counter words of the Threefry ciphers, as many as there are words in a block."""
     return hi, lo, zero, zero
 
 
 def low_first(hi, lo, zero):
-    """Counter words of the Philox ciphers, as many as there are words in a block."""
+    """Return the counter words of the Philox ciphers, as many as there are words in a block."""
     return lo, hi, zero, zero
 
 
@@ -138,7 +138,7 @@ GENERATORS = {
 
 
 def key_words(key):
-    """Generator name and uint32 key words (last axis) of a typed key array."""
+    """Return the generator name and uint32 key words (last axis) of a typed key array."""
     name = str(jax.random.key_impl(key))
     if name in GENERATORS:
         return name, jax.random.key_data(key)
@@ -152,13 +152,13 @@ def add_wide(a, b):
 
 
 def multiply_wide(x, constant):
-    """Product, modulo 2^64, of uint32 `x` and an integer 0 <= `constant` < 2^64, as a pair (hi, lo) of uint32."""
+    """Return uint32 `x` times an integer 0 <= `constant` < 2^64, modulo 2^64, as a pair (hi, lo) of uint32."""
     high, low = np.uint32(constant >> 32), np.uint32(constant % UINT32_SPAN)
     return xla.multiply_high(x, low) + x * high, x * low
 
 
 def halves(x):
-    """An integer below 2^64, or a traced one of any dtype, as a pair (hi, lo) of uint32; a pair passes.
+    """Return an integer below 2^64, or a traced one of any dtype, as a pair (hi, lo) of uint32; a pair passes.
 
     A negative one becomes its complement to 2^64, in each dtype.
     """
@@ -176,7 +176,7 @@ def halves(x):
 
 
 def wide_iota(shape, axis, out_sharding):
-    """`lax.broadcasted_iota` along an axis of any length, as a pair (hi, lo) of uint32."""
+    """Return `lax.broadcasted_iota` along an axis of any length, as a pair (hi, lo) of uint32."""
     if shape[axis] <= UINT32_SPAN:
         return jnp.zeros((), jnp.uint32), lax.broadcasted_iota(jnp.uint32, shape, axis, out_sharding=out_sharding)
     with jax.enable_x64(True):
@@ -184,7 +184,7 @@ def wide_iota(shape, axis, out_sharding):
 
 
 def indices(shape, start=None, out_sharding=None):
-    """Row-major positions in `shape`, plus `start`, as a pair (hi, lo) of uint32 arrays of that shape.
+    """Return the row-major positions in `shape`, plus `start`, as a pair (hi, lo) of uint32 arrays of that shape.
 
     `start` is a pair (hi, lo) of uint32 scalars, or None for 0. The positions are made from one iota per axis,
     not by reshaping a flat one, so that a compiler can cut them along any axis and each device makes its part.
@@ -207,9 +207,9 @@ def indices(shape, start=None, out_sharding=None):
 
 
 def block_words(name, key, index, width):
-    """The `width` words (1 or 2) of each element: words ``width * i`` onwards for element ``i``.
+    """Return the `width` words (1 or 2) of each element: words ``width * i`` onwards for element ``i``.
 
-    Every element encrypts the whole block that holds its words and picks its own. Neighbours repeat each
+    Every element encrypts the complete block that holds its words and picks its own. Neighbours repeat each
     other's work, which compilers for GPUs see and share, and which costs no time on a CPU, where the other
     forms (stacking or interleaving the words of a block) break the vector loop.
     """
@@ -237,6 +237,6 @@ def block_words(name, key, index, width):
 
 
 def words(key, shape, width, start=None, out_sharding=None):
-    """The `width` words of each element of an array, from element `start` (see `indices`) of a key's stream on."""
+    """Return the `width` words of each element of an array, from element `start` (see `indices`) of a key's stream."""
     generator, key = key_words(key)
     return block_words(generator, key, indices(shape, start, out_sharding), width)

@@ -78,12 +78,12 @@ def use_cuda_kernel(request):
 
 def why_not():
     """Return in words why the trial does not allow the kernels."""
-    told = [
+    detail = [
         f"they failed it on {kind}: {failed}" if failed else f"there is no verdict for {kind}"
         for kind, failed in cuda_verdict.find().items()
         if failed != ""
     ]
-    return f"`{cuda_verdict.TRIED_BY}` tries the CUDA kernels, and {', '.join(told)}"
+    return f"`{cuda_verdict.TRIED_BY}` tries the CUDA kernels, and {', '.join(detail)}"
 
 
 @functools.cache

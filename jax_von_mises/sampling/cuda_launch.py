@@ -68,7 +68,7 @@ class KernelSpec(NamedTuple):
 
     @classmethod
     def of(cls, request):
-        """The launch that draws a `DrawRequest`."""
+        """Return the launch that draws a `DrawRequest`."""
         return cls(cipher_of(request.key), request.route, request.dtype.name, request.shape)
 
     @property
@@ -178,7 +178,7 @@ def draw_primitive():
     from jax.extend.core import Primitive  # slow to import: it brings Pallas
 
     primitive = Primitive("draw_von_mises")
-    # Without compilation (`jax.disable_jit`) nothing tells the device.
+    # Without compilation (`jax.disable_jit`) the device is unknown.
     primitive.def_impl(functools.partial(_mapped, plain_angles))
     primitive.def_abstract_eval(_drawn)
     batching.primitive_batchers[primitive] = _map_once_more

@@ -108,8 +108,8 @@ def difference(spec, device, count=TESTED):
             expected = np.asarray(plain(spec, *jax.device_put(given, reference_device(device))), np.float64)
             if not rounded_from(ours, expected, allowed(kappas)).all():
                 apart = np.abs(np.mod(ours.astype(np.float64) - expected + np.pi, 2 * np.pi) - np.pi)
-                told = f"its {dtype} angles are up to {np.nanmax(apart):.1e} away from the plain path's"
-                return f"on {device.device_kind} {told}"
+                detail = f"its {dtype} angles are up to {np.nanmax(apart):.1e} away from the plain path's"
+                return f"on {device.device_kind} {detail}"
     return None
 
 

@@ -96,7 +96,7 @@ def keep(about, failed):
     """
     path = path_of(about)
     if path is None:
-        raise NotKept("there is no home directory" if about["driver"] else "the driver does not tell its version")
+        raise NotKept("there is no home directory" if about["driver"] else "the driver does not report its version")
     try:
         environment.make_directories(path.parent)
         if reason := environment.open_to_others(path.parent):

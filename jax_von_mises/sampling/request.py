@@ -1,4 +1,4 @@
-"""One draw, decided: checked arguments, and what is chosen from them once and by name, the route and the engine."""
+"""A draw as one object: checked arguments, and the route and engine chosen from them."""
 
 import dataclasses
 import functools
@@ -58,9 +58,9 @@ class DrawRequest:
         return cls(key, arrays["loc"], arrays["concentration"], None, shape, dtype, route)
 
     def at(self, start, **changed):
-        """The same from position `start`, an integer, a traced one or a pair, with other fields `changed` as well."""
+        """Return the request from position `start` (an integer, traced or not, or a pair), with `changed` fields."""
         return dataclasses.replace(self, start=counter.halves(start), **changed)
 
     def engine(self):
-        """What draws it on a CUDA device: "kernel", one of the package's own, or "xla"."""
+        """Return what draws it on a CUDA device: "kernel", one of the package's own, or "xla"."""
         return "kernel" if cuda.use_cuda_kernel(self) else "xla"

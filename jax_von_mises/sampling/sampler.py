@@ -17,7 +17,7 @@ from jax_von_mises.sampling.request import DrawRequest
 
 
 def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method="auto", out_sharding=None):
-    r"""Draw angles from the von Mises law, without rejection.
+    r"""Draw angles from the von Mises distribution, without rejection.
 
     The density is :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`. Element ``i`` of the result, in row-major
     order, is the quantile of word ``i`` of the key's stream (see :mod:`jax_von_mises.sampling.counter`): it does not
@@ -31,10 +31,11 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
         Mean direction :math:`\mu` in radians; any finite number, reduced to one turn. NaN results where it is not
         finite, or so large (2^24 in float32) that its neighbours are more than a radian away.
     concentration : float or array
-        :math:`\kappa` in [0, inf]: 0 (and what is too small for a normal float) is the uniform law on the circle, inf
-        a point mass at `loc`. NaN results where it is negative or NaN: no error, since its value may not be known yet.
+        :math:`\kappa` in [0, inf]: 0 (and what is too small for a normal float) is the uniform distribution on the
+        circle, inf a point mass at `loc`. NaN results where it is negative or NaN: no error, since its value may not be
+        known yet.
     shape : int, tuple or array of ints, optional
-        Shape of the whole result; `loc` and `concentration` broadcast to it. Their broadcast shape by default.
+        Shape of the complete result; `loc` and `concentration` broadcast to it. Their broadcast shape by default.
     dtype : optional
         float32, float64 (64-bit mode only), bfloat16 or float16, the last two computed in float32 and rounded once.
         By default that of the arguments, which an array without axes has too; JAX's default float if they are Python
@@ -65,8 +66,8 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
     values down to 2^-65 in float64). Then :math:`|P(|X - \mu| > Q(t)) / (2t) - 1| \le 2\cdot 10^{-6}` (1e-12 in
     float64), or Q(t) is within 4 ulp where floats are too coarse for that; for every concentration.
 
-    *Source.* The law is (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000; how its quantile is
-    computed is told on the page *Method* of the documentation.
+    *Source.* The distribution is (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000; see the
+    page *Method* of the documentation for its quantile.
 
     *Derivatives.* By the implicit function theorem, in forward and reverse mode: 1 for `loc`, and for
     `concentration` :math:`-(\partial F/\partial\kappa) / p` at the angle drawn, finite for every concentration.
@@ -140,7 +141,7 @@ def draw(request, buffer=None, engine=None):
 
 
 def angles_of(request, engine):
-    """The angles of a `DrawRequest`, as one program; `engine` as from `DrawRequest.engine`."""
+    """Return the angles of a `DrawRequest`, as one program; `engine` as from `DrawRequest.engine`."""
     shape, dtype, route, out_sharding = request.shape, request.dtype, request.route, request.out_sharding
     # Explicit: mixed dtypes must also pass where JAX's implicit promotion is turned off. In here, where it is free.
     compute = arguments.compute_dtype(dtype)
@@ -178,7 +179,7 @@ class Programs(NamedTuple):
 
     @classmethod
     def compiled(cls, **options):
-        """Both, with options of `jax.jit`."""
+        """Make both, with options of `jax.jit`."""
         new = jax.jit(angles_of, static_argnames="engine", **options)
         into = jax.jit(
             lambda buffer, request, engine: angles_of(request, engine),
@@ -195,5 +196,5 @@ WIDE = Programs.compiled(compiler_options=wide_vectors.OPTIONS)
 
 
 def programs_for(request):
-    """The `Programs` that draw a `DrawRequest` here and now."""
+    """Return the `Programs` that draw a `DrawRequest` here and now."""
     return WIDE if wide_vectors.use_wide_vectors(request) else PLAIN

@@ -1,7 +1,7 @@
 """Sampling over several devices of one process: each makes its own part of one stream, and none waits for another.
 
 An angle depends on its place in the stream alone (see :mod:`jax_von_mises.sampling.counter`), so a device needs to know
-only where its part starts. `sample_von_mises` with `out_sharding` cuts a whole result along the axes of a mesh; here
+only where its part starts. `sample_von_mises` with `out_sharding` splits a result along the axes of a mesh; here
 are the forms in which the code of each device is written out, `jax.pmap` and the inside of `jax.shard_map`.
 """
 
@@ -37,11 +37,11 @@ def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto
     dtype : optional
         As in `sample_von_mises`.
     shape : int or tuple of ints, optional
-        Shape of the whole result, whose leading axis is the number of devices. The broadcast shape of `loc` and
+        Shape of the complete result, whose leading axis is the number of devices. The broadcast shape of `loc` and
         `concentration` by default.
     method : {"auto", "direct", "table"}
-        As in `sample_von_mises`: "auto" decides by the whole `shape` with one key, and by the draw of one device with
-        one key per device.
+        As in `sample_von_mises`: "auto" decides by the complete `shape` with one key, and by the draw of one device
+        with one key per device.
     devices : sequence of jax.Device, optional
         Devices of this process, each once; ``result[i]`` lies on ``devices[i]``. ``jax.local_devices()`` by default.
 
@@ -149,7 +149,7 @@ def sample_shard(key, loc, concentration, shape, axis_name, dtype=None, *, metho
 
     Notes
     -----
-    Along the leading axis of an array the parts join to `sample_von_mises` of the whole shape with the same method.
+    Along the leading axis of an array the parts join to `sample_von_mises` of the complete shape with the same method.
     Along another axis they are the same angles in other places, since row-major order runs through all devices in each
     row. Positions are counted in 64 bits, with JAX's 64-bit mode or without.
 
@@ -209,7 +209,7 @@ def _local_devices(caller, devices):
 
 
 def _along_devices(array, shape):
-    """`array` in the form that `jax.pmap` takes, and its mapped axis: 0 or None."""
+    """Return `array` in the form that `jax.pmap` takes, and its mapped axis: 0 or None."""
     if array.ndim < len(shape):
         return array, None
     if array.shape[0] == shape[0]:
@@ -219,17 +219,17 @@ def _along_devices(array, shape):
 
 @functools.cache
 def _mapped(function, devices, axes):
-    """`function` mapped over `devices`, kept because `jax.pmap` compiles again for every function that it is given."""
+    """Return `function` mapped over `devices`. Cached, because `jax.pmap` compiles again for each new function."""
     static = tuple(range(len(axes), len(axes) + 3))  # shape, dtype and method
     return jax.pmap(function, in_axes=axes, devices=devices, static_broadcasted_argnums=static)
 
 
 def _part(key, loc, concentration, device, shape, dtype, route):
-    """A device's part of the stream that all share."""
+    """Return a device's part of the stream that all share."""
     start = counter.multiply_wide(device, math.prod(shape))
     return sampler.draw(DrawRequest(key, loc, concentration, start, shape, dtype, route))
 
 
 def _stream(key, loc, concentration, shape, dtype, method):
-    """The beginning of a device's separate stream."""
+    """Return the beginning of a device's separate stream."""
     return sampler.sample_von_mises(key, loc, concentration, shape, dtype, method=method)

@@ -35,7 +35,7 @@ class Tail(NamedTuple):
 
 
 def words_per_element(dtype):
-    """How many 32-bit words one angle takes."""
+    """Return how many 32-bit words one angle takes."""
     return 2 if dtype == jnp.float64 else 1
 
 
@@ -62,7 +62,7 @@ def tail(words):
 
 
 def angles(words, loc, kappa, route, out_sharding=None):
-    """Angles in [-pi, pi) from the words of each element.
+    """Return angles in [-pi, pi) from the words of each element.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def angles(words, loc, kappa, route, out_sharding=None):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def angles_about_zero(words, kappa, route, out_sharding):
-    """`angles` for a `loc` of 0."""
+    """Return `angles` for a `loc` of 0."""
     kappa, (t, c, negative) = valid(kappa), tail(words)
     if route == "table":
         t, negative = xla.carry_sign_on_cuda(t, negative, piecewise.below_half(t.dtype))
@@ -107,6 +107,6 @@ def _angles_about_zero_jvp(route, out_sharding, primals, tangents):
 
 
 def slope(x, kappa):
-    """Derivative in `kappa` of angles that were drawn about 0, by the implicit function theorem."""
+    """Return the derivative in `kappa` of angles that were drawn about 0, by the implicit function theorem."""
     # Of the distribution, not of its interpolation, by either route; NaN where the angle is.
     return jnp.where(x < 0, -1, 1).astype(x.dtype) * tail_integral.derivative(jnp.abs(x), valid(kappa))

@@ -1,7 +1,7 @@
-"""Angles that are not independent draws: in mirrored pairs, or one in each of many strata.
+"""Draw dependent angles: mirrored pairs, or one in each of many strata.
 
 Both are the quantile function on the words of the key's stream (see :mod:`jax_von_mises.sampling.counter`), one word
-(two in float64) an angle. Quasi-random points need no function of their own: ``icdf(points, loc, concentration)``.
+(two in float64) an angle. For quasi-random points use ``icdf(points, loc, concentration)``.
 """
 
 import functools
@@ -81,7 +81,7 @@ def sample_stratified(key, loc, concentration, shape, dtype=None):
         Shape of the result.
     dtype : optional
         As for `sample_von_mises`. In float32 the strata are as fine as the tail probabilities, 2e-6 relative: a hundred
-        thousand of them are told apart everywhere.
+        thousand of them are distinct everywhere.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def sample_stratified(key, loc, concentration, shape, dtype=None):
     key, loc, concentration, shape, dtype = _along_first_axis(caller, key, loc, concentration, shape, dtype)
     if shape[0] > counter.UINT32_SPAN:
         raise ValueError(
-            f"{caller}: shape={shape} has {shape[0]} strata, more than 2^32, far finer than floats tell apart. Put "
+            f"{caller}: shape={shape} has {shape[0]} strata, more than 2^32, far finer than floats resolve. Put "
             "replicates along a second axis."
         )
     return _stratified(key, loc, concentration, shape, dtype)
@@ -130,7 +130,7 @@ def _along_first_axis(caller, key, loc, concentration, shape, dtype):
 
 
 def stream_tails(key, shape, dtype):
-    """The `transform.Tail` of each element of the key's stream."""
+    """Return the `transform.Tail` of each element of the key's stream."""
     words = counter.words(key, shape, transform.words_per_element(dtype))
     return transform.tail(xla.finish_words(words))
 
@@ -139,7 +139,7 @@ def within_strata(tail):
     """Whether it is left of the mode, its tail probability t, and 1/2 - t, for each element in its stratum's place."""
     below, above = fractions(tail)
     shape, dtype = tail.t.shape, tail.t.dtype
-    # Counted from the nearer end of the law. The middle one of an odd number of strata has two halves.
+    # Counted from the nearer end of the distribution. The middle one of an odd number of strata has two halves.
     count = shape[0]
     place = lax.broadcasted_iota(jnp.uint32, shape, 0)
     rank = jnp.minimum(place, np.uint32(max(count, 1) - 1) - place).astype(dtype)
@@ -154,13 +154,13 @@ def within_strata(tail):
 
 
 def fractions(tail):
-    """A uniform number and its complement to 1, neither rounded away at its small end."""
+    """Return a uniform number and its complement to 1, neither rounded away at its small end."""
     rest = 0.5 + tail.half_minus_t
     return jnp.where(tail.sign, tail.t, rest), jnp.where(tail.sign, rest, tail.t)
 
 
 def aligned(array, shape, dtype):
-    """`array` with the rank of `shape`, not its size: what depends on parameters alone is computed once."""
+    """Return `array` with the rank of `shape`, not its size: what depends on parameters alone is computed once."""
     array = jnp.asarray(array, dtype)
     return jnp.reshape(array, (1,) * (len(shape) - array.ndim) + array.shape)
 

@@ -1,4 +1,4 @@
-"""What the programs would set in their own process, undone afterwards."""
+"""Undo what the programs set in their process."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The clock, the cases and peers, the verdicts, the result files, and a run of the whole benchmark."""
+"""The clock, the cases and peers, the verdicts, the result files, and a run of the complete benchmark."""
 
 import contextlib
 import io

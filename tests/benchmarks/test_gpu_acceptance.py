@@ -1,4 +1,4 @@
-"""The acceptance run on a GPU, here without one: every line of it on small sizes, with the kernels on the host."""
+"""The acceptance run on a GPU, executed without one on small sizes, with the kernels on the host."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def test_without_a_gpu_it_says_so(capsys):
 
 
 @pytest.mark.parametrize(
-    ("platform", "there", "devices", "told"),
+    ("platform", "there", "devices", "detail"),
     [
         ("gpu", ("cuda", "cpu"), 1, None),
         ("gpu", ("rocm", "cpu"), 1, "about a CUDA device"),
@@ -35,10 +35,10 @@ def test_without_a_gpu_it_says_so(capsys):
         ("gpu", ("cuda", "cpu"), 8, "CUDA_VISIBLE_DEVICES=0"),
     ],
 )
-def test_what_it_needs(monkeypatch, platform, there, devices, told):
+def test_what_it_needs(monkeypatch, platform, there, devices, detail):
     monkeypatch.setattr(acceptance, "has", there.__contains__)
     reason = acceptance.unfit({"platform": platform, "device_count": devices})
-    assert reason is None if told is None else told in reason
+    assert reason is None if detail is None else detail in reason
 
 
 def test_angles_are_held_to_the_promise():
@@ -61,7 +61,7 @@ def test_an_error_is_a_wrong_check():
     found = checks.run(broken, TINY, lambda text, **_: said.append(text))
     assert [check.ok for check in found] == [True, False]
     assert found[1].check == "broken"
-    assert "no memory" in found[1].told
+    assert "no memory" in found[1].detail
     assert "WRONG" in said[1]
 
 
@@ -98,11 +98,11 @@ def test_a_kernel_that_writes_four_at_once_wrongly_is_found(monkeypatch, rest):
 
 
 @pytest.mark.parametrize(
-    ("told", "ok"), [("RESOURCE_EXHAUSTED: out of memory", None), ("INTERNAL: launch failed", False)]
+    ("detail", "ok"), [("RESOURCE_EXHAUSTED: out of memory", None), ("INTERNAL: launch failed", False)]
 )
-def test_only_memory_may_be_missing(monkeypatch, told, ok):
+def test_only_memory_may_be_missing(monkeypatch, detail, ok):
     def draw(*_):
-        raise RuntimeError(told)
+        raise RuntimeError(detail)
 
     monkeypatch.setattr(checks, "draw", draw)
     (found,) = checks.run(checks.huge, TINY._replace(huge=2**10))
@@ -126,7 +126,7 @@ def test_kernels_that_do_not_draw_are_wrong(on_host):  # noqa: F811
     on_host.setenv(cuda.VARIABLE, "0")
     found = {check.check: check.ok for check in checks.kernels(TINY)}
     assert found == {"CUDA kernels": True, "draws go to them": False}
-    assert "turns the CUDA kernels off" in [check.told for check in checks.kernels(TINY)][1]
+    assert "turns the CUDA kernels off" in [check.detail for check in checks.kernels(TINY)][1]
 
 
 @pytest.mark.slow
@@ -155,16 +155,16 @@ def tool(folder, text):
 
 @pytest.mark.slow
 def test_the_tool_that_watches(tmp_path):
-    """What it says is told; where it does not end in time, that is no pass, and nothing of it goes on."""
+    """Its output is reported; a run that does not end in time fails and is stopped."""
     (found,) = checks.outside(TINY, tool(tmp_path, 'echo "$@ $JAX_VON_MISES_CUDA_KERNEL"; echo "ERROR SUMMARY: 0"'))
     assert found.ok
-    assert found.told.endswith("-m benchmarks.gpu_acceptance.outside 1; ERROR SUMMARY: 0")
+    assert found.detail.endswith("-m benchmarks.gpu_acceptance.outside 1; ERROR SUMMARY: 0")
     (found,) = checks.outside(TINY, tool(tmp_path, "echo 'ERROR SUMMARY: 2 errors'; exit 9"))
-    assert (found.ok, found.told) == (False, "ERROR SUMMARY: 2 errors")
+    assert (found.ok, found.detail) == (False, "ERROR SUMMARY: 2 errors")
     marker = tmp_path / "marker"
     endless = tool(tmp_path, f"echo 'done: table, 1'; (sleep 3; touch {marker}) & wait")
     (found,) = checks.outside(TINY._replace(outside=1), endless)
-    assert (found.ok, found.told) == (False, "not finished in 1 s; done: table, 1")
+    assert (found.ok, found.detail) == (False, "not finished in 1 s; done: table, 1")
     time.sleep(3)
     assert not marker.exists()
     (found,) = checks.outside(TINY, "no-such-tool")
@@ -187,8 +187,8 @@ def test_goals():
         "numpyro": row(1e9, noisy=True),
         "cupy": row(1e9),
     }
-    found = {(each["name"], each["beside"]): each for each in speed.judge(rows, {"torch": "not installed"})}
-    states = {beside: each["state"] for (name, beside), each in found.items() if name == speed.ONE}
+    found = {(each["name"], each["peer"]): each for each in speed.judge(rows, {"torch": "not installed"})}
+    states = {peer: each["state"] for (name, peer), each in found.items() if name == speed.ONE}
     assert states == {"numpyro": "too noisy", "cupy": "met", "torch": "not measured"}
     assert found[speed.ONE, "torch"]["why"] == "not installed"
     assert found[speed.PLAIN, "jax.random.normal"]["state"] == "met"
@@ -201,7 +201,7 @@ def test_goals_of_kernels_that_were_not_measured_are_missed(monkeypatch):
     rows = {speed.PLAIN: row(1.3e11), speed.ONE: row(1.3e11), "jax.random.normal": row(1e11), "cupy": row(1e9)}
     for devices, state in (((), "not measured"), (("a card",), "MISSED")):
         monkeypatch.setattr(cuda_launch, "devices", lambda devices=devices: devices)
-        found = {(each["name"], each["beside"]): each for each in speed.judge(rows, {speed.KERNEL: "it failed"})}
+        found = {(each["name"], each["peer"]): each for each in speed.judge(rows, {speed.KERNEL: "it failed"})}
         assert found[speed.KERNEL, "jax.random.normal"]["state"] == state
         assert found[speed.KERNEL, "jax.random.normal"]["why"] == "it failed"
         assert found["kernel, philox4x32, float32", "fill"]["state"] == state
@@ -232,25 +232,25 @@ def test_a_run_that_was_broken_off_goes_on(parts, tmp_path, capsys):
     """What was found before is in the file, and not made again unless it is asked for."""
     made, finds = parts
     file = tmp_path / "found.json"
-    broken = checks.CHECKS["law"]
+    broken = checks.CHECKS["distributions"]
 
     def killed(plan, state):
-        assert state == tmp_path / "found.law"
+        assert state == tmp_path / "found.distributions"
         before = json.loads(file.read_text())
         assert [each["part"] for each in before["checks"]] == [*acceptance.PARTS[:10], "outside"]
         assert before["speed"] == {}
         raise KeyboardInterrupt
 
-    checks.CHECKS["law"] = killed
+    checks.CHECKS["distributions"] = killed
     finds["words"], finds["huge"] = False, None
     with pytest.raises(KeyboardInterrupt):
         acceptance.main(["--tiny", "--json", str(file)])
-    assert made == [part for part in acceptance.PARTS if part != "law"]
+    assert made == [part for part in acceptance.PARTS if part != "distributions"]
     made.clear()
-    checks.CHECKS["law"] = broken
+    checks.CHECKS["distributions"] = broken
     # What could not be made is tried again, and what was wrong stays so.
     assert acceptance.main(["--tiny", "--json", str(file)]) == 1
-    assert made == ["huge", "law"]
+    assert made == ["huge", "distributions"]
     assert "wrong: words" in capsys.readouterr().out
     made.clear()
     finds.clear()
@@ -273,7 +273,7 @@ def test_another_runs_file_is_not_gone_on_with(parts, tmp_path, capsys):
     assert acceptance.main(["--tiny", "--json", str(file)]) == 2
     assert "no result of this program" in capsys.readouterr().err
     file.unlink()
-    (tmp_path / "found.law.plain.npz").touch()
+    (tmp_path / "found.distributions.plain.npz").touch()
     assert acceptance.main(["--tiny", "--json", str(file)]) == 2
     assert "counts of another run" in capsys.readouterr().err
     assert not made
@@ -296,11 +296,11 @@ def searched(monkeypatch):
 @pytest.mark.few(1)
 def test_errors_are_searched_for_by_both_paths(on_host, searched, tmp_path):  # noqa: F811
     """By the kernels, then in fewer angles by the plain path, each kept in a separate file."""
-    found = list(checks.law(plan.FULL, tmp_path / "found.law"))
+    found = list(checks.distributions(plan.FULL, tmp_path / "found.distributions"))
     assert all(check.ok for check in found)
     assert searched == [
-        ("found.law.as-drawn.npz", 10**11, "every", "on"),
-        ("found.law.plain.npz", 10**9, "some", "off"),
+        ("found.distributions.as-drawn.npz", 10**11, "every", "on"),
+        ("found.distributions.plain.npz", 10**9, "some", "off"),
     ]
 
 
@@ -312,12 +312,12 @@ def test_a_search_that_reports_something_is_wrong(monkeypatch):
     monkeypatch.setattr(exactness_plan, "BLOCK", 2**15)
     monkeypatch.setattr(exactness_plan, "WORDS", {"every": 2})
     monkeypatch.setattr(every_word, "CHUNK", 2**14)
-    plain = TINY._replace(law=2**15)
-    assert [check.ok for check in checks.law(plain)] == [True]
+    plain = TINY._replace(distributions=2**15)
+    assert [check.ok for check in checks.distributions(plain)] == [True]
     monkeypatch.setattr(exactness, "sampler", lambda *_: DAMAGES["swapped words"].draw)
-    (found,) = checks.law(plain)
+    (found,) = checks.distributions(plain)
     assert found.ok is False
-    assert "k=5, float32, table, angle i is the quantile of word i" in found.told
+    assert "k=5, float32, table, angle i is the quantile of word i" in found.detail
 
 
 @pytest.mark.slow
@@ -325,9 +325,9 @@ def test_all_of_it(on_host, searched, tmp_path, capsys):  # noqa: F811
     """Both parts, both paths, file and picture."""
     file, image = tmp_path / "found.json", tmp_path / "rates.png"
     code = acceptance.main(["--tiny", "--json", str(file), "--picture", str(image)])
-    told = capsys.readouterr().out
-    assert "WRONG" not in told, told
-    assert [angles for _, angles, *_ in searched] == [TINY.law, TINY.law_plain]
+    detail = capsys.readouterr().out
+    assert "WRONG" not in detail, detail
+    assert [angles for _, angles, *_ in searched] == [TINY.distributions, TINY.distributions_plain]
     found = json.loads(file.read_text())
     # What is missed here says nothing: the host's kernels take their time.
     assert code == (1 if any(each["state"] == "MISSED" for each in found["verdicts"]) else 0)

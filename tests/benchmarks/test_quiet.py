@@ -1,4 +1,4 @@
-"""Whether a busy machine is noticed, from measurements that are made up."""
+"""Detection of a busy machine, from made-up measurements."""
 
 import json
 import math

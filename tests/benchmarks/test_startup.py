@@ -1,4 +1,4 @@
-"""The benchmark of the first call, on made-up processes but for one."""
+"""The benchmark of the first call, on made-up processes and one real process."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The program that gives the words of angles to PractRand, on a stand-in of that and an independent cipher."""
+"""The PractRand test of the words, with a stand-in for PractRand and an independent cipher."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""What workers cost: the tables are complete, and records are what `write_samples` makes."""
+"""The benchmark of workers: complete tables, and the records of `write_samples`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The command line: what it writes, what it says, and what it leaves behind when it fails."""
+"""The command line: its files, its messages, and what remains after a failure."""
 
 import os
 import shutil
@@ -104,7 +104,7 @@ def test_module_runs_without_warnings(tmp_path):
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "mean direction" in out
-    assert "x.npy: 3.815 MiB, shape (1000000,), float32; checksums beside it" in out
+    assert "x.npy: 3.815 MiB, shape (1000000,), float32; checksums next to it" in out
     assert "angles" in err
     assert sorted(os.listdir(tmp_path)) == ["x.npy", "x.npy.json"]
 
@@ -182,9 +182,9 @@ def test_turns_are_reduced_exactly():
     np.testing.assert_array_equal(reduced[:3], loc[:3])
 
 
-def test_law_moments_join():
+def test_moments_join():
     """Either side of the change from Bessel functions to their series, the moments agree."""
-    for below, above in summary.law_moments(np.array([summary.SERIES_MIN * (1 - 1e-13), summary.SERIES_MIN])):
+    for below, above in summary.distribution_moments(np.array([summary.SERIES_MIN * (1 - 1e-13), summary.SERIES_MIN])):
         assert below == pytest.approx(above, rel=1e-8)
 
 
@@ -362,7 +362,7 @@ def test_judges_a_part_of_many(run, monkeypatch):
     monkeypatch.setattr(commands.Watch, "JUDGED", 2_500)
     monkeypatch.setattr(commands.Watch, "CHUNK", 300)
     result = run("--size", "10_000", "--block", "1000")
-    assert "compared with the law are 3,000 of them" in result.out
+    assert "compared with the distribution are 3,000 of them" in result.out
     assert "mean direction" in result.out
 
 

@@ -1,4 +1,4 @@
-"""NumPyro's `VonMises`: what NumPyro's own tests ask of a distribution, and inference with a known answer."""
+"""The NumPyro distribution `VonMises`: the checks of NumPyro's own tests, and inference with a known answer."""
 
 import functools
 import math

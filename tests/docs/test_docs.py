@@ -1,4 +1,4 @@
-"""The pages: their code runs as it is printed, from top to bottom, with what it asserts.
+"""The pages: their code runs as it is printed, from top to bottom, and prints what the page shows.
 
 ``python`` blocks of a page run one after the other in one process, ``py`` blocks each in one of its own. Lines of
 ``sh`` and ``console`` blocks run in one directory, but for those that install, take minutes or need a cluster: these
@@ -23,7 +23,7 @@ import jax
 import pytest
 
 import jax_von_mises
-from docs import architecture, gallery
+from docs import architecture, pages, results
 from jax_von_mises.cli import commands as command_line
 from tests import children
 
@@ -31,6 +31,11 @@ ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 # Languages of blocks, in what is written behind the fence; directives are Sphinx's.
 CODE, TEXT = ("python", "py", "sh", "console", "yaml"), ("text",)
+
+# Code that a page shows of an example, whose own tests run it.
+EXCERPT = re.compile(r"^<!-- made: code .*?^<!-- end -->$", re.M | re.S)
+# Statements whose output stands behind them.
+SHOWN = re.compile(r"^ *print\(.*\)  # (.+)$", re.M)
 
 # A job script of a cluster, which is looked at as a whole.
 JOB = "#SBATCH"
@@ -44,7 +49,7 @@ COMPANIONS = ("dask", "until", "kill", "wait", "cmp", "ls", "export")
 
 def blocks(page, *languages):
     """The blocks of a page in these languages, in order."""
-    text = PAGES[page].read_text(encoding="utf-8")
+    text = EXCERPT.sub("", PAGES[page].read_text(encoding="utf-8"))
     return [body for language, body in re.findall(r"^```(\S*)\n(.*?)^```$", text, re.M | re.S) if language in languages]
 
 
@@ -105,11 +110,28 @@ def test_every_block_is_of_a_kind_that_is_tested():
 def test_python_runs(page):
     if page in ("runtime", "README"):
         pytest.importorskip("flatbuffers", reason="programs are exported with flatbuffers: the extra `export`")
+    if page == "tour":
+        pytest.importorskip("matplotlib", reason="the page draws a histogram")
     if page == "migration":
         pytest.importorskip("numpyro", reason="the page compares with NumPyro")
     space = {}
     for block in blocks(page, "python"):
-        exec(compile(block, f"{page}.md", "exec"), space)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(block, f"{page}.md", "exec"), space)
+        outputs = SHOWN.findall(block) if page in ("README", "tour") else ()
+        for line, shown in zip(printed.getvalue().splitlines(), outputs, strict=False):
+            assert agrees(line, shown), (page, line, shown)
+
+
+def agrees(line, shown):
+    """Whether a printed line is what the page shows: the same text up to an ellipsis, with the same numbers."""
+    number = re.compile(r"-?\d+\.\d*(?:e-?\d+)?")
+    start = shown.split("...")[0]
+    words, values = number.sub("", line), [float(found) for found in number.findall(line)]
+    given = [float(found) for found in number.findall(start)]
+    # The last digits differ between processors.
+    close = all(abs(value - each) <= 1e-4 * abs(each) for value, each in zip(values, given, strict=False))
+    return close and "".join(words.split()).startswith("".join(number.sub("", start).split()))
 
 
 @pytest.mark.slow
@@ -252,44 +274,53 @@ def test_the_picture_of_the_architecture_has_every_folder():
 
 def test_the_gallery_has_every_example():
     page = PAGES["gallery"].read_text(encoding="utf-8")
-    names = gallery.examples()
+    names = pages.examples()
     assert len(names) == 7
     for name in names:
         assert f"({name.replace('_', '-')}.md)" in page
         shown = PAGES[name.replace("_", "-")].read_text(encoding="utf-8")
-        assert f"_generated/{name}.svg" in shown
-        assert f"_generated/{name}.txt" in shown
+        assert f"_static/{name}.svg" in shown
+        assert f"made: output {name}" in shown
 
 
-def test_an_example_runs_again_only_if_it_changed(tmp_path, monkeypatch):
-    (tmp_path / "examples").mkdir()
-    for name in gallery.SHARED:
-        (tmp_path / "examples" / f"{name}.py").write_text("")
-    script = tmp_path / "examples" / "one.py"
-    script.write_text("1")
-    ran = []
+def test_pages_show_the_committed_results_and_examples():
+    """Otherwise: `python -m docs.pages`."""
+    pytest.importorskip("matplotlib", reason="the tables are made by the programs that draw: the extra `bench`")
+    parts = results.parts()
+    old = [path.name for path in PAGES.values() if pages.filled(text := path.read_text("utf-8"), parts) != text]
+    assert not old, "run python -m docs.pages"
+    assert pages.notebook(PAGES["tour"].read_text(encoding="utf-8")) == pages.NOTEBOOK.read_text(encoding="utf-8")
 
-    def fake(command, **options):
-        ran.append(command[-1] == "--quick")
-        Path(command[command.index("--out") + 1]).write_text("picture")
-        return subprocess.CompletedProcess(command, 0, "table", "")
 
-    monkeypatch.setattr(gallery, "EXAMPLES", tmp_path / "examples")
-    monkeypatch.setattr(gallery, "MADE", tmp_path)
-    monkeypatch.setattr(gallery.subprocess, "run", fake)
-    for quick in (True, True, False, False):
-        gallery.run("one", quick)
-    assert ran == [True, False]
-    script.write_text("2")
-    gallery.run("one", False)
-    assert ran == [True, False, False]
-    assert (tmp_path / "one.txt").read_text() == "table"
-    monkeypatch.setattr(
-        gallery.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", "no such law")
-    )
-    script.write_text("3")
-    with pytest.raises(RuntimeError, match=r"one failed:\nno such law"):
-        gallery.run("one", False)
+def test_links_lead_to_files():
+    """Of Markdown, and of pictures: within the repository, as a code host shows it."""
+    for page, path in PAGES.items():
+        text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", text):
+            assert "://" in target or (path.parent / target).exists(), (page, target)
+
+
+def test_what_the_readme_says_of_results():
+    """What stands outside of its tables, which are made of the results."""
+    text = PAGES["README"].read_text(encoding="utf-8")
+    found = results.load()
+    speed, grids = found[results.MACHINE], found[f"grids-{results.MACHINE}"]
+    assert f"{results.plots.machine_text(speed['environment'])}".split(",")[0] in text
+    counts = {
+        case["count"] for case in speed["cases"] if case["group"] in ("one", "array", "cdf", "log_prob", "gradient")
+    }
+    assert {f"2<sup>{count.bit_length() - 1}</sup>" for count in counts} == set(re.findall(r"2<sup>\d+</sup>", text))
+    errors = {
+        row["peer"]: row["largest"]
+        for row in speed["errors"]
+        if row["task"] == "log_prob" and row["concentration"] == 1e7
+    }
+    assert errors["torch"] > 0.5
+    assert errors["ours"] < 4e-7
+    assert "its relative error is 1, where ours is below 4e-7" in text.replace("\n", " ")
+    ratios = [case["results"]["normal"]["ratio"] for case in grids["cases"] if re.search("4x32|philox", case["name"])]
+    assert len(ratios) == 3
+    assert all(0.9 < ratio < 1.3 for ratio in ratios)
 
 
 @pytest.mark.parametrize(

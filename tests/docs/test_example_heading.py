@@ -92,7 +92,7 @@ def test_nothing_happens_at_pi(runs):
 
 
 def test_exact_filter_knows_its_error(runs):
-    """The mean of 1 - cos(error) is the mean circular variance of the posterior: data and filter are of one law."""
+    """The mean of 1 - cos(error) is the mean circular variance of the posterior: the filter fits the data."""
     headings, _, estimates, densities = runs
     surplus = np.abs(resultant(densities)) - np.cos(headings - estimates)
     mean, error = example.mean_and_error(surplus)

@@ -1,4 +1,4 @@
-"""The example of a file that is broken off: what it estimates is right, and the file is what it should be."""
+"""The example of an interrupted file: its estimates and its bytes are right."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the scripts in docs/examples claim, on less data than their pages show."""
+"""The claims of the example of a policy, on less data than its page shows."""
 
 import importlib
 
@@ -32,24 +32,24 @@ def angle_policy():
 
 @pytest.fixture(scope="module")
 def weights(angle_policy):
-    """A network whose laws differ from state to state, from spread out to narrow."""
+    """A network whose distributions differ from state to state, from spread out to narrow."""
     params = angle_policy.init(random.key(11))
     weight, bias = params[-1]
     return [*params[:-1], (weight, bias + jnp.array([0.0, 0.0, 1.5]))]
 
 
 def test_angle_policy_s_optimum_is_the_normaliser(angle_policy):
-    """The best law is exp(reward / temperature) over its integral, and the optimum the temperature times its log."""
+    """The best density is exp(reward / temperature) over its integral; the optimum is the temperature times its log."""
     state = jnp.array([0.7, -1.9])
     temperature = angle_policy.TEMPERATURE
     heading = np.linspace(-np.pi, np.pi, 2001)
     exponent = (np.cos(heading - 0.7) + angle_policy.WIND * np.cos(heading + 1.9)) / temperature
     log_normaliser = exponent.max() + np.log(integrate.trapezoid(np.exp(exponent - exponent.max()), heading))
-    law = angle_policy.best_law(state)
+    distribution = angle_policy.best_distribution(state)
     # The exponent falls to -90, where float32 leaves 4e-6 of it.
-    density = law.prob(jnp.asarray(heading, jnp.float32))
+    density = distribution.prob(jnp.asarray(heading, jnp.float32))
     np.testing.assert_allclose(density, np.exp(exponent - log_normaliser), rtol=5e-5, atol=1e-30)
-    assert float(angle_policy.objective(law, state)) == pytest.approx(temperature * log_normaliser, rel=1e-6)
+    assert float(angle_policy.objective(distribution, state)) == pytest.approx(temperature * log_normaliser, rel=1e-6)
 
 
 def test_angle_policy_s_gap_is_what_the_optimum_lacks(angle_policy, weights):
@@ -57,9 +57,9 @@ def test_angle_policy_s_gap_is_what_the_optimum_lacks(angle_policy, weights):
 
     @jax.jit
     def both_ways(weights):
-        law = angle_policy.policies(weights, states)
-        optimum = angle_policy.objective(angle_policy.best_law(states), states)
-        return angle_policy.gap(law, states), optimum - angle_policy.objective(law, states)
+        distribution = angle_policy.policies(weights, states)
+        optimum = angle_policy.objective(angle_policy.best_distribution(states), states)
+        return angle_policy.gap(distribution, states), optimum - angle_policy.objective(distribution, states)
 
     gap, lacking = both_ways(weights)
     assert float(gap) == pytest.approx(float(lacking), rel=1e-5)
@@ -67,7 +67,7 @@ def test_angle_policy_s_gap_is_what_the_optimum_lacks(angle_policy, weights):
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_angle_policy_s_derivatives_are_unbiased(angle_policy, key, name):
-    """In loc and concentration of one law, against the closed form of the mean reward."""
+    """In loc and concentration of one distribution, against the closed form of the mean reward."""
     concentrations, size = (0.3, 4.0, 60.0), 2**17
     allowed = standard_errors(2 * len(ESTIMATORS) * len(concentrations))
     height, offset = 1 + angle_policy.WIND, 0.5
@@ -105,7 +105,7 @@ def test_angle_policy_s_pathwise_gradient_varies_least(angle_policy, weights, ke
     assert pathwise < baseline / 2 < plain / 4
 
 
-def test_angle_policy_s_variances_follow_the_law(angle_policy, key):
+def test_angle_policy_s_variances_follow_the_distribution(angle_policy, key):
     """Of the derivative in loc, against integrals over the circle; their order turns round near concentration 1."""
     concentrations = np.array([0.5, 8.0, 128.0])
     height = 1 + angle_policy.WIND

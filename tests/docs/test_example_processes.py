@@ -1,4 +1,4 @@
-"""The example of several processes: they agree with one, and none of them is left behind."""
+"""The example of several processes: they agree with one, and all of them end."""
 
 import zlib
 

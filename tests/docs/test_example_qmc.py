@@ -1,4 +1,4 @@
-"""The integrals over angles: the known answer, the law of every scheme, and how fast its error falls."""
+"""The integrals over angles: the known answer, the distribution of every scheme, and how fast its error falls."""
 
 import itertools
 
@@ -48,7 +48,7 @@ SCHEMES = {
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_angles_of_each_scheme_have_the_law(name):
+def test_angles_of_each_scheme_have_the_distribution(name):
     """Their trigonometric moments have no bias, by the spread of the replicates."""
     angles = np.asarray(SCHEMES[name](), float)
     assert angles.shape[:2] == (max(SIZES), REPLICATES)

@@ -1,4 +1,4 @@
-"""The examples of the documentation run, and find what was put into their data."""
+"""The example of circular regression recovers the parameters of its data."""
 
 import jax
 import numpy as np

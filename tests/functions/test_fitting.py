@@ -1,4 +1,4 @@
-"""Maximum likelihood against its definition, SciPy, and the spread that the Fisher information promises."""
+"""Maximum likelihood against its definition, SciPy, and the spread predicted by the Fisher information."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The Bessel functions of the law, their inverse and their derivatives, over all concentrations."""
+"""The Bessel functions of the distribution, their inverse and their derivatives, over all concentrations."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Elementary functions at the ends of what they are for."""
+"""Elementary functions at the ends of their domains."""
 
 import jax
 import jax.numpy as jnp

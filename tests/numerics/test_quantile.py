@@ -1,4 +1,4 @@
-"""The angle of every word against the float64 reference: the error of the law itself, no statistics involved."""
+"""The angle of every word against the float64 reference, without statistics."""
 
 import functools
 

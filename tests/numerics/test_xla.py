@@ -1,4 +1,4 @@
-"""What XLA:CPU needs is in programs for a CPU and in no other, wherever they are traced.
+"""The workarounds for XLA:CPU are in programs for a CPU only, wherever these are traced.
 
 Arrays whose sizes it cuts badly are computed in rows: the same bits, and no other shape or sharding.
 """

@@ -1,4 +1,4 @@
-"""The compilation cache: found again by later processes, closed to others, and never a reason to fail."""
+"""The compilation cache: shared with later processes, private, and never a cause of failure."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Settings of JAX, in processes of their own, since most of them can be made once."""
+"""Settings of JAX, in separate processes, since most can be set only once."""
 
 import inspect
 import json

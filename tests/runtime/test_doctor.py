@@ -1,4 +1,4 @@
-"""The doctor: what it makes of machines, installations and flags, and that nothing it finds can harm it."""
+"""The doctor: its findings for machines, installations and flags, and its robustness."""
 
 import argparse
 import functools
@@ -75,9 +75,9 @@ def test_lost_card(machine):
             'echo "NVIDIA-SMI has failed because it could not communicate with the driver" >&2; exit 9',
             "exit code 9",
         ),
-        ('echo "No devices were found"', "nvidia-smi says: No devices were found"),
+        ('echo "No devices were found"', "nvidia-smi reports: No devices were found"),
         ("sleep 60", "does not answer within 0.3 s"),
-        ("printf '\\377\\376'", "nvidia-smi says"),
+        ("printf '\\377\\376'", "nvidia-smi reports"),
     ],
 )
 def test_broken_nvidia(machine, monkeypatch, script, words):
@@ -129,7 +129,7 @@ def test_shadows(tmp_path, monkeypatch):
     assert hardware.shadows() == {str(tmp_path): "libcudart.so.12"}
 
 
-def told(findings):
+def detail(findings):
     return "\n".join(f"{finding.level}: {finding.what} -> {finding.do}" for finding in findings)
 
 
@@ -154,7 +154,7 @@ def nvidia(driver, **card):
     ],
 )
 def test_driver(driver, installed, words):
-    text = told(doctor._drivers(nvidia(driver), installed, "problem"))
+    text = detail(doctor._drivers(nvidia(driver), installed, "problem"))
     if words is None:
         assert text == ""
     else:
@@ -163,22 +163,22 @@ def test_driver(driver, installed, words):
 
 def test_others(monkeypatch):
     monkeypatch.setattr(hardware, "missing", lambda installed: [])
-    assert "no NVIDIA driver was found" in told(doctor._installed((), CUDA12))
-    assert told(doctor._installed((nvidia("580.1"),), CUDA12)) == told(doctor._installed((), PIP)) == ""
+    assert "no NVIDIA driver was found" in detail(doctor._installed((), CUDA12))
+    assert detail(doctor._installed((nvidia("580.1"),), CUDA12)) == detail(doctor._installed((), PIP)) == ""
     amd = hardware.Accelerators("AMD", "7.0", (hardware.Card("MI300X"),), None)
-    assert "JAX has no ROCm plugin" in told(doctor._drivers(amd, PIP, "problem"))
-    assert told(doctor._drivers(amd, PIP | {"jax-rocm7-plugin": "0.10.2"}, "problem")) == ""
+    assert "JAX has no ROCm plugin" in detail(doctor._drivers(amd, PIP, "problem"))
+    assert detail(doctor._drivers(amd, PIP | {"jax-rocm7-plugin": "0.10.2"}, "problem")) == ""
     broken = hardware.Accelerators("NVIDIA", None, (), "nvidia-smi fails with exit code 9")
-    assert "problem: NVIDIA: nvidia-smi fails" in told(doctor._drivers(broken, CUDA12, "problem"))
+    assert "problem: NVIDIA: nvidia-smi fails" in detail(doctor._drivers(broken, CUDA12, "problem"))
     full = nvidia("580.1", total=80 * 2**30, used=79 * 2**30)
-    assert "GPU 0 (H100) has 1 GiB of 80 GiB free" in told(doctor._drivers(full, CUDA13, "problem"))
+    assert "GPU 0 (H100) has 1 GiB of 80 GiB free" in detail(doctor._drivers(full, CUDA13, "problem"))
     monkeypatch.setattr(hardware, "shadows", lambda: {"/cuda/lib64": "libcudnn.so.9"})
-    assert "/cuda/lib64, whose libcudnn.so.9" in told(doctor._installed((nvidia("580.1"),), CUDA13))
+    assert "/cuda/lib64, whose libcudnn.so.9" in detail(doctor._installed((nvidia("580.1"),), CUDA13))
     monkeypatch.setattr(hardware, "missing", lambda installed: ["nvidia-cudnn-cu13"])
-    assert "without nvidia-cudnn-cu13" in told(doctor._installed((nvidia("580.1"),), CUDA13))
+    assert "without nvidia-cudnn-cu13" in detail(doctor._installed((nvidia("580.1"),), CUDA13))
     pascal = nvidia("580.1", capability=6.1)
-    assert "problem: H100 has compute capability 6.1, and" in told(doctor._drivers(pascal, CUDA13, "problem"))
-    assert told(doctor._drivers(pascal, CUDA12, "problem")) == ""
+    assert "problem: H100 has compute capability 6.1, and" in detail(doctor._drivers(pascal, CUDA13, "problem"))
+    assert detail(doctor._drivers(pascal, CUDA12, "problem")) == ""
 
 
 def test_whose_trouble_it_is():
@@ -199,10 +199,10 @@ def test_same_rule_as_the_script():
 
 def test_plugins(monkeypatch):
     monkeypatch.setattr(hardware, "unmet", lambda installed: [])
-    assert told(doctor._plugins(PIP)) == ""
-    assert "plugins for cuda12 and cuda13, of which it can use one" in told(doctor._plugins(CUDA12 | CUDA13))
+    assert detail(doctor._plugins(PIP)) == ""
+    assert "plugins for cuda12 and cuda13, of which it can use one" in detail(doctor._plugins(CUDA12 | CUDA13))
     old = PIP | {"jax-cuda12-plugin": "0.10.1"}
-    assert 'belong to jaxlib 0.10.2 -> pip install --upgrade "jax[cuda12]==0.10.2"' in told(doctor._plugins(old))
+    assert 'belong to jaxlib 0.10.2 -> pip install --upgrade "jax[cuda12]==0.10.2"' in detail(doctor._plugins(old))
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_variables(monkeypatch, given, level, words):
         assert found == []
     else:
         assert [item.level for item in found] == [level]
-        assert words in told(found)
+        assert words in detail(found)
 
 
 def test_variables_of_this_package_are_known():
@@ -318,7 +318,7 @@ def test_this_machine(here):
     assert text.endswith("all is well")
     assert max(map(len, text.splitlines())) < 160
     assert "NVIDIA driver unknown" in text
-    findings = told(here.findings)
+    findings = detail(here.findings)
     assert "note: NVIDIA: nvidia-smi fails with exit code 9: NVIDIA-SMI has failed" in findings
     assert "warning: JAX_RANDOM_SEED_OFFSET=1" in findings
     assert "warning: JAX_DEBUG_NANS=1" in findings
@@ -346,7 +346,7 @@ def test_flags_that_end_or_spoil(monkeypatch):
         "XLA_FLAGS", "--xla_gpu_autotune=1 --xla_cpu_enable_fast_math=true --xla_cpu_fast_math_honor_nans=false"
     )
     found = runtime.diagnose(expect="cuda")
-    text = told(found.findings)
+    text = detail(found.findings)
     assert not found.ok
     assert "problem: --xla_gpu_autotune in XLA_FLAGS ends the process" in text
     assert "problem: on cpu:0 it does not hold that a negative concentration gives NaN" in text
@@ -362,7 +362,7 @@ def test_flags_that_cannot_be_read(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "no-such-file")
     taken, found = doctor._flags(60)
     assert taken == []
-    assert "XLA_FLAGS cannot be read: No such file or directory" in told(found)
+    assert "XLA_FLAGS cannot be read: No such file or directory" in detail(found)
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_flags_that_cannot_be_read(monkeypatch):
 def test_child_that_does_not_come_to_its_end(steps, code, words):
     err = "noise\nF1121 14:25:38.226570   1 x.cc:1] it was fatal\n" if code == -6 else "E: last words\n"
     listed = [{"step": step, "device": "cuda:1"} for step in steps]
-    assert words in told(doctor._start(listed, child.Ended(code, "", err), 7))
+    assert words in detail(doctor._start(listed, child.Ended(code, "", err), 7))
 
 
 def test_gpu_that_is_not_used(monkeypatch):
@@ -392,10 +392,10 @@ def test_gpu_that_is_not_used(monkeypatch):
         return child.Ended(1, "", said)
 
     monkeypatch.setattr(child, "run", run)
-    text = told(doctor._unused([], CUDA12, 9))
+    text = detail(doctor._unused([], CUDA12, 9))
     assert "problem: JAX has its plugin for cuda12 and does not use the GPU: RuntimeError: Unable to load CUDA" in text
     assert [changes["JAX_PLATFORMS"] for changes in asked] == ["cuda"]
-    assert told(doctor._unused([], PIP, 9)) == ""
+    assert detail(doctor._unused([], PIP, 9)) == ""
 
 
 DEVICE = {"device": "cuda:0", "words_agree": True, "agrees": True, "broken": [], "apart": 1.0, "kind": "H100"}
@@ -435,7 +435,9 @@ def kernels(tmp_path, monkeypatch):
 
 def of_kernels(found):
     """The finding on the trial; "" without one."""
-    return "\n".join(line for line in told(found.findings).splitlines() if "trial of the CUDA kernels on H100" in line)
+    return "\n".join(
+        line for line in detail(found.findings).splitlines() if "trial of the CUDA kernels on H100" in line
+    )
 
 
 @pytest.mark.parametrize(
@@ -449,14 +451,14 @@ def of_kernels(found):
 )
 def test_trial_of_the_kernels(kernels, failed, words, path, do):
     """Made where the probe finds that it lacks, after which the devices draw again; nothing of it is a problem."""
-    kernels.trial = kernels.trial._replace(failed=failed, told=words)
+    kernels.trial = kernels.trial._replace(failed=failed, detail=words)
     found = runtime.diagnose(timeout=9)
     assert kernels.tried == [(9, None)]
     assert cuda_verdict.read(ABOUT) == failed
     assert [device["path"] for device in found.devices] == [path]
     assert of_kernels(found).startswith("note: ") == (do is not None)
     assert (do or "") in of_kernels(found)
-    assert "problem: drawing" not in told(found.findings)
+    assert "problem: drawing" not in detail(found.findings)
 
 
 def test_no_trial_where_there_is_nothing_to_try(kernels):
@@ -464,14 +466,14 @@ def test_no_trial_where_there_is_nothing_to_try(kernels):
     assert of_kernels(runtime.diagnose(timeout=9)) == ""
     kernels.untried, kernels.plain = True, ([{"step": "draw", "device": "cuda:0"}], child.Ended(-11, "", ""))
     found = runtime.diagnose(timeout=9)
-    assert "problem: drawing on cuda:0 failed: exit code -11" in told(found.findings)
+    assert "problem: drawing on cuda:0 failed: exit code -11" in detail(found.findings)
     assert kernels.tried == []
 
 
 @pytest.mark.parametrize(
     ("about", "do"),
     [
-        (ABOUT, f"{cuda.VARIABLE}=1 to use the kernels after a test in each process, or XDG_CACHE_HOME to a directory"),
+        (ABOUT, f"{cuda.VARIABLE}=1 to use the kernels after a test in each process, or XDG_CACHE_HOME to a private"),
         (ABOUT | {"driver": None}, f"{cuda.VARIABLE}=1 to use the kernels after a test in each process"),
     ],
 )
@@ -512,7 +514,7 @@ def test_kernels_that_passed_and_do_not_draw(kernels, steps, ended, failed, word
     kernels.draws = steps, ended
     found = runtime.diagnose(timeout=9)
     kept = cuda_verdict.read(ABOUT)
-    assert "problem: drawing" not in told(found.findings)
+    assert "problem: drawing" not in detail(found.findings)
     assert found.devices[0]["path"] == f"plain, {kept}"
     assert f"{'failed' if failed else 'not finished'}: they passed, and then " in of_kernels(found)
     assert words in of_kernels(found)
@@ -547,14 +549,14 @@ def test_grandchild_that_holds_the_pipe():
 def test_hanging(monkeypatch):
     found = runtime.diagnose(timeout=0.05)
     assert not found.ok
-    assert "no answer within 0.05 s" in told(found.findings)
+    assert "no answer within 0.05 s" in detail(found.findings)
     assert found.backend["platform"] is None
 
 
 def test_platform_that_is_not_there(monkeypatch):
     backend = {"platform": "cpu"}
     monkeypatch.setattr(doctor.jax, "config", type("config", (), {"jax_platforms": "cuda"}))
-    assert "no such platform here" in told(doctor._expected(backend, None))
+    assert "no such platform here" in detail(doctor._expected(backend, None))
 
 
 def test_known_angles():
@@ -580,5 +582,5 @@ def test_a_wrong_device_is_seen(capsys, monkeypatch):
     assert good["words_agree"]
     assert not good["broken"]
     assert not bad["agrees"]
-    assert "draws other angles" in told(doctor._drawn([bad]))
-    assert "makes other random words" in told(doctor._drawn([good | {"words_agree": False}]))
+    assert "draws other angles" in detail(doctor._drawn([bad]))
+    assert "makes other random words" in detail(doctor._drawn([good | {"words_agree": False}]))

@@ -1,4 +1,4 @@
-"""How much fits: what is suggested is drawn near a real limit, and not much more could be."""
+"""Suggested batch sizes: they fit under a real memory limit, and much larger ones do not."""
 
 import sys
 
@@ -97,7 +97,7 @@ def test_suggestion(monkeypatch):
     assert runtime.suggest_batch_size(4.0, device=jax.local_devices()[-1]) == 2**30
     assert runtime.suggest_batch_size(np.ones(3, np.float32), shape=(3,)) * 3 <= 2**30
     monkeypatch.setattr(memory, "host_memory", lambda: (None, None))
-    with pytest.raises(MemoryError, match="does not tell"):
+    with pytest.raises(MemoryError, match="does not report"):
         runtime.suggest_batch_size()
     with pytest.raises(TypeError, match="device='cpu' must be a device"):
         runtime.suggest_batch_size(device="cpu")

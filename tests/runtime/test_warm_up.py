@@ -1,4 +1,4 @@
-"""Programs that are compiled before they are needed, in this process and in a file."""
+"""Programs that are compiled in advance, in this process and in a file."""
 
 import hashlib
 import json

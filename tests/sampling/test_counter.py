@@ -1,4 +1,4 @@
-"""The words: outside answers first, then JAX's own generators, then the streams' promises."""
+"""The random words: published values, JAX's generators, and the guarantees of streams."""
 
 import functools
 

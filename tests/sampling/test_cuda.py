@@ -412,7 +412,7 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
     def endless(*_):
         never.wait()
 
-    for launch, told in ((shifted, "away from the plain path's"), (broken, "no such target"), (endless, "no answer")):
+    for launch, detail in ((shifted, "away from the plain path's"), (broken, "no such target"), (endless, "no answer")):
         host_kernels.forget()
         jax.clear_caches()  # JAX 0.12 keeps the program of an equal function
         on_host.setattr(cuda_launch, "launch", launch)
@@ -424,8 +424,8 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
                 found = jax.jit(lambda key: jax_von_mises.sample_von_mises(key, 0.0, 4.0, (99,)))(key)
         np.testing.assert_array_equal(found, expected)
         assert sum("CUDA kernel" in record.message for record in caplog.records) == 1
-        assert told in caplog.text
-        assert told in cuda.kernel_report()
+        assert detail in caplog.text
+        assert detail in cuda.kernel_report()
         assert cuda.FAILED in cuda.kernel_report()
     never.set()
 
@@ -482,8 +482,8 @@ def test_what_is_a_rounding_of_what():
         assert not cuda_self_test.rounded_from(-np.ones(4, dtype), expected, 1e-5).any()
         assert not cuda_self_test.rounded_from(np.full(4, np.nan, dtype), expected, 1e-5).any()
         next_up = np.array([0.02, *np.nextafter(right[1:2], right[1:2] + right[1:2])]).astype(dtype)
-        told = cuda_self_test.rounded_from(next_up, expected[:2], 1e-5)
-        assert told.tolist() == [False, dtype == np.float32]
+        detail = cuda_self_test.rounded_from(next_up, expected[:2], 1e-5)
+        assert detail.tolist() == [False, dtype == np.float32]
     assert cuda_self_test.rounded_from(np.float32([-3.14159, 3.1415925]), expected[2:], 1e-5).all()
     assert not cuda_self_test.rounded_from(np.float32([np.pi, np.pi]), expected[2:], 1e-5).any(), "below pi it must be"
 

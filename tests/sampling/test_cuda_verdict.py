@@ -1,4 +1,4 @@
-"""Where the kernels are used by default: on what a trial of them has found, and never in a file.
+"""The default use of the kernels: after a trial that they passed, and never for a file.
 
 The trial's checks run on the kernels as they are executed on the CPU, its driver is a stand-in in C, and its process
 is one that does what processes on a GPU do when something is wrong.
@@ -137,7 +137,7 @@ def test_what_is_damaged_or_of_others_is_no_verdict(home, damage):
 
 def test_a_verdict_that_cannot_be_kept(home, monkeypatch):
     """An error that tells why; also where it would not be read."""
-    with pytest.raises(cuda_verdict.NotKept, match="does not tell its version"):
+    with pytest.raises(cuda_verdict.NotKept, match="does not report its version"):
         cuda_verdict.keep(ABOUT | {"driver": None}, "")
     home.chmod(0o777)
     with pytest.raises(cuda_verdict.NotKept, match="can be written by everybody"):
@@ -184,7 +184,7 @@ def keep(failed):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "variable", "drawn", "self_test", "told"),
+    ("verdict", "variable", "drawn", "self_test", "detail"),
     [
         ("", "", True, False, "the CUDA kernels, which passed their trial"),
         ("", "0", False, False, f"{cuda.VARIABLE} turns the CUDA kernels off"),
@@ -195,14 +195,14 @@ def keep(failed):
         ("other words", "1", True, True, "the CUDA kernels threefry2x32_direct"),
     ],
 )
-def test_who_draws(one_card, monkeypatch, verdict, variable, drawn, self_test, told):
+def test_who_draws(one_card, monkeypatch, verdict, variable, drawn, self_test, detail):
     """By a verdict that they passed; the variable overrules. What has passed is not tested again in the process."""
     if verdict is not None:
         keep(verdict)
     monkeypatch.setenv(cuda.VARIABLE, variable)
     assert used(jax.random.key(0)) == drawn
     assert bool(one_card) == self_test
-    assert told in cuda.kernel_report()
+    assert detail in cuda.kernel_report()
 
 
 def test_several_devices_take_the_plain_path(one_card, monkeypatch):
@@ -225,7 +225,7 @@ def test_one_verdict_for_the_life_of_a_process(one_card):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "variable", "devices", "told"),
+    ("verdict", "variable", "devices", "detail"),
     [
         (None, "", 1, "there is no verdict for cpu"),
         ("other words", "", 1, "they failed it on cpu: other words"),
@@ -235,7 +235,7 @@ def test_one_verdict_for_the_life_of_a_process(one_card):
         (None, "", 2, None),
     ],
 )
-def test_one_line_says_why_the_plain_path_draws(one_card, monkeypatch, caplog, verdict, variable, devices, told):
+def test_one_line_says_why_the_plain_path_draws(one_card, monkeypatch, caplog, verdict, variable, devices, detail):
     """Where the verdict decides, at a level that is seen; with what to do."""
     if verdict is not None:
         keep(verdict)
@@ -243,9 +243,9 @@ def test_one_line_says_why_the_plain_path_draws(one_card, monkeypatch, caplog, v
     monkeypatch.setattr(jax, "device_count", lambda *_: devices)
     for _ in range(2):
         used(jax.random.key(0))
-    assert [record.levelno for record in caplog.records] == [logging.WARNING] * (told is not None)
-    if told:
-        for words in (told, "`jax-von-mises doctor`", f"{cuda.VARIABLE}=1 uses them", f"{cuda.VARIABLE}=0 silences"):
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * (detail is not None)
+    if detail:
+        for words in (detail, "`jax-von-mises doctor`", f"{cuda.VARIABLE}=1 uses them", f"{cuda.VARIABLE}=0 silences"):
             assert words in caplog.text
 
 
@@ -318,7 +318,7 @@ def only_direct(x, name, sizes, at_end):
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "detail"),
     [
         (last_place, "philox4x32_table_bfloat16 in bfloat16: 3 angles from 3 are not"),
         (sign, "philox4x32_table_bfloat16 in bfloat16: 3 angles from 3 are not"),
@@ -327,13 +327,13 @@ def only_direct(x, name, sizes, at_end):
         (only_direct, "threefry2x32_direct in float32: from 3 the signs are not those of the words"),
     ],
 )
-def test_wrong_kernels_fail(small, damage, told):
+def test_wrong_kernels_fail(small, damage, detail):
     def launch(name, grid, block, out, *operands, at_end):
         x = on_this_host(name, grid, block, out, *operands, at_end=at_end).copy()
         damage(x, name, operands[2], at_end)
         return x
 
-    assert next(cuda_trial.faults(launch)).startswith(told)
+    assert next(cuda_trial.faults(launch)).startswith(detail)
 
 
 def test_one_block_draws_all_rows(small):
@@ -345,8 +345,8 @@ def test_one_block_draws_all_rows(small):
             x[-1, -1] = 0
         return x
 
-    (told, *_) = cuda_trial.faults(launch)
-    assert told == "philox4x32_table_bfloat16 in bfloat16: rows of key are not single draws by one block"
+    (detail, *_) = cuda_trial.faults(launch)
+    assert detail == "philox4x32_table_bfloat16 in bfloat16: rows of key are not single draws by one block"
 
 
 def test_rows_of_maps_are_tried(on_host):  # noqa: F811
@@ -507,7 +507,7 @@ DIE = "import os, signal, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0,
 
 
 @pytest.mark.parametrize(
-    ("program", "failed", "told"),
+    ("program", "failed", "detail"),
     [
         (BEGIN + PASS, "", "passed"),
         ("print('XLA says hello')\n" + BEGIN + "print('cuda kernels: {')\n" + PASS, "", "passed"),
@@ -526,7 +526,7 @@ DIE = "import os, signal, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0,
         (DIE + "SIGSEGV)", None, "it did not begin: ended by signal 11"),
     ],
 )
-def test_how_a_trial_ends(home, monkeypatch, program, failed, told):
+def test_how_a_trial_ends(home, monkeypatch, program, failed, detail):
     """A failure of the kernels is kept; what says nothing of them is not."""
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", program))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
@@ -535,13 +535,13 @@ def test_how_a_trial_ends(home, monkeypatch, program, failed, told):
     assert cuda_verdict.read(ABOUT) == "before", "nothing is kept before devices have drawn"
     (trial,) = kernel_trial.keep(trials)
     assert trial.failed == failed
-    assert trial.told.startswith(told)
+    assert trial.detail.startswith(detail)
     assert trial.kept == (failed is not None)
     assert cuda_verdict.read(ABOUT) == ("before" if failed is None else failed)
 
 
 @pytest.mark.parametrize(
-    ("script", "failed", "told"),
+    ("script", "failed", "detail"),
     [
         ('exec "$@"', "", "passed, also under compute-sanitizer"),
         (
@@ -552,7 +552,7 @@ def test_how_a_trial_ends(home, monkeypatch, program, failed, told):
         ("exit 1", "", "passed, but not finished under compute-sanitizer"),
     ],
 )
-def test_the_tool_that_watches(home, monkeypatch, script, failed, told):
+def test_the_tool_that_watches(home, monkeypatch, script, failed, detail):
     """Its finding counts, and not that it does not run."""
     tool = home / "compute-sanitizer"
     check = '[ "$1 $2 $5 $6" = "--tool memcheck --error-exitcode 9" ] || exit 1; shift 6'
@@ -562,7 +562,7 @@ def test_the_tool_that_watches(home, monkeypatch, script, failed, told):
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", BEGIN + PASS))
     (trial,) = kernel_trial.run(60)
     assert trial.failed == failed
-    assert trial.told.startswith(told)
+    assert trial.detail.startswith(detail)
 
 
 @pytest.mark.parametrize("how", ["variable", "folder"])
@@ -575,15 +575,15 @@ def test_a_gpu_shared_by_mps(home, monkeypatch, how):
         monkeypatch.setattr(kernel_trial, "MPS_PIPES", home)
     (trial,) = kernel_trial.run(60)
     assert (trial.failed, trial.kept) == (None, False)
-    assert trial.told.startswith("not tried: NVIDIA MPS")
+    assert trial.detail.startswith("not tried: NVIDIA MPS")
 
 
 def test_a_verdict_that_is_not_kept_is_told(home, monkeypatch):
     (home / "jax_von_mises").write_text("in the way")
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", BEGIN + PASS))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
-    told = f"passed, which cannot be kept: {home}/jax_von_mises/kernels: Not a directory"
-    assert kernel_trial.keep(kernel_trial.run(60)) == (("a card", "", told, ABOUT, False),)
+    detail = f"passed, which cannot be kept: {home}/jax_von_mises/kernels: Not a directory"
+    assert kernel_trial.keep(kernel_trial.run(60)) == (("a card", "", detail, ABOUT, False),)
 
 
 WHOLE = """
@@ -609,20 +609,20 @@ cuda_trial.main()
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "failed", "told"),
+    ("how", "failed", "detail"),
     [
         ("right", "", "passed"),
         ("wrong", "on cpu its float32 angles are up to", "failed: on cpu its float32"),
         ("none", None, "not finished: no driver"),
     ],
 )
-def test_a_trial(one_card, monkeypatch, how, failed, told):
+def test_a_trial(one_card, monkeypatch, how, failed, detail):
     """From the start of the process to the draw of another one, which goes to a kernel."""
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-W", "error", "-c", WHOLE, how))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
     monkeypatch.chdir(children.ROOT)
     (trial,) = kernel_trial.keep(kernel_trial.run(300, PYTHONPATH=str(children.ROOT), JAX_NUM_CPU_DEVICES="1"))
-    assert trial.told.startswith(told)
+    assert trial.detail.startswith(detail)
     assert (trial.failed or "").startswith(failed or "")
     assert (trial.failed is None) == (failed is None)
     assert used(jax.random.key(0)) == (how == "right")

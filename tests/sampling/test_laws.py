@@ -1,4 +1,4 @@
-"""What is drawn follows the law: two million angles each, one false-alarm rate (`laws.FALSE_ALARM`)."""
+"""Goodness of fit of two million angles each, with one false-alarm rate (`laws.FALSE_ALARM`)."""
 
 import functools
 import itertools

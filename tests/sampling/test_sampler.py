@@ -1,4 +1,4 @@
-"""`sample_von_mises` under everything that JAX users do to a function, and its error messages."""
+"""`sample_von_mises` under all transformations of JAX, and its error messages."""
 
 import functools
 import re

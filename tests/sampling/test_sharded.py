@@ -1,4 +1,4 @@
-"""One stream over eight devices: the angles of one device bit for bit, and no device waits for another."""
+"""One stream over eight devices: the angles of one device bit for bit, without communication."""
 
 import functools
 import logging

@@ -1,4 +1,4 @@
-"""Dependent and truncated angles: their laws, to the share of probability; and what they gain over independent ones."""
+"""Dependent and truncated angles: their distributions, and their gain over independent angles."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""Batches: the stream whatever the cut, constant memory, and background copies that end as they should."""
+"""Batches: the same stream for every batch size, constant memory, and background copies that end."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""The audit of dependencies, on a made-up pip-audit: what nobody looked up is never said to be without holes."""
+"""The audit of dependencies, with a made-up pip-audit: a package that was not looked up never passes."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def test_a_hole(tmp_path, capsys):
     [
         # As it was seen where a mirror answers in the place of the database: pip-audit itself ends well.
         (["numpy==2.0.0"], [SKIPPED], "not audited: numpy: Dependency not found on PyPI"),
-        (["numpy==2.0.0", "Jax_Lib==1"], [CLEAN], "not audited: Jax_Lib==1: pip-audit does not tell of it"),
+        (["numpy==2.0.0", "Jax_Lib==1"], [CLEAN], "not audited: Jax_Lib==1: pip-audit does not report it"),
         (["numpy==2.0.0", "x @ file:///x"], [CLEAN], "not audited: x @ file:///x"),
         ([], [], "NOT AUDITED: there are no pinned requirements"),
     ],

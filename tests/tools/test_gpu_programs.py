@@ -1,4 +1,4 @@
-"""What XLA makes of draws for an H100, compiled without one, is no worse than the table in `tools` says."""
+"""XLA's programs of draws for an H100, compiled without one, are no worse than the table in `tools`."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""install_gpu.sh: what it decides, refuses, runs and leaves alone.
+"""install_gpu.sh: its decisions, refusals and commands.
 
 It sees only the stand-ins of a folder: for nvidia-smi and rocminfo, and for a Python whose environments hold nothing
 and whose pip writes down what it is asked.

@@ -1,4 +1,4 @@
-"""The check of XLA's launches of the CUDA kernels finds a launch that is not as the kernel takes it."""
+"""The check of XLA's launches of the CUDA kernels finds a launch that the kernel does not expect."""
 
 import pytest
 

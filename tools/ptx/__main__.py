@@ -1,4 +1,4 @@
-"""Execute all shipped kernels, and print what was launched and found; exit code 1 if a fault is found or a damage not.
+"""Execute all shipped kernels and print the launches and findings; exit code 1 for a fault or a missed damage.
 
 ``--quick`` takes fewer sizes and rows, ``--only NAME`` one kernel and no damage.
 """

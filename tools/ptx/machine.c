@@ -15,7 +15,7 @@ typedef struct {
   uint64_t first, end;
   uint8_t *bytes, *written;
 } Buffer;
-// What a launch needs beside its blocks.
+// The arguments of a launch, without its blocks.
 typedef struct {
   const Buffer *buffers;
   int32_t buffer_count;

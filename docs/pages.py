@@ -1,0 +1,177 @@
+"""Fill the pages with results, code and outputs, so that they read the same on a code host and in the built site.
+
+A page marks such a part by ``<!-- made: KIND NAME -->`` and ``<!-- end -->``, each on a line:
+
+- ``results NAME``: a table of the committed benchmark results (`docs.results`);
+- ``code EXAMPLE NAME``: a function or class of an example;
+- ``output EXAMPLE [N]``: what an example printed, or block N of it, counted from 0.
+
+``python -m docs.pages`` writes these parts, the notebook of the tour and the pictures in ``docs/_static``;
+``--examples`` also runs the examples again, which takes some minutes.
+"""
+
+import argparse
+import ast
+import contextlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+from benchmarks import plots
+from docs import architecture, results
+
+HERE = Path(__file__).parent
+STATIC = HERE / "_static"
+EXAMPLES = HERE / "examples"
+PART = re.compile(r"^(<!-- made: ([^\n]+) -->)\n.*?^(<!-- end -->)$", re.M | re.S)
+TOUR = HERE / "tour.md"
+NOTEBOOK = HERE / "tour.ipynb"
+WIDTH = 88  # of code on a page
+SECONDS = 900  # for one example on a busy machine
+
+# Pictures have a light background, and a dark one where the reader prefers dark pages.
+DARK = {"#222222": "#e0e0e0", "#dddddd": "#44494f", "#ffffff": "#131416", "#555555": "#a8a8a8", "#bbbbbb": "#666c72"}
+THEME = (
+    "<style>svg{background:#ffffff}@media (prefers-color-scheme:dark){svg{background:#131416;fill:#e0e0e0}"
+    + "".join(
+        f'[style*="{what}: {light}"]{{{what}:{dark} !important}}'
+        for light, dark in DARK.items()
+        for what in ("fill", "stroke")
+    )
+    + "}</style>"
+)
+
+
+def themed(svg):
+    """Return an SVG picture that follows the reader's preference of light or dark pages."""
+    if THEME in svg:
+        return svg
+    end = svg.index(">", svg.index("<svg")) + 1
+    return svg[:end] + THEME + svg[end:]
+
+
+def examples():
+    """Return the names of all examples that draw a picture."""
+    found = (path for path in sorted(EXAMPLES.glob("*.py")) if path.stem != "drawing")
+    return [path.stem for path in found if "examples.drawing import" in path.read_text(encoding="utf-8")]
+
+
+def code(example, name):
+    """Return the source of one definition of an example as a Markdown block."""
+    text = (EXAMPLES / f"{example}.py").read_text(encoding="utf-8")
+    (node,) = (each for each in ast.parse(text).body if getattr(each, "name", None) == name)
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    lines = [part for line in text.splitlines()[first - 1 : node.end_lineno] for part in narrow(line)]
+    return "```python\n" + "\n".join(lines) + "\n```"
+
+
+def narrow(line):
+    """Cut a long docstring of one line into lines that fit a page."""
+    if len(line) <= WIDTH or not line.lstrip().startswith('"""'):
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def output(example, block=None):
+    """Return what an example printed, as tables of Markdown or as a text block."""
+    text = (STATIC / f"{example}.txt").read_text(encoding="utf-8").strip("\n")
+    if block is not None:
+        text = re.split(r"\n\n", text)[int(block)]
+    return text if text.startswith("|") else f"```text\n{text}\n```"
+
+
+def filled(text, parts):
+    """Return the text of a page with all its parts made again.
+
+    Parameters
+    ----------
+    text : str
+        A page in Markdown.
+    parts : dict
+        Tables of the results by name, as `docs.results.parts` returns them.
+    """
+    makers = {"results": parts.__getitem__, "code": code, "output": output}
+
+    def make(found):
+        kind, *names = found[2].split()
+        return f"{found[1]}\n\n{makers[kind](*names)}\n\n{found[3]}"
+
+    return PART.sub(make, text)
+
+
+def notebook(text):
+    """Return the tour as a Jupyter notebook without outputs: its text, and its Python blocks as cells."""
+    cells = []
+
+    def add(kind, source):
+        body = {"cell_type": kind, "id": f"cell-{len(cells)}", "metadata": {}, "source": source.strip("\n")}
+        cells.append(body | ({"execution_count": None, "outputs": []} if kind == "code" else {}))
+
+    add("markdown", "Install the package, then restart the runtime. Replace the address by that of the repository.")
+    add("code", '# %pip install "git+https://HOST/OWNER/jax_von_mises"')
+    for number, piece in enumerate(re.split(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)):
+        # Pictures and outputs are made by the cells; links lead to pages that a notebook does not have.
+        piece = piece if number % 2 else re.sub(r"^(!\[.*?\]\(.*?\)|```text\n.*?```)$", "", piece, flags=re.M | re.S)
+        piece = piece if number % 2 else re.sub(r"(?<!!)\[([^\]]+)\]\([\w.#-]+\)", r"\1", piece)
+        if piece.strip():
+            add("code" if number % 2 else "markdown", re.sub(r"\n{3,}", "\n\n", piece))
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    made = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+
+
+def draw_tour(folder):
+    """Draw the picture of the tour by the blocks of the page that lead to it."""
+    import matplotlib
+
+    space = {}
+    with tempfile.TemporaryDirectory() as made, contextlib.chdir(made), matplotlib.rc_context(plots.SETTINGS):
+        for block in re.findall(r"^```python\n(.*?)^```$", TOUR.read_text(encoding="utf-8"), re.M | re.S):
+            exec(block.replace('savefig("angles.svg")', 'savefig("angles.svg", metadata={"Date": None})'), space)
+            if "savefig" in block:
+                break
+        shutil.copy("angles.svg", folder / "tour.svg")
+
+
+def pages():
+    """Return the paths of all pages, with the README."""
+    return [HERE.parent / "README.md", *sorted(HERE.glob("*.md"))]
+
+
+def run(example):
+    """Run an example at full size; keep its picture and what it printed."""
+    picture = STATIC / f"{example}.svg"
+    command = [sys.executable, "-m", f"docs.examples.{example}", "--out", str(picture)]
+    done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, timeout=SECONDS)
+    if done.returncode:
+        raise RuntimeError(f"the example {example} failed:\n{done.stderr[-2000:]}")
+    (STATIC / f"{example}.txt").write_text(done.stdout, encoding="utf-8")
+
+
+def main(arguments=None):
+    """Write all pages and pictures."""
+    made = argparse.ArgumentParser(prog="python -m docs.pages", description=__doc__.splitlines()[0])
+    made.add_argument("--examples", action="store_true", help="also run the examples again: some minutes")
+    given = made.parse_args(arguments)
+    for example in examples() if given.examples else ():
+        print(f"running the example {example}", flush=True)
+        run(example)
+    results.draw(STATIC)
+    architecture.draw(STATIC)
+    draw_tour(STATIC)
+    for picture in STATIC.glob("*.svg"):
+        picture.write_text(themed(picture.read_text(encoding="utf-8")), encoding="utf-8")
+    parts = results.parts()
+    for page in pages():
+        page.write_text(filled(page.read_text(encoding="utf-8"), parts), encoding="utf-8")
+    NOTEBOOK.write_text(notebook(TOUR.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
