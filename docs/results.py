@@ -31,6 +31,8 @@ TITLES = {
 # A library that is faster by less than this share is not called faster.
 CLEARLY = 0.05
 MISSING = "–"
+# Peers that are this package too.
+OWN = (OURS, "eager")
 
 
 def number(value):
@@ -64,7 +66,8 @@ def case_label(case):
         return f"κ = {case['concentration']:g}"
     if case["group"] == "functions":
         return f"`{case['task']}`, κ = {case['concentration']:g}, {case['dtype']}"
-    return "one short call" if case["group"] == "small" else f"`{case['task']}`"
+    wide = ", float64" if case["dtype"] == "float64" else ""
+    return "one short call" if case["group"] == "small" else f"`{case['task']}`{wide}"
 
 
 def rate_text(case, found):
@@ -146,7 +149,8 @@ def slower(speed, grids, startup, directions):
     rows, seen = [], set()
     for case in [*speed["cases"], *grids["cases"]]:
         ours, found = case["results"][OURS], case["results"]
-        faster = [name for name in found if not found[name]["wide"] and found[name]["ratio"] < 1 - CLEARLY]
+        others = [name for name in found if name not in OWN and not found[name]["wide"]]
+        faster = [name for name in others if found[name]["ratio"] < 1 - CLEARLY]
         kind = (case["task"], case["dtype"], case["group"] in USUAL | {"functions"} or case["name"])
         if ours["wide"] or not faster or kind in seen:
             continue
@@ -246,6 +250,7 @@ def machine(result):
     found = result["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     run = f"{result['options']['mode']} run, {result['options']['rounds']} rounds"
+    run += ", 512-bit vectors and huge pages" if result["options"].get("tuned") else ""
     return f"*{plots.machine_text(found)}; Python {found['python']}; {versions}; commit {found['commit']}; {run}.*"
 
 
@@ -261,7 +266,7 @@ def parts():
         head, program = machine(result), result.get("program", "performance_benchmark")
         if program == "performance_benchmark":
             made[stem] = [head, speed_tables(result)]
-            if result["accuracy"]:
+            if result["accuracy"] and not result["options"].get("tuned"):
                 made[f"{stem}-accuracy"] = [head, accuracy_tables(result)]
         elif program == "profile_gpu":
             made[f"{stem}-accuracy"] = [head, profile_sections(result, stem, ["accuracy"])]
@@ -296,5 +301,5 @@ def draw(folder):
         if program == "profile_gpu":
             for name, (svg, _) in pictures.draw(result).items():
                 (folder / f"{stem}-{name}.svg").write_bytes(svg)
-        elif program in PICTURES and result.get("accuracy", True):
+        elif program in PICTURES and result.get("accuracy", True) and not result["options"].get("tuned"):
             assert PICTURES[program]([str(RESULTS / f"{stem}.json"), "--out", str(folder / f"{stem}.svg")]) == 0
