@@ -6,7 +6,10 @@ import ctypes
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent import futures
@@ -18,6 +21,7 @@ import pytest
 import jax_von_mises
 from jax_von_mises import environment
 from jax_von_mises.streams import checkpoint, executors, npy, writer, zarr
+from tests import children
 from tests.streams.test_writer import KEY, KINDS, Stop, contents, read, recorded, stop_after, write
 
 pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
@@ -110,13 +114,30 @@ def test_dask(tmp_path, processes):
     same_as_alone(out, tmp_path)
 
 
+MPI = """
+import pathlib, sys
+from mpi4py.futures import MPIPoolExecutor
+from tests.streams.test_writer import write
+
+if __name__ == "__main__":
+    with MPIPoolExecutor() as executor:
+        write(pathlib.Path(sys.argv[1]), executor=executor)
+"""
+
+
 @pytest.mark.slow
 def test_mpi(tmp_path):
-    """With as many processes as MPI lets this one start."""
-    mpi = pytest.importorskip("mpi4py.futures", reason="mpi4py is not installed")
-    with mpi.MPIPoolExecutor(2) as executor:
-        write(tmp_path / "a.zarr", executor=executor)
-    same_as_alone(tmp_path / "a.zarr", tmp_path)
+    """A process that records, and two that MPI has started with it."""
+    pytest.importorskip("mpi4py.futures", reason="mpi4py is not installed")
+    where = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    mpiexec = shutil.which("mpiexec", path=where)
+    if mpiexec is None:
+        pytest.skip("there is no mpiexec")
+    out, program = tmp_path / "a.zarr", tmp_path / "program.py"
+    program.write_text(MPI)
+    command = [mpiexec, "-n", "3", sys.executable, "-m", "mpi4py.futures", program, out]
+    subprocess.run(command, check=True, timeout=120, env=children.environment(JAX_PLATFORMS="cpu"))
+    same_as_alone(out, tmp_path)
 
 
 @pytest.mark.slow
