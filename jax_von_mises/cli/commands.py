@@ -487,6 +487,9 @@ def local_workers(count: int) -> Iterator[futures.Executor]:
     """Start processes that end with this one, however it ends."""
     executor = futures.ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=prepare_worker)
     try:
+        with interrupts_later():  # processes begin with this state, or one that imports would print a traceback
+            for _ in range(count):
+                executor.submit(int)
         yield executor
         executor.shutdown()
     except BaseException:
@@ -494,6 +497,19 @@ def local_workers(count: int) -> Iterator[futures.Executor]:
             process.kill()
         executor.shutdown(cancel_futures=True)
         raise
+
+
+@contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Hold an interrupt from the terminal back, where the system can."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 def prepare_worker() -> None:
@@ -584,7 +600,7 @@ class Terminated(BaseException):
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 # Signals that came. Their exception is lost where it rises in a destructor or in a callback of the garbage collector,
-# as JAX has one: Python prints it and goes on.
+# as JAX has one: Python goes on, and would print it.
 asked: list[int] = []
 
 
@@ -605,12 +621,18 @@ def terminate_by_exception() -> Iterator[None]:
         asked.append(number)
         stop_if_asked()
 
+    def lost(unraisable):
+        if not asked or not isinstance(unraisable.exc_value, KeyboardInterrupt | Terminated):
+            print_lost(unraisable)
+
     # What is ignored stays so: `nohup` asks for it, and shells for what runs in the background.
     heard = [number for number in (signal.SIGINT, *ENDING) if signal.getsignal(number) is not signal.SIG_IGN]
     former = {number: signal.signal(number, stop) for number in heard}
+    print_lost, sys.unraisablehook = sys.unraisablehook, lost
     try:
         yield
     finally:
+        sys.unraisablehook = print_lost
         asked.clear()
         for number, handler in former.items():
             signal.signal(number, handler)

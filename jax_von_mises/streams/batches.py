@@ -84,7 +84,7 @@ def sample_batches(
     [1000, 1000, 500]
     """
     caller = "sample_batches"
-    executor = executors.checked(caller, executor)
+    executor = executors.checked_executor(caller, executor)
     stream = Stream.of(caller, key, loc, concentration, dtype, method, engine="xla" if executor else None)
     total = arguments.whole_number(caller, "total", total, 0)
     batch_size = arguments.whole_number(caller, "batch_size", batch_size, 1)

@@ -123,9 +123,19 @@ def _as_array(caller, name, value):
     """A parameter as an array of numbers; those of Dask stay what they are."""
     if isinstance(value, da.Array):
         arguments.parameter(caller, name, np.zeros((), value.dtype))
+        _must_have_sizes(caller, name, value)
         return value
     checked = arguments.parameter(caller, name, value)
     return np.asarray(checked)
+
+
+def _must_have_sizes(caller, name, value):
+    """Refuse a Dask array whose chunks have unknown sizes, as indexing by a condition makes them."""
+    if isinstance(value, da.Array) and any(map(math.isnan, value.shape)):
+        raise ValueError(
+            f"{caller}: {name} has chunks of unknown sizes, its shape is {value.shape}. "
+            f"Call {name}.compute_chunk_sizes() first."
+        )
 
 
 def _chunked(value, compute, shape, chunks):
@@ -196,32 +206,45 @@ def _runs(key, loc, concentration, high, low, length, dtype, route):
 
 def log_prob(x: object, loc: object, concentration: object) -> "da.Array":
     """Return the log-density of Dask arrays of angles, as `jax_von_mises.log_prob`, chunk by chunk."""
-    return _elementwise(von_mises.log_prob, x, loc, concentration)
+    return _elementwise(von_mises.log_prob, x=x, loc=loc, concentration=concentration)
 
 
 def cdf(x: object, loc: object, concentration: object) -> "da.Array":
     """Return the distribution function of Dask arrays of angles, as `jax_von_mises.cdf`, chunk by chunk."""
-    return _elementwise(von_mises.cdf, x, loc, concentration)
+    return _elementwise(von_mises.cdf, x=x, loc=loc, concentration=concentration)
 
 
 def icdf(p: object, loc: object, concentration: object) -> "da.Array":
     """Return the quantiles of Dask arrays of probabilities, as `jax_von_mises.icdf`, chunk by chunk."""
-    return _elementwise(von_mises.icdf, p, loc, concentration)
+    return _elementwise(von_mises.icdf, p=p, loc=loc, concentration=concentration)
 
 
-def _elementwise(function, *values):
-    """Apply a function of the package to Dask arrays, arrays and numbers; in 64 bits where any of them has these."""
-    given = [value if isinstance(value, (da.Array, int, float)) else da.asarray(np.asarray(value)) for value in values]
-    wide = any(getattr(value, "dtype", None) == np.float64 for value in given)
-    with jax.enable_x64(True) if wide else contextlib.nullcontext():
-        like = [jax.ShapeDtypeStruct((), v.dtype) if isinstance(v, da.Array) else v for v in given]
+def _elementwise(function, **values):
+    """Apply a function of the package to Dask arrays, arrays and numbers; in 64 bits where an array has these.
+
+    A number follows the arrays, as in the function itself, also one of NumPy's, which is float64 wherever it is from.
+    """
+    caller = f"jax_von_mises.dask.{function.__name__}"
+    given = {
+        name: value if isinstance(value, da.Array | int | float) else np.asarray(value)
+        for name, value in values.items()
+    }
+    given = {name: da.asarray(value) if np.ndim(value) else value for name, value in given.items()}
+    lazy = [value for value in given.values() if isinstance(value, da.Array)]
+    with jax.enable_x64(True) if any(value.dtype == np.float64 for value in lazy) else contextlib.nullcontext():
+        like = [jax.ShapeDtypeStruct((), v.dtype) if isinstance(v, da.Array) else v for v in given.values()]
         dtype = jax.eval_shape(function, *like).dtype
     pairs = []
-    for value in given:
+    for value in given.values():
         pairs += [value, range(value.ndim)[::-1] if isinstance(value, da.Array) else None]
-    axes = max((value.ndim for value in given if isinstance(value, da.Array)), default=0)
-    # As `map_blocks` does, but with chunks that are made equal first.
-    return da.blockwise(Elementwise(function.__name__, wide), range(axes)[::-1], *pairs, dtype=dtype)
+    axes = max((value.ndim for value in lazy), default=0)
+    try:
+        # As `map_blocks` does, but with chunks that are made equal first.
+        return da.blockwise(Elementwise(function.__name__, dtype == np.float64), range(axes)[::-1], *pairs, dtype=dtype)
+    except ValueError:
+        for name, value in given.items():
+            _must_have_sizes(caller, name, value)  # if that is why the chunks do not match
+        raise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,5 +256,5 @@ class Elementwise:
 
     def __call__(self, *values):
         """The values, as a NumPy array."""
-        with jax.enable_x64(True) if self.wide else contextlib.nullcontext():
+        with jax.enable_x64(self.wide):
             return np.asarray(getattr(von_mises, self.name)(*values))

@@ -2,8 +2,9 @@
 
 Any `concurrent.futures.Executor` will do. It schedules; what is here gives it tasks that are independent, can be done
 twice, and return a few bytes. The caller meets the workers (`meet`), gives each a `Job` (`brief`), and from then on
-sends the number of a block alone (`write_block`). A worker keeps the jobs it was given, with the target opened and the
-program compiled; one that lacks a job, since it joined later, says so and gets the job with its next block.
+sends the number of a block alone (`write_block`). A worker keeps the jobs it was given, with the program compiled and,
+from its first block on, the target opened; one that lacks a job, since it joined later, says so and gets the job with
+its next block.
 """
 
 import collections
@@ -35,9 +36,12 @@ PAUSE = 0.1
 START = 3.0
 # Times that a job is handed out to the workers that have not taken it.
 ROUNDS = 8
-# Seconds for which a record may stay invisible on another machine, as with network file systems.
+# Seconds for which a record may stay invisible on another machine: SIGHT when a worker is asked whether it sees the
+# file system at all, LAG for one that does, and may have looked before: NFS remembers for a minute what was not there.
 SIGHT = 3.0
+LAG = 70.0
 REACH = "All workers must reach the target under the same name, on a shared file system or in an object store."
+OUT_OF_SIGHT = f"the caller's record is not there. {REACH}"
 # Jobs that a worker keeps.
 KEPT = 2
 # Seconds that a run which ends early waits for blocks that are being written, to record them too.
@@ -106,7 +110,7 @@ class Done(NamedTuple):
 # ------------------------------------------------------------------------------------------------ in the worker
 
 
-def meet(_serial: int) -> Worker:
+def meet(_serial: str) -> Worker:
     """Tell the caller which process this is. JAX does not start."""
     time.sleep(PAUSE)
     return this_worker()
@@ -122,34 +126,27 @@ def this_worker() -> Worker:
 
 
 class Assignment:
-    """A job in a worker: the stream and the target, made when the first block needs them."""
+    """A job in a worker: the stream, and from the first block on the target."""
 
     def __init__(self, job: Job):
         self.job = job
         take_share(job)
         self.stream: Stream = job.stream.stream(job.caller)
         self.draws_with = jax.__version__, jax.local_devices()[0].device_kind
-        self.target = open_target(job.caller, *job.target) if job.target else None
+        self.target: Any = None
         self.spans = Spans(job.start, job.stop, job.block_rows)
         self.turn = threading.Lock()  # the executor may run several tasks in one process
         self.buffer: jax.Array | None = None
 
-    def sees_run(self) -> str | None:
-        """Say why this process cannot write where the caller does; None if it can."""
-        deadline = time.monotonic() + SIGHT
-        reason = f"the record that the caller has written is not there. {REACH}"
-        while self.target is not None:
-            with contextlib.suppress(FileNotFoundError):
-                if self.target.runs(self.job.run):
-                    return None
-            if time.monotonic() > deadline:
-                return reason
-            time.sleep(0.1)
-        return None
+    def open(self) -> str | None:
+        """Open the target, unless it is; say why this process cannot write where the caller does, None if it can."""
+        with self.turn:
+            if self.target is None:
+                self.target = look_for(self.job, lambda target: target.runs(self.job.run), LAG)
+        return OUT_OF_SIGHT if self.target is None else None
 
     def write(self, block: int) -> Done:
         """Draw a block and write it; it has reached the disk when this returns."""
-        assert self.target is not None
         first, count = self.spans[block]
         with self.turn:
             buffer, self.buffer = self.buffer, None
@@ -195,31 +192,47 @@ def assignment(run: str, job: Job | None) -> Assignment | None:
         return found
 
 
-def brief(_serial: int, job: Job) -> Briefed:
-    """Take a job: see that its target is in sight, and start JAX."""
+def look_for(job: Job, sign: Callable[[Any], bool], seconds: float) -> Any:
+    """Open the target of a job that shows a sign; None if there is none for so many seconds."""
+    assert job.target is not None
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
+            target = stack.enter_context(contextlib.closing(open_target(job.caller, *job.target)))
+            if sign(target):
+                stack.pop_all()
+                return target
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(seconds / 30)
+
+
+def brief(_serial: str, job: Job, marks: frozenset[str]) -> Briefed:
+    """Take a job: see that one of the records with these marks is in sight, and start JAX."""
     try:
         found = assignment(job.run, job)
         assert found is not None
-        trouble = found.sees_run()
+        seen = look_for(job, lambda target: not marks.isdisjoint(target.marks()), SIGHT) if marks else None
+        if seen is not None:
+            seen.close()
     except OSError as error:
         return Briefed(this_worker(), None, f"{error}. {REACH}")
     except (ImportError, ValueError, RuntimeError) as error:
         return Briefed(this_worker(), None, str(error))
     time.sleep(PAUSE)
-    return Briefed(this_worker(), found.draws_with, trouble)
+    return Briefed(this_worker(), found.draws_with, OUT_OF_SIGHT if marks and seen is None else None)
 
 
-def write_block(_serial: int, run: str, block: int, job: Job | None = None) -> Done | Unknown | Briefed:
+def write_block(_serial: str, run: str, block: int, job: Job | None = None) -> Done | Unknown | Briefed:
     """Draw a block and write it."""
     found = assignment(run, job)
     if found is None:
         return Unknown(this_worker())
-    if job is not None and (trouble := found.sees_run()):
-        return Briefed(this_worker(), None, trouble)
-    return found.write(block)
+    trouble = found.open()
+    return Briefed(this_worker(), None, trouble) if trouble else found.write(block)
 
 
-def draw_block(_serial: int, job: Job, block: int) -> str:
+def redraw_block(_serial: str, job: Job, block: int) -> str:
     """Draw a block again, and return its checksum."""
     with _taking:
         take_share(job)
@@ -233,13 +246,13 @@ def draw_block(_serial: int, job: Job, block: int) -> str:
         target.close()
 
 
-def draw_rows(_serial: int, run: str, block: int, job: Job | None = None) -> np.ndarray | Unknown:
+def draw_rows(_serial: str, run: str, block: int, job: Job | None = None) -> np.ndarray | Unknown:
     """Draw a block for the caller."""
     found = assignment(run, job)
     return Unknown(this_worker()) if found is None else np.asarray(found.stream.rows(*found.spans[block]))
 
 
-def read_block(_serial: int, caller: str, place: tuple, first: int, count: int, whole: bool) -> str:
+def read_block(_serial: str, caller: str, place: tuple, first: int, count: int, whole: bool) -> str:
     """The checksum of rows that are in a target."""
     target = open_target(caller, *place)
     try:
@@ -248,7 +261,7 @@ def read_block(_serial: int, caller: str, place: tuple, first: int, count: int, 
         target.close()
 
 
-def release(_serial: int, run: str) -> None:
+def release(_serial: str, run: str) -> None:
     """Let go of a run that has ended."""
     with _taking:
         if found := _assignments.pop(run, None):
@@ -324,7 +337,7 @@ def uses_cuda() -> bool:
 # ------------------------------------------------------------------------------------------------ at the caller
 
 
-def checked(caller: str, executor: object) -> Any:
+def checked_executor(caller: str, executor: object) -> Any:
     """Return `executor` if it is an executor or None."""
     if executor is not None and not isinstance(executor, futures.Executor):
         raise TypeError(
@@ -353,7 +366,8 @@ class Crew:
         self._met: dict[str, list[int]] = {}
         self.draws_with: tuple[str, str] | None = None
         self.left = False  # whether tasks of a run that ended early may still write
-        self._serial = itertools.count()  # tasks must differ: engines may do equal ones once
+        # Tasks must differ, also from those of earlier runs: engines may do equal ones once.
+        self._serial = map(f"{secrets.token_hex(4)}-{{}}".format, itertools.count())
         self._answers: queue.SimpleQueue[futures.Future] = queue.SimpleQueue()
         self._waiting: dict[futures.Future, tuple] = {}
 
@@ -375,12 +389,15 @@ class Crew:
                 break
         self._met = self._groups()
 
-    def brief(self, job: Job) -> None:
-        """Give every worker the job, before anything is drawn; ValueError or OSError if one cannot do it."""
+    def brief(self, job: Job, marks: frozenset[str] = frozenset()) -> None:
+        """Give every worker the job, before anything is drawn; ValueError or OSError if one cannot do it.
+
+        Each must see one of the records of the target that have these marks, if there are any.
+        """
         briefed: set[tuple[str, int]] = set()
         for _ in range(ROUNDS):
             for _ in range(len(self.workers) - len(briefed & self.workers.keys())):
-                self._submit((), brief, job)
+                self._submit((), brief, job, marks)
             for _, answer in self._results(self.timeout):
                 self._admit(answer)
                 briefed.add(answer.worker[:2])
@@ -427,7 +444,7 @@ class Crew:
 
     def redraw(self, job: Job, block: int) -> str:
         """The checksum of a block that a worker draws again, without writing it."""
-        self._submit((), draw_block, job, block)
+        self._submit((), redraw_block, job, block)
         ((_, crc),) = self._results(self.timeout)
         return crc
 

@@ -14,6 +14,7 @@ from jax_von_mises.streams.checkpoint import (
     ForeignTargetError,
     allocated,
     lock,
+    mark_of,
     parse_record,
     run_words,
     sync_directory,
@@ -279,6 +280,14 @@ class NpyFile:
         with contextlib.suppress(FileNotFoundError), safe_files.open_plain(self.partial_record) as file:
             return run_words(run) in file.read(self.PAGE)
         return False
+
+    def marks(self):
+        """Marks of the records that are here, for other processes that should see the same."""
+        found = set()
+        for name in (self.partial_record, self.record):
+            with contextlib.suppress(FileNotFoundError), safe_files.open_plain(name) as file:
+                found.add(mark_of(file.read(self.PAGE)))
+        return frozenset(found)
 
     def finish(self, text):
         """Make the file whole: give it its name."""

@@ -196,7 +196,7 @@ class WriteOptions(NamedTuple):
         for name, function in (("progress", self.progress), ("observe", self.observe)):
             if function is not None and not callable(function):
                 raise TypeError(f"{CALLER}: {name}={arguments.safe_repr(function)} must be a function, or None.")
-        executors.checked(CALLER, self.executor)
+        executors.checked_executor(CALLER, self.executor)
         timeout = arguments.seconds(CALLER, "timeout", self.timeout)
         parts = arguments.whole_number(CALLER, "parts", self.parts, 1)
         part = arguments.whole_number(CALLER, "part", self.part, 0)
@@ -260,6 +260,7 @@ class WriteRun:
         self.identity = stream.identity()  # once: it may be the hash of long arrays, and every record has it
         self.name = secrets.token_hex(8)  # by which workers know that they write what this process records
         self.crew = options.executor and executors.Crew(CALLER, options.executor, options.timeout)
+        self.briefed = False  # whether the workers have the job
         self.done: dict[int, str] = {}  # block: checksum; of all processes, as far as they are known
         self.damaged: dict[int, str] = {}  # block: checksum that it should have
 
@@ -388,7 +389,9 @@ class WriteRun:
         theirs = {**record["stream"], **record}
         different = [name for name in mine if mine[name] != theirs.get(name)]
         if different:
-            listed = ", ".join(f"{name} {brief(theirs.get(name))} (now {brief(mine[name])})" for name in different)
+            listed = ", ".join(
+                f"{name} {in_short(theirs.get(name))} (now {in_short(mine[name])})" for name in different
+            )
             raise ValueError(
                 f"{CALLER}: {self.target.path} holds another stream: {listed}. "
                 "Give the arguments it was begun with, or choose another name."
@@ -481,7 +484,7 @@ class WriteRun:
         total = self.rows()
         job = self.job()
         try:
-            self.crew.brief(job)
+            self.brief_workers()  # if there was nothing that they could have seen before
             for blocks in self.crew.write(job, todo):
                 self.record(blocks)
                 if observe is not None:
@@ -514,7 +517,7 @@ class WriteRun:
             raise
 
     def meet_workers(self):
-        """Find the workers of the executor, if there is one, before anything is touched."""
+        """Find the workers of the executor, if there is one, and see that they can do their part."""
         if len(self.own()) == len(self.share()):
             self.crew = None  # there is nothing for them to do
         if not self.crew:
@@ -529,6 +532,14 @@ class WriteRun:
                 f"{len(hosts)} machines would write over each other. Give a multiple of "
                 f"{target.PAGE // math.gcd(target.PAGE, target.row_bytes)}, or write a .zarr store."
             )
+        self.brief_workers()
+
+    def brief_workers(self):
+        """Give the workers the job, once, when there is a record by which they know the target."""
+        marks = self.target.marks()
+        if marks and not self.briefed:
+            self.crew.brief(self.job(), marks)
+            self.briefed = True
 
     def job(self):
         """What a worker needs to draw and write blocks."""
@@ -576,7 +587,7 @@ def verify_samples(out, *, executor=None):
     """
     caller = "verify_samples"
     out = arguments.path(caller, "out", out)
-    executor = executors.checked(caller, executor)
+    executor = executors.checked_executor(caller, executor)
     target, record = open_finished(caller, out)
     spans = Spans(0, target.shape[0], target.block_rows)
     if len(spans) != len(record["crc32"]):
@@ -618,7 +629,7 @@ def place_of(target, dtype=None, part=0, parts=1):
     return name, target.shape, dtype or target.dtype, target.block_rows, part, parts
 
 
-def brief(value):
+def in_short(value):
     """A parameter in an error message."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."

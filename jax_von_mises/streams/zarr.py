@@ -20,6 +20,7 @@ from jax_von_mises.streams.checkpoint import (
     ForeignTargetError,
     allocated,
     lock,
+    mark_of,
     parse_record,
     readable,
     run_words,
@@ -240,13 +241,18 @@ class ZarrStore:
             self.in_turn(lambda: to.write(np.asarray(rows), can_reference_source_data_indefinitely=local).commit)
 
     def read(self, first, count, whole=False):
-        """Rows of the array; NaN where a shard is missing."""
+        """Rows of the array; NaN where a shard is missing, infinities where one cannot be decoded."""
         if self.array is None:
             self._open()
         # Into memory of NumPy: where there is none TensorStore ends the process.
         rows = np.empty((count, *self.shape[1:]), self.dtype)
         with as_os_errors(self.path):
-            self.tensorstore.array(rows, context=self.context).write(self.array[first : first + count]).result()
+            try:
+                self.tensorstore.array(rows, context=self.context).write(self.array[first : first + count]).result()
+            except ValueError as error:
+                if not str(error).startswith("DATA_LOSS"):
+                    raise
+                rows.fill(np.inf)  # which no angle is, so that the block has another checksum
         return rows
 
     def _start_record(self, text):
@@ -269,6 +275,16 @@ class ZarrStore:
     def runs(self, run):
         """Whether the run of this name is under way here: its record lies where it should."""
         return run_words(run) in (self.run.read(self.writer_record) or b"")
+
+    def marks(self):
+        """Marks of the records that are here, for other processes that should see the same."""
+        heads = [
+            keys.read(name)
+            for keys in {self.final, self.run}
+            for name in keys.names()
+            if name == self.RECORD or self.WRITER_RECORD.fullmatch(name)
+        ]
+        return frozenset(mark_of(head) for head in heads if head is not None)
 
     def finish(self, text):
         """Make the store whole: write its metadata, and give it its name."""

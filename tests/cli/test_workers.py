@@ -182,6 +182,21 @@ def test_stopped(tmp_path, start, number, kind):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="reads /proc")
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.5, 1.0])
+def test_interrupt_while_workers_start(tmp_path, start, seconds):
+    """Ctrl-C reaches them while they import: one line on stderr, of the command, and nothing is left."""
+    process = start("-W", "error", "-m", "jax_von_mises", *LARGE, tmp_path / "a.npy", "--workers", "2")
+    wait_until(lambda: len(group(process)) >= 4, process)  # with the one that multiprocessing starts to clean up
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(60) == 130
+    wait_until(lambda: not group(process), seconds=20)
+    (line,) = told(tmp_path).splitlines()
+    assert line.startswith("jax-von-mises sample: error: interrupted")
+
+
+@pytest.mark.slow
 def test_worker_that_hangs_is_ended(tmp_path, start):
     """The command gives up in time, and leaves nothing behind that waits."""
     out = tmp_path / "a.zarr"

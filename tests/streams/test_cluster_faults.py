@@ -24,11 +24,16 @@ RUN = dict(total=60 * 2**17, block_rows=2**17)
 
 
 @contextlib.contextmanager
-def local_cluster(**settings):
-    """Three processes, each with a nanny that starts another one when it ends."""
+def local_cluster(folder, **settings):
+    """Three processes, each with a nanny that starts another one when it ends.
+
+    The cluster gives up a nanny whose worker is not back in time, 15 s by default, which importing JAX may take here.
+    """
     import dask
 
+    settings = {"distributed.deploy.lost-worker-timeout": "10m", **settings}
     options = dict(n_workers=3, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1")
+    options["local_directory"] = folder / "dask"
     with (
         dask.config.set(settings),
         distributed.LocalCluster(**options) as cluster,
@@ -48,7 +53,7 @@ def expected(tmp_path_factory):
 
 def processes(client):
     """The numbers of the processes that do the work, without their nannies."""
-    return sorted(client.run(os.getpid).values())
+    return sorted(client.run(os.getpid, on_error="ignore").values())  # of those that are there
 
 
 def strike(client, number, at):
@@ -68,7 +73,7 @@ def strike(client, number, at):
 def test_killed_workers(tmp_path, expected):
     """Twenty times, at random after the first block: Dask gives the blocks to others, and starts another worker."""
     rng = random.Random(4)
-    with local_cluster() as client:
+    with local_cluster(tmp_path) as client:
         for trial in range(20):
             client.wait_for_workers(2, timeout=60)  # the third may still be starting
             out = tmp_path / f"{trial}" / f"a.{('npy', 'zarr')[trial % 2]}"
@@ -81,7 +86,7 @@ def test_killed_workers(tmp_path, expected):
 
 def test_worker_that_hangs_is_replaced(tmp_path, expected):
     """Where the scheduler is told how long a worker may be silent."""
-    with local_cluster(**{"distributed.scheduler.worker-ttl": "10s"}) as client:
+    with local_cluster(tmp_path, **{"distributed.scheduler.worker-ttl": "10s"}) as client:
         progress, struck = strike(client, signal.SIGSTOP, 5)
         assert write(tmp_path / "a.npy", **RUN, executor=client.get_executor(), progress=progress).finished
         with contextlib.suppress(ProcessLookupError):  # its nanny has ended it
@@ -92,7 +97,7 @@ def test_worker_that_hangs_is_replaced(tmp_path, expected):
 def test_worker_that_hangs_ends_the_run(tmp_path, expected):
     """Where it is not: a clear error, and the run goes on. The worker goes on too, late, and does no harm."""
     out = tmp_path / "a.zarr"
-    with local_cluster() as client:
+    with local_cluster(tmp_path) as client:
         progress, struck = strike(client, signal.SIGSTOP, 5)
         with pytest.raises(TimeoutError, match=r"none was finished for 5 s\. Look for a worker that hangs"):
             write(out, **RUN, executor=client.get_executor(), progress=progress, timeout=5.0)
@@ -127,7 +132,7 @@ def main():
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m", "tmpfs", folder], check=True)
     run = dict(key=jax.random.key(11), loc=0.5, concentration=4.0, total=2_000_000, block_rows=100_000)
     options = dict(n_workers=3, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1")
-    with LocalCluster(**options, local_directory=os.getcwd()) as cluster, Client(cluster) as client:
+    with LocalCluster(**options, local_directory=os.path.dirname(folder)) as cluster, Client(cluster) as client:
         for kind in ("npy", "zarr"):
             out = f"{folder}/a.{kind}"
             try:

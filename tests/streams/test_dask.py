@@ -148,6 +148,37 @@ def test_functions_of_arrays(name, dtype):
         np.testing.assert_array_equal(found.compute(), expected)
 
 
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(
+    "loc", [np.float64(0.5), np.asarray(0.5), np.float32(0.5), 0.5], ids=lambda loc: type(loc).__name__
+)
+def test_numbers_follow_the_angles(loc, wide):
+    """As in the function itself; the mode of the caller counts, not that of the thread that computes."""
+    x = np.linspace(-3, 3, 7, dtype=np.float32)
+    with jax.enable_x64(wide):
+        expected = np.asarray(jax_von_mises.log_prob(x, loc, 4.0))
+        found = jvm_dask.log_prob(da.from_array(x, 3), loc, 4.0)
+    assert found.dtype == found.compute().dtype == expected.dtype
+    np.testing.assert_array_equal(found.compute(), expected)
+
+
+def test_chunks_of_unknown_sizes():
+    """They do where nothing must match them; else the error names what to call."""
+    x = np.linspace(-3, 3, 10, dtype=np.float32)
+    lazy = da.from_array(x, 3)
+    some = lazy[lazy > 0]
+    np.testing.assert_array_equal(jvm_dask.log_prob(some, 0.5, 4.0), jax_von_mises.log_prob(x[x > 0], 0.5, 4.0))
+    for bad in (
+        lambda: jvm_dask.log_prob(lazy, some, 4.0),
+        lambda: jvm_dask.sample(KEY, some, 4.0),
+        lambda: jvm_dask.sample(KEY, some, 4.0, (5,)),
+    ):
+        with pytest.raises(
+            ValueError, match=r"^jax_von_mises\.dask\.\w+: loc has chunks of .* loc\.compute_chunk_sizes\(\)"
+        ):
+            bad()
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

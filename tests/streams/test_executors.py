@@ -6,7 +6,10 @@ import ctypes
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent import futures
@@ -17,7 +20,8 @@ import pytest
 
 import jax_von_mises
 from jax_von_mises import environment
-from jax_von_mises.streams import executors, npy, writer, zarr
+from jax_von_mises.streams import checkpoint, executors, npy, writer, zarr
+from tests import children
 from tests.streams.test_writer import KEY, KINDS, Stop, contents, read, recorded, stop_after, write
 
 pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
@@ -36,13 +40,14 @@ class Here(futures.ThreadPoolExecutor):
     def __init__(self, workers=2):
         super().__init__(workers)
         self.sent = collections.Counter()
-        self.submitted = []
+        self.submitted, self.serials = [], []
 
     def submit(self, task, /, *arguments):
         """Pack the task as an engine does that sends it."""
         sent = pickle.dumps((task, arguments))
         self.sent[task.__name__] += len(sent)
         self.submitted.append(task.__name__)
+        self.serials.append(arguments[0])
         return super().submit(self.run, sent)
 
     def run(self, sent):
@@ -109,13 +114,30 @@ def test_dask(tmp_path, processes):
     same_as_alone(out, tmp_path)
 
 
+MPI = """
+import pathlib, sys
+from mpi4py.futures import MPIPoolExecutor
+from tests.streams.test_writer import write
+
+if __name__ == "__main__":
+    with MPIPoolExecutor() as executor:
+        write(pathlib.Path(sys.argv[1]), executor=executor)
+"""
+
+
 @pytest.mark.slow
 def test_mpi(tmp_path):
-    """With as many processes as MPI lets this one start."""
-    mpi = pytest.importorskip("mpi4py.futures", reason="mpi4py is not installed")
-    with mpi.MPIPoolExecutor(2) as executor:
-        write(tmp_path / "a.zarr", executor=executor)
-    same_as_alone(tmp_path / "a.zarr", tmp_path)
+    """A process that records, and two that MPI has started with it."""
+    pytest.importorskip("mpi4py.futures", reason="mpi4py is not installed")
+    where = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    mpiexec = shutil.which("mpiexec", path=where)
+    if mpiexec is None:
+        pytest.skip("there is no mpiexec")
+    out, program = tmp_path / "a.zarr", tmp_path / "program.py"
+    program.write_text(MPI)
+    command = [mpiexec, "-n", "3", sys.executable, "-m", "mpi4py.futures", program, out]
+    subprocess.run(command, check=True, timeout=120, env=children.environment(JAX_PLATFORMS="cpu"))
+    same_as_alone(out, tmp_path)
 
 
 @pytest.mark.slow
@@ -150,7 +172,7 @@ def test_repair(tmp_path, here):
     data[4_096 + 3 * 4_000] ^= 1
     out.write_bytes(data)
     assert write(out, resume=True, repair=True, executor=here).drawn == 1
-    assert "draw_block" in here.submitted  # that this machine draws the same is found out by a worker
+    assert "redraw_block" in here.submitted  # that this machine draws the same is found out by a worker
     same_as_alone(out, tmp_path)
 
 
@@ -186,7 +208,7 @@ def test_parameters_travel_once_per_worker(tmp_path, here):
 
 def test_worker_that_joins_later_asks_for_the_job(tmp_path, here, monkeypatch):
     """And gets it with its next block."""
-    monkeypatch.setattr(executors.Crew, "brief", lambda self, job: None)
+    monkeypatch.setattr(executors.Crew, "brief", lambda self, job, marks=None: None)
     out = tmp_path / "a.zarr"
     write(out, executor=here)
     assert len(here.submitted) > here.submitted.count("write_block") >= 12
@@ -230,6 +252,7 @@ def test_verified_by_workers(tmp_path, here):
     path.write_bytes(path.read_bytes().replace(path.read_bytes()[:4], b"abcd", 1))
     with pytest.raises(writer.Damaged, match=r"these blocks do not match their checksums: 7$"):
         jax_von_mises.verify_samples(out, executor=here)
+    assert len(set(here.serials)) == len(here.serials)  # or Dask may answer with what it knows
 
 
 def test_batches_of_workers(here):
@@ -332,19 +355,25 @@ def test_worker_that_hangs(tmp_path, here, monkeypatch):
     same_as_alone(out, tmp_path)
 
 
-def test_late_block_of_another_run_is_not_written(tmp_path, here):
+def test_late_block_of_another_run_is_not_written(tmp_path, here, monkeypatch):
     """A worker that was stopped, and goes on when its file belongs to a run that was begun anew."""
+    monkeypatch.setattr(executors, "LAG", 0.1)
     out = tmp_path / "a.npy"
     jobs = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executors.Crew, "brief", lambda self, job: jobs.append(job))
+        patch.setattr(executors.Crew, "brief", lambda self, job, marks=None: jobs.append(job))
         with pytest.raises(Stop):
             write(out, executor=here, observe=stop_after(1))
-    with pytest.raises(Stop):
-        write(out, loc=1.0, force=True, observe=stop_after(2))
-    before = contents(out)
-    late = here.submit(executors.write_block, 0, jobs[0].run, 7, jobs[0])
-    assert "is not there" in late.result().trouble  # before anything was drawn
+    with Here(1) as one:
+        late = lambda: one.submit(executors.write_block, "0", jobs[0].run, 7, jobs[0]).result()  # noqa: E731
+        assert isinstance(late(), executors.Done)  # not recorded: nobody waits for it
+        with pytest.raises(Stop):
+            write(out, loc=1.0, force=True, observe=stop_after(2))
+        before = contents(out)
+        with pytest.raises(checkpoint.ForeignTargetError, match="is no longer written by the run of this task"):
+            late()
+    with Here(1) as one:
+        assert "is not there" in late().trouble  # before anything was drawn
     assert contents(out) == before
     assert write(out, loc=1.0, resume=True).kept == 2
     same_as_alone(out, tmp_path, loc=1.0)
@@ -418,6 +447,44 @@ def test_worker_that_does_not_see_the_target(tmp_path, kind):
             write(tmp_path / f"a.{kind}", executor=pool)
     assert failed.value.__notes__ == ["nothing was kept"]
     assert not contents(tmp_path / f"a.{kind}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("finished", "options"),
+    [(False, dict(force=True)), (True, dict(force=True)), (False, dict(resume=True)), (True, dict(resume=True))],
+)
+def test_refused_worker_changes_nothing(tmp_path, here, monkeypatch, kind, finished, options):
+    """What is there stays to the byte, where a worker does not see it; and a damaged block is not drawn again."""
+    monkeypatch.setattr(executors, "SIGHT", 0.1)
+    out = tmp_path / f"a.{kind}"
+    with contextlib.nullcontext() if finished else pytest.raises(Stop):
+        write(out, observe=None if finished else stop_after(4))
+    path = {"npy": out if finished else tmp_path / "a.npy.partial", "zarr": out / "c" / "2"}[kind]
+    path.write_bytes(path.read_bytes()[:-40] + bytes(40))
+    before, target = contents(out), {"npy": npy.NpyFile, "zarr": zarr.ZarrStore}[kind]
+    real = target.marks
+    blind = lambda self: frozenset() if threading.current_thread() is not threading.main_thread() else real(self)  # noqa: E731
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "marks", blind)
+        with pytest.raises(
+            OSError, match=r"cannot do its part: the caller's record is not there\. All workers must reach"
+        ):
+            write(out, **options, repair="resume" in options, executor=here)
+        assert contents(out) == before
+    assert write(out, **options, repair="resume" in options, executor=here).finished
+    same_as_alone(out, tmp_path)
+
+
+def test_record_that_a_worker_sees_late(tmp_path, here, monkeypatch):
+    """As on a network file system: the worker has looked before, and is told for a while what it saw then."""
+    out, real, looks = tmp_path / "a.npy", npy.NpyFile.runs, []
+    monkeypatch.setattr(executors, "LAG", 1.5)
+    monkeypatch.setattr(
+        npy.NpyFile, "runs", lambda self, run: looks.append(run) or (len(looks) > 4 and real(self, run))
+    )
+    assert write(out, executor=here).finished
+    same_as_alone(out, tmp_path)
 
 
 def test_workers_of_different_kinds(here):

@@ -520,13 +520,17 @@ def test_damaged_block(broken_off, stream):
     np.testing.assert_array_equal(read(broken_off), stream)
 
 
-def test_lost_block(broken_off, stream):
-    """A file cut short, or a shard that is gone, is a damaged block."""
+@pytest.mark.parametrize("lost", ["all of a shard", "its end", "its index"])
+def test_lost_block(broken_off, stream, lost):
+    """A file or a shard cut short, or a shard that is gone, or whose index cannot be read, is a damaged block."""
     path, place = block_file(broken_off, 3)
     if place:
-        os.truncate(path, place + 10)
-    else:
+        os.truncate(path, place + {"all of a shard": 0, "its end": 10, "its index": 3_999}[lost])
+    elif lost == "all of a shard":
         path.unlink()
+    else:
+        data = path.read_bytes()
+        path.write_bytes(data[:100] if lost == "its end" else data[:-9] + bytes(9))
     with pytest.raises(writer.Damaged, match="block 3"):
         write(broken_off, resume=True)
     write(broken_off, resume=True, repair=True)
