@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from scipy import stats
 
 import jax_von_mises as jvm
-from jax_von_mises import sample_von_mises, sample_von_mises_fisher
+from jax_von_mises import sample_block, sample_von_mises, sample_von_mises_fisher
 from jax_von_mises.sampling import counter, sphere
 from tests import sphere_reference as reference
 
@@ -25,6 +25,10 @@ def direction(d):
     """A unit vector without a component of 0."""
     mu = np.random.default_rng(d).normal(size=d)
     return (mu / np.linalg.norm(mu)).astype(np.float32)
+
+
+def block_of(key, mu, kappa, start, shape, method="direct"):
+    return sample_block(key, mu, kappa, start, shape, method=method, distribution="von-mises-fisher")
 
 
 def equal(a, b):
@@ -73,7 +77,7 @@ def test_the_first_directions():
         words = words_of("threefry2x32", d, "float32", None).astype(np.int64)
         mu, k = direction(d).astype(float), 4.0
         cosine = (jnp.asarray(words[:, 0], jnp.uint32),)
-        signed = np.asarray(sphere.signed_share(cosine, jnp.float32(k), d, "direct", None))
+        signed = np.asarray(sphere.drawn_share(cosine, jnp.float32(k), d, "direct", None))
         w = np.where(signed < 0, -1, 1) - 2 * signed.astype(float)
         t, near = ((words[:, 0] >> 1) + 0.5) * 2.0**-32, words[:, 0] % 2 == 1
         tails = np.exp(reference.log_tail(np.abs(signed).astype(float), near, (signed >= 0) == near, d, k))
@@ -98,23 +102,24 @@ def test_slices(d, implementation):
     """The words of a slice, and directions to rounding, whatever the shape; one program bit for bit."""
     key, mu = random.key(1, impl=implementation), direction(d)
     whole = np.asarray(sample_von_mises_fisher(key, mu, 2.5, (240,), method="direct"))
-    block = sample_von_mises_fisher(key, mu, 2.5, (100,), start=70, method="direct")
+    block = block_of(key, mu, 2.5, 70, (100,))
     np.testing.assert_allclose(block, whole[70:170], atol=1e-6)
     folded = sample_von_mises_fisher(key, mu, 2.5, (4, 60), method="direct")
     np.testing.assert_allclose(folded.reshape(240, d), whole, atol=1e-6)
-    shifted = sample_von_mises_fisher(key, mu, 2.5, (100,), start=90, method="direct")
+    shifted = block_of(key, mu, 2.5, 90, (100,))
     assert equal(block[20:], shifted[:80])
-    far = sample_von_mises_fisher(key, mu, 2.5, (100,), start=2**40 + 70, method="direct")
+    far = block_of(key, mu, 2.5, 2**40 + 70, (100,))
     assert not equal(far, block)
 
 
 @slow
 @pytest.mark.parametrize("d", [3, 5])
 def test_traced_start_and_vmap(d):
-    draw = functools.partial(sample_von_mises_fisher, KEY, direction(d), 2.5, (10,), method="direct")
     starts = jnp.arange(0, 40, 10, dtype=jnp.uint32)
     whole = sample_von_mises_fisher(KEY, direction(d), 2.5, (40,), method="direct")
-    np.testing.assert_allclose(jax.vmap(lambda s: draw(start=s))(starts).reshape(40, d), whole, atol=1e-6)
+    np.testing.assert_allclose(
+        jax.vmap(lambda s: block_of(KEY, direction(d), 2.5, s, (10,)))(starts).reshape(40, d), whole, atol=1e-6
+    )
     keys = random.split(KEY, 3)
     rows = jax.vmap(lambda key: sample_von_mises_fisher(key, direction(d), 2.5, (10,), method="direct"))(keys)
     for key, row in zip(keys, rows, strict=True):
@@ -320,5 +325,8 @@ def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="broadcast"):
         sample_von_mises_fisher(KEY, np.ones((4, 3)), np.ones(3))
     with pytest.raises(ValueError, match="reach beyond"):
-        sample_von_mises_fisher(KEY, [1.0, 0.0, 0.0], 1.0, (2,), start=2**64 - 1)
+        block_of(KEY, [1.0, 0.0, 0.0], 1.0, 2**63 - 1, (2,))
+    assert block_of(KEY, [1.0, 0.0, 0.0], 1.0, 2**63 - 2, (2,)).shape == (2, 3)
+    with pytest.raises(ValueError, match=r"sample_block: distribution='vmf' is not one of 'von-mises', "):
+        sample_block(KEY, [1.0, 0.0, 0.0], 1.0, 0, (2,), distribution="vmf")
     assert "sample_von_mises_fisher" in jvm.__all__
