@@ -107,7 +107,7 @@ class Place(NamedTuple):
         delta = across * mode.inverse
         e = delta * (mode.signed - across)
         q = (own * mode.inverse) * other
-        slope = (-n * delta) * (0.5 * (1 + mode.s * mode.s) - mode.signed * across)
+        slope = (-n * delta) * (0.5 * (1 + mode.s * mode.s) - xla.round_here(mode.signed * across, 1))
         return cls(small, own_small, own, other, across, delta, e, q, other - own, slope)
 
     @property
