@@ -73,7 +73,7 @@ def competitors(case, peers=True):
         return sample_von_mises_fisher(key, mean, kappa, (n,))
 
     def cosines(key, mean, kappa):
-        return sphere.signed_share(counter.words(key, (n,), 1), kappa, d, "direct", None)
+        return sphere.drawn_share(counter.words(key, (n,), 1), kappa, d, "direct", None)
 
     def gradient(key, mean, kappa):
         return jax.grad(lambda kappa: draw(key, mean, kappa).sum())(kappa)
@@ -88,8 +88,8 @@ def competitors(case, peers=True):
         from scipy import stats
 
         few = min(n, FEW)
-        distribution = stats.vonmises_fisher(mean.astype(float) / np.linalg.norm(mean.astype(float)), 5.0)
-        found["SciPy"] = Competitor(lambda i: distribution.rvs(few, random_state=i)), few
+        theirs = stats.vonmises_fisher(mean.astype(float) / np.linalg.norm(mean.astype(float)), 5.0)
+        found["SciPy"] = Competitor(lambda i: theirs.rvs(few, random_state=i)), few
         found |= tfp(of_keys, n, d)
     return found
 

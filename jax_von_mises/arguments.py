@@ -272,14 +272,14 @@ def dimension(caller, name, vectors, of=None):
 
 
 def batch_shape(caller, shape, **arrays):
-    """Return `shape` as a tuple, or where it has no axes the broadcast shape of checked `arrays`.
+    """Return `shape` as a tuple, or where it is None or has no axes the broadcast shape of checked `arrays`.
 
     Of `mean_direction`, and of every array before the last one, the last axis is that of the components.
     """
     *named, (last, parameter) = arrays.items()
     batch = {name: jax.ShapeDtypeStruct(np.shape(vectors)[:-1], np.float32) for name, vectors in named}
     batch[last] = parameter
-    sizes = whole_sizes(caller, "shape", shape)
+    sizes = None if shape is None else whole_sizes(caller, "shape", shape)
     return result_shape(caller, sizes or None, **batch)
 
 
@@ -429,13 +429,21 @@ def known_position(start):
     return start if isinstance(start, int) else None
 
 
-def within_stream(caller, start, end, described):
-    """Refuse a draw from position `start` to `end`, as `described`, that exceeds the end of the stream."""
-    if end > 2**64:
+def within_stream(caller, start, end, described, numbers=1):
+    """Refuse draws of `numbers` numbers each, from `start` to `end`, as `described`, beyond the stream's end."""
+    if end * numbers > 2**64:
+        length = "2^64 angles" if numbers == 1 else f"2^64 numbers, of which a direction takes {numbers}"
         raise ValueError(
-            f"{caller}: start={start} and {described} reach beyond the stream's 2^64 angles. "
+            f"{caller}: start={start} and {described} reach beyond the stream's {length}. "
             "Derive another key with derive_key."
         )
+
+
+def one_of(caller, name, value, allowed):
+    """Return `value`, if it is one of the `allowed` names."""
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{caller}: {name}={safe_repr(value)} is not one of {', '.join(map(repr, allowed))}.")
+    return value
 
 
 def known_value(caller, name, value):
@@ -456,8 +464,7 @@ def known_value(caller, name, value):
 
 def method(caller, value, concentration):
     """Return a route of `METHODS` that fits the shape of `concentration`."""
-    if not isinstance(value, str) or value not in METHODS:
-        raise ValueError(f"{caller}: method={safe_repr(value)} is not one of {', '.join(map(repr, METHODS))}.")
+    one_of(caller, "method", value, METHODS)
     if value == "table" and concentration.size != 1:
         raise ValueError(
             f"{caller}: method='table' needs one concentration, got an array of shape {concentration.shape}. "

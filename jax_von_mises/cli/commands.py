@@ -1,4 +1,4 @@
-"""Command line: `sample` draws angles into a file or a store, `verify` reads it again, `doctor` examines the machine.
+"""Command line: `sample` draws into a file or a store, `verify` reads it again, `doctor` examines the machine.
 
 What is written and how it is resumed is the work of `writer`; here are its arguments, its progress, a summary that
 compares the angles with the distribution, and its errors in one line.
@@ -30,6 +30,7 @@ from jax_von_mises.arguments import DTYPES, LARGEST_COUNT, LARGEST_TIME
 from jax_von_mises.cli import summary
 from jax_von_mises.numerics.circle import LARGEST_LOC
 from jax_von_mises.runtime.hardware import PLATFORMS
+from jax_von_mises.sampling import sampler
 from jax_von_mises.streams import checkpoint, executors, safe_files, target, writer
 from jax_von_mises.version import __version__
 
@@ -43,7 +44,7 @@ SEED_LIMIT = 2**32
 # Options of version 0.1, by which the processes of a job found each other.
 GONE = ("--distributed", "--coordinator", "--join-timeout", "--patience")
 
-NUMBER_OPTIONS = ("--loc", "--concentration", "--size", "--seed", "--block")
+NUMBER_OPTIONS = ("--loc", "--mean-direction", "--concentration", "--size", "--seed", "--block")
 
 
 class BadArgument(Exception):
@@ -75,15 +76,28 @@ def make_parser() -> argparse.ArgumentParser:
         "Exit codes: 0 done, 1 reading or writing failed, 2 an argument is wrong, 130 interrupted.",
         allow_abbrev=False,
     )
+    sample.add_argument(
+        "--distribution",
+        choices=tuple(sampler.FAMILIES),
+        default="von-mises",
+        help="von-mises-fisher draws directions, unit vectors along a last axis (default von-mises)",
+    )
     several = "a number, or a .npy or .csv file of m numbers, which gives m columns"
-    sample.add_argument("--loc", default="0", help=f"mean direction in radians: {several} (default 0)")
+    sample.add_argument("--loc", help=f"mean direction in radians: {several} (default 0)")
+    sample.add_argument(
+        "--mean-direction",
+        metavar="X,Y,...",
+        help="of von-mises-fisher: two or more numbers, or a .npy or .csv file of them; divided by their length",
+    )
     sample.add_argument(
         "--concentration",
         default="1",
         help=f"concentration, from 0 (uniform) to inf (all angles at loc): {several} (default 1)",
     )
     sample.add_argument(
-        "--size", default="1_000_000", help="angles, for each column where there are several (default 1_000_000)"
+        "--size",
+        default="1_000_000",
+        help="angles or directions, for each column where there are several (default 1_000_000)",
     )
     sample.add_argument("--seed", default="0", help="integer from 0 to 2**32 - 1 (default 0)")
     sample.add_argument(
@@ -99,7 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="file to write, .npy, or Zarr store, .zarr, or a URL of one such as gs://bucket/big.zarr; "
         "next to it, a record with the checksum of each block (default samples.npy)",
     )
-    sample.add_argument("--block", help="rows drawn, written and recorded at a time (default: 2**24 angles, or more)")
+    sample.add_argument("--block", help="rows drawn, written and recorded at a time (default: 2**24 numbers, or more)")
     sample.add_argument(
         "--resume", action="store_true", help="go on where a run was broken off; begin if there is none"
     )
@@ -156,7 +170,8 @@ def join_numbers(argv: Sequence[str]) -> list[str]:
     """Write ``--loc -1e3`` as ``--loc=-1e3``, which argparse would otherwise take for an option."""
     joined: list[str] = []
     for argument in argv:
-        if joined and joined[-1] in NUMBER_OPTIONS and argument.startswith("-") and is_number(argument):
+        numbers = argument.startswith("-") and all(map(is_number, argument.split(",")))
+        if joined and joined[-1] in NUMBER_OPTIONS and numbers:
             joined[-1] += "=" + argument
         else:
             joined.append(argument)
@@ -231,28 +246,67 @@ def check_values(option: str, text: str, values: np.ndarray, bad: np.ndarray, re
 
 
 def read_parameters(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
-    """Read, check and broadcast loc and concentration, in the float type they are computed in."""
+    """Read and check the location and the concentration, in the float type they are computed in."""
     compute = np.float64 if options.dtype == "float64" else np.float32
-    loc = read_parameter("--loc", options.loc)
-    concentration = read_parameter("--concentration", options.concentration)
-    largest = np.finfo(compute).max
-    check_values("--loc", options.loc, loc, ~np.isfinite(loc), "not finite; give radians, any finite number")
+    if options.distribution == "von-mises-fisher":
+        loc = read_direction(options, compute)
+    elif options.mean_direction is not None:
+        raise BadArgument("--mean-direction is of --distribution von-mises-fisher; angles have --loc")
+    else:
+        loc = read_loc(options, compute)
+    return loc, read_concentration(options, compute, loc)
+
+
+def read_loc(options: argparse.Namespace, compute: type) -> np.ndarray:
+    """Read and check the mean directions of angles."""
+    text = "0" if options.loc is None else options.loc
+    loc = read_parameter("--loc", text)
+    check_values("--loc", text, loc, ~np.isfinite(loc), "not finite; give radians, any finite number")
     limit = LARGEST_LOC[compute.__name__]
     wider = ", or use --dtype float64" if compute is np.float32 else ""
     coarse = f"its neighbours in {compute.__name__} are a radian away; give at most {limit:.3g}{wider}"
-    check_values("--loc", options.loc, loc, np.abs(loc) > limit, coarse)
+    check_values("--loc", text, loc, np.abs(loc) > limit, coarse)
+    return np.asarray(loc, compute)
+
+
+def read_direction(options: argparse.Namespace, compute: type) -> np.ndarray:
+    """Read and check the mean direction of directions."""
+    if options.loc is not None:
+        raise BadArgument("--loc is of angles; --distribution von-mises-fisher has --mean-direction X,Y,...")
+    text, option = options.mean_direction, "--mean-direction"
+    if text is None:
+        raise BadArgument("--distribution von-mises-fisher needs --mean-direction, such as 0,0,1")
+    parts = text.split(",")
+    values = np.array([float(part) for part in parts]) if all(map(is_number, parts)) else read_parameter(option, text)
+    if values.size < 2:
+        raise BadArgument(f"{option} {text}: {values.size} number; give two or more, separated by commas")
+    with np.errstate(over="ignore"):
+        direction: np.ndarray = values.reshape(-1).astype(compute)
+    check_values(option, text, values, ~np.isfinite(direction), f"not finite in {compute.__name__}")
+    if not np.any(direction):
+        raise BadArgument(f"{option} {text}: the zero vector has no direction; give another one")
+    return direction
+
+
+def read_concentration(options: argparse.Namespace, compute: type, loc: np.ndarray) -> np.ndarray:
+    """Read and check the concentration, which goes with `loc`."""
+    concentration = read_parameter("--concentration", options.concentration)
+    largest = np.finfo(compute).max
     allowed = "give a number from 0 (uniform) to inf (a point mass)"
     name = ("--concentration", options.concentration, concentration)
     check_values(*name, np.isnan(concentration), f"not a number; {allowed}")
     check_values(*name, concentration < 0, f"negative; {allowed}")
     overflow = np.isfinite(concentration) & (concentration > largest)
     check_values(*name, overflow, f"beyond {compute.__name__}; use --dtype float64, or inf for a point mass")
-    if loc.ndim and concentration.ndim and loc.shape != concentration.shape:
+    if options.distribution == "von-mises-fisher":
+        if concentration.ndim:
+            raise BadArgument(f"--concentration {options.concentration}: one number goes with a mean direction")
+    elif loc.ndim and concentration.ndim and loc.shape != concentration.shape:
         raise BadArgument(
             f"--loc {options.loc} holds {loc.size} numbers and --concentration {options.concentration} holds "
             f"{concentration.size}; give files of one length, or a number for one of the two"
         )
-    return np.asarray(loc, compute), np.asarray(concentration, compute)
+    return np.asarray(concentration, compute)
 
 
 class PlainProgress:
@@ -260,45 +314,45 @@ class PlainProgress:
 
     INTERVAL = 2.0  # seconds between lines
 
-    def __init__(self, initial: int, total: int):
-        self.initial, self.n, self.total = initial, initial, total
+    def __init__(self, initial: int, total: int, unit: str):
+        self.initial, self.n, self.total, self.unit = initial, initial, total, unit
         self.started = self.printed = time.monotonic()
 
     def update(self, count: int) -> None:
-        """Add `count` angles, and print a line if the last is old."""
+        """Add `count` of them, and print a line if the last is old."""
         self.n += count
         now = time.monotonic()
         if self.n >= self.total or now - self.printed >= self.INTERVAL:
             rate = (self.n - self.initial) / max(now - self.started, 1e-9)
             left = (self.total - self.n) / max(rate, 1e-9)
             share = self.n / max(self.total, 1)
-            print(f"{self.n} angles, {share:.0%}, {rate:.3g} per second, {left:.0f} s left", file=sys.stderr)
+            print(f"{self.n} {self.unit}, {share:.0%}, {rate:.3g} per second, {left:.0f} s left", file=sys.stderr)
             self.printed = now
 
     def close(self) -> None:
         """Nothing to clean up: each line is whole."""
 
 
-def make_progress(initial: int, total: int) -> Any:
+def make_progress(initial: int, total: int, unit: str) -> Any:
     """Make a progress bar on stderr with rate and time left: by tqdm if installed, else by plain lines."""
     try:
         from tqdm import tqdm
     except ImportError:
-        return PlainProgress(initial, total)
+        return PlainProgress(initial, total, unit)
     # In a log every redraw is a line, so there they come as seldom as the plain ones.
     interval = 0.1 if sys.stderr.isatty() else PlainProgress.INTERVAL
-    return tqdm(initial=initial, total=total, unit=" angles", unit_scale=True, file=sys.stderr, mininterval=interval)
+    return tqdm(initial=initial, total=total, unit=f" {unit}", unit_scale=True, file=sys.stderr, mininterval=interval)
 
 
 class Watch:
-    """Looks on while the angles are written: shows the progress, and judges some blocks, all if they are few."""
+    """Show the progress while blocks are written, and judge some of them, all if they are few."""
 
-    # Angles that are compared with the distribution: beyond, the comparison would take longer than drawing them.
+    # Numbers that are compared with the distribution: beyond, the comparison would take longer than drawing them.
     JUDGED = 2**25
-    CHUNK = 2**20  # angles judged at a time: some arrays of this size are made on the way
+    CHUNK = 2**20  # numbers judged at a time: some arrays of this size are made on the way
 
-    def __init__(self, moments: summary.Moments, columns: int, quiet: bool):
-        self.moments, self.columns, self.quiet = moments, columns, quiet
+    def __init__(self, moments: summary.Moments | summary.DirectionMoments, quiet: bool):
+        self.moments, self.columns, self.quiet = moments, moments.columns, quiet
         self.bar: Any = None
         self.stride, self.seen = 1, 0
 
@@ -309,7 +363,7 @@ class Watch:
             return
         if self.bar is None:
             self.stride = max(1, math.ceil((total - done) * self.columns / self.JUDGED))
-            self.bar = make_progress(done * self.columns, total * self.columns)
+            self.bar = make_progress(done * self.columns, total * self.columns, self.moments.numbers)
         self.bar.update(done * self.columns - self.bar.n)
 
     def observe(self, rows: np.ndarray) -> None:
@@ -351,8 +405,8 @@ def write_or_draw(
         key = jax.random.key(seed, impl=options.key_impl)
     except ValueError as error:
         raise BadArgument(f"--key-impl {options.key_impl}: {error}") from None
-    columns = max(loc.size, concentration.size)
-    watch = Watch(summary.Moments(loc, columns), columns, options.quiet)
+    moments = summary.moments_of(options.distribution, loc, concentration)
+    watch = Watch(moments, options.quiet)
     began = time.monotonic()
     try:
         written = writer.write_samples(
@@ -372,6 +426,7 @@ def write_or_draw(
             timeout=options.timeout,
             progress=watch.progress,
             observe=None if executor else watch.observe,
+            distribution=options.distribution,
         )
         if executor and written.finished and written.drawn and not options.quiet:
             watch.read_again(written)
@@ -383,7 +438,7 @@ def write_or_draw(
         watch.close()
     if options.quiet:
         return []
-    return print_report(options, written, watch.moments, time.monotonic() - began, key, loc, concentration)
+    return print_report(options, written, moments, time.monotonic() - began, key)
 
 
 def in_options(text: str) -> str:
@@ -394,9 +449,9 @@ def in_options(text: str) -> str:
     return text
 
 
-def print_report(options, written, moments, seconds, key, loc, concentration) -> list[str]:
+def print_report(options, written, moments, seconds, key) -> list[str]:
     """Return lines on what was drawn, how it compares with the distribution, and what was written."""
-    total = math.prod(written.shape)
+    total = math.prod(written.shape) // moments.components
     if options.workers is not None:
         where = f"by {options.workers} workers"
     elif options.scheduler is not None:
@@ -411,15 +466,15 @@ def print_report(options, written, moments, seconds, key, loc, concentration) ->
     if written.kept and not written.drawn:
         lines = [f"{who or written.out} is complete already: nothing was drawn"]
     else:
-        lines = [f"{who}drew {blocks} of {total:,} angles in {seconds:.2f} s {where}: {what}"]
+        lines = [f"{who}drew {blocks} of {total:,} {moments.draws} in {seconds:.2f} s {where}: {what}"]
     if moments.count:
-        judged = moments.count * moments.sine.size
+        judged = moments.count * moments.columns // moments.components
         if judged < total:
             lines.append(f"compared with the distribution are {judged:,} of them:")
-        lines += summary.summarise(moments, loc, concentration, options.dtype)
+        lines += moments.report(options.dtype)
     if not written.finished:
         return [*lines, f"{written.out}: the part that ends last finishes it, and so does --resume"]
-    size = checkpoint.readable(total * np.dtype(written.dtype).itemsize)
+    size = checkpoint.readable(math.prod(written.shape) * np.dtype(written.dtype).itemsize)
     lines.append(f"{written.out}: {size}, shape {written.shape}, {written.dtype}; checksums next to it")
     if written.dtype != options.dtype:
         lines.append("note: .npy has no bfloat16, so each value is stored as the float32 that equals it")

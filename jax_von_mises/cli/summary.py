@@ -19,6 +19,11 @@ TWO_PI_REST = 2.4492935982947064e-16
 FALSE_ALARM = 1e-3
 # Below this many angles a lane, the mean of a lane is too far from normal for that level to hold.
 LANE_MIN = 100
+# Of a float's fraction.
+SIGNIFICANT_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
+
+NOTHING = "nothing was drawn, so there is nothing to compare"
+HEADER = f"{'':24}{'sample':>14}{'distribution':>14}{'std. error':>14}{'difference':>16}"
 
 
 class Moments:
@@ -27,11 +32,16 @@ class Moments:
     The second stands in for the cosine: at a large concentration nearly all digits of a mean cosine are nines.
     """
 
-    def __init__(self, loc: np.ndarray, columns: int):
+    numbers = draws = "angles"
+    components = 1
+
+    def __init__(self, loc: np.ndarray, concentration: np.ndarray):
+        self.given = loc, concentration
         self.loc = exact_turns(loc)
         self.count = 0
-        self.sine = np.zeros(columns)
-        self.versine = np.zeros(columns)
+        self.columns = max(loc.size, concentration.size)
+        self.sine = np.zeros(self.columns)
+        self.versine = np.zeros(self.columns)
 
     def add(self, angles: np.ndarray) -> None:
         """Add a block of rows."""
@@ -44,6 +54,85 @@ class Moments:
         self.sine += 2 * np.sum(cosine.reshape(len(angles), -1), axis=0, dtype=np.float64)
         sine *= sine
         self.versine += 2 * np.sum(sine.reshape(len(angles), -1), axis=0, dtype=np.float64)
+
+    def report(self, dtype: str) -> list[str]:
+        """Lines that compare what was drawn with the distribution."""
+        return summarise(self, *self.given, dtype)
+
+
+class DirectionMoments:
+    """Sums of 1 - w, for the cosine w to the mean direction, and of the parts across that direction, in float64."""
+
+    numbers, draws = "components", "directions"
+
+    def __init__(self, mean_direction: np.ndarray, concentration: np.ndarray):
+        mean = mean_direction.astype(np.float64)
+        mean /= np.abs(mean).max()
+        self.mean, self.concentration = mean / np.linalg.norm(mean), float(concentration)
+        self.components = self.columns = mean.size
+        self.count, self.versine, self.difference = 0, 0.0, np.zeros(mean.size)
+
+    def add(self, directions: np.ndarray) -> None:
+        """Add a block of rows."""
+        difference = directions.astype(np.float64) - self.mean
+        self.count += len(difference)
+        self.versine += 0.5 * float(np.sum(difference * difference))
+        self.difference += np.sum(difference, axis=0)
+
+    def report(self, dtype: str) -> list[str]:
+        """Lines that compare what was drawn with the distribution."""
+        count, d = self.count, self.components
+        if count == 0:
+            return [NOTHING]
+        gap, variance = versine_moments(self.concentration, d)
+        mean = self.difference / count
+        # A component across the mean direction has the variance E[1 - w^2] / (d - 1).
+        across = float(np.linalg.norm(mean - (mean @ self.mean) * self.mean))
+        spread = math.sqrt(max(2 * gap - variance - gap * gap, 0) / (d - 1))
+        # Components are rounded to steps of at most this size, and the unit vector of the mean direction once before.
+        step = 2.0 ** -(SIGNIFICANT_BITS[dtype] + 1)
+        inner = 2.0 ** -(53 if dtype == "float64" else 24)
+        shift = step * math.exp(-2 * (math.pi * spread / step) ** 2) + 2 * inner
+        error = spread / math.sqrt(count)
+        rest = max(across - math.sqrt(d) * shift, 0.0)
+        # The square of the mean has a chi-squared distribution, of a tail as far out as the normal one that is shown.
+        tail = special.chdtrc(d - 1, (rest / error) ** 2) if error > 0 else float(rest == 0)
+        across_z = float(-special.ndtri(tail)) if rest else 0.0
+        versine, versine_error = self.versine / count, math.sqrt(variance / count)
+        allowed = d * (step * step / 2 + inner * spread)
+        judged = map(np.asarray, (versine - gap, allowed, versine_error))
+        versine_z = float(standard_deviations(*judged))
+        lines = [HEADER, row("mean part across", across, 0.0, error * math.sqrt(d - 1), across_z)]
+        if gap > 0.01:
+            return [*lines, row("resultant length", 1 - versine, 1 - gap, versine_error, -versine_z)]
+        return [*lines, row("1 - resultant length", versine, gap, versine_error, versine_z)]
+
+
+def moments_of(distribution: str, location: np.ndarray, concentration: np.ndarray) -> Moments | DirectionMoments:
+    """The sums that judge a distribution."""
+    made = DirectionMoments if distribution == "von-mises-fisher" else Moments
+    return made(location, concentration)
+
+
+def versine_moments(concentration: float, dimension: int) -> tuple[float, float]:
+    """Mean and variance of 1 - w, for the cosine w of the von Mises-Fisher distribution.
+
+    By the trapezoid rule in y = log tan of half the angle, over which the density is proportional to e^f with
+    f = -k (1 - w) + (d - 1)/2 log(1 - w^2): it converges geometrically.
+    """
+    n, k = dimension - 1, concentration
+    if k == math.inf:
+        return 0.0, 0.0
+    root = math.hypot(n, 2 * k)
+    least = 0.5 * n / (n + root) * (1 + n / (root + 2 * k))
+    reach = 45 / n + 12 / math.sqrt(n)
+    y = 0.5 * (math.log(least) - math.log1p(-least)) + np.linspace(-reach, reach, 4001)
+    versine = 2 * special.expit(2 * y)
+    f = -k * versine + 0.5 * n * (special.log_expit(2 * y) + special.log_expit(-2 * y))
+    share = np.exp(f - f.max())
+    share /= share.sum()
+    mean = float(share @ versine)
+    return mean, float(share @ (versine - mean) ** 2)
 
 
 def exact_turns(loc: np.ndarray) -> np.ndarray:
@@ -87,7 +176,7 @@ def rounding(loc: np.ndarray, spread: np.ndarray, dtype: str) -> tuple[np.ndarra
     angles together may lie off by two steps of the type they are computed in, one from reducing loc to a turn, one
     where the largest angle is the float below pi; and for a distant loc by its 2^-53, to which 2 pi is known.
     """
-    bits = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}[dtype]
+    bits = SIGNIFICANT_BITS[dtype]
     reach = np.minimum(np.abs(exact_turns(loc)) + spread, np.pi)
     step = np.exp2(np.floor(np.log2(np.maximum(reach, np.finfo(np.float32).tiny))) - bits)
     # Computed in float32 first, unless all is float64: loc + x is then rounded twice.
@@ -107,7 +196,7 @@ def summarise(moments: Moments, loc: np.ndarray, concentration: np.ndarray, dtyp
     """Return lines that compare the sample with its distribution."""
     count = moments.count
     if count == 0:
-        return ["nothing was drawn, so there is nothing to compare"]
+        return [NOTHING]
     gap, sine_variance, cosine_variance = (np.atleast_1d(a) for a in distribution_moments(concentration))
     spread = np.minimum(np.sqrt(sine_variance), 1.0)
     step, sine_allowance, cosine_allowance = rounding(np.atleast_1d(loc).astype(np.float64), spread, dtype)
@@ -124,7 +213,7 @@ def summarise(moments: Moments, loc: np.ndarray, concentration: np.ndarray, dtyp
     if loc.ndim or concentration.ndim:
         lines = summarise_columns(sine_z, versine_z, count, concentration, loc)
     else:
-        lines = [f"{'':24}{'sample':>14}{'distribution':>14}{'std. error':>14}{'difference':>16}"]
+        lines = [HEADER]
         length = 1 - gap[0]
         direction_error = sine_error[0] / length if length > 0 else math.inf
         determined = direction_error < 1

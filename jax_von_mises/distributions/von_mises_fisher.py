@@ -40,9 +40,9 @@ class VonMisesFisher(ByValue):
     --------
     >>> import jax
     >>> from jax_von_mises import VonMisesFisher
-    >>> law = VonMisesFisher(mean_direction=[0.0, 0.0, 1.0], concentration=50.0)
-    >>> directions = law.sample(jax.random.key(0), (1000,))
-    >>> directions.shape, law.log_prob(directions).shape
+    >>> fisher = VonMisesFisher(mean_direction=[0.0, 0.0, 1.0], concentration=50.0)
+    >>> directions = fisher.sample(jax.random.key(0), (1000,))
+    >>> directions.shape, fisher.log_prob(directions).shape
     ((1000, 3), (1000,))
     """
 

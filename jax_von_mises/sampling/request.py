@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -15,15 +16,70 @@ from jax_von_mises.sampling import counter, cuda
 QUANTILE_TABLE_MIN_SIZE = {"float32": 2**14, "float64": 2**15}
 
 
+class Request:
+    """What the requests for angles and for directions have in common: their route, their place and their sharding.
+
+    Subclasses check their parameters in `part`, and have a field for each plain argument.
+    """
+
+    distribution: ClassVar[str]
+    """The name in `sampler.FAMILIES`."""
+    event_shape: tuple[int, ...] = ()
+    """Shape of one draw, behind the axes of `shape`."""
+    numbers = 1
+    """Numbers of the stream that one draw takes."""
+
+    @classmethod
+    def whole(cls, caller, key, location, concentration, shape, dtype, method, out_sharding=None):
+        """Check a draw from position 0; method "auto" takes the table for one concentration and many draws."""
+        out_sharding = arguments.sharding(caller, out_sharding)
+        request = cls.part(caller, key, location, concentration, shape, dtype, method)
+        few = math.prod(request.shape) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(request.dtype).name]
+        route = "direct" if method == "auto" and few else request.route
+        return dataclasses.replace(request, route=route).sharded(caller, out_sharding)
+
+    def sharded(self, caller, out_sharding):
+        """The same with a result that is shared out so over devices."""
+        if self.event_shape and out_sharding is not None and any(out_sharding.spec[len(self.shape) :]):
+            raise ValueError(
+                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} shares out the components of the "
+                f"directions. Name axes of the batch alone, of shape {self.shape}."
+            )
+        return dataclasses.replace(self, out_sharding=out_sharding)
+
+    def at(self, start, **changed):
+        """The same from position `start`, an integer, a traced one or a pair, with other fields `changed` as well."""
+        return dataclasses.replace(self, start=counter.halves(start), **changed)
+
+    def block(self, caller, start):
+        """The same from `start`, which `caller` has checked, if it ends within the stream."""
+        if (first := arguments.known_position(start)) is not None:
+            self.within_stream(caller, first, first + math.prod(self.shape), f"shape={self.shape}")
+        return self.at(start)
+
+    def within_stream(self, caller, start, end, described):
+        """Refuse draws from position `start` to `end`, as `described`, that go on where the stream has ended."""
+        arguments.within_stream(caller, start, end, described, self.numbers)
+
+
+def route_of(caller, method, concentration):
+    """What a part of a stream is drawn by, "direct" or "table"; "auto" decides alike for parts of every size."""
+    route = arguments.method(caller, method, concentration)
+    if route == "auto":
+        route = "table" if concentration.size == 1 else "direct"
+    return route
+
+
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=("key", "loc", "concentration", "start"),
     meta_fields=("shape", "dtype", "route", "out_sharding"),
 )
 @dataclasses.dataclass(frozen=True)
-class DrawRequest:
+class DrawRequest(Request):
     """What `sampler.draw` draws. Made by `whole` or `part`, which check; a pytree with everything else static."""
 
+    distribution: ClassVar[str] = "von-mises"
     key: jax.Array
     """One typed key."""
     loc: object
@@ -38,28 +94,18 @@ class DrawRequest:
     out_sharding: object = None
 
     @classmethod
-    def whole(cls, caller, key, loc, concentration, shape, dtype, method, out_sharding=None):
-        """Check a draw from position 0; method "auto" takes the table for one concentration and many angles."""
-        out_sharding = arguments.sharding(caller, out_sharding)
-        request = cls.part(caller, key, loc, concentration, shape, dtype, method)
-        few = math.prod(request.shape) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(request.dtype).name]
-        route = "direct" if method == "auto" and few else request.route
-        return dataclasses.replace(request, route=route, out_sharding=out_sharding)
-
-    @classmethod
     def part(cls, caller, key, loc, concentration, shape, dtype, method):
-        """Check a draw from anywhere in a stream; method "auto" decides alike for parts of every size."""
+        """Check a draw from anywhere in a stream."""
         key = arguments.one_key(caller, key)
         arrays, dtype = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
         shape = arguments.result_shape(caller, shape, **arrays)
-        route = arguments.method(caller, method, arrays["concentration"])
-        if route == "auto":
-            route = "table" if arrays["concentration"].size == 1 else "direct"
+        route = route_of(caller, method, arrays["concentration"])
         return cls(key, arrays["loc"], arrays["concentration"], None, shape, dtype, route)
 
-    def at(self, start, **changed):
-        """Return the request from position `start` (an integer, traced or not, or a pair), with `changed` fields."""
-        return dataclasses.replace(self, start=counter.halves(start), **changed)
+    @property
+    def parameters(self):
+        """The parameters by name."""
+        return {"loc": self.loc, "concentration": self.concentration}
 
     def engine(self):
         """Return what draws it on a CUDA device: "kernel", one of the package's own, or "xla"."""

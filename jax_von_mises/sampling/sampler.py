@@ -1,6 +1,5 @@
-"""`sample_von_mises`, and blocks of its streams: keys, shapes and dtypes around `transform.angles`."""
+"""`sample_von_mises`: keys, shapes and dtypes around `transform.angles`; and blocks of the streams of all families."""
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,8 +11,8 @@ from jax.sharding import AxisType, NamedSharding
 from jax_von_mises import arguments
 from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.sharding import explicit_sharding
-from jax_von_mises.sampling import counter, cuda_launch, transform, wide_vectors
-from jax_von_mises.sampling.request import DrawRequest
+from jax_von_mises.sampling import counter, cuda_launch, sphere, transform, wide_vectors
+from jax_von_mises.sampling.request import DrawRequest, Request
 
 
 def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method="auto", out_sharding=None):
@@ -87,46 +86,46 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
     return draw(DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, out_sharding))
 
 
-def sample_block(key, loc, concentration, start, shape, dtype=None, *, method="auto"):
-    """Draw the angles ``start`` to ``start + prod(shape) - 1`` of a key's stream.
+def sample_block(key, loc, concentration, start, shape, dtype=None, *, method="auto", distribution="von-mises"):
+    """Draw the angles, or directions, ``start`` to ``start + prod(shape) - 1`` of a key's stream.
 
-    A slice of what `sample_von_mises` draws in one piece, so that a long stream can be made in blocks, in any order
-    and anywhere. Blocks of one shape share one compiled program.
+    A slice of what `sample_von_mises` (or `sample_von_mises_fisher`) draws in one piece, so that a long stream can be
+    made in blocks, in any order and anywhere. Blocks of one shape share one compiled program.
 
     Parameters
     ----------
     key, loc, concentration, dtype
-        As in `sample_von_mises`. `loc` and `concentration` broadcast to the block.
+        As in `sample_von_mises`, or `sample_von_mises_fisher` with its `mean_direction` for `loc`. `loc` and
+        `concentration` broadcast to the block.
     start : int, traced integer scalar, or pair of them
-        Position of the block's first angle, 0 <= start < 2^64. Inside a program it may be a traced int32 or uint32
-        (int64 or uint64 in 64-bit mode), or for any position a pair ``(hi, lo)`` of uint32, its upper and lower half.
-        Where its value is known, a negative number is refused, and so is a block that ends beyond 2^64; where it is
-        traced, positions count modulo 2^64.
+        Position of the block's first angle or direction, 0 <= start < 2^64. Inside a program it may be a traced int32
+        or uint32 (int64 or uint64 in 64-bit mode), or for any position a pair ``(hi, lo)`` of uint32, its upper and
+        lower half. Where its value is known, a negative number is refused, and so is a block that ends beyond 2^64;
+        where it is traced, positions count modulo 2^64.
     shape : int or tuple of ints
         Shape of the block, filled in row-major order.
     method : {"auto", "direct", "table"}
         "auto" takes the table for one concentration, whatever the size of the block: all blocks of a stream agree.
+    distribution : {"von-mises", "von-mises-fisher"}
+        What is drawn: angles, or directions of as many components as the last axis of the mean direction.
 
     Returns
     -------
     jax.Array
-        Angles in radians in [-pi, pi), with the accuracy and the derivatives of `sample_von_mises`.
+        Angles in radians in [-pi, pi), with the accuracy and the derivatives of `sample_von_mises`; or unit vectors of
+        shape `shape` + (d,), with those of `sample_von_mises_fisher`, whose stream has as many numbers as that of
+        angles and takes several for a direction (see :mod:`jax_von_mises.sampling.sphere`).
 
     Raises
     ------
     TypeError, ValueError
         For a bad key, start, shape, dtype or method, before anything is computed.
     """
-    start = arguments.position("sample_block", start)
-    request = DrawRequest.part("sample_block", key, loc, concentration, shape, dtype, method)
-    return draw_block("sample_block", request, start)
-
-
-def draw_block(caller, request, start):
-    """Draw a `DrawRequest` from `start`, which `caller` has checked, if it ends within the stream."""
-    if (first := arguments.known_position(start)) is not None:
-        arguments.within_stream(caller, first, first + math.prod(request.shape), f"shape={request.shape}")
-    return draw(request.at(start))
+    caller = "sample_block"
+    family = family_of(caller, distribution)
+    start = arguments.position(caller, start)
+    request = family.request.part(caller, key, loc, concentration, shape, dtype, method)
+    return family.draw(request.block(caller, start))
 
 
 def draw(request, buffer=None, engine=None):
@@ -198,3 +197,22 @@ WIDE = Programs.compiled(compiler_options=wide_vectors.OPTIONS)
 def programs_for(request):
     """Return the `Programs` that draw a `DrawRequest` here and now."""
     return WIDE if wide_vectors.use_wide_vectors(request) else PLAIN
+
+
+class Family(NamedTuple):
+    """How a distribution is drawn that streams and files can be of."""
+
+    request: type[Request]
+    draw: Callable
+    """Of a request, and optionally of a buffer and an engine, as `draw`."""
+
+
+FAMILIES = {
+    "von-mises": Family(DrawRequest, draw),
+    "von-mises-fisher": Family(sphere.SphereRequest, sphere.draw_directions),
+}
+
+
+def family_of(caller, distribution):
+    """Return the family of a distribution's name."""
+    return FAMILIES[arguments.one_of(caller, "distribution", distribution, FAMILIES)]

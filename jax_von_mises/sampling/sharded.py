@@ -178,7 +178,7 @@ def sample_shard(key, loc, concentration, shape, axis_name, dtype=None, *, metho
         ) from error
     start = counter.multiply_wide(lax.convert_element_type(device, np.uint32), size)
     request = DrawRequest.part(caller, key, loc, concentration, shape, dtype, method)
-    return sampler.draw_block(caller, request, start)
+    return sampler.draw(request.block(caller, start))
 
 
 def _local_devices(caller, devices):

@@ -16,6 +16,7 @@ the tail probability towards the pole of that side, as in `transform.tail`.
 import dataclasses
 import functools
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.sharding import broadcast_sharded
 from jax_von_mises.numerics.sphere import radial, vectors
 from jax_von_mises.sampling import counter, transform
-from jax_von_mises.sampling.request import QUANTILE_TABLE_MIN_SIZE
+from jax_von_mises.sampling.request import Request, route_of
 
 
 def numbers_per_direction(dimension):
@@ -66,7 +67,7 @@ def sharding_of_batch(sharding, ndim):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
-def signed_share(words, kappa, dimension, route, out_sharding):
+def drawn_share(words, kappa, dimension, route, out_sharding):
     """`radial.quantile_share` of the words of each cosine; differentiable in `kappa`."""
     kappa, (t, _, near) = valid(kappa), transform.tail(words)
     if kappa.ndim:
@@ -79,9 +80,9 @@ def signed_share(words, kappa, dimension, route, out_sharding):
     return radial.quantile_share(t, near, kappa if kappa.ndim else kappa.reshape((1,) * t.ndim), dimension)
 
 
-@signed_share.defjvp
-def _signed_share_jvp(dimension, route, out_sharding, primals, tangents):
-    draw = functools.partial(signed_share, dimension=dimension, route=route, out_sharding=out_sharding)
+@drawn_share.defjvp
+def _drawn_share_jvp(dimension, route, out_sharding, primals, tangents):
+    draw = functools.partial(drawn_share, dimension=dimension, route=route, out_sharding=out_sharding)
     signed = xla.separate_loop(draw, *primals)
     kappa, moved = (broadcast_sharded(x, signed.shape, out_sharding) for x in (primals[1], tangents[1]))
     near = (primals[0][0] & np.uint32(1)) == 1
@@ -100,7 +101,7 @@ def in_plane(words, direction, kappa, route, sharding):
 def in_space(words, direction, kappa, route, sharding):
     """Directions in three dimensions, from two numbers each."""
     width = len(words) // 2
-    signed = signed_share(words[:width], kappa, 3, route, sharding)
+    signed = drawn_share(words[:width], kappa, 3, route, sharding)
     turn = half_turns(words[width:])
     if width == 1:
         return xla.in_one_loop(vectors.place_in_space, signed, turn, direction)
@@ -121,7 +122,7 @@ def half_turns(words):
 def across_normals(words, normal_words, direction, kappa, route, sharding):
     """Directions in four dimensions and more."""
     dimension = direction.shape[-1]
-    signed = signed_share(words, kappa, dimension, route, sharding)
+    signed = drawn_share(words, kappa, dimension, route, sharding)
     normals = vectors.normal(*transform.tail(normal_words))
     return xla.separate_loop(vectors.place_across, signed, normals, direction)
 
@@ -133,7 +134,6 @@ def sample_von_mises_fisher(
     shape: int | tuple[int, ...] = (),
     dtype: DTypeLike | None = None,
     *,
-    start: int | tuple | jax.Array | None = None,
     method: str = "auto",
     out_sharding: NamedSharding | PartitionSpec | None = None,
 ) -> jax.Array:
@@ -158,12 +158,10 @@ def sample_von_mises_fisher(
         default.
     dtype : optional
         float32, float64 (64-bit mode only), bfloat16 or float16, the last two computed in float32 and rounded once.
-    start : int, traced integer scalar, or pair of them, optional
-        Position of the first direction, as in `sample_block`, to draw a slice of a long stream; 0 by default.
     method : {"auto", "direct", "table"}
         How a word becomes a cosine for d >= 4 (or an angle for d = 2); the accuracy is the same. "table" is for one
-        concentration and many directions. "auto" takes it from 2^14 directions on (2^15 in float64), and of a slice
-        always. In three dimensions there is a closed form.
+        concentration and many directions. "auto" takes it from 2^14 directions on (2^15 in float64). In three
+        dimensions there is a closed form.
     out_sharding : optional
         Sharding of the result, a `NamedSharding`, or a `PartitionSpec` of the mesh in scope, which shares out axes of
         the batch alone. Each device draws its own part, without communication.
@@ -200,7 +198,8 @@ def sample_von_mises_fisher(
     ((1000, 3), 'float32')
     """
     caller = "sample_von_mises_fisher"
-    return draw(SphereRequest.of(caller, key, mean_direction, concentration, shape, dtype, start, method, out_sharding))
+    request = SphereRequest.whole(caller, key, mean_direction, concentration, shape, dtype, method, out_sharding)
+    return draw_directions(request)
 
 
 @functools.partial(
@@ -209,9 +208,10 @@ def sample_von_mises_fisher(
     meta_fields=("shape", "dtype", "route", "out_sharding"),
 )
 @dataclasses.dataclass(frozen=True)
-class SphereRequest:
-    """What `draw` draws: checked arguments; a pytree with everything but arrays static."""
+class SphereRequest(Request):
+    """What `draw_directions` draws: checked arguments; a pytree with everything but arrays static."""
 
+    distribution: ClassVar[str] = "von-mises-fisher"
     key: jax.Array
     mean_direction: object
     concentration: object
@@ -223,33 +223,41 @@ class SphereRequest:
     out_sharding: object = None
 
     @classmethod
-    def of(cls, caller, key, mean_direction, concentration, shape, dtype, start, method, out_sharding):
-        """Check the arguments of `sample_von_mises_fisher`."""
+    def part(cls, caller, key, mean_direction, concentration, shape, dtype, method):
+        """Check a draw from anywhere in a stream."""
         key = arguments.one_key(caller, key)
         arrays, dtype = arguments.parameters(caller, dtype, mean_direction=mean_direction, concentration=concentration)
         arguments.dimension(caller, "mean_direction", arrays["mean_direction"])
         shape = arguments.batch_shape(caller, shape, **arrays)
-        route = arguments.method(caller, method, arrays["concentration"])
-        if route == "auto":
-            many = math.prod(shape) >= QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(dtype).name]
-            one = arrays["concentration"].size == 1
-            route = "table" if one and (many or start is not None) else "direct"
-        if start is not None:
-            start = arguments.position(caller, start)
-            if (first := arguments.known_position(start)) is not None:
-                arguments.within_stream(caller, first, first + math.prod(shape), f"shape={shape}")
-            start = counter.halves(start)
-        out_sharding = arguments.sharding(caller, out_sharding)
-        if out_sharding is not None and any(out_sharding.spec[len(shape) :]):
-            raise ValueError(
-                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} shares out the components of the "
-                f"directions. Name axes of the batch alone, of shape {shape}."
-            )
-        return cls(key, arrays["mean_direction"], arrays["concentration"], start, shape, dtype, route, out_sharding)
+        route = route_of(caller, method, arrays["concentration"])
+        return cls(key, arrays["mean_direction"], arrays["concentration"], None, shape, dtype, route)
+
+    @property
+    def parameters(self):
+        """The parameters by name."""
+        return {"mean_direction": self.mean_direction, "concentration": self.concentration}
+
+    @property
+    def event_shape(self):
+        """Shape of one direction."""
+        return self.mean_direction.shape[-1:]
+
+    @property
+    def numbers(self):
+        """Numbers of the stream that one direction takes."""
+        return numbers_per_direction(self.event_shape[0])
+
+
+def draw_directions(request, buffer=None, engine="xla"):
+    """Draw what a `SphereRequest` says; into the memory of `buffer`, an array like the result that is given up.
+
+    There is no other `engine`.
+    """
+    return directions(request) if buffer is None else directions_into(buffer, request)
 
 
 @jax.jit
-def draw(request):
+def directions(request):
     """The directions of a `SphereRequest`, as one program."""
     shape, route, sharding = request.shape, request.route, request.out_sharding
     compute = arguments.compute_dtype(request.dtype)
@@ -285,3 +293,9 @@ def draw(request):
         x = across_normals(xla.finish_words(words(0)), words(1, dimension), direction, kappa, route, batch)
     x = x.astype(request.dtype)
     return lax.with_sharding_constraint(x, sharding) if automatic else x
+
+
+@functools.partial(jax.jit, donate_argnames="buffer", keep_unused=True)
+def directions_into(buffer, request):
+    """`directions` into the memory of `buffer`."""
+    return directions(request)

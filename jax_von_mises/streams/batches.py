@@ -35,8 +35,9 @@ def sample_batches(
     donate=False,
     out_sharding=None,
     executor=None,
+    distribution="von-mises",
 ):
-    """Draw a long stream of angles batch by batch, in constant memory.
+    """Draw a long stream of angles, or directions, batch by batch, in constant memory.
 
     The batches, one after the other, are the rows `start` to ``start + total - 1`` of the key's stream, whatever
     `batch_size` is: row i is ``sample_von_mises(key, loc, concentration, (i + 1, *row_shape))[i]`` with the same
@@ -45,7 +46,8 @@ def sample_batches(
     Parameters
     ----------
     key, loc, concentration, dtype
-        As in `sample_von_mises`. Their broadcast shape, () for two numbers, is the shape of a row.
+        As in `sample_von_mises`. Their broadcast shape, () for two numbers, is the shape of a row. For directions as in
+        `sample_von_mises_fisher`, with its `mean_direction` for `loc`: a row then has a last axis for the components.
     total : int
         Rows to draw, 0 or more.
     batch_size : int
@@ -64,12 +66,14 @@ def sample_batches(
     executor : concurrent.futures.Executor, optional
         Draws the batches in its workers, as in `write_samples`, without CUDA kernels; some more than there are workers
         are under way, or wait. They come as NumPy arrays, so `donate` and `out_sharding` have no use with it.
+    distribution : {"von-mises", "von-mises-fisher"}
+        What is drawn: angles or directions.
 
     Returns
     -------
     SampleBatches
-        An iterator over arrays ``(rows, *row_shape)`` of angles in radians in [-pi, pi); `len` is the number of batches
-        still to come. Several threads may ask for batches: each batch goes to one of them.
+        An iterator over arrays ``(rows, *row_shape)`` of angles in radians in [-pi, pi), or of unit vectors; `len` is
+        the number of batches still to come. Several threads may ask for batches: each batch goes to one of them.
 
     Raises
     ------
@@ -85,16 +89,18 @@ def sample_batches(
     """
     caller = "sample_batches"
     executor = executors.checked_executor(caller, executor)
-    stream = Stream.of(caller, key, loc, concentration, dtype, method, engine="xla" if executor else None)
+    engine = "xla" if executor else None
+    stream = Stream.of(caller, key, loc, concentration, dtype, method, distribution, engine)
     total = arguments.whole_number(caller, "total", total, 0)
     batch_size = arguments.whole_number(caller, "batch_size", batch_size, 1)
     start = arguments.whole_number(caller, "start", start, 0, 2**64)
     arguments.result_shape(caller, (min(batch_size, total), *stream.row_shape))
     end = start + total
     # A last batch that is short is cut from a whole one.
-    arguments.within_stream(caller, start, (end + batch_size) * max(stream.width, 1), f"total={total}")
+    stream.within(caller, start, end + batch_size, f"total={total}")
     donate = arguments.flag(caller, "donate", donate)
     out_sharding = arguments.sharding(caller, out_sharding)
+    stream.row.at(0, shape=(batch_size, *stream.row.shape)).sharded(caller, out_sharding)
     if executor is None:
         return SampleBatches(stream, Spans(start, end, batch_size), min(batch_size, total), donate, out_sharding)
     if donate or out_sharding is not None:

@@ -96,7 +96,7 @@ def sample(
     # A number of Python has no dtype of its own.
     numbers = {"loc": loc, "concentration": concentration}
     few |= {name: value for name, value in numbers.items() if type(value) in (int, float)}
-    request = DrawRequest.whole(caller, key, **few, shape=sizes, dtype=dtype, method=route)
+    request = DrawRequest.whole(caller, key, few["loc"], few["concentration"], sizes, dtype, route)
     cuts: tuple[tuple[int, ...], ...] = da.core.normalize_chunks(chunks, sizes, dtype=request.dtype)
     compute = arguments.compute_dtype(request.dtype)
     parameters = [_chunked(value, compute, sizes, cuts) for value in given.values()]

@@ -2,9 +2,10 @@
 
 A **stream** is the endless sequence of angles of one (key, loc, concentration, dtype): a row for each position, and in
 a row an angle for each element of the broadcast of `loc` and `concentration` (one, where both are numbers). Angle
-``j`` of row ``i`` is element ``i * width + j`` of the key's sequence of words. Positions have 64 bits, and nothing else
-enters: so batches, devices, processes and restarts share a stream by sharing out its rows, under one key, and the
-result does not depend on how they were shared out.
+``j`` of row ``i`` is element ``i * width + j`` of the key's sequence of words. Where directions are drawn, `loc` holds
+mean directions, and a row has a vector for each. Positions have 64 bits, and nothing else enters: so batches, devices,
+processes and restarts share a stream by sharing out its rows, under one key, and the result does not depend on how they
+were shared out.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ import numpy as np
 
 from jax_von_mises import arguments
 from jax_von_mises.sampling import counter, sampler
-from jax_von_mises.sampling.request import DrawRequest
+from jax_von_mises.sampling.request import Request
 
 
 class Description(NamedTuple):
@@ -28,47 +29,52 @@ class Description(NamedTuple):
     implementation: str
     """Of the key."""
     key_data: np.ndarray
-    loc: np.ndarray
-    concentration: np.ndarray
+    parameters: tuple[np.ndarray, ...]
     dtype: str
     method: str
+    distribution: str
     engine: str | None
 
     def stream(self, caller):
         """The stream."""
         with jax.enable_x64(True) if self.dtype == "float64" else contextlib.nullcontext():
             key = jax.random.wrap_key_data(self.key_data, impl=self.implementation)
-            return Stream.of(caller, key, self.loc, self.concentration, self.dtype, self.method, self.engine)
+            return Stream.of(caller, key, *self.parameters, self.dtype, self.method, self.distribution, self.engine)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stream:
     """One stream of rows. Make it by `Stream.of`, which checks."""
 
-    row: DrawRequest
+    row: Request
     """Its first row."""
     engine: str | None = None
     """What draws it, as `DrawRequest.engine` names it; None for what that chooses."""
 
     @classmethod
-    def of(cls, caller, key, loc, concentration, dtype, method, engine=None):
+    def of(cls, caller, key, loc, concentration, dtype, method, distribution="von-mises", engine=None):
         """The stream of these arguments, which are those of `sample_block`."""
-        return cls(DrawRequest.part(caller, key, loc, concentration, None, dtype, method), engine)
+        request = sampler.family_of(caller, distribution).request
+        return cls(request.part(caller, key, loc, concentration, None, dtype, method), engine)
 
     @property
     def row_shape(self):
         """Shape of a row."""
-        return self.row.shape
+        return *self.row.shape, *self.row.event_shape
 
     @property
     def dtype(self):
-        """Dtype of the angles."""
+        """Dtype of the numbers."""
         return self.row.dtype
 
     @property
     def width(self):
-        """Angles in a row."""
-        return math.prod(self.row.shape)
+        """Numbers in a row: angles, or components of directions."""
+        return math.prod(self.row_shape)
+
+    def within(self, caller, start, end, described):
+        """Refuse the rows from `start` to `end`, as `described`, if they go on where the stream has ended."""
+        self.row.within_stream(caller, start, end * max(math.prod(self.row.shape), 1), described)
 
     def rows(self, first, count, buffer=None, out_sharding=None):
         """Rows `first` to ``first + count - 1``, ``(count, *row_shape)``; they may take the memory of `buffer`.
@@ -77,10 +83,10 @@ class Stream:
         JAX's default mode.
         """
         # Put there, and not left for the call to send: a user may have forbidden hidden transfers.
-        start = jax.device_put(counter.halves(first * self.width))
-        request = self.row.at(start, shape=(count, *self.row_shape), out_sharding=out_sharding)
+        start = jax.device_put(counter.halves(first * math.prod(self.row.shape)))
+        request = self.row.at(start, shape=(count, *self.row.shape), out_sharding=out_sharding)
         with jax.enable_x64(True) if self.dtype == np.float64 else contextlib.nullcontext():
-            return sampler.draw(request, buffer, self.engine)
+            return sampler.FAMILIES[self.row.distribution].draw(request, buffer, self.engine)
 
     def description(self):
         """The stream for another process, which makes of it one of equal `identity`."""
@@ -88,22 +94,24 @@ class Stream:
         return Description(
             str(jax.random.key_impl(row.key)),
             np.asarray(jax.random.key_data(row.key)),
-            np.asarray(row.loc),
-            np.asarray(row.concentration),
+            tuple(map(np.asarray, row.parameters.values())),
             self.dtype.name,
             row.route,
+            row.distribution,
             self.engine,
         )
 
     def identity(self):
-        """What decides the angles, as JSON takes it: equal for equal streams, readable where it is short."""
+        """What decides the numbers, as JSON takes it: equal for equal streams, readable where it is short."""
+        # As version 0.1 wrote it, which knew one distribution alone.
+        named = {} if self.row.distribution == "von-mises" else {"distribution": self.row.distribution}
         return {
+            **named,
             "key": {
                 "impl": str(jax.random.key_impl(self.row.key)),
                 "data": np.asarray(jax.random.key_data(self.row.key)).tolist(),
             },
-            "loc": _parameter_identity(self.row.loc, self.dtype),
-            "concentration": _parameter_identity(self.row.concentration, self.dtype),
+            **{name: _parameter_identity(value, self.dtype) for name, value in self.row.parameters.items()},
             "dtype": self.dtype.name,
             "method": self.row.route,
         }

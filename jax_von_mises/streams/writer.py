@@ -75,8 +75,9 @@ def write_samples(
     timeout=600.0,
     progress=None,
     observe=None,
+    distribution="von-mises",
 ):
-    """Draw a stream of angles into a file or a store, in constant memory.
+    """Draw a stream of angles, or directions, into a file or a store, in constant memory.
 
     Row i of the result is row i of the stream, as `sample_batches` draws it without CUDA kernels, whatever
     `block_rows`, `parts` and `executor` are and wherever the run was broken off. The result appears complete or not at
@@ -88,12 +89,12 @@ def write_samples(
     out : str or path
         A name that ends in ``.npy``, or in ``.zarr`` for a Zarr v3 store (needs the extra ``storage``), which may also
         be a URL that TensorStore knows, such as ``gs://bucket/big.zarr``.
-    key, loc, concentration, dtype, method
+    key, loc, concentration, dtype, method, distribution
         As in `sample_batches`.
     total : int
-        Rows. They, and their angles, must be below 2^60.
+        Rows. They, and their angles or components, must be below 2^60.
     block_rows : int, optional
-        Rows in a block: by default so many that it has 2^24 angles, or more where that would make more than 2^20
+        Rows in a block: by default so many that it has 2^24 numbers, or more where that would make more than 2^20
         blocks. A run that is resumed keeps the size it was begun with.
     resume : bool
         Go on with what an earlier run of the same stream left; begin if there is nothing. What was recorded is
@@ -153,12 +154,12 @@ def write_samples(
     """
     out = arguments.path(CALLER, "out", out)
     # CUDA kernels differ in last digits, so a run could not go on without them; next to a disk they are no gain.
-    stream = Stream.of(CALLER, key, loc, concentration, dtype, method, engine="xla")
+    stream = Stream.of(CALLER, key, loc, concentration, dtype, method, distribution, engine="xla")
     total = arguments.whole_number(CALLER, "total", total, 0)
     if total * max(stream.width, 1) >= checkpoint.MOST_ANGLES:  # rows without angles are counted too
         raise ValueError(
-            f"{CALLER}: total={total} rows of {stream.width} are more angles than any disk holds. Both the rows and "
-            "their angles must be below 2^60."
+            f"{CALLER}: total={total} rows of {stream.width} are more numbers than any disk holds. Both the rows and "
+            "their numbers must be below 2^60."
         )
     if block_rows is not None:
         block_rows = arguments.whole_number(CALLER, "block_rows", block_rows, 1)

@@ -14,6 +14,7 @@ import jax
 import mpmath
 import numpy as np
 import pytest
+from scipy import stats
 
 import jax_von_mises
 from jax_von_mises.cli import commands, summary
@@ -165,11 +166,65 @@ def test_summary_finds_no_fault(run, concentration, dtype):
 def test_summary_finds_a_fault():
     """Angles of another concentration stand out in the line on the resultant length."""
     angles = np.random.default_rng(0).vonmises(0.0, 2.1, 100_000)
-    moments = summary.Moments(np.float64(0), 1)
+    moments = summary.Moments(np.float64(0), np.float64(1))
     moments.add(angles)
     lines = summary.summarise(moments, np.float64(0), np.asarray(2.0), "float64")
     score = float(next(line for line in lines if line.startswith("resultant")).split()[-2])
     assert score > 8
+
+
+SPHERE = ("--distribution", "von-mises-fisher", "--size", "1000", "--concentration", "3")
+
+
+def test_directions(run):
+    """The file holds what the function draws, and the summary judges cosines and the part across."""
+    result = run(*SPHERE, "--mean-direction", "-3,0,4", "--seed", "7", "--block", "400")
+    assert result.code == 0, result.err
+    mean = np.float32([-3, 0, 4])
+    draw = jax_von_mises.sample_von_mises_fisher(jax.random.key(7), mean, np.float32(3), (1000,), method="table")
+    np.testing.assert_array_equal(np.load("samples.npy"), draw)
+    assert "of 1,000 directions" in result.out
+    assert "shape (1000, 3)" in result.out
+    scores = [float(line.split()[-2]) for line in result.out.splitlines() if line.endswith("s.e.")]
+    assert len(scores) == 2
+    assert max(map(abs, scores)) < 4
+    np.savetxt("mean.csv", mean)
+    np.savetxt("two.csv", [1, 2])
+    assert run(*SPHERE, "--mean-direction", "mean.csv", "--seed", "7", "--resume").code == 0
+    for wrong, message in (
+        ((), "needs --mean-direction, such as 0,0,1"),
+        (("--mean-direction", "0,0"), "the zero vector has no direction"),
+        (("--mean-direction", "1"), "1 number; give two or more"),
+        (("--mean-direction", "1,1e39"), "value 1 (counted from 0) is 1e+39: not finite in float32"),
+        (("--mean-direction", "1,x"), "neither a number nor the name"),
+        (("--mean-direction", "1,2", "--loc", "1"), "--loc is of angles"),
+        (("--mean-direction", "1,2", "--concentration", "two.csv"), "one number goes with a mean direction"),
+        (("--mean-direction", "1,2", "--distribution", "von-mises"), "--mean-direction is of --distribution"),
+    ):
+        result = run(*SPHERE, *wrong)
+        assert result.code == 2
+        assert message in result.err
+
+
+def test_summary_of_directions_finds_faults():
+    """Directions of another concentration, and of another mean direction; right ones pass."""
+    mean = np.array([1.0, 2.0, 2.0, 0.0]) / 3
+    for k, mu, line in ((20.0, mean, None), (20.5, mean, 1), (20.0, mean + 0.02 * np.eye(4)[3], 0)):
+        moments = summary.DirectionMoments(mean, np.float64(20.0))
+        moments.add(stats.vonmises_fisher(mu / np.linalg.norm(mu), k, seed=3).rvs(50_000))
+        scores = [abs(float(row.split()[-2])) for row in moments.report("float64")[1:]]
+        assert [score > 5 for score in scores] == [line == 0, line == 1]
+
+
+def test_moments_of_directions():
+    """Against Bessel functions, from flat to far beyond where these overflow."""
+    for d, k in ((2, 0.5), (3, 1e6), (10, 3.0), (1000, 50.0), (5, 1e12)):
+        with mpmath.workdps(40):
+            a = mpmath.besseli(mpmath.mpf(d) / 2, k) / mpmath.besseli(mpmath.mpf(d) / 2 - 1, k)
+            exact = [float(1 - a), float(1 - a * a - (d - 1) / mpmath.mpf(k) * a)]
+        assert summary.versine_moments(k, d) == pytest.approx(exact, rel=1e-12)
+    assert summary.versine_moments(0.0, 3) == pytest.approx((1, 1 / 3), rel=1e-12)
+    assert summary.versine_moments(np.inf, 3) == (0, 0)
 
 
 def test_turns_are_reduced_exactly():
@@ -382,7 +437,7 @@ def test_signal_in_a_destructor(number):
     if signal.getsignal(number) == signal.SIG_IGN:
         pytest.skip("what started the tests ignores this signal, and so does every command")
     error = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: commands.Terminated}[number]
-    watch = commands.Watch(None, 1, quiet=True)
+    watch = commands.Watch(summary.Moments(np.float64(0), np.float64(1)), quiet=True)
     before = signal.getsignal(number)
     with commands.terminate_by_exception():
         Collected(number)

@@ -174,4 +174,4 @@ def test_fits_say_how_good_they_are():
     """The guess is within the reach of one step, in every dimension that the sampler serves."""
     for n in (3, 4, 9, 10, 40, 1023):
         for near in (True, False):
-            assert fits.guess(n, fits.SMALLEST_WORD["float32"], near).error < 0.08
+            assert fits.fitted_guess(n, fits.SMALLEST_WORD["float32"], near).error < 0.08

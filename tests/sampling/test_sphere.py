@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from scipy import stats
 
 import jax_von_mises as jvm
-from jax_von_mises import sample_von_mises, sample_von_mises_fisher
+from jax_von_mises import sample_block, sample_von_mises, sample_von_mises_fisher
 from jax_von_mises.sampling import counter, sphere
 from tests import sphere_reference as reference
 
@@ -25,6 +25,10 @@ def direction(d):
     """A unit vector without a component of 0."""
     mu = np.random.default_rng(d).normal(size=d)
     return (mu / np.linalg.norm(mu)).astype(np.float32)
+
+
+def block_of(key, mu, kappa, start, shape, method="direct"):
+    return sample_block(key, mu, kappa, start, shape, method=method, distribution="von-mises-fisher")
 
 
 def equal(a, b):
@@ -73,7 +77,7 @@ def test_the_first_directions():
         words = words_of("threefry2x32", d, "float32", None).astype(np.int64)
         mu, k = direction(d).astype(float), 4.0
         cosine = (jnp.asarray(words[:, 0], jnp.uint32),)
-        signed = np.asarray(sphere.signed_share(cosine, jnp.float32(k), d, "direct", None))
+        signed = np.asarray(sphere.drawn_share(cosine, jnp.float32(k), d, "direct", None))
         w = np.where(signed < 0, -1, 1) - 2 * signed.astype(float)
         t, near = ((words[:, 0] >> 1) + 0.5) * 2.0**-32, words[:, 0] % 2 == 1
         tails = np.exp(reference.log_tail(np.abs(signed).astype(float), near, (signed >= 0) == near, d, k))
@@ -95,32 +99,41 @@ def test_the_first_directions():
 @pytest.mark.parametrize("implementation", counter.GENERATORS)
 @pytest.mark.parametrize("d", [3, 5, 2])
 def test_slices(d, implementation):
-    """The words of a slice, and directions to rounding, whatever the shape; one program bit for bit."""
+    """Bit for bit, whatever the shape and the program; and other directions far away."""
     key, mu = random.key(1, impl=implementation), direction(d)
     whole = np.asarray(sample_von_mises_fisher(key, mu, 2.5, (240,), method="direct"))
-    block = sample_von_mises_fisher(key, mu, 2.5, (100,), start=70, method="direct")
-    np.testing.assert_allclose(block, whole[70:170], atol=1e-6)
-    folded = sample_von_mises_fisher(key, mu, 2.5, (4, 60), method="direct")
-    np.testing.assert_allclose(folded.reshape(240, d), whole, atol=1e-6)
-    shifted = sample_von_mises_fisher(key, mu, 2.5, (100,), start=90, method="direct")
-    assert equal(block[20:], shifted[:80])
-    far = sample_von_mises_fisher(key, mu, 2.5, (100,), start=2**40 + 70, method="direct")
-    assert not equal(far, block)
+    block = block_of(key, mu, 2.5, 70, (100,))
+    assert equal(block, whole[70:170])
+    assert equal(sample_von_mises_fisher(key, mu, 2.5, (4, 60), method="direct").reshape(240, d), whole)
+    assert not equal(block_of(key, mu, 2.5, 2**40 + 70, (100,)), block)
+
+
+@slow
+@pytest.mark.parametrize("method", ["direct", "table", "each"])
+@pytest.mark.parametrize("d", [3, 4, 5, 7, 20, 100])
+def test_bits_do_not_depend_on_the_program(d, method):
+    """Nor on pieces of uneven length, of which XLA:CPU makes other loops; over one CPU and over several."""
+    count, mu = 2**15, direction(d)
+    kappa = np.float32(2.5) if method != "each" else np.geomspace(1e-2, 1e4, count).astype(np.float32)
+    method = "direct" if method == "each" else method
+    whole = np.asarray(sample_von_mises_fisher(KEY, mu, kappa, (count,), method=method))
+    for start, size in ((0, 1), (0, 7), (70, 100), (33, 1000), (3, 20_001)):
+        part = kappa[start : start + size] if kappa.ndim else kappa
+        assert equal(block_of(KEY, mu, part, start, (size,), method), whole[start : start + size])
+    doubled = jax.jit(lambda key: 2 * sample_von_mises_fisher(key, mu, kappa, (count,), method=method))(KEY)
+    assert equal(doubled, 2 * whole)
 
 
 @slow
 @pytest.mark.parametrize("d", [3, 5])
 def test_traced_start_and_vmap(d):
-    draw = functools.partial(sample_von_mises_fisher, KEY, direction(d), 2.5, (10,), method="direct")
     starts = jnp.arange(0, 40, 10, dtype=jnp.uint32)
     whole = sample_von_mises_fisher(KEY, direction(d), 2.5, (40,), method="direct")
-    np.testing.assert_allclose(jax.vmap(lambda s: draw(start=s))(starts).reshape(40, d), whole, atol=1e-6)
+    assert equal(jax.vmap(lambda s: block_of(KEY, direction(d), 2.5, s, (10,)))(starts).reshape(40, d), whole)
     keys = random.split(KEY, 3)
     rows = jax.vmap(lambda key: sample_von_mises_fisher(key, direction(d), 2.5, (10,), method="direct"))(keys)
     for key, row in zip(keys, rows, strict=True):
-        np.testing.assert_allclose(
-            row, sample_von_mises_fisher(key, direction(d), 2.5, (10,), method="direct"), atol=1e-6
-        )
+        assert equal(row, sample_von_mises_fisher(key, direction(d), 2.5, (10,), method="direct"))
 
 
 def test_devices_draw_their_parts():
@@ -320,5 +333,8 @@ def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="broadcast"):
         sample_von_mises_fisher(KEY, np.ones((4, 3)), np.ones(3))
     with pytest.raises(ValueError, match="reach beyond"):
-        sample_von_mises_fisher(KEY, [1.0, 0.0, 0.0], 1.0, (2,), start=2**64 - 1)
+        block_of(KEY, [1.0, 0.0, 0.0], 1.0, 2**63 - 1, (2,))
+    assert block_of(KEY, [1.0, 0.0, 0.0], 1.0, 2**63 - 2, (2,)).shape == (2, 3)
+    with pytest.raises(ValueError, match=r"sample_block: distribution='vmf' is not one of 'von-mises', "):
+        sample_block(KEY, [1.0, 0.0, 0.0], 1.0, 0, (2,), distribution="vmf")
     assert "sample_von_mises_fisher" in jvm.__all__

@@ -665,7 +665,7 @@ def test_two_writers(tmp_path, stream, kind, parts):
         (dict(resume=True, force=True), ValueError, "Give one of them"),
         (dict(key=0), TypeError, "write_samples: key must be"),
         (dict(total=2**59), OSError, "needs 2048 PiB"),
-        (dict(total=2**60), ValueError, "more angles than any disk holds"),
+        (dict(total=2**60), ValueError, "more numbers than any disk holds"),
         (dict(total=2**60, loc=np.zeros(0)), ValueError, "total=1152921504606846976 rows of 0 .* must be below 2"),
         (dict(total=10**30, loc=np.zeros(0)), ValueError, "total=10{30} must be at least 0 and below 2"),
     ],

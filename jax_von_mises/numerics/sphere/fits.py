@@ -88,7 +88,7 @@ def chebyshev_points(count):
     return np.cos(np.pi * (np.arange(count) + 0.5) / count)
 
 
-def log_density(n, s, distance):
+def log_relative_density(n, s, distance):
     """f at `distance` towards the pole from the mode, less f there, for signed `s`."""
     below, above, g = (1 - s) / 2, (1 + s) / 2, (1 - s * s) / 4
     rise = np.expm1(-2 * distance)
@@ -120,7 +120,7 @@ def fits(n, dtype):
     s = np.sqrt((1 + x) / 2)[:, None]
     distance = line(n, 1e-17, 1601)
     step = distance[1] - distance[0]
-    density = np.exp(log_density(n, s, distance))
+    density = np.exp(log_relative_density(n, s, distance))
     total = density.sum(1) * step
     rise = np.expm1(-2 * distance)
     delta = rise / ((1 + s) / 2 + (1 - s) / 2 * (1 + rise))
@@ -205,7 +205,7 @@ def closed_base(n, t, s):
 
 
 @functools.cache
-def guess(n, smallest, near):
+def fitted_guess(n, smallest, near):
     """The `Guess` on one side for tails down to `smallest`.
 
     It is y minus that of the mode times sqrt(n (1 + s^2)), or on the far side below `CLOSED_BASE_BELOW` y minus
@@ -219,14 +219,16 @@ def guess(n, smallest, near):
     s = np.clip((1 + x) / 2, 1e-6, 1 - 1e-7)[:, None]
     signed = s if near else -s
     distance = line(n, smallest, 2001)
-    density = np.exp(log_density(n, signed, distance))
+    density = np.exp(log_relative_density(n, signed, distance))
     tail = np.cumsum(density[:, ::-1], 1) - 0.5 * density[:, ::-1]
     log_tail = np.log(np.maximum(tail[:, ::-1] / tail[:, -1:], 1e-320))
     largest = float(np.sqrt(LEVEL - np.log(2 * smallest)) - np.sqrt(LEVEL))
     level = np.linspace(0, largest, 32)
     t = 0.5 * np.exp(LEVEL - (level + np.sqrt(LEVEL)) ** 2)
     target = np.stack([np.interp(-np.log(t), -row, distance) for row in log_tail])
-    slope = np.abs(log_density(n, signed, target + 1e-4) - log_density(n, signed, target - 1e-4)) / 2e-4
+    slope = (
+        np.abs(log_relative_density(n, signed, target + 1e-4) - log_relative_density(n, signed, target - 1e-4)) / 2e-4
+    )
     width = np.sqrt(n * (1 + s * s))
     weight = np.maximum(slope, width)
     if base:

@@ -10,7 +10,7 @@ With :math:`b^*` the own share of the mode, :math:`g = b^*(1 - b^*)` and signed 
           f - f^* = -\tfrac n2 (g\delta^2 + e - \log q) = -\tfrac n2 (s\delta - \log q).
 
 The first form of f is a sum of positive terms, the second one splits logarithms. The quantile of the tail probability
-t is one step of fourth order in log t from a polynomial `fits.guess`; two where tails are deeper than those of words.
+t is one step of fourth order in log t from a polynomial, `fits.fitted_guess`; two where tails are deeper than words'.
 """
 
 from typing import NamedTuple
@@ -107,7 +107,7 @@ class Place(NamedTuple):
         delta = across * mode.inverse
         e = delta * (mode.signed - across)
         q = (own * mode.inverse) * other
-        slope = (-n * delta) * (0.5 * (1 + mode.s * mode.s) - mode.signed * across)
+        slope = (-n * delta) * (0.5 * (1 + mode.s * mode.s) - xla.round_here(mode.signed * across, 1))
         return cls(small, own_small, own, other, across, delta, e, q, other - own, slope)
 
     @property
@@ -275,18 +275,18 @@ def fall_parts(place, mode):
     return sign * exact, sign * small
 
 
-def guess(t, n, mode, smallest):
+def guessed_place(t, n, mode, smallest):
     """The smaller share, and whether it is the own one, near the quantile of `t`."""
     log_t = LN_2 * log2(t)
     level = square_root((fits.LEVEL - LN_2) - log_t) - float(np.sqrt(fits.LEVEL))
     y = 2 * mode.s - 1
-    found = [fits.guess(n, smallest, side) for side in (True, False)]
+    found = [fits.fitted_guess(n, smallest, side) for side in (True, False)]
     places = [polynomial2(each.table, level * (2 / each.largest_level) - 1, y) for each in found]
     width = inverse_root(n * (1 + mode.s * mode.s))
     near = width * places[0]
     own, other = mode.own, mode.other
     if found[1].closed_base:
-        base_own, base_other = closed_base(log_t, n, mode)
+        base_own, base_other = closed_base_shares(log_t, n, mode)
         own, other = jnp.where(mode.near, own, base_own), jnp.where(mode.near, other, base_other)
         distance = jnp.where(mode.near, near, places[1])
     else:
@@ -297,7 +297,7 @@ def guess(t, n, mode, smallest):
     return jnp.where(own_small, own, other) * inverse, own_small
 
 
-def closed_base(log_t, n, mode):
+def closed_base_shares(log_t, n, mode):
     """The two shares of `fits.closed_base`, to the accuracy of a guess."""
     limit = 600.0 if log_t.dtype == jnp.float64 else 60.0
     x = jnp.maximum(mode.s * mode.inverse, 1e-2)
@@ -335,7 +335,7 @@ def quantile_share(t, near, kappa, dimension, smallest=None):
     smallest = words if smallest is None else smallest
     mode = Mode.of(limit, n, near)
     ratio = peak_density(n, mode.s) * reciprocal(t)
-    small, own_small = guess(t, n, mode, smallest)
+    small, own_small = guessed_place(t, n, mode, smallest)
     for _ in range((2 if name == "float64" else 1) + (smallest < words)):
         place = Place.of(small, own_small, n, mode)
         small = place.moved(step(place, mode, n, ratio, smallest))

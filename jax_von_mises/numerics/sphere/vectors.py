@@ -11,7 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics.elementary import LN_2, head, log2, nan_unless, polynomial, square_root
+from jax_von_mises.numerics import xla
+from jax_von_mises.numerics.elementary import (
+    LN_2,
+    head,
+    inverse_root,
+    log2,
+    nan_unless,
+    polynomial,
+    square_root,
+)
 from jax_von_mises.numerics.sphere.radial import share_below, sine
 
 # Standard normal quantile, M. Giles, "Approximating the erfinv function", GPU Computing Gems, 2010: near the centre and
@@ -34,6 +43,10 @@ COSINE_OF_QUARTER = tuple(
 )
 # From this dimension on the part of a normal vector across a direction is long enough to be had as a difference.
 MANY = 16
+# Numbers that `ordered_sum` adds side by side.
+LANES = 8
+# No product of a finite direction's numbers is as large.
+LARGE = 1e30
 
 
 class Direction(NamedTuple):
@@ -129,12 +142,26 @@ def place_across(signed, z, unit):
 
     There is no reflection, so no direction is special and all derivatives are finite.
     """
-    one = unit.ndim == 1
-    along = jnp.matmul(z, unit, precision=lax.Precision.HIGHEST) if one else jnp.sum(z * unit, -1)
     unit = aligned(unit, z.ndim)
+    along = ordered_sum(rounded(z * unit))
     if z.shape[-1] < MANY:
-        square = jnp.sum(jnp.square(z - along[..., None] * unit), -1)
+        square = ordered_sum(rounded(jnp.square(z - rounded(along[..., None] * unit))))
     else:
-        square = jnp.sum(z * z, -1) - along * along
-    r = sine(signed) * lax.rsqrt(square)
-    return z * r[..., None] + unit * (1 - (2 * share_below(signed) + r * along))[..., None]
+        square = ordered_sum(rounded(z * z)) - rounded(along * along)
+    r = sine(signed) * inverse_root(square)
+    back = 1 - (2 * share_below(signed) + rounded(r * along))
+    return rounded(z * r[..., None]) + rounded(unit * back[..., None])
+
+
+def rounded(product):
+    """A product that is rounded before it is added, so that a direction has the same bits in every program."""
+    return xla.round_here(product, LARGE)
+
+
+def ordered_sum(terms):
+    """Sum over the last axis, in one order in every program; as many numbers at a time as a vector register holds."""
+    size = terms.shape[-1]
+    cut = size - size % LANES if size > LANES else 0
+    lanes = xla.tree_sum([terms[..., j : j + LANES] for j in range(0, cut, LANES)]) if cut else terms[..., :0]
+    columns = [lanes[..., j] for j in range(lanes.shape[-1])] + [terms[..., j] for j in range(cut, size)]
+    return xla.tree_sum(columns)
