@@ -12,9 +12,7 @@ r"""Intervals of the circle (panels) that adapt to a density, and its integrals.
 3. *Sums* from both ends, all terms positive, so that either tail probability is right to rounding.
 """
 
-import contextlib
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -22,10 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jax_von_mises.numerics.circular.evaluation import FLOAT64, LogDensity, evaluate, scope
 from jax_von_mises.numerics.elementary import clip
-
-LogDensity = Callable[[jax.Array], jax.Array]
-"""A scalar function of an angle; it may close over traced parameters."""
 
 PASSES = 4
 # Gauss-Legendre nodes in a panel, and steps of Newton's method on its polynomial.
@@ -45,7 +41,7 @@ DEPTH = 1e5
 # Prefix sums in blocks of this length, two levels: short chains of additions.
 BLOCK = 16
 # Distances from a hinted angle at which the first pass has edges, in radians.
-HINT_DISTANCES = 2.0 ** -np.arange(1.0, 25.0, 1.5)
+HINT_DISTANCES = 2.0 ** -np.arange(2.0, 24.0, 2.5)
 # The ends of the circle may differ by this share of the range of the log density (and by this number).
 END_TOLERANCE = 1e-3
 
@@ -185,81 +181,85 @@ def first_edges(count: int, dtype: np.dtype, points: jax.Array | None) -> jax.Ar
 
 
 def most_points(count: int) -> int:
-    """How many points may be hinted: half of the first edges surround them."""
-    return count // 2 // (2 * len(HINT_DISTANCES) + 1)
+    """How many points may be hinted: up to three quarters of the first edges surround them."""
+    return 3 * count // 4 // (2 * len(HINT_DISTANCES) + 1)
 
 
-def adapt(log_density: LogDensity, count: int, dtype: np.dtype, wide: bool, points: jax.Array | None = None) -> Panels:
+def adapt(
+    log_density: LogDensity,
+    count: int,
+    dtype: np.dtype,
+    wide: bool = False,
+    points: jax.Array | None = None,
+    parameters: tuple[jax.Array, ...] = (),
+) -> Panels:
     """Divide the circle into `count` panels that suit a density, and integrate it.
 
     Parameters
     ----------
     log_density : callable
-        Logarithm of the density, up to a constant, of an angle in [-pi, pi]; a scalar function. It may be -inf, where
-        the density is 0. NaN or +inf anywhere make NaN of all results, as does a density that is 0 everywhere, or one
-        whose ends at -pi and pi differ by more than 0.001 of the range of its logarithm.
+        Logarithm of the density, up to a constant: ``log_density(angle, *parameters)`` at one angle in [-pi, pi]. It
+        may be -inf, where the density is 0. NaN or +inf anywhere make NaN of all results, and so does a density that is
+        0 everywhere, or whose logarithm differs between -pi and pi by more than 0.001 of its range.
     count : int
-        A power of two, 32 or more; 256 serve for features down to 1e-5 of the circle.
+        A power of two, 32 or more.
     dtype : dtype
         float32 or float64.
     wide : bool
         Whether angles and log densities are float64 in a float32 program.
     points : array, optional
         Angles next to narrow modes, at most `most_points`.
+    parameters : tuple of arrays
+        Of `dtype`. Unless `wide`, the function may close over other ones.
     """
-    edges = first_edges(count, dtype, points)
-    work = np.dtype(np.float64) if wide else np.dtype(dtype)
-    scope = functools.partial(jax.enable_x64, True) if wide else contextlib.nullcontext
-    density = jax.vmap(log_density)
-    smallest = SMALLEST_TAIL[np.dtype(dtype).name] / 4
-
-    def levels_at(edges):
-        """Log densities at edges and middles, less the largest one."""
-        with scope():
-            edges = lax.convert_element_type(edges, work)
-            middles = 0.5 * (edges[1:] + edges[:-1])
-            levels = lax.stop_gradient(density(jnp.concatenate([edges, middles])))
-            levels = jnp.where(jnp.isnan(levels), -jnp.inf, levels)
-            levels = lax.convert_element_type(jnp.maximum(levels - jnp.max(levels), -DEPTH), dtype)
-        pairs = jnp.stack([levels[:count], levels[count + 1 :]], 1).reshape(-1)
-        return jnp.concatenate([pairs, levels[count : count + 1]])
+    dtype = np.dtype(dtype)
+    work = FLOAT64 if wide else dtype
+    known = lax.stop_gradient(parameters)
+    smallest = SMALLEST_TAIL[dtype.name] / 4
 
     def divide(_, state):
-        levels = levels_at(state[0])
+        edges = state[0]
+        # Edges and middles, ascending.
+        base = jnp.concatenate([jnp.repeat(edges[:-1], 2), edges[-1:]])
+        half = 0.5 * jnp.diff(edges)
+        step = jnp.append(jnp.stack([jnp.zeros_like(half), half], 1).reshape(-1), 0)
+        with scope(wide):
+            levels = lax.stop_gradient(evaluate(log_density, known, base, step, wide))
+            levels = jnp.where(jnp.isnan(levels), -jnp.inf, levels)
+            levels = lax.convert_element_type(jnp.maximum(levels - jnp.max(levels), -DEPTH), dtype)
         gap, extent = jnp.abs(levels[0] - levels[-1]), jnp.max(levels) - jnp.min(levels)
-        return lax.stop_gradient((move_edges(state[0], levels, smallest), gap <= END_TOLERANCE * (1 + extent)))
+        return lax.stop_gradient((move_edges(edges, levels, smallest), gap <= END_TOLERANCE * (1 + extent)))
 
-    edges, periodic = lax.fori_loop(0, PASSES, divide, (edges, jnp.array(True)))
+    edges, periodic = lax.fori_loop(0, PASSES, divide, (first_edges(count, dtype, points), jnp.array(True)))
 
-    name = np.dtype(dtype).name
-    nodes, weights, to_legendre, to_shape = rule(NODES[name])
+    nodes, weights, to_legendre, to_shape = rule(NODES[dtype.name])
     product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
-    with scope():
-        ends = lax.convert_element_type(edges, work)
-        width = ends[1:] - ends[:-1]
-        angles = ends[:-1, None] + width[:, None] * jnp.asarray(nodes[None], work)
-        levels = density(angles.reshape(-1)).reshape(angles.shape)
-        shift = lax.stop_gradient(jnp.max(levels))
-        fall = levels - shift
-        values = jnp.exp(fall) * jnp.where(periodic, 1, jnp.nan).astype(work)
-        mean = product(values, jnp.asarray(weights, work))
-        # Of deviations from the mean, so that small coefficients keep their digits.
-        off = values - mean[:, None]
-        shape = product(off, jnp.asarray(to_shape.T, work)).T
-        last = jnp.max(jnp.abs(product(lax.stop_gradient(off), jnp.asarray(to_legendre[-2:].T, work))), 1)
-        mass = width * mean
-        sums = prefix_sums(jnp.stack([mass, mass[::-1]]))
-        total = sums[0, -1]
-        probabilities = (width[:, None] * jnp.asarray(weights[None], work)) * values / total
-        # Log densities are rounded by a part of their own size: what was added up inside of them is not known.
-        size = lax.stop_gradient(jnp.where(probabilities > 0, jnp.abs(levels) * probabilities, 0))
-        rounding = float(np.finfo(work).eps) / 2 * jnp.sum(size, 1)
-        found = [width, mean, shape, sums, total, shift, angles, probabilities, fall, last, rounding]
-    found = [lax.convert_element_type(x, dtype) for x in found]
-    width, mean, shape, sums, total, shift, angles, probabilities, fall, last, rounding = found
+    width = jnp.diff(edges)
+    base = jnp.broadcast_to(edges[:-1, None], (count, nodes.size))
+    step = width[:, None] * jnp.asarray(nodes[None], dtype)
+    levels = evaluate(log_density, parameters, base.reshape(-1), step.reshape(-1), wide)
+    with scope(wide):
+        # As it is stored, so that what is left keeps its digits.
+        shift = lax.convert_element_type(jnp.max(lax.stop_gradient(levels)), dtype)
+        fall = levels - lax.convert_element_type(shift, work)
+        found = [lax.convert_element_type(x, dtype).reshape(base.shape) for x in (jnp.exp(fall), fall, levels)]
+    values, fall, levels = found
+    values = values * jnp.where(periodic, 1, jnp.nan).astype(dtype)
+    mean = product(values, jnp.asarray(weights, dtype))
+    # Of deviations from the mean, so that small coefficients keep their digits.
+    off = values - mean[:, None]
+    shape = product(off, jnp.asarray(to_shape.T, dtype)).T
+    last = jnp.max(jnp.abs(product(lax.stop_gradient(off), jnp.asarray(to_legendre[-2:].T, dtype))), 1)
+    mass = width * mean
+    sums = prefix_sums(jnp.stack([mass, mass[::-1]]))
+    total = sums[0, -1]
+    probabilities = (width[:, None] * jnp.asarray(weights[None], dtype)) * values / total
+    # Log densities are rounded by a part of their own size: what was added up inside of them is not known.
+    size = lax.stop_gradient(jnp.where(probabilities > 0, jnp.abs(levels) * probabilities, 0))
+    rounding = float(np.finfo(work).eps) / 2 * jnp.sum(size, 1)
     sums = jnp.concatenate([jnp.zeros((2, 1), dtype), sums], 1)
     error = lax.stop_gradient(estimate_error(sums, total, width * last, rounding))
-    return Panels(edges, width, mean, shape, sums, total, shift, angles, probabilities, fall, error)
+    return Panels(edges, width, mean, shape, sums, total, shift, base + step, probabilities, fall, error)
 
 
 def estimate_error(sums: jax.Array, total: jax.Array, last: jax.Array, rounding: jax.Array) -> jax.Array:

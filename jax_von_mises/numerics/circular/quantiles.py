@@ -19,7 +19,8 @@ from jax import lax
 from jax_von_mises.numerics import piecewise
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.circular import panels
-from jax_von_mises.numerics.circular.panels import LogDensity, Panels, take
+from jax_von_mises.numerics.circular.evaluation import LogDensity
+from jax_von_mises.numerics.circular.panels import Panels, take
 from jax_von_mises.numerics.elementary import clip
 
 # Cells with a second level: a gap between two modes takes up to eight.
@@ -155,14 +156,19 @@ def tail_error(fixed: Panels, got: jax.Array, t: jax.Array, from_end: jax.Array)
 
 
 def tabulate(
-    log_density: LogDensity, count: int, dtype: np.dtype, wide: bool = False, points: jax.Array | None = None
+    log_density: LogDensity,
+    count: int,
+    dtype: np.dtype,
+    wide: bool = False,
+    points: jax.Array | None = None,
+    parameters: tuple[jax.Array, ...] = (),
 ) -> Table:
     """Tabulate the quantile of a density on the circle; arguments as for `panels.adapt`.
 
-    The table is differentiable in what `log_density` closes over, by the implicit function theorem, and so are the
+    The table is differentiable in the parameters, by the implicit function theorem, and so are the
     angles that it gives, once, in forward and reverse mode.
     """
-    return of_panels(panels.adapt(log_density, count, dtype, wide, points))
+    return of_panels(panels.adapt(log_density, count, dtype, wide, points, parameters))
 
 
 def of_panels(divided: Panels) -> Table:
