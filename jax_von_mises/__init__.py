@@ -15,6 +15,7 @@
 `mean` `mode`             and the circular `variance` `stddev`, the `entropy`, the `kl_divergence`
 `fit` `standard_errors`   maximum likelihood
 `VonMisesFisher`          directions on the sphere in any dimension; `sample_von_mises_fisher`
+`CircularDistribution`    any density on the circle; `SineSkewed` ones
 `Mixture` `Torus`         distributions of several components, and of several angles
 `sample_antithetic`       angles in mirrored pairs
 `sample_stratified`       one angle in each stratum of equal probability
@@ -28,6 +29,8 @@
 """
 
 from jax_von_mises import runtime as runtime
+from jax_von_mises.distributions.circular import CircularDistribution as CircularDistribution
+from jax_von_mises.distributions.circular import SineSkewed as SineSkewed
 from jax_von_mises.distributions.mixture import Mixture as Mixture
 from jax_von_mises.distributions.torus import Torus as Torus
 from jax_von_mises.distributions.von_mises import VonMises as VonMises
@@ -66,7 +69,9 @@ from jax_von_mises.streams.writer import write_samples as write_samples
 from jax_von_mises.version import __version__ as __version__
 
 __all__ = [
+    "CircularDistribution",
     "Mixture",
+    "SineSkewed",
     "Torus",
     "VonMises",
     "VonMisesFisher",

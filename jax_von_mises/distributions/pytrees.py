@@ -12,8 +12,8 @@ from jax_von_mises.arguments import is_array
 __all__ = ["ByValue", "pytree"]
 
 
-def pytree(*fields):
-    """Register a dataclass as a pytree whose children are these `fields`, its only ones.
+def pytree(*fields, static=()):
+    """Register a dataclass as a pytree whose children are these `fields`; the `static` ones are parts of its structure.
 
     JAX puts shapes, axes, specifications or None in the place of arrays. So the constructor, which checks and converts
     its arguments, is not called when a pytree is put together.
@@ -25,14 +25,17 @@ def pytree(*fields):
 
     def register(cls):
         def flatten_with_keys(tree):
-            return [(jax.tree_util.GetAttrKey(name), getattr(tree, name)) for name in fields], None
+            return [(jax.tree_util.GetAttrKey(name), getattr(tree, name)) for name in fields], aside(tree)
 
         def flatten(tree):
-            return [getattr(tree, name) for name in fields], None
+            return [getattr(tree, name) for name in fields], aside(tree)
 
-        def unflatten(_, children):
+        def aside(tree):
+            return tuple(getattr(tree, name) for name in static)
+
+        def unflatten(aside, children):
             tree = object.__new__(cls)
-            for name, child in zip(fields, children, strict=True):
+            for name, child in zip((*fields, *static), (*children, *aside), strict=True):
                 object.__setattr__(tree, name, child)
             return tree
 

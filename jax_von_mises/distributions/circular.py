@@ -1,0 +1,535 @@
+"""`CircularDistribution`: any density on the circle as a distribution; `SineSkewed`: a circular distribution, skewed.
+
+Every method makes what it needs inside its program, from the density: see `jax_von_mises.numerics.circular`.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from jax_von_mises import arguments
+from jax_von_mises.distributions.pytrees import ByValue, pytree
+from jax_von_mises.distributions.von_mises import VonMises
+from jax_von_mises.numerics import xla
+from jax_von_mises.numerics.circle import deviation, largest_angle, reduce_turns, wrap
+from jax_von_mises.numerics.circular import evaluation, panels, quantiles
+from jax_von_mises.numerics.elementary import clip, nan_unless
+from jax_von_mises.sampling import counter, transform
+
+# Smaller numbers of nodes find too little, larger ones take too long.
+FEWEST_NODES, MOST_NODES = 512, 2**16
+
+
+@pytree("parameters", "points", static=("log_density", "nodes", "wide"))
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
+class CircularDistribution(ByValue):
+    r"""The distribution of an angle whose density is proportional to ``exp(log_density(angle, *parameters))``.
+
+    A frozen pytree whose leaves are the parameters: an argument and a result of `jit`, `grad` and `vmap`. There is no
+    rejection: a table of the quantile is made inside the program, on intervals that adapt to the density, narrow and
+    multimodal ones included; then a draw is one random word and one look-up.
+
+    Parameters
+    ----------
+    log_density : callable
+        ``log_density(angle, *parameters)`` returns the logarithm of the density, up to a constant, at one angle in
+        [-pi, pi] in radians: a number for a number. -inf is a density of 0. It is written with `jax.numpy`, takes equal
+        values at -pi and pi, and is static: define it once, since another function compiles another program.
+    *parameters : float or array
+        What the density depends on, differentiable. `log_density` gets each as a float array.
+    nodes : int
+        Where the density is evaluated, a power of two from 512 to 65536. More of them serve for many narrow features;
+        `error` says whether there are enough.
+    wide : bool
+        Evaluate `log_density` in float64 also in float32 programs, which takes up to a third longer to make a table and
+        removes the rounding of formulas such as ``log(1 + rho**2 - 2 * rho * cos(x))``. Where JAX cannot compile the
+        function so (``jax.scipy.special.i0e`` is one that it cannot), it is evaluated in float32, as with False.
+    points : array, optional
+        Angles in [-pi, pi], near which a mode is narrower than 0.01 rad. It is needed where there are several of them,
+        or one in a density that is flat elsewhere.
+    validate_args : bool
+        Evaluate the density where the parameters are known, and raise ValueError where it is NaN or infinite, 0
+        everywhere, or has different values at -pi and pi. Otherwise, and under a transformation, all results are NaN
+        then.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a `log_density` that is not callable or returns something else than one real number, parameters that are no
+        numbers, and a number of `nodes` or `points` that is not allowed.
+
+    Notes
+    -----
+    *Accuracy.* The smaller of the two probabilities on either side of a draw (of `icdf`, and that which `cdf` returns)
+    has a relative error of at most `error`, or the angle is within 4 ulp; for tails down to 2^-33 (2^-65 in float64).
+    `error` is an estimate that sees interpolation, quadrature and rounding. With 2048 nodes it is
+
+    ==========================================  ============  ============
+    narrowest feature                           float32       float64
+    ==========================================  ============  ============
+    one mode, of any width down to 1e-3 rad     1e-6          1e-13
+    one mode of 3e-4 rad                        4e-6          1e-12
+    up to four modes of 0.05 rad and more       2e-6          1e-9
+    a mode of 0.01 rad on a flat background     1e-5          2e-8
+    ==========================================  ============  ============
+
+    A mode narrower than 0.01 rad that holds little of the mass and is not hinted at by `points` may be missed, and no
+    estimate can see that. A density with jumps is integrated, less well; `error` shows it.
+
+    *Words.* Angle i of a sample is made of word i of the key's stream (words 2 i and 2 i + 1 in float64): the lowest
+    bit is 1 for the lower half of the distribution, the others are the tail probability, from -pi or from pi. So
+    ``CircularDistribution(lambda x, k: k * jnp.cos(x), k)`` draws the angles of ``VonMises(0.0, k)``.
+
+    *Derivatives.* Of draws and of `icdf` in the parameters by the implicit function theorem, once, in forward and
+    reverse mode; those of `log_prob`, `entropy` and the moments are of any order.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> from jax_von_mises import CircularDistribution
+    >>> def wrapped_cauchy(x, rho):
+    ...     return -jnp.log(1 + rho**2 - 2 * rho * jnp.cos(x))
+    >>> distribution = CircularDistribution(wrapped_cauchy, 0.7)
+    >>> distribution.sample(jax.random.key(0), (1000,)).shape
+    (1000,)
+    >>> round(float(distribution.mean_resultant_length()), 5)
+    0.7
+    """
+
+    log_density: Callable[..., jax.Array]
+    parameters: tuple
+    nodes: int
+    wide: bool
+    points: jax.Array | None
+
+    def __init__(
+        self,
+        log_density: Callable[..., jax.Array],
+        *parameters: ArrayLike,
+        nodes: int = 2048,
+        wide: bool = True,
+        points: ArrayLike | None = None,
+        validate_args: bool = False,
+    ):
+        name = "CircularDistribution"
+        if not callable(log_density):
+            raise TypeError(
+                f"{name}: log_density={arguments.safe_repr(log_density)} must be a function of an angle and the "
+                "parameters."
+            )
+        known = isinstance(nodes, int) and not isinstance(nodes, bool)
+        if not known or not FEWEST_NODES <= nodes <= MOST_NODES or nodes & (nodes - 1):
+            raise ValueError(
+                f"{name}: nodes={arguments.safe_repr(nodes)} must be a power of two from {FEWEST_NODES} to "
+                f"{MOST_NODES}."
+            )
+        if not isinstance(wide, bool):
+            raise TypeError(f"{name}: wide={arguments.safe_repr(wide)} must be True or False.")
+        given = tuple(arguments.parameter(name, f"parameter {i}", x) for i, x in enumerate(parameters))
+        if points is not None:
+            points = arguments.parameter(name, "points", points)
+            most, shape = panels.most_points(nodes // max(panels.NODES.values())), np.shape(points)
+            if len(shape) != 1 or shape[0] > most:
+                raise ValueError(
+                    f"{name}: points has shape {shape}, but must be one axis of at most {most} angles. Give more "
+                    "`nodes` for more of them."
+                )
+        fields = {"log_density": log_density, "parameters": given, "nodes": nodes, "wide": wide, "points": points}
+        for field, value in fields.items():
+            object.__setattr__(self, field, value)
+        check_density(self)
+        if validate_args and not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(self)):
+            check_values(self)
+
+    @property
+    def batch_shape(self) -> tuple[()]:
+        """Shape of the batch, (): several sets of parameters go through `jax.vmap`."""
+        return ()
+
+    @property
+    def event_shape(self) -> tuple[()]:
+        """Shape of one angle, ()."""
+        return ()
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The float dtype of samples and densities."""
+        return arguments.float_dtype("CircularDistribution", None, self.parameters)
+
+    @property
+    def error(self) -> jax.Array:
+        """Estimate of the largest relative error of a tail probability, of `sample`, `cdf`, `sf` and `icdf`."""
+        return of_table(self, "error")
+
+    def log_normalizer(self) -> jax.Array:
+        """Logarithm of the integral of the density as it was given."""
+        return of_panels(self, "log_normalizer")
+
+    def sample(
+        self, key: jax.Array | None = None, sample_shape: int | tuple[int, ...] = (), *, seed: jax.Array | None = None
+    ) -> jax.Array:
+        """Angles in radians in [-pi, pi), of shape `sample_shape`.
+
+        Parameters
+        ----------
+        key : jax.Array
+            A random key; `seed` is another name for it, that of TFP and distrax.
+        sample_shape : int or tuple of ints
+        """
+        caller = "CircularDistribution.sample"
+        key = arguments.key_or_seed(caller, key, seed)
+        return draw(self, key, arguments.whole_sizes(caller, "sample_shape", sample_shape))
+
+    def sample_and_log_prob(
+        self, *, seed: jax.Array, sample_shape: int | tuple[int, ...] = ()
+    ) -> tuple[jax.Array, jax.Array]:
+        """Angles as `sample` draws, and the logarithms of their densities."""
+        x = self.sample(seed, sample_shape)
+        return x, self.log_prob(x)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        """Logarithm of the density per radian, at angles on any turn."""
+        return log_prob(self, *self._values("log_prob", value=value))
+
+    def prob(self, value: ArrayLike) -> jax.Array:
+        """Density per radian, at angles on any turn."""
+        return jnp.exp(self.log_prob(value))
+
+    def cdf(self, value: ArrayLike) -> jax.Array:
+        """Probability of an angle between -pi and `value`; whole turns count, as in `jax_von_mises.cdf`."""
+        return tail_probability(self, *self._values("cdf", value=value), upper=False)
+
+    def sf(self, value: ArrayLike) -> jax.Array:
+        """Probability of an angle between `value` and pi, to `error` also where it is small; whole turns count."""
+        return tail_probability(self, *self._values("sf", value=value), upper=True)
+
+    def icdf(self, q: ArrayLike) -> jax.Array:
+        """Angle in [-pi, pi) between which and -pi lies the probability `q`; NaN outside of [0, 1]."""
+        return quantile(self, *self._values("icdf", q=q))
+
+    def entropy(self) -> jax.Array:
+        """Differential entropy in nats."""
+        return of_panels(self, "entropy")
+
+    def mean(self) -> jax.Array:
+        """Mean direction in radians; it means little where `mean_resultant_length` is next to 0."""
+        return of_panels(self, "mean")
+
+    def mean_resultant_length(self) -> jax.Array:
+        """Length of the mean of the unit vectors, between 0 and 1."""
+        return of_panels(self, "mean_resultant_length")
+
+    def _values(self, method, **values):
+        """The one value as an array, and the dtype of the result."""
+        numbered = {f"parameter {i}": x for i, x in enumerate(self.parameters)}
+        given, dtype = arguments.parameters(f"CircularDistribution.{method}", None, **values, **numbered)
+        return next(iter(given.values())), dtype
+
+
+def known_parameters(distribution: CircularDistribution, dtype: np.dtype) -> tuple[jax.Array, ...]:
+    """The parameters as arrays of `dtype`."""
+    return tuple(lax.convert_element_type(jnp.asarray(x), dtype) for x in distribution.parameters)
+
+
+def check_density(distribution: CircularDistribution) -> None:
+    """Refuse a log density that does not return one real number for one angle."""
+    dtype = arguments.compute_dtype(distribution.dtype)
+    one_angle, *given = (jax.ShapeDtypeStruct(np.shape(x), dtype) for x in (0.0, *distribution.parameters))
+    try:
+        found = jax.eval_shape(lambda *of: jnp.asarray(distribution.log_density(*of)), one_angle, *given)
+    except TypeError as error:
+        raise TypeError(
+            f"CircularDistribution: log_density fails for one angle of {dtype} and {len(distribution.parameters)} "
+            f"parameters: {error}"
+        ) from error
+    if found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
+        raise ValueError(
+            f"CircularDistribution: log_density returns an array of shape {found.shape} and {found.dtype} for one "
+            "angle, but must return one float. Add up (jax.scipy.special.logsumexp) what it is made of."
+        )
+
+
+def check_values(distribution: CircularDistribution) -> None:
+    """Refuse a log density whose ends differ, or that has no finite normaliser."""
+    if not math.isnan(float(distribution.log_normalizer())):
+        return
+    dtype = arguments.compute_dtype(distribution.dtype)
+    given = known_parameters(distribution, dtype)
+    ends = [float(distribution.log_density(jnp.asarray(x, dtype), *given)) for x in (-np.pi, np.pi)]
+    if all(map(math.isfinite, ends)) and abs(ends[1] - ends[0]) > panels.END_TOLERANCE:
+        raise ValueError(
+            f"CircularDistribution: log_density is {ends[0]:g} at -pi and {ends[1]:g} at pi, but must be periodic. "
+            "Write it in cos(x - loc), or in an angle that is reduced to [-pi, pi) about its centre."
+        )
+    raise ValueError(
+        "CircularDistribution: log_density is NaN or +inf at some angle, or -inf at all of them. Look at the "
+        "parameters; -inf is allowed where the density is 0."
+    )
+
+
+def evaluated_wide(distribution: CircularDistribution, dtype: np.dtype) -> bool:
+    """Whether the log density is evaluated in float64, in a program of `dtype`."""
+    shapes = tuple(np.shape(x) for x in distribution.parameters)
+    narrow = dtype != np.float64 and distribution.wide
+    return narrow and evaluation.computable_in_float64(distribution.log_density, shapes)
+
+
+def divide(distribution: CircularDistribution, dtype: np.dtype) -> panels.Panels:
+    """Panels that adapt to the density, in float32 or float64."""
+    count = distribution.nodes // panels.NODES[dtype.name]
+    points, parameters = distribution.points, known_parameters(distribution, dtype)
+    if points is not None:
+        points = lax.convert_element_type(jnp.asarray(points), dtype)
+    wide = evaluated_wide(distribution, dtype)
+    return panels.adapt(distribution.log_density, count, dtype, wide, points, parameters)
+
+
+def rounded(distribution: CircularDistribution) -> tuple[np.dtype, np.dtype]:
+    """The dtype of results, and that in which they are computed."""
+    return distribution.dtype, arguments.compute_dtype(distribution.dtype)
+
+
+@functools.partial(jax.jit, static_argnames="name")
+def of_panels(distribution: CircularDistribution, name: str) -> jax.Array:
+    """A number that the panels give."""
+    dtype, compute = rounded(distribution)
+    divided = divide(distribution, compute)
+    if name == "log_normalizer":
+        found = divided.log_normalizer
+    elif name == "entropy":
+        found = divided.entropy()
+    else:
+        cosine, sine = (divided.expectation(of(divided.angles)) for of in (jnp.cos, jnp.sin))
+        found = jnp.arctan2(sine, cosine) if name == "mean" else jnp.sqrt(cosine * cosine + sine * sine)
+    return found.astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnames="name")
+def of_table(distribution: CircularDistribution, name: str) -> jax.Array:
+    """A number that the table gives."""
+    dtype, compute = rounded(distribution)
+    return getattr(quantiles.of_panels(divide(distribution, compute)), name).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnames="shape")
+def draw(distribution: CircularDistribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Angles of `shape`, as one program."""
+    dtype, compute = rounded(distribution)
+    table = quantiles.of_panels(divide(distribution, compute))
+    rows = xla.rows_of(shape) or shape
+    words = counter.words(key, rows, transform.words_per_element(compute))
+
+    def split(*words):
+        t, _, lower = transform.tail(words)
+        return t, ~lower
+
+    x = table.angle_of(split, *words).astype(dtype)
+    return x if rows == shape else x.reshape(-1)[: math.prod(shape)].reshape(shape)
+
+
+@functools.partial(jax.jit, static_argnames="dtype")
+def log_prob(distribution: CircularDistribution, value: jax.Array, dtype: np.dtype) -> jax.Array:
+    """Logarithm of the density."""
+    compute = arguments.compute_dtype(dtype)
+    divided, wide = divide(distribution, compute), evaluated_wide(distribution, compute)
+    x = reduce_turns(jnp.asarray(value, compute))
+    base, parameters = x.reshape(-1), known_parameters(distribution, compute)
+    levels = evaluation.evaluate(distribution.log_density, parameters, base, jnp.zeros_like(base), wide)
+    with evaluation.scope(wide):
+        fall = levels - lax.convert_element_type(divided.shift, levels.dtype)
+        levels = lax.convert_element_type(fall, compute)
+    return (levels.reshape(x.shape) - jnp.log(divided.total)).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("dtype", "upper"))
+def tail_probability(distribution: CircularDistribution, value: jax.Array, dtype: np.dtype, upper: bool) -> jax.Array:
+    """Probability of an angle above or below each value."""
+    compute = arguments.compute_dtype(dtype)
+    x = jnp.asarray(value, compute)
+    x, turns = deviation(x, jnp.zeros_like(x))
+    divided = divide(distribution, compute)
+    found = panels.tail(divided, clip(x, -np.pi, np.pi), jnp.full(x.shape, upper)) / divided.total
+    found = jnp.minimum(found, 1)
+    return (found - turns if upper else found + turns).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnames="dtype")
+def quantile(distribution: CircularDistribution, q: jax.Array, dtype: np.dtype) -> jax.Array:
+    """Angle below which lies the probability `q`."""
+    compute = arguments.compute_dtype(dtype)
+    divided = divide(distribution, compute)
+    q = jnp.asarray(q, compute)
+    upper = q > 0.5
+    x, _ = panels.quantile(divided, jnp.where(upper, 1 - q, q) * divided.total, upper)
+    limit = largest_angle(compute)
+    return nan_unless(clip(x, -limit, limit), (q >= 0) & (q <= 1)).astype(dtype)
+
+
+@pytree("distribution", "skewness")
+@dataclasses.dataclass(frozen=True, eq=False)
+class SineSkewed(ByValue):
+    r"""A symmetric distribution of angles, skewed: density :math:`f(x) (1 + \lambda \sin(x - \mu))`.
+
+    A frozen pytree. `f` is the density of a distribution that is symmetric about its mean direction :math:`\mu`; the
+    class does not check that it is. Samples are exact and take no rejection: an angle drawn from `f` is kept with
+    probability :math:`(1 + \lambda \sin(x - \mu)) / 2`, and else reflected about :math:`\mu`.
+
+    Parameters
+    ----------
+    distribution : VonMises or CircularDistribution
+        With the methods `sample`, `log_prob` and `mean`, such as these.
+    skewness : float or array
+        :math:`\lambda` in [-1, 1], NaN results elsewhere. Its shape broadcasts with the batch of the distribution,
+        which has all of its last axes in full.
+    validate_args : bool
+        Raise ValueError for a skewness outside of [-1, 1] where its value is known.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For something that is no distribution, and a skewness that is no number or does not broadcast.
+
+    Notes
+    -----
+    *Words.* Angle i before the reflection is angle i of ``distribution.sample(key)``. Word i of the stream of the key
+    ``jax.random.fold_in(key, 1)`` decides the reflection.
+
+    *Derivatives.* Those of `log_prob` are exact. A reflection has no derivative, so those of draws are NaN. For draws
+    with derivatives, write the density as a `CircularDistribution`.
+
+    *Source.* T. Abe and A. Pewsey. "Sine-skewed circular distributions". Statistical Papers 52, 2011, (2).
+
+    Examples
+    --------
+    >>> import jax
+    >>> from jax_von_mises import SineSkewed, VonMises
+    >>> distribution = SineSkewed(VonMises(0.5, 4.0), skewness=-0.8)
+    >>> distribution.sample(jax.random.key(0), (1000,)).shape
+    (1000,)
+    """
+
+    distribution: VonMises | CircularDistribution
+    skewness: jax.Array
+    validate_args: dataclasses.InitVar[bool] = False
+
+    def __post_init__(self, validate_args: bool):
+        if not all(hasattr(self.distribution, name) for name in ("sample", "log_prob", "mean", "batch_shape")):
+            raise TypeError(
+                f"SineSkewed: distribution={arguments.safe_repr(self.distribution)} must be a distribution of angles, "
+                "such as a VonMises."
+            )
+        object.__setattr__(self, "skewness", arguments.parameter("SineSkewed", "skewness", self.skewness))
+        self.batch_shape  # noqa: B018 - refuses what does not broadcast
+        if validate_args and not isinstance(self.skewness, jax.core.Tracer):
+            bad = np.asarray(self.skewness, np.float64)
+            bad = bad[~(np.abs(bad) <= 1)]
+            if bad.size:
+                raise ValueError(f"SineSkewed: skewness is {bad.flat[0]:g}, but must be in [-1, 1].")
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of the batch: that of the distribution, with further axes of `skewness` before it."""
+        own, skewness = self.distribution.batch_shape, np.shape(self.skewness)
+        batch = arguments.broadcast_shapes("SineSkewed", {"the distribution": own, "skewness": skewness})
+        if batch[len(batch) - len(own) :] != own:
+            raise ValueError(
+                f"SineSkewed: skewness has shape {skewness}, but the distribution a batch of shape {own}. Give the "
+                f"distribution parameters of shape {batch}."
+            )
+        return batch
+
+    @property
+    def event_shape(self) -> tuple[()]:
+        """Shape of one angle, ()."""
+        return ()
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The float dtype of samples, that of the distribution."""
+        return self.distribution.dtype
+
+    def sample(
+        self, key: jax.Array | None = None, sample_shape: int | tuple[int, ...] = (), *, seed: jax.Array | None = None
+    ) -> jax.Array:
+        """Angles in radians in [-pi, pi), of shape `sample_shape` + ``batch_shape``.
+
+        `seed` is another name for `key`.
+        """
+        caller = "SineSkewed.sample"
+        key = arguments.key_or_seed(caller, key, seed)
+        return draw_skewed(self, key, arguments.whole_sizes(caller, "sample_shape", sample_shape))
+
+    def sample_and_log_prob(
+        self, *, seed: jax.Array, sample_shape: int | tuple[int, ...] = ()
+    ) -> tuple[jax.Array, jax.Array]:
+        """Angles as `sample` draws, and the logarithms of their densities."""
+        x = self.sample(seed, sample_shape)
+        return x, self.log_prob(x)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        """Logarithm of the density per radian, at angles on any turn; to the accuracy of the distribution's own."""
+        base = self.distribution.log_prob(value)
+        given, _ = arguments.parameters("SineSkewed.log_prob", base.dtype, value=value, skewness=self.skewness)
+        return skewed_log_prob(self, base, given["value"])
+
+    def prob(self, value: ArrayLike) -> jax.Array:
+        """Density per radian, at angles on any turn."""
+        return jnp.exp(self.log_prob(value))
+
+
+def slant(distribution: SineSkewed, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Deviations of angles from the mean direction, that direction, and the skewness times the sine."""
+    centre = lax.convert_element_type(jnp.asarray(distribution.distribution.mean()), x.dtype)
+    skewness = lax.convert_element_type(jnp.asarray(distribution.skewness), x.dtype)
+    shape = jnp.broadcast_shapes(x.shape, centre.shape, skewness.shape)
+    x, centre, skewness = (jnp.broadcast_to(each, shape) for each in (x, centre, skewness))
+    away, _ = deviation(x, centre)
+    return away, centre, nan_unless(skewness, jnp.abs(skewness) <= 1) * jnp.sin(away)
+
+
+@functools.partial(jax.jit, static_argnames="sample_shape")
+def draw_skewed(distribution: SineSkewed, key: jax.Array, sample_shape: tuple[int, ...]) -> jax.Array:
+    """Angles of `SineSkewed.sample`, as one program."""
+    batch, own = distribution.batch_shape, distribution.distribution.batch_shape
+    before = sample_shape + batch[: len(batch) - len(own)]
+    base = distribution.distribution.sample(key, before)
+    compute = arguments.compute_dtype(base.dtype)
+    (word,) = counter.words(jax.random.fold_in(key, 1), base.shape, 1)
+
+    def reflected(base, word, skewed):
+        x = lax.convert_element_type(base, compute)
+        away, centre, tilt = slant(skewed, x)
+        share = (word.astype(compute) + 0.5) * 2.0**-32
+        kept = jnp.where(jnp.isnan(tilt), tilt, jnp.where(2 * share < 1 + tilt, x, wrap(-away, reduce_turns(centre))))
+        return kept.astype(base.dtype)
+
+    return no_derivative(xla.separate_loop(reflected, base, word, distribution), distribution)
+
+
+@jax.custom_jvp
+def no_derivative(x: jax.Array, depends_on: ByValue) -> jax.Array:
+    """`x`; its derivative in all that it depends on is NaN."""
+    return x
+
+
+@no_derivative.defjvp
+def _no_derivative_jvp(primals, tangents):
+    moved = sum(jnp.sum(tangent).astype(primals[0].dtype) for tangent in jax.tree.leaves(tangents[1]))
+    return primals[0], (tangents[0] + moved) * jnp.nan
+
+
+@jax.jit
+def skewed_log_prob(distribution: SineSkewed, base: jax.Array, value: jax.Array) -> jax.Array:
+    """Logarithm of the skewed density from that of the distribution."""
+    compute = arguments.compute_dtype(base.dtype)
+    _, _, tilt = slant(distribution, jnp.asarray(value, compute))
+    shape = jnp.broadcast_shapes(base.shape, tilt.shape)
+    base, tilt = jnp.broadcast_to(base, shape), jnp.broadcast_to(tilt, shape)
+    return (base.astype(compute) + jnp.log1p(tilt)).astype(base.dtype)

@@ -1,0 +1,334 @@
+r"""Intervals of the circle (panels) that adapt to a density, and its integrals.
+
+1. *Panels.* A few passes move the edges so that every panel holds an equal share of
+
+   .. math:: (v + s)\, s^{1/9} + \text{floor},
+
+   with v the variation of the log density l over the panel (and twice its second difference), and s the panel's mass
+   over the smaller of the two tail probabilities that contain it. The power is the optimum of a rule of order 8.
+2. *Rule.* Gauss-Legendre nodes in each panel. In a panel the density is its Legendre interpolant, whose integral from
+   an end is in factored form, :math:`(1+z)(c_0 - (1-z) \sum_k c_k P_k'(z) / (k(k+1)))`: exactly 0 at that end, and of
+   full relative accuracy next to it.
+3. *Sums* from both ends, all terms positive, so that either tail probability is right to rounding.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises.numerics.circular.evaluation import FLOAT64, LogDensity, evaluate, scope
+from jax_von_mises.numerics.elementary import clip
+
+PASSES = 4
+# Gauss-Legendre nodes in a panel, and steps of Newton's method on its polynomial.
+NODES = {"float32": 8, "float64": 16}
+STEPS = {"float32": 3, "float64": 5}
+# The smallest tail that a word can name.
+SMALLEST_TAIL = {"float32": 2.0**-33, "float64": 2.0**-65}
+# Part of the panels that are equally wide, so that a feature which the first pass misses can be found by the next.
+FLOOR = 0.2
+POWER = 1 / 9
+# Of the last Legendre coefficient of a panel and its width: the error of an integral over a part of the panel.
+QUADRATURE = 0.1
+# Relative error of a tail probability by the rounding of sums and polynomials.
+ROUNDING = {"float32": 5e-7, "float64": 5e-14}
+# Log densities are cut off so far below the largest one: such variation is worth no further panel.
+DEPTH = 1e5
+# Prefix sums in blocks of this length, two levels: short chains of additions.
+BLOCK = 16
+# Distances from a hinted angle at which the first pass has edges, in radians.
+HINT_DISTANCES = 2.0 ** -np.arange(2.0, 24.0, 2.5)
+# The ends of the circle may differ by this share of the range of the log density (and by this number).
+END_TOLERANCE = 1e-3
+
+
+class Panels(NamedTuple):
+    """A density on `count` panels of n nodes, scaled so that its largest value at a node is 1."""
+
+    edges: jax.Array
+    """(count + 1,) in radians, from -pi to pi; without derivatives."""
+    width: jax.Array
+    """(count,)"""
+    mean: jax.Array
+    """(count,) scaled mean density."""
+    shape: jax.Array
+    """(n - 1, count): polynomial in z in [-1, 1], lowest power first, of the sum in point 2 above."""
+    mass: jax.Array
+    """(2, count + 1): scaled mass before each edge, counted from -pi and from pi."""
+    total: jax.Array
+    """Scaled mass of the circle."""
+    shift: jax.Array
+    """Largest log density at a node."""
+    angles: jax.Array
+    """(count, n): the nodes."""
+    weights: jax.Array
+    """(count, n): probabilities of the nodes; sums with them are expectations."""
+    fall: jax.Array
+    """(count, n): log density at the nodes less `shift`."""
+    error: jax.Array
+    """Estimate of the largest relative error of a tail probability, by quadrature and rounding."""
+
+    @property
+    def log_normalizer(self) -> jax.Array:
+        """Logarithm of the integral of the density."""
+        return self.shift + jnp.log(self.total)
+
+    def expectation(self, values: jax.Array) -> jax.Array:
+        """Mean of a function, from its `values` at `angles`."""
+        return jnp.sum(self.weights * values)
+
+    def entropy(self) -> jax.Array:
+        """Differential entropy in nats."""
+        return jnp.log(self.total) - self.expectation(jnp.where(self.weights > 0, self.fall, 0))
+
+
+@functools.cache
+def rule(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Gauss-Legendre nodes in [0, 1] and weights; matrices to Legendre coefficients, and to `Panels.shape`."""
+    legendre = np.polynomial.legendre
+    nodes, weights = legendre.leggauss(count)
+    basis = np.eye(count)
+    values = np.stack([legendre.legval(nodes, row) for row in basis])
+    to_legendre = (np.arange(count) + 0.5)[:, None] * weights * values
+    derivatives = np.zeros((count, count - 1))
+    for k in range(1, count):
+        powers = legendre.leg2poly(legendre.legder(basis[k]))
+        derivatives[k, : len(powers)] = powers / (k * (k + 1))
+    return (nodes + 1) / 2, weights / 2, to_legendre, derivatives.T @ to_legendre
+
+
+def prefix_sums(x: jax.Array) -> jax.Array:
+    """Inclusive sums along the last axis, whose length is a multiple of `BLOCK`, to a few roundings."""
+    product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+    blocks = x.reshape(*x.shape[:-1], -1, BLOCK)
+    inner = product(blocks, jnp.asarray(np.triu(np.ones((BLOCK, BLOCK))), x.dtype))
+    before = np.triu(np.ones((blocks.shape[-2],) * 2), 1)
+    outer = product(inner[..., -1], jnp.asarray(before, x.dtype))
+    return (inner + outer[..., None]).reshape(x.shape)
+
+
+def take(array: jax.Array, index: jax.Array) -> jax.Array:
+    """Entries of one axis, at an `index` that is known to be within bounds."""
+    return array.at[index].get(mode="promise_in_bounds")
+
+
+def search(ascending: jax.Array, values: jax.Array, offset: jax.Array | int = 0) -> jax.Array:
+    """Largest j < count with ``ascending[offset + j] <= value``, 0 if there is none.
+
+    `ascending` holds rows of count + 1 numbers, one after the other; `offset` is the start of a row. The count is a
+    power of two.
+    """
+    row = ascending.shape[-1]
+    flat = ascending.reshape(-1)
+    step = (row - 1) // 2
+    j = jnp.zeros(values.shape, jnp.int32)
+    while step:
+        j = jnp.where(take(flat, j + (step + offset)) <= values, j + step, j)
+        step //= 2
+    return j
+
+
+def exp_mean(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Mean of exp over an interval on which the exponent runs straight from `a` to `b`."""
+    top, fall = jnp.maximum(a, b), jnp.abs(a - b)
+    return jnp.exp(top) * jnp.where(fall < 1e-2, 1 - 0.5 * fall, -jnp.expm1(-fall) / jnp.maximum(fall, 1e-2))
+
+
+def move_edges(edges: jax.Array, levels: jax.Array, smallest: float) -> jax.Array:
+    """New edges from log densities `levels` at edges and middles, ascending; tails below `smallest` count less."""
+    width = jnp.diff(edges)
+    count = width.shape[0]
+    # A local maximum between points: the top of the parabola through three, which a normal density has exactly.
+    left, here, right = levels[:-2], levels[1:-1], levels[2:]
+    bend = left + right - 2 * here
+    peak = (here >= left) & (here >= right) & (bend < 0)
+    rise = jnp.where(peak, (right - left) ** 2 / jnp.maximum(-8 * bend, 1e-30), 0)
+    lifted = here + jnp.minimum(rise, jnp.maximum(here - jnp.minimum(left, right), 0))
+    lifted = jnp.concatenate([levels[:1], lifted, levels[-1:]])
+    lifted = lifted - jnp.max(lifted)
+    start, middle, end = lifted[:-2:2], lifted[1:-1:2], lifted[2::2]
+    mass = 0.5 * width * (exp_mean(start, middle) + exp_mean(middle, end)) + 1e-37
+    sums = prefix_sums(jnp.stack([mass, mass[::-1]]))
+    share = mass / jnp.maximum(jnp.minimum(sums[0], sums[1, ::-1]), smallest * sums[0, -1])
+    start, middle, end = levels[:-2:2], levels[1:-1:2], levels[2::2]
+    variation = jnp.abs(middle - start) + jnp.abs(end - middle) + 2 * jnp.abs(start + end - 2 * middle)
+    wanted = (jnp.minimum(variation, 1e4) + share) * share**POWER
+    # A panel takes half of its larger neighbour's: a feature missed in one is found from the next.
+    padded = jnp.concatenate([wanted[:1], wanted, wanted[-1:]])
+    wanted = jnp.maximum(wanted, 0.5 * jnp.maximum(padded[:-2], padded[2:]))
+    wanted = wanted / jnp.sum(wanted) + FLOOR / count
+    before = jnp.concatenate([jnp.zeros(1, edges.dtype), prefix_sums(wanted)])
+    places = jnp.asarray(np.arange(1, count) / count, edges.dtype) * before[-1]
+    j = search(before, places)
+    moved = take(edges, j) + take(width, j) * clip((places - take(before, j)) / take(wanted, j), 0, 1)
+    return jnp.concatenate([edges[:1], moved, edges[-1:]])
+
+
+def first_edges(count: int, dtype: np.dtype, points: jax.Array | None) -> jax.Array:
+    """Edges of the first pass: equally wide panels, and edges around each of the hinted `points`."""
+    ends = jnp.asarray(np.array([-np.pi, np.pi]), dtype)
+    if points is None or points.size == 0:
+        return jnp.asarray(np.linspace(-np.pi, np.pi, count + 1), dtype)
+    away = np.concatenate([-HINT_DISTANCES, [0.0], HINT_DISTANCES])
+    near = points.reshape(-1, 1) + jnp.asarray(away[None], dtype)
+    near = clip(near, -np.pi, np.pi).reshape(-1)
+    rest = jnp.asarray(np.linspace(-np.pi, np.pi, count + 1 - near.size)[1:-1], dtype)
+    return jnp.concatenate([ends[:1], jnp.sort(jnp.concatenate([near, rest])), ends[1:]])
+
+
+def most_points(count: int) -> int:
+    """How many points may be hinted: up to three quarters of the first edges surround them."""
+    return 3 * count // 4 // (2 * len(HINT_DISTANCES) + 1)
+
+
+def adapt(
+    log_density: LogDensity,
+    count: int,
+    dtype: np.dtype,
+    wide: bool = False,
+    points: jax.Array | None = None,
+    parameters: tuple[jax.Array, ...] = (),
+) -> Panels:
+    """Divide the circle into `count` panels that suit a density, and integrate it.
+
+    Parameters
+    ----------
+    log_density : callable
+        Logarithm of the density, up to a constant: ``log_density(angle, *parameters)`` at one angle in [-pi, pi]. It
+        may be -inf, where the density is 0. NaN or +inf anywhere make NaN of all results, and so does a density that is
+        0 everywhere, or whose logarithm differs between -pi and pi by more than 0.001 of its range.
+    count : int
+        A power of two, 32 or more.
+    dtype : dtype
+        float32 or float64.
+    wide : bool
+        Whether angles and log densities are float64 in a float32 program.
+    points : array, optional
+        Angles next to narrow modes, at most `most_points`.
+    parameters : tuple of arrays
+        Of `dtype`. Unless `wide`, the function may close over other ones.
+    """
+    dtype = np.dtype(dtype)
+    work = FLOAT64 if wide else dtype
+    known = lax.stop_gradient(parameters)
+    smallest = SMALLEST_TAIL[dtype.name] / 4
+
+    def divide(_, state):
+        edges = state[0]
+        # Edges and middles, ascending.
+        base = jnp.concatenate([jnp.repeat(edges[:-1], 2), edges[-1:]])
+        half = 0.5 * jnp.diff(edges)
+        step = jnp.append(jnp.stack([jnp.zeros_like(half), half], 1).reshape(-1), 0)
+        with scope(wide):
+            levels = lax.stop_gradient(evaluate(log_density, known, base, step, wide))
+            levels = jnp.where(jnp.isnan(levels), -jnp.inf, levels)
+            levels = lax.convert_element_type(jnp.maximum(levels - jnp.max(levels), -DEPTH), dtype)
+        gap, extent = jnp.abs(levels[0] - levels[-1]), jnp.max(levels) - jnp.min(levels)
+        return lax.stop_gradient((move_edges(edges, levels, smallest), gap <= END_TOLERANCE * (1 + extent)))
+
+    edges, periodic = lax.fori_loop(0, PASSES, divide, (first_edges(count, dtype, points), jnp.array(True)))
+
+    nodes, weights, to_legendre, to_shape = rule(NODES[dtype.name])
+    product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+    width = jnp.diff(edges)
+    base = jnp.broadcast_to(edges[:-1, None], (count, nodes.size))
+    step = width[:, None] * jnp.asarray(nodes[None], dtype)
+    levels = evaluate(log_density, parameters, base.reshape(-1), step.reshape(-1), wide)
+    with scope(wide):
+        # As it is stored, so that what is left keeps its digits.
+        shift = lax.convert_element_type(jnp.max(lax.stop_gradient(levels)), dtype)
+        fall = levels - lax.convert_element_type(shift, work)
+        found = [lax.convert_element_type(x, dtype).reshape(base.shape) for x in (jnp.exp(fall), fall, levels)]
+    values, fall, levels = found
+    values = values * jnp.where(periodic, 1, jnp.nan).astype(dtype)
+    mean = product(values, jnp.asarray(weights, dtype))
+    # Of deviations from the mean, so that small coefficients keep their digits.
+    off = values - mean[:, None]
+    shape = product(off, jnp.asarray(to_shape.T, dtype)).T
+    last = jnp.max(jnp.abs(product(lax.stop_gradient(off), jnp.asarray(to_legendre[-2:].T, dtype))), 1)
+    mass = width * mean
+    sums = prefix_sums(jnp.stack([mass, mass[::-1]]))
+    total = sums[0, -1]
+    probabilities = (width[:, None] * jnp.asarray(weights[None], dtype)) * values / total
+    # Log densities are rounded by a part of their own size: what was added up inside of them is not known.
+    size = lax.stop_gradient(jnp.where(probabilities > 0, jnp.abs(levels) * probabilities, 0))
+    rounding = float(np.finfo(work).eps) / 2 * jnp.sum(size, 1)
+    sums = jnp.concatenate([jnp.zeros((2, 1), dtype), sums], 1)
+    error = lax.stop_gradient(estimate_error(sums, total, width * last, rounding))
+    return Panels(edges, width, mean, shape, sums, total, shift, base + step, probabilities, fall, error)
+
+
+def estimate_error(sums: jax.Array, total: jax.Array, last: jax.Array, rounding: jax.Array) -> jax.Array:
+    """Estimate the largest relative error of a tail probability that a word can name.
+
+    From masses `last` of the last Legendre coefficients in each panel, and the probability that `rounding` moves there.
+    """
+    dtype = np.dtype(sums.dtype)
+    tails = sums[:, 1:] / total
+    moved = prefix_sums(jnp.stack([rounding, rounding[::-1]]))
+    part = QUADRATURE * last / total
+    error = jnp.minimum((jnp.stack([part, part[::-1]]) + moved) / jnp.maximum(tails, 1e-37), 1)
+    drawn = jnp.where(tails > 0.6, 0, jnp.minimum(tails / SMALLEST_TAIL[dtype.name], 1))
+    return jnp.max(error * drawn) + ROUNDING[dtype.name]
+
+
+def partial_mass(y: jax.Array, mean: jax.Array, shape: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """Integral from 0 to `y` in a panel of width 1, and the density at `y`."""
+    z = 2 * y - 1
+    value, slope = shape[-1], jnp.zeros_like(z)
+    for term in reversed(shape[:-1]):
+        slope = slope * z + value
+        value = value * z + term
+    inner = mean - 2 * (1 - y) * value
+    return y * inner, inner + y * (2 * value - 4 * (1 - y) * slope)
+
+
+def seen_from(panels: Panels, panel: jax.Array, from_end: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+    """Mean and shape of each `panel`, of which those with `from_end` are mirrored."""
+    sign = jnp.where(from_end, -1.0, 1.0).astype(panels.edges.dtype)
+    shape = [take(row, panel) for row in panels.shape]
+    return take(panels.mean, panel), [term if k % 2 else sign * term for k, term in enumerate(shape)]
+
+
+def quantile(panels: Panels, mass: jax.Array, from_end: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Angle beyond which lies the scaled `mass`, towards -pi or where `from_end` towards pi; and the density there.
+
+    Differentiable in what the panels hold, by the implicit function theorem: the last step starts from a constant.
+    """
+    fixed, steps = lax.stop_gradient(panels), STEPS[np.dtype(mass.dtype).name]
+    count = panels.width.shape[0]
+    offset = from_end.astype(jnp.int32) * (count + 1)
+    target = lax.stop_gradient(mass)
+    j = search(fixed.mass, target, offset)
+    panel = jnp.where(from_end, count - 1 - j, j)
+    width = take(panels.width, panel)
+    mean, shape = seen_from(panels, panel, from_end)
+    rest = (mass - take(panels.mass.reshape(-1), offset + j)) / width
+    known_mean, known_shape = lax.stop_gradient((mean, shape))
+    target = lax.stop_gradient(rest)
+    y = clip(target / jnp.maximum(known_mean, 1e-37), 0, 1)
+    for _ in range(steps):
+        value, density = partial_mass(y, known_mean, known_shape)
+        y = clip(y - (value - target) / jnp.maximum(density, 0.02 * known_mean + 1e-37), 0, 1)
+    y = lax.stop_gradient(y)
+    value, density = partial_mass(y, mean, shape)
+    density = lax.stop_gradient(density)
+    step = (rest - value) / jnp.maximum(density, 1e-37)
+    y = y + (step - lax.stop_gradient(step))
+    return jnp.where(from_end, take(fixed.edges, panel + 1) - width * y, take(fixed.edges, panel) + width * y), density
+
+
+def tail(panels: Panels, x: jax.Array, from_end: jax.Array) -> jax.Array:
+    """Scaled mass between -pi, or where `from_end` pi, and each angle in [-pi, pi]; differentiable in everything."""
+    panel = search(panels.edges, lax.stop_gradient(x))
+    width = take(panels.width, panel)
+    mean, shape = seen_from(panels, panel, from_end)
+    away = jnp.where(from_end, take(panels.edges, panel + 1) - x, x - take(panels.edges, panel))
+    y = clip(away / jnp.maximum(width, 1e-37), 0, 1)
+    count = panels.width.shape[0]
+    before = jnp.where(from_end, 2 * count - panel, panel)
+    return take(panels.mass.reshape(-1), before) + width * partial_mass(y, mean, shape)[0]

@@ -1,0 +1,251 @@
+"""A table of the quantile of any density on the circle, for draws: one word, one look-up.
+
+Tail probabilities t in (0, 1/2), counted from either end, fall into the cells of `piecewise.table_grid`: octaves, each
+of equal cells, with the polynomial through the quantile at some nodes. Over a gap between two modes, or at the foot of
+a spike, the quantile has a step somewhere inside of a cell, and no polynomial follows it. Up to `HARD` such cells,
+found by evaluating the tail probability at the angles that they give, have a second level: octaves of the distance in t
+from one point, on both of its sides. Draws from a table without such cells do not look for them.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises.numerics import piecewise
+from jax_von_mises.numerics.circle import largest_angle
+from jax_von_mises.numerics.circular import panels
+from jax_von_mises.numerics.circular.evaluation import LogDensity
+from jax_von_mises.numerics.circular.panels import Panels, take
+from jax_von_mises.numerics.elementary import clip
+
+# Cells with a second level: a gap between two modes takes up to eight.
+HARD = 24
+# Octaves of the second level on each side of its point, and cells in each, as a power of two.
+SUB_OCTAVES = {"float32": 16, "float64": 36}
+SUB_BITS = {"float32": 2, "float64": 3}
+# Cells with a larger relative error of the tail are hard.
+GOOD = {"float32": 5e-7, "float64": 2e-13}
+# Places in a cell where its polynomial is compared with the tail probability.
+CHECKED = {"float32": (0.12, 0.5), "float64": (0.02, 0.5)}
+# Between these places the error may be larger by this factor.
+BETWEEN = 2.0
+# Between nodes whose steps differ by this factor a polynomial would swing beyond them: a straight line does not.
+STEEP = 6.0
+
+
+class Cells(NamedTuple):
+    """What a look-up reads."""
+
+    coefficients: jax.Array
+    """(degree + 1, 2 cells): polynomials of the cells counted from -pi, then from pi."""
+    hard: jax.Array
+    """(2 cells,) int32: number of a hard cell, or -1."""
+    point: jax.Array
+    """(HARD,): place in each hard cell from which the second level counts."""
+    further: jax.Array
+    """(degree + 1, HARD * cells of the second level)."""
+
+
+class Table(NamedTuple):
+    """The quantile of a density on the circle; a pytree of arrays."""
+
+    cells: Cells
+    panels: Panels
+    error: jax.Array
+    """Estimate of the largest relative error of the smaller tail probability, of `angle`, `panels.tail`, `quantile`."""
+
+    @property
+    def log_normalizer(self) -> jax.Array:
+        """Logarithm of the integral of the density."""
+        return self.panels.log_normalizer
+
+    def angle(self, t: jax.Array, from_end: jax.Array) -> jax.Array:
+        """Angle in [-pi, pi) beyond which lies `t` in (0, 1/2), towards -pi or where `from_end` (bool) towards pi."""
+        return self.angle_of(lambda t, from_end: (t, from_end), t, from_end)
+
+    def angle_of(self, split: Callable[..., tuple[jax.Array, jax.Array]], *arrays: jax.Array) -> jax.Array:
+        """`angle` of the pair ``split(*arrays)``, an elementwise function, which is part of the loop of the look-up."""
+
+        def look_up(cell_of, cells, *arrays):
+            t, from_end = split(*arrays)
+            row, place = piecewise.quantile_cell(t)
+            row = jnp.where(from_end, row + cells.hard.shape[0] // 2, row)
+            limit = largest_angle(t.dtype)
+            return clip(piecewise.evaluate(*cell_of(row, place, cells)), -limit, limit)
+
+        branches = (functools.partial(look_up, cell) for cell in (second_cell, first_cell))
+        return lax.cond(jnp.any(self.cells.hard >= 0), *branches, self.cells, *arrays)
+
+
+def first_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Polynomials of the first level, and the row and place in them."""
+    return cells.coefficients, row, place
+
+
+def second_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Polynomials of both levels, and the row and place in them of each `row` and `place` in the first level."""
+    name = np.dtype(place.dtype).name
+    octaves, bits = SUB_OCTAVES[name], SUB_BITS[name]
+    side = octaves << bits
+    number = take(cells.hard, row)
+    away = place - take(cells.point, jnp.maximum(number, 0))
+    distance = jnp.abs(away) * (1 - 2.0 ** (1 - octaves)) + 2.0**-octaves
+    second, there = octave_cell(distance, octaves, bits)
+    second = second + (cells.hard.shape[0] + number * (2 * side)) + jnp.where(away > 0, side, 0)
+    hard = number >= 0
+    both = jnp.concatenate([cells.coefficients, cells.further], 1)
+    return both, jnp.where(hard, second, row), jnp.where(hard, there, place)
+
+
+def octave_cell(x: jax.Array, octaves: int, bits: int) -> tuple[jax.Array, jax.Array]:
+    """The cell (int32) of `x` in [2^-octaves, 1), of 2^bits to an octave, and the place in it."""
+    info = jnp.finfo(x.dtype)
+    unsigned = np.uint64 if x.dtype == jnp.float64 else np.uint32
+    exponent = 1 - info.minexp
+    pattern = lax.bitcast_convert_type(x, unsigned)
+    row = (pattern >> unsigned(info.nmant - bits)) - unsigned((exponent - octaves) << bits)
+    mantissa = (pattern << unsigned(bits)) & unsigned((1 << info.nmant) - 1)
+    place = lax.bitcast_convert_type(mantissa | unsigned(exponent << info.nmant), x.dtype) - 1
+    return row.astype(jnp.int32), place
+
+
+def octave_places(places, octaves: int, bits: int) -> np.ndarray:
+    """Numbers at `places` in each cell of `octave_cell`, (cells, places)."""
+    cells = 2**bits
+    starts = 2.0 ** -np.arange(octaves, 0.0, -1.0)
+    return (starts[:, None, None] * (1 + (np.arange(cells)[:, None] + places) / cells)).reshape(-1, len(places))
+
+
+def shared(grid: np.ndarray, last: float) -> np.ndarray:
+    """Nodes of cells (cells, degree + 1) that share their ends, and end at `last`, once each."""
+    return np.append(grid[:, :-1].reshape(-1), last)
+
+
+def polynomials(values: jax.Array, nodes: np.ndarray, steps: bool = False) -> jax.Array:
+    """Coefficients (degree + 1, groups * cells) from values (groups, degree * cells + 1) at shared nodes."""
+    groups, degree = values.shape[0], len(nodes) - 1
+    cells = values[:, :-1].reshape(groups, -1, degree)
+    ends = jnp.concatenate([cells[:, 1:, 0], values[:, -1:]], 1)
+    cells = jnp.concatenate([cells, ends[..., None]], -1).reshape(-1, degree + 1)
+    if steps:
+        slopes = jnp.abs(jnp.diff(lax.stop_gradient(cells), axis=1)) / jnp.asarray(np.diff(nodes)[None], values.dtype)
+        steep = jnp.max(slopes, 1) > STEEP * jnp.min(slopes, 1) + 1e-6
+        line = cells[:, :1] + (cells[:, -1:] - cells[:, :1]) * jnp.asarray(nodes[None], values.dtype)
+        cells = jnp.where(steep[:, None], line, cells)
+    return piecewise.cell_polynomials(cells, nodes)
+
+
+def checks(cells: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and places where the polynomials of `cells` are compared, cell by cell."""
+    places = np.array(CHECKED[dtype.name])
+    return np.repeat(np.arange(cells), places.size), np.tile(places, cells)
+
+
+def tail_error(fixed: Panels, got: jax.Array, t: jax.Array, from_end: jax.Array) -> jax.Array:
+    """Relative error of the tail probability `t` that each angle `got` stands for, beyond four float spacings of it."""
+    eps = float(jnp.finfo(got.dtype).eps)
+    spacing = 4 * eps * jnp.abs(got)
+    ends = jnp.stack([got - spacing, got + spacing])
+    tails = panels.tail(fixed, ends, jnp.broadcast_to(from_end, ends.shape)) / fixed.total
+    return jnp.maximum(jnp.maximum(jnp.min(tails, 0) - t, t - jnp.max(tails, 0)), 0) / t
+
+
+def tabulate(
+    log_density: LogDensity,
+    count: int,
+    dtype: np.dtype,
+    wide: bool = False,
+    points: jax.Array | None = None,
+    parameters: tuple[jax.Array, ...] = (),
+) -> Table:
+    """Tabulate the quantile of a density on the circle; arguments as for `panels.adapt`.
+
+    The table is differentiable in the parameters, by the implicit function theorem, and so are the
+    angles that it gives, once, in forward and reverse mode.
+    """
+    return of_panels(panels.adapt(log_density, count, dtype, wide, points, parameters))
+
+
+def of_panels(divided: Panels) -> Table:
+    """Tabulate the quantile of a density that has been divided into panels."""
+    dtype = np.dtype(divided.edges.dtype)
+    fixed = lax.stop_gradient(divided)
+    grid, nodes = piecewise.table_grid(dtype)
+    cells = len(grid)
+    t = shared(grid, 0.5)
+    both = jnp.asarray(np.repeat([False, True], t.size))
+    x, _ = panels.quantile(divided, jnp.asarray(np.tile(t, 2), dtype) * divided.total, both)
+    coefficients = polynomials(x.reshape(2, -1), nodes)
+
+    start = np.tile(grid[:, 0], 2)
+    extent = np.tile(grid[:, -1] - grid[:, 0], 2)
+    rows, places = checks(2 * cells, dtype)
+    got = piecewise.evaluate(lax.stop_gradient(coefficients), rows, jnp.asarray(places, dtype))
+    error = tail_error(fixed, got, jnp.asarray(start[rows] + places * extent[rows], dtype), jnp.asarray(rows >= cells))
+    worst, cell = lax.top_k(jnp.max(error.reshape(2 * cells, -1), 1), HARD + 1)
+    cell, needed = cell[:HARD], worst[:HARD] > GOOD[dtype.name]
+    cell = cell.astype(jnp.int32)
+    numbers = jnp.where(needed, jnp.arange(HARD, dtype=jnp.int32), -1)
+    hard = jnp.full(2 * cells, -1, jnp.int32).at[cell].set(numbers)
+    hard_cells = cell >= cells, *(take(jnp.asarray(a, dtype), cell) for a in (start, extent))
+    refine = functools.partial(second_level, nodes=nodes)
+
+    def none(divided, *_):
+        found = jax.eval_shape(refine, divided, *hard_cells)
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), found)
+
+    point, further, remaining = lax.cond(jnp.any(needed), refine, none, divided, *hard_cells)
+    interpolation = jnp.maximum(worst[HARD], jnp.max(jnp.where(needed, remaining, worst[:HARD])))
+    return Table(Cells(coefficients, hard, point, further), divided, divided.error + BETWEEN * interpolation)
+
+
+def second_level(divided: Panels, from_end, low, extent, *, nodes):
+    """Points, polynomials and remaining errors of the cells of t that begin at `low` and are `extent` long."""
+    dtype = np.dtype(low.dtype)
+    fixed = lax.stop_gradient(divided)
+    octaves, bits = SUB_OCTAVES[dtype.name], SUB_BITS[dtype.name]
+    point = (step_in(fixed, from_end, low, low + extent) - low) / extent
+    point = jnp.minimum(jnp.maximum(point, 0), 1)[:, None, None]
+
+    def at(grid):
+        """The tail probabilities (HARD, 2, n) of both sides, and whether they lie in the cell."""
+        distance = jnp.asarray((grid - 2.0**-octaves) / (1 - 2.0 ** (1 - octaves)), dtype)[None, None]
+        sign = jnp.asarray(np.array([-1.0, 1.0])[None, :, None], dtype)
+        place = point + sign * distance
+        return low[:, None, None] + extent[:, None, None] * place, (place >= 0) & (place <= 1)
+
+    grid = octave_places(nodes, octaves, bits)
+    t, _ = at(shared(grid, 1.0))
+    sides = jnp.broadcast_to(from_end[:, None, None], t.shape)
+    mass = jnp.maximum(t, 0) * divided.total
+    x, _ = panels.quantile(divided, mass.reshape(-1), sides.reshape(-1))
+    further = polynomials(x.reshape(2 * HARD, -1), nodes, steps=True)
+    rows, places = checks(HARD * 2 * len(grid), dtype)
+    t, inside = at(octave_places(np.array(CHECKED[dtype.name]), octaves, bits).reshape(-1))
+    sides = jnp.broadcast_to(from_end[:, None, None], t.shape)
+    got = piecewise.evaluate(lax.stop_gradient(further), rows, jnp.asarray(places, dtype))
+    error = tail_error(fixed, got, jnp.maximum(t, 1e-37).reshape(-1), sides.reshape(-1))
+    return point[:, 0, 0], further, jnp.max(jnp.where(inside, error.reshape(t.shape), 0), (1, 2))
+
+
+def step_in(fixed: Panels, from_end, low, high):
+    """The tail probability between `low` and `high` where the quantile is steepest, for each cell.
+
+    In the middle of the panel in which the least mass goes with a change of the log density by one.
+    """
+    logs = jnp.log(fixed.mean + 1e-37)
+    change = jnp.abs(jnp.diff(logs))
+    change = jnp.concatenate([change[:1], change]) + jnp.concatenate([change, change[-1:]])
+    scale = fixed.width * fixed.mean / (change + 1e-3)
+    middles = 0.5 * (fixed.mass[:, :-1] + fixed.mass[:, 1:]) / fixed.total
+    scale = jnp.where(from_end[:, None], scale[None, ::-1], scale[None])
+    ends = jnp.where(from_end[:, None], fixed.mass[1:], fixed.mass[:1]) / fixed.total
+    middles = jnp.where(from_end[:, None], middles[1:], middles[:1])
+    within = (ends[:, 1:] >= low[:, None]) & (ends[:, :-1] <= high[:, None])
+    best = jnp.argmin(jnp.where(within, scale, jnp.inf), 1)
+    return jnp.take_along_axis(middles, best[:, None], 1)[:, 0]
