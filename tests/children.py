@@ -30,6 +30,16 @@ def own_mounts(place):
     return unshare
 
 
+def fill_disk(file, spare=0):
+    """Write a file until its disk is full but for `spare` bytes."""
+    with open(file, "wb", buffering=0) as filler:
+        try:
+            while True:
+                filler.write(bytes(4096))
+        except OSError:
+            filler.truncate(filler.tell() - spare)
+
+
 def run(program, *arguments, before=(), timeout=120, **changes):
     """Run a program, with warnings as errors; it must end well. Returns the lines it printed.
 

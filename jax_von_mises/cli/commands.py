@@ -532,6 +532,8 @@ def open_executor(options: argparse.Namespace) -> Iterator[futures.Executor | No
             raise Failure(f"--scheduler {options.scheduler}: no scheduler answers there ({error})") from error
         jax.config.update("jax_platforms", "cpu")
         with client:
+            if not options.quiet and not client.nthreads():
+                print(f"{PROGRAM_NAME} sample: {options.scheduler} has no worker yet; waiting for one", file=sys.stderr)
             yield client.get_executor()
     else:
         yield None

@@ -212,7 +212,7 @@ def brief(_serial: str, job: Job, marks: frozenset[str]) -> Briefed:
     try:
         found = assignment(job.run, job)
         assert found is not None
-        seen = look_for(job, lambda target: not marks.isdisjoint(target.marks()), SIGHT) if marks else None
+        seen = look_for(job, lambda target: any(mark in marks for mark in target.marks()), SIGHT) if marks else None
         if seen is not None:
             seen.close()
     except OSError as error:

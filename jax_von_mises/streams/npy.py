@@ -282,12 +282,10 @@ class NpyFile:
         return False
 
     def marks(self):
-        """Marks of the records that are here, for other processes that should see the same."""
-        found = set()
-        for name in (self.partial_record, self.record):
+        """Yield marks of the records that are here, for other processes that should see the same."""
+        for name in (self.record, self.partial_record):
             with contextlib.suppress(FileNotFoundError), safe_files.open_plain(name) as file:
-                found.add(mark_of(file.read(self.PAGE)))
-        return frozenset(found)
+                yield mark_of(file.read(self.PAGE))
 
     def finish(self, text):
         """Make the file whole: give it its name."""

@@ -537,7 +537,7 @@ class WriteRun:
 
     def brief_workers(self):
         """Give the workers the job, once, when there is a record by which they know the target."""
-        marks = self.target.marks()
+        marks = frozenset(self.target.marks())
         if marks and not self.briefed:
             self.crew.brief(self.job(), marks)
             self.briefed = True

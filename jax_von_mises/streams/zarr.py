@@ -277,14 +277,11 @@ class ZarrStore:
         return run_words(run) in (self.run.read(self.writer_record) or b"")
 
     def marks(self):
-        """Marks of the records that are here, for other processes that should see the same."""
-        heads = [
-            keys.read(name)
-            for keys in {self.final, self.run}
-            for name in keys.names()
-            if name == self.RECORD or self.WRITER_RECORD.fullmatch(name)
-        ]
-        return frozenset(mark_of(head) for head in heads if head is not None)
+        """Yield marks of the records that are here, for other processes that should see the same."""
+        for keys in {self.final, self.run}:
+            for name in keys.names():
+                if name == self.RECORD or self.WRITER_RECORD.fullmatch(name):
+                    yield mark_of(keys.read(name) or b"")
 
     def finish(self, text):
         """Make the store whole: write its metadata, and give it its name."""

@@ -174,6 +174,13 @@ def test_numpyro_distribution(key):
     assert (dist.kl_divergence(law, law) == 0).all()
     with pytest.raises(ValueError, match="mean_direction"):
         Theirs(2 * jnp.eye(3)[0], 4.0, validate_args=True)
+
+
+@slow
+def test_numpyro_gradient(key):
+    """Of the mean cosine of samples: the derivative of the mean resultant length."""
+    from jax_von_mises.numpyro import VonMisesFisher as Theirs
+
     slope = jax.grad(lambda k: Theirs(jnp.eye(3)[0], k).rsample(key, (4000,))[:, 0].mean())(4.0)
     assert float(slope) == pytest.approx(float(reference.moments(3, 4.0)[1]), rel=0.06)
 

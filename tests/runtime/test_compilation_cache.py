@@ -264,6 +264,7 @@ NARROW = """
 import os, subprocess, sys, warnings
 import jax
 from jax_von_mises import initialize_compilation_cache, runtime, sample_von_mises
+from tests.children import fill_disk
 folder, cache = sys.argv[1], f"{sys.argv[1]}/cache"
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=True)
 os.chmod(folder, 0o700)
@@ -276,16 +277,11 @@ def look(label, size):
     words = (warning.message for warning in caught)
     print(label, info.enabled, info.writable, after.hits > 0, after.entries - info.entries, *words)
 look("room", 10)
-with open(f"{folder}/filler", "wb", buffering=0) as file:
-    try:
-        while True:
-            file.write(bytes(4096))
-    except OSError:
-        pass
+fill_disk(f"{folder}/filler")
 jax.clear_caches()
 look("full", 10)
 look("full", 11)
-os.truncate(f"{folder}/filler", os.path.getsize(f"{folder}/filler") - 8192)
+fill_disk(f"{folder}/filler", 8192)
 look("filling", 12)
 os.unlink(f"{folder}/filler")
 look("room", 13)

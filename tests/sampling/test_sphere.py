@@ -71,28 +71,28 @@ def test_words_are_those_of_the_stream():
     assert equal(words_of("threefry2x32", 3, "float32", None), np.asarray(words)[:20].reshape(10, 2))
 
 
-def test_the_first_directions():
+@pytest.mark.parametrize("d", [5, pytest.param(3, marks=slow)])
+def test_the_first_directions(d):
     """From words to vectors by other arithmetic: SciPy's quantiles of the normal distribution, NumPy's sums."""
-    for d in (3, 5):
-        words = words_of("threefry2x32", d, "float32", None).astype(np.int64)
-        mu, k = direction(d).astype(float), 4.0
-        cosine = (jnp.asarray(words[:, 0], jnp.uint32),)
-        signed = np.asarray(sphere.drawn_share(cosine, jnp.float32(k), d, "direct", None))
-        w = np.where(signed < 0, -1, 1) - 2 * signed.astype(float)
-        t, near = ((words[:, 0] >> 1) + 0.5) * 2.0**-32, words[:, 0] % 2 == 1
-        tails = np.exp(reference.log_tail(np.abs(signed).astype(float), near, (signed >= 0) == near, d, k))
-        np.testing.assert_allclose(tails, t, rtol=2e-6)
-        if d == 5:
-            rest = ((words[:, 1:] >> 1) + 0.5) * 2.0**-32
-            z = np.where(words[:, 1:] % 2 == 1, 1, -1) * stats.norm.ppf(rest)
-            z = z - (z @ mu)[:, None] * mu
-            exact = w[:, None] * mu + np.sqrt(1 - w * w)[:, None] * z / np.linalg.norm(z, axis=1)[:, None]
-        else:
-            azimuth = np.pi * ((words[:, 1] ^ 2**31) - 2**31 + 0.5) * 2.0**-31
-            exact = np.stack([*(np.sqrt(1 - w * w) * f(azimuth) for f in (np.cos, np.sin)), w], 1)
-            mu = np.array([0.0, 0.0, 1.0])
-        x = sample_von_mises_fisher(random.key(7), np.float32(mu), k, (10,), method="direct")
-        np.testing.assert_allclose(x, exact, atol=2e-6)
+    words = words_of("threefry2x32", d, "float32", None).astype(np.int64)
+    mu, k = direction(d).astype(float), 4.0
+    cosine = (jnp.asarray(words[:, 0], jnp.uint32),)
+    signed = np.asarray(sphere.drawn_share(cosine, jnp.float32(k), d, "direct", None))
+    w = np.where(signed < 0, -1, 1) - 2 * signed.astype(float)
+    t, near = ((words[:, 0] >> 1) + 0.5) * 2.0**-32, words[:, 0] % 2 == 1
+    tails = np.exp(reference.log_tail(np.abs(signed).astype(float), near, (signed >= 0) == near, d, k))
+    np.testing.assert_allclose(tails, t, rtol=2e-6)
+    if d == 5:
+        rest = ((words[:, 1:] >> 1) + 0.5) * 2.0**-32
+        z = np.where(words[:, 1:] % 2 == 1, 1, -1) * stats.norm.ppf(rest)
+        z = z - (z @ mu)[:, None] * mu
+        exact = w[:, None] * mu + np.sqrt(1 - w * w)[:, None] * z / np.linalg.norm(z, axis=1)[:, None]
+    else:
+        azimuth = np.pi * ((words[:, 1] ^ 2**31) - 2**31 + 0.5) * 2.0**-31
+        exact = np.stack([*(np.sqrt(1 - w * w) * f(azimuth) for f in (np.cos, np.sin)), w], 1)
+        mu = np.array([0.0, 0.0, 1.0])
+    x = sample_von_mises_fisher(random.key(7), np.float32(mu), k, (10,), method="direct")
+    np.testing.assert_allclose(x, exact, atol=2e-6)
 
 
 @pytest.mark.few(1)
@@ -271,6 +271,7 @@ def test_a_single_direction(d, dtype):
             assert np.isfinite(jax.jacfwd(lambda k, shape=shape: draw(k, shape))(jnp.asarray(3.0, dtype))).all()
 
 
+@slow
 def test_derivatives_are_finite_and_along_the_sphere():
     d = 5
     x = functools.partial(sample_von_mises_fisher, KEY, shape=(200,), method="direct")

@@ -114,18 +114,14 @@ import os, subprocess, sys
 import jax
 from distributed import Client, LocalCluster
 from jax_von_mises import verify_samples, write_samples
+from tests.children import fill_disk
 
 folder = sys.argv[1]
 
 
 def fill(done, _):
     if done >= 200_000 and not os.path.exists(f"{folder}/filler"):
-        with open(f"{folder}/filler", "wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError:
-                pass
+        fill_disk(f"{folder}/filler")
 
 
 def main():

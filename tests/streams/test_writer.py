@@ -943,6 +943,7 @@ DISKS = """
 import os, subprocess, sys, warnings
 import jax
 from jax_von_mises import write_samples, verify_samples
+from tests.children import fill_disk
 
 folder = sys.argv[1]
 every = dict(key=jax.random.key(11), concentration=4.0, block_rows=100_000)
@@ -953,12 +954,7 @@ def mount(options):
 
 
 def fill(spare=0):
-    with open(f"{folder}/filler", "wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            file.truncate(file.tell() - spare)
+    fill_disk(f"{folder}/filler", spare)
 
 
 # Full in the third block, then read-only, then writable.
