@@ -335,3 +335,6 @@ def test_the_reference_has_every_public_name(module, names):
     found = {name for name in names if not inspect.ismodule(getattr(sys.modules[module], name))}
     assert found
     assert found <= shown, sorted(found - shown)
+    listed = set(re.findall(r"`(\w+)", PAGES["functions"].read_text(encoding="utf-8")))
+    wanted = {name for name in found if name[0].islower() or module == "jax_von_mises"}
+    assert wanted <= listed, sorted(wanted - listed)
