@@ -7,17 +7,29 @@ are the forms in which the code of each device is written out, `jax.pmap` and th
 
 import functools
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.sampling import counter, sampler
 from jax_von_mises.sampling.request import DrawRequest
 
 
-def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto", devices=None):
+def sample_pmap(
+    key: ArrayLike,
+    loc: ArrayLike,
+    concentration: ArrayLike,
+    shape: int | Sequence[int] | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    method: str = "auto",
+    devices: Sequence[jax.Device] | None = None,
+) -> jax.Array:
     """Draw angles with one device for each index of the leading axis, by `jax.pmap`.
 
     With one key the angles are those of `sample_von_mises` with the same arguments, bit for bit. With one key per
@@ -113,11 +125,20 @@ def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto
         draw = _mapped(_stream, devices, (0, loc_axis, concentration_axis))
         return draw(key, loc, concentration, shape[1:], dtype, method)
     draw = _mapped(_part, devices, (None, loc_axis, concentration_axis, 0))
-    # The numbers of the devices are an argument because pmap asks for one that it maps over.
+    # Pass the device numbers, because pmap needs an argument to map over.
     return draw(key, loc, concentration, np.arange(len(devices), dtype=np.uint32), shape[1:], dtype, request.route)
 
 
-def sample_shard(key, loc, concentration, shape, axis_name, dtype=None, *, method="auto"):
+def sample_shard(
+    key: ArrayLike,
+    loc: ArrayLike,
+    concentration: ArrayLike,
+    shape: int | Sequence[int],
+    axis_name: str | tuple[str, ...],
+    dtype: DTypeLike | None = None,
+    *,
+    method: str = "auto",
+) -> jax.Array:
     """Draw this device's part of one stream, inside the body of `jax.shard_map` or `jax.pmap`.
 
     Device ``j`` along `axis_name` draws the angles ``j * prod(shape)`` to ``(j + 1) * prod(shape) - 1`` of the key's
@@ -181,7 +202,7 @@ def sample_shard(key, loc, concentration, shape, axis_name, dtype=None, *, metho
     return sampler.draw_block(caller, request, start)
 
 
-def _local_devices(caller, devices):
+def _local_devices(caller: str, devices: Any) -> tuple[jax.Device, ...]:
     if devices is None:
         return tuple(jax.local_devices())
     try:
@@ -208,7 +229,7 @@ def _local_devices(caller, devices):
     return found
 
 
-def _along_devices(array, shape):
+def _along_devices(array: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, int | None]:
     """Return `array` in the form that `jax.pmap` takes, and its mapped axis: 0 or None."""
     if array.ndim < len(shape):
         return array, None
