@@ -534,9 +534,9 @@ def test_not_an_environment(machine):
     (machine.path / "link").symlink_to("nowhere")
     before = machine.files()
     for name, message in (
-        ("results", "is there and is not a virtual environment"),
-        ("empty", "is there and is not a virtual environment"),
-        (".", "is there and is not a virtual environment"),
+        ("results", "exists and is not a virtual environment"),
+        ("empty", "exists and is not a virtual environment"),
+        (".", "exists and is not a virtual environment"),
         ("file", "is not a directory"),
         ("link", "is not a directory"),
         ("file/venv", "file is not a directory"),
