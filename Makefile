@@ -8,25 +8,25 @@ OUT ?= samples.npy
 TESTS ?= tests
 # Arguments for the guard, such as GUARD="--json result.json".
 GUARD ?=
-# A smoke on the newest Python and JAX: the words, both routes, gradients and the workarounds for the compiler.
+# A smoke test on the newest Python and JAX: the words, both routes, gradients and the workarounds for the compiler.
 NEWEST_TESTS ?= tests/sampling/test_counter.py tests/sampling/test_gradients.py tests/numerics/test_xla.py \
   tests/sampling/test_cuda.py::test_a_program_for_several_devices
 NEWEST_MARKS ?= not slow
-# What differs on a machine with one CPU device, repeated with one: the tests have eight.
+# Tests repeated with one CPU device, where results can differ; the others run with eight.
 ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/numerics/test_xla.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
-# The release of JAX whose compiler for GPUs is asked, on a machine without one, what it makes of a draw: the one that
-# tools/gpu_programs.json was made with, since a new release should not turn anything red by itself.
+# The release of JAX that compiles draws for a GPU, on a machine without one: the release of tools/gpu_programs.json, so
+# that a new release alone does not fail anything.
 GPU_JAX ?= 0.12.0.1
-# Releases whose launch of the CUDA kernels is checked; the newest one always is.
+# Releases whose launches of the CUDA kernels are checked, in addition to the newest one.
 LAUNCH_JAX ?= 0.11.2 $(GPU_JAX)
 LAUNCH_MORE ?=
-# Run where something of that cannot be looked at: `false` makes it an error.
+# The command to run if some of these checks are impossible here: `false` makes that an error.
 GPU_SKIP ?= true
-# Test processes. Each compiles for itself, so more than the cores there are only wait for each other; and each takes a
-# row of whole files first, since the tests of a file share compiled programs, and at the end what another has left.
+# Test processes, at most one per core, since each compiles its own programs. Each starts with complete files, whose
+# tests share compiled programs, and takes over remaining tests of others at the end.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
 PYTEST = -m pytest -q -n $(JOBS) --dist worksteal
-# Of all that is installed the tests import little: Python compiles it then.
+# The tests import few of the installed modules, and Python compiles those when they are imported.
 PIP = -m pip install -q --no-compile
 
 PACKAGING = setup.cfg pyproject.toml Makefile
@@ -62,7 +62,7 @@ sample: .venv/installed
 	@PYTHON="$(PYTHON)" ./install_gpu.sh --venv .venv
 	@touch $@
 
-# The environments are installed side by side, what runs in them follows in turn.
+# Install the environments in parallel, then run the tests one after the other.
 test:
 	@$(MAKE) --no-print-directory -j2 install-tests
 	@$(MAKE) --no-print-directory -j1 test-oldest test-one-device test-newest
@@ -85,8 +85,8 @@ test-one-device: .venv-test/installed
 	@.venv-test/bin/python $(PIP) -e ".[test]"
 	@touch $@
 
-# The newest Python newer than $(PYTHON) that starts. A command can be there and fail (pyenv's stand-ins do), so each
-# candidate is run; pyenv is asked as well, since what it keeps is not on the path.
+# The newest Python newer than $(PYTHON) that starts. Each candidate is run, because a command can exist and fail (as
+# pyenv's shims do); pyenv's own versions are tried too, since they are not on the path.
 NEWEST = current=$$($(PYTHON) -c 'import sys; print(sys.version_info[1])'); \
 	for minor in 13 12; do \
 	  [ $$minor -gt $$current ] || continue; \
@@ -121,8 +121,8 @@ run-newest: .venv-newest/installed
 	@.venv-newest/bin/python $(PIP) --upgrade -e ".[test]"
 	@touch $@
 
-# That JAX needs Python 3.12. Where the packages are not to be had, as from a mirror without such large ones, nothing is
-# looked at, and that is said.
+# This JAX needs Python 3.12. If its packages are unavailable, as on a mirror without large files, the check is skipped
+# with a message.
 test-gpu-programs:
 	@python=$$(if $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then echo $(PYTHON); else $(NEWEST); fi); \
 	if [ -z "$$python" ]; then echo "no Python 3.12 or newer found: what is compiled for a GPU was not looked at"; $(GPU_SKIP); exit; fi; \
@@ -139,7 +139,7 @@ gpu-programs: .venv-gpu-$(GPU_JAX)/installed
 launch-%: .venv-gpu-%/installed
 	@[ ! -e $< ] || .venv-gpu-$*/bin/python -m tools.launch_contract
 
-# Without the libraries of CUDA, gigabytes that compiling does not need.
+# Without the CUDA libraries: compiling does not need their gigabytes.
 .venv-gpu-%/installed: $(PACKAGING)
 	$(call environment,$(@D),$(GPU_PYTHON))
 	@echo "installing what compiles for a GPU into $(@D)"
@@ -164,7 +164,7 @@ guard: .venv-bench/installed
 	@.venv-audit/bin/python $(PIP) pip-audit
 	@touch $@
 
-# Of what the tests are installed with, which is all that the package can use.
+# Audit the packages of the test environment, which include all dependencies.
 audit: .venv-audit/installed .venv-test/installed
 	@.venv-test/bin/python -m pip freeze --exclude-editable | .venv-audit/bin/python -m tools.audit
 

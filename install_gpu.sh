@@ -184,9 +184,9 @@ reason() {
   if [ "$code" -eq 124 ] || [ "$code" -eq 137 ]; then
     say "gave no answer in ${PROBE_SECONDS:-30} s"
   elif [ -n "$text" ]; then
-    say "said: ${text:0:150}"
+    say "printed: ${text:0:150}"
   else
-    say "ended with exit code $code and said nothing"
+    say "ended with exit code $code and no output"
   fi
 }
 
@@ -358,7 +358,7 @@ case $asked in
       fi
     else
       found="no NVIDIA GPU ($cuda_note)"
-      warn "--$asked is installed as asked, but the check at the end needs a GPU that works"
+      warn "--$asked is installed as requested, but the final check needs a working GPU"
     fi
     ;;
   rocm)
@@ -369,7 +369,7 @@ case $asked in
     why="--rocm"
     if $rocm_old; then die "--rocm: here is $rocm_note"; fi
     if ! $rocm; then
-      warn "--rocm is installed as asked, but the check at the end needs ROCm 7 and a GPU that works"
+      warn "--rocm is installed as requested, but the final check needs ROCm 7 and a working GPU"
     fi
     ;;
   *)
@@ -504,7 +504,7 @@ make_venv() {
   [ -d "$parent" ] || die "$venv cannot be made: $parent is not a directory"
   [ -w "$parent" ] || die "$venv cannot be made: $parent cannot be written; name another place: --venv DIR"
   say "environment: $venv ($whose), made with $python, which is Python $version"
-  run "$python" -m venv "$venv" || die "$python -m venv failed; what it says is above"
+  run "$python" -m venv "$venv" || die "$python -m venv failed: see its output above"
 }
 
 if [ ! -e "$venv" ] && [ ! -L "$venv" ]; then
@@ -514,7 +514,7 @@ else
   is_new=false
   if [ ! -d "$venv" ]; then die "$venv is not a directory: name another with --venv DIR"; fi
   if [ ! -e "$venv/pyvenv.cfg" ] && [ ! -d "$venv/conda-meta" ]; then
-    die "$venv is there and is not a virtual environment: name another, or a directory that is not there yet"
+    die "$venv exists and is not a virtual environment: name another, or a new directory"
   fi
   [ -w "$venv" ] || die "$venv cannot be written: name another with --venv DIR"
   if [ ! -e "$venv/bin/python" ] && [ ! -L "$venv/bin/python" ]; then
@@ -535,7 +535,7 @@ fi
 env_python=$venv/bin/python
 
 if [ -n "${SUDO_USER:-}" ] && [ "$EUID" -eq 0 ]; then
-  warn "under sudo what is made belongs to root; nothing here needs it"
+  warn "under sudo the new files belong to root; no step needs it"
 fi
 
 if ! $is_new && ! "$env_python" -m pip --version >/dev/null 2>&1; then
@@ -591,14 +591,14 @@ elif remove:
 # Where nothing was found and nothing asked for, what is there stays: a driver may be out of order for a day.
 if ! $is_new && [ -n "$expect" ]; then
   answer=$("$env_python" -c "$others" "$wanted") ||
-    die "$env_python could not list what is installed; what it says is above"
+    die "$env_python could not list the installed packages: see its output above"
   case $answer in
-    needed*) die "${answer#needed } in $venv does not go with $name: use another environment, with --venv DIR" ;;
+    needed*) die "${answer#needed } in $venv conflicts with $name: use another environment, with --venv DIR" ;;
     remove*)
       read -r -a wheels <<<"${answer#remove }"
-      say "it holds another accelerator, and JAX loads all it finds: what does not go with $name is removed first"
+      say "it holds another accelerator, and JAX loads all it finds: packages that conflict with $name are removed first"
       progress "removing ${wheels[*]}"
-      run "$env_python" -m pip uninstall -q -y "${wheels[@]}" || die "pip could not remove them; what it says is above"
+      run "$env_python" -m pip uninstall -q -y "${wheels[@]}" || die "pip could not remove them: see its output above"
       ;;
   esac
 fi
@@ -611,7 +611,7 @@ case $wanted in
 esac
 cd -- "$here"
 run "$env_python" -m pip install -q --disable-pip-version-check -e ".[$extras]" ||
-  die "pip could not install; what it says is above; without a network see docs/install.md"
+  die "pip could not install: see its output above; without a network see docs/install.md"
 
 case $wanted in
   cuda*) progress "drawing on every device and comparing with the CPU, and trying the CUDA kernels" ;;

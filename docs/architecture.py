@@ -12,20 +12,32 @@ INK, BLUE, GREY = "#222222", "#0072B2", "#555555"
 
 def layers():
     """Return the folders and modules that the contract orders, from the top to the bottom."""
-    linter = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    linter = tomllib.loads(
+        (HERE.parent / "pyproject.toml").read_text(encoding="utf-8")
+    )["tool"]["importlinter"]
     (contract,) = linter["contracts"]
     return contract["layers"]
 
 
 def modules(layer):
     """Return the modules in a folder; none of a module."""
-    return sorted(path.stem for path in (PACKAGE / layer).glob("*.py") if not path.stem.startswith("__"))
+    return sorted(
+        path.stem
+        for path in (PACKAGE / layer).glob("*.py")
+        if not path.stem.startswith("__")
+    )
 
 
 def purpose(layer):
     """Return the first line of its docstring."""
-    path = PACKAGE / layer / "__init__.py" if (PACKAGE / layer).is_dir() else PACKAGE / f"{layer}.py"
-    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).splitlines()[0]
+    path = (
+        PACKAGE / layer / "__init__.py"
+        if (PACKAGE / layer).is_dir()
+        else PACKAGE / f"{layer}.py"
+    )
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).splitlines()[
+        0
+    ]
 
 
 def picture():
@@ -37,14 +49,39 @@ def picture():
     figure = Figure(figsize=(10, 0.8 * len(names)), layout="constrained")
     axes = figure.subplots()
     for row, name in enumerate(reversed(names)):
-        axes.add_patch(FancyBboxPatch((0, row), 10, 0.74, "round,pad=0.04", facecolor="white", edgecolor=BLUE))
-        axes.text(0.15, row + 0.36, name, va="center", fontsize=12, color=INK, weight="bold")
-        axes.text(1.9, row + 0.58, purpose(name), va="center", fontsize=8.5, color=GREY, style="italic")
+        axes.add_patch(
+            FancyBboxPatch(
+                (0, row), 10, 0.74, "round,pad=0.04", facecolor="white", edgecolor=BLUE
+            )
+        )
+        axes.text(
+            0.15, row + 0.36, name, va="center", fontsize=12, color=INK, weight="bold"
+        )
+        axes.text(
+            1.9,
+            row + 0.58,
+            purpose(name),
+            va="center",
+            fontsize=8.5,
+            color=GREY,
+            style="italic",
+        )
         found = textwrap.fill("  ".join(modules(name)), 100)
-        axes.text(1.9, row + 0.22, found, va="center", fontsize=9, color=INK, linespacing=1.2)
+        axes.text(
+            1.9, row + 0.22, found, va="center", fontsize=9, color=INK, linespacing=1.2
+        )
     arrow = {"arrowstyle": "->", "color": GREY, "linewidth": 1.5}
     axes.annotate("", (-0.35, 0.1), (-0.35, len(names) - 0.4), arrowprops=arrow)
-    axes.text(-0.55, len(names) / 2, "imports", rotation=90, ha="center", va="center", color=GREY, fontsize=11)
+    axes.text(
+        -0.55,
+        len(names) / 2,
+        "imports",
+        rotation=90,
+        ha="center",
+        va="center",
+        color=GREY,
+        fontsize=11,
+    )
     axes.set(xlim=(-0.8, 10.1), ylim=(-0.1, len(names) - 0.15))
     axes.set_axis_off()
     return figure
@@ -54,5 +91,13 @@ def draw(folder):
     """Write the picture into `folder`."""
     import matplotlib
 
-    with matplotlib.rc_context({"svg.hashsalt": PACKAGE.name, "svg.fonttype": "path", "font.family": "DejaVu Sans"}):
-        picture().savefig(folder / "architecture.svg", metadata={"Date": None}, facecolor="white")
+    with matplotlib.rc_context(
+        {
+            "svg.hashsalt": PACKAGE.name,
+            "svg.fonttype": "path",
+            "font.family": "DejaVu Sans",
+        }
+    ):
+        picture().savefig(
+            folder / "architecture.svg", metadata={"Date": None}, facecolor="white"
+        )

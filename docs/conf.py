@@ -11,7 +11,13 @@ project = "jax_von_mises"
 author = f"The {project} authors"
 release = version = jax_von_mises.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "mathml"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "mathml",
+]
 exclude_patterns = ["_build"]
 nitpicky = True
 html_theme = "furo"

@@ -12,7 +12,9 @@ def inline(translator, node):
 
 def block(translator, node):
     """Write a formula on a line by itself."""
-    translator.body.append(f'<div class="math">{convert(node.astext().strip(), display="block")}</div>')
+    translator.body.append(
+        f'<div class="math">{convert(node.astext().strip(), display="block")}</div>'
+    )
     raise nodes.SkipNode
 
 

@@ -35,7 +35,13 @@ WIDTH = 88  # of code on a page
 SECONDS = 900  # for one example on a busy machine
 
 # Pictures have a light background, and a dark one where the reader prefers dark pages.
-DARK = {"#222222": "#e0e0e0", "#dddddd": "#44494f", "#ffffff": "#131416", "#555555": "#a8a8a8", "#bbbbbb": "#666c72"}
+DARK = {
+    "#222222": "#e0e0e0",
+    "#dddddd": "#44494f",
+    "#ffffff": "#131416",
+    "#555555": "#a8a8a8",
+    "#bbbbbb": "#666c72",
+}
 THEME = (
     "<style>svg{background:#ffffff}@media (prefers-color-scheme:dark){svg{background:#131416;fill:#e0e0e0}"
     + "".join(
@@ -58,15 +64,25 @@ def themed(svg):
 def examples():
     """Return the names of all examples that draw a picture."""
     found = (path for path in sorted(EXAMPLES.glob("*.py")) if path.stem != "drawing")
-    return [path.stem for path in found if "examples.drawing import" in path.read_text(encoding="utf-8")]
+    return [
+        path.stem
+        for path in found
+        if "examples.drawing import" in path.read_text(encoding="utf-8")
+    ]
 
 
 def code(example, name):
     """Return the source of one definition of an example as a Markdown block."""
     text = (EXAMPLES / f"{example}.py").read_text(encoding="utf-8")
-    (node,) = (each for each in ast.parse(text).body if getattr(each, "name", None) == name)
+    (node,) = (
+        each for each in ast.parse(text).body if getattr(each, "name", None) == name
+    )
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    lines = [part for line in text.splitlines()[first - 1 : node.end_lineno] for part in narrow(line)]
+    lines = [
+        part
+        for line in text.splitlines()[first - 1 : node.end_lineno]
+        for part in narrow(line)
+    ]
     return "```python\n" + "\n".join(lines) + "\n```"
 
 
@@ -75,7 +91,13 @@ def narrow(line):
     if len(line) <= WIDTH or not line.lstrip().startswith('"""'):
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
-    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(
+        line,
+        WIDTH,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def output(example, block=None):
@@ -110,19 +132,46 @@ def notebook(text):
     cells = []
 
     def add(kind, source):
-        body = {"cell_type": kind, "id": f"cell-{len(cells)}", "metadata": {}, "source": source.strip("\n")}
-        cells.append(body | ({"execution_count": None, "outputs": []} if kind == "code" else {}))
+        body = {
+            "cell_type": kind,
+            "id": f"cell-{len(cells)}",
+            "metadata": {},
+            "source": source.strip("\n"),
+        }
+        cells.append(
+            body | ({"execution_count": None, "outputs": []} if kind == "code" else {})
+        )
 
-    add("markdown", "Install the package, then restart the runtime. Replace the address by that of the repository.")
+    add(
+        "markdown",
+        "Install the package, then restart the runtime. Replace the address by that of the repository.",
+    )
     add("code", '# %pip install "git+https://HOST/OWNER/jax_von_mises"')
-    for number, piece in enumerate(re.split(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)):
+    for number, piece in enumerate(
+        re.split(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)
+    ):
         # Pictures and outputs are made by the cells; links lead to pages that a notebook does not have.
-        piece = piece if number % 2 else re.sub(r"^(!\[.*?\]\(.*?\)|```text\n.*?```)$", "", piece, flags=re.M | re.S)
-        piece = piece if number % 2 else re.sub(r"(?<!!)\[([^\]]+)\]\([\w.#-]+\)", r"\1", piece)
+        piece = (
+            piece
+            if number % 2
+            else re.sub(
+                r"^(!\[.*?\]\(.*?\)|```text\n.*?```)$", "", piece, flags=re.M | re.S
+            )
+        )
+        piece = (
+            piece
+            if number % 2
+            else re.sub(r"(?<!!)\[([^\]]+)\]\([\w.#-]+\)", r"\1", piece)
+        )
         if piece.strip():
             add("code" if number % 2 else "markdown", re.sub(r"\n{3,}", "\n\n", piece))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    made = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    made = {
+        "cells": cells,
+        "metadata": {"kernelspec": kernel},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -131,9 +180,21 @@ def draw_tour(folder):
     import matplotlib
 
     space = {}
-    with tempfile.TemporaryDirectory() as made, contextlib.chdir(made), matplotlib.rc_context(plots.SETTINGS):
-        for block in re.findall(r"^```python\n(.*?)^```$", TOUR.read_text(encoding="utf-8"), re.M | re.S):
-            exec(block.replace('savefig("angles.svg")', 'savefig("angles.svg", metadata={"Date": None})'), space)
+    with (
+        tempfile.TemporaryDirectory() as made,
+        contextlib.chdir(made),
+        matplotlib.rc_context(plots.SETTINGS),
+    ):
+        for block in re.findall(
+            r"^```python\n(.*?)^```$", TOUR.read_text(encoding="utf-8"), re.M | re.S
+        ):
+            exec(
+                block.replace(
+                    'savefig("angles.svg")',
+                    'savefig("angles.svg", metadata={"Date": None})',
+                ),
+                space,
+            )
             if "savefig" in block:
                 break
         shutil.copy("angles.svg", folder / "tour.svg")
@@ -148,7 +209,9 @@ def run(example):
     """Run an example at full size; keep its picture and what it printed."""
     picture = STATIC / f"{example}.svg"
     command = [sys.executable, "-m", f"docs.examples.{example}", "--out", str(picture)]
-    done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(
+        command, cwd=HERE.parent, capture_output=True, text=True, timeout=SECONDS
+    )
     if done.returncode:
         raise RuntimeError(f"the example {example} failed:\n{done.stderr[-2000:]}")
     (STATIC / f"{example}.txt").write_text(done.stdout, encoding="utf-8")
@@ -156,8 +219,14 @@ def run(example):
 
 def main(arguments=None):
     """Write all pages and pictures."""
-    made = argparse.ArgumentParser(prog="python -m docs.pages", description=__doc__.splitlines()[0])
-    made.add_argument("--examples", action="store_true", help="also run the examples again: some minutes")
+    made = argparse.ArgumentParser(
+        prog="python -m docs.pages", description=__doc__.splitlines()[0]
+    )
+    made.add_argument(
+        "--examples",
+        action="store_true",
+        help="also run the examples again: some minutes",
+    )
     given = made.parse_args(arguments)
     for example in examples() if given.examples else ():
         print(f"running the example {example}", flush=True)
@@ -166,10 +235,14 @@ def main(arguments=None):
     architecture.draw(STATIC)
     draw_tour(STATIC)
     for picture in STATIC.glob("*.svg"):
-        picture.write_text(themed(picture.read_text(encoding="utf-8")), encoding="utf-8")
+        picture.write_text(
+            themed(picture.read_text(encoding="utf-8")), encoding="utf-8"
+        )
     parts = results.parts()
     for page in pages():
-        page.write_text(filled(page.read_text(encoding="utf-8"), parts), encoding="utf-8")
+        page.write_text(
+            filled(page.read_text(encoding="utf-8"), parts), encoding="utf-8"
+        )
     NOTEBOOK.write_text(notebook(TOUR.read_text(encoding="utf-8")), encoding="utf-8")
 
 

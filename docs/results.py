@@ -73,7 +73,9 @@ def case_label(case):
 def rate_text(case, found):
     """Write a rate with its unit."""
     unit = TASKS[case["task"]]
-    return f"{number(found['rate'] / unit.scale)} {'k' if unit.prefix == 'k' else 'M'}/s"
+    return (
+        f"{number(found['rate'] / unit.scale)} {'k' if unit.prefix == 'k' else 'M'}/s"
+    )
 
 
 def ratio_text(case, name):
@@ -83,19 +85,29 @@ def ratio_text(case, name):
         return ""
     if found["wide"] or case["results"][OURS]["wide"]:
         return NOISE
-    text = number(found["ratio"]) + "×" + ("" if found["count"] == case["count"] else "†")
+    text = (
+        number(found["ratio"]) + "×" + ("" if found["count"] == case["count"] else "†")
+    )
     return f"**{text}**" if found["ratio"] < 1 - CLEARLY else text
 
 
 def speed_table(cases):
     """Lay out some cases: our rate, then how many times the rate of each peer it is."""
-    peers = [peer.name for peer in PEERS if peer.name != OURS and any(peer.name in case["results"] for case in cases)]
+    peers = [
+        peer.name
+        for peer in PEERS
+        if peer.name != OURS and any(peer.name in case["results"] for case in cases)
+    ]
     rows = []
     for case in cases:
         ours = case["results"][OURS]
         first = NOISE if ours["wide"] else rate_text(case, ours)
         row = [case_label(case), first, *(ratio_text(case, name) for name in peers)]
-        rows.append(row if case["group"] == "sizes" else [row[0], count_text(case["count"]), *row[1:]])
+        rows.append(
+            row
+            if case["group"] == "sizes"
+            else [row[0], count_text(case["count"]), *row[1:]]
+        )
     sizes = cases[0]["group"] == "sizes"
     head = ["per call", "rate"] if sizes else ["", "per call", "rate"]
     return table([*head, *(f"/ {LABELS[name]}" for name in peers)], rows)
@@ -107,7 +119,9 @@ def speed_tables(result):
     draws = [case for case in usual if case["task"] == "sample"]
     others = [case for case in usual if case["task"] != "sample"]
     texts = [
-        f"**{title}**\n\n{speed_table(cases)}" for title, cases in (("Draws", draws), ("Functions", others)) if cases
+        f"**{title}**\n\n{speed_table(cases)}"
+        for title, cases in (("Draws", draws), ("Functions", others))
+        if cases
     ]
     for group, title in TITLES.items():
         cases = [case for case in result["cases"] if case["group"] == group]
@@ -121,16 +135,34 @@ def headline(result):
     stands_for = {"numpy": "scipy"}
     shown = {
         "draws, one κ": [case for case in result["cases"] if case["group"] == "one"],
-        "draws, κ for each": [case for case in result["cases"] if case["group"] == "array"],
-    } | {f"`{task}`": [case for case in result["cases"] if case["group"] == task] for task in ("log_prob", "cdf")}
-    shown["gradient in κ"] = [case for case in result["cases"] if case["group"] == "gradient"]
+        "draws, κ for each": [
+            case for case in result["cases"] if case["group"] == "array"
+        ],
+    } | {
+        f"`{task}`": [case for case in result["cases"] if case["group"] == task]
+        for task in ("log_prob", "cdf")
+    }
+    shown["gradient in κ"] = [
+        case for case in result["cases"] if case["group"] == "gradient"
+    ]
     rows = []
     for label, cases in shown.items():
         sure = [case for case in cases if not case["results"][OURS]["wide"]]
         row = [label, between([case["results"][OURS]["rate"] / 1e6 for case in sure])]
         for peer in peers:
-            found = [case["results"].get(peer, case["results"].get(stands_for.get(peer))) for case in sure]
-            row.append(between([each["ratio"] for each in found if each is not None and not each["wide"]]))
+            found = [
+                case["results"].get(peer, case["results"].get(stands_for.get(peer)))
+                for case in sure
+            ]
+            row.append(
+                between(
+                    [
+                        each["ratio"]
+                        for each in found
+                        if each is not None and not each["wide"]
+                    ]
+                )
+            )
         rows.append(row)
     head = ["", "M/s", "`normal`", "NumPy, SciPy", "NumPyro", "TFP", "PyTorch"]
     return table(head, rows)
@@ -140,7 +172,10 @@ def between(values):
     """Write the range of some numbers."""
     if not values:
         return MISSING
-    low, high = (f"{value:.0f}" if value >= 10 else f"{value:.2g}" for value in (min(values), max(values)))
+    low, high = (
+        f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+        for value in (min(values), max(values))
+    )
     return low if low == high else f"{low} to {high}"
 
 
@@ -151,23 +186,55 @@ def slower(speed, grids, startup, directions):
         ours, found = case["results"][OURS], case["results"]
         others = [name for name in found if name not in OWN and not found[name]["wide"]]
         faster = [name for name in others if found[name]["ratio"] < 1 - CLEARLY]
-        kind = (case["task"], case["dtype"], case["group"] in USUAL | {"functions"} or case["name"])
+        kind = (
+            case["task"],
+            case["dtype"],
+            case["group"] in USUAL | {"functions"} or case["name"],
+        )
         if ours["wide"] or not faster or kind in seen:
             continue
         seen.add(kind)
         best = min(faster, key=lambda name: found[name]["ratio"])
-        what = {"sizes": f"draws, {case['count']:,} per call", "keys": f"draws, {case['key_impl']} key"}.get(
-            case["group"], f"`{case['task']}`, κ = {case['concentration']:g}, {case['dtype']}"
+        what = {
+            "sizes": f"draws, {case['count']:,} per call",
+            "keys": f"draws, {case['key_impl']} key",
+        }.get(
+            case["group"],
+            f"`{case['task']}`, κ = {case['concentration']:g}, {case['dtype']}",
         )
-        rows.append([what, rate_text(case, ours), LABELS[best], number(found[best]["ratio"]) + "×"])
+        rows.append(
+            [
+                what,
+                rate_text(case, ours),
+                LABELS[best],
+                number(found[best]["ratio"]) + "×",
+            ]
+        )
     (first, *_) = (task["ways"] for task in startup["tasks"].values())
     ours, normal = (first[name]["seconds"] for name in ("compile", "normal"))
     if normal < (1 - CLEARLY) * ours:
-        rows.append(["first call of a process", f"{ours * 1e3:.0f} ms", LABELS["normal"], f"{number(normal / ours)}×"])
+        rows.append(
+            [
+                "first call of a process",
+                f"{ours * 1e3:.0f} ms",
+                LABELS["normal"],
+                f"{number(normal / ours)}×",
+            ]
+        )
     for case in directions["cases"]:
-        rate, normal = (case["results"][name]["rate"] for name in ("jax_von_mises", "jax.random.normal"))
+        rate, normal = (
+            case["results"][name]["rate"]
+            for name in ("jax_von_mises", "jax.random.normal")
+        )
         if case["name"].startswith("directions") and rate < (1 - CLEARLY) * normal:
-            rows.append([case["name"], f"{number(rate / 1e6)} M/s", LABELS["normal"], f"{number(rate / normal)}×"])
+            rows.append(
+                [
+                    case["name"],
+                    f"{number(rate / 1e6)} M/s",
+                    LABELS["normal"],
+                    f"{number(rate / normal)}×",
+                ]
+            )
     return table(["", "ours", "faster", "ratio"], rows)
 
 
@@ -184,14 +251,31 @@ def by_concentration(rows, cell):
 def accuracy_tables(result):
     """Lay out distinct values and largest errors of all libraries that were timed."""
     counts = result["accuracy"]
-    texts = [f"**Distinct values of |x| in {counts[0]['draws']:,} float32 draws**"] if counts else []
-    texts += [by_concentration(counts, lambda row: f"{row['distinct']:,}")] if counts else []
+    texts = (
+        [f"**Distinct values of |x| in {counts[0]['draws']:,} float32 draws**"]
+        if counts
+        else []
+    )
+    texts += (
+        [by_concentration(counts, lambda row: f"{row['distinct']:,}")] if counts else []
+    )
     for error in accuracy.ERRORS:
-        rows = [row for row in result["errors"] if (row["task"], row["measure"]) == (error.task, error.measure)]
+        rows = [
+            row
+            for row in result["errors"]
+            if (row["task"], row["measure"]) == (error.task, error.measure)
+        ]
         if rows:
             texts.append(f"**Largest error, {error.label}**")
             texts.append(
-                by_concentration(rows, lambda row: "not finite" if row["largest"] is None else f"{row['largest']:.1e}")
+                by_concentration(
+                    rows,
+                    lambda row: (
+                        "not finite"
+                        if row["largest"] is None
+                        else f"{row['largest']:.1e}"
+                    ),
+                )
             )
     return "\n\n".join(texts)
 
@@ -202,9 +286,15 @@ def profile_sections(result, stem, names):
     for name in names:
         section, rows = SECTIONS[name], result["sections"][name]["rows"]
         texts += [f"### {section.title}", "", section.about, ""]
-        if section.picture is not None and len([row for row in rows if "failed" not in row]) > 1:
+        if (
+            section.picture is not None
+            and len([row for row in rows if "failed" not in row]) > 1
+        ):
             texts += [f"![{section.title}](_static/{stem}-{name}.svg)", ""]
-        cells = [[text for text, _ in profile.cells(row, section.columns, quiet)] for row in rows]
+        cells = [
+            [text for text, _ in profile.cells(row, section.columns, quiet)]
+            for row in rows
+        ]
         texts += [table([column.heading for column in section.columns], cells), ""]
     return "\n".join(texts).rstrip()
 
@@ -214,18 +304,29 @@ def startup_table(result):
     tasks, rows = result["tasks"].values(), []
     for way in WAYS:
         found = [task["ways"].get(way.name) for task in tasks]
-        cells = ("" if each is None else NOISE if each["wide"] else f"{each['seconds'] * 1e3:.0f}" for each in found)
+        cells = (
+            ""
+            if each is None
+            else NOISE
+            if each["wide"]
+            else f"{each['seconds'] * 1e3:.0f}"
+            for each in found
+        )
         rows.append([way.label, *cells])
     return table(["milliseconds", *(task["label"] for task in tasks)], rows)
 
 
 def exactness_tables(result):
     """Lay out a row for each distribution: its least likely test, and the largest error of all tail probabilities."""
-    lines = ["| distribution | angles | tests | least likely | p at most | largest error, share of the bound |"]
+    lines = [
+        "| distribution | angles | tests | least likely | p at most | largest error, share of the bound |"
+    ]
     lines.append("|---|---:|---:|---|---:|---:|")
     for name, shown, tests, least in exactness.by_distribution(result):
         worst = f"{max(shown['worst']['share']):.2f}" if "worst" in shown else MISSING
-        lines.append(f"| {name} | {shown['angles']:,} | {tests} | {least['test']} | {least['p']:.2g} | {worst} |")
+        lines.append(
+            f"| {name} | {shown['angles']:,} | {tests} | {least['test']} | {least['p']:.2g} | {worst} |"
+        )
     return "\n".join([*lines, "", f"{exactness.sentence(result)}."])
 
 
@@ -235,7 +336,11 @@ def words_table(result):
     for row in result["streams"]:
         unusual = "; ".join(row["unusual"]) or "none"
         cells = (f"$2^{{{row['power']}}}$", row["tests"], unusual, len(row["failed"]))
-        lines.append(f"| {row['cipher']}, `{row['order']}` | " + " | ".join(map(str, cells)) + " |")
+        lines.append(
+            f"| {row['cipher']}, `{row['order']}` | "
+            + " | ".join(map(str, cells))
+            + " |"
+        )
     return "\n".join(lines)
 
 
@@ -248,7 +353,9 @@ def sphere_table(result):
 def machine(result):
     """Return a line with the machine and the versions of a result."""
     found = result["environment"]
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    versions = ", ".join(
+        f"{name} {version}" for name, version in found["versions"].items()
+    )
     run = f"{result['options']['mode']} run, {result['options']['rounds']} rounds"
     run += ", 512-bit vectors and huge pages" if result["options"].get("tuned") else ""
     return f"*{plots.machine_text(found)}; Python {found['python']}; {versions}; commit {found['commit']}; {run}.*"
@@ -256,7 +363,10 @@ def machine(result):
 
 def load():
     """Read all committed results, by the stem of their file."""
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
+    return {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(RESULTS.glob("*.json"))
+    }
 
 
 def parts():
@@ -269,8 +379,16 @@ def parts():
             if result["accuracy"] and not result["options"].get("tuned"):
                 made[f"{stem}-accuracy"] = [head, accuracy_tables(result)]
         elif program == "profile_gpu":
-            made[f"{stem}-accuracy"] = [head, profile_sections(result, stem, ["accuracy"])]
-            made[stem] = [head, profile_sections(result, stem, [name for name in SECTIONS if name != "accuracy"])]
+            made[f"{stem}-accuracy"] = [
+                head,
+                profile_sections(result, stem, ["accuracy"]),
+            ]
+            made[stem] = [
+                head,
+                profile_sections(
+                    result, stem, [name for name in SECTIONS if name != "accuracy"]
+                ),
+            ]
         else:
             tables = {
                 "startup": startup_table,
@@ -282,8 +400,16 @@ def parts():
             made[stem] = [head, tables[program](result)]
     speed = results[MACHINE]
     made["headline"] = [headline(speed)]
-    made["slower"] = [slower(speed, *(results[f"{name}-{MACHINE}"] for name in ("grids", "startup", "sphere")))]
-    return {name: "\n\n".join(text for text in texts if text) for name, texts in made.items()}
+    made["slower"] = [
+        slower(
+            speed,
+            *(results[f"{name}-{MACHINE}"] for name in ("grids", "startup", "sphere")),
+        )
+    ]
+    return {
+        name: "\n\n".join(text for text in texts if text)
+        for name, texts in made.items()
+    }
 
 
 # What draws the results of a program, with the function that checks and the one that draws.
@@ -301,5 +427,18 @@ def draw(folder):
         if program == "profile_gpu":
             for name, (svg, _) in pictures.draw(result).items():
                 (folder / f"{stem}-{name}.svg").write_bytes(svg)
-        elif program in PICTURES and result.get("accuracy", True) and not result["options"].get("tuned"):
-            assert PICTURES[program]([str(RESULTS / f"{stem}.json"), "--out", str(folder / f"{stem}.svg")]) == 0
+        elif (
+            program in PICTURES
+            and result.get("accuracy", True)
+            and not result["options"].get("tuned")
+        ):
+            assert (
+                PICTURES[program](
+                    [
+                        str(RESULTS / f"{stem}.json"),
+                        "--out",
+                        str(folder / f"{stem}.svg"),
+                    ]
+                )
+                == 0
+            )

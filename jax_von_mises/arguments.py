@@ -3,11 +3,14 @@
 import math
 import operator
 import os
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 # XLA counts bytes in 63 bits.
 LARGEST_SIZE = 2**60
@@ -26,7 +29,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 INTEGERS = ("int32", "uint32", "int64", "uint64")
 
 
-def safe_repr(value):
+def safe_repr(value: object) -> str:
     """Return the repr of `value` for a message, shortened; a description if the repr fails."""
     if isinstance(value, int) and value.bit_length() > LONGEST:  # Python writes none of more than 4300 digits
         return f"about {'-' if value < 0 else ''}10^{round(math.log10(abs(value)))}"
@@ -37,7 +40,7 @@ def safe_repr(value):
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}...{text[-LONGEST // 4 :]}"
 
 
-def typed_keys(caller, key):
+def typed_keys(caller: str, key: Any) -> jax.Array:
     """Return `key`, one or an array of them, as typed keys, from typed or legacy (uint32) ones."""
     dtype = getattr(key, "dtype", None)
     if dtype is None:
@@ -61,7 +64,7 @@ def typed_keys(caller, key):
     return key
 
 
-def one_key(caller, key):
+def one_key(caller: str, key: Any) -> jax.Array:
     """Return `key` as a typed key, from a typed or a legacy (uint32) one."""
     key = typed_keys(caller, key)
     if key.shape:
@@ -72,7 +75,7 @@ def one_key(caller, key):
     return key
 
 
-def key_or_seed(caller, key, seed):
+def key_or_seed(caller: str, key: Any, seed: Any) -> jax.Array:
     """Return whichever of `key` and `seed` was given, as a typed key."""
     if (key is None) == (seed is None):
         raise TypeError(
@@ -81,12 +84,12 @@ def key_or_seed(caller, key, seed):
     return one_key(caller, key if seed is None else seed)
 
 
-def legacy_shape():
+def legacy_shape() -> tuple[int, ...]:
     """Return the shape of a legacy key: the words of the default implementation, whichever that is set to."""
     return jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
 
 
-def parameters(caller, dtype, **values):
+def parameters(caller: str, dtype: DTypeLike | None, **values: object) -> tuple[dict[str, Any], np.dtype]:
     """Check the named `values`, and return them as arrays by name, with the float dtype of the result.
 
     Only here are Python numbers, which take the dtype of the others, known from arrays: afterwards all have a dtype.
@@ -97,7 +100,7 @@ def parameters(caller, dtype, **values):
     return {name: _with_dtype(value, compute) for name, value in given.items()}, dtype
 
 
-def parameter(caller, name, value):
+def parameter(caller: str, name: str, value: Any) -> Any:
     """Check one value: return a Python number as a float, and anything else that JAX accepts as an array.
 
     The float has no dtype yet. An array without axes has one, also if it is NumPy's.
@@ -126,13 +129,12 @@ def parameter(caller, name, value):
         )
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(
-            f"{caller}: {name} is a masked array, and what is masked has no value here. Drop it (x.compressed()), or "
-            "give it one (x.filled(np.nan), which makes NaN of what depends on it)."
+            f"{caller}: {name} is a masked array, which is not supported. Use x.compressed() or x.filled(np.nan)."
         )
     return array
 
 
-def _with_dtype(value, compute):
+def _with_dtype(value: Any, compute: np.dtype) -> Any:
     """Return a checked value as an array: of dtype `compute` where it is a Python number, or wider than JAX takes."""
     if type(value) is float:
         if abs(value) <= LARGEST_FLOAT32:
@@ -143,29 +145,29 @@ def _with_dtype(value, compute):
         return np.asarray(value, compute)
 
 
-def too_wide(dtype):
+def too_wide(dtype: np.dtype) -> bool:
     """Whether JAX narrows NumPy arrays of `dtype`: floats with NumPy's warning, integers modulo 2^32."""
     return jax.dtypes.canonicalize_dtype(dtype) != dtype
 
 
-def as_jax(value, dtype=None):
+def as_jax(value: Any, dtype: DTypeLike | None = None) -> jax.Array:
     """Return a checked value as a JAX array of `dtype` or of its own dtype; Python numbers stay weakly typed."""
     with np.errstate(over="ignore"):
         return jnp.asarray(value, dtype)
 
 
-def is_array(value):
+def is_array(value: object) -> bool:
     """Whether `value` is an array, and not only something that stands for one in a pytree."""
     return isinstance(value, (np.ndarray, np.generic, jax.Array))
 
 
-def native(array):
+def native(array: Any) -> Any:
     """Return `array` in the byte order of this machine, as JAX requires; files may have another one."""
     dtype = array.dtype
     return array if not isinstance(dtype, np.dtype) or dtype.isnative else array.astype(dtype.newbyteorder("="))
 
 
-def sharding(caller, value):
+def sharding(caller: str, value: object) -> NamedSharding | None:
     """Return `value` as None or a `NamedSharding`; a `PartitionSpec` takes the mesh in scope."""
     if value is None or isinstance(value, NamedSharding):
         return value
@@ -189,7 +191,7 @@ def sharding(caller, value):
         ) from error
 
 
-def float_dtype(caller, dtype, values):
+def float_dtype(caller: str, dtype: DTypeLike | None, values: Iterable[Any]) -> np.dtype:
     """Return the result's dtype: `dtype` if given, else the widest float of checked `values`, else JAX's default."""
     wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
     if dtype is None:
@@ -218,17 +220,17 @@ def float_dtype(caller, dtype, values):
     return dtype
 
 
-def compute_dtype(dtype):
+def compute_dtype(dtype: DTypeLike) -> np.dtype:
     """Return the dtype to compute in: float32 for bfloat16 and float16."""
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
-def is_weak(value):
+def is_weak(value: object) -> bool:
     """Whether a checked value takes the dtype of the others: a Python number, or a JAX array of weak type."""
     return type(value) is float or bool(getattr(value, "weak_type", False))
 
 
-def result_shape(caller, shape, **arrays):
+def result_shape(caller: str, shape: object, **arrays: Any) -> tuple[int, ...]:
     """Return `shape` as a tuple, or the broadcast shape of `arrays`; each of them must broadcast to it."""
     if shape is None:
         return broadcast_shapes(caller, {name: () if type(a) is float else a.shape for name, a in arrays.items()})
@@ -245,7 +247,7 @@ def result_shape(caller, shape, **arrays):
     return sizes
 
 
-def broadcast_shapes(caller, shapes):
+def broadcast_shapes(caller: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     """Return the broadcast shape of named `shapes`."""
     try:
         return np.broadcast_shapes(*shapes.values())
@@ -260,7 +262,7 @@ def broadcast_shapes(caller, shapes):
         ) from error
 
 
-def dimension(caller, name, vectors, of=None):
+def dimension(caller: str, name: str, vectors: Any, of: int | None = None) -> int:
     """Return the dimension of checked `vectors`, the length of their last axis: at least 2, and equal to `of`."""
     shape = np.shape(vectors)
     if not shape or shape[-1] < 2 or (of is not None and shape[-1] != of):
@@ -271,7 +273,7 @@ def dimension(caller, name, vectors, of=None):
     return shape[-1]
 
 
-def batch_shape(caller, shape, **arrays):
+def batch_shape(caller: str, shape: object, **arrays: Any) -> tuple[int, ...]:
     """Return `shape` as a tuple, or where it is None or has no axes the broadcast shape of checked `arrays`.
 
     Of `mean_direction`, and of every array before the last one, the last axis is that of the components.
@@ -283,13 +285,13 @@ def batch_shape(caller, shape, **arrays):
     return result_shape(caller, sizes or None, **batch)
 
 
-def broadcasts(shape, sizes):
+def broadcasts(shape: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
     """Whether an array of `shape` broadcasts to the shape `sizes`."""
     pairs = zip(reversed(shape), reversed(sizes), strict=False)
     return len(shape) <= len(sizes) and all(have in (1, want) for have, want in pairs)
 
 
-def whole_sizes(caller, name, shape):
+def whole_sizes(caller: str, name: str, shape: Any) -> tuple[int, ...]:
     """Return `shape` as a tuple of sizes."""
     try:
         if isinstance(shape, (str, bytes, set, dict, bool)):
@@ -321,7 +323,7 @@ def whole_sizes(caller, name, shape):
     return sizes
 
 
-def whole_number(caller, name, value, least, below=LARGEST_COUNT):
+def whole_number(caller: str, name: str, value: Any, least: int, below: int = LARGEST_COUNT) -> int:
     """Return `value` as an int of at least `least`, and below a power of two."""
     try:
         if isinstance(value, bool):
@@ -336,14 +338,14 @@ def whole_number(caller, name, value, least, below=LARGEST_COUNT):
     return number
 
 
-def flag(caller, name, value):
+def flag(caller: str, name: str, value: object) -> bool:
     """Return `value` as a bool: Python would take "no" and nan for True."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{caller}: {name}={safe_repr(value)} must be True or False.")
     return bool(value)
 
 
-def seconds(caller, name, value, *, above=-math.inf):
+def seconds(caller: str, name: str, value: Any, *, above: float = -math.inf) -> float:
     """Return `value` as a number of seconds: finite, not negative, more than `above` and below thirty years."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{caller}: {name}={safe_repr(value)} must be a number of seconds.")
@@ -356,7 +358,7 @@ def seconds(caller, name, value, *, above=-math.inf):
     return float(value)
 
 
-def path(caller, name, value):
+def path(caller: str, name: str, value: Any) -> str:
     """Return `value`, a string or a path, as text."""
     try:
         text = os.fsdecode(os.fspath(value))
@@ -379,7 +381,7 @@ def path(caller, name, value):
     return text
 
 
-def utf8(caller, name, text, taker):
+def utf8(caller: str, name: str, text: str, taker: str) -> None:
     """Refuse text that is not valid UTF-8, such as half of a surrogate pair, which `taker` needs."""
     try:
         text.encode()
@@ -390,7 +392,7 @@ def utf8(caller, name, text, taker):
         ) from error
 
 
-def position(caller, start):
+def position(caller: str, start: Any) -> Any:
     """Return a place in a stream: an integer, a traced integer scalar, or a pair (hi, lo) of either, below 2^64."""
     if isinstance(start, (tuple, list)):
         if len(start) != 2:
@@ -402,7 +404,7 @@ def position(caller, start):
     return _unsigned(caller, "start", start, 64)
 
 
-def _unsigned(caller, name, value, bits):
+def _unsigned(caller: str, name: str, value: Any, bits: int) -> Any:
     if isinstance(value, jax.core.Tracer):
         allowed = ("uint32",) if bits == 32 else INTEGERS
         if value.dtype.name not in allowed or value.shape:
@@ -421,7 +423,7 @@ def _unsigned(caller, name, value, bits):
     return value
 
 
-def known_position(start):
+def known_position(start: object) -> int | None:
     """Return a place in a stream as one integer; None where it is an array, traced or not."""
     if isinstance(start, tuple):
         hi, lo = map(known_position, start)
@@ -429,7 +431,7 @@ def known_position(start):
     return start if isinstance(start, int) else None
 
 
-def within_stream(caller, start, end, described, numbers=1):
+def within_stream(caller: str, start: int, end: int, described: str, numbers: int = 1) -> None:
     """Refuse draws of `numbers` numbers each, from `start` to `end`, as `described`, beyond the stream's end."""
     if end * numbers > 2**64:
         length = "2^64 angles" if numbers == 1 else f"2^64 numbers, of which a direction takes {numbers}"
@@ -439,14 +441,14 @@ def within_stream(caller, start, end, described, numbers=1):
         )
 
 
-def one_of(caller, name, value, allowed):
+def one_of(caller: str, name: str, value: Any, allowed: Iterable[str]) -> str:
     """Return `value`, if it is one of the `allowed` names."""
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{caller}: {name}={safe_repr(value)} is not one of {', '.join(map(repr, allowed))}.")
     return value
 
 
-def known_value(caller, name, value):
+def known_value(caller: str, name: str, value: Any) -> None:
     """Refuse a concrete invalid parameter; the value of a traced one is unknown."""
     if isinstance(value, jax.core.Tracer):
         return
@@ -462,12 +464,12 @@ def known_value(caller, name, value):
         raise ValueError(f"{caller}: {name} is {value[~good].flat[0]:g}{where}, but must be {allowed}.")
 
 
-def method(caller, value, concentration):
+def method(caller: str, value: Any, concentration: Any) -> str:
     """Return a route of `METHODS` that fits the shape of `concentration`."""
-    one_of(caller, "method", value, METHODS)
-    if value == "table" and concentration.size != 1:
+    route = one_of(caller, "method", value, METHODS)
+    if route == "table" and concentration.size != 1:
         raise ValueError(
             f"{caller}: method='table' needs one concentration, got an array of shape {concentration.shape}. "
             "Use method='direct' (or 'auto') for many, or jax.vmap over few."
         )
-    return value
+    return route

@@ -121,7 +121,7 @@ SECTIONS = {
     ),
     "trace": Section(
         "Trace",
-        "The longest operations of a few draws. The folder trace/ next to this page holds the whole trace: open its "
+        "The longest operations of a few draws. The folder trace/ next to this page holds the complete trace: open its "
         "perfetto_trace.json.gz at ui.perfetto.dev, or run `xprof --logdir trace` (pip install xprof).",
         programs.trace,
         (Column("operation", "line"), Column("calls", "calls", "count"), Column("total", "total", "time")),

@@ -6,12 +6,13 @@ the concentration too (so it serves in a guide), `cdf`, `icdf`, `entropy`, `kl_d
 Needs NumPyro: ``pip install "jax_von_mises[numpyro]"``.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.functions import von_mises, von_mises_fisher
@@ -61,12 +62,12 @@ class VonMises(Distribution):
     ...     direction = numpyro.sample("direction", VonMises(0.5, 4.0))
     """
 
-    # A concentration may be 0 because nothing breaks there: values and derivatives are those of the limit.
+    # A concentration of 0 is allowed: values and derivatives are those of the limit.
     arg_constraints: ClassVar = {"loc": constraints.real, "concentration": constraints.nonnegative}
     reparametrized_params: ClassVar = ["loc", "concentration"]
     support = constraints.circular
 
-    def __init__(self, loc, concentration, *, validate_args=None):
+    def __init__(self, loc: ArrayLike, concentration: ArrayLike, *, validate_args: bool | None = None) -> None:
         batch_shape = lax.broadcast_shapes(jnp.shape(loc), jnp.shape(concentration))
         if batch_shape:
             # NumPyro would give Python numbers a dtype, where they take the other parameter's.
@@ -74,16 +75,16 @@ class VonMises(Distribution):
         self.loc, self.concentration = promote_shapes(loc, concentration)
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
 
-    def sample(self, key, sample_shape=()):
+    def sample(self, key: ArrayLike, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         """Return angles in [-pi, pi), drawn by `jax_von_mises.sample_von_mises`."""
         return sampler.sample_von_mises(key, self.loc, self.concentration, shape=self.shape(sample_shape))
 
     @validate_sample
-    def log_prob(self, value):
+    def log_prob(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.log_prob`."""
         return von_mises.log_prob(value, self.loc, self.concentration)
 
-    def cdf(self, value):
+    def cdf(self, value: ArrayLike) -> jax.Array:
         """Return the probability of an angle between -pi and `value`: 0 at -pi and below, 1 at pi and above.
 
         Not `jax_von_mises.cdf`, which counts from loc - pi. The absolute error is a few ulp of 1; a probability that is
@@ -91,26 +92,26 @@ class VonMises(Distribution):
         """
         return cdf(value, self.loc, self.concentration)
 
-    def icdf(self, q):
+    def icdf(self, q: ArrayLike) -> jax.Array:
         """Return the angle in [-pi, pi] with probability `q` below it, the inverse of `cdf`; NaN outside [0, 1]."""
         return icdf(q, self.loc, self.concentration)
 
     @property
-    def mean(self):
+    def mean(self) -> jax.Array:
         """The mean direction, `loc` in [-pi, pi)."""
         return von_mises.mean(self.loc, self.concentration)
 
     @property
-    def mode(self):
+    def mode(self) -> jax.Array:
         """The most likely angle, `loc` in [-pi, pi)."""
         return von_mises.mode(self.loc, self.concentration)
 
     @property
-    def variance(self):
+    def variance(self) -> jax.Array:
         """Circular variance 1 - I1(concentration) / I0(concentration), as in NumPyro's own class."""
         return jnp.broadcast_to(von_mises.variance(self.concentration), self.batch_shape)
 
-    def entropy(self):
+    def entropy(self) -> jax.Array:
         """Return the differential entropy in nats."""
         return jnp.broadcast_to(von_mises.entropy(self.concentration), self.batch_shape)
 
@@ -144,7 +145,9 @@ class VonMisesFisher(Distribution):
     reparametrized_params: ClassVar = ["mean_direction", "concentration"]
     support = constraints.sphere
 
-    def __init__(self, mean_direction, concentration, *, validate_args=None):
+    def __init__(
+        self, mean_direction: ArrayLike, concentration: ArrayLike, *, validate_args: bool | None = None
+    ) -> None:
         given = {
             "mean_direction": arguments.parameter("VonMisesFisher", "mean_direction", mean_direction),
             "concentration": arguments.parameter("VonMisesFisher", "concentration", concentration),
@@ -157,27 +160,27 @@ class VonMisesFisher(Distribution):
         self.concentration = jnp.broadcast_to(concentration, batch_shape)
         super().__init__(batch_shape=batch_shape, event_shape=event_shape, validate_args=validate_args)
 
-    def sample(self, key, sample_shape=()):
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         """Return unit vectors, drawn by `jax_von_mises.sample_von_mises_fisher`."""
         shape = tuple(sample_shape) + self.batch_shape
         return sphere.sample_von_mises_fisher(key, self.mean_direction, self.concentration, shape)
 
     @validate_sample
-    def log_prob(self, value):
+    def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density per unit of area; see `jax_von_mises.VonMisesFisher.log_prob`."""
         return von_mises_fisher.log_prob(value, self.mean_direction, self.concentration)
 
     @property
-    def mean(self):
+    def mean(self) -> jax.Array:
         """The mean vector, inside the sphere."""
         return von_mises_fisher.mean(self.mean_direction, self.concentration)
 
     @property
-    def mode(self):
+    def mode(self) -> jax.Array:
         """The most likely direction."""
         return von_mises_fisher.mode(self.mean_direction, self.concentration)
 
-    def entropy(self):
+    def entropy(self) -> jax.Array:
         """Return the differential entropy in nats."""
         return von_mises_fisher.entropy(self.concentration, self.event_shape[0])
 
@@ -209,7 +212,7 @@ def cut_at_pi(loc, concentration):
 
 
 @von_mises.elementwise
-def cdf(value, loc, concentration):
+def cdf(value: Any, loc: jax.Array, concentration: jax.Array) -> jax.Array:
     """Return the probability between -pi and `value`, from tails of the centred distribution, without cancellation."""
     concentration = valid(concentration)
     turns_at_cut, mass = cut_at_pi(loc, concentration)
@@ -222,7 +225,7 @@ def cdf(value, loc, concentration):
 
 
 @von_mises.elementwise
-def icdf(q, loc, concentration):
+def icdf(q: Any, loc: jax.Array, concentration: jax.Array) -> jax.Array:
     """Return the inverse of `cdf`."""
     concentration = valid(concentration)
     loc = less_turns(loc, 0.0)

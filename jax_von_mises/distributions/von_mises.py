@@ -1,10 +1,13 @@
 """`VonMises`: `functions.von_mises` as one object, under the method names of NumPyro, TFP and distrax."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions.pytrees import ByValue, pytree
@@ -12,7 +15,7 @@ from jax_von_mises.functions import fitting, von_mises
 from jax_von_mises.sampling import sampler
 
 
-def is_numbers(value):
+def is_numbers(value: object) -> bool:
     """Whether `value` is a tuple of numbers, and not one of anything that stands for arrays in a pytree."""
     try:
         return isinstance(value, tuple) and len(value) > 0 and np.asarray(value).dtype.kind in "fiu"
@@ -61,12 +64,12 @@ class VonMises(ByValue):
     (3,)
     """
 
-    loc: jax.Array
-    concentration: jax.Array
+    loc: ArrayLike
+    concentration: ArrayLike
     validate_args: dataclasses.InitVar[bool] = False
 
-    def __post_init__(self, validate_args):
-        # A list would be a pytree itself. Anything else may stand for an array in a pytree, and is not touched.
+    def __post_init__(self, validate_args: bool) -> None:
+        # A list would be a pytree itself. Other objects may stand for arrays in a pytree, and stay as they are.
         for name in ("loc", "concentration"):
             value = getattr(self, name)
             if isinstance(value, list) or is_numbers(value):
@@ -79,43 +82,51 @@ class VonMises(ByValue):
                 arguments.known_value("VonMises", name, value)
 
     @property
-    def batch_shape(self):
+    def batch_shape(self) -> tuple[int, ...]:
         """Shape of `loc` and `concentration` together."""
         return arguments.result_shape("VonMises", None, **self._parameters())
 
     @property
-    def event_shape(self):
+    def event_shape(self) -> tuple[int, ...]:
         """Shape of one angle, that is ()."""
         return ()
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype:
         """The float dtype of samples and densities."""
         return arguments.float_dtype("VonMises", None, self._parameters().values())
 
-    def _parameters(self):
+    def _parameters(self) -> dict[str, Any]:
         fields = {"loc": self.loc, "concentration": self.concentration}
         return {name: arguments.parameter("VonMises", name, value) for name, value in fields.items()}
 
-    def _spread(self, value):
+    def _spread(self, value: ArrayLike) -> jax.Array:
         return jnp.broadcast_to(value, self.batch_shape).astype(self.dtype)
 
-    def broadcast(self):
+    def broadcast(self) -> "VonMises":
         """Return the same distribution with both parameters of the shape ``batch_shape``.
 
         `jax.vmap` maps over an axis that all arrays of its argument have: ``jax.vmap(f)(distribution.broadcast())``
         maps over the first axis of the batch where ``VonMises(0.0, jnp.ones(3))`` has a parameter without that axis.
         """
         shape = self.batch_shape
-        return VonMises(*(jnp.broadcast_to(arguments.as_jax(value), shape) for value in self._parameters().values()))
+        loc, concentration = (jnp.broadcast_to(arguments.as_jax(value), shape) for value in self._parameters().values())
+        return VonMises(loc, concentration)
 
-    def sample(self, key=None, sample_shape=(), *, seed=None, method="auto"):
+    def sample(
+        self,
+        key: ArrayLike | None = None,
+        sample_shape: int | Sequence[int] = (),
+        *,
+        seed: ArrayLike | None = None,
+        method: str = "auto",
+    ) -> jax.Array:
         """Return angles in radians in [-pi, pi), of shape `sample_shape` + ``batch_shape``.
 
         Parameters
         ----------
-        key : jax.Array
-            A random key; `seed` is another name for it, that of TFP and distrax.
+        key, seed : jax.Array
+            A random key, under either name; TFP and distrax call it `seed`.
         sample_shape : int or tuple of ints
             Number of draws of the complete batch.
         method : {"auto", "direct", "table"}
@@ -125,88 +136,92 @@ class VonMises(ByValue):
         shape = arguments.whole_sizes("VonMises.sample", "sample_shape", sample_shape) + self.batch_shape
         return sampler.sample_von_mises(key, self.loc, self.concentration, shape, method=method)
 
-    def sample_and_log_prob(self, *, seed, sample_shape=()):
+    def sample_and_log_prob(
+        self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
+    ) -> tuple[jax.Array, jax.Array]:
         """Return angles as `sample` draws, and the logarithms of their densities."""
         x = self.sample(seed, sample_shape)
         return x, self.log_prob(x)
 
-    def log_prob(self, value):
+    def log_prob(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.log_prob`."""
         return von_mises.log_prob(value, self.loc, self.concentration)
 
-    def prob(self, value):
+    def prob(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.prob`."""
         return von_mises.prob(value, self.loc, self.concentration)
 
-    def cdf(self, value):
+    def cdf(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.cdf`: full turns count."""
         return von_mises.cdf(value, self.loc, self.concentration)
 
-    def log_cdf(self, value):
+    def log_cdf(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.log_cdf`."""
         return von_mises.log_cdf(value, self.loc, self.concentration)
 
-    def sf(self, value):
+    def sf(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.sf`."""
         return von_mises.sf(value, self.loc, self.concentration)
 
-    def survival_function(self, value):
+    def survival_function(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.sf`."""
         return self.sf(value)
 
-    def log_sf(self, value):
+    def log_sf(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.log_sf`."""
         return von_mises.log_sf(value, self.loc, self.concentration)
 
-    def log_survival_function(self, value):
+    def log_survival_function(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.log_sf`."""
         return self.log_sf(value)
 
-    def icdf(self, q):
+    def icdf(self, q: ArrayLike) -> jax.Array:
         """See `jax_von_mises.icdf`."""
         return von_mises.icdf(q, self.loc, self.concentration)
 
-    def quantile(self, value):
+    def quantile(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.icdf`."""
         return self.icdf(value)
 
-    def isf(self, q):
+    def isf(self, q: ArrayLike) -> jax.Array:
         """See `jax_von_mises.isf`."""
         return von_mises.isf(q, self.loc, self.concentration)
 
-    def entropy(self):
+    def entropy(self) -> jax.Array:
         """Return the differential entropy in nats."""
         return self._spread(von_mises.entropy(self.concentration))
 
-    def mean(self):
+    def mean(self) -> jax.Array:
         """Return the mean direction in radians."""
         return von_mises.mean(self.loc, self.concentration)
 
-    def mode(self):
+    def mode(self) -> jax.Array:
         """Return the most likely angle in radians."""
         return von_mises.mode(self.loc, self.concentration)
 
-    def variance(self):
+    def variance(self) -> jax.Array:
         """Return the circular variance 1 - A(concentration), between 0 and 1."""
         return self._spread(von_mises.variance(self.concentration))
 
-    def stddev(self):
+    def stddev(self) -> jax.Array:
         """Return the circular standard deviation sqrt(-2 log A(concentration)) in radians."""
         return self._spread(von_mises.stddev(self.concentration))
 
-    def kl_divergence(self, other):
+    def kl_divergence(self, other: "VonMises") -> jax.Array:
         """Return the Kullback-Leibler divergence from `self` to `other` in nats: the mean of log(self / other)."""
         if not isinstance(other, VonMises):
             raise TypeError(f"VonMises.kl_divergence: other={arguments.safe_repr(other)} must be a VonMises.")
         return von_mises.kl_divergence(self.loc, self.concentration, other.loc, other.concentration)
 
-    def cross_entropy(self, other):
+    def cross_entropy(self, other: "VonMises") -> jax.Array:
         """Return the mean under `self` of -log `other`, in nats."""
         if not isinstance(other, VonMises):
             raise TypeError(f"VonMises.cross_entropy: other={arguments.safe_repr(other)} must be a VonMises.")
         return self.entropy() + self.kl_divergence(other)
 
     @classmethod
-    def fit(cls, samples, weights=None, axis=None):
+    def fit(
+        cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None
+    ) -> "VonMises":
         """Return the distribution of maximum likelihood; see `jax_von_mises.fit`."""
         return cls(*fitting.fit(samples, weights, axis))

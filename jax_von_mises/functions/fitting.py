@@ -2,12 +2,14 @@
 
 import functools
 import operator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.functions.von_mises import direction
@@ -32,7 +34,7 @@ class Estimate(NamedTuple):
     """As a number without a unit."""
 
 
-def fit(samples, weights=None, axis=None):
+def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None) -> Estimate:
     r"""Return the maximum likelihood estimate of ``loc`` and ``concentration``.
 
     The direction of the mean of :math:`(\cos x, \sin x)`, and the concentration whose :math:`A = I_1/I_0` is its length
@@ -121,7 +123,7 @@ def _fit(samples, weights, axes, dtype):
     else:
         share = rows(jnp.broadcast_to(jnp.asarray(weights, compute), np.shape(samples)), axes)
         share = nan_unless(share, share >= 0)
-        # By a power of two where their sum may be no float.
+        # Scale by a power of two if the sum may overflow.
         largest = jnp.max(share, -1, keepdims=True, initial=0)
         share = share * jnp.where(largest > 2.0**64, 2.0**-64, jnp.where(largest < 2.0**-64, 2.0**64, 1))
         share = share / total(share)[..., None]
@@ -133,7 +135,7 @@ def _fit(samples, weights, axes, dtype):
     origin = jnp.where(poor, better, origin)
     sine, versine = lax.cond(poor, lambda: means(x, share, better), lambda: (sine, versine))
 
-    # 1 - R^2 and R^2, each as it keeps its digits where it is small.
+    # 1 - R^2 and R^2, each in the form that is accurate where it is small.
     spread = jnp.maximum(versine * (2 - versine) - sine * sine, 0)
     resultant = length(1 - versine, sine)
     k = bessel.inverse_ratio(resultant, spread / (1 + resultant))
@@ -188,7 +190,7 @@ def angle_of(sine, cosine):
     return jnp.where(none, 0, jnp.arctan2(sine, jnp.where(none, 1, cosine)))
 
 
-def standard_errors(concentration, size):
+def standard_errors(concentration: ArrayLike, size: ArrayLike) -> Estimate:
     r"""Return the standard errors of the two estimates of `fit`, from the Fisher information.
 
     The information of one angle is :math:`\kappa A(\kappa)` about the direction and :math:`A'(\kappa)` about the

@@ -16,7 +16,7 @@ import threading
 import warnings
 import zlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
@@ -79,7 +79,13 @@ class _State:
 _state = _State()
 
 
-def initialize_compilation_cache(path=None, *, max_size=DEFAULT_LIMIT, min_compile_time=0.0, allow_shared=False):
+def initialize_compilation_cache(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    max_size: int | None = DEFAULT_LIMIT,
+    min_compile_time: float = 0.0,
+    allow_shared: bool = False,
+) -> CacheInfo:
     """Keep compiled programs on disk, for all processes that come after, and use those that are there.
 
     May be called at any time, also after JAX has compiled something, and again with another directory.
@@ -132,7 +138,7 @@ def initialize_compilation_cache(path=None, *, max_size=DEFAULT_LIMIT, min_compi
                 "Give a private directory, or restrict this one (chmod 700) and remove files of others, or "
                 "pass allow_shared=True if you trust all of them."
             )
-        if writable and "://" not in path:
+        if writable and path and "://" not in path:
             _remove_damaged(path)
             _cut_back(path, limit)
         if not _state.listening:
@@ -146,7 +152,7 @@ def initialize_compilation_cache(path=None, *, max_size=DEFAULT_LIMIT, min_compi
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0 if writable else NEVER)
         # At its first compilation JAX decides whether there is a cache, and where; this makes it decide again.
         compilation_cache.reset_cache()
-        if not jax.config.jax_enable_compilation_cache:
+        if not jax.config.jax_enable_compilation_cache:  # type: ignore[attr-defined]  # JAX's stubs lack it
             _warn(
                 caller,
                 "jax_enable_compilation_cache is off, so JAX does not use the cache; turn it on, or unset "
@@ -155,7 +161,7 @@ def initialize_compilation_cache(path=None, *, max_size=DEFAULT_LIMIT, min_compi
         return cache_info()
 
 
-def cache_info():
+def cache_info() -> CacheInfo:
     """Return what the compilation cache holds, and how often this process found its programs there.
 
     Returns
@@ -163,13 +169,13 @@ def cache_info():
     CacheInfo
         Of any cache that JAX uses; hits and misses are counted from `initialize_compilation_cache` on.
     """
-    path = jax.config.jax_compilation_cache_dir
+    path = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]  # JAX's stubs lack it
     if not path:
         return CacheInfo(None, False, False, 0, 0, None, _state.hits, _state.requests - _state.hits)
     found = None if "://" in path else _entries(path)
     return CacheInfo(
         path=path,
-        enabled=bool(jax.config.jax_enable_compilation_cache),
+        enabled=bool(jax.config.jax_enable_compilation_cache),  # type: ignore[attr-defined]  # JAX's stubs lack it
         writable=_state.writable if _state.listening else os.access(path, os.W_OK),
         entries=None if found is None else len(found),
         bytes=None if found is None else sum(entry.size for entry in found),
@@ -179,7 +185,7 @@ def cache_info():
     )
 
 
-def clear_cache():
+def clear_cache() -> int:
     """Remove every program from the compilation cache; what this process has compiled it keeps in memory.
 
     Returns
@@ -192,7 +198,7 @@ def clear_cache():
     ValueError
         There is no cache, or it is a bucket.
     """
-    path = jax.config.jax_compilation_cache_dir
+    path = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]  # JAX's stubs lack it
     if not path or "://" in path:
         where = f"the cache is {path}; remove it there" if path else "there is no cache; initialise one first"
         raise ValueError(f"clear_cache: {where}.")
@@ -293,10 +299,10 @@ def _leave():
         _cut_back(path, _state.limit)
 
 
-def _chosen(caller, path):
+def _chosen(caller: str, path: Any) -> str | None:
     """Return the path of the cache as text, absolute if it is no URL; None where there is no place for one."""
     if path is None:
-        path = jax.config.jax_compilation_cache_dir or _default(caller)
+        path = jax.config.jax_compilation_cache_dir or _default(caller)  # type: ignore[attr-defined]
         if path is None:
             return None
     path = arguments.path(caller, "path", path)

@@ -10,6 +10,7 @@ import os
 import shlex
 import threading
 import warnings
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -98,23 +99,23 @@ def started():
 
 def configure(
     *,
-    platform=None,
-    x64=None,
-    memory_fraction=None,
-    preallocate=None,
-    allocator=None,
-    threads=None,
-    vector_width=None,
-    cpu_devices=None,
-    compile_threads=None,
-    latency_hiding=None,
-    profile_guided=None,
-    profiled_runs=None,
-    cuda_kernel=None,
-    xla_flags=None,
-    check=True,
-    timeout=120.0,
-):
+    platform: str | None = None,
+    x64: bool | None = None,
+    memory_fraction: float | None = None,
+    preallocate: bool | None = None,
+    allocator: str | None = None,
+    threads: int | None = None,
+    vector_width: int | None = None,
+    cpu_devices: int | None = None,
+    compile_threads: int | None = None,
+    latency_hiding: bool | None = None,
+    profile_guided: bool | None = None,
+    profiled_runs: int | None = None,
+    cuda_kernel: bool | None = None,
+    xla_flags: Mapping[str, object] | str | None = None,
+    check: bool = True,
+    timeout: float = 120.0,
+) -> tuple[Setting, ...]:
     """Set how JAX starts and works in this process: all of what is given, or nothing if any of it is refused.
 
     Call it before the first use of JAX's devices, right after the imports. None leaves a setting alone.
@@ -200,7 +201,7 @@ def configure(
         return settings()
 
 
-def settings():
+def settings() -> tuple[Setting, ...]:
     """Return how JAX is set in this process.
 
     Returns
@@ -231,7 +232,7 @@ def settings():
         return tuple(found)
 
 
-def reset():
+def reset() -> tuple[str, ...]:
     """Undo all that `configure` did in this process, but for what others have changed since.
 
     Returns

@@ -47,15 +47,15 @@ class Diagnosis(NamedTuple):
     findings: tuple[Finding, ...]
 
     @property
-    def ok(self):
+    def ok(self) -> bool:
         """Whether there is no problem; there may be warnings."""
         return not any(finding.level == PROBLEM for finding in self.findings)
 
-    def as_json(self):
+    def as_json(self) -> str:
         """Return all of it as JSON."""
         return json.dumps({"ok": self.ok, **_plain(self)}, indent=1)
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = [
             ("versions", [", ".join(f"{name} {version}" for name, version in self.versions.items() if _shown(name))]),
             ("system", [self.system]),
@@ -73,7 +73,7 @@ class Diagnosis(NamedTuple):
         return "\n".join(text)
 
 
-def diagnose(*, expect=None, timeout=180.0):
+def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
     """Look for what keeps JAX from drawing the right angles fast on this machine.
 
     Asks the drivers and pip's records, looks at environment variables and XLA's flags, and starts JAX in a child
@@ -99,7 +99,7 @@ def diagnose(*, expect=None, timeout=180.0):
             f"diagnose: expect={arguments.safe_repr(expect)} is not one of {', '.join(hardware.PLATFORMS)}."
         )
     timeout = arguments.seconds("diagnose", "timeout", timeout, above=0)
-    wanted = (expect or jax.config.jax_platforms or "").split(",")[0]
+    wanted = (expect or jax.config.jax_platforms or "").split(",")[0]  # type: ignore[attr-defined]  # JAX's stubs lack it
     installed = hardware.packages()
     gpus = hardware.accelerators()
     taken, refused = _flags(timeout)

@@ -4,11 +4,13 @@ import contextlib
 import math
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.sampling import sampler
@@ -37,7 +39,7 @@ class DeviceMemory(NamedTuple):
     """What is left of it; on a CPU, what the system can still give."""
 
 
-def memory_report():
+def memory_report() -> tuple[DeviceMemory, ...]:
     """Report the memory of each device of this process.
 
     On a GPU these are the numbers of JAX's allocator (``device.memory_stats``), which has set aside its share of the
@@ -53,8 +55,17 @@ def memory_report():
 
 
 def suggest_batch_size(
-    concentration=1.0, loc=0.0, shape=(), dtype=None, *, method="auto", key=None, device=None, in_flight=3, share=0.9
-):
+    concentration: ArrayLike = 1.0,
+    loc: ArrayLike = 0.0,
+    shape: int | Sequence[int] = (),
+    dtype: DTypeLike | None = None,
+    *,
+    method: str = "auto",
+    key: ArrayLike | None = None,
+    device: jax.Device | None = None,
+    in_flight: int = 3,
+    share: float = 0.9,
+) -> int:
     """Suggest how many rows of angles to draw at a time, from the memory that the compiled program needs.
 
     Parameters
@@ -88,7 +99,7 @@ def suggest_batch_size(
     in_flight = arguments.whole_number(caller, "in_flight", in_flight, 1)
     share = checked_share(caller, "share", share)
     if device is None:
-        device = jax.config.jax_default_device or jax.local_devices()[0]
+        device = jax.config.jax_default_device or jax.local_devices()[0]  # type: ignore[attr-defined]  # JAX's stubs lack it
         device = device if isinstance(device, jax.Device) else jax.local_devices(backend=device)[0]
     elif not isinstance(device, jax.Device):
         raise TypeError(

@@ -8,10 +8,13 @@ import json
 import os
 import secrets
 import zipfile
+from collections.abc import Sequence
 from importlib import metadata
+from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.runtime.hardware import PLATFORMS
@@ -31,17 +34,17 @@ LARGEST_MANIFEST = 2**20
 
 
 def export_sampler(
-    path,
-    shape,
-    dtype=None,
+    path: str | os.PathLike[str],
+    shape: int | Sequence[int],
+    dtype: DTypeLike | None = None,
     *,
-    loc=0.0,
-    concentration=1.0,
-    key=None,
-    method="auto",
-    platforms=PLATFORMS,
-    force=False,
-):
+    loc: ArrayLike | jax.ShapeDtypeStruct = 0.0,
+    concentration: ArrayLike | jax.ShapeDtypeStruct = 1.0,
+    key: ArrayLike | jax.ShapeDtypeStruct | None = None,
+    method: str = "auto",
+    platforms: Sequence[str] = PLATFORMS,
+    force: bool = False,
+) -> dict[str, Any]:
     """Write a compiled sampler to a file, which does not depend on this package's version where it is loaded.
 
     The file is a zip archive of a program in JAX's portable form (``jax.export``) and a manifest in JSON. It draws the
@@ -131,12 +134,12 @@ class LoadedSampler:
         Description of the program: shape, dtype, method, key implementation, platforms, versions.
     """
 
-    def __init__(self, manifest, exported):
+    def __init__(self, manifest: dict[str, Any], exported: jax.export.Exported) -> None:
         self.manifest = manifest
         self._call = exported.call
         self._compute = arguments.compute_dtype(np.dtype(exported.out_avals[0].dtype))
 
-    def __call__(self, key, loc=0.0, concentration=1.0):
+    def __call__(self, key: ArrayLike, loc: ArrayLike = 0.0, concentration: ArrayLike = 1.0) -> jax.Array:
         """Draw angles of the shape and dtype that were exported."""
         caller = "LoadedSampler"
         key = arguments.one_key(caller, key)
@@ -158,12 +161,12 @@ class LoadedSampler:
             arrays.append(array)
         return self._call(jax.random.key_data(key), *arrays)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         known = self.manifest
         return f"<sampler of {known['dtype']}{known['shape']} for {', '.join(known['platforms'])}>"
 
 
-def load_sampler(path):
+def load_sampler(path: str | os.PathLike[str]) -> LoadedSampler:
     """Read a sampler that `export_sampler` wrote.
 
     The file is checked: its format, its size and checksum, that it runs on the platform in use, and that the program

@@ -3,11 +3,14 @@
 import dataclasses
 import itertools
 import time
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.sampling import sampler
@@ -32,7 +35,7 @@ class Compiled(NamedTuple):
     """Operations as XLA counts them, including those on the integers that make the words."""
     bytes_accessed: float | None
 
-    def __str__(self):
+    def __str__(self) -> str:
         seconds = self.trace_seconds + self.lower_seconds + self.compile_seconds
         stages = f"trace {self.trace_seconds:.3f}, lower {self.lower_seconds:.3f}, compile {self.compile_seconds:.3f}"
         text = f"{self.dtype}{list(self.shape)} ({self.method}): {seconds:.3f} s ({stages})"
@@ -41,7 +44,17 @@ class Compiled(NamedTuple):
         return text
 
 
-def warmup(shapes, dtypes=None, *, loc=0.0, concentration=1.0, key=None, method="auto", out_sharding=None, block=False):
+def warmup(
+    shapes: int | tuple[int, ...] | list[int | tuple[int, ...] | None] | None,
+    dtypes: DTypeLike | Sequence[DTypeLike] | None = None,
+    *,
+    loc: ArrayLike | jax.ShapeDtypeStruct = 0.0,
+    concentration: ArrayLike | jax.ShapeDtypeStruct = 1.0,
+    key: ArrayLike | jax.ShapeDtypeStruct | None = None,
+    method: str = "auto",
+    out_sharding: NamedSharding | PartitionSpec | None = None,
+    block: bool = False,
+) -> tuple[Compiled, ...]:
     """Compile the sampler before it is needed, for each shape and dtype.
 
     A call of `sample_von_mises` with such arguments then compiles nothing. Nothing is drawn, and no memory is taken for
@@ -73,7 +86,7 @@ def warmup(shapes, dtypes=None, *, loc=0.0, concentration=1.0, key=None, method=
     given = loc, concentration = described(loc), described(concentration)
     loc, concentration = like(loc), like(concentration)
     shapes = shapes if isinstance(shapes, list) else [shapes]
-    dtypes = dtypes if isinstance(dtypes, (list, tuple)) else [dtypes]
+    several: Sequence[Any] = dtypes if isinstance(dtypes, (list, tuple)) else [dtypes]
     sharding = arguments.sharding(caller, out_sharding)
 
     def request(shape, dtype):
@@ -82,7 +95,7 @@ def warmup(shapes, dtypes=None, *, loc=0.0, concentration=1.0, key=None, method=
         return DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, sharding)
 
     # Check everything before anything is compiled.
-    planned = [request(shape, dtype) for shape in shapes for dtype in dtypes]
+    planned = [request(shape, dtype) for shape in shapes for dtype in several]
     return tuple(_compile(request, *given) for request in planned)
 
 

@@ -189,7 +189,7 @@ def indices(shape, start=None, out_sharding=None):
     `start` is a pair (hi, lo) of uint32 scalars, or None for 0. The positions are made from one iota per axis,
     not by reshaping a flat one, so that a compiler can cut them along any axis and each device makes its part.
     """
-    # Within 32 bits the axes add up without a carry, the only case that most programs should pay for.
+    # Within 32 bits the axes add up without a carry; most programs need only this case.
     narrow = math.prod(shape) <= UINT32_SPAN
     zero = jnp.zeros((), jnp.uint32)
     total = (zero, lax.full(shape, np.uint32(0), sharding=out_sharding) if narrow else zero)

@@ -3,16 +3,17 @@
 import dataclasses
 import functools
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.sampling import counter, cuda
 
-# From this many elements on the table pays for being made (2048 quantiles, or 16384 in float64, and a few more
-# kernels): where the two routes cross on a two-core CPU, ``python -m benchmarks.performance_benchmark``.
+# From this many elements on the table (2048 quantiles, or 16384 in float64, and a few more kernels) pays off: where the
+# two routes cross on a two-core CPU, ``python -m benchmarks.performance_benchmark``.
 QUANTILE_TABLE_MIN_SIZE = {"float32": 2**14, "float64": 2**15}
 
 
@@ -30,16 +31,26 @@ class Request:
     """Numbers of the stream that one draw takes."""
 
     @classmethod
-    def whole(cls, caller, key, location, concentration, shape, dtype, method, out_sharding=None):
+    def whole(
+        cls: Any,
+        caller: str,
+        key: ArrayLike | jax.ShapeDtypeStruct,
+        location: Any,
+        concentration: Any,
+        shape: object,
+        dtype: Any,
+        method: str,
+        out_sharding: object = None,
+    ) -> Any:
         """Check a draw from position 0; method "auto" takes the table for one concentration and many draws."""
-        out_sharding = arguments.sharding(caller, out_sharding)
+        sharding = arguments.sharding(caller, out_sharding)
         request = cls.part(caller, key, location, concentration, shape, dtype, method)
         few = math.prod(request.shape) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(request.dtype).name]
         route = "direct" if method == "auto" and few else request.route
-        return dataclasses.replace(request, route=route).sharded(caller, out_sharding)
+        return dataclasses.replace(request, route=route).sharded(caller, sharding)
 
-    def sharded(self, caller, out_sharding):
-        """The same with a result that is shared out so over devices."""
+    def sharded(self: Any, caller: str, out_sharding: Any) -> Any:
+        """Return the same with a result that is shared out so over devices."""
         if self.event_shape and out_sharding is not None and any(out_sharding.spec[len(self.shape) :]):
             raise ValueError(
                 f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} shares out the components of the "
@@ -47,23 +58,23 @@ class Request:
             )
         return dataclasses.replace(self, out_sharding=out_sharding)
 
-    def at(self, start, **changed):
-        """The same from position `start`, an integer, a traced one or a pair, with other fields `changed` as well."""
+    def at(self: Any, start: Any, **changed: Any) -> Any:
+        """Return the same from position `start` (an integer, traced or not, or a pair), with `changed` fields."""
         return dataclasses.replace(self, start=counter.halves(start), **changed)
 
-    def block(self, caller, start):
-        """The same from `start`, which `caller` has checked, if it ends within the stream."""
+    def block(self: Any, caller: str, start: Any) -> Any:
+        """Return the same from `start`, which `caller` has checked, if it ends within the stream."""
         if (first := arguments.known_position(start)) is not None:
             self.within_stream(caller, first, first + math.prod(self.shape), f"shape={self.shape}")
         return self.at(start)
 
-    def within_stream(self, caller, start, end, described):
+    def within_stream(self, caller: str, start: int, end: int, described: str) -> None:
         """Refuse draws from position `start` to `end`, as `described`, that go on where the stream has ended."""
         arguments.within_stream(caller, start, end, described, self.numbers)
 
 
-def route_of(caller, method, concentration):
-    """What a part of a stream is drawn by, "direct" or "table"; "auto" decides alike for parts of every size."""
+def route_of(caller: str, method: str, concentration: jax.Array) -> str:
+    """Return what a part of a stream is drawn by, "direct" or "table"; "auto" decides alike for parts of every size."""
     route = arguments.method(caller, method, concentration)
     if route == "auto":
         route = "table" if concentration.size == 1 else "direct"
@@ -82,8 +93,8 @@ class DrawRequest(Request):
     distribution: ClassVar[str] = "von-mises"
     key: jax.Array
     """One typed key."""
-    loc: object
-    concentration: object
+    loc: jax.Array
+    concentration: jax.Array
     """Both as `arguments.parameters` returns them, arrays."""
     start: tuple | None
     """Position of the first angle in the key's stream, a pair (hi, lo) of uint32; None for 0."""
@@ -94,7 +105,16 @@ class DrawRequest(Request):
     out_sharding: object = None
 
     @classmethod
-    def part(cls, caller, key, loc, concentration, shape, dtype, method):
+    def part(
+        cls,
+        caller: str,
+        key: ArrayLike | jax.ShapeDtypeStruct,
+        loc: Any,
+        concentration: Any,
+        shape: object,
+        dtype: Any,
+        method: str,
+    ) -> "DrawRequest":
         """Check a draw from anywhere in a stream."""
         key = arguments.one_key(caller, key)
         arrays, dtype = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
@@ -103,10 +123,10 @@ class DrawRequest(Request):
         return cls(key, arrays["loc"], arrays["concentration"], None, shape, dtype, route)
 
     @property
-    def parameters(self):
+    def parameters(self) -> dict[str, Any]:
         """The parameters by name."""
         return {"loc": self.loc, "concentration": self.concentration}
 
-    def engine(self):
+    def engine(self) -> str:
         """Return what draws it on a CUDA device: "kernel", one of the package's own, or "xla"."""
         return "kernel" if cuda.use_cuda_kernel(self) else "xla"

@@ -1,12 +1,13 @@
 """`sample_von_mises`: keys, shapes and dtypes around `transform.angles`; and blocks of the streams of all families."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.numerics import xla
@@ -15,7 +16,16 @@ from jax_von_mises.sampling import counter, cuda_launch, sphere, transform, wide
 from jax_von_mises.sampling.request import DrawRequest, Request
 
 
-def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method="auto", out_sharding=None):
+def sample_von_mises(
+    key: ArrayLike,
+    loc: ArrayLike,
+    concentration: ArrayLike,
+    shape: int | Sequence[int] | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    method: str = "auto",
+    out_sharding: NamedSharding | PartitionSpec | None = None,
+) -> jax.Array:
     r"""Draw angles from the von Mises distribution, without rejection.
 
     The density is :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`. Element ``i`` of the result, in row-major
@@ -86,7 +96,17 @@ def sample_von_mises(key, loc, concentration, shape=None, dtype=None, *, method=
     return draw(DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, out_sharding))
 
 
-def sample_block(key, loc, concentration, start, shape, dtype=None, *, method="auto", distribution="von-mises"):
+def sample_block(
+    key: ArrayLike,
+    loc: ArrayLike,
+    concentration: ArrayLike,
+    start: ArrayLike | tuple[ArrayLike, ArrayLike],
+    shape: int | Sequence[int],
+    dtype: DTypeLike | None = None,
+    *,
+    method: str = "auto",
+    distribution: str = "von-mises",
+) -> jax.Array:
     """Draw the angles, or directions, ``start`` to ``start + prod(shape) - 1`` of a key's stream.
 
     A slice of what `sample_von_mises` (or `sample_von_mises_fisher`) draws in one piece, so that a long stream can be
@@ -142,12 +162,12 @@ def draw(request, buffer=None, engine=None):
 def angles_of(request, engine):
     """Return the angles of a `DrawRequest`, as one program; `engine` as from `DrawRequest.engine`."""
     shape, dtype, route, out_sharding = request.shape, request.dtype, request.route, request.out_sharding
-    # Explicit: mixed dtypes must also pass where JAX's implicit promotion is turned off. In here, where it is free.
+    # Promote explicitly, since users may turn implicit promotion off; inside the program it is free.
     compute = arguments.compute_dtype(dtype)
     loc, concentration = (jnp.asarray(x, compute) for x in (request.loc, request.concentration))
     if out_sharding is None:
         out_sharding = explicit_sharding(shape, loc, concentration)
-    # Meshes with automatic axes take a constraint on the result, explicit ones want every array declared.
+    # Automatic meshes take a constraint on the result; explicit ones need the sharding of every array.
     automatic = isinstance(out_sharding, NamedSharding) and AxisType.Explicit not in out_sharding.mesh.axis_types
     declared = None if automatic else out_sharding
     loc, concentration = xla.hide_constants(loc, concentration)

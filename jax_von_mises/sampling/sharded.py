@@ -7,17 +7,29 @@ are the forms in which the code of each device is written out, `jax.pmap` and th
 
 import functools
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.sampling import counter, sampler
 from jax_von_mises.sampling.request import DrawRequest
 
 
-def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto", devices=None):
+def sample_pmap(
+    key: ArrayLike,
+    loc: ArrayLike,
+    concentration: ArrayLike,
+    shape: int | Sequence[int] | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    method: str = "auto",
+    devices: Sequence[jax.Device] | None = None,
+) -> jax.Array:
     """Draw angles with one device for each index of the leading axis, by `jax.pmap`.
 
     With one key the angles are those of `sample_von_mises` with the same arguments, bit for bit. With one key per
@@ -93,11 +105,11 @@ def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto
     # A separate stream has the method of one device's part, which is checked when the parts are known.
     asked = "auto" if separate else method
     request = DrawRequest.whole(caller, one, loc, concentration, shape, dtype, asked)
-    shape, dtype = request.shape, request.dtype
-    if not shape or shape[0] != len(devices):
-        has = f"has {shape[0]} along its leading axis" if shape else "has no leading axis"
+    sizes, dtype = request.shape, request.dtype
+    if not sizes or sizes[0] != len(devices):
+        has = f"has {sizes[0]} along its leading axis" if sizes else "has no leading axis"
         raise ValueError(
-            f"{caller}: shape={shape} {has}, which must be the number of devices, {len(devices)}. "
+            f"{caller}: shape={sizes} {has}, which must be the number of devices, {len(devices)}. "
             f"Ask for shape=({len(devices)}, ...), or name other devices in `devices`."
         )
     if not jax.sharding.get_abstract_mesh().empty:
@@ -105,19 +117,28 @@ def sample_pmap(key, loc, concentration, shape=None, dtype=None, *, method="auto
             f"{caller}: a mesh with the axes {jax.sharding.get_abstract_mesh().axis_names} is in scope, where jax.pmap "
             "does not work. Use sample_von_mises with out_sharding there, or sample_shard inside jax.shard_map."
         )
-    loc, loc_axis = _along_devices(request.loc, shape)
-    concentration, concentration_axis = _along_devices(request.concentration, shape)
+    loc, loc_axis = _along_devices(request.loc, sizes)
+    concentration, concentration_axis = _along_devices(request.concentration, sizes)
     if separate:
         part = concentration.shape if concentration_axis is None else concentration.shape[1:]
         method = arguments.method(caller, method, jax.ShapeDtypeStruct(part, dtype))
         draw = _mapped(_stream, devices, (0, loc_axis, concentration_axis))
-        return draw(key, loc, concentration, shape[1:], dtype, method)
+        return draw(key, loc, concentration, sizes[1:], dtype, method)
     draw = _mapped(_part, devices, (None, loc_axis, concentration_axis, 0))
-    # The numbers of the devices are an argument because pmap asks for one that it maps over.
-    return draw(key, loc, concentration, np.arange(len(devices), dtype=np.uint32), shape[1:], dtype, request.route)
+    # Pass the device numbers, because pmap needs an argument to map over.
+    return draw(key, loc, concentration, np.arange(len(devices), dtype=np.uint32), sizes[1:], dtype, request.route)
 
 
-def sample_shard(key, loc, concentration, shape, axis_name, dtype=None, *, method="auto"):
+def sample_shard(
+    key: ArrayLike,
+    loc: ArrayLike,
+    concentration: ArrayLike,
+    shape: int | Sequence[int],
+    axis_name: str | tuple[str, ...],
+    dtype: DTypeLike | None = None,
+    *,
+    method: str = "auto",
+) -> jax.Array:
     """Draw this device's part of one stream, inside the body of `jax.shard_map` or `jax.pmap`.
 
     Device ``j`` along `axis_name` draws the angles ``j * prod(shape)`` to ``(j + 1) * prod(shape) - 1`` of the key's
@@ -181,7 +202,7 @@ def sample_shard(key, loc, concentration, shape, axis_name, dtype=None, *, metho
     return sampler.draw(request.block(caller, start))
 
 
-def _local_devices(caller, devices):
+def _local_devices(caller: str, devices: Any) -> tuple[jax.Device, ...]:
     if devices is None:
         return tuple(jax.local_devices())
     try:
@@ -208,7 +229,7 @@ def _local_devices(caller, devices):
     return found
 
 
-def _along_devices(array, shape):
+def _along_devices(array: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, int | None]:
     """Return `array` in the form that `jax.pmap` takes, and its mapped axis: 0 or None."""
     if array.ndim < len(shape):
         return array, None

@@ -22,7 +22,7 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import clip
 from jax_von_mises.numerics.sharding import broadcast_sharded
 
-# Up to so many, words in memory before their look-up save time; more of them come to fresh pages, which cost more.
+# Up to this many words, storing them before the look-up saves time; more need fresh memory pages, which cost more.
 FEW_WORDS = 2**22
 
 
@@ -108,5 +108,5 @@ def _angles_about_zero_jvp(route, out_sharding, primals, tangents):
 
 def slope(x, kappa):
     """Return the derivative in `kappa` of angles that were drawn about 0, by the implicit function theorem."""
-    # Of the distribution, not of its interpolation, by either route; NaN where the angle is.
+    # The derivative of the distribution, not of its interpolation, by either route; NaN where the angle is.
     return jnp.where(x < 0, -1, 1).astype(x.dtype) * tail_integral.derivative(jnp.abs(x), valid(kappa))

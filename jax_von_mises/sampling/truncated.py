@@ -19,12 +19,14 @@ to p(x), and :math:`l_1, l_2` the same integrals with the factor :math:`\cos\the
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.numerics import quantile, tail_integral, xla
@@ -60,7 +62,15 @@ POINT_MASS = {"float32": 1e36, "float64": 1e300}
 LARGEST_RISE = 80.0
 
 
-def sample_truncated(key, loc, concentration, low, high, shape=None, dtype=None):
+def sample_truncated(
+    key: ArrayLike,
+    loc: ArrayLike,
+    concentration: ArrayLike,
+    low: ArrayLike,
+    high: ArrayLike,
+    shape: int | Sequence[int] | None = None,
+    dtype: DTypeLike | None = None,
+) -> jax.Array:
     """Draw angles from the law restricted to an arc, without rejection.
 
     The arc runs from `low` in the direction of growing angles to `high`. It may cross pi, contain the mode or the point

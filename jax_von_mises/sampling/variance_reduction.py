@@ -5,11 +5,13 @@ Both are the quantile function on the words of the key's stream (see :mod:`jax_v
 """
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.numerics import quantile, xla
@@ -19,7 +21,9 @@ from jax_von_mises.numerics.sharding import broadcast_sharded
 from jax_von_mises.sampling import counter, sampler, transform
 
 
-def sample_antithetic(key, loc, concentration, shape, dtype=None):
+def sample_antithetic(
+    key: ArrayLike, loc: ArrayLike, concentration: ArrayLike, shape: int | Sequence[int], dtype: DTypeLike | None = None
+) -> jax.Array:
     """Draw angles in mirrored pairs: the second half along the first axis is the first one mirrored about `loc`.
 
     The mean over both halves of a function that is odd about `loc` is exact, and of one that is nearly odd it has less
@@ -65,7 +69,9 @@ def sample_antithetic(key, loc, concentration, shape, dtype=None):
     return _antithetic(key, loc, concentration, shape, dtype)
 
 
-def sample_stratified(key, loc, concentration, shape, dtype=None):
+def sample_stratified(
+    key: ArrayLike, loc: ArrayLike, concentration: ArrayLike, shape: int | Sequence[int], dtype: DTypeLike | None = None
+) -> jax.Array:
     """Draw one angle in each of ``shape[0]`` strata of equal probability.
 
     Angle i along the first axis lies in stratum i, counted from loc - pi; the other axes are independent replicates.
@@ -114,7 +120,14 @@ def sample_stratified(key, loc, concentration, shape, dtype=None):
     return _stratified(key, loc, concentration, shape, dtype)
 
 
-def _along_first_axis(caller, key, loc, concentration, shape, dtype):
+def _along_first_axis(
+    caller: str,
+    key: ArrayLike,
+    loc: ArrayLike,
+    concentration: ArrayLike,
+    shape: int | Sequence[int],
+    dtype: DTypeLike | None,
+) -> tuple[jax.Array, jax.Array, jax.Array, tuple[int, ...], np.dtype]:
     key = arguments.one_key(caller, key)
     arrays, dtype = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
     shape = arguments.whole_sizes(caller, "shape", shape)

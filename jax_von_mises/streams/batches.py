@@ -10,12 +10,15 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.streams import executors
@@ -23,20 +26,20 @@ from jax_von_mises.streams.stream import Spans, Stream
 
 
 def sample_batches(
-    key,
-    loc,
-    concentration,
-    total,
-    batch_size,
-    dtype=None,
+    key: ArrayLike,
+    loc: ArrayLike,
+    concentration: ArrayLike,
+    total: int,
+    batch_size: int,
+    dtype: DTypeLike | None = None,
     *,
-    start=0,
-    method="auto",
-    donate=False,
-    out_sharding=None,
-    executor=None,
-    distribution="von-mises",
-):
+    start: int = 0,
+    method: str = "auto",
+    donate: bool = False,
+    out_sharding: NamedSharding | PartitionSpec | None = None,
+    executor: Executor | None = None,
+    distribution: str = "von-mises",
+) -> "SampleBatches | WorkerBatches":
     """Draw a long stream of angles, or directions, batch by batch, in constant memory.
 
     The batches, one after the other, are the rows `start` to ``start + total - 1`` of the key's stream, whatever
@@ -206,7 +209,7 @@ class WorkerBatches(Iterator):
         self._crew.stop(patient=False)
 
 
-def batched_apply(f, arrays, batch_size, *, out=None):
+def batched_apply(f: Callable[..., Any], arrays: Any, batch_size: int, *, out: Any = None) -> Any:
     """Apply a function to long arrays, some rows at a time, so that the device holds few of them.
 
     Equivalent to ``jax.tree.map(numpy.asarray, f(arrays))`` for a function that treats each row for itself. The next
@@ -258,7 +261,7 @@ def batched_apply(f, arrays, batch_size, *, out=None):
             f"{caller}: arrays must share the length of their first axis, the rows; got the shapes {shapes}. "
             "Bind what is the same for all rows to f with functools.partial."
         )
-    (total,) = lengths
+    (total,) = (np.shape(leaf)[0] for leaf in leaves[:1])
     rows = min(batch_size, total)
     compiled = jax.jit(f)
 
@@ -328,7 +331,7 @@ def _check_out(caller, out, results, total, leaves):
             raise ValueError(f"{caller}: out shares memory with the arrays, which are read while it is written.")
 
 
-def prefetch_to_host(iterator, depth=1):
+def prefetch_to_host(iterator: Iterable[Any], depth: int = 1) -> "HostPrefetch":
     """Copy what an iterator gives to NumPy in the background, some items ahead of the consumer.
 
     Parameters

@@ -11,6 +11,7 @@ import operator
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.sampling import counter
@@ -21,7 +22,7 @@ NAME_TAG = 0x6E616D65
 NUMBER_TAG = 0x6E756D62
 
 
-def derive_key(key, *path):
+def derive_key(key: ArrayLike, *path: str | int) -> jax.Array:
     """Derive a key by names and numbers, for work that is to be independent of all other.
 
     The rule, which is fixed for ever: for each element of `path`, ``fold_in`` is applied three times, with a tag
@@ -72,7 +73,7 @@ def derive_key(key, *path):
     for word in words:
         typed = jax.random.fold_in(typed, word)
     data = jax.random.key_data(typed)
-    legacy = not jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    legacy = not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key))
     return data if legacy else jax.random.wrap_key_data(data, impl=implementation)
 
 

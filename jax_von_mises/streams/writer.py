@@ -14,10 +14,11 @@ import secrets
 import shutil
 from collections.abc import Callable
 from concurrent import futures
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.streams import batches, checkpoint, executors, npy
@@ -57,26 +58,26 @@ class Written(NamedTuple):
 
 
 def write_samples(
-    out,
-    key,
-    loc,
-    concentration,
-    total,
-    dtype=None,
+    out: str | os.PathLike[str],
+    key: ArrayLike,
+    loc: ArrayLike,
+    concentration: ArrayLike,
+    total: int,
+    dtype: DTypeLike | None = None,
     *,
-    method="auto",
-    block_rows=None,
-    resume=False,
-    force=False,
-    repair=False,
-    part=0,
-    parts=1,
-    executor=None,
-    timeout=600.0,
-    progress=None,
-    observe=None,
-    distribution="von-mises",
-):
+    method: str = "auto",
+    block_rows: int | None = None,
+    resume: bool = False,
+    force: bool = False,
+    repair: bool = False,
+    part: int = 0,
+    parts: int = 1,
+    executor: futures.Executor | None = None,
+    timeout: float = 600.0,
+    progress: Callable[..., Any] | None = None,
+    observe: Callable[[np.ndarray], object] | None = None,
+    distribution: str = "von-mises",
+) -> Written:
     """Draw a stream of angles, or directions, into a file or a store, in constant memory.
 
     Row i of the result is row i of the stream, as `sample_batches` draws it without CUDA kernels, whatever
@@ -561,7 +562,7 @@ class WriteRun:
         return True
 
 
-def verify_samples(out, *, executor=None):
+def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | None = None) -> dict[str, Any]:
     """Compare a finished file or store with the checksums in its record.
 
     Parameters

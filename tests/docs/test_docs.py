@@ -300,6 +300,11 @@ def test_links_lead_to_files():
             assert "://" in target or (path.parent / target).exists(), (page, target)
 
 
+def test_the_citation_has_the_version():
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.*)$", text, re.M) == [jax_von_mises.__version__]
+
+
 def test_what_the_readme_says_of_results():
     """What stands outside of its tables, which are made of the results."""
     text = PAGES["README"].read_text(encoding="utf-8")
@@ -335,3 +340,6 @@ def test_the_reference_has_every_public_name(module, names):
     found = {name for name in names if not inspect.ismodule(getattr(sys.modules[module], name))}
     assert found
     assert found <= shown, sorted(found - shown)
+    listed = set(re.findall(r"`(\w+)", PAGES["functions"].read_text(encoding="utf-8")))
+    wanted = {name for name in found if name[0].islower() or module == "jax_von_mises"}
+    assert wanted <= listed, sorted(wanted - listed)

@@ -217,9 +217,9 @@ def test_found_names_the_cards(machine):
 def test_broken_nvidia_smi_is_quoted(machine):
     machine.says("nvidia-smi", NO_DRIVER, 9)
     found = line(machine.run("--dry-run"), "found: ")
-    assert "nvidia-smi said: NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver." in found
+    assert "nvidia-smi printed: NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver." in found
     machine.says("nvidia-smi", "", 3)
-    assert "nvidia-smi ended with exit code 3 and said nothing" in line(machine.run("--dry-run"), "found: ")
+    assert "nvidia-smi ended with exit code 3 and no output" in line(machine.run("--dry-run"), "found: ")
 
 
 @pytest.mark.skipif(not shutil.which("timeout"), reason="without timeout the script waits")
@@ -277,7 +277,7 @@ ROCM = {
     "off the path": ({"opt/rocm/bin/rocminfo": (AMD,)}, {"opt/rocm/.info/version": "7.2.0-43\n"}, "ROCm 7", "ROCm 7.2"),
     "ROCm 6": ({"rocminfo": (AMD,)}, {"opt/rocm/.info/version": "6.4.1"}, "the CPU", "has wheels for ROCm 7 alone"),
     "no GPU": ({"rocminfo": ("Device Type:             CPU\n",)}, {}, "the CPU", "rocminfo lists no GPU"),
-    "no rights": ({"rocminfo": ("Unable to open /dev/kfd\n", 1)}, {}, "the CPU", "rocminfo said: Unable to open"),
+    "no rights": ({"rocminfo": ("Unable to open /dev/kfd\n", 1)}, {}, "the CPU", "rocminfo printed: Unable to open"),
     "no ROCm": ({}, {"dev/kfd": ""}, "the CPU", "install ROCm 7 first"),
     "old NVIDIA too": ({"nvidia-smi": ("470.82, 3.7\n",), "rocminfo": (AMD,)}, {}, "ROCm 7", "470.82"),
     "NVIDIA too": ({"nvidia-smi": ("580.65.06, 9.0\n",), "rocminfo": (AMD,)}, {}, "CUDA 13", "580"),
@@ -363,7 +363,7 @@ def test_asked_for_where_there_is_none(machine, option, expect):
     """Done, with a warning; the check at the end judges."""
     process = machine.run(option)
     assert process.returncode == 0, process.stderr
-    assert f"warning: {option} is installed as asked, but the check at the end needs" in process.stderr
+    assert f"warning: {option} is installed as requested, but the final check needs" in process.stderr
     assert machine.done()[-1] == f"jax-von-mises doctor --expect {expect}"
 
 
@@ -534,9 +534,9 @@ def test_not_an_environment(machine):
     (machine.path / "link").symlink_to("nowhere")
     before = machine.files()
     for name, message in (
-        ("results", "is there and is not a virtual environment"),
-        ("empty", "is there and is not a virtual environment"),
-        (".", "is there and is not a virtual environment"),
+        ("results", "exists and is not a virtual environment"),
+        ("empty", "exists and is not a virtual environment"),
+        (".", "exists and is not a virtual environment"),
         ("file", "is not a directory"),
         ("link", "is not a directory"),
         ("file/venv", "file is not a directory"),
@@ -618,7 +618,7 @@ def test_environment_keeps_its_python(machine):
 
 
 def test_pip_fails(machine):
-    refused(machine.run(PIP_FAILS="1"), "pip could not install; what it says is above")
+    refused(machine.run(PIP_FAILS="1"), "pip could not install: see its output above")
     assert not any("doctor" in text for text in machine.done())
 
 
@@ -688,7 +688,7 @@ def test_what_others_need_is_not_removed(machine, package, by):
     packages = [*CUDA12, package] if package else [(name, needs, "conda") for name, needs, _ in CUDA12]
     place = machine.environment(machine.path / "environment", packages=packages)
     process = machine.run("--cuda13", "--venv", place)
-    refused(process, "does not go with CUDA 13: use another environment, with --venv DIR")
+    refused(process, "conflicts with CUDA 13: use another environment, with --venv DIR")
     assert f"by {by} in {place}" in process.stderr
     assert not any("install" in text for text in machine.done())
 

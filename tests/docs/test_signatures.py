@@ -1,0 +1,64 @@
+"""Public functions: every parameter is annotated, and their docstrings have the parameters of their signatures."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import jax_von_mises
+from jax_von_mises import runtime
+
+PACKAGE = Path(jax_von_mises.__file__).parent
+# Classes whose methods are not annotated so far.
+UNTYPED = ("Mixture", "Torus", "VonMisesFisher")
+
+
+def public():
+    """Return the public functions, and the public methods of public classes, by name."""
+    found = {}
+    for module in (jax_von_mises, runtime):
+        for name in module.__all__:
+            value = getattr(module, name)
+            if inspect.isclass(value) and name not in UNTYPED:
+                methods = {key: getattr(each, "__func__", each) for key, each in vars(value).items() if key[0] != "_"}
+                functions = {key: each.fget if isinstance(each, property) else each for key, each in methods.items()}
+                found |= {f"{name}.{key}": each for key, each in functions.items() if inspect.isfunction(each)}
+            elif callable(value) and not inspect.isclass(value):
+                found[name] = value
+    return found
+
+
+FUNCTIONS = public()
+
+
+def described(docstring):
+    """Return the names of the section Parameters of a docstring."""
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", inspect.cleandoc(docstring), re.M | re.S)
+    if section is None:
+        return None
+    heads = re.findall(r"^([*\w][*\w, ]*?) *(?::.*)?$", section[1], re.M)
+    return [name.strip("* ") for head in heads for name in head.split(",")]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_annotated_and_described(name):
+    signature = inspect.signature(FUNCTIONS[name])
+    parameters = {key: each for key, each in signature.parameters.items() if key not in ("self", "cls")}
+    assert signature.return_annotation is not signature.empty
+    assert [key for key, each in parameters.items() if each.annotation is each.empty] == []
+    names = described(FUNCTIONS[name].__doc__)
+    if names is not None:
+        assert sorted(names) == sorted(parameters)
+    elif "." not in name and parameters:
+        assert "see" in FUNCTIONS[name].__doc__.lower(), "neither parameters nor where they are described"
+
+
+def test_docstrings_are_static():
+    """What an editor shows without running the package is what `help` shows."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Assign | ast.AugAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                assert not any(getattr(target, "attr", None) == "__doc__" for target in targets), path
