@@ -573,7 +573,7 @@ def test_pipeline(capsys, devices):
     printed = capsys.readouterr().out
     assert ("results: the same, bit for bit" in printed) == (devices == 2)
     assert ("There is no second device" in printed) == (devices == 1)
-    found, expected = map(float, re.search(r"distance: (\S+), by the law (\S+)", printed).groups())
+    found, expected = map(float, re.search(r"distance: (\S+), by the distribution (\S+)", printed).groups())
     # The squared distance is about exponential, so this is six standard errors.
     assert abs(found / expected - 1) < 6 / np.sqrt(4 * 64)
 
