@@ -84,9 +84,16 @@ def drawn_share(words, kappa, dimension, route, out_sharding):
 def _drawn_share_jvp(dimension, route, out_sharding, primals, tangents):
     draw = functools.partial(drawn_share, dimension=dimension, route=route, out_sharding=out_sharding)
     signed = xla.separate_loop(draw, *primals)
-    kappa, moved = (broadcast_sharded(x, signed.shape, out_sharding) for x in (primals[1], tangents[1]))
-    near = (primals[0][0] & np.uint32(1)) == 1
-    return signed, radial.slope_of_share(signed, near, valid(kappa), dimension) * moved
+
+    def slope(words, kappa, signed):
+        kappa, (t, _, near) = valid(kappa), transform.tail(words)
+        if route == "table":
+            distance = radial.look_up(t, near, radial.slope_table(kappa, dimension), out_sharding)
+            return radial.slope_at(signed, near, kappa, distance)
+        return radial.slope_of_share(signed, near, broadcast_sharded(kappa, signed.shape, out_sharding), dimension)
+
+    slopes = xla.separate_loop(slope, *primals, signed)
+    return signed, slopes * broadcast_sharded(tangents[1], signed.shape, out_sharding)
 
 
 def in_plane(words, direction, kappa, route, sharding):

@@ -55,6 +55,17 @@ def test_against_scipy(d, key):
         assert float(found.concentration) == pytest.approx(their_k, rel=1e-5)
 
 
+def test_against_openturns():
+    """Which has the circle alone (release 1.27): the density of two dimensions."""
+    openturns = pytest.importorskip("openturns", reason="OpenTURNS is not installed; it is no extra of this package")
+    angles = np.linspace(-3, 3, 13)
+    x = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+    for k in (0.5, 20.0):
+        theirs = openturns.VonMises(0.3, k)
+        mine = VonMisesFisher(np.float32([np.cos(0.3), np.sin(0.3)]), k).log_prob(x)
+        np.testing.assert_allclose(mine, [theirs.computeLogPDF([a]) for a in angles], atol=1e-5)
+
+
 @slow
 def test_entropy_and_divergence_are_means(key):
     mu = direction(4)

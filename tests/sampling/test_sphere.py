@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from scipy import stats
 
 import jax_von_mises as jvm
@@ -136,19 +136,44 @@ def test_traced_start_and_vmap(d):
         assert equal(row, sample_von_mises_fisher(key, direction(d), 2.5, (10,), method="direct"))
 
 
-def test_devices_draw_their_parts():
+@pytest.mark.few(1)
+@pytest.mark.parametrize("d", [3, 2, 5])
+@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
+def test_devices_draw_their_parts(d, kind):
+    """The directions of one device, over two, for one concentration and for one each, and their derivatives."""
     if jax.device_count() < 2:
         pytest.skip("one device")
-    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
-    sharding = NamedSharding(mesh, PartitionSpec("data"))
-    whole = sample_von_mises_fisher(KEY, direction(3), 2.5, (64,))
-    parts = sample_von_mises_fisher(KEY, direction(3), 2.5, (64,), out_sharding=sharding)
-    assert parts.sharding.is_equivalent_to(sharding, 2)
-    np.testing.assert_allclose(parts, whole, atol=1e-6)
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,), devices=jax.devices()[:2])
+    spec, mu, kappas = PartitionSpec("data"), direction(d), np.geomspace(0.1, 100, 64).astype(np.float32)
+
+    def draw(kappa, out_sharding=None):
+        return sample_von_mises_fisher(KEY, mu, kappa, (64,), out_sharding=out_sharding)
+
+    with jax.set_mesh(mesh):
+        for kappa in (np.float32(2.5), kappas):
+            parts = draw(kappa, spec)
+            assert parts.sharding.is_equivalent_to(NamedSharding(mesh, spec), 2)
+            assert equal(parts, draw(kappa))
+            slopes = [
+                jax.jvp(functools.partial(draw, out_sharding=to), (jnp.asarray(kappa),), (jnp.ones_like(kappa),))[1]
+                for to in (spec, None)
+            ]
+            np.testing.assert_allclose(*slopes, rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="components"):
-        sample_von_mises_fisher(
-            KEY, direction(3), 2.5, (64,), out_sharding=NamedSharding(mesh, PartitionSpec(None, "data"))
+        draw(np.float32(2.5), NamedSharding(mesh, PartitionSpec(None, "data")))
+
+
+@slow
+@pytest.mark.parametrize("d", [3, 5, 100])
+def test_derivative_by_table(d):
+    """That of many directions of one concentration is the direct one, to the error of its interpolation."""
+    draw = functools.partial(sample_von_mises_fisher, KEY, direction(d), shape=(2**13,))
+    for k in (0.0, 0.3, 5.0, 1e3, 1e7, 1e20):
+        table, direct = (
+            np.asarray(jax.jvp(functools.partial(draw, method=method), (jnp.float32(k),), (jnp.float32(1),))[1], float)
+            for method in ("table", "direct")
         )
+        np.testing.assert_allclose(table, direct, rtol=1e-5, atol=2e-6 * np.abs(direct).max())
 
 
 def test_two_dimensions_are_the_circle():

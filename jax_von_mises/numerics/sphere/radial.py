@@ -13,6 +13,7 @@ The first form of f is a sum of positive terms, the second one splits logarithms
 t is one step of fourth order in log t from a polynomial, `fits.fitted_guess`; two where tails are deeper than words'.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -409,24 +410,57 @@ def closed_quantile_share(t, near, kappa):
     return jnp.where(own < other, jnp.where(below, own, -own), jnp.where(below, -other, other))
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 3))
+def share_at(t, near, kappa, dimension):
+    """`quantile_share` in any dimension from 3 on at known tails, with its derivative in `kappa`."""
+    if dimension == 3:
+        return closed_quantile_share(t, near, kappa)
+    return quantile_share(t, near, kappa, dimension)
+
+
+@share_at.defjvp
+def _share_at_jvp(t, near, dimension, primals, tangents):
+    signed = share_at(t, near, *primals, dimension)
+    return signed, slope_of_share(signed, near, *primals, dimension) * tangents[0]
+
+
+def table_places(kappa, dimension):
+    """The shares at the nodes of a table for one `kappa`, the sides and modes there, and the nodes in a cell."""
+    t, nodes = piecewise.table_grid(np.dtype(kappa.dtype))
+    half = t.shape[0]
+    limit = jnp.broadcast_to(jnp.minimum(kappa, KAPPA_MAX), (2 * half, t.shape[1]))
+    near = np.broadcast_to(np.arange(2 * half)[:, None] < half, limit.shape)
+    signed = share_at(np.concatenate([t, t]).astype(kappa.dtype), near, limit, dimension)
+    return signed, near, Mode.of(limit, dimension - 1, near), nodes
+
+
 def odds_table(kappa, dimension):
     """Odds over those of the mode for one `kappa`, by cells of `piecewise.table_grid`, first of the near side."""
-    t, nodes = piecewise.table_grid(np.dtype(kappa.dtype))
-    limit, half = jnp.broadcast_to(jnp.minimum(kappa, KAPPA_MAX), (2 * t.shape[0], t.shape[1])), t.shape[0]
-    near = jnp.asarray(np.arange(2 * half)[:, None] < half)
-    near = jnp.broadcast_to(near, limit.shape)
-    signed = quantile_share(jnp.asarray(np.concatenate([t, t]), kappa.dtype), near, limit, dimension)
-    mode = Mode.of(limit, dimension - 1, near)
+    signed, near, mode, nodes = table_places(kappa, dimension)
     small = jnp.abs(signed)
     odds = jnp.where((signed >= 0) == near, small * (1 / (1 - small)), (1 - small) * (1 / small))
     return piecewise.cell_polynomials(odds * (mode.other * (1 / mode.own)), nodes)
 
 
-def look_up_share(t, near, table, kappa, dimension, out_sharding=None):
-    """`quantile_share` from an `odds_table`."""
+def slope_table(kappa, dimension):
+    """The `slope_of_distance` for one `kappa`, by the cells of `odds_table`."""
+    n = dimension - 1
+    signed, near, mode, nodes = table_places(kappa, dimension)
+    place = Place.of(jnp.abs(signed), (signed >= 0) == near, n, mode)
+    slopes = slope_of_distance(place, mode, n, fits.SMALLEST_WORD[kappa.dtype.name])
+    return piecewise.cell_polynomials(slopes, nodes)
+
+
+def look_up(t, near, table, out_sharding=None):
+    """The value of an `odds_table` or a `slope_table`."""
     cell, place = piecewise.quantile_cell(t)
     cell = cell + jnp.where(near, 0, table.shape[1] // 2).astype(cell.dtype)
-    odds = piecewise.evaluate(table, cell, place, out_sharding)
+    return piecewise.evaluate(table, cell, place, out_sharding)
+
+
+def look_up_share(t, near, table, kappa, dimension, out_sharding=None):
+    """`quantile_share` from an `odds_table`."""
+    odds = look_up(t, near, table, out_sharding)
     mode = Mode.of(jnp.minimum(kappa, KAPPA_MAX), dimension - 1, near)
     own = mode.own * odds
     own_small = own < mode.other
@@ -452,13 +486,19 @@ def below_mode(mode, n):
 
 def slope_of_share(signed, near, kappa, dimension):
     """Derivative in kappa of (1 - w)/2, from its `quantile_share`: never positive, 0 at infinity."""
-    n, small = dimension - 1, jnp.abs(signed)
-    limit = jnp.minimum(kappa, KAPPA_MAX)
-    mode = Mode.of(limit, n, near)
-    scaled = jnp.where(signed < 0, small, jnp.minimum(small * reciprocal(scale_beyond(kappa)), 0.5))
-    place = Place.of(scaled, (signed >= 0) == near, n, mode)
+    n = dimension - 1
+    mode = Mode.of(jnp.minimum(kappa, KAPPA_MAX), n, near)
+    # Beyond `KAPPA_MAX` any place will do. A step may end a little beyond the equator, at a share above 1/2.
+    small = jnp.where(kappa > KAPPA_MAX, 0.5, jnp.abs(signed))
+    place = Place.of(small, (signed >= 0) == near, n, mode)
     distance = slope_of_distance(place, mode, n, fits.SMALLEST_WORD[signed.dtype.name])
-    rise = jnp.where(near, -2, 2) * (place.own * place.other) * distance
+    return slope_at(signed, near, kappa, distance)
+
+
+def slope_at(signed, near, kappa, distance):
+    """`slope_of_share` from the `slope_of_distance`."""
+    small = jnp.abs(signed)
+    rise = jnp.where(near, -2, 2) * (small * (1 - small)) * distance
     return jnp.where(
         kappa > KAPPA_MAX, -share_below(signed) * reciprocal(jnp.clip(kappa, 1, LARGEST_KAPPA[kappa.dtype.name])), rise
     )
