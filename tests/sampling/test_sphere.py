@@ -136,31 +136,38 @@ def test_traced_start_and_vmap(d):
         assert equal(row, sample_von_mises_fisher(key, direction(d), 2.5, (10,), method="direct"))
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("d", [3, 2, 5])
-@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
-def test_devices_draw_their_parts(d, kind):
-    """The directions of one device, over two, for one concentration and for one each, and their derivatives."""
+@pytest.fixture(params=[AxisType.Explicit, pytest.param(AxisType.Auto, marks=slow)])
+def mesh(request):
     if jax.device_count() < 2:
         pytest.skip("one device")
-    mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,), devices=jax.devices()[:2])
-    spec, mu, kappas = PartitionSpec("data"), direction(d), np.geomspace(0.1, 100, 64).astype(np.float32)
+    return jax.make_mesh((2,), ("data",), axis_types=(request.param,), devices=jax.devices()[:2])
 
-    def draw(kappa, out_sharding=None):
-        return sample_von_mises_fisher(KEY, mu, kappa, (64,), out_sharding=out_sharding)
+
+@pytest.mark.parametrize("each", [False, pytest.param(True, marks=slow)])
+@pytest.mark.parametrize("d", [3, *(pytest.param(d, marks=slow) for d in (2, 5))])
+def test_devices_draw_their_parts(d, each, mesh):
+    """The directions of one device, over two, for one concentration and for one each."""
+    kappa, spec = np.geomspace(0.1, 100, 64, dtype=np.float32) if each else np.float32(2.5), PartitionSpec("data")
+    with jax.set_mesh(mesh):
+        parts = sample_von_mises_fisher(KEY, direction(d), kappa, (64,), out_sharding=spec)
+        assert parts.sharding.is_equivalent_to(NamedSharding(mesh, spec), 2)
+        assert equal(parts, sample_von_mises_fisher(KEY, direction(d), kappa, (64,)))
+    across = NamedSharding(mesh, PartitionSpec(None, "data"))
+    with pytest.raises(ValueError, match="components"):
+        sample_von_mises_fisher(KEY, direction(d), kappa, (64,), out_sharding=across)
+
+
+@slow
+@pytest.mark.parametrize("d", [3, 2, 5])
+def test_derivatives_over_devices(d, mesh):
+    kappa, spec = jnp.geomspace(0.1, 100, 64, dtype=np.float32), PartitionSpec("data")
+
+    def slope(out_sharding):
+        draw = functools.partial(sample_von_mises_fisher, KEY, direction(d), shape=(64,), out_sharding=out_sharding)
+        return jax.jvp(draw, (kappa,), (jnp.ones_like(kappa),))[1]
 
     with jax.set_mesh(mesh):
-        for kappa in (np.float32(2.5), kappas):
-            parts = draw(kappa, spec)
-            assert parts.sharding.is_equivalent_to(NamedSharding(mesh, spec), 2)
-            assert equal(parts, draw(kappa))
-            slopes = [
-                jax.jvp(functools.partial(draw, out_sharding=to), (jnp.asarray(kappa),), (jnp.ones_like(kappa),))[1]
-                for to in (spec, None)
-            ]
-            np.testing.assert_allclose(*slopes, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match="components"):
-        draw(np.float32(2.5), NamedSharding(mesh, PartitionSpec(None, "data")))
+        np.testing.assert_allclose(slope(spec), slope(None), rtol=1e-5, atol=1e-6)
 
 
 @slow
