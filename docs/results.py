@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from benchmarks import accuracy, plots, sphere
+from benchmarks import accuracy, circular, plots, sphere
 from benchmarks.cases import CASES, TASKS
 from benchmarks.exactness import __main__ as exactness
 from benchmarks.exactness import pictures as exactness_pictures
@@ -160,7 +160,12 @@ def words_table(result):
 
 def sphere_table(result):
     """A row for each case of directions."""
-    head, *rows = sphere.summary(result["cases"])
+    return summary_table(sphere.summary(result["cases"]))
+
+
+def summary_table(rows):
+    """A table in Markdown of rows of cells, the first of which are its heads."""
+    head, *rows = rows
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
@@ -208,6 +213,8 @@ def make(app=None):
             text += [f"![Bins, tails, errors and tests]({path.stem}.svg)", "", exactness_tables(result)]
         elif program == "words":
             text += [words_table(result)]
+        elif program == "circular":
+            text += [summary_table(circular.summary(result["cases"]))]
         elif program == "sphere":
             text += [sphere_table(result)]
         if path.stem in README:

@@ -318,6 +318,12 @@ def of_table(distribution: CircularDistribution, name: str) -> jax.Array:
     return getattr(quantiles.of_panels(divide(distribution, compute)), name).astype(dtype)
 
 
+def tail_and_end(*words: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The tail probability that the word (or two) of each angle names, and whether it counts from pi."""
+    t, _, lower = transform.tail(words)
+    return t, ~lower
+
+
 @functools.partial(jax.jit, static_argnames="shape")
 def draw(distribution: CircularDistribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Angles of `shape`, as one program."""
@@ -325,12 +331,7 @@ def draw(distribution: CircularDistribution, key: jax.Array, shape: tuple[int, .
     table = quantiles.of_panels(divide(distribution, compute))
     rows = xla.rows_of(shape) or shape
     words = counter.words(key, rows, transform.words_per_element(compute))
-
-    def split(*words):
-        t, _, lower = transform.tail(words)
-        return t, ~lower
-
-    x = table.angle_of(split, *words).astype(dtype)
+    x = table.angle_of(tail_and_end, *words).astype(dtype)
     return x if rows == shape else x.reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
@@ -475,7 +476,7 @@ class SineSkewed(ByValue):
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Logarithm of the density per radian, at angles on any turn; to the accuracy of the distribution's own."""
-        base = self.distribution.log_prob(value)
+        base = self.distribution.log_prob(arguments.parameter("SineSkewed.log_prob", "value", value))
         given, _ = arguments.parameters("SineSkewed.log_prob", base.dtype, value=value, skewness=self.skewness)
         return skewed_log_prob(self, base, given["value"])
 
