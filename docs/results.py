@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from benchmarks import accuracy, plots, sphere
+from benchmarks import accuracy, circular, plots, sphere
 from benchmarks.cases import CASES, TASKS
 from benchmarks.exactness import __main__ as exactness
 from benchmarks.exactness import pictures as exactness_pictures
@@ -344,9 +344,9 @@ def words_table(result):
     return "\n".join(lines)
 
 
-def sphere_table(result):
-    """Lay out a row for each case of directions."""
-    head, *rows = sphere.summary(result["cases"])
+def summary_table(program, result):
+    """Lay out a row for each case of a benchmark that sums up its cases itself."""
+    head, *rows = program.summary(result["cases"])
     return table(head, rows)
 
 
@@ -394,7 +394,8 @@ def parts():
                 "startup": startup_table,
                 "exactness": exactness_tables,
                 "words": words_table,
-                "sphere": sphere_table,
+                "sphere": lambda result: summary_table(sphere, result),
+                "circular": lambda result: summary_table(circular, result),
                 "streaming": lambda _: "",
             }
             made[stem] = [head, tables[program](result)]

@@ -112,6 +112,8 @@ MEAN = np.float32([0.0, 0.0, 1.0])
 FISHER = jvm.VonMisesFisher(MEAN, np.full(3, 2.0, np.float32))
 THEIR_FISHER = jax_von_mises.numpyro.VonMisesFisher(MEAN, 2.0, validate_args=False)
 THEIRS = jax_von_mises.numpyro.VonMises(0.5, np.full(3, 2.0, np.float32), validate_args=False)
+COSINE = lambda x, k: k * jnp.cos(x)  # noqa: E731
+CIRCULAR, SKEWED = jvm.CircularDistribution(COSINE, 1.0), jvm.SineSkewed(jvm.VonMises(0.5, 2.0), 0.3)
 SAMPLE = {"key": KEY, "sample_shape": (2,)}
 SAMPLED = {"key": "key", "sample_shape": "shape"}
 VALUE = {"value": np.full(3, 0.5, np.float32)}
@@ -197,6 +199,36 @@ FUNCTIONS = {
         "numpyro.VonMisesFisher.log_prob": Refusal(
             THEIR_FISHER.log_prob, {"value": MEAN}, {"value": "numbers"}, "VonMisesFisher.log_prob"
         ),
+        "CircularDistribution": Refusal(
+            lambda log_density, parameters, **given: jvm.CircularDistribution(log_density, parameters, **given),
+            {"log_density": COSINE, "parameters": 1.0},
+            {
+                **{"log_density": "function", "parameters": "numbers", "nodes": "count", "wide": "flag"},
+                "points": "vector",
+            },
+        ),
+        "SineSkewed": Refusal(
+            lambda **given: jvm.SineSkewed(**given, validate_args=True),
+            {"distribution": ONE, "skewness": 0.5},
+            {"distribution": "law", "skewness": "numbers"},
+        ),
+        **{
+            f"{law}.{name}": Refusal(getattr(one, name), {argument: 0.5}, {argument: "numbers"}, f"{law}.{told}")
+            for law, one, names in (
+                ("CircularDistribution", CIRCULAR, ("log_prob", "prob", "cdf", "sf", "icdf")),
+                ("SineSkewed", SKEWED, ("log_prob", "prob")),
+            )
+            for name in names
+            for argument, told in [("q" if name == "icdf" else "value", "log_prob" if name == "prob" else name)]
+        },
+        **{
+            f"{law}.{name}": Refusal(getattr(one, name), good, kinds, f"{law}.sample", "key")
+            for law, one in (("CircularDistribution", CIRCULAR), ("SineSkewed", SKEWED))
+            for name, good, kinds in (
+                ("sample", SAMPLE, SAMPLED),
+                ("sample_and_log_prob", {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}),
+            )
+        },
         "VonMises.fit": Refusal(jvm.VonMises.fit, {"samples": np.ones(3, np.float32)}, {"samples": "numbers"}, "fit"),
         "Torus": Refusal(lambda components: jvm.Torus(components).mean(), {"components": ONE}, {"components": "law"}),
         "Torus.sample": Refusal(TORUS.sample, SAMPLE, SAMPLED, "sample"),
@@ -361,6 +393,15 @@ WITHOUT_ARGUMENTS = {
     *("Mixture.log_weights", "Mixture.mean"),
     *(f"VonMisesFisher.{name}" for name in ("batch_shape", "event_shape", "dtype", "dimension", "broadcast")),
     *(f"VonMisesFisher.{name}" for name in ("mean", "mode", "mean_resultant_length", "entropy")),
+    *(
+        f"{law}.{name}"
+        for law in ("CircularDistribution", "SineSkewed")
+        for name in ("batch_shape", "event_shape", "dtype")
+    ),
+    *(
+        f"CircularDistribution.{name}"
+        for name in ("error", "log_normalizer", "entropy", "mean", "mean_resultant_length")
+    ),
     *(f"numpyro.VonMisesFisher.{name}" for name in ("mean", "mode", "entropy")),
     *(f"numpyro.VonMises.{name}" for name in ("mean", "mode", "variance", "entropy")),
     *("cache_info", "clear_cache", "memory_report", "reset", "settings"),
@@ -373,6 +414,7 @@ def public():
     """All public functions and methods by name."""
     classes = {"VonMises": jvm.VonMises, "Torus": jvm.Torus, "Mixture": jvm.Mixture}
     classes |= {"VonMisesFisher": jvm.VonMisesFisher, "numpyro.VonMises": jax_von_mises.numpyro.VonMises}
+    classes |= {"CircularDistribution": jvm.CircularDistribution, "SineSkewed": jvm.SineSkewed}
     classes["numpyro.VonMisesFisher"] = jax_von_mises.numpyro.VonMisesFisher
     found = {*jvm.__all__, *runtime.__all__} - {"runtime"} - RESULTS
     for name, cls in classes.items():

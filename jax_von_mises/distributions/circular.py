@@ -25,6 +25,8 @@ from jax_von_mises.sampling import counter, transform
 
 # Smaller numbers of nodes find too little, larger ones take too long.
 FEWEST_NODES, MOST_NODES = 512, 2**16
+# In float32; float64 takes twice as many in each of the same panels.
+NODES_PER_PANEL = panels.NODES["float32"]
 
 
 @pytree("parameters", "points", static=("log_density", "nodes", "wide"))
@@ -45,8 +47,8 @@ class CircularDistribution(ByValue):
     *parameters : float or array
         What the density depends on, differentiable. `log_density` gets each as a float array.
     nodes : int
-        Where the density is evaluated, a power of two from 512 to 65536. More of them serve for many narrow features;
-        `error` says whether there are enough.
+        How many angles the density is evaluated at (twice as many in float64), a power of two from 512 to 65536. More
+        of them serve for many narrow features; `error` says whether there are enough.
     wide : bool
         Evaluate `log_density` in float64 also in float32 programs, which takes up to a third longer to make a table and
         removes the rounding of formulas such as ``log(1 + rho**2 - 2 * rho * cos(x))``. Where JAX cannot compile the
@@ -74,7 +76,7 @@ class CircularDistribution(ByValue):
     ==========================================  ============  ============
     narrowest feature                           float32       float64
     ==========================================  ============  ============
-    one mode, of any width down to 1e-3 rad     1e-6          1e-13
+    one mode, of any width down to 1e-3 rad     1e-6          2e-13
     one mode of 3e-4 rad                        4e-6          1e-12
     up to four modes of 0.05 rad and more       2e-6          1e-9
     a mode of 0.01 rad on a flat background     1e-5          2e-8
@@ -135,7 +137,7 @@ class CircularDistribution(ByValue):
         given = tuple(arguments.parameter(name, f"parameter {i}", x) for i, x in enumerate(parameters))
         if points is not None:
             points = arguments.parameter(name, "points", points)
-            most, shape = panels.most_points(nodes // max(panels.NODES.values())), np.shape(points)
+            most, shape = panels.most_points(nodes // NODES_PER_PANEL), np.shape(points)
             if len(shape) != 1 or shape[0] > most:
                 raise ValueError(
                     f"{name}: points has shape {shape}, but must be one axis of at most {most} angles. Give more "
@@ -283,7 +285,7 @@ def evaluated_wide(distribution: CircularDistribution, dtype: np.dtype) -> bool:
 
 def divide(distribution: CircularDistribution, dtype: np.dtype) -> panels.Panels:
     """Panels that adapt to the density, in float32 or float64."""
-    count = distribution.nodes // panels.NODES[dtype.name]
+    count = distribution.nodes // NODES_PER_PANEL
     points, parameters = distribution.points, known_parameters(distribution, dtype)
     if points is not None:
         points = lax.convert_element_type(jnp.asarray(points), dtype)
@@ -318,6 +320,12 @@ def of_table(distribution: CircularDistribution, name: str) -> jax.Array:
     return getattr(quantiles.of_panels(divide(distribution, compute)), name).astype(dtype)
 
 
+def tail_and_end(*words: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The tail probability that the word (or two) of each angle names, and whether it counts from pi."""
+    t, _, lower = transform.tail(words)
+    return t, ~lower
+
+
 @functools.partial(jax.jit, static_argnames="shape")
 def draw(distribution: CircularDistribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Angles of `shape`, as one program."""
@@ -325,12 +333,7 @@ def draw(distribution: CircularDistribution, key: jax.Array, shape: tuple[int, .
     table = quantiles.of_panels(divide(distribution, compute))
     rows = xla.rows_of(shape) or shape
     words = counter.words(key, rows, transform.words_per_element(compute))
-
-    def split(*words):
-        t, _, lower = transform.tail(words)
-        return t, ~lower
-
-    x = table.angle_of(split, *words).astype(dtype)
+    x = table.angle_of(tail_and_end, *words).astype(dtype)
     return x if rows == shape else x.reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
@@ -369,7 +372,9 @@ def quantile(distribution: CircularDistribution, q: jax.Array, dtype: np.dtype) 
     upper = q > 0.5
     x, _ = panels.quantile(divided, jnp.where(upper, 1 - q, q) * divided.total, upper)
     limit = largest_angle(compute)
-    return nan_unless(clip(x, -limit, limit), (q >= 0) & (q <= 1)).astype(dtype)
+    # Where the density is no float next to an end, the quantiles 0 and 1 are still the ends.
+    x = jnp.where(q == 0, -limit, jnp.where(q == 1, limit, clip(x, -limit, limit)))
+    return nan_unless(x * (1 + 0 * divided.total), (q >= 0) & (q <= 1)).astype(dtype)
 
 
 @pytree("distribution", "skewness")
@@ -475,7 +480,7 @@ class SineSkewed(ByValue):
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Logarithm of the density per radian, at angles on any turn; to the accuracy of the distribution's own."""
-        base = self.distribution.log_prob(value)
+        base = self.distribution.log_prob(arguments.parameter("SineSkewed.log_prob", "value", value))
         given, _ = arguments.parameters("SineSkewed.log_prob", base.dtype, value=value, skewness=self.skewness)
         return skewed_log_prob(self, base, given["value"])
 

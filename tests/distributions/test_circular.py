@@ -1,0 +1,235 @@
+"""`CircularDistribution` and `SineSkewed`: against VonMises, closed forms and goodness of fit; layout, refusals."""
+
+import hashlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.scipy import special
+from scipy import stats
+
+from jax_von_mises import CircularDistribution, Mixture, SineSkewed, VonMises
+from jax_von_mises.distributions import circular
+from jax_von_mises.sampling import counter
+from tests.laws import P_VALUE
+
+slow = pytest.mark.slow
+
+
+def von_mises(x, loc, kappa):
+    return kappa * jnp.cos(x - loc)
+
+
+def uniform(x):
+    return 0 * x
+
+
+def wrapped_cauchy(x, rho):
+    return jnp.log((1 - rho**2) / (2 * jnp.pi * (1 + rho**2 - 2 * rho * jnp.cos(x))))
+
+
+def test_layout():
+    """Angle i is made of word i: the lowest bit is 1 for the lower half, the others are the tail probability."""
+    words = counter.words(jax.random.key(2026), (1000,), 1)
+    t, from_end = map(np.asarray, circular.tail_and_end(*words))
+    word = np.asarray(words[0])
+    assert (from_end == (word % 2 == 0)).all()
+    np.testing.assert_allclose(t, ((word >> 1) + 0.5) * 2.0**-32, rtol=1e-7)
+    named = np.where(from_end, 1 - t.astype(float), t)
+    assert hashlib.sha256(np.floor(named * 2**16).astype("<u2").tobytes()).hexdigest()[:16] == "e12797dfc299eedb"
+
+
+@slow
+def test_samples_have_that_layout():
+    key = jax.random.key(2026)
+    t, from_end = map(np.asarray, circular.tail_and_end(*counter.words(key, (1000,), 1)))
+    x = CircularDistribution(uniform).sample(key, (1000,))
+    np.testing.assert_allclose(x, np.pi * np.where(from_end, 1 - 2 * t, 2 * t - 1), rtol=1e-6, atol=4e-7)
+
+
+@slow
+def test_layout_in_float64():
+    key = jax.random.key(2026)
+    with jax.enable_x64(True):
+        x = np.asarray(CircularDistribution(uniform).sample(key, (100,)))
+    high, low = (np.asarray(words).astype(np.float64) for words in counter.words(key, (100,), 2))
+    t = (np.floor(high / 2) * 2.0**32 + low + 0.5) * 2.0**-64
+    np.testing.assert_allclose(x, np.pi * np.where(high % 2 == 1, 2 * t - 1, 1 - 2 * t), rtol=1e-13)
+
+
+@slow
+@pytest.mark.parametrize("size", [1, 7, (3, 5), 20_011, (0,)])
+def test_shapes_draw_the_same_stream(key, size):
+    distribution = CircularDistribution(von_mises, 0.3, 2.0)
+    x, long = distribution.sample(key, size), distribution.sample(key, (32_768,))
+    np.testing.assert_allclose(x.reshape(-1), long[: x.size], rtol=1e-6)
+    assert x.dtype == np.float32
+    assert x.shape == (size if isinstance(size, tuple) else (size,))
+
+
+@slow
+@pytest.mark.parametrize("kappa", [0.0, 2.0, 300.0])
+def test_von_mises(key, kappa):
+    """Every method, and every angle, is that of `VonMises`."""
+    own, other = CircularDistribution(von_mises, 0.0, kappa), VonMises(0.0, kappa)
+    # On other turns the rounding of the angle counts.
+    x, q = jnp.linspace(-9, 9, 200) if kappa < 10 else jnp.linspace(-3.1, 3.1, 200), jnp.linspace(0, 1, 101)
+    np.testing.assert_allclose(own.sample(key, 5000), other.sample(key, 5000), rtol=1e-5, atol=3e-7)
+    np.testing.assert_allclose(own.log_prob(x), other.log_prob(x), rtol=1e-6, atol=2e-6)
+    np.testing.assert_allclose(own.prob(x), other.prob(x), rtol=1e-4, atol=1e-30)
+    np.testing.assert_allclose(own.cdf(x), other.cdf(x), rtol=4e-6, atol=3e-7)
+    np.testing.assert_allclose(own.sf(x), other.sf(x), rtol=4e-6, atol=3e-7)
+    np.testing.assert_allclose(own.icdf(q), other.icdf(q), rtol=2e-6, atol=4e-7)
+    np.testing.assert_allclose(own.entropy(), other.entropy(), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(1 - own.mean_resultant_length(), other.variance(), rtol=1e-4, atol=2e-7)
+    drawn, log_prob = own.sample_and_log_prob(seed=key, sample_shape=(4,))
+    np.testing.assert_allclose(log_prob, own.log_prob(drawn), rtol=1e-6)
+    if kappa:
+        moved = CircularDistribution(von_mises, 2.0, kappa)
+        assert float(moved.mean()) == pytest.approx(2, abs=1e-6)
+        # From -pi, where VonMises counts from the direction opposite to its own.
+        assert float(moved.cdf(2.0)) == pytest.approx(float(other.cdf(0.0) - other.cdf(-np.pi - 2)), abs=1e-6)
+
+
+@slow
+def test_derivatives(key):
+    """Those of VonMises: of the log density, the entropy and the angles drawn; twice of the log density."""
+    of = {"own": lambda k: CircularDistribution(von_mises, 0.0, k), "other": lambda k: VonMises(0.0, k)}
+    found = {}
+    for name, make in of.items():
+        functions = (
+            lambda k, make=make: make(k).log_prob(1.0),
+            lambda k, make=make: make(k).entropy(),
+            lambda k, make=make: jnp.sum(jnp.cos(make(k).sample(key, (1000,)))),
+            lambda k, make=make: make(k).icdf(0.3),
+        )
+        found[name] = [jax.grad(f)(3.0) for f in functions] + [jax.grad(jax.grad(functions[0]))(3.0)]
+    np.testing.assert_allclose(found["own"], found["other"], rtol=1e-5, atol=1e-5)
+
+
+@slow
+def test_float64_inside_of_float32():
+    """A formula that float32 cannot evaluate works by default; what JAX cannot compile so is evaluated in float32."""
+    assert float(CircularDistribution(wrapped_cauchy, 0.9999).error) < 1e-6
+    assert np.isnan(CircularDistribution(wrapped_cauchy, 0.9999, wide=False).error)
+    with_bessel = CircularDistribution(lambda x, k: k * jnp.cos(x) - jnp.log(special.i0e(k)), 3.0)
+    assert float(with_bessel.error) < 3e-6
+    gradient = jax.grad(lambda rho: CircularDistribution(wrapped_cauchy, rho).log_prob(0.2))(0.9)
+    exact = -2 * 0.9 / (1 - 0.81) - (2 * 0.9 - 2 * np.cos(0.2)) / (1 + 0.81 - 1.8 * np.cos(0.2))
+    assert float(gradient) == pytest.approx(exact, rel=1e-5)
+
+
+@slow
+def test_pytree(key):
+    """Parameters are leaves; equality is that of function, settings and values."""
+    distribution = CircularDistribution(von_mises, 0.5, 4.0)
+    assert jax.tree.leaves(distribution) == [0.5, 4.0]
+    assert distribution == CircularDistribution(von_mises, 0.5, 4.0)
+    assert hash(distribution) == hash(CircularDistribution(von_mises, 0.5, 4.0))
+    assert distribution != CircularDistribution(von_mises, 0.5, 4.0, nodes=1024)
+    assert distribution != CircularDistribution(lambda x, a, b: b * jnp.cos(x - a), 0.5, 4.0)
+    through = jax.jit(lambda d, key: (d, d.sample(key, 10)))(distribution, key)
+    np.testing.assert_allclose(through[1], distribution.sample(key, 10), rtol=1e-6)
+    assert through[0].log_density is von_mises
+    many = jax.vmap(lambda k: CircularDistribution(von_mises, 0.5, k).sample(key, 10))(jnp.array([4.0, 9.0]))
+    np.testing.assert_allclose(many[0], distribution.sample(key, 10), rtol=1e-5)
+    assert CircularDistribution(von_mises, 0.5, jnp.bfloat16(4)).sample(key, 3).dtype == jnp.bfloat16
+
+
+@slow
+def test_mixture_of_von_mises(key):
+    """A mixture by its own class and as any density: the same probabilities."""
+    parts = Mixture(
+        logits=jnp.log(jnp.array([0.3, 0.7])), components=VonMises(jnp.array([-2.0, 1.0]), jnp.array([9.0, 40.0]))
+    )
+    whole = CircularDistribution(lambda x: parts.log_prob(x), wide=False)
+    x = jnp.linspace(-3, 3, 50)
+    np.testing.assert_allclose(whole.log_prob(x), parts.log_prob(x), rtol=2e-6, atol=2e-6)
+    assert float(whole.log_normalizer()) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: CircularDistribution(3), TypeError, "log_density=3 must be a function"),
+        (lambda: CircularDistribution(von_mises, "a", 1.0), TypeError, "parameter 0 must be a real number"),
+        (lambda: CircularDistribution(von_mises, 1.0), TypeError, "fails for one angle of float32 and 1 parameters"),
+        (lambda: CircularDistribution(lambda x: jnp.ones(3) * x), ValueError, r"shape \(3,\)"),
+        (lambda: CircularDistribution(lambda x: x > 0), ValueError, "must return one float"),
+        (lambda: CircularDistribution(uniform, nodes=1000), ValueError, "nodes=1000 must be a power of two"),
+        (lambda: CircularDistribution(uniform, nodes=2.0**11), ValueError, "nodes=2048.0 must be a power of two"),
+        (lambda: CircularDistribution(uniform, wide=None), TypeError, "wide=None must be True or False"),
+        (lambda: CircularDistribution(uniform, points=0.5), ValueError, r"points has shape \(\)"),
+        (lambda: CircularDistribution(uniform, points=np.zeros(99)), ValueError, "Give more `nodes`"),
+        (lambda: CircularDistribution(uniform).sample(), TypeError, "give one random key"),
+        (lambda: CircularDistribution(uniform).sample(jax.random.key(0), -1), ValueError, "sample_shape"),
+        (lambda: CircularDistribution(uniform).cdf("a"), TypeError, "CircularDistribution.cdf: value must be"),
+        (lambda: SineSkewed(3.0, 0.5), TypeError, "distribution=3.0 must be a distribution"),
+        (lambda: SineSkewed(VonMises(0.0, 1.0), "a"), TypeError, "skewness must be a real number"),
+        (lambda: SineSkewed(VonMises(0.0, 1.0), 1.5, validate_args=True), ValueError, r"must be in \[-1, 1\]"),
+        (lambda: SineSkewed(VonMises(np.zeros(1), 1.0), np.zeros(3)), ValueError, "skewness has shape"),
+    ],
+)
+def test_refusals(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+@slow
+def test_values_are_checked_where_asked():
+    """By default bad ones give NaN."""
+    for make, message in (
+        (lambda **given: CircularDistribution(lambda x: x, **given), "at -pi and 3.14159 at pi"),
+        (lambda **given: CircularDistribution(von_mises, 0.0, np.nan, **given), "NaN or"),
+        (lambda **given: CircularDistribution(lambda x: x * 0 - jnp.inf, **given), "-inf at all of them"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(validate_args=True)
+        distribution = make()
+        for found in (distribution.sample(jax.random.key(0), 3), distribution.log_prob(0.5), distribution.cdf(0.5)):
+            assert np.isnan(found).all()
+    CircularDistribution(von_mises, 0.0, 3.0, validate_args=True)
+
+
+BASES = {
+    "von Mises": lambda: VonMises(0.5, 2.0),
+    "wrapped Cauchy": lambda: CircularDistribution(lambda x: wrapped_cauchy(x - 0.5, 0.6)),
+}
+
+
+@pytest.mark.parametrize("name", ["von Mises", pytest.param("wrapped Cauchy", marks=slow)])
+def test_sine_skewed(key, name):
+    """Angles have the density that `log_prob` says, and its integral is 1."""
+    distribution = SineSkewed(BASES[name](), -0.7)
+    x = np.asarray(distribution.sample(key, (200_000,)))
+    edges = np.linspace(-np.pi, np.pi, 51)
+    middles = (np.linspace(-np.pi, np.pi, 5001)[:-1] + np.pi / 5000).astype(np.float32)
+    share = np.asarray(distribution.prob(middles), np.float64).reshape(50, 100).sum(1) * 2 * np.pi / 5000
+    assert share.sum() == pytest.approx(1, abs=1e-5)
+    counts, _ = np.histogram(x, edges)
+    assert stats.chisquare(counts, x.size * share / share.sum()).pvalue > P_VALUE
+
+
+@slow
+def test_sine_skewed_words(key):
+    """The angle of the distribution, and a word of another key that reflects it about the mean direction."""
+    base = VonMises(0.5, 2.0)
+    x, drawn = np.asarray(base.sample(key, 1000)), np.asarray(SineSkewed(base, 0.9).sample(key, 1000))
+    words = np.asarray(counter.words(jax.random.fold_in(key, 1), (1000,), 1)[0]).astype(np.float64)
+    kept = 2 * (words + 0.5) * 2.0**-32 < 1 + 0.9 * np.sin(x - 0.5)
+    np.testing.assert_array_equal(drawn[kept], x[kept])
+    mirrored = np.remainder(1 - x[~kept].astype(float) + np.pi, 2 * np.pi) - np.pi
+    np.testing.assert_allclose(drawn[~kept], mirrored, atol=1e-6)
+    assert 300 < kept.sum() < 900
+
+
+@slow
+def test_sine_skewed_batches(key):
+    assert SineSkewed(VonMises(np.zeros(3), 1.0), np.zeros((2, 1))).sample(key, (5,)).shape == (5, 2, 3)
+    bad = SineSkewed(VonMises(0.0, 1.0), np.array([0.5, 1.5, np.nan]))
+    assert np.isnan(bad.sample(key)).tolist() == [False, True, True]
+    assert np.isnan(bad.log_prob(0.3)).tolist() == [False, True, True]
+    assert np.isnan(jax.grad(lambda s: SineSkewed(VonMises(0.0, 1.0), s).sample(key))(0.3))
+    slope = jax.grad(lambda s: SineSkewed(VonMises(0.0, 1.0), s).log_prob(1.0))(0.3)
+    assert float(slope) == pytest.approx(np.sin(1) / (1 + 0.3 * np.sin(1)), rel=1e-6)

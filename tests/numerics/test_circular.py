@@ -1,0 +1,180 @@
+"""Tables of any density on the circle against float64 quadrature: tails, gaps, and the errors that they report."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+
+from jax_von_mises.numerics.circular import panels, quantiles
+from tests.circular_reference import EXAMPLES, Example, Reference, exact_tail, mixture, of_mixture, wrapped_cauchy
+
+slow = pytest.mark.slow
+# Mixtures share one program.
+QUICK = ("von Mises 5", "two modes", "spike on a flat background")
+NAMES = [name if name in QUICK else pytest.param(name, marks=slow) for name in EXAMPLES]
+CANCELLING = ("wrapped Cauchy 0.9999", "wrapped normal 0.02", "cardioid 0.5")
+FLOAT32 = np.dtype(np.float32)
+
+
+@functools.cache
+def program(log_density, dtype=FLOAT32, wide=True, count=256):
+    """Draws, direct quantiles, tails and estimates of the examples that share a log density, in one program."""
+
+    def run(t, from_end, x, points, *parameters):
+        table = quantiles.tabulate(log_density, count, dtype, wide, points, parameters)
+        divided = table.panels
+        low, high = (panels.tail(divided, x, jnp.full(x.shape, end)) / divided.total for end in (False, True))
+        direct, _ = panels.quantile(divided, t * divided.total, from_end)
+        hard = jnp.sum(table.cells.hard >= 0)
+        return table.angle(t, from_end), direct, low, high, table.log_normalizer, table.error, hard
+
+    return jax.jit(run)
+
+
+def words(dtype, deepest):
+    """Tail probabilities: every size from either end, and everywhere in between; and angles."""
+    rng = np.random.default_rng(7)
+    t = np.concatenate([0.5 * 2.0 ** -rng.uniform(0, deepest - 1, 4_000), rng.uniform(0, 0.5, 4_000)])
+    return t.astype(dtype), rng.random(t.size) < 0.5, np.sort(rng.uniform(-3.1, 3.1, 1_000)).astype(dtype)
+
+
+def compare(example, dtype=FLOAT32, wide=True, count=256, points=None, deepest=33):
+    """The estimated error, the true one, that of the logarithm of the normaliser, and the number of hard cells."""
+    reference, (t, from_end, x) = Reference(example), words(dtype, deepest)
+    given = [np.asarray(p, dtype) for p in example.parameters]
+    run = program(example.log_density, dtype, wide, count)
+    *angles, low, high, log_normalizer, error, hard = map(np.asarray, run(t, from_end, x, points, *given))
+    worst = 0.0
+    for drawn in angles:
+        lower, upper = reference.tails(drawn)
+        allowed = 4 * reference.density(drawn.astype(float)) * np.spacing(np.abs(drawn)).astype(float)
+        off = np.abs(np.where(from_end, upper, lower) - t) - allowed
+        worst = max(worst, np.max(np.maximum(off, 0) / t))
+        assert np.all(np.abs(drawn) <= np.pi + 1e-6)
+    lower, upper = reference.tails(x)
+    small, found = np.minimum(lower, upper), np.where(lower < upper, low, high)
+    allowed = 4 * reference.density(x.astype(float)) * np.spacing(np.abs(x)).astype(float)
+    named = small > 2.0**-deepest
+    worst = max(
+        worst, np.max((np.maximum(np.abs(found - small) - allowed, 0) / np.maximum(small, 1e-300))[named], initial=0)
+    )
+    return float(error), worst, abs(float(log_normalizer) - reference.log_normalizer), int(hard)
+
+
+@slow
+@pytest.mark.parametrize("x", [-3.0, -1.6, 0.3, 2.5])
+def test_reference(x):
+    """mpmath vouches for what the other tests compare with."""
+    rho = float(np.float32(0.9999))
+    for example, log_density in (
+        (EXAMPLES["wrapped Cauchy 0.9999"], lambda x: -mp.log(1 + mp.mpf(rho) ** 2 - 2 * rho * mp.cos(x))),
+        (EXAMPLES["exp(8 cos 2x)"], lambda x: 8 * mp.cos(2 * x)),
+    ):
+        points = [0.0, *(s * 10.0**-j for j in range(8) for s in (-1, 1))]
+        found = Reference(example).tails(np.array([x]))[0][0]
+        assert found == pytest.approx(exact_tail(x, log_density, points), rel=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_error_is_at_least_the_true_one(name):
+    """In draws, quantiles and probabilities, and not so large that it says nothing."""
+    example = EXAMPLES[name]
+    error, worst, off, hard = compare(example)
+    assert worst <= error <= max(20 * worst, example.bound)
+    assert worst < example.bound
+    assert off < 2e-6
+    # Draws of one mode do not pay for what gaps need.
+    one_mode = ("von Mises", "uniform", "wrapped", "cardioid", "Kato-Jones", "sine-skewed")
+    assert (hard == 0) == name.startswith(one_mode)
+
+
+@slow
+@pytest.mark.parametrize("name", [n for n in EXAMPLES if n not in CANCELLING])
+def test_log_densities_in_float32(name):
+    """Rounding of the log density is part of the estimate, but for formulas that cancel inside."""
+    error, worst, _, _ = compare(EXAMPLES[name], wide=False)
+    assert worst <= error < 1e-3
+
+
+@slow
+@pytest.mark.parametrize("name", [n for n in EXAMPLES if n not in CANCELLING])
+def test_float64(name):
+    with jax.enable_x64(True):
+        error, worst, off, _ = compare(EXAMPLES[name], np.dtype(np.float64), wide=False, deepest=45)
+    assert worst <= max(error, 1e-10)
+    assert worst < (2e-8 if "spike" in name else 1e-9)
+    assert off < (1e-8 if "spike" in name else 1e-12)
+
+
+@slow
+def test_hints():
+    """Narrow modes between the first edges are missed without a hint, and found with one."""
+    example = of_mixture((0.5, 1e9, 0.31), (0.5, 1e9, 2.004))
+    error, worst, _, _ = compare(example, points=np.array([0.31, 2.004], np.float32))
+    assert worst <= error < 1e-4
+
+
+@slow
+def test_jumps_are_reported():
+    """A density with a jump is integrated, and its larger error is part of the estimate."""
+    example = Example(lambda x, level, m=jnp: m.where(m.abs(x) < 1, level, 0 * x), (np.log(3.0),), (-1.0, 1.0))
+    error, worst, _, _ = compare(example)
+    assert worst <= error < 0.1
+
+
+def test_bad_densities_give_nan():
+    """NaN parameters, a density of zero, and an infinite one."""
+    weights, kappa, centres = (np.asarray(p, np.float32) for p in EXAMPLES["three modes"].parameters)
+    for given in (
+        (weights * np.nan, kappa, centres),
+        (weights * 0, kappa, centres),
+        (weights, -np.inf * kappa, centres),
+    ):
+        for found in program(mixture, FLOAT32, True, 256)(*words(FLOAT32, 33), None, *given)[:-1]:
+            assert np.isnan(found).all()
+
+
+@slow
+def test_ends_that_differ_give_nan():
+    table = jax.jit(lambda: quantiles.tabulate(lambda x: 0.1 * x, 256, FLOAT32))()
+    assert np.isnan(table.log_normalizer)
+
+
+@slow
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("rho", [0.5, 0.9, 0.99])
+def test_derivative_of_angles(rho, wide):
+    """By the closed quantile of the wrapped Cauchy distribution, tan(x/2) = (1 - rho)/(1 + rho) tan(pi (F - 1/2))."""
+    rng = np.random.default_rng(1)
+    t = (0.5 * 2.0 ** -rng.uniform(0, 20, 2000)).astype(np.float32)
+    from_end = rng.random(t.size) < 0.5
+
+    def angles(rho):
+        parameters = () if not wide else (rho,)
+        density = wrapped_cauchy if wide else lambda x: wrapped_cauchy(x, rho)
+        return quantiles.tabulate(density, 256, FLOAT32, wide, None, parameters).angle(t, from_end)
+
+    rho = np.float32(rho)
+    x, slope = map(np.asarray, jax.jit(lambda r: jax.jvp(angles, (r,), (jnp.ones_like(r),)))(rho))
+    exact = -2 * np.sin(x.astype(float)) / (1 - float(rho) ** 2)
+    # The formula cancels in float32.
+    assert np.abs(slope - exact).max() < (3e-6 if wide else 1e-3) * np.abs(exact).max()
+    backwards = jax.jit(jax.grad(lambda r: jnp.sum(angles(r) ** 2)))(rho)
+    assert float(backwards) == pytest.approx((2 * x.astype(float) * slope).sum(), rel=1e-4)
+
+
+@slow
+def test_many_sets_of_parameters():
+    """`jax.vmap` makes a table of each, with or without gaps."""
+    t, from_end = np.array([0.01, 0.3, 0.49], np.float32), np.array([True, False, True])
+    kappa = np.array([1.0, 30.0, 300.0], np.float32)
+
+    def angles(kappa):
+        density = lambda x: jnp.logaddexp(kappa * jnp.cos(x - 1), kappa * jnp.cos(x + 1.5))  # noqa: E731
+        return quantiles.tabulate(density, 256, FLOAT32).angle(t, from_end)
+
+    one_by_one = [jax.jit(angles)(k) for k in kappa]
+    np.testing.assert_allclose(jax.jit(jax.vmap(angles))(kappa), np.stack(one_by_one), rtol=2e-6, atol=1e-6)
