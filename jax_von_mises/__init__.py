@@ -16,6 +16,7 @@
 `fit` `standard_errors`   maximum likelihood
 `VonMisesFisher`          directions on the sphere in any dimension; `sample_von_mises_fisher`
 `Mixture` `Torus`         laws of several components, and of several angles
+`SineBivariateVonMises`   pairs of dependent angles; also `CosineBivariateVonMises`
 `sample_antithetic`       angles in mirrored pairs
 `sample_stratified`       one angle in each stratum of equal probability
 `sample_truncated`        angles of the law restricted to an arc
@@ -28,6 +29,8 @@
 """
 
 from jax_von_mises import runtime as runtime
+from jax_von_mises.distributions.bivariate import CosineBivariateVonMises as CosineBivariateVonMises
+from jax_von_mises.distributions.bivariate import SineBivariateVonMises as SineBivariateVonMises
 from jax_von_mises.distributions.mixture import Mixture as Mixture
 from jax_von_mises.distributions.torus import Torus as Torus
 from jax_von_mises.distributions.von_mises import VonMises as VonMises
@@ -66,7 +69,9 @@ from jax_von_mises.streams.writer import write_samples as write_samples
 from jax_von_mises.version import __version__ as __version__
 
 __all__ = [
+    "CosineBivariateVonMises",
     "Mixture",
+    "SineBivariateVonMises",
     "Torus",
     "VonMises",
     "VonMisesFisher",
