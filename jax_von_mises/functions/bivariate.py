@@ -319,7 +319,7 @@ def climb_from(kind, parameters, samples, weights, largest):
     """Better estimates, by a few steps from `parameters` of shape (j,), for samples (n, j, 2) with weights (n, j)."""
     dtype = samples.dtype
     parameters = jnp.stack([jnp.asarray(x, dtype) for x in parameters])
-    share = (weights / jnp.sum(weights, 0)).T
+    share = (weights / jnp.sum(weights, 0, keepdims=True)).T
     phi, psi = (jnp.moveaxis(samples[..., j], 0, -1) for j in range(2))
     sums = sums_of(phi, psi, share, (parameters[0], parameters[1]))
 
