@@ -182,13 +182,23 @@ def statistic_means(kind, sums, alpha, beta):
 
 
 def log_likelihood(kind, sums, parameters):
-    """Mean logarithm of the density of one data set, at (alpha, beta, k1, k2, r)."""
-    alpha, beta, *k = parameters
-    zero = jnp.zeros_like(k[0])
-    data = statistic_means(kind, sums, alpha, beta)
-    at_zero = moments.rises(kind, zero, zero, *k)
-    rises = [x + lax.stop_gradient(y) for x, y in zip(data, at_zero, strict=True)]
-    return moments.inner(k, rises) - moments.log_total(kind, *k)
+    """Mean logarithm of the density at (alpha, beta, k1, k2, r), its derivatives, and the second ones negated."""
+    *_, k1, k2, r = parameters
+    zero = jnp.zeros_like(k1)
+
+    def linear(parameters):
+        """The part that is linear in the means of the statistics."""
+        alpha, beta, *k = parameters
+        return moments.inner(k, statistic_means(kind, sums, alpha, beta))
+
+    # T(0, 0) - T*, and the mean of T - T*.
+    at_zero = moments.rises(kind, zero, zero, k1, k2, r)
+    means = moments.mean_rises(kind, k1, k2, r)
+    value = linear(parameters) + moments.inner((k1, k2, r), at_zero) - moments.log_total(kind, k1, k2, r)
+    of_k = jnp.stack([x - y for x, y in zip(at_zero, means, strict=True)])
+    slopes = jax.grad(linear)(parameters).at[2:].add(of_k)
+    curvature = (-jax.hessian(linear)(parameters)).at[2:, 2:].add(jnp.asarray(moments.covariance(kind, k1, k2, r)))
+    return value, slopes, curvature
 
 
 def canonical(parameters):
@@ -206,39 +216,29 @@ def maximise(kind, sums, start, largest, steps=STEPS):
     A step that loses, or that leads beyond concentrations of `largest`, is not taken, and the damping grows.
     """
     dtype = start.dtype
-    value_of = functools.partial(log_likelihood, kind, sums)
 
     def go_on(state):
-        step, _, _, _, gain, damping = state
+        step, _, _, gain, damping = state
         return (step < steps) & (gain > LEAST_GAIN[dtype.name]) & (damping < 1e6)
 
     def climb(state):
-        step, at, value, slopes, _, damping = state
-        curvature = -jax.jacfwd(jax.grad(value_of))(at)
+        step, at, found, _, damping = state
+        value, slopes, curvature = found
         # In units in which the parameters are of one size.
         unit = lax.rsqrt(jnp.maximum(jnp.abs(jnp.diagonal(curvature)), float(jnp.finfo(dtype).tiny) ** 0.5))
         scaled = curvature * unit[:, None] * unit[None, :] + damping * jnp.eye(5, dtype=dtype)
         move = unit * jnp.linalg.solve(scaled, unit * slopes)
         new = canonical(at + move)
-        new_value, new_slopes = jax.value_and_grad(value_of)(new)
-        good = (new_value >= value) & (jnp.max(jnp.abs(new[2:])) <= largest)
-        # What another step promises, or none where nothing is left to gain.
-        promise = jnp.abs(jnp.dot(jnp.where(good, new_slopes, slopes), move, precision=lax.Precision.HIGHEST))
-        gain = jnp.where(
-            good, jnp.maximum(new_value - value, promise), jnp.maximum(promise, 2 * LEAST_GAIN[dtype.name])
-        )
-        return (
-            step + 1,
-            jnp.where(good, new, at),
-            jnp.where(good, new_value, value),
-            jnp.where(good, new_slopes, slopes),
-            gain,
-            jnp.where(good, 0.1 * damping, jnp.maximum(10 * damping, 1e-3)),
-        )
+        new_found = log_likelihood(kind, sums, new)
+        good = (new_found[0] >= value) & (jnp.max(jnp.abs(new[2:])) <= largest)
+        at, found = jax.tree.map(lambda x, y: jnp.where(good, x, y), (new, new_found), (at, found))
+        # What another step promises.
+        promise = jnp.abs(jnp.dot(found[1], move, precision=lax.Precision.HIGHEST))
+        gain = jnp.maximum(promise, jnp.where(good, new_found[0] - value, 2 * LEAST_GAIN[dtype.name]))
+        return step + 1, at, found, gain, jnp.where(good, 0.1 * damping, jnp.maximum(10 * damping, 1e-3))
 
-    value, slopes = jax.value_and_grad(value_of)(start)
-    state = jnp.zeros((), jnp.int32), start, value, slopes, jnp.full((), jnp.inf, dtype), jnp.full((), 1e-3, dtype)
-    _, at, value, *_ = lax.while_loop(go_on, climb, state)
+    state = jnp.zeros((), jnp.int32), start, log_likelihood(kind, sums, start), jnp.full((), jnp.inf, dtype)
+    _, at, (value, *_), *_ = lax.while_loop(go_on, climb, (*state, jnp.full((), 1e-3, dtype)))
     return at, value
 
 
