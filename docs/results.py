@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from benchmarks import accuracy, plots, sphere
+from benchmarks import accuracy, plots, sphere, torus
 from benchmarks.cases import CASES, TASKS
 from benchmarks.exactness import __main__ as exactness
 from benchmarks.exactness import pictures as exactness_pictures
@@ -158,9 +158,9 @@ def words_table(result):
     return "\n".join(lines)
 
 
-def sphere_table(result):
-    """A row for each case of directions."""
-    head, *rows = sphere.summary(result["cases"])
+def case_table(result):
+    """A row for each case of directions, or of pairs."""
+    head, *rows = {"sphere": sphere, "torus": torus}[result["program"]].summary(result["cases"])
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
@@ -208,8 +208,8 @@ def make(app=None):
             text += [f"![Bins, tails, errors and tests]({path.stem}.svg)", "", exactness_tables(result)]
         elif program == "words":
             text += [words_table(result)]
-        elif program == "sphere":
-            text += [sphere_table(result)]
+        elif program in ("sphere", "torus"):
+            text += [case_table(result)]
         if path.stem in README:
             shutil.copyfile(MADE / f"{path.stem}.svg", HERE / "_static" / f"{README[path.stem]}.svg")
         write(path.stem, text)

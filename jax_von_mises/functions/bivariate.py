@@ -26,7 +26,7 @@ LARGEST = {"float32": 1e8, "float64": 1e14}
 # Steps of the likelihood's maximisation at most, and the least gain per sample for which another one is taken.
 STEPS = 60
 # Steps within one of expectation maximisation.
-FEW_STEPS = 5
+FEW_STEPS = 2
 LEAST_GAIN = {"float32": 1e-8, "float64": 1e-15}
 
 
