@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from benchmarks import accuracy, circular, plots, sphere
+from benchmarks import accuracy, circular, plots, sphere, torus
 from benchmarks.cases import CASES, TASKS
 from benchmarks.exactness import __main__ as exactness
 from benchmarks.exactness import pictures as exactness_pictures
@@ -396,6 +396,7 @@ def parts():
                 "words": words_table,
                 "sphere": lambda result: summary_table(sphere, result),
                 "circular": lambda result: summary_table(circular, result),
+                "torus": lambda result: summary_table(torus, result),
                 "streaming": lambda _: "",
             }
             made[stem] = [head, tables[program](result)]

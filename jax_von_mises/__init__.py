@@ -17,6 +17,7 @@
 `VonMisesFisher`          directions on the sphere in any dimension; `sample_von_mises_fisher`
 `CircularDistribution`    any density on the circle; `SineSkewed` ones
 `Mixture` `Torus`         distributions of several components, and of several angles
+`SineBivariateVonMises`   pairs of dependent angles; also `CosineBivariateVonMises`
 `sample_antithetic`       angles in mirrored pairs
 `sample_stratified`       one angle in each stratum of equal probability
 `sample_truncated`        angles of the distribution restricted to an arc
@@ -29,6 +30,8 @@
 """
 
 from jax_von_mises import runtime as runtime
+from jax_von_mises.distributions.bivariate import CosineBivariateVonMises as CosineBivariateVonMises
+from jax_von_mises.distributions.bivariate import SineBivariateVonMises as SineBivariateVonMises
 from jax_von_mises.distributions.circular import CircularDistribution as CircularDistribution
 from jax_von_mises.distributions.circular import SineSkewed as SineSkewed
 from jax_von_mises.distributions.mixture import Mixture as Mixture
@@ -70,7 +73,9 @@ from jax_von_mises.version import __version__ as __version__
 
 __all__ = [
     "CircularDistribution",
+    "CosineBivariateVonMises",
     "Mixture",
+    "SineBivariateVonMises",
     "SineSkewed",
     "Torus",
     "VonMises",

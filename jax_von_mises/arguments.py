@@ -458,6 +458,10 @@ def known_value(caller: str, name: str, value: Any) -> None:
         "loc": (np.isfinite(value), "finite, in radians"),
         "concentration": (value >= 0, "at least 0 (inf is allowed)"),
         "mean_direction": (np.isfinite(value) & (length > 0), "finite, and not the zero vector"),
+        **dict.fromkeys(("phi_loc", "psi_loc", "correlation"), (np.isfinite(value), "finite")),
+        **dict.fromkeys(
+            ("phi_concentration", "psi_concentration"), ((value >= 0) & np.isfinite(value), "at least 0 and finite")
+        ),
     }[name]
     if not np.all(good):
         where = "" if value.ndim == 0 else f" at index {tuple(int(i) for i in np.argwhere(~good)[0])}"

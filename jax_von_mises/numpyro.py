@@ -1,9 +1,11 @@
-"""`VonMises` and `VonMisesFisher` for NumPyro models, with pathwise gradients; needs the extra ``numpyro``."""
+"""Distributions for NumPyro models, with pathwise gradients; needs the extra ``numpyro``."""
 
+from jax_von_mises.distributions.numpyro import CosineBivariateVonMises as CosineBivariateVonMises
+from jax_von_mises.distributions.numpyro import SineBivariateVonMises as SineBivariateVonMises
 from jax_von_mises.distributions.numpyro import VonMises as VonMises
 from jax_von_mises.distributions.numpyro import VonMisesFisher as VonMisesFisher
 
-__all__ = ["VonMises", "VonMisesFisher"]
+__all__ = ["CosineBivariateVonMises", "SineBivariateVonMises", "VonMises", "VonMisesFisher"]
 
 
 def __dir__():

@@ -111,6 +111,9 @@ TORUS, MIXTURE = jvm.Torus(ONE), jvm.Mixture(logits=np.zeros(3, np.float32), com
 MEAN = np.float32([0.0, 0.0, 1.0])
 FISHER = jvm.VonMisesFisher(MEAN, np.full(3, 2.0, np.float32))
 THEIR_FISHER = jax_von_mises.numpyro.VonMisesFisher(MEAN, 2.0, validate_args=False)
+PAIR = jvm.SineBivariateVonMises(0.5, 1.0, np.full(2, 2.0, np.float32), 3.0, 1.0)
+THEIR_PAIR = jax_von_mises.numpyro.SineBivariateVonMises(0.5, 1.0, 2.0, 3.0, 1.0, validate_args=False)
+PAIR_NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
 THEIRS = jax_von_mises.numpyro.VonMises(0.5, np.full(3, 2.0, np.float32), validate_args=False)
 COSINE = lambda x, k: k * jnp.cos(x)  # noqa: E731
 CIRCULAR, SKEWED = jvm.CircularDistribution(COSINE, 1.0), jvm.SineSkewed(jvm.VonMises(0.5, 2.0), 0.3)
@@ -194,6 +197,49 @@ FUNCTIONS = {
             jvm.VonMisesFisher.fit,
             {"samples": np.eye(3, dtype=np.float32)},
             {"samples": "numbers", "weights": "numbers", "axis": "axis"},
+        ),
+        **{
+            cls.__name__: Refusal(
+                lambda cls=cls, **given: cls(**given, validate_args=True),
+                arrays(PAIR_NAMES),
+                dict.fromkeys(PAIR_NAMES, "numbers"),
+            )
+            for cls in (jvm.SineBivariateVonMises, jvm.CosineBivariateVonMises)
+        },
+        **{
+            f"SineBivariateVonMises.{name}": Refusal(
+                getattr(PAIR, name), {argument: value}, {argument: "numbers"}, told
+            )
+            for name, argument, value, told in (
+                ("log_prob", "value", np.ones(2, np.float32), None),
+                ("prob", "value", np.ones(2, np.float32), "log_prob"),
+                ("conditional", "phi", np.ones(2, np.float32), None),
+                ("marginal_log_prob", "phi", np.ones(2, np.float32), None),
+                ("standard_errors", "size", 10.0, None),
+            )
+        },
+        "SineBivariateVonMises.sample": Refusal(
+            PAIR.sample, SAMPLE, {**SAMPLED, "method": "choice", "start": "start"}, "sample"
+        ),
+        "SineBivariateVonMises.sample_and_log_prob": Refusal(
+            PAIR.sample_and_log_prob, {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}, "sample", "key"
+        ),
+        "SineBivariateVonMises.fit": Refusal(
+            jvm.SineBivariateVonMises.fit,
+            {"samples": np.eye(2, dtype=np.float32)},
+            {"samples": "numbers", "weights": "numbers", "axis": "axis"},
+        ),
+        "Mixture.fit": Refusal(
+            jvm.Mixture.fit,
+            {"samples": np.arange(3, dtype=np.float32), "components": jvm.VonMises, "number": 2},
+            {
+                **{"samples": "numbers", "components": "law", "weights": "numbers", "axis": "axis", "number": "count"},
+                **{"key": "key", "starts": "count", "steps": "count"},
+            },
+        ),
+        "numpyro.SineBivariateVonMises.sample": Refusal(THEIR_PAIR.sample, {"key": KEY}, {"key": "key"}, "sample"),
+        "numpyro.SineBivariateVonMises.log_prob": Refusal(
+            THEIR_PAIR.log_prob, {"value": np.ones(2, np.float32)}, {"value": "numbers"}, "log_prob"
         ),
         "numpyro.VonMisesFisher.sample": Refusal(THEIR_FISHER.sample, {"key": KEY}, {"key": "key"}, "sample"),
         "numpyro.VonMisesFisher.log_prob": Refusal(
@@ -404,6 +450,9 @@ WITHOUT_ARGUMENTS = {
     ),
     *(f"numpyro.VonMisesFisher.{name}" for name in ("mean", "mode", "entropy")),
     *(f"numpyro.VonMises.{name}" for name in ("mean", "mode", "variance", "entropy")),
+    *(f"SineBivariateVonMises.{name}" for name in ("batch_shape", "event_shape", "dtype", "broadcast")),
+    *(f"SineBivariateVonMises.{name}" for name in ("mean", "moments", "entropy")),
+    *(f"numpyro.SineBivariateVonMises.{name}" for name in ("mean", "entropy")),
     *("cache_info", "clear_cache", "memory_report", "reset", "settings"),
 }
 # What functions return; nobody makes one.
@@ -416,6 +465,9 @@ def public():
     classes |= {"VonMisesFisher": jvm.VonMisesFisher, "numpyro.VonMises": jax_von_mises.numpyro.VonMises}
     classes |= {"CircularDistribution": jvm.CircularDistribution, "SineSkewed": jvm.SineSkewed}
     classes["numpyro.VonMisesFisher"] = jax_von_mises.numpyro.VonMisesFisher
+    # The methods of both models are those of the class that they share.
+    classes["SineBivariateVonMises"] = jvm.SineBivariateVonMises.__base__
+    classes["numpyro.SineBivariateVonMises"] = jax_von_mises.numpyro.SineBivariateVonMises.__base__
     found = {*jvm.__all__, *runtime.__all__} - {"runtime"} - RESULTS
     for name, cls in classes.items():
         found |= {f"{name}.{member}" for member, value in vars(cls).items() if member[0] != "_" and acts(value)}

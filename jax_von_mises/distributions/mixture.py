@@ -1,10 +1,11 @@
-"""`Mixture`: several von Mises laws, or tori of independent angles, with weights.
+"""`Mixture`: several distributions of angles, or of points of a torus, with weights, and its fit to data.
 
 A frozen pytree with the method names of `VonMises`, made of its methods: accuracy, derivatives and errors are theirs.
 """
 
 import dataclasses
 import functools
+import math
 import warnings
 
 import jax
@@ -14,10 +15,13 @@ from jax import lax
 from jax.scipy import special
 
 from jax_von_mises import arguments
+from jax_von_mises.distributions import em
+from jax_von_mises.distributions.bivariate import BivariateVonMises
 from jax_von_mises.distributions.pytrees import ByValue, pytree
 from jax_von_mises.distributions.torus import Torus, last_axis, laws
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import von_mises
+from jax_von_mises.functions.fitting import axes_of
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.density import valid
 
@@ -28,7 +32,7 @@ UNROLLED = 16
 @pytree("logits", "components")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
 class Mixture(ByValue):
-    r"""A mixture :math:`\sum_j w_j p_j` of von Mises laws, or of tori of them.
+    r"""A mixture :math:`\sum_j w_j p_j` of von Mises distributions, of tori of them, or of pairs of dependent angles.
 
     A frozen pytree of `logits` and `components`. Accuracy, derivatives, dtypes and what bad parameters get (NaN) are
     those of `VonMises`; samples have no derivative in the weights. Shapes that do not fit are a ValueError of the
@@ -41,7 +45,7 @@ class Mixture(ByValue):
     probs : array
         The weights instead of their logarithms, 0 or more, up to a factor: they are divided by their sum. Give either
         `logits` or `probs`. Their logarithms are kept, as the attribute `logits`.
-    components : VonMises or Torus
+    components : VonMises, Torus, SineBivariateVonMises or CosineBivariateVonMises
         The distributions, along the last axis of their batch; the batch broadcasts with the weights.
 
     Raises
@@ -65,7 +69,7 @@ class Mixture(ByValue):
     """
 
     logits: jax.Array
-    components: VonMises | Torus
+    components: VonMises | Torus | BivariateVonMises
 
     def __init__(self, *deprecated, logits=..., probs=None, components=...):
         # `...` is an argument that is not given: None may stand for an array in a pytree.
@@ -134,7 +138,7 @@ class Mixture(ByValue):
         shape = self._shape()
 
         def each(leaf):
-            return jnp.broadcast_to(arguments.as_jax(leaf), shape + self.event_shape)
+            return jnp.broadcast_to(arguments.as_jax(leaf), shape + axes_of_angles(self.components))
 
         return Mixture(
             logits=jnp.broadcast_to(arguments.as_jax(self.logits), shape),
@@ -153,9 +157,7 @@ class Mixture(ByValue):
 
     def _joint(self, value):
         """Logarithms of the terms w_j p_j."""
-        log_weights, log_probs = promote_and_broadcast(self.log_weights(), self._each(self.components.log_prob, value))
-        # A weight of 0 leaves nothing, also where its density is infinite.
-        return log_weights + jnp.where(log_weights == -jnp.inf, 0, log_probs)
+        return log_of_term(self.log_weights(), self._each(self.components.log_prob, value))
 
     def log_prob(self, value):
         """Logarithm of the density at `value`; no term under- or overflows before the sum."""
@@ -205,7 +207,7 @@ class Mixture(ByValue):
         log_weights = self.log_weights()
         index = jax.random.categorical(choose, log_weights, shape=shape)
         # Axes of the draws before the batch, and of an event behind the components.
-        lead, event = (1,) * (len(shape) - len(self.batch_shape)), self.event_shape
+        lead, event = (1,) * (len(shape) - len(self.batch_shape)), axes_of_angles(self.components)
         index = index.reshape(*shape, 1, *(1 for _ in event))
 
         def of_chosen(leaf):
@@ -215,7 +217,7 @@ class Mixture(ByValue):
 
         drawn = jax.tree.map(of_chosen, self.components).sample(draw)
         known = ~jnp.any(jnp.isnan(log_weights), -1)
-        return jnp.where(known.reshape(lead + known.shape + (1,) * len(event)), drawn, jnp.nan)
+        return jnp.where(known.reshape(lead + known.shape + (1,) * len(self.event_shape)), drawn, jnp.nan)
 
     def mean(self):
         """Mean direction in radians: that of the mean of (cos x, sin x)."""
@@ -226,18 +228,173 @@ class Mixture(ByValue):
         sine, cosine = (jnp.sum(weights * jnp.where(weights == 0, 0, each), axis) for each in (sine, cosine))
         return von_mises.mean(jnp.arctan2(sine, cosine), 1.0)
 
+    @classmethod
+    def fit(
+        cls,
+        samples,
+        components,
+        weights=None,
+        axis=None,
+        *,
+        number=None,
+        key=None,
+        starts=8,
+        steps=500,
+        tolerance=1e-6,
+        largest_concentration=1e4,
+    ):
+        """Fit a mixture by expectation maximisation: the likelihood of every step is at least that of the step before.
+
+        Parameters
+        ----------
+        samples : array
+            Angles in radians; for `Torus` and pairs of angles with the angles of a point along the last axis.
+        components : class or Mixture
+            `VonMises`, `Torus`, `SineBivariateVonMises` or `CosineBivariateVonMises`, for `number` components of that
+            class from several random starts; or a mixture to start from.
+        weights : array, optional
+            How often each sample counts, 0 or more; broadcasts with `samples`, without the axis of a point's angles.
+        axis : int or tuple of ints, optional
+            Axes of `samples` (without that of a point's angles) to estimate over; the others are separate data sets,
+            and become the batch of the result. All by default.
+        number : int, optional
+            How many components, where `components` is a class.
+        key : jax.Array, optional
+            Random key of the starts; ``jax.random.key(0)`` by default, so that a fit can be repeated.
+        starts : int
+            How many starts. Each takes a few steps, and the one of largest likelihood goes on.
+        steps : int
+            How many steps at most.
+        tolerance : float
+            The climb ends when a step gains less in the mean logarithm of the density.
+        largest_concentration : float
+            Of any component: on a single sample the likelihood would have no bound.
+
+        Returns
+        -------
+        Mixture
+            The best found. Several starts make a poor local maximum unlikely, not impossible. NaN where a data set
+            has no samples, no weight, a negative weight, or an angle that is not finite.
+
+        Examples
+        --------
+        >>> import jax
+        >>> from jax_von_mises import Mixture, VonMises
+        >>> truth = Mixture(probs=[0.3, 0.7], components=VonMises([-1.0, 1.5], [8.0, 3.0]))
+        >>> found = Mixture.fit(truth.sample(jax.random.key(1), (5000,)), VonMises, number=2)
+        >>> found.batch_shape, found.logits.shape
+        ((), (2,))
+        """
+        caller = "Mixture.fit"
+        start = components if isinstance(components, Mixture) else None
+        kinds = (VonMises, Torus, *BivariateVonMises.__subclasses__())
+        if start is None and components not in kinds:
+            raise TypeError(
+                f"{caller}: components={arguments.safe_repr(components)} must be one of the classes "
+                f"{', '.join(kind.__name__ for kind in kinds)}, or a Mixture to start from."
+            )
+        if (start is None) == (number is None):
+            raise TypeError(f"{caller}: give `number`, the number of components, with a class, and not with a Mixture.")
+        counts = {"starts": starts, "steps": steps} | ({} if number is None else {"number": number})
+        counts = {name: arguments.whole_number(caller, name, value, 1, 2**31) for name, value in counts.items()}
+        kind = type(start.components) if start is not None else components
+        given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
+        arrays, dtype = arguments.parameters(caller, None, **given)
+        shape = np.shape(arrays["samples"])
+        event = () if kind is VonMises else shape[-1:]
+        if kind is not VonMises and (not shape or not shape[-1] or (kind is not Torus and shape[-1] != 2)):
+            raise ValueError(
+                f"{caller}: samples has shape {shape}, but its last axis must hold the angles of a point"
+                f"{'' if kind is Torus else ', phi and psi'}."
+            )
+        batch = shape[: len(shape) - len(event)]
+        axes = axes_of(caller, axis, len(batch))
+        if weights is not None and not arguments.broadcasts(np.shape(arrays["weights"]), batch):
+            raise ValueError(
+                f"{caller}: weights of shape {np.shape(arrays['weights'])} do not broadcast to the samples' shape "
+                f"{batch} (without the axis of a point's angles). Give one weight for each sample."
+            )
+        options = {name: counts[name] for name in ("starts", "steps")} | {"number": counts.get("number")}
+        key = jax.random.key(0) if key is None else arguments.one_key(caller, key)
+        limits = jnp.asarray(tolerance, jnp.float32), jnp.asarray(largest_concentration, jnp.float32)
+        return fit_sets(
+            arrays["samples"],
+            arrays.get("weights"),
+            key,
+            start,
+            limits,
+            kind,
+            axes,
+            event,
+            dtype,
+            tuple(options.items()),
+        )
+
+
+@functools.partial(jax.jit, static_argnames=("kind", "axes", "event", "dtype", "options"))
+def fit_sets(samples, weights, key, start, limits, kind, axes, event, dtype, options):
+    """`Mixture.fit` of checked arguments, for each data set."""
+    options = dict(options)
+    compute = arguments.compute_dtype(dtype)
+    tolerance, largest = (x.astype(compute) for x in limits)
+    x = jnp.asarray(samples, compute)
+    batch = x.shape[: x.ndim - len(event)]
+    kept = tuple(size for i, size in enumerate(batch) if i not in axes)
+    front = tuple(i for i in range(len(batch)) if i not in axes)
+
+    def sets(array, rest):
+        """Data sets along the first axis and samples along the second."""
+        order = (*front, *axes, *range(len(batch), array.ndim))
+        return array.transpose(order).reshape(math.prod(kept), math.prod(batch[i] for i in axes), *rest)
+
+    weights = jnp.ones((), compute) if weights is None else jnp.asarray(weights, compute)
+    x, share = sets(x, event), sets(jnp.broadcast_to(weights, batch), ())
+    angles_good = jnp.isfinite(x).reshape(*share.shape, -1).all(-1)
+    share = share / jnp.sum(share, 1, keepdims=True)
+    good = (angles_good & (share >= 0)).all(1) if share.shape[1] else jnp.zeros(share.shape[0], bool)
+    # A set that is not good must not hold others up.
+    x = jnp.where(good.reshape(-1, 1, *(1 for _ in event)), x, 0)
+    share = jnp.where(good[:, None], share, 1 / max(share.shape[1], 1))
+    if not share.shape[1]:
+        x, share = jnp.zeros((share.shape[0], 1, *event), compute), jnp.ones((share.shape[0], 1), compute)
+    if start is None:
+        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(share.shape[0]))
+
+        def one(key, x, share):
+            number, starts, steps = (options[name] for name in ("number", "starts", "steps"))
+            return em.from_seeds(key, Mixture, kind, number, x, share, largest, starts, steps, tolerance)
+
+        found = jax.vmap(one)(keys, x, share)
+    else:
+        start = start.broadcast()
+        wanted = kept + start._shape()[-1:]
+        start = jax.tree.map(lambda leaf: leaf.astype(compute), start)
+
+        def spread(leaf):
+            behind = leaf.shape[len(start.batch_shape) + 1 :]
+            return jnp.broadcast_to(leaf, wanted + behind).reshape(share.shape[0], *wanted[-1:], *behind)
+
+        def one_from(start, x, share):
+            return em.climb(start, x, share, largest, options["steps"], tolerance)[0]
+
+        found = jax.vmap(one_from)(jax.tree.map(spread, start), x, share)
+
+    def result(leaf):
+        leaf = jnp.where(good.reshape(-1, *(1 for _ in leaf.shape[1:])), leaf, jnp.nan)
+        return leaf.reshape(kept + leaf.shape[1:]).astype(dtype)
+
+    return jax.tree.map(result, found)
+
 
 @jax.jit
 def log_prob_by_component(mixture, value):
     """`Mixture.log_prob` of a `Mixture.broadcast`: in one loop over the values, where XLA would sum short rows."""
-    event = len(mixture.event_shape)
+    event = len(axes_of_angles(mixture.components))
     log_weights = mixture.log_weights()
     joint = []
     for j in range(log_weights.shape[-1]):
         component = jax.tree.map(lambda leaf, j=j: jnp.take(leaf, j, axis=-1 - event), mixture.components)
-        log_weight, log_prob = promote_and_broadcast(log_weights[..., j], component.log_prob(value))
-        # A weight of 0 leaves nothing, also where its density is infinite.
-        joint.append(log_weight + jnp.where(log_weight == -jnp.inf, 0, log_prob))
+        joint.append(log_of_term(log_weights[..., j], component.log_prob(value)))
     top = lax.stop_gradient(functools.reduce(jnp.maximum, joint))
     top = jnp.where(jnp.isfinite(top), top, 0)
     return top + jnp.log(sum(jnp.exp(term - top) for term in joint))
@@ -251,16 +408,32 @@ def log_of_weights(probs):
     return jnp.where(probs > 0, logs, jnp.where(probs == 0, -jnp.inf, jnp.nan))
 
 
+def log_of_term(log_weight, log_prob):
+    """Logarithm of a weight times a density. A weight of 0 leaves nothing, also where the density is infinite."""
+    log_weight, log_prob = promote_and_broadcast(log_weight, log_prob)
+    return log_weight + jnp.where(log_weight == -jnp.inf, 0, log_prob)
+
+
 def promote_and_broadcast(*arrays):
     """`arrays` broadcast together, in the dtype of the last, also where JAX's implicit promotion is turned off."""
     shape = jnp.broadcast_shapes(*(a.shape for a in arrays))
     return tuple(jnp.broadcast_to(a, shape).astype(arrays[-1].dtype) for a in arrays)
 
 
+def axes_of_angles(components):
+    """Axes that the arrays of `components` have behind those of the batch: a torus has one for its angles."""
+    return components.event_shape if isinstance(components, Torus) else ()
+
+
 def resultant(components):
     """Mean cosine and sine of each angle."""
     if isinstance(components, Torus):
         return resultant(components.components)
+    if isinstance(components, BivariateVonMises):
+        lengths = jnp.stack(components.moments()[:2], -1)
+        pair = components.broadcast()
+        locs = jnp.stack([pair.phi_loc, pair.psi_loc], -1).astype(lengths.dtype)
+        return lengths * jnp.cos(locs), lengths * jnp.sin(locs)
     wide = jnp.float64 if components.dtype == jnp.float64 else jnp.float32
     length = bessel.ratio(valid(arguments.as_jax(components.concentration, wide)))
     loc, length = promote_and_broadcast(arguments.as_jax(components.loc, wide), length)

@@ -1,4 +1,4 @@
-"""`VonMises` and `VonMisesFisher` as distributions of NumPyro, for `numpyro.sample`, MCMC and variational inference.
+"""`VonMises`, `VonMisesFisher` and the bivariate models as distributions of NumPyro, for MCMC and SVI.
 
 It takes the place of ``numpyro.distributions.VonMises`` and adds what that one lacks: draws that are differentiable in
 the concentration too (so it serves in a guide), `cdf`, `icdf`, `entropy`, `kl_divergence`, and the concentration 0.
@@ -15,6 +15,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
+from jax_von_mises.distributions import bivariate
 from jax_von_mises.functions import von_mises, von_mises_fisher
 from jax_von_mises.numerics import density, quantile, tail_probability
 from jax_von_mises.numerics.circle import TWO_PI, deviation, less_turns
@@ -34,7 +35,7 @@ except ModuleNotFoundError as error:
         'jax_von_mises.numpyro needs NumPyro, which is not installed: pip install "jax_von_mises[numpyro]".'
     ) from error
 
-__all__ = ["VonMises", "VonMisesFisher"]
+__all__ = ["CosineBivariateVonMises", "SineBivariateVonMises", "VonMises", "VonMisesFisher"]
 
 
 class VonMises(Distribution):
@@ -183,6 +184,109 @@ class VonMisesFisher(Distribution):
     def entropy(self) -> jax.Array:
         """Return the differential entropy in nats."""
         return von_mises_fisher.entropy(self.concentration, self.event_shape[0])
+
+
+class BivariateVonMises(Distribution):
+    """What the two models of pairs of angles share; each names its own distribution."""
+
+    arg_constraints: ClassVar = {
+        "phi_loc": constraints.circular,
+        "psi_loc": constraints.circular,
+        "phi_concentration": constraints.nonnegative,
+        "psi_concentration": constraints.nonnegative,
+        "correlation": constraints.real,
+    }
+    reparametrized_params: ClassVar = list(bivariate.NAMES)
+    support = constraints.independent(constraints.circular, 1)
+    OF: ClassVar[type[bivariate.BivariateVonMises]]
+
+    def __init__(
+        self,
+        phi_loc,
+        psi_loc,
+        phi_concentration,
+        psi_concentration,
+        correlation=None,
+        weighted_correlation=None,
+        *,
+        validate_args=None,
+    ):
+        given = [phi_loc, psi_loc, phi_concentration, psi_concentration]
+        dependence = {"correlation": correlation, "weighted_correlation": weighted_correlation}
+        pair = self.OF(*given, **{name: value for name, value in dependence.items() if value is not None})
+        parameters = {name: jnp.asarray(getattr(pair, name)) for name in bivariate.NAMES}
+        for name, value in zip(bivariate.NAMES, promote_shapes(*parameters.values()), strict=True):
+            setattr(self, name, value)
+        super().__init__(batch_shape=pair.batch_shape, event_shape=(2,), validate_args=validate_args)
+
+    def _pair(self):
+        pair = self.OF(*(getattr(self, name) for name in bivariate.NAMES))
+        return pair if pair.batch_shape == self.batch_shape else pair.broadcast()
+
+    def sample(self, key, sample_shape=()):
+        """Pairs of angles in [-pi, pi); see `jax_von_mises.SineBivariateVonMises.sample`."""
+        return self._pair().sample(key, sample_shape)
+
+    @validate_sample
+    def log_prob(self, value):
+        """See `jax_von_mises.SineBivariateVonMises.log_prob`."""
+        return self._pair().log_prob(value)
+
+    @property
+    def mean(self):
+        """Mean direction of each angle, on a last axis."""
+        return self._pair().mean()
+
+    def entropy(self):
+        """Differential entropy in nats."""
+        return self._pair().entropy()
+
+
+class SineBivariateVonMises(BivariateVonMises):
+    r"""The sine model of two dependent angles, see `jax_von_mises.SineBivariateVonMises`.
+
+    It takes the place of ``numpyro.distributions.SineBivariateVonMises``: the same parameters, also two modes and
+    concentrations of 0, and samples that are reparameterised in all five.
+
+    Parameters
+    ----------
+    phi_loc, psi_loc, phi_concentration, psi_concentration, correlation, weighted_correlation
+        As in `jax_von_mises.SineBivariateVonMises`.
+    validate_args : bool, optional
+        Raise ValueError for parameters outside their ranges; locations in [-pi, pi]. Otherwise bad ones give NaN.
+
+    Examples
+    --------
+    >>> import jax, numpyro
+    >>> from jax_von_mises.numpyro import SineBivariateVonMises
+    >>> with numpyro.handlers.seed(rng_seed=0):
+    ...     pair = numpyro.sample("pair", SineBivariateVonMises(-1.1, 2.4, 5.0, 6.0, weighted_correlation=0.5))
+    """
+
+    OF = bivariate.SineBivariateVonMises
+
+
+class CosineBivariateVonMises(BivariateVonMises):
+    r"""The cosine model of two dependent angles, see `jax_von_mises.CosineBivariateVonMises`.
+
+    Samples are reparameterised in all five parameters.
+
+    Parameters
+    ----------
+    phi_loc, psi_loc, phi_concentration, psi_concentration, correlation, weighted_correlation
+        As in `jax_von_mises.CosineBivariateVonMises`.
+    validate_args : bool, optional
+        Raise ValueError for parameters outside their ranges; locations in [-pi, pi]. Otherwise bad ones give NaN.
+
+    Examples
+    --------
+    >>> import jax, numpyro
+    >>> from jax_von_mises.numpyro import CosineBivariateVonMises
+    >>> with numpyro.handlers.seed(rng_seed=0):
+    ...     pair = numpyro.sample("pair", CosineBivariateVonMises(-1.1, 2.4, 5.0, 6.0, correlation=-3.0))
+    """
+
+    OF = bivariate.CosineBivariateVonMises
 
 
 @kl_divergence.register(VonMisesFisher, VonMisesFisher)

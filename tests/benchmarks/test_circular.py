@@ -19,4 +19,4 @@ def test_a_run(tmp_path, capsys):
         assert case["name"] in printed
         assert all(each["seconds"] > 0 for each in case["results"].values())
     assert set(found["cases"][1]["results"]) == {"jax_von_mises", "sample_von_mises"}
-    assert results.summary_table(circular.summary(found["cases"])).count("\n") == 3
+    assert results.summary_table(circular, found).count("\n") == 3

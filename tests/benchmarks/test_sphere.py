@@ -24,4 +24,4 @@ def test_a_run(tmp_path, capsys):
         assert all(each["rate"] > 0 for each in case["results"].values())
     assert set(found["cases"][0]["results"]) >= {"jax_von_mises", "jax.random.normal", "SciPy"}
     assert "the draw alone" in found["cases"][2]["results"]
-    assert results.sphere_table(found).count("\n") == 4
+    assert results.summary_table(sphere, found).count("\n") == 4

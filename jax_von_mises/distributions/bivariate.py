@@ -1,0 +1,305 @@
+"""`SineBivariateVonMises` and `CosineBivariateVonMises`: pairs of dependent angles, under NumPyro's parameter names."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_von_mises import arguments
+from jax_von_mises.distributions.pytrees import ByValue, pytree
+from jax_von_mises.distributions.von_mises import VonMises, is_numbers
+from jax_von_mises.functions import bivariate as functions
+from jax_von_mises.functions import von_mises
+from jax_von_mises.numerics.bivariate import models
+from jax_von_mises.sampling import bivariate as sampling
+
+NAMES = functions.NAMES
+
+
+def correlation_of(caller, phi_concentration, psi_concentration, correlation, weighted_correlation):
+    """The one of the two correlations that was given, as a correlation."""
+    if (correlation is ...) == (weighted_correlation is ...):
+        raise TypeError(f"{caller}: give the dependence once, as `correlation` or as `weighted_correlation`.")
+    if weighted_correlation is ...:
+        return correlation
+    given = {
+        "phi_concentration": phi_concentration,
+        "psi_concentration": psi_concentration,
+        "weighted_correlation": weighted_correlation,
+    }
+    arrays, dtype = arguments.parameters(caller, None, **given)
+    first, second, weighted = (jnp.asarray(x, dtype) for x in arrays.values())
+    product = jnp.sqrt(first) * jnp.sqrt(second)
+    return jnp.broadcast_to(weighted, jnp.broadcast_shapes(weighted.shape, product.shape)) * product
+
+
+class BivariateVonMises(ByValue):
+    """What the two models share."""
+
+    KIND: ClassVar[type]
+
+    def __init__(
+        self,
+        phi_loc,
+        psi_loc,
+        phi_concentration,
+        psi_concentration,
+        correlation=...,
+        weighted_correlation=...,
+        validate_args=False,
+    ):
+        caller = type(self).__name__
+        # `...` is an argument that is not given: None may stand for an array in a pytree.
+        correlation = correlation_of(caller, phi_concentration, psi_concentration, correlation, weighted_correlation)
+        given = dict(zip(NAMES, (phi_loc, psi_loc, phi_concentration, psi_concentration, correlation), strict=True))
+        for name, value in given.items():
+            if isinstance(value, list) or is_numbers(value):
+                value = np.asarray(arguments.parameter(caller, name, value))
+            object.__setattr__(self, name, value)
+        if all(arguments.is_array(x) or isinstance(x, (int, float)) for x in given.values()):
+            arguments.result_shape(caller, None, **self._parameters())
+        if validate_args:
+            for name, value in self._parameters().items():
+                arguments.known_value(caller, name, value)
+
+    def _parameters(self):
+        caller = type(self).__name__
+        return {name: arguments.parameter(caller, name, getattr(self, name)) for name in NAMES}
+
+    def _of_model(self):
+        parameters = self._parameters()
+        return {name: parameters[name] for name in NAMES[2:]}
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape to which the parameters broadcast."""
+        return arguments.result_shape(type(self).__name__, None, **self._parameters())
+
+    @property
+    def event_shape(self) -> tuple[int]:
+        """Shape of one pair, (2,)."""
+        return (2,)
+
+    @property
+    def dtype(self):
+        """The float dtype of samples and densities."""
+        return arguments.float_dtype(type(self).__name__, None, self._parameters().values())
+
+    def _spread(self, value):
+        return jnp.broadcast_to(value, self.batch_shape).astype(self.dtype)
+
+    def broadcast(self):
+        """Return the same distribution with all parameters of the shape ``batch_shape``, for `jax.vmap`.
+
+        See `VonMises.broadcast`.
+        """
+        shape = self.batch_shape
+        return type(self)(*(jnp.broadcast_to(arguments.as_jax(x), shape) for x in self._parameters().values()))
+
+    def sample(self, key=None, sample_shape=(), *, seed=None, start=None, method="auto") -> jax.Array:
+        """Pairs of angles in radians in [-pi, pi), of shape `sample_shape` + ``batch_shape`` + (2,).
+
+        Pair i of the batch, in row-major order, is a function of the key and i alone; it takes two words of the
+        stream (see :mod:`jax_von_mises.sampling.bivariate`). Differentiable in all parameters, by the implicit
+        function theorem.
+
+        Parameters
+        ----------
+        key : jax.Array
+            A random key; `seed` is another name for it.
+        sample_shape : int or tuple of ints
+            How many draws of the whole batch.
+        start : int, traced integer scalar, or pair of them, optional
+            Position of the first pair, as in `sample_block`, to draw a slice of a long stream; 0 by default.
+        method : {"auto", "direct", "table"}
+            How a word becomes the first angle: "table" is for one set of concentrations and many pairs, "direct" for
+            all. "auto" takes the table from 2^14 pairs on (2^15 in float64), and of a slice always.
+        """
+        caller = f"{type(self).__name__}.sample"
+        key = arguments.key_or_seed(caller, key, seed)
+        shape = arguments.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
+        return sampling.draw(sampling.PairRequest.of(caller, key, self.KIND, self._parameters(), shape, start, method))
+
+    def sample_and_log_prob(self, *, seed, sample_shape=()):
+        """Pairs as `sample` draws, and the logarithms of their densities."""
+        x = self.sample(seed, sample_shape)
+        return x, self.log_prob(x)
+
+    def log_prob(self, value) -> jax.Array:
+        """Logarithm of the density at pairs of angles along the last axis of `value`, per square radian.
+
+        To 2e-6 (float32) or 1e-12, beyond what rounding of the angles' differences from the locations does to it.
+        """
+        return functions.log_prob(self.KIND, f"{type(self).__name__}.log_prob", value, self._parameters())
+
+    def prob(self, value) -> jax.Array:
+        """Density at pairs of angles, per square radian."""
+        return jnp.exp(self.log_prob(value))
+
+    def mean(self) -> jax.Array:
+        """Mean direction of each angle in radians, on a last axis."""
+        found = self.moments()
+        # The mean of the cosine about a location may be negative in the cosine model.
+        turns = [jnp.where(x < 0, np.pi, 0).astype(x.dtype) for x in found[:2]]
+        locs = [self._spread(arguments.as_jax(getattr(self, name))) for name in NAMES[:2]]
+        return jnp.stack(
+            [von_mises.mean(loc + self._spread(turn), 1.0) for loc, turn in zip(locs, turns, strict=True)], -1
+        )
+
+    def moments(self) -> functions.Moments:
+        """Means of cos(phi - phi_loc), cos(psi - psi_loc) and the statistic of the dependence: see `Moments`.
+
+        They are the derivatives of the logarithm of the normaliser. Absolute error 1e-6 (float32) or 1e-13.
+        """
+        return jax.tree.map(
+            self._spread, functions.means(self.KIND, f"{type(self).__name__}.moments", self._of_model())
+        )
+
+    def entropy(self) -> jax.Array:
+        """Differential entropy in nats."""
+        return self._spread(functions.entropy(self.KIND, f"{type(self).__name__}.entropy", self._of_model()))
+
+    def conditional(self, phi) -> VonMises:
+        """Distribution of the second angle given the first one, `phi` in radians."""
+        caller = f"{type(self).__name__}.conditional"
+        return VonMises(*functions.conditional(self.KIND, caller, phi, self._parameters()))
+
+    def marginal_log_prob(self, phi) -> jax.Array:
+        """Logarithm of the marginal density of the first angle, per radian, at `phi` in radians."""
+        caller = f"{type(self).__name__}.marginal_log_prob"
+        return functions.marginal_log_prob(self.KIND, caller, phi, self._parameters())
+
+    def standard_errors(self, size) -> functions.Estimate:
+        """Standard errors of `fit` from `size` pairs, or the sum of their weights, by the Fisher information."""
+        return functions.standard_errors(self.KIND, f"{type(self).__name__}.standard_errors", self._of_model(), size)
+
+    @classmethod
+    def fit(cls, samples, weights=None, axis=None):
+        """The distribution of largest likelihood.
+
+        Nine means of products of the angles' sines and cosines hold all that the likelihood depends on. From them
+        Newton's method with damping starts at independent angles and at a normal distribution's precision, and keeps
+        the better end.
+
+        Parameters
+        ----------
+        samples : array
+            Pairs of angles in radians along the last axis.
+        weights : array, optional
+            How often each pair counts, 0 or more; broadcasts with `samples` without the last axis.
+        axis : int or tuple of ints, optional
+            Axes of `samples` without the last one to estimate over; the others are separate data sets. All by default.
+
+        Returns
+        -------
+        distribution
+            Its parameters have the shape of the separate data sets. Concentrations stay below about 1e8 (float32) or
+            1e14, also where the likelihood has no maximum, as of equal pairs. NaN for no pairs, no weight, a negative
+            weight, or an angle that is not finite. `standard_errors` reports how far to trust it.
+        """
+        return cls(*functions.fit(cls.KIND, f"{cls.__name__}.fit", samples, weights, axis))
+
+
+@pytree(*NAMES)
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
+class SineBivariateVonMises(BivariateVonMises):
+    r"""The sine model of two dependent angles on the torus.
+
+    With a = :math:`\phi - \mu` and b = :math:`\psi - \nu` the density is proportional to
+
+    .. math:: \exp(\kappa_1\cos a + \kappa_2\cos b + \lambda\sin a\sin b)
+
+    (Singh, Hnizdo and Demchuk, Biometrika 89, 2002). For :math:`\lambda^2 > \kappa_1\kappa_2` it has two modes. A
+    frozen pytree, like `VonMises`, with the parameter names of NumPyro's class.
+
+    Parameters
+    ----------
+    phi_loc, psi_loc : float or array
+        Locations :math:`\mu` and :math:`\nu` of the two angles in radians, any finite numbers.
+    phi_concentration, psi_concentration : float or array
+        :math:`\kappa_1` and :math:`\kappa_2`, 0 or more and finite.
+    correlation : float or array
+        :math:`\lambda`, any finite number; 0 makes the angles independent.
+    weighted_correlation : float or array
+        :math:`\lambda / \sqrt{\kappa_1\kappa_2}` in its place.
+    validate_args : bool
+        Raise ValueError for parameters outside these ranges, where values are known. Otherwise, and under a
+        transformation, they give NaN.
+
+    Raises
+    ------
+    TypeError
+        For neither or both of the two correlations.
+    ValueError
+        For parameters that do not broadcast.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from jax_von_mises import SineBivariateVonMises
+    >>> pair = SineBivariateVonMises(-1.1, 2.4, 5.0, 6.0, correlation=3.0)
+    >>> angles = pair.sample(jax.random.key(0), (1000,))
+    >>> angles.shape, pair.log_prob(angles).shape
+    ((1000, 2), (1000,))
+    """
+
+    KIND = models.Sine
+
+    phi_loc: jax.Array
+    psi_loc: jax.Array
+    phi_concentration: jax.Array
+    psi_concentration: jax.Array
+    correlation: jax.Array
+
+
+@pytree(*NAMES)
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
+class CosineBivariateVonMises(BivariateVonMises):
+    r"""The cosine model of two dependent angles on the torus.
+
+    With a = :math:`\phi - \mu` and b = :math:`\psi - \nu` the density is proportional to
+
+    .. math:: \exp(\kappa_1\cos a + \kappa_2\cos b - \kappa_3\cos(a - b)),
+
+    the model with positive interaction of Mardia, Taylor and Subramaniam, Biometrics 63, 2007. Mind the sign: a
+    negative `correlation` :math:`\kappa_3` draws a and b together. A frozen pytree, like `VonMises`.
+
+    Parameters
+    ----------
+    phi_loc, psi_loc : float or array
+        Locations :math:`\mu` and :math:`\nu` of the two angles in radians, any finite numbers.
+    phi_concentration, psi_concentration : float or array
+        :math:`\kappa_1` and :math:`\kappa_2`, 0 or more and finite.
+    correlation : float or array
+        :math:`\kappa_3`, any finite number; 0 makes the angles independent.
+    weighted_correlation : float or array
+        :math:`\kappa_3 / \sqrt{\kappa_1\kappa_2}` in its place.
+    validate_args : bool
+        Raise ValueError for parameters outside these ranges, where values are known. Otherwise, and under a
+        transformation, they give NaN.
+
+    Raises
+    ------
+    TypeError
+        For neither or both of the two correlations.
+    ValueError
+        For parameters that do not broadcast.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from jax_von_mises import CosineBivariateVonMises
+    >>> pair = CosineBivariateVonMises(-1.1, 2.4, 5.0, 6.0, correlation=-3.0)
+    >>> pair.sample(jax.random.key(0), (1000,)).shape
+    (1000, 2)
+    """
+
+    KIND = models.Cosine
+
+    phi_loc: jax.Array
+    psi_loc: jax.Array
+    phi_concentration: jax.Array
+    psi_concentration: jax.Array
+    correlation: jax.Array

@@ -1,0 +1,118 @@
+"""Maximum likelihood of mixtures by expectation maximisation: starts spread over the data, and a climb from the best.
+
+Of one data set: samples along a first axis, with shares of the weight that sum to 1. `Mixture.fit` maps over several.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jax_von_mises.distributions.torus import Torus
+from jax_von_mises.distributions.von_mises import VonMises
+from jax_von_mises.functions import bivariate, fitting
+
+# Steps from each start before the best of them goes on.
+TRIAL_STEPS = 15
+# Components begin with concentrations in this range, so that none starts on a single point.
+FIRST_CONCENTRATIONS = 0.5, 50.0
+
+
+def step(mixture, samples, share, largest):
+    """Return the mixture after one step of expectation maximisation, and the mean log likelihood before it.
+
+    The maximisation is exact for independent angles, and for dependent ones a climb from where the component was: the
+    likelihood never falls but for rounding. A component that has lost all weight stays as it is.
+    """
+    weights = share[:, None] * mixture.responsibilities(samples)
+    value = jnp.sum(share * jnp.where(share > 0, mixture.log_prob(samples), 0))
+    total = jnp.sum(weights, 0)
+    found = refit(mixture.components, samples, weights, largest)
+    found = jax.tree.map(lambda new, old: jnp.where(jnp.isnan(new), old, new), found, mixture.components)
+    logits = jnp.log(total).astype(mixture.logits.dtype)
+    return type(mixture)(logits=logits, components=found), value
+
+
+def refit(components, samples, weights, largest):
+    """Fit each of the `components` to `samples` with its column of `weights`."""
+    if isinstance(components, VonMises):
+        spread = jnp.broadcast_to(samples[:, None], weights.shape)
+        estimate = fitting.fit(spread, weights, axis=0)
+        return VonMises(estimate.loc, jnp.minimum(estimate.concentration, largest))
+    spread = jnp.broadcast_to(samples[:, None], (*weights.shape, samples.shape[-1]))
+    if isinstance(components, Torus):
+        estimate = fitting.fit(spread, jnp.broadcast_to(weights[..., None], spread.shape), axis=0)
+        return Torus(VonMises(estimate.loc, jnp.minimum(estimate.concentration, largest)))
+    return type(components)(
+        *bivariate.climb_from(components.KIND, tuple(jax.tree.leaves(components)), spread, weights, largest)
+    )
+
+
+def seed(key, kind, number, samples, share):
+    """Make components at samples that are far from each other, and let each begin with the samples next to it.
+
+    By D. Arthur and S. Vassilvitskii, k-means++, SODA 2007: the next place is a sample, drawn with the square of the
+    chord to the nearest one before as its weight.
+    """
+    angles = samples if samples.ndim > 1 else samples[:, None]
+
+    def versine(place):
+        return jnp.sum(2 * jnp.square(jnp.sin(0.5 * (angles - place[None]))), -1)
+
+    def add(state, key):
+        nearest, _ = state
+        at = jax.random.categorical(key, jnp.log(share * nearest))
+        return (jnp.minimum(nearest, versine(angles[at])), at), at
+
+    start = jnp.ones_like(share), jnp.zeros((), jnp.int32)
+    first = jax.random.categorical(key, jnp.log(share))
+    keys = jax.random.split(jax.random.fold_in(key, 1), number)[1:]
+    _, others = lax.scan(add, (versine(angles[first]), first.astype(start[1].dtype)), keys)
+    places = angles[jnp.concatenate([first[None], others])]
+    nearest = jnp.argmin(jax.vmap(versine, out_axes=1)(places), 1)
+    weights = jnp.where(nearest[:, None] == jnp.arange(number)[None], share[:, None], 0)
+    spread = jnp.broadcast_to(angles[:, None], (*weights.shape, angles.shape[1]))
+    estimate = fitting.fit(spread, jnp.broadcast_to(weights[..., None], spread.shape), axis=0)
+    loc = jnp.where(jnp.isnan(estimate.loc), places, estimate.loc)
+    concentration = jnp.clip(jnp.nan_to_num(estimate.concentration, nan=0.0), *FIRST_CONCENTRATIONS)
+    if kind is VonMises:
+        components = VonMises(loc[:, 0], concentration[:, 0])
+    elif kind is Torus:
+        components = Torus(VonMises(loc, concentration))
+    else:
+        components = kind(loc[:, 0], loc[:, 1], concentration[:, 0], concentration[:, 1], jnp.zeros_like(loc[:, 0]))
+    return jnp.log(jnp.maximum(jnp.sum(weights, 0), 1e-3)), components
+
+
+def climb(mixture, samples, share, largest, steps, tolerance):
+    """Take steps until the mean log likelihood gains less than `tolerance`; return the best mixture and its value."""
+
+    def go_on(state):
+        count, _, _, _, gain = state
+        return (count <= steps) & (gain > tolerance)
+
+    def again(state):
+        count, at, best, best_value, _ = state
+        after, value = step(at, samples, share, largest)
+        better = value > best_value
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), at, best)
+        return count + 1, after, best, jnp.where(better, value, best_value), value - best_value
+
+    lowest = jnp.full((), -jnp.inf, share.dtype)
+    state = jnp.zeros((), jnp.int32), mixture, mixture, lowest, -lowest
+    _, _, best, value, _ = lax.while_loop(go_on, again, state)
+    return best, value
+
+
+@functools.partial(jax.jit, static_argnames=("mixture", "kind", "number", "starts", "steps"))
+def from_seeds(key, mixture, kind, number, samples, share, largest, starts, steps, tolerance):
+    """Fit a mixture of `number` components of the class `kind`; `mixture` is the class of the result."""
+
+    def trial(key):
+        logits, components = seed(key, kind, number, samples, share)
+        return climb(mixture(logits=logits, components=components), samples, share, largest, TRIAL_STEPS, tolerance)
+
+    found, values = lax.map(trial, jax.random.split(key, starts))
+    best = jnp.argmax(values)
+    return climb(jax.tree.map(lambda leaf: leaf[best], found), samples, share, largest, steps, tolerance)[0]

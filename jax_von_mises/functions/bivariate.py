@@ -1,0 +1,387 @@
+r"""The bivariate von Mises distributions as functions: densities, moments, and maximum likelihood.
+
+With a = phi - `phi_loc` and b = psi - `psi_loc` the density of a pair of angles is proportional to
+:math:`\exp(k_1\cos a + k_2\cos b + r\,W)`, where W is sin a sin b in the sine model and -cos(a - b) in the cosine
+model. The classes `SineBivariateVonMises` and `CosineBivariateVonMises` call these functions under the usual names.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises import arguments
+from jax_von_mises.functions.fitting import axes_of, rows, total
+from jax_von_mises.numerics import bessel
+from jax_von_mises.numerics.bivariate import moments
+from jax_von_mises.numerics.circle import deviation, less_turns
+from jax_von_mises.numerics.elementary import nan_unless
+
+NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
+# Where the likelihood has no maximum, `fit` ends near these.
+LARGEST = {"float32": 1e8, "float64": 1e14}
+# Steps of the likelihood's maximisation at most, and the least gain per sample for which another one is taken.
+STEPS = 60
+# Steps within one of expectation maximisation.
+FEW_STEPS = 2
+LEAST_GAIN = {"float32": 1e-8, "float64": 1e-15}
+
+
+class Estimate(NamedTuple):
+    """A value, or a standard error, for each parameter."""
+
+    phi_loc: jax.Array
+    """In radians."""
+    psi_loc: jax.Array
+    """In radians."""
+    phi_concentration: jax.Array
+    psi_concentration: jax.Array
+    correlation: jax.Array
+
+
+class Moments(NamedTuple):
+    """Means of the statistics of a model, the derivatives of the logarithm of its normaliser in the parameters."""
+
+    phi_cosine: jax.Array
+    """Of cos(phi - phi_loc)."""
+    psi_cosine: jax.Array
+    """Of cos(psi - psi_loc)."""
+    interaction: jax.Array
+    """Of sin(phi - phi_loc) sin(psi - psi_loc), or of -cos(phi - phi_loc - psi + psi_loc)."""
+
+
+def checked(caller, **values):
+    """Arrays of the named `values` and the dtype of the result; all broadcast together."""
+    arrays, dtype = arguments.parameters(caller, None, **values)
+    arguments.result_shape(caller, None, **arrays)
+    return tuple(arrays.values()), dtype
+
+
+def by_dtype(function):
+    """Compile ``function(kind, *values)``, and compute and round as a dtype asks; arrays get as many axes."""
+
+    @functools.partial(jax.jit, static_argnums=(0, 2))
+    def compiled(kind, values, dtype):
+        compute = arguments.compute_dtype(dtype)
+        values = [jnp.asarray(x, compute) for x in values]
+        most = max(x.ndim for x in values)
+        values = [x.reshape((1,) * (most - x.ndim) + x.shape) if x.ndim else x for x in values]
+        return jax.tree.map(lambda x: x.astype(dtype), function(kind, *values))
+
+    return compiled
+
+
+def of_model(k1, k2, r):
+    """The parameters of one shape; NaN for a negative concentration or an infinite one."""
+    k1, k2, r = jnp.broadcast_arrays(k1, k2, r)
+    return (
+        nan_unless(k1, (k1 >= 0) & (k1 < jnp.inf)),
+        nan_unless(k2, (k2 >= 0) & (k2 < jnp.inf)),
+        nan_unless(r, jnp.abs(r) < jnp.inf),
+    )
+
+
+@by_dtype
+def _log_prob(kind, phi, psi, phi_loc, psi_loc, k1, k2, r):
+    k1, k2, r = of_model(k1, k2, r)
+    a, b = deviation(phi, phi_loc)[0], deviation(psi, psi_loc)[0]
+    log_total = moments.log_total(kind, k1, k2, r)
+    a, b, k1, k2, r, log_total = jnp.broadcast_arrays(a, b, k1, k2, r, log_total)
+    return moments.exponent(kind, a, b, k1, k2, r) - log_total
+
+
+def log_prob(kind, caller, value, parameters):
+    """Logarithm of the density at pairs `value`, per square radian; `parameters` in the order of `NAMES`."""
+    value = arguments.parameter(caller, "value", value)
+    if np.ndim(value) == 0 or np.shape(value)[-1] != 2:
+        raise ValueError(
+            f"{caller}: value has shape {np.shape(value)}, but its last axis must hold the two angles of a pair, phi "
+            "and psi. Put them together with jnp.stack([phi, psi], axis=-1)."
+        )
+    given, dtype = checked(caller, phi=value[..., 0], psi=value[..., 1], **parameters)
+    return _log_prob(kind, given, dtype)
+
+
+@by_dtype
+def _means(kind, k1, k2, r):
+    k1, k2, r = of_model(k1, k2, r)
+    return Moments(*model_means(kind, k1, k2, r))
+
+
+def model_means(kind, k1, k2, r):
+    """Means of the three statistics."""
+    zero = jnp.zeros_like(k1)
+    anchors = 1, 1, kind.at_zero()
+    at_zero = moments.rises(kind, zero, zero, k1, k2, r)
+    return [x + (y - z) for x, y, z in zip(anchors, moments.mean_rises(kind, k1, k2, r), at_zero, strict=True)]
+
+
+def means(kind, caller, parameters):
+    """Means of the statistics."""
+    given, dtype = checked(caller, **parameters)
+    return _means(kind, given, dtype)
+
+
+@by_dtype
+def _entropy(kind, k1, k2, r):
+    k1, k2, r = of_model(k1, k2, r)
+    return moments.log_total(kind, k1, k2, r) - moments.inner((k1, k2, r), moments.mean_rises(kind, k1, k2, r))
+
+
+def entropy(kind, caller, parameters):
+    """Differential entropy in nats."""
+    given, dtype = checked(caller, **parameters)
+    return _entropy(kind, given, dtype)
+
+
+# ---------------------------------------------------------------------------------------------- maximum likelihood
+
+
+class Sums(NamedTuple):
+    """Weighted means of the products of (1, sin, 1 - cos) of the first angle with those of the second, from origins."""
+
+    products: jax.Array
+    """(3, 3) on the first axes."""
+    origins: tuple[jax.Array, jax.Array]
+
+
+def sums_of(phi, psi, share, origins):
+    """`Sums` of angles with shares along the last axis."""
+
+    def each(x, origin):
+        half = 0.5 * deviation(x, origin[..., None])[0]
+        sine = jnp.sin(half)
+        return [jnp.ones_like(x), 2 * sine * jnp.cos(half), 2 * sine * sine]
+
+    first, second = each(phi, origins[0]), each(psi, origins[1])
+    return Sums(jnp.stack([jnp.stack([total(share * x * y) for y in second]) for x in first]), origins)
+
+
+def turned(alpha):
+    """Coefficients, over (1, sin, 1 - cos), of sin and 1 - cos of an angle that is less by `alpha`."""
+    sine, cosine = jnp.sin(alpha), jnp.cos(alpha)
+    versine = 2 * jnp.square(jnp.sin(0.5 * alpha))
+    return jnp.stack([-sine, cosine, sine]), jnp.stack([versine, -sine, cosine])
+
+
+def statistic_means(kind, sums, alpha, beta):
+    """Means of cos a - 1, cos b - 1, and W less its value at zero, of angles counted from `alpha` and `beta`."""
+
+    def mean(first, second):
+        return jnp.einsum("i,ij,j->", first, sums.products, second, precision=lax.Precision.HIGHEST)
+
+    one = jnp.asarray([1.0, 0.0, 0.0], alpha.dtype)
+    (sine_a, versine_a), (sine_b, versine_b) = turned(alpha), turned(beta)
+    first, second, sines = mean(versine_a, one), mean(one, versine_b), mean(sine_a, sine_b)
+    if kind.at_zero() == 0:
+        return -first, -second, sines
+    return -first, -second, first + second - mean(versine_a, versine_b) - sines
+
+
+def log_likelihood(kind, sums, parameters):
+    """Mean logarithm of the density at (alpha, beta, k1, k2, r), its derivatives, and the second ones negated."""
+    *_, k1, k2, r = parameters
+    zero = jnp.zeros_like(k1)
+
+    def linear(parameters):
+        """The part that is linear in the means of the statistics."""
+        alpha, beta, *k = parameters
+        return moments.inner(k, statistic_means(kind, sums, alpha, beta))
+
+    # T(0, 0) - T*, and the mean of T - T*.
+    at_zero = moments.rises(kind, zero, zero, k1, k2, r)
+    means = moments.mean_rises(kind, k1, k2, r)
+    value = linear(parameters) + moments.inner((k1, k2, r), at_zero) - moments.log_total(kind, k1, k2, r)
+    of_k = jnp.stack([x - y for x, y in zip(at_zero, means, strict=True)])
+    slopes = jax.grad(linear)(parameters).at[2:].add(of_k)
+    curvature = (-jax.hessian(linear)(parameters)).at[2:, 2:].add(jnp.asarray(moments.covariance(kind, k1, k2, r)))
+    return value, slopes, curvature
+
+
+def canonical(parameters):
+    """The same distribution with concentrations of 0 or more: half a turn changes the signs of one and of r."""
+    alpha, beta, k1, k2, r = parameters
+    sign1, sign2 = (jnp.where(k < 0, -1, 1).astype(r.dtype) for k in (k1, k2))
+    half = np.asarray(np.pi, r.dtype)
+    alpha, beta = (x + jnp.where(k < 0, half, 0) for x, k in ((alpha, k1), (beta, k2)))
+    return jnp.stack([alpha, beta, sign1 * k1, sign2 * k2, sign1 * sign2 * r])
+
+
+def maximise(kind, sums, start, largest, steps=STEPS):
+    """Climb to the largest likelihood of one data set from `start`, by Newton's method with damping.
+
+    A step that loses, or that leads beyond concentrations of `largest`, is not taken, and the damping grows.
+    """
+    dtype = start.dtype
+
+    def go_on(state):
+        step, _, _, gain, damping = state
+        return (step < steps) & (gain > LEAST_GAIN[dtype.name]) & (damping < 1e6)
+
+    def climb(state):
+        step, at, found, _, damping = state
+        value, slopes, curvature = found
+        # In units in which the parameters are of one size.
+        unit = lax.rsqrt(jnp.maximum(jnp.abs(jnp.diagonal(curvature)), float(jnp.finfo(dtype).tiny) ** 0.5))
+        scaled = curvature * unit[:, None] * unit[None, :] + damping * jnp.eye(5, dtype=dtype)
+        move = unit * jnp.linalg.solve(scaled, unit * slopes)
+        new = canonical(at + move)
+        new_found = log_likelihood(kind, sums, new)
+        good = (new_found[0] >= value) & (jnp.max(jnp.abs(new[2:])) <= largest)
+        at, found = jax.tree.map(lambda x, y: jnp.where(good, x, y), (new, new_found), (at, found))
+        # What another step promises.
+        promise = jnp.abs(jnp.dot(found[1], move, precision=lax.Precision.HIGHEST))
+        gain = jnp.maximum(promise, jnp.where(good, new_found[0] - value, 2 * LEAST_GAIN[dtype.name]))
+        return step + 1, at, found, gain, jnp.where(good, 0.1 * damping, jnp.maximum(10 * damping, 1e-3))
+
+    state = jnp.zeros((), jnp.int32), start, log_likelihood(kind, sums, start), jnp.full((), jnp.inf, dtype)
+    _, at, (value, *_), *_ = lax.while_loop(go_on, climb, (*state, jnp.full((), 1e-3, dtype)))
+    return at, value
+
+
+def starts(kind, sums):
+    """Where the climb begins: independent angles, and a normal distribution's precision; of which the better."""
+    alpha = jnp.arctan2(sums.products[1, 0], 1 - sums.products[2, 0])
+    beta = jnp.arctan2(sums.products[0, 1], 1 - sums.products[0, 2])
+    (sine_a, versine_a), (sine_b, versine_b) = turned(alpha), turned(beta)
+
+    def mean(first, second):
+        return jnp.einsum("i,ij,j->", first, sums.products, second, precision=lax.Precision.HIGHEST)
+
+    one = jnp.asarray([1.0, 0.0, 0.0], alpha.dtype)
+    rest = [jnp.clip(x, 1e-12, 1) for x in (mean(versine_a, one), mean(one, versine_b))]
+    k1, k2 = (jnp.clip(bessel.inverse_ratio(1 - x, x), 1e-2, 0.1 * LARGEST[x.dtype.name]) for x in rest)
+    correlation = jnp.clip(mean(sine_a, sine_b) * jnp.sqrt(k1 * k2), -0.99, 0.99)
+    factor = 1 / (1 - correlation * correlation)
+    r = correlation * factor * jnp.sqrt(k1 * k2)
+    independent = jnp.stack([alpha, beta, k1, k2, jnp.zeros_like(r)])
+    if kind.at_zero() == 0:
+        joint = jnp.stack([alpha, beta, factor * k1, factor * k2, r])
+    else:
+        joint = canonical(jnp.stack([alpha, beta, factor * k1 - r, factor * k2 - r, -r]))
+    return independent, joint
+
+
+def fit(kind, caller, samples, weights=None, axis=None):
+    """Maximum likelihood estimate of the five parameters; see `SineBivariateVonMises.fit`."""
+    given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
+    arrays, dtype = arguments.parameters(caller, None, **given)
+    shape = np.shape(arrays["samples"])
+    if not shape or shape[-1] != 2:
+        raise ValueError(
+            f"{caller}: samples has shape {shape}, but its last axis must hold the two angles of a pair, phi and psi. "
+            "Put them together with jnp.stack([phi, psi], axis=-1)."
+        )
+    batch = shape[:-1]
+    axes = axes_of(caller, axis, len(batch))
+    if weights is not None and not arguments.broadcasts(np.shape(arrays["weights"]), batch):
+        raise ValueError(
+            f"{caller}: weights of shape {np.shape(arrays['weights'])} do not broadcast to the samples' shape {batch}, "
+            "which is without the last axis. Give one weight for each pair."
+        )
+    return _fit(kind, arrays["samples"], arrays.get("weights"), axes, dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3, 4))
+def _fit(kind, samples, weights, axes, dtype):
+    compute = arguments.compute_dtype(dtype)
+    x = jnp.asarray(samples, compute)
+    batch = x.shape[:-1]
+    phi, psi = (rows(x[..., j], axes) for j in range(2))
+    weights = jnp.ones((), compute) if weights is None else jnp.asarray(weights, compute)
+    share = rows(jnp.broadcast_to(weights, batch), axes)
+    share = nan_unless(share, share >= 0)
+    share = share / jnp.max(share, -1, keepdims=True, initial=0)
+    share = share / total(share)[..., None]
+    origins = tuple(jnp.arctan2(total(share * jnp.sin(x)), total(share * jnp.cos(x))) for x in (phi, psi))
+    sums = sums_of(phi, psi, share, origins)
+    kept = phi.shape[:-1]
+    flat = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[: leaf.ndim - len(kept)] + (-1,)), sums)
+
+    def climb(sums):
+        ends, values = jax.vmap(lambda at: maximise(kind, sums, at, LARGEST[compute.name]))(
+            jnp.stack(starts(kind, sums))
+        )
+        return jnp.where(values[1] > values[0], ends[1], ends[0])
+
+    found = jax.vmap(climb, in_axes=-1, out_axes=-1)(flat).reshape((5, *kept))
+    good = (
+        jnp.isfinite(share).all(-1) & jnp.isfinite(origins[0] + origins[1]) if phi.shape[-1] else jnp.zeros(kept, bool)
+    )
+    locs = [less_turns(origin + shift, 0.0) for origin, shift in zip(origins, found[:2], strict=True)]
+    return Estimate(*(nan_unless(value, good).astype(dtype) for value in (*locs, *found[2:])))
+
+
+def climb_from(kind, parameters, samples, weights, largest):
+    """Better estimates, by a few steps from `parameters` of shape (j,), for samples (n, j, 2) with weights (n, j)."""
+    dtype = samples.dtype
+    parameters = jnp.stack([jnp.asarray(x, dtype) for x in parameters])
+    share = (weights / jnp.sum(weights, 0, keepdims=True)).T
+    phi, psi = (jnp.moveaxis(samples[..., j], 0, -1) for j in range(2))
+    sums = sums_of(phi, psi, share, (parameters[0], parameters[1]))
+
+    def climb(sums, at):
+        found, _ = maximise(kind, sums, at.at[:2].set(0), largest, FEW_STEPS)
+        return found.at[:2].add(jnp.stack(sums.origins))
+
+    found = jax.vmap(climb, in_axes=-1, out_axes=-1)(sums, parameters)
+    locs = [less_turns(loc, jnp.zeros_like(loc)) for loc in found[:2]]
+    return Estimate(*locs, *found[2:])
+
+
+@by_dtype
+def _standard_errors(kind, k1, k2, r, size):
+    k1, k2, r, size = jnp.broadcast_arrays(*of_model(k1, k2, r), nan_unless(jnp.abs(size), size >= 0))
+    root = lax.rsqrt(size)
+    of_concentrations = jnp.moveaxis(jnp.asarray(moments.covariance(kind, k1, k2, r)), (0, 1), (-2, -1))
+    unit = lax.rsqrt(jnp.diagonal(of_concentrations, axis1=-2, axis2=-1))
+    inverse = jnp.linalg.inv(of_concentrations * unit[..., :, None] * unit[..., None, :])
+    of_k = unit * jnp.sqrt(jnp.diagonal(inverse, axis1=-2, axis2=-1))
+    first, second, both = moments.location_information(kind, k1, k2, r)
+    # What the other location takes away.
+    rest = first * second - both * both
+    of_locs = jnp.sqrt(second / rest), jnp.sqrt(first / rest)
+    return Estimate(*(root * x for x in (*of_locs, *jnp.moveaxis(of_k, -1, 0))))
+
+
+def standard_errors(kind, caller, parameters, size):
+    """Standard errors of `fit` from `size` pairs, by the Fisher information."""
+    named = {name: parameters[name] for name in NAMES[2:]}
+    given, dtype = checked(caller, **named, size=size)
+    return _standard_errors(kind, given, dtype)
+
+
+# ------------------------------------------------------------------------------------- one angle and the other
+
+
+@by_dtype
+def _marginal_log_prob(kind, phi, phi_loc, k1, k2, r):
+    k1, k2, r = of_model(k1, k2, r)
+    a = deviation(phi, phi_loc)[0]
+    log_total = moments.log_total(kind, k1, k2, r)
+    a, k1, k2, r, log_total = jnp.broadcast_arrays(a, k1, k2, r, log_total)
+    return moments.marginal_log_density(kind, a, k1, k2, r) - log_total
+
+
+def marginal_log_prob(kind, caller, phi, parameters):
+    """Logarithm of the marginal density of the first angle."""
+    named = {name: parameters[name] for name in NAMES if name != "psi_loc"}
+    given, dtype = checked(caller, phi=phi, **named)
+    return _marginal_log_prob(kind, given, dtype)
+
+
+@by_dtype
+def _conditional(kind, phi, phi_loc, psi_loc, k1, k2, r):
+    k1, k2, r = of_model(k1, k2, r)
+    a, psi_loc, k1, k2, r = jnp.broadcast_arrays(deviation(phi, phi_loc)[0], psi_loc, k1, k2, r)
+    rho, direction = moments.second_given_first(kind, a, k1, k2, r)
+    return less_turns(psi_loc + direction, 0.0), rho
+
+
+def conditional(kind, caller, phi, parameters):
+    """Location and concentration of the second angle given the first."""
+    given, dtype = checked(caller, phi=phi, **parameters)
+    return _conditional(kind, given, dtype)

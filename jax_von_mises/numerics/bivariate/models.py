@@ -1,0 +1,273 @@
+r"""The sine and the cosine model about their modes, in forms without cancellation.
+
+With a and b the two angles about their locations, the density of either model is proportional to
+
+.. math:: \exp(k_1\cos a + k_2\cos b + r\,W(a, b)), \qquad W = \sin a\sin b \text{ or } -\cos(a - b).
+
+For a given a the last two terms are :math:`\rho(a)\cos(b - \nu(a))`, so b is von Mises, and the marginal density of a
+is proportional to :math:`e^{k_1\cos a} I_0(\rho)`. The function :math:`g = k_1\cos a + \rho` is concave in cos a, so
+the marginal has one mode for a in [0, pi]. Everything is counted from the mode a* of g: with u = cos a - cos a* the
+exponent E = g(a) - g(a*) is a sum of terms of one sign, each to a few ulp, for all parameters.
+
+Where the cosine model has its mode beyond a right angle, a is counted from pi, which changes the signs of k1 and r.
+
+The sine model is that of H. Singh, V. Hnizdo and E. Demchuk, Biometrika 89, 2002, 719-723; the cosine model (with
+positive interaction) that of K. V. Mardia, C. C. Taylor and G. K. Subramaniam, Biometrics 63, 2007, 505-512.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises.numerics import elementary
+from jax_von_mises.numerics.circle import rounded_off
+from jax_von_mises.numerics.density import half_pi_rest
+
+# A smaller second concentration is this one, so that a direction of the second angle exists; it is uniform all the
+# same.
+SMALLEST = {"float32": 1e-10, "float64": 1e-20}
+HEAD_MASK64 = 0xFFFFFFFFF8000000
+
+
+class Place(NamedTuple):
+    """What the models know of a first angle a in [0, pi]."""
+
+    rise: jax.Array
+    """cos a - cos a*."""
+    exponent: jax.Array
+    """E, 0 or less."""
+    rho: jax.Array
+    """Concentration of the second angle."""
+    sin: jax.Array
+    """sin a."""
+    versine: jax.Array
+    """1 - cos a."""
+
+
+def head(x):
+    """`x` with the lower half of its mantissa cleared."""
+    if x.dtype == jnp.float64:
+        bits = lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(HEAD_MASK64)
+        return lax.bitcast_convert_type(bits, jnp.float64)
+    return elementary.head(x)
+
+
+def difference_of_products(a, b, c, d):
+    """A b - c d, exact to the rounding of the result where that is not tiny."""
+    (ah, bh, ch, dh) = (head(x) for x in (a, b, c, d))
+    al, bl, cl, dl = a - ah, b - bh, c - ch, d - dh
+    return (ah * bh - ch * dh) + ((ah * bl - ch * dl) + (al * bh - cl * dh)) + (al * bl - cl * dl)
+
+
+def trigonometry(offset, mode, versine):
+    """cos a - cos a*, sin a and 1 - cos a for a = mode + offset in [0, pi]; `versine` is that of the mode."""
+    half = 0.5 * offset
+    square = half * half
+    sin_half, cos_half = half * elementary.sine_over(square), elementary.cosine(square)
+    sine, cosine = mode * elementary.sine_over(mode * mode), 1 - versine
+    rise = -2 * sin_half * (sine * cos_half + cosine * sin_half)
+    turned = 1 - 2 * sin_half * sin_half
+    sin = sine * turned + cosine * (2 * sin_half * cos_half)
+    return rise, sin, versine - rise
+
+
+def angle_of_versine(versine):
+    """The angle in [0, pi/2] with this 1 - cos."""
+    return 2 * jnp.arcsin(jnp.sqrt(jnp.clip(0.5 * versine, 0, 0.5)))
+
+
+class Sine(NamedTuple):
+    """The sine model, W = sin a sin b."""
+
+    k1: jax.Array
+    k2: jax.Array
+    r: jax.Array
+    mode: jax.Array
+    """a* in [0, pi/2]."""
+    versine: jax.Array
+    """1 - cos a*."""
+    top: jax.Array
+    """rho at the mode."""
+    rest: jax.Array
+    """max(k1 k2 - r^2, 0)."""
+
+    @classmethod
+    def of(cls, k1, k2, r):
+        """Find the mode, for concentrations of 0 or more."""
+        least = SMALLEST[k2.dtype.name]
+        k2 = jnp.maximum(k2, least)
+        d = difference_of_products(k1, k2, r, r)
+        square = jnp.maximum(r * r, least**2)
+        # sin^2 and cos of the mode where it is not 0.
+        sine2 = jnp.minimum(jnp.maximum(-d, 0) * ((square + k1 * k2) / square) / (square + k1 * k1), 1)
+        far = k1 * lax.rsqrt(square) * jnp.sqrt((k2 * k2 + square) / (k1 * k1 + square))
+        versine = sine2 / (1 + jnp.where(d < 0, jnp.minimum(far, 1), 1))
+        return cls(k1, k2, r, angle_of_versine(versine), versine, jnp.sqrt(k2 * k2 + r * r * sine2), jnp.maximum(d, 0))
+
+    @property
+    def flip(self):
+        """-1 where a is counted from pi: nowhere."""
+        return jnp.ones((), self.k1.dtype)
+
+    def at(self, offset):
+        """`Place` of the angle a* + offset."""
+        rise, sin, versine = trigonometry(offset, self.mode, self.versine)
+        across = self.r * sin
+        rho = jnp.sqrt(self.k2 * self.k2 + across * across)
+        inverse = 1 / (rho + self.top)
+        square, both = self.r * self.r * inverse, 2 - versine - self.versine
+        slope = inverse * (2 * self.rest) - (square * rise) * (1 + self.k1 * both * inverse)
+        # Far from the mode of a small rho the difference loses nothing, and the product would.
+        slope = jnp.where(-square * rise * inverse > 1, self.k1 - square * both, slope)
+        return Place(rise, jnp.minimum(rise * slope, 0), rho, sin, versine)
+
+    def second(self, sin, versine):
+        """rho times the cosine and the sine of the second angle's mean direction, given the first."""
+        return jnp.broadcast_to(self.k2, sin.shape), self.r * sin
+
+    def projections(self, place):
+        """rho times the mean cos b and W of a concentrated second angle; each less that at the mode; and rho* - rho."""
+        rise, _, _, sin, versine = place
+        both = 2 - versine - self.versine
+        fall = self.r * self.r * rise * both / (place.rho + self.top)
+        first = jnp.broadcast_to(self.k2, rise.shape)
+        return first, self.r * sin * sin, jnp.zeros_like(rise), -self.r * rise * both, fall
+
+    def across(self, place):
+        """rho times the change of cos b and of W with the second angle, about its mean direction."""
+        return -self.r * place.sin, self.k2 * place.sin
+
+    def slope(self, place):
+        """Derivative of rho in a."""
+        return self.r * self.r * place.sin * (1 - place.versine) / place.rho
+
+    @staticmethod
+    def mixed_slope(cosine, second_cosine, statistic):
+        """The derivative of W in both angles, from cos a and the means of cos b and W given a."""
+        return cosine * second_cosine
+
+    @staticmethod
+    def at_zero():
+        """W at a = b = 0."""
+        return 0.0
+
+    @staticmethod
+    def statistic(a, b):
+        """W and its two derivatives."""
+        return jnp.sin(a) * jnp.sin(b), jnp.cos(a) * jnp.sin(b), jnp.sin(a) * jnp.cos(b)
+
+    @staticmethod
+    def rise_of_statistic(a, b, a0, b0):
+        """W(a, b) - W(a0, b0), to the accuracy of the differences of angles."""
+        return jnp.sin(a) * sine_difference(b, b0) + jnp.sin(b0) * sine_difference(a, a0)
+
+
+class Cosine(NamedTuple):
+    """The cosine model, W = -cos(a - b); k1, r and a as counted from pi where `flip` is -1."""
+
+    k1: jax.Array
+    k2: jax.Array
+    r: jax.Array
+    mode: jax.Array
+    """a* in [0, pi/2]."""
+    versine: jax.Array
+    """1 - cos a*."""
+    top: jax.Array
+    """rho at the mode."""
+    rest: jax.Array
+    """Derivative of g in cos a at a = 0, where it is positive."""
+    gap: jax.Array
+    """k2 - r, in size rho at a = 0."""
+    flip: jax.Array
+
+    @classmethod
+    def of(cls, k1, k2, r):
+        """Find the mode, for concentrations of 0 or more."""
+        least = SMALLEST[k2.dtype.name]
+        k2 = jnp.maximum(k2, least)
+        size = jnp.maximum(k2, jnp.abs(r))
+        sum_of_squares = size * jnp.sqrt(jnp.square(k2 / size) + jnp.square(r / size))
+        flip = jnp.where(k1 * sum_of_squares < k2 * r, -1, 1).astype(k1.dtype)
+        k1, r = flip * k1, flip * r
+        gap, lost = k2 - r, rounded_off(k2, r)
+        end, lost = jnp.abs(gap), jnp.where(gap < 0, -lost, lost)
+        d = difference_of_products(k1, end, k2, r) + k1 * lost
+        inner = d < 0
+        # Where it is not at 0, the mode has rho = k2 r / k1.
+        divisor = jnp.where(inner, k1, 1)
+        top = jnp.maximum(jnp.where(inner, k2 * (r / divisor), end), least)
+        versine = jnp.where(inner, -d / divisor * ((top + end) / jnp.where(inner, 2 * k2 * r, 1)), 0)
+        rest = jnp.where(inner, 0, d / jnp.maximum(end, least))
+        versine = jnp.clip(versine, 0, 1)
+        return cls(k1, k2, r, angle_of_versine(versine), versine, top, rest, gap, flip)
+
+    def at(self, offset):
+        """`Place` of the angle a* + offset."""
+        rise, sin, versine = trigonometry(offset, self.mode, self.versine)
+        double = 2 * self.k2 * self.r
+        # From the end where rho is small: nothing cancels.
+        far = self.k2 + self.r
+        square = jnp.where(double > 0, self.gap * self.gap + double * versine, far * far - double * (2 - versine))
+        rho = jnp.maximum(jnp.sqrt(jnp.maximum(square, 0)), SMALLEST[square.dtype.name])
+        inverse = 1 / (rho + self.top)
+        bend = rise * jnp.square(double * inverse) / (2 * self.top)
+        return Place(rise, jnp.minimum(rise * (self.rest - bend), 0), rho, sin, versine)
+
+    def second(self, sin, versine):
+        """rho times the cosine and the sine of the second angle's mean direction, given the first."""
+        return self.gap + self.r * versine, -self.r * sin
+
+    def projections(self, place):
+        """rho times the mean cos b and W of a concentrated second angle; each less that at the mode; and rho* - rho."""
+        rise, versine = place.rise, place.versine
+        fall = 2 * self.k2 * self.r * rise / (place.rho + self.top)
+        return self.gap + self.r * versine, self.k2 * versine - self.gap, -self.r * rise, -self.k2 * rise, fall
+
+    def across(self, place):
+        """rho times the change of cos b and of W with the second angle, about its mean direction."""
+        return self.r * place.sin, -self.k2 * place.sin
+
+    def slope(self, place):
+        """Derivative of rho in a."""
+        return self.k2 * self.r * place.sin / place.rho
+
+    @staticmethod
+    def mixed_slope(cosine, second_cosine, statistic):
+        """The derivative of W in both angles, from cos a and the means of cos b and W given a."""
+        return statistic
+
+    @staticmethod
+    def at_zero():
+        """W at a = b = 0."""
+        return -1.0
+
+    @staticmethod
+    def statistic(a, b):
+        """W and its two derivatives."""
+        sine = jnp.sin(a - b)
+        return -jnp.cos(a - b), sine, -sine
+
+    @staticmethod
+    def rise_of_statistic(a, b, a0, b0):
+        """W(a, b) - W(a0, b0), to the accuracy of the differences of angles."""
+        return -cosine_difference(a - b, a0 - b0)
+
+
+def sine_difference(x, y):
+    """sin x - sin y."""
+    return 2 * jnp.sin(0.5 * (x - y)) * jnp.cos(0.5 * (x + y))
+
+
+def cosine_difference(x, y):
+    """cos x - cos y."""
+    return -2 * jnp.sin(0.5 * (x - y)) * jnp.sin(0.5 * (x + y))
+
+
+def from_mode_side(a, model):
+    """`a` in [-pi, pi] as the model counts it, from 0 or from pi."""
+    half = np.asarray(np.pi, a.dtype)
+    beyond = jnp.where(a < 0, (a + half) + 2 * half_pi_rest(a.dtype), (a - half) - 2 * half_pi_rest(a.dtype))
+    return jnp.where(model.flip < 0, beyond, a)

@@ -1,0 +1,143 @@
+"""Pairs of angles from counter-based words, without rejection: the marginal, and von Mises given the first angle.
+
+*Layout of the stream.* An angle takes one number, that is one word (float32) or two (float64); number j of a stream
+is word j, or words 2 j and 2 j + 1. Pair i takes the numbers 2 i (the first angle) and 2 i + 1 (the second angle).
+Each has the angle's side in its lowest bit, and in the others its tail probability, as in `transform.tail`: of the
+first angle counted from its mode or, for two modes, from between them; of the second angle from its mean direction
+given the first.
+"""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_von_mises import arguments
+from jax_von_mises.numerics import elementary, xla
+from jax_von_mises.numerics.bivariate import models, quantile
+from jax_von_mises.numerics.circle import reduce_turns, wrap
+from jax_von_mises.numerics.density import valid
+from jax_von_mises.numerics.elementary import nan_unless
+from jax_von_mises.sampling import counter, transform
+from jax_von_mises.sampling.request import QUANTILE_TABLE_MIN_SIZE
+from jax_von_mises.sampling.sphere import number_positions
+
+NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("key", "parameters", "start"),
+    meta_fields=("kind", "shape", "dtype", "route"),
+)
+@dataclasses.dataclass(frozen=True)
+class PairRequest:
+    """What `draw` draws: checked arguments; a pytree with everything but arrays static."""
+
+    key: jax.Array
+    parameters: tuple
+    """In the order of `NAMES`."""
+    start: tuple | None
+    kind: type
+    """`models.Sine` or `models.Cosine`."""
+    shape: tuple[int, ...]
+    """Of the batch, without the axis of the two angles."""
+    dtype: np.dtype
+    route: str
+
+    @classmethod
+    def of(cls, caller, key, kind, parameters, shape, start, method):
+        """Check a draw of `shape` from checked `parameters`, arrays by the names of `NAMES`."""
+        key = arguments.one_key(caller, key)
+        arrays, dtype = arguments.parameters(caller, None, **parameters)
+        shape = arguments.result_shape(caller, shape, **arrays)
+        each = np.broadcast_shapes(*(np.shape(arrays[name]) for name in NAMES[2:]))
+        route = arguments.method(caller, method, jax.ShapeDtypeStruct(each, dtype))
+        if route == "auto":
+            many = math.prod(shape) >= QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(dtype).name]
+            route = "table" if math.prod(each) == 1 and (many or start is not None) else "direct"
+        if start is not None:
+            start = arguments.position(caller, start)
+            if (first := arguments.known_position(start)) is not None:
+                arguments.within_stream(caller, first, first + math.prod(shape), f"shape={shape}")
+            start = counter.halves(start)
+        return cls(key, tuple(arrays[name] for name in NAMES), start, kind, shape, dtype, route)
+
+
+@jax.jit
+def draw(request):
+    """The pairs of a `PairRequest`, as one program."""
+    shape, route, kind = request.shape, request.route, request.kind
+    compute = arguments.compute_dtype(request.dtype)
+    phi_loc, psi_loc, *of_model = xla.hide_constants(*(jnp.asarray(x, compute) for x in request.parameters))
+    k1, k2, r = of_model
+    if all(x.size == 1 for x in of_model):
+        k1, k2, r = (x.reshape(()) for x in of_model)
+    else:
+        k1, k2, r = (jnp.broadcast_to(x, shape) for x in of_model)
+    k1, k2 = valid(k1), valid(k2)
+    words = functools.partial(pair_words, shape, transform.words_per_element(compute))
+    first, second = xla.separate_loop(words, request.key, request.start)
+    a = first_angle(first, k1, k2, r, kind, route)
+    phi, psi = pair(kind, a, second, k1, k2, r)
+    phi, psi = (wrap(x, broadcast_loc(loc, shape)) for x, loc in ((phi, phi_loc), (psi, psi_loc)))
+    return jnp.stack([phi, psi], -1).astype(request.dtype)
+
+
+def pair_words(shape, width, key, start):
+    """The `width` words of the first angle and those of the second one, of pairs of `shape` from `start` on."""
+    generator, key = counter.key_words(key)
+    if width == 1:
+        # Both come from one block.
+        first, second = counter.block_words(generator, key, counter.indices(shape, start), 2)
+        return (first,), (second,)
+    positions = [number_positions(shape, start, 2, j, None) for j in range(2)]
+    return tuple(counter.block_words(generator, key, position, 2) for position in positions)
+
+
+def broadcast_loc(loc, shape):
+    """The location without its turns, for each element."""
+    return jnp.broadcast_to(reduce_turns(loc), shape)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
+def first_angle(words, k1, k2, r, kind, route):
+    """The first angle as the model counts it, in (-pi, pi): by the quantile of its marginal."""
+
+    def angle(words, k1, k2, r):
+        t, c, negative = transform.tail(words)
+        upper = t <= 0.25
+        tau = 2 * jnp.where(upper, t, c)
+        model = kind.of(k1, k2, r)
+        if route == "table":
+            a = quantile.look_up(quantile.table(model), tau, upper)
+        else:
+            a = quantile.half_quantile(model, tau, upper)
+        a = nan_unless(a, ~jnp.isnan(k1 + k2 + r))
+        return jnp.where(negative, -a, a)
+
+    return xla.separate_loop(angle, words, k1, k2, r)
+
+
+@first_angle.defjvp
+def _first_angle_jvp(kind, route, primals, tangents):
+    a = first_angle(*primals, kind, route)
+    slopes = quantile.derivatives(kind, jnp.abs(a), *primals[1:])
+    moved = sum(slope * tangent for slope, tangent in zip(slopes, tangents[1:], strict=True))
+    return a, jnp.where(a < 0, -moved, moved)
+
+
+def pair(kind, a, words, k1, k2, r):
+    """Both angles about their locations, from the first as the model counts it and the words of the second."""
+    model = kind.of(k1, k2, r)
+    half = 0.5 * a
+    square = half * half
+    sine_half = half * elementary.sine_over(square)
+    cosine, sine = model.second(2 * sine_half * elementary.cosine(square), 2 * sine_half * sine_half)
+    least = models.SMALLEST[a.dtype.name] ** 2
+    rho = elementary.square_root(jnp.maximum(cosine * cosine + sine * sine, least))
+    b = transform.angles_about_zero(words, rho, "direct", None)
+    return models.from_mode_side(a, model), wrap(b, quantile.direction(cosine, sine))

@@ -1,0 +1,29 @@
+"""The benchmark of pairs of angles, on few of them."""
+
+import json
+
+import pytest
+
+from benchmarks import torus
+from docs import results
+
+
+@pytest.mark.slow
+def test_a_run(tmp_path, capsys):
+    cases = [
+        torus.Case("pairs", "sine", 128),
+        torus.Case("pairs", "cosine", 128, each=True),
+        torus.Case("gradient", "sine", 128),
+        torus.Case("log_prob", "sine", 10, each=True),
+    ]
+    path = tmp_path / "torus.json"
+    assert torus.main(["--rounds", "3", "--json", str(path)], cases) == 0
+    printed, found = capsys.readouterr().out, json.loads(path.read_text())
+    assert [case["name"] for case in found["cases"]] == [case.name for case in cases]
+    for case in found["cases"]:
+        assert case["name"] in printed
+        assert all(each["rate"] > 0 for each in case["results"].values())
+    assert set(found["cases"][0]["results"]) == {"jax_von_mises", "sample_von_mises", "NumPyro"}
+    assert set(found["cases"][3]["results"]) == {"jax_von_mises", "NumPyro"}
+    assert "the draw alone" in found["cases"][2]["results"]
+    assert results.summary_table(torus, found).count("\n") == 5

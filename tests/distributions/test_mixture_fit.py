@@ -1,0 +1,158 @@
+"""`Mixture.fit` on the circle and the torus, against expectation maximisation written in NumPy and SciPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize, special
+
+from jax_von_mises import CosineBivariateVonMises, Mixture, SineBivariateVonMises, Torus, VonMises
+from jax_von_mises.distributions import em
+
+slow = pytest.mark.slow
+ANGLES = Mixture(probs=[0.3, 0.7], components=VonMises([-1.0, 1.5], [8.0, 3.0]))
+TORI = Mixture(probs=[0.4, 0.6], components=Torus(VonMises([[-1.0, 2.0], [1.5, -0.5]], [[3.0, 8.0], [6.0, 2.0]])))
+SINES = Mixture(
+    probs=[0.4, 0.6], components=SineBivariateVonMises([-1.0, 1.5], [2.0, -0.5], [8.0, 6.0], [9.0, 7.0], [6.0, -4.0])
+)
+COSINES = Mixture(
+    probs=[0.4, 0.6], components=CosineBivariateVonMises([-1.0, 1.5], [2.0, -0.5], [5.0, 6.0], [6.0, 7.0], [-4.0, 3.0])
+)
+KINDS = {"angles": ANGLES, "tori": TORI, "sines": SINES, "cosines": COSINES}
+
+
+@jax.jit
+def mean_log_prob(law, x):
+    return law.log_prob(x).mean()
+
+
+def reference_fit(x, loc, kappa, weights, steps):
+    """Expectation maximisation of a mixture of tori (or angles, one column), each line a formula of the textbook."""
+    for _ in range(steps):
+        terms = kappa * np.cos(x[:, None] - loc) - np.log(2 * np.pi * special.i0e(kappa)) - kappa
+        joint = np.log(weights) + terms.sum(-1)
+        shares = np.exp(joint - special.logsumexp(joint, axis=1, keepdims=True))
+        weights = shares.mean(0)
+        vectors = np.einsum("nj,nd->jd", shares, np.exp(1j * x)) / shares.sum(0)[:, None]
+        loc = np.angle(vectors)
+        ratio = np.vectorize(lambda r: optimize.brentq(lambda k: special.i1e(k) / special.i0e(k) - r, 1e-9, 1e6))
+        kappa = ratio(np.abs(vectors))
+    return loc, kappa, weights
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", ["angles", "tori"])
+def test_against_reference(name, key):
+    """From the same start, as many steps of the reference implementation in float64 lead to the same mixture."""
+    truth = KINDS[name]
+    x = np.asarray(truth.sample(key, (800,)))
+    tori = name == "tori"
+    start_loc = np.array([[0.0, 1.0], [1.0, 0.0]]) if tori else np.array([[-0.5], [0.5]])
+    start = VonMises(*(jnp.float32(a if tori else a[:, 0]) for a in (start_loc, np.ones_like(start_loc))))
+    start = Mixture(probs=[0.5, 0.5], components=Torus(start) if tori else start)
+    found = Mixture.fit(x, start, steps=30, tolerance=-1.0)
+    columns = x.astype(float) if tori else x.astype(float)[:, None]
+    loc, kappa, weights = reference_fit(columns, start_loc, np.ones_like(start_loc), np.array([0.5, 0.5]), 30)
+    parts = found.components.components if tori else found.components
+    np.testing.assert_allclose(np.reshape(parts.loc, loc.shape), loc, atol=2e-4)
+    np.testing.assert_allclose(np.reshape(parts.concentration, loc.shape), kappa, rtol=1e-3)
+    np.testing.assert_allclose(np.exp(found.log_weights()), weights, atol=1e-4)
+
+
+@slow
+@pytest.mark.parametrize("name", ["angles", "tori", "sines", "cosines"])
+def test_likelihood_never_falls(name, key):
+    """Step by step, from a start that is far off; but for the rounding of its sum."""
+    truth = KINDS[name]
+    x = truth.sample(key, (600,))
+    share = jnp.full((600,), 1 / 600)
+    logits, components = em.seed(key, type(truth.components), 3, x, share)
+    law, values = Mixture(logits=logits, components=components), []
+    step = jax.jit(em.step)
+    for _ in range(40):
+        law, value = step(law, x, share, jnp.float32(1e4))
+        values.append(float(value))
+    rises = np.diff(values)
+    assert rises.min() > -2e-6, values
+    assert values[-1] > float(mean_log_prob(truth, x))
+
+
+@slow
+@pytest.mark.parametrize("name", ["sines", "angles", "tori", "cosines"])
+def test_fit_finds_the_truth(name, key):
+    """On other samples it is as likely as the truth, to what its free numbers cost."""
+    truth = KINDS[name]
+    x, others = truth.sample(key, (2000,)), truth.sample(jax.random.fold_in(key, 1), (4000,))
+    found = Mixture.fit(x, type(truth.components), number=2, starts=4)
+    assert found.batch_shape == ()
+    gain = float(mean_log_prob(found, x) - mean_log_prob(truth, x))
+    assert 0 <= gain < 15 / 2000
+    assert float(mean_log_prob(truth, others) - mean_log_prob(found, others)) < 15 / 2000
+    assert found.sample(key, (5,)).shape == (5, *truth.event_shape)
+    assert found.mean().shape == truth.event_shape
+    weights = np.sort(np.exp(found.log_weights()))
+    np.testing.assert_allclose(weights, np.sort(np.exp(truth.log_weights())), atol=0.06)
+
+
+@slow
+def test_weights_and_batches(key):
+    """A weight is a repetition; data sets side by side are fitted alone; NaN stays in its own."""
+    x = ANGLES.sample(key, (300,))
+    counts = jnp.arange(300) % 3
+    start = Mixture(probs=[0.5, 0.5], components=VonMises([-0.5, 0.5], [1.0, 1.0]))
+    weighted = Mixture.fit(x, start, weights=counts.astype(jnp.float32))
+    repeated = Mixture.fit(jnp.repeat(x, counts), start)
+    for found, expected in zip(jax.tree.leaves(weighted), jax.tree.leaves(repeated), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-3)
+    sets = jnp.stack([x, x.at[0].set(jnp.nan), -x], 1)
+    several = Mixture.fit(sets, start, axis=0)
+    assert several.batch_shape == (3,)
+    assert np.isnan(several.logits).any(1).tolist() == [False, True, False]
+    alone = Mixture.fit(x, start)
+    np.testing.assert_allclose(several.components.loc[0], alone.components.loc, atol=1e-3)
+    np.testing.assert_allclose(
+        mean_log_prob(jax.tree.map(lambda leaf: leaf[2], several), -x), mean_log_prob(alone, x), atol=1e-4
+    )
+    assert np.isnan(Mixture.fit(jnp.zeros((0,)), start).logits).all()
+
+
+@slow
+def test_collapse_is_bounded(key):
+    """Equal samples: a component stays at the largest concentration, and the result is finite."""
+    x = jnp.concatenate([jnp.full((20,), 1.0), ANGLES.sample(key, (200,))])
+    found = Mixture.fit(x, VonMises, number=4, largest_concentration=500.0)
+    assert np.isfinite(found.components.concentration).all()
+    assert float(found.components.concentration.max()) <= 500
+
+
+def test_bad_arguments():
+    x = np.zeros((5, 2), np.float32)
+    with pytest.raises(TypeError, match=r"Mixture.fit: components=3 must be one of the classes VonMises, Torus"):
+        Mixture.fit(x, 3, number=2)
+    with pytest.raises(TypeError, match="give `number`"):
+        Mixture.fit(x, VonMises)
+    with pytest.raises(ValueError, match="number=0 must be at least 1"):
+        Mixture.fit(x, VonMises, number=0)
+    with pytest.raises(ValueError, match="phi and psi"):
+        Mixture.fit(np.zeros((5, 3)), SineBivariateVonMises, number=2)
+    with pytest.raises(ValueError, match="Give one weight for each sample"):
+        Mixture.fit(x, Torus, np.ones(3), number=2)
+    with pytest.raises(ValueError, match="out of range"):
+        Mixture.fit(x, Torus, axis=1, number=2)
+
+
+@slow
+@pytest.mark.parametrize("truth", [SINES, COSINES])
+def test_mixture_of_pairs(truth, key):
+    """Densities, draws and means of a mixture of dependent pairs, against its components."""
+    x = truth.sample(key, (2000,))
+    parts = [jax.tree.map(lambda leaf, j=j: leaf[j], truth.components) for j in range(2)]
+    exact = np.log(sum(w * np.asarray(part.prob(x), float) for w, part in zip((0.4, 0.6), parts, strict=True)))
+    np.testing.assert_allclose(truth.log_prob(x), exact, rtol=2e-6, atol=5e-6)
+    np.testing.assert_allclose(truth.prob(x), np.exp(exact), rtol=1e-5)
+    assert truth.responsibilities(x).shape == (2000, 2)
+    vector = np.exp(1j * np.asarray(x, float)).mean(0)
+    np.testing.assert_allclose(truth.mean(), np.angle(vector), atol=5 / np.sqrt(2000) / np.abs(vector).min())
+    assert jax.vmap(lambda law: law.log_prob(x[0]))(
+        Mixture(logits=jnp.zeros((3, 2)), components=truth.components).broadcast()
+    ).shape == (3,)

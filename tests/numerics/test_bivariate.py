@@ -1,0 +1,152 @@
+"""The numerics of the bivariate models against float64 quadrature and mpmath, for concentrations from 0 to 1e7."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_von_mises.numerics.bivariate import models, moments, quantile
+from tests import bivariate_reference as reference
+
+slow = pytest.mark.slow
+KINDS = {"sine": models.Sine, "cosine": models.Cosine}
+names = pytest.mark.parametrize("name", KINDS)
+# The cosine model runs only with the slow tests: most of the time is that of the compiler.
+sine_first = pytest.mark.parametrize("name", ["sine", pytest.param("cosine", marks=slow)])
+
+
+@functools.cache
+def program(name, function):
+    return jax.jit(functools.partial(function, KINDS[name]))
+
+
+def anchored(name, rises, k):
+    """Means of the statistics from their rises above the mode's."""
+    zero = jnp.zeros_like(k[0])
+    at_zero = program(name, moments.rises)(zero, zero, *k)
+    return [
+        anchor + (x - np.asarray(y)) for anchor, x, y in zip((1, 1, KINDS[name].at_zero()), rises, at_zero, strict=True)
+    ]
+
+
+@names
+def test_reference(name):
+    """mpmath over both angles vouches for the quadrature over one that the other tests compare with."""
+    for k in ((0, 0, 0), (2, 3, 1), (5, 6, -7), (0.3, 0.2, 9), (3, 3, 3), (1, 3, 3)):
+        found = reference.Marginal(name, *k)
+        at_mode = k[0] * np.cos(found.mode) + found.top
+        assert at_mode + found.log_total == pytest.approx(reference.log_normaliser_mp(name, *k), abs=1e-11)
+
+
+@sine_first
+@pytest.mark.parametrize(
+    ("dtype", "count", "most"),
+    [
+        ("float32", 40, 1e-6),
+        pytest.param("float32", 1500, 1e-6, marks=slow),
+        pytest.param("float64", 300, 1e-12, marks=slow),
+    ],
+)
+def test_normaliser_and_moments(name, dtype, count, most):
+    """Absolute error of the normaliser's logarithm, less what the mode explains, and of its derivatives."""
+    with jax.enable_x64(dtype == "float64"):
+        given = reference.parameters(name, count)
+        k = [jnp.asarray(x, dtype) for x in given.T]
+        total = np.asarray(program(name, moments.log_total)(*k), float)
+        means = np.array(anchored(name, [np.asarray(x, float) for x in program(name, moments.mean_rises)(*k)], k))
+        jax.clear_caches()
+        program.cache_clear()
+    exact = [reference.Marginal(name, *map(float, k)) for k in given]
+    assert np.abs(total - [found.log_total for found in exact]).max() < most
+    assert np.abs(means - np.array([found.means() for found in exact]).T).max() < most
+
+
+@slow
+@names
+def test_derivatives_of_normaliser(name):
+    """The mean of a statistic is the derivative of the normaliser, and their covariance the second one."""
+    step, k = 1e-3, (5.0, 6.0, -7.0)
+
+    def log_normaliser(*k):
+        found = reference.Marginal(name, *k)
+        return k[0] * np.cos(found.mode) + found.top + found.log_total
+
+    means = anchored(name, program(name, moments.mean_rises)(*map(jnp.float32, k)), [jnp.float32(x) for x in k])
+    covariance = np.array(program(name, moments.covariance)(*map(jnp.float32, k)))
+    for i in range(3):
+        up, down = (tuple(x + sign * step * (i == j) for j, x in enumerate(k)) for sign in (1, -1))
+        assert float(means[i]) == pytest.approx((log_normaliser(*up) - log_normaliser(*down)) / (2 * step), abs=2e-6)
+        slopes = (np.array(reference.Marginal(name, *up).means()) - reference.Marginal(name, *down).means()) / (
+            2 * step
+        )
+        np.testing.assert_allclose(covariance[i], slopes, atol=3e-6)
+
+
+@sine_first
+@pytest.mark.parametrize("count", [0, pytest.param(60, marks=slow)])
+def test_quantile(name, count):
+    """The share of the half circle beyond each angle, down to the last float of a word, in both tails."""
+    check_quantile(name, reference.parameters(name, count)[:: 1 if count else 4], np.float32, 2.0**-32, 4e-6)
+
+
+@slow
+@names
+def test_float64_quantile(name):
+    with jax.enable_x64(True):
+        check_quantile(name, reference.parameters(name, 10), np.float64, 2.0**-64, 1e-11, nearest=1e-6)
+
+
+def check_quantile(name, given, dtype, smallest, most, nearest=0.0):
+    """`nearest`: below this distance from an end float64 holds too few digits for the reference itself."""
+    tau = np.exp(np.linspace(np.log(smallest), np.log(0.5), 50)).astype(dtype)
+    tau, upper = np.r_[tau, tau], np.r_[np.ones(50, bool), np.zeros(50, bool)]
+
+    @jax.jit
+    def draw(k1, k2, r):
+        return quantile.half_quantile(KINDS[name].of(k1, k2, r), jnp.asarray(tau), jnp.asarray(upper))
+
+    for k in given:
+        model = KINDS[name].of(*(jnp.asarray(x, dtype) for x in k))
+        x = np.asarray(draw(*(dtype(each) for each in k)), float)
+        a = np.pi - x if float(model.flip) < 0 else x
+        found = reference.Marginal(name, *map(float, k), points=a)
+        above, below, density = found.tails(a)
+        if float(model.flip) < 0:
+            above, below = below, above
+        share = np.where(upper, above, below)
+        # An angle below the mode has that one's resolution.
+        room = 4 * np.spacing(np.where(upper, x, np.maximum(x, float(model.mode))).astype(dtype)) * density
+        error = np.maximum(np.abs(share - tau) - room, 0) / tau
+        assert error[np.minimum(a, np.pi - a) >= nearest].max() < most, (k, error.max())
+
+
+@slow
+@names
+def test_table(name):
+    """The table is the quantile, to the accuracy of tails or of angles."""
+    tau = jnp.exp(jnp.linspace(np.log(2.0**-32), np.log(0.5), 3001)).astype(jnp.float32)
+    upper = jnp.arange(3001) % 2 == 0
+
+    @jax.jit
+    def both(k1, k2, r):
+        model = KINDS[name].of(k1, k2, r)
+        return quantile.look_up(quantile.table(model), tau, upper), quantile.half_quantile(model, tau, upper)
+
+    for k in ((2, 3, 1), (5, 6, -7), (1e7, 1e7, 2e7), (1e5, 1e5, 1.0005e5), (0, 5, 5), (0, 0, 0), (0.3, 0.2, 40)):
+        model = KINDS[name].of(*map(jnp.float32, k))
+        found, direct = (np.asarray(x, float) for x in both(*map(jnp.float32, k)))
+        beyond = np.pi - direct if float(model.flip) < 0 else direct
+        marginal = reference.Marginal(name, *map(float, np.float32(k)), points=beyond)
+        density = marginal.tails(beyond)[2]
+        room = 4 * np.spacing(np.maximum(direct, float(model.mode)).astype(np.float32))
+        error = np.maximum(np.abs(found - direct) - room, 0) * density / np.asarray(tau)
+        assert error.max() < 4e-6, k
+
+
+def test_direction():
+    angle = np.linspace(-np.pi, np.pi, 4001)[:-1]
+    for length in (1e-9, 1.0, 1e8):
+        found = quantile.direction(jnp.float32(length * np.cos(angle)), jnp.float32(length * np.sin(angle)))
+        np.testing.assert_allclose(found, angle, atol=4e-7)
