@@ -182,8 +182,11 @@ class CircularDistribution(ByValue):
         Parameters
         ----------
         key : jax.Array
-            A random key; `seed` is another name for it, that of TFP and distrax.
+            A random key.
         sample_shape : int or tuple of ints
+            Shape of the result.
+        seed : jax.Array
+            Another name for `key`, that of TFP and distrax.
         """
         caller = "CircularDistribution.sample"
         key = arguments.key_or_seed(caller, key, seed)
