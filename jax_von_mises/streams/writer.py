@@ -427,9 +427,9 @@ class WriteRun:
         if damaged and not self.options.repair:
             first, rows = self.spans()[damaged[0]]
             raise Damaged(
-                f"{CALLER}: {self.target.path}: {mismatch(damaged)} (of {len(self.done)}; block {damaged[0]} has the "
-                f"rows {first} to {first + rows - 1}). Give repair=True to draw damaged blocks again; nothing was "
-                "changed."
+                f"{CALLER}: {self.target.path}: {mismatch(damaged)} ({len(damaged)} of {len(self.done)} blocks; "
+                f"{'the first has ' * (len(damaged) > 1)}rows {first} to {first + rows - 1}). Give repair=True to draw "
+                "damaged blocks again; nothing was changed."
             )
         self.damaged = {i: self.done.pop(i) for i in damaged}
 
