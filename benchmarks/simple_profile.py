@@ -73,10 +73,10 @@ def stage_row(case, busy):
     competitor = COMPARED[0].prepare(case).competitor
     competitor.wait(competitor.draw(competitor.fresh(0)))
     turns = timing.stages({OURS: competitor}, jax.device_get, ROUNDS)[OURS]
-    doubtful = busy or timing.Timing(0.0, tuple(map(sum, turns))).wide
-    return f"{case.count:,}", *(
-        marked(time_text(statistics.median(each)), doubtful) for each in zip(*turns, strict=True)
-    )
+    whole = timing.Timing(0.0, tuple(map(sum, turns)))
+    times = (statistics.median(each) for each in zip(*turns, strict=True))
+    doubtful = busy or whole.wide
+    return f"{case.count:,}", *(marked(time_text(seconds), doubtful) for seconds in times), f"{whole.spread:.0%}"
 
 
 def fitting(sizes, free):
@@ -121,8 +121,10 @@ def advice(gpu, busy, entry, compiling):
     if gpu is not None:
         lines.append(f"JAX does not use the {gpu}: run jax-von-mises doctor for the reason.")
     found = entry["results"]
-    if busy or any(result["wide"] for result in found.values()):
-        lines.append("The rates are noise: run this again when the machine is quiet.")
+    if busy:
+        lines.append("Other work slowed the rates down: run this again when the machine is quiet.")
+    elif any(result["wide"] for result in found.values()):
+        lines.append("The rounds disagree about the largest arrays: run this again when the machine is quiet.")
     elif found[NORMAL]["ratio"] * (1 + timing.noise_of(result["spread"] for result in found.values())) < 1:
         lines.append("The sampler is slower than jax.random.normal on a large array: run jax-von-mises doctor.")
     if compiling > LONG_COMPILE:
@@ -150,7 +152,7 @@ def main(arguments=None):
     sizes = SIZES["cpu" if about["platform"] == "cpu" else "gpu"]
     sizes = fitting(sizes, runtime.memory_report()[0].free)
     compiling, compiled = print_first_call(sizes[-1])
-    stages = [("draws", "until it returns", "until it is ready", "copy to the host")]
+    stages = [("draws", "until it returns", "until it is ready", "copy to the host", "spread")]
     for count in sizes:
         case = Case(f"{count} draws", "profile", count, CONCENTRATION)
         print(f"\n{case.describe()}", flush=True)

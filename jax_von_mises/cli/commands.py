@@ -355,10 +355,14 @@ class Watch:
         self.moments, self.columns, self.quiet = moments, moments.columns, quiet
         self.bar: Any = None
         self.stride, self.seen = 1, 0
+        self.before: int | None = None
+        self.drawn = 0  # rows
 
     def progress(self, done: int, total: int) -> None:
         """Show how many rows there are of how many; stop if a signal asked for it."""
         stop_if_asked()
+        self.before = done if self.before is None else self.before
+        self.drawn = done - self.before
         if self.quiet:
             return
         if self.bar is None:
@@ -438,7 +442,7 @@ def write_or_draw(
         watch.close()
     if options.quiet:
         return []
-    return print_report(options, written, moments, time.monotonic() - began, key)
+    return print_report(options, written, watch, time.monotonic() - began, key)
 
 
 def in_options(text: str) -> str:
@@ -449,8 +453,27 @@ def in_options(text: str) -> str:
     return text
 
 
-def print_report(options, written, moments, seconds, key) -> list[str]:
+def significant(value: float) -> str:
+    """Return a positive number in three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def time_line(written, drawn: int, seconds: float, components: int) -> str:
+    """Return a line on where the time went: of this process, since what each worker does is not known here."""
+    times = written.times
+    if times is None:
+        return f"drew and wrote at {significant(drawn / seconds / 1e6)} M/s in all, compiling included"
+    rate = significant(times.first_numbers / components / max(times.first_drawn, 1e-9) / 1e6)
+    wrote = f"wrote at {significant(times.bytes_written / max(times.writing, 1e-9) / 1e6)} MB/s"
+    compiled = f"compiled in {times.compiling:.2f} s"
+    if written.drawn == 1:
+        return f"{compiled}, drew at {rate} M/s, {wrote}"
+    return f"{compiled}, drew at {rate} M/s (first block), {wrote} while drawing the next block"
+
+
+def print_report(options, written, watch, seconds, key) -> list[str]:
     """Return lines on what was drawn, how it compares with the distribution, and what was written."""
+    moments = watch.moments
     total = math.prod(written.shape) // moments.components
     if options.workers is not None:
         where = f"by {options.workers} workers"
@@ -459,6 +482,8 @@ def print_report(options, written, moments, seconds, key) -> list[str]:
     else:
         where = f"on {jax.local_devices()[0].device_kind}"
     what = f"{options.dtype}, seed {options.seed}, {jax.random.key_impl(key)}"
+    drawn = watch.drawn * moments.columns // moments.components
+    drew = f"{total:,}" if drawn == total else f"{drawn:,} of {total:,}"
     blocks = f"{written.drawn} block{'s' * (written.drawn != 1)}"
     if written.kept:
         blocks += f", {written.kept} kept"
@@ -466,11 +491,13 @@ def print_report(options, written, moments, seconds, key) -> list[str]:
     if written.kept and not written.drawn:
         lines = [f"{who or written.out} is complete already: nothing was drawn"]
     else:
-        lines = [f"{who}drew {blocks} of {total:,} {moments.draws} in {seconds:.2f} s {where}: {what}"]
+        lines = [f"{who}drew {drew} {moments.draws} ({blocks}) in {seconds:.2f} s {where}: {what}"]
+        if drawn:
+            lines.append(time_line(written, drawn, seconds, moments.components))
     if moments.count:
         judged = moments.count * moments.columns // moments.components
-        if judged < total:
-            lines.append(f"compared with the distribution are {judged:,} of them:")
+        if judged != drawn:
+            lines.append(f"compared with the distribution are {judged:,} {moments.draws}:")
         lines += moments.report(options.dtype)
     if not written.finished:
         return [*lines, f"{written.out}: the part that ends last finishes it, and so does --resume"]
@@ -632,7 +659,12 @@ def run_verify(options: argparse.Namespace) -> int:
         record = writer.verify_samples(options.file)
     except ValueError as error:
         raise Failure(str(error)) from error
-    print(f"{options.file}: all {len(record['crc32'])} blocks match their checksums; shape {record['shape']}")
+    count = len(record["crc32"])
+    if count == 0:
+        found = "holds no numbers, so there is no checksum to compare"
+    else:
+        found = "the one block matches its checksum" if count == 1 else f"all {count:,} blocks match their checksums"
+    print(f"{options.file}: {found}; shape {tuple(record['shape'])}")
     print(json.dumps(record["stream"]))
     return 0
 

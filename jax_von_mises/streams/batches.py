@@ -155,6 +155,12 @@ class SampleBatches(Iterator):
         rows = self._spans[self._place - 1][1]
         return current if len(current) == rows else lax.slice_in_dim(current, 0, rows)
 
+    def start(self):
+        """Begin with the batch that is handed over next, and nothing else; its array, which may not be drawn yet."""
+        with self._turn:
+            self._pending = self._place, self._draw(self._place)
+            return self._pending[1]
+
     def close(self):
         """Stop: wait for what is under way, since the interpreter must not end below the threads that draw it."""
         with self._turn:

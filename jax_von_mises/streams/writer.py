@@ -12,6 +12,7 @@ import math
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any, NamedTuple
@@ -40,6 +41,21 @@ class Damaged(ValueError):
     """Blocks do not match their checksums."""
 
 
+class Times(NamedTuple):
+    """Where the time of a run went. Blocks are drawn while earlier ones are written, so the parts do not add up."""
+
+    compiling: float
+    """Seconds in which the programs that draw were traced, lowered, and compiled or read from the cache."""
+    first_drawn: float
+    """Seconds in which the device drew the first block, with nothing else under way."""
+    first_numbers: int
+    """Numbers in that block: angles, or components of directions."""
+    writing: float
+    """Seconds in which blocks were copied to the host, checksummed, written to the disk and recorded."""
+    bytes_written: int
+    """Bytes of those blocks."""
+
+
 class Written(NamedTuple):
     """What `write_samples` did."""
 
@@ -55,6 +71,8 @@ class Written(NamedTuple):
     """Blocks of this process that were there before."""
     finished: bool
     """Whether the target is complete. A part of several may leave that to the part that ends last."""
+    times: Times | None = None
+    """Where the time went; None where nothing was drawn, or workers drew."""
 
 
 def write_samples(
@@ -127,7 +145,8 @@ def write_samples(
     Returns
     -------
     Written
-        Name, shape and dtype of the result, how many blocks were drawn and kept, and whether it is complete.
+        Name, shape and dtype of the result, how many blocks were drawn and kept, whether it is complete, and where
+        the time went.
 
     Raises
     ------
@@ -175,7 +194,7 @@ def write_samples(
             kept = len(run.own())
             drawn = run.draw() if missing else 0
             finished = run.finish() if missing else True
-    return Written(out, target.shape, target.dtype.name, drawn, kept, finished)
+    return Written(out, target.shape, target.dtype.name, drawn, kept, finished, run.times)
 
 
 class WriteOptions(NamedTuple):
@@ -265,6 +284,8 @@ class WriteRun:
         self.briefed = False  # whether the workers have the job
         self.done: dict[int, str] = {}  # block: checksum; of all processes, as far as they are known
         self.damaged: dict[int, str] = {}  # block: checksum that it should have
+        self.compiling = 0.0  # seconds
+        self.times: Times | None = None
 
     @property
     def blocks(self):
@@ -406,9 +427,9 @@ class WriteRun:
         if damaged and not self.options.repair:
             first, rows = self.spans()[damaged[0]]
             raise Damaged(
-                f"{CALLER}: {self.target.path}: {len(damaged)} of {len(self.done)} blocks do not match their "
-                f"checksums, the first is block {damaged[0]} (rows {first} to {first + rows - 1}). Give repair=True "
-                "to draw them again; nothing was changed."
+                f"{CALLER}: {self.target.path}: {mismatch(damaged)} ({len(damaged)} of {len(self.done)} blocks; "
+                f"{'the first has ' * (len(damaged) > 1)}rows {first} to {first + rows - 1}). Give repair=True to draw "
+                "damaged blocks again; nothing was changed."
             )
         self.damaged = {i: self.done.pop(i) for i in damaged}
 
@@ -422,7 +443,10 @@ class WriteRun:
             again = self.crew.redraw(self.job(), i)
         else:
             first, rows = self.spans()[i]
-            again = checksum(self.target, np.asarray(self.stream.rows(first, self.target.block_rows))[:rows])
+            began = time.perf_counter()
+            drawn = self.stream.rows(first, self.target.block_rows)
+            self.compiling = time.perf_counter() - began  # the call returns when the program has been started
+            again = checksum(self.target, np.asarray(drawn)[:rows])
         if again != own[i]:
             raise ValueError(
                 f"{CALLER}: {self.target.path}: block {i} drawn again differs in its last digits. The run was begun on "
@@ -463,13 +487,31 @@ class WriteRun:
         if self.crew:
             self.draw_by_workers(todo, written)
             return len(todo)
+        if not todo:
+            return 0
         drawing = batches.SampleBatches(self.stream, [spans[i] for i in todo], self.target.block_rows, donate=True)
+        clock, compiling, writing, stored = time.perf_counter, self.compiling, 0.0, 0
         try:
-            for i, batch in zip(todo, drawing, strict=True):
+            began = clock()
+            first = drawing.start()
+            compiling += clock() - began
+            began = clock()
+            jax.block_until_ready(first)
+            first_drawn, first_numbers = clock() - began, first.size
+            del first
+            for number, i in enumerate(todo):
+                began = clock()
+                batch = next(drawing)
+                if number < 2:  # the third block takes the memory of the first, by another program
+                    compiling += clock() - began
+                jax.block_until_ready(batch)
+                began = clock()
                 rows = np.asarray(batch)
                 crc = checksum(self.target, rows)
                 self.target.write(spans[i][0], rows)
                 self.record({i: crc})
+                writing += clock() - began
+                stored += rows.size * self.target.dtype.itemsize
                 if observe is not None:
                     observe(rows)
                 written += len(rows)
@@ -478,6 +520,7 @@ class WriteRun:
                 del rows  # or its memory could not be given to the next batch
         finally:
             drawing.close()
+        self.times = Times(compiling, first_drawn, first_numbers, writing, stored)
         return len(todo)
 
     def draw_by_workers(self, todo, written):
@@ -604,7 +647,7 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
     finally:
         target.close()
     if damaged:
-        raise Damaged(f"{caller}: {out}: these blocks do not match their checksums: {first_few(damaged)}")
+        raise Damaged(f"{caller}: {out}: {mismatch(damaged)}")
     return record
 
 
@@ -635,6 +678,13 @@ def in_short(value):
     """A parameter in an error message."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def mismatch(damaged):
+    """What is wrong with damaged blocks, in a message."""
+    if len(damaged) == 1:
+        return f"block {damaged[0]} does not match its checksum"
+    return f"{len(damaged)} blocks do not match their checksums: {first_few(damaged)}"
 
 
 def first_few(numbers):

@@ -1,5 +1,7 @@
 """The simple profile: its advice on made-up measurements, and one real run."""
 
+import re
+
 import pytest
 
 from benchmarks import simple_profile, timing
@@ -15,8 +17,8 @@ NOISY = [0.5, 0.7, 1.0, 1.6, 2.0]
         ("H100", False, {"ours": 1.0, "normal": 2.0}, 0.5, ["H100", "initialize_compilation_cache"]),
         (None, False, {"ours": 1.0, "normal": 0.5}, 0.1, ["slower than jax.random.normal"]),
         # Nothing is concluded from noise, nor on a busy machine.
-        (None, False, {"ours": NOISY, "normal": 0.5}, 0.1, ["noise"]),
-        (None, True, {"ours": 1.0, "normal": 0.5}, 0.1, ["noise"]),
+        (None, False, {"ours": NOISY, "normal": 0.5}, 0.1, ["rounds disagree"]),
+        (None, True, {"ours": 1.0, "normal": 0.5}, 0.1, ["Other work"]),
         # Steady rounds are exact to a hundredth.
         (None, False, {"ours": 1.0, "normal": 0.995}, 0.1, []),
     ],
@@ -42,3 +44,6 @@ def test_a_real_run(monkeypatch, capsys):
     text = capsys.readouterr().out
     for part in ("machine ", "First call for 4,096 draws", "jax.random.normal", "until it returns", "suggested batch"):
         assert part in text
+    stages = text[text.index("until it returns") :].splitlines()
+    assert stages[0].endswith("spread")
+    assert all(re.fullmatch(r"  [0-9,]+( +~?[0-9.]+ [mun]?s){3} +[0-9]+%", line) for line in stages[1:3])

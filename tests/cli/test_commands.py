@@ -1,6 +1,8 @@
 """The command line: its files, its messages, and what remains after a failure."""
 
+import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +20,7 @@ from scipy import stats
 
 import jax_von_mises
 from jax_von_mises.cli import commands, summary
-from jax_von_mises.streams import npy
+from jax_von_mises.streams import npy, stream, writer
 from tests import children
 from tests.streams.test_writer import recorded
 
@@ -183,7 +185,8 @@ def test_directions(run):
     mean = np.float32([-3, 0, 4])
     draw = jax_von_mises.sample_von_mises_fisher(jax.random.key(7), mean, np.float32(3), (1000,), method="table")
     np.testing.assert_array_equal(np.load("samples.npy"), draw)
-    assert "of 1,000 directions" in result.out
+    assert "drew 1,000 directions (3 blocks) in" in result.out
+    assert re.search(r"^compiled in .* s, drew at .* M/s \(first block\), wrote at .* MB/s while", result.out, re.M)
     assert "shape (1000, 3)" in result.out
     scores = [float(line.split()[-2]) for line in result.out.splitlines() if line.endswith("s.e.")]
     assert len(scores) == 2
@@ -369,7 +372,7 @@ def test_failure_midway_keeps_what_is_done(run, monkeypatch, error, code, messag
     assert "an unfinished run is there; choose another name, or give --resume to go on" in refused.err
     resumed = run(*command, "--resume")
     assert resumed.code == 0, resumed.err
-    assert "drew 8 blocks, 2 kept of 1,000 angles" in resumed.out
+    assert "drew 800 of 1,000 angles (8 blocks, 2 kept) in" in resumed.out
     assert sorted(os.listdir()) == ["samples.npy", "samples.npy.json"]
     expected = jax_von_mises.sample_von_mises(jax.random.key(1), 0.0, 3.0, (1000,), method="table")
     np.testing.assert_array_equal(np.load("samples.npy"), expected)
@@ -380,6 +383,32 @@ def test_resume_of_another_stream(run):
     result = run(*SMALL, "--seed", "1", "--resume")
     assert result.code == 2
     assert "samples.npy holds another stream: key" in result.err
+
+
+@pytest.mark.parametrize("size", [100, 300, 1_000])
+def test_times(run, monkeypatch, size):
+    """Drawing is timed for the first block alone, compiling for both programs, writing for all blocks."""
+    clock = [0.0]
+    monkeypatch.setattr(writer.time, "perf_counter", lambda: clock[0])
+
+    def lasts(owner, name, seconds):
+        function = getattr(owner, name)
+
+        def slow(*arguments):
+            clock[0] += next(seconds)
+            return function(*arguments)
+
+        monkeypatch.setattr(owner, name, slow)
+
+    lasts(stream.Stream, "rows", itertools.chain([2.0, 0.0, 0.5], itertools.repeat(0.0)))
+    lasts(writer.jax, "block_until_ready", itertools.chain([1e-4], itertools.repeat(10.0)))
+    lasts(npy.NpyFile, "write", itertools.repeat(1e-5))
+    result = run("--size", str(size), "--block", "100")
+    compiled, several = 2.0 + 0.5 * (size > 200), size > 100
+    assert (
+        f"\ncompiled in {compiled:.2f} s, drew at 1 M/s{' (first block)' * several}, wrote at 40 MB/s"
+        f"{' while drawing the next block' * several}\n"
+    ) in result.out
 
 
 def test_verify(run, capsys):
@@ -395,7 +424,16 @@ def test_verify(run, capsys):
         file.seek(-1, os.SEEK_END)
         file.write(bytes([last ^ 1]))
     assert commands.main(["verify", "samples.npy"]) == 1
-    assert "these blocks do not match their checksums: 9" in capsys.readouterr().err
+    assert "samples.npy: block 9 does not match its checksum" in capsys.readouterr().err
+    with open("samples.npy", "r+b") as file:
+        file.seek(-4 * 300, os.SEEK_END)
+        file.write(bytes(range(256)))
+    assert commands.main(["verify", "samples.npy"]) == 1
+    assert "2 blocks do not match their checksums: 7, 9" in capsys.readouterr().err
+    for size, said in (("1", "the one block matches its checksum"), ("0", "there is no checksum to compare")):
+        assert run("--size", size, "--out", f"{size}.npy").code == 0
+        assert commands.main(["verify", f"{size}.npy"]) == 0
+        assert f"{said}; shape ({size},)" in capsys.readouterr().out
     assert commands.main(["verify", "none.npy"]) == 1
     assert "no finished file with a record beside it" in capsys.readouterr().err
     assert commands.main(["verify", "none.txt"]) == 2
@@ -417,7 +455,7 @@ def test_judges_a_part_of_many(run, monkeypatch):
     monkeypatch.setattr(commands.Watch, "JUDGED", 2_500)
     monkeypatch.setattr(commands.Watch, "CHUNK", 300)
     result = run("--size", "10_000", "--block", "1000")
-    assert "compared with the distribution are 3,000 of them" in result.out
+    assert "compared with the distribution are 3,000 angles:" in result.out
     assert "mean direction" in result.out
 
 

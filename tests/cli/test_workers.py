@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -82,7 +83,9 @@ def test_parts_of_an_array_job(tmp_path, monkeypatch, capsys, alone):
     """One after the other, by either name of the options; the last one finishes, and any of them comes again."""
     monkeypatch.chdir(tmp_path)
     assert commands.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
-    assert "part 1 of 2 drew 60 blocks" in (said := capsys.readouterr().out)
+    said = capsys.readouterr().out
+    assert f"part 1 of 2 drew {60 * ROWS:,} of {BLOCKS * ROWS:,} angles (60 blocks) in" in said
+    assert "compared with the distribution are" not in said
     assert "a.zarr: the part that ends last finishes it, and so does --resume" in said
     assert commands.main([*QUIET, "--processes", "2", "--process-id", "0"]) == 0
     assert files(tmp_path / "a.zarr") == alone
@@ -96,7 +99,8 @@ def test_workers(tmp_path, monkeypatch, capsys, alone):
     monkeypatch.chdir(tmp_path)
     assert commands.main([*SAMPLE, "--workers", "2"]) == 0
     said = capsys.readouterr()
-    assert f"drew {BLOCKS} blocks of {BLOCKS * ROWS:,} angles in " in said.out
+    assert f"drew {BLOCKS * ROWS:,} angles ({BLOCKS} blocks) in " in said.out
+    assert re.search(r"^drew and wrote at .* M/s in all, compiling included$", said.out, re.M)
     assert "by 2 workers: float32, seed 5" in said.out
     scores = [float(line.split()[-2]) for line in said.out.splitlines() if line.endswith("s.e.")]
     assert len(scores) == 2

@@ -512,7 +512,9 @@ def test_damaged_block(broken_off, stream):
     """Named, and kept, until the user says that it should be drawn again."""
     damage(broken_off, 2)
     before = contents(broken_off)
-    with pytest.raises(writer.Damaged, match=r"1 of 4 blocks .* block 2 \(rows 2000 to 2999\).*repair=True"):
+    with pytest.raises(
+        writer.Damaged, match=r"block 2 does not match its checksum \(1 of 4 blocks; rows 2000 to 2999\).*repair=True"
+    ):
         write(broken_off, resume=True)
     assert contents(broken_off) == before
     done = write(broken_off, resume=True, repair=True)
@@ -701,9 +703,9 @@ def test_resume_of_a_damaged_whole_one(out, stream):
     write(out)
     damage(out, 7)
     before = contents(out)
-    with pytest.raises(writer.Damaged, match=r"do not match their checksums: 7$"):
+    with pytest.raises(writer.Damaged, match=r": block 7 does not match its checksum$"):
         jax_von_mises.verify_samples(out)
-    with pytest.raises(writer.Damaged, match=r"1 of 10 blocks .* block 7"):
+    with pytest.raises(writer.Damaged, match=r"block 7 does not match its checksum \(1 of 10 blocks; rows"):
         write(out, resume=True)
     assert contents(out) == before
     done = write(out, resume=True, repair=True)
