@@ -319,10 +319,10 @@ class PlainProgress:
         self.started = self.printed = time.monotonic()
 
     def update(self, count: int) -> None:
-        """Add `count` of them, and print a line if the last is old."""
+        """Add `count` of them, and print a line if the last is old, or closes a run that had lines."""
         self.n += count
         now = time.monotonic()
-        if self.n >= self.total or now - self.printed >= self.INTERVAL:
+        if now - self.printed >= self.INTERVAL or (self.n >= self.total and self.printed > self.started):
             rate = (self.n - self.initial) / max(now - self.started, 1e-9)
             left = (self.total - self.n) / max(rate, 1e-9)
             share = self.n / max(self.total, 1)
