@@ -319,10 +319,10 @@ class PlainProgress:
         self.started = self.printed = time.monotonic()
 
     def update(self, count: int) -> None:
-        """Add `count` of them, and print a line if the last is old."""
+        """Add `count` of them, and print a line if the last is old, or closes a run that had lines."""
         self.n += count
         now = time.monotonic()
-        if self.n >= self.total or now - self.printed >= self.INTERVAL:
+        if now - self.printed >= self.INTERVAL or (self.n >= self.total and self.printed > self.started):
             rate = (self.n - self.initial) / max(now - self.started, 1e-9)
             left = (self.total - self.n) / max(rate, 1e-9)
             share = self.n / max(self.total, 1)
@@ -462,7 +462,7 @@ def time_line(written, drawn: int, seconds: float, components: int) -> str:
     """Return a line on where the time went: of this process, since what each worker does is not known here."""
     times = written.times
     if times is None:
-        return f"drew and wrote at {significant(drawn / seconds / 1e6)} M/s in all, compiling included"
+        return f"drew and wrote at {significant(drawn / seconds / 1e6)} M/s in all, with the start of the workers and compiling"
     rate = significant(times.first_numbers / components / max(times.first_drawn, 1e-9) / 1e6)
     wrote = f"wrote at {significant(times.bytes_written / max(times.writing, 1e-9) / 1e6)} MB/s"
     compiled = f"compiled in {times.compiling:.2f} s"

@@ -529,3 +529,21 @@ def test_plain_progress_without_tqdm(run, monkeypatch):
     result = run(*SMALL)
     assert result.code == 0
     assert "1000 angles, 100%" in result.err
+
+
+def test_plain_progress(monkeypatch, capsys):
+    """A line every two seconds and at the end; none of a run that was shorter, whose rate would be that of compiling."""
+    clock = [0.0]
+    monkeypatch.setattr(commands.time, "monotonic", lambda: clock[0])
+    short, long = commands.PlainProgress(0, 100, "angles"), commands.PlainProgress(0, 100, "angles")
+    clock[0] = 1.0
+    short.update(100)
+    long.update(10)
+    assert capsys.readouterr().err == ""
+    clock[0] = 2.0
+    long.update(10)
+    clock[0] = 2.5
+    long.update(30)
+    long.update(50)
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["20 angles, 20%, 10 per second, 8 s left", "100 angles, 100%, 40 per second, 0 s left"]

@@ -100,7 +100,7 @@ def test_workers(tmp_path, monkeypatch, capsys, alone):
     assert commands.main([*SAMPLE, "--workers", "2"]) == 0
     said = capsys.readouterr()
     assert f"drew {BLOCKS * ROWS:,} angles ({BLOCKS} blocks) in " in said.out
-    assert re.search(r"^drew and wrote at .* M/s in all, compiling included$", said.out, re.M)
+    assert re.search(r"^drew and wrote at .* M/s in all, with the start of the workers and compiling$", said.out, re.M)
     assert "by 2 workers: float32, seed 5" in said.out
     scores = [float(line.split()[-2]) for line in said.out.splitlines() if line.endswith("s.e.")]
     assert len(scores) == 2
