@@ -532,7 +532,7 @@ def test_plain_progress_without_tqdm(run, monkeypatch):
 
 
 def test_plain_progress(monkeypatch, capsys):
-    """A line every two seconds and at the end; none of a run that was shorter, whose rate would be that of compiling."""
+    """A line every two seconds and at the end; none of a shorter run, whose rate would be that of compiling."""
     clock = [0.0]
     monkeypatch.setattr(commands.time, "monotonic", lambda: clock[0])
     short, long = commands.PlainProgress(0, 100, "angles"), commands.PlainProgress(0, 100, "angles")
