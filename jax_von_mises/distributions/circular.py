@@ -152,7 +152,7 @@ class CircularDistribution(ByValue):
 
     @property
     def batch_shape(self) -> tuple[()]:
-        """Shape of the batch, (): several sets of parameters go through `jax.vmap`."""
+        """Shape of the batch, (). Several sets of parameters go through `jax.vmap`."""
         return ()
 
     @property
@@ -443,7 +443,7 @@ class SineSkewed(ByValue):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the batch: that of the distribution, with further axes of `skewness` before it."""
+        """Shape of the batch, that of the distribution with further axes of `skewness` before it."""
         own, skewness = self.distribution.batch_shape, np.shape(self.skewness)
         batch = arguments.broadcast_shapes("SineSkewed", {"the distribution": own, "skewness": skewness})
         if batch[len(batch) - len(own) :] != own:
