@@ -462,7 +462,8 @@ def time_line(written, drawn: int, seconds: float, components: int) -> str:
     """Return a line on where the time went: of this process, since what each worker does is not known here."""
     times = written.times
     if times is None:
-        return f"drew and wrote at {significant(drawn / seconds / 1e6)} M/s in all, with the start of the workers and compiling"
+        rate = significant(drawn / seconds / 1e6)
+        return f"drew and wrote at {rate} M/s in all, with the start of the workers and compiling"
     rate = significant(times.first_numbers / components / max(times.first_drawn, 1e-9) / 1e6)
     wrote = f"wrote at {significant(times.bytes_written / max(times.writing, 1e-9) / 1e6)} MB/s"
     compiled = f"compiled in {times.compiling:.2f} s"

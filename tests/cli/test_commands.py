@@ -526,13 +526,14 @@ def test_signal_keeps_what_is_done(tmp_path, number, code):
 
 def test_plain_progress_without_tqdm(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setattr(commands.PlainProgress, "INTERVAL", 0.0)
     result = run(*SMALL)
     assert result.code == 0
     assert "1000 angles, 100%" in result.err
 
 
 def test_plain_progress(monkeypatch, capsys):
-    """A line every two seconds and at the end; none of a run that was shorter, whose rate would be that of compiling."""
+    """A line every two seconds and at the end; none of a shorter run, whose rate would be that of compiling."""
     clock = [0.0]
     monkeypatch.setattr(commands.time, "monotonic", lambda: clock[0])
     short, long = commands.PlainProgress(0, 100, "angles"), commands.PlainProgress(0, 100, "angles")
