@@ -526,6 +526,7 @@ def test_signal_keeps_what_is_done(tmp_path, number, code):
 
 def test_plain_progress_without_tqdm(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setattr(commands.PlainProgress, "INTERVAL", 0.0)
     result = run(*SMALL)
     assert result.code == 0
     assert "1000 angles, 100%" in result.err
