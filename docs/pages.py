@@ -12,7 +12,6 @@ A page marks such a part by ``<!-- made: KIND NAME -->`` and ``<!-- end -->``, e
 
 import argparse
 import ast
-import contextlib
 import json
 import re
 import shutil
@@ -177,27 +176,24 @@ def notebook(text):
 
 def draw_tour(folder):
     """Draw the picture of the tour by the blocks of the page that lead to it."""
-    import matplotlib
-
-    space = {}
-    with (
-        tempfile.TemporaryDirectory() as made,
-        contextlib.chdir(made),
-        matplotlib.rc_context(plots.SETTINGS),
-    ):
-        for block in re.findall(
-            r"^```python\n(.*?)^```$", TOUR.read_text(encoding="utf-8"), re.M | re.S
-        ):
-            exec(
-                block.replace(
-                    'savefig("angles.svg")',
-                    'savefig("angles.svg", metadata={"Date": None})',
-                ),
-                space,
-            )
-            if "savefig" in block:
-                break
-        shutil.copy("angles.svg", folder / "tour.svg")
+    text = TOUR.read_text(encoding="utf-8")
+    program = ["import matplotlib", f"matplotlib.rcParams.update({plots.SETTINGS!r})"]
+    for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S):
+        program.append(
+            block.replace('("angles.svg")', '("angles.svg", metadata={"Date": None})')
+        )
+        if "savefig" in block:
+            break
+    with tempfile.TemporaryDirectory() as made:
+        script = Path(made, "tour.py")
+        script.write_text("\n".join(program), encoding="utf-8")
+        subprocess.run(
+            [sys.executable, script.name],
+            cwd=made,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        shutil.copy(Path(made, "angles.svg"), folder / "tour.svg")
 
 
 def pages():

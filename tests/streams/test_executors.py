@@ -99,7 +99,7 @@ def pool():
 def test_process_pool(tmp_path, pool, kind):
     """Two processes, one file or store."""
     out = tmp_path / f"a.{kind}"
-    assert write(out, executor=pool) == (str(out), (10_000,), "float32", 10, 0, True)
+    assert write(out, executor=pool)[:6] == (str(out), (10_000,), "float32", 10, 0, True)
     same_as_alone(out, tmp_path)
 
 
@@ -306,7 +306,7 @@ def test_broken_pool(tmp_path, monkeypatch):
     kept = int(note.split()[0])
     assert note == f"{kept} of 10 blocks are kept: go on with resume=True"
     assert 1 <= kept <= 4
-    assert write(out, resume=True) == (str(out), (10_000,), "float32", 10 - kept, kept, True)
+    assert write(out, resume=True)[:6] == (str(out), (10_000,), "float32", 10 - kept, kept, True)
     same_as_alone(out, tmp_path)
 
 
