@@ -34,15 +34,18 @@ def rho(name, a, k2, r):
 
 
 def mode(name, k1, k2, r):
-    """The angle in [0, pi] with the largest k1 cos a + rho, a concave function of cos a."""
+    """The angle in [0, pi] with the largest k1 cos a + rho, a concave function of cos a.
+
+    In the cosine model k1 and r may both be negative: an angle counted from pi.
+    """
     if name == "sine":
         if r * r <= k1 * k2:
             return 0.0
         return math.acos(min(1.0, k1 / abs(r) * math.sqrt((k2**2 + r**2) / (k1**2 + r**2))))
-    product = k2 * r
-    if product == 0 or k1 * abs(k2 - r) >= product:
+    product, sign = k2 * r, -1 if k1 <= 0 and r < 0 else 1
+    if sign * product <= 0 or k1 * abs(k2 - r) >= product:
         return 0.0
-    if k1 * (k2 + r) <= product:
+    if k1 * abs(k2 + r) <= product:
         return math.pi
     top = product / k1
     half = (top - abs(k2 - r)) * (top + abs(k2 - r)) / (4 * product)

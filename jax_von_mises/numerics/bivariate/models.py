@@ -207,13 +207,11 @@ class Cosine(NamedTuple):
     def at(self, offset):
         """`Place` of the angle a* + offset."""
         rise, sin, versine = trigonometry(offset, self.mode, self.versine)
-        double = 2 * self.k2 * self.r
-        # From the end where rho is small: nothing cancels.
-        far = self.k2 + self.r
-        square = jnp.where(double > 0, self.gap * self.gap + double * versine, far * far - double * (2 - versine))
-        rho = jnp.maximum(jnp.sqrt(jnp.maximum(square, 0)), SMALLEST[square.dtype.name])
+        # Where both parts are small, a single expression for the square would have a large relative error.
+        along, across = self.second(sin, versine)
+        rho = jnp.maximum(jnp.sqrt(along * along + across * across), SMALLEST[sin.dtype.name])
         inverse = 1 / (rho + self.top)
-        bend = rise * jnp.square(double * inverse) / (2 * self.top)
+        bend = 2 * rise * jnp.square(self.k2 * self.r * inverse) / self.top
         return Place(rise, jnp.minimum(rise * (self.rest - bend), 0), rho, sin, versine)
 
     def second(self, sin, versine):
