@@ -4,23 +4,15 @@
 many angles in the same run. ``--json FILE`` keeps everything.
 """
 
-import argparse
 import sys
-import time
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks import environment
-from benchmarks.files import finish, new_file
-from benchmarks.text import environment_text, positive, table
-from benchmarks.timing import Competitor, Timing, first_call, interleave
+from benchmarks import turns
 
 __all__ = ["CASES", "Case", "competitors", "main", "summary"]
 
-FORMAT = 1
-SEED = 20261123
-ROUNDS = {"quick": 5, "full": 21}
 COUNT = 2**22
 
 
@@ -56,7 +48,6 @@ def log_density(name):
 
 def competitors(case):
     """Return by name what is timed for a case, each with the number of angles in a call."""
-    import jax
     import jax.numpy as jnp
 
     from jax_von_mises import CircularDistribution, sample_von_mises
@@ -64,12 +55,10 @@ def competitors(case):
     from jax_von_mises.numerics.circular import quantiles
 
     density, parameter = log_density(case.density)
-    key, value = jax.random.key(SEED), jnp.float32(parameter)
+    value = jnp.float32(parameter)
 
     def of_keys(function):
-        compiled = jax.jit(function)
-        fresh = lambda i: jax.block_until_ready(jax.random.fold_in(key, i))  # noqa: E731
-        return Competitor(lambda key: compiled(key, value), fresh, jax.block_until_ready)
+        return turns.of_keys(function, value)
 
     if not case.count:
 
@@ -85,24 +74,6 @@ def competitors(case):
     return {"jax_von_mises": (of_keys(draw), case.count), "sample_von_mises": (peer, case.count)}
 
 
-def run(case, rounds):
-    """Time a case; return its record."""
-    made = competitors(case)
-    first = {name: first_call(competitor) for name, (competitor, _) in made.items()}
-    turns = interleave({name: competitor for name, (competitor, _) in made.items()}, rounds)
-    results = {}
-    for name, (_, count) in made.items():
-        timing = Timing(first[name], tuple(turns[name]))
-        results[name] = {
-            "seconds": timing.median,
-            "rate": count / timing.median,
-            "first": timing.first,
-            "spread": timing.spread,
-            "wide": timing.wide,
-        }
-    return {**case._asdict(), "name": case.name, "results": results}
-
-
 def summary(records):
     """Lay out all records as a table: milliseconds, rates, and the rate relative to `sample_von_mises`."""
     lines = [("density", "ms", "million a second", "of sample_von_mises", "first call")]
@@ -114,31 +85,9 @@ def summary(records):
     return lines
 
 
-def parser():
-    """Make the command line."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.circular", description=__doc__.splitlines()[0])
-    made.add_argument("--quick", action="store_true", help="{quick} rounds, not {full}".format(**ROUNDS))
-    made.add_argument("--rounds", type=positive, metavar="N", help="turns of each competitor")
-    made.add_argument("--json", metavar="FILE", type=new_file, help="write the times and the environment")
-    return made
-
-
 def main(arguments=None, cases=CASES):
     """Time all cases, print a table, and return 0."""
-    given = parser().parse_args(arguments)
-    mode = "quick" if given.quick else "full"
-    rounds = given.rounds or ROUNDS[mode]
-    start, about = time.perf_counter(), environment.describe()
-    print(environment_text(about))
-    records = []
-    for case in cases:
-        records.append(run(case, rounds))
-        print(case.name, flush=True)
-    print(f"\n{table(summary(records))}")
-    options = {"mode": mode, "rounds": rounds, "seed": SEED}
-    result = {"format": FORMAT, "program": "circular", "environment": about, "options": options, "cases": records}
-    finish(start, given.json, result)
-    return 0
+    return turns.main("circular", __doc__, cases, competitors, summary, arguments)
 
 
 if __name__ == "__main__":

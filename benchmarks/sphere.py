@@ -5,23 +5,16 @@ the cosines alone, and the derivative in the concentration. `jax.random.normal` 
 says what a direction costs over the cheapest array of that size. ``--json FILE`` keeps everything.
 """
 
-import argparse
 import sys
-import time
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks import environment
-from benchmarks.files import finish, new_file
-from benchmarks.text import environment_text, positive, table
-from benchmarks.timing import Competitor, Timing, first_call, interleave
+from benchmarks import turns
+from benchmarks.timing import Competitor
 
 __all__ = ["CASES", "Case", "competitors", "main", "summary"]
 
-FORMAT = 1
-SEED = 20261123
-ROUNDS = {"quick": 5, "full": 21}
 # Elements that slow peers get, and are scaled from.
 FEW = 2**14
 
@@ -49,7 +42,7 @@ CASES = (
 )
 
 
-def competitors(case, peers=True):
+def competitors(case):
     """Return by name what is timed for a case, each with the number of draws in a call."""
     import jax
     import jax.numpy as jnp
@@ -60,14 +53,11 @@ def competitors(case, peers=True):
     d, n = case.dimension, case.count
     mean = np.random.default_rng(d).normal(size=d).astype(np.float32)
     mean /= np.linalg.norm(mean)
-    spread = np.random.default_rng(SEED).uniform(np.log(0.01), np.log(1e4), n)
+    spread = np.random.default_rng(turns.SEED).uniform(np.log(0.01), np.log(1e4), n)
     kappa = jnp.asarray(np.exp(spread) if case.each else 5.0, jnp.float32)
-    key = jax.random.key(SEED)
 
     def of_keys(function):
-        compiled = jax.jit(function)
-        fresh = lambda i: jax.block_until_ready(jax.random.fold_in(key, i))  # noqa: E731
-        return Competitor(lambda key: compiled(key, mean, kappa), fresh, jax.block_until_ready)
+        return turns.of_keys(function, mean, kappa)
 
     def draw(key, mean, kappa):
         return sample_von_mises_fisher(key, mean, kappa, (n,))
@@ -84,7 +74,7 @@ def competitors(case, peers=True):
     if case.kind == "gradient":
         return {"jax_von_mises": (of_keys(gradient), n), "the draw alone": (of_keys(draw), n), **found}
     found = {"jax_von_mises": (of_keys(cosines if case.kind == "cosines" else draw), n), **found}
-    if peers and case.kind == "directions" and not case.each:
+    if case.kind == "directions" and not case.each:
         from scipy import stats
 
         few = min(n, FEW)
@@ -106,19 +96,6 @@ def tfp(of_keys, n, d):
     return {"TFP": (of_keys(draw), n)}
 
 
-def run(case, rounds, peers=True):
-    """Time a case; return its record."""
-    made = competitors(case, peers)
-    first = {name: first_call(competitor) for name, (competitor, _) in made.items()}
-    turns = interleave({name: competitor for name, (competitor, _) in made.items()}, rounds)
-    results = {}
-    for name, (_, count) in made.items():
-        timing = Timing(first[name], tuple(turns[name]))
-        per_draw = timing.median / count
-        results[name] = {"rate": 1 / per_draw, "first": timing.first, "spread": timing.spread, "wide": timing.wide}
-    return {**case._asdict(), "name": case.name, "results": results}
-
-
 def summary(records):
     """Lay out all records as a table: rates, and times relative to `jax.random.normal` of as many components."""
     names = list(dict.fromkeys(name for record in records for name in record["results"]))
@@ -131,31 +108,9 @@ def summary(records):
     return lines
 
 
-def parser():
-    """Make the command line."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.sphere", description=__doc__.splitlines()[0])
-    made.add_argument("--quick", action="store_true", help="{quick} rounds, not {full}".format(**ROUNDS))
-    made.add_argument("--rounds", type=positive, metavar="N", help="turns of each competitor")
-    made.add_argument("--json", metavar="FILE", type=new_file, help="write the times and the environment")
-    return made
-
-
 def main(arguments=None, cases=CASES):
     """Time all cases, print a table, and return 0."""
-    given = parser().parse_args(arguments)
-    mode = "quick" if given.quick else "full"
-    rounds = given.rounds or ROUNDS[mode]
-    start, about = time.perf_counter(), environment.describe()
-    print(environment_text(about))
-    records = []
-    for case in cases:
-        records.append(run(case, rounds))
-        print(case.name, flush=True)
-    print(f"\n{table(summary(records))}")
-    options = {"mode": mode, "rounds": rounds, "seed": SEED}
-    result = {"format": FORMAT, "program": "sphere", "environment": about, "options": options, "cases": records}
-    finish(start, given.json, result)
-    return 0
+    return turns.main("sphere", __doc__, cases, competitors, summary, arguments)
 
 
 if __name__ == "__main__":

@@ -5,23 +5,15 @@ computes the log density and its gradient for many distributions. `sample_von_mi
 draws as many angles as there are pairs, the part of the work that cannot be saved. ``--json FILE`` keeps everything.
 """
 
-import argparse
 import sys
-import time
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks import environment
-from benchmarks.files import finish, new_file
-from benchmarks.text import environment_text, positive, table
-from benchmarks.timing import Competitor, Timing, first_call, interleave
+from benchmarks import turns
 
 __all__ = ["CASES", "Case", "competitors", "main", "summary"]
 
-FORMAT = 1
-SEED = 20261123
-ROUNDS = {"quick": 5, "full": 21}
 # Pairs and distributions that NumPyro gets, and is scaled from: it draws some ten thousand pairs a second.
 FEW_PAIRS, FEW_DISTRIBUTIONS = 2**10, 8
 
@@ -56,7 +48,7 @@ CASES = (
 )
 
 
-def competitors(case, peers=True):
+def competitors(case):
     """Return by name what is timed for a case, each with the number of draws or densities in a call."""
     import jax
     import jax.numpy as jnp
@@ -64,8 +56,8 @@ def competitors(case, peers=True):
     from jax_von_mises import CosineBivariateVonMises, SineBivariateVonMises, sample_von_mises
 
     cls = {"sine": SineBivariateVonMises, "cosine": CosineBivariateVonMises}[case.model]
-    n, key = case.count, jax.random.key(SEED)
-    random = np.random.default_rng(SEED)
+    n = case.count
+    random = np.random.default_rng(turns.SEED)
     spread = np.exp(random.uniform(np.log(0.01), np.log(1e4), (2, n)))
     share = random.uniform(-1.5, 1.5, n)
     parameters = (*spread, share * np.sqrt(spread[0] * spread[1])) if case.each else (5.0, 6.0, case.correlation)
@@ -73,9 +65,7 @@ def competitors(case, peers=True):
     points = jnp.asarray(random.uniform(-np.pi, np.pi, (n, 2)), jnp.float32)
 
     def of_keys(function, parameters=parameters):
-        compiled = jax.jit(function)
-        fresh = lambda i: jax.block_until_ready(jax.random.fold_in(key, i))  # noqa: E731
-        return Competitor(lambda key: compiled(key, *parameters), fresh, jax.block_until_ready)
+        return turns.of_keys(function, *parameters)
 
     def draw(key, k1, k2, r):
         return cls(0.0, 0.0, k1, k2, r).sample(key, () if case.each else (n,))
@@ -98,13 +88,8 @@ def competitors(case, peers=True):
     if case.kind == "gradient":
         found["the draw alone"] = of_keys(draw), n
     # Two modes are refused there, and so are derivatives of draws and the cosine model.
-    if (
-        peers
-        and case.model == "sine"
-        and case.correlation == 3.0
-        and case.kind != "gradient"
-        and not (case.each and case.kind == "pairs")
-    ):
+    takes = case.kind == "log_prob" or (case.kind == "pairs" and not case.each)
+    if takes and case.model == "sine" and case.correlation == 3.0:
         found |= numpyro(of_keys, case, parameters, points)
     return found
 
@@ -131,21 +116,6 @@ def numpyro(of_keys, case, parameters, points):
     return {"NumPyro": (of_keys(log_prob, few), FEW_DISTRIBUTIONS)}
 
 
-def run(case, rounds, peers=True):
-    """Time a case; return its record."""
-    made = competitors(case, peers)
-    first = {name: first_call(competitor) for name, (competitor, _) in made.items()}
-    turns = interleave({name: competitor for name, (competitor, _) in made.items()}, rounds)
-    results = {}
-    for name, (_, count) in made.items():
-        timing = Timing(first[name], tuple(turns[name]))
-        results[name] = {
-            **{"rate": count / timing.median, "seconds": timing.median, "first": timing.first},
-            **{"spread": timing.spread, "wide": timing.wide},
-        }
-    return {**case._asdict(), "name": case.name, "results": results}
-
-
 def summary(records):
     """Lay out all records as a table: rates, and the time of one call of ours."""
     names = list(dict.fromkeys(name for record in records for name in record["results"]))
@@ -158,31 +128,9 @@ def summary(records):
     return lines
 
 
-def parser():
-    """Make the command line."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.torus", description=__doc__.splitlines()[0])
-    made.add_argument("--quick", action="store_true", help="{quick} rounds, not {full}".format(**ROUNDS))
-    made.add_argument("--rounds", type=positive, metavar="N", help="turns of each competitor")
-    made.add_argument("--json", metavar="FILE", type=new_file, help="write the times and the environment")
-    return made
-
-
 def main(arguments=None, cases=CASES):
     """Time all cases, print a table, and return 0."""
-    given = parser().parse_args(arguments)
-    mode = "quick" if given.quick else "full"
-    rounds = given.rounds or ROUNDS[mode]
-    start, about = time.perf_counter(), environment.describe()
-    print(environment_text(about))
-    records = []
-    for case in cases:
-        records.append(run(case, rounds))
-        print(case.name, flush=True)
-    print(f"\n{table(summary(records))}")
-    options = {"mode": mode, "rounds": rounds, "seed": SEED}
-    result = {"format": FORMAT, "program": "torus", "environment": about, "options": options, "cases": records}
-    finish(start, given.json, result)
-    return 0
+    return turns.main("torus", __doc__, cases, competitors, summary, arguments)
 
 
 if __name__ == "__main__":
