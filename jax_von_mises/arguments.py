@@ -431,10 +431,10 @@ def known_position(start: object) -> int | None:
     return start if isinstance(start, int) else None
 
 
-def within_stream(caller: str, start: int, end: int, described: str, numbers: int = 1) -> None:
-    """Refuse draws of `numbers` numbers each, from `start` to `end`, as `described`, beyond the stream's end."""
+def within_stream(caller: str, start: int, end: int, described: str, numbers: int = 1, noun: str = "angle") -> None:
+    """Refuse draws, of `numbers` numbers each, from `start` to `end`, as `described`, beyond the stream's end."""
     if end * numbers > 2**64:
-        length = "2^64 angles" if numbers == 1 else f"2^64 numbers, of which a direction takes {numbers}"
+        length = "2^64 angles" if numbers == 1 else f"2^64 numbers, of which a {noun} takes {numbers}"
         raise ValueError(
             f"{caller}: start={start} and {described} reach beyond the stream's {length}. "
             "Derive another key with derive_key."

@@ -35,10 +35,16 @@ def correlation_of(caller, phi_concentration, psi_concentration, correlation, we
     return jnp.broadcast_to(weighted, jnp.broadcast_shapes(weighted.shape, product.shape)) * product
 
 
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
 class BivariateVonMises(ByValue):
     """What the two models share."""
 
     _KIND: ClassVar[type]
+    phi_loc: jax.Array
+    psi_loc: jax.Array
+    phi_concentration: jax.Array
+    psi_concentration: jax.Array
+    correlation: jax.Array
 
     def __init__(
         self,
@@ -130,7 +136,8 @@ class BivariateVonMises(ByValue):
     def log_prob(self, value) -> jax.Array:
         """Logarithm of the density at pairs of angles along the last axis of `value`, per square radian.
 
-        To 2e-6 (float32) or 1e-12, beyond what rounding of the angles' differences from the locations does to it.
+        To 2e-6 (float32) or 1e-12 of max(1, abs(log_prob)), beyond what rounding of the angles' differences from the
+        locations does to it.
         """
         return functions.log_prob(self._KIND, f"{type(self).__name__}.log_prob", value, self._parameters())
 
@@ -247,12 +254,6 @@ class SineBivariateVonMises(BivariateVonMises):
 
     _KIND = models.Sine
 
-    phi_loc: jax.Array
-    psi_loc: jax.Array
-    phi_concentration: jax.Array
-    psi_concentration: jax.Array
-    correlation: jax.Array
-
 
 @pytree(*NAMES)
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
@@ -297,9 +298,3 @@ class CosineBivariateVonMises(BivariateVonMises):
     """
 
     _KIND = models.Cosine
-
-    phi_loc: jax.Array
-    psi_loc: jax.Array
-    phi_concentration: jax.Array
-    psi_concentration: jax.Array
-    correlation: jax.Array

@@ -9,7 +9,6 @@ given the first.
 
 import dataclasses
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +21,7 @@ from jax_von_mises.numerics.circle import reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.sampling import counter, transform
-from jax_von_mises.sampling.request import QUANTILE_TABLE_MIN_SIZE
+from jax_von_mises.sampling.request import Request, route_of
 from jax_von_mises.sampling.sphere import number_positions
 
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
@@ -34,9 +33,10 @@ NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correla
     meta_fields=("kind", "shape", "dtype", "route"),
 )
 @dataclasses.dataclass(frozen=True)
-class PairRequest:
+class PairRequest(Request):
     """What `draw` draws: checked arguments; a pytree with everything but arrays static."""
 
+    numbers, noun = 2, "pair"
     key: jax.Array
     parameters: tuple
     """In the order of `NAMES`."""
@@ -50,21 +50,16 @@ class PairRequest:
 
     @classmethod
     def of(cls, caller, key, kind, parameters, shape, start, method):
-        """Check a draw of `shape` from checked `parameters`, arrays by the names of `NAMES`."""
+        """Check a draw of `shape` from `start`, or from 0 if that is None; `parameters` are checked, by `NAMES`."""
         key = arguments.one_key(caller, key)
         arrays, dtype = arguments.parameters(caller, None, **parameters)
         shape = arguments.result_shape(caller, shape, **arrays)
         each = np.broadcast_shapes(*(np.shape(arrays[name]) for name in NAMES[2:]))
-        route = arguments.method(caller, method, jax.ShapeDtypeStruct(each, dtype))
-        if route == "auto":
-            many = math.prod(shape) >= QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(dtype).name]
-            route = "table" if math.prod(each) == 1 and (many or start is not None) else "direct"
-        if start is not None:
-            start = arguments.position(caller, start)
-            if (first := arguments.known_position(start)) is not None:
-                arguments.within_stream(caller, first, first + math.prod(shape), f"shape={shape}")
-            start = counter.halves(start)
-        return cls(key, tuple(arrays[name] for name in NAMES), start, kind, shape, dtype, route)
+        route = route_of(caller, method, jax.ShapeDtypeStruct(each, dtype))
+        request = cls(key, tuple(arrays[name] for name in NAMES), None, kind, shape, dtype, route)
+        if start is None:
+            return request.routed_by_size(method)
+        return request.block(caller, arguments.position(caller, start))
 
 
 @jax.jit

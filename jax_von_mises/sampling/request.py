@@ -18,7 +18,7 @@ QUANTILE_TABLE_MIN_SIZE = {"float32": 2**14, "float64": 2**15}
 
 
 class Request:
-    """What the requests for angles and for directions have in common: their route, their place and their sharding.
+    """What requests for angles, directions and pairs have in common: their route, their place and their sharding.
 
     Subclasses check their parameters in `part`, and have a field for each plain argument.
     """
@@ -29,6 +29,8 @@ class Request:
     """Shape of one draw, behind the axes of `shape`."""
     numbers = 1
     """Numbers of the stream that one draw takes."""
+    noun = "angle"
+    """What one draw is called."""
 
     @classmethod
     def whole(
@@ -45,9 +47,12 @@ class Request:
         """Check a draw from position 0; method "auto" takes the table for one concentration and many draws."""
         sharding = arguments.sharding(caller, out_sharding)
         request = cls.part(caller, key, location, concentration, shape, dtype, method)
-        few = math.prod(request.shape) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(request.dtype).name]
-        route = "direct" if method == "auto" and few else request.route
-        return dataclasses.replace(request, route=route).sharded(caller, sharding)
+        return request.routed_by_size(method).sharded(caller, sharding)
+
+    def routed_by_size(self: Any, method: str) -> Any:
+        """Return the same without a table where method "auto" asks for too few draws to pay for it."""
+        few = math.prod(self.shape) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(self.dtype).name]
+        return dataclasses.replace(self, route="direct") if method == "auto" and few else self
 
     def sharded(self: Any, caller: str, out_sharding: Any) -> Any:
         """Return the same with a result that is shared out so over devices."""
@@ -70,7 +75,7 @@ class Request:
 
     def within_stream(self, caller: str, start: int, end: int, described: str) -> None:
         """Refuse draws from position `start` to `end`, as `described`, that go on where the stream has ended."""
-        arguments.within_stream(caller, start, end, described, self.numbers)
+        arguments.within_stream(caller, start, end, described, self.numbers, self.noun)
 
 
 def route_of(caller: str, method: str, concentration: jax.Array) -> str:

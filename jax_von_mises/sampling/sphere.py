@@ -219,6 +219,7 @@ class SphereRequest(Request):
     """What `draw_directions` draws: checked arguments; a pytree with everything but arrays static."""
 
     distribution: ClassVar[str] = "von-mises-fisher"
+    noun = "direction"
     key: jax.Array
     mean_direction: object
     concentration: object
