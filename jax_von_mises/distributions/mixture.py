@@ -349,7 +349,7 @@ def fit_sets(samples, weights, key, start, limits, kind, axes, event, dtype, opt
 
     weights = jnp.ones((), compute) if weights is None else jnp.asarray(weights, compute)
     x, share = sets(x, event), sets(jnp.broadcast_to(weights, batch), ())
-    angles_good = jnp.isfinite(x).reshape(*share.shape, -1).all(-1)
+    angles_good = jnp.isfinite(x).all(tuple(range(share.ndim, x.ndim)))
     share = share / jnp.sum(share, 1, keepdims=True)
     good = (angles_good & (share >= 0)).all(1) if share.shape[1] else jnp.zeros(share.shape[0], bool)
     # A set that is not good must not hold others up.
