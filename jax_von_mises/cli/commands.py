@@ -44,7 +44,7 @@ SEED_LIMIT = 2**32
 # Options of version 0.1, by which the processes of a job found each other.
 GONE = ("--distributed", "--coordinator", "--join-timeout", "--patience")
 
-NUMBER_OPTIONS = ("--loc", "--mean-direction", "--concentration", "--size", "--seed", "--block")
+NUMBER_OPTIONS = ("--loc", "--mean-direction", "--concentration", "--correlation", "--size", "--seed", "--block")
 
 
 class BadArgument(Exception):
@@ -80,10 +80,13 @@ def make_parser() -> argparse.ArgumentParser:
         "--distribution",
         choices=tuple(sampler.FAMILIES),
         default="von-mises",
-        help="von-mises-fisher draws directions, unit vectors along a last axis (default von-mises)",
+        help="von-mises-fisher draws directions, unit vectors along a last axis; the bivariate ones draw pairs of "
+        "dependent angles (default von-mises)",
     )
     several = "a number, or a .npy or .csv file of m numbers, which gives m columns"
-    sample.add_argument("--loc", help=f"mean direction in radians: {several} (default 0)")
+    sample.add_argument(
+        "--loc", help=f"mean direction in radians: {several}; of pairs PHI,PSI, those of both angles (default 0 or 0,0)"
+    )
     sample.add_argument(
         "--mean-direction",
         metavar="X,Y,...",
@@ -91,9 +94,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     sample.add_argument(
         "--concentration",
-        default="1",
-        help=f"concentration, from 0 (uniform) to inf (all angles at loc): {several} (default 1)",
+        help=f"concentration, from 0 (uniform) to inf (all angles at loc): {several}; of pairs K1,K2, both finite "
+        "(default 1 or 1,1)",
     )
+    sample.add_argument("--correlation", help="of pairs: any number, where 0 makes the angles independent (default 0)")
     sample.add_argument(
         "--size",
         default="1_000_000",
@@ -248,19 +252,32 @@ def check_values(option: str, text: str, values: np.ndarray, bad: np.ndarray, re
 def read_parameters(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     """Read and check the location and the concentration, in the float type they are computed in."""
     compute = np.float64 if options.dtype == "float64" else np.float32
+    pairs = "bivariate" in options.distribution
+    if options.correlation is not None and not pairs:
+        raise BadArgument(f"--correlation is of pairs; --distribution {options.distribution} has none")
     if options.distribution == "von-mises-fisher":
         loc = read_direction(options, compute)
     elif options.mean_direction is not None:
         raise BadArgument("--mean-direction is of --distribution von-mises-fisher; angles have --loc")
+    elif pairs:
+        text = "0,0" if options.loc is None else options.loc
+        return check_loc(text, read_pair("--loc", text), compute), read_dependence(options, compute)
     else:
-        loc = read_loc(options, compute)
+        text = "0" if options.loc is None else options.loc
+        loc = check_loc(text, read_parameter("--loc", text), compute)
     return loc, read_concentration(options, compute, loc)
 
 
-def read_loc(options: argparse.Namespace, compute: type) -> np.ndarray:
-    """Read and check the mean directions of angles."""
-    text = "0" if options.loc is None else options.loc
-    loc = read_parameter("--loc", text)
+def read_pair(option: str, text: str) -> np.ndarray:
+    """Read two numbers, one of each angle of a pair."""
+    parts = text.split(",")
+    if len(parts) != 2 or not all(map(is_number, parts)):
+        raise BadArgument(f"{option} {text}: pairs need two numbers, one of each angle, separated by a comma")
+    return np.array([float(part) for part in parts])
+
+
+def check_loc(text: str, loc: np.ndarray, compute: type) -> np.ndarray:
+    """Check the mean directions of angles."""
     check_values("--loc", text, loc, ~np.isfinite(loc), "not finite; give radians, any finite number")
     limit = LARGEST_LOC[compute.__name__]
     wider = ", or use --dtype float64" if compute is np.float32 else ""
@@ -288,23 +305,37 @@ def read_direction(options: argparse.Namespace, compute: type) -> np.ndarray:
     return direction
 
 
+def read_dependence(options: argparse.Namespace, compute: type) -> np.ndarray:
+    """Read and check the two concentrations and the correlation of pairs."""
+    text = "1,1" if options.concentration is None else options.concentration
+    concentration = read_pair("--concentration", text)
+    allowed = f"give numbers of {compute.__name__} from 0"
+    bad = ~(np.abs(concentration) <= np.finfo(compute).max) | (concentration < 0)
+    check_values("--concentration", text, concentration, bad, f"not finite, or negative; {allowed}")
+    text = "0" if options.correlation is None else options.correlation
+    if not is_number(text) or not abs(float(text)) <= np.finfo(compute).max:
+        raise BadArgument(f"--correlation {text}: not a finite number of {compute.__name__}")
+    return np.array([*concentration, float(text)], compute)
+
+
 def read_concentration(options: argparse.Namespace, compute: type, loc: np.ndarray) -> np.ndarray:
     """Read and check the concentration, which goes with `loc`."""
-    concentration = read_parameter("--concentration", options.concentration)
+    text = "1" if options.concentration is None else options.concentration
+    concentration = read_parameter("--concentration", text)
     largest = np.finfo(compute).max
     allowed = "give a number from 0 (uniform) to inf (a point mass)"
-    name = ("--concentration", options.concentration, concentration)
+    name = ("--concentration", text, concentration)
     check_values(*name, np.isnan(concentration), f"not a number; {allowed}")
     check_values(*name, concentration < 0, f"negative; {allowed}")
     overflow = np.isfinite(concentration) & (concentration > largest)
     check_values(*name, overflow, f"beyond {compute.__name__}; use --dtype float64, or inf for a point mass")
     if options.distribution == "von-mises-fisher":
         if concentration.ndim:
-            raise BadArgument(f"--concentration {options.concentration}: one number goes with a mean direction")
+            raise BadArgument(f"--concentration {text}: one number goes with a mean direction")
     elif loc.ndim and concentration.ndim and loc.shape != concentration.shape:
         raise BadArgument(
-            f"--loc {options.loc} holds {loc.size} numbers and --concentration {options.concentration} holds "
-            f"{concentration.size}; give files of one length, or a number for one of the two"
+            f"--loc {options.loc} holds {loc.size} numbers and --concentration {text} holds {concentration.size}; give "
+            "files of one length, or a number for one of the two"
         )
     return np.asarray(concentration, compute)
 
@@ -351,7 +382,7 @@ class Watch:
     JUDGED = 2**25
     CHUNK = 2**20  # numbers judged at a time: some arrays of this size are made on the way
 
-    def __init__(self, moments: summary.Moments | summary.DirectionMoments, quiet: bool):
+    def __init__(self, moments: summary.Moments | summary.DirectionMoments | summary.PairMoments, quiet: bool):
         self.moments, self.columns, self.quiet = moments, moments.columns, quiet
         self.bar: Any = None
         self.stride, self.seen = 1, 0

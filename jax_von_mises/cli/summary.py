@@ -108,10 +108,99 @@ class DirectionMoments:
         return [*lines, row("1 - resultant length", versine, gap, versine_error, versine_z)]
 
 
-def moments_of(distribution: str, location: np.ndarray, concentration: np.ndarray) -> Moments | DirectionMoments:
+class PairMoments:
+    """Sums of statistics of pairs about their locations, in float64: sines, versines and the model's dependence."""
+
+    numbers, draws = "angles", "pairs"
+    components = columns = 2
+    NAMES = ("sin(phi - phi_loc)", "sin(psi - psi_loc)", "1 - cos(phi - phi_loc)", "1 - cos(psi - psi_loc)")
+
+    def __init__(self, model: str, loc: np.ndarray, concentration: np.ndarray):
+        self.model, self.given, self.loc = model, (loc, concentration), exact_turns(loc)
+        self.count, self.sums = 0, np.zeros(5)
+
+    def add(self, pairs: np.ndarray) -> None:
+        """Add a block of rows."""
+        statistics = pair_statistics(self.model, *(pairs.astype(np.float64) - self.loc).T)
+        self.count += len(pairs)
+        self.sums += np.sum(statistics, axis=1)
+
+    def report(self, dtype: str) -> list[str]:
+        """Lines that compare what was drawn with the distribution."""
+        if self.count == 0:
+            return [NOTHING]
+        loc, concentration = (x.astype(np.float64) for x in self.given)
+        mean, variance = pair_moments(self.model, *concentration)
+        spread = np.minimum(np.sqrt(2 * mean[2:4]), 1.0)
+        _, shift, square = rounding(loc, spread, dtype)
+        dependence = shift @ spread[::-1] if self.model == "sine" else np.sum(np.sqrt(square)) ** 2
+        allowed = np.array([*shift, *square, dependence + np.prod(shift)])
+        sample, error = self.sums / self.count, np.sqrt(variance / self.count)
+        z = standard_deviations(sample - mean, allowed, error)
+        names = (*self.NAMES, "product of the sines" if self.model == "sine" else "1 - cos of difference")
+        return [HEADER, *map(row, names, sample, mean, error, z)]
+
+
+def pair_statistics(model: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return what `PairMoments` adds up, of angles about their locations."""
+    dependence = np.sin(a) * np.sin(b) if model == "sine" else versine(a - b)
+    return np.stack([np.sin(a), np.sin(b), versine(a), versine(b), dependence])
+
+
+def versine(x: np.ndarray) -> np.ndarray:
+    """Return 1 - cos(x)."""
+    return 2 * np.square(np.sin(0.5 * x))
+
+
+def pair_moments(model: str, k1: float, k2: float, r: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and variances of `pair_statistics`, by sums over both angles.
+
+    Given the first angle a, the second has the concentration rho about its mean direction. The first one's density has
+    its mode where the derivative of k1 c + rho in c = cos(a) changes its sign: Gauss-Legendre panels are graded
+    towards it and both ends of the half circle. The other half mirrors it.
+    """
+
+    def second(c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        s = np.sqrt((1 - c) * (1 + c))
+        return (k2 + 0 * c, r * s) if model == "sine" else (k2 - r * c, -r * s)
+
+    low, high = -1.0, 1.0
+    for _ in range(60):
+        c = 0.5 * (low + high)
+        slope = -r * r * c if model == "sine" else -k2 * r
+        rises = k1 * math.hypot(*second(np.asarray(c))) + slope > 0
+        low, high = (c, high) if rises else (low, c)
+    steps = np.concatenate([[0], np.geomspace(1e-7, 4, 150)])
+    mode = math.acos(low)
+    edges = np.unique(np.clip(np.concatenate([mode - steps, mode + steps, steps, np.pi - steps]), 0, np.pi))
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    width = np.diff(edges)[:, None]
+    a = (edges[:-1, None] + width * (nodes + 1) / 2).ravel()
+    along, across = second(np.cos(a))
+    rho = np.hypot(along, across)
+    # A period, or as far as the second angle reaches: either way equal weights converge geometrically.
+    reach = np.minimum(np.pi, 9 / np.sqrt(np.maximum(rho, 1e-9)))[:, None]
+    place = reach * (np.arange(-48, 48) + 0.5) / 48
+    log_density = (k1 * np.cos(a) + rho)[:, None] - rho[:, None] * versine(place)
+    share = np.exp(log_density - log_density.max()) * reach * (width * weights).ravel()[:, None]
+    share /= share.sum()
+    statistics = pair_statistics(
+        model, np.broadcast_to(a[:, None], share.shape), np.arctan2(across, along)[:, None] + place
+    )
+    mean = np.sum(share * statistics, axis=(1, 2))
+    mean[:2] = 0  # by symmetry
+    return mean, np.sum(share * np.square(statistics - mean[:, None, None]), axis=(1, 2))
+
+
+def moments_of(
+    distribution: str, location: np.ndarray, concentration: np.ndarray
+) -> Moments | DirectionMoments | PairMoments:
     """The sums that judge a distribution."""
-    made = DirectionMoments if distribution == "von-mises-fisher" else Moments
-    return made(location, concentration)
+    if distribution == "von-mises-fisher":
+        return DirectionMoments(location, concentration)
+    if distribution == "von-mises":
+        return Moments(location, concentration)
+    return PairMoments(distribution.split("-")[0], location, concentration)
 
 
 def versine_moments(concentration: float, dimension: int) -> tuple[float, float]:

@@ -12,7 +12,6 @@ from jax_von_mises.distributions.pytrees import ByValue, pytree
 from jax_von_mises.distributions.von_mises import VonMises, is_numbers
 from jax_von_mises.functions import bivariate as functions
 from jax_von_mises.functions import von_mises
-from jax_von_mises.numerics.bivariate import models
 from jax_von_mises.sampling import bivariate as sampling
 
 NAMES = functions.NAMES
@@ -39,7 +38,7 @@ def correlation_of(caller, phi_concentration, psi_concentration, correlation, we
 class BivariateVonMises(ByValue):
     """What the two models share."""
 
-    _KIND: ClassVar[type]
+    _REQUEST: ClassVar[type[sampling.PairRequest]]
     phi_loc: jax.Array
     psi_loc: jax.Array
     phi_concentration: jax.Array
@@ -126,7 +125,8 @@ class BivariateVonMises(ByValue):
         caller = f"{type(self).__name__}.sample"
         key = arguments.key_or_seed(caller, key, seed)
         shape = arguments.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
-        return sampling.draw(sampling.PairRequest.of(caller, key, self._KIND, self._parameters(), shape, start, method))
+        request = self._REQUEST.of(caller, key, self._parameters(), shape, start, method)
+        return sampling.draw_pairs(request)
 
     def sample_and_log_prob(self, *, seed, sample_shape=()):
         """Pairs as `sample` draws, and the logarithms of their densities."""
@@ -139,7 +139,7 @@ class BivariateVonMises(ByValue):
         To 2e-6 (float32) or 1e-12 of max(1, abs(log_prob)), beyond what rounding of the angles' differences from the
         locations does to it.
         """
-        return functions.log_prob(self._KIND, f"{type(self).__name__}.log_prob", value, self._parameters())
+        return functions.log_prob(self._REQUEST.kind, f"{type(self).__name__}.log_prob", value, self._parameters())
 
     def prob(self, value) -> jax.Array:
         """Density at pairs of angles, per square radian."""
@@ -161,26 +161,28 @@ class BivariateVonMises(ByValue):
         They are the derivatives of the logarithm of the normaliser. Absolute error 1e-6 (float32) or 1e-13.
         """
         return jax.tree.map(
-            self._spread, functions.means(self._KIND, f"{type(self).__name__}.moments", self._of_model())
+            self._spread, functions.means(self._REQUEST.kind, f"{type(self).__name__}.moments", self._of_model())
         )
 
     def entropy(self) -> jax.Array:
         """Differential entropy in nats."""
-        return self._spread(functions.entropy(self._KIND, f"{type(self).__name__}.entropy", self._of_model()))
+        return self._spread(functions.entropy(self._REQUEST.kind, f"{type(self).__name__}.entropy", self._of_model()))
 
     def conditional(self, phi) -> VonMises:
         """Distribution of the second angle given the first one, `phi` in radians."""
         caller = f"{type(self).__name__}.conditional"
-        return VonMises(*functions.conditional(self._KIND, caller, phi, self._parameters()))
+        return VonMises(*functions.conditional(self._REQUEST.kind, caller, phi, self._parameters()))
 
     def marginal_log_prob(self, phi) -> jax.Array:
         """Logarithm of the marginal density of the first angle, per radian, at `phi` in radians."""
         caller = f"{type(self).__name__}.marginal_log_prob"
-        return functions.marginal_log_prob(self._KIND, caller, phi, self._parameters())
+        return functions.marginal_log_prob(self._REQUEST.kind, caller, phi, self._parameters())
 
     def standard_errors(self, size) -> functions.Estimate:
         """Standard errors of `fit` from `size` pairs, or the sum of their weights, by the Fisher information."""
-        return functions.standard_errors(self._KIND, f"{type(self).__name__}.standard_errors", self._of_model(), size)
+        return functions.standard_errors(
+            self._REQUEST.kind, f"{type(self).__name__}.standard_errors", self._of_model(), size
+        )
 
     @classmethod
     def fit(cls, samples, weights=None, axis=None):
@@ -206,7 +208,7 @@ class BivariateVonMises(ByValue):
             1e14, also where the likelihood has no maximum, as of equal pairs. NaN for no pairs, no weight, a negative
             weight, or an angle that is not finite. `standard_errors` reports how far to trust it.
         """
-        return cls(*functions.fit(cls._KIND, f"{cls.__name__}.fit", samples, weights, axis))
+        return cls(*functions.fit(cls._REQUEST.kind, f"{cls.__name__}.fit", samples, weights, axis))
 
 
 @pytree(*NAMES)
@@ -252,7 +254,7 @@ class SineBivariateVonMises(BivariateVonMises):
     ((1000, 2), (1000,))
     """
 
-    _KIND = models.Sine
+    _REQUEST = sampling.SineRequest
 
 
 @pytree(*NAMES)
@@ -297,4 +299,4 @@ class CosineBivariateVonMises(BivariateVonMises):
     (1000, 2)
     """
 
-    _KIND = models.Cosine
+    _REQUEST = sampling.CosineRequest

@@ -45,7 +45,7 @@ def refit(components, samples, weights, largest):
         estimate = fitting.fit(spread, jnp.broadcast_to(weights[..., None], spread.shape), axis=0)
         return Torus(VonMises(estimate.loc, jnp.minimum(estimate.concentration, largest)))
     return type(components)(
-        *bivariate.climb_from(components._KIND, tuple(jax.tree.leaves(components)), spread, weights, largest)
+        *bivariate.climb_from(components._REQUEST.kind, tuple(jax.tree.leaves(components)), spread, weights, largest)
     )
 
 

@@ -9,10 +9,13 @@ given the first.
 
 import dataclasses
 import functools
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.sharding import AxisType
 
 from jax_von_mises import arguments
 from jax_von_mises.numerics import elementary, xla
@@ -21,53 +24,114 @@ from jax_von_mises.numerics.circle import reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.sampling import counter, transform
+from jax_von_mises.sampling.programs import Programs
 from jax_von_mises.sampling.request import Request, route_of
 from jax_von_mises.sampling.sphere import number_positions
 
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("key", "parameters", "start"),
-    meta_fields=("kind", "shape", "dtype", "route"),
-)
+PARTS = {"loc": NAMES[:2], "concentration": NAMES[2:]}
+"""What the last axes hold of the two arrays by which streams name their parameters."""
+
+
 @dataclasses.dataclass(frozen=True)
 class PairRequest(Request):
-    """What `draw` draws: checked arguments; a pytree with everything but arrays static."""
+    """What `draw_pairs` draws: checked arguments; a pytree with everything but arrays static."""
 
-    numbers, noun = 2, "pair"
-    key: jax.Array
-    parameters: tuple
-    """In the order of `NAMES`."""
-    start: tuple | None
-    kind: type
+    event_shape, numbers, noun = (2,), 2, "pair"
+    kind: ClassVar[type]
     """`models.Sine` or `models.Cosine`."""
+    key: jax.Array
+    arrays: tuple
+    """The parameters in the order of `NAMES`."""
+    start: tuple | None
     shape: tuple[int, ...]
     """Of the batch, without the axis of the two angles."""
     dtype: np.dtype
     route: str
+    out_sharding: object = None
 
     @classmethod
-    def of(cls, caller, key, kind, parameters, shape, start, method):
+    def of(cls, caller, key, parameters, shape, start, method):
         """Check a draw of `shape` from `start`, or from 0 if that is None; `parameters` are checked, by `NAMES`."""
-        key = arguments.one_key(caller, key)
-        arrays, dtype = arguments.parameters(caller, None, **parameters)
-        shape = arguments.result_shape(caller, shape, **arrays)
-        each = np.broadcast_shapes(*(np.shape(arrays[name]) for name in NAMES[2:]))
-        route = route_of(caller, method, jax.ShapeDtypeStruct(each, dtype))
-        request = cls(key, tuple(arrays[name] for name in NAMES), None, kind, shape, dtype, route)
+        request = cls.from_arrays(caller, key, *arguments.parameters(caller, None, **parameters), shape, method)
         if start is None:
             return request.routed_by_size(method)
         return request.block(caller, arguments.position(caller, start))
 
+    @classmethod
+    def part(cls, caller, key, loc, concentration, shape, dtype, method):
+        """Check a draw from anywhere in a stream, whose parameters stand along the last axes of two arrays."""
+        given, dtype = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
+        found = {}
+        for name, parts in PARTS.items():
+            if np.shape(given[name])[-1:] != (len(parts),):
+                raise ValueError(
+                    f"{caller}: {name} has shape {np.shape(given[name])}, but of {cls.distribution} its last axis must "
+                    f"hold {', '.join(parts)}."
+                )
+            found |= {part: given[name][..., j] for j, part in enumerate(parts)}
+        return cls.from_arrays(caller, key, found, dtype, shape, method)
 
-@jax.jit
-def draw(request):
-    """The pairs of a `PairRequest`, as one program."""
-    shape, route, kind = request.shape, request.route, request.kind
+    @classmethod
+    def from_arrays(cls, caller, key, arrays, dtype, shape, method):
+        """Check the rest of a draw from position 0; `arrays` by `NAMES`."""
+        key = arguments.one_key(caller, key)
+        shape = arguments.result_shape(caller, shape, **arrays)
+        each = np.broadcast_shapes(*(np.shape(arrays[name]) for name in NAMES[2:]))
+        route = route_of(caller, method, jax.ShapeDtypeStruct(each, dtype))
+        return cls(key, tuple(arrays[name] for name in NAMES), None, shape, dtype, route)
+
+    @property
+    def parameters(self):
+        """The parameters by name, as `part` takes them."""
+        arrays = dict(zip(NAMES, self.arrays, strict=True))
+        return {
+            name: np.stack(np.broadcast_arrays(*(np.asarray(arrays[part]) for part in parts)), -1)
+            for name, parts in PARTS.items()
+        }
+
+    def sharded(self, caller, out_sharding):
+        """Return the same with a result that is shared out so over devices, of an automatic mesh."""
+        if out_sharding is not None and AxisType.Explicit in out_sharding.mesh.axis_types:
+            raise ValueError(
+                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} is of a mesh with explicit axes, by "
+                "which pairs cannot be shared out. Make the mesh with axis_types=(AxisType.Auto, ...)."
+            )
+        return super().sharded(caller, out_sharding)
+
+
+as_pytree = functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("key", "arrays", "start"),
+    meta_fields=("shape", "dtype", "route", "out_sharding"),
+)
+
+
+@as_pytree
+@dataclasses.dataclass(frozen=True)
+class SineRequest(PairRequest):
+    """Pairs of the sine model."""
+
+    distribution: ClassVar[str] = "sine-bivariate-von-mises"
+    kind: ClassVar[type] = models.Sine
+
+
+@as_pytree
+@dataclasses.dataclass(frozen=True)
+class CosineRequest(PairRequest):
+    """Pairs of the cosine model."""
+
+    distribution: ClassVar[str] = "cosine-bivariate-von-mises"
+    kind: ClassVar[type] = models.Cosine
+
+
+def pairs_of(request):
+    """Return the pairs of a `PairRequest`, as one program."""
+    shape, route, kind, sharding = request.shape, request.route, request.kind, request.out_sharding
     compute = arguments.compute_dtype(request.dtype)
-    phi_loc, psi_loc, *of_model = xla.hide_constants(*(jnp.asarray(x, compute) for x in request.parameters))
+    phi_loc, psi_loc, *of_model = xla.hide_constants(*(jnp.asarray(x, compute) for x in request.arrays))
     k1, k2, r = of_model
     if all(x.size == 1 for x in of_model):
         k1, k2, r = (x.reshape(()) for x in of_model)
@@ -79,7 +143,19 @@ def draw(request):
     a = first_angle(first, k1, k2, r, kind, route)
     phi, psi = pair(kind, a, second, k1, k2, r)
     phi, psi = (wrap(x, broadcast_loc(loc, shape)) for x, loc in ((phi, phi_loc), (psi, psi_loc)))
-    return jnp.stack([phi, psi], -1).astype(request.dtype)
+    x = jnp.stack([phi, psi], -1).astype(request.dtype)
+    return x if sharding is None else lax.with_sharding_constraint(x, sharding)
+
+
+PROGRAMS = Programs.of(pairs_of)
+
+
+def draw_pairs(request, buffer=None, engine="xla"):
+    """Draw what a `PairRequest` says; into the memory of `buffer`, an array like the result that is given up.
+
+    There is no other `engine`.
+    """
+    return PROGRAMS.run(request, buffer)
 
 
 def pair_words(shape, width, key, start):

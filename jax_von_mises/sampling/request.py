@@ -58,8 +58,8 @@ class Request:
         """Return the same with a result that is shared out so over devices."""
         if self.event_shape and out_sharding is not None and any(out_sharding.spec[len(self.shape) :]):
             raise ValueError(
-                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} shares out the components of the "
-                f"directions. Name axes of the batch alone, of shape {self.shape}."
+                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} shares out the components of a "
+                f"{self.noun}. Name axes of the batch alone, of shape {self.shape}."
             )
         return dataclasses.replace(self, out_sharding=out_sharding)
 

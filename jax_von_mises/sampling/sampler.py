@@ -12,7 +12,8 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_von_mises import arguments
 from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.sharding import explicit_sharding
-from jax_von_mises.sampling import counter, cuda_launch, sphere, transform, wide_vectors
+from jax_von_mises.sampling import bivariate, counter, cuda_launch, sphere, transform, wide_vectors
+from jax_von_mises.sampling.programs import Programs
 from jax_von_mises.sampling.request import DrawRequest, Request
 
 
@@ -107,34 +108,37 @@ def sample_block(
     method: str = "auto",
     distribution: str = "von-mises",
 ) -> jax.Array:
-    """Draw the angles, or directions, ``start`` to ``start + prod(shape) - 1`` of a key's stream.
+    """Draw the angles, directions or pairs ``start`` to ``start + prod(shape) - 1`` of a key's stream.
 
-    A slice of what `sample_von_mises` (or `sample_von_mises_fisher`) draws in one piece, so that a long stream can be
-    made in blocks, in any order and anywhere. Blocks of one shape share one compiled program.
+    A slice of what `sample_von_mises`, `sample_von_mises_fisher` or a bivariate distribution draws in one piece, so
+    that a long stream can be made in blocks, in any order and anywhere. Blocks of one shape share one compiled program.
 
     Parameters
     ----------
     key, loc, concentration, dtype
         As in `sample_von_mises`, or `sample_von_mises_fisher` with its `mean_direction` for `loc`. `loc` and
-        `concentration` broadcast to the block.
+        `concentration` broadcast to the block. Of pairs, `loc` holds phi_loc and psi_loc along a last axis, and
+        `concentration` phi_concentration, psi_concentration and correlation, as in `SineBivariateVonMises`.
     start : int, traced integer scalar, or pair of them
-        Position of the block's first angle or direction, 0 <= start < 2^64. Inside a program it may be a traced int32
-        or uint32 (int64 or uint64 in 64-bit mode), or for any position a pair ``(hi, lo)`` of uint32, its upper and
-        lower half. Where its value is known, a negative number is refused, and so is a block that ends beyond 2^64;
+        Position of the block's first angle, direction or pair, 0 <= start < 2^64. Inside a program it may be a traced
+        int32 or uint32 (int64 or uint64 in 64-bit mode), or for any position a pair ``(hi, lo)`` of uint32, its upper
+        and lower half. Where its value is known, a negative number is refused, and so is a block that ends beyond 2^64;
         where it is traced, positions count modulo 2^64.
     shape : int or tuple of ints
         Shape of the block, filled in row-major order.
     method : {"auto", "direct", "table"}
         "auto" takes the table for one concentration, whatever the size of the block: all blocks of a stream agree.
-    distribution : {"von-mises", "von-mises-fisher"}
-        What is drawn: angles, or directions of as many components as the last axis of the mean direction.
+    distribution : {"von-mises", "von-mises-fisher", "sine-bivariate-von-mises", "cosine-bivariate-von-mises"}
+        What is drawn: angles, directions of as many components as the last axis of the mean direction, or pairs of
+        angles.
 
     Returns
     -------
     jax.Array
         Angles in radians in [-pi, pi), with the accuracy and the derivatives of `sample_von_mises`; or unit vectors of
-        shape `shape` + (d,), with those of `sample_von_mises_fisher`, whose stream has as many numbers as that of
-        angles and takes several for a direction (see :mod:`jax_von_mises.sampling.sphere`).
+        shape `shape` + (d,), with those of `sample_von_mises_fisher`; or pairs of shape `shape` + (2,). Their streams
+        have as many numbers as that of angles, and take several for a direction (see
+        :mod:`jax_von_mises.sampling.sphere`) and two for a pair (:mod:`jax_von_mises.sampling.bivariate`).
 
     Raises
     ------
@@ -153,10 +157,7 @@ def draw(request, buffer=None, engine=None):
 
     The `engine` is that of the request by default.
     """
-    engine, programs = engine or request.engine(), programs_for(request)
-    if buffer is None:
-        return programs.new(request, engine)
-    return programs.into(buffer, request, engine)
+    return programs_for(request).run(request, buffer, engine=engine or request.engine())
 
 
 def angles_of(request, engine):
@@ -190,28 +191,8 @@ def angles_of(request, engine):
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 
 
-class Programs(NamedTuple):
-    """`angles_of` compiled, with a result in new memory or `into` that of a first argument."""
-
-    new: Callable
-    into: Callable
-
-    @classmethod
-    def compiled(cls, **options):
-        """Make both, with options of `jax.jit`."""
-        new = jax.jit(angles_of, static_argnames="engine", **options)
-        into = jax.jit(
-            lambda buffer, request, engine: angles_of(request, engine),
-            static_argnames="engine",
-            donate_argnames="buffer",
-            keep_unused=True,
-            **options,
-        )
-        return cls(new, into)
-
-
-PLAIN = Programs.compiled()
-WIDE = Programs.compiled(compiler_options=wide_vectors.OPTIONS)
+PLAIN = Programs.of(angles_of, static_argnames="engine")
+WIDE = Programs.of(angles_of, static_argnames="engine", compiler_options=wide_vectors.OPTIONS)
 
 
 def programs_for(request):
@@ -230,6 +211,8 @@ class Family(NamedTuple):
 FAMILIES = {
     "von-mises": Family(DrawRequest, draw),
     "von-mises-fisher": Family(sphere.SphereRequest, sphere.draw_directions),
+    "sine-bivariate-von-mises": Family(bivariate.SineRequest, bivariate.draw_pairs),
+    "cosine-bivariate-von-mises": Family(bivariate.CosineRequest, bivariate.draw_pairs),
 }
 
 

@@ -31,6 +31,7 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.sharding import broadcast_sharded
 from jax_von_mises.numerics.sphere import radial, vectors
 from jax_von_mises.sampling import counter, transform
+from jax_von_mises.sampling.programs import Programs
 from jax_von_mises.sampling.request import Request, route_of
 
 
@@ -256,15 +257,6 @@ class SphereRequest(Request):
         return numbers_per_direction(self.event_shape[0])
 
 
-def draw_directions(request, buffer=None, engine="xla"):
-    """Draw what a `SphereRequest` says; into the memory of `buffer`, an array like the result that is given up.
-
-    There is no other `engine`.
-    """
-    return directions(request) if buffer is None else directions_into(buffer, request)
-
-
-@jax.jit
 def directions(request):
     """The directions of a `SphereRequest`, as one program."""
     shape, route, sharding = request.shape, request.route, request.out_sharding
@@ -303,7 +295,12 @@ def directions(request):
     return lax.with_sharding_constraint(x, sharding) if automatic else x
 
 
-@functools.partial(jax.jit, donate_argnames="buffer", keep_unused=True)
-def directions_into(buffer, request):
-    """`directions` into the memory of `buffer`."""
-    return directions(request)
+PROGRAMS = Programs.of(directions)
+
+
+def draw_directions(request, buffer=None, engine="xla"):
+    """Draw what a `SphereRequest` says; into the memory of `buffer`, an array like the result that is given up.
+
+    There is no other `engine`.
+    """
+    return PROGRAMS.run(request, buffer)

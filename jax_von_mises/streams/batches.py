@@ -40,7 +40,7 @@ def sample_batches(
     executor: Executor | None = None,
     distribution: str = "von-mises",
 ) -> "SampleBatches | WorkerBatches":
-    """Draw a long stream of angles, or directions, batch by batch, in constant memory.
+    """Draw a long stream of angles, directions or pairs, batch by batch, in constant memory.
 
     The batches, one after the other, are the rows `start` to ``start + total - 1`` of the key's stream, whatever
     `batch_size` is: row i is ``sample_von_mises(key, loc, concentration, (i + 1, *row_shape))[i]`` with the same
@@ -51,6 +51,8 @@ def sample_batches(
     key, loc, concentration, dtype
         As in `sample_von_mises`. Their broadcast shape, () for two numbers, is the shape of a row. For directions as in
         `sample_von_mises_fisher`, with its `mean_direction` for `loc`: a row then has a last axis for the components.
+        For pairs, `loc` holds phi_loc and psi_loc along a last axis, and `concentration` phi_concentration,
+        psi_concentration and correlation, as in `SineBivariateVonMises`; a row has a last axis for the two angles.
     total : int
         Rows to draw, 0 or more.
     batch_size : int
@@ -69,8 +71,8 @@ def sample_batches(
     executor : concurrent.futures.Executor, optional
         Draws the batches in its workers, as in `write_samples`, without CUDA kernels; some more than there are workers
         are under way, or wait. They come as NumPy arrays, so `donate` and `out_sharding` have no use with it.
-    distribution : {"von-mises", "von-mises-fisher"}
-        What is drawn: angles or directions.
+    distribution : {"von-mises", "von-mises-fisher", "sine-bivariate-von-mises", "cosine-bivariate-von-mises"}
+        What is drawn: angles, directions or pairs of angles.
 
     Returns
     -------

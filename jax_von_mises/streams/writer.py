@@ -96,7 +96,7 @@ def write_samples(
     observe: Callable[[np.ndarray], object] | None = None,
     distribution: str = "von-mises",
 ) -> Written:
-    """Draw a stream of angles, or directions, into a file or a store, in constant memory.
+    """Draw a stream of angles, directions or pairs into a file or a store, in constant memory.
 
     Row i of the result is row i of the stream, as `sample_batches` draws it without CUDA kernels, whatever
     `block_rows`, `parts` and `executor` are and wherever the run was broken off. The result appears complete or not at

@@ -79,7 +79,7 @@ def half_quantile(model, tau, upper):
     Returns
     -------
     array
-        The share is right to 4e-6 (float32) or 1e-12, relative, or the angle to 4 ulp: below the mode, to 4 ulp of
+        The share is right to 4e-6 (float32) or 1e-11, relative, or the angle to 4 ulp: below the mode, to 4 ulp of
         that.
     """
     dtype = tau.dtype
