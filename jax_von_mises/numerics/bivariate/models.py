@@ -26,7 +26,7 @@ from jax_von_mises.numerics import elementary
 from jax_von_mises.numerics.circle import rounded_off
 from jax_von_mises.numerics.density import half_pi_rest
 
-# Smallest second concentration: the second angle is uniform, and still has a direction.
+# Lower bound of the second concentration: the second angle is then uniform, but has a mean direction.
 SMALLEST = {"float32": 1e-10, "float64": 1e-20}
 HEAD_MASK64 = 0xFFFFFFFFF8000000
 
@@ -128,7 +128,7 @@ class Sine(NamedTuple):
         return jnp.broadcast_to(self.k2, sin.shape), self.r * sin
 
     def projections(self, place: Place) -> tuple[jax.Array, ...]:
-        """Return rho times cos b and W at the second angle's mean direction, each less that at a*, and rho* - rho."""
+        """Return rho cos b and rho W at the second angle's mean direction, their rises from a*, and rho* - rho."""
         rise, _, _, sin, versine = place
         both = 2 - versine - self.versine
         fall = self.r * self.r * rise * both / (place.rho + self.top)
@@ -145,7 +145,7 @@ class Sine(NamedTuple):
 
     @staticmethod
     def mixed_slope(cosine: jax.Array, second_cosine: jax.Array, statistic: jax.Array) -> jax.Array:
-        """Return the mean of W's derivative in both angles, from cos a and the means of cos b and W given a."""
+        """Return the mean of the mixed derivative of W, from cos a and the means of cos b and W given a."""
         return cosine * second_cosine
 
     @staticmethod
@@ -218,7 +218,7 @@ class Cosine(NamedTuple):
         return self.gap + self.r * versine, -self.r * sin
 
     def projections(self, place: Place) -> tuple[jax.Array, ...]:
-        """Return rho times cos b and W at the second angle's mean direction, each less that at a*, and rho* - rho."""
+        """Return rho cos b and rho W at the second angle's mean direction, their rises from a*, and rho* - rho."""
         rise, versine = place.rise, place.versine
         fall = 2 * self.k2 * self.r * rise / (place.rho + self.top)
         return self.gap + self.r * versine, self.k2 * versine - self.gap, -self.r * rise, -self.k2 * rise, fall
@@ -233,7 +233,7 @@ class Cosine(NamedTuple):
 
     @staticmethod
     def mixed_slope(cosine: jax.Array, second_cosine: jax.Array, statistic: jax.Array) -> jax.Array:
-        """Return the mean of W's derivative in both angles, from cos a and the means of cos b and W given a."""
+        """Return the mean of the mixed derivative of W, from cos a and the means of cos b and W given a."""
         return statistic
 
     @staticmethod

@@ -36,7 +36,7 @@ T = TypeVar("T", jax.Array, int)
 
 
 def reach(model: Model, start: jax.Array, sign: jax.Array | int, depth: jax.Array | float) -> jax.Array:
-    """Return the distance from offset `start` along `sign` (1 or -1) to where E has fallen by `depth`, or to 0 or pi."""
+    """Return the distance from offset `start` along `sign` (1 or -1) to a fall of E by `depth`, or to the end."""
     room = jnp.where(sign > 0, np.pi - model.mode - start, model.mode + start)
     least = model.at(start).exponent - depth
     room, least = jnp.broadcast_arrays(room, least)
