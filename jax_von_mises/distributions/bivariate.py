@@ -111,7 +111,10 @@ class BivariateVonMises(ByValue):
         See `VonMises.broadcast`.
         """
         shape = self.batch_shape
-        return type(self)(*(jnp.broadcast_to(arguments.as_jax(x), shape) for x in self._parameters().values()))
+        phi_loc, psi_loc, k1, k2, r = (
+            jnp.broadcast_to(arguments.as_jax(x), shape) for x in self._parameters().values()
+        )
+        return type(self)(phi_loc, psi_loc, k1, k2, r)
 
     def sample(
         self,
@@ -204,9 +207,7 @@ class BivariateVonMises(ByValue):
         return functions.standard_errors(self._KIND, f"{type(self).__name__}.standard_errors", self._of_model(), size)
 
     @classmethod
-    def fit(
-        cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None
-    ) -> Self:
+    def fit(cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None) -> Self:
         """Return the distribution of maximum likelihood.
 
         The likelihood depends on the samples through nine means of products of the angles' sines and cosines. Damped

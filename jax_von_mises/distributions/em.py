@@ -28,9 +28,7 @@ TRIAL_STEPS = 15
 FIRST_CONCENTRATIONS = 0.5, 50.0
 
 
-def step(
-    mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.Array
-) -> tuple["Mixture", jax.Array]:
+def step(mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.Array) -> tuple["Mixture", jax.Array]:
     """Return the mixture after one step of expectation maximisation, and the mean log likelihood before it.
 
     The maximisation is exact for independent angles, and a climb from the present parameters for dependent ones: the

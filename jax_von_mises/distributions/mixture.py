@@ -188,11 +188,12 @@ class Mixture(ByValue):
         Absolute error 3 ulp of 1. Counts from -pi, since the components share no `loc`. TypeError for the points of a
         torus, which have no order.
         """
-        if self.event_shape:
+        components = self.components
+        if not isinstance(components, VonMises):
             raise TypeError("Mixture.cdf: the points of a torus have no order. Use prob or log_prob.")
-        start = self._each(self.components.cdf, jnp.asarray(-jnp.pi, self.dtype))
+        start = self._each(components.cdf, jnp.asarray(-jnp.pi, self.dtype))
         weights, start, end = promote_and_broadcast(
-            jnp.exp(self.log_weights()), start, self._each(self.components.cdf, value)
+            jnp.exp(self.log_weights()), start, self._each(components.cdf, value)
         )
         return jnp.sum(weights * (end - start), -1)
 
@@ -390,9 +391,7 @@ def fit_sets(
 
         def one(key: jax.Array, x: jax.Array, share: jax.Array) -> Mixture:
             number, starts, steps = (counts[name] for name in ("number", "starts", "steps"))
-            fitted: Mixture = em.from_seeds(
-                key, Mixture, kind, number, x, share, largest, starts, steps, tolerance
-            )
+            fitted: Mixture = em.from_seeds(key, Mixture, kind, number, x, share, largest, starts, steps, tolerance)
             return fitted
 
         found = jax.vmap(one)(keys, x, share)

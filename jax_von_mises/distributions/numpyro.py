@@ -211,9 +211,15 @@ class BivariateVonMises(Distribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        given = [phi_loc, psi_loc, phi_concentration, psi_concentration]
-        dependence = {"correlation": correlation, "weighted_correlation": weighted_correlation}
-        pair = self.OF(*given, **{name: value for name, value in dependence.items() if value is not None})
+        # NumPyro marks an argument that was not given with None, `OF` with `...`.
+        pair = self.OF(
+            phi_loc,
+            psi_loc,
+            phi_concentration,
+            psi_concentration,
+            ... if correlation is None else correlation,
+            ... if weighted_correlation is None else weighted_correlation,
+        )
         parameters = {name: jnp.asarray(getattr(pair, name)) for name in bivariate.NAMES}
         for name, value in zip(bivariate.NAMES, promote_shapes(*parameters.values()), strict=True):
             setattr(self, name, value)

@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -59,6 +59,7 @@ class ByValue:
         """Whether the leaves are equal: a bool, or a traced one where values are traced. NaN equals only itself."""
         if type(other) is not type(self):
             return NotImplemented
+        structure: Any
         (leaves, structure), (others, other_structure) = jax.tree.flatten(self), jax.tree.flatten(other)
         if structure != other_structure:
             return False
@@ -91,7 +92,7 @@ def _same(x: Any, y: Any) -> bool | jax.Array:
     return bool(np.all(np.asarray(x) == np.asarray(y)))
 
 
-def _hash_key(leaf: Any) -> Hashable:
+def _hash_key(leaf: Any) -> object:
     if isinstance(leaf, jax.core.Tracer):
         raise TypeError(
             "A distribution with traced parameters has no hash, since their values are unknown. Pass it to jax.jit and "

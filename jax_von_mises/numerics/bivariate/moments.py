@@ -10,8 +10,8 @@ with g(a*) = k . T*, the density is exp(k . (T - T*)) over that integral.
 """
 
 import functools
-from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -132,7 +132,9 @@ def mean_rises(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) ->
 @mean_rises.defjvp
 def _mean_rises_jvp(kind: type[Model], primals: Triple, tangents: Triple) -> tuple[Triple, Triple]:
     rows = covariance(kind, *primals)
-    return mean_rises(kind, *primals), tuple(inner(row, tangents) for row in rows)
+    rises: Triple = mean_rises(kind, *primals)
+    first, second, third = (inner(row, tangents) for row in rows)
+    return rises, (first, second, third)
 
 
 def covariance(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> tuple[Triple, ...]:
@@ -149,6 +151,7 @@ def covariance(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) ->
     zero = jnp.zeros_like(rho)
     along, across = (zero, first / rho, second / rho), (zero, first_across / rho, second_across / rho)
     centred = [values - mean_over(found, values)[..., None] for values in means]
+    signs: tuple[jax.Array | int, ...] = signed(model, (1, 1, 1))
     return tuple(
         signed(
             model,
@@ -158,7 +161,7 @@ def covariance(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) ->
                 for j in range(3)
             ],
         )
-        for i, sign in enumerate(signed(model, (1, 1, 1)))
+        for i, sign in enumerate(signs)
     )
 
 
@@ -183,7 +186,9 @@ def signed(model: Model, statistics: Iterable[T]) -> tuple[jax.Array, T, jax.Arr
 
 def inner(values: Iterable[jax.Array], tangents: Iterable[jax.Array]) -> jax.Array:
     """Return the inner product."""
-    return sum(value * tangent for value, tangent in zip(values, tangents, strict=True))
+    products: Iterator[Any] = (value * tangent for value, tangent in zip(values, tangents, strict=True))
+    total: jax.Array = sum(products)
+    return total
 
 
 def second_at_mode(model: Model) -> jax.Array:

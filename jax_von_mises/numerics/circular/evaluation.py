@@ -33,7 +33,8 @@ def evaluate(
     Differentiable, to any order, in `base`, `step` and `parameters`, which are of the dtype of `base`.
     """
     if wide:
-        return in_float64(lambda *given: (log_density(*given),), base, step, parameters)[0]
+        levels: jax.Array = in_float64(lambda *given: (log_density(*given),), base, step, parameters)[0]
+        return levels
     return at_angles(lambda *given: (log_density(*given),), base + step, parameters)[0]
 
 
@@ -58,8 +59,8 @@ def in_float64(
 ) -> tuple[jax.Array, ...]:
     """Evaluate `at_angles` in float64, for float32 arguments."""
     with scope(True):
-        base, step, *parameters = (lax.convert_element_type(x, FLOAT64) for x in (base, step, *parameters))
-        return at_angles(function, base + step, tuple(parameters))
+        start, away, *wide = (lax.convert_element_type(x, FLOAT64) for x in (base, step, *parameters))
+        return at_angles(function, start + away, tuple(wide))
 
 
 @in_float64.defjvp
@@ -101,7 +102,8 @@ def computable_in_float64(log_density: LogDensity, shapes: tuple[tuple[int, ...]
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="Explicitly requested dtype")
-            jax.jit(inside).lower(*(jax.ShapeDtypeStruct(shape, np.float32) for shape in ((1,), *shapes)))
+            struct: Any = jax.ShapeDtypeStruct
+            jax.jit(inside).lower(*(struct(shape, np.float32) for shape in ((1,), *shapes)))
     except Exception:  # the float32 program then either works or raises the user's error
         return False
     return True

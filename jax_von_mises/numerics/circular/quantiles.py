@@ -72,7 +72,7 @@ class Table(NamedTuple):
         """Return `angle` of the pair ``split(*arrays)``; the elementwise `split` is fused with the look-up."""
 
         def look_up(
-            cell_of: Callable[..., tuple[jax.Array, ...]], cells: Cells, *arrays: jax.Array
+            cell_of: Callable[..., tuple[jax.Array, jax.Array, jax.Array]], cells: Cells, *arrays: jax.Array
         ) -> jax.Array:
             t, from_end = split(*arrays)
             row, place = piecewise.quantile_cell(t)
@@ -80,8 +80,9 @@ class Table(NamedTuple):
             limit = largest_angle(t.dtype)
             return clip(piecewise.evaluate(*cell_of(row, place, cells)), -limit, limit)
 
-        branches = (functools.partial(look_up, cell) for cell in (second_cell, first_cell))
-        return lax.cond(jnp.any(self.cells.hard >= 0), *branches, self.cells, *arrays)
+        two_levels, one_level = (functools.partial(look_up, cell) for cell in (second_cell, first_cell))
+        angles: jax.Array = lax.cond(jnp.any(self.cells.hard >= 0), two_levels, one_level, self.cells, *arrays)
+        return angles
 
 
 def first_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -106,7 +107,7 @@ def second_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Arr
 
 def octave_cell(x: jax.Array, octaves: int, bits: int) -> tuple[jax.Array, jax.Array]:
     """Return the cell (int32) of `x` in [2^-octaves, 1), of 2^bits to an octave, and the place in it."""
-    info = jnp.finfo(x.dtype)
+    info = np.finfo(x.dtype)
     unsigned = np.uint64 if x.dtype == jnp.float64 else np.uint32
     exponent = 1 - info.minexp
     pattern = lax.bitcast_convert_type(x, unsigned)
@@ -120,7 +121,10 @@ def octave_places(places: np.ndarray, octaves: int, bits: int) -> np.ndarray:
     """Return the numbers (cells, places) at `places` in each cell of `octave_cell`."""
     cells = 2**bits
     starts = 2.0 ** -np.arange(octaves, 0.0, -1.0)
-    return (starts[:, None, None] * (1 + (np.arange(cells)[:, None] + places) / cells)).reshape(-1, len(places))
+    numbers: np.ndarray = (starts[:, None, None] * (1 + (np.arange(cells)[:, None] + places) / cells)).reshape(
+        -1, len(places)
+    )
+    return numbers
 
 
 def shared(grid: np.ndarray, last: float) -> np.ndarray:
@@ -150,7 +154,7 @@ def checks(cells: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
 
 def tail_error(fixed: Panels, got: jax.Array, t: jax.Array, from_end: jax.Array) -> jax.Array:
     """Return the relative error of the tail `t` of each angle `got`, beyond four float spacings of the angle."""
-    eps = float(jnp.finfo(got.dtype).eps)
+    eps = float(np.finfo(got.dtype).eps)
     spacing = 4 * eps * jnp.abs(got)
     ends = jnp.stack([got - spacing, got + spacing])
     tails = panels.tail(fixed, ends, jnp.broadcast_to(from_end, ends.shape)) / fixed.total
@@ -199,7 +203,7 @@ def of_panels(divided: Panels) -> Table:
 
     def none(divided: Panels, *_: jax.Array) -> tuple[jax.Array, ...]:
         found = jax.eval_shape(refine, divided, *hard_cells)
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), found)
+        return tuple(jnp.zeros(x.shape, x.dtype) for x in found)
 
     point, further, remaining = lax.cond(jnp.any(needed), refine, none, divided, *hard_cells)
     interpolation = jnp.maximum(worst[HARD], jnp.max(jnp.where(needed, remaining, worst[:HARD])))

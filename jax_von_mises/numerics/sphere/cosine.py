@@ -22,13 +22,13 @@ def place_at(w: jax.Array, kappa: jax.Array, n: int) -> tuple[radial.Mode, radia
     return mode, radial.Place.of(small, (w >= 0) == near, n, mode)
 
 
-def tail(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def tail(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array | np.ndarray, jax.Array]:
     """Return the probability beyond the cosine `w`, away from the mode, whether that is above `w`, and y's density."""
     n, name = dimension - 1, w.dtype.name
     mode, place = place_at(w, kappa, n)
     j = radial.hazard(place, n, mode.near, fits.SMALLEST[name])
     log_density = radial.log_ratio(place, mode, n, radial.peak_density(n, mode.s))
-    lowest = float(np.log(jnp.finfo(w.dtype).tiny))
+    lowest = float(np.log(np.finfo(w.dtype).tiny))
     density = jnp.where(log_density < lowest, 0, jnp.exp(jnp.maximum(log_density, lowest)))
     return j * density, mode.near, density
 
@@ -57,7 +57,7 @@ def _lower_tail_jvp(
 def slopes(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array]:
     """Return the derivatives of `lower_tail` in the cosine and in kappa."""
     x, limit = jnp.clip(w, -1, 1), jnp.minimum(kappa, radial.KAPPA_MAX)
-    gap = jnp.maximum((1 - x) * (1 + x), float(jnp.finfo(w.dtype).tiny))
+    gap = jnp.maximum((1 - x) * (1 + x), float(np.finfo(w.dtype).tiny))
     if dimension == 2:
         angle = 2 * jnp.arctan2(jnp.sqrt(1 - x), jnp.sqrt(1 + x))
         density = 2 * circle_density.density(angle, limit)

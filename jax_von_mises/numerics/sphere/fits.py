@@ -98,7 +98,8 @@ def log_relative_density(n: int, s: np.ndarray, distance: np.ndarray) -> np.ndar
     e = delta * (s - g * delta)
     log_q = -2 * distance - 2 * np.log(spread)
     series = e * e * (0.5 - e * (1 / 3 - e * (0.25 - e * (0.2 - e * (1 / 6 - e / 7)))))
-    return -(n / 2) * (g * delta * delta + np.where(np.abs(e) < 2e-3, series, e - log_q))
+    relative: np.ndarray = -(n / 2) * (g * delta * delta + np.where(np.abs(e) < 2e-3, series, e - log_q))
+    return relative
 
 
 def line(n: int, smallest: float, points: int) -> np.ndarray:
@@ -133,7 +134,8 @@ def fits(n: int, dtype: str) -> Fits:
     series = [chebyshev.chebfit(x, values, 120) for values in (peak, np.log(peak), below)]
     series[1][0] -= chebyshev.chebval(-1.0, series[1])
     log_area = np.log(2) + (n + 1) / 2 * np.log(np.pi) - math.lgamma((n + 1) / 2)
-    return Fits(n, *(truncated(each, TOLERANCE[dtype]) for each in series), float(log_area))
+    peak, log_peak, below = (truncated(each, TOLERANCE[dtype]) for each in series)
+    return Fits(n, peak, log_peak, below, float(log_area))
 
 
 def hazard_integral(n: int, w: np.ndarray, slope: np.ndarray, order: int = 0) -> np.ndarray:
@@ -147,7 +149,8 @@ def hazard_integral(n: int, w: np.ndarray, slope: np.ndarray, order: int = 0) ->
     ratio = t / denominator
     exponent = (n * w - slope) * ratio + (n / 2) * (np.log(one_less_t) + np.log1p(t)) - n * np.log(denominator)
     value = np.exp(exponent) * (HALF_LINE_WEIGHTS * width)
-    return (value * ratio if order else value).sum(-1)
+    integral: np.ndarray = (value * ratio if order else value).sum(-1)
+    return integral
 
 
 def ends(surface: Surface, n: float, w: Any) -> tuple[Any, Any]:
@@ -162,7 +165,7 @@ def variable_range(
 ) -> tuple[Any, Any]:
     """Return the smallest and the largest value of r / (L + r) at `w`, for arrays of NumPy and of JAX."""
     smallest, largest = ends(surface, n, w)
-    inverse = (lambda x: 1 / x) if surface.near else reciprocal
+    inverse: Callable[[Any], Any] = (lambda x: 1 / x) if surface.near else reciprocal
     return surface.scale * inverse(largest + surface.scale), surface.scale * inverse(smallest + surface.scale)
 
 
@@ -170,7 +173,8 @@ def largest_gamma(shape: float, tail: float) -> float:
     """Return the number that a gamma distribution exceeds with the probability `tail`."""
     from scipy import special  # at first use: the import takes a quarter of a second
 
-    return special.gammainccinv(shape, tail)
+    number: float = special.gammainccinv(shape, tail)
+    return number
 
 
 @functools.cache
@@ -204,7 +208,8 @@ def closed_base(n: int, t: np.ndarray, s: np.ndarray) -> np.ndarray:
     own = np.log1p(tau * np.expm1(np.minimum(x, 600))) / x
     other = -np.log(tau + (1 - tau) * np.exp(-x)) / x
     own, other = np.where(x < 600, own, 1 - other), np.where(x < 1, 1 - own, other)
-    return 0.5 * np.log(other / own)
+    half_odds: np.ndarray = 0.5 * np.log(other / own)
+    return half_odds
 
 
 @functools.cache
@@ -241,7 +246,7 @@ def fitted_guess(n: int, smallest: float, near: bool) -> Guess:
     levels, places = np.meshgrid(2 * level / largest - 1, x)
     basis = chebyshev.chebvander2d(levels.ravel(), places.ravel(), degrees)
     target, weight = target.ravel(), weight.ravel()
-    share, best, error = np.ones_like(target), None, np.inf
+    share, best, error = np.ones_like(target), np.zeros(basis.shape[1]), np.inf
     for _ in range(8):
         rows = basis * (weight * weight * share)[:, None]
         coefficients = np.linalg.solve(basis.T @ rows, rows.T @ target)

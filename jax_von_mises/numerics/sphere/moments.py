@@ -56,9 +56,7 @@ def _with_slope(value: jax.Array, kappa: jax.Array, slope: jax.Array) -> jax.Arr
 
 
 @_with_slope.defjvp
-def _with_slope_jvp(
-    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
-) -> tuple[jax.Array, jax.Array]:
+def _with_slope_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     return _with_slope(*primals), primals[2] * tangents[1]
 
 
@@ -98,16 +96,12 @@ def scaled_versine_mean(kappa: jax.Array, dimension: int) -> jax.Array:
 
 
 @jax.custom_jvp
-def _concentration(
-    resultant: jax.Array, complement: jax.Array, found: jax.Array, slope: jax.Array
-) -> jax.Array:
+def _concentration(resultant: jax.Array, complement: jax.Array, found: jax.Array, slope: jax.Array) -> jax.Array:
     return found
 
 
 @_concentration.defjvp
-def _concentration_jvp(
-    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
-) -> tuple[jax.Array, jax.Array]:
+def _concentration_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     return _concentration(*primals), (0.5 / primals[3]) * (tangents[0] - tangents[1])
 
 

@@ -10,20 +10,19 @@ With :math:`b` the own share, :math:`b^*` that of the mode, :math:`g = b^*(1 - b
           f - f^* = -\tfrac n2 (g\delta^2 + e - \log q) = -\tfrac n2 (s\delta - \log q).
 
 The first form of f is a sum of positive terms, the second one is for split logarithms. The quantile of the tail
-probability t takes one step of fourth order in log t (two in float64) from the polynomial `fits.fitted_guess`, and one more
-for tails below those of words.
+probability t takes one step of fourth order in log t (two in float64) from the polynomial `fits.fitted_guess`, and one
+more for tails below those of words.
 """
 
 import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding
-from jax.typing import ArrayLike
 
 from jax_von_mises.numerics import coefficients, piecewise, xla
 from jax_von_mises.numerics.elementary import (
@@ -63,7 +62,7 @@ class Mode(NamedTuple):
     """The mode, on the side of each element."""
 
     kappa: jax.Array
-    near: jax.Array
+    near: jax.Array | np.ndarray
     """Whether tails are counted from the mean direction."""
     s: jax.Array
     """Positive."""
@@ -75,7 +74,7 @@ class Mode(NamedTuple):
     inverse: jax.Array
 
     @classmethod
-    def of(cls, kappa: jax.Array, n: int, near: ArrayLike) -> "Mode":
+    def of(cls, kappa: jax.Array, n: int, near: jax.Array | np.ndarray) -> "Mode":
         """Compute the mode for kappa in [0, `KAPPA_MAX`]."""
         s, rest = mode_cosine(kappa, n)
         # Near the equator from s, with one rounding; elsewhere from 1 - s, which is small and keeps its digits.
@@ -104,7 +103,7 @@ class Place(NamedTuple):
     """L."""
 
     @classmethod
-    def of(cls, small: jax.Array, own_small: ArrayLike, n: int, mode: Mode) -> "Place":
+    def of(cls, small: jax.Array, own_small: jax.Array, n: int, mode: Mode) -> "Place":
         """Compute the place with the smaller share `small`."""
         rest = 1 - small
         own, other = jnp.where(own_small, small, rest), jnp.where(own_small, rest, small)
@@ -175,9 +174,7 @@ def chebyshev_polynomials(x: jax.Array, count: int) -> list[jax.Array]:
     return found[:count]
 
 
-def evaluate_surface(
-    surface: fits.Surface, n: float, w: jax.Array, slope: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def evaluate_surface(surface: fits.Surface, n: float, w: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Evaluate the function of a `fits.Surface`, and 1 / (L + r)."""
     low, high = fits.variable_range(surface, n, w, reciprocal)
     inverse = reciprocal(slope + surface.scale)
@@ -204,7 +201,7 @@ def evaluate_surface(
     return xla.tree_sum(terms), inverse
 
 
-def hazard(place: Place, n: int, near: jax.Array, smallest: float, order: int = 0) -> jax.Array:
+def hazard(place: Place, n: int, near: jax.Array | np.ndarray, smallest: float, order: int = 0) -> jax.Array:
     """Compute J at a `Place`, or with `order` 1 its derivative -dJ/dL, for tails down to `smallest`."""
     if n == 2:
         return closed_hazard(place, order)
@@ -215,7 +212,7 @@ def hazard(place: Place, n: int, near: jax.Array, smallest: float, order: int = 
         for _ in range(order + 1):
             value = value * inverse
         found.append(value)
-    return jnp.where(near, *found)
+    return jnp.where(near, found[0], found[1])
 
 
 def closed_hazard(place: Place, order: int) -> jax.Array:
@@ -254,6 +251,8 @@ def log_ratio(place: Place, mode: Mode, n: int, ratio: jax.Array) -> jax.Array:
     fall = place.across * place.delta + rest
     near_mode = (LN2_HEAD * whole - half * fall) + (log_of_ratio + LN2_TAIL * whole)
     whole = half * whole_q + whole
+    exact: jax.Array
+    small: jax.Array | int
     if name == "float32":
         exact, small = fall_parts(place, mode)
     else:
@@ -367,7 +366,7 @@ def share_below(signed: jax.Array) -> jax.Array:
 def sine(signed: jax.Array) -> jax.Array:
     """Return sqrt(1 - w^2) from a `signed_share`, to full relative accuracy at both poles."""
     small = jnp.abs(signed)
-    square, tiny = small * (1 - small), float(jnp.finfo(signed.dtype).tiny)
+    square, tiny = small * (1 - small), float(np.finfo(signed.dtype).tiny)
     return jnp.where(square < tiny, 0, 2 * square_root(jnp.maximum(square, tiny)))
 
 
@@ -404,7 +403,8 @@ def closed_quantile_share(t: jax.Array, near: jax.Array, kappa: jax.Array) -> ja
     half = 0.5 / k
     scalars = base.astype(k.dtype), factor, rise, half, LN_2 * half, jnp.where(few, 1.0, -1.0).astype(k.dtype)
     if not k.ndim:
-        scalars = lax.optimization_barrier(scalars)
+        barrier: Callable[[Any], Any] = lax.optimization_barrier
+        scalars = barrier(scalars)
     base, factor, rise, half, scale, sign = scalars
     product = t * jnp.where(near, -rise, factor)
     base, sign = jnp.where(near, 1, base), jnp.where(near, -1, sign)
@@ -464,9 +464,7 @@ def slope_table(kappa: jax.Array, dimension: int) -> jax.Array:
     return piecewise.cell_polynomials(slopes, nodes)
 
 
-def look_up(
-    t: jax.Array, near: jax.Array, table: jax.Array, out_sharding: NamedSharding | None = None
-) -> jax.Array:
+def look_up(t: jax.Array, near: jax.Array, table: jax.Array, out_sharding: NamedSharding | None = None) -> jax.Array:
     """Evaluate an `odds_table` or a `slope_table`."""
     cell, place = piecewise.quantile_cell(t)
     cell = cell + jnp.where(near, 0, table.shape[1] // 2).astype(cell.dtype)

@@ -1,7 +1,7 @@
 """Unit vectors: directions, the angle between two of them, and vectors about a mean direction.
 
 At a concentration of 1e7 the rounding of a float32 component is 2e-4 of the spread. Therefore a normalised direction
-keeps its rounding error, and 1 - w comes from a difference of vectors.
+stores its rounding error, and 1 - w comes from a difference of vectors.
 """
 
 from typing import NamedTuple
@@ -138,9 +138,10 @@ def place_in_space(signed: jax.Array, turn: jax.Array, unit: jax.Array) -> jax.A
 
 
 def place_across(signed: jax.Array, z: jax.Array, unit: jax.Array) -> jax.Array:
-    """Return vectors in any dimension from a `signed_share`; the part of the normal vectors `z` across `unit` is the azimuth.
+    """Return vectors in any dimension from a `signed_share` and normal vectors `z`.
 
-    Without a reflection no direction is special, and all derivatives are finite.
+    The part of `z` across `unit` is the azimuth. Without a reflection no direction is special, and all derivatives are
+    finite.
     """
     unit = aligned(unit, z.ndim)
     along = ordered_sum(rounded(z * unit))
