@@ -61,7 +61,7 @@ def refit(components: Components, samples: jax.Array, weights: jax.Array, larges
 def seed(
     key: jax.Array, kind: type[Components], number: int, samples: jax.Array, share: jax.Array
 ) -> tuple[jax.Array, Components]:
-    """Start components at distant samples; return their logits, and them fitted to the samples next to each.
+    """Return logits and components, each fitted to the samples nearest to one of several distant samples.
 
     By D. Arthur and S. Vassilvitskii, k-means++, SODA 2007: the next place is a random sample, drawn with the square of
     its chord to the nearest earlier place as weight.

@@ -354,7 +354,7 @@ def quantile_share(
 
 
 def signed_share(small: jax.Array, below_small: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return one number for both shares: (1 - w)/2 if `below_small`, the smaller share, else -(1 + w)/2."""
+    """Return one number for both shares: (1 - w)/2 if that is the smaller one (`below_small`), else -(1 + w)/2."""
     return jnp.where(below_small, small * scale_beyond(kappa), -small)
 
 
@@ -371,7 +371,7 @@ def sine(signed: jax.Array) -> jax.Array:
 
 
 def scale_beyond(kappa: jax.Array) -> jax.Array:
-    """Return the factor of 1 - w: 1 up to `KAPPA_MAX`, less beyond, 0 at infinity."""
+    """Return the factor of 1 - w: 1 up to `KAPPA_MAX`, then falling to 0 at infinity."""
     most = LARGEST_KAPPA[kappa.dtype.name]
     return jnp.where(kappa > most, 0, jnp.minimum(KAPPA_MAX * reciprocal(jnp.clip(kappa, 1, most)), 1))
 
