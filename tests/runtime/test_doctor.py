@@ -302,7 +302,7 @@ def test_this_machine(here):
     """All is well where the CPU is expected: install_gpu.sh expects it for want of a driver that works."""
     assert here.ok, here
     assert here.backend["platform"] == "cpu"
-    assert here.backend["why"] == "JAX_PLATFORMS=cpu asks for it"
+    assert here.backend["why"] == "JAX_PLATFORMS=cpu requests it"
     (device,) = here.devices
     assert device["device"] == "cpu:0"
     assert device["agrees"]
@@ -446,7 +446,7 @@ def of_kernels(found):
         ("", "passed", "kernels", None),
         ("", "passed, also under compute-sanitizer", "kernels", None),
         ("other words", "failed: other words", "plain, other words", "the plain path draws the same distribution"),
-        (None, "not finished: no answer within 9 s", "plain, None", "try again without that, or with a longer"),
+        (None, "not finished: no answer within 9 s", "plain, None", "remove the cause, or give a longer"),
     ],
 )
 def test_trial_of_the_kernels(kernels, failed, words, path, do):
@@ -583,4 +583,4 @@ def test_a_wrong_device_is_seen(capsys, monkeypatch):
     assert not good["broken"]
     assert not bad["agrees"]
     assert "draws other angles" in detail(doctor._drawn([bad]))
-    assert "makes other random words" in detail(doctor._drawn([good | {"words_agree": False}]))
+    assert "generates other random words" in detail(doctor._drawn([good | {"words_agree": False}]))
