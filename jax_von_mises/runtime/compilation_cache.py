@@ -275,13 +275,16 @@ def _complete(path: str) -> bool:
 
 def _zstd() -> Callable[[bytes], bytes]:
     """Return the decompressor of Python 3.14 or of the package zstandard, as JAX does; ImportError without either."""
+    decompress: Callable[[bytes], bytes]
     try:
         from compression import zstd
+
+        decompress = zstd.decompress
     except ImportError:
         import zstandard
 
-        return zstandard.ZstdDecompressor().decompress
-    return zstd.decompress
+        decompress = zstandard.ZstdDecompressor().decompress
+    return decompress
 
 
 def _cut_back(path: str, limit: int | None) -> None:
@@ -316,11 +319,11 @@ def _chosen(caller: str, path: Any) -> str | None:
         path = config.jax_compilation_cache_dir or _default(caller)
         if path is None:
             return None
-    path = arguments.path(caller, "path", path)
-    arguments.utf8(caller, "path", path, "JAX")
-    if not path:
-        raise ValueError(f"{caller}: path={arguments.safe_repr(path)} must be the name of a directory.")
-    return path if "://" in path else os.path.realpath(os.path.expanduser(path))
+    text = arguments.path(caller, "path", path)
+    arguments.utf8(caller, "path", text, "JAX")
+    if not text:
+        raise ValueError(f"{caller}: path={arguments.safe_repr(text)} must be the name of a directory.")
+    return text if "://" in text else os.path.realpath(os.path.expanduser(text))
 
 
 def _default(caller: str) -> Path | None:
@@ -366,7 +369,7 @@ def open_to_others(path: str) -> str | None:
     """Return as a clause why someone else can put a program into this cache, at any level; None if nobody can."""
     if "://" in path:
         return f"who can write to {path} cannot be determined here"
-    if environment.pwd is None:
+    if os.name == "nt":  # Windows has no modes to check
         return None
     reason: str | None = environment.open_to_others(path)
     if reason:

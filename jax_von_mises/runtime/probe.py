@@ -92,7 +92,7 @@ def examine(device: jax.Device) -> None:
     wide = device.platform == "cpu" and wide_vectors.supported()
     table, direct = np.asarray(draw_on(device, ANGLES)), np.asarray(draw_on(device, DIRECT, method="direct"))
     apart = max(float(np.abs(a - b).max()) for a, b in zip((table, direct), reference()[:2], strict=True))
-    known = float(np.abs(table[: len(KNOWN_ANGLES)] - np.float32(KNOWN_ANGLES)).max())
+    known = float(np.abs(table[: len(KNOWN_ANGLES)] - np.asarray(KNOWN_ANGLES, np.float32)).max())
     extremes = {
         "a negative concentration gives NaN": bool(np.isnan(draw_on(device, 4, -1.0)).all()),
         "an infinite concentration gives loc": bool((np.asarray(draw_on(device, 4, math.inf, loc=0.5)) == 0.5).all()),

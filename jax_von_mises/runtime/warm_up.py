@@ -139,11 +139,14 @@ def _compile(request: DrawRequest, loc: Any, concentration: Any) -> Compiled:
     times.append(time.perf_counter())
     memory = compiled.memory_analysis()  # None where the backend does not report it
     costs = compiled.cost_analysis() or {}
+    trace, lower, compile_ = (second - first for first, second in itertools.pairwise(times))
     return Compiled(
         request.shape,
         request.dtype.name,
         request.route,
-        *(float(second - first) for first, second in itertools.pairwise(times)),
+        trace,
+        lower,
+        compile_,
         argument_bytes=getattr(memory, "argument_size_in_bytes", None),
         output_bytes=getattr(memory, "output_size_in_bytes", None),
         temporary_bytes=getattr(memory, "temp_size_in_bytes", None),
