@@ -52,9 +52,7 @@ ADVICE = {
     "xla_gpu_enable_pipelined_collectives": Advice(
         GONE, "does not exist; --xla_gpu_enable_pipelined_all_reduce and similar flags do"
     ),
-    "xla_gpu_enable_llvm_module_compilation_parallelism": Advice(
-        GONE, "exists up to jaxlib 0.10 only; leave it out"
-    ),
+    "xla_gpu_enable_llvm_module_compilation_parallelism": Advice(GONE, "exists up to jaxlib 0.10 only; leave it out"),
     "xla_gpu_enable_fast_min_max": FAST_MIN_MAX,
     "xla_cpu_enable_fast_min_max": FAST_MIN_MAX,
     "xla_cpu_enable_fast_math": Advice(

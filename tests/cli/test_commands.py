@@ -200,9 +200,9 @@ def test_directions(run):
         (("--mean-direction", "1"), "1 number; give two or more"),
         (("--mean-direction", "1,1e39"), "value 1 (counted from 0) is 1e+39: not finite in float32"),
         (("--mean-direction", "1,x"), "neither a number nor the name"),
-        (("--mean-direction", "1,2", "--loc", "1"), "--loc is of angles"),
-        (("--mean-direction", "1,2", "--concentration", "two.csv"), "one number goes with a mean direction"),
-        (("--mean-direction", "1,2", "--distribution", "von-mises"), "--mean-direction is of --distribution"),
+        (("--mean-direction", "1,2", "--loc", "1"), "--loc is for angles"),
+        (("--mean-direction", "1,2", "--concentration", "two.csv"), "von-mises-fisher takes one number"),
+        (("--mean-direction", "1,2", "--distribution", "von-mises"), "--mean-direction is for --distribution"),
     ):
         result = run(*SPHERE, *wrong)
         assert result.code == 2
@@ -455,7 +455,7 @@ def test_judges_a_part_of_many(run, monkeypatch):
     monkeypatch.setattr(commands.Watch, "JUDGED", 2_500)
     monkeypatch.setattr(commands.Watch, "CHUNK", 300)
     result = run("--size", "10_000", "--block", "1000")
-    assert "compared with the distribution are 3,000 angles:" in result.out
+    assert "3,000 angles compared with the distribution:" in result.out
     assert "mean direction" in result.out
 
 
