@@ -162,7 +162,7 @@ check_extras() {
 
 [ -z "$more" ] || check_extras
 
-# --- what the machine has ------------------------------------------------------------------------------------------
+# --- detection -----------------------------------------------------------------------------------------------------
 
 # The tests replace the machine's root directory.
 root=${INSTALL_GPU_ROOT:-}
@@ -282,7 +282,7 @@ find_rocm() {
   esac
 }
 
-# --- what fits it --------------------------------------------------------------------------------------------------
+# --- choice --------------------------------------------------------------------------------------------------------
 
 # Print 75 as 7.5.
 decimal() { say "$(($1 / 10)).$(($1 % 10))"; }
@@ -322,7 +322,7 @@ why=
 expect=$asked
 
 case $system in
-  MINGW* | MSYS* | CYGWIN*) die "$system: use WSL2, or install by hand as docs/install.md says" ;;
+  MINGW* | MSYS* | CYGWIN*) die "$system: use WSL2, or install by hand as docs/install.md describes" ;;
 esac
 
 # Platforms for which wheels exist.
@@ -617,7 +617,7 @@ case $wanted in
   cuda*) progress "drawing on every device and comparing with the CPU, and trying the CUDA kernels" ;;
   *) progress "drawing on every device and comparing with the CPU" ;;
 esac
-# Without a usable GPU the CPU is what was installed for, so the check expects the CPU.
+# Where the CPU was chosen for lack of a usable GPU, the check expects the CPU.
 judged=$expect
 if [ "$wanted" = cpu ]; then judged=cpu; fi
 run "$venv/bin/jax-von-mises" doctor --expect "$judged" ||

@@ -112,7 +112,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="dtype of the angles; .npy files have no bfloat16 and store it as float32 (default float32)",
     )
     sample.add_argument(
-        "--key-impl", help="random number generator of JAX, such as philox4x32 (default JAX's default implementation)"
+        "--key-impl", help="random number generator: an implementation of JAX such as philox4x32 (default JAX's)"
     )
     sample.add_argument(
         "--out",
@@ -130,7 +130,7 @@ def make_parser() -> argparse.ArgumentParser:
     job = sample.add_argument_group(
         "several processes, on one machine or many",
         "Either one command distributes blocks to workers, which write them to a target that all of them can reach; "
-        "or many commands write one part of a Zarr store each. --resume continues a run of either kind, in any of "
+        "or each of many commands writes one part of a Zarr store. --resume continues a run of either kind, in any of "
         "these ways or in a single process.",
     )
     job.add_argument("--workers", metavar="N", help="draw in N processes on this machine")

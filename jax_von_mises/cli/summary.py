@@ -18,7 +18,7 @@ TWO_PI_REST = 2.4492935982947064e-16
 # The level for the worst column, which this share of correct files exceeds.
 FALSE_ALARM = 1e-3
 # With fewer angles per column, the mean of a column is too far from normal for that level.
-LANE_MIN = 100
+COLUMN_MIN = 100
 # Bits of a float's fraction.
 SIGNIFICANT_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
@@ -234,11 +234,13 @@ def summarise(moments: Moments, loc: np.ndarray, concentration: np.ndarray, dtyp
             lines.append(row("1 - resultant length", versine[0], gap[0], cosine_error[0], versine_z[0]))
     coarse = np.broadcast_to((step > spread) & (spread > 0), sine.shape)
     if np.any(coarse):
-        whose = "the" if coarse.size == 1 else f"{np.count_nonzero(coarse)} columns', for one the"
         k = np.broadcast_to(np.atleast_1d(concentration), coarse.shape)[coarse][0]
+        where = f"at concentration {k:g}"
+        if coarse.size > 1:
+            where = f"in {np.count_nonzero(coarse)} columns, such as one {where},"
         lines.append(
-            f"note: {whose} angles at concentration {k:g} spread by less than the step from one {dtype} to the next "
-            "near loc; a loc of 0, or a wider --dtype, resolves them"
+            f"note: angles {where} spread by less than the spacing of {dtype} near loc; "
+            "a loc of 0 or a wider --dtype resolves them"
         )
     return lines
 
@@ -257,8 +259,8 @@ def summarise_columns(
         f"{name:24}{np.sum(z) / math.sqrt(columns):+.1f} s.e. over {columns} columns together"
         for name, z in (("mean directions", sine_z), ("resultant lengths", -versine_z))
     ]
-    if count < LANE_MIN:
-        return [*lines, f"columns are not compared one by one: {count} angles each, fewer than {LANE_MIN}"]
+    if count < COLUMN_MIN:
+        return [*lines, f"columns are not compared one by one: {count} angles each, fewer than {COLUMN_MIN}"]
     worst = np.maximum(np.abs(sine_z), np.abs(versine_z))
     index = int(np.argmax(worst))
     level = -special.ndtri(FALSE_ALARM / (4 * columns))

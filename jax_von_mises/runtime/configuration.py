@@ -19,8 +19,8 @@ from jax_von_mises import arguments
 from jax_von_mises.runtime import child, flags, memory
 from jax_von_mises.sampling import cuda, wide_vectors
 
-# JAX refuses to change this option once it has started, which has no other public sign. Only several processes that
-# work together use the option, so it can be changed for a moment.
+# JAX refuses to change this option once it has started, which no public function reports. Only programs of several
+# processes use the option, so changing it for a moment does no harm.
 EARLY = "jax_cpu_get_local_topology_timeout_minutes"
 
 STARTABLE_PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "METAL", "oneapi")
@@ -32,7 +32,7 @@ OLD_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 class Option(NamedTuple):
-    """A row of the table: what an argument of `configure` sets, and its values."""
+    """A row of `OPTIONS`: what an argument of `configure` sets, and its allowed values."""
 
     carrier: str  # an option of jax.config (jax_...), a flag of XLA (xla_...), or a variable
     kind: type[str | bool | int | float]  # an int is at least 1 unless it has `allowed` values, a float is a share
@@ -382,7 +382,7 @@ def _checked(name: str, value: Any, option: Option) -> Any:
 
 
 def _must_be_allowed(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Refuse a value that is not one of the names `allowed`, or for the platform a list of them."""
+    """Refuse a value that is not one of `allowed`; a platform may be several of them, separated by commas."""
     given = f"configure: {name}={arguments.safe_repr(value)}"
     if not isinstance(value, str):
         raise TypeError(f"{given} must be a string such as {allowed[0]!r}.")

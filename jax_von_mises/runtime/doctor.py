@@ -53,7 +53,7 @@ class Diagnosis(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether there is no problem; there may be warnings."""
+        """True if there is no problem; there may be warnings."""
         return not any(finding.level == PROBLEM for finding in self.findings)
 
     def as_json(self) -> str:
@@ -176,16 +176,16 @@ def _drivers(gpus: hardware.Accelerators, installed: Mapping[str, str], level: s
             if old:
                 what = f"{old[0].name} has compute capability {old[0].capability}"
                 what += f", and JAX's CUDA {release} wheels need {least}"
-                do = "./install_gpu.sh --cuda12, or hide the card by CUDA_VISIBLE_DEVICES"
+                do = "run ./install_gpu.sh --cuda12, or hide the card with CUDA_VISIBLE_DEVICES"
                 yield Finding(level if len(old) == len(gpus.cards) else WARNING, what, do)
         if not cuda:
             do = f"update the driver to {min(hardware.DRIVERS.values())} or newer, then run ./install_gpu.sh"
             if fits:
                 do = f'run ./install_gpu.sh, or pip install "jax_von_mises[cuda{fits}]"'
-            yield Finding(level, "there is an NVIDIA GPU, and JAX has no CUDA plugin: it runs on the CPU", do)
+            yield Finding(level, "there is an NVIDIA GPU, but JAX has no CUDA plugin: it runs on the CPU", do)
     if gpus.vendor == "AMD" and gpus.cards and not any(name.startswith("rocm") for name in plugins):
         do = 'run ./install_gpu.sh --rocm, or pip install "jax_von_mises[rocm]"'
-        yield Finding(level, "there is an AMD GPU, and JAX has no ROCm plugin: it runs on the CPU", do)
+        yield Finding(level, "there is an AMD GPU, but JAX has no ROCm plugin: it runs on the CPU", do)
     for number, card in enumerate(gpus.cards):
         if card.free is not None and card.total is not None and card.free < CROWDED * card.total:
             yield Finding(
@@ -226,7 +226,7 @@ def _unused(taken: Iterable[flags.Flag], installed: Mapping[str, str], timeout: 
         changes = {"JAX_PLATFORMS": platform, "XLA_FLAGS": flags.join(taken) or None, "JAX_LOGGING_LEVEL": "INFO"}
         ended = child.run("-c", flags.START, timeout=timeout, **{**child.configuration(), **changes})
         why = f"no answer within {timeout:g} s" if ended.code is None else child.reason(ended)
-        what = f"JAX has its plugin for {plugin} and does not use the GPU: {why}"
+        what = f"JAX has its plugin for {plugin}, but does not use the GPU: {why}"
         yield Finding(PROBLEM, what, "see the other findings; then docs/install.md, 'When the GPU is not used'")
 
 
@@ -236,8 +236,8 @@ def _plugins(installed: Mapping[str, str]) -> Iterator[Finding]:
     if len(names) > 1:
         yield Finding(
             PROBLEM,
-            f"JAX has plugins for {' and '.join(names)}, of which it can use one",
-            f"pip uninstall jax-{names[0]}-plugin jax-{names[0]}-pjrt, or the other",
+            f"JAX has plugins for {' and '.join(names)}, but can use only one",
+            f"pip uninstall jax-{names[0]}-plugin jax-{names[0]}-pjrt, or those of the other",
         )
     core = installed.get("jaxlib", "")
     for name, version in installed.items():
@@ -260,7 +260,7 @@ def _flags(timeout: float) -> tuple[list[flags.Flag], list[Finding]]:
     found = []
     for item in flags.refused(present, timeout) if present else ():
         advice = flags.ADVICE.get(item.flag)
-        do = advice.text if advice and advice.level == flags.GONE else "take it out of XLA_FLAGS"
+        do = advice.text if advice and advice.level == flags.GONE else "remove it from XLA_FLAGS"
         found.append(Finding(PROBLEM, f"--{item.flag} in XLA_FLAGS ends the process: {item.reason}", do))
         present = [flag for flag in present if flag.name != item.flag]
     for flag in present:
@@ -387,12 +387,11 @@ def _drawn(devices: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
             do = "do not use it; report the versions above"
             yield Finding(PROBLEM, f"{name} generates other random words than the CPU", do)
         elif not device["agrees"]:
-            do = "remove flags from XLA_FLAGS; if the difference stays, do not use the device, and report the versions "
-            do += "above"
+            do = "remove flags from XLA_FLAGS; if that does not help, do not use the device; report the versions above"
             yield Finding(PROBLEM, f"{name} draws other angles: {device['apart']:.1e} radians off", do)
         for what in device["broken"]:
             do = "remove fast-math flags from XLA_FLAGS"
-            yield Finding(PROBLEM, f"on {name} it does not hold that {what}", do)
+            yield Finding(PROBLEM, f"{name} fails the check that {what}", do)
         if cuda.FAILED in (device.get("path") or ""):
             do = "nothing needs to be done: the plain path draws the same distribution; report the versions above"
             yield Finding(NOTE, f"{name}: {device['path']}", do)

@@ -26,7 +26,7 @@ class Refused(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """How serious it is to set a flag to anything but one of the harmless values `fine`, and what to do."""
+    """Advice on a flag: how serious it is to set it, what to do, and the harmless values."""
 
     level: str
     text: str

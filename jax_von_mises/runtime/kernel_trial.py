@@ -13,8 +13,8 @@ from jax_von_mises.runtime import child
 from jax_von_mises.sampling import cuda_trial, cuda_verdict
 
 PROGRAM = ("-m", cuda_trial.__name__)
-# The tool that checks every memory access, and the exit code that it returns after an invalid one. Calls of the driver
-# that fail are no errors of a kernel, since XLA makes some.
+# The tool that checks every memory access, and its exit code after an invalid one. Failed calls of the driver, of which
+# XLA makes some, are no errors of a kernel.
 SANITIZER, FOUND = "compute-sanitizer", 9
 OPTIONS = ("--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", str(FOUND))
 # Any other signal came from outside, as when the system is out of memory.

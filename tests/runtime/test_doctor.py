@@ -148,7 +148,7 @@ def nvidia(driver, **card):
         ("535.1", CUDA12, None),
         ("535.1", CUDA13, "problem: driver 535.1 is too old for JAX's CUDA 13 wheels.*580 or newer, or.*--cuda12"),
         ("470.2", CUDA12, "problem: driver 470.2 is too old for JAX's CUDA 12 wheels -> update the driver to 525"),
-        ("580.65", PIP, r"problem: there is an NVIDIA GPU, and JAX has no CUDA plugin.*\[cuda13\]"),
+        ("580.65", PIP, r"problem: there is an NVIDIA GPU, but JAX has no CUDA plugin.*\[cuda13\]"),
         ("535.1", PIP, r"no CUDA plugin.*\[cuda12\]"),
         ("470.2", PIP, "no CUDA plugin.*update the driver to 525 or newer"),
     ],
@@ -200,7 +200,7 @@ def test_same_rule_as_the_script():
 def test_plugins(monkeypatch):
     monkeypatch.setattr(hardware, "unmet", lambda installed: [])
     assert detail(doctor._plugins(PIP)) == ""
-    assert "plugins for cuda12 and cuda13, of which it can use one" in detail(doctor._plugins(CUDA12 | CUDA13))
+    assert "plugins for cuda12 and cuda13, but can use only one" in detail(doctor._plugins(CUDA12 | CUDA13))
     old = PIP | {"jax-cuda12-plugin": "0.10.1"}
     assert 'belong to jaxlib 0.10.2 -> pip install --upgrade "jax[cuda12]==0.10.2"' in detail(doctor._plugins(old))
 
@@ -349,7 +349,7 @@ def test_flags_that_end_or_spoil(monkeypatch):
     text = detail(found.findings)
     assert not found.ok
     assert "problem: --xla_gpu_autotune in XLA_FLAGS ends the process" in text
-    assert "problem: on cpu:0 it does not hold that a negative concentration gives NaN" in text
+    assert "problem: cpu:0 fails the check that a negative concentration gives NaN" in text
     assert "warning: --xla_cpu_fast_math_honor_nans=false in XLA_FLAGS" in text
     assert "problem: JAX runs on cpu, not on cuda" in text
     assert "DOES NOT AGREE" in str(found)
@@ -393,7 +393,7 @@ def test_gpu_that_is_not_used(monkeypatch):
 
     monkeypatch.setattr(child, "run", run)
     text = detail(doctor._unused([], CUDA12, 9))
-    assert "problem: JAX has its plugin for cuda12 and does not use the GPU: RuntimeError: Unable to load CUDA" in text
+    assert "problem: JAX has its plugin for cuda12, but does not use the GPU: RuntimeError: Unable to load CUDA" in text
     assert [changes["JAX_PLATFORMS"] for changes in asked] == ["cuda"]
     assert detail(doctor._unused([], PIP, 9)) == ""
 
