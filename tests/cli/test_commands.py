@@ -201,9 +201,9 @@ def test_directions(run):
         (("--mean-direction", "1"), "1 number; give two or more"),
         (("--mean-direction", "1,1e39"), "value 1 (counted from 0) is 1e+39: not finite in float32"),
         (("--mean-direction", "1,x"), "neither a number nor the name"),
-        (("--mean-direction", "1,2", "--loc", "1"), "--loc is of angles"),
-        (("--mean-direction", "1,2", "--concentration", "two.csv"), "one number goes with a mean direction"),
-        (("--mean-direction", "1,2", "--distribution", "von-mises"), "--mean-direction is of --distribution"),
+        (("--mean-direction", "1,2", "--loc", "1"), "--loc is for angles"),
+        (("--mean-direction", "1,2", "--concentration", "two.csv"), "von-mises-fisher takes one number"),
+        (("--mean-direction", "1,2", "--distribution", "von-mises"), "--mean-direction is for --distribution"),
     ):
         result = run(*SPHERE, *wrong)
         assert result.code == 2
@@ -250,8 +250,8 @@ def test_pairs(run):
         (("--concentration", "1,-2"), "value 1 (counted from 0) is -2: not finite, or negative"),
         (("--concentration", "1,1e39"), "is 1e+39: not finite, or negative; give numbers of float32 from 0"),
         (("--correlation", "nan"), "--correlation nan: not a finite number of float32"),
-        (("--mean-direction", "1,2"), "--mean-direction is of --distribution von-mises-fisher"),
-        (("--distribution", "von-mises", "--correlation", "1"), "--correlation is of pairs"),
+        (("--mean-direction", "1,2"), "--mean-direction is for --distribution von-mises-fisher"),
+        (("--distribution", "von-mises", "--correlation", "1"), "--correlation is for pairs"),
     ):
         result = run(*PAIRS, *wrong)
         assert result.code == 2
@@ -518,7 +518,7 @@ def test_judges_a_part_of_many(run, monkeypatch):
     monkeypatch.setattr(commands.Watch, "JUDGED", 2_500)
     monkeypatch.setattr(commands.Watch, "CHUNK", 300)
     result = run("--size", "10_000", "--block", "1000")
-    assert "compared with the distribution are 3,000 angles:" in result.out
+    assert "3,000 angles compared with the distribution:" in result.out
     assert "mean direction" in result.out
 
 
