@@ -9,8 +9,8 @@ import jax
 class Programs(NamedTuple):
     """A program compiled in two ways."""
 
-    new: Callable[..., jax.Array]
-    into: Callable[..., jax.Array]
+    new: jax.stages.Wrapped
+    into: jax.stages.Wrapped
     """With a first argument more: an array like the result, whose memory it takes."""
 
     @classmethod
@@ -24,4 +24,5 @@ class Programs(NamedTuple):
 
     def run(self, request: Any, buffer: jax.Array | None, **static: Any) -> jax.Array:
         """Draw what `request` says; into the memory of `buffer` where that is not None."""
-        return self.new(request, **static) if buffer is None else self.into(buffer, request, **static)
+        drawn: jax.Array = self.new(request, **static) if buffer is None else self.into(buffer, request, **static)
+        return drawn
