@@ -11,6 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
+from jax_von_mises.distributions.circular import CircularDistribution
 from jax_von_mises.distributions.pytrees import ByValue, pytree
 from jax_von_mises.distributions.von_mises import VonMises, is_numbers
 from jax_von_mises.functions import bivariate as functions
@@ -201,6 +202,34 @@ class BivariateVonMises(ByValue):
         """Return the logarithm of the marginal density of the first angle, per radian, at `phi` in radians."""
         caller = f"{type(self).__name__}.marginal_log_prob"
         return functions.marginal_log_prob(self._REQUEST.kind, caller, phi, self._parameters())
+
+    def marginal(self, axis: int = 0) -> CircularDistribution:
+        """Return the distribution of the first angle (`axis` 0) or the second one (1).
+
+        Its `error` estimates the relative error of tail probabilities, about 3e-6 (float32) for one mode and up to
+        1e-3 for two modes at concentrations of 1e7; or the angle is within 4 ulp. `marginal_log_prob` needs no table.
+
+        Raises
+        ------
+        ValueError
+            For another `axis`, or parameters that are not scalars; use `jax.vmap` for several distributions.
+        """
+        caller = f"{type(self).__name__}.marginal"
+        if axis not in (0, 1):
+            raise ValueError(
+                f"{caller}: axis={arguments.safe_repr(axis)} must be 0 or 1, the first or the second angle."
+            )
+        if self.batch_shape:
+            raise ValueError(
+                f"{caller}: the parameters have shape {self.batch_shape}, but must be scalars. Use jax.vmap for "
+                "several."
+            )
+        loc, _, k1, k2, r = self._parameters().values()
+        if axis == 1:
+            # Both models are symmetric in the two angles.
+            loc, k1, k2 = self._parameters()["psi_loc"], k2, k1
+        modes = functions.modes_of_marginal(self._REQUEST.kind, caller, loc, k1, k2, r)
+        return CircularDistribution(functions.MARGINALS[self._REQUEST.kind], loc, k1, k2, r, points=modes)
 
     def standard_errors(self, size: ArrayLike) -> functions.Estimate:
         """Return the standard errors of `fit` from `size` pairs (or their sum of weights), by Fisher information."""
