@@ -40,7 +40,7 @@ class PairRequest(Request):
     """What `draw_pairs` draws: checked arguments; a pytree with everything but arrays static."""
 
     event_shape, numbers, noun = (2,), 2, "pair"
-    kind: ClassVar[type]
+    kind: ClassVar[type[models.Model]]
     """`models.Sine` or `models.Cosine`."""
     key: jax.Array
     arrays: tuple
@@ -115,7 +115,7 @@ class SineRequest(PairRequest):
     """Pairs of the sine model."""
 
     distribution: ClassVar[str] = "sine-bivariate-von-mises"
-    kind: ClassVar[type] = models.Sine
+    kind: ClassVar[type[models.Model]] = models.Sine
 
 
 @as_pytree
@@ -124,7 +124,7 @@ class CosineRequest(PairRequest):
     """Pairs of the cosine model."""
 
     distribution: ClassVar[str] = "cosine-bivariate-von-mises"
-    kind: ClassVar[type] = models.Cosine
+    kind: ClassVar[type[models.Model]] = models.Cosine
 
 
 def pairs_of(request):
