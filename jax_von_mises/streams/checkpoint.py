@@ -58,7 +58,7 @@ class ForeignTargetError(OSError):
 
 
 def lock(descriptor: int | BinaryIO, name: str, alone: bool = True) -> None:
-    """Lock an open file or directory until it is closed; without `alone`, share it with other such locks."""
+    """Lock an open file or directory until it is closed; without `alone`, several processes can share the lock."""
     if fcntl is None:
         return
     try:

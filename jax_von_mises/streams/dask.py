@@ -90,7 +90,7 @@ def sample(
     key = arguments.one_key(caller, key)
     given = {"loc": _as_array(caller, "loc", loc), "concentration": _as_array(caller, "concentration", concentration)}
     sizes: tuple[int, ...] = arguments.result_shape(caller, shape, **given)
-    # Decided here for the complete array, and without its values: a parameter may exceed the memory too.
+    # Decided for the complete array, from sizes and dtypes alone: a parameter may exceed the memory too.
     route = arguments.method(caller, method, given["concentration"])
     if route == "auto" and given["concentration"].size > 1:
         route = "direct"
@@ -122,7 +122,7 @@ def sample(
 
 
 def _as_array(caller: str, name: str, value: Any) -> Any:
-    """Return a parameter as a NumPy array, or as the Dask array that it is."""
+    """Return a parameter as a NumPy array; return a Dask array unchanged."""
     if isinstance(value, da.Array):
         arguments.parameter(caller, name, np.zeros((), value.dtype))
         _must_have_sizes(caller, name, value)
@@ -150,7 +150,7 @@ def _chunked(value: Any, compute: np.dtype, shape: tuple[int, ...], chunks: tupl
 
 
 def _block(value: Any, index: tuple[int, ...]) -> Any:
-    """Return the key of the parameter's chunk that belongs to a chunk of the result; a number is returned as it is."""
+    """Return the key of the parameter's chunk that belongs to a chunk of the result; return a number unchanged."""
     if not isinstance(value, da.Array):
         return value
     index = index[len(index) - value.ndim :]

@@ -193,7 +193,7 @@ def assignment(run: str, job: Job | None) -> Assignment | None:
 
 
 def look_for(job: Job, sign: Callable[[Target], bool], seconds: float) -> Target | None:
-    """Open the target of a job once `sign` holds for it; return None if it does not within so many seconds."""
+    """Open the target of a job once `sign` holds for it; return None after so many seconds."""
     assert job.target is not None
     deadline = time.monotonic() + seconds
     while True:
@@ -485,7 +485,7 @@ class Crew:
                 yield answers
 
     def stop(self, patient: bool) -> dict[int, str]:
-        """Cancel tasks that have not started; return blocks that finish until then, or within `GRACE` if `patient`."""
+        """Cancel tasks that have not started; return finished blocks, waiting up to `GRACE` for others if `patient`."""
         begun = [future for future in self._waiting if not future.cancel()]
         done = {}
         ended = futures.wait(begun, GRACE if patient else 0)
@@ -498,7 +498,7 @@ class Crew:
         return done
 
     def dismiss(self, job: Job) -> None:
-        """Let the workers close a finished run; a worker that gets no such task does so when it needs the room."""
+        """Let the workers close a finished run; one that gets no such task closes it when further runs follow."""
         with contextlib.suppress(OSError, ExecutorFailed):
             for _ in self.workers:
                 self._submit((), release, job.run)

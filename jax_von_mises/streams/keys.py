@@ -17,8 +17,8 @@ from jax.typing import ArrayLike
 from jax_von_mises import arguments
 from jax_von_mises.sampling import counter
 
-# Folded in before a name and before a number. They keep keys of names, keys of numbers, and the keys that users get by
-# `split` or by `fold_in` of a small number apart (the last two are the same: fold_in(key, i) is split(key, n)[i]).
+# Tags that are folded in before a name or a number. They distinguish the keys of names, the keys of numbers, and those
+# that users get by `split` or by `fold_in` of a small number (which are the same: fold_in(key, i) is split(key, n)[i]).
 NAME_TAG = 0x6E616D65
 NUMBER_TAG = 0x6E756D62
 
@@ -46,7 +46,7 @@ def derive_key(key: ArrayLike, *path: str | int | jax.Array) -> jax.Array:
     Returns
     -------
     jax.Array
-        A key of the same kind, typed or legacy, and implementation.
+        A key of the same implementation, typed or legacy as `key` is.
 
     Raises
     ------

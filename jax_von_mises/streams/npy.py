@@ -104,12 +104,12 @@ class NpyFile:
 
     @property
     def _opened(self) -> BinaryIO:
-        """The partial file, after `_open`."""
+        """The partial file, which is open."""
         assert self.file is not None
         return self.file
 
     def begin(self, text: str) -> None:
-        """Start with no blocks and the record `text`, over anything that an unfinished run has left."""
+        """Start a run without blocks, with the record `text`; overwrite an unfinished run."""
         self._open(create=True)
         # The record comes first: if it cannot be replaced, the old run is unchanged.
         self._start_record(text)
@@ -139,7 +139,7 @@ class NpyFile:
         sync_directory(self.directory)
 
     def go_on(self, text: str) -> None:
-        """Open the file that an earlier run has left, with the record `text`."""
+        """Open the file of an earlier run, and replace its record by `text`."""
         self._open_partial()
         self._start_record(text)
 
@@ -265,7 +265,7 @@ class NpyFile:
         self._replace_record(text)
         self.log = open(self.partial_record, "r+b", buffering=0, opener=self._no_link)  # noqa: SIM115
         self.log_end = len(text.encode())
-        # Lines reach the disk with each block; without the name of their file they would be lost.
+        # Each line is flushed with its block; the name of the file must have reached the disk before.
         sync_directory(self.directory)
 
     def _replace_record(self, text: str) -> None:
@@ -310,7 +310,7 @@ class NpyFile:
         else:
             self._take_free_name()
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.fresh)  # of a run that was killed as it began
+            os.unlink(self.fresh)  # left by a run that was killed in `begin`
         self.settle()
         # The names must reach the disk before the run is reported as done.
         sync_directory(self.directory)

@@ -63,7 +63,7 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     if about.compress_type not in BOUNDED:
         raise ValueError(f"{name} in it is packed by method {about.compress_type}, which this package does not read")
     if about.file_size > limit:
-        raise ValueError(f"{name} in it has {about.file_size} bytes, and may have {limit}")
+        raise ValueError(f"{name} in it has {about.file_size} bytes, and may have at most {limit}")
     with archive.open(about) as file:
         # Without a size, read() would unpack 2 GiB before it checks the size in the archive's directory.
         return file.read(about.file_size + 1)

@@ -1,4 +1,4 @@
-"""Streams: the positions in a key's sequence of words from which each piece of work draws.
+"""Streams of rows, and their positions in a key's sequence of words.
 
 A **stream** is the endless sequence of rows of one key, `loc`, `concentration` and dtype. A row has an angle for each
 element of the broadcast of `loc` and `concentration` (one angle for two numbers). Angle ``j`` of row ``i`` is element
@@ -52,7 +52,7 @@ class Stream:
     row: DrawRequest | SphereRequest
     """The request for the first row."""
     engine: str | None = None
-    """What draws it, as `DrawRequest.engine` names it; None to let each request choose."""
+    """The engine that draws it, as `DrawRequest.engine` returns it; None to let each request choose."""
 
     @classmethod
     def of(
@@ -152,7 +152,7 @@ def _parameter_identity(value: ArrayLike, dtype: np.dtype) -> str | dict[str, An
 
 
 def split_evenly(count: int, parts: int, part: int) -> range:
-    """Return the range of part `part` when `count` consecutive tasks are divided into `parts` equal to within one."""
+    """Return part `part` of `count` tasks, divided into `parts` ranges whose lengths differ by at most one."""
     return range(part * count // parts, (part + 1) * count // parts)
 
 

@@ -125,7 +125,7 @@ def write_samples(
         can be written next to it; in an object store it is always removed first, without a warning.
     repair : bool
         With `resume`: draw blocks again that do not match their checksums. Meanwhile a finished file or store is an
-        unfinished one. If the repair fails, it remains unfinished with all valid blocks, and the same call continues.
+        unfinished one. If the repair fails, all valid blocks are kept, and the same call continues it.
     part, parts : int
         Draw share `part` of `parts`. All parts write one Zarr store, at the same time or not; more than one part
         implies `resume`. Each call returns when its blocks are recorded. The call that then finds all blocks recorded
@@ -153,7 +153,7 @@ def write_samples(
         Something exists at `out`, and neither `resume` nor `force` was given.
     ValueError, TypeError
         For a bad argument. With `resume` also if `out` holds another stream, a block does not match its checksum, or
-        this machine or a worker draws other last digits.
+        this machine or a worker draws different last digits.
     OSError
         The disk is full or cannot be written, `out` holds files that this package did not write, or a worker does not
         reach it. Recorded blocks are kept and can be resumed; a run that has recorded none removes what it created.
@@ -172,7 +172,7 @@ def write_samples(
     (10000,)
     """
     out = arguments.path(CALLER, "out", out)
-    # CUDA kernels differ in the last digits, so that a run could not be resumed without them, and a disk is slower.
+    # CUDA kernels differ in the last digits: a run could not be resumed without them. The disk is slower anyway.
     stream = Stream.of(CALLER, key, loc, concentration, dtype, method, distribution, engine="xla")
     total = arguments.whole_number(CALLER, "total", total, 0)
     if total * max(stream.width, 1) >= checkpoint.MOST_ANGLES:  # also limits the number of empty rows

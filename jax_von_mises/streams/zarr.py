@@ -189,7 +189,7 @@ class ZarrStore:
             raise ForeignTargetError(f"{name} is not the metadata of a store: {error}; move it away") from error
 
     def begin(self, text: str) -> None:
-        """Start with no blocks and the record `text`."""
+        """Start a run without blocks, with the record `text`."""
         self._lock_run()
         self.created = self.alone and not self.run.names()
         self.begun = True
@@ -204,7 +204,7 @@ class ZarrStore:
             raise ForeignTargetError(f"{self.run.name} was finished by another process")
 
     def _lock(self, folder: str) -> None:
-        """Lock a directory: exclusively as the only writer, and otherwise together with the other parts."""
+        """Lock a directory, exclusively for a single writer and shared among several parts."""
         if self.folder is None or folder in self.locked:
             return
         if not os.path.isdir(folder):
@@ -215,7 +215,7 @@ class ZarrStore:
             lock(self.locked[folder], folder, self.alone)
 
     def go_on(self, text: str) -> None:
-        """Open the array of an earlier run, which has no metadata yet, with the record `text`."""
+        """Open the array of an earlier run, which has no metadata yet, and replace its record by `text`."""
         self._lock_run()
         if self.replaces and self.folder is not None and os.path.isdir(self.folder):
             self._lock(self.final.name)
@@ -335,7 +335,7 @@ class ZarrStore:
                 keys.delete(name)
 
     def _remove_locks(self, keys: "Keys") -> None:
-        """Remove lock files, which TensorStore leaves if it is killed while replacing a record, or cannot write it."""
+        """Remove lock files that TensorStore leaves if it is killed while it replaces a record, or cannot write."""
         for name in glob.glob(os.path.join(glob.escape(keys.name), "*.__lock")):
             with contextlib.suppress(OSError):
                 os.unlink(name)
