@@ -498,7 +498,7 @@ def test_verify(run, capsys):
         assert commands.main(["verify", f"{size}.npy"]) == 0
         assert f"{said}; shape ({size},)" in capsys.readouterr().out
     assert commands.main(["verify", "none.npy"]) == 1
-    assert "no finished file with a record beside it" in capsys.readouterr().err
+    assert "no finished file with a record next to it" in capsys.readouterr().err
     assert commands.main(["verify", "none.txt"]) == 2
 
 
