@@ -620,7 +620,7 @@ def local_workers(count: int) -> Iterator[futures.Executor]:
     """Start processes that end with this one, however it ends."""
     executor = futures.ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=prepare_worker)
     try:
-        # Processes inherit the blocked signal; else an interrupt during their imports would print a traceback.
+        # Processes inherit the blocked signal. Otherwise an interrupt during their imports prints a traceback.
         with interrupts_later():
             for _ in range(count):
                 executor.submit(int)

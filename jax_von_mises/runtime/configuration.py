@@ -404,7 +404,7 @@ def _checked_flags(value: Any) -> dict[str, str | None]:
     try:
         if isinstance(value, str):
             if value.strip() and not value.strip().startswith("--"):
-                raise ValueError("flags begin with two dashes, as in '--xla_name=value'")
+                raise ValueError("flags begin with two dashes: write them as '--xla_name=value'")
             found = flags.parse(value, strict=True)
         elif hasattr(value, "items"):
             found = [flags.Flag(str(name).removeprefix("--"), _as_text(text)) for name, text in value.items()]
