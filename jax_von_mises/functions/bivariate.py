@@ -225,7 +225,7 @@ def maximise(kind, sums, start, largest, steps=STEPS):
         step, at, found, _, damping = state
         value, slopes, curvature = found
         # In units in which the parameters are of one size.
-        unit = lax.rsqrt(jnp.maximum(jnp.abs(jnp.diagonal(curvature)), float(jnp.finfo(dtype).tiny) ** 0.5))
+        unit = lax.rsqrt(jnp.maximum(jnp.abs(jnp.diagonal(curvature)), float(np.finfo(dtype).tiny) ** 0.5))
         scaled = curvature * unit[:, None] * unit[None, :] + damping * jnp.eye(5, dtype=dtype)
         move = unit * jnp.linalg.solve(scaled, unit * slopes)
         new = canonical(at + move)

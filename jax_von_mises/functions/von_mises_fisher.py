@@ -68,7 +68,7 @@ def _log_prob(x, mean_direction, kappa, dimension):
     kappa, versine = spread(kappa, versine)
     finite = -(jnp.where(kappa == jnp.inf, 0, kappa) * versine) - moments.log_norm(kappa, dimension)
     # A NaN direction makes it NaN.
-    close = jnp.isnan(versine) | (versine <= 8 * jnp.finfo(versine.dtype).eps ** 2)
+    close = jnp.isnan(versine) | (versine <= 8 * np.finfo(versine.dtype).eps ** 2)
     point = jnp.where(close, jnp.inf, -jnp.inf) + 0 * lax.stop_gradient(versine)
     return jnp.where(kappa == jnp.inf, point, finite)
 
