@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from jax_von_mises.numerics import coefficients
 from jax_von_mises.numerics.elementary import polynomial
 
-# The fits of `coefficients` are power series in kappa below this concentration, and in 1 / kappa above.
+# The fits of `coefficients` are polynomials in kappa below this concentration, and in 1 / kappa above.
 SWITCH = 5.0
 # log I0 and A vanish with kappa. Below these concentrations float64 uses expressions that keep their relative accuracy.
 LOG_SWITCH64 = 8.0
@@ -87,7 +87,8 @@ def scaled_rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Arr
     rise = scale * rise
     mean = jnp.sum(weight * rise, -1, keepdims=True) / total
     variance = jnp.sum(weight * jnp.square(rise - mean), -1, keepdims=True) / total
-    # A product: instead of dividing by the inverse of the second factor, XLA would multiply by `LARGEST_KAPPA` squared.
+    # Not a division by the inverse of the second factor: XLA would turn it into a product with the square of
+    # `LARGEST_KAPPA`.
     unit = (1 / scale[..., 0]) * (LARGEST_KAPPA / jnp.maximum(kappa, LARGEST_KAPPA))
     return mean[..., 0], variance[..., 0], unit
 

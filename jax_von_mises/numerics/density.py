@@ -148,7 +148,7 @@ def score(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
 def log_density(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return log p at angles in [-pi, pi]; the error is 4e-7 (float32) or 1e-14 (float64) times max(1, |log p|).
 
-    One form serves all angles: near pi cancellation changes the density, but not visibly its logarithm.
+    One formula serves all angles: the cancellation near pi is too small to affect the logarithm.
     """
     factor, k = scaling(kappa)
     if x.dtype == jnp.float64:

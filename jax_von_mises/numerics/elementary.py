@@ -209,7 +209,7 @@ def wide_sine_square(x: jax.Array, factor: jax.Array) -> tuple[jax.Array, jax.Ar
     square, scaled = x * x, factor * x
     x_head = head(scaled)
     first, low = x_head * x_head, (scaled + x_head) * (scaled - x_head)
-    # As in `sine_square`, but by Horner's scheme, which rounds less: near pi/2 its errors count one and a half times.
+    # As in `sine_square`, but by Horner's scheme, which rounds less: near pi/2 rounding errors weigh 1.5 times as much.
     unscaled = first * factor**-2
     fourth = first * unscaled + xla.round_here(low * (unscaled + square), 1e30)
     sum_: float | jax.Array = coefficients.SINE_SQUARE_WIDE[-1]

@@ -54,7 +54,7 @@ def divided_differences(nodes: Sequence[float]) -> tuple[list[float], np.ndarray
 
 def evaluate(
     coefficients: jax.Array,
-    cell: jax.Array,
+    cell: jax.Array | np.ndarray,
     place: jax.Array,
     out_sharding: NamedSharding | None = None,
     nodes: Sequence[float] | None = None,
