@@ -18,7 +18,7 @@ from jax_von_mises.numerics.circle import deviation, less_turns
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import cosine, nan_unless, sine_over
 
-# The origin is one of the first angles, of this number.
+# Number of first angles from which the origin is chosen.
 PILOT = 16
 # Number of summands in a block.
 SUM_BLOCK = 2**14

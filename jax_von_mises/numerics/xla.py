@@ -43,7 +43,7 @@ from jax_von_mises.numerics.sharding import explicit
 SMALLEST = 2**14
 # Length of a row, and least length of a last axis that serves as rows.
 LENGTH, SHORTEST = 1024, 64
-# A single long axis of a multiple of this size splits evenly between two cores, and between most other numbers of them.
+# A single long axis whose size is a multiple of this splits evenly between two cores, and most other numbers of cores.
 EVEN = 64
 
 Shape = tuple[int, ...]
@@ -242,9 +242,9 @@ def separate_loop(compute: Callable[..., T], *arrays: Any) -> T:
 def in_one_loop(compute: Callable[..., Any], first: jax.Array, second: jax.Array, *arrays: Any) -> Any:
     """Return ``compute(first, second, *arrays)``; on a CPU one separate loop computes the two float32 arrays.
 
-    They leave that loop as halves of 64-bit numbers: XLA:CPU makes a loop for each array, and would compute in both
-    what they share, such as a cipher. Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: loop fusions on a CPU have
-    one result.
+    They leave that loop as halves of 64-bit numbers: XLA:CPU has one loop per array, and would compute in both what the
+    arrays share, such as a cipher. Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: loop fusions on a CPU have one
+    result.
     """
     if not may_move(first, second, *arrays):
         return compute(first, second, *arrays)
@@ -298,7 +298,7 @@ def round_here(x: jax.Array, most: float) -> jax.Array:
 
 
 def round_product(x: jax.Array) -> jax.Array:
-    """Return `x`, a float64 product rounded before it enters a sum, as by `round_here`.
+    """Return `x`, if it is a float64 product rounded before it enters a sum (see `round_here`).
 
     XLA:CPU contracts float64 products in loops of some shapes and not of others. Seen with JAX 0.10.2 to 0.12.0.1; to
     report as for `round_here`.
