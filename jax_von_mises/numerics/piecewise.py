@@ -74,7 +74,7 @@ def evaluate(
 
 
 def table_grid(dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ascending tail probabilities (rows, nodes) at which tables sample the quantile, and the nodes."""
+    """Return the ascending float64 tail probabilities (rows, nodes) where tables sample the quantile, and the nodes."""
     octaves, cells, degree = OCTAVES[dtype.name], 2 ** CELL_BITS[dtype.name], DEGREE[dtype.name]
     # Chebyshev points with both ends, so that cells join without a step and the first coefficient is a value.
     nodes = (1 - np.cos(np.pi * np.arange(degree + 1) / degree)) / 2
