@@ -1,4 +1,4 @@
-"""The public functions of the distribution: densities, probabilities, quantiles, moments, and maximum likelihood.
+"""The functions of the distributions: densities, probabilities, quantiles, moments, and maximum likelihood.
 
-They check and broadcast their arguments and compile; the formulas are in `jax_von_mises.numerics`.
+They check and broadcast their arguments and are compiled; the formulas are in `jax_von_mises.numerics`.
 """

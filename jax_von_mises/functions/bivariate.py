@@ -6,12 +6,14 @@ model. The classes `SineBivariateVonMises` and `CosineBivariateVonMises` call th
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.functions.fitting import axes_of, rows, total
@@ -20,13 +22,14 @@ from jax_von_mises.numerics.bivariate import models, moments
 from jax_von_mises.numerics.circle import deviation, less_turns, wrap
 from jax_von_mises.numerics.elementary import nan_unless
 
+Kind = type[models.Sine | models.Cosine]
+T = TypeVar("T")
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
-# Where the likelihood has no maximum, `fit` ends near these.
+# Where the likelihood has no maximum, concentrations estimated by `fit` end near these.
 LARGEST = {"float32": 1e8, "float64": 1e14}
-# Steps of the likelihood's maximisation at most, and the least gain per sample for which another one is taken.
-STEPS = 60
-# Steps within one of expectation maximisation.
-FEW_STEPS = 2
+# Largest number of steps that maximise the likelihood, and that within one step of expectation maximisation.
+STEPS, FEW_STEPS = 60, 2
+# Smallest gain of the log-likelihood per sample for which another step is taken.
 LEAST_GAIN = {"float32": 1e-8, "float64": 1e-15}
 
 
@@ -43,7 +46,7 @@ class Estimate(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Means of the statistics of a model, the derivatives of the logarithm of its normaliser in the parameters."""
+    """Means of the statistics of a model: the derivatives of the logarithm of its normaliser in the parameters."""
 
     phi_cosine: jax.Array
     """Of cos(phi - phi_loc)."""
@@ -53,29 +56,29 @@ class Moments(NamedTuple):
     """Of sin(phi - phi_loc) sin(psi - psi_loc), or of -cos(phi - phi_loc - psi + psi_loc)."""
 
 
-def checked(caller, **values):
-    """Arrays of the named `values` and the dtype of the result; all broadcast together."""
+def checked(caller: str, **values: ArrayLike) -> tuple[tuple[Any, ...], np.dtype]:
+    """Check the named `values`; return them as arrays, which broadcast together, and the dtype of the result."""
     arrays, dtype = arguments.parameters(caller, None, **values)
     arguments.result_shape(caller, None, **arrays)
     return tuple(arrays.values()), dtype
 
 
-def by_dtype(function):
-    """Compile ``function(kind, *values)``, and compute and round as a dtype asks; arrays get as many axes."""
+def by_dtype(function: Callable[..., T]) -> Callable[[Kind, tuple[Any, ...], np.dtype], T]:
+    """Compile ``function(kind, *values)``, to compute and round for a dtype; arrays get the same number of axes."""
 
     @functools.partial(jax.jit, static_argnums=(0, 2))
-    def compiled(kind, values, dtype):
+    def compiled(kind: Kind, values: tuple[Any, ...], dtype: np.dtype) -> Any:
         compute = arguments.compute_dtype(dtype)
-        values = [jnp.asarray(x, compute) for x in values]
-        most = max(x.ndim for x in values)
-        values = [x.reshape((1,) * (most - x.ndim) + x.shape) if x.ndim else x for x in values]
-        return jax.tree.map(lambda x: x.astype(dtype), function(kind, *values))
+        arrays = [jnp.asarray(x, compute) for x in values]
+        most = max(x.ndim for x in arrays)
+        arrays = [x.reshape((1,) * (most - x.ndim) + x.shape) if x.ndim else x for x in arrays]
+        return jax.tree.map(lambda x: x.astype(dtype), function(kind, *arrays))
 
     return compiled
 
 
-def of_model(k1, k2, r):
-    """The parameters of one shape; NaN for a negative concentration or an infinite one."""
+def of_model(k1: jax.Array, k2: jax.Array, r: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Broadcast the parameters to one shape, with NaN for a negative concentration or an infinite parameter."""
     k1, k2, r = jnp.broadcast_arrays(k1, k2, r)
     return (
         nan_unless(k1, (k1 >= 0) & (k1 < jnp.inf)),
@@ -85,7 +88,16 @@ def of_model(k1, k2, r):
 
 
 @by_dtype
-def _log_prob(kind, phi, psi, phi_loc, psi_loc, k1, k2, r):
+def _log_prob(
+    kind: Kind,
+    phi: jax.Array,
+    psi: jax.Array,
+    phi_loc: jax.Array,
+    psi_loc: jax.Array,
+    k1: jax.Array,
+    k2: jax.Array,
+    r: jax.Array,
+) -> jax.Array:
     k1, k2, r = of_model(k1, k2, r)
     a, b = deviation(phi, phi_loc)[0], deviation(psi, psi_loc)[0]
     log_total = moments.log_total(kind, k1, k2, r)
@@ -93,46 +105,46 @@ def _log_prob(kind, phi, psi, phi_loc, psi_loc, k1, k2, r):
     return moments.exponent(kind, a, b, k1, k2, r) - log_total
 
 
-def log_prob(kind, caller, value, parameters):
-    """Logarithm of the density at pairs `value`, per square radian; `parameters` in the order of `NAMES`."""
-    value = arguments.parameter(caller, "value", value)
-    if np.ndim(value) == 0 or np.shape(value)[-1] != 2:
+def log_prob(kind: Kind, caller: str, value: ArrayLike, parameters: Mapping[str, ArrayLike]) -> jax.Array:
+    """Return the logarithm of the density at pairs `value`, per square radian; `parameters` are ordered as `NAMES`."""
+    pairs = arguments.parameter(caller, "value", value)
+    if np.ndim(pairs) == 0 or np.shape(pairs)[-1] != 2:
         raise ValueError(
-            f"{caller}: value has shape {np.shape(value)}, but its last axis must hold the two angles of a pair, phi "
+            f"{caller}: value has shape {np.shape(pairs)}, but its last axis must hold the two angles of a pair, phi "
             "and psi. Put them together with jnp.stack([phi, psi], axis=-1)."
         )
-    given, dtype = checked(caller, phi=value[..., 0], psi=value[..., 1], **parameters)
+    given, dtype = checked(caller, phi=pairs[..., 0], psi=pairs[..., 1], **parameters)
     return _log_prob(kind, given, dtype)
 
 
 @by_dtype
-def _means(kind, k1, k2, r):
+def _means(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array) -> Moments:
     k1, k2, r = of_model(k1, k2, r)
     return Moments(*model_means(kind, k1, k2, r))
 
 
-def model_means(kind, k1, k2, r):
-    """Means of the three statistics."""
+def model_means(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array) -> list[jax.Array]:
+    """Return the means of the three statistics."""
     zero = jnp.zeros_like(k1)
     anchors = 1, 1, kind.at_zero()
     at_zero = moments.rises(kind, zero, zero, k1, k2, r)
     return [x + (y - z) for x, y, z in zip(anchors, moments.mean_rises(kind, k1, k2, r), at_zero, strict=True)]
 
 
-def means(kind, caller, parameters):
-    """Means of the statistics."""
+def means(kind: Kind, caller: str, parameters: Mapping[str, ArrayLike]) -> Moments:
+    """Return the means of the statistics."""
     given, dtype = checked(caller, **parameters)
     return _means(kind, given, dtype)
 
 
 @by_dtype
-def _entropy(kind, k1, k2, r):
+def _entropy(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
     k1, k2, r = of_model(k1, k2, r)
     return moments.log_total(kind, k1, k2, r) - moments.inner((k1, k2, r), moments.mean_rises(kind, k1, k2, r))
 
 
-def entropy(kind, caller, parameters):
-    """Differential entropy in nats."""
+def entropy(kind: Kind, caller: str, parameters: Mapping[str, ArrayLike]) -> jax.Array:
+    """Return the differential entropy in nats."""
     given, dtype = checked(caller, **parameters)
     return _entropy(kind, given, dtype)
 
@@ -141,17 +153,17 @@ def entropy(kind, caller, parameters):
 
 
 class Sums(NamedTuple):
-    """Weighted means of the products of (1, sin, 1 - cos) of the first angle with those of the second, from origins."""
+    """Weighted means of the products of (1, sin, 1 - cos) of the two angles, counted from `origins`."""
 
     products: jax.Array
-    """(3, 3) on the first axes."""
+    """(3, 3) on the first axes, by the first and the second angle."""
     origins: tuple[jax.Array, jax.Array]
 
 
-def sums_of(phi, psi, share, origins):
-    """`Sums` of angles with shares along the last axis."""
+def sums_of(phi: jax.Array, psi: jax.Array, share: jax.Array, origins: tuple[jax.Array, jax.Array]) -> Sums:
+    """Return the `Sums` of angles with weights `share` along the last axis."""
 
-    def each(x, origin):
+    def each(x: jax.Array, origin: jax.Array) -> list[jax.Array]:
         half = 0.5 * deviation(x, origin[..., None])[0]
         sine = jnp.sin(half)
         return [jnp.ones_like(x), 2 * sine * jnp.cos(half), 2 * sine * sine]
@@ -160,19 +172,23 @@ def sums_of(phi, psi, share, origins):
     return Sums(jnp.stack([jnp.stack([total(share * x * y) for y in second]) for x in first]), origins)
 
 
-def turned(alpha):
-    """Coefficients, over (1, sin, 1 - cos), of sin and 1 - cos of an angle that is less by `alpha`."""
+def turned(alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the coefficients of sin and 1 - cos of an angle minus `alpha`, over (1, sin, 1 - cos) of the angle."""
     sine, cosine = jnp.sin(alpha), jnp.cos(alpha)
     versine = 2 * jnp.square(jnp.sin(0.5 * alpha))
     return jnp.stack([-sine, cosine, sine]), jnp.stack([versine, -sine, cosine])
 
 
-def statistic_means(kind, sums, alpha, beta):
-    """Means of cos a - 1, cos b - 1, and W less its value at zero, of angles counted from `alpha` and `beta`."""
+def mean_product(sums: Sums, first: jax.Array, second: jax.Array) -> jax.Array:
+    """Return the mean of the product of two functions of the angles, given by coefficients over (1, sin, 1 - cos)."""
+    return jnp.einsum("i,ij,j->", first, sums.products, second, precision=lax.Precision.HIGHEST)
 
-    def mean(first, second):
-        return jnp.einsum("i,ij,j->", first, sums.products, second, precision=lax.Precision.HIGHEST)
 
+def statistic_means(
+    kind: Kind, sums: Sums, alpha: jax.Array, beta: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the means of cos a - 1, cos b - 1, and W minus its value at 0, of angles from `alpha` and `beta`."""
+    mean = functools.partial(mean_product, sums)
     one = jnp.asarray([1.0, 0.0, 0.0], alpha.dtype)
     (sine_a, versine_a), (sine_b, versine_b) = turned(alpha), turned(beta)
     first, second, sines = mean(versine_a, one), mean(one, versine_b), mean(sine_a, sine_b)
@@ -181,28 +197,31 @@ def statistic_means(kind, sums, alpha, beta):
     return -first, -second, first + second - mean(versine_a, versine_b) - sines
 
 
-def log_likelihood(kind, sums, parameters):
-    """Mean logarithm of the density at (alpha, beta, k1, k2, r), its derivatives, and the second ones negated."""
+def log_likelihood(kind: Kind, sums: Sums, parameters: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the mean logarithm of the density at (alpha, beta, k1, k2, r), its gradient, and minus its Hessian."""
     *_, k1, k2, r = parameters
     zero = jnp.zeros_like(k1)
 
-    def linear(parameters):
-        """The part that is linear in the means of the statistics."""
+    def linear(parameters: jax.Array) -> jax.Array:
+        """Return the part that is linear in the means of the statistics."""
         alpha, beta, *k = parameters
         return moments.inner(k, statistic_means(kind, sums, alpha, beta))
 
     # T(0, 0) - T*, and the mean of T - T*.
     at_zero = moments.rises(kind, zero, zero, k1, k2, r)
     means = moments.mean_rises(kind, k1, k2, r)
-    value = linear(parameters) + moments.inner((k1, k2, r), at_zero) - moments.log_total(kind, k1, k2, r)
+    value: jax.Array = linear(parameters) + moments.inner((k1, k2, r), at_zero) - moments.log_total(kind, k1, k2, r)
     of_k = jnp.stack([x - y for x, y in zip(at_zero, means, strict=True)])
     slopes = jax.grad(linear)(parameters).at[2:].add(of_k)
     curvature = (-jax.hessian(linear)(parameters)).at[2:, 2:].add(jnp.asarray(moments.covariance(kind, k1, k2, r)))
     return value, slopes, curvature
 
 
-def canonical(parameters):
-    """The same distribution with concentrations of 0 or more: half a turn changes the signs of one and of r."""
+def canonical(parameters: jax.Array) -> jax.Array:
+    """Return parameters of the same distribution with concentrations of 0 or more.
+
+    Turning one angle by half a turn changes the signs of its concentration and of r.
+    """
     alpha, beta, k1, k2, r = parameters
     sign1, sign2 = (jnp.where(k < 0, -1, 1).astype(r.dtype) for k in (k1, k2))
     half = np.asarray(np.pi, r.dtype)
@@ -210,29 +229,35 @@ def canonical(parameters):
     return jnp.stack([alpha, beta, sign1 * k1, sign2 * k2, sign1 * sign2 * r])
 
 
-def maximise(kind, sums, start, largest, steps=STEPS):
-    """Climb to the largest likelihood of one data set from `start`, by Newton's method with damping.
+# Number of steps, parameters, what `log_likelihood` returns for them, gain of another step, and damping.
+State = tuple[jax.Array, jax.Array, tuple[jax.Array, jax.Array, jax.Array], jax.Array, jax.Array]
 
-    A step that loses, or that leads beyond concentrations of `largest`, is not taken, and the damping grows.
+
+def maximise(
+    kind: Kind, sums: Sums, start: jax.Array, largest: float, steps: int = STEPS
+) -> tuple[jax.Array, jax.Array]:
+    """Maximise the likelihood of one data set from `start` by damped Newton steps; return parameters and maximum.
+
+    A step that lowers the likelihood, or makes a parameter exceed `largest`, is rejected, and the damping grows.
     """
     dtype = start.dtype
 
-    def go_on(state):
+    def go_on(state: State) -> jax.Array:
         step, _, _, gain, damping = state
         return (step < steps) & (gain > LEAST_GAIN[dtype.name]) & (damping < 1e6)
 
-    def climb(state):
+    def climb(state: State) -> State:
         step, at, found, _, damping = state
         value, slopes, curvature = found
-        # In units in which the parameters are of one size.
-        unit = lax.rsqrt(jnp.maximum(jnp.abs(jnp.diagonal(curvature)), float(jnp.finfo(dtype).tiny) ** 0.5))
+        # Scale the parameters so that the diagonal of the curvature is 1.
+        unit = lax.rsqrt(jnp.maximum(jnp.abs(jnp.diagonal(curvature)), float(np.finfo(dtype).tiny) ** 0.5))
         scaled = curvature * unit[:, None] * unit[None, :] + damping * jnp.eye(5, dtype=dtype)
         move = unit * jnp.linalg.solve(scaled, unit * slopes)
         new = canonical(at + move)
         new_found = log_likelihood(kind, sums, new)
         good = (new_found[0] >= value) & (jnp.max(jnp.abs(new[2:])) <= largest)
         at, found = jax.tree.map(lambda x, y: jnp.where(good, x, y), (new, new_found), (at, found))
-        # What another step promises.
+        # The gain to expect from another step.
         promise = jnp.abs(jnp.dot(found[1], move, precision=lax.Precision.HIGHEST))
         gain = jnp.maximum(promise, jnp.where(good, new_found[0] - value, 2 * LEAST_GAIN[dtype.name]))
         return step + 1, at, found, gain, jnp.where(good, 0.1 * damping, jnp.maximum(10 * damping, 1e-3))
@@ -242,15 +267,12 @@ def maximise(kind, sums, start, largest, steps=STEPS):
     return at, value
 
 
-def starts(kind, sums):
-    """Where the climb begins: independent angles, and a normal distribution's precision; of which the better."""
+def starts(kind: Kind, sums: Sums) -> tuple[jax.Array, jax.Array]:
+    """Return two starting points: with independent angles, and with the precision of a normal distribution."""
     alpha = jnp.arctan2(sums.products[1, 0], 1 - sums.products[2, 0])
     beta = jnp.arctan2(sums.products[0, 1], 1 - sums.products[0, 2])
     (sine_a, versine_a), (sine_b, versine_b) = turned(alpha), turned(beta)
-
-    def mean(first, second):
-        return jnp.einsum("i,ij,j->", first, sums.products, second, precision=lax.Precision.HIGHEST)
-
+    mean = functools.partial(mean_product, sums)
     one = jnp.asarray([1.0, 0.0, 0.0], alpha.dtype)
     rest = [jnp.clip(x, 1e-12, 1) for x in (mean(versine_a, one), mean(one, versine_b))]
     k1, k2 = (jnp.clip(bessel.inverse_ratio(1 - x, x), 1e-2, 0.1 * LARGEST[x.dtype.name]) for x in rest)
@@ -265,8 +287,14 @@ def starts(kind, sums):
     return independent, joint
 
 
-def fit(kind, caller, samples, weights=None, axis=None):
-    """Maximum likelihood estimate of the five parameters; see `SineBivariateVonMises.fit`."""
+def fit(
+    kind: Kind,
+    caller: str,
+    samples: ArrayLike,
+    weights: ArrayLike | None = None,
+    axis: int | Sequence[int] | None = None,
+) -> Estimate:
+    """Return the maximum likelihood estimate of the five parameters; see `SineBivariateVonMises.fit`."""
     given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
     arrays, dtype = arguments.parameters(caller, None, **given)
     shape = np.shape(arrays["samples"])
@@ -279,14 +307,15 @@ def fit(kind, caller, samples, weights=None, axis=None):
     axes = axes_of(caller, axis, len(batch))
     if weights is not None and not arguments.broadcasts(np.shape(arrays["weights"]), batch):
         raise ValueError(
-            f"{caller}: weights of shape {np.shape(arrays['weights'])} do not broadcast to the samples' shape {batch}, "
-            "which is without the last axis. Give one weight for each pair."
+            f"{caller}: weights of shape {np.shape(arrays['weights'])} do not broadcast to the samples' shape without "
+            f"the last axis, {batch}. Give one weight for each pair."
         )
-    return _fit(kind, arrays["samples"], arrays.get("weights"), axes, dtype)
+    estimate: Estimate = _fit(kind, arrays["samples"], arrays.get("weights"), axes, dtype)
+    return estimate
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3, 4))
-def _fit(kind, samples, weights, axes, dtype):
+def _fit(kind: Kind, samples: ArrayLike, weights: ArrayLike | None, axes: tuple[int, ...], dtype: np.dtype) -> Estimate:
     compute = arguments.compute_dtype(dtype)
     x = jnp.asarray(samples, compute)
     batch = x.shape[:-1]
@@ -296,12 +325,13 @@ def _fit(kind, samples, weights, axes, dtype):
     share = nan_unless(share, share >= 0)
     share = share / jnp.max(share, -1, keepdims=True, initial=0)
     share = share / total(share)[..., None]
-    origins = tuple(jnp.arctan2(total(share * jnp.sin(x)), total(share * jnp.cos(x))) for x in (phi, psi))
+    first, second = (jnp.arctan2(total(share * jnp.sin(x)), total(share * jnp.cos(x))) for x in (phi, psi))
+    origins = first, second
     sums = sums_of(phi, psi, share, origins)
     kept = phi.shape[:-1]
     flat = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[: leaf.ndim - len(kept)] + (-1,)), sums)
 
-    def climb(sums):
+    def climb(sums: Sums) -> jax.Array:
         ends, values = jax.vmap(lambda at: maximise(kind, sums, at, LARGEST[compute.name]))(
             jnp.stack(starts(kind, sums))
         )
@@ -315,25 +345,27 @@ def _fit(kind, samples, weights, axes, dtype):
     return Estimate(*(nan_unless(value, good).astype(dtype) for value in (*locs, *found[2:])))
 
 
-def climb_from(kind, parameters, samples, weights, largest):
-    """Better estimates, by a few steps from `parameters` of shape (j,), for samples (n, j, 2) with weights (n, j)."""
+def climb_from(
+    kind: Kind, parameters: Iterable[ArrayLike], samples: jax.Array, weights: jax.Array, largest: float
+) -> Estimate:
+    """Improve `parameters` of shape (j,) by a few steps, for samples (n, j, 2) with weights (n, j)."""
     dtype = samples.dtype
-    parameters = jnp.stack([jnp.asarray(x, dtype) for x in parameters])
+    start = jnp.stack([jnp.asarray(x, dtype) for x in parameters])
     share = (weights / jnp.sum(weights, 0, keepdims=True)).T
     phi, psi = (jnp.moveaxis(samples[..., j], 0, -1) for j in range(2))
-    sums = sums_of(phi, psi, share, (parameters[0], parameters[1]))
+    sums = sums_of(phi, psi, share, (start[0], start[1]))
 
-    def climb(sums, at):
+    def climb(sums: Sums, at: jax.Array) -> jax.Array:
         found, _ = maximise(kind, sums, at.at[:2].set(0), largest, FEW_STEPS)
         return found.at[:2].add(jnp.stack(sums.origins))
 
-    found = jax.vmap(climb, in_axes=-1, out_axes=-1)(sums, parameters)
+    found = jax.vmap(climb, in_axes=-1, out_axes=-1)(sums, start)
     locs = [less_turns(loc, jnp.zeros_like(loc)) for loc in found[:2]]
     return Estimate(*locs, *found[2:])
 
 
 @by_dtype
-def _standard_errors(kind, k1, k2, r, size):
+def _standard_errors(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array, size: jax.Array) -> Estimate:
     k1, k2, r, size = jnp.broadcast_arrays(*of_model(k1, k2, r), nan_unless(jnp.abs(size), size >= 0))
     root = lax.rsqrt(size)
     of_concentrations = jnp.moveaxis(jnp.asarray(moments.covariance(kind, k1, k2, r)), (0, 1), (-2, -1))
@@ -341,24 +373,26 @@ def _standard_errors(kind, k1, k2, r, size):
     inverse = jnp.linalg.inv(of_concentrations * unit[..., :, None] * unit[..., None, :])
     of_k = unit * jnp.sqrt(jnp.diagonal(inverse, axis1=-2, axis2=-1))
     first, second, both = moments.location_information(kind, k1, k2, r)
-    # What the other location takes away.
+    # The determinant of the information about both locations.
     rest = first * second - both * both
     of_locs = jnp.sqrt(second / rest), jnp.sqrt(first / rest)
     return Estimate(*(root * x for x in (*of_locs, *jnp.moveaxis(of_k, -1, 0))))
 
 
-def standard_errors(kind, caller, parameters, size):
-    """Standard errors of `fit` from `size` pairs, by the Fisher information."""
+def standard_errors(kind: Kind, caller: str, parameters: Mapping[str, ArrayLike], size: ArrayLike) -> Estimate:
+    """Return the standard errors of `fit` from `size` pairs, by the Fisher information."""
     named = {name: parameters[name] for name in NAMES[2:]}
     given, dtype = checked(caller, **named, size=size)
     return _standard_errors(kind, given, dtype)
 
 
-# ------------------------------------------------------------------------------------- one angle and the other
+# ---------------------------------------------------------------------- marginal and conditional distributions
 
 
 @by_dtype
-def _marginal_log_prob(kind, phi, phi_loc, k1, k2, r):
+def _marginal_log_prob(
+    kind: Kind, phi: jax.Array, phi_loc: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array
+) -> jax.Array:
     k1, k2, r = of_model(k1, k2, r)
     a = deviation(phi, phi_loc)[0]
     log_total = moments.log_total(kind, k1, k2, r)
@@ -366,14 +400,16 @@ def _marginal_log_prob(kind, phi, phi_loc, k1, k2, r):
     return moments.marginal_log_density(kind, a, k1, k2, r) - log_total
 
 
-def marginal_log_prob(kind, caller, phi, parameters):
-    """Logarithm of the marginal density of the first angle."""
+def marginal_log_prob(kind: Kind, caller: str, phi: ArrayLike, parameters: Mapping[str, ArrayLike]) -> jax.Array:
+    """Return the logarithm of the marginal density of the first angle, per radian."""
     named = {name: parameters[name] for name in NAMES if name != "psi_loc"}
     given, dtype = checked(caller, phi=phi, **named)
     return _marginal_log_prob(kind, given, dtype)
 
 
-def _marginal_log_density(kind, phi, phi_loc, k1, k2, r):
+def _marginal_log_density(
+    kind: Kind, phi: jax.Array, phi_loc: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array
+) -> jax.Array:
     k1, k2, r = of_model(k1, k2, r)
     return moments.marginal_log_density(kind, deviation(phi, phi_loc)[0], k1, k2, r)
 
@@ -383,28 +419,34 @@ MARGINALS = {kind: functools.partial(_marginal_log_density, kind) for kind in (m
 
 
 @by_dtype
-def _modes_of_marginal(kind, phi_loc, k1, k2, r):
+def _modes_of_marginal(kind: Kind, phi_loc: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
     k1, k2, r = of_model(k1, k2, r)
     model = kind.of(k1, k2, r)
     mode = jnp.where(model.flip < 0, np.pi - model.mode, model.mode)
     return wrap(jnp.stack([mode, -mode]), less_turns(phi_loc, 0.0))
 
 
-def modes_of_marginal(kind, caller, phi_loc, k1, k2, r):
+def modes_of_marginal(
+    kind: Kind, caller: str, phi_loc: ArrayLike, k1: ArrayLike, k2: ArrayLike, r: ArrayLike
+) -> jax.Array:
     """Return the angles, two or one twice, at which the exponent of the first angle's marginal density is largest."""
     given, dtype = checked(caller, phi_loc=phi_loc, k1=k1, k2=k2, r=r)
     return lax.stop_gradient(_modes_of_marginal(kind, given, dtype))
 
 
 @by_dtype
-def _conditional(kind, phi, phi_loc, psi_loc, k1, k2, r):
+def _conditional(
+    kind: Kind, phi: jax.Array, phi_loc: jax.Array, psi_loc: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     k1, k2, r = of_model(k1, k2, r)
     a, psi_loc, k1, k2, r = jnp.broadcast_arrays(deviation(phi, phi_loc)[0], psi_loc, k1, k2, r)
     rho, direction = moments.second_given_first(kind, a, k1, k2, r)
     return less_turns(psi_loc + direction, 0.0), rho
 
 
-def conditional(kind, caller, phi, parameters):
-    """Location and concentration of the second angle given the first."""
+def conditional(
+    kind: Kind, caller: str, phi: ArrayLike, parameters: Mapping[str, ArrayLike]
+) -> tuple[jax.Array, jax.Array]:
+    """Return the location and concentration of the second angle given the first."""
     given, dtype = checked(caller, phi=phi, **parameters)
     return _conditional(kind, given, dtype)

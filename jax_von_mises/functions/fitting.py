@@ -18,10 +18,11 @@ from jax_von_mises.numerics.circle import deviation, less_turns
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import cosine, nan_unless, sine_over
 
-# Angles that the origin is chosen from, and summands in a block.
+# Number of first angles from which the origin is chosen.
 PILOT = 16
+# Number of summands in a block.
 SUM_BLOCK = 2**14
-# From here on A' is 1 / (2 kappa^2) to rounding, and its own square would underflow.
+# Above this concentration A' = 1 / (2 kappa^2) to rounding, and its square may underflow.
 NORMAL = 1e9
 
 
@@ -31,43 +32,46 @@ class Estimate(NamedTuple):
     loc: jax.Array
     """In radians."""
     concentration: jax.Array
-    """As a number without a unit."""
+    """Dimensionless."""
 
 
 def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None) -> Estimate:
     r"""Return the maximum likelihood estimate of ``loc`` and ``concentration``.
 
-    The direction of the mean of :math:`(\cos x, \sin x)`, and the concentration whose :math:`A = I_1/I_0` is its length
-    (Mardia and Jupp, *Directional Statistics*, 2000, section 5.3.1). No iteration over the data: three sums.
+    ``loc`` is the direction of the mean of :math:`(\cos x, \sin x)`, and ``concentration`` is that for which
+    :math:`A = I_1/I_0` is the length of this mean (Mardia and Jupp, *Directional Statistics*, 2000, section 5.3.1).
+    The data enter through three sums, without iteration.
 
     Parameters
     ----------
     samples : array
-        Angles in radians, on any turn. Any float dtype; bfloat16 and float16 are computed in float32. Degrees are not
-        noticed: they give an estimate of another distribution, so convert them with ``jnp.deg2rad``.
+        Angles in radians, any finite value, of any float dtype; bfloat16 and float16 are computed in float32. Convert
+        degrees with ``jnp.deg2rad``: they cannot be detected, and would give a wrong estimate.
     weights : array, optional
-        How often each angle counts, 0 or more; broadcasts with `samples`, or is one-dimensional along a single `axis`.
+        Weight of each angle, 0 or more; broadcasts to `samples`, or is one-dimensional along a single `axis`.
     axis : int or tuple of ints, optional
-        Axes to estimate over; the others are separate data sets. All by default.
+        Axes to estimate over, by default all; the others index separate data sets.
 
     Returns
     -------
     Estimate
         ``loc`` in radians in [-pi, pi) and ``concentration`` in [0, inf], of the shape of `samples` without `axis`.
-        The concentration has a relative error of about 1e-6 (float32; 1e-14 in float64), and near 0 an absolute one of
-        1e-7, beyond what rounding of the angles themselves does to it. Equal angles give inf. Evenly spread ones give 0
-        up to rounding, with an arbitrary direction. No angles, no weight, a negative weight, or an angle that is not
-        finite or so far out that floats hold no direction: NaN.
+        Apart from the effect of rounding the angles, the concentration has a relative error of about 1e-6 (float32) or
+        1e-14 (float64), and near 0 an absolute error of 1e-7 in float32. Equal angles give inf. Evenly spread angles
+        give 0 up to rounding, with an arbitrary direction. NaN without angles, without positive weights, for a negative
+        weight, and for an angle that is not finite or beyond 2^24 (2^53 in float64), where floats do not determine a
+        direction.
 
     Raises
     ------
     TypeError, ValueError
-        For samples or weights that are no numbers, or do not broadcast, and for an axis that there is not.
+        If samples or weights are not numbers or do not broadcast, or an axis is out of range.
 
     Notes
     -----
-    Both have derivatives in `samples` and `weights`. The estimate of the concentration is biased upwards by about
-    3 / n of itself when it is large, as maximum likelihood is. `standard_errors` returns the uncertainty of both.
+    Both estimates have derivatives in `samples` and `weights`. As usual for maximum likelihood, a large concentration
+    estimated from n angles is biased upwards, by about 3 / n of its value. `standard_errors` returns the uncertainty of
+    both.
 
     Examples
     --------
@@ -90,11 +94,12 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
                 f"{caller}: weights of shape {np.shape(weights)} do not broadcast to samples of shape "
                 f"{np.shape(samples)}. Give one weight for each angle, or one for each position along a single axis."
             )
-    return _fit(samples, weights, axes, dtype)
+    estimate: Estimate = _fit(samples, weights, axes, dtype)
+    return estimate
 
 
-def axes_of(caller, axis, ndim):
-    """Return the axes to sum over, as a sorted tuple of indices from the front."""
+def axes_of(caller: str, axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
+    """Return the axes to sum over, as a sorted tuple of non-negative indices."""
     if axis is None:
         return tuple(range(ndim))
     try:
@@ -114,7 +119,7 @@ def axes_of(caller, axis, ndim):
 
 
 @functools.partial(jax.jit, static_argnames=("axes", "dtype"))
-def _fit(samples, weights, axes, dtype):
+def _fit(samples: ArrayLike, weights: ArrayLike | None, axes: tuple[int, ...], dtype: np.dtype) -> Estimate:
     compute = arguments.compute_dtype(dtype)
     x = rows(jnp.asarray(samples, compute), axes)
     if weights is None:
@@ -129,30 +134,31 @@ def _fit(samples, weights, axes, dtype):
         share = share / total(share)[..., None]
     origin = pilot(x, share)
     sine, versine = means(x, share, origin)
-    # With the origin far from most angles, the two below nearly cancel. Then once more, about the mean direction.
+    # With the origin far from most angles the two terms of `spread` below nearly cancel: repeat the sums about the mean
+    # direction.
     poor = jnp.any(sine * sine > 0.9 * versine * (2 - versine))
     better = lax.stop_gradient(origin + angle_of(sine, 1 - versine))
     origin = jnp.where(poor, better, origin)
     sine, versine = lax.cond(poor, lambda: means(x, share, better), lambda: (sine, versine))
 
-    # 1 - R^2 and R^2, each in the form that is accurate where it is small.
+    # 1 - R^2 and R, each in the form that is accurate where it is small.
     spread = jnp.maximum(versine * (2 - versine) - sine * sine, 0)
     resultant = length(1 - versine, sine)
     k = bessel.inverse_ratio(resultant, spread / (1 + resultant))
-    k = jnp.where(jnp.isnan(origin), jnp.nan, k)  # no angles: all sums are 0
+    k = jnp.where(jnp.isnan(origin), jnp.nan, k)  # without angles all sums are 0
     loc = direction(less_turns(origin + angle_of(sine, 1 - versine), 0.0), k)
     return Estimate(loc.astype(dtype), k.astype(dtype))
 
 
-def rows(x, axes):
-    """Return `x` with `axes` made into one, the last."""
+def rows(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    """Return `x` with `axes` merged into one, the last."""
     x = jnp.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
     kept = x.shape[: x.ndim - len(axes)]
     return x.reshape(*kept, int(np.prod(x.shape[len(kept) :], dtype=np.int64)))
 
 
-def total(values):
-    """Sum over the last axis, in blocks: rounding then grows with their number and not with the number of values."""
+def total(values: jax.Array) -> jax.Array:
+    """Return the sum over the last axis, in blocks: rounding errors grow with their number, not with that of values."""
     size = values.shape[-1]
     if size > SUM_BLOCK:
         pad = [(0, 0)] * (values.ndim - 1) + [(0, -size % SUM_BLOCK)]
@@ -160,16 +166,16 @@ def total(values):
     return xla.sum_last_axis(values)
 
 
-def means(x, share, origin):
-    """Return the mean of sin and of 1 - cos of the angles about `origin`."""
+def means(x: jax.Array, share: jax.Array, origin: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the means of sin and of 1 - cos of the angles about `origin`."""
     half = 0.5 * deviation(x, origin[..., None])[0]
     square = half * half
     sine = half * sine_over(square)
     return total(share * (2 * sine * cosine(square))), total(share * (2 * sine * sine))
 
 
-def pilot(x, share):
-    """Return the most central of the first few angles, exactly, so that equal angles are equal to it."""
+def pilot(x: jax.Array, share: jax.Array) -> jax.Array:
+    """Return the most central of the first few angles, exactly, so that equal angles do not deviate from it."""
     if not x.shape[-1]:
         return jnp.full(x.shape[:-1], jnp.nan, x.dtype)
     x, share = lax.stop_gradient(x[..., :PILOT]), lax.stop_gradient(share[..., :PILOT])
@@ -178,14 +184,14 @@ def pilot(x, share):
     return jnp.take_along_axis(x, jnp.argmax(closeness, -1)[..., None], -1)[..., 0]
 
 
-def length(a, b):
+def length(a: jax.Array, b: jax.Array) -> jax.Array:
     """Return sqrt(a^2 + b^2), with the derivative 0 at 0."""
     square = a * a + b * b
     return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), square)
 
 
-def angle_of(sine, cosine):
-    """Return atan2, with value and derivative 0 if both are 0."""
+def angle_of(sine: jax.Array, cosine: jax.Array) -> jax.Array:
+    """Return atan2(sine, cosine); its value and derivative are 0 if both are 0."""
     none = (sine == 0) & (cosine == 0)
     return jnp.where(none, 0, jnp.arctan2(sine, jnp.where(none, 1, cosine)))
 
@@ -193,8 +199,9 @@ def angle_of(sine, cosine):
 def standard_errors(concentration: ArrayLike, size: ArrayLike) -> Estimate:
     r"""Return the standard errors of the two estimates of `fit`, from the Fisher information.
 
-    The information of one angle is :math:`\kappa A(\kappa)` about the direction and :math:`A'(\kappa)` about the
-    concentration, and none is shared (Mardia and Jupp, *Directional Statistics*, 2000, section 5.3.1).
+    One angle has the information :math:`\kappa A(\kappa)` about the direction and :math:`A'(\kappa)` about the
+    concentration, and the two estimates are asymptotically independent (Mardia and Jupp, *Directional Statistics*,
+    2000, section 5.3.1).
 
     Parameters
     ----------
@@ -212,19 +219,20 @@ def standard_errors(concentration: ArrayLike, size: ArrayLike) -> Estimate:
     Raises
     ------
     TypeError, ValueError
-        For arguments that are no numbers, or do not broadcast.
+        If arguments are not numbers, or do not broadcast.
     """
     caller = "standard_errors"
     arrays, dtype = arguments.parameters(caller, None, concentration=concentration, size=size)
     arguments.result_shape(caller, None, **arrays)
-    return _standard_errors(**arrays, dtype=dtype)
+    errors: Estimate = _standard_errors(**arrays, dtype=dtype)
+    return errors
 
 
 @functools.partial(jax.jit, static_argnames="dtype")
-def _standard_errors(concentration, size, dtype):
+def _standard_errors(concentration: ArrayLike, size: ArrayLike, dtype: np.dtype) -> Estimate:
     compute = arguments.compute_dtype(dtype)
     k, n = jnp.broadcast_arrays(jnp.asarray(concentration, compute), jnp.asarray(size, compute))
-    k, n = valid(k), nan_unless(jnp.abs(n), n >= 0)  # a root of -0 would be -inf
+    k, n = valid(k), nan_unless(jnp.abs(n), n >= 0)  # rsqrt(-0.0) is -inf
     root = lax.rsqrt(n)
     near = jnp.minimum(k, NORMAL)
     spread = jnp.where(k > NORMAL, (root * np.sqrt(2).astype(compute)) * k, root * lax.rsqrt(bessel.slope(near)))

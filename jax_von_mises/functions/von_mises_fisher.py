@@ -6,12 +6,14 @@ without that axis. The class `VonMisesFisher` calls these functions under the us
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.functions.fitting import axes_of, rows, total
@@ -20,34 +22,38 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.numerics.sphere import cosine, moments, vectors
 
-# From here on the concentration's standard error is proportional to it to rounding.
+# Above this concentration its standard error is proportional to it, to rounding.
 LARGE = 1e15
+T = TypeVar("T")
 
 
 class Estimate(NamedTuple):
-    """A direction, and a concentration."""
+    """A value for each parameter, or a standard error."""
 
     mean_direction: jax.Array
-    """A unit vector along the last axis."""
+    """A unit vector along the last axis; as a standard error, an angle in radians."""
     concentration: jax.Array
 
 
-def checked(caller, of_vectors, of_numbers):
-    """Arrays of vectors of one dimension and arrays of numbers by name, the dimension and the dtype of the result."""
+def checked(
+    caller: str, of_vectors: Mapping[str, ArrayLike], of_numbers: Mapping[str, ArrayLike]
+) -> tuple[dict[str, Any], int, np.dtype]:
+    """Check vectors and numbers; return arrays by name, the dimension of all vectors, and the dtype of the result."""
     arrays, dtype = arguments.parameters(caller, None, **of_vectors, **of_numbers)
-    dimension = None
-    for name in sorted(of_vectors, key=lambda name: name != "mean_direction"):
-        dimension = arguments.dimension(caller, name, arrays[name], dimension)
+    first, *others = sorted(of_vectors, key=lambda name: name != "mean_direction")
+    dimension = arguments.dimension(caller, first, arrays[first])
+    for name in others:
+        arguments.dimension(caller, name, arrays[name], dimension)
     shapes = {name: np.shape(x)[:-1] if name in of_vectors else np.shape(x) for name, x in arrays.items()}
     arguments.broadcast_shapes(caller, shapes)
     return arrays, dimension, dtype
 
 
-def by_dtype(function):
-    """Compile `function`, whose last two arguments are a dimension and a dtype, and compute and round as that asks."""
+def by_dtype(function: Callable[..., T]) -> Callable[[tuple[Any, ...], int, np.dtype], T]:
+    """Compile ``function(*values, dimension)``, to compute and round for a dtype."""
 
     @functools.partial(jax.jit, static_argnums=(1, 2))
-    def compiled(values, dimension, dtype):
+    def compiled(values: tuple[Any, ...], dimension: int, dtype: np.dtype) -> Any:
         compute = arguments.compute_dtype(dtype)
         result = function(*(jnp.asarray(x, compute) for x in values), dimension)
         return jax.tree.map(lambda x: x.astype(dtype), result)
@@ -55,35 +61,35 @@ def by_dtype(function):
     return compiled
 
 
-def spread(*arrays):
-    """The `arrays` in the shape to which they broadcast: JAX may be told not to do so by itself."""
+def spread(*arrays: jax.Array) -> list[jax.Array]:
+    """Broadcast the `arrays` explicitly: JAX may be configured not to promote their ranks."""
     shape = lax.broadcast_shapes(*(x.shape for x in arrays))
     return [jnp.broadcast_to(x, shape) for x in arrays]
 
 
 @by_dtype
-def _log_prob(x, mean_direction, kappa, dimension):
+def _log_prob(x: jax.Array, mean_direction: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
     kappa = valid(kappa)
     versine = vectors.versine(x, vectors.direction_of(mean_direction))
     kappa, versine = spread(kappa, versine)
     finite = -(jnp.where(kappa == jnp.inf, 0, kappa) * versine) - moments.log_norm(kappa, dimension)
-    # A NaN direction makes it NaN.
-    close = jnp.isnan(versine) | (versine <= 8 * jnp.finfo(versine.dtype).eps ** 2)
+    # Keep NaN for a NaN direction.
+    close = jnp.isnan(versine) | (versine <= 8 * np.finfo(versine.dtype).eps ** 2)
     point = jnp.where(close, jnp.inf, -jnp.inf) + 0 * lax.stop_gradient(versine)
     return jnp.where(kappa == jnp.inf, point, finite)
 
 
-def log_prob(x, mean_direction, concentration):
-    r"""Logarithm of the density, :math:`\kappa\mu\cdot x - \log C(\kappa)`, per unit of area of the sphere.
+def log_prob(x: ArrayLike, mean_direction: ArrayLike, concentration: ArrayLike) -> jax.Array:
+    r"""Return the logarithm of the density, :math:`\kappa\mu\cdot x - \log C(\kappa)`, per unit area of the sphere.
 
     Parameters
     ----------
     x : array
-        Unit vectors along the last axis. Only their direction counts, but others than of length 1 are rounded more.
+        Unit vectors along the last axis. Vectors of another length give their direction, with a larger rounding error.
     mean_direction : array
-        Along the last axis; any length but 0.
+        Vectors along the last axis, of any length but 0.
     concentration : float or array
-        In [0, inf]; broadcasts with the others without their last axis.
+        In [0, inf]; broadcasts with the other arguments without their last axis.
 
     Returns
     -------
@@ -92,8 +98,9 @@ def log_prob(x, mean_direction, concentration):
 
     Notes
     -----
-    Error at most 1e-6 (float32) or 1e-12 times the larger of 1 and its size, for every concentration: the exponent
-    comes from the difference of the two vectors, which keeps its digits where they are close.
+    The error is at most 1e-6 (float32) or 1e-12 (float64) times the larger of 1 and the absolute result, at every
+    concentration: the exponent comes from the difference of the two vectors, which keeps its digits where they are
+    close.
     """
     given, dimension, dtype = checked(
         "VonMisesFisher.log_prob", {"value": x, "mean_direction": mean_direction}, {"concentration": concentration}
@@ -102,40 +109,45 @@ def log_prob(x, mean_direction, concentration):
 
 
 @by_dtype
-def _mean_resultant_length(kappa, dimension):
+def _mean_resultant_length(kappa: jax.Array, dimension: int) -> jax.Array:
     return moments.mean_cosine(valid(kappa), dimension)
 
 
-def mean_resultant_length(concentration, dimension):
-    r"""Length of the mean vector, :math:`I_{d/2}(\kappa) / I_{d/2-1}(\kappa)`, to a few ulp."""
+def mean_resultant_length(concentration: ArrayLike, dimension: int) -> jax.Array:
+    r"""Return the length of the mean vector, :math:`I_{d/2}(\kappa) / I_{d/2-1}(\kappa)`, to a few ulp."""
     return _number("mean_resultant_length", _mean_resultant_length, concentration, dimension)
 
 
 @by_dtype
-def _entropy(kappa, dimension):
+def _entropy(kappa: jax.Array, dimension: int) -> jax.Array:
     kappa = valid(kappa)
     return moments.log_norm(kappa, dimension) + moments.scaled_versine_mean(kappa, dimension)
 
 
-def entropy(concentration, dimension):
-    """Differential entropy in nats; -inf at infinite concentration."""
+def entropy(concentration: ArrayLike, dimension: int) -> jax.Array:
+    """Return the differential entropy in nats; -inf at infinite concentration."""
     return _number("entropy", _entropy, concentration, dimension)
 
 
-def _number(name, compiled, concentration, dimension):
+def _number(
+    name: str,
+    compiled: Callable[[tuple[Any, ...], int, np.dtype], jax.Array],
+    concentration: ArrayLike,
+    dimension: int,
+) -> jax.Array:
     given, dtype = arguments.parameters(f"VonMisesFisher.{name}", None, concentration=concentration)
     return compiled(tuple(given.values()), dimension, dtype)
 
 
 @by_dtype
-def _mean(mean_direction, kappa, dimension):
+def _mean(mean_direction: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
     unit = vectors.direction_of(mean_direction).unit
     length, unit = spread(moments.mean_cosine(valid(kappa), dimension)[..., None], unit)
     return length * unit
 
 
-def mean(mean_direction, concentration):
-    """The mean vector, inside the sphere: `mean_resultant_length` times the mean direction."""
+def mean(mean_direction: ArrayLike, concentration: ArrayLike) -> jax.Array:
+    """Return the mean vector, inside the sphere: `mean_resultant_length` times the mean direction."""
     given, dimension, dtype = checked(
         "VonMisesFisher.mean", {"mean_direction": mean_direction}, {"concentration": concentration}
     )
@@ -143,13 +155,13 @@ def mean(mean_direction, concentration):
 
 
 @by_dtype
-def _mode(mean_direction, kappa, dimension):
+def _mode(mean_direction: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
     unit = vectors.direction_of(mean_direction).unit
     return nan_unless(*spread(unit, (kappa >= 0)[..., None]))
 
 
-def mode(mean_direction, concentration):
-    """The most likely direction: `mean_direction` of length 1."""
+def mode(mean_direction: ArrayLike, concentration: ArrayLike) -> jax.Array:
+    """Return the direction of largest density: `mean_direction` scaled to length 1."""
     given, dimension, dtype = checked(
         "VonMisesFisher.mode", {"mean_direction": mean_direction}, {"concentration": concentration}
     )
@@ -157,14 +169,16 @@ def mode(mean_direction, concentration):
 
 
 @by_dtype
-def _kl_divergence(mean_direction, kappa, other_direction, other_kappa, dimension):
+def _kl_divergence(
+    mean_direction: jax.Array, kappa: jax.Array, other_direction: jax.Array, other_kappa: jax.Array, dimension: int
+) -> jax.Array:
     p, q = valid(kappa), valid(other_kappa)
     mean = vectors.direction_of(mean_direction)
     versine = vectors.versine(mean.unit, vectors.direction_of(other_direction), mean.lost)
     p, q, versine = spread(p, q, versine)
     infinite = (p == jnp.inf) | (q == jnp.inf)
     first, second = (jnp.where(infinite, 1, x) for x in (p, q))
-    # Close by, the integral of the remainder of Taylor's series, a sum of positive terms.
+    # For close concentrations integrate Taylor's remainder, as a sum of positive terms.
     reach = KL_REACH[p.dtype.name]
     near = dimension * (reach - 1)
     close = (second < reach * first + near) & (first < reach * second + near)
@@ -177,13 +191,18 @@ def _kl_divergence(mean_direction, kappa, other_direction, other_kappa, dimensio
     rest = moments.versine_mean(first, dimension)
     by_norms = moments.log_norm(second, dimension) - moments.log_norm(first, dimension) + (second - first) * rest
     value = jnp.where(close, by_slopes, by_norms) + second * (moments.mean_cosine(first, dimension) * versine)
-    # The sum is infinite, or NaN where anything is.
+    # Infinite, or NaN where an argument is.
     apart = lax.stop_gradient(p + q + versine)
     return jnp.where(infinite, jnp.where((p == q) & (versine == 0), 0, apart), value)
 
 
-def kl_divergence(mean_direction, concentration, other_mean_direction, other_concentration):
-    """Kullback-Leibler divergence in nats from the distribution of the other two parameters to that of the first."""
+def kl_divergence(
+    mean_direction: ArrayLike,
+    concentration: ArrayLike,
+    other_mean_direction: ArrayLike,
+    other_concentration: ArrayLike,
+) -> jax.Array:
+    """Return the Kullback-Leibler divergence of one von Mises-Fisher distribution from another, in nats."""
     of_vectors = {"mean_direction": mean_direction, "other.mean_direction": other_mean_direction}
     of_numbers = {"concentration": concentration, "other.concentration": other_concentration}
     given, dimension, dtype = checked("VonMisesFisher.kl_divergence", of_vectors, of_numbers)
@@ -192,27 +211,27 @@ def kl_divergence(mean_direction, concentration, other_mean_direction, other_con
 
 
 @by_dtype
-def _cosine_cdf(w, kappa, dimension):
+def _cosine_cdf(w: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
     w, kappa = spread(w, kappa)
     return cosine.lower_tail(w, valid(kappa), dimension)
 
 
-def cosine_cdf(value, concentration, dimension):
-    r"""Probability that the cosine of the angle to the mean direction is below `value`.
+def cosine_cdf(value: ArrayLike, concentration: ArrayLike, dimension: int) -> jax.Array:
+    r"""Return the probability that the cosine of the angle to the mean direction is below `value`.
 
     Parameters
     ----------
     value : float or array
-        In [-1, 1]; 0 below and 1 above.
+        In [-1, 1]; the probability is 0 for smaller values, and 1 for larger ones.
     concentration : float or array
         In [0, inf]; broadcasts with `value`.
     dimension : int
-        d, at least 2.
+        Dimension d of the vectors, at least 2.
 
     Returns
     -------
     jax.Array
-        The lower tail has a relative error of 4e-6 (float32) or 1e-12, or that of 6 ulp of 1 -+ `value`.
+        The lower tail has a relative error of 4e-6 (float32) or 1e-12 (float64), or that of 6 ulp of 1 -+ `value`.
     """
     given, dtype = arguments.parameters("VonMisesFisher.cosine_cdf", None, value=value, concentration=concentration)
     arguments.result_shape("VonMisesFisher.cosine_cdf", None, **given)
@@ -220,42 +239,42 @@ def cosine_cdf(value, concentration, dimension):
 
 
 @by_dtype
-def _cosine_icdf(q, kappa, dimension):
+def _cosine_icdf(q: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
     q, kappa = spread(q, kappa)
     return cosine.quantile(q, valid(kappa), dimension)
 
 
-def cosine_icdf(q, concentration, dimension):
-    """The cosine of the angle to the mean direction below which lies the probability `q`; NaN outside [0, 1].
+def cosine_icdf(q: ArrayLike, concentration: ArrayLike, dimension: int) -> jax.Array:
+    """Return the cosine of the angle to the mean direction that has the probability `q` below it; NaN outside [0, 1].
 
-    The tail beyond it has the accuracy of a draw's. In float64 a tail below 2^-200 counts as that.
+    Its tail probability is as accurate as that of a draw. In float64 tails below 2^-200 are computed as 2^-200.
     """
     given, dtype = arguments.parameters("VonMisesFisher.cosine_icdf", None, q=q, concentration=concentration)
     arguments.result_shape("VonMisesFisher.cosine_icdf", None, **given)
     return _cosine_icdf(tuple(given.values()), dimension, dtype)
 
 
-def fit(samples, weights=None, axis=None):
-    r"""Maximum likelihood estimate of the mean direction and the concentration.
+def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None) -> Estimate:
+    r"""Return the maximum likelihood estimate of the mean direction and the concentration.
 
-    The direction of the mean vector, and the concentration whose mean resultant length is its length (Mardia and Jupp,
-    *Directional Statistics*, 2000, section 10.3.1).
+    The estimates are the direction of the mean vector, and the concentration whose mean resultant length is the length
+    of that vector (Mardia and Jupp, *Directional Statistics*, 2000, section 10.3.1).
 
     Parameters
     ----------
     samples : array
         Unit vectors along the last axis.
     weights : array, optional
-        How often each counts, 0 or more; broadcasts with `samples` without the last axis.
+        Weight of each vector, 0 or more; broadcasts to `samples` without the last axis.
     axis : int or tuple of ints, optional
-        Axes of `samples` without the last one to estimate over; the others are separate data sets. All by default.
+        Axes to estimate over, of `samples` without the last one, by default all; the others index separate data sets.
 
     Returns
     -------
     Estimate
-        The concentration has a relative error of about 1e-6 (float32) or 1e-14 (float64). Equal vectors give inf; no
-        vectors, no weight, a negative weight, or a vector that is not finite: NaN. Both have derivatives in `samples`
-        and `weights`.
+        The concentration has a relative error of about 1e-6 (float32) or 1e-14 (float64). Equal vectors give inf. NaN
+        without vectors, without positive weights, for a negative weight, and for a vector that is not finite. Both
+        estimates have derivatives in `samples` and `weights`.
     """
     caller = "VonMisesFisher.fit"
     given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
@@ -265,14 +284,17 @@ def fit(samples, weights=None, axis=None):
     axes = axes_of(caller, axis, len(batch))
     if weights is not None and not arguments.broadcasts(np.shape(arrays["weights"]), batch):
         raise ValueError(
-            f"{caller}: weights of shape {np.shape(arrays['weights'])} do not broadcast to the samples' shape {batch}, "
-            "which is without the last axis. Give one weight for each vector."
+            f"{caller}: weights of shape {np.shape(arrays['weights'])} do not broadcast to the samples' shape without "
+            f"the last axis, {batch}. Give one weight for each vector."
         )
-    return _fit(arrays["samples"], arrays.get("weights"), axes, dimension, dtype)
+    estimate: Estimate = _fit(arrays["samples"], arrays.get("weights"), axes, dimension, dtype)
+    return estimate
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _fit(samples, weights, axes, dimension, dtype):
+def _fit(
+    samples: ArrayLike, weights: ArrayLike | None, axes: tuple[int, ...], dimension: int, dtype: np.dtype
+) -> Estimate:
     compute = arguments.compute_dtype(dtype)
     x = jnp.asarray(samples, compute)
     batch = x.shape[:-1]
@@ -290,10 +312,10 @@ def _fit(samples, weights, axes, dimension, dtype):
     mean_vector = total(share * x)
     length = jnp.sqrt(jnp.sum(jnp.square(mean_vector), 0))
     direction = mean_vector / length[None]
-    # 1 less the length, a mean of squares where it is small.
+    # 1 minus the length, as a mean of squares where it is small.
     origin = lax.stop_gradient(direction)
     across = total(share[0] * jnp.sum(jnp.square(x - origin[..., None]), 0))
-    # What rounding has made of their lengths.
+    # Correct for vectors that rounding has made longer or shorter than 1.
     excess = total(share[0] * (jnp.sum(jnp.square(x), 0) - 1))
     complement = 0.5 * (across - excess)
     complement = jnp.where(lax.stop_gradient(length) < 0.5, 1 - length, complement)
@@ -303,20 +325,20 @@ def _fit(samples, weights, axes, dimension, dtype):
 
 
 @by_dtype
-def _standard_errors(kappa, size, dimension):
+def _standard_errors(kappa: jax.Array, size: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array]:
     kappa, size = spread(valid(kappa), nan_unless(jnp.abs(size), size >= 0))
     root = lax.rsqrt(size)
-    # Far out the deviation is a share of the concentration.
+    # Above `LARGE` the deviation is proportional to the concentration.
     finite = jnp.minimum(kappa, LARGE)
     deviation = lax.rsqrt(moments.cosine_variance(finite, dimension)) * jnp.maximum(kappa / LARGE, 1)
     return root * lax.rsqrt(kappa * moments.mean_cosine(kappa, dimension)), root * deviation
 
 
-def standard_errors(concentration, size, dimension):
-    r"""Standard errors of the estimates of `fit` from `size` vectors, by the Fisher information.
+def standard_errors(concentration: ArrayLike, size: ArrayLike, dimension: int) -> Estimate:
+    r"""Return the standard errors of the estimates of `fit` from `size` vectors, by the Fisher information.
 
-    That of the direction is an angle in radians along each of its d - 1 tangents, :math:`1/\sqrt{n \kappa A(\kappa)}`,
-    and that of the concentration :math:`1/\sqrt{n A'(\kappa)}` (Mardia and Jupp, 2000, section 10.3.1).
+    That of the direction is an angle in radians along each of its d - 1 tangents, :math:`1/\sqrt{n \kappa A(\kappa)}`;
+    that of the concentration is :math:`1/\sqrt{n A'(\kappa)}` (Mardia and Jupp, 2000, section 10.3.1).
     """
     caller = "VonMisesFisher.standard_errors"
     given, dtype = arguments.parameters(caller, None, concentration=concentration, size=size)

@@ -1,6 +1,6 @@
-"""Functions of numbers: elementwise, differentiable, each with a stated error.
+"""Elementwise, differentiable functions of arrays, each with a stated error.
 
-No keys and no choice of dtypes: arrays of one float dtype go in and come out. `tail_integral` has the one
-integral that everything comes from, `quantile` inverts it, `coefficients` holds all fitted constants, and `xla` every
-workaround for a compiler. Those workarounds and `sharding` alone look at shapes and devices.
+Arguments and results are arrays of one float dtype; no function takes a random key. `tail_integral` computes the
+integral from which the other functions follow, `quantile` inverts it, `coefficients` holds the fitted constants, and
+`xla` the workarounds for compilers. Only `xla` and `sharding` depend on shapes and devices.
 """

@@ -1,10 +1,10 @@
 """Bessel functions of the von Mises distribution without cancellation: the normaliser, A = I1 / I0 and its inverse.
 
 With kappa the concentration, ``N(kappa) = 2 pi e^-kappa I0(kappa)`` normalises the density, A is the mean of cos x, and
-``C = 1 - A`` that of 1 - cos x, which is kept apart: the textbook difference holds no digit in float32 from kappa = 1e7
-on. The derivatives are ``(log I0)' = A`` and ``A' = 1 - A / kappa - A^2``, the variance of cos x.
+``C = 1 - A`` that of 1 - cos x. C is computed directly: in float32 the difference 1 - A has no correct digit from
+kappa = 1e7 on. The derivatives are ``(log I0)' = A`` and ``A' = 1 - A / kappa - A^2``, the variance of cos x.
 
-In float32 polynomials fitted by `tools/make_tables.py`, in float64 sums of a quadrature.
+float32 uses polynomials fitted by `tools/make_tables.py`, float64 a quadrature rule.
 """
 
 import jax
@@ -12,25 +12,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.scipy import special
+from jax.typing import ArrayLike
 
 from jax_von_mises.numerics import coefficients
 from jax_von_mises.numerics.elementary import polynomial
 
-# Below, power series in kappa; above, in 1 / kappa. The fits of `coefficients` hold on these sides only.
+# The fits of `coefficients` are polynomials in kappa below this concentration, and in 1 / kappa above.
 SWITCH = 5.0
-# In float64 the logarithm of I0 and the ratio A vanish with kappa; below these they come from functions that do.
+# log I0 and A vanish with kappa. Below these concentrations float64 uses expressions that keep their relative accuracy.
 LOG_SWITCH64 = 8.0
 RATIO_SWITCH64 = 1.0
-# I0 - 1 over kappa^2 / 4, in that variable; to 1e-18 up to `LOG_SWITCH64`.
+# Coefficients of (I0 - 1) / z in z = kappa^2 / 4, with an error of 1e-18 up to `LOG_SWITCH64`.
 I0_SERIES64 = tuple(1 / float(np.prod(np.arange(1.0, j + 1))) ** 2 for j in range(1, 32))
-# Beyond, 1 / (2 kappa) is C to the last digit.
+# Above this concentration C is 1 / (2 kappa) to rounding.
 LARGEST_KAPPA = 1e30
 
 
-def norm(kappa, inverse):
-    """Return ``n`` and ``s`` with N(kappa) = n e^-s; `inverse` is 1 / kappa. Relative error 2e-7 (float32), 1e-15.
+def norm(kappa: jax.Array, inverse: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    """Return n and s with N(kappa) = n e^-s; `inverse` is 1 / kappa.
 
-    The exponential is left to the caller, who has another one to fold it into.
+    The relative error is 2e-7 (float32) or 1e-15 (float64). The caller folds e^-s into another exponential.
     """
     if kappa.dtype == jnp.float64:
         return 2 * np.pi * special.i0e(kappa), jnp.zeros_like(kappa)
@@ -41,14 +42,17 @@ def norm(kappa, inverse):
     return n, jnp.where(small, kappa, 0)
 
 
-def fit_variables(kappa, inverse):
-    """Return which side of `SWITCH`, and the two variables kappa^2 / 4 and 1 / kappa, each within its fits."""
+def fit_variables(kappa: jax.Array, inverse: ArrayLike) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return whether `kappa` is below `SWITCH`, and kappa^2 / 4 and 1 / kappa, clipped to the ranges of their fits."""
     k = jnp.minimum(kappa, SWITCH)
     return kappa < SWITCH, k * k / 4, jnp.minimum(inverse, 1 / SWITCH)
 
 
-def ratio_complement(kappa, inverse):
-    """Return C(kappa) = 1 - I1(kappa) / I0(kappa); `inverse` = 1 / kappa. Relative error 3e-7 (float32), 2e-15."""
+def ratio_complement(kappa: jax.Array, inverse: ArrayLike) -> jax.Array:
+    """Return C(kappa) = 1 - I1(kappa) / I0(kappa); `inverse` is 1 / kappa.
+
+    The relative error is 3e-7 (float32) or 2e-15 (float64).
+    """
     if kappa.dtype == jnp.float64:
         return rise_moments(kappa)[0]
     small, z, r = fit_variables(kappa, inverse)
@@ -57,20 +61,20 @@ def ratio_complement(kappa, inverse):
     return jnp.where(small, near, r * polynomial(coefficients.COMPLEMENT_LARGE, r))
 
 
-def rise_moments(kappa):
-    """Return the mean and variance of 1 - cos x, sums of positive terms: to a few units in the last place."""
+def rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the mean and variance of 1 - cos x as sums of positive terms, to a few ulp."""
     mean, variance, unit = scaled_rise_moments(kappa)
     return mean * unit, (variance * unit) * unit
 
 
-def scaled_rise_moments(kappa):
-    """Return `rise_moments` in units of 1 / max(kappa, 1), which prevents underflow of squares; and that unit.
+def scaled_rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return `rise_moments` in units of 1 / max(kappa, 1), so that squares do not underflow, and that unit.
 
-    32 exponentials each, so nothing that a sample waits for uses it, except in float64.
+    Each element takes 32 exponentials: float32 samplers do not use this function.
     """
     k = jnp.minimum(kappa, LARGEST_KAPPA)[..., None]
-    # As in `tail_integral`: half angles up to where the density has fallen by e^-depth. The mean does not depend on
-    # the end.
+    # Half angles up to where the density has fallen by e^-depth, as in `tail_integral`. The result does not depend on
+    # this end, which therefore needs no derivative.
     last = (1,) * kappa.ndim + (-1,)
     nodes, weights = (
         np.reshape(np.array(a, kappa.dtype), last) for a in (coefficients.MOMENT_NODES, coefficients.MOMENT_WEIGHTS)
@@ -83,19 +87,20 @@ def scaled_rise_moments(kappa):
     rise = scale * rise
     mean = jnp.sum(weight * rise, -1, keepdims=True) / total
     variance = jnp.sum(weight * jnp.square(rise - mean), -1, keepdims=True) / total
-    # Not a division by the inverse: XLA would multiply by the square of `LARGEST_KAPPA`.
+    # Not a division by the inverse of the second factor: XLA would turn it into a product with the square of
+    # `LARGEST_KAPPA`.
     unit = (1 / scale[..., 0]) * (LARGEST_KAPPA / jnp.maximum(kappa, LARGEST_KAPPA))
     return mean[..., 0], variance[..., 0], unit
 
 
-def scaled_slope(kappa):
+def scaled_slope(kappa: jax.Array) -> jax.Array:
     """Return A'(kappa) max(kappa, 1)^2, which is 1/2 at infinity."""
     return scaled_rise_moments(kappa)[1]
 
 
 @jax.custom_jvp
-def log_i0(kappa):
-    """Return log I0(kappa), to a relative error of 4e-7 (float32) or 2e-15 (float64) for kappa in [0, inf]."""
+def log_i0(kappa: jax.Array) -> jax.Array:
+    """Return log I0(kappa) for kappa in [0, inf], with a relative error of 4e-7 (float32) or 2e-15 (float64)."""
     if kappa.dtype == jnp.float64:
         k = jnp.minimum(kappa, LOG_SWITCH64)
         z = k * k / 4
@@ -110,16 +115,19 @@ def log_i0(kappa):
 
 
 @log_i0.defjvp
-def _log_i0_jvp(primals, tangents):
+def _log_i0_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     return log_i0(*primals), ratio(*primals) * tangents[0]
 
 
 @jax.custom_jvp
-def ratio(kappa):
-    """Return A(kappa) = I1(kappa) / I0(kappa) with relative error 3e-7 (float32) or 1e-15; 0 at 0, 1 at infinity."""
+def ratio(kappa: jax.Array) -> jax.Array:
+    """Return A(kappa) = I1(kappa) / I0(kappa), 0 at 0 and 1 at infinity.
+
+    The relative error is 3e-7 (float32) or 1e-15 (float64).
+    """
     if kappa.dtype == jnp.float64:
         k = jnp.minimum(kappa, RATIO_SWITCH64)
-        return jnp.where(kappa < RATIO_SWITCH64, special.i1e(k) / special.i0e(k), 1 - ratio_complement(kappa, None))
+        return jnp.where(kappa < RATIO_SWITCH64, special.i1e(k) / special.i0e(k), 1 - rise_moments(kappa)[0])
     small, z, _ = fit_variables(kappa, 0)
     near = (
         (0.5 * jnp.minimum(kappa, SWITCH))
@@ -130,60 +138,60 @@ def ratio(kappa):
 
 
 @ratio.defjvp
-def _ratio_jvp(primals, tangents):
+def _ratio_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     return ratio(*primals), slope(*primals) * tangents[0]
 
 
 @jax.custom_jvp
-def one_minus_ratio(kappa):
-    """Return 1 - A(kappa), to the relative error of `ratio_complement`; 1 at 0 and 0 at infinity."""
+def one_minus_ratio(kappa: jax.Array) -> jax.Array:
+    """Return 1 - A(kappa), with the relative error of `ratio_complement`; 1 at 0 and 0 at infinity."""
     return jnp.minimum(ratio_complement(kappa, 1 / jnp.maximum(kappa, SWITCH)), 1)
 
 
 @one_minus_ratio.defjvp
-def _complement_jvp(primals, tangents):
+def _complement_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     return one_minus_ratio(*primals), -slope(*primals) * tangents[0]
 
 
-def slope(kappa):
-    """Return A'(kappa), to a relative error of 4e-7 (float32) or 2e-15; 1/2 at 0 and 0 at infinity."""
+def slope(kappa: jax.Array) -> jax.Array:
+    """Return A'(kappa), with a relative error of 4e-7 (float32) or 2e-15 (float64); 1/2 at 0 and 0 at infinity."""
     return rise_moments(kappa)[1]
 
 
-def rough_slope(kappa):
+def rough_slope(kappa: jax.Array) -> jax.Array:
     """Return `slope` to 1e-4 in float32, without its 32 exponentials: enough for Newton's method."""
     if kappa.dtype == jnp.float64:
         return slope(kappa)
     a = ratio(kappa)
     near = jnp.maximum(kappa, 1e-3)
     small, _, r = fit_variables(kappa, 1 / near)
-    # d/dr of r P(r), where 1 - A is that, and dr/dkappa = -r^2.
+    # The fit is 1 - A = r P(r) with r = 1 / kappa, so A' = r^2 d(r P) / dr.
     derivative = tuple((j + 1) * c for j, c in enumerate(coefficients.COMPLEMENT_LARGE))
     return jnp.where(small, jnp.where(kappa < 1e-3, 0.5, 1 - a / near - a * a), r * (r * polynomial(derivative, r)))
 
 
 @jax.custom_jvp
-def inverse_ratio(resultant, rest):
-    """Return the concentration with A(kappa) = `resultant`, whose complement to 1 is `rest`, in [0, inf].
+def inverse_ratio(resultant: jax.Array, rest: jax.Array) -> jax.Array:
+    """Return the concentration in [0, inf] with A(kappa) = `resultant`; `rest` is 1 - `resultant`.
 
-    Both are given, so that neither end loses digits. To a relative error of 6e-7 (float32) or 4e-15 (float64).
+    Both are arguments so that neither end loses digits. The relative error is 6e-7 (float32) or 4e-15 (float64).
     """
     r, c = resultant, rest
-    # Banerjee et al., J. Mach. Learn. Res. 6, 2005, equation 4.4, on the circle: within 4 %, and exact at both ends.
-    kappa = r * (1 + c * (1 + r)) / jnp.maximum(c * (1 + r), jnp.finfo(c.dtype).tiny)
+    # Banerjee et al., J. Mach. Learn. Res. 6, 2005, equation 4.4 for the circle: within 4 %, and exact at both ends.
+    kappa = r * (1 + c * (1 + r)) / jnp.maximum(c * (1 + r), np.finfo(c.dtype).tiny)
     start = kappa
     for _ in range(4 if c.dtype == jnp.float64 else 3):
-        # Newton's method on the side that keeps its digits.
+        # Newton's method for A or for 1 - A, whichever keeps its digits.
         error = jnp.where(r < 0.5, ratio(kappa) - r, c - one_minus_ratio(kappa))
         kappa = kappa - error / rough_slope(kappa)
-    # So far out the start is right to rounding, and the slope may be no float.
-    kappa = jnp.where(c < jnp.finfo(c.dtype).eps ** 1.5, start, kappa)
+    # Here the starting value is exact to rounding, and the slope may underflow.
+    kappa = jnp.where(c < np.finfo(c.dtype).eps ** 1.5, start, kappa)
     return jnp.where(c <= 0, jnp.inf, jnp.maximum(kappa, 0))
 
 
 @inverse_ratio.defjvp
-def _inverse_ratio_jvp(primals, tangents):
+def _inverse_ratio_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     kappa = inverse_ratio(*primals)
-    # `rest` is 1 - `resultant`: its tangent, where there is one, keeps the digits at the far end.
+    # At large concentrations only the tangent of `rest` keeps its digits.
     movement = jnp.where(primals[0] < 0.5, tangents[0], -tangents[1])
     return kappa, movement / slope(kappa)

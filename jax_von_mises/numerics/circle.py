@@ -1,20 +1,21 @@
-"""Angles on the circle: full turns, differences, and the interval [-pi, pi) of all results."""
+"""Subtract angles, remove full turns, and wrap results to [-pi, pi)."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises.numerics.elementary import clip, nan_unless
 
-# The angles lie in [-pi, pi): the largest float below pi, since the nearest float32 to pi is larger than pi.
+# The largest float below pi: the float32 nearest pi is larger than pi.
 LARGEST_ANGLE = {
     np.dtype(np.float32): float(np.nextafter(np.float32(np.pi), np.float32(0))),
     np.dtype(np.float64): float(np.pi),
 }
 TWO_PI = 2 * np.pi
-# 2 pi in three parts, the first two short: their products with the number of turns are exact as long as that is
-# small, and beyond (2^12 turns in float32, 2^27 in float64) their rounding stays below the spacing of `loc`.
+# 2 pi as a sum of three numbers, the first two with few digits. Their products with the number of turns are exact up
+# to 2^12 turns (float32) or 2^27 (float64); for more turns their rounding errors stay below the spacing of `loc`.
 TURN_PARTS = {
     "float32": (6.25, 0.033184051513671875, 2 * np.pi - 6.25 - 0.033184051513671875),
     "float64": (6.283185243606567, 6.357301884918343e-08, 2.4492935982947064e-16),
@@ -22,15 +23,15 @@ TURN_PARTS = {
 LARGEST_LOC = {"float32": 2.0**24, "float64": 2.0**53}
 
 
-def largest_angle(dtype):
+def largest_angle(dtype: DTypeLike) -> float:
     """Return the largest float below pi."""
     return LARGEST_ANGLE[np.dtype(dtype)]
 
 
-def reduce_turns(loc):
-    """Return `loc` less full turns, in [-pi, pi] up to rounding; itself if it is there already.
+def reduce_turns(loc: jax.Array) -> jax.Array:
+    """Return `loc` minus full turns, in [-pi, pi] up to rounding; unchanged if it lies there.
 
-    NaN where neighbouring floats are more than a radian apart and so hold no direction, or `loc` is not finite.
+    NaN where `loc` is not finite, or so large that neighbouring floats are more than a radian apart.
     """
     name = np.dtype(loc.dtype).name
     turns = lax.round(loc * (1 / TWO_PI), lax.RoundingMethod.TO_NEAREST_EVEN)
@@ -41,10 +42,10 @@ def reduce_turns(loc):
 
 
 @jax.custom_jvp
-def wrap(x, loc):
-    """Return x + loc in [-pi, pi), for both in [-pi, pi]. Only sums outside are moved, so the others keep all digits.
+def wrap(x: jax.Array, loc: jax.Array) -> jax.Array:
+    """Return x + loc wrapped to [-pi, pi), for both in [-pi, pi].
 
-    The derivative in either is 1, also where the sum is moved to the end of the interval.
+    A sum in the interval keeps all digits. The derivative in either argument is 1, also where the sum is clipped.
     """
     total = x + loc
     turn = jnp.where(total >= np.pi, -1.0, jnp.where(total < -np.pi, 1.0, 0.0)).astype(total.dtype)
@@ -53,42 +54,42 @@ def wrap(x, loc):
 
 
 @wrap.defjvp
-def _wrap_jvp(primals, tangents):
+def _wrap_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     return wrap(*primals), tangents[0] + tangents[1]
 
 
-def deviation(x, loc):
-    """Return x - loc less full turns, in [-pi, pi] up to rounding, and the turns."""
+def deviation(x: jax.Array, loc: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return x - loc minus full turns, in [-pi, pi] up to rounding, and the number of turns."""
     difference, missing = x - loc, rounded_off(x, loc)
     turns = lax.round(lax.stop_gradient(difference) * (1 / TWO_PI), lax.RoundingMethod.TO_NEAREST_EVEN)
     return less_turns(difference, missing), turns
 
 
 @jax.custom_jvp
-def rounded_off(x, loc):
-    """Return the rounding error of x - loc, exactly [1]_; it matters at large concentrations.
+def rounded_off(x: jax.Array, loc: jax.Array) -> jax.Array:
+    """Return the exact rounding error of x - loc [1]_, which matters at large concentrations.
 
     .. [1] D. E. Knuth. The Art of Computer Programming, volume 2, 1998, section 4.2.2, theorem B.
     """
-    # In this order: of a constant loc that is subtracted and added again XLA would make nothing.
+    # In this order: XLA would cancel a constant `loc` that is subtracted and added again.
     difference = x - loc
     part = difference - x
     return (x - (difference - part)) + (-loc - part)
 
 
 @rounded_off.defjvp
-def _rounded_off_jvp(primals, tangents):
+def _rounded_off_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     missing = rounded_off(*primals)
     return missing, jnp.zeros_like(missing)
 
 
 @jax.custom_jvp
-def less_turns(x, missing):
-    """Return `reduce_turns` of x + `missing`; its derivative in x is 1."""
+def less_turns(x: jax.Array, missing: ArrayLike) -> jax.Array:
+    """Return x + `missing` minus the full turns of x; the derivative in x is 1."""
     return reduce_turns(x) + missing
 
 
 @less_turns.defjvp
-def _less_turns_jvp(primals, tangents):
+def _less_turns_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     x = less_turns(*primals)
     return x, nan_unless(tangents[0], ~jnp.isnan(x))

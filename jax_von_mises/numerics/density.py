@@ -1,17 +1,19 @@
-r"""The density of the von Mises distribution and its logarithm, to the last digits that floats allow.
+r"""Compute the density of the von Mises distribution and its logarithm without cancellation.
 
-About `loc`, with :math:`\kappa` the concentration and :math:`N = 2\pi e^{-\kappa} I_0(\kappa)`,
+For angles x from `loc`, with :math:`\kappa` the concentration and :math:`N = 2\pi e^{-\kappa} I_0(\kappa)`,
 
 .. math:: p(x) = e^{-q(x)} / N, \qquad q(x) = 2\kappa\sin^2(x/2).
 
-A plain float32 product q of size 20 is off by 1e-6, and of size 1e8 by 8; here it is a sum of two parts.
+As one float32 product, q has an error of 1e-6 near 20, and of 8 near 1e8. Here it is a sum of two numbers.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy import special
+from jax.typing import DTypeLike
 
 from jax_von_mises.numerics import bessel, coefficients, xla
 from jax_von_mises.numerics.elementary import (
@@ -26,32 +28,32 @@ from jax_von_mises.numerics.elementary import (
     wide_sine_square,
 )
 
-# Below, the distribution is uniform to less than rounding.
+# Below this concentration the distribution is uniform to rounding.
 KAPPA_MIN = 1e-30
 HALF_PI = np.pi / 2
 
 
-def valid(concentration):
+def valid(concentration: jax.Array) -> jax.Array:
     """Return the concentration, NaN where it is negative."""
     return nan_unless(concentration, concentration >= 0)
 
 
 class HalfAngle(NamedTuple):
-    """What the formulas ask of an angle x in [0, pi]."""
+    """Functions of an angle x in [0, pi] that the formulas share."""
 
     angle: jax.Array  # x / 2
     to_pole: jax.Array  # pi / 2 - x / 2
     square: jax.Array  # sin(x / 2)^2
     rest: jax.Array  # cos(x / 2)^2
-    parts: tuple  # the same as a sum of three numbers, largest first, with twice the digits
+    parts: tuple[jax.Array, jax.Array, jax.Array]  # `square` as a sum, largest first, with twice the digits
     sin: jax.Array  # sin x
     cos: jax.Array  # cos x
 
     @classmethod
-    def of(cls, x, exact=True):
-        """Beyond a right angle everything comes from pi - x, small and exact, so that nothing cancels near pi.
+    def of(cls, x: jax.Array, exact: bool = True) -> Self:
+        """Compute the functions of `x`, beyond a right angle from pi - x, so that nothing cancels near pi.
 
-        Without `exact` the parts are good to 2e-8 instead of 5e-9: enough for tails that samples reach.
+        The error of `parts` is 5e-9, or without `exact` 2e-8, which is enough for tails that samples reach.
         """
         angle = 0.5 * x
         away, missing = xla.round_here(HALF_PI - angle, 2), half_pi_rest(x.dtype)
@@ -62,7 +64,7 @@ class HalfAngle(NamedTuple):
         sin = 2 * (psi * sine_over(square)) * cosine(square)
         first, rest = sine_square(jnp.where(upper, away, angle) if exact else psi, exact)
         if exact:
-            # `away` is exact where the sum with what it misses is rounded, so that goes into the small part.
+            # `away` is exact, but `away` + `missing` is rounded: `missing` therefore enters through the small part.
             rest = rest + jnp.where(upper, missing * sin, 0)
         sine2 = first + rest
         parts = jnp.where(upper, 1, 0), jnp.where(upper, -first, first), jnp.where(upper, -rest, rest)
@@ -77,35 +79,35 @@ class HalfAngle(NamedTuple):
         )
 
 
-def half_pi_rest(dtype):
-    """Return what the nearest float leaves of pi/2: without it the tail integral near pi is off by 1e-4."""
+def half_pi_rest(dtype: DTypeLike) -> float:
+    """Return pi/2 minus the nearest float: without it the tail integral has an error of 1e-4 near pi."""
     nearest = np.asarray(HALF_PI, dtype)
     return float(HALF_PI - float(nearest)) + (6.123233995736766e-17 if dtype == jnp.float64 else 0.0)
 
 
-def density_root(half, kappa, inverse):
-    """Return ``h`` and ``n`` with p = h^2 / n for angles `half`: so that nothing underflows before p does."""
+def density_root(half: HalfAngle, kappa: jax.Array, inverse: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return h and n with p = h^2 / n for angles `half`, so that nothing underflows before p does."""
     n, shift = bessel.norm(kappa, inverse)
     exponent = kappa * half.square - 0.5 * shift
     root = 1 / exp_product(0.5 * kappa, half.parts, 0.5 * shift)
     return jnp.where(exponent > LARGEST_EXPONENT[np.dtype(kappa.dtype).name], 0, root), n
 
 
-# Of e^x; the square of e^-x is zero already.
+# e^x is finite up to here, where the square of e^-x is 0 already.
 LARGEST_EXPONENT = {"float32": 88.0, "float64": 708.0}
 
 
-def rescaled(x, kappa):
-    """Return an angle in [0, pi] and a concentration with the same q, where x^2 would underflow; and x's factor.
+def rescaled(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return an angle in [0, pi] and a concentration with the same q, scaled if x^2 may underflow, and x's factor.
 
-    The factors are powers of two, so q keeps every digit. So far out the distribution has long been the normal one.
+    The factors are powers of two, so q keeps all digits. Where they are not 1 the distribution is normal to rounding.
     """
-    factor, k = scaling(jnp.clip(kappa, KAPPA_MIN, float(jnp.finfo(kappa.dtype).max)))
+    factor, k = scaling(jnp.clip(kappa, KAPPA_MIN, float(np.finfo(kappa.dtype).max)))
     return jnp.minimum(x * factor, np.pi), k, factor
 
 
-def scaling(kappa):
-    """Return a power of two by which to multiply small angles, and `kappa` over its square."""
+def scaling(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return a power of two by which to multiply small angles, and `kappa` divided by its square."""
     name = np.dtype(kappa.dtype).name
     huge = kappa > HUGE[name]
     return jnp.where(huge, FACTOR[name], 1), kappa * jnp.where(huge, FACTOR[name] ** -2, 1)
@@ -116,23 +118,26 @@ FACTOR = {"float32": 2.0**17, "float64": 2.0**300}
 
 
 @jax.custom_jvp
-def density(x, kappa):
-    """Return p at angles in [-pi, pi], to a relative error of 4e-6 (float32) or 1e-12; 0 below the smallest float."""
+def density(x: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return p at angles in [-pi, pi]; 0 below the smallest normal float.
+
+    The relative error is 4e-6 (float32) or 1e-12 (float64).
+    """
     moved, k, factor = rescaled(jnp.abs(x), kappa)
     root, n = density_root(HalfAngle.of(moved), k, 1 / k)
-    # A product with the angle is NaN where that is.
+    # The product with 0 is NaN where the angle is.
     return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, 0 * moved), ((root * factor) / n) * root)
 
 
 @density.defjvp
-def _density_jvp(primals, tangents):
+def _density_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     x, kappa = primals
     along, across = score(x, kappa)
     value = density(x, kappa)
     return value, value * (along * tangents[0] + across * tangents[1])
 
 
-def score(x, kappa):
+def score(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the derivatives of log p in x and in kappa, -kappa sin x and cos x - A(kappa)."""
     sign = jnp.where(x < 0, -1, 1).astype(x.dtype)
     half = HalfAngle.of(sign * x)
@@ -140,10 +145,10 @@ def score(x, kappa):
 
 
 @jax.custom_jvp
-def log_density(x, kappa):
-    """Return log p at angles in [-pi, pi]: error at most 4e-7 (float32) or 1e-14 times max(1, |log p|).
+def log_density(x: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return log p at angles in [-pi, pi]; the error is 4e-7 (float32) or 1e-14 (float64) times max(1, |log p|).
 
-    In one form for all angles: near pi nothing cancels that a logarithm would show.
+    One formula serves all angles: the cancellation near pi is too small to affect the logarithm.
     """
     factor, k = scaling(kappa)
     if x.dtype == jnp.float64:
@@ -158,33 +163,33 @@ def log_density(x, kappa):
 
 
 @log_density.defjvp
-def _log_density_jvp(primals, tangents):
+def _log_density_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     along, across = score(*primals)
     return log_density(*primals), along * tangents[0] + across * tangents[1]
 
 
-def log_norm_parts(kappa):
-    """Return log N(kappa) as a sum of two numbers, the first exact. float32 only."""
+def log_norm_parts(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return float32 log N(kappa) as a sum of two numbers, the first exact."""
     small, z, r = bessel.fit_variables(kappa, 1 / jnp.maximum(kappa, bessel.SWITCH))
-    exact, rest = log_parts(jnp.clip(kappa, bessel.SWITCH, jnp.finfo(kappa.dtype).max))
-    # Both halves are exact; the fit's logarithm is below 1 and good to 1e-7.
+    exact, rest = log_parts(jnp.clip(kappa, bessel.SWITCH, np.finfo(kappa.dtype).max))
+    # The product with 1/2 is exact; the logarithm of the fit is below 1 and has an error of 1e-7.
     far = -0.5 * rest + jnp.log(polynomial(coefficients.NORM_LARGE, r))
     near = jnp.log(2 * np.pi * jnp.exp(-jnp.minimum(kappa, bessel.SWITCH)) * polynomial(coefficients.I0_SMALL, z))
     return jnp.where(small, 0, -0.5 * exact), jnp.where(small, near, far)
 
 
 @jax.custom_jvp
-def log_norm(kappa):
-    """Return log N(kappa), N = 2 pi e^-kappa I0(kappa): the logarithm of 1 / p(0); -inf at infinity."""
+def log_norm(kappa: jax.Array) -> jax.Array:
+    """Return log N(kappa) = -log p(0), where N = 2 pi e^-kappa I0(kappa); -inf at infinity."""
     if kappa.dtype == jnp.float64:
-        return jnp.log(2 * np.pi * bessel.special.i0e(kappa))
+        return jnp.log(2 * np.pi * special.i0e(kappa))
     exact, rest = log_norm_parts(kappa)
     return jnp.where(kappa == jnp.inf, -jnp.inf, exact + rest)
 
 
 @jax.custom_jvp
-def log_norm_ratio(kappa, other):
-    """Return log(N(kappa) / N(other)), without the rounding of two large logarithms."""
+def log_norm_ratio(kappa: jax.Array, other: jax.Array) -> jax.Array:
+    """Return log(N(kappa) / N(other)), without the rounding errors of two large logarithms."""
     if kappa.dtype == jnp.float64:
         return log_norm(kappa) - log_norm(other)
     (exact, rest), (other_exact, other_rest) = log_norm_parts(kappa), log_norm_parts(other)
@@ -192,11 +197,11 @@ def log_norm_ratio(kappa, other):
 
 
 @log_norm_ratio.defjvp
-def _log_norm_ratio_jvp(primals, tangents):
+def _log_norm_ratio_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     slope = bessel.one_minus_ratio(primals[1]) * tangents[1] - bessel.one_minus_ratio(primals[0]) * tangents[0]
     return log_norm_ratio(*primals), slope
 
 
 @log_norm.defjvp
-def _log_norm_jvp(primals, tangents):
+def _log_norm_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     return log_norm(*primals), -bessel.one_minus_ratio(*primals) * tangents[0]

@@ -1,9 +1,12 @@
-"""Elementary functions in a form that XLA keeps in one vector loop.
+"""Elementary functions in forms that XLA keeps in one vector loop.
 
-XLA's own ``exp2``, ``log2``, ``sin`` and ``cos`` are right to the last digit everywhere; these serve
-only the ranges that the quantile needs, cost half as much on a CPU, and never split its fusion.
-float64 keeps XLA's exponential and logarithm.
+XLA's ``exp2``, ``log2``, ``sin`` and ``cos`` are accurate for all arguments. The functions here cover only the ranges
+that the quantile needs, cost half as much on a CPU, and never split its fusion. float64 uses XLA's exponential and
+logarithm.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,84 +18,85 @@ from jax_von_mises.numerics import coefficients, xla
 LOG2_E = float(np.log2(np.e))
 LN_2 = float(np.log(2))
 
-# Taylor series, exact to 1e-17 on [0, pi/2].
+# Taylor series with an error of 1e-17 on [0, pi/2].
 SINE64 = tuple(float((-1) ** j / np.prod(np.arange(1.0, 2 * j + 2))) for j in range(12))
 COSINE64 = tuple(float((-1) ** j / np.prod(np.arange(1.0, 2 * j + 1))) for j in range(13))
 
 MANTISSA_BITS = 23
 WHOLE_SHIFT = 1.5 * 2**MANTISSA_BITS
 HEAD_MASK = np.uint32(0xFFFFF000)
-# ln 2 in two parts, the first short enough that its product with any integer exponent is exact.
+# ln 2 as a sum of two numbers; the product of the first with any exponent is exact.
 LN2_HEAD = 0.693359375
 LN2_TAIL = LN_2 - LN2_HEAD
-# Starting values of Newton's method for 1 / x and 1 / sqrt(x): these less the bits of x, or half of them.
+# Newton's method for 1 / x and 1 / sqrt(x) starts from these minus the bits of x, or half of them.
 RECIPROCAL_BITS = np.int32(0x7EF311C7)
 ROOT_BITS = np.int32(0x5F3759DF)
-# log2 splits x = 2^e (1 + m) so that m lies in [-1/3, 1/3]: this is the bit pattern of 2/3.
+# `log2` splits x = 2^e (1 + m) with m in [-1/3, 1/3]: this is the bit pattern of 2/3.
 TWO_THIRDS_BITS = np.int32(0x3F2AAAAB)
 
 
-def polynomial(terms, x):
-    """Sum of terms[j] x^j, by Estrin's scheme.
+def polynomial(terms: Sequence[float | jax.Array], x: jax.Array) -> jax.Array:
+    """Return the sum of terms[j] x^j by Estrin's scheme.
 
-    Horner's chain of dependent operations is what bounds the samplers' speed on a CPU: with the same
-    number of multiply-adds Estrin's tree is three times shallower at degree 7.
+    The chain of dependent operations bounds the samplers' speed on a CPU. With as many multiply-adds as Horner's
+    scheme, Estrin's tree is three times shallower at degree 7.
     """
-    terms = list(terms)
-    while len(terms) > 1:
-        pairs = [terms[j] + xla.round_product(x * terms[j + 1]) for j in range(0, len(terms) - 1, 2)]
-        terms = pairs + terms[len(terms) - len(terms) % 2 :]
+    sums: list[Any] = list(terms)
+    while len(sums) > 1:
+        pairs = [sums[j] + xla.round_product(x * sums[j + 1]) for j in range(0, len(sums) - 1, 2)]
+        sums = pairs + sums[len(sums) - len(sums) % 2 :]
         x = x * x
-    return terms[0]
+    result: jax.Array = sums[0]
+    return result
 
 
-def clip(x, low, high):
-    """Return `x` between two constants; NaN stays NaN. By selections: the derivative at a bound is 1, and not 1/2."""
+def clip(x: jax.Array, low: float, high: float) -> jax.Array:
+    """Return `x` clipped to two constants; NaN stays NaN, and the derivative at a bound is 1, not 1/2."""
     return jnp.where(x < low, low, jnp.where(x > high, high, x))
 
 
-def polynomial2(table, x, y):
-    """Sum of table[i][j] x^i y^j."""
+def polynomial2(table: Sequence[Sequence[float]], x: jax.Array, y: jax.Array) -> jax.Array:
+    """Return the sum of table[i][j] x^i y^j."""
     return polynomial([polynomial(row, y) for row in table], x)
 
 
-def nan_unless(x, good):
-    """Return `x` where `good`, else NaN; the derivative too, which a selection would set to 0 in reverse mode."""
+def nan_unless(x: jax.Array, good: jax.Array) -> jax.Array:
+    """Return `x` where `good`, else NaN, also for the derivative: in reverse mode a selection would make it 0."""
     return x * jnp.where(good, 1, jnp.nan).astype(x.dtype)
 
 
-def sine_over(square):
+def sine_over(square: jax.Array) -> jax.Array:
     """Return sin(d) / d from `square` = d^2, for |d| <= pi/2."""
     return polynomial(SINE64 if square.dtype == jnp.float64 else coefficients.SINE, square)
 
 
-def cosine(square):
+def cosine(square: jax.Array) -> jax.Array:
     """Return cos(d) from `square` = d^2, for |d| <= pi/2."""
     return polynomial(COSINE64 if square.dtype == jnp.float64 else coefficients.COSINE, square)
 
 
-def nearest_whole(x):
-    """Return the nearest integer to float32 `x`, |x| < 2^22, and bits with it at their lower end."""
+def nearest_whole(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the nearest integer to float32 `x`, |x| < 2^22, as a float and as the lower bits of an int32."""
     return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), whole_bits(x)
 
 
-def whole_bits(x):
-    """Return bits whose lower end is the nearest integer to float32 `x`, |x| < 2^22; undefined for other `x`.
+def whole_bits(x: jax.Array) -> jax.Array:
+    """Return an int32 whose lower bits are the nearest integer to float32 `x`, |x| < 2^22; undefined for other `x`.
 
-    Adding 1.5 * 2^23 leaves no room for a fraction, so the integer stands at the end of the mantissa. A conversion
-    to an integer would also saturate and look for NaN, six instructions on a CPU.
+    Adding 1.5 * 2^23 leaves no bits for a fraction, so the mantissa ends in the integer. A conversion to an integer
+    would also saturate and check for NaN: six instructions on a CPU.
     """
     return lax.bitcast_convert_type(x + WHOLE_SHIFT, jnp.int32)
 
 
-def scale_by(x, exponent):
-    """Return `x` times two to the power of the lower bits of `exponent`, for a normal result; NaN stays NaN."""
+def scale_by(x: jax.Array, exponent: jax.Array) -> jax.Array:
+    """Return `x` times 2 to the power of the lower bits of `exponent`, for a normal result; NaN stays NaN."""
     bits = lax.bitcast_convert_type(x, jnp.int32) + (exponent << MANTISSA_BITS)
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
 @jax.custom_jvp
-def exp2(x):
+def exp2(x: jax.Array) -> jax.Array:
     """Return 2^x for |x| < 126."""
     if x.dtype == jnp.float64:
         return jnp.exp2(x)
@@ -101,14 +105,14 @@ def exp2(x):
 
 
 @exp2.defjvp
-def _exp2_jvp(primals, tangents):
-    # Needed for second derivatives: bits have no derivative.
+def _exp2_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    # In terms of `exp2`, so that second derivatives exist: operations on bits have none.
     y = exp2(*primals)
     return y, LN_2 * y * tangents[0]
 
 
 @jax.custom_jvp
-def log2(x):
+def log2(x: jax.Array) -> jax.Array:
     """Return the binary logarithm of a normal positive number."""
     if x.dtype == jnp.float64:
         return jnp.log2(x)
@@ -119,16 +123,16 @@ def log2(x):
 
 
 @log2.defjvp
-def _log2_jvp(primals, tangents):
+def _log2_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     return log2(*primals), LOG2_E * tangents[0] / primals[0]
 
 
 @jax.custom_jvp
-def reciprocal(x):
+def reciprocal(x: jax.Array) -> jax.Array:
     """Return 1 / x of a normal number of at most 1e37, to 1 ulp.
 
-    By multiplications: around a division, where several instructions read its result, XLA:CPU cuts a program into
-    loops over arrays in memory.
+    Only by multiplications: XLA:CPU splits a program into loops over arrays in memory at a division whose result
+    several instructions read.
     """
     if x.dtype == jnp.float64:
         return 1 / x
@@ -139,14 +143,14 @@ def reciprocal(x):
 
 
 @reciprocal.defjvp
-def _reciprocal_jvp(primals, tangents):
+def _reciprocal_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     y = reciprocal(*primals)
     return y, -(y * y) * tangents[0]
 
 
 @jax.custom_jvp
-def inverse_root(x):
-    """Return 1 / sqrt(x) of a normal positive number, to 2 ulp; made as `reciprocal`."""
+def inverse_root(x: jax.Array) -> jax.Array:
+    """Return 1 / sqrt(x) of a normal positive number, to 2 ulp; without divisions, as `reciprocal`."""
     if x.dtype == jnp.float64:
         return lax.rsqrt(x)
     y = lax.bitcast_convert_type(ROOT_BITS - (lax.bitcast_convert_type(x, jnp.int32) >> 1), jnp.float32)
@@ -156,14 +160,14 @@ def inverse_root(x):
 
 
 @inverse_root.defjvp
-def _inverse_root_jvp(primals, tangents):
+def _inverse_root_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     y = inverse_root(*primals)
     return y, (-0.5 * y) * (y * y) * tangents[0]
 
 
 @jax.custom_jvp
-def square_root(x):
-    """Return sqrt(x) of a normal positive number, to 1 ulp; made as `reciprocal`."""
+def square_root(x: jax.Array) -> jax.Array:
+    """Return sqrt(x) of a normal positive number, to 1 ulp; without divisions, as `reciprocal`."""
     if x.dtype == jnp.float64:
         return lax.sqrt(x)
     inverse = inverse_root(x)
@@ -172,19 +176,19 @@ def square_root(x):
 
 
 @square_root.defjvp
-def _square_root_jvp(primals, tangents):
+def _square_root_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     return square_root(*primals), 0.5 * inverse_root(*primals) * tangents[0]
 
 
-def head(x):
-    """Return `x` with the lower half of its mantissa cleared: products of two such heads are exact. float32 only."""
+def head(x: jax.Array) -> jax.Array:
+    """Return float32 `x` with the lower half of its mantissa cleared: the product of two such heads is exact."""
     return lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.uint32) & HEAD_MASK, jnp.float32)
 
 
-def sine_square(x, exact=True):
-    """Return sin(x)^2 for x in [0, pi/4] as an unevaluated sum of two parts, the first with 24 bits and no rounding.
+def sine_square(x: jax.Array, exact: bool = True) -> tuple[jax.Array, jax.Array]:
+    """Return sin(x)^2 for x in [0, pi/4] as a sum of two numbers, in float32 the first without rounding.
 
-    To 2e-8 in float32, and with `exact` to 5e-9.
+    The float32 error is 2e-8, or 5e-9 with `exact`.
     """
     square = x * x
     if x.dtype == jnp.float64:
@@ -192,30 +196,29 @@ def sine_square(x, exact=True):
         return xla.round_product(sine * sine), jnp.zeros_like(x)
     x_head = head(x)
     first, low = x_head * x_head, (x + x_head) * (x - x_head)
-    # The fourth power from both parts: from the rounded square it would be off three times as much.
+    # The fourth power comes from both parts: the rounded square would give it three times the error.
     fourth = first * first + xla.round_here(low * (first + square), 1) if exact else square * square
     return first, low + fourth * polynomial(coefficients.SINE_SQUARE, square)
 
 
-def wide_sine_square(x, factor):
-    """Return ``factor**2 sin(x)**2`` for |x| <= pi/2 as a sum of two parts like `sine_square`, to 3.2e-7.
+def wide_sine_square(x: jax.Array, factor: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return ``factor**2 sin(x)**2`` for |x| <= pi/2 as a sum of two numbers like `sine_square`, to 3.2e-7.
 
-    `factor`, a power of two, is for an x whose square is no float.
+    `factor` is a power of two for an x whose square underflows.
     """
     square, scaled = x * x, factor * x
     x_head = head(scaled)
     first, low = x_head * x_head, (scaled + x_head) * (scaled - x_head)
-    # As in `sine_square`; and by Horner's scheme, which rounds less: near pi/2 errors are worth one and a half times as
-    # much as here.
+    # As in `sine_square`, but by Horner's scheme, which rounds less: near pi/2 rounding errors weigh 1.5 times as much.
     unscaled = first * factor**-2
     fourth = first * unscaled + xla.round_here(low * (unscaled + square), 1e30)
-    sum_ = coefficients.SINE_SQUARE_WIDE[-1]
+    sum_: float | jax.Array = coefficients.SINE_SQUARE_WIDE[-1]
     for coefficient in coefficients.SINE_SQUARE_WIDE[-2::-1]:
         sum_ = sum_ * square + coefficient
     return first, low + fourth * sum_
 
 
-def product_parts(a, b):
+def product_parts(a: jax.Array, b: tuple[float | jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
     """Return float32 2 a b as a sum of two numbers, the first exact, the second to 1e-7; `b` is a sum of three."""
     total = b[0] + b[1] + b[2]
     a_head, b_head = head(a), head(total)
@@ -223,7 +226,7 @@ def product_parts(a, b):
     return 2 * (a_head * b_head), small
 
 
-def log_parts(x):
+def log_parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return log(x) of a normal positive float32 as a sum of two numbers, the first exact and the second below 1."""
     bits = lax.bitcast_convert_type(x, jnp.int32)
     exponent = (bits - TWO_THIRDS_BITS) >> MANTISSA_BITS
@@ -232,16 +235,16 @@ def log_parts(x):
     return whole * LN2_HEAD, whole * LN2_TAIL + LN_2 * (m * polynomial(coefficients.LOG2, m))
 
 
-def exp_product(a, b, c):
+def exp_product(a: jax.Array, b: tuple[jax.Array, jax.Array, jax.Array], c: jax.Array) -> jax.Array:
     """Return exp(2 a b - c) to 1e-7, for exponents in [-20, 88]; `b` is the sum of three numbers, largest first.
 
-    A plain float32 product of size 22 is off by 1e-6, which would be the largest error of the quantile.
+    A rounded float32 product near 22 has an error of 1e-6, which would be the largest error of the quantile.
     """
     if a.dtype == jnp.float64:
         return jnp.exp(2 * a * (b[0] + b[1] + b[2]) - c)
     large, small = product_parts(a, b)
     whole, exponent = nearest_whole(LOG2_E * (large - c))
-    # Each difference up to the last lies on a grid that float32 holds, so it is exact.
+    # All differences but the last are exact: they are multiples of a power of two that float32 holds.
     return scale_by(
         polynomial(coefficients.EXP, (((large - whole * LN2_HEAD) - c) - whole * LN2_TAIL) + small), exponent
     )

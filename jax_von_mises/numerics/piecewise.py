@@ -1,42 +1,45 @@
-"""Piecewise polynomials of a function that the program computes on a grid once and then looks up.
+"""Piecewise polynomials that a program tabulates at run time and then evaluates for many angles.
 
-One concentration of many angles has two: a table of its quantile, for the sampler, and one of its tail probability.
+Angles at one concentration have two tables: of the quantile, for the sampler, and of the tail probability.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding
+from jax.typing import DTypeLike
 
 from jax_von_mises.numerics import quantile, tail_probability, xla
 from jax_von_mises.numerics.density import half_pi_rest
 from jax_von_mises.numerics.elementary import whole_bits
 
-# One word's smallest tail probability is 2^-33, two words' 2^-65, so this many octaves lie below 1/2.
+# Octaves below 1/2, down to the smallest tail probability of samples: 2^-33 (float32) or 2^-65 (float64).
 OCTAVES = {"float32": 32, "float64": 64}
-# Cells in an octave (as a power of two) and degree of the polynomial in each. The interpolation error is
-# about cells^-(degree + 1) / (100 degree): below rounding in both precisions.
+# Cells per octave (as a power of two), and the degree of the polynomial in each. The interpolation error is about
+# cells^-(degree + 1) / (100 degree), below rounding in both precisions.
 CELL_BITS = {"float32": 4, "float64": 5}
 DEGREE = {"float32": 3, "float64": 7}
 
 
-def cell_polynomials(values, nodes):
+def cell_polynomials(values: jax.Array, nodes: np.ndarray) -> jax.Array:
     """Return the power coefficients (degree + 1, cells) of the polynomials through `values` (cells, degree + 1).
 
-    `nodes` are their places in a cell, from 0 to 1.
+    `nodes` are the places of the values in a cell, from 0 to 1.
     """
-    # From differences: formed from the values themselves, the power coefficients would lose a digit.
+    # Computed from differences: the values themselves would cost the coefficients a digit.
     powers = np.linalg.inv(np.vander(nodes, increasing=True)[1:, 1:]).T
     return xla.cell_coefficients(values, powers)
 
 
-def divided_differences(nodes):
-    """Order of the nodes, and a matrix from rises above the value at the first node to coefficients in Newton's form.
+def divided_differences(nodes: Sequence[float]) -> tuple[list[float], np.ndarray]:
+    """Return the nodes in Leja's order, and the matrix from rises above the first value to Newton's coefficients.
 
-    Power coefficients lose four digits to cancellation at degree 7. The order is Leja's: the next node is the one with
-    the largest product of distances from those before, which keeps the coefficients small.
+    At degree 7 power coefficients lose four digits to cancellation. In Leja's order each node has the largest product
+    of distances from those before it, which keeps the coefficients small.
     """
     order = [0]
     while len(order) < len(nodes):
@@ -49,28 +52,38 @@ def divided_differences(nodes):
     return [nodes[j] for j in order], matrix
 
 
-def evaluate(coefficients, cell, place, out_sharding=None, nodes=None):
-    """Evaluate the polynomial of each `cell` (int32, within bounds) at `place` in [0, 1], in powers or by `nodes`."""
+def evaluate(
+    coefficients: jax.Array,
+    cell: jax.Array | np.ndarray,
+    place: jax.Array,
+    out_sharding: NamedSharding | None = None,
+    nodes: Sequence[float] | None = None,
+) -> jax.Array:
+    """Evaluate the polynomial of each `cell` (int32, within bounds) at `place` in [0, 1].
+
+    The coefficients are those of powers, or with `nodes` those of Newton's form.
+    """
     places = [place - node for node in nodes[:-1]] if nodes else [place] * (len(coefficients) - 1)
-    *columns, last = (
+    columns: list[jax.Array] = [
         column.at[cell].get(mode="promise_in_bounds", out_sharding=out_sharding) for column in coefficients
-    )
-    for term, place in zip(reversed(columns), reversed(places), strict=True):
-        last = last * place + term
-    return last
+    ]
+    value = columns.pop()
+    for term, at in zip(reversed(columns), reversed(places), strict=True):
+        value = value * at + term
+    return value
 
 
-def table_grid(dtype):
-    """Return the tail probabilities (rows, nodes) where the table samples the quantile, float64, rows ascending."""
+def table_grid(dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ascending float64 tail probabilities (rows, nodes) where tables sample the quantile, and the nodes."""
     octaves, cells, degree = OCTAVES[dtype.name], 2 ** CELL_BITS[dtype.name], DEGREE[dtype.name]
-    # Chebyshev points with both ends: cells then join without a step, and the first coefficient is a value.
+    # Chebyshev points with both ends, so that cells join without a step and the first coefficient is a value.
     nodes = (1 - np.cos(np.pi * np.arange(degree + 1) / degree)) / 2
     octave = 2.0 ** -np.arange(octaves + 1.0, 1.0, -1.0)
     return (octave[:, None, None] * (1 + (np.arange(cells)[:, None] + nodes) / cells)).reshape(-1, degree + 1), nodes
 
 
-def quantile_table(kappa):
-    """Return coefficients (degree + 1, rows) of |x| in each cell, for a scalar `kappa`."""
+def quantile_table(kappa: jax.Array) -> jax.Array:
+    """Return the coefficients (degree + 1, rows) of |x| in each cell, for a scalar `kappa`."""
     dtype = kappa.dtype
     t, nodes = table_grid(np.dtype(dtype))
     kappa = jnp.broadcast_to(kappa, t.shape)
@@ -78,19 +91,19 @@ def quantile_table(kappa):
     return cell_polynomials(x, nodes)
 
 
-def evaluate_quantile_table(t, table, out_sharding=None):
-    """Return the cubic (float32) of the cell that holds each `t`."""
+def evaluate_quantile_table(t: jax.Array, table: jax.Array, out_sharding: NamedSharding | None = None) -> jax.Array:
+    """Return |x| with the tail probability `t`, from a `quantile_table`."""
     return evaluate(table, *quantile_cell(t), out_sharding)
 
 
-def quantile_cell(t):
+def quantile_cell(t: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the cell (int32) of `table_grid` that holds each `t`, and the place in it."""
     dtype = np.dtype(t.dtype)
-    info = jnp.finfo(dtype)
+    info = np.finfo(dtype)
     cell_bits, unsigned = CELL_BITS[dtype.name], jnp.uint64 if dtype == np.float64 else jnp.uint32
     constant = np.dtype(unsigned).type
     bits = lax.bitcast_convert_type(jnp.minimum(t, below_half(dtype)), unsigned)
-    # Exponent and first mantissa bits number the cells; the other mantissa bits are the place in the cell.
+    # The exponent and the first mantissa bits number the cell; the other mantissa bits are the place in it.
     smallest = (1 - info.minexp) - 1 - OCTAVES[dtype.name]
     row = (bits >> constant(info.nmant - cell_bits)) - constant(smallest << cell_bits)
     one = constant((1 - info.minexp) << info.nmant)
@@ -98,27 +111,27 @@ def quantile_cell(t):
     return row.astype(jnp.int32), lax.bitcast_convert_type(mantissa | one, dtype) - 1
 
 
-def below_half(dtype):
+def below_half(dtype: DTypeLike) -> float:
     """Return the largest float below 1/2. The largest words round to 1/2, which belongs to the last cell."""
     return float(np.nextafter(np.dtype(dtype).type(0.5), np.dtype(dtype).type(0)))
 
 
 class TailGrid(NamedTuple):
-    """Where a tail table samples the tail probability."""
+    """Grid on which a tail table samples the tail probability."""
 
     cells: int
     nodes: tuple[float, ...]
-    """Places in a cell, dyadic fractions: pi less a node is exact."""
+    """Places in a cell, dyadic fractions, so that pi minus a node is exact."""
     wide: float
-    """Up to this concentration the table has two halves, one from 0 upwards and one from the float next to pi
-    downwards; beyond, a tail at pi is no float, and the table ends where e^-q is e^(-2 `wide`)."""
+    """Below this concentration the table has two halves, one from 0 upwards and one from the float nearest pi
+    downwards. Above it the tail at pi underflows, and the table ends where e^-q = e^(-2 `wide`)."""
     half_cell: float
     """Width of a cell where there are two halves."""
     largest_scale: float
-    """Of the inverse width of a cell: times pi still a float."""
+    """Largest inverse width of a cell; its product with pi is finite."""
     dyadic: bool
-    """Whether cells are powers of two wide, so that no place in a cell is rounded: far out one rounding of the angle is
-    1e-5 of the tail in float32, and 2e-13 in float64."""
+    """Whether the width of a cell is a power of two, so that places in it are exact: far in the tail one rounding of
+    the angle changes the probability by a relative 1e-5 in float32, and 2e-13 in float64."""
 
 
 TAIL_GRIDS = {
@@ -128,34 +141,34 @@ TAIL_GRIDS = {
         4096, tuple(np.round(2.0**19 * (1 - np.cos(np.pi * np.arange(8) / 7))) / 2**20), 356.0, 2.0**-10, 1e300, False
     ),
 }
-# The table's factor: the coefficients of a tail next to the smallest float would be none.
+# Tables hold the tail times this factor: the coefficients of a tail near the smallest float would underflow.
 TAIL_FACTOR = 2.0**40
 
 
 class TailTable(NamedTuple):
-    """Polynomials (degree + 1, cells) in Newton's form; the inverse of a cell's width; whether there are two halves.
-
-    In the upper half of two they are those of the tail over the distance from pi, where it ends.
-    """
+    """Piecewise polynomials of the tail probability at one concentration."""
 
     coefficients: jax.Array
+    """(degree + 1, cells), in Newton's form; in the upper of two halves, of the tail over the distance from pi."""
     scale: jax.Array
+    """Inverse width of a cell."""
     halves: jax.Array
+    """Whether there are two halves."""
 
 
-def tail_table(kappa):
-    """Return the tail probabilities of one concentration, with a relative error of 4e-7 (float32) or 2e-13."""
+def tail_table(kappa: jax.Array) -> TailTable:
+    """Return the tail table of a scalar `kappa`, with a relative error of 4e-7 (float32) or 2e-13 (float64)."""
     dtype = np.dtype(kappa.dtype)
     grid = TAIL_GRIDS[dtype.name]
     halves = kappa < grid.wide
     cell = 2 * jnp.arcsin(jnp.sqrt(jnp.minimum(grid.wide / kappa, 1))) / grid.cells
-    if grid.dyadic:  # the power of two next above
+    if grid.dyadic:  # round up to a power of two
         bits = lax.bitcast_convert_type(cell, jnp.uint32)
         cell = lax.bitcast_convert_type((bits + np.uint32(0x7FFFFF)) & np.uint32(0x7F800000), jnp.float32)
     scale = jnp.where(
         jnp.isnan(kappa), kappa, jnp.where(halves, 1 / grid.half_cell, jnp.minimum(1 / cell, grid.largest_scale))
     )
-    # Cells share their ends, so a value less each, and one at the end of either half.
+    # Cells share their ends: each needs `degree` values, and each half one more at its end.
     half, degree = grid.cells // 2, len(grid.nodes) - 1
     count = (np.arange(grid.cells)[:, None] + np.array(grid.nodes[:-1])).reshape(2, -1)
     count = np.concatenate([count, [[half], [grid.cells]]], axis=1)
@@ -170,21 +183,21 @@ def tail_table(kappa):
     return TailTable(xla.cell_coefficients(values, divided_differences(grid.nodes)[1]), scale, halves)
 
 
-def nearest_pi(dtype):
-    """Return the float next to pi."""
+def nearest_pi(dtype: DTypeLike) -> float:
+    """Return the float nearest pi."""
     return float(np.asarray(np.pi, dtype))
 
 
-def evaluate_tail_table(x, table):
+def evaluate_tail_table(x: jax.Array, table: TailTable) -> jax.Array:
     """Return P(X > x) for x in [0, pi]."""
     grid = TAIL_GRIDS[np.dtype(x.dtype).name]
     cells, nodes = grid.cells, divided_differences(grid.nodes)[0]
     upper = table.halves & (x > 0.5 * np.pi)
-    # Rounding may have taken the angle beyond pi, by no more than the tail there allows to ignore.
+    # Rounding may have moved the angle beyond pi, where the tail is negligible.
     from_pi = jnp.abs(nearest_pi(x.dtype) - x)
     place = jnp.where(upper, from_pi, x) * table.scale
     whole = jnp.floor(place)
-    # Within bounds for NaN and beyond the end, too.
+    # The mask keeps the index within bounds, also for NaN and beyond the end.
     cell = whole_bits(whole.astype(jnp.float32)) & (cells - 1)
     row = jnp.where(upper, cell + cells // 2, cell)
     factor = jnp.where(upper, from_pi + 2 * half_pi_rest(x.dtype), 1) * (1 / TAIL_FACTOR)
@@ -193,11 +206,13 @@ def evaluate_tail_table(x, table):
 
 
 @jax.custom_jvp
-def lower_tail_by_table(x, kappa):
-    """Return `tail_probability.lower_tail` of angles at one concentration, a scalar."""
+def lower_tail_by_table(x: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return `tail_probability.lower_tail` for a scalar `kappa`, from a table."""
     return tail_probability.of_either_side(x, evaluate_tail_table(jnp.abs(x), tail_table(kappa)))
 
 
 @lower_tail_by_table.defjvp
-def _lower_tail_by_table_jvp(primals, tangents):
+def _lower_tail_by_table_jvp(
+    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
     return lower_tail_by_table(*primals), tail_probability.lower_tail_tangent(primals, tangents)

@@ -1,16 +1,16 @@
-r"""The quantile of the von Mises distribution: from a tail probability to an angle, without a loop.
+r"""Compute the quantile of the von Mises distribution, from a tail probability to an angle, without a loop.
 
-For the tail probability t and c = 1/2 - t the distance to the root is, to first order, with the integral J of
-`tail_integral`, :math:`u = J - t N e^q` (tail) or :math:`u = J + c N e^q` (centre). The root is the Taylor series of
-the inverse function, x' = 1/p, in :math:`d = \kappa \sin(x) u` and :math:`e = \kappa \cos(x) u^2`; see `refine`.
-One step from `guess` is enough for float32, and a second one for float64. Tails beyond those of samples start from
-`deep_guess`.
+Let t be the tail probability, c = 1/2 - t, and J the integral of `tail_integral`. To first order the distance to the
+root is :math:`u = J - t N e^q` (tail) or :math:`u = J + c N e^q` (centre). `refine` sums the Taylor series of the
+inverse function, x' = 1/p, in :math:`d = \kappa \sin(x) u` and :math:`e = \kappa \cos(x) u^2`. One step from `guess`
+is enough for float32, two for float64. Tails smaller than those of samples start from `deep_guess`.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
 
 from jax_von_mises.numerics import bessel, coefficients, xla
 from jax_von_mises.numerics.circle import largest_angle
@@ -28,29 +28,30 @@ from jax_von_mises.numerics.elementary import (
 )
 from jax_von_mises.numerics.tail_integral import KAPPA_MAX, derivative, integrals
 
-# `guess` covers the tails of the sampler's words, down to these; `deep_guess` the smaller ones.
+# `guess` covers the tails of samples, which end here; `deep_guess` covers smaller ones.
 SMALLEST_TAIL = {"float32": 2.0**-33, "float64": 2.0**-65}
 LOG_2_ROOT_PI = float(np.log(2 * np.sqrt(np.pi)))
 # 2 arcsin(sqrt(s)) / sqrt(s) for s in [0, 1/2], to 2e-6.
 ARCSINE = (2.0, 0.33347781, 0.14624456, 0.12035545, -0.04619342, 0.19143589)
 
 
-def guess(t, kappa, inverse, root, wide=False):
+def guess(t: jax.Array, kappa: jax.Array, inverse: jax.Array, root: jax.Array, wide: bool = False) -> jax.Array:
     """Return the float32 starting angle for the tail probability `t`; `inverse` is 1 / kappa, `root` kappa^-1/2.
 
-    The variable is a logit that saturates where the angle reaches pi, and vanishes with it at t = 1/2,
+    The variable is a logit that saturates where the angle reaches pi, and that vanishes like the angle at t = 1/2,
 
         L = log2((1 + E) / (2 t + E)),   E = exp(-2 kappa) = p(pi) / p(0).
 
     A polynomial in L / (2 + kappa) and 1 / (2 + kappa) covers small concentrations, one in L and 1 / kappa the
-    rest; with `wide` for tails down to 2^-65. `coefficients` gives the error, as |dx| max(kappa sin x, sqrt(kappa)).
+    others; with `wide` both cover tails down to 2^-65. `coefficients` states the weighted error
+    |dx| max(kappa sin x, sqrt(kappa)).
     """
     switch = coefficients.GUESS64_SWITCH if wide else coefficients.GUESS_SWITCH
     low_table = coefficients.GUESS64_LOW if wide else coefficients.GUESS_LOW
     high_table = coefficients.GUESS64_HIGH if wide else coefficients.GUESS_HIGH
     low = jnp.minimum(kappa, switch)
     floor = exp2((-2 * LOG2_E) * low)
-    # Two logarithms side by side are quicker than a quotient and one: the chain is shorter.
+    # Two independent logarithms are faster than that of a quotient: the chain of operations is shorter.
     level = log2(1 + floor) - log2(2 * t + floor)
     shrink = 1 / (2 + low)
     y = level * shrink
@@ -60,15 +61,15 @@ def guess(t, kappa, inverse, root, wide=False):
     return clip(jnp.where(kappa < switch, small, large), 0, largest_angle(t.dtype))
 
 
-def deep_guess(t, kappa):
+def deep_guess(t: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return the float32 starting angle for a `t` below `SMALLEST_TAIL`, with a weighted error (see `guess`) of 0.04.
 
     With Z^2 = 2 kappa - q = 2 kappa cos^2(x/2), Dawson's integral D and N = sqrt(2 pi / kappa), to leading order
 
         P(X > x) = 2 D(Z) p(x) / sqrt(q).
 
-    Away from pi, where 2 D(Z) = (1 + 1/(2 Z^2) + ...) / Z, one substitution solves the logarithm of that for q. Near pi
-    it is e^(Z^2) D(Z) = S, and Z^2 = v / (1 + v/43) with v = (3/4) log(1 + (4/3) S^2) is right to 0.02 up to Z^2 = 5.
+    Away from pi, where 2 D(Z) = (1 + 1/(2 Z^2) + ...) / Z, one substitution solves the logarithm of this for q. Near pi
+    it is e^(Z^2) D(Z) = S, which Z^2 = v / (1 + v/43), v = (3/4) log(1 + (4/3) S^2), solves to 0.02 up to Z^2 = 5.
     """
     # At smaller concentrations such tails lie at pi.
     kappa = jnp.clip(kappa, 1, KAPPA_MAX).astype(jnp.float32)
@@ -79,7 +80,7 @@ def deep_guess(t, kappa):
     s2 = exp2((2 * LOG2_E) * clip(double - level, -40, 12)) * 0.25
     v = (0.75 * LN_2) * log2(1 + (4 / 3) * s2) * (1 - 0.2 * inverse)
     near = v / (1 + v * (1 / 43))
-    # Of q and Z^2 the larger one from the other.
+    # The larger of q and Z^2 follows from the other.
     z2 = jnp.where(near < 5, near, double - q)
     q = jnp.where(near < 5, double - near, q)
     square = jnp.minimum(q, z2) * (0.5 * inverse)
@@ -87,36 +88,44 @@ def deep_guess(t, kappa):
     return jnp.where(q < z2, x, np.pi - x)
 
 
-def with_deep_guesses(x, t, deep, kappa):
+def with_deep_guesses(x: jax.Array, t: jax.Array, deep: jax.Array, kappa: jax.Array) -> jax.Array:
     """Replace `x` by `deep_guess` where `deep` is true."""
 
-    def replace(x, t, kappa):
+    def replace(x: jax.Array, t: jax.Array, kappa: jax.Array) -> jax.Array:
         return jnp.where(t < SMALLEST_TAIL[t.dtype.name], deep_guess(t, kappa), x)
 
     return xla.replace_where_any(deep, replace, x, t, kappa)
 
 
-def refine(x, t, c, kappa, inverse, dtype_rule=None, deep=None):
+def refine(
+    x: jax.Array,
+    t: jax.Array,
+    c: jax.Array,
+    kappa: jax.Array,
+    inverse: jax.Array,
+    dtype_rule: DTypeLike | None = None,
+    deep: jax.Array | None = None,
+) -> jax.Array:
     """Take one step towards the quantile of `t`, from an `x` with a weighted error (see `guess`) below about 0.08.
 
-    The series to fifth order; what it leaves is about the sixth power of the weighted error:
+    The series to fifth order leaves an error of about the sixth power of that of `x`:
 
         x + u (1 + d/2 + (2 d^2 + e)/6 + (6 d^3 + 7 d e - d u^2)/24
                  + (24 d^4 + 46 d^2 e + 7 e^2 - 11 d^2 u^2 - e u^2)/120)
 
-    `deep` says which elements are below `SMALLEST_TAIL`; the others do not depend on it.
+    `deep` is true for elements below `SMALLEST_TAIL`; the others do not depend on it.
     """
-    # The deepest tails of float32 are not short enough to need it.
+    # Even the deepest float32 tails are not short enough to need it.
     short = deep if x.dtype == jnp.float64 else None
     (j,), centre, half = integrals(x, kappa, inverse, dtype_rule=dtype_rule, deep=short)
-    # The integral is negative on the centre's side alone.
+    # J is negative only on the side of the centre.
     (x, j), (centre, half) = xla.recompute_on_cuda(
         lambda x, j: (j <= 0, HalfAngle.of(x, exact=x.dtype == jnp.float64)), (x, j), (centre, half)
     )
     n, shift = bessel.norm(kappa, inverse)
     mass, growth = jnp.where(centre, -c, t) * n, exp_product(kappa, half.parts, shift)
     if deep is not None:
-        # There the product t N may underflow.
+        # In deep tails the product t N may underflow.
         mass, growth = jnp.where(deep, t, mass), jnp.where(deep, n * growth, growth)
     u = j - mass * growth
     u2 = u * u
@@ -130,23 +139,20 @@ def refine(x, t, c, kappa, inverse, dtype_rule=None, deep=None):
     return clip(x + (u + u * series), 0, largest_angle(x.dtype))
 
 
-def half_quantile(t, c, kappa, deep=None):
-    """Return |x| with P(X > |x|) = `t`, for a distribution centred at 0.
+def half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array, deep: jax.Array | None = None) -> jax.Array:
+    """Return |x| in [0, pi) with P(X > |x|) = `t`, for a distribution centred at 0.
+
+    Its accuracy is stated by `sample_von_mises`, and for `deep` elements by `icdf`.
 
     Parameters
     ----------
-    t, c : float32 or float64 arrays
-        Tail probability in (0, 1/2], at least 2^-33 (float32) or 2^-65 (float64), and 1/2 - `t`, given apart so
+    t, c
+        Tail probability in (0, 1/2], at least 2^-33 (float32) or 2^-65 (float64), and 1/2 - `t`. Both are arguments so
         that angles near 0 keep their relative accuracy.
-    kappa : array of the same dtype
+    kappa
         Concentration in [0, inf]; NaN gives NaN.
-    deep : bool array, optional
-        Where `t` may be smaller, down to the smallest normal float. The other elements do not depend on it.
-
-    Returns
-    -------
-    array
-        Radians, in [0, pi). Accuracy: see `sample_von_mises`, and for `deep` elements `icdf`.
+    deep
+        True where `t` may be smaller, down to the smallest normal float. The other elements do not depend on it.
     """
     name = np.dtype(t.dtype).name
     root_full = lax.rsqrt(jnp.maximum(kappa, KAPPA_MIN))
@@ -154,51 +160,55 @@ def half_quantile(t, c, kappa, deep=None):
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     inverse = root * root
     covered = t if deep is None else jnp.maximum(t, SMALLEST_TAIL[name])
-    # In float32, which is enough, and where one concentration gives the digits that an array of it gives (XLA's
-    # float64 exponential does not).
-    single = (a.astype(jnp.float32) for a in (covered, k, inverse, root))
-    x = guess(*single, wide=name == "float64")
+    # float32 is enough here, and gives a scalar concentration the same digits as an array of it. XLA's float64
+    # exponential does not.
+    t32, k32, inverse32, root32 = (a.astype(jnp.float32) for a in (covered, k, inverse, root))
+    x = guess(t32, k32, inverse32, root32, wide=name == "float64")
     if deep is not None:
         x = with_deep_guesses(x, t, deep, kappa)
     if name == "float64":
-        # The short rule serves the first step; the second makes its error invisible.
+        # The float32 rule is enough for the first step: the second one removes its error.
         x = refine(x.astype(jnp.float64), t, c, k, inverse, dtype_rule=jnp.float32, deep=deep)
     x = refine(x, t, c, k, inverse, deep=deep)
-    # 1 up to KAPPA_MAX, then the normal distribution's own scaling; 0 at infinity.
+    # The factor is 1 up to KAPPA_MAX; beyond, it scales angles like those of the normal distribution, to 0 at infinity.
     return x * jnp.minimum(root_full * KAPPA_MAX**0.5, 1)
 
 
 @jax.custom_jvp
-def inverse_density(x, kappa):
-    """Return 1 / p, finite where p underflows, so that 0 times it is 0."""
-    return 1 / jnp.maximum(density(x, kappa), float(jnp.finfo(x.dtype).tiny))
+def inverse_density(x: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return 1 / p, finite where p underflows, so that its product with 0 is 0."""
+    return 1 / jnp.maximum(density(x, kappa), float(np.finfo(x.dtype).tiny))
 
 
 @inverse_density.defjvp
-def _inverse_density_jvp(primals, tangents):
-    # From the logarithm: the square of p may be no float.
+def _inverse_density_jvp(
+    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
+    # In terms of the derivatives of log p: the square of p may underflow.
     value, (along, across) = inverse_density(*primals), score(*primals)
     return value, -value * (along * tangents[0] + across * tangents[1])
 
 
 @jax.custom_jvp
-def any_half_quantile(t, c, kappa):
+def any_half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return `half_quantile` for tails down to 0, where it is pi; differentiable in `kappa` and `t`."""
     name = np.dtype(t.dtype).name
     deep = (t > 0) & (t < SMALLEST_TAIL[name])
-    x = half_quantile(jnp.maximum(t, float(jnp.finfo(t.dtype).tiny)), c, kappa, deep)
-    # NaN is that of a bad concentration, which has no end either.
+    x = half_quantile(jnp.maximum(t, float(np.finfo(t.dtype).tiny)), c, kappa, deep)
+    # Keep the NaN of an invalid concentration.
     return jnp.where((t > 0) | jnp.isnan(x), x, np.pi)
 
 
 @any_half_quantile.defjvp
-def _any_half_quantile_jvp(primals, tangents):
+def _any_half_quantile_jvp(
+    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
     t, c, kappa = primals
     x = any_half_quantile(t, c, kappa)
     return x, derivative(x, kappa) * tangents[2] - tangents[0] * inverse_density(x, kappa)
 
 
-def signed_quantile(q, kappa):
+def signed_quantile(q: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return the angle in [-pi, pi] with P(X < angle) = `q`; NaN outside [0, 1]."""
     q = nan_unless(q, (q >= 0) & (q <= 1))
     left = q < 0.5

@@ -1,27 +1,29 @@
-"""Arrays over meshes whose axes are explicit: which sharding a result takes, and broadcasting into it."""
+"""Find the explicit sharding of a result, and broadcast arrays into it."""
+
+from collections.abc import Iterable
 
 import jax
 from jax import lax
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
 
 __all__ = ["broadcast_sharded", "explicit", "explicit_sharding"]
 
 
-def explicit(arrays):
-    """Whether one of the arrays is on a mesh with explicit axes."""
+def explicit(arrays: Iterable[jax.Array]) -> bool:
+    """Return whether one of the arrays is on a mesh with explicit axes."""
     return any(AxisType.Explicit in jax.typeof(x).sharding.mesh.axis_types for x in arrays)
 
 
-def explicit_sharding(shape, *arrays):
-    """Return the sharding that one of `arrays` of the result's shape has over an explicit mesh, or None."""
+def explicit_sharding(shape: tuple[int, ...], *arrays: jax.Array) -> NamedSharding | None:
+    """Return the explicit sharding of the first of `arrays` that has the result's `shape`, or None."""
     for array in arrays:
-        found = jax.typeof(array).sharding
+        found: NamedSharding = jax.typeof(array).sharding
         if array.shape == shape and AxisType.Explicit in found.mesh.axis_types and any(found.spec):
             return found
     return None
 
 
-def broadcast_sharded(x, shape, out_sharding):
-    """Broadcast `x` to `shape`, in a sharding."""
+def broadcast_sharded(x: jax.Array, shape: tuple[int, ...], out_sharding: NamedSharding | None) -> jax.Array:
+    """Broadcast `x` to `shape`, with the sharding `out_sharding`."""
     dimensions = tuple(range(len(shape) - x.ndim, len(shape)))
     return lax.broadcast_in_dim(x, shape, dimensions, out_sharding=out_sharding)

@@ -13,41 +13,45 @@ One integral serves the tail probability, the quantile and its derivative:
 and :math:`J_2` with the factor :math:`(\cos\theta - A)^2 - A'`.
 
 With :math:`end = \pi` ("tail") :math:`P(X > x) = J p`; with :math:`end = 0` ("centre", J < 0)
-:math:`P(0 < X < x) = -J p`. Taking the side that holds less mass keeps full relative accuracy at both ends.
+:math:`P(0 < X < x) = -J p`. Computing the side that holds less mass keeps full relative accuracy at both ends.
 
 *Derivative.* At a fixed tail probability, :math:`dx/d\kappa = -(\partial F/\partial\kappa) / p = J_1`, on either side.
 """
+
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
 
 from jax_von_mises.numerics import bessel, coefficients, xla
 from jax_von_mises.numerics.density import KAPPA_MIN, HalfAngle, score
 from jax_von_mises.numerics.elementary import LOG2_E, cosine, exp2, polynomial, sine_over
 
-# Above, the distribution is normal to less than rounding, and angles scale with kappa^-1/2.
+# Above this concentration the distribution is normal to rounding, and angles scale with kappa^-1/2.
 KAPPA_MAX = 1e18
-# Half angles of the tail that are shorter than this share of the angle are computed from their sine.
+# Intervals of the tail shorter than this fraction of the angle are computed from their sine.
 SHORT = 0.1
-# The side of the integrals changes where 2 sin^2(x/2) (1 + kappa) passes this. With less, the seven nodes do not
-# reach float32 on the tail side; with more, the centre holds so much more mass than the tail that its rounding shows.
+# The integrals are those of the centre where 2 sin^2(x/2) (1 + kappa) is below this. With a smaller bound the seven
+# nodes lose float32 accuracy on the tail side; with a larger one the centre holds so much mass that its rounding error
+# shows in the tail.
 CENTRE = 0.5
 
 
-def gauss_legendre(count):
-    """Return the nodes and weights of Gauss and Legendre on [0, 1], as lists."""
+def gauss_legendre(count: int) -> tuple[list[float], list[float]]:
+    """Return the Gauss-Legendre nodes and weights on [0, 1]."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
     return (0.5 * (nodes + 1)).tolist(), (0.5 * weights).tolist()
 
 
-# And the cut-off exponent, for tails that no sample reaches.
+# Nodes, weights and cut-off exponent for tails that no sample reaches.
 FAR_NODES, FAR_WEIGHTS = gauss_legendre(12)
 FAR_DEPTH = 18.0
 
 
-def rule(dtype, far=False):
+def rule(dtype: DTypeLike, far: bool = False) -> tuple[Sequence[float], Sequence[float], float]:
     """Return the nodes, weights and cut-off exponent of the quadrature."""
     if dtype == jnp.float64:
         return coefficients.RULE64_NODES, coefficients.RULE64_WEIGHTS, coefficients.RULE64_DEPTH
@@ -56,15 +60,23 @@ def rule(dtype, far=False):
     return coefficients.RULE_NODES, coefficients.RULE_WEIGHTS, coefficients.RULE_DEPTH
 
 
-def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False, deep=None):
+def integrals(
+    x: jax.Array,
+    kappa: jax.Array,
+    inverse: jax.Array,
+    order: int = 0,
+    dtype_rule: DTypeLike | None = None,
+    far: bool = False,
+    deep: jax.Array | None = None,
+) -> tuple[list[jax.Array], jax.Array, HalfAngle]:
     """Return J(x), with `order` 1 or 2 also J1 and J2; whether the side is the centre; and the `HalfAngle`.
 
     The quadrature runs in the half angle phi = x / 2, from phi to where the exponent has grown by the rule's
-    depth, at most pi/2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a), since
-    the difference of the two large exponents themselves would be off by their rounding.
+    depth, at most pi/2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a): subtracting the
+    two large exponents would leave their rounding errors.
 
-    `far` selects nodes for tails that no sample reaches. With the nodes for samples, `deep` is true for the elements
-    in such tails, and the others do not depend on it.
+    `far` selects nodes for tails that no sample reaches. With the nodes for samples, `deep` is true for elements in
+    such tails; the others do not depend on it.
     """
     nodes, weights, depth = rule(dtype_rule or x.dtype, far)
     half = HalfAngle.of(x, exact=far or x.dtype == jnp.float64)
@@ -74,10 +86,10 @@ def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False, deep=None)
     end = lax.sqrt(s1) * polynomial(coefficients.CUT, 1 - s1)
     tail, cut = end - half.angle, s1 < 1
     if far or order > 0 or deep is not None:
-        # Far out at a large concentration that cancels; there sin(b - a) = (sin^2 b - sin^2 a) / sin(b + a). Neither
-        # has to be exact: what counts is that the integrand has nearly vanished at the end.
+        # This difference cancels far in the tail at large concentrations, where the interval follows from
+        # sin(b - a) = (sin^2 b - sin^2 a) / sin(b + a). Its end need not be exact: the integrand has nearly vanished.
         delta = (0.5 * depth) * inverse
-        sine = delta / jnp.maximum(sin_x, float(jnp.finfo(x.dtype).tiny))
+        sine = delta / jnp.maximum(sin_x, float(np.finfo(x.dtype).tiny))
         short = sine < SHORT * sin_x
         if deep is None:
             cut = delta < half.rest
@@ -85,11 +97,11 @@ def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False, deep=None)
             short = short & deep
         tail = jnp.where(short, delta / (sin_x + sine * cos_x), tail)
     span = jnp.where(centre, -half.angle, jnp.where(cut, tail, half.to_pole))
-    complement = bessel.ratio_complement(kappa, inverse) if order > 0 else None
-    slope = bessel.slope(kappa) if order > 1 else None
+    complement = bessel.ratio_complement(kappa, inverse) if order > 0 else 0.0
+    slope = bessel.slope(kappa) if order > 1 else 0.0
     exponent_at = exponents(sin_x, cos_x, span, kappa)
 
-    def term(node, weight):
+    def term(node: float | jax.Array, weight: float | jax.Array) -> tuple[jax.Array, ...]:
         exponent = exponent_at(node)
         value = (2 * weight) * exp2(exponent)
         if order == 0:
@@ -102,14 +114,16 @@ def integrals(x, kappa, inverse, order=0, dtype_rule=None, far=False, deep=None)
     return [span * total for total in xla.add_terms(term, nodes, weights, x)], centre, half
 
 
-def exponents(sin_x, cos_x, span, kappa):
+def exponents(
+    sin_x: jax.Array, cos_x: jax.Array, span: jax.Array, kappa: jax.Array
+) -> Callable[[float | jax.Array], jax.Array]:
     """Return a function of a node: the binary exponent -2 log2(e) k sin(d) sin(x + d), with d = node * span."""
     square = span * span
     along, across = (kappa * sin_x) * span, (kappa * cos_x) * square
     return lambda node: along * rise_along(node, square) + across * rise_across(node, square)
 
 
-def rise_along(node, square):
+def rise_along(node: float | jax.Array, square: jax.Array) -> jax.Array:
     """Return -2 log2(e) sin(d) cos(d) / span for d = `node` * span, with `square` = span^2."""
     if square.dtype == jnp.float64:
         d2 = (node * node) * square
@@ -118,8 +132,8 @@ def rise_along(node, square):
     return polynomial([-2 * LOG2_E * c * node ** (2 * j + 1) for j, c in enumerate(coefficients.SIN_COS)], square)
 
 
-def rise_across(node, square):
-    """Return -2 log2(e) sin(d)^2 / span^2, likewise."""
+def rise_across(node: float | jax.Array, square: jax.Array) -> jax.Array:
+    """Return -2 log2(e) sin(d)^2 / span^2 for d = `node` * span, with `square` = span^2."""
     if square.dtype == jnp.float64:
         sine = node * sine_over((node * node) * square)
         return (-2 * LOG2_E) * sine * sine
@@ -127,30 +141,30 @@ def rise_across(node, square):
 
 
 @jax.custom_jvp
-def derivative(x, kappa):
-    """Return D = d|x| / d kappa at fixed tail probability, J1 of this module's head; 0 at infinity, NaN for NaN."""
+def derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return D = d|x| / d kappa at fixed tail probability, which is J1; 0 at infinity, NaN for NaN."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     (_, j1), *_ = integrals(x, k, 1 / k, order=1)
-    # Beyond, x moves so that 2 kappa sin^2(x/2) stays.
+    # Above `KAPPA_MAX` x moves so that 2 kappa sin^2(x/2) is constant.
     return jnp.where(kappa > KAPPA_MAX, -tangent(HalfAngle.of(x)) / kappa, j1)
 
 
-def tangent(half):
-    """Return tan(x/2), by the one of cos^2(x/2) and sin^2(x/2) that is not small."""
+def tangent(half: HalfAngle) -> jax.Array:
+    """Return tan(x/2), from whichever of cos^2(x/2) and sin^2(x/2) is not small."""
     near_pi = half.square > 0.5
     return jnp.where(near_pi, 2 * half.square, half.sin) / jnp.where(near_pi, half.sin, 2 * half.rest)
 
 
 @derivative.defjvp
-def _derivative_jvp(primals, tangents):
-    # dD/dx = kappa sin(x) D - (cos x - A), from F = the distribution's cdf and D = -(dF/dkappa) / p.
+def _derivative_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    # With the cdf F, D = -(dF/dkappa) / p; hence dD/dx = kappa sin(x) D - (cos x - A).
     x, kappa = primals
     d = derivative(x, kappa)
     along, across = score(x, kappa)
     return d, -(along * d + across) * tangents[0] + second_derivative(x, kappa) * tangents[1]
 
 
-def second_derivative(x, kappa):
+def second_derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return dD/dkappa = J2 - D (cos x - A), J2 being J with the factor (cos theta - A)^2 - A'."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     (_, j1, j2), *_ = integrals(x, k, 1 / k, order=2)

@@ -1,59 +1,60 @@
-"""Probabilities on either side of an angle, their logarithms and the hazard, down to the smallest float.
+"""Compute the probabilities on either side of an angle, their logarithms and the hazard, down to the smallest float.
 
-From the integral J of `tail_integral`, with more nodes than the sampler needs. At large concentrations a probability is
-a product of numbers that no float holds; see `density.rescaled` and `density.density_root`. For many angles at one
-concentration see `piecewise`.
+They follow from the integral J of `tail_integral`, with more nodes than the sampler needs. At large concentrations the
+factors of a probability would overflow or underflow; `density.rescaled` and `density.density_root` prevent that.
+`piecewise` serves many angles at one concentration.
 """
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jax_von_mises.numerics.density import density, density_root, log_density, rescaled, score
 from jax_von_mises.numerics.tail_integral import derivative, integrals
 
 
 @jax.custom_jvp
-def lower_tail(x, kappa):
-    """Return P(X < x) about 0 for x in [-pi, pi]; below 1/2 with relative error 4e-6 (float32) or 1e-12."""
+def lower_tail(x: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return P(X < x) for x in [-pi, pi]; below 1/2 the relative error is 4e-6 (float32) or 1e-12 (float64)."""
     size = jnp.abs(x)
     return of_either_side(x, jnp.where(kappa == jnp.inf, 0 * size, tail_beyond(size, kappa)))
 
 
-def of_either_side(x, tail):
+def of_either_side(x: jax.Array, tail: jax.Array) -> jax.Array:
     """Return P(X < x) from `tail` = P(X > |x|): 1/2 at 0, or 1 for a point mass."""
     return jnp.where(x >= 0, 1 - tail, tail)
 
 
 @lower_tail.defjvp
-def _lower_tail_jvp(primals, tangents):
+def _lower_tail_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     return lower_tail(*primals), lower_tail_tangent(primals, tangents)
 
 
-def lower_tail_tangent(primals, tangents):
-    """Return the derivative of `lower_tail`, for a concentration of any shape."""
+def lower_tail_tangent(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> jax.Array:
+    """Return the tangent of `lower_tail`, for a concentration of any shape."""
     x, kappa = jnp.broadcast_arrays(*primals)
     return density(x, kappa) * (tangents[0] - odd_derivative(x, kappa) * tangents[1])
 
 
-def odd_derivative(x, kappa):
-    """Return `derivative` for x in [-pi, pi], of the sign of x."""
+def odd_derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return `derivative` with the sign of x, for x in [-pi, pi]."""
     sign = jnp.where(x < 0, -1, 1).astype(x.dtype)
     return sign * derivative(sign * x, kappa)
 
 
-def tail_beyond(x, kappa):
-    """Return P(X > x) for x in [0, pi], to 0 below the smallest float."""
-    # The float next to pi may lie beyond it.
+def tail_beyond(x: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return P(X > x) for x in [0, pi]; 0 below the smallest float."""
+    # The float nearest pi may exceed pi.
     return jnp.maximum(signed_tail(x, kappa), 0)
 
 
-def signed_tail(x, kappa, scale=1.0):
-    """Return `tail_beyond` times `scale`, negative between pi and the float next to it."""
+def signed_tail(x: jax.Array, kappa: jax.Array, scale: float = 1.0) -> jax.Array:
+    """Return `tail_beyond` times `scale`, negative between pi and the float nearest it."""
     return sides(x, kappa, scale)[0]
 
 
-def sides(x, kappa, scale=1.0):
-    """Return `signed_tail` and P(0 < X < x) times `scale`, each to relative accuracy; their sum is `scale` / 2."""
+def sides(x: jax.Array, kappa: jax.Array, scale: float = 1.0) -> tuple[jax.Array, jax.Array]:
+    """Return `signed_tail` and P(0 < X < x) times `scale`, each with relative accuracy; their sum is `scale` / 2."""
     moved, k, _ = rescaled(x, kappa)
     (j,), centre, half = integrals(moved, k, 1 / k, far=True)
     root, n = density_root(half, k, 1 / k)
@@ -62,18 +63,17 @@ def sides(x, kappa, scale=1.0):
 
 
 @jax.custom_jvp
-def log_lower_tail(x, kappa):
+def log_lower_tail(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return log P(X < x), also for tails that underflow."""
     far, rate, probability = tail_rate(x, kappa)
     return jnp.where(far, log_density(x, kappa) - jnp.log(rate), jnp.log(probability))
 
 
-def tail_rate(x, kappa):
-    """Whether P(X < x) is so small that its logarithm should come from J, where it is J p; 1 / J; and P itself."""
+def tail_rate(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return whether P = P(X < x) is so small that its logarithm needs P = J p, there 1 / J (elsewhere 1), and P."""
     moved, k, factor = rescaled(jnp.abs(x), kappa)
     (j,), centre, _ = integrals(moved, k, 1 / k, far=True)
-    # A rescaled angle is no longer small where 1 / J is the slope of log p, to rounding. At the float next to pi, which
-    # lies beyond it, J is 0.
+    # Where a rescaled angle is not small, 1 / J is the slope of log p to rounding. At a float beyond pi J counts as 0.
     steep = (factor > 1) & (moved > 1e-3)
     rate = jnp.where(steep, kappa * jnp.abs(jnp.sin(x)), factor / jnp.maximum(j, 0))
     probability = lower_tail(x, kappa)
@@ -82,26 +82,26 @@ def tail_rate(x, kappa):
 
 
 @log_lower_tail.defjvp
-def _log_lower_tail_jvp(primals, tangents):
+def _log_lower_tail_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     x, kappa = primals
     rate = hazard(x, kappa)
     along, in_kappa = score(x, kappa)
-    # As the density's logarithm, where by (x, kappa) it is steeper than it is curved, to rounding; and, in the limit,
-    # where nothing is left below: at the float next to -pi.
-    like_density = (along * jnp.sin(-x) > 1 / jnp.finfo(x.dtype).eps) | (rate == jnp.inf)
+    # Use the derivative of log p where log p is so steep that its curvature is below rounding, and, as the limit, at
+    # the float nearest -pi, below which no probability is left.
+    like_density = (along * jnp.sin(-x) > 1 / np.finfo(x.dtype).eps) | (rate == jnp.inf)
     in_kappa = jnp.where(like_density, in_kappa, -rate * odd_derivative(x, kappa))
     return log_lower_tail(x, kappa), rate * tangents[0] + in_kappa * tangents[1]
 
 
 @jax.custom_jvp
-def hazard(x, kappa):
+def hazard(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return p(x) / P(X < x), also where both underflow."""
     far, rate, probability = tail_rate(x, kappa)
     return jnp.where(far, rate, density(x, kappa) / probability)
 
 
 @hazard.defjvp
-def _hazard_jvp(primals, tangents):
+def _hazard_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     x, kappa = primals
     rate, (along, across) = hazard(x, kappa), score(x, kappa)
     in_kappa = across + odd_derivative(x, kappa) * rate

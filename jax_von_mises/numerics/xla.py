@@ -1,33 +1,35 @@
-"""Every workaround for a compiler, once: what it achieves, where it was seen, and what to report.
+"""Workarounds for compilers: what each achieves, which versions need it, and what to report.
 
-None of them changes what is computed: angles keep their bits, and other functions their accuracy. Modules call them as
-``xla.name(...)``. `tests/numerics/test_xla.py` and, for CUDA, ``python -m tools.gpu_programs --check`` take out those
+They do not change results: angles keep their bits, and other functions their accuracy. Modules call them as
+``xla.name(...)``. `tests/numerics/test_xla.py` and, for CUDA, ``python -m tools.gpu_programs --check`` remove those
 that are marked below, and fail when the newest JAX no longer needs them.
 
-A program is traced once and may be lowered for several platforms, so `lax.platform_dependent` chooses when it is
-lowered. Of the machine that traces it only the number of CPU devices counts (`one_cpu`).
+A program is traced once and may be lowered for several platforms, so `lax.platform_dependent` chooses at lowering. Of
+the machine that traces it, only the number of CPU devices matters (`one_cpu`).
 
 =========================  ==================================================================
-`compute_elementwise` *    XLA:CPU makes fast loops of arrays of any length
+`compute_elementwise` *    loops over arrays of any length are fast on a CPU
 `hide_constants` *         an angle does not depend on which arguments are constants
-`separate_loop` *          on a CPU, words, look-ups and derivatives are separate loops
-`finish_words` *           the same, of words and quantiles
-`in_one_loop`              two arrays that share a cipher do not compute it twice
+`separate_loop` *          on a CPU words, look-ups and derivatives are separate loops
+`finish_words` *           on a CPU words and quantiles are separate loops
+`in_one_loop`              a cipher that two arrays share is computed once
 `round_here` *             a product is rounded before it is added, in every program
-`round_product` *          the same, of every float64 product
+`round_product` *          a float64 product is rounded before it is added
 `add_terms` *              sums of long terms compile in seconds
-`sum_last_axis` *          what is summed is computed by vector instructions
-`cell_coefficients` *      a table is not computed again for each coefficient
+`sum_last_axis` *          summands are computed by vector instructions
+`cell_coefficients` *      a table is not recomputed for each coefficient
 `replace_where_any` *      a rare case costs nothing under `jax.vmap`
-`multiply_high` *          compiles for several devices
+`multiply_high` *          a program compiles for several devices
 `recompute_on_cuda` *      few numbers cross from one CUDA kernel to the next
-`carry_sign_on_cuda` *     the same, two numbers in one
-`vary_key_on_gpu` *        work on the key alone is no kernel of one thread
+`carry_sign_on_cuda` *     a number and its sign cross to the next CUDA kernel as one
+`vary_key_on_gpu` *        the key schedule does not become a kernel of one thread
 =========================  ==================================================================
 """
 
 import functools
 import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -37,35 +39,43 @@ from jax.custom_derivatives import SymbolicZero
 
 from jax_von_mises.numerics.sharding import explicit
 
-# Smaller programs are not cut into parts for the cores.
+# XLA:CPU does not partition smaller programs.
 SMALLEST = 2**14
-# Of a row; and of the last axis of a shape that has rows of its own.
+# Length of a row, and least length of a last axis that serves as rows.
 LENGTH, SHORTEST = 1024, 64
-# One long axis whose size is a multiple of this is cut into equal pieces, by two cores and by most other numbers.
+# A single long axis whose size is a multiple of this splits evenly between two cores, and most other numbers of cores.
 EVEN = 64
 
+Shape = tuple[int, ...]
+T = TypeVar("T")
+R = TypeVar("R")
+# JAX does not annotate this function.
+barrier: Callable[[Any], Any] = lax.optimization_barrier
 
-def compute_elementwise(compute, shape, dtype, constants, *arrays):
+
+def compute_elementwise(
+    compute: Callable[..., jax.Array], shape: Shape, dtype: np.dtype, constants: Any, *arrays: jax.Array
+) -> jax.Array:
     """Return ``compute(shape, constants, *arrays)`` rounded to `dtype`, on a CPU computed in rows where that is faster.
 
-    XLA:CPU cuts an elementwise program into one piece for each core, along the outermost axes. Where the pieces are not
-    of equal length, their bounds are no constants, and the loops over them no vector loops: an odd number of angles
-    took eight times as long as an even one. Rows of a constant length, at least some for each core, have no such
-    pieces. Where no divisor of the size serves as the length, the last row is filled up, and the result copied.
+    XLA:CPU splits an elementwise program into one piece for each core, along the outermost axes. If the pieces differ
+    in length, their bounds are not constants and LLVM does not vectorise the loops: an odd number of angles took eight
+    times as long as an even one. Rows of constant length avoid such pieces. Where the size is not a multiple of that
+    length, the last row is padded, and the result copied.
 
     Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: parallel loop fusions with a remainder get dynamic bounds for
     all partitions, which LLVM does not vectorise.
 
     Parameters
     ----------
-    compute : callable
+    compute
         An elementwise function of the `arrays`, for any shape of the right size. It closes over no array.
-    shape : tuple of ints
+    shape
         Shape of the result, to which the arrays broadcast.
-    dtype : dtype
-    constants : pytree of arrays
-        Other arguments of `compute`, without derivatives.
-    *arrays : float arrays
+    dtype
+    constants
+        Other arguments of `compute`, a pytree of arrays without derivatives.
+    *arrays
     """
     rows = rows_of(shape, *arrays)
     if rows is None:
@@ -74,29 +84,45 @@ def compute_elementwise(compute, shape, dtype, constants, *arrays):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3))
-def _by_platform(compute, shape, rows, dtypes, constants, *arrays):
-    """`compute_elementwise` for a function with several results."""
+def _by_platform(
+    compute: Callable[..., tuple[jax.Array, ...]],
+    shape: Shape,
+    rows: Shape,
+    dtypes: tuple[np.dtype, ...],
+    constants: Any,
+    *arrays: jax.Array,
+) -> tuple[jax.Array, ...]:
+    """Do `compute_elementwise` for a function with several results."""
 
-    def rounded(shape, *given):
+    def rounded(shape: Shape, *given: Any) -> tuple[jax.Array, ...]:
         return tuple(x.astype(dtype) for x, dtype in zip(compute(shape, *given), dtypes, strict=True))
 
     in_shape = functools.partial(rounded, shape)
     by_rows = functools.partial(in_rows, rounded, shape, rows)
-    return lax.platform_dependent(constants, *arrays, cpu=by_rows, default=in_shape)
+    results: tuple[jax.Array, ...] = lax.platform_dependent(constants, *arrays, cpu=by_rows, default=in_shape)
+    return results
 
 
 @functools.partial(_by_platform.defjvp, symbolic_zeros=True)
-def _by_platform_jvp(compute, shape, rows, dtypes, primals, tangents):
-    # The slopes are results too. JAX itself would keep what reverse mode needs from every platform's branch, in its
-    # shapes, and compute the other platforms' rows for it.
+def _by_platform_jvp(
+    compute: Callable[..., tuple[jax.Array, ...]],
+    shape: Shape,
+    rows: Shape,
+    dtypes: tuple[np.dtype, ...],
+    primals: tuple[Any, ...],
+    tangents: tuple[Any, ...],
+) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
+    # Slopes are further results of the same program. Otherwise reverse mode would keep the residuals of every
+    # platform's branch in its shapes, and compute the rows of other platforms for them.
     constants, *arrays = primals
     moved = {j: t for j, t in enumerate(tangents[1:]) if not isinstance(t, SymbolicZero)}
 
-    def with_slopes(shape, constants, *arrays):
-        def values(moving):
+    def with_slopes(shape: Shape, constants: Any, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+        def values(moving: dict[int, jax.Array]) -> tuple[jax.Array, ...]:
             return compute(shape, constants, *(moving.get(j, x) for j, x in enumerate(arrays)))
 
         moving = {j: arrays[j] for j in moved}
+        results: tuple[jax.Array, ...]
         results, push = jax.linearize(values, moving)
         for j in moved:
             results += push({i: jnp.full_like(x, i == j) for i, x in moving.items()})
@@ -111,11 +137,11 @@ def _by_platform_jvp(compute, shape, rows, dtypes, primals, tangents):
     return values, tuple(x.astype(dtype) for x, dtype in zip(total, dtypes, strict=True))
 
 
-def rows_of(shape, *arrays):
-    """The shape (rows, length) in which a CPU should compute `shape` from `arrays`; None where that one is as good.
+def rows_of(shape: Shape, *arrays: jax.Array) -> Shape | None:
+    """Return the shape (rows, length) in which a CPU should compute `shape` from `arrays`, or None to keep `shape`.
 
-    Inside a mesh, `jax.shard_map` or `jax.pmap`, and with arrays over explicit axes, shapes stay: types say there how
-    an array is shared out, and what is not must not be mixed with what is.
+    Shapes stay inside a mesh, `jax.shard_map` or `jax.pmap`, and with arrays over explicit axes: there the sharding is
+    part of an array's type, and sharded arrays must not be mixed with others.
     """
     total = math.prod(shape)
     if total < SMALLEST or not may_move(*arrays):
@@ -127,103 +153,110 @@ def rows_of(shape, *arrays):
     return -(-total // LENGTH), LENGTH
 
 
-def may_move(*arrays):
-    """Whether arrays may go into another shape or a branch: no mesh, and no second CPU device, shares them out."""
+def may_move(*arrays: jax.Array) -> bool:
+    """Return whether arrays may take another shape or enter a branch: no mesh or second CPU device shards them."""
     return one_cpu() and not explicit(arrays) and jax.sharding.get_abstract_mesh().empty
 
 
-def one_cpu():
-    """Whether there is one CPU device. Several serve to try out shardings: reshaping would move sharded arrays."""
+def one_cpu() -> bool:
+    """Return whether there is one CPU device. Several are used to test shardings: reshaping would move their arrays."""
     try:
         return jax.device_count("cpu") == 1
-    except RuntimeError:  # JAX_PLATFORMS leaves the CPU out, which a program may be exported for all the same
+    except RuntimeError:  # JAX_PLATFORMS excludes the CPU, for which a program may still be exported
         return True
 
 
-def in_rows(compute, shape, rows, constants, *arrays):
-    """``compute(rows, constants, *arrays)`` for `arrays` that broadcast to `shape`, with its results in that shape.
+def in_rows(
+    compute: Callable[..., tuple[jax.Array, ...]], shape: Shape, rows: Shape, constants: Any, *arrays: jax.Array
+) -> tuple[jax.Array, ...]:
+    """Return the results of ``compute(rows, constants, *arrays)`` in `shape`, to which the `arrays` broadcast.
 
-    Arrays of a single value stay scalars. The last row is filled up by halves, which are good values of all arguments.
+    Arrays of a single value stay scalars. The last row is padded with 1/2, a valid value of every argument.
     """
     total, missing = math.prod(shape), math.prod(rows) - math.prod(shape)
 
-    def fill_rows(x):
+    def fill_rows(x: jax.Array) -> jax.Array:
         if x.size == 1:
             return x.reshape(())
         flat = jnp.broadcast_to(x, shape).reshape(-1)
         return (jnp.pad(flat, (0, missing), constant_values=0.5) if missing else flat).reshape(rows)
 
-    # XLA would move the reshape into the program, and compute what is kept in the pieces that are to be avoided.
+    # In a branch: XLA would move the reshape into the program, and compute the result in the pieces to be avoided.
     results = _in_branch(functools.partial(compute, rows), constants, *map(fill_rows, arrays))
     return tuple(x.reshape(-1)[:total].reshape(shape) for x in results)
 
 
-def _in_branch(compute, *arrays):
-    """``compute(*arrays)`` in a branch that is always taken: XLA moves nothing into it or out of it."""
+def _in_branch(compute: Callable[..., T], *arrays: Any) -> T:
+    """Return ``compute(*arrays)`` from a branch that is always taken: XLA moves nothing into it or out of it."""
     compute = jax.jit(compute, inline=True)  # traced once
-    results = jax.eval_shape(compute, *arrays)
-    never = lambda *_: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), results)  # noqa: E731
-    return lax.cond(_always(), compute, never, *arrays)
+    shapes = jax.eval_shape(compute, *arrays)
+    never = lambda *_: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)  # noqa: E731
+    results: T = lax.cond(_always(), compute, never, *arrays)
+    return results
 
 
-def _always():
-    """Return True in a form that XLA:CPU does not evaluate while it compiles: it folds no sort."""
+def _always() -> jax.Array:
+    """Return True in a form that XLA:CPU does not fold into a constant: a sort."""
     return lax.sort(lax.iota(jnp.uint32, 2))[0] == 0
 
 
-def hide_constants(*arrays):
-    """Return the `arrays`, whose values the compiler does not use where they are constants of the program.
+def hide_constants(*arrays: jax.Array) -> list[jax.Array]:
+    """Return the `arrays`, hidden from XLA:CPU's constant folding.
 
-    XLA:CPU would evaluate what depends on them alone while it compiles, with two roundings where a program that takes
-    them as arguments contracts a product and a sum into one, and the angles would differ in their last places.
+    Folding rounds a product and a sum one after the other, where a program that takes the arrays as arguments contracts
+    them into one operation: the angles would differ in their last digits.
 
-    Seen with JAX 0.10.2 to 0.12.0.1, whose XLA:CPU removes an optimization barrier around constants before it folds
-    them: to report to XLA.
+    Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: XLA:CPU removes an optimization barrier around constants before
+    it folds them.
     """
 
-    def hidden(*arrays):
+    def hidden(*arrays: jax.Array) -> list[jax.Array]:
         known = _always()
         return [jnp.where(known, x, 1) for x in arrays]
 
-    def barrier(*arrays):
-        # One for each: a common one makes all vary over the axes of a `jax.shard_map` that one of them varies over.
-        return [lax.optimization_barrier(x) for x in arrays]
+    def behind_barriers(*arrays: jax.Array) -> list[jax.Array]:
+        # One barrier each: a common one would make all arrays vary over every axis of a `jax.shard_map` over which one
+        # of them varies.
+        return [barrier(x) for x in arrays]
 
-    return lax.platform_dependent(*arrays, cpu=hidden, default=barrier)
+    results: list[jax.Array] = lax.platform_dependent(*arrays, cpu=hidden, default=behind_barriers)
+    return results
 
 
-def separate_loop(compute, *arrays):
-    """Return ``compute(*arrays)``; on a CPU the arrays are in memory before, and what is computed is after it.
+def separate_loop(compute: Callable[..., T], *arrays: Any) -> T:
+    """Return ``compute(*arrays)``, on a CPU in a loop separate from those that make its arguments or use its results.
 
-    In one loop with the cipher, a look-up repeats parts of both; one with the derivative draws several times. Where
-    shapes stay (`rows_of`), so do loops.
+    In one loop with the cipher, a look-up would repeat parts of both; in one with the derivative, angles would be drawn
+    several times. Where shapes stay (`rows_of`), loops are not separated.
 
-    Through a branch, since XLA:CPU removes an optimization barrier before it makes loops: seen with JAX 0.10.2, and not
-    with 0.12.0.1. To report to XLA: a fusion computes again what several of its instructions read.
+    A branch separates them: XLA:CPU of JAX 0.10.2, but not of 0.12.0.1, removes an optimization barrier before it forms
+    loops. To report to XLA: a fusion recomputes what several of its instructions read.
     """
     if not may_move(*jax.tree.leaves(arrays)):
         return compute(*arrays)
-    return lax.platform_dependent(*arrays, cpu=functools.partial(_in_branch, compute), default=compute)
+    results: T = lax.platform_dependent(*arrays, cpu=functools.partial(_in_branch, compute), default=compute)
+    return results
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def in_one_loop(compute, first, second, *arrays):
-    """Return ``compute(first, second, *arrays)``; on a CPU one loop before it computes the two float32 arrays.
+def in_one_loop(compute: Callable[..., Any], first: jax.Array, second: jax.Array, *arrays: Any) -> Any:
+    """Return ``compute(first, second, *arrays)``; on a CPU one separate loop computes the two float32 arrays.
 
-    As halves of 64-bit numbers: XLA:CPU makes a loop for each array, and repeats in both what they share, such as a
-    cipher. Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: loop fusions on a CPU have one result.
+    They leave that loop as halves of 64-bit numbers: XLA:CPU has one loop per array, and would compute in both what the
+    arrays share, such as a cipher. Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: loop fusions on a CPU have one
+    result.
     """
     if not may_move(first, second, *arrays):
         return compute(first, second, *arrays)
 
-    def by_halves(first, second, *arrays):
+    def by_halves(first: jax.Array, second: jax.Array, *arrays: Any) -> Any:
         with jax.enable_x64(True):
             high, low = (
                 lax.convert_element_type(lax.bitcast_convert_type(x, jnp.uint32), np.uint64) for x in (first, second)
             )
             both = (high << np.uint64(32)) | low
 
-        def of_halves(both, *arrays):
+        def of_halves(both: jax.Array, *arrays: Any) -> Any:
             with jax.enable_x64(True):
                 halves = [lax.convert_element_type(x, np.uint32) for x in (both >> np.uint64(32), both)]
             return compute(*(lax.bitcast_convert_type(x, jnp.float32) for x in halves), *arrays)
@@ -234,51 +267,57 @@ def in_one_loop(compute, first, second, *arrays):
 
 
 @in_one_loop.defjvp
-def _in_one_loop_jvp(compute, primals, tangents):
+def _in_one_loop_jvp(
+    compute: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[Any, Any]:
     _, tangent = jax.jvp(compute, primals, tangents)
     return in_one_loop(compute, *primals), tangent
 
 
-def finish_words(words):
-    """On a CPU, compute all words before the first quantile. A GPU keeps one kernel.
+def finish_words(words: T) -> T:
+    """Return `words`; on a CPU all are computed before the first quantile. A GPU keeps one kernel.
 
-    In one loop with the ciphers' words, LLVM's vectoriser in JAX 0.12 walks every path through the quantile and its
-    derivative once per path through the rounds, and compiles for minutes; so it does for the quantile alone where its
-    bounds are not those of `elementary.clip`. JAX 0.10.2 compiles either in seconds, and both run equally fast. Seen
-    with JAX 0.12.0 and 0.12.0.1; to report to LLVM (SLP vectoriser).
+    In one loop with the words, LLVM's vectoriser in JAX 0.12 walks every path through the quantile and its derivative
+    once per path through the rounds of the cipher, and compiles for minutes. It takes as long for the quantile alone
+    if that is not bounded by `elementary.clip`. JAX 0.10.2 compiles either form in seconds, and both run equally fast.
+    Seen with JAX 0.12.0 and 0.12.0.1; to report to LLVM (SLP vectoriser).
     """
-    return lax.platform_dependent(words, cpu=lax.optimization_barrier, default=lambda words: words)
+    results: T = lax.platform_dependent(words, cpu=barrier, default=lambda words: words)
+    return results
 
 
-def round_here(x, most):
-    """Return the product `x`, or `most` where that is smaller, rounded to its dtype before it enters a sum.
+def round_here(x: jax.Array, most: float) -> jax.Array:
+    """Return the smaller of the product `x` and `most`, rounded to its dtype before it enters a sum.
 
-    XLA:CPU contracts a product and a sum into one rounding in some programs and not in others, and adds up constants
-    out of turn; the angles would differ between programs. It sees through no selection.
+    XLA:CPU contracts a product and a sum into one operation in some programs and not in others, and reorders sums of
+    constants, so that angles would differ between programs. A selection prevents both.
 
-    Seen with JAX 0.10.2 to 0.12.0.1. XLA has no per-operation control of contraction: to report.
+    Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: contraction cannot be controlled per operation.
     """
     return jnp.where(x > most, most, x)
 
 
-def round_product(x):
-    """`round_here` for every float64 product: XLA:CPU contracts those in loops of some shapes and not of others.
+def round_product(x: jax.Array) -> jax.Array:
+    """Return `x`, if it is a float64 product rounded before it enters a sum (see `round_here`).
 
-    Seen with JAX 0.10.2 to 0.12.0.1. To report as for `round_here`.
+    XLA:CPU contracts float64 products in loops of some shapes and not of others. Seen with JAX 0.10.2 to 0.12.0.1; to
+    report as for `round_here`.
     """
     return jnp.minimum(x, 1e300) if x.dtype == jnp.float64 else x
 
 
-def add_terms(term, nodes, weights, like):
-    """Sums of the arrays of ``term(node, weight)``, of the shape and dtype of `like`.
+def add_terms(
+    term: Callable[[Any, Any], tuple[jax.Array, ...]], nodes: Sequence[float], weights: Sequence[float], like: jax.Array
+) -> tuple[jax.Array, ...]:
+    """Return the sums of the arrays ``term(node, weight)``, which have the shape and dtype of `like`.
 
-    In float64 by a loop: unrolled, so many nodes of so long polynomials take XLA:CPU gigabytes to compile, and in
+    float64 uses a loop: unrolled, its many nodes and long polynomials take XLA:CPU gigabytes to compile, and in
     `sample_truncated` more than half a minute instead of seconds. Seen with JAX 0.10.2 to 0.12.0.1; to report to XLA:
-    both grow faster than the program.
+    memory and time grow faster than the program.
     """
     if like.dtype == jnp.float64:
 
-        def add(totals, at):
+        def add(totals: tuple[jax.Array, ...], at: tuple[jax.Array, jax.Array]) -> tuple[tuple[jax.Array, ...], None]:
             return tuple(a + round_product(b) for a, b in zip(totals, term(*at), strict=True)), None
 
         first = term(nodes[0], weights[0])
@@ -288,115 +327,123 @@ def add_terms(term, nodes, weights, like):
     return tuple(tree_sum(list(column)) for column in columns)
 
 
-def sum_last_axis(values):
-    """Sums over the last axis.
+def sum_last_axis(values: jax.Array) -> jax.Array:
+    """Return the sum over the last axis, as a matrix product.
 
-    By a product of matrices, which XLA:CPU makes of vector instructions. A sum it fuses with what makes the values, and
-    then computes these one number at a time. Seen with JAX 0.10.2 to 0.12.0.1; to report to XLA.
+    XLA:CPU would fuse a sum with the computation of `values`, and then compute these one number at a time instead of by
+    vector instructions. Seen with JAX 0.10.2 to 0.12.0.1; to report to XLA.
     """
     return jnp.matmul(values, jnp.ones(values.shape[-1], values.dtype), precision=lax.Precision.HIGHEST)
 
 
-def tree_sum(terms):
-    """Sum in pairs: the chain of dependent additions is short."""
+def tree_sum(terms: list[jax.Array]) -> jax.Array:
+    """Return the sum of `terms`, added in pairs: the chain of dependent additions is short."""
     while len(terms) > 1:
         terms = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)] + terms[len(terms) - len(terms) % 2 :]
     return terms[0]
 
 
-def cell_coefficients(values, powers):
-    """Coefficients (n + 1, cells) of ``values[:, 0] + powers (values[:, 1:] - values[:, 0])``, for (cells, n + 1).
+def cell_coefficients(values: jax.Array, powers: np.ndarray) -> jax.Array:
+    """Return the coefficients (n + 1, cells) of `values` (cells, n + 1).
 
-    XLA would compute `values` again for each coefficient, but fuses no matrix product with what makes its operand; so
-    on a CPU the differences, too, are a product. For CUDA it tries many programs for each product, which takes seconds,
-    and the one that it takes, and with it the order of the sums, may differ between processes: there these are sums,
-    between barriers. Seen with JAX 0.10.2 to 0.12.0.1; to report to XLA: a fusion that is read by columns is computed
-    once for each column.
+    The first is ``values[:, 0]``, and the others are `powers` times the differences ``values[:, 1:] - values[:, 0]``.
+
+    XLA would recompute `values` for each coefficient, but it does not fuse a matrix product with the computation of
+    its operand: on a CPU the differences are a product as well. On CUDA it tunes each product, which takes seconds and
+    may choose another order of summation in each process: there they are sums, between barriers. Seen with JAX 0.10.2
+    to 0.12.0.1; to report to XLA: a fusion that is read by columns is computed once for each column.
     """
     degree = len(powers)
 
-    def by_products(values):
+    def by_products(values: jax.Array) -> jax.Array:
         product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
         difference = np.concatenate([-np.ones((1, degree)), np.eye(degree)])
         rises = product(values, jnp.asarray(difference, values.dtype))
         return jnp.concatenate([values[:, :1], product(rises, jnp.asarray(powers, values.dtype))], axis=1).T
 
-    def by_sums(values):
-        values = lax.optimization_barrier(values)
+    def by_sums(values: jax.Array) -> jax.Array:
+        values = barrier(values)
         first, *others = (values[:, j] for j in range(degree + 1))
         rises = [other - first for other in others]
         columns = [sum(rise * float(row[j]) for rise, row in zip(rises, powers, strict=True)) for j in range(degree)]
-        return lax.optimization_barrier(jnp.stack([first, *columns]))
+        stacked: jax.Array = barrier(jnp.stack([first, *columns]))
+        return stacked
 
-    return lax.platform_dependent(values, cuda=by_sums, default=by_products)
+    results: jax.Array = lax.platform_dependent(values, cuda=by_sums, default=by_products)
+    return results
 
 
-def replace_where_any(where, replace, x, *arrays):
-    """Return ``replace(x, *arrays)`` if `where` is true anywhere, else `x`, which costs nothing then.
+def replace_where_any(where: jax.Array, replace: Callable[..., jax.Array], x: jax.Array, *arrays: Any) -> jax.Array:
+    """Return ``replace(x, *arrays)`` if `where` is true anywhere, else `x` without computing a replacement.
 
-    By a loop of at most one round: `jax.vmap` turns `lax.cond` into a selection between two results, both always
-    computed. `replace` sees ones for the `arrays` where it does not run: XLA would move what does not depend on the
-    loop's state out of it, and always compute it. `jax.lax.cond` documents that; seen with JAX 0.10.2 to 0.12.0.1.
+    A loop of at most one round does this: `jax.vmap` turns `lax.cond` into a selection between two results, which are
+    both always computed, as its documentation says. Inside the loop the `arrays` depend on its state: XLA would move
+    what does not out of the loop, and always compute it. Seen with JAX 0.10.2 to 0.12.0.1.
     """
 
-    def once(state):
+    def once(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         todo, x = state
         return ~todo, replace(x, *jax.tree.map(lambda a: jnp.where(todo, a, jnp.ones((), a.dtype)), arrays))
 
     return lax.while_loop(lambda state: state[0], once, (jnp.any(where), x))[1]
 
 
-def multiply_high(x, constant):
-    """Upper half of the 64-bit product of uint32 `x` and a uint32 constant.
+def multiply_high(x: jax.Array, constant: int) -> jax.Array:
+    """Return the upper half of the 64-bit product of uint32 `x` and a uint32 constant.
 
-    `lax.mulhi` cannot be compiled for several devices ("Unable to convert MHLO to StableHLO"): to report to JAX. Seen
-    with JAX 0.10.2 to 0.12.0.1. Compilers make the same instruction of this form.
+    `lax.mulhi` cannot be compiled for several devices ("Unable to convert MHLO to StableHLO"). Compilers turn this form
+    into the same instruction. Seen with JAX 0.10.2 to 0.12.0.1; to report to JAX.
     """
     with jax.enable_x64(True):
         product = lax.convert_element_type(x, np.uint64) * np.uint64(constant)
         return lax.convert_element_type(product >> np.uint64(32), np.uint32)
 
 
-def recompute_on_cuda(rest_of, stored, rest):
+def recompute_on_cuda(rest_of: Callable[..., R], stored: T, rest: R) -> tuple[T, R]:
     """Return `stored` and `rest`; on CUDA only `stored` crosses to the next kernel, and `rest` is ``rest_of(*stored)``.
 
-    By itself XLA cuts a program of this length where a dozen numbers per angle cross from one kernel to the next. Seen
-    with the CUDA compiler of JAX 0.11.2 and 0.12.0.1; to report to XLA: fusions are split by the number of their
-    instructions, and not by what crosses.
+    Otherwise XLA splits a program of this length where a dozen numbers per angle cross from one kernel to the next.
+    Seen with the CUDA compiler of JAX 0.11.2 and 0.12.0.1; to report to XLA: fusions are split by the number of their
+    instructions, not by the data that crosses.
     """
 
-    def cut(stored, _):
-        stored = lax.optimization_barrier(stored)
+    def cut(stored: Any, _: R) -> tuple[Any, R]:
+        stored = barrier(stored)
         return stored, rest_of(*stored)
 
-    return lax.platform_dependent(stored, rest, cuda=cut, default=lambda *both: both)
+    results: tuple[T, R] = lax.platform_dependent(stored, rest, cuda=cut, default=lambda *both: both)
+    return results
 
 
-def carry_sign_on_cuda(t, negative, most):
-    """Return `t`, at most `most`, and `negative`; on CUDA they cross to the next kernel as one number.
+def carry_sign_on_cuda(t: jax.Array, negative: jax.Array, most: float) -> tuple[jax.Array, jax.Array]:
+    """Return `t` and `negative`; on CUDA they cross to the next kernel as one number, and `t` is at most `most`.
 
-    XLA cuts a program before a look-up, where by itself two or three numbers an angle cross, each written and read.
-    Seen, and to report, as `recompute_on_cuda`.
+    XLA splits a program before a look-up, where otherwise two or three numbers per angle cross, each written and read.
+    Versions and report are those of `recompute_on_cuda`.
     """
 
-    def cut(t, negative):
+    def cut(t: jax.Array, negative: jax.Array) -> tuple[jax.Array, jax.Array]:
         t = jnp.minimum(t, most)
-        signed = lax.optimization_barrier(jnp.where(negative, -t, t))
+        signed = barrier(jnp.where(negative, -t, t))
         return jnp.abs(signed), signed < 0
 
-    return lax.platform_dependent(t, negative, cuda=cut, default=lambda t, negative: (t, negative))
+    results: tuple[jax.Array, jax.Array] = lax.platform_dependent(
+        t, negative, cuda=cut, default=lambda t, negative: (t, negative)
+    )
+    return results
 
 
-def vary_key_on_gpu(encrypt, key, lo):
+def vary_key_on_gpu(encrypt: Callable[[tuple[jax.Array, ...]], T], key: tuple[jax.Array, ...], lo: jax.Array) -> T:
     """Return ``encrypt(key)``; on a GPU the key's words seem to depend on each element's uint32 `lo`.
 
-    The compiler would make a kernel of one thread of what depends on the key alone, and wait for it. Seen with the CUDA
-    compiler of JAX 0.11.2 and 0.12.0.1, and assumed of the one for ROCm, which shares it; to report to XLA: scalars
-    could be computed again in each thread.
+    Otherwise the compiler computes in a kernel of one thread whatever depends only on the key, and waits for it. Seen
+    with the CUDA compiler of JAX 0.11.2 and 0.12.0.1, and assumed for ROCm, which shares it; to report to XLA: scalars
+    could be recomputed in each thread.
     """
 
-    def varied(key, lo):
+    def varied(key: tuple[jax.Array, ...], lo: jax.Array) -> T:
         always_zero = (lo >> 31) >> 1
         return encrypt(tuple(word ^ always_zero for word in key))
 
-    return lax.platform_dependent(key, lo, cuda=varied, rocm=varied, default=lambda key, lo: encrypt(key))
+    results: T = lax.platform_dependent(key, lo, cuda=varied, rocm=varied, default=lambda key, lo: encrypt(key))
+    return results
