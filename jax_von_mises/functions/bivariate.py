@@ -234,7 +234,7 @@ State = tuple[jax.Array, jax.Array, tuple[jax.Array, jax.Array, jax.Array], jax.
 
 
 def maximise(
-    kind: Kind, sums: Sums, start: jax.Array, largest: float, steps: int = STEPS
+    kind: Kind, sums: Sums, start: jax.Array, largest: jax.Array | float, steps: int = STEPS
 ) -> tuple[jax.Array, jax.Array]:
     """Maximise the likelihood of one data set from `start` by damped Newton steps; return parameters and maximum.
 
@@ -346,7 +346,7 @@ def _fit(kind: Kind, samples: ArrayLike, weights: ArrayLike | None, axes: tuple[
 
 
 def climb_from(
-    kind: Kind, parameters: Iterable[ArrayLike], samples: jax.Array, weights: jax.Array, largest: float
+    kind: Kind, parameters: Iterable[ArrayLike], samples: jax.Array, weights: jax.Array, largest: jax.Array
 ) -> Estimate:
     """Improve `parameters` of shape (j,) by a few steps, for samples (n, j, 2) with weights (n, j)."""
     dtype = samples.dtype
