@@ -1,14 +1,19 @@
-"""Pairs of angles from counter-based words, without rejection: the marginal, and von Mises given the first angle.
+"""Pairs of angles from counter-based words, without rejection.
+
+The first angle is the quantile of its marginal distribution, and the second, given the first, has a von Mises
+distribution.
 
 *Layout of the stream.* An angle takes one number, that is one word (float32) or two (float64); number j of a stream
 is word j, or words 2 j and 2 j + 1. Pair i takes the numbers 2 i (the first angle) and 2 i + 1 (the second angle).
-Each has the angle's side in its lowest bit, and in the others its tail probability, as in `transform.tail`: of the
-first angle counted from its mode or, for two modes, from between them; of the second angle from its mean direction
-given the first.
+The lowest bit of a number is the angle's side, the others are its tail probability, as in `transform.tail`. The first
+angle is measured from its mode or, if there are two, from halfway between them; the second angle is measured from its
+mean direction given the first.
 """
 
 import dataclasses
 import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +30,7 @@ from jax_von_mises.sampling.request import Request, route_of
 from jax_von_mises.sampling.sphere import number_positions
 
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
+Kind = type[models.Sine] | type[models.Cosine]
 
 
 @functools.partial(
@@ -34,37 +40,50 @@ NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correla
 )
 @dataclasses.dataclass(frozen=True)
 class PairRequest(Request):
-    """What `draw` draws: checked arguments; a pytree with everything but arrays static."""
+    """A draw of pairs, for `draw`; a pytree in which everything but arrays is static."""
 
-    numbers, noun = 2, "pair"
+    noun: ClassVar[str] = "pair"
     key: jax.Array
-    parameters: tuple
+    parameters: tuple[jax.Array, ...]
     """In the order of `NAMES`."""
-    start: tuple | None
-    kind: type
-    """`models.Sine` or `models.Cosine`."""
+    start: counter.Wide | None
+    kind: Kind
     shape: tuple[int, ...]
-    """Of the batch, without the axis of the two angles."""
-    dtype: np.dtype
+    """Shape of the batch, without the axis of the two angles."""
+    dtype: np.dtype[Any]
     route: str
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers of the stream one pair takes."""
+        return 2
+
     @classmethod
-    def of(cls, caller, key, kind, parameters, shape, start, method):
+    def of(
+        cls,
+        caller: str,
+        key: object,
+        kind: Kind,
+        parameters: Mapping[str, object],
+        shape: object,
+        start: Any,
+        method: str,
+    ) -> Self:
         """Check a draw of `shape` from `start`, or from 0 if that is None; `parameters` are checked, by `NAMES`."""
-        key = arguments.one_key(caller, key)
+        checked_key = arguments.one_key(caller, key)
         arrays, dtype = arguments.parameters(caller, None, **parameters)
-        shape = arguments.result_shape(caller, shape, **arrays)
+        sizes = arguments.result_shape(caller, shape, **arrays)
         each = np.broadcast_shapes(*(np.shape(arrays[name]) for name in NAMES[2:]))
         route = route_of(caller, method, jax.ShapeDtypeStruct(each, dtype))
-        request = cls(key, tuple(arrays[name] for name in NAMES), None, kind, shape, dtype, route)
+        request = cls(checked_key, tuple(arrays[name] for name in NAMES), None, kind, sizes, dtype, route)
         if start is None:
             return request.routed_by_size(method)
         return request.block(caller, arguments.position(caller, start))
 
 
 @jax.jit
-def draw(request):
-    """The pairs of a `PairRequest`, as one program."""
+def draw(request: PairRequest) -> jax.Array:
+    """Return the pairs of a request, as one program."""
     shape, route, kind = request.shape, request.route, request.kind
     compute = arguments.compute_dtype(request.dtype)
     phi_loc, psi_loc, *of_model = xla.hide_constants(*(jnp.asarray(x, compute) for x in request.parameters))
@@ -82,27 +101,37 @@ def draw(request):
     return jnp.stack([phi, psi], -1).astype(request.dtype)
 
 
-def pair_words(shape, width, key, start):
-    """The `width` words of the first angle and those of the second one, of pairs of `shape` from `start` on."""
+def pair_words(
+    shape: tuple[int, ...], width: int, key: jax.Array, start: counter.Wide | None
+) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
+    """Return the `width` words of each first angle and of each second angle, for pairs of `shape` from `start` on."""
     generator, key = counter.key_words(key)
     if width == 1:
         # Both come from one block.
         first, second = counter.block_words(generator, key, counter.indices(shape, start), 2)
         return (first,), (second,)
     positions = [number_positions(shape, start, 2, j, None) for j in range(2)]
-    return tuple(counter.block_words(generator, key, position, 2) for position in positions)
+    of_first, of_second = (counter.block_words(generator, key, position, 2) for position in positions)
+    return of_first, of_second
 
 
-def broadcast_loc(loc, shape):
-    """The location without its turns, for each element."""
+def broadcast_loc(loc: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Return the location, reduced to one turn, for each element."""
     return jnp.broadcast_to(reduce_turns(loc), shape)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
-def first_angle(words, k1, k2, r, kind, route):
-    """The first angle as the model counts it, in (-pi, pi): by the quantile of its marginal."""
+def first_angle(
+    words: tuple[jax.Array, ...],
+    k1: jax.Array,
+    k2: jax.Array,
+    r: jax.Array,
+    kind: Kind,
+    route: str,
+) -> jax.Array:
+    """Return the first angle as the model measures it, in (-pi, pi), by the quantile of its marginal distribution."""
 
-    def angle(words, k1, k2, r):
+    def angle(words: tuple[jax.Array, ...], k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
         t, c, negative = transform.tail(words)
         upper = t <= 0.25
         tau = 2 * jnp.where(upper, t, c)
@@ -114,19 +143,29 @@ def first_angle(words, k1, k2, r, kind, route):
         a = nan_unless(a, ~jnp.isnan(k1 + k2 + r))
         return jnp.where(negative, -a, a)
 
-    return xla.separate_loop(angle, words, k1, k2, r)
+    a: jax.Array = xla.separate_loop(angle, words, k1, k2, r)
+    return a
 
 
 @first_angle.defjvp
-def _first_angle_jvp(kind, route, primals, tangents):
+def _first_angle_jvp(
+    kind: Kind, route: str, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[jax.Array, jax.Array]:
     a = first_angle(*primals, kind, route)
     slopes = quantile.derivatives(kind, jnp.abs(a), *primals[1:])
     moved = sum(slope * tangent for slope, tangent in zip(slopes, tangents[1:], strict=True))
     return a, jnp.where(a < 0, -moved, moved)
 
 
-def pair(kind, a, words, k1, k2, r):
-    """Both angles about their locations, from the first as the model counts it and the words of the second."""
+def pair(
+    kind: Kind,
+    a: jax.Array,
+    words: tuple[jax.Array, ...],
+    k1: jax.Array,
+    k2: jax.Array,
+    r: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Return both angles about their locations, from the first as the model measures it and the words of the second."""
     model = kind.of(k1, k2, r)
     half = 0.5 * a
     square = half * half

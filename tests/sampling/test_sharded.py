@@ -485,7 +485,11 @@ def test_shard_map_of_the_user(axis_type):
 # ---------------------------------------------------------------------------------------------- errors
 
 BAD_PMAPS = [
-    (dict(shape=(4, 10)), ValueError, r"shape=\(4, 10\) has 4 along its leading axis.* number of devices, 8\. Ask for"),
+    (
+        dict(shape=(4, 10)),
+        ValueError,
+        r"shape=\(4, 10\) has 4 along its leading axis.* number of devices, 8\. Give shape=",
+    ),
     (dict(shape=()), ValueError, r"shape=\(\) has no leading axis"),
     (dict(shape=None), ValueError, r"shape=\(\) has no leading axis"),
     (dict(shape=(8.0,)), TypeError, r"shape=\(8.0,\) must be an integer or a tuple"),
