@@ -9,7 +9,7 @@ through XLA, is the *plain path*. It defines the result of a draw, and it is use
 - the dtype is float64, or `out_sharding` is given;
 - the environment turns the kernels off;
 - the environment does not set `VARIABLE`, and the kernels have not passed their trial on this machine (`cuda_verdict`).
-  A kernel that faults loses everything that the process has on the device, so the trial runs in a child process;
+  A kernel that faults destroys everything that the process has on the device, so the trial runs in a child process;
 - the environment turns the kernels on, they have not passed their trial, and this one fails its self-test in the
   process (`cuda_self_test`);
 - the program is lowered for `jax.export` or for several devices, or a map would repeat a table (`cuda_launch`);

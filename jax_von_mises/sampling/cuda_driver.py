@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import numpy.typing as npt
 
 from jax_von_mises.sampling import cuda_launch
 
@@ -108,9 +107,9 @@ class Driver:
         grid: tuple[int, int],
         block: tuple[int, int],
         out: jax.ShapeDtypeStruct,
-        *operands: npt.ArrayLike,
+        *operands: Any,
         at_end: bool,
-    ) -> npt.NDArray[Any]:
+    ) -> np.ndarray[Any, Any]:
         """Launch as `cuda_launch.launch` does; arrays end with their memory if `at_end`, else they begin with it.
 
         Raises
@@ -119,7 +118,8 @@ class Driver:
             The driver reports an error, as it does if the kernel reads or writes outside of its arrays.
         """
         dtype = np.dtype(out.dtype)
-        result: npt.NDArray[Any] = np.full((*out.shape, dtype.itemsize), MARK, np.uint8).view(dtype).reshape(out.shape)
+        result: np.ndarray[Any, Any]
+        result = np.full((*out.shape, dtype.itemsize), MARK, np.uint8).view(dtype).reshape(out.shape)
         arrays = [*(np.ascontiguousarray(x) for x in operands), result]
         if max(x.nbytes for x in arrays) > self._size:
             raise ValueError(f"an array has more bytes than the {self._size} of its memory")

@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from jax import lax
 from jax.interpreters import batching, mlir
 
@@ -275,7 +274,7 @@ def kernel_angles(spec: KernelSpec, key: jax.Array, start: jax.Array, loc: jax.A
 class Operand:
     """An operand of a kernel; a pytree in which the layout is static."""
 
-    values: jax.Array | npt.NDArray[Any]
+    values: jax.Array | np.ndarray[Any, Any]
     per_row: bool = False
     """Whether each row has its own values, along a leading axis; otherwise the rows share them."""
     per_element: bool = False

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.sampling import cuda_launch
@@ -94,7 +93,7 @@ def difference(spec: cuda_launch.KernelSpec, device: jax.Device, count: int = TE
     dtypes = cuda_launch.KERNEL_DTYPES if spec.route == "direct" else (spec.dtype,)
     spec = spec._replace(dtype="float32", shape=(TESTED,))
     key = key_words(spec.cipher)
-    kappa: npt.NDArray[np.float32] = np.array(4, np.float32)
+    kappa: np.ndarray[Any, np.dtype[np.float32]] = np.array(4, np.float32)
     if spec.route == "direct":
         kappa = np.geomspace(1e-3, 1e6, count, dtype=np.float32)
     loc = np.float32(2.5)
@@ -117,26 +116,26 @@ def difference(spec: cuda_launch.KernelSpec, device: jax.Device, count: int = TE
     return None
 
 
-def halves(start: int) -> npt.NDArray[np.uint32]:
+def halves(start: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
     """Return a position as a kernel reads it."""
     return np.array([start >> 32, start % 2**32], np.uint32)
 
 
-def key_words(cipher: str) -> npt.NDArray[np.uint32]:
+def key_words(cipher: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
     """Return the key that kernels of a cipher are tested with."""
     return np.arange(KEY_SIZES[cipher], dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(12345)
 
 
-def allowed(kappa: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+def allowed(kappa: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, Any]:
     """Return how far apart the float32 angles of two paths may be, for concentrations of 0 or more."""
-    apart: npt.NDArray[Any]
+    apart: np.ndarray[Any, Any]
     apart = TOLERANCE / np.sqrt(np.maximum(kappa, 1)) + ROUNDING + 4 * float(jnp.finfo(jnp.float32).eps)
     return apart
 
 
 def rounded_from(
-    ours: npt.NDArray[Any], expected: npt.NDArray[Any], allowed: npt.NDArray[Any]
-) -> npt.NDArray[np.bool_]:
+    ours: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], allowed: np.ndarray[Any, Any]
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return which of `ours`, of any dtype, are the rounding of an angle within `allowed` of the `expected` one.
 
     Rounding is monotonic, so they lie between the rounded bounds. Adding the spacing of a short float to `allowed`
@@ -148,7 +147,7 @@ def rounded_from(
     there = np.abs(places) <= np.pi + allowed
     ends = (np.clip(places + side * allowed, -largest, largest).astype(ours.dtype) for side in (-1, 1))
     least, most, ours = (x.astype(np.float64) for x in (*ends, ours))
-    right: npt.NDArray[np.bool_] = (there & (least <= ours) & (ours <= most)).any(axis=0)
+    right: np.ndarray[Any, np.dtype[np.bool_]] = (there & (least <= ours) & (ours <= most)).any(axis=0)
     return right
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import numpy.typing as npt
 
 from jax_von_mises.sampling import counter, cuda_driver, cuda_launch, cuda_self_test, cuda_verdict
 from jax_von_mises.sampling.cuda_launch import KERNEL_DTYPES, KernelSpec, Operand, Rows
@@ -25,7 +24,7 @@ from jax_von_mises.sampling.cuda_self_test import halves
 
 __all__ = ["MARK", "faults", "main"]
 
-Array = npt.NDArray[Any]
+Array = np.ndarray[Any, Any]
 Launch = Callable[..., Array]
 
 SIZES = (*range(1, 9), 1023, 1025, 4099)

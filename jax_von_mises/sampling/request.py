@@ -24,7 +24,7 @@ class Request:
     A subclass is a dataclass. It checks its parameters in `part` and has a field for each other argument.
     """
 
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # lets `dataclasses.replace` accept subclasses
     distribution: ClassVar[str]
     """Name in `sampler.FAMILIES`."""
     noun: ClassVar[str] = "angle"
@@ -56,7 +56,7 @@ class Request:
         method: str,
         out_sharding: object = None,
     ) -> Self:
-        """Check a draw from position 0; method "auto" takes the table for one concentration and many draws."""
+        """Check a draw from position 0; method "auto" uses the table for one concentration and many draws."""
         sharding = arguments.sharding(caller, out_sharding)
         request = cls.part(caller, key, location, concentration, shape, dtype, method)
         return request.routed_by_size(method).sharded(caller, sharding)
@@ -77,7 +77,7 @@ class Request:
         raise NotImplementedError
 
     def routed_by_size(self, method: str) -> Self:
-        """Return the request, without a table if `method` is "auto" and too few draws would pay for one."""
+        """Return the request, by the direct route if `method` is "auto" and the draws are too few for a table."""
         few = math.prod(self.shape) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(self.dtype).name]
         return dataclasses.replace(self, route="direct") if method == "auto" and few else self
 
