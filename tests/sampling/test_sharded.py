@@ -507,7 +507,7 @@ BAD_PMAPS = [
         ValueError,
         r"method='table' needs one concentration, got an array of shape \(2,\)",
     ),
-    (dict(devices=[]), ValueError, r"devices=\[\] is empty. Name at least one"),
+    (dict(devices=[]), ValueError, r"devices=\[\] is empty. Give at least one"),
     (dict(devices=8), TypeError, "devices=8 must be a sequence of devices, such as jax.local_devices()"),
     (dict(devices="cpu"), TypeError, "devices='cpu' must be a sequence of devices"),
     (dict(devices=["cpu:0"]), TypeError, "devices=.* must be a sequence of devices"),
