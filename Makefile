@@ -36,17 +36,17 @@ SHELL = /bin/sh
 
 help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU where there is one"
-	@echo "make test     run the tests, and a smoke on the newest Python with the newest JAX: a few minutes"
-	@echo "make test-whole  the same with all slow tests, and all of them on the newest one too: hours"
-	@echo "make test-gpu-programs  compile draws for an H100 without one: is any slower, or launched otherwise?"
+	@echo "make test     run the tests, and a smoke test on the newest Python and JAX: a few minutes"
+	@echo "make test-whole  run all tests, slow ones too, also on the newest Python and JAX: hours"
+	@echo "make test-gpu-programs  compile draws for an H100 without one: check their cost and their launches"
 	@echo "make exactness  compare millions of angles with their distribution"
-	@echo "make guard    compare the sampler's rate with others for a few minutes: PASS, FAIL or TOO NOISY"
+	@echo "make guard    compare the sampler's rate with others', in a few minutes: PASS, FAIL or TOO NOISY"
 	@echo "make audit    check dependencies for known vulnerabilities; needs the network"
 	@echo "make lint     check style, types and the install script"
 	@echo "make docs     build the documentation into docs/_build"
-	@echo "make pages    write the tables and pictures of the pages again, and run the examples: ten minutes"
+	@echo "make pages    update the tables and pictures of the pages, and run the examples: ten minutes"
 	@echo "make docs-code  run the code of the pages and docstrings that make test leaves out"
-	@echo "make clean    remove the environments and what the tools left"
+	@echo "make clean    remove the environments and the output of the tools"
 
 # $(call environment,DIRECTORY,PYTHON): an empty virtual environment, if Python is new enough.
 define environment
@@ -67,7 +67,7 @@ test:
 	@$(MAKE) --no-print-directory -j2 install-tests
 	@$(MAKE) --no-print-directory -j1 test-oldest test-one-device test-newest
 
-# Everything, slow tests too, on this Python and on the newest one with the newest JAX: hours on two cores.
+# All tests, slow ones too, on this Python and on the newest one with the newest JAX: hours on two cores.
 test-whole: .venv-test/installed
 	.venv-test/bin/python $(PYTEST) -m "slow or not slow" $(TESTS)
 	CPU_DEVICES=1 .venv-test/bin/python $(PYTEST) -m "slow or not slow" $(ONE_DEVICE_TESTS)
@@ -101,7 +101,7 @@ NEWEST = current=$$($(PYTHON) -c 'import sys; print(sys.version_info[1])'); \
 test-newest:
 	@newest=$$($(NEWEST)); \
 	if [ -z "$$newest" ]; then \
-	  echo "no Python newer than $$($(PYTHON) --version) found: the tests ran on that one alone"; \
+	  echo "no Python newer than $$($(PYTHON) --version) found: the tests ran only on that one"; \
 	else $(MAKE) --no-print-directory run-newest NEWEST_PYTHON=$$newest; fi
 
 # Install all environments of the tests.
@@ -125,7 +125,7 @@ run-newest: .venv-newest/installed
 # with a message.
 test-gpu-programs:
 	@python=$$(if $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then echo $(PYTHON); else $(NEWEST); fi); \
-	if [ -z "$$python" ]; then echo "no Python 3.12 or newer found: what is compiled for a GPU was not looked at"; $(GPU_SKIP); exit; fi; \
+	if [ -z "$$python" ]; then echo "no Python 3.12 or newer found: programs for a GPU were not checked"; $(GPU_SKIP); exit; fi; \
 	newest=$$($$python -m pip index versions jax 2>/dev/null | sed -n 's/^jax (\(.*\))$$/\1/p'); \
 	[ -n "$$newest" ] || { echo "the newest release of JAX cannot be looked up: its launch of kernels was not checked"; $(GPU_SKIP); } || exit; \
 	$(MAKE) --no-print-directory -j2 --output-sync=target GPU_PYTHON=$$python gpu-programs \
@@ -142,10 +142,10 @@ launch-%: .venv-gpu-%/installed
 # Without the CUDA libraries: compiling does not need their gigabytes.
 .venv-gpu-%/installed: $(PACKAGING)
 	$(call environment,$(@D),$(GPU_PYTHON))
-	@echo "installing what compiles for a GPU into $(@D)"
+	@echo "installing JAX's compiler for a GPU into $(@D)"
 	@{ $(@D)/bin/python $(PIP) jax==$* jaxlib==$* numpy scipy && \
 	  $(@D)/bin/python $(PIP) --no-deps jax-cuda13-plugin==$* jax-cuda13-pjrt==$* && touch $@; } || \
-	  { echo "what compiles for a GPU cannot be installed: what JAX $* makes of draws was not looked at"; $(GPU_SKIP); }
+	  { echo "JAX's compiler for a GPU cannot be installed: programs of JAX $* were not checked"; $(GPU_SKIP); }
 
 .venv-bench/installed: $(PACKAGING)
 	$(call environment,.venv-bench,$(PYTHON))
@@ -190,7 +190,7 @@ docs: .venv-docs/installed
 	.venv-docs/bin/python -m sphinx -W --keep-going docs docs/_build
 	@echo "open docs/_build/index.html"
 
-# Tables, pictures and excerpts of code that the pages show, after a change of a result or an example.
+# Update the tables, pictures and code excerpts of the pages after a change of a result or an example.
 pages: .venv-docs/installed
 	.venv-docs/bin/python -m docs.pages --examples
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Installs this package for the accelerator of this machine, then draws on it and compares with the CPU.
-# `./install_gpu.sh --help` lists the options; docs/install.md explains them, and how to do it by hand.
+# Install this package for the accelerator of this machine, then draw on it and compare with the CPU.
+# `./install_gpu.sh --help` lists the options; docs/install.md explains them, and how to install by hand.
 
-# Understood by every shell, since this may be read by another: sourced, or given to sh.
+# This part works in every shell, since another one may read it: when it is sourced, or given to sh.
 if [ -z "${BASH_VERSION:-}" ]; then
   echo "install_gpu.sh: error: this is a script for bash: run ./install_gpu.sh" >&2
-  # shellcheck disable=SC2317 # reached where there is nothing to return from
+  # shellcheck disable=SC2317 # reached where the script is not sourced
   return 2 2>/dev/null || exit 2
 elif [ "${BASH_SOURCE[0]:-}" != "$0" ]; then
-  # `set -e` below would end the shell that sources it.
+  # `set -e` below would end the shell that sources this file.
   echo "install_gpu.sh: error: run it, do not source it: ./install_gpu.sh, from a clone" >&2
   # shellcheck disable=SC2317
   return 2 2>/dev/null || exit 2
@@ -21,21 +21,21 @@ usage() {
   cat <<'END'
 usage: ./install_gpu.sh [--cuda12 | --cuda13 | --rocm | --cpu] [--extras NAMES] [--venv DIR] [--dry-run] [--help]
 
-Installs jax_von_mises from the folder of this script, for the accelerator it finds, then draws on every device and
-compares with the CPU.
+Install jax_von_mises from the folder of this script for the accelerator that it finds, then draw on every device and
+compare with the CPU.
 
   --cuda12        NVIDIA: CUDA 12 (driver 525 or newer)
-  --cuda13        NVIDIA: CUDA 13 (driver 580 or newer, cards from Turing on, which is compute capability 7.5)
-  --rocm          AMD: ROCm 7, which must be on the machine already
+  --cuda13        NVIDIA: CUDA 13 (driver 580 or newer, cards of compute capability 7.5 or more: Turing and later)
+  --rocm          AMD: ROCm 7, which must already be installed
   --cpu           no accelerator
-  --extras NAMES  extras of setup.cfg to install as well, joined by commas: --extras bench,docs
-  --venv DIR      the virtual environment to use, made if it is not there; without it the active one, and without one
-                  of those .venv next to this script
-  --dry-run       say what is found, decided and would be run; change nothing
-  --help          this text
+  --extras NAMES  further extras of setup.cfg to install, separated by commas: --extras bench,docs
+  --venv DIR      virtual environment to use, created if it is missing; by default the active one, or else .venv next
+                  to this script
+  --dry-run       print what was found and chosen, and the commands that would run; change nothing
+  --help          print this text
 
-Environment: PYTHON, the Python that makes the virtual environment (python3); PROBE_SECONDS, how long nvidia-smi and
-rocminfo may take (30).
+Environment: PYTHON, the Python that creates the virtual environment (default python3); PROBE_SECONDS, the seconds that
+nvidia-smi and rocminfo may take (default 30).
 Exit codes: 0 installed and checked; 2 wrong usage; 1 anything else.
 END
 }
@@ -51,7 +51,7 @@ misuse() {
   exit 2
 }
 
-# As it may be pasted into a shell.
+# Quote the arguments so that they can be pasted into a shell.
 quoted() {
   local word line='' quote="'" escaped="'\\''"
   for word in "$@"; do
@@ -99,7 +99,7 @@ while [ $# -gt 0 ]; do
       fi
       ;;
     --extras | --extras=*)
-      [ -z "$more" ] || misuse "--extras is given twice: join the names by commas"
+      [ -z "$more" ] || misuse "--extras is given twice: separate the names by commas"
       if [ "$1" = --extras ]; then
         case ${2:-} in '' | --*) misuse "--extras needs names, such as bench,docs" ;; esac
         more=$2
@@ -121,11 +121,11 @@ done
 
 here=${BASH_SOURCE[0]%/*}
 [ "$here" != "${BASH_SOURCE[0]}" ] || here=.
-# CDPATH would send `cd` elsewhere, and have it say so.
+# With CDPATH, `cd` could change to another directory and print its name.
 here=$(CDPATH='' cd -- "$here" >/dev/null && pwd -P)
 [ -d "$here/jax_von_mises" ] || die "$here holds no jax_von_mises to install: run the script in its clone"
 
-# The extras of setup.cfg, but for those of accelerators, which other options choose.
+# List the extras of setup.cfg, without those of accelerators, which other options choose.
 list_extras() {
   local line name inside=false found=
   while IFS= read -r line || [ -n "$line" ]; do
@@ -146,28 +146,28 @@ list_extras() {
 check_extras() {
   local name names there
   there=$(list_extras)
-  case ,$more, in *,,* | *$'\n'*) misuse "--extras $more: give names of extras, joined by commas: $there" ;; esac
+  case ,$more, in *,,* | *$'\n'*) misuse "--extras $more: give names of extras, separated by commas: $there" ;; esac
   IFS=, read -r -a names <<<"$more"
   for name in "${names[@]}"; do
     case $name in
       cuda* | rocm | gpu-aot) misuse "--extras $name: an accelerator is chosen by --cuda12, --cuda13 or --rocm" ;;
-      '' | *[!a-z0-9-]*) misuse "--extras $more: give names of extras, joined by commas: $there" ;;
+      '' | *[!a-z0-9-]*) misuse "--extras $more: give names of extras, separated by commas: $there" ;;
     esac
     case " $there " in
       *" $name "*) ;;
-      *) misuse "--extras $more: there is no extra $name; there are $there" ;;
+      *) misuse "--extras $more: there is no extra $name; choose from $there" ;;
     esac
   done
 }
 
 [ -z "$more" ] || check_extras
 
-# --- what the machine has ------------------------------------------------------------------------------------------
+# --- detection -----------------------------------------------------------------------------------------------------
 
-# The tests put another tree in the place of the machine's.
+# The tests replace the machine's root directory.
 root=${INSTALL_GPU_ROOT:-}
 
-# A driver that has lost its card can keep nvidia-smi for ever.
+# Run a program with a time limit: nvidia-smi can hang when a driver has lost its card.
 probe() {
   if command -v timeout >/dev/null; then
     timeout -k 1 "${PROBE_SECONDS:-30}" "$@" 2>&1
@@ -176,7 +176,7 @@ probe() {
   fi
 }
 
-# Why a program failed, in a line: its own words, the first of them.
+# Print in a line why a program failed: the start of its output, or its exit code.
 reason() {
   local code=$1 text=$2 LC_ALL=C
   text=${text%%$'\n'*}
@@ -192,12 +192,12 @@ reason() {
 
 driver=     # 580.65.06
 major=0     # 580
-cards=0     # how many nvidia-smi lists
-weakest=    # the least compute capability of them, times ten; empty where that of a card is not known
-strongest=  # the greatest
-cuda_note=  # why nvidia-smi says nothing
+cards=0     # number of cards that nvidia-smi lists
+weakest=    # their lowest compute capability, times ten; empty if that of a card is unknown
+strongest=  # their highest
+cuda_note=  # why nvidia-smi reports no card
 
-# Lines of nvidia-smi: "580.65.06, 9.0". Anything else is talk: it prints its errors to stdout, with any exit code.
+# Read the lines of nvidia-smi such as "580.65.06, 9.0". Skip others: it prints errors to stdout, with any exit code.
 read_cards() {
   local line capability pattern='^([0-9]+)\.[0-9.]+(, *(.*))?$' unknown=false
   while IFS= read -r line; do
@@ -221,12 +221,12 @@ read_cards() {
 find_nvidia() {
   local smi text code=0 pattern=' ([0-9]+)\.([0-9.]+) '
   smi=$(command -v nvidia-smi || true)
-  # WSL keeps it off the path of some shells.
+  # On WSL it is not on the path of every shell.
   if [ -z "$smi" ] && [ -x "$root/usr/lib/wsl/lib/nvidia-smi" ]; then smi=$root/usr/lib/wsl/lib/nvidia-smi; fi
   if [ -n "$smi" ]; then
     text=$(probe "$smi" --query-gpu=driver_version,compute_cap --format=csv,noheader) || code=$?
     read_cards <<<"$text"
-    # That of drivers before 510 does not know compute_cap; and one that hung once would hang again.
+    # Drivers before 510 do not know compute_cap. A program that hung once would hang again.
     if [ "$cards" -eq 0 ] && [ "$code" -ne 124 ] && [ "$code" -ne 137 ]; then
       code=0
       text=$(probe "$smi" --query-gpu=driver_version --format=csv,noheader) || code=$?
@@ -237,7 +237,7 @@ find_nvidia() {
   else
     cuda_note="no nvidia-smi"
   fi
-  # The kernel's own word. Inside a container that was given no GPU it is there too, but the devices are not.
+  # Ask the kernel. In a container without GPUs it reports the driver too, but there are no devices.
   if [ -r "$root/proc/driver/nvidia/version" ] && [[ $(<"$root/proc/driver/nvidia/version") =~ $pattern ]]; then
     set -- "$root"/dev/nvidia[0-9]*
     if [ -e "$1" ]; then
@@ -251,7 +251,7 @@ find_nvidia() {
 
 rocm=false
 rocm_old=false
-rocm_note=  # its version, or why there is none
+rocm_note=  # the version, or why ROCm cannot be used
 
 find_rocm() {
   local info text code=0 version=
@@ -271,29 +271,29 @@ find_rocm() {
   rocm=true
   if [ -r "$root/opt/rocm/.info/version" ]; then read -r version <"$root/opt/rocm/.info/version" || true; fi
   rocm_note="ROCm${version:+ $version}"
-  # JAX 0.10 and newer have wheels for ROCm 7 alone.
+  # JAX 0.10 and newer have wheels for ROCm 7 only.
   case $version in
     '' | 7.*) ;;
     *)
       rocm=false
       rocm_old=true
-      rocm_note="ROCm $version, and JAX has wheels for ROCm 7 alone"
+      rocm_note="ROCm $version, but JAX has wheels for ROCm 7 only"
       ;;
   esac
 }
 
-# --- what fits it --------------------------------------------------------------------------------------------------
+# --- choice --------------------------------------------------------------------------------------------------------
 
-# 75 as it is written: 7.5
+# Print 75 as 7.5.
 decimal() { say "$(($1 / 10)).$(($1 % 10))"; }
 
-# What the CUDA named by its number needs. The cards are those that JAX's wheels are compiled for.
+# Set the driver and the compute capability that JAX's wheels for a release of CUDA need.
 needs_of() {
   driver_needed=525 capability_needed=50
   if [ "$1" -eq 13 ]; then driver_needed=580 capability_needed=75; fi
 }
 
-# What speaks against it, in words; nothing if it fits driver and cards.
+# Print why a release of CUDA cannot be used; nothing if it supports the driver and all cards.
 against_cuda() {
   needs_of "$1"
   if [ "$major" -lt "$driver_needed" ]; then
@@ -306,7 +306,7 @@ against_cuda() {
 describe_nvidia() {
   found="NVIDIA driver $driver"
   case $cards in
-    0) found="$found, as the kernel says ($cuda_note)" ;;
+    0) found="$found, as the kernel reports ($cuda_note)" ;;
     1) found="$found, 1 GPU" ;;
     *) found="$found, $cards GPUs" ;;
   esac
@@ -322,10 +322,10 @@ why=
 expect=$asked
 
 case $system in
-  MINGW* | MSYS* | CYGWIN*) die "$system: use WSL2, or install by hand as docs/install.md says" ;;
+  MINGW* | MSYS* | CYGWIN*) die "$system: use WSL2, or install by hand as docs/install.md describes" ;;
 esac
 
-# Where there are wheels at all.
+# Platforms for which wheels exist.
 cuda_here=false
 rocm_here=false
 case $system-$machine in
@@ -349,12 +349,12 @@ case $asked in
       describe_nvidia
       objection=$(against_cuda "${asked#cuda}")
       if [ -n "$objection" ]; then
-        objection="--$asked: $objection, and here is $found"
+        objection="--$asked: $objection, but this machine has $found"
         needs_of "${asked#cuda}"
         if [ "$major" -lt "$driver_needed" ] || [ "$strongest" -lt "$capability_needed" ]; then
-          die "$objection; without the option what fits is chosen"
+          die "$objection; run without the option to choose automatically"
         fi
-        warn "$objection; hide the others: CUDA_VISIBLE_DEVICES"
+        warn "$objection; hide the other cards with CUDA_VISIBLE_DEVICES"
       fi
     else
       found="no NVIDIA GPU ($cuda_note)"
@@ -367,7 +367,7 @@ case $asked in
     find_rocm
     found=$rocm_note
     why="--rocm"
-    if $rocm_old; then die "--rocm: here is $rocm_note"; fi
+    if $rocm_old; then die "--rocm: this machine has $rocm_note"; fi
     if ! $rocm; then
       warn "--rocm is installed as requested, but the final check needs ROCm 7 and a working GPU"
     fi
@@ -386,23 +386,23 @@ case $asked in
         wanted=cuda12
         why=$against13
       elif [ -z "$weakest" ] && [ "$major" -lt 590 ]; then
-        # Drivers to 580 drive cards older than Turing too.
+        # Drivers up to 580 support cards older than Turing too.
         wanted=cuda12
-        why="it serves every card of this driver, and the card could not be asked; from Turing on choose --cuda13"
+        why="it supports every card of this driver, and the card is unknown; for Turing or later give --cuda13"
       else
         wanted=cuda13
-        why="it fits driver and cards"
+        why="it supports driver and cards"
       fi
     fi
     if [ "$wanted" = cpu ]; then
       if $rocm_here; then find_rocm; else rocm_note="no ROCm for $system on $machine"; fi
       if $rocm; then
         wanted=rocm
-        why="an AMD GPU${found:+, and none of NVIDIA that works}"
+        why="an AMD GPU${found:+, and no usable NVIDIA GPU}"
         found="$rocm_note${found:+; $found}"
       elif [ -z "$found" ]; then
-        found="no GPU that works ($cuda_note; $rocm_note)"
-        why="with a GPU that works, run this again"
+        found="no usable GPU ($cuda_note; $rocm_note)"
+        why="run this again once a GPU works"
       fi
     fi
     case $wanted in
@@ -421,7 +421,7 @@ extras=$extras${more:+,$more}
 say "found: $found"
 say "chosen: $name ($why)"
 
-# JAX's CUDA libraries come with it, but what LD_LIBRARY_PATH names is searched first.
+# Warn of CUDA libraries on LD_LIBRARY_PATH, which is searched before the libraries that come with JAX.
 warn_of_shadows() {
   local directories directory file names
   IFS=':;' read -r -a directories <<<"${LD_LIBRARY_PATH:-}:"
@@ -435,8 +435,8 @@ warn_of_shadows() {
       case ", $names," in *", $file,"*) ;; *) names="${names:+$names, }$file" ;; esac
     done
     if [ -n "$names" ]; then
-      warn "LD_LIBRARY_PATH holds $directory, and JAX can load $names from there instead of those that it brought:" \
-        "take it out, or unset LD_LIBRARY_PATH"
+      warn "LD_LIBRARY_PATH holds $directory, and JAX can load $names from there instead of its own copies:" \
+        "remove the directory, or unset LD_LIBRARY_PATH"
     fi
   done
 }
@@ -445,7 +445,7 @@ case $wanted in cuda*) warn_of_shadows ;; esac
 
 # --- the virtual environment ---------------------------------------------------------------------------------------
 
-# pip leaves its notes on the package in the folder.
+# pip writes metadata of the package into the folder.
 [ -w "$here" ] || die "$here cannot be written: clone into a folder that you can write to"
 python=${PYTHON:-python3}
 
@@ -455,19 +455,19 @@ if [ -n "$venv" ]; then
 elif [ -n "${VIRTUAL_ENV:-}" ]; then
   venv=$VIRTUAL_ENV
   whose="active"
-  [ -d "$venv" ] || die "VIRTUAL_ENV names $venv, which is not there: run deactivate, or give --venv DIR"
+  [ -d "$venv" ] || die "VIRTUAL_ENV names $venv, which does not exist: run deactivate, or give --venv DIR"
 elif [ -n "${CONDA_PREFIX:-}" ] && [ "${CONDA_DEFAULT_ENV:-}" != base ]; then
-  # conda's base is active in every shell, which is not to say that this was meant to go there.
+  # conda's base environment is excluded: it is active in every shell by default, so nobody chose it.
   venv=$CONDA_PREFIX
   whose="active, of conda"
-  [ -d "$venv" ] || die "CONDA_PREFIX names $venv, which is not there: run conda deactivate, or give --venv DIR"
+  [ -d "$venv" ] || die "CONDA_PREFIX names $venv, which does not exist: run conda deactivate, or give --venv DIR"
 else
   venv=$here/.venv
   whose="next to the script"
 fi
 while [ "$venv" != / ] && [ "$venv" != "${venv%/}" ]; do venv=${venv%/}; done
 
-# "3.11" of a Python, nothing if it does not start. pyenv's stand-ins are commands that are there and fail.
+# Print the version of a Python such as "3.11", or nothing if it does not start, as pyenv's shims may not.
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true; }
 
 new_enough() {
@@ -475,7 +475,7 @@ new_enough() {
   [ "${version%%.*}" -gt 3 ] || { [ "${version%%.*}" -eq 3 ] && [ "${version#*.}" -ge 11 ]; }
 }
 
-# What to do about a Python that will not do.
+# Print what to do if a Python cannot be used.
 another_python() {
   local candidate version
   for candidate in python3.13 python3.12 python3.11 python3.14 python3; do
@@ -485,7 +485,7 @@ another_python() {
       return
     fi
   done
-  say "install one, and name it: PYTHON=python3.12 ./install_gpu.sh"
+  say "install one, and run PYTHON=python3.12 ./install_gpu.sh"
 }
 
 make_venv() {
@@ -495,15 +495,15 @@ make_venv() {
   new_enough "$version" || die "$python is Python $version, and 3.11 or newer is needed: $(another_python)"
   "$python" -c 'import venv, ensurepip' 2>/dev/null ||
     die "$python lacks venv or ensurepip: install them (Debian, Ubuntu: apt install python$version-venv)," \
-      "or name another Python: PYTHON=python3.12 ./install_gpu.sh"
+      "or give another Python: PYTHON=python3.12 ./install_gpu.sh"
   parent=$venv
   while [ ! -e "$parent" ]; do
     parent=${parent%/*}
     [ -n "$parent" ] || parent=/
   done
-  [ -d "$parent" ] || die "$venv cannot be made: $parent is not a directory"
-  [ -w "$parent" ] || die "$venv cannot be made: $parent cannot be written; name another place: --venv DIR"
-  say "environment: $venv ($whose), made with $python, which is Python $version"
+  [ -d "$parent" ] || die "$venv cannot be created: $parent is not a directory"
+  [ -w "$parent" ] || die "$venv cannot be created: $parent cannot be written; give another directory: --venv DIR"
+  say "environment: $venv ($whose), created by $python, Python $version"
   run "$python" -m venv "$venv" || die "$python -m venv failed: see its output above"
 }
 
@@ -512,13 +512,13 @@ if [ ! -e "$venv" ] && [ ! -L "$venv" ]; then
   is_new=true
 else
   is_new=false
-  if [ ! -d "$venv" ]; then die "$venv is not a directory: name another with --venv DIR"; fi
+  if [ ! -d "$venv" ]; then die "$venv is not a directory: give another one with --venv DIR"; fi
   if [ ! -e "$venv/pyvenv.cfg" ] && [ ! -d "$venv/conda-meta" ]; then
-    die "$venv exists and is not a virtual environment: name another, or a new directory"
+    die "$venv exists and is not a virtual environment: give another one, or a new directory, with --venv DIR"
   fi
-  [ -w "$venv" ] || die "$venv cannot be written: name another with --venv DIR"
+  [ -w "$venv" ] || die "$venv cannot be written: give another one with --venv DIR"
   if [ ! -e "$venv/bin/python" ] && [ ! -L "$venv/bin/python" ]; then
-    # Broken off before it had a Python.
+    # Its creation was interrupted before it had a Python.
     make_venv
     is_new=true
   else
@@ -528,7 +528,7 @@ else
       die "$venv has Python $version, and 3.11 or newer is needed: delete it or give --venv DIR, and $(another_python)"
     say "environment: $venv ($whose), Python $version"
     if [ -n "${PYTHON:-}" ] && [ "$(version_of "$PYTHON")" != "$version" ]; then
-      warn "PYTHON=$PYTHON is another, and the environment keeps its own: to change it delete $venv first"
+      warn "PYTHON=$PYTHON has another version, and the environment keeps its Python: to change it, delete $venv first"
     fi
   fi
 fi
@@ -541,15 +541,15 @@ fi
 if ! $is_new && ! "$env_python" -m pip --version >/dev/null 2>&1; then
   say "$venv has no working pip: adding it"
   run "$env_python" -m ensurepip --upgrade --default-pip ||
-    die "$venv has no working pip, and none can be added: delete $venv and run this again, or give --venv DIR"
+    die "$venv has no working pip, and it cannot be added: delete $venv and run this again, or give --venv DIR"
 fi
 
 # --- other accelerators in it --------------------------------------------------------------------------------------
 
-# Of several plugins JAX loads all, in no fixed order, each with whichever's kernels it meets. NVIDIA's wheels for CUDA
-# 12 and 13 write cuDNN, NCCL and NVSHMEM into the same folders, so to uninstall one after the other is there leaves
-# holes: the others go first, with what they brought, and those that share a folder are installed again. What another package
-# needs is not touched. Prints "needed WHEEL by PACKAGE" or "remove WHEEL ...".
+# JAX loads all installed plugins, in no fixed order, and may combine one with another's kernels. NVIDIA's wheels for
+# CUDA 12 and 13 write cuDNN, NCCL and NVSHMEM into the same folders, so uninstalling one after installing the other
+# deletes shared files. Other plugins are therefore removed first, with their dependencies, and wheels that share a
+# folder are installed again. Packages that others need are kept. Print "needed WHEEL by PACKAGE" or "remove WHEEL ...".
 others='
 import re, sys
 from importlib.metadata import distributions
@@ -588,7 +588,7 @@ elif remove:
     print("remove", *sorted(remove | (shared & there.keys())))
 '
 
-# Where nothing was found and nothing asked for, what is there stays: a driver may be out of order for a day.
+# Without an accelerator or an option for one, keep the installed packages: a driver may fail temporarily.
 if ! $is_new && [ -n "$expect" ]; then
   answer=$("$env_python" -c "$others" "$wanted") ||
     die "$env_python could not list the installed packages: see its output above"
@@ -596,7 +596,7 @@ if ! $is_new && [ -n "$expect" ]; then
     needed*) die "${answer#needed } in $venv conflicts with $name: use another environment, with --venv DIR" ;;
     remove*)
       read -r -a wheels <<<"${answer#remove }"
-      say "it holds another accelerator, and JAX loads all it finds: packages that conflict with $name are removed first"
+      say "the environment holds plugins for another accelerator: packages that conflict with $name are removed first"
       progress "removing ${wheels[*]}"
       run "$env_python" -m pip uninstall -q -y "${wheels[@]}" || die "pip could not remove them: see its output above"
       ;;
@@ -606,7 +606,7 @@ fi
 # --- install and check ---------------------------------------------------------------------------------------------
 
 case $wanted in
-  cuda*) progress "installing for $name${more:+ with $more}: three gigabytes the first time, which take a while" ;;
+  cuda*) progress "installing for $name${more:+ with $more}: the first time this downloads three gigabytes" ;;
   *) progress "installing for $name${more:+ with $more}" ;;
 esac
 cd -- "$here"
@@ -617,7 +617,7 @@ case $wanted in
   cuda*) progress "drawing on every device and comparing with the CPU, and trying the CUDA kernels" ;;
   *) progress "drawing on every device and comparing with the CPU" ;;
 esac
-# Where the CPU was chosen for want of a GPU that works, that is no fault of what was installed.
+# Where the CPU was chosen for lack of a usable GPU, the check expects the CPU.
 judged=$expect
 if [ "$wanted" = cpu ]; then judged=cpu; fi
 run "$venv/bin/jax-von-mises" doctor --expect "$judged" ||

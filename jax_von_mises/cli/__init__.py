@@ -1,1 +1,1 @@
-"""The command line: commands, their progress and summary, and which of several processes this one is."""
+"""Command line: the commands, their progress and their summary."""

@@ -1,7 +1,7 @@
 """Command line: `sample` draws into a file or a store, `verify` reads it again, `doctor` examines the machine.
 
-What is written and how it is resumed is the work of `writer`; here are its arguments, its progress, a summary that
-compares the angles with the distribution, and its errors in one line.
+`writer` writes and resumes. This module reads the arguments, shows progress, compares the angles with the distribution
+and prints each error in one line.
 
 Exit codes: 0, done; 1, reading or writing failed; 2, an argument is wrong; 130, interrupted (129, 143: terminated).
 """
@@ -20,7 +20,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 from contextlib import contextmanager, suppress
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -41,38 +42,42 @@ PROGRAM_NAME = "jax-von-mises"
 # `jax.random.key` keeps 32 bits of a Python integer unless x64 is on, so larger seeds would repeat smaller ones.
 SEED_LIMIT = 2**32
 
-# Options of version 0.1, by which the processes of a job found each other.
+# Options of version 0.1, with which the processes of a job found each other.
 GONE = ("--distributed", "--coordinator", "--join-timeout", "--patience")
 
-NUMBER_OPTIONS = ("--loc", "--mean-direction", "--concentration", "--size", "--seed", "--block")
+NUMBER_OPTIONS = ("--loc", "--mean-direction", "--concentration", "--correlation", "--size", "--seed", "--block")
 
 
 class BadArgument(Exception):
-    """An argument that cannot be served: exit code 2."""
+    """An invalid argument: exit code 2."""
 
 
 class Failure(Exception):
-    """Something other than the arguments stands in the way: exit code 1."""
+    """A failure that the arguments did not cause: exit code 1."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser whose errors are one line, so that they can be read in a batch log."""
+    """Parser that prints an error in one line, for batch logs."""
 
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
-    parser = Parser(prog=PROGRAM_NAME, description="Von Mises random angles.", allow_abbrev=False)
+    """Make the parser of the command line."""
+    parser = Parser(
+        prog=PROGRAM_NAME,
+        description="Draw von Mises random angles, verify files, and diagnose the machine.",
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="version", version=f"{PROGRAM_NAME} {__version__}, JAX {jax.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     sample = commands.add_parser(
         "sample",
         help="draw angles into a .npy file or a Zarr store",
         description="Draw von Mises angles, in radians in [-pi, pi), into a .npy file or a Zarr store, and compare "
-        "them with the distribution. Memory stays the same for any size, and a run that was broken off can be resumed.",
-        epilog="Element i depends on seed and i alone: a longer run begins with the same angles. "
+        "them with the distribution. Memory use does not grow with the size, and an interrupted run can be resumed.",
+        epilog="Element i does not depend on the size, so a longer run begins with the same angles. "
         "Exit codes: 0 done, 1 reading or writing failed, 2 an argument is wrong, 130 interrupted.",
         allow_abbrev=False,
     )
@@ -80,52 +85,59 @@ def make_parser() -> argparse.ArgumentParser:
         "--distribution",
         choices=tuple(sampler.FAMILIES),
         default="von-mises",
-        help="von-mises-fisher draws directions, unit vectors along a last axis (default von-mises)",
+        help="von-mises-fisher draws directions, unit vectors along a last axis; the bivariate ones draw pairs of "
+        "dependent angles (default von-mises)",
     )
-    several = "a number, or a .npy or .csv file of m numbers, which gives m columns"
-    sample.add_argument("--loc", help=f"mean direction in radians: {several} (default 0)")
+    several = "a number, or a .npy or .csv file of m numbers for m columns"
+    sample.add_argument(
+        "--loc", help=f"mean direction in radians: {several}; of pairs PHI,PSI, those of both angles (default 0 or 0,0)"
+    )
     sample.add_argument(
         "--mean-direction",
         metavar="X,Y,...",
-        help="of von-mises-fisher: two or more numbers, or a .npy or .csv file of them; divided by their length",
+        help="mean direction of von-mises-fisher: two or more numbers, or a .npy or .csv file of them; normalised",
     )
     sample.add_argument(
         "--concentration",
-        default="1",
-        help=f"concentration, from 0 (uniform) to inf (all angles at loc): {several} (default 1)",
+        help=f"concentration, from 0 (uniform) to inf (all angles at loc): {several}; of pairs K1,K2, both finite "
+        "(default 1 or 1,1)",
     )
+    sample.add_argument("--correlation", help="of pairs: any number, where 0 makes the angles independent (default 0)")
     sample.add_argument(
         "--size",
         default="1_000_000",
-        help="angles or directions, for each column where there are several (default 1_000_000)",
+        help="number of angles or directions, in each column if there are several (default 1_000_000)",
     )
     sample.add_argument("--seed", default="0", help="integer from 0 to 2**32 - 1 (default 0)")
     sample.add_argument(
         "--dtype",
         choices=DTYPES,
         default="float32",
-        help="type of the angles; .npy has no bfloat16, such angles are stored as float32 (default float32)",
+        help="dtype of the angles; .npy files have no bfloat16 and store it as float32 (default float32)",
     )
-    sample.add_argument("--key-impl", help="generator: any that JAX knows, such as philox4x32 (default JAX's own)")
+    sample.add_argument(
+        "--key-impl", help="random number generator: an implementation of JAX such as philox4x32 (default JAX's)"
+    )
     sample.add_argument(
         "--out",
         default="samples.npy",
-        help="file to write, .npy, or Zarr store, .zarr, or a URL of one such as gs://bucket/big.zarr; "
-        "next to it, a record with the checksum of each block (default samples.npy)",
+        help=".npy file or .zarr store to write, or the URL of a store such as gs://bucket/big.zarr; "
+        "a record with the checksum of each block is written next to it (default samples.npy)",
     )
-    sample.add_argument("--block", help="rows drawn, written and recorded at a time (default: 2**24 numbers, or more)")
     sample.add_argument(
-        "--resume", action="store_true", help="go on where a run was broken off; begin if there is none"
+        "--block", help="rows that are drawn, written and recorded at a time (default: 2**24 numbers or more)"
     )
+    sample.add_argument("--resume", action="store_true", help="continue an interrupted run, or start if there is none")
     sample.add_argument("--repair", action="store_true", help="with --resume: draw damaged blocks again")
-    sample.add_argument("--force", action="store_true", help="replace what is there")
-    sample.add_argument("--quiet", action="store_true", help="no progress and no summary")
+    sample.add_argument("--force", action="store_true", help="replace an existing file or store")
+    sample.add_argument("--quiet", action="store_true", help="show neither progress nor summary")
     job = sample.add_argument_group(
         "several processes, on one machine or many",
-        "This command hands blocks to workers, which write them where all can reach; or it writes its own part of a "
-        "Zarr store, and is one of many. In either case --resume goes on, in any way or with one process.",
+        "Either one command distributes blocks to workers, which write them to a target that all of them can reach; "
+        "or each of many commands writes one part of a Zarr store. --resume continues a run of either kind, in any of "
+        "these ways or in a single process.",
     )
-    job.add_argument("--workers", metavar="N", help="draw in so many processes of this machine")
+    job.add_argument("--workers", metavar="N", help="draw in N processes on this machine")
     job.add_argument(
         "--scheduler",
         metavar="ADDRESS",
@@ -135,12 +147,14 @@ def make_parser() -> argparse.ArgumentParser:
         "--timeout",
         metavar="S",
         default="600",
-        help="seconds until workers that finish no block are given up (default 600)",
+        help="seconds after which the run stops if no worker finishes a block (default 600)",
     )
     job.add_argument(
         "--part", "--process-id", metavar="I", help="write part I of N, counted from 0, as in an array job"
     )
-    job.add_argument("--parts", "--processes", metavar="N", help="how many parts there are; the last to end finishes")
+    job.add_argument(
+        "--parts", "--processes", metavar="N", help="number of parts; the last one to end finishes the store"
+    )
     for name in GONE:
         job.add_argument(name, nargs="?", const="", help=argparse.SUPPRESS)
     sample.set_defaults(run=run_sample)
@@ -154,14 +168,17 @@ def make_parser() -> argparse.ArgumentParser:
     check.set_defaults(run=run_verify)
     doctor = commands.add_parser(
         "doctor",
-        help="look for what keeps JAX from working well here",
-        description="Look at drivers, packages, variables and flags, and draw on each device, compared with the CPU.",
-        epilog="Exit codes: 0 no problem, 1 at least one, 2 an argument is wrong.",
+        help="find problems of JAX on this machine",
+        description="Check drivers, packages, environment variables and flags, and compare draws on each device with "
+        "the CPU's.",
+        epilog="Exit codes: 0 no problem, 1 at least one problem, 2 an argument is wrong.",
         allow_abbrev=False,
     )
-    doctor.add_argument("--expect", choices=PLATFORMS, help="it is a problem if JAX uses another platform")
-    doctor.add_argument("--timeout", metavar="S", default="180", help="seconds until JAX is given up (default 180)")
-    doctor.add_argument("--json", action="store_true", help="a report for programs")
+    doctor.add_argument("--expect", choices=PLATFORMS, help="platform that JAX should use; any other is a problem")
+    doctor.add_argument(
+        "--timeout", metavar="S", default="180", help="seconds after which JAX is stopped (default 180)"
+    )
+    doctor.add_argument("--json", action="store_true", help="print the report as JSON, for programs")
     doctor.set_defaults(run=run_doctor)
     return parser
 
@@ -179,7 +196,7 @@ def join_numbers(argv: Sequence[str]) -> list[str]:
 
 
 def is_number(text: str) -> bool:
-    """Say whether Python reads `text` as a number."""
+    """Return whether Python reads `text` as a number."""
     try:
         float(text)
     except ValueError:
@@ -188,7 +205,7 @@ def is_number(text: str) -> bool:
 
 
 def read_integer(option: str, text: str, limit: int | None = None) -> int:
-    """Read a whole number that is not negative, exactly, also when written as 1e7."""
+    """Read a non-negative whole number exactly, also from a text such as 1e7."""
     try:
         value = int(text)
     except ValueError:
@@ -204,7 +221,7 @@ def read_integer(option: str, text: str, limit: int | None = None) -> int:
 
 
 def read_parameter(option: str, text: str) -> np.ndarray:
-    """Read a parameter, a number or a file of numbers, as float64 of no or one axis."""
+    """Read a number or a file of numbers as a float64 array with at most one axis."""
     if is_number(text):
         return np.asarray(float(text))
     suffix = os.path.splitext(text)[1].lower()
@@ -218,16 +235,16 @@ def read_parameter(option: str, text: str) -> np.ndarray:
                 values = safe_files.read_npy(file)
         else:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # an empty file is refused below, in our words
-                values = np.loadtxt(text, delimiter=",", encoding="utf-8-sig")  # spreadsheets write the mark
+                warnings.simplefilter("ignore", UserWarning)  # an empty file is refused below
+                values = np.loadtxt(text, delimiter=",", encoding="utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # `read_npy` and NumPy name none
+    except Exception as error:  # `read_npy` and NumPy document no exceptions
         if suffix == ".npy":
-            advice = "not a .npy file of numbers; write it by numpy.save from an array of floats (pickles are not read)"
+            advice = "not a .npy file of numbers; write it with numpy.save from a float array (pickles are not read)"
         else:
-            reason = str(error).split(";")[0]  # the rest advises the callers of loadtxt
-            advice = f"not a list of numbers ({reason}); write one number a line, without a header"
+            reason = str(error).split(";")[0]  # the rest advises callers of loadtxt
+            advice = f"not a list of numbers ({reason}); write one number per line, without a header"
         raise BadArgument(f"{option} {text}: {advice}") from None
     if values.dtype.kind not in "fiu":
         raise BadArgument(f"{option} {text}: holds {values.dtype}, not real numbers; save a float array")
@@ -235,7 +252,8 @@ def read_parameter(option: str, text: str) -> np.ndarray:
         raise BadArgument(f"{option} {text}: has shape {values.shape}; give one axis of numbers")
     if values.size == 0:
         raise BadArgument(f"{option} {text}: holds no numbers")
-    return values.astype(np.float64)
+    numbers: np.ndarray = values.astype(np.float64)
+    return numbers
 
 
 def check_values(option: str, text: str, values: np.ndarray, bad: np.ndarray, reason: str) -> None:
@@ -246,21 +264,34 @@ def check_values(option: str, text: str, values: np.ndarray, bad: np.ndarray, re
 
 
 def read_parameters(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
-    """Read and check the location and the concentration, in the float type they are computed in."""
+    """Read and check the location and the concentration, in the dtype in which they are computed."""
     compute = np.float64 if options.dtype == "float64" else np.float32
+    pairs = "bivariate" in options.distribution
+    if options.correlation is not None and not pairs:
+        raise BadArgument(f"--correlation is for pairs; --distribution {options.distribution} has none")
     if options.distribution == "von-mises-fisher":
         loc = read_direction(options, compute)
     elif options.mean_direction is not None:
-        raise BadArgument("--mean-direction is of --distribution von-mises-fisher; angles have --loc")
+        raise BadArgument("--mean-direction is for --distribution von-mises-fisher; for angles give --loc")
+    elif pairs:
+        text = "0,0" if options.loc is None else options.loc
+        return check_loc(text, read_pair("--loc", text), compute), read_dependence(options, compute)
     else:
-        loc = read_loc(options, compute)
+        text = "0" if options.loc is None else options.loc
+        loc = check_loc(text, read_parameter("--loc", text), compute)
     return loc, read_concentration(options, compute, loc)
 
 
-def read_loc(options: argparse.Namespace, compute: type) -> np.ndarray:
-    """Read and check the mean directions of angles."""
-    text = "0" if options.loc is None else options.loc
-    loc = read_parameter("--loc", text)
+def read_pair(option: str, text: str) -> np.ndarray:
+    """Read two numbers, one of each angle of a pair."""
+    parts = text.split(",")
+    if len(parts) != 2 or not all(map(is_number, parts)):
+        raise BadArgument(f"{option} {text}: pairs need two numbers, one of each angle, separated by a comma")
+    return np.array([float(part) for part in parts])
+
+
+def check_loc(text: str, loc: np.ndarray, compute: type) -> np.ndarray:
+    """Check the mean direction of angles, or one for each column."""
     check_values("--loc", text, loc, ~np.isfinite(loc), "not finite; give radians, any finite number")
     limit = LARGEST_LOC[compute.__name__]
     wider = ", or use --dtype float64" if compute is np.float32 else ""
@@ -270,9 +301,9 @@ def read_loc(options: argparse.Namespace, compute: type) -> np.ndarray:
 
 
 def read_direction(options: argparse.Namespace, compute: type) -> np.ndarray:
-    """Read and check the mean direction of directions."""
+    """Read and check the mean direction of the von Mises-Fisher distribution."""
     if options.loc is not None:
-        raise BadArgument("--loc is of angles; --distribution von-mises-fisher has --mean-direction X,Y,...")
+        raise BadArgument("--loc is for angles; --distribution von-mises-fisher takes --mean-direction X,Y,...")
     text, option = options.mean_direction, "--mean-direction"
     if text is None:
         raise BadArgument("--distribution von-mises-fisher needs --mean-direction, such as 0,0,1")
@@ -288,29 +319,43 @@ def read_direction(options: argparse.Namespace, compute: type) -> np.ndarray:
     return direction
 
 
+def read_dependence(options: argparse.Namespace, compute: type) -> np.ndarray:
+    """Read and check the two concentrations and the correlation of pairs."""
+    text = "1,1" if options.concentration is None else options.concentration
+    concentration = read_pair("--concentration", text)
+    allowed = f"give numbers of {compute.__name__} from 0"
+    bad = ~(np.abs(concentration) <= np.finfo(compute).max) | (concentration < 0)
+    check_values("--concentration", text, concentration, bad, f"not finite, or negative; {allowed}")
+    text = "0" if options.correlation is None else options.correlation
+    if not is_number(text) or not abs(float(text)) <= np.finfo(compute).max:
+        raise BadArgument(f"--correlation {text}: not a finite number of {compute.__name__}")
+    return np.array([*concentration, float(text)], compute)
+
+
 def read_concentration(options: argparse.Namespace, compute: type, loc: np.ndarray) -> np.ndarray:
-    """Read and check the concentration, which goes with `loc`."""
-    concentration = read_parameter("--concentration", options.concentration)
+    """Read the concentration, and check it together with `loc`."""
+    text = "1" if options.concentration is None else options.concentration
+    concentration = read_parameter("--concentration", text)
     largest = np.finfo(compute).max
     allowed = "give a number from 0 (uniform) to inf (a point mass)"
-    name = ("--concentration", options.concentration, concentration)
+    name = ("--concentration", text, concentration)
     check_values(*name, np.isnan(concentration), f"not a number; {allowed}")
     check_values(*name, concentration < 0, f"negative; {allowed}")
     overflow = np.isfinite(concentration) & (concentration > largest)
     check_values(*name, overflow, f"beyond {compute.__name__}; use --dtype float64, or inf for a point mass")
     if options.distribution == "von-mises-fisher":
         if concentration.ndim:
-            raise BadArgument(f"--concentration {options.concentration}: one number goes with a mean direction")
+            raise BadArgument(f"--concentration {text}: von-mises-fisher takes one number, not a file")
     elif loc.ndim and concentration.ndim and loc.shape != concentration.shape:
         raise BadArgument(
-            f"--loc {options.loc} holds {loc.size} numbers and --concentration {options.concentration} holds "
-            f"{concentration.size}; give files of one length, or a number for one of the two"
+            f"--loc {options.loc} holds {loc.size} numbers and --concentration {text} holds {concentration.size}; give "
+            "files of one length, or a number for one of the two"
         )
     return np.asarray(concentration, compute)
 
 
 class PlainProgress:
-    """Progress as lines of text, for where tqdm is not installed."""
+    """Progress as lines of text, where tqdm is not installed."""
 
     INTERVAL = 2.0  # seconds between lines
 
@@ -319,7 +364,7 @@ class PlainProgress:
         self.started = self.printed = time.monotonic()
 
     def update(self, count: int) -> None:
-        """Add `count` of them, and print a line if the last is old, or closes a run that had lines."""
+        """Add `count`; print a line if the last one is old, or at the end of a run that printed any."""
         self.n += count
         now = time.monotonic()
         if now - self.printed >= self.INTERVAL or (self.n >= self.total and self.printed > self.started):
@@ -330,28 +375,28 @@ class PlainProgress:
             self.printed = now
 
     def close(self) -> None:
-        """Nothing to clean up: each line is whole."""
+        """Do nothing: each line is complete."""
 
 
 def make_progress(initial: int, total: int, unit: str) -> Any:
-    """Make a progress bar on stderr with rate and time left: by tqdm if installed, else by plain lines."""
+    """Return a progress bar on stderr with rate and time left: tqdm's if it is installed, else plain lines."""
     try:
         from tqdm import tqdm
     except ImportError:
         return PlainProgress(initial, total, unit)
-    # In a log every redraw is a line, so there they come as seldom as the plain ones.
+    # In a log every redraw is a line, so redraw as rarely as `PlainProgress` prints.
     interval = 0.1 if sys.stderr.isatty() else PlainProgress.INTERVAL
     return tqdm(initial=initial, total=total, unit=f" {unit}", unit_scale=True, file=sys.stderr, mininterval=interval)
 
 
 class Watch:
-    """Show the progress while blocks are written, and judge some of them, all if they are few."""
+    """Show progress, and accumulate the moments of the blocks, or of evenly spaced ones if there are many."""
 
-    # Numbers that are compared with the distribution: beyond, the comparison would take longer than drawing them.
+    # Compare at most this many numbers with the distribution: comparing more would take longer than drawing them.
     JUDGED = 2**25
-    CHUNK = 2**20  # numbers judged at a time: some arrays of this size are made on the way
+    CHUNK = 2**20  # numbers compared at a time, which limits the size of temporary arrays
 
-    def __init__(self, moments: summary.Moments | summary.DirectionMoments, quiet: bool):
+    def __init__(self, moments: summary.Moments | summary.DirectionMoments | summary.PairMoments, quiet: bool):
         self.moments, self.columns, self.quiet = moments, moments.columns, quiet
         self.bar: Any = None
         self.stride, self.seen = 1, 0
@@ -359,7 +404,7 @@ class Watch:
         self.drawn = 0  # rows
 
     def progress(self, done: int, total: int) -> None:
-        """Show how many rows there are of how many; stop if a signal asked for it."""
+        """Show that `done` of `total` rows are written; stop if a signal has arrived."""
         stop_if_asked()
         self.before = done if self.before is None else self.before
         self.drawn = done - self.before
@@ -371,7 +416,7 @@ class Watch:
         self.bar.update(done * self.columns - self.bar.n)
 
     def observe(self, rows: np.ndarray) -> None:
-        """Take up every block, or every so many."""
+        """Add every `stride`-th block to the moments."""
         if not self.quiet and self.seen % self.stride == 0:
             step = max(1, self.CHUNK // self.columns)
             for first in range(0, len(rows), step):
@@ -379,7 +424,7 @@ class Watch:
         self.seen += 1
 
     def read_again(self, written: writer.Written) -> None:
-        """Take up what workers have written: all, or pieces at even distances."""
+        """Add the rows that workers have written to the moments: all of them, or evenly spaced pieces."""
         result, _ = writer.open_finished("sample", written.out)
         step = max(1, self.CHUNK // self.columns)
         rows = written.shape[0]
@@ -391,7 +436,7 @@ class Watch:
             result.close()
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Close the progress bar."""
         if self.bar is not None:
             self.bar.close()
 
@@ -404,7 +449,7 @@ def write_or_draw(
     loc: np.ndarray,
     concentration: np.ndarray,
 ) -> list[str]:
-    """Draw the angles into the file, and return the summary."""
+    """Draw the angles into the file, and return the lines of the summary."""
     try:
         key = jax.random.key(seed, impl=options.key_impl)
     except ValueError as error:
@@ -446,7 +491,7 @@ def write_or_draw(
 
 
 def in_options(text: str) -> str:
-    """Return a message of the library in the terms of the command line."""
+    """Return a message of the library with the options of the command line."""
     text = text.removeprefix("write_samples: ").removeprefix("verify_samples: ")
     for name in ("resume", "force", "repair"):
         text = text.replace(f"{name}=True", f"--{name}")
@@ -454,16 +499,16 @@ def in_options(text: str) -> str:
 
 
 def significant(value: float) -> str:
-    """Return a positive number in three digits, or all before the point."""
+    """Format a positive number with three digits, or with all digits before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def time_line(written, drawn: int, seconds: float, components: int) -> str:
-    """Return a line on where the time went: of this process, since what each worker does is not known here."""
+def time_line(written: writer.Written, drawn: int, seconds: float, components: int) -> str:
+    """Return a line on the rates of this process, or on the total rate of workers."""
     times = written.times
     if times is None:
         rate = significant(drawn / seconds / 1e6)
-        return f"drew and wrote at {rate} M/s in all, with the start of the workers and compiling"
+        return f"drew and wrote at {rate} M/s, including compilation and the start of the workers"
     rate = significant(times.first_numbers / components / max(times.first_drawn, 1e-9) / 1e6)
     wrote = f"wrote at {significant(times.bytes_written / max(times.writing, 1e-9) / 1e6)} MB/s"
     compiled = f"compiled in {times.compiling:.2f} s"
@@ -472,8 +517,10 @@ def time_line(written, drawn: int, seconds: float, components: int) -> str:
     return f"{compiled}, drew at {rate} M/s (first block), {wrote} while drawing the next block"
 
 
-def print_report(options, written, watch, seconds, key) -> list[str]:
-    """Return lines on what was drawn, how it compares with the distribution, and what was written."""
+def print_report(
+    options: argparse.Namespace, written: writer.Written, watch: Watch, seconds: float, key: jax.Array
+) -> list[str]:
+    """Return the lines of the summary: what was drawn, its comparison with the distribution, and what was written."""
     moments = watch.moments
     total = math.prod(written.shape) // moments.components
     if options.workers is not None:
@@ -498,19 +545,19 @@ def print_report(options, written, watch, seconds, key) -> list[str]:
     if moments.count:
         judged = moments.count * moments.columns // moments.components
         if judged != drawn:
-            lines.append(f"compared with the distribution are {judged:,} {moments.draws}:")
+            lines.append(f"{judged:,} {moments.draws} compared with the distribution:")
         lines += moments.report(options.dtype)
     if not written.finished:
-        return [*lines, f"{written.out}: the part that ends last finishes it, and so does --resume"]
+        return [*lines, f"{written.out}: the last part to end finishes it, or --resume does"]
     size = checkpoint.readable(math.prod(written.shape) * np.dtype(written.dtype).itemsize)
     lines.append(f"{written.out}: {size}, shape {written.shape}, {written.dtype}; checksums next to it")
     if written.dtype != options.dtype:
-        lines.append("note: .npy has no bfloat16, so each value is stored as the float32 that equals it")
+        lines.append("note: .npy has no bfloat16, so each value is stored as the equal float32")
     return lines
 
 
 def read_part(options: argparse.Namespace) -> tuple[int, int]:
-    """Read ``--part`` and ``--parts``; refuse what does not go together, and what is gone."""
+    """Read ``--part`` and ``--parts``; refuse options that contradict each other, and those of version 0.1."""
     for name in GONE:
         if getattr(options, name[2:].replace("-", "_")) is not None:
             raise BadArgument(
@@ -520,14 +567,14 @@ def read_part(options: argparse.Namespace) -> tuple[int, int]:
     if options.workers is not None and options.scheduler is not None:
         raise BadArgument("--workers starts processes, and --scheduler has some already; give one of them")
     if (options.part is None) != (options.parts is None):
-        raise BadArgument("--part and --parts go together: give the number of this part, and how many there are")
+        raise BadArgument("--part and --parts go together: give the number of this part and the number of parts")
     if options.part is None:
         return 0, 1
     parts = read_integer("--parts", options.parts)
     if parts == 0:
         raise BadArgument("--parts 0: give 1 or more")
     if target.is_npy(options.out):
-        raise BadArgument(f"--out {options.out}: a .npy file has one writer; give --parts a .zarr store")
+        raise BadArgument(f"--out {options.out}: a .npy file has one writer; with --parts give a .zarr store")
     if options.force:
         raise BadArgument("--force would remove what other parts write; remove the old store first")
     return read_integer("--part", options.part, parts), parts
@@ -535,13 +582,14 @@ def read_part(options: argparse.Namespace) -> tuple[int, int]:
 
 @contextmanager
 def open_executor(options: argparse.Namespace) -> Iterator[futures.Executor | None]:
-    """Start the workers, or connect to a cluster, as the options ask."""
+    """Start workers or connect to a cluster, according to the options."""
+    config: Any = jax.config
     if options.workers is not None:
         count = read_integer("--workers", options.workers)
         if count == 0:
             raise BadArgument("--workers 0: give 1 or more")
-        # Each worker needs a device, and this process none: on a GPU it would keep the memory from them.
-        jax.config.update("jax_platforms", "cpu")
+        # This process needs no device; on a GPU it would take memory from the workers.
+        config.update("jax_platforms", "cpu")
         with local_workers(count) as executor:
             yield executor
     elif options.scheduler is not None:
@@ -549,16 +597,16 @@ def open_executor(options: argparse.Namespace) -> Iterator[futures.Executor | No
             from distributed import Client
         except ImportError as error:
             raise Failure(
-                '--scheduler needs Dask: pip install "jax_von_mises[dask]"; --workers N needs nothing more'
+                '--scheduler needs Dask: pip install "jax_von_mises[dask]"; --workers N works without Dask'
             ) from error
         file = {"scheduler_file": options.scheduler} if os.path.isfile(options.scheduler) else {}
         if not file and ":" not in options.scheduler:
-            raise BadArgument(f"--scheduler {options.scheduler}: there is no such file, and an address has a port")
+            raise BadArgument(f"--scheduler {options.scheduler}: neither a file nor an address with a port")
         try:
             client = Client(None if file else options.scheduler, **file)
         except (OSError, ValueError) as error:
             raise Failure(f"--scheduler {options.scheduler}: no scheduler answers there ({error})") from error
-        jax.config.update("jax_platforms", "cpu")
+        config.update("jax_platforms", "cpu")
         with client:
             if not options.quiet and not client.nthreads():
                 print(f"{PROGRAM_NAME} sample: {options.scheduler} has no worker yet; waiting for one", file=sys.stderr)
@@ -572,7 +620,8 @@ def local_workers(count: int) -> Iterator[futures.Executor]:
     """Start processes that end with this one, however it ends."""
     executor = futures.ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=prepare_worker)
     try:
-        with interrupts_later():  # processes begin with this state, or one that imports would print a traceback
+        # Processes inherit the blocked signal; else an interrupt during their imports would print a traceback.
+        with interrupts_later():
             for _ in range(count):
                 executor.submit(int)
         yield executor
@@ -586,7 +635,7 @@ def local_workers(count: int) -> Iterator[futures.Executor]:
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Hold an interrupt from the terminal back, where the system can."""
+    """Delay an interrupt from the terminal, where the system can."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -598,7 +647,7 @@ def interrupts_later() -> Iterator[None]:
 
 
 def prepare_worker() -> None:
-    """Leave an interrupt from the terminal to the parent, and end when it has ended."""
+    """Leave interrupts from the terminal to the parent, and exit when the parent has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
@@ -611,7 +660,7 @@ def prepare_worker() -> None:
 
 
 def read_seconds(option: str, text: str) -> float:
-    """Read a time that is not negative."""
+    """Read a non-negative time in seconds."""
     value = float(text) if is_number(text) else math.nan
     if not 0 <= value < LARGEST_TIME:
         raise BadArgument(f"{option} {text}: give seconds, 0 or more and below {LARGEST_TIME:g}")
@@ -619,12 +668,12 @@ def read_seconds(option: str, text: str) -> float:
 
 
 def run_sample(options: argparse.Namespace) -> int:
-    """Run the sub-command ``sample``."""
-    options.resume |= options.part is not None  # by the same command, whenever it is started
+    """Run the command ``sample``."""
+    options.resume |= options.part is not None  # the command of a part both starts and continues it
     options.part, options.parts = read_part(options)
     options.timeout = read_seconds("--timeout", options.timeout)
     if options.timeout == 0:
-        raise BadArgument("--timeout 0: give more")
+        raise BadArgument("--timeout 0: give a positive number of seconds")
     size = read_integer("--size", options.size, LARGEST_COUNT)
     seed = read_integer("--seed", options.seed, SEED_LIMIT)
     if options.block is not None:
@@ -648,13 +697,13 @@ def run_sample(options: argparse.Namespace) -> int:
 
 
 def check_name(out: str) -> None:
-    """Refuse a target of a kind that is not known, before JAX starts."""
+    """Refuse a target of an unknown kind before JAX starts."""
     if not (target.is_npy(out) or target.is_zarr(out)):
         raise BadArgument(f"--out {out}: end its name in .npy for a NumPy file, or in .zarr for a Zarr store")
 
 
 def run_verify(options: argparse.Namespace) -> int:
-    """Run the sub-command ``verify``."""
+    """Run the command ``verify``."""
     check_name(options.file)
     try:
         record = writer.verify_samples(options.file)
@@ -671,31 +720,31 @@ def run_verify(options: argparse.Namespace) -> int:
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    """Run the sub-command ``doctor``."""
+    """Run the command ``doctor``."""
     timeout = read_seconds("--timeout", options.timeout)
     if timeout == 0:
-        raise BadArgument("--timeout 0: give more")
+        raise BadArgument("--timeout 0: give a positive number of seconds")
     found = runtime.diagnose(expect=options.expect, timeout=timeout)
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of devices may be in any letters
+        sys.stdout.reconfigure(errors="backslashreplace")  # device names may contain any characters
     print(found.as_json() if options.json else found)
     return 0 if found.ok else 1
 
 
 class Terminated(BaseException):
-    """The process was asked to end, by the signal of this number."""
+    """The process received the signal of this number, which ends it."""
 
 
-# With the first batch systems end a job, with the second a terminal that closes. Windows knows the first alone.
+# Batch systems end a job with the first, and a terminal that closes sends the second, which Windows lacks.
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
-# Signals that came. Their exception is lost where it rises in a destructor or in a callback of the garbage collector,
-# as JAX has one: Python goes on, and would print it.
+# Signals received. Python ignores an exception that a handler raises in a destructor or in a callback of the garbage
+# collector (JAX has one), so `stop_if_asked` raises it again.
 asked: list[int] = []
 
 
 def stop_if_asked() -> None:
-    """Raise again what a signal has raised in vain."""
+    """Raise the exception of a received signal again, which Python may have ignored."""
     if asked:
         raise KeyboardInterrupt if asked[0] == signal.SIGINT else Terminated(asked[0])
 
@@ -707,15 +756,15 @@ def terminate_by_exception() -> Iterator[None]:
         yield  # only the main thread may set handlers
         return
 
-    def stop(number, _frame):
+    def stop(number: int, _frame: FrameType | None) -> None:
         asked.append(number)
         stop_if_asked()
 
-    def lost(unraisable):
+    def lost(unraisable: Any) -> None:
         if not asked or not isinstance(unraisable.exc_value, KeyboardInterrupt | Terminated):
             print_lost(unraisable)
 
-    # What is ignored stays so: `nohup` asks for it, and shells for what runs in the background.
+    # A signal that is ignored stays ignored, as `nohup` and background jobs of shells require.
     heard = [number for number in (signal.SIGINT, *ENDING) if signal.getsignal(number) is not signal.SIG_IGN]
     former = {number: signal.signal(number, stop) for number in heard}
     print_lost, sys.unraisablehook = sys.unraisablehook, lost
@@ -746,7 +795,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with terminate_by_exception(), warnings.catch_warnings():
             warnings.showwarning = functools.partial(show_warning, prefix)
-            return options.run(options)
+            code: int = options.run(options)
+            return code
     except BadArgument as error:
         return fail(2, prefix, error)
     except OSError as error:
@@ -764,10 +814,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> int:
-    """Run the command line as a separate program, which ends at once after a signal.
+    """Run the command line as a program; exit at once after a signal.
 
-    XLA may still be at work on what the interrupted call began, an array that nobody holds and nobody can wait for. To
-    end as Python does, which takes its memory away first, was a segmentation fault in one of three.
+    XLA may still be computing an array of the interrupted call, for which nothing can wait. Python's normal exit frees
+    the array's memory first, which caused a segmentation fault in one run of three.
     """
     code = main()
     if code > 128:
@@ -779,12 +829,12 @@ def entry() -> int:
 
 
 def show_warning(prefix: str, message: Warning | str, *_: object) -> None:
-    """Show a warning in one line on stderr, without the line of code that `warnings` adds."""
+    """Print a warning in one line on stderr, without the line of code that `warnings` adds."""
     print(f"{prefix}: warning: {in_options(str(message))}", file=sys.stderr)
 
 
 def fail(code: int, prefix: str, reason: object, error: BaseException | None = None) -> int:
-    """Explain a failure in one line on stderr, with what was kept, and return the exit code."""
+    """Print in one line on stderr why a command failed and what was kept; return the exit code."""
     text = in_options("; ".join([str(reason).rstrip("."), *getattr(error, "__notes__", [])]))
     print(f"{prefix}: error: {' '.join(text.split())}", file=sys.stderr)
     return code

@@ -1,6 +1,6 @@
 """Compare a sample with its distribution: mean direction and resultant length, with their standard errors.
 
-NumPy and SciPy only, on purpose: it judges the sampler, so it shares no code with it.
+This module uses only NumPy and SciPy: it checks the sampler, so it shares no code with it.
 """
 
 import math
@@ -8,18 +8,18 @@ import math
 import numpy as np
 from scipy import special
 
-# Above this, 1 - I1/I0 and its derivative come from their series in 1/k: the terms left out are below 2e-13 of the
-# whole, where the differences of Bessel functions have lost 10 digits.
+# Above this concentration, 1 - I1/I0 and its derivative come from their series in 1/k: its truncation error is below
+# 2e-13 relative, while the differences of Bessel functions have lost 10 digits.
 SERIES_MIN = 1e3
 
-# 2 pi less the float64 nearest to it.
+# 2 pi minus the nearest float64.
 TWO_PI_REST = 2.4492935982947064e-16
 
-# The summary reports the worst lane against the level that this share of correct files exceeds.
+# The level for the worst column, which this share of correct files exceeds.
 FALSE_ALARM = 1e-3
-# Below this many angles a lane, the mean of a lane is too far from normal for that level to hold.
-LANE_MIN = 100
-# Of a float's fraction.
+# With fewer angles per column, the mean of a column is too far from normal for that level.
+COLUMN_MIN = 100
+# Bits of a float's fraction.
 SIGNIFICANT_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 NOTHING = "nothing was drawn, so there is nothing to compare"
@@ -29,7 +29,7 @@ HEADER = f"{'':24}{'sample':>14}{'distribution':>14}{'std. error':>14}{'differen
 class Moments:
     """Sums over each column of sin(x - loc) and of 1 - cos(x - loc), in float64.
 
-    The second stands in for the cosine: at a large concentration nearly all digits of a mean cosine are nines.
+    1 - cos replaces the cosine because at a large concentration nearly all digits of a mean cosine are nines.
     """
 
     numbers = draws = "angles"
@@ -56,12 +56,12 @@ class Moments:
         self.versine += 2 * np.sum(sine.reshape(len(angles), -1), axis=0, dtype=np.float64)
 
     def report(self, dtype: str) -> list[str]:
-        """Lines that compare what was drawn with the distribution."""
+        """Return lines that compare the angles with their distribution."""
         return summarise(self, *self.given, dtype)
 
 
 class DirectionMoments:
-    """Sums of 1 - w, for the cosine w to the mean direction, and of the parts across that direction, in float64."""
+    """Sums of 1 - w, for the cosine w to the mean direction, and of the differences from it, in float64."""
 
     numbers, draws = "components", "directions"
 
@@ -80,7 +80,7 @@ class DirectionMoments:
         self.difference += np.sum(difference, axis=0)
 
     def report(self, dtype: str) -> list[str]:
-        """Lines that compare what was drawn with the distribution."""
+        """Return lines that compare the directions with their distribution."""
         count, d = self.count, self.components
         if count == 0:
             return [NOTHING]
@@ -89,13 +89,13 @@ class DirectionMoments:
         # A component across the mean direction has the variance E[1 - w^2] / (d - 1).
         across = float(np.linalg.norm(mean - (mean @ self.mean) * self.mean))
         spread = math.sqrt(max(2 * gap - variance - gap * gap, 0) / (d - 1))
-        # Components are rounded to steps of at most this size, and the unit vector of the mean direction once before.
+        # Components are rounded to steps of at most this size; the mean direction's unit vector was rounded before.
         step = 2.0 ** -(SIGNIFICANT_BITS[dtype] + 1)
         inner = 2.0 ** -(53 if dtype == "float64" else 24)
         shift = step * math.exp(-2 * (math.pi * spread / step) ** 2) + 2 * inner
         error = spread / math.sqrt(count)
         rest = max(across - math.sqrt(d) * shift, 0.0)
-        # The square of the mean has a chi-squared distribution, of a tail as far out as the normal one that is shown.
+        # The squared mean has a chi-squared distribution; show the normal deviate with the same tail probability.
         tail = special.chdtrc(d - 1, (rest / error) ** 2) if error > 0 else float(rest == 0)
         across_z = float(-special.ndtri(tail)) if rest else 0.0
         versine, versine_error = self.versine / count, math.sqrt(variance / count)
@@ -108,17 +108,106 @@ class DirectionMoments:
         return [*lines, row("1 - resultant length", versine, gap, versine_error, versine_z)]
 
 
-def moments_of(distribution: str, location: np.ndarray, concentration: np.ndarray) -> Moments | DirectionMoments:
-    """The sums that judge a distribution."""
-    made = DirectionMoments if distribution == "von-mises-fisher" else Moments
-    return made(location, concentration)
+class PairMoments:
+    """Sums of statistics of pairs about their locations, in float64: sines, versines and the model's dependence."""
+
+    numbers, draws = "angles", "pairs"
+    components = columns = 2
+    NAMES = ("sin(phi - phi_loc)", "sin(psi - psi_loc)", "1 - cos(phi - phi_loc)", "1 - cos(psi - psi_loc)")
+
+    def __init__(self, model: str, loc: np.ndarray, concentration: np.ndarray):
+        self.model, self.given, self.loc = model, (loc, concentration), exact_turns(loc)
+        self.count, self.sums = 0, np.zeros(5)
+
+    def add(self, pairs: np.ndarray) -> None:
+        """Add a block of rows."""
+        statistics = pair_statistics(self.model, *(pairs.astype(np.float64) - self.loc).T)
+        self.count += len(pairs)
+        self.sums += np.sum(statistics, axis=1)
+
+    def report(self, dtype: str) -> list[str]:
+        """Return lines that compare the sample with the distribution."""
+        if self.count == 0:
+            return [NOTHING]
+        loc, concentration = (x.astype(np.float64) for x in self.given)
+        mean, variance = pair_moments(self.model, *concentration)
+        spread = np.minimum(np.sqrt(2 * mean[2:4]), 1.0)
+        _, shift, square = rounding(loc, spread, dtype)
+        dependence = shift @ spread[::-1] if self.model == "sine" else np.sum(np.sqrt(square)) ** 2
+        allowed = np.array([*shift, *square, dependence + np.prod(shift)])
+        sample, error = self.sums / self.count, np.sqrt(variance / self.count)
+        z = standard_deviations(sample - mean, allowed, error)
+        names = (*self.NAMES, "product of the sines" if self.model == "sine" else "1 - cos of difference")
+        return [HEADER, *map(row, names, sample, mean, error, z)]
+
+
+def pair_statistics(model: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the statistics that `PairMoments` sums, of angles about their locations."""
+    dependence = np.sin(a) * np.sin(b) if model == "sine" else versine(a - b)
+    return np.stack([np.sin(a), np.sin(b), versine(a), versine(b), dependence])
+
+
+def versine(x: np.ndarray) -> np.ndarray:
+    """Return 1 - cos(x)."""
+    return 2 * np.square(np.sin(0.5 * x))
+
+
+def pair_moments(model: str, k1: float, k2: float, r: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and variances of `pair_statistics`, by sums over both angles.
+
+    Given the first angle a, the second has the concentration rho about its mean direction. The first one's density has
+    its mode where the derivative of k1 c + rho in c = cos(a) changes its sign: Gauss-Legendre panels are graded
+    towards it and both ends of the half circle. The other half mirrors it.
+    """
+
+    def second(c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        s = np.sqrt((1 - c) * (1 + c))
+        return (k2 + 0 * c, r * s) if model == "sine" else (k2 - r * c, -r * s)
+
+    low, high = -1.0, 1.0
+    for _ in range(60):
+        c = 0.5 * (low + high)
+        slope = -r * r * c if model == "sine" else -k2 * r
+        rises = k1 * math.hypot(*second(np.asarray(c))) + slope > 0
+        low, high = (c, high) if rises else (low, c)
+    steps = np.concatenate([[0], np.geomspace(1e-7, 4, 150)])
+    mode = math.acos(low)
+    edges = np.unique(np.clip(np.concatenate([mode - steps, mode + steps, steps, np.pi - steps]), 0, np.pi))
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    width = np.diff(edges)[:, None]
+    a = (edges[:-1, None] + width * (nodes + 1) / 2).ravel()
+    along, across = second(np.cos(a))
+    rho = np.hypot(along, across)
+    # A period, or as far as the second angle reaches: either way equal weights converge geometrically.
+    reach = np.minimum(np.pi, 9 / np.sqrt(np.maximum(rho, 1e-9)))[:, None]
+    place = reach * (np.arange(-48, 48) + 0.5) / 48
+    log_density = (k1 * np.cos(a) + rho)[:, None] - rho[:, None] * versine(place)
+    share = np.exp(log_density - log_density.max()) * reach * (width * weights).ravel()[:, None]
+    share /= share.sum()
+    statistics = pair_statistics(
+        model, np.broadcast_to(a[:, None], share.shape), np.arctan2(across, along)[:, None] + place
+    )
+    mean = np.sum(share * statistics, axis=(1, 2))
+    mean[:2] = 0  # by symmetry
+    return mean, np.sum(share * np.square(statistics - mean[:, None, None]), axis=(1, 2))
+
+
+def moments_of(
+    distribution: str, location: np.ndarray, concentration: np.ndarray
+) -> Moments | DirectionMoments | PairMoments:
+    """Return empty moments for samples of a distribution."""
+    if distribution == "von-mises-fisher":
+        return DirectionMoments(location, concentration)
+    if distribution == "von-mises":
+        return Moments(location, concentration)
+    return PairMoments(distribution.split("-")[0], location, concentration)
 
 
 def versine_moments(concentration: float, dimension: int) -> tuple[float, float]:
-    """Mean and variance of 1 - w, for the cosine w of the von Mises-Fisher distribution.
+    """Return mean and variance of 1 - w, for the cosine w of the von Mises-Fisher distribution.
 
-    By the trapezoid rule in y = log tan of half the angle, over which the density is proportional to e^f with
-    f = -k (1 - w) + (d - 1)/2 log(1 - w^2): it converges geometrically.
+    The trapezoid rule in y = log tan(angle / 2) converges geometrically. The density of y is proportional to e^f with
+    f = -k (1 - w) + (d - 1)/2 log(1 - w^2).
     """
     n, k = dimension - 1, concentration
     if k == math.inf:
@@ -136,14 +225,15 @@ def versine_moments(concentration: float, dimension: int) -> tuple[float, float]
 
 
 def exact_turns(loc: np.ndarray) -> np.ndarray:
-    """Return directions less whole turns, in [-pi, pi] and float64; those that lie there keep every digit.
+    """Return directions without full turns, in [-pi, pi] and float64; those already there are unchanged.
 
-    An angle may be off by less than its spread only, which goes down to the last digit of loc.
+    The error must be below the spread of the angles, which may be as small as the last digit of loc.
     """
     loc = np.asarray(loc, np.float64)
     rest = np.fmod(loc, 2 * np.pi)  # exact, as is the next line
     rest = rest - np.where(np.abs(rest) > np.pi, np.copysign(2 * np.pi, rest), 0.0)
-    return rest - np.rint((loc - rest) / (2 * np.pi)) * TWO_PI_REST
+    reduced: np.ndarray = rest - np.rint((loc - rest) / (2 * np.pi)) * TWO_PI_REST
+    return reduced
 
 
 def distribution_moments(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -169,17 +259,17 @@ def distribution_moments(concentration: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def rounding(loc: np.ndarray, spread: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the step from one angle to the next near loc, and what rounding may add to the means of sine and versine.
+    """Return the spacing of angles near loc, and bounds of the effect of rounding on the means of sine and versine.
 
     Angles that spread over many steps of width g are rounded up as often as down: the mean then moves by less than
     g exp(-2 (pi s / g)^2) for spread s (the first term of Poisson's sum), and the mean square by less than g^2. All
-    angles together may lie off by two steps of the type they are computed in, one from reducing loc to a turn, one
-    where the largest angle is the float below pi; and for a distant loc by its 2^-53, to which 2 pi is known.
+    angles together may be shifted by two steps of the dtype in which they are computed: one from reducing loc to a
+    turn, one where the largest angle is the float below pi. A distant loc adds 2^-53 of itself, since 2 pi is rounded.
     """
     bits = SIGNIFICANT_BITS[dtype]
     reach = np.minimum(np.abs(exact_turns(loc)) + spread, np.pi)
     step = np.exp2(np.floor(np.log2(np.maximum(reach, np.finfo(np.float32).tiny))) - bits)
-    # Computed in float32 first, unless all is float64: loc + x is then rounded twice.
+    # loc + x is computed in float32 unless the dtype is float64, so half precision is rounded twice.
     inner = np.exp2(np.floor(np.log2(np.maximum(reach, np.finfo(np.float32).tiny))) - (52 if bits == 52 else 23))
     offset = 2 * inner + np.abs(loc) * 2.0**-53
     shift = step * np.exp(-2 * (np.pi * spread / step) ** 2) + offset
@@ -187,9 +277,11 @@ def rounding(loc: np.ndarray, spread: np.ndarray, dtype: str) -> tuple[np.ndarra
 
 
 def standard_deviations(difference: np.ndarray, allowance: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """Return the difference in standard errors, after what rounding explains is taken off."""
+    """Return the difference in standard errors, less the allowance for rounding."""
     rest = np.sign(difference) * np.maximum(np.abs(difference) - allowance, 0.0)
-    return np.divide(rest, error, out=np.where(rest == 0, 0.0, np.copysign(np.inf, rest)), where=error > 0)
+    result: np.ndarray = np.where(rest == 0, 0.0, np.copysign(np.inf, rest))
+    np.divide(rest, error, out=result, where=error > 0)
+    return result
 
 
 def summarise(moments: Moments, loc: np.ndarray, concentration: np.ndarray, dtype: str) -> list[str]:
@@ -230,11 +322,13 @@ def summarise(moments: Moments, loc: np.ndarray, concentration: np.ndarray, dtyp
             lines.append(row("1 - resultant length", versine[0], gap[0], cosine_error[0], versine_z[0]))
     coarse = np.broadcast_to((step > spread) & (spread > 0), sine.shape)
     if np.any(coarse):
-        whose = "the" if coarse.size == 1 else f"{np.count_nonzero(coarse)} columns', for one the"
         k = np.broadcast_to(np.atleast_1d(concentration), coarse.shape)[coarse][0]
+        where = f"at concentration {k:g}"
+        if coarse.size > 1:
+            where = f"in {np.count_nonzero(coarse)} columns, such as one {where},"
         lines.append(
-            f"note: {whose} angles at concentration {k:g} spread by less than the step from one {dtype} to the next "
-            "near loc; a loc of 0, or a wider --dtype, resolves them"
+            f"note: angles {where} spread by less than the spacing of {dtype} near loc; "
+            "a loc of 0 or a wider --dtype resolves them"
         )
     return lines
 
@@ -247,14 +341,14 @@ def row(name: str, sample: float, distribution: float, error: float, z: float) -
 def summarise_columns(
     sine_z: np.ndarray, versine_z: np.ndarray, count: int, concentration: np.ndarray, loc: np.ndarray
 ) -> list[str]:
-    """Return lines on all columns together, and on the worst of them."""
+    """Return lines on all columns together, and on the worst column."""
     columns = sine_z.size
     lines = [
         f"{name:24}{np.sum(z) / math.sqrt(columns):+.1f} s.e. over {columns} columns together"
         for name, z in (("mean directions", sine_z), ("resultant lengths", -versine_z))
     ]
-    if count < LANE_MIN:
-        return [*lines, f"columns are not judged singly: {count} angles each, fewer than {LANE_MIN}"]
+    if count < COLUMN_MIN:
+        return [*lines, f"columns are not compared one by one: {count} angles each, fewer than {COLUMN_MIN}"]
     worst = np.maximum(np.abs(sine_z), np.abs(versine_z))
     index = int(np.argmax(worst))
     level = -special.ndtri(FALSE_ALARM / (4 * columns))

@@ -1,12 +1,13 @@
-"""`CircularDistribution`: any density on the circle as a distribution; `SineSkewed`: a circular distribution, skewed.
+"""`CircularDistribution`: any density on the circle; `SineSkewed`: a skewed symmetric distribution.
 
-Every method makes what it needs inside its program, from the density: see `jax_von_mises.numerics.circular`.
+Every method computes what it needs from the density inside its program; see `jax_von_mises.numerics.circular`.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +24,9 @@ from jax_von_mises.numerics.circular import evaluation, panels, quantiles
 from jax_von_mises.numerics.elementary import clip, nan_unless
 from jax_von_mises.sampling import counter, transform
 
-# Smaller numbers of nodes find too little, larger ones take too long.
+# Fewer nodes miss too many features, more take too long.
 FEWEST_NODES, MOST_NODES = 512, 2**16
-# In float32; float64 takes twice as many in each of the same panels.
+# In float32; float64 has twice as many nodes in each of the same panels.
 NODES_PER_PANEL = panels.NODES["float32"]
 
 
@@ -34,44 +35,43 @@ NODES_PER_PANEL = panels.NODES["float32"]
 class CircularDistribution(ByValue):
     r"""The distribution of an angle whose density is proportional to ``exp(log_density(angle, *parameters))``.
 
-    A frozen pytree whose leaves are the parameters: an argument and a result of `jit`, `grad` and `vmap`. There is no
-    rejection: a table of the quantile is made inside the program, on intervals that adapt to the density, narrow and
-    multimodal ones included; then a draw is one random word and one look-up.
+    A frozen pytree whose leaves are the parameters: it goes into and out of `jit`, `grad` and `vmap`. Sampling needs no
+    rejection: the program tabulates the quantile on intervals that adapt to the density, narrow and multimodal ones
+    included; each draw is then one random word and one table look-up.
 
     Parameters
     ----------
     log_density : callable
         ``log_density(angle, *parameters)`` returns the logarithm of the density, up to a constant, at one angle in
-        [-pi, pi] in radians: a number for a number. -inf is a density of 0. It is written with `jax.numpy`, takes equal
-        values at -pi and pi, and is static: define it once, since another function compiles another program.
+        [-pi, pi] in radians: a scalar for a scalar. -inf is a density of 0. Write it with `jax.numpy`, with equal
+        values at -pi and pi. It is static: define it once, since each new function compiles a new program.
     *parameters : float or array
-        What the density depends on, differentiable. `log_density` gets each as a float array.
+        Parameters of the density, differentiable. `log_density` receives each as a float array.
     nodes : int
-        How many angles the density is evaluated at (twice as many in float64), a power of two from 512 to 65536. More
-        of them serve for many narrow features; `error` says whether there are enough.
+        Number of angles at which to evaluate the density (twice as many in float64), a power of two from 512 to 65536.
+        Many narrow features need more; `error` reports whether there are enough.
     wide : bool
-        Evaluate `log_density` in float64 also in float32 programs, which takes up to a third longer to make a table and
-        removes the rounding of formulas such as ``log(1 + rho**2 - 2 * rho * cos(x))``. Where JAX cannot compile the
-        function so (``jax.scipy.special.i0e`` is one that it cannot), it is evaluated in float32, as with False.
+        Evaluate `log_density` in float64 also in float32 programs. This removes the rounding of formulas such as
+        ``log(1 + rho**2 - 2 * rho * cos(x))``, and the table takes up to a third longer. If JAX cannot
+        compile the function in float64, such as ``jax.scipy.special.i0e``, it is evaluated in float32, as with False.
     points : array, optional
-        Angles in [-pi, pi], near which a mode is narrower than 0.01 rad. It is needed where there are several of them,
-        or one in a density that is flat elsewhere.
+        Angles in [-pi, pi] near modes that are narrower than 0.01 rad. Needed if there are several of these modes, or
+        one in a density that is flat elsewhere.
     validate_args : bool
-        Evaluate the density where the parameters are known, and raise ValueError where it is NaN or infinite, 0
-        everywhere, or has different values at -pi and pi. Otherwise, and under a transformation, all results are NaN
-        then.
+        Evaluate the density if the parameters are known, and raise ValueError if it is NaN or infinite, 0 everywhere,
+        or unequal at -pi and pi. Otherwise, and under a transformation, all results are then NaN.
 
     Raises
     ------
     TypeError, ValueError
-        For a `log_density` that is not callable or returns something else than one real number, parameters that are no
-        numbers, and a number of `nodes` or `points` that is not allowed.
+        For a `log_density` that is not callable or does not return one real number, parameters that are not numbers,
+        and a number of `nodes` or `points` that is not allowed.
 
     Notes
     -----
-    *Accuracy.* The smaller of the two probabilities on either side of a draw (of `icdf`, and that which `cdf` returns)
-    has a relative error of at most `error`, or the angle is within 4 ulp; for tails down to 2^-33 (2^-65 in float64).
-    `error` is an estimate that sees interpolation, quadrature and rounding. With 2048 nodes it is
+    *Accuracy.* The smaller of the two probabilities on either side of a draw (also of `cdf` and `icdf`) has a relative
+    error of at most `error`, or the angle is within 4 ulp; for tails down to 2^-33 (2^-65 in float64). `error` is an
+    estimate from interpolation, quadrature and rounding. With 2048 nodes it is
 
     ==========================================  ============  ============
     narrowest feature                           float32       float64
@@ -82,15 +82,15 @@ class CircularDistribution(ByValue):
     a mode of 0.01 rad on a flat background     1e-5          2e-8
     ==========================================  ============  ============
 
-    A mode narrower than 0.01 rad that holds little of the mass and is not hinted at by `points` may be missed, and no
-    estimate can see that. A density with jumps is integrated, less well; `error` shows it.
+    A mode narrower than 0.01 rad with little mass may be missed unless `points` names it, and no estimate detects that.
+    A density with jumps is integrated less accurately, as `error` reports.
 
-    *Words.* Angle i of a sample is made of word i of the key's stream (words 2 i and 2 i + 1 in float64): the lowest
+    *Words.* Angle i of a sample comes from word i of the key's stream (words 2 i and 2 i + 1 in float64): the lowest
     bit is 1 for the lower half of the distribution, the others are the tail probability, from -pi or from pi. So
     ``CircularDistribution(lambda x, k: k * jnp.cos(x), k)`` draws the angles of ``VonMises(0.0, k)``.
 
-    *Derivatives.* Of draws and of `icdf` in the parameters by the implicit function theorem, once, in forward and
-    reverse mode; those of `log_prob`, `entropy` and the moments are of any order.
+    *Derivatives.* Draws and `icdf` have first derivatives in the parameters, by the implicit function theorem, in
+    forward and reverse mode; `log_prob`, `entropy` and the moments have derivatives of any order.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class CircularDistribution(ByValue):
     """
 
     log_density: Callable[..., jax.Array]
-    parameters: tuple
+    parameters: tuple[Any, ...]
     nodes: int
     wide: bool
     points: jax.Array | None
@@ -119,7 +119,7 @@ class CircularDistribution(ByValue):
         wide: bool = True,
         points: ArrayLike | None = None,
         validate_args: bool = False,
-    ):
+    ) -> None:
         name = "CircularDistribution"
         if not callable(log_density):
             raise TypeError(
@@ -152,7 +152,7 @@ class CircularDistribution(ByValue):
 
     @property
     def batch_shape(self) -> tuple[()]:
-        """Shape of the batch, (). Several sets of parameters go through `jax.vmap`."""
+        """Shape of the batch, (). Use `jax.vmap` for several sets of parameters."""
         return ()
 
     @property
@@ -168,16 +168,22 @@ class CircularDistribution(ByValue):
     @property
     def error(self) -> jax.Array:
         """Estimate of the largest relative error of a tail probability, of `sample`, `cdf`, `sf` and `icdf`."""
-        return of_table(self, "error")
+        found: jax.Array = of_table(self, "error")
+        return found
 
     def log_normalizer(self) -> jax.Array:
-        """Logarithm of the integral of the density as it was given."""
-        return of_panels(self, "log_normalizer")
+        """Return the logarithm of the integral of exp(log_density) over the circle."""
+        found: jax.Array = of_panels(self, "log_normalizer")
+        return found
 
     def sample(
-        self, key: jax.Array | None = None, sample_shape: int | tuple[int, ...] = (), *, seed: jax.Array | None = None
+        self,
+        key: ArrayLike | None = None,
+        sample_shape: int | Sequence[int] = (),
+        *,
+        seed: ArrayLike | None = None,
     ) -> jax.Array:
-        """Angles in radians in [-pi, pi), of shape `sample_shape`.
+        """Return angles in radians in [-pi, pi), of shape `sample_shape`.
 
         Parameters
         ----------
@@ -186,67 +192,79 @@ class CircularDistribution(ByValue):
         sample_shape : int or tuple of ints
             Shape of the result.
         seed : jax.Array
-            Another name for `key`, that of TFP and distrax.
+            Another name for `key`; TFP and distrax use it.
         """
         caller = "CircularDistribution.sample"
         key = arguments.key_or_seed(caller, key, seed)
-        return draw(self, key, arguments.whole_sizes(caller, "sample_shape", sample_shape))
+        found: jax.Array = draw(self, key, arguments.whole_sizes(caller, "sample_shape", sample_shape))
+        return found
 
     def sample_and_log_prob(
-        self, *, seed: jax.Array, sample_shape: int | tuple[int, ...] = ()
+        self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
     ) -> tuple[jax.Array, jax.Array]:
-        """Angles as `sample` draws, and the logarithms of their densities."""
+        """Return angles as `sample` draws, and the logarithms of their densities."""
         x = self.sample(seed, sample_shape)
         return x, self.log_prob(x)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Logarithm of the density per radian, at angles on any turn."""
-        return log_prob(self, *self._values("log_prob", value=value))
+        """Return the logarithm of the density per radian, at angles on any turn."""
+        found: jax.Array = log_prob(self, *self._values("log_prob", value=value))
+        return found
 
     def prob(self, value: ArrayLike) -> jax.Array:
-        """Density per radian, at angles on any turn."""
+        """Return the density per radian, at angles on any turn."""
         return jnp.exp(self.log_prob(value))
 
     def cdf(self, value: ArrayLike) -> jax.Array:
-        """Probability of an angle between -pi and `value`; whole turns count, as in `jax_von_mises.cdf`."""
-        return tail_probability(self, *self._values("cdf", value=value), upper=False)
+        """Return the probability of an angle between -pi and `value`; full turns count, as in `jax_von_mises.cdf`."""
+        found: jax.Array = tail_probability(self, *self._values("cdf", value=value), upper=False)
+        return found
 
     def sf(self, value: ArrayLike) -> jax.Array:
-        """Probability of an angle between `value` and pi, to `error` also where it is small; whole turns count."""
-        return tail_probability(self, *self._values("sf", value=value), upper=True)
+        """Return the probability of an angle between `value` and pi; full turns count.
+
+        The relative error is at most `error`, also of a small probability.
+        """
+        found: jax.Array = tail_probability(self, *self._values("sf", value=value), upper=True)
+        return found
 
     def icdf(self, q: ArrayLike) -> jax.Array:
-        """Angle in [-pi, pi) between which and -pi lies the probability `q`; NaN outside of [0, 1]."""
-        return quantile(self, *self._values("icdf", q=q))
+        """Return the angle in [-pi, pi) with probability `q` between -pi and it; NaN for `q` outside [0, 1]."""
+        found: jax.Array = quantile(self, *self._values("icdf", q=q))
+        return found
 
     def entropy(self) -> jax.Array:
-        """Differential entropy in nats."""
-        return of_panels(self, "entropy")
+        """Return the differential entropy in nats."""
+        found: jax.Array = of_panels(self, "entropy")
+        return found
 
     def mean(self) -> jax.Array:
-        """Mean direction in radians; it means little where `mean_resultant_length` is next to 0."""
-        return of_panels(self, "mean")
+        """Return the mean direction in radians; it is poorly defined if `mean_resultant_length` is near 0."""
+        found: jax.Array = of_panels(self, "mean")
+        return found
 
     def mean_resultant_length(self) -> jax.Array:
-        """Length of the mean of the unit vectors, between 0 and 1."""
-        return of_panels(self, "mean_resultant_length")
+        """Return the length of the mean of the unit vectors, between 0 and 1."""
+        found: jax.Array = of_panels(self, "mean_resultant_length")
+        return found
 
-    def _values(self, method, **values):
-        """The one value as an array, and the dtype of the result."""
+    def _values(self, method: str, **values: ArrayLike) -> tuple[Any, np.dtype]:
+        """Return the only value as an array, and the dtype of the result."""
         numbered = {f"parameter {i}": x for i, x in enumerate(self.parameters)}
         given, dtype = arguments.parameters(f"CircularDistribution.{method}", None, **values, **numbered)
         return next(iter(given.values())), dtype
 
 
 def known_parameters(distribution: CircularDistribution, dtype: np.dtype) -> tuple[jax.Array, ...]:
-    """The parameters as arrays of `dtype`."""
+    """Return the parameters as arrays of `dtype`."""
     return tuple(lax.convert_element_type(jnp.asarray(x), dtype) for x in distribution.parameters)
 
 
 def check_density(distribution: CircularDistribution) -> None:
-    """Refuse a log density that does not return one real number for one angle."""
+    """Raise an error if the log density does not return one real number for one angle."""
     dtype = arguments.compute_dtype(distribution.dtype)
-    one_angle, *given = (jax.ShapeDtypeStruct(np.shape(x), dtype) for x in (0.0, *distribution.parameters))
+    struct: Any = jax.ShapeDtypeStruct
+    one_angle, *given = (struct(np.shape(x), dtype) for x in (0.0, *distribution.parameters))
     try:
         found = jax.eval_shape(lambda *of: jnp.asarray(distribution.log_density(*of)), one_angle, *given)
     except TypeError as error:
@@ -257,12 +275,12 @@ def check_density(distribution: CircularDistribution) -> None:
     if found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
         raise ValueError(
             f"CircularDistribution: log_density returns an array of shape {found.shape} and {found.dtype} for one "
-            "angle, but must return one float. Add up (jax.scipy.special.logsumexp) what it is made of."
+            "angle, but must return one float. Add up its terms, for example with jax.scipy.special.logsumexp."
         )
 
 
 def check_values(distribution: CircularDistribution) -> None:
-    """Refuse a log density whose ends differ, or that has no finite normaliser."""
+    """Raise ValueError if the log density differs between -pi and pi or has no finite normaliser."""
     if not math.isnan(float(distribution.log_normalizer())):
         return
     dtype = arguments.compute_dtype(distribution.dtype)
@@ -271,23 +289,23 @@ def check_values(distribution: CircularDistribution) -> None:
     if all(map(math.isfinite, ends)) and abs(ends[1] - ends[0]) > panels.END_TOLERANCE:
         raise ValueError(
             f"CircularDistribution: log_density is {ends[0]:g} at -pi and {ends[1]:g} at pi, but must be periodic. "
-            "Write it in cos(x - loc), or in an angle that is reduced to [-pi, pi) about its centre."
+            "Write it in cos(x - loc), or in an angle reduced to [-pi, pi) about its centre."
         )
     raise ValueError(
-        "CircularDistribution: log_density is NaN or +inf at some angle, or -inf at all of them. Look at the "
+        "CircularDistribution: log_density is NaN or +inf at some angle, or -inf at all of them. Check the "
         "parameters; -inf is allowed where the density is 0."
     )
 
 
 def evaluated_wide(distribution: CircularDistribution, dtype: np.dtype) -> bool:
-    """Whether the log density is evaluated in float64, in a program of `dtype`."""
+    """Whether to evaluate the log density in float64, in a program of `dtype`."""
     shapes = tuple(np.shape(x) for x in distribution.parameters)
     narrow = dtype != np.float64 and distribution.wide
     return narrow and evaluation.computable_in_float64(distribution.log_density, shapes)
 
 
 def divide(distribution: CircularDistribution, dtype: np.dtype) -> panels.Panels:
-    """Panels that adapt to the density, in float32 or float64."""
+    """Divide the circle into panels that adapt to the density, in float32 or float64."""
     count = distribution.nodes // NODES_PER_PANEL
     points, parameters = distribution.points, known_parameters(distribution, dtype)
     if points is not None:
@@ -297,13 +315,13 @@ def divide(distribution: CircularDistribution, dtype: np.dtype) -> panels.Panels
 
 
 def rounded(distribution: CircularDistribution) -> tuple[np.dtype, np.dtype]:
-    """The dtype of results, and that in which they are computed."""
+    """Return the dtype of results, and the dtype in which to compute them."""
     return distribution.dtype, arguments.compute_dtype(distribution.dtype)
 
 
 @functools.partial(jax.jit, static_argnames="name")
 def of_panels(distribution: CircularDistribution, name: str) -> jax.Array:
-    """A number that the panels give."""
+    """Compute the log normaliser, the entropy, the mean or the mean resultant length, from panels."""
     dtype, compute = rounded(distribution)
     divided = divide(distribution, compute)
     if name == "log_normalizer":
@@ -318,20 +336,21 @@ def of_panels(distribution: CircularDistribution, name: str) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="name")
 def of_table(distribution: CircularDistribution, name: str) -> jax.Array:
-    """A number that the table gives."""
+    """Return the attribute `name` of the table of the quantile."""
     dtype, compute = rounded(distribution)
-    return getattr(quantiles.of_panels(divide(distribution, compute)), name).astype(dtype)
+    found: jax.Array = getattr(quantiles.of_panels(divide(distribution, compute)), name)
+    return found.astype(dtype)
 
 
 def tail_and_end(*words: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The tail probability that the word (or two) of each angle names, and whether it counts from pi."""
+    """Return the tail probability from the word (or two) of each angle, and whether it counts from pi."""
     t, _, lower = transform.tail(words)
     return t, ~lower
 
 
 @functools.partial(jax.jit, static_argnames="shape")
 def draw(distribution: CircularDistribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Angles of `shape`, as one program."""
+    """Draw angles of `shape`, as one program."""
     dtype, compute = rounded(distribution)
     table = quantiles.of_panels(divide(distribution, compute))
     rows = xla.rows_of(shape) or shape
@@ -342,7 +361,7 @@ def draw(distribution: CircularDistribution, key: jax.Array, shape: tuple[int, .
 
 @functools.partial(jax.jit, static_argnames="dtype")
 def log_prob(distribution: CircularDistribution, value: jax.Array, dtype: np.dtype) -> jax.Array:
-    """Logarithm of the density."""
+    """Compute the logarithm of the density."""
     compute = arguments.compute_dtype(dtype)
     divided, wide = divide(distribution, compute), evaluated_wide(distribution, compute)
     x = reduce_turns(jnp.asarray(value, compute))
@@ -356,7 +375,7 @@ def log_prob(distribution: CircularDistribution, value: jax.Array, dtype: np.dty
 
 @functools.partial(jax.jit, static_argnames=("dtype", "upper"))
 def tail_probability(distribution: CircularDistribution, value: jax.Array, dtype: np.dtype, upper: bool) -> jax.Array:
-    """Probability of an angle above or below each value."""
+    """Compute the probability of an angle above or below each value."""
     compute = arguments.compute_dtype(dtype)
     x = jnp.asarray(value, compute)
     x, turns = deviation(x, jnp.zeros_like(x))
@@ -368,14 +387,14 @@ def tail_probability(distribution: CircularDistribution, value: jax.Array, dtype
 
 @functools.partial(jax.jit, static_argnames="dtype")
 def quantile(distribution: CircularDistribution, q: jax.Array, dtype: np.dtype) -> jax.Array:
-    """Angle below which lies the probability `q`."""
+    """Compute the angle with probability `q` below it."""
     compute = arguments.compute_dtype(dtype)
     divided = divide(distribution, compute)
     q = jnp.asarray(q, compute)
     upper = q > 0.5
     x, _ = panels.quantile(divided, jnp.where(upper, 1 - q, q) * divided.total, upper)
     limit = largest_angle(compute)
-    # Where the density is no float next to an end, the quantiles 0 and 1 are still the ends.
+    # The quantiles 0 and 1 are the ends, also where the density underflows next to them.
     x = jnp.where(q == 0, -limit, jnp.where(q == 1, limit, clip(x, -limit, limit)))
     return nan_unless(x * (1 + 0 * divided.total), (q >= 0) & (q <= 1)).astype(dtype)
 
@@ -383,26 +402,26 @@ def quantile(distribution: CircularDistribution, q: jax.Array, dtype: np.dtype) 
 @pytree("distribution", "skewness")
 @dataclasses.dataclass(frozen=True, eq=False)
 class SineSkewed(ByValue):
-    r"""A symmetric distribution of angles, skewed: density :math:`f(x) (1 + \lambda \sin(x - \mu))`.
+    r"""A skewed symmetric distribution of angles, of density :math:`f(x) (1 + \lambda \sin(x - \mu))`.
 
-    A frozen pytree. `f` is the density of a distribution that is symmetric about its mean direction :math:`\mu`; the
-    class does not check that it is. Samples are exact and take no rejection: an angle drawn from `f` is kept with
-    probability :math:`(1 + \lambda \sin(x - \mu)) / 2`, and else reflected about :math:`\mu`.
+    A frozen pytree. `f` is the density of a distribution that is symmetric about its mean direction :math:`\mu`, which
+    is not checked. Samples are exact and take no rejection: an angle drawn from `f` is kept with
+    probability :math:`(1 + \lambda \sin(x - \mu)) / 2`, and otherwise reflected about :math:`\mu`.
 
     Parameters
     ----------
     distribution : VonMises or CircularDistribution
-        With the methods `sample`, `log_prob` and `mean`, such as these.
+        Or another object with the methods `sample`, `log_prob` and `mean`.
     skewness : float or array
-        :math:`\lambda` in [-1, 1], NaN results elsewhere. Its shape broadcasts with the batch of the distribution,
-        which has all of its last axes in full.
+        :math:`\lambda` in [-1, 1], NaN results elsewhere. Broadcasts with the batch of the distribution, whose
+        last axes must have their full length.
     validate_args : bool
-        Raise ValueError for a skewness outside of [-1, 1] where its value is known.
+        Raise ValueError for a skewness outside [-1, 1] if its value is known.
 
     Raises
     ------
     TypeError, ValueError
-        For something that is no distribution, and a skewness that is no number or does not broadcast.
+        For an object that is not a distribution, and a skewness that is not a number or does not broadcast.
 
     Notes
     -----
@@ -424,17 +443,17 @@ class SineSkewed(ByValue):
     """
 
     distribution: VonMises | CircularDistribution
-    skewness: jax.Array
+    skewness: ArrayLike
     validate_args: dataclasses.InitVar[bool] = False
 
-    def __post_init__(self, validate_args: bool):
+    def __post_init__(self, validate_args: bool) -> None:
         if not all(hasattr(self.distribution, name) for name in ("sample", "log_prob", "mean", "batch_shape")):
             raise TypeError(
                 f"SineSkewed: distribution={arguments.safe_repr(self.distribution)} must be a distribution of angles, "
                 "such as a VonMises."
             )
         object.__setattr__(self, "skewness", arguments.parameter("SineSkewed", "skewness", self.skewness))
-        self.batch_shape  # noqa: B018 - refuses what does not broadcast
+        self.batch_shape  # noqa: B018 - raises ValueError if shapes do not broadcast
         if validate_args and not isinstance(self.skewness, jax.core.Tracer):
             bad = np.asarray(self.skewness, np.float64)
             bad = bad[~(np.abs(bad) <= 1)]
@@ -443,12 +462,12 @@ class SineSkewed(ByValue):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the batch, that of the distribution with further axes of `skewness` before it."""
+        """Shape of the batch: that of the distribution, after any further axes of `skewness`."""
         own, skewness = self.distribution.batch_shape, np.shape(self.skewness)
         batch = arguments.broadcast_shapes("SineSkewed", {"the distribution": own, "skewness": skewness})
         if batch[len(batch) - len(own) :] != own:
             raise ValueError(
-                f"SineSkewed: skewness has shape {skewness}, but the distribution a batch of shape {own}. Give the "
+                f"SineSkewed: skewness has shape {skewness}, but the distribution has batch_shape={own}. Give the "
                 f"distribution parameters of shape {batch}."
             )
         return batch
@@ -464,36 +483,42 @@ class SineSkewed(ByValue):
         return self.distribution.dtype
 
     def sample(
-        self, key: jax.Array | None = None, sample_shape: int | tuple[int, ...] = (), *, seed: jax.Array | None = None
+        self,
+        key: ArrayLike | None = None,
+        sample_shape: int | Sequence[int] = (),
+        *,
+        seed: ArrayLike | None = None,
     ) -> jax.Array:
-        """Angles in radians in [-pi, pi), of shape `sample_shape` + ``batch_shape``.
+        """Return angles in radians in [-pi, pi), of shape `sample_shape` + ``batch_shape``.
 
         `seed` is another name for `key`.
         """
         caller = "SineSkewed.sample"
         key = arguments.key_or_seed(caller, key, seed)
-        return draw_skewed(self, key, arguments.whole_sizes(caller, "sample_shape", sample_shape))
+        found: jax.Array = draw_skewed(self, key, arguments.whole_sizes(caller, "sample_shape", sample_shape))
+        return found
 
     def sample_and_log_prob(
-        self, *, seed: jax.Array, sample_shape: int | tuple[int, ...] = ()
+        self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
     ) -> tuple[jax.Array, jax.Array]:
-        """Angles as `sample` draws, and the logarithms of their densities."""
+        """Return angles as `sample` draws, and the logarithms of their densities."""
         x = self.sample(seed, sample_shape)
         return x, self.log_prob(x)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Logarithm of the density per radian, at angles on any turn; to the accuracy of the distribution's own."""
+        """Return the logarithm of the density per radian, at angles on any turn, as accurate as the distribution's."""
         base = self.distribution.log_prob(arguments.parameter("SineSkewed.log_prob", "value", value))
         given, _ = arguments.parameters("SineSkewed.log_prob", base.dtype, value=value, skewness=self.skewness)
-        return skewed_log_prob(self, base, given["value"])
+        found: jax.Array = skewed_log_prob(self, base, given["value"])
+        return found
 
     def prob(self, value: ArrayLike) -> jax.Array:
-        """Density per radian, at angles on any turn."""
+        """Return the density per radian, at angles on any turn."""
         return jnp.exp(self.log_prob(value))
 
 
 def slant(distribution: SineSkewed, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Deviations of angles from the mean direction, that direction, and the skewness times the sine."""
+    """Return the deviations of angles from the mean direction, that direction, and the skewness times their sine."""
     centre = lax.convert_element_type(jnp.asarray(distribution.distribution.mean()), x.dtype)
     skewness = lax.convert_element_type(jnp.asarray(distribution.skewness), x.dtype)
     shape = jnp.broadcast_shapes(x.shape, centre.shape, skewness.shape)
@@ -504,14 +529,14 @@ def slant(distribution: SineSkewed, x: jax.Array) -> tuple[jax.Array, jax.Array,
 
 @functools.partial(jax.jit, static_argnames="sample_shape")
 def draw_skewed(distribution: SineSkewed, key: jax.Array, sample_shape: tuple[int, ...]) -> jax.Array:
-    """Angles of `SineSkewed.sample`, as one program."""
+    """Draw the angles of `SineSkewed.sample`, as one program."""
     batch, own = distribution.batch_shape, distribution.distribution.batch_shape
     before = sample_shape + batch[: len(batch) - len(own)]
     base = distribution.distribution.sample(key, before)
     compute = arguments.compute_dtype(base.dtype)
     (word,) = counter.words(jax.random.fold_in(key, 1), base.shape, 1)
 
-    def reflected(base, word, skewed):
+    def reflected(base: jax.Array, word: jax.Array, skewed: SineSkewed) -> jax.Array:
         x = lax.convert_element_type(base, compute)
         away, centre, tilt = slant(skewed, x)
         share = (word.astype(compute) + 0.5) * 2.0**-32
@@ -523,19 +548,21 @@ def draw_skewed(distribution: SineSkewed, key: jax.Array, sample_shape: tuple[in
 
 @jax.custom_jvp
 def no_derivative(x: jax.Array, depends_on: ByValue) -> jax.Array:
-    """`x`; its derivative in all that it depends on is NaN."""
+    """Return `x` with the derivative NaN in `depends_on`."""
     return x
 
 
 @no_derivative.defjvp
-def _no_derivative_jvp(primals, tangents):
+def _no_derivative_jvp(
+    primals: tuple[jax.Array, ByValue], tangents: tuple[jax.Array, Any]
+) -> tuple[jax.Array, jax.Array]:
     moved = sum(jnp.sum(tangent).astype(primals[0].dtype) for tangent in jax.tree.leaves(tangents[1]))
     return primals[0], (tangents[0] + moved) * jnp.nan
 
 
 @jax.jit
 def skewed_log_prob(distribution: SineSkewed, base: jax.Array, value: jax.Array) -> jax.Array:
-    """Logarithm of the skewed density from that of the distribution."""
+    """Compute the logarithm of the skewed density from that of the distribution."""
     compute = arguments.compute_dtype(base.dtype)
     _, _, tilt = slant(distribution, jnp.asarray(value, compute))
     shape = jnp.broadcast_shapes(base.shape, tilt.shape)

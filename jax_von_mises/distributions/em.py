@@ -1,28 +1,37 @@
-"""Maximum likelihood of mixtures by expectation maximisation: starts spread over the data, and a climb from the best.
+"""Maximum likelihood of mixtures by expectation maximisation: several starts spread over the data, and the best climb.
 
-Of one data set: samples along a first axis, with shares of the weight that sum to 1. `Mixture.fit` maps over several.
+The functions take one data set: samples along a first axis, with shares of the weight that sum to 1. `Mixture.fit` maps
+over several data sets.
 """
 
 import functools
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jax_von_mises.distributions.bivariate import BivariateVonMises
 from jax_von_mises.distributions.torus import Torus
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import bivariate, fitting
 
-# Steps from each start before the best of them goes on.
+if TYPE_CHECKING:
+    from jax_von_mises.distributions.mixture import Mixture
+
+Components = VonMises | Torus | BivariateVonMises
+# Steps taken, the present mixture, the best one, its mean log likelihood, and the last gain.
+State = tuple[jax.Array, "Mixture", "Mixture", jax.Array, jax.Array]
+# Steps from each start before the best one continues.
 TRIAL_STEPS = 15
-# Components begin with concentrations in this range, so that none starts on a single point.
+# Range of the first concentrations of the components, so that none starts at a single point.
 FIRST_CONCENTRATIONS = 0.5, 50.0
 
 
-def step(mixture, samples, share, largest):
+def step(mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.Array) -> tuple["Mixture", jax.Array]:
     """Return the mixture after one step of expectation maximisation, and the mean log likelihood before it.
 
-    The maximisation is exact for independent angles, and for dependent ones a climb from where the component was: the
+    The maximisation is exact for independent angles, and a climb from the present parameters for dependent ones: the
     likelihood never falls but for rounding. A component that has lost all weight stays as it is.
     """
     weights = share[:, None] * mixture.responsibilities(samples)
@@ -34,7 +43,7 @@ def step(mixture, samples, share, largest):
     return type(mixture)(logits=logits, components=found), value
 
 
-def refit(components, samples, weights, largest):
+def refit(components: Components, samples: jax.Array, weights: jax.Array, largest: jax.Array) -> Components:
     """Fit each of the `components` to `samples` with its column of `weights`."""
     if isinstance(components, VonMises):
         spread = jnp.broadcast_to(samples[:, None], weights.shape)
@@ -45,22 +54,24 @@ def refit(components, samples, weights, largest):
         estimate = fitting.fit(spread, jnp.broadcast_to(weights[..., None], spread.shape), axis=0)
         return Torus(VonMises(estimate.loc, jnp.minimum(estimate.concentration, largest)))
     return type(components)(
-        *bivariate.climb_from(components._KIND, tuple(jax.tree.leaves(components)), spread, weights, largest)
+        *bivariate.climb_from(components._REQUEST.kind, tuple(jax.tree.leaves(components)), spread, weights, largest)
     )
 
 
-def seed(key, kind, number, samples, share):
-    """Make components at samples that are far from each other, and let each begin with the samples next to it.
+def seed(
+    key: jax.Array, kind: type[Components], number: int, samples: jax.Array, share: jax.Array
+) -> tuple[jax.Array, Components]:
+    """Return logits and components, each fitted to the samples nearest to one of several distant samples.
 
-    By D. Arthur and S. Vassilvitskii, k-means++, SODA 2007: the next place is a sample, drawn with the square of the
-    chord to the nearest one before as its weight.
+    By D. Arthur and S. Vassilvitskii, k-means++, SODA 2007: the next place is a random sample, drawn with the square of
+    its chord to the nearest earlier place as weight.
     """
     angles = samples if samples.ndim > 1 else samples[:, None]
 
-    def versine(place):
+    def versine(place: jax.Array) -> jax.Array:
         return jnp.sum(2 * jnp.square(jnp.sin(0.5 * (angles - place[None]))), -1)
 
-    def add(state, key):
+    def add(state: tuple[jax.Array, jax.Array], key: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         nearest, _ = state
         at = jax.random.categorical(key, jnp.log(share * nearest))
         return (jnp.minimum(nearest, versine(angles[at])), at), at
@@ -76,23 +87,26 @@ def seed(key, kind, number, samples, share):
     estimate = fitting.fit(spread, jnp.broadcast_to(weights[..., None], spread.shape), axis=0)
     loc = jnp.where(jnp.isnan(estimate.loc), places, estimate.loc)
     concentration = jnp.clip(jnp.nan_to_num(estimate.concentration, nan=0.0), *FIRST_CONCENTRATIONS)
-    if kind is VonMises:
+    components: Components
+    if issubclass(kind, VonMises):
         components = VonMises(loc[:, 0], concentration[:, 0])
-    elif kind is Torus:
+    elif issubclass(kind, Torus):
         components = Torus(VonMises(loc, concentration))
     else:
         components = kind(loc[:, 0], loc[:, 1], concentration[:, 0], concentration[:, 1], jnp.zeros_like(loc[:, 0]))
     return jnp.log(jnp.maximum(jnp.sum(weights, 0), 1e-3)), components
 
 
-def climb(mixture, samples, share, largest, steps, tolerance):
-    """Take steps until the mean log likelihood gains less than `tolerance`; return the best mixture and its value."""
+def climb(
+    mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.Array, steps: int, tolerance: jax.Array
+) -> tuple["Mixture", jax.Array]:
+    """Step until the mean log likelihood gains less than `tolerance`; return the best mixture and its value."""
 
-    def go_on(state):
+    def go_on(state: State) -> jax.Array:
         count, _, _, _, gain = state
         return (count <= steps) & (gain > tolerance)
 
-    def again(state):
+    def again(state: State) -> State:
         count, at, best, best_value, _ = state
         after, value = step(at, samples, share, largest)
         better = value > best_value
@@ -106,10 +120,21 @@ def climb(mixture, samples, share, largest, steps, tolerance):
 
 
 @functools.partial(jax.jit, static_argnames=("mixture", "kind", "number", "starts", "steps"))
-def from_seeds(key, mixture, kind, number, samples, share, largest, starts, steps, tolerance):
+def from_seeds(
+    key: jax.Array,
+    mixture: type["Mixture"],
+    kind: type[Components],
+    number: int,
+    samples: jax.Array,
+    share: jax.Array,
+    largest: jax.Array,
+    starts: int,
+    steps: int,
+    tolerance: jax.Array,
+) -> "Mixture":
     """Fit a mixture of `number` components of the class `kind`; `mixture` is the class of the result."""
 
-    def trial(key):
+    def trial(key: jax.Array) -> tuple["Mixture", jax.Array]:
         logits, components = seed(key, kind, number, samples, share)
         return climb(mixture(logits=logits, components=components), samples, share, largest, TRIAL_STEPS, tolerance)
 

@@ -1,31 +1,35 @@
-"""`Mixture`: several distributions of angles, or of points of a torus, with weights, and its fit to data.
+"""`Mixture`: weighted distributions of angles or of points of a torus, and its fit to data.
 
-A frozen pytree with the method names of `VonMises`, made of its methods: accuracy, derivatives and errors are theirs.
+A frozen pytree with the methods of `VonMises`, which it calls: accuracy, derivatives and errors are theirs.
 """
 
 import dataclasses
 import functools
 import math
 import warnings
+from collections.abc import Callable, Sequence
+from types import EllipsisType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.scipy import special
+from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions import em
 from jax_von_mises.distributions.bivariate import BivariateVonMises
 from jax_von_mises.distributions.pytrees import ByValue, pytree
-from jax_von_mises.distributions.torus import Torus, last_axis, laws
+from jax_von_mises.distributions.torus import Torus, last_axis, shape_of_components
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import von_mises
 from jax_von_mises.functions.fitting import axes_of
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.density import valid
 
-# Densities of so many components are one program; each adds 0.15 s to its compilation.
+# Up to this many components the density is one loop over the values; each adds 0.15 s to its compilation.
 UNROLLED = 16
 
 
@@ -34,9 +38,9 @@ UNROLLED = 16
 class Mixture(ByValue):
     r"""A mixture :math:`\sum_j w_j p_j` of von Mises distributions, of tori of them, or of pairs of dependent angles.
 
-    A frozen pytree of `logits` and `components`. Accuracy, derivatives, dtypes and what bad parameters get (NaN) are
-    those of `VonMises`; samples have no derivative in the weights. Shapes that do not fit are a ValueError of the
-    method that needs them.
+    A frozen pytree of `logits` and `components`. Accuracy, derivatives, dtypes and the results of bad parameters (NaN)
+    are those of `VonMises`; samples have no derivative in the weights. If shapes do not fit, the methods that need them
+    raise ValueError.
 
     Parameters
     ----------
@@ -44,7 +48,7 @@ class Mixture(ByValue):
         Logarithms of the weights, up to a constant; -inf is a weight of 0. The last axis is that of the components.
     probs : array
         The weights instead of their logarithms, 0 or more, up to a factor: they are divided by their sum. Give either
-        `logits` or `probs`. Their logarithms are kept, as the attribute `logits`.
+        `logits` or `probs`. The attribute `logits` holds their logarithms.
     components : VonMises, Torus, SineBivariateVonMises or CosineBivariateVonMises
         The distributions, along the last axis of their batch; the batch broadcasts with the weights.
 
@@ -56,26 +60,32 @@ class Mixture(ByValue):
     Warns
     -----
     DeprecationWarning
-        For arguments without a name, which the next release refuses: the first of them is taken for `logits`.
+        For positional arguments, which the next release refuses: the first of them is taken for `logits`.
 
     Examples
     --------
     >>> import jax
     >>> from jax_von_mises import Mixture, VonMises
-    >>> law = Mixture(probs=[0.3, 0.7], components=VonMises(loc=[-1.0, 2.0], concentration=[5.0, 20.0]))
-    >>> angles = law.sample(jax.random.key(0), (1000,))
-    >>> law.log_prob(angles).shape, law.responsibilities(angles).shape
+    >>> distribution = Mixture(probs=[0.3, 0.7], components=VonMises(loc=[-1.0, 2.0], concentration=[5.0, 20.0]))
+    >>> angles = distribution.sample(jax.random.key(0), (1000,))
+    >>> distribution.log_prob(angles).shape, distribution.responsibilities(angles).shape
     ((1000,), (1000, 2))
     """
 
     logits: jax.Array
-    components: VonMises | Torus | BivariateVonMises
+    components: em.Components
 
-    def __init__(self, *deprecated, logits=..., probs=None, components=...):
-        # `...` is an argument that is not given: None may stand for an array in a pytree.
+    def __init__(
+        self,
+        *deprecated: Any,
+        logits: ArrayLike | EllipsisType | None = ...,
+        probs: ArrayLike | None = None,
+        components: em.Components | EllipsisType = ...,
+    ) -> None:
+        # `...` is an argument that was not given: None may stand for an array in a pytree.
         if deprecated:
             warnings.warn(
-                "Mixture: the next release refuses arguments without a name, since probabilities were taken for "
+                "Mixture: the next release refuses positional arguments, since probabilities were taken for "
                 "logits. Write Mixture(logits=..., components=...) or Mixture(probs=..., components=...).",
                 DeprecationWarning,
                 stacklevel=2,
@@ -98,24 +108,24 @@ class Mixture(ByValue):
         object.__setattr__(self, "components", components)
 
     @property
-    def batch_shape(self):
+    def batch_shape(self) -> tuple[int, ...]:
         """Shape of the batch of mixtures."""
         return self._shape()[:-1]
 
     @property
-    def event_shape(self):
+    def event_shape(self) -> tuple[int, ...]:
         """Shape of one draw, that of the components."""
         return self.components.event_shape
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype:
         """The float dtype of samples and densities, that of the components."""
         return self.components.dtype
 
-    def _shape(self):
-        """Batch and components."""
+    def _shape(self) -> tuple[int, ...]:
+        """Return the shape of the batch, followed by the number of components."""
         shape = np.shape(arguments.parameter("Mixture", "logits", self.logits))
-        batch = laws("Mixture", self.components, "a VonMises or a Torus").batch_shape
+        batch = shape_of_components("Mixture", self.components, "a VonMises or a Torus")
         last_axis("Mixture", batch, "components")
         if not shape or shape[-1] != batch[-1]:
             raise ValueError(
@@ -130,14 +140,14 @@ class Mixture(ByValue):
                 "Add axes of length 1 where they should vary alone."
             ) from error
 
-    def broadcast(self):
-        """Return the same distribution with logits and components of the whole batch, for `jax.vmap`.
+    def broadcast(self) -> "Mixture":
+        """Return the same distribution with logits and components of the full batch shape, for `jax.vmap`.
 
         See `VonMises.broadcast`.
         """
         shape = self._shape()
 
-        def each(leaf):
+        def each(leaf: ArrayLike) -> jax.Array:
             return jnp.broadcast_to(arguments.as_jax(leaf), shape + axes_of_angles(self.components))
 
         return Mixture(
@@ -145,60 +155,68 @@ class Mixture(ByValue):
             components=jax.tree.map(each, self.components),
         )
 
-    def log_weights(self):
-        """Logarithms of the weights, which sum to 1, of shape ``batch_shape`` + (components,)."""
+    def log_weights(self) -> jax.Array:
+        """Return the logarithms of the weights, which sum to 1, of shape ``batch_shape`` + (components,)."""
         shape = self._shape()
         return jnp.broadcast_to(jax.nn.log_softmax(arguments.as_jax(self.logits, self.dtype)), shape)
 
-    def _each(self, method, value):
-        """A method of every component, on a last axis."""
+    def _each(self, method: Callable[[jax.Array], jax.Array], value: ArrayLike) -> jax.Array:
+        """Return a method of every component at `value`, on a last axis."""
         value = arguments.as_jax(arguments.parameter("Mixture", "value", value))
         return method(jnp.expand_dims(value, -1 - len(self.event_shape)))
 
-    def _joint(self, value):
-        """Logarithms of the terms w_j p_j."""
+    def _joint(self, value: ArrayLike) -> jax.Array:
+        """Return the logarithms of the terms w_j p_j."""
         return log_of_term(self.log_weights(), self._each(self.components.log_prob, value))
 
-    def log_prob(self, value):
-        """Logarithm of the density at `value`; no term under- or overflows before the sum."""
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        """Return the logarithm of the density at `value`; no term under- or overflows before the sum."""
         if self._shape()[-1] > UNROLLED:
             return special.logsumexp(self._joint(value), axis=-1)
         value = arguments.as_jax(arguments.parameter("Mixture", "value", value))
-        return log_prob_by_component(self.broadcast(), value)
+        logs: jax.Array = log_prob_by_component(self.broadcast(), value)
+        return logs
 
-    def prob(self, value):
-        """Density at `value`."""
+    def prob(self, value: ArrayLike) -> jax.Array:
+        """Return the density at `value`."""
         weights, probs = promote_and_broadcast(jnp.exp(self.log_weights()), self._each(self.components.prob, value))
         return jnp.sum(weights * jnp.where(weights == 0, 0, probs), -1)
 
-    def cdf(self, value):
-        """Probability of an angle between -pi and `value`, both on the line: whole turns count, as in `cdf`.
+    def cdf(self, value: ArrayLike) -> jax.Array:
+        """Return the probability of an angle between -pi and `value`, both on the line: full turns count.
 
-        To an absolute error of 3 ulp of 1. From -pi, since the components share no `loc`. Angles only: the points of a
-        torus have no order.
+        Absolute error 3 ulp of 1. Counts from -pi, since the components share no `loc`. TypeError for the points of a
+        torus, which have no order.
         """
-        if self.event_shape:
+        components = self.components
+        if not isinstance(components, VonMises):
             raise TypeError("Mixture.cdf: the points of a torus have no order. Use prob or log_prob.")
-        start = self._each(self.components.cdf, jnp.asarray(-jnp.pi, self.dtype))
+        start = self._each(components.cdf, jnp.asarray(-jnp.pi, self.dtype))
         weights, start, end = promote_and_broadcast(
-            jnp.exp(self.log_weights()), start, self._each(self.components.cdf, value)
+            jnp.exp(self.log_weights()), start, self._each(components.cdf, value)
         )
         return jnp.sum(weights * (end - start), -1)
 
-    def responsibilities(self, value):
-        """Probability of each component given `value`, on a last axis."""
+    def responsibilities(self, value: ArrayLike) -> jax.Array:
+        """Return the probability of each component given `value`, on a last axis."""
         joint = self._joint(value)
         # Components with an infinite density share all of it.
         infinite = joint == jnp.inf
         joint = jnp.where(jnp.any(infinite, -1, keepdims=True), jnp.where(infinite, 0.0, -jnp.inf), joint)
         return jax.nn.softmax(joint, axis=-1)
 
-    def sample(self, key=None, sample_shape=(), *, seed=None):
-        """Draws of shape `sample_shape` + ``batch_shape`` + ``event_shape``, angles in [-pi, pi).
+    def sample(
+        self,
+        key: ArrayLike | None = None,
+        sample_shape: int | Sequence[int] = (),
+        *,
+        seed: ArrayLike | None = None,
+    ) -> jax.Array:
+        """Return draws of shape `sample_shape` + ``batch_shape`` + ``event_shape``, angles in [-pi, pi).
 
-        A component is chosen first and one angle drawn from it alone, so what is drawn of a bad component is NaN, and
-        of bad weights everything: those of a NaN or +inf among `logits`, or of nothing but -inf. The derivative in the
-        parameters of the components is that at the components chosen; there is none in `logits`. `seed` is another name
+        A component is chosen first and one angle drawn from it alone. Draws from a component with bad parameters are
+        NaN; with bad weights (a NaN or +inf among `logits`, or only -inf) all draws are. The derivative in the
+        parameters of the components is that of the chosen component; there is none in `logits`. `seed` is another name
         for `key`.
         """
         caller = "Mixture.sample"
@@ -206,11 +224,11 @@ class Mixture(ByValue):
         shape = arguments.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
         log_weights = self.log_weights()
         index = jax.random.categorical(choose, log_weights, shape=shape)
-        # Axes of the draws before the batch, and of an event behind the components.
+        # Axes of the draws before the batch, and of an event after the components.
         lead, event = (1,) * (len(shape) - len(self.batch_shape)), axes_of_angles(self.components)
         index = index.reshape(*shape, 1, *(1 for _ in event))
 
-        def of_chosen(leaf):
+        def of_chosen(leaf: ArrayLike) -> jax.Array:
             leaf = jnp.broadcast_to(arguments.as_jax(leaf, self.dtype), self._shape() + event)
             chosen = jnp.take_along_axis(leaf.reshape(lead + leaf.shape), index, axis=len(shape))
             return jnp.squeeze(chosen, len(shape))
@@ -219,8 +237,8 @@ class Mixture(ByValue):
         known = ~jnp.any(jnp.isnan(log_weights), -1)
         return jnp.where(known.reshape(lead + known.shape + (1,) * len(self.event_shape)), drawn, jnp.nan)
 
-    def mean(self):
-        """Mean direction in radians: that of the mean of (cos x, sin x)."""
+    def mean(self) -> jax.Array:
+        """Return the mean direction in radians: that of the mean of (cos x, sin x)."""
         weights = jnp.exp(self.log_weights())
         weights = weights.reshape(weights.shape + (1,) * len(self.event_shape))
         weights, cosine, sine = promote_and_broadcast(weights, *resultant(self.components))
@@ -231,49 +249,49 @@ class Mixture(ByValue):
     @classmethod
     def fit(
         cls,
-        samples,
-        components,
-        weights=None,
-        axis=None,
+        samples: ArrayLike,
+        components: "type[em.Components] | Mixture",
+        weights: ArrayLike | None = None,
+        axis: int | Sequence[int] | None = None,
         *,
-        number=None,
-        key=None,
-        starts=8,
-        steps=500,
-        tolerance=1e-6,
-        largest_concentration=1e4,
-    ):
-        """Fit a mixture by expectation maximisation: the likelihood of every step is at least that of the step before.
+        number: int | None = None,
+        key: ArrayLike | None = None,
+        starts: int = 8,
+        steps: int = 500,
+        tolerance: float = 1e-6,
+        largest_concentration: float = 1e4,
+    ) -> "Mixture":
+        """Fit a mixture by expectation maximisation, whose every step keeps or increases the likelihood.
 
         Parameters
         ----------
         samples : array
-            Angles in radians; for `Torus` and pairs of angles with the angles of a point along the last axis.
+            Angles in radians; for `Torus` and pairs of angles, the last axis holds the angles of a point.
         components : class or Mixture
             `VonMises`, `Torus`, `SineBivariateVonMises` or `CosineBivariateVonMises`, for `number` components of that
             class from several random starts; or a mixture to start from.
         weights : array, optional
-            How often each sample counts, 0 or more; broadcasts with `samples`, without the axis of a point's angles.
+            Weight of each sample, 0 or more; broadcasts with `samples` without the axis of a point's angles.
         axis : int or tuple of ints, optional
             Axes of `samples` (without that of a point's angles) to estimate over; the others are separate data sets,
             and become the batch of the result. All by default.
         number : int, optional
-            How many components, where `components` is a class.
+            Number of components, if `components` is a class.
         key : jax.Array, optional
-            Random key of the starts; ``jax.random.key(0)`` by default, so that a fit can be repeated.
+            Random key of the starts; ``jax.random.key(0)`` by default, so that a fit is repeatable.
         starts : int
-            How many starts. Each takes a few steps, and the one of largest likelihood goes on.
+            Number of starts. Each takes a few steps, and the one with the largest likelihood continues.
         steps : int
-            How many steps at most.
+            Largest number of steps.
         tolerance : float
-            The climb ends when a step gains less in the mean logarithm of the density.
+            The fit ends when a step increases the mean logarithm of the density by less.
         largest_concentration : float
-            Of any component: on a single sample the likelihood would have no bound.
+            Largest concentration of a component: on a single sample the likelihood would be unbounded.
 
         Returns
         -------
         Mixture
-            The best found. Several starts make a poor local maximum unlikely, not impossible. NaN where a data set
+            The best one found. Several starts make a poor local maximum unlikely, not impossible. NaN where a data set
             has no samples, no weight, a negative weight, or an angle that is not finite.
 
         Examples
@@ -287,6 +305,7 @@ class Mixture(ByValue):
         """
         caller = "Mixture.fit"
         start = components if isinstance(components, Mixture) else None
+        kind: type[em.Components] = type(components.components) if isinstance(components, Mixture) else components
         kinds = (VonMises, Torus, *BivariateVonMises.__subclasses__())
         if start is None and components not in kinds:
             raise TypeError(
@@ -297,7 +316,6 @@ class Mixture(ByValue):
             raise TypeError(f"{caller}: give `number`, the number of components, with a class, and not with a Mixture.")
         counts = {"starts": starts, "steps": steps} | ({} if number is None else {"number": number})
         counts = {name: arguments.whole_number(caller, name, value, 1, 2**31) for name, value in counts.items()}
-        kind = type(start.components) if start is not None else components
         given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
         arrays, dtype = arguments.parameters(caller, None, **given)
         shape = np.shape(arrays["samples"])
@@ -314,10 +332,9 @@ class Mixture(ByValue):
                 f"{caller}: weights of shape {np.shape(arrays['weights'])} do not broadcast to the samples' shape "
                 f"{batch} (without the axis of a point's angles). Give one weight for each sample."
             )
-        options = {name: counts[name] for name in ("starts", "steps")} | {"number": counts.get("number")}
         key = jax.random.key(0) if key is None else arguments.one_key(caller, key)
         limits = jnp.asarray(tolerance, jnp.float32), jnp.asarray(largest_concentration, jnp.float32)
-        return fit_sets(
+        found: Mixture = fit_sets(
             arrays["samples"],
             arrays.get("weights"),
             key,
@@ -327,14 +344,26 @@ class Mixture(ByValue):
             axes,
             event,
             dtype,
-            tuple(options.items()),
+            tuple(counts.items()),
         )
+        return found
 
 
 @functools.partial(jax.jit, static_argnames=("kind", "axes", "event", "dtype", "options"))
-def fit_sets(samples, weights, key, start, limits, kind, axes, event, dtype, options):
-    """`Mixture.fit` of checked arguments, for each data set."""
-    options = dict(options)
+def fit_sets(
+    samples: ArrayLike,
+    weights: ArrayLike | None,
+    key: jax.Array,
+    start: Mixture | None,
+    limits: tuple[jax.Array, jax.Array],
+    kind: type[em.Components],
+    axes: tuple[int, ...],
+    event: tuple[int, ...],
+    dtype: np.dtype,
+    options: tuple[tuple[str, int], ...],
+) -> Mixture:
+    """Fit a mixture to each data set, from the checked arguments of `Mixture.fit`."""
+    counts = dict(options)
     compute = arguments.compute_dtype(dtype)
     tolerance, largest = (x.astype(compute) for x in limits)
     x = jnp.asarray(samples, compute)
@@ -342,8 +371,8 @@ def fit_sets(samples, weights, key, start, limits, kind, axes, event, dtype, opt
     kept = tuple(size for i, size in enumerate(batch) if i not in axes)
     front = tuple(i for i in range(len(batch)) if i not in axes)
 
-    def sets(array, rest):
-        """Data sets along the first axis and samples along the second."""
+    def sets(array: jax.Array, rest: tuple[int, ...]) -> jax.Array:
+        """Return `array` with data sets along the first axis and samples along the second."""
         order = (*front, *axes, *range(len(batch), array.ndim))
         return array.transpose(order).reshape(math.prod(kept), math.prod(batch[i] for i in axes), *rest)
 
@@ -352,7 +381,7 @@ def fit_sets(samples, weights, key, start, limits, kind, axes, event, dtype, opt
     angles_good = jnp.isfinite(x).all(tuple(range(share.ndim, x.ndim)))
     share = share / jnp.sum(share, 1, keepdims=True)
     good = (angles_good & (share >= 0)).all(1) if share.shape[1] else jnp.zeros(share.shape[0], bool)
-    # A set that is not good must not hold others up.
+    # A bad data set must not delay the others: the loop runs until all have converged.
     x = jnp.where(good.reshape(-1, 1, *(1 for _ in event)), x, 0)
     share = jnp.where(good[:, None], share, 1 / max(share.shape[1], 1))
     if not share.shape[1]:
@@ -360,35 +389,37 @@ def fit_sets(samples, weights, key, start, limits, kind, axes, event, dtype, opt
     if start is None:
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(share.shape[0]))
 
-        def one(key, x, share):
-            number, starts, steps = (options[name] for name in ("number", "starts", "steps"))
-            return em.from_seeds(key, Mixture, kind, number, x, share, largest, starts, steps, tolerance)
+        def one(key: jax.Array, x: jax.Array, share: jax.Array) -> Mixture:
+            number, starts, steps = (counts[name] for name in ("number", "starts", "steps"))
+            fitted: Mixture = em.from_seeds(key, Mixture, kind, number, x, share, largest, starts, steps, tolerance)
+            return fitted
 
         found = jax.vmap(one)(keys, x, share)
     else:
-        start = start.broadcast()
-        wanted = kept + start._shape()[-1:]
-        start = jax.tree.map(lambda leaf: leaf.astype(compute), start)
+        first = start.broadcast()
+        wanted = kept + first._shape()[-1:]
+        first = jax.tree.map(lambda leaf: leaf.astype(compute), first)
 
-        def spread(leaf):
-            behind = leaf.shape[len(start.batch_shape) + 1 :]
+        def spread(leaf: jax.Array) -> jax.Array:
+            behind = leaf.shape[len(first.batch_shape) + 1 :]
             return jnp.broadcast_to(leaf, wanted + behind).reshape(share.shape[0], *wanted[-1:], *behind)
 
-        def one_from(start, x, share):
-            return em.climb(start, x, share, largest, options["steps"], tolerance)[0]
+        def one_from(start: Mixture, x: jax.Array, share: jax.Array) -> Mixture:
+            return em.climb(start, x, share, largest, counts["steps"], tolerance)[0]
 
-        found = jax.vmap(one_from)(jax.tree.map(spread, start), x, share)
+        found = jax.vmap(one_from)(jax.tree.map(spread, first), x, share)
 
-    def result(leaf):
+    def result(leaf: jax.Array) -> jax.Array:
         leaf = jnp.where(good.reshape(-1, *(1 for _ in leaf.shape[1:])), leaf, jnp.nan)
         return leaf.reshape(kept + leaf.shape[1:]).astype(dtype)
 
-    return jax.tree.map(result, found)
+    fitted: Mixture = jax.tree.map(result, found)
+    return fitted
 
 
 @jax.jit
-def log_prob_by_component(mixture, value):
-    """`Mixture.log_prob` of a `Mixture.broadcast`: in one loop over the values, where XLA would sum short rows."""
+def log_prob_by_component(mixture: Mixture, value: jax.Array) -> jax.Array:
+    """Compute `Mixture.log_prob` of a broadcast mixture in one loop over the values: XLA would sum short rows."""
     event = len(axes_of_angles(mixture.components))
     log_weights = mixture.log_weights()
     joint = []
@@ -401,32 +432,32 @@ def log_prob_by_component(mixture, value):
 
 
 @jax.jit
-def log_of_weights(probs):
-    """The logarithms of weights, computed in float32 at least; a weight of 0 has the derivative 0, as its logit has."""
+def log_of_weights(probs: jax.Array) -> jax.Array:
+    """Return the logarithms of weights, at least in float32; a weight of 0 has the derivative 0, like its logit."""
     probs = jnp.asarray(probs, arguments.compute_dtype(arguments.float_dtype("Mixture", None, [probs])))
     logs = jnp.log(jnp.where(probs > 0, probs, 1))
     return jnp.where(probs > 0, logs, jnp.where(probs == 0, -jnp.inf, jnp.nan))
 
 
-def log_of_term(log_weight, log_prob):
-    """Logarithm of a weight times a density. A weight of 0 leaves nothing, also where the density is infinite."""
+def log_of_term(log_weight: jax.Array, log_prob: jax.Array) -> jax.Array:
+    """Return the logarithm of a weight times a density; -inf for a weight of 0, even if the density is infinite."""
     log_weight, log_prob = promote_and_broadcast(log_weight, log_prob)
     return log_weight + jnp.where(log_weight == -jnp.inf, 0, log_prob)
 
 
-def promote_and_broadcast(*arrays):
-    """`arrays` broadcast together, in the dtype of the last, also where JAX's implicit promotion is turned off."""
+def promote_and_broadcast(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Broadcast `arrays` together, in the dtype of the last one, also where JAX's implicit promotion is off."""
     shape = jnp.broadcast_shapes(*(a.shape for a in arrays))
     return tuple(jnp.broadcast_to(a, shape).astype(arrays[-1].dtype) for a in arrays)
 
 
-def axes_of_angles(components):
-    """Axes that the arrays of `components` have behind those of the batch: a torus has one for its angles."""
+def axes_of_angles(components: em.Components) -> tuple[int, ...]:
+    """Return the axes of the arrays of `components` after those of the batch: a torus has one for its angles."""
     return components.event_shape if isinstance(components, Torus) else ()
 
 
-def resultant(components):
-    """Mean cosine and sine of each angle."""
+def resultant(components: em.Components) -> tuple[jax.Array, ...]:
+    """Return the mean cosine and sine of each angle."""
     if isinstance(components, Torus):
         return resultant(components.components)
     if isinstance(components, BivariateVonMises):

@@ -1,7 +1,7 @@
 """`VonMises`, `VonMisesFisher` and the bivariate models as distributions of NumPyro, for MCMC and SVI.
 
-It takes the place of ``numpyro.distributions.VonMises`` and adds what that one lacks: draws that are differentiable in
-the concentration too (so it serves in a guide), `cdf`, `icdf`, `entropy`, `kl_divergence`, and the concentration 0.
+`VonMises` is a drop-in replacement for ``numpyro.distributions.VonMises``. It adds draws that are differentiable in the
+concentration too (so it serves in a guide), `cdf`, `icdf`, `entropy`, `kl_divergence`, and the concentration 0.
 
 Needs NumPyro: ``pip install "jax_von_mises[numpyro]"``.
 """
@@ -49,11 +49,11 @@ class VonMises(Distribution):
     loc : float or array
         Mean direction :math:`\mu` in radians, any finite number.
     concentration : float or array
-        :math:`\kappa \ge 0`, broadcasts with `loc`. 0 is the uniform distribution on the circle, which NumPyro's own
-        class refuses.
+        :math:`\kappa \ge 0`, broadcasts with `loc`. 0 is the uniform distribution on the circle, which NumPyro's class
+        rejects.
     validate_args : bool, optional
         Raise ValueError for parameters outside these constraints, and warn of values outside [-pi, pi], whose density
-        is then 0. Otherwise bad parameters give NaN, and the density is periodic. NumPyro's own setting by default.
+        is then 0. Otherwise bad parameters give NaN, and the density is periodic. NumPyro's setting by default.
 
     Examples
     --------
@@ -120,19 +120,19 @@ class VonMises(Distribution):
 class VonMisesFisher(Distribution):
     r"""The von Mises-Fisher distribution on the sphere, density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
 
-    Samples are reparameterised in both parameters. As a latent variable of HMC or NUTS draw a
-    ``numpyro.distributions.ProjectedNormal``, or normal components that the model divides by their length: NumPyro
-    moves through flat spaces. As a likelihood, and in a guide, it serves as it is.
+    Samples are reparameterised in both parameters. Use it as a likelihood or in a guide. HMC and NUTS move through flat
+    spaces: for a latent variable, draw a ``numpyro.distributions.ProjectedNormal``, or normal components that the
+    model divides by their length.
 
     Parameters
     ----------
     mean_direction : array
-        :math:`\mu`, d >= 2 components along the last axis; `validate_args` asks for unit length, and otherwise it is
-        divided by its length.
+        :math:`\mu`, d >= 2 components along the last axis. With `validate_args` its length must be 1; otherwise it is
+        normalised.
     concentration : float or array
         :math:`\kappa \ge 0`, broadcasts with `mean_direction` without its last axis.
     validate_args : bool, optional
-        Raise ValueError for parameters outside these constraints. Otherwise bad ones give NaN.
+        Raise ValueError for parameters outside these constraints. Otherwise bad parameters give NaN.
 
     Examples
     --------
@@ -156,7 +156,7 @@ class VonMisesFisher(Distribution):
         arguments.dimension("VonMisesFisher", "mean_direction", given["mean_direction"])
         batch_shape = arguments.batch_shape("VonMisesFisher", (), **given)
         event_shape = np.shape(mean_direction)[-1:]
-        # NumPyro maps over the leading axes of parameters, which therefore are those of the batch.
+        # NumPyro maps over the leading axes of parameters, so they must be those of the batch.
         self.mean_direction = jnp.broadcast_to(mean_direction, batch_shape + event_shape)
         self.concentration = jnp.broadcast_to(concentration, batch_shape)
         super().__init__(batch_shape=batch_shape, event_shape=event_shape, validate_args=validate_args)
@@ -187,7 +187,7 @@ class VonMisesFisher(Distribution):
 
 
 class BivariateVonMises(Distribution):
-    """What the two models of pairs of angles share; each names its own distribution."""
+    """Pairs of dependent angles: the methods that the two models share. Each calls those of its distribution `OF`."""
 
     arg_constraints: ClassVar = {
         "phi_loc": constraints.circular,
@@ -202,58 +202,65 @@ class BivariateVonMises(Distribution):
 
     def __init__(
         self,
-        phi_loc,
-        psi_loc,
-        phi_concentration,
-        psi_concentration,
-        correlation=None,
-        weighted_correlation=None,
+        phi_loc: ArrayLike,
+        psi_loc: ArrayLike,
+        phi_concentration: ArrayLike,
+        psi_concentration: ArrayLike,
+        correlation: ArrayLike | None = None,
+        weighted_correlation: ArrayLike | None = None,
         *,
-        validate_args=None,
-    ):
-        given = [phi_loc, psi_loc, phi_concentration, psi_concentration]
-        dependence = {"correlation": correlation, "weighted_correlation": weighted_correlation}
-        pair = self.OF(*given, **{name: value for name, value in dependence.items() if value is not None})
+        validate_args: bool | None = None,
+    ) -> None:
+        # NumPyro marks an argument that was not given with None, `OF` with `...`.
+        pair = self.OF(
+            phi_loc,
+            psi_loc,
+            phi_concentration,
+            psi_concentration,
+            ... if correlation is None else correlation,
+            ... if weighted_correlation is None else weighted_correlation,
+        )
         parameters = {name: jnp.asarray(getattr(pair, name)) for name in bivariate.NAMES}
         for name, value in zip(bivariate.NAMES, promote_shapes(*parameters.values()), strict=True):
             setattr(self, name, value)
         super().__init__(batch_shape=pair.batch_shape, event_shape=(2,), validate_args=validate_args)
 
-    def _pair(self):
+    def _pair(self) -> bivariate.BivariateVonMises:
         pair = self.OF(*(getattr(self, name) for name in bivariate.NAMES))
         return pair if pair.batch_shape == self.batch_shape else pair.broadcast()
 
-    def sample(self, key, sample_shape=()):
-        """Pairs of angles in [-pi, pi); see `jax_von_mises.SineBivariateVonMises.sample`."""
+    def sample(self, key: ArrayLike, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Return pairs of angles in [-pi, pi); see `jax_von_mises.SineBivariateVonMises.sample`."""
         return self._pair().sample(key, sample_shape)
 
     @validate_sample
-    def log_prob(self, value):
+    def log_prob(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.SineBivariateVonMises.log_prob`."""
         return self._pair().log_prob(value)
 
     @property
-    def mean(self):
+    def mean(self) -> jax.Array:
         """Mean direction of each angle, on a last axis."""
         return self._pair().mean()
 
-    def entropy(self):
-        """Differential entropy in nats."""
+    def entropy(self) -> jax.Array:
+        """Return the differential entropy in nats."""
         return self._pair().entropy()
 
 
 class SineBivariateVonMises(BivariateVonMises):
     r"""The sine model of two dependent angles, see `jax_von_mises.SineBivariateVonMises`.
 
-    It takes the place of ``numpyro.distributions.SineBivariateVonMises``: the same parameters, also two modes and
-    concentrations of 0, and samples that are reparameterised in all five.
+    A drop-in replacement for ``numpyro.distributions.SineBivariateVonMises``, which also allows two modes and
+    concentrations of 0, and reparameterises samples in all five parameters.
 
     Parameters
     ----------
     phi_loc, psi_loc, phi_concentration, psi_concentration, correlation, weighted_correlation
         As in `jax_von_mises.SineBivariateVonMises`.
     validate_args : bool, optional
-        Raise ValueError for parameters outside their ranges; locations in [-pi, pi]. Otherwise bad ones give NaN.
+        Raise ValueError for parameters outside their ranges, and for locations outside [-pi, pi]. Otherwise bad
+        parameters give NaN.
 
     Examples
     --------
@@ -276,7 +283,8 @@ class CosineBivariateVonMises(BivariateVonMises):
     phi_loc, psi_loc, phi_concentration, psi_concentration, correlation, weighted_correlation
         As in `jax_von_mises.CosineBivariateVonMises`.
     validate_args : bool, optional
-        Raise ValueError for parameters outside their ranges; locations in [-pi, pi]. Otherwise bad ones give NaN.
+        Raise ValueError for parameters outside their ranges, and for locations outside [-pi, pi]. Otherwise bad
+        parameters give NaN.
 
     Examples
     --------
@@ -290,7 +298,7 @@ class CosineBivariateVonMises(BivariateVonMises):
 
 
 @kl_divergence.register(VonMisesFisher, VonMisesFisher)
-def von_mises_fisher_kl_divergence(p, q):
+def von_mises_fisher_kl_divergence(p: VonMisesFisher, q: VonMisesFisher) -> jax.Array:
     """Return the mean of log(p / q) under `p`, in nats."""
     return von_mises_fisher.kl_divergence(p.mean_direction, p.concentration, q.mean_direction, q.concentration)
 
@@ -298,12 +306,12 @@ def von_mises_fisher_kl_divergence(p, q):
 @kl_divergence.register(VonMises, VonMises)
 @kl_divergence.register(VonMises, NumPyroVonMises)
 @kl_divergence.register(NumPyroVonMises, VonMises)
-def von_mises_kl_divergence(p, q):
+def von_mises_kl_divergence(p: VonMises, q: VonMises) -> jax.Array:
     """Return the mean of log(p / q) under `p`, in nats."""
     return von_mises.kl_divergence(p.loc, p.concentration, q.loc, q.concentration)
 
 
-def cut_at_pi(loc, concentration):
+def cut_at_pi(loc: jax.Array, concentration: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the cut of the distribution centred at 0, its turns, and the smaller mass on either side of the cut.
 
     The mass is what `cdf` counts in excess: positive beyond the centre, where it is the upper tail, and negative below.
@@ -342,17 +350,19 @@ def icdf(q: Any, loc: jax.Array, concentration: jax.Array) -> jax.Array:
     turns = jnp.where(below < 0, -1, jnp.where(above < 0, 1, 0)).astype(loc.dtype)
     angle = quantile.signed_quantile(tail, concentration)
     x = loc + jnp.where(left, angle, -angle) + TWO_PI * (turns + turns_at_cut)
-    # The ends by name: where the cut is deep in the tails no float separates their probabilities from others nearby.
+    # The ends explicitly: if the cut is deep in the tails, their probabilities round to those of nearby angles.
     inside = jnp.where(q == 0, -np.pi, jnp.where(q == 1, np.pi, clip(x, -np.pi, np.pi)))
     return jnp.where((q >= 0) & (q <= 1), with_derivative_of(x, jnp.where(jnp.isnan(x), x, inside)), jnp.nan)
 
 
 @jax.custom_jvp
-def with_derivative_of(x, value):
-    """Return `value`, that is `x` but for rounding, with the derivative of `x`."""
+def with_derivative_of(x: jax.Array, value: jax.Array) -> jax.Array:
+    """Return `value`, equal to `x` but for rounding, with the derivative of `x`."""
     return value
 
 
 @with_derivative_of.defjvp
-def _with_derivative_of_jvp(primals, tangents):
+def _with_derivative_of_jvp(
+    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     return with_derivative_of(*primals), tangents[0]

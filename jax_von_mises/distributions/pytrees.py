@@ -1,7 +1,9 @@
-"""Distributions as pytrees: frozen dataclasses that JAX takes apart and puts together, and that compare by value."""
+"""Distributions as pytrees: frozen dataclasses that JAX flattens and unflattens, and that compare by value."""
 
 import functools
 import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,29 +13,30 @@ from jax_von_mises.arguments import is_array
 
 __all__ = ["ByValue", "pytree"]
 
+T = TypeVar("T")
 
-def pytree(*fields, static=()):
-    """Register a dataclass as a pytree whose children are these `fields`; the `static` ones are parts of its structure.
 
-    JAX puts shapes, axes, specifications or None in the place of arrays. So the constructor, which checks and converts
-    its arguments, is not called when a pytree is put together.
+def pytree(*fields: str, static: Sequence[str] = ()) -> Callable[[type[T]], type[T]]:
+    """Register a dataclass as a pytree with the children `fields`; the `static` fields are part of its structure.
 
-    WORKAROUND(jax<=0.12): of two classes registered by ``jax.tree_util.register_dataclass`` the structures are equal if
-    the fields have the same names, so that `jax.jit` now and then runs the program of the other class. Those of classes
-    registered as here are not.
+    JAX may put shapes, axes, specifications or None in the place of arrays. Unflattening therefore skips the
+    constructor, which checks and converts its arguments.
+
+    WORKAROUND(jax<=0.12): ``jax.tree_util.register_dataclass`` gives two classes with the same field names equal
+    structures, so that `jax.jit` now and then runs the program of the other class. Classes registered here differ.
     """
 
-    def register(cls):
-        def flatten_with_keys(tree):
+    def register(cls: type[T]) -> type[T]:
+        def flatten_with_keys(tree: T) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
             return [(jax.tree_util.GetAttrKey(name), getattr(tree, name)) for name in fields], aside(tree)
 
-        def flatten(tree):
+        def flatten(tree: T) -> tuple[list[Any], tuple[Any, ...]]:
             return [getattr(tree, name) for name in fields], aside(tree)
 
-        def aside(tree):
+        def aside(tree: T) -> tuple[Any, ...]:
             return tuple(getattr(tree, name) for name in static)
 
-        def unflatten(aside, children):
+        def unflatten(aside: Iterable[Any], children: Iterable[Any]) -> T:
             tree = object.__new__(cls)
             for name, child in zip((*fields, *static), (*children, *aside), strict=True):
                 object.__setattr__(tree, name, child)
@@ -48,34 +51,35 @@ def pytree(*fields, static=()):
 class ByValue:
     """Equality and hash of a pytree, from its leaves.
 
-    Two are equal if they are of one class, and their leaves have the same shape, dtype, weak type and values: programs
-    of JAX that have one of them as a static argument then compute the same with the other.
+    Two are equal if they have the same class, and their leaves the same shape, dtype, weak type and values: a JAX
+    program compiled for one of them as a static argument then computes the same for the other.
     """
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> Any:
         """Whether the leaves are equal: a bool, or a traced one where values are traced. NaN equals only itself."""
         if type(other) is not type(self):
             return NotImplemented
+        structure: Any
         (leaves, structure), (others, other_structure) = jax.tree.flatten(self), jax.tree.flatten(other)
         if structure != other_structure:
             return False
         found = [_same(x, y) for x, y in zip(leaves, others, strict=True)]
         return not any(same is False for same in found) and functools.reduce(operator.and_, found, True)
 
-    def __ne__(self, other):
-        """The contrary, also of a traced bool."""
+    def __ne__(self, other: object) -> Any:
+        """The negation of ``==``, also of a traced bool."""
         equal = self.__eq__(other)
         if equal is NotImplemented:
             return equal
         return not equal if isinstance(equal, bool) else jnp.logical_not(equal)
 
-    def __hash__(self):
-        """Of the values, which must be known."""
+    def __hash__(self) -> int:
+        """Hash the values of the leaves, which must not be traced."""
         leaves, structure = jax.tree.flatten(self)
         return hash((structure, *map(_hash_key, leaves)))
 
 
-def _same(x, y):
+def _same(x: Any, y: Any) -> bool | jax.Array:
     if x is y:
         return True
     if not is_array(x) or not is_array(y):
@@ -84,21 +88,21 @@ def _same(x, y):
         return False
     if isinstance(x, jax.core.Tracer) or isinstance(y, jax.core.Tracer):
         return jnp.all(x == y)
-    # By NumPy: where something else is being traced, what JAX computes is traced as well.
+    # By NumPy: while a function is traced, JAX would return a traced result.
     return bool(np.all(np.asarray(x) == np.asarray(y)))
 
 
-def _hash_key(leaf):
+def _hash_key(leaf: Any) -> object:
     if isinstance(leaf, jax.core.Tracer):
         raise TypeError(
-            "A distribution with traced parameters has no hash, since their values are not known. Pass it to jax.jit "
-            "and other transformations as an ordinary argument, which is not static."
+            "A distribution with traced parameters has no hash, since their values are unknown. Pass it to jax.jit and "
+            "other transformations as an ordinary argument, not a static one."
         )
     if not is_array(leaf):
         return leaf
     return *_kind(leaf), (np.asarray(leaf) + 0).tobytes()  # + 0: no negative zero, which equals the other one
 
 
-def _kind(array):
-    """Return what two arrays have in common before their values are compared."""
+def _kind(array: Any) -> tuple[tuple[int, ...], np.dtype, bool]:
+    """Return what two equal arrays have in common besides their values."""
     return array.shape, array.dtype, bool(getattr(array, "weak_type", False))

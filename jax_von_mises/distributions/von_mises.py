@@ -16,7 +16,7 @@ from jax_von_mises.sampling import sampler
 
 
 def is_numbers(value: object) -> bool:
-    """Whether `value` is a tuple of numbers, and not one of anything that stands for arrays in a pytree."""
+    """Whether `value` is a tuple of numbers, and not of objects that stand for arrays in a pytree."""
     try:
         return isinstance(value, tuple) and len(value) > 0 and np.asarray(value).dtype.kind in "fiu"
     except (TypeError, ValueError):  # of traced numbers, or of arrays of several shapes
@@ -28,7 +28,7 @@ def is_numbers(value: object) -> bool:
 class VonMises(ByValue):
     r"""The von Mises distribution of angles, density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
 
-    A frozen pytree: an argument and a result of `jit`, `vmap`, `scan` and `grad` as it is. Its methods are the
+    A frozen pytree: it goes into and out of `jit`, `vmap`, `scan` and `grad` as it is. Its methods are the
     functions of this package with ``loc`` and ``concentration`` filled in; accuracy, derivatives and errors are theirs.
     ``numpyro.sample`` needs a distribution of NumPyro: `jax_von_mises.numpyro.VonMises`.
 
@@ -39,8 +39,8 @@ class VonMises(ByValue):
     concentration : float or array
         :math:`\kappa` in [0, inf]; broadcasts with `loc`.
     validate_args : bool
-        Look at the values, where they are known, and raise ValueError for a concentration that is negative or NaN and a
-        `loc` that is not finite. Otherwise, and under a transformation, such values give NaN.
+        Raise ValueError for a concentration that is negative or NaN, and for a `loc` that is not finite, if values are
+        known. Otherwise, and under a transformation, such values give NaN.
 
     Raises
     ------
@@ -50,8 +50,8 @@ class VonMises(ByValue):
 
     Notes
     -----
-    Two are equal (``==``, `hash`) if their parameters have the same shapes, dtypes and values; Python numbers differ
-    from arrays. Under a transformation ``==`` gives a traced bool, as between arrays.
+    Two distributions are equal (``==``, `hash`) if their parameters have the same shapes, dtypes and values; Python
+    numbers differ from arrays. Under a transformation ``==`` returns a traced bool, as between arrays.
 
     Examples
     --------

@@ -1,10 +1,13 @@
 """`VonMisesFisher`: `functions.von_mises_fisher` as one object, under the method names of NumPyro, TFP and distrax."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions.pytrees import ByValue, pytree
@@ -23,18 +26,18 @@ class VonMisesFisher(ByValue):
     Parameters
     ----------
     mean_direction : array
-        :math:`\mu`, d >= 2 components along the last axis; of any length but 0, since it is divided by its length.
+        :math:`\mu`, d >= 2 components along the last axis; of any length but 0, and normalised.
     concentration : float or array
         :math:`\kappa` in [0, inf]: 0 is the uniform distribution on the sphere, inf a point mass at the mean direction.
         Broadcasts with `mean_direction` without its last axis.
     validate_args : bool
-        Raise ValueError for a concentration that is negative or NaN, and a mean direction that is zero or not finite,
-        where values are known. Otherwise, and under a transformation, such values give NaN.
+        Raise ValueError for a concentration that is negative or NaN, and for a mean direction that is zero or not
+        finite, if values are known. Otherwise, and under a transformation, such values give NaN.
 
     Raises
     ------
     ValueError
-        For a mean direction of fewer than two components, and parameters that do not broadcast.
+        For a mean direction of fewer than two components, and for parameters that do not broadcast.
 
     Examples
     --------
@@ -46,11 +49,11 @@ class VonMisesFisher(ByValue):
     ((1000, 3), (1000,))
     """
 
-    mean_direction: jax.Array
-    concentration: jax.Array
+    mean_direction: ArrayLike
+    concentration: ArrayLike
     validate_args: dataclasses.InitVar[bool] = False
 
-    def __post_init__(self, validate_args):
+    def __post_init__(self, validate_args: bool) -> None:
         for name in ("mean_direction", "concentration"):
             value = getattr(self, name)
             if isinstance(value, list) or is_numbers(value):
@@ -63,7 +66,7 @@ class VonMisesFisher(ByValue):
             for name, value in self._parameters().items():
                 arguments.known_value("VonMisesFisher", name, value)
 
-    def _parameters(self):
+    def _parameters(self) -> dict[str, Any]:
         fields = {"mean_direction": self.mean_direction, "concentration": self.concentration}
         return {name: arguments.parameter("VonMisesFisher", name, value) for name, value in fields.items()}
 
@@ -84,65 +87,77 @@ class VonMisesFisher(ByValue):
         return (arguments.dimension("VonMisesFisher", "mean_direction", given),)
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype:
         """The float dtype of samples and densities."""
         return arguments.float_dtype("VonMisesFisher", None, self._parameters().values())
 
-    def _spread(self, value):
+    def _spread(self, value: ArrayLike) -> jax.Array:
         return jnp.broadcast_to(value, self.batch_shape).astype(self.dtype)
 
-    def _spread_vectors(self, value):
+    def _spread_vectors(self, value: ArrayLike) -> jax.Array:
         return jnp.broadcast_to(value, self.batch_shape + self.event_shape)
 
     def broadcast(self) -> "VonMisesFisher":
-        """Return the same distribution with both parameters of the whole batch, for `jax.vmap`."""
+        """Return the same distribution with both parameters of the full batch shape, for `jax.vmap`."""
         given = self._parameters()
         return VonMisesFisher(
             self._spread_vectors(arguments.as_jax(given["mean_direction"])),
             jnp.broadcast_to(arguments.as_jax(given["concentration"]), self.batch_shape),
         )
 
-    def sample(self, key=None, sample_shape=(), *, seed=None, method="auto") -> jax.Array:
-        """Unit vectors of shape `sample_shape` + ``batch_shape`` + (d,); see `sample_von_mises_fisher`.
+    def sample(
+        self,
+        key: ArrayLike | None = None,
+        sample_shape: int | Sequence[int] = (),
+        *,
+        seed: ArrayLike | None = None,
+        method: str = "auto",
+    ) -> jax.Array:
+        """Return unit vectors of shape `sample_shape` + ``batch_shape`` + (d,); see `sample_von_mises_fisher`.
 
-        `seed` is another name for `key`, that of TFP and distrax.
+        `seed` is another name for `key`; TFP and distrax use it.
         """
         caller = "VonMisesFisher.sample"
         key = arguments.key_or_seed(caller, key, seed)
         shape = arguments.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
         return sphere.sample_von_mises_fisher(key, self.mean_direction, self.concentration, shape, method=method)
 
-    def sample_and_log_prob(self, *, seed, sample_shape=()):
-        """Directions as `sample` draws, and the logarithms of their densities."""
+    def sample_and_log_prob(
+        self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return directions as `sample` draws, and the logarithms of their densities."""
         x = self.sample(seed, sample_shape)
         return x, self.log_prob(x)
 
-    def log_prob(self, value) -> jax.Array:
-        """Logarithm of the density at unit vectors, per unit of area: to 1e-6 (float32) of its size, at least 1."""
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        """Return the logarithm of the density at unit vectors, per unit of area.
+
+        The error is at most 1e-6 (float32) or 1e-12 times max(1, abs(log_prob)).
+        """
         return functions.log_prob(value, self.mean_direction, self.concentration)
 
-    def prob(self, value) -> jax.Array:
-        """Density at unit vectors, per unit of area."""
+    def prob(self, value: ArrayLike) -> jax.Array:
+        """Return the density at unit vectors, per unit of area."""
         return jnp.exp(self.log_prob(value))
 
     def mean(self) -> jax.Array:
-        """The mean vector, inside the sphere."""
+        """Return the mean vector, inside the sphere."""
         return self._spread_vectors(functions.mean(self.mean_direction, self.concentration))
 
     def mode(self) -> jax.Array:
-        """The most likely direction."""
+        """Return the most likely direction."""
         return self._spread_vectors(functions.mode(self.mean_direction, self.concentration))
 
     def mean_resultant_length(self) -> jax.Array:
-        r"""Length of the mean vector, :math:`I_{d/2}(\kappa) / I_{d/2-1}(\kappa)`."""
+        r"""Return the length of the mean vector, :math:`I_{d/2}(\kappa) / I_{d/2-1}(\kappa)`."""
         return self._spread(functions.mean_resultant_length(self.concentration, self.dimension))
 
     def entropy(self) -> jax.Array:
-        """Differential entropy in nats."""
+        """Return the differential entropy in nats."""
         return self._spread(functions.entropy(self.concentration, self.dimension))
 
     def kl_divergence(self, other: "VonMisesFisher") -> jax.Array:
-        """Kullback-Leibler divergence from `self` to another, in nats: the mean of log(self / other)."""
+        """Return the Kullback-Leibler divergence from `self` to `other` in nats: the mean of log(self / other)."""
         if not isinstance(other, VonMisesFisher):
             raise TypeError(
                 f"VonMisesFisher.kl_divergence: other={arguments.safe_repr(other)} must be a VonMisesFisher."
@@ -151,19 +166,24 @@ class VonMisesFisher(ByValue):
             self.mean_direction, self.concentration, other.mean_direction, other.concentration
         )
 
-    def cosine_cdf(self, value) -> jax.Array:
-        """Probability that the cosine of the angle to the mean direction is below `value`."""
+    def cosine_cdf(self, value: ArrayLike) -> jax.Array:
+        """Return the probability that the cosine of the angle to the mean direction is below `value`."""
         return functions.cosine_cdf(value, self.concentration, self.dimension)
 
-    def cosine_icdf(self, q) -> jax.Array:
-        """The cosine of the angle to the mean direction below which lies the probability `q`."""
+    def cosine_icdf(self, q: ArrayLike) -> jax.Array:
+        """Return the cosine of the angle to the mean direction with probability `q` below it."""
         return functions.cosine_icdf(q, self.concentration, self.dimension)
 
-    def standard_errors(self, size) -> functions.Estimate:
-        """Standard errors of `fit` from `size` vectors: of the direction along each tangent, and the concentration."""
+    def standard_errors(self, size: ArrayLike) -> functions.Estimate:
+        """Return the standard errors of `fit` from `size` vectors.
+
+        They are those of the direction along each tangent, and of the concentration.
+        """
         return functions.standard_errors(self.concentration, size, self.dimension)
 
     @classmethod
-    def fit(cls, samples, weights=None, axis=None) -> "VonMisesFisher":
-        """The distribution of largest likelihood for unit vectors; see `functions.von_mises_fisher.fit`."""
+    def fit(
+        cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None
+    ) -> "VonMisesFisher":
+        """Return the distribution of maximum likelihood for unit vectors; see `functions.von_mises_fisher.fit`."""
         return cls(*functions.fit(samples, weights, axis))

@@ -16,8 +16,8 @@ from jax import lax
 from jax_von_mises import arguments
 from jax_von_mises.functions.fitting import axes_of, rows, total
 from jax_von_mises.numerics import bessel
-from jax_von_mises.numerics.bivariate import moments
-from jax_von_mises.numerics.circle import deviation, less_turns
+from jax_von_mises.numerics.bivariate import models, moments
+from jax_von_mises.numerics.circle import deviation, less_turns, wrap
 from jax_von_mises.numerics.elementary import nan_unless
 
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
@@ -371,6 +371,29 @@ def marginal_log_prob(kind, caller, phi, parameters):
     named = {name: parameters[name] for name in NAMES if name != "psi_loc"}
     given, dtype = checked(caller, phi=phi, **named)
     return _marginal_log_prob(kind, given, dtype)
+
+
+def _marginal_log_density(kind, phi, phi_loc, k1, k2, r):
+    k1, k2, r = of_model(k1, k2, r)
+    return moments.marginal_log_density(kind, deviation(phi, phi_loc)[0], k1, k2, r)
+
+
+# Logarithms of the marginal density of the first angle, without the normaliser, of one angle and scalar parameters.
+MARGINALS = {kind: functools.partial(_marginal_log_density, kind) for kind in (models.Sine, models.Cosine)}
+
+
+@by_dtype
+def _modes_of_marginal(kind, phi_loc, k1, k2, r):
+    k1, k2, r = of_model(k1, k2, r)
+    model = kind.of(k1, k2, r)
+    mode = jnp.where(model.flip < 0, np.pi - model.mode, model.mode)
+    return wrap(jnp.stack([mode, -mode]), less_turns(phi_loc, 0.0))
+
+
+def modes_of_marginal(kind, caller, phi_loc, k1, k2, r):
+    """Return the angles, two or one twice, at which the exponent of the first angle's marginal density is largest."""
+    given, dtype = checked(caller, phi_loc=phi_loc, k1=k1, k2=k2, r=r)
+    return lax.stop_gradient(_modes_of_marginal(kind, given, dtype))
 
 
 @by_dtype

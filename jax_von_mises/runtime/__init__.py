@@ -1,17 +1,17 @@
 """Runtime: settings of JAX, compilation cache, warm-up, export, memory and diagnosis.
 
 ================================  ====================================================================
-`configure` `settings` `reset`    platform, memory, threads, flags of XLA: set, shown, undone
-`initialize_compilation_cache`    compiled programs on disk, for later processes
-`cache_info` `clear_cache`        what it holds and did
+`configure` `settings` `reset`    set, show and undo JAX's platform, memory, threads and XLA flags
+`initialize_compilation_cache`    keep compiled programs on disk for later processes
+`cache_info` `clear_cache`        show the cache's contents, hits and misses; empty it
 `warmup`                          compile before the first request
-`export_sampler` `load_sampler`   a compiled sampler in a file
+`export_sampler` `load_sampler`   write a compiled sampler to a file, and read it
 `memory_report`                   memory of each device
-`suggest_batch_size`              how many angles fit
-`diagnose`                        what is wrong with the machine, and what to do
+`suggest_batch_size`              number of rows that fit in the memory
+`diagnose`                        find problems of the machine and suggest remedies
 ================================  ====================================================================
 
-Importing it changes nothing.
+Importing this module changes no setting.
 """
 
 from jax_von_mises.runtime.compilation_cache import CacheInfo, cache_info, clear_cache, initialize_compilation_cache
@@ -44,6 +44,6 @@ __all__ = [
 ]
 
 
-def __dir__():
+def __dir__() -> list[str]:
     """Return the public names and those that every module has."""
     return [name for name in globals() if name in __all__ or name.startswith("__")]

@@ -1,4 +1,4 @@
-"""Run in another Python process what may abort or hang: a wrong XLA flag ends the process that reads it."""
+"""Run code that may abort or hang in a child process: a wrong XLA flag ends the process that reads it."""
 
 import contextlib
 import os
@@ -7,52 +7,57 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
-# -P: modules come from where this process has them, never from the working directory.
+# -P: import modules from where this process finds them, never from the working directory.
 PYTHON = (sys.executable, "-P")
 
-# Two processes have one GPU only if neither takes all its memory at once.
+# Two processes can share a GPU only if neither takes all its memory at once.
 MODEST = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-# Seconds, 23 days: pipes are waited for in milliseconds of 31 bits.
+# In seconds (23 days): the time to wait for a pipe is counted in milliseconds of 31 bits.
 LONGEST_WAIT = 2e6
 
 
 class Ended(NamedTuple):
-    """How a child ended: its exit code (None if it was killed because its time was up) and what it printed."""
+    """How a child ended: its exit code (None if it was killed at its timeout) and what it printed."""
 
     code: int | None
     out: str
     err: str
 
 
-def environment(**changes):
-    """Return the environment of a child that finds the modules that this process finds; a change to None removes."""
+def environment(**changes: str | None) -> dict[str, str]:
+    """Return the environment for a child that finds the same modules as this process; None removes a variable."""
     # This package comes last: it may be in the working directory, whose other modules a child must not import.
     path = [os.path.abspath(folder) for folder in sys.path if folder] + [str(Path(__file__).parents[2])]
-    found = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), **changes}
+    found: dict[str, str | None] = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), **changes}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def configuration():
+def configuration() -> dict[str, str | None]:
     """Return the variables with which JAX in a child starts as it is configured here."""
-    config = jax.config
+    config: Any = jax.config
     return {
         "JAX_PLATFORMS": config.jax_platforms or None,
         "JAX_NUM_CPU_DEVICES": str(config.jax_num_cpu_devices),
         "JAX_ENABLE_X64": str(bool(config.jax_enable_x64)),
-        # Otherwise JAX's tracebacks end with a note on filtering, where `reason` looks for the reason.
+        # Otherwise JAX ends its tracebacks with a note on filtering, where `reason` looks for the reason.
         "JAX_TRACEBACK_FILTERING": "off",
         **MODEST,
     }
 
 
-def run(*arguments, timeout, before=(), **changes):
-    """Run Python with `arguments`, under the command `before` if there is one, and wait for its end."""
+def run(*arguments: str, timeout: float, **changes: str | None) -> Ended:
+    """Run Python with `arguments` and `changes` of the environment, and wait until it ends."""
+    return run_command(*PYTHON, *arguments, timeout=timeout, **changes)
+
+
+def run_command(*command: str, timeout: float, **changes: str | None) -> Ended:
+    """Run a command with `changes` of the environment, and wait until it ends."""
     child = subprocess.Popen(
-        [*before, *PYTHON, *arguments],
+        command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -65,29 +70,32 @@ def run(*arguments, timeout, before=(), **changes):
         out, err = child.communicate(timeout=min(timeout, LONGEST_WAIT))
         return Ended(child.returncode, out, err)
     except subprocess.TimeoutExpired as late:
-        said = (late.stdout, late.stderr)  # so far, and as bytes even of a process that is read as text
-        return Ended(None, *(text.decode(errors="replace") if isinstance(text, bytes) else text or "" for text in said))
+        # What was captured before the timeout is bytes, even of a process that is read as text.
+        captured = (late.stdout, late.stderr)
+        out, err = (text.decode(errors="replace") if isinstance(text, bytes) else text or "" for text in captured)
+        return Ended(None, out, err)
     finally:
         if child.returncode is None:  # also where this process was interrupted
             _kill(child)
 
 
-def _kill(child):
-    """End a child and what it has started, and do not wait for others that hold its pipes."""
+def _kill(child: subprocess.Popen[str]) -> None:
+    """End a child and the processes that it started, without waiting for others that hold its pipes."""
     with contextlib.suppress(OSError):
         if os.name == "posix":
             os.killpg(child.pid, signal.SIGKILL)
         else:
             child.kill()
     child.wait()
-    child.stdout.close()
-    child.stderr.close()
+    for pipe in (child.stdout, child.stderr):
+        if pipe is not None:
+            pipe.close()
 
 
-def reason(ended):
-    """Return why a child ended: the line of its messages that says most."""
+def reason(ended: Ended) -> str:
+    """Return the most informative line that a child printed before it failed."""
     lines = [line.strip() for line in ended.err.splitlines() if line.strip()]
     fatal = [line.split("] ", 1)[-1] for line in lines if re.match(r"F\d{4} ", line)]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
-    telling = [line for line in errors if ": " in line]  # JAX has assertions without a message
-    return (fatal or telling or errors or lines or [f"exit code {ended.code}"])[-1][:300]
+    explained = [line for line in errors if ": " in line]  # JAX has assertions without a message
+    return (fatal or explained or errors or lines or [f"exit code {ended.code}"])[-1][:300]

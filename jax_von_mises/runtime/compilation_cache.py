@@ -1,10 +1,10 @@
 """Turn on JAX's compilation cache on disk safely, in one call.
 
-Later processes read from the disk what one process has compiled. By default JAX keeps no cache, and in a directory it
-keeps only programs that took more than a second to compile, which ours do not.
+Later processes then read compiled programs from the disk. By default JAX keeps no cache, and with one it keeps only
+programs that took more than a second to compile, which samplers do not.
 
-A cache is executable code: anyone who can write to it can run programs as you. It therefore lies in a directory that is
-yours alone, and one that others can write to is refused. A disk that is full or read-only costs no more than a warning.
+A cache is executable code: anyone who can write to it can run programs as you. Its directory is therefore private, and
+one that others can write to is refused. A disk that is full or read-only causes no more than a warning.
 """
 
 import atexit
@@ -15,6 +15,7 @@ import tempfile
 import threading
 import warnings
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,49 +27,50 @@ from jax_von_mises.streams import safe_files
 
 DEFAULT_LIMIT = 2**30
 
-# How JAX names its entries, and the times of their last use where it limits the size itself. Nothing else is touched.
+# JAX's names for entries, and for the times of their last use where JAX limits the size. No other file is removed.
 ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")
 TIME = "-atime"
-# Its time says when entries were last looked through.
+# The modification time of this file is the time of the last check for damaged entries.
 STAMP = "checked"
 
-# JAX writes no entry that is smaller than this: how to keep it from writing where it cannot.
+# In bytes. JAX writes no entry smaller than its minimum; this minimum keeps it from writing to a read-only directory.
 NEVER = 2**62
 
 ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class CacheInfo(NamedTuple):
-    """State of the compilation cache, and how often this process found its programs there."""
+    """State of the compilation cache, and its hits and misses in this process."""
 
     path: str | None
-    """The directory; None where there is no cache."""
+    """The directory; None without a cache."""
     enabled: bool
-    """Whether JAX uses it."""
+    """Whether JAX uses the cache."""
     writable: bool
     """Whether new programs are kept."""
     entries: int | None
-    """Programs in it; None for a bucket."""
+    """Number of programs; None for a bucket."""
     bytes: int | None
+    """Size of all programs; None for a bucket."""
     limit: int | None
-    """Bytes that it is cut back to; None without limit."""
+    """Bytes to which the cache is cut back; None without a limit."""
     hits: int
-    """Programs of this process that were read from it, since it was initialised."""
+    """Programs of this process that were read from the cache since it was initialised."""
     misses: int
-    """Programs of this process that were looked for in vain, and compiled."""
+    """Programs of this process that were not in the cache, and were compiled."""
 
 
 class _State:
-    """The cache of this process, and what JAX reports of it."""
+    """Settings of this process's cache, and counts of JAX's events."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.lock = threading.RLock()
         self.limit: int | None = None
         self.writable = False
         self.listening = False
         self.hits = self.requests = 0
 
-    def count(self, event, **_):
+    def count(self, event: str, **_: str | int) -> None:
         """Count an event that JAX reports to its listeners."""
         if event == "/jax/compilation_cache/cache_hits":
             self.hits += 1
@@ -86,24 +88,24 @@ def initialize_compilation_cache(
     min_compile_time: float = 0.0,
     allow_shared: bool = False,
 ) -> CacheInfo:
-    """Keep compiled programs on disk, for all processes that come after, and use those that are there.
+    """Keep compiled programs on disk for later processes, and use those of earlier ones.
 
-    May be called at any time, also after JAX has compiled something, and again with another directory.
+    May be called at any time, also after JAX has compiled a program, and again with another directory.
 
     Parameters
     ----------
     path : str or path, optional
-        The directory; made, for you alone (mode 0700), if it is not there. By default the one that JAX is set to
+        The directory. If missing, it is created for you alone (mode 0700). By default JAX's own setting
         (``JAX_COMPILATION_CACHE_DIR``), else ``jax_von_mises/compiled`` in your cache directory (``XDG_CACHE_HOME``,
         ``~/.cache``). A URL such as ``gs://bucket/cache`` is possible with ``allow_shared=True``.
     max_size : int, optional
-        Bytes. The programs that were used longest ago are removed, now and when the process ends, until the rest is
-        no larger: by the times that the file system keeps, which most note once a day. None: no limit.
+        Limit in bytes, or None for no limit. The least recently used programs are removed until the rest is no
+        larger, now and when the process ends. Most file systems record the time of use once a day.
     min_compile_time : float
-        Seconds: what compiles faster is not kept. 0 keeps everything.
+        Seconds. Programs that compile faster are not kept; 0 keeps all.
     allow_shared : bool
-        Take the directory even if others can write to it, or if that cannot be known. Anyone who can write to it can
-        run programs as you.
+        Use the directory even if others can write to it, or if that cannot be determined. Anyone who can write to it
+        can run programs as you.
 
     Returns
     -------
@@ -113,14 +115,14 @@ def initialize_compilation_cache(
     Raises
     ------
     PermissionError
-        Others can write to the directory, or to one above it, or it belongs to someone else.
+        Others can write to the directory or to one above it, or it belongs to another user.
     NotADirectoryError
-        The path is there and is not a directory.
+        The path exists and is not a directory.
 
     Warns
     -----
     RuntimeWarning
-        The directory cannot be made or written: then what is there is used, and nothing is added.
+        The directory cannot be created or written. Existing programs are used, and none is added.
     """
     caller = "initialize_compilation_cache"
     limit = max_size if max_size is None else arguments.whole_number(caller, "max_size", max_size, 1)
@@ -128,17 +130,18 @@ def initialize_compilation_cache(
     allow_shared = arguments.flag(caller, "allow_shared", allow_shared)
     given = path is not None
     path = _chosen(caller, path)
+    config: Any = jax.config
     with _state.lock:
         writable = None if path is None else _made(caller, path, allow_shared, given)
-        if writable is None:
+        if path is None or writable is None:
             return cache_info()
         if not allow_shared and (reason := open_to_others(path)):
             raise PermissionError(
                 f"{caller}: {reason}. A cache is executable code: anyone who can write to it can run programs as you. "
-                "Give a private directory, or restrict this one (chmod 700) and remove files of others, or "
-                "pass allow_shared=True if you trust all of them."
+                "Give a private directory, or restrict this one (chmod 700) and remove the files of others, or "
+                "pass allow_shared=True if you trust them all."
             )
-        if writable and path and "://" not in path:
+        if writable and "://" not in path:
             _remove_damaged(path)
             _cut_back(path, limit)
         if not _state.listening:
@@ -147,12 +150,12 @@ def initialize_compilation_cache(
             _state.listening = True
         _state.hits = _state.requests = 0
         _state.limit, _state.writable = limit, writable
-        jax.config.update("jax_compilation_cache_dir", path)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", min_compile_time)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0 if writable else NEVER)
-        # At its first compilation JAX decides whether there is a cache, and where; this makes it decide again.
+        config.update("jax_compilation_cache_dir", path)
+        config.update("jax_persistent_cache_min_compile_time_secs", min_compile_time)
+        config.update("jax_persistent_cache_min_entry_size_bytes", 0 if writable else NEVER)
+        # JAX chooses its cache at the first compilation; a reset makes it choose again.
         compilation_cache.reset_cache()
-        if not jax.config.jax_enable_compilation_cache:  # type: ignore[attr-defined]  # JAX's stubs lack it
+        if not config.jax_enable_compilation_cache:
             _warn(
                 caller,
                 "jax_enable_compilation_cache is off, so JAX does not use the cache; turn it on, or unset "
@@ -162,20 +165,22 @@ def initialize_compilation_cache(
 
 
 def cache_info() -> CacheInfo:
-    """Return what the compilation cache holds, and how often this process found its programs there.
+    """Return the state of the compilation cache, and its hits and misses in this process.
 
     Returns
     -------
     CacheInfo
-        Of any cache that JAX uses; hits and misses are counted from `initialize_compilation_cache` on.
+        State of the cache that JAX uses, whether or not this package set it. Hits and misses are counted since
+        `initialize_compilation_cache`.
     """
-    path = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]  # JAX's stubs lack it
+    config: Any = jax.config
+    path = config.jax_compilation_cache_dir
     if not path:
         return CacheInfo(None, False, False, 0, 0, None, _state.hits, _state.requests - _state.hits)
     found = None if "://" in path else _entries(path)
     return CacheInfo(
         path=path,
-        enabled=bool(jax.config.jax_enable_compilation_cache),  # type: ignore[attr-defined]  # JAX's stubs lack it
+        enabled=bool(config.jax_enable_compilation_cache),
         writable=_state.writable if _state.listening else os.access(path, os.W_OK),
         entries=None if found is None else len(found),
         bytes=None if found is None else sum(entry.size for entry in found),
@@ -186,19 +191,20 @@ def cache_info() -> CacheInfo:
 
 
 def clear_cache() -> int:
-    """Remove every program from the compilation cache; what this process has compiled it keeps in memory.
+    """Remove every program from the compilation cache; this process keeps its compiled programs in memory.
 
     Returns
     -------
     int
-        How many there were.
+        Number of programs removed.
 
     Raises
     ------
     ValueError
         There is no cache, or it is a bucket.
     """
-    path = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]  # JAX's stubs lack it
+    config: Any = jax.config
+    path = config.jax_compilation_cache_dir
     if not path or "://" in path:
         where = f"the cache is {path}; remove it there" if path else "there is no cache; initialise one first"
         raise ValueError(f"clear_cache: {where}.")
@@ -211,14 +217,16 @@ def clear_cache() -> int:
 
 
 class _Entry(NamedTuple):
+    """A program in the cache; times in seconds since 1970."""
+
     path: str
     size: int
-    used: float  # when last, as far as the file system records it
+    used: float  # the last time, as far as the file system records it
     written: float
     owner: int
 
 
-def _entries(path):
+def _entries(path: str) -> list[_Entry]:
     """Return the programs in a cache."""
     found = []
     with contextlib.suppress(OSError), os.scandir(path) as files:
@@ -231,55 +239,59 @@ def _entries(path):
     return found
 
 
-def _remove(path):
+def _remove(path: str) -> None:
+    """Remove an entry, and the time of its last use; do nothing where the disk refuses."""
     for name in (path, path.removesuffix("-cache") + TIME):
         with contextlib.suppress(OSError):
             os.unlink(name)
 
 
-def _remove_damaged(path):
-    """Remove entries that a full disk has cut short: JAX would keep them, and warn in every process."""
+def _remove_damaged(path: str) -> None:
+    """Remove entries that a full disk has truncated: JAX would keep them, and warn in every process."""
     stamp = os.path.join(path, STAMP)
     before = os.stat(stamp).st_mtime if os.path.exists(stamp) else 0.0
     for entry in _entries(path):
-        # Times of files are coarse, so those of the last second are looked at again.
+        # File times are coarse, so entries of the last second are checked again.
         if entry.written >= before - 1 and not _complete(entry.path):
             _remove(entry.path)
     with contextlib.suppress(OSError):
         Path(stamp).touch()
 
 
-def _complete(path):
-    """Return whether a file holds a complete compressed text, as far as can be said here."""
+def _complete(path: str) -> bool:
+    """Return whether a compressed file is complete; True where it cannot be read or decompressed here."""
     try:
         with safe_files.open_plain(path) as file:
             before = os.fstat(file.fileno())
             content = file.read()
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # this does not count as a use
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # this check does not count as a use
         (_zstd() if content.startswith(ZSTD) else zlib.decompress)(content)
     except (OSError, ImportError):
         return True
-    except Exception:  # zlib and the others each have their own
+    except Exception:  # each library has its own class of errors
         return False
     return True
 
 
-def _zstd():
-    """Return the decompressor of Python 3.14, or of a package, as JAX does; ImportError without either."""
+def _zstd() -> Callable[[bytes], bytes]:
+    """Return the decompressor of Python 3.14 or of the package zstandard, as JAX does; ImportError without either."""
+    decompress: Callable[[bytes], bytes]
     try:
         from compression import zstd
+
+        decompress = zstd.decompress
     except ImportError:
         import zstandard
 
-        return zstandard.ZstdDecompressor().decompress
-    return zstd.decompress
+        decompress = zstandard.ZstdDecompressor().decompress
+    return decompress
 
 
-def _cut_back(path, limit):
-    """Remove what was used longest ago, until the rest is no larger than `limit`.
+def _cut_back(path: str, limit: int | None) -> None:
+    """Remove the least recently used programs, until the rest is no larger than `limit`.
 
-    JAX's own limit is not used: it needs one more package, and it stops writing for good where it finds an entry that
-    was made without it. The price is that a process may exceed the limit until it ends.
+    JAX's own limit is not used: it needs another package, and stops all writing where it finds an entry that was
+    written without it. The price is that a process may exceed the limit until it ends.
     """
     if limit is None:
         return
@@ -292,37 +304,39 @@ def _cut_back(path, limit):
         total -= entry.size
 
 
-def _leave():
-    """Keep to the limit at the end of the process."""
-    path = jax.config.jax_compilation_cache_dir
+def _leave() -> None:
+    """Enforce the limit at the end of the process."""
+    config: Any = jax.config
+    path = config.jax_compilation_cache_dir
     if path and "://" not in path and _state.writable:
         _cut_back(path, _state.limit)
 
 
 def _chosen(caller: str, path: Any) -> str | None:
-    """Return the path of the cache as text, absolute if it is no URL; None where there is no place for one."""
+    """Return the path of the cache as text, a URL or an absolute path; None where no directory is known."""
+    config: Any = jax.config
     if path is None:
-        path = jax.config.jax_compilation_cache_dir or _default(caller)  # type: ignore[attr-defined]
+        path = config.jax_compilation_cache_dir or _default(caller)
         if path is None:
             return None
-    path = arguments.path(caller, "path", path)
-    arguments.utf8(caller, "path", path, "JAX")
-    if not path:
-        raise ValueError(f"{caller}: path={arguments.safe_repr(path)} must be the name of a directory.")
-    return path if "://" in path else os.path.realpath(os.path.expanduser(path))
+    text = arguments.path(caller, "path", path)
+    arguments.utf8(caller, "path", text, "JAX")
+    if not text:
+        raise ValueError(f"{caller}: path={arguments.safe_repr(text)} must be the name of a directory.")
+    return text if "://" in text else os.path.realpath(os.path.expanduser(text))
 
 
-def _default(caller):
-    """Return the directory of this package in the user's cache directory; None where there is no home directory."""
-    base = environment.cache_directory()
+def _default(caller: str) -> Path | None:
+    """Return this package's directory in the user's cache directory; None without a home directory."""
+    base: Path | None = environment.cache_directory()
     if base is None:
         _warn(caller, "there is no home directory, so there is no cache; give a path")
         return None
     return base / "compiled"
 
 
-def _made(caller, path, allow_shared, given):
-    """Make the directory if need be; return whether it can be written, or None if there is none."""
+def _made(caller: str, path: str, allow_shared: bool, given: bool) -> bool | None:
+    """Create the directory if it is missing; return whether it can be written, or None if it cannot be created."""
     if "://" in path:
         return True
     levels = (path, *map(str, Path(path).parents))
@@ -336,35 +350,36 @@ def _made(caller, path, allow_shared, given):
     try:
         environment.make_directories(path, 0o777 if allow_shared else 0o700)
     except OSError as error:
-        _warn(caller, f"{path} cannot be made ({error.strerror}), so there is no cache; give a directory that can")
+        _warn(caller, f"{path} cannot be created ({error.strerror}), so there is no cache; give another path")
         return None
     try:
-        with tempfile.TemporaryFile(dir=path) as trial:  # a full disk takes the name of a file, and no content
+        with tempfile.TemporaryFile(dir=path) as trial:  # a full disk accepts an empty file, but no content
             trial.write(bytes(4096))
             trial.flush()
     except OSError as error:
         _warn(
             caller,
-            f"{path} cannot be written ({error.strerror}), so programs that are there are used, and new ones not kept",
+            f"{path} cannot be written ({error.strerror}), so existing programs are used, but new ones are not kept",
         )
         return False
     return True
 
 
-def open_to_others(path):
+def open_to_others(path: str) -> str | None:
     """Return as a clause why someone else can put a program into this cache, at any level; None if nobody can."""
     if "://" in path:
-        return f"who can write to {path} cannot be seen from here"
-    if environment.pwd is None:
+        return f"who can write to {path} cannot be determined here"
+    if os.name == "nt":  # Windows has no modes to check
         return None
-    if reason := environment.open_to_others(path):
+    reason: str | None = environment.open_to_others(path)
+    if reason:
         return reason
-    # From a time when the directory was open.
+    # Someone else may have added a program while the directory was open.
     for entry in _entries(path):
-        if reason := environment.owned_by_other(entry.owner):
-            return f"{entry.path} {reason}"
+        if other := environment.owned_by_other(entry.owner):
+            return f"{entry.path} {other}"
     return None
 
 
-def _warn(caller, text):
+def _warn(caller: str, text: str) -> None:
     warnings.warn(f"{caller}: {text}", RuntimeWarning, stacklevel=3)

@@ -1,8 +1,8 @@
-"""Set how JAX starts: platform, memory, threads, flags of XLA.
+"""Configure how JAX starts: platform, memory, threads, XLA flags.
 
-JAX takes its settings in three ways: options of ``jax.config``, environment variables, and flags in ``XLA_FLAGS``. It
+JAX takes its settings from options of ``jax.config``, from environment variables, and from flags in ``XLA_FLAGS``. It
 reads most of them once, when its backends start at the first use of a device. `OPTIONS` has a row for each argument of
-`configure`. Everything is checked, and tried in a child process, before anything is set.
+`configure`. All values are checked, and tried in a child process, before any is set.
 """
 
 import contextlib
@@ -10,8 +10,8 @@ import os
 import shlex
 import threading
 import warnings
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 
@@ -19,8 +19,8 @@ from jax_von_mises import arguments
 from jax_von_mises.runtime import child, flags, memory
 from jax_von_mises.sampling import cuda, wide_vectors
 
-# JAX refuses to change this option once it has started, and has no other public sign of it. The option matters only
-# where several processes work together, so changing it for a moment does no harm.
+# JAX refuses to change this option once it has started, which no public function reports. Only programs of several
+# processes use the option, so changing it for a moment does no harm.
 EARLY = "jax_cpu_get_local_topology_timeout_minutes"
 
 STARTABLE_PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "METAL", "oneapi")
@@ -32,14 +32,14 @@ OLD_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 class Option(NamedTuple):
-    """A row of the table: what an argument of `configure` sets, and to what."""
+    """A row of `OPTIONS`: what an argument of `configure` sets, and its allowed values."""
 
     carrier: str  # an option of jax.config (jax_...), a flag of XLA (xla_...), or a variable
-    kind: type  # whole numbers are at least 1 unless these are `allowed`, other numbers are shares
-    allowed: tuple = ()
+    kind: type[str | bool | int | float]  # an int is at least 1 unless it has `allowed` values, a float is a share
+    allowed: tuple[Any, ...] = ()
     late: bool = False  # it can change after JAX has started
     tried: bool = False  # a bad value shows only when JAX starts, so a child process tries it
-    default: tuple = ()  # values of an option of jax.config where nobody has set anything
+    default: tuple[Any, ...] = ()  # values of an option of jax.config that is not set
 
 
 OPTIONS = {
@@ -59,19 +59,19 @@ OPTIONS = {
 }
 LATE = {option.carrier for option in OPTIONS.values() if option.late}
 
-# How JAX and `configure` write True and False as text.
+# True and False as JAX and `configure` write them.
 BOOLS = {"true": True, "True": True, "1": True, "false": False, "False": False, "0": False}
 
 
 class Setting(NamedTuple):
-    """One setting as it is now."""
+    """A setting and its present value."""
 
     name: str
     value: Any
-    """The value that was set, as `configure` takes it, or the text that it would not take; None where none was set."""
+    """The value as `configure` takes it; the text itself if `configure` would not take it; None if nothing is set."""
     source: str
-    """``"configure"`` or ``"environment"`` (a variable of the process, or ``jax.config``), whichever set it last;
-    ``"default"`` where neither did."""
+    """What set it last: ``"configure"``, ``"environment"`` (a variable of the process, or ``jax.config``), or
+    ``"default"`` if neither did."""
     carrier: str
     """The option of ``jax.config``, the variable or the flag that holds it."""
     changeable: bool
@@ -79,21 +79,22 @@ class Setting(NamedTuple):
 
 
 _lock = threading.RLock()
-# What options of ``jax.config`` and variables had before `configure` first changed them.
+# Values of options of ``jax.config`` and variables before `configure` first changed them.
 _before: dict[str, Any] = {}
-# What `configure` has set, by carrier; each flag, and all of XLA_FLAGS.
+# Values that `configure` has set, by carrier: each flag, and all of XLA_FLAGS.
 _configured: dict[str, Any] = {}
 
 
-def started():
-    """Return whether JAX has started its backends, after which most settings stay as they are."""
+def started() -> bool:
+    """Return whether JAX has started its backends, after which most settings cannot change."""
+    config: Any = jax.config
     with _lock:
-        minutes = getattr(jax.config, EARLY)
+        minutes = getattr(config, EARLY)
         try:
-            jax.config.update(EARLY, minutes + 1)
+            config.update(EARLY, minutes + 1)
         except RuntimeError:
             return True
-        jax.config.update(EARLY, minutes)
+        config.update(EARLY, minutes)
         return False
 
 
@@ -116,55 +117,55 @@ def configure(
     check: bool = True,
     timeout: float = 120.0,
 ) -> tuple[Setting, ...]:
-    """Set how JAX starts and works in this process: all of what is given, or nothing if any of it is refused.
+    """Configure how JAX starts and works in this process; set all given values, or none if one of them is refused.
 
-    Call it before the first use of JAX's devices, right after the imports. None leaves a setting alone.
+    Call it right after the imports, before the first use of JAX's devices. None leaves a setting unchanged.
 
     Parameters
     ----------
     platform : str, optional
-        Where JAX runs: ``"cpu"``, ``"cuda"``, ``"rocm"`` or ``"tpu"``, or several with commas, the first of which is
-        the default. Without it JAX takes the best it finds.
+        Platform of JAX: ``"cpu"``, ``"cuda"``, ``"rocm"`` or ``"tpu"``, or several separated by commas, the first of
+        which is the default. By default JAX takes the best platform that it finds.
     x64 : bool, optional
-        64-bit mode: float64 and int64 exist. May change at any time, for what is traced from then on.
+        64-bit mode, with float64 and int64. May change at any time, for functions that are traced afterwards.
     memory_fraction : float, optional
         Share of a GPU's memory that JAX may take, above 0 and at most 1; 0.75 by default.
     preallocate : bool, optional
-        Whether JAX takes that share at its start, or as it needs it (False). Memory that is taken is not given back
-        before the process ends; without preallocation it may be scattered.
+        Whether JAX takes that share when it starts (True, the default) or as it needs it. JAX releases memory only
+        when the process ends. Without preallocation the memory may be fragmented.
     allocator : {"default", "platform", "bfc", "cuda_async", "vmm"}, optional
-        Who hands out a GPU's memory. "platform" frees at once and is slow.
+        Allocator of a GPU's memory. "platform" frees memory at once and is slow.
     threads : int, optional
-        Threads that XLA computes with on a CPU; as many as there are cores by default.
+        Threads of XLA's computations on a CPU; one per core by default.
     vector_width : {128, 256, 512}, optional
-        Bits of the vectors that XLA makes programs for a CPU of; 256 by default. Draws that are no part of another
-        program choose 512 by themselves where that is faster and the angles stay. With this
-        setting all programs have the same width, and angles of arrays of concentrations may have other last digits.
+        Width in bits of the vectors in XLA's programs for a CPU; 256 by default. Draws outside other programs use 512
+        without this setting where that is faster and gives the same angles. With it, all programs have the same width,
+        and for an array of concentrations the last digits of angles may change.
     cpu_devices : int, optional
-        CPU devices that JAX shows, to try programs for several devices on one machine.
+        Number of CPU devices, to try programs for several devices on one machine.
     compile_threads : int, optional
-        Threads that XLA compiles for a GPU with.
+        Threads with which XLA compiles for a GPU.
     latency_hiding : bool, optional
-        Whether XLA orders a GPU's work so that communication between devices is hidden behind it. The sampler has no
-        communication; your program around it may.
+        Whether XLA overlaps communication between devices with a GPU's computations. The sampler has no communication;
+        your program may have some.
     profile_guided : bool, optional
-        Whether JAX profiles the first runs of a program on a GPU, and compiles it again with what it learned
-        (``jax_enable_pgle``). For programs with communication, as above. On a CPU JAX finds no profile, and warns.
+        Whether JAX profiles the first runs of a program on a GPU, and then compiles it again with the profile
+        (``jax_enable_pgle``). For programs with communication, as above. On a CPU, JAX finds no profile and warns.
     profiled_runs : int, optional
-        How many runs are profiled.
+        Number of runs that are profiled.
     cuda_kernel : bool, optional
-        Whether draws on a CUDA device go to this package's own kernels where they pass their test (True; also for each
-        of several devices, inside of ``jax.shard_map`` and ``jax.pmap``), or to the plain path (False). Without it they
-        do where there is one device, on which the kernels have passed the trial of `diagnose`. May change at any time,
-        for what is traced from then on.
+        Whether draws on CUDA devices use this package's own kernels. True: wherever the kernels pass their test, on
+        several devices too, inside ``jax.shard_map`` and ``jax.pmap``. False: never. By default: on a single device for
+        which the kernels have passed the trial of `diagnose`. May change at any time, for functions that are traced
+        afterwards.
     xla_flags : str or dict, optional
-        More flags of XLA, ``"--xla_name=value ..."`` or ``{"xla_name": value}``. A flag that ``XLA_FLAGS`` has already
-        takes the new value.
+        Further XLA flags, ``"--xla_name=value ..."`` or ``{"xla_name": value}``. A flag that is already in
+        ``XLA_FLAGS`` takes the new value.
     check : bool
-        Whether a child process tries what would end this process if it were wrong: flags, the platform. It takes a
-        second or two, and more on a GPU.
+        Whether a child process tries the settings that could end this process: flags and the platform. It takes a
+        second or two, and longer on a GPU.
     timeout : float
-        Seconds until the child is given up.
+        Seconds after which the child process is stopped.
 
     Returns
     -------
@@ -174,9 +175,10 @@ def configure(
     Raises
     ------
     TypeError, ValueError
-        For a value that is not allowed, or that the installed jaxlib refused; nothing was changed.
+        For a value that is not allowed, or that the installed jaxlib refuses; nothing was changed.
     RuntimeError
-        JAX has started and cannot change one of these any more; nothing was changed. The message has the ways out.
+        JAX has started and can no longer change one of the settings; nothing was changed. The message lists the ways
+        out.
     """
     given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}  # by argument
     check = arguments.flag("configure", "check", check)
@@ -202,13 +204,13 @@ def configure(
 
 
 def settings() -> tuple[Setting, ...]:
-    """Return how JAX is set in this process.
+    """Return the settings of JAX in this process.
 
     Returns
     -------
     tuple of Setting
-        One for each argument of `configure`. ``xla_flags`` has the flags of XLA for which there is no other argument;
-        its source is ``"configure"`` if any of them was set there.
+        One for each argument of `configure`. ``xla_flags`` holds the XLA flags for which there is no other argument;
+        its source is ``"configure"`` if `configure` set any of them.
     """
     with _lock:
         early = not started()
@@ -233,13 +235,13 @@ def settings() -> tuple[Setting, ...]:
 
 
 def reset() -> tuple[str, ...]:
-    """Undo all that `configure` did in this process, but for what others have changed since.
+    """Undo all changes of `configure` in this process, except those that were overwritten since.
 
     Returns
     -------
     tuple of str
-        The options of ``jax.config`` and variables that JAX had read by then and keeps until the process ends; empty
-        if JAX has not started since. (Processes that are started from here on have none of it.)
+        The options of ``jax.config`` and variables that JAX has already read and keeps until this process ends; empty
+        if JAX has not started. New processes start without them.
     """
     with _lock:
         kept = tuple(name for name in _before if name not in LATE) if started() else ()
@@ -252,26 +254,26 @@ def reset() -> tuple[str, ...]:
         return kept
 
 
-def _explicit(option):
-    """Return the value of an option of ``jax.config`` or a variable; None where nobody has set it."""
+def _explicit(option: Option) -> Any:
+    """Return the value of an option of ``jax.config`` or a variable; None where it is not set."""
     name = option.carrier
     value = _present(name)
     if name == FRACTION and value is None:
         return os.environ.get(OLD_FRACTION)
-    # Someone may have asked for the default.
+    # The default may have been set explicitly.
     if value in option.default and name not in _configured and not os.environ.get(_variable(name)):
         return None
     return value
 
 
-def _source(carriers, held):
-    """Return who set those of `carriers` that are `held`."""
+def _source(carriers: Iterable[str], held: Mapping[str, Any]) -> str:
+    """Return the `Setting.source` of those of `carriers` that are `held`."""
     ours = [_configured.get(name, ...) == held[name] for name in carriers if name in held]
     return "configure" if any(ours) else "environment" if ours else "default"
 
 
-def _read(kind, value):
-    """Return a value as `configure` takes it; a text that it does not take stays as it is."""
+def _read(kind: type[Any], value: Any) -> Any:
+    """Return a value as `configure` takes it; a text that it does not take stays unchanged."""
     if value is None:  # a flag without a value
         return True
     if not isinstance(value, str):
@@ -282,8 +284,8 @@ def _read(kind, value):
         return value
 
 
-def _changes(wanted):
-    """Return which options of ``jax.config`` and variables must change for `wanted`, and to what; None removes."""
+def _changes(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the new values of options of ``jax.config`` and variables for `wanted`; None removes a variable."""
     changes = {name: value for name, value in wanted.items() if not name.startswith("xla_")}
     if FRACTION in changes:
         changes[OLD_FRACTION] = None
@@ -291,34 +293,36 @@ def _changes(wanted):
     present = flags.current()
     last = {flag.name: flag.value for flag in present}
     if any(name not in last or last[name] != value for name, value in asked.items()):
-        # Flags of others stay as they are: some are given several times, and add up.
+        # Other flags stay unchanged: some are given several times, and add up.
         kept = [flag for flag in present if flag.name not in asked]
         changes["XLA_FLAGS"] = flags.join([*kept, *(flags.Flag(name, value) for name, value in asked.items())])
     return {name: value for name, value in changes.items() if value != _present(name)}
 
 
-def _refuse_late(early, names):
+def _refuse_late(early: Mapping[str, Any], names: Iterable[str]) -> NoReturn:
+    """Raise an error for settings that JAX has already read, with the ways out."""
     carriers = {name: OPTIONS[name].carrier if name in OPTIONS else "XLA_FLAGS" for name in names}
     blamed = [
         name for name, carrier in carriers.items() if ("XLA_FLAGS" if carrier.startswith("xla_") else carrier) in early
     ]
     start = [f"{_variable(name)}={shlex.quote(str(value))}" for name, value in early.items() if value is not None]
     raise RuntimeError(
-        f"configure: JAX has started, on {jax.default_backend()}, and {', '.join(blamed)} cannot change any more in "
+        f"configure: JAX has started, on {jax.default_backend()}, and {', '.join(blamed)} can no longer change in "
         "this process; nothing was changed. Call configure before anything uses a device (jax.devices(), any array, "
         f"any sample), right after the imports; or start the program with {' '.join(start)} in its environment; or, in "
         "a notebook, restart the kernel first."
     )
 
 
-def _try(changes, timeout):
+def _try(changes: Mapping[str, Any], timeout: float) -> None:
     """Start JAX with these settings in a child process, which they may end."""
     planned = {_variable(name): None if value is None else str(value) for name, value in changes.items()}
     ended = child.run("-c", flags.START, timeout=timeout, **{**child.configuration(), **planned, **child.MODEST})
     if ended.code is None:
         raise ValueError(
-            f"configure: with these settings JAX did not start within {timeout:g} s in a child process, and was "
-            "stopped; nothing was changed. `jax-von-mises doctor` looks for the reason; check=False skips the trial."
+            f"configure: with these settings JAX did not start within {timeout:g} s in a child process, which was "
+            "stopped; nothing was changed. Run `jax-von-mises doctor` to find the reason, or give a longer timeout; "
+            "check=False skips the trial."
         )
     if ended.code == 0:
         return
@@ -326,41 +330,42 @@ def _try(changes, timeout):
     if not refused:
         raise ValueError(
             "configure: with these settings JAX does not start, as a child process found: "
-            f"{child.reason(ended)}. Nothing was changed."
+            f"{child.reason(ended)}. Nothing was changed; run `jax-von-mises doctor` to find the reason."
         )
     reasons = [f"--{item.flag}: {item.reason}" if item.flag else item.reason for item in refused]
     reasons += [flags.ADVICE[item.flag].text for item in refused if item.flag in flags.ADVICE]
     raise ValueError(
-        f"configure: XLA would end this process: {'; '.join(reasons)}. Nothing was changed; leave out what it does "
-        "not take."
+        f"configure: XLA would end this process: {'; '.join(reasons)}. Nothing was changed; correct these flags or "
+        "leave them out."
     )
 
 
-def _variable(name):
+def _variable(name: str) -> str:
     """Return the environment variable that sets an option of ``jax.config``; other names are variables."""
     return name.upper() if name.startswith("jax_") else name
 
 
-def _present(name):
-    """Return the value that an option of ``jax.config`` or a variable has now."""
+def _present(name: str) -> Any:
+    """Return the present value of an option of ``jax.config`` or a variable."""
     return getattr(jax.config, name) if name.startswith("jax_") else os.environ.get(name)
 
 
-def _put(name, value):
+def _put(name: str, value: Any) -> None:
     """Set an option of ``jax.config`` or a variable; None removes a variable."""
+    config: Any = jax.config
     if name.startswith("jax_"):
-        jax.config.update(name, value)
+        config.update(name, value)
     elif value is None:
         os.environ.pop(name, None)
     else:
         os.environ[name] = value
 
 
-def _as_text(value):
+def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _checked(name, value, option):
+def _checked(name: str, value: Any, option: Option) -> Any:
     """Return the value of an argument of `configure`, as its carrier takes it."""
     caller = "configure"
     if option.kind is bool:
@@ -376,29 +381,30 @@ def _checked(name, value, option):
     return value if option.carrier.startswith("jax_") else _as_text(value)
 
 
-def _must_be_allowed(name, value, allowed):
+def _must_be_allowed(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Refuse a value that is not one of `allowed`; a platform may be several of them, separated by commas."""
     given = f"configure: {name}={arguments.safe_repr(value)}"
     if not isinstance(value, str):
         raise TypeError(f"{given} must be a string such as {allowed[0]!r}.")
     parts = value.split(",") if name == "platform" else [value]
     if "gpu" in parts:
         raise ValueError(
-            f"{given}: JAX takes 'gpu' for both 'cuda' and 'rocm' and fails where one of them is not installed. Say "
-            "which."
+            f"{given}: JAX takes 'gpu' for both 'cuda' and 'rocm' and fails where one of them is not installed. Give "
+            "one of them."
         )
     if not set(parts) <= set(allowed):
         raise ValueError(f"{given} is not one of {', '.join(allowed)}.")
 
 
-def _checked_flags(value):
-    """Return flags of XLA as names and texts; a text is None where a flag has no value."""
+def _checked_flags(value: Any) -> dict[str, str | None]:
+    """Return XLA flags as names and texts; the text is None for a flag without a value."""
     given = f"configure: xla_flags={arguments.safe_repr(value)}"
     if value is None:
         return {}
     try:
         if isinstance(value, str):
             if value.strip() and not value.strip().startswith("--"):
-                raise ValueError("flags begin with two dashes, as '--xla_name=value'")
+                raise ValueError("flags begin with two dashes, as in '--xla_name=value'")
             found = flags.parse(value, strict=True)
         elif hasattr(value, "items"):
             found = [flags.Flag(str(name).removeprefix("--"), _as_text(text)) for name, text in value.items()]
@@ -406,9 +412,9 @@ def _checked_flags(value):
             raise TypeError(f"{given} must be a string or a dict of names and values.")
         text = flags.join(found)
         if flags.parse(text) != found:
-            raise ValueError("XLA reads no name with a blank, and no value with both kinds of quotes")
+            raise ValueError("XLA reads no name with a space, and no value with both kinds of quotes")
         if b"\0" in os.fsencode(text):
-            raise ValueError("it has a null character, which no variable may have")
+            raise ValueError("it contains a null character, which no environment variable may contain")
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{given}: {error}.") from error
     return {flag.name: flag.value for flag in found}

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,25 +16,29 @@ from jax_von_mises.version import __version__
 
 PROBLEM, WARNING, NOTE = "problem", "warning", "note"
 
-# Settings that would spoil the trial, and have separate findings: other seeds, stops at NaN, no compilation, and
-# programs from a cache.
+# Settings that would distort the draws in the child, and have separate findings: other seeds, stops at NaN, no
+# compilation, programs from a cache.
 SPOILING = ("RANDOM_SEED_OFFSET", "DEBUG_NANS", "DEBUG_INFS", "DISABLE_JIT", "TRANSFER_GUARD", "COMPILATION_CACHE_DIR")
 
-# Where a smaller share of a GPU's memory is free before we start, another process uses it.
+# A smaller share of free GPU memory before JAX starts means that another process uses the GPU.
 CROWDED = 0.25
+
+Steps = Sequence[Mapping[str, Any]]
 
 
 class Finding(NamedTuple):
-    """Something worth knowing."""
+    """A problem, warning or note, with its remedy."""
 
     level: str
     """``"problem"``, ``"warning"`` or ``"note"``."""
     what: str
+    """What was found."""
     do: str
+    """What to do."""
 
 
 class Diagnosis(NamedTuple):
-    """Result of `diagnose`. ``str()`` of it is a readable report, ``as_json()`` one for programs."""
+    """Result of `diagnose`: ``str()`` returns a readable report, ``as_json()`` one for programs."""
 
     versions: dict[str, str]
     system: str
@@ -48,11 +53,11 @@ class Diagnosis(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether there is no problem; there may be warnings."""
+        """True if there is no problem; there may be warnings."""
         return not any(finding.level == PROBLEM for finding in self.findings)
 
     def as_json(self) -> str:
-        """Return all of it as JSON."""
+        """Return the diagnosis as JSON."""
         return json.dumps({"ok": self.ok, **_plain(self)}, indent=1)
 
     def __str__(self) -> str:
@@ -74,39 +79,45 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
-    """Look for what keeps JAX from drawing the right angles fast on this machine.
+    """Find what keeps JAX from drawing correct angles fast on this machine.
 
-    Asks the drivers and pip's records, looks at environment variables and XLA's flags, and starts JAX in a child
-    process as it is configured here. There each device draws angles, which are timed and compared with the CPU's. The
-    child may abort or hang without harm to this process. All of this takes a few seconds. On a CUDA device whose
-    kernels have not passed their trial with this driver and JAX, another child tries them, and the verdict is kept for
-    later processes: see *CUDA kernels* in the documentation.
+    Queries the drivers and the installed packages, checks environment variables and XLA flags, and starts JAX in a
+    child process with the configuration of this one. There each device draws angles, which are timed and compared with
+    the CPU's. The child may abort or hang without harm to this process. This takes a few seconds. On a CUDA device
+    whose kernels have not passed their trial with this driver and JAX, another child tries them and keeps the verdict
+    for later processes: see *CUDA kernels* in the documentation.
 
     Parameters
     ----------
     expect : {"cpu", "cuda", "rocm", "tpu"}, optional
-        The platform that JAX should use: it is a problem if it uses another.
+        Platform that JAX should use. Any other platform is a problem.
     timeout : float
-        Seconds until each child is given up.
+        Seconds after which each child is stopped.
 
     Returns
     -------
     Diagnosis
-        ``ok`` is True if nothing is wrong; ``findings`` are the problems and their remedies.
+        ``ok`` is True if there is no problem; ``findings`` holds problems, warnings and notes with their remedies.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an unknown platform or a bad timeout.
     """
     if expect is not None and expect not in hardware.PLATFORMS:
         raise ValueError(
             f"diagnose: expect={arguments.safe_repr(expect)} is not one of {', '.join(hardware.PLATFORMS)}."
         )
     timeout = arguments.seconds("diagnose", "timeout", timeout, above=0)
-    wanted = (expect or jax.config.jax_platforms or "").split(",")[0]  # type: ignore[attr-defined]  # JAX's stubs lack it
+    config: Any = jax.config
+    wanted = (expect or config.jax_platforms or "").split(",")[0]
     installed = hardware.packages()
     gpus = hardware.accelerators()
     taken, refused = _flags(timeout)
     planned = _planned(taken)
     steps, ended = _probe(planned, timeout)
-    trials = ()
-    # Where the plain path does not draw right, nothing can be said of the kernels.
+    trials: tuple[kernel_trial.Trial, ...] = ()
+    # A trial is only meaningful where the plain path draws correct angles.
     if any(step.get("untried") for step in steps) and not _problem(steps, ended, timeout):
         trials, probed = _try_kernels(planned, timeout)
         steps, ended = probed or (steps, ended)
@@ -140,15 +151,15 @@ def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
     )
 
 
-def _drivers(gpus, installed, level):
-    """Check the drivers of GPUs and JAX's plugins for them; `level` is how bad it is if they cannot be used."""
+def _drivers(gpus: hardware.Accelerators, installed: Mapping[str, str], level: str) -> Iterator[Finding]:
+    """Check the driver of GPUs and JAX's plugins for them; `level` is the level where they cannot be used."""
     plugins = hardware.plugins(installed)
     cuda = [int(name.removeprefix("cuda")) for name in plugins if name.startswith("cuda")]
     if gpus.trouble and not gpus.driver:
         yield Finding(
             level,
             f"{gpus.vendor}: {gpus.trouble}",
-            "repair or reinstall the driver (a reboot helps where the kernel and the driver were updated apart)",
+            "repair or reinstall the driver (a reboot helps after an update of the kernel or the driver alone)",
         )
     if gpus.vendor == "NVIDIA" and gpus.driver:
         have = int(gpus.driver.split(".")[0])
@@ -165,41 +176,41 @@ def _drivers(gpus, installed, level):
             if old:
                 what = f"{old[0].name} has compute capability {old[0].capability}"
                 what += f", and JAX's CUDA {release} wheels need {least}"
-                do = "./install_gpu.sh --cuda12, or hide the card by CUDA_VISIBLE_DEVICES"
+                do = "run ./install_gpu.sh --cuda12, or hide the card with CUDA_VISIBLE_DEVICES"
                 yield Finding(level if len(old) == len(gpus.cards) else WARNING, what, do)
         if not cuda:
-            do = f"update the driver to {min(hardware.DRIVERS.values())} or newer, then ./install_gpu.sh"
+            do = f"update the driver to {min(hardware.DRIVERS.values())} or newer, then run ./install_gpu.sh"
             if fits:
-                do = f'./install_gpu.sh, or pip install "jax_von_mises[cuda{fits}]"'
-            yield Finding(level, "there is an NVIDIA GPU, and JAX has no CUDA plugin: it runs on the CPU", do)
+                do = f'run ./install_gpu.sh, or pip install "jax_von_mises[cuda{fits}]"'
+            yield Finding(level, "there is an NVIDIA GPU, but JAX has no CUDA plugin: it runs on the CPU", do)
     if gpus.vendor == "AMD" and gpus.cards and not any(name.startswith("rocm") for name in plugins):
-        do = './install_gpu.sh --rocm, or pip install "jax_von_mises[rocm]"'
-        yield Finding(level, "there is an AMD GPU, and JAX has no ROCm plugin: it runs on the CPU", do)
+        do = 'run ./install_gpu.sh --rocm, or pip install "jax_von_mises[rocm]"'
+        yield Finding(level, "there is an AMD GPU, but JAX has no ROCm plugin: it runs on the CPU", do)
     for number, card in enumerate(gpus.cards):
-        if card.free is not None and card.free < CROWDED * card.total:
+        if card.free is not None and card.total is not None and card.free < CROWDED * card.total:
             yield Finding(
                 WARNING,
                 f"GPU {number} ({card.name}) has {_size(card.free)} of {_size(card.total)} free",
-                "see with nvidia-smi who has the rest; another JAX process takes three quarters at its start, unless "
-                "it has XLA_PYTHON_CLIENT_PREALLOCATE=false",
+                "find with nvidia-smi which process uses the rest; another JAX process takes three quarters when it "
+                "starts, unless it has XLA_PYTHON_CLIENT_PREALLOCATE=false",
             )
 
 
-def _level(gpus, wanted):
-    """Return how bad it is if these GPUs cannot be used, which is no problem where others are wanted."""
+def _level(gpus: hardware.Accelerators, wanted: str) -> str:
+    """Return the level where these GPUs cannot be used: a note where another platform is wanted."""
     return PROBLEM if wanted in ("", "gpu", {"NVIDIA": "cuda", "AMD": "rocm"}[gpus.vendor]) else NOTE
 
 
-def _installed(gpus, installed):
-    """Check what JAX's CUDA plugin needs besides itself."""
+def _installed(gpus: Iterable[hardware.Accelerators], installed: Mapping[str, str]) -> Iterator[Finding]:
+    """Check the driver and the libraries that JAX's CUDA plugin needs."""
     if not any(name.startswith("cuda") for name in hardware.plugins(installed)):
         return
     if not any(one.vendor == "NVIDIA" for one in gpus):
-        do = "install the driver; in a container, give it the GPUs (docker run --gpus all)"
-        yield Finding(WARNING, "JAX has a CUDA plugin, and no NVIDIA driver was found", do)
+        do = "install the driver; start a container with its GPUs (docker run --gpus all)"
+        yield Finding(WARNING, "JAX has a CUDA plugin, but no NVIDIA driver was found", do)
     if missing := hardware.missing(installed):
-        do = "./install_gpu.sh installs them; leave them out only if CUDA and cuDNN are installed separately"
-        yield Finding(NOTE, f"JAX's CUDA plugin is there without {', '.join(missing)}", do)
+        do = "run ./install_gpu.sh, unless CUDA and cuDNN are installed separately"
+        yield Finding(NOTE, f"JAX's CUDA plugin is installed without {', '.join(missing)}", do)
     for folder, library in hardware.shadows().items():
         yield Finding(
             WARNING,
@@ -208,25 +219,25 @@ def _installed(gpus, installed):
         )
 
 
-def _unused(taken, installed, timeout):
-    """Find out why JAX does not use GPUs that it has a plugin for: it says so where they are its only platform."""
+def _unused(taken: Iterable[flags.Flag], installed: Mapping[str, str], timeout: float) -> Iterator[Finding]:
+    """Find out why JAX does not use GPUs that it has a plugin for: with no other platform, JAX reports the reason."""
     for plugin in hardware.plugins(installed)[:1]:
         platform = plugin.rstrip("0123456789")
         changes = {"JAX_PLATFORMS": platform, "XLA_FLAGS": flags.join(taken) or None, "JAX_LOGGING_LEVEL": "INFO"}
         ended = child.run("-c", flags.START, timeout=timeout, **{**child.configuration(), **changes})
         why = f"no answer within {timeout:g} s" if ended.code is None else child.reason(ended)
-        what = f"JAX has its plugin for {plugin} and does not use the GPU: {why}"
+        what = f"JAX has its plugin for {plugin}, but does not use the GPU: {why}"
         yield Finding(PROBLEM, what, "see the other findings; then docs/install.md, 'When the GPU is not used'")
 
 
-def _plugins(installed):
-    """Check whether JAX's packages belong together."""
+def _plugins(installed: Mapping[str, str]) -> Iterator[Finding]:
+    """Check whether the versions of JAX's packages belong together."""
     names = hardware.plugins(installed)
     if len(names) > 1:
         yield Finding(
             PROBLEM,
-            f"JAX has plugins for {' and '.join(names)}, of which it can use one",
-            f"pip uninstall jax-{names[0]}-plugin jax-{names[0]}-pjrt, or the other",
+            f"JAX has plugins for {' and '.join(names)}, but can use only one",
+            f"pip uninstall jax-{names[0]}-plugin jax-{names[0]}-pjrt, or those of the other",
         )
     core = installed.get("jaxlib", "")
     for name, version in installed.items():
@@ -235,21 +246,21 @@ def _plugins(installed):
             do = f'pip install --upgrade "jax[{plugin[1]}]=={installed.get("jax", core)}"'
             yield Finding(PROBLEM, f"{name} {version} does not belong to jaxlib {core}", do)
     for text in hardware.unmet(installed):
-        yield Finding(PROBLEM, text, "install JAX's extra again: ./install_gpu.sh")
+        yield Finding(PROBLEM, text, "run ./install_gpu.sh to install JAX's extra again")
 
 
-def _flags(timeout):
-    """Return the flags of ``XLA_FLAGS`` that XLA takes, and the findings on all."""
+def _flags(timeout: float) -> tuple[list[flags.Flag], list[Finding]]:
+    """Return the flags in ``XLA_FLAGS`` that XLA accepts, and the findings on all of them."""
     try:
         present = flags.current()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        do = "write --name=value, or the name of a file of such"
+        do = "write --name=value, or the name of a file with such flags"
         return [], [Finding(PROBLEM, f"XLA_FLAGS cannot be read: {reason}", do)]
     found = []
     for item in flags.refused(present, timeout) if present else ():
         advice = flags.ADVICE.get(item.flag)
-        do = advice.text if advice and advice.level == flags.GONE else "take it out of XLA_FLAGS"
+        do = advice.text if advice and advice.level == flags.GONE else "remove it from XLA_FLAGS"
         found.append(Finding(PROBLEM, f"--{item.flag} in XLA_FLAGS ends the process: {item.reason}", do))
         present = [flag for flag in present if flag.name != item.flag]
     for flag in present:
@@ -260,29 +271,32 @@ def _flags(timeout):
     return present, found
 
 
-def _planned(good):
-    """Return the changes of the environment in which children draw; `good` are the flags that XLA takes."""
+def _planned(good: Iterable[flags.Flag]) -> dict[str, str | None]:
+    """Return the changes of the environment for children that draw; `good` are the flags that XLA accepts."""
     planned = child.configuration()
     chosen = planned["JAX_PLATFORMS"]
     if chosen and "cpu" not in chosen.split(","):
-        planned["JAX_PLATFORMS"] = f"{chosen},cpu"  # to compare with
+        planned["JAX_PLATFORMS"] = f"{chosen},cpu"  # the CPU for comparison
     planned["XLA_FLAGS"] = flags.join(good) or None
     return planned | {f"JAX_{name}": None for name in SPOILING}
 
 
-def _probe(planned, timeout):
-    """Start JAX in a child and draw; return the steps that it reported, and how it ended."""
+def _probe(planned: Mapping[str, str | None], timeout: float) -> tuple[Steps, child.Ended]:
+    """Start JAX in a child and draw; return the steps that the child reported, and how it ended."""
     ended = child.run("-m", "jax_von_mises.runtime.probe", timeout=timeout, **planned)
     # Libraries may print other lines, and the last one may be cut short.
     return [json.loads(line) for line in ended.out.splitlines() if re.fullmatch(r'\{"step": .*\}', line)], ended
 
 
-def _try_kernels(planned, timeout):
+def _try_kernels(
+    planned: dict[str, str | None], timeout: float
+) -> tuple[tuple[kernel_trial.Trial, ...], tuple[Steps, child.Ended] | None]:
     """Try the CUDA kernels, draw by those that passed, and keep the verdicts.
 
-    Returns the trials, and what `_probe` returns where devices draw by what these allow; None if that is as before.
+    Return the trials, and the result of `_probe` where the devices now draw by the kernels, else None.
     """
-    trials, probed = kernel_trial.run(timeout, **planned), None
+    trials = kernel_trial.run(timeout, **planned)
+    probed: tuple[Steps, child.Ended] | None = None
     if any(trial.failed == "" for trial in trials):
         probed = _probe(planned | {cuda.VARIABLE: "1"}, timeout)
         if why := _problem(*probed, timeout):
@@ -293,23 +307,23 @@ def _try_kernels(planned, timeout):
     return trials, probed
 
 
-def _problem(steps, ended, timeout):
-    """Return the first problem of a child that drew, or None; that it did not draw by a kernel is one."""
+def _problem(steps: Steps, ended: child.Ended, timeout: float) -> str | None:
+    """Return the first problem of a child that drew, or None; a kernel that failed its test is a problem."""
     found = (*_start(steps, ended, timeout), *_drawn(_devices(steps)))
     return next((each.what for each in found if each.level == PROBLEM or cuda.FAILED in each.what), None)
 
 
-def _devices(steps):
-    """Return what the child reported of each device."""
+def _devices(steps: Steps) -> list[dict[str, Any]]:
+    """Return the child's report on each device."""
     return [{name: step[name] for name in step if name != "step"} for step in steps if step["step"] == "device"]
 
 
-def _start(steps, ended, timeout):
-    """Check whether the child came to its end, and if not, say what it was doing."""
+def _start(steps: Steps, ended: child.Ended, timeout: float) -> Iterator[Finding]:
+    """Check whether the child finished, and if not, report its last step."""
     last = steps[-1] if steps else {"step": "import"}
     if last["step"] == "end":
         if complaint := _complaint(ended.err):
-            yield Finding(NOTE, f"JAX warns: {complaint}", "see whether it matters")
+            yield Finding(NOTE, f"JAX warns: {complaint}", "check whether it matters")
         return
     doing = {
         "import": "JAX cannot be imported",
@@ -319,94 +333,96 @@ def _start(steps, ended, timeout):
         "device": f"drawing after {last.get('device')} failed",
     }[last["step"]]
     if ended.code is None:
-        do = "look for a process that holds the GPU, or a driver that hangs (nvidia-smi); or wait longer"
+        do = "look for a process that uses the GPU or a driver that hangs (nvidia-smi), or give a longer timeout"
         yield Finding(PROBLEM, f"{doing}: no answer within {timeout:g} s", do)
     else:
-        do = "see whether it works with JAX_PLATFORMS=cpu; ./install_gpu.sh installs what fits this machine"
+        do = "try JAX_PLATFORMS=cpu; ./install_gpu.sh installs JAX for the GPU of this machine"
         yield Finding(PROBLEM, f"{doing}: {child.reason(ended)}", do)
 
 
-def _backend(steps, gpus, installed):
-    """Return which platform JAX took, and why."""
+def _backend(steps: Steps, gpus: Sequence[hardware.Accelerators], installed: Mapping[str, str]) -> dict[str, Any]:
+    """Return the platform that JAX uses, its version, and why JAX uses it."""
     start = next((step for step in steps if step["step"] == "devices"), None)
     if start is None:
         return {"platform": None, "version": None, "why": "JAX did not start"}
     platform, version = start["platform"], start["platform_version"]
     if platform == "gpu":
         platform = "rocm" if "rocm" in version.lower() else "cuda"
-    chosen, plugins = jax.config.jax_platforms, hardware.plugins(installed)
+    config: Any = jax.config
+    chosen, plugins = config.jax_platforms, hardware.plugins(installed)
     if chosen and platform in chosen:
-        why = f"JAX_PLATFORMS={chosen} asks for it"
+        why = f"JAX_PLATFORMS={chosen} requests it"
     elif platform != "cpu":
-        why = "its plugin is installed, and found devices"
+        why = "its plugin is installed and found devices"
     elif plugins:
-        why = f"JAX's plugin for {plugins[0]} is installed, and found no device"
+        why = f"JAX's plugin for {plugins[0]} is installed, but found no device"
     else:
         why = "JAX has no plugin for the GPU" if gpus else "no GPU was found"
     return {"platform": platform, "version": version, "why": why}
 
 
-def _expected(backend, expect):
-    """Check whether JAX runs on the platform that was asked for or expected."""
-    chosen, platform = jax.config.jax_platforms, backend["platform"]
+def _expected(backend: Mapping[str, Any], expect: str | None) -> Iterator[Finding]:
+    """Check whether JAX runs on the requested and the expected platform."""
+    config: Any = jax.config
+    chosen, platform = config.jax_platforms, backend["platform"]
     if chosen and platform is not None and platform not in chosen.replace("gpu", "cuda,rocm").split(","):
-        do = "unset it, or install JAX's plugin for it: ./install_gpu.sh"
-        yield Finding(PROBLEM, f"JAX_PLATFORMS={chosen}, and JAX has no such platform here: it stops at its start", do)
+        do = "unset it, or run ./install_gpu.sh to install JAX's plugin for it"
+        yield Finding(PROBLEM, f"JAX_PLATFORMS={chosen}, but JAX has no such platform here and does not start", do)
     if expect is not None and platform not in (None, expect):
-        do = "see the other findings; JAX_PLATFORMS chooses among what is installed"
+        do = "see the other findings; JAX_PLATFORMS selects one of the installed platforms"
         yield Finding(PROBLEM, f"JAX runs on {platform}, not on {expect}", do)
 
 
-def _complaint(err):
-    """Return the first warning of JAX about its start, or None."""
+def _complaint(err: str) -> str | None:
+    """Return the first warning of JAX at its start, or None."""
     lines = [line.strip() for line in err.splitlines() if "before absl::InitializeLog()" not in line]
     return next((line[:300] for line in lines if re.match(r"(WARNING|ERROR|W\d{4}|E\d{4})\b", line)), None)
 
 
-def _drawn(devices):
-    """Check whether each device drew what it should."""
+def _drawn(devices: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Check whether each device drew the right words and angles."""
     for device in devices:
         name = device["device"]
         if not device["words_agree"]:
             do = "do not use it; report the versions above"
-            yield Finding(PROBLEM, f"{name} makes other random words than the CPU", do)
+            yield Finding(PROBLEM, f"{name} generates other random words than the CPU", do)
         elif not device["agrees"]:
-            do = "take flags out of XLA_FLAGS; if it stays, do not use the device, and report the versions above"
+            do = "remove flags from XLA_FLAGS; if that does not help, do not use the device; report the versions above"
             yield Finding(PROBLEM, f"{name} draws other angles: {device['apart']:.1e} radians off", do)
         for what in device["broken"]:
-            do = "take flags for fast mathematics out of XLA_FLAGS"
-            yield Finding(PROBLEM, f"on {name} it does not hold that {what}", do)
+            do = "remove fast-math flags from XLA_FLAGS"
+            yield Finding(PROBLEM, f"{name} fails the check that {what}", do)
         if cuda.FAILED in (device.get("path") or ""):
-            do = "nothing need be done: the plain path draws the same distribution; report the versions above"
+            do = "nothing needs to be done: the plain path draws the same distribution; report the versions above"
             yield Finding(NOTE, f"{name}: {device['path']}", do)
 
 
-def _tried(trials):
-    """Report what the trial of the CUDA kernels found that keeps them from being used, or from being used later."""
+def _tried(trials: Iterable[kernel_trial.Trial]) -> Iterator[Finding]:
+    """Report each trial of the CUDA kernels that failed, has no verdict, or whose verdict is not kept."""
     for trial in trials:
         if trial.failed or not trial.kept:
-            do = "nothing need be done: the plain path draws the same distribution; report the versions above"
+            do = "nothing needs to be done: the plain path draws the same distribution; report the versions above"
             if trial.failed is None:
-                do = "until there is a verdict the plain path draws; try again without that, or with a longer --timeout"
+                do = "until there is a verdict the plain path draws; remove the cause, or give a longer --timeout"
             elif trial.failed == "":
                 do = f"until there is a verdict the plain path draws; set {cuda.VARIABLE}=1 to use the kernels after a "
                 do += "test in each process"
-                if trial.about.get("driver"):  # without its version a verdict is kept nowhere
+                if trial.about.get("driver"):  # without the driver's version no directory keeps a verdict
                     do += ", or XDG_CACHE_HOME to a private, writable directory"
             yield Finding(NOTE, f"the trial of the CUDA kernels on {trial.card}: {trial.detail}", do)
 
 
-def _cached(info):
-    """Check whether there is a compilation cache, and a safe one."""
+def _cached(info: compilation_cache.CacheInfo) -> Iterator[Finding]:
+    """Check whether there is a compilation cache, and whether it is safe."""
     if info.path is None:
         what = "there is no compilation cache: every process compiles again"
         yield Finding(NOTE, what, "call runtime.initialize_compilation_cache()")
     elif "://" not in info.path and (reason := compilation_cache.open_to_others(info.path)):
         what = f"the compilation cache {info.path} holds executable code, and {reason}"
-        yield Finding(WARNING, what, "chmod 700, or another directory")
+        yield Finding(WARNING, what, "restrict the directory (chmod 700), or use another one")
 
 
-def _plain(value):
+def _plain(value: Any) -> Any:
     """Return a value without named tuples, which JSON would write as lists."""
     if hasattr(value, "_asdict"):
         value = value._asdict()
@@ -415,24 +431,26 @@ def _plain(value):
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _shown(name):
-    """Return whether the report has the version of a package; NVIDIA's libraries are many."""
+def _shown(name: str) -> bool:
+    """Return whether the report shows the version of a package: only two of NVIDIA's many libraries."""
     return not name.startswith("nvidia-") or "cudnn" in name or "cuda-runtime" in name
 
 
-def _gpu_lines(gpus):
+def _gpu_lines(gpus: hardware.Accelerators) -> Iterator[str]:
     yield f"{gpus.vendor} driver {gpus.driver or 'unknown'}" + (f"; {gpus.trouble}" if gpus.trouble else "")
     for number, card in enumerate(gpus.cards):
-        free = "" if card.free is None else f", {_size(card.free)} of {_size(card.total)} free"
+        free = ""
+        if card.free is not None and card.total is not None:
+            free = f", {_size(card.free)} of {_size(card.total)} free"
         yield f"{number}: {card.name}{free}"
 
 
-def _version_line(backend):
+def _version_line(backend: Mapping[str, Any]) -> Iterator[str]:
     if backend["platform"] not in (None, "cpu"):
         yield " ".join(backend["version"].split())
 
 
-def _device_lines(device):
+def _device_lines(device: Mapping[str, Any]) -> Iterator[str]:
     rate = device["angles"] / device["seconds"] / 1e6
     verdict = "agrees" if device["agrees"] and device["words_agree"] and not device["broken"] else "DOES NOT AGREE"
     free = device["memory"]["free"]
@@ -445,19 +463,19 @@ def _device_lines(device):
         yield f"  drawn by {device['path']}"
     if inside := device.get("seconds_in_programs"):
         yield (
-            f"  with vectors of 512 bits; {device['angles'] / inside / 1e6:,.0f} inside of other programs, which have "
-            "them by runtime.configure(vector_width=512)"
+            f"  with 512-bit vectors; {device['angles'] / inside / 1e6:,.0f} million inside other programs, which use "
+            "them after runtime.configure(vector_width=512)"
         )
 
 
-def _cache_line(info):
+def _cache_line(info: compilation_cache.CacheInfo) -> str:
     if info.path is None:
         return "none"
-    size = "" if info.entries is None else f", {info.entries} programs, {_size(info.bytes)}"
+    size = "" if info.entries is None or info.bytes is None else f", {info.entries} programs, {_size(info.bytes)}"
     return f"{info.path}{size}{'' if info.enabled else ', not in use'}{'' if info.writable else ', read only'}"
 
 
-def _size(count):
+def _size(count: float) -> str:
     for unit in ("bytes", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.3g} {unit}"

@@ -1,31 +1,32 @@
 """Read and join XLA's flags, and try them on the installed jaxlib before they can end a process.
 
-XLA reads ``XLA_FLAGS`` when JAX starts. A flag that it does not know, or a value that it cannot read, ends the process
-at once, without an exception, and each release knows other flags. `refused` therefore lets a child process read them.
+XLA reads ``XLA_FLAGS`` when JAX starts. An unknown flag or an invalid value ends the process at once, without an
+exception, and the flags differ between releases. `refused` therefore tries them in a child process.
 """
 
 import os
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from jax_von_mises.runtime import child
 
-# Lets XLA read its flags, by compiling the smallest of programs.
+# Compile a trivial program, so that XLA reads its flags.
 START = "import jax; jax.block_until_ready(jax.jit(lambda: 0.0)())"
 
-# One flag as XLA splits them: a value may be quoted as a whole.
+# One flag as XLA splits them; the complete value may be quoted.
 WORD = re.compile(r"""--([^\s=]+)(?:(=)("[^"]*"|'[^']*'|\S*))?|(\S+)""")
 
 
 class Refused(NamedTuple):
-    """A flag that the installed jaxlib does not take, and why."""
+    """A flag that the installed jaxlib refuses, and why."""
 
     flag: str
     reason: str
 
 
 class Advice(NamedTuple):
-    """How bad it is to set a flag to anything but the values that are `fine`, and what to do."""
+    """Advice on a flag: how serious it is to set it, what to do, and the harmless values."""
 
     level: str
     text: str
@@ -37,49 +38,52 @@ OFF = ("false", "0")
 ON = ("true", "1", "")
 
 FAST_MIN_MAX = Advice(HARMFUL, "lets XLA lose NaN, which marks bad arguments; leave it out", OFF)
-PRODUCTS = Advice(USELESS, "concerns products of matrices, of which the sampler has none; leave it out")
+PRODUCTS = Advice(USELESS, "concerns matrix products, of which the sampler has none; leave it out")
 
-# Flags that guides recommend and that are wrong, as trials on jaxlib 0.10 to 0.12 showed.
+# Flags that guides recommend and that are gone, harmful or useless, as tried on jaxlib 0.10 to 0.12.
 ADVICE = {
     "xla_gpu_autotune": Advice(GONE, "does not exist; the nearest is --xla_gpu_autotune_level=0 to 4"),
-    "xla_gpu_platform_id": Advice(GONE, "does not exist; take CUDA_VISIBLE_DEVICES or JAX_PLATFORMS=cuda"),
+    "xla_gpu_platform_id": Advice(GONE, "does not exist; use CUDA_VISIBLE_DEVICES or JAX_PLATFORMS=cuda"),
     "xla_gpu_fuse_operations": Advice(GONE, "does not exist; XLA always fuses"),
-    "xla_gpu_enable_priority_fusion": Advice(GONE, "does not exist any more; it is how XLA fuses"),
+    "xla_gpu_enable_priority_fusion": Advice(GONE, "does not exist any more; priority fusion is always on"),
     "xla_gpu_kernel_lazy_compilation_threshold": Advice(GONE, "does not exist; leave it out"),
     "xla_gpu_enable_cudnn_frontend": Advice(GONE, "does not exist any more; leave it out"),
     "xla_gpu_enable_async_collectives": Advice(GONE, "does not exist any more; collectives are asynchronous"),
     "xla_gpu_enable_pipelined_collectives": Advice(
-        GONE, "does not exist; --xla_gpu_enable_pipelined_all_reduce and its like do"
+        GONE, "does not exist; --xla_gpu_enable_pipelined_all_reduce and similar flags do"
     ),
-    "xla_gpu_enable_llvm_module_compilation_parallelism": Advice(GONE, "only up to jaxlib 0.10; leave it out"),
+    "xla_gpu_enable_llvm_module_compilation_parallelism": Advice(GONE, "exists up to jaxlib 0.10 only; leave it out"),
     "xla_gpu_enable_fast_min_max": FAST_MIN_MAX,
     "xla_cpu_enable_fast_min_max": FAST_MIN_MAX,
-    "xla_cpu_enable_fast_math": Advice(HARMFUL, "changes the last digits of angles, so streams too; leave it out", OFF),
+    "xla_cpu_enable_fast_math": Advice(
+        HARMFUL, "changes the last digits of angles, and therefore streams; leave it out", OFF
+    ),
     "xla_cpu_fast_math_honor_nans": Advice(
         HARMFUL, "where it is false, bad concentrations give plausible angles instead of NaN; leave it out", ON
     ),
     "xla_cpu_fast_math_honor_infs": Advice(
-        HARMFUL, "where it is false, an infinite concentration gives garbage; leave it out", ON
+        HARMFUL, "where it is false, an infinite concentration gives wrong angles; leave it out", ON
     ),
-    "xla_gpu_cuda_data_dir": Advice(USELESS, "not needed with CUDA from pip; leave it out"),
+    "xla_gpu_cuda_data_dir": Advice(USELESS, "is not needed with CUDA from pip; leave it out"),
     "xla_gpu_triton_gemm_any": PRODUCTS,
     "xla_gpu_autotune_level": PRODUCTS,
     "xla_gpu_force_compilation_parallelism": Advice(
-        USELESS, "changes the time to compile alone; leave it out if that does not matter"
+        USELESS, "changes only the compile time; leave it out if that does not matter"
     ),
     "xla_gpu_enable_latency_hiding_scheduler": Advice(
-        USELESS, "hides communication between devices, of which the sampler has none; leave it out unless you have some"
+        USELESS,
+        "hides communication between devices, of which the sampler has none; leave it out unless your program has some",
     ),
 }
 
 
 class Flag(NamedTuple):
-    """A flag in ``XLA_FLAGS``; its value is None if it has none, which is not the empty one."""
+    """A flag in ``XLA_FLAGS``; None for a flag without a value, which differs from an empty value."""
 
     name: str
     value: str | None
 
-    def __str__(self):
+    def __str__(self) -> str:
         if self.value is None:
             return f"--{self.name}"
         if not re.search(r"""[\s"']""", self.value):
@@ -88,14 +92,14 @@ class Flag(NamedTuple):
         return f"--{self.name}={quote}{self.value}{quote}"
 
 
-def advice(flag):
-    """Return the `Advice` on setting a `Flag` so, or None."""
+def advice(flag: Flag) -> Advice | None:
+    """Return the `Advice` on a `Flag` with its value, or None."""
     found = ADVICE.get(flag.name)
     return None if found is None or (flag.value or "").lower() in found.fine else found
 
 
-def parse(text, strict=False):
-    """Return the flags in `text`, as ``XLA_FLAGS`` has them, or in the file that it names, in order.
+def parse(text: str, strict: bool = False) -> list[Flag]:
+    """Return in order the flags in `text`, the value of ``XLA_FLAGS``, or in the file that it names.
 
     XLA ignores other words; `strict` refuses them.
     """
@@ -113,36 +117,36 @@ def parse(text, strict=False):
     return found
 
 
-def join(flags):
-    """Return the text for ``XLA_FLAGS``."""
+def join(flags: Iterable[Flag]) -> str:
+    """Return the value of ``XLA_FLAGS`` with these flags."""
     return " ".join(map(str, flags))
 
 
-def current():
+def current() -> list[Flag]:
     """Return the flags in the environment of this process."""
     return parse(os.environ.get("XLA_FLAGS", ""))
 
 
-def refusals(words):
-    """Return the flags that XLA refused, by the last words of a child: all the unknown ones, or one bad value."""
-    unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", words)
+def refusals(err: str) -> list[Refused]:
+    """Return the flags that XLA refused, according to a child's stderr: all unknown flags, or one bad value."""
+    unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", err)
     if unknown:
         names = dict.fromkeys(name for name, *_ in WORD.findall(unknown[1]))
         return [Refused(name, "the installed jaxlib does not know it") for name in names]
-    bad = re.search(r"Couldn't interpret value (?P<value>.*) for flag (?P<flag>\S+?)\.\s", words) or re.search(
-        r"Illegal value for --(?P<flag>\S+) '(?P<value>[^']*)'", words
+    bad = re.search(r"Couldn't interpret value (?P<value>.*) for flag (?P<flag>\S+?)\.\s", err) or re.search(
+        r"Illegal value for --(?P<flag>\S+) '(?P<value>[^']*)'", err
     )
     if bad:
-        return [Refused(bad["flag"], f"its value {bad['value']!r} is not one that it takes")]
-    other = re.search(r"parse_flags_from_env.*?\] (.*)", words)
+        return [Refused(bad["flag"], f"its value {bad['value']!r} is not allowed")]
+    other = re.search(r"parse_flags_from_env.*?\] (.*)", err)
     return [Refused("", other[1][:200])] if other else []
 
 
-def refused(flags, timeout=120.0):
-    """Try `flags` in child processes; return a list of `Refused`, of all that the installed jaxlib does not take.
+def refused(flags: Iterable[Flag], timeout: float = 120.0) -> list[Refused]:
+    """Try `flags` in child processes; return all that the installed jaxlib refuses.
 
-    Where JAX does not start for another reason, such as a platform that is not there, it may not have read its flags
-    yet: then a child on the CPU reads them, which no such reason stops.
+    JAX may fail to start for another reason, such as a missing platform, before it has read its flags. A child on the
+    CPU then reads them.
     """
     found: list[Refused] = []
     left = list(flags)

@@ -1,4 +1,4 @@
-"""Find out what the machine has and what is installed for it, from drivers' programs and pip's records, without JAX."""
+"""Report the machine's hardware and the packages installed for it, from drivers' programs and pip, without JAX."""
 
 import contextlib
 import importlib.metadata
@@ -7,71 +7,76 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from jax_von_mises import environment
 
-# As JAX names what it runs on.
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+# JAX's names of the platforms that it supports here.
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
-# The oldest driver, by its first number, that runs JAX's wheels for a release of CUDA, and the least of cards.
-# install_gpu.sh has the same rule.
+# The oldest major version of the driver, and the lowest compute capability, that JAX's wheels for each release of CUDA
+# support. install_gpu.sh has the same rule.
 DRIVERS = {13: 580, 12: 525}
 CAPABILITIES = {13: 7.5, 12: 5.0}
 
-# Where WSL and ROCm keep them when they are not on the path.
+# Also where WSL and ROCm install them off the path.
 SMI = ("nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/usr/bin/nvidia-smi")
 ROCMINFO = ("rocminfo", "/opt/rocm/bin/rocminfo")
 
-# Seconds: a program that asks a broken driver may never come back.
+# In seconds: a program that queries a broken driver may hang.
 TOOL_TIMEOUT = 20
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy")
-# pip's names of what JAX uses on accelerators, and of NVIDIA's libraries that come with it.
+# pip's names of JAX's plugins for accelerators, and of the NVIDIA libraries that they depend on.
 PLUGIN = re.compile(r"jax-(cuda\d+|rocm\d+|oneapi)-(plugin|pjrt)$")
 LIBRARY = re.compile(r"(nvidia-.*|libtpu)$")
 
-# Libraries of CUDA that pip's wheels bring themselves: another copy on LD_LIBRARY_PATH would be loaded in their place.
+# CUDA libraries that pip's wheels contain: another copy on LD_LIBRARY_PATH would be loaded in their place.
 CUDA_LIBRARIES = re.compile(
     r"lib(cudart|cudnn\w*|cublas(Lt)?|cufft|cusolver|cusparse|cupti|nccl|nvJitLink|nvrtc|nvshmem\w*)\.so"
 )
 
 
 class Card(NamedTuple):
-    """A GPU, as its driver describes it; None where the driver does not."""
+    """A GPU, as its driver describes it; None for what the driver does not report."""
 
     name: str
     total: int | None = None
-    """Bytes of memory, and those that are taken."""
+    """Memory in bytes."""
     used: int | None = None
+    """Memory in use, in bytes."""
     capability: float | None = None
     """NVIDIA's compute capability."""
 
     @property
-    def free(self):
-        """The free bytes."""
+    def free(self) -> int | None:
+        """Free memory in bytes."""
         return None if self.total is None or self.used is None else self.total - self.used
 
 
 class Accelerators(NamedTuple):
-    """GPUs of one vendor that the system knows of."""
+    """GPUs of one vendor, as its driver reports them."""
 
     vendor: str
     """``"NVIDIA"`` or ``"AMD"``."""
     driver: str | None
     cards: tuple[Card, ...]
     trouble: str | None
-    """What stands in the way of asking, if anything."""
+    """Why the driver could not be queried, or only in part; None where it answered."""
 
 
-def accelerators():
-    """Return the GPUs of this machine, by vendors."""
+def accelerators() -> tuple[Accelerators, ...]:
+    """Return the GPUs of this machine by vendor."""
     return tuple(found for found in (_nvidia(), _amd()) if found is not None)
 
 
-def _ask(names, *arguments):
-    """Return what the first of these programs that is there answers: (text, trouble or None), or None without one."""
+def _ask(names: Sequence[str], *arguments: str) -> tuple[str, str | None] | None:
+    """Return the output of the first program that is installed, and its failure or None; None if none is installed."""
     program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
         return None
@@ -90,38 +95,40 @@ def _ask(names, *arguments):
     return done.stdout, None
 
 
-def _nvidia():
+def _nvidia() -> Accelerators | None:
     asked = "--query-gpu=driver_version,memory.total,memory.used"
     rest = ("--format=csv,noheader,nounits",)
     answer = _ask(SMI, f"{asked},name,compute_cap", *rest)
     if answer is not None and not _table_rows(answer[0]):
-        answer = _ask(SMI, f"{asked},name", *rest)  # drivers before 510 do not know the capability
+        answer = _ask(SMI, f"{asked},name", *rest)  # drivers before 510 do not report the capability
     if answer is None:
-        driver = environment.nvidia_driver()
-        return driver and Accelerators("NVIDIA", driver, (), "there is no nvidia-smi to describe the GPUs")
+        driver: str | None = environment.nvidia_driver()
+        if not driver:
+            return None
+        return Accelerators("NVIDIA", driver, (), "nvidia-smi, which describes the GPUs, is not installed")
     text, trouble = answer
-    rows = _table_rows(text)  # of cards that work, also where another has fallen off
+    rows = _table_rows(text)  # the working cards, also where another one failed
     if not rows:
         return Accelerators("NVIDIA", None, (), trouble or f"nvidia-smi reports: {' '.join(text.split())[:200]}")
     cards = (Card(row[3], _mib(row[1]), _mib(row[2]), _number(row[4:])) for row in rows)
     return Accelerators("NVIDIA", rows[0][0], tuple(cards), trouble)
 
 
-def _table_rows(text):
-    """Return the lines of nvidia-smi that describe a card, and not its messages."""
+def _table_rows(text: str) -> list[list[str]]:
+    """Return the fields of nvidia-smi's lines that describe a card, without its messages."""
     split = ([field.strip() for field in line.split(",")] for line in text.splitlines())
     return [row for row in split if len(row) >= 4 and re.match(r"\d+\.\d+", row[0])]
 
 
-def _number(fields):
+def _number(fields: Sequence[str]) -> float | None:
     return float(fields[0]) if fields and re.fullmatch(r"\d+\.\d+", fields[0]) else None
 
 
-def _mib(text):
+def _mib(text: str) -> int | None:
     return int(text) * 2**20 if text.isdigit() else None
 
 
-def _amd():
+def _amd() -> Accelerators | None:
     answer = _ask(ROCMINFO)
     if answer is None:
         return None
@@ -134,12 +141,12 @@ def _amd():
     version = None
     with contextlib.suppress(OSError):
         version = Path("/opt/rocm/.info/version").read_text().strip()
-    return Accelerators("AMD", version, tuple(cards), trouble or (None if cards else "rocminfo names no GPU"))
+    return Accelerators("AMD", version, tuple(cards), trouble or (None if cards else "rocminfo lists no GPU"))
 
 
-def packages():
-    """Return the versions of the installed packages that matter here."""
-    found = {}
+def packages() -> dict[str, str]:
+    """Return the versions of JAX, NumPy, SciPy, JAX's plugins and NVIDIA's libraries, as far as installed."""
+    found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
         if (name in PACKAGES or PLUGIN.match(name) or LIBRARY.match(name)) and name not in found:
@@ -147,13 +154,13 @@ def packages():
     return dict(sorted(found.items()))
 
 
-def plugins(installed):
-    """Return the platforms that plugins of JAX are installed for, as ``cuda12``."""
+def plugins(installed: Iterable[str]) -> list[str]:
+    """Return the platforms, such as ``cuda12``, for which a JAX plugin is installed."""
     return sorted({match[1] for match in map(PLUGIN.match, installed) if match})
 
 
-def unmet(installed):
-    """Return as sentences the requirements of JAX's plugins that the installed libraries do not meet."""
+def unmet(installed: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each requirement of JAX's plugins that the installed libraries do not meet."""
     return [
         f"{plugin} {installed[plugin]} needs {name}{wanted}, and {installed[name]} is installed"
         for plugin, name, wanted in _requirements(installed)
@@ -161,25 +168,25 @@ def unmet(installed):
     ]
 
 
-def missing(installed):
-    """Return the libraries that JAX's plugins use and pip has not installed; those of the system may serve."""
+def missing(installed: Mapping[str, str]) -> list[str]:
+    """Return the libraries that JAX's plugins require and pip has not installed; the system's may serve instead."""
     needed = {name for _, name, _ in _requirements(installed)}
     return sorted(name for name in needed if name.startswith("nvidia-") and name not in installed)
 
 
-def _requirements(installed):
-    """Yield what JAX's plugins need, by pip's records: the plugin, the package, and its versions."""
+def _requirements(installed: Mapping[str, str]) -> "Iterator[tuple[str, str, SpecifierSet]]":
+    """Yield the plugin, the package and its allowed versions, for each requirement of JAX's plugins."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
     for plugin in filter(PLUGIN.match, installed):
-        # Also what an extra asks for, which is how the plugins name NVIDIA's libraries.
+        # Requirements of extras count too: the plugins list NVIDIA's libraries there.
         for requirement in map(Requirement, importlib.metadata.requires(plugin) or ()):
             yield plugin, canonicalize_name(requirement.name), requirement.specifier
 
 
-def shadows():
-    """Return the directories on ``LD_LIBRARY_PATH`` that hold libraries of CUDA, and one library of each."""
+def shadows() -> dict[str, str]:
+    """Return the directories on ``LD_LIBRARY_PATH`` that hold CUDA libraries, with one library of each."""
     found = {}
     for folder in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)):
         with contextlib.suppress(OSError):
@@ -189,8 +196,8 @@ def shadows():
     return found
 
 
-def system():
-    """Describe the system, the processor and its cores that this process may use, in a line."""
+def system() -> str:
+    """Describe the system, the processor and the number of cores that this process may use, in a line."""
     model = environment.processor("model name") or platform.processor() or platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{platform.system()} {platform.machine()}, Python {platform.python_version()}; {model}, {cores} cores"

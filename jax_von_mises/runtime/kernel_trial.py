@@ -1,10 +1,11 @@
-"""Try the CUDA kernels in a child process, and keep the verdict for later processes (`doctor` calls it)."""
+"""Try the CUDA kernels in a child process, and keep the verdict for later processes."""
 
 import functools
 import json
 import os
 import shutil
 import signal
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,36 +13,33 @@ from jax_von_mises.runtime import child
 from jax_von_mises.sampling import cuda_trial, cuda_verdict
 
 PROGRAM = ("-m", cuda_trial.__name__)
-# Who watches every access to memory where it is installed, and its exit code if one was wrong. What XLA asks the driver
-# in vain is no error of a kernel.
+# The tool that checks every memory access, and its exit code after an invalid one. Failed calls of the driver, of which
+# XLA makes some, are no errors of a kernel.
 SANITIZER, FOUND = "compute-sanitizer", 9
 OPTIONS = ("--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", str(FOUND))
-# A process that ends by another signal was ended by somebody else, such as a system without memory.
+# Any other signal came from outside, as when the system is out of memory.
 CRASHES = {getattr(signal, f"SIG{name}", None) for name in ("SEGV", "ABRT", "BUS", "ILL", "FPE", "TRAP", "SYS")}
 
-# Where NVIDIA's MPS has its pipes, if not where the variable says.
+# Default directory of the pipes of NVIDIA MPS, and the variable that sets another one.
 MPS_PIPES, MPS_VARIABLE = Path("/tmp/nvidia-mps"), "CUDA_MPS_PIPE_DIRECTORY"
 
 
 class Trial(NamedTuple):
-    """How the trial on a kind of card ended."""
+    """Outcome of the trial on a kind of card."""
 
     card: str
     failed: str | None
-    """Empty if all kernels are right, else what is wrong; None where that was not found out."""
+    """Empty if all kernels are right, else what is wrong; None without a verdict."""
     detail: str
-    """The same in words, and why it was not found out."""
+    """The outcome in words, with the reason where there is no verdict."""
     about: dict[str, Any]
-    """What the verdict is for."""
+    """Card, driver and versions that the verdict is for."""
     kept: bool = False
-    """Whether later processes find it."""
+    """Whether later processes find the verdict."""
 
 
-def run(timeout, **changes):
-    """Try the kernels on each kind of card; return a `Trial` for each.
-
-    `changes` are those of the child's environment, as for `child.run`.
-    """
+def run(timeout: float, **changes: str | None) -> tuple[Trial, ...]:
+    """Try the kernels on each kind of card, with `changes` of the child's environment; return a `Trial` for each."""
     if MPS_VARIABLE in os.environ or MPS_PIPES.exists():
         why = f"NVIDIA MPS shares the GPU ({MPS_VARIABLE} is set, or {MPS_PIPES} exists), and a fault would end all"
         return (Trial("any card", None, f"not tried: {why} of its programs", {}),)
@@ -50,7 +48,7 @@ def run(timeout, **changes):
     if not steps:
         return (Trial("any card", None, f"it did not begin: {_end(ended, timeout)}", {}),)
     outcomes = {step["about"]["card"]: step for step in steps}
-    watched = functools.cache(lambda: _watched(timeout, changes))  # one run is for all cards
+    watched = functools.cache(lambda: _watched(timeout, changes))  # one run serves all cards
     found = []
     for card, step in outcomes.items():
         failed, why = step.get("failed"), step.get("why", "it ended without a verdict")
@@ -64,35 +62,34 @@ def run(timeout, **changes):
     return tuple(found)
 
 
-def draws_did_not_work(trials, ended, why):
-    """Return the trials where a child that drew by the kernels that passed ended as `ended`, with a problem `why`.
+def draws_did_not_work(trials: Iterable[Trial], ended: child.Ended, why: str) -> tuple[Trial, ...]:
+    """Revise passed trials after a draw by the kernels ended as `ended`, with the problem `why`.
 
-    They failed if the child crashed or drew other angles. A child that was killed or had no memory is no evidence
-    against them.
+    The kernels failed if the child crashed or drew other angles. A child that was killed or had no memory is no
+    evidence against them.
     """
     why = f"they passed, and then {why}"
+    failed, detail = None, f"not finished: {why}"
     if (ended.code == 0 or _crashed(ended)) and "RESOURCE_EXHAUSTED" not in why:
-        outcome = {"failed": why, "detail": f"failed: {why}"}
-    else:
-        outcome = {"failed": None, "detail": f"not finished: {why}"}
-    return tuple(trial._replace(**outcome) if trial.failed == "" else trial for trial in trials)
+        failed, detail = why, f"failed: {why}"
+    return tuple(trial._replace(failed=failed, detail=detail) if trial.failed == "" else trial for trial in trials)
 
 
-def keep(trials):
-    """Keep what was found out for later processes; return the trials with `Trial.kept`."""
-    return tuple(trial if trial.failed is None else _keep(trial) for trial in trials)
+def keep(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """Keep the verdicts for later processes; return the trials with `Trial.kept` set."""
+    return tuple(trial if trial.failed is None else _keep(trial, trial.failed) for trial in trials)
 
 
-def _keep(trial):
+def _keep(trial: Trial, failed: str) -> Trial:
     try:
-        cuda_verdict.keep(trial.about, trial.failed)
+        cuda_verdict.keep(trial.about, failed)
     except cuda_verdict.NotKept as error:
         return trial._replace(detail=f"{trial.detail}, which cannot be kept: {error}")
     return trial._replace(kept=True)
 
 
-def _steps(text):
-    """Return the steps that a child printed; other lines are those of libraries, or cut short."""
+def _steps(text: str) -> list[dict[str, Any]]:
+    """Return the steps that a child printed, without lines of libraries and a last line that is cut short."""
     found = []
     for line in text.splitlines():
         if line.startswith(cuda_trial.MARK):
@@ -105,15 +102,15 @@ def _steps(text):
     return found
 
 
-def _crashed(ended):
-    """Whether a child ended by itself, and not well."""
+def _crashed(ended: child.Ended) -> bool:
+    """Return whether a child failed by itself: by an exit code, or by a signal of a crash."""
     if ended.code is None or ended.code >= 0:
         return bool(ended.code)
     return -ended.code in CRASHES
 
 
-def _end(ended, timeout):
-    """Return in words how a child ended."""
+def _end(ended: child.Ended, timeout: float) -> str:
+    """Describe how a child ended."""
     if ended.code is None:
         return f"no answer within {timeout:g} s"
     if ended.code < 0:
@@ -121,14 +118,14 @@ def _end(ended, timeout):
     return child.reason(ended) if ended.code else "it ended without a verdict"
 
 
-def _watched(timeout, changes):
-    """Try the kernels that have passed once more, under `SANITIZER` if it is there; return `failed` and `detail`."""
+def _watched(timeout: float, changes: Mapping[str, str | None]) -> tuple[str, str]:
+    """Try kernels that passed again, under `SANITIZER` if it is installed; return `Trial.failed` and `Trial.detail`."""
     tool = shutil.which(SANITIZER)
     if tool is None:
         return "", "passed"
-    # Each array is a separate allocation then, to which the tool knows the end.
+    # Each array is then a separate allocation, whose end the tool knows.
     changes = {**changes, "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
-    ended = child.run(*PROGRAM, before=(tool, *OPTIONS), timeout=timeout, **changes)
+    ended = child.run_command(tool, *OPTIONS, *child.PYTHON, *PROGRAM, timeout=timeout, **changes)
     if ended.code == FOUND:
         summary = next((line for line in ended.out.splitlines() if "ERROR SUMMARY" in line), "an access outside")
         failed = f"{SANITIZER} found {summary.strip('= ')}"

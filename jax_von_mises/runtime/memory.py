@@ -1,12 +1,12 @@
-"""Report how much memory there is, and how many angles fit into it."""
+"""Report the memory of each device, and how many angles fit into it."""
 
 import contextlib
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,35 +16,35 @@ from jax_von_mises import arguments
 from jax_von_mises.sampling import sampler
 from jax_von_mises.sampling.request import DrawRequest
 
-# So many angles take milliseconds on any device, and starting a program takes far less. Larger batches gain nothing.
+# Larger batches gain nothing: to draw this many angles takes milliseconds on any device, to start a program far less.
 AT_MOST = 2**30
 
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 class DeviceMemory(NamedTuple):
-    """Memory of one device, in bytes; None if neither JAX nor the system reports it."""
+    """Memory of one device in bytes; None for what neither JAX nor the system reports."""
 
     device: str
-    """As ``cuda:0`` or ``cpu:0``."""
+    """Name of the device, such as ``cuda:0`` or ``cpu:0``."""
     kind: str
-    """What the device calls itself."""
+    """Description of the device by JAX."""
     in_use: int | None
-    """Taken by the arrays of this process; on a CPU, by all of this process."""
+    """Memory of this process's arrays; on a CPU, all memory of this process."""
     peak: int | None
-    """The most that ever was."""
+    """Largest value of `in_use` so far."""
     limit: int | None
-    """What this process may take in all, which is JAX's share of a GPU; on a CPU, the machine or the job's limit."""
+    """Limit of this process: JAX's share of a GPU; on a CPU, the memory of the machine or the limit of the job."""
     free: int | None
-    """What is left of it; on a CPU, what the system can still give."""
+    """Rest of the limit; on a CPU, the memory that the system can still provide."""
 
 
 def memory_report() -> tuple[DeviceMemory, ...]:
     """Report the memory of each device of this process.
 
-    On a GPU these are the numbers of JAX's allocator (``device.memory_stats``), which has set aside its share of the
-    memory; what other processes take of a GPU is not among them. A CPU has no such numbers (there it is None): they are
-    those of this process and of the machine, or of the job's limit (a control group, ``ulimit``) where that is lower.
+    On a GPU these are the numbers of JAX's allocator (``device.memory_stats``), which has reserved its share of the
+    memory; the memory of other processes is not included. On a CPU, which has no such numbers, they are those of this
+    process and of the machine, or of the job's limit (a control group, ``ulimit``) where that is lower.
 
     Returns
     -------
@@ -68,38 +68,41 @@ def suggest_batch_size(
 ) -> int:
     """Suggest how many rows of angles to draw at a time, from the memory that the compiled program needs.
 
+    The sampler is compiled for a few sizes; nothing is drawn.
+
     Parameters
     ----------
     concentration, loc : float or array
-        As in `sample_von_mises`; they broadcast to `shape`.
+        As in `sample_von_mises`; they broadcast to the batch.
     shape : int or tuple of ints
-        Shape of one row: the batch is of shape ``(result, *shape)``.
+        Shape of one row: the batch has shape ``(result, *shape)``.
     dtype, method, key
         As in `sample_von_mises`; `key` is any key of the implementation that is used.
     device : jax.Device, optional
-        One of ``jax.local_devices()``; the first, or JAX's default device, by default.
+        One of ``jax.local_devices()``; by default JAX's default device, or else the first.
     in_flight : int
-        Batches that are in memory at once. In a loop over `sample_batches` there are three: the one that the loop has,
-        the next one, and the one after it, which is begun when the next is asked for.
+        Number of batches in memory at once. A loop over `sample_batches` has three: the current batch, the next one,
+        and the one after it, which is started when the next one is requested.
     share : float
         Share of the free memory to use, above 0 and at most 1. The rest is for what the program does with the angles.
 
     Returns
     -------
     int
-        Rows; at most 2^30 angles, beyond which there is nothing to gain.
+        Number of rows. A batch has at most 2^30 angles, since larger ones gain nothing.
 
     Raises
     ------
     MemoryError
-        Not even one row fits.
+        Not even one row fits, or the device does not report its memory.
     """
     caller = "suggest_batch_size"
-    shape = arguments.whole_sizes(caller, "shape", shape)
+    sizes = arguments.whole_sizes(caller, "shape", shape)
     in_flight = arguments.whole_number(caller, "in_flight", in_flight, 1)
     share = checked_share(caller, "share", share)
+    config: Any = jax.config
     if device is None:
-        device = jax.config.jax_default_device or jax.local_devices()[0]  # type: ignore[attr-defined]  # JAX's stubs lack it
+        device = config.jax_default_device or jax.local_devices()[0]
         device = device if isinstance(device, jax.Device) else jax.local_devices(backend=device)[0]
     elif not isinstance(device, jax.Device):
         raise TypeError(
@@ -107,40 +110,42 @@ def suggest_batch_size(
         )
     key = jax.random.key(0) if key is None else key
 
-    def request(rows):
-        return DrawRequest.part(caller, key, loc, concentration, (rows, *shape), dtype, method).at(0)
+    def request(rows: int) -> DrawRequest:
+        drawn: DrawRequest = DrawRequest.part(caller, key, loc, concentration, (rows, *sizes), dtype, method).at(0)
+        return drawn
 
-    def need(rows):
-        """Return the bytes for batches of so many rows."""
+    def need(rows: int) -> int:
+        """Return the bytes that `in_flight` batches of `rows` rows and their program need."""
         batch = request(rows)
         with jax.default_device(device):
             compiled = sampler.PLAIN.new.lower(batch, batch.engine()).compile()
         found = compiled.memory_analysis()
         if found is None:
             raise MemoryError(
-                f"{caller}: {named(device)} does not report what a program needs. Choose a size yourself."
+                f"{caller}: {named(device)} does not report how much memory a program needs. Choose a size yourself."
             )
-        return found.argument_size_in_bytes + found.temp_size_in_bytes + in_flight * found.output_size_in_bytes
+        needed: int = found.argument_size_in_bytes + found.temp_size_in_bytes + in_flight * found.output_size_in_bytes
+        return needed
 
-    size = max(1, math.prod(shape))
+    size = max(1, math.prod(sizes))
     free = of_device(device).free
     if free is None:
         raise MemoryError(f"{caller}: {named(device)} does not report how much memory is free. Choose a size yourself.")
     budget = int(share * free)
-    # The results alone allow that many; what the program needs in addition shows when it is compiled for it.
+    # Start with as many rows as the results alone allow; only compiling shows what the program needs besides.
     item = request(1).dtype.itemsize
     rows = max(1, min(AT_MOST // size, budget // (in_flight * size * item)))
     while (used := need(rows := _rounded(rows))) > budget:
         if rows == 1:
             raise MemoryError(
-                f"{caller}: one row of {size} angles needs {used} bytes, and {budget} are there ({share:g} of what is "
-                f"free on {named(device)}). Free memory, or draw shorter rows."
+                f"{caller}: one row of {size} angles needs {used} bytes, but only {budget} are available ({share:g} of "
+                f"the free memory of {named(device)}). Free memory, or draw shorter rows."
             )
         rows = max(1, min(rows - 1, rows * budget // used))
     return rows
 
 
-def checked_share(caller, name, value):
+def checked_share(caller: str, name: str, value: Any) -> float:
     """Return `value`, a share of the memory, as a float above 0 and at most 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{caller}: {name}={arguments.safe_repr(value)} must be a number.")
@@ -149,22 +154,22 @@ def checked_share(caller, name, value):
     return float(value)
 
 
-def _rounded(rows):
-    """Return the next number below with five significant bits: few sizes are few programs to compile."""
+def _rounded(rows: int) -> int:
+    """Round down to five significant bits: fewer sizes mean fewer programs to compile."""
     step = 1 << max(0, rows.bit_length() - 5)
     return rows // step * step
 
 
-def named(device):
-    """Return a device's name, as ``cuda:0``."""
+def named(device: jax.Device) -> str:
+    """Return the name of a device, such as ``cuda:0``."""
     return f"{device.platform}:{device.id}"
 
 
-def of_device(device):
+def of_device(device: jax.Device) -> DeviceMemory:
     """Return the `DeviceMemory` of a device."""
     try:
         stats = device.memory_stats()
-    except jax.errors.JaxRuntimeError:  # of backends that have no such call
+    except jax.errors.JaxRuntimeError:  # the backend does not implement the call
         stats = None
     if stats is None:
         stats = {}
@@ -177,24 +182,24 @@ def of_device(device):
     return DeviceMemory(named(device), device.device_kind, in_use, stats.get("peak_bytes_in_use"), limit, free)
 
 
-def _of_process():
-    """Return the bytes of this process in memory: now, and at most."""
+def _of_process() -> tuple[int | None, int | None]:
+    """Return the resident memory of this process in bytes: now, and its peak."""
     found = _table("/proc/self/status")
     return found.get("VmRSS"), found.get("VmHWM")
 
 
-def _table(path):
-    """Return the sizes in a table of the kernel, in bytes by name; none where the system has no such table."""
+def _table(path: str) -> dict[str, int]:
+    """Return the sizes in a table of Linux, in bytes by name; empty where the system has no such table."""
     with contextlib.suppress(OSError):
         lines = re.findall(r"^(\w+):\s*(\d+) kB$", Path(path).read_text(), re.M)
         return {name: int(size) * 1024 for name, size in lines}
     return {}
 
 
-def host_memory():
-    """Return the bytes that this process may have in all, and those still free; None if the system does not report it.
+def host_memory() -> tuple[int | None, int | None]:
+    """Return the memory limit of this process and the free memory, in bytes; None where the system reports neither.
 
-    They are those of the machine, or of a limit where one is lower.
+    The limit is the memory of the machine, or that of a control group or ``ulimit`` where it is lower.
     """
     machine = _table("/proc/meminfo")
     pairs = [*_control_groups(), *_process_limits()]
@@ -206,8 +211,8 @@ def host_memory():
     return min(limits), max(0, min(frees))
 
 
-def _control_groups():
-    """Yield the limits of the control groups that this process is in, as containers and batch systems set them."""
+def _control_groups() -> Iterator[tuple[int, int]]:
+    """Yield limit and free memory of this process's control groups, which containers and batch systems set."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -218,20 +223,20 @@ def _control_groups():
                 yield from _levels(CGROUPS / "memory", path, *names)
 
 
-def _levels(root, path, limit, usage, cached):
-    """Yield the limit of a control group and of those above it, and what is free; where they have a limit."""
-    # Within a container the path is that of the host, and the files lie at the root.
+def _levels(root: Path, path: str, limit: str, usage: str, cached: str) -> Iterator[tuple[int, int]]:
+    """Yield limit and free memory of a control group and of those above it, where they have a limit."""
+    # In a container the path is the host's, and the files are at the root.
     below = root / path.strip("/")
     for folder in (below, *(above for above in below.parents if above.is_relative_to(root))):
         with contextlib.suppress(OSError, ValueError, KeyError):
             most = int((folder / limit).read_text())  # "max" is no number: no limit
             stats = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            # What was read from files counts as used, and can be dropped.
+            # Cached contents of files count as used, but can be dropped.
             yield most, most - int((folder / usage).read_text()) + int(stats[cached])
 
 
-def _process_limits():
-    """Yield the limits of ``ulimit -v`` and its like, and what is free of them."""
+def _process_limits() -> Iterator[tuple[int, int]]:
+    """Yield limit and free memory by ``ulimit -v`` and ``ulimit -d``, where they are set."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 

@@ -1,14 +1,15 @@
-"""Start JAX and draw on each of its devices, as a child process of `diagnose`, which survives a crash or a hang.
+"""Start JAX and draw on each of its devices, in a child process of `diagnose`, which survives a crash or a hang.
 
-Each step is a JSON object on a line of stdout, so that the last line is the step that failed.
+Each step is a line of JSON on stdout, so that the last line shows where a failure happened.
 """
 
 import functools
 import json
 import math
 import statistics
-import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,44 +22,46 @@ ANGLES = 2**22
 DIRECT = 2**12
 REPEATS = 5
 CONCENTRATION = 4.0
-# Angles of two devices each have a tail probability within 2e-6: at this concentration they differ by no more.
+# In radians: at this concentration, a relative error of 2e-6 in the tail probability of each angle allows no more.
 ANGLE_TOLERANCE = 3e-6
 
 # The first angles of key 0 at this concentration and loc 0, float32, from the distribution's integral in higher
-# precision: a device that draws others is broken, or its compiler has flags for fast mathematics.
+# precision. A device that draws others is broken, or its compiler has fast-math flags.
 KNOWN_ANGLES = (
     *(-0.423439735, 0.272692690, -0.654942120, -0.128790057),
     *(-0.022559651, -0.248476948, -0.292507943, 0.069036138),
 )
 
 
-def tell(step, **what):
-    """Report a step."""
-    print(json.dumps({"step": step, **what}), flush=True)
+def report(step: str, **details: Any) -> None:
+    """Print a step."""
+    print(json.dumps({"step": step, **details}), flush=True)
 
 
-def draw_on(device, count, concentration=CONCENTRATION, method="auto", loc=0.0):
+def draw_on(
+    device: jax.Device, count: int, concentration: float = CONCENTRATION, method: str = "auto", loc: float = 0.0
+) -> jax.Array:
     """Draw angles on a device, and wait for them."""
     with jax.default_device(device):
         key = jax.random.key(0, impl="threefry2x32")
         return sampler.sample_von_mises(key, loc, concentration, (count,), "float32", method=method).block_until_ready()
 
 
-def draw_in_program():
-    """Draw on the CPU inside of another program, as users' programs do, and wait for it."""
+def draw_in_program() -> None:
+    """Draw on the CPU inside another program, as users' programs do, and wait for the angles."""
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         key = jax.random.key(0, impl="threefry2x32")
-        return in_program(key).block_until_ready()
+        in_program(key).block_until_ready()
 
 
 @jax.jit
-def in_program(key):
-    """Angles as a part of another program."""
+def in_program(key: jax.Array) -> jax.Array:
+    """Draw angles as part of another program."""
     return sampler.sample_von_mises(key, 0.0, CONCENTRATION, (ANGLES,), "float32")
 
 
-def timed(draw):
-    """Seconds of the first call, and the median of those of later ones."""
+def timed(draw: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds of the first call, and the median of five later calls."""
     seconds = []
     for _ in range(1 + REPEATS):
         began = time.perf_counter()
@@ -67,34 +70,34 @@ def timed(draw):
     return seconds[0], statistics.median(seconds[1:])
 
 
-def words_on(device):
-    """Return the first words of the key, made on a device."""
+def words_on(device: jax.Device) -> np.ndarray:
+    """Return the first words of the key's stream, generated on a device."""
     with jax.default_device(device):
         key = jax.random.key(0, impl="threefry2x32")
         return np.asarray(counter.words(key, (1024,), transform.words_per_element(np.dtype(np.float32)), None, None))
 
 
 @functools.cache
-def reference():
+def reference() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the CPU's angles by both routes, and its words."""
     cpu = jax.local_devices(backend="cpu")[0]
     return np.asarray(draw_on(cpu, ANGLES)), np.asarray(draw_on(cpu, DIRECT, method="direct")), words_on(cpu)
 
 
-def examine(device):
-    """Draw on a device, and compare with the CPU and with known angles."""
+def examine(device: jax.Device) -> None:
+    """Draw on a device, and compare its angles and words with the CPU's and with known angles."""
     name = memory.named(device)
-    tell("draw", device=name)
+    report("draw", device=name)
     first, seconds = timed(lambda: draw_on(device, ANGLES))
     wide = device.platform == "cpu" and wide_vectors.supported()
     table, direct = np.asarray(draw_on(device, ANGLES)), np.asarray(draw_on(device, DIRECT, method="direct"))
     apart = max(float(np.abs(a - b).max()) for a, b in zip((table, direct), reference()[:2], strict=True))
-    known = float(np.abs(table[: len(KNOWN_ANGLES)] - np.float32(KNOWN_ANGLES)).max())
+    known = float(np.abs(table[: len(KNOWN_ANGLES)] - np.asarray(KNOWN_ANGLES, np.float32)).max())
     extremes = {
         "a negative concentration gives NaN": bool(np.isnan(draw_on(device, 4, -1.0)).all()),
         "an infinite concentration gives loc": bool((np.asarray(draw_on(device, 4, math.inf, loc=0.5)) == 0.5).all()),
     }
-    tell(
+    report(
         "device",
         device=name,
         kind=device.device_kind,
@@ -111,14 +114,14 @@ def examine(device):
     )
 
 
-def main():
+def main() -> None:
     """Run all steps."""
-    tell("start", jax=jax.__version__)
+    report("start", jax=jax.__version__)
     backend = get_backend()
     devices = jax.local_devices()
-    # Further devices of a CPU are the same cores again.
+    # Several CPU devices share the same cores, so one is enough.
     examined = devices[:1] if devices[0].platform == "cpu" else devices
-    tell(
+    report(
         "devices",
         platform=backend.platform,
         platform_version=backend.platform_version,
@@ -128,8 +131,8 @@ def main():
     )
     for device in examined:
         examine(device)
-    tell("end")
+    report("end")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,4 +1,4 @@
-"""Write compiled samplers to files, and read them, for other processes, machines and releases."""
+"""Write compiled samplers to files for other processes, machines and releases, and read them."""
 
 import contextlib
 import dataclasses
@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -24,10 +24,10 @@ from jax_von_mises.sampling.request import DrawRequest
 from jax_von_mises.streams import safe_files
 from jax_von_mises.version import __version__
 
-# Names the layout of a file, for later releases that read one.
+# Version of the file layout, for later releases.
 PROGRAM_FORMAT = "jax_von_mises/sampler/1"
 PROGRAM, MANIFEST = "program.bin", "manifest.json"
-# No sampler is near these sizes in bytes, so that more is not read.
+# In bytes. No sampler comes near these sizes, so larger files are not read.
 LARGEST_PROGRAM = 2**26
 LARGEST_FILE = 2**24
 LARGEST_MANIFEST = 2**20
@@ -45,11 +45,11 @@ def export_sampler(
     platforms: Sequence[str] = PLATFORMS,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Write a compiled sampler to a file, which does not depend on this package's version where it is loaded.
+    """Write a compiled sampler to a file, independent of the package's version that loads it.
 
-    The file is a zip archive of a program in JAX's portable form (``jax.export``) and a manifest in JSON. It draws the
-    same angles as `sample_von_mises` does here: bit for bit on the same kind of device. JAX reads such programs for six
-    months of its own releases at least.
+    The file is a zip archive of a program in JAX's portable form (``jax.export``) and a manifest in JSON. The program
+    draws the same angles as `sample_von_mises` does here, bit for bit on the same kind of device. JAX reads such
+    programs for at least six months of its own releases.
 
     Parameters
     ----------
@@ -58,13 +58,13 @@ def export_sampler(
     shape, dtype, method
         As in `sample_von_mises`; fixed in the program.
     loc, concentration : float, array or jax.ShapeDtypeStruct
-        Like the arguments that will be given: of their shape and dtype; the values do not matter.
+        Arguments of the shape and dtype of later calls; their values do not matter.
     key : jax.Array, optional
-        Any key of the implementation that will be used; JAX's default one by default.
+        Any key of the implementation of later calls; by default JAX's default implementation.
     platforms : sequence of str
-        Where it can run: of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; all of them by default.
+        Platforms on which the program runs, out of ``"cpu"``, ``"cuda"``, ``"rocm"`` and ``"tpu"``; by default all.
     force : bool
-        Replace a file that is there.
+        Replace an existing file.
 
     Returns
     -------
@@ -74,9 +74,9 @@ def export_sampler(
     Raises
     ------
     FileExistsError
-        The file is there, and `force` is not given.
+        The file exists, and `force` is not set.
     ImportError
-        ``flatbuffers`` is missing, by which JAX writes programs: ``pip install "jax_von_mises[export]"``.
+        JAX needs ``flatbuffers`` to write programs: ``pip install "jax_von_mises[export]"``.
     """
     caller = "export_sampler"
     path = arguments.path(caller, "path", path)
@@ -87,21 +87,24 @@ def export_sampler(
             f"{caller}: platforms={arguments.safe_repr(platforms)} must be some of {', '.join(PLATFORMS)}."
         )
     if not force and os.path.lexists(path):
-        raise FileExistsError(f"{caller}: {path} is there already. Give another name, or force=True to replace it.")
+        raise FileExistsError(f"{caller}: {path} exists already. Give another name, or force=True to replace it.")
     export = _serializer(caller)
     key = arguments.one_key(caller, jax.random.key(0) if key is None else key)
     loc, concentration = like(described(loc)), like(described(concentration))
     request = DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method)
     implementation = str(jax.random.key_impl(key))
 
-    def program(words, loc, concentration):
+    def program(words: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
         key = jax.random.wrap_key_data(words, impl=implementation)
-        return sampler.PLAIN.new(dataclasses.replace(request, key=key, loc=loc, concentration=concentration), "xla")
+        drawn: DrawRequest = dataclasses.replace(request, key=key, loc=loc, concentration=concentration)
+        angles: jax.Array = sampler.PLAIN.new(drawn, "xla")
+        return angles
 
     compute = arguments.compute_dtype(request.dtype)
-    expected = [jax.ShapeDtypeStruct(jax.random.key_data(key).shape, np.uint32)]
-    expected += [jax.ShapeDtypeStruct(x.shape, compute) for x in (request.loc, request.concentration)]
-    # The first derivative goes with it, for jax.grad.
+    struct: Any = jax.ShapeDtypeStruct
+    expected = [struct(jax.random.key_data(key).shape, np.uint32)]
+    expected += [struct(x.shape, compute) for x in (request.loc, request.concentration)]
+    # The first derivative is included, for jax.grad.
     exported = export.export(jax.jit(program), platforms=named)(*expected)
     content = exported.serialize(vjp_order=1)
     manifest = {
@@ -122,11 +125,11 @@ def export_sampler(
 
 
 class LoadedSampler:
-    """A sampler from a file of `export_sampler`: call it with a key, `loc` and `concentration`.
+    """A sampler from a file of `export_sampler`, called with a key, `loc` and `concentration`.
 
     It may be called inside ``jax.jit``, ``jax.lax.scan`` and ``jax.lax.map``, and differentiated once, in reverse mode
-    (``jax.grad``), with respect to `loc` and `concentration`. JAX has no ``vmap`` and no forward mode for programs from
-    files: export a program of the complete shape.
+    (``jax.grad``), with respect to `loc` and `concentration`. JAX supports neither ``vmap`` nor forward mode for
+    programs from files: export a program of the complete shape.
 
     Attributes
     ----------
@@ -136,19 +139,19 @@ class LoadedSampler:
 
     def __init__(self, manifest: dict[str, Any], exported: jax.export.Exported) -> None:
         self.manifest = manifest
-        self._call = exported.call
+        self._call: Callable[..., jax.Array] = exported.call
         self._compute = arguments.compute_dtype(np.dtype(exported.out_avals[0].dtype))
 
     def __call__(self, key: ArrayLike, loc: ArrayLike = 0.0, concentration: ArrayLike = 1.0) -> jax.Array:
-        """Draw angles of the shape and dtype that were exported."""
+        """Draw angles of the exported shape and dtype, in radians in [-pi, pi)."""
         caller = "LoadedSampler"
         key = arguments.one_key(caller, key)
         implementation = str(jax.random.key_impl(key))
         if implementation != self.manifest["key"]:
             raise ValueError(
                 f"{caller}: key is of the implementation {implementation}, and this program is for "
-                f"{self.manifest['key']}. Make it with jax.random.key(seed, impl={self.manifest['key']!r}), or export "
-                "again."
+                f"{self.manifest['key']}. Make a key with jax.random.key(seed, impl={self.manifest['key']!r}), or "
+                "export the sampler again."
             )
         arrays = []
         for name, value in (("loc", loc), ("concentration", concentration)):
@@ -156,7 +159,7 @@ class LoadedSampler:
             if list(array.shape) != self.manifest[name]:
                 raise ValueError(
                     f"{caller}: {name} has shape {array.shape}, and this program is for {tuple(self.manifest[name])}. "
-                    "Export one for that shape."
+                    "Give an array of that shape, or export a sampler for this one."
                 )
             arrays.append(array)
         return self._call(jax.random.key_data(key), *arrays)
@@ -170,7 +173,7 @@ def load_sampler(path: str | os.PathLike[str]) -> LoadedSampler:
     """Read a sampler that `export_sampler` wrote.
 
     The file is checked: its format, its size and checksum, that it runs on the platform in use, and that the program
-    calls nothing outside of it (XLA's custom calls), as ours do not. Still it is executable code: load what you trust.
+    calls no code outside it (XLA's custom calls). It is still executable code: load only files that you trust.
 
     Parameters
     ----------
@@ -185,8 +188,8 @@ def load_sampler(path: str | os.PathLike[str]) -> LoadedSampler:
     Raises
     ------
     ValueError
-        The file is no sampler, is damaged, was written by a release of this package or of JAX whose programs cannot be
-        read here, or is not for the platform in use.
+        The file is no sampler, is damaged, was written by an incompatible release of this package or of JAX, or is for
+        other platforms than the one in use.
     OSError
         The file cannot be read.
     """
@@ -197,28 +200,30 @@ def load_sampler(path: str | os.PathLike[str]) -> LoadedSampler:
     try:
         exported = export.deserialize(bytearray(content))
         programs = [exported, *([exported.vjp()] if exported.has_vjp() else [])]
-        # A call outside of a program cannot do without its name.
+        # A program that calls code outside it contains the name of this operation.
         calls = any(b"custom_call" in program.mlir_module_serialized for program in programs)
-        exported.mlir_module()  # fails where the installed jaxlib does not read the program's version
+        exported.mlir_module()  # fails where the installed jaxlib cannot read the program's version
         manifest |= _described(exported)
-    except Exception as error:  # of whatever kind: JAX names none
+    except Exception as error:  # JAX documents no exceptions
         raise ValueError(
             f"{caller}: {path} was written by JAX {manifest['versions'].get('jax')} and cannot be read by JAX "
             f"{jax.__version__} ({' '.join(str(error).split())[:200]}). Export it again with this release."
         ) from error
     if calls:
-        raise ValueError(f"{caller}: the program in {path} calls code outside of it, which no sampler does. Refused.")
+        raise ValueError(
+            f"{caller}: the program in {path} calls code outside it, which no sampler does. Do not use this file."
+        )
     platform = _platform_in_use()
     if platform not in exported.platforms:
         raise ValueError(
-            f"{caller}: {path} is for {', '.join(exported.platforms)}, and JAX runs on {platform} here. Export it "
-            f"again with platforms=({platform!r},)."
+            f"{caller}: {path} is for {', '.join(exported.platforms)}, and JAX runs on {platform} here. Export the "
+            f"sampler again with platforms=({platform!r},)."
         )
     return LoadedSampler(manifest, exported)
 
 
-def _described(exported):
-    """Return the part of a manifest that the program has too."""
+def _described(exported: jax.export.Exported) -> dict[str, Any]:
+    """Return the part of the manifest that is known from the program."""
     _, loc, concentration = exported.in_avals
     (result,) = exported.out_avals
     return {
@@ -230,16 +235,16 @@ def _described(exported):
     }
 
 
-def _read(caller, path):
-    """Return the manifest and the program of a file, checked."""
+def _read(caller: str, path: str) -> tuple[dict[str, Any], bytes]:
+    """Read and check the manifest and the program of a file."""
     try:
         with safe_files.open_plain(path) as opened:
             if os.fstat(opened.fileno()).st_size > LARGEST_FILE:
-                raise ValueError(f"it has more than {LARGEST_FILE} bytes, as no sampler has")
+                raise ValueError(f"it has more than {LARGEST_FILE} bytes, which no sampler has")
             with zipfile.ZipFile(opened) as file:
-                manifest = safe_files.read_member(file, MANIFEST, LARGEST_MANIFEST)
-                manifest = safe_files.parse_json(manifest, LARGEST_MANIFEST)
-                content = safe_files.read_member(file, PROGRAM, LARGEST_PROGRAM)
+                text = safe_files.read_member(file, MANIFEST, LARGEST_MANIFEST)
+                manifest: dict[str, Any] = safe_files.parse_json(text, LARGEST_MANIFEST)
+                content: bytes = safe_files.read_member(file, PROGRAM, LARGEST_PROGRAM)
         written = manifest["format"]
         if written != PROGRAM_FORMAT:
             raise ValueError(f"its format is {written!r}, and this release reads {PROGRAM_FORMAT!r}")
@@ -251,36 +256,37 @@ def _read(caller, path):
         raise ValueError(f"{caller}: {path} is no sampler of this package: it lacks {error}. Export one.") from error
     except OSError:
         raise
-    except Exception as error:  # zipfile passes on any exception of a decompressor
+    except Exception as error:  # zipfile raises any exception of a decompressor
         raise ValueError(
             f"{caller}: {path} is damaged or no sampler of this package: {error}. Export it again."
         ) from error
     return manifest, content
 
 
-def _serializer(caller):
+def _serializer(caller: str) -> Any:
+    """Return the module ``jax.export``, once the package that it needs is installed."""
     try:
         import flatbuffers  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            f'{caller}: JAX writes and reads programs by flatbuffers; pip install "jax_von_mises[export]"'
+            f'{caller}: JAX needs flatbuffers to write and read programs: pip install "jax_von_mises[export]".'
         ) from error
     from jax import export
 
     return export
 
 
-def _platform_in_use():
-    """Return the platform that JAX uses, as ``jax.export`` calls it."""
-    from jax.extend.backend import get_backend  # slow to import: it brings Pallas
+def _platform_in_use() -> str:
+    """Return the platform that JAX uses, by the name that ``jax.export`` has for it."""
+    from jax.extend.backend import get_backend  # slow to import: it imports Pallas
 
     backend = get_backend()
     if backend.platform == "gpu":
         return "rocm" if "rocm" in backend.platform_version.lower() else "cuda"
-    return backend.platform
+    return str(backend.platform)
 
 
-def _write(path, content, force):
+def _write(path: str, content: bytes, force: bool) -> None:
     """Write a file that appears complete or not at all."""
     temporary = os.path.join(os.path.dirname(os.path.abspath(path)), f".{secrets.token_hex(8)}.partial")
     try:

@@ -1,7 +1,8 @@
-"""Find mistakes in environment variables that JAX reads or is believed to read."""
+"""Find mistakes in environment variables that JAX reads, or is believed to read."""
 
 import difflib
 import os
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from jax_von_mises.sampling import cuda
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
 
-# What JAX and its libraries read besides the options of jax.config. Nobody reads others that begin so.
+# Prefixes of the variables that JAX and its libraries read, and the known ones besides the options of jax.config.
 READ_BY_JAX = ("JAX_", "XLA_CLIENT_", "XLA_PYTHON_CLIENT_")
 KNOWN = {
     *(FRACTION, OLD_FRACTION, PREALLOCATE, ALLOCATOR, "XLA_FLAGS"),
@@ -31,25 +32,27 @@ HIDING = (
     *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "JAX_ROCM_VISIBLE_DEVICES"),
 )
 
-# How those of this package begin, and all of them.
+# Prefix of this package's variables, and all of them.
 OURS, OWN = "JAX_VON_MISES_", (cuda.VARIABLE,)
 
-# Guides recommend these, and no supported release of JAX, jaxlib or the CUDA plugin reads them.
+# Guides recommend these, but no supported release of JAX, jaxlib or the CUDA plugin reads them.
 NEVER_READ = {
-    "TF_XLA_CACHE_DIR": "JAX_COMPILATION_CACHE_DIR or runtime.initialize_compilation_cache() turn the cache on",
-    "JAX_XLA_BACKEND_TARGET_CACHE_SIZE": "JAX_COMPILATION_CACHE_DIR or runtime.initialize_compilation_cache() do",
+    "TF_XLA_CACHE_DIR": "JAX_COMPILATION_CACHE_DIR or runtime.initialize_compilation_cache() turns the cache on",
+    "JAX_XLA_BACKEND_TARGET_CACHE_SIZE": (
+        "JAX_COMPILATION_CACHE_DIR or runtime.initialize_compilation_cache() turns the cache on"
+    ),
     "TF_FORCE_GPU_ALLOW_GROWTH": "JAX reads XLA_PYTHON_CLIENT_PREALLOCATE=false",
     "TF_XLA_FLAGS": "JAX reads XLA_FLAGS",
     "XLA_PREALLOCATE": "JAX reads XLA_PYTHON_CLIENT_PREALLOCATE",
     "XLA_MEM_FRACTION": f"JAX reads {FRACTION}",
 }
 
-# Guides recommend these too, and libraries around JAX read them: by how names begin, who reads them and what to do.
+# Guides recommend these too, but other libraries read them: by prefix, which library does and what to do.
 THREADS = "for JAX's threads on a CPU set PJRT_NPROC, or call runtime.configure(threads=)"
 OF_OTHERS = {
     "NCCL_": (
         "is read by NCCL, through which GPUs exchange data; the sampler exchanges none",
-        "keep it only for other programs over several GPUs",
+        "keep it only for other programs that use several GPUs",
     ),
     "OMP_NUM_THREADS": ("is not read by JAX; the linear algebra of NumPy and SciPy reads it", THREADS),
     "TF_NUM_": ("is read by TensorFlow, not by JAX", THREADS),
@@ -57,48 +60,50 @@ OF_OTHERS = {
 
 
 class Mistake(NamedTuple):
-    """What is wrong with a variable, how bad it is, and what to do."""
+    """A mistake in a variable: how serious it is, what is wrong and what to do."""
 
     level: str
     what: str
     do: str
 
 
-def findings(gpus):
-    """Return what is wrong, useless or of note in the environment; `gpus` is whether the machine has any."""
+def findings(gpus: bool) -> list[Mistake]:
+    """Return the mistakes in the environment of a machine with or without `gpus`."""
     known = KNOWN | {name.upper() for name in jax.config.values} | {*OWN}
     found = [(name, *about) for name in sorted(os.environ) if (about := _unread(name, known))]
-    found += [(name, *about) for name, wrong, *about in _values(gpus) if wrong and name in os.environ]
+    found += [(name, level, what, do) for name, bad, level, what, do in _values(gpus) if bad and name in os.environ]
     return [Mistake(level, f"{name}={os.environ[name]} {what}", do) for name, level, what, do in found]
 
 
-def _unread(name, known):
-    """Return how bad it is that JAX does not read a variable, what it is and what to do; None where all is well."""
+def _unread(name: str, known: set[str]) -> tuple[str, str, str] | None:
+    """Return level, description and remedy for a variable that JAX does not read; None for one that it reads."""
     if name in NEVER_READ:
         return HARMFUL, "is not read by JAX", f"unset it; {NEVER_READ[name]}"
     if name in known:
         return None
     if name.upper() in known:
         return HARMFUL, "is not read by JAX", f"write {name.upper()}, in capitals"
-    for start, names, reader, level, do in (
+    rules: tuple[tuple[str | tuple[str, ...], Collection[str], str, str, str], ...] = (
         (OURS, OWN, "is not read by jax_von_mises", HARMFUL, f"unset it; {' and '.join(OWN)} is read"),
-        (READ_BY_JAX, known, "is not an option of JAX", USELESS, "see whether anything else reads it, or unset it"),
-    ):
+        (READ_BY_JAX, known, "is not an option of JAX", USELESS, "check whether anything else reads it, or unset it"),
+    )
+    for start, names, what, level, do in rules:
         if name.startswith(start):
             near = difflib.get_close_matches(name, names, 1, 0.8)
-            return (HARMFUL, reader, f"did you mean {near[0]}?") if near else (level, reader, do)
+            return (HARMFUL, what, f"did you mean {near[0]}?") if near else (level, what, do)
     return next(((USELESS, *about) for start, about in OF_OTHERS.items() if name.startswith(start)), None)
 
 
-def _values(gpus):
-    """Yield variables, whether their values are wrong, how bad that is, what it means and what to do."""
+def _values(gpus: bool) -> Iterator[tuple[str, bool, str, str, str]]:
+    """Yield for each check the variable, whether its value is wrong, the level, the description and the remedy."""
 
-    def text(name, default=""):
+    def text(name: str, default: str = "") -> str:
         return os.environ.get(name, default).strip().lower()
 
     new, old = FRACTION in os.environ, OLD_FRACTION in os.environ
-    yield OLD_FRACTION, new, WRONG, f"next to {FRACTION}: JAX starts no GPU with both", f"unset {OLD_FRACTION}"
-    yield OLD_FRACTION, old and not new, USELESS, "is an old name", f"call it {FRACTION}"
+    what = f"is set together with {FRACTION}, and JAX starts no GPU with both"
+    yield OLD_FRACTION, new, WRONG, what, f"unset {OLD_FRACTION}"
+    yield OLD_FRACTION, old and not new, USELESS, "is an old name", f"use {FRACTION}"
     for name in (FRACTION, OLD_FRACTION):
         do = "give a number above 0 and at most 1, such as 0.5"
         yield name, not _is_share(text(name, "1") or "1"), WRONG, "is not a share of the memory", do
@@ -106,23 +111,23 @@ def _values(gpus):
     yield PREALLOCATE, wrong, HARMFUL, "counts as true: only false, False and 0 do not", "write false or true"
     do = f"give one of {', '.join(ALLOCATORS)}"
     yield ALLOCATOR, text(ALLOCATOR) not in ALLOCATORS, WRONG, "is not an allocator of JAX: no GPU starts", do
-    what = "asks the driver for each array, which is slow"
+    what = "requests memory from the driver for each array, which is slow"
     yield ALLOCATOR, text(ALLOCATOR) == "platform", HARMFUL, what, "unset it"
-    what = "asks for CUDA and for ROCm, and JAX stops without either"
+    what = "requests both CUDA and ROCm, and JAX fails where one of them is missing"
     yield "JAX_PLATFORMS", "gpu" in text("JAX_PLATFORMS").split(","), HARMFUL, what, "write cuda, or rocm"
-    yield "JAX_PLATFORM_NAME", text("JAX_PLATFORM_NAME"), USELESS, "is an old name", "call it JAX_PLATFORMS"
+    yield "JAX_PLATFORM_NAME", bool(text("JAX_PLATFORM_NAME")), USELESS, "is an old name", "use JAX_PLATFORMS"
     for name in HIDING:
         hidden = gpus and text(name).split(",")[0] in ("", "-1", "nodevfiles")
-        yield name, hidden, HARMFUL, "hides the GPUs", "unset it, or name those to use, such as 0,1"
+        yield name, hidden, HARMFUL, "hides the GPUs", "unset it, or list those to use, such as 0,1"
     do = "give one, such as 4, or unset it"
     yield "PJRT_NPROC", not text("PJRT_NPROC").isdecimal(), HARMFUL, "is not a number of threads", do
     what = "is neither on nor off, and has no effect"
     yield cuda.VARIABLE, text(cuda.VARIABLE) not in cuda.VALUES, HARMFUL, what, "write 1 or 0"
-    what = "makes every seed another, so all angles too"
+    what = "changes every seed, and therefore all angles"
     yield "JAX_RANDOM_SEED_OFFSET", text("JAX_RANDOM_SEED_OFFSET") != "0", HARMFUL, what, "unset it"
     slow = {
-        "JAX_DISABLE_JIT": "runs every operation by itself",
-        "JAX_DEBUG_NANS": "looks at every result, and stops at NaN",
+        "JAX_DISABLE_JIT": "runs every operation separately",
+        "JAX_DEBUG_NANS": "checks every result, and stops at NaN",
         "CUDA_LAUNCH_BLOCKING": "makes the program wait for each kernel",
     }
     for name, what in slow.items():
@@ -130,7 +135,7 @@ def _values(gpus):
         yield name, on, HARMFUL, f"{what}: slow, for debugging only", "unset it"
 
 
-def _is_share(text):
+def _is_share(text: str) -> bool:
     try:
         return 0 < float(text) <= 1
     except ValueError:

@@ -1,4 +1,4 @@
-"""Compile before the first request."""
+"""Compile the sampler before the first request."""
 
 import dataclasses
 import itertools
@@ -18,7 +18,7 @@ from jax_von_mises.sampling.request import DrawRequest
 
 
 class Compiled(NamedTuple):
-    """A program that `warmup` compiled, how long each stage took, and what the program needs."""
+    """A program that `warmup` compiled: the time of each stage, and its memory and operations as XLA reports them."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -26,13 +26,13 @@ class Compiled(NamedTuple):
     trace_seconds: float
     lower_seconds: float
     compile_seconds: float
-    """XLA's work, or reading the program from the compilation cache."""
+    """Time to compile the program, or to read it from the compilation cache."""
     argument_bytes: int | None
     output_bytes: int | None
     temporary_bytes: int | None
     """Memory that the program needs besides its arguments and its result."""
     flops: float | None
-    """Operations as XLA counts them, including those on the integers that make the words."""
+    """Operations per call, including those on integers that generate the random words."""
     bytes_accessed: float | None
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Compiled(NamedTuple):
         stages = f"trace {self.trace_seconds:.3f}, lower {self.lower_seconds:.3f}, compile {self.compile_seconds:.3f}"
         text = f"{self.dtype}{list(self.shape)} ({self.method}): {seconds:.3f} s ({stages})"
         if self.output_bytes is not None:
-            text += f"; writes {self.output_bytes:,} bytes, needs {self.temporary_bytes:,} more on the way"
+            text += f"; writes {self.output_bytes:,} bytes, needs {self.temporary_bytes:,} more temporarily"
         return text
 
 
@@ -57,28 +57,34 @@ def warmup(
 ) -> tuple[Compiled, ...]:
     """Compile the sampler before it is needed, for each shape and dtype.
 
-    A call of `sample_von_mises` with such arguments then compiles nothing. Nothing is drawn, and no memory is taken for
-    angles. With a compilation cache (`initialize_compilation_cache`) the programs are kept for later processes too.
+    A later call of `sample_von_mises` with such arguments compiles nothing. No angles are drawn and no memory is
+    allocated for them. A compilation cache (`initialize_compilation_cache`) keeps the programs for later processes too.
 
     Parameters
     ----------
     shapes : shape or list of shapes
-        As `shape` of `sample_von_mises`: an integer, a tuple or None. A list is always one of several shapes.
+        As `shape` of `sample_von_mises`: an integer, a tuple or None. A list holds several shapes.
     dtypes : dtype or list of dtypes, optional
         As `dtype` of `sample_von_mises`.
     loc, concentration : float, array or jax.ShapeDtypeStruct
-        Like the arguments that will be given: of their shape, dtype and weak type; the values do not matter.
+        Arguments of the shape, dtype and weak type of later calls; their values do not matter.
     key : jax.Array, optional
-        Any key of the implementation that will be used; JAX's default one by default.
+        Any key of the implementation of later calls; by default JAX's default implementation.
     method, out_sharding
         As in `sample_von_mises`.
     block : bool
-        Compile for `sample_block`, in place of `sample_von_mises`.
+        Compile `sample_block` instead of `sample_von_mises`.
 
     Returns
     -------
     tuple of Compiled
-        For each shape, and for each dtype within it: seconds to trace, lower and compile, memory, flops.
+        One for each shape and dtype, with the dtypes of the first shape first: seconds to trace, lower and compile,
+        memory, operations.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a bad argument, before anything is compiled.
     """
     caller = "warmup"
     block = arguments.flag(caller, "block", block)
@@ -89,50 +95,58 @@ def warmup(
     several: Sequence[Any] = dtypes if isinstance(dtypes, (list, tuple)) else [dtypes]
     sharding = arguments.sharding(caller, out_sharding)
 
-    def request(shape, dtype):
+    def request(shape: Any, dtype: DTypeLike | None) -> DrawRequest:
+        found: DrawRequest
         if block:
-            return DrawRequest.part(caller, key, loc, concentration, shape, dtype, method).at(0, out_sharding=sharding)
-        return DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, sharding)
+            part = DrawRequest.part(caller, key, loc, concentration, shape, dtype, method)
+            found = part.at(0, out_sharding=sharding)
+        else:
+            found = DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, sharding)
+        return found
 
     # Check everything before anything is compiled.
     planned = [request(shape, dtype) for shape in shapes for dtype in several]
     return tuple(_compile(request, *given) for request in planned)
 
 
-def described(value):
-    """Return an argument or its description, with the dtype that it will have in the program."""
+def described(value: Any) -> Any:
+    """Return `value`; a `jax.ShapeDtypeStruct` with the dtype that it has in the program."""
     if isinstance(value, jax.ShapeDtypeStruct) and arguments.too_wide(value.dtype):
-        return value.update(dtype=np.float32)
+        narrowed: Any = value
+        return narrowed.update(dtype=np.float32)
     return value
 
 
-def like(value):
-    """Return an argument of the shape, the dtype and the weak type of `value`, which may be a description."""
+def like(value: Any) -> Any:
+    """Return `value`; for a `jax.ShapeDtypeStruct` an array of its shape, dtype and weak type."""
     if not isinstance(value, jax.ShapeDtypeStruct):
         return value
     if value.weak_type:
         return jnp.broadcast_to(0.0, value.shape)
-    return np.broadcast_to(np.zeros((), value.dtype), value.shape)  # which takes no memory
+    return np.broadcast_to(np.zeros((), value.dtype), value.shape)  # a view, which allocates one element
 
 
-def _compile(request, loc, concentration):
-    # What is described and not given may lie on several devices, as its description says.
+def _compile(request: DrawRequest, loc: Any, concentration: Any) -> Compiled:
+    # A description stays one, since it may carry a sharding over several devices.
     given = {"loc": loc, "concentration": concentration}.items()
-    described = {name: value for name, value in given if isinstance(value, jax.ShapeDtypeStruct)}
+    descriptions: dict[str, Any] = {name: value for name, value in given if isinstance(value, jax.ShapeDtypeStruct)}
     times = [time.perf_counter()]
-    traced = sampler.programs_for(request).new.trace(dataclasses.replace(request, **described), request.engine())
+    traced = sampler.programs_for(request).new.trace(dataclasses.replace(request, **descriptions), request.engine())
     times.append(time.perf_counter())
     lowered = traced.lower()
     times.append(time.perf_counter())
     compiled = lowered.compile()
     times.append(time.perf_counter())
-    memory = compiled.memory_analysis()  # None if a backend does not report it
+    memory = compiled.memory_analysis()  # None where the backend does not report it
     costs = compiled.cost_analysis() or {}
+    trace, lower, compile_ = (second - first for first, second in itertools.pairwise(times))
     return Compiled(
         request.shape,
         request.dtype.name,
         request.route,
-        *(float(second - first) for first, second in itertools.pairwise(times)),
+        trace,
+        lower,
+        compile_,
         argument_bytes=getattr(memory, "argument_size_in_bytes", None),
         output_bytes=getattr(memory, "output_size_in_bytes", None),
         temporary_bytes=getattr(memory, "temp_size_in_bytes", None),

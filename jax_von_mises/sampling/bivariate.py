@@ -18,6 +18,9 @@ from typing import Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.typing import DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.numerics import elementary, xla
@@ -26,32 +29,36 @@ from jax_von_mises.numerics.circle import reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.sampling import counter, transform
+from jax_von_mises.sampling.programs import Programs
 from jax_von_mises.sampling.request import Request, route_of
 from jax_von_mises.sampling.sphere import number_positions
 
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
-Kind = type[models.Sine] | type[models.Cosine]
+PARTS = {"loc": NAMES[:2], "concentration": NAMES[2:]}
+"""The parameters along the last axis of each of the two arrays that streams take."""
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("key", "parameters", "start"),
-    meta_fields=("kind", "shape", "dtype", "route"),
-)
 @dataclasses.dataclass(frozen=True)
 class PairRequest(Request):
-    """A draw of pairs, for `draw`; a pytree in which everything but arrays is static."""
+    """A draw of pairs, for `draw_pairs`; a pytree in which everything but arrays is static."""
 
     noun: ClassVar[str] = "pair"
+    kind: ClassVar[type[models.Model]]
+    """`models.Sine` or `models.Cosine`."""
     key: jax.Array
-    parameters: tuple[jax.Array, ...]
-    """In the order of `NAMES`."""
+    arrays: tuple[jax.Array, ...]
+    """The parameters in the order of `NAMES`."""
     start: counter.Wide | None
-    kind: Kind
     shape: tuple[int, ...]
     """Shape of the batch, without the axis of the two angles."""
     dtype: np.dtype[Any]
     route: str
+    out_sharding: NamedSharding | None = None
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one pair."""
+        return (2,)
 
     @property
     def numbers(self) -> int:
@@ -60,33 +67,98 @@ class PairRequest(Request):
 
     @classmethod
     def of(
-        cls,
-        caller: str,
-        key: object,
-        kind: Kind,
-        parameters: Mapping[str, object],
-        shape: object,
-        start: Any,
-        method: str,
+        cls, caller: str, key: object, parameters: Mapping[str, object], shape: object, start: Any, method: str
     ) -> Self:
         """Check a draw of `shape` from `start`, or from 0 if that is None; `parameters` are checked, by `NAMES`."""
-        checked_key = arguments.one_key(caller, key)
-        arrays, dtype = arguments.parameters(caller, None, **parameters)
-        sizes = arguments.result_shape(caller, shape, **arrays)
-        each = np.broadcast_shapes(*(np.shape(arrays[name]) for name in NAMES[2:]))
-        route = route_of(caller, method, jax.ShapeDtypeStruct(each, dtype))
-        request = cls(checked_key, tuple(arrays[name] for name in NAMES), None, kind, sizes, dtype, route)
+        request = cls.from_arrays(caller, key, *arguments.parameters(caller, None, **parameters), shape, method)
         if start is None:
             return request.routed_by_size(method)
         return request.block(caller, arguments.position(caller, start))
 
+    @classmethod
+    def part(
+        cls,
+        caller: str,
+        key: object,
+        loc: object,
+        concentration: object,
+        shape: object,
+        dtype: DTypeLike | None,
+        method: str,
+        /,
+    ) -> Self:
+        """Check a draw of pairs from any position of a stream, with parameters along the last axes of two arrays."""
+        given, of_result = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
+        found: dict[str, Any] = {}
+        for name, parts in PARTS.items():
+            if np.shape(given[name])[-1:] != (len(parts),):
+                raise ValueError(
+                    f"{caller}: {name} has shape {np.shape(given[name])}, but for {cls.distribution} its last axis "
+                    f"must hold {', '.join(parts)}."
+                )
+            found |= {part: given[name][..., j] for j, part in enumerate(parts)}
+        return cls.from_arrays(caller, key, found, of_result, shape, method)
 
-@jax.jit
-def draw(request: PairRequest) -> jax.Array:
+    @classmethod
+    def from_arrays(
+        cls, caller: str, key: object, arrays: Mapping[str, Any], dtype: np.dtype[Any], shape: object, method: str
+    ) -> Self:
+        """Check the other arguments of a draw from position 0; `arrays` has the checked parameters by `NAMES`."""
+        checked_key = arguments.one_key(caller, key)
+        sizes = arguments.result_shape(caller, shape, **arrays)
+        each = np.broadcast_shapes(*(np.shape(arrays[name]) for name in NAMES[2:]))
+        route = route_of(caller, method, jax.ShapeDtypeStruct(each, dtype))
+        return cls(checked_key, tuple(arrays[name] for name in NAMES), None, sizes, dtype, route)
+
+    @property
+    def parameters(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The parameters by name, as `part` takes them."""
+        arrays = dict(zip(NAMES, self.arrays, strict=True))
+        return {
+            name: np.stack(np.broadcast_arrays(*(np.asarray(arrays[part]) for part in parts)), -1)
+            for name, parts in PARTS.items()
+        }
+
+    def sharded(self, caller: str, out_sharding: NamedSharding | None) -> Self:
+        """Return the request with the sharding of its result, over a mesh with automatic axes."""
+        if out_sharding is not None and AxisType.Explicit in out_sharding.mesh.axis_types:
+            raise ValueError(
+                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} is of a mesh with explicit axes, "
+                "over which pairs cannot be sharded. Make the mesh with axis_types=(AxisType.Auto, ...)."
+            )
+        return super().sharded(caller, out_sharding)
+
+
+as_pytree = functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("key", "arrays", "start"),
+    meta_fields=("shape", "dtype", "route", "out_sharding"),
+)
+
+
+@as_pytree
+@dataclasses.dataclass(frozen=True)
+class SineRequest(PairRequest):
+    """A draw of pairs of the sine model."""
+
+    distribution: ClassVar[str] = "sine-bivariate-von-mises"
+    kind: ClassVar[type[models.Model]] = models.Sine
+
+
+@as_pytree
+@dataclasses.dataclass(frozen=True)
+class CosineRequest(PairRequest):
+    """A draw of pairs of the cosine model."""
+
+    distribution: ClassVar[str] = "cosine-bivariate-von-mises"
+    kind: ClassVar[type[models.Model]] = models.Cosine
+
+
+def pairs_of(request: PairRequest) -> jax.Array:
     """Return the pairs of a request, as one program."""
-    shape, route, kind = request.shape, request.route, request.kind
+    shape, route, kind, sharding = request.shape, request.route, request.kind, request.out_sharding
     compute = arguments.compute_dtype(request.dtype)
-    phi_loc, psi_loc, *of_model = xla.hide_constants(*(jnp.asarray(x, compute) for x in request.parameters))
+    phi_loc, psi_loc, *of_model = xla.hide_constants(*(jnp.asarray(x, compute) for x in request.arrays))
     k1, k2, r = of_model
     if all(x.size == 1 for x in of_model):
         k1, k2, r = (x.reshape(()) for x in of_model)
@@ -98,7 +170,19 @@ def draw(request: PairRequest) -> jax.Array:
     a = first_angle(first, k1, k2, r, kind, route)
     phi, psi = pair(kind, a, second, k1, k2, r)
     phi, psi = (wrap(x, broadcast_loc(loc, shape)) for x, loc in ((phi, phi_loc), (psi, psi_loc)))
-    return jnp.stack([phi, psi], -1).astype(request.dtype)
+    x = jnp.stack([phi, psi], -1).astype(request.dtype)
+    return x if sharding is None else lax.with_sharding_constraint(x, sharding)
+
+
+PROGRAMS = Programs.of(pairs_of)
+
+
+def draw_pairs(request: PairRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
+    """Draw the pairs of a request, always with XLA.
+
+    If `buffer` is given, an array like the result, the pairs take its memory and it is deleted.
+    """
+    return PROGRAMS.run(request, buffer)
 
 
 def pair_words(
@@ -126,7 +210,7 @@ def first_angle(
     k1: jax.Array,
     k2: jax.Array,
     r: jax.Array,
-    kind: Kind,
+    kind: type[models.Model],
     route: str,
 ) -> jax.Array:
     """Return the first angle as the model measures it, in (-pi, pi), by the quantile of its marginal distribution."""
@@ -149,7 +233,7 @@ def first_angle(
 
 @first_angle.defjvp
 def _first_angle_jvp(
-    kind: Kind, route: str, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+    kind: type[models.Model], route: str, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[jax.Array, jax.Array]:
     a = first_angle(*primals, kind, route)
     slopes = quantile.derivatives(kind, jnp.abs(a), *primals[1:])
@@ -158,7 +242,7 @@ def _first_angle_jvp(
 
 
 def pair(
-    kind: Kind,
+    kind: type[models.Model],
     a: jax.Array,
     words: tuple[jax.Array, ...],
     k1: jax.Array,

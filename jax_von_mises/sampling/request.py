@@ -85,8 +85,8 @@ class Request:
         """Return the request with the sharding of its result."""
         if self.event_shape and out_sharding is not None and any(out_sharding.spec[len(self.shape) :]):
             raise ValueError(
-                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} shards the components of the "
-                f"directions. Shard only the axes of the batch, of shape {self.shape}."
+                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} shards the components of a "
+                f"{self.noun}. Shard only the axes of the batch, of shape {self.shape}."
             )
         return dataclasses.replace(self, out_sharding=out_sharding)
 

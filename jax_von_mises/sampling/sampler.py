@@ -1,7 +1,7 @@
 """`sample_von_mises`, which adds keys, shapes and dtypes to `transform.angles`, and `sample_block` for all families."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,8 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_von_mises import arguments
 from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.sharding import explicit_sharding
-from jax_von_mises.sampling import counter, cuda_launch, sphere, transform, wide_vectors
+from jax_von_mises.sampling import bivariate, counter, cuda_launch, sphere, transform, wide_vectors
+from jax_von_mises.sampling.programs import Programs
 from jax_von_mises.sampling.request import DrawRequest, Request
 
 
@@ -107,34 +108,38 @@ def sample_block(
     method: str = "auto",
     distribution: str = "von-mises",
 ) -> jax.Array:
-    """Draw the angles, or directions, ``start`` to ``start + prod(shape) - 1`` of a key's stream.
+    """Draw the angles, directions or pairs ``start`` to ``start + prod(shape) - 1`` of a key's stream.
 
-    The block is a slice of what `sample_von_mises` (or `sample_von_mises_fisher`) draws in one call. A long stream can
-    thus be drawn in blocks, in any order and on any machine. Blocks of one shape share one compiled program.
+    The block is a slice of what `sample_von_mises`, `sample_von_mises_fisher` or a bivariate distribution draws in one
+    call. A long stream can thus be drawn in blocks, in any order and on any machine. Blocks of one shape share one
+    compiled program.
 
     Parameters
     ----------
     key, loc, concentration, dtype
         As in `sample_von_mises`, or `sample_von_mises_fisher` with its `mean_direction` as `loc`. `loc` and
-        `concentration` broadcast to the block.
+        `concentration` broadcast to the block. For pairs, `loc` holds phi_loc and psi_loc along a last axis, and
+        `concentration` phi_concentration, psi_concentration and correlation, as in `SineBivariateVonMises`.
     start : int, traced integer scalar, or pair of them
-        Position of the block's first angle or direction, 0 <= start < 2^64. Inside a program it may be a traced int32
-        or uint32 (int64 or uint64 in 64-bit mode), or for any position a pair ``(hi, lo)`` of uint32, its upper and
-        lower half. If its value is known, it is an error if it is negative or the block ends beyond 2^64; if it is
+        Position of the block's first angle, direction or pair, 0 <= start < 2^64. Inside a program it may be a traced
+        int32 or uint32 (int64 or uint64 in 64-bit mode), or for any position a pair ``(hi, lo)`` of uint32, its upper
+        and lower half. If its value is known, it is an error if it is negative or the block ends beyond 2^64; if it is
         traced, positions count modulo 2^64.
     shape : int or tuple of ints
         Shape of the block, filled in row-major order.
     method : {"auto", "direct", "table"}
         "auto" uses the table for one concentration, whatever the size of the block, so all blocks of a stream agree.
-    distribution : {"von-mises", "von-mises-fisher"}
-        What is drawn: angles, or directions with as many components as the last axis of the mean direction.
+    distribution : {"von-mises", "von-mises-fisher", "sine-bivariate-von-mises", "cosine-bivariate-von-mises"}
+        What is drawn: angles, directions with as many components as the last axis of the mean direction, or pairs of
+        angles.
 
     Returns
     -------
     jax.Array
         Angles in radians in [-pi, pi), with the accuracy and the derivatives of `sample_von_mises`; or unit vectors of
-        shape `shape` + (d,), with those of `sample_von_mises_fisher`. A direction takes several numbers of the stream
-        (see :mod:`jax_von_mises.sampling.sphere`).
+        shape `shape` + (d,), with those of `sample_von_mises_fisher`; or pairs of shape `shape` + (2,). A direction
+        takes several numbers of the stream (see :mod:`jax_von_mises.sampling.sphere`), a pair takes two (see
+        :mod:`jax_von_mises.sampling.bivariate`).
 
     Raises
     ------
@@ -153,9 +158,7 @@ def draw(request: DrawRequest, buffer: jax.Array | None = None, engine: str | No
 
     If `buffer` is given, an array like the result, the angles take its memory and it is deleted.
     """
-    engine, programs = engine or request.engine(), programs_for(request)
-    x: jax.Array = programs.new(request, engine) if buffer is None else programs.into(buffer, request, engine)
-    return x
+    return programs_for(request).run(request, buffer, engine=engine or request.engine())
 
 
 def angles_of(request: DrawRequest, engine: str) -> jax.Array:
@@ -195,28 +198,8 @@ def angles_of(request: DrawRequest, engine: str) -> jax.Array:
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 
 
-class Programs(NamedTuple):
-    """`angles_of`, compiled with a result in new memory, or in the memory of a first argument."""
-
-    new: jax.stages.Wrapped
-    into: jax.stages.Wrapped
-
-    @classmethod
-    def compiled(cls, **options: Any) -> Self:
-        """Return both programs, for options of `jax.jit`."""
-        new = jax.jit(angles_of, static_argnames="engine", **options)
-        into = jax.jit(
-            lambda buffer, request, engine: angles_of(request, engine),
-            static_argnames="engine",
-            donate_argnames="buffer",
-            keep_unused=True,
-            **options,
-        )
-        return cls(new, into)
-
-
-PLAIN = Programs.compiled()
-WIDE = Programs.compiled(compiler_options=wide_vectors.OPTIONS)
+PLAIN = Programs.of(angles_of, static_argnames="engine")
+WIDE = Programs.of(angles_of, static_argnames="engine", compiler_options=wide_vectors.OPTIONS)
 
 
 def programs_for(request: DrawRequest) -> Programs:
@@ -235,6 +218,8 @@ class Family(NamedTuple):
 FAMILIES: dict[str, Family] = {
     "von-mises": Family(DrawRequest, draw),
     "von-mises-fisher": Family(sphere.SphereRequest, sphere.draw_directions),
+    "sine-bivariate-von-mises": Family(bivariate.SineRequest, bivariate.draw_pairs),
+    "cosine-bivariate-von-mises": Family(bivariate.CosineRequest, bivariate.draw_pairs),
 }
 
 

@@ -31,6 +31,7 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.sharding import broadcast_sharded
 from jax_von_mises.numerics.sphere import radial, vectors
 from jax_von_mises.sampling import counter, transform
+from jax_von_mises.sampling.programs import Programs
 from jax_von_mises.sampling.request import Request, route_of
 
 
@@ -305,16 +306,6 @@ class SphereRequest(Request):
         return numbers_per_direction(self.event_shape[0])
 
 
-def draw_directions(request: SphereRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
-    """Draw the directions of a request, always with XLA.
-
-    If `buffer` is given, an array like the result, the directions take its memory and it is deleted.
-    """
-    x: jax.Array = directions(request) if buffer is None else directions_into(buffer, request)
-    return x
-
-
-@jax.jit
 def directions(request: SphereRequest) -> jax.Array:
     """Return the directions of a request, as one program."""
     shape, route, sharding = request.shape, request.route, request.out_sharding
@@ -353,8 +344,12 @@ def directions(request: SphereRequest) -> jax.Array:
     return lax.with_sharding_constraint(x, sharding) if automatic else x
 
 
-@functools.partial(jax.jit, donate_argnames="buffer", keep_unused=True)
-def directions_into(buffer: jax.Array, request: SphereRequest) -> jax.Array:
-    """Return `directions` in the memory of `buffer`."""
-    x: jax.Array = directions(request)
-    return x
+PROGRAMS = Programs.of(directions)
+
+
+def draw_directions(request: SphereRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
+    """Draw the directions of a request, always with XLA.
+
+    If `buffer` is given, an array like the result, the directions take its memory and it is deleted.
+    """
+    return PROGRAMS.run(request, buffer)

@@ -1,4 +1,4 @@
-"""Long streams of angles: keys, batches, copies to the host, and files that are resumed to the same bytes.
+"""Long streams of angles: keys, batches, copies to the host, and files that can be resumed to identical bytes.
 
-A stream is drawn by `jax_von_mises.sampling`; what is here knows positions in it, and where they are stored.
+`jax_von_mises.sampling` draws the angles; the modules here know positions in streams and where rows are stored.
 """

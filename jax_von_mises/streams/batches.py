@@ -1,7 +1,7 @@
 """Long work in batches of constant memory: draws, functions over long arrays, and copies to the host.
 
-Each keeps the device and the host busy at the same time: what comes next is started before what is there is handed
-over. JAX's dispatch does that without threads for computations; only copies to the host need a thread.
+The device and the host work at the same time: the next batch is started before the current one is returned. JAX's
+asynchronous dispatch suffices for computations; only copies to the host need a thread.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -40,48 +40,50 @@ def sample_batches(
     executor: Executor | None = None,
     distribution: str = "von-mises",
 ) -> "SampleBatches | WorkerBatches":
-    """Draw a long stream of angles, or directions, batch by batch, in constant memory.
+    """Draw a long stream of angles, directions or pairs, batch by batch, in constant memory.
 
-    The batches, one after the other, are the rows `start` to ``start + total - 1`` of the key's stream, whatever
-    `batch_size` is: row i is ``sample_von_mises(key, loc, concentration, (i + 1, *row_shape))[i]`` with the same
-    method. The next batch is under way while the caller works on this one.
+    The concatenated batches are the rows `start` to ``start + total - 1`` of the key's stream, for any `batch_size`:
+    row i is ``sample_von_mises(key, loc, concentration, (i + 1, *row_shape))[i]`` with the same method. The next batch
+    is drawn while the caller works on the current one.
 
     Parameters
     ----------
     key, loc, concentration, dtype
-        As in `sample_von_mises`. Their broadcast shape, () for two numbers, is the shape of a row. For directions as in
-        `sample_von_mises_fisher`, with its `mean_direction` for `loc`: a row then has a last axis for the components.
+        As in `sample_von_mises`. Their broadcast shape, () for two numbers, is the shape of a row. For directions, as
+        in `sample_von_mises_fisher`, with its `mean_direction` as `loc`: a row then has a last axis of components.
+        For pairs, `loc` holds phi_loc and psi_loc along a last axis, and `concentration` phi_concentration,
+        psi_concentration and correlation, as in `SineBivariateVonMises`; a row has a last axis for the two angles.
     total : int
         Rows to draw, 0 or more.
     batch_size : int
         Rows in a batch; the last may be shorter.
     start : int
-        Position of the first row, to go on where another run stopped. The stream has 2^64 angles.
+        Position of the first row, to continue where another run stopped. The stream has 2^64 angles.
     method : {"auto", "direct", "table"}
-        "auto" takes the table for one concentration, whatever the size: all batches agree.
+        "auto" uses the table for a single concentration, whatever the batch size, so that all batches agree.
     donate : bool
-        Give the memory of the batch before last to the next one. A batch is then valid only until the next is asked
-        for (using it later raises RuntimeError, "Array has been deleted"), two buffers serve the whole run, and
-        where allocating costs time, as it does for large batches on a CPU, drawing is faster.
+        Reuse the memory of the batch before last for the next one. A batch is then valid only until the next one is
+        requested (later use raises RuntimeError, "Array has been deleted"). The whole run needs two buffers, and is
+        faster where allocation is slow, as it is for large batches on a CPU.
     out_sharding : optional
         Sharding of each batch ``(count, *row_shape)`` over devices, as in `sample_von_mises`. In an explicit mesh,
-        `batch_size` and `total` must be multiples of the devices along a sharded first axis.
+        `batch_size` and `total` must be multiples of the number of devices along a sharded first axis.
     executor : concurrent.futures.Executor, optional
-        Draws the batches in its workers, as in `write_samples`, without CUDA kernels; some more than there are workers
-        are under way, or wait. They come as NumPy arrays, so `donate` and `out_sharding` have no use with it.
-    distribution : {"von-mises", "von-mises-fisher"}
-        What is drawn: angles or directions.
+        Draws the batches in its workers, as in `write_samples`, without CUDA kernels. Two batches more than there are
+        workers are in progress or waiting. Batches are NumPy arrays, so `donate` and `out_sharding` are refused.
+    distribution : {"von-mises", "von-mises-fisher", "sine-bivariate-von-mises", "cosine-bivariate-von-mises"}
+        Distribution to draw from: angles, directions or pairs of angles.
 
     Returns
     -------
     SampleBatches
         An iterator over arrays ``(rows, *row_shape)`` of angles in radians in [-pi, pi), or of unit vectors; `len` is
-        the number of batches still to come. Several threads may ask for batches: each batch goes to one of them.
+        the number of remaining batches. Several threads may iterate: each batch goes to one of them.
 
     Raises
     ------
     TypeError, ValueError
-        For a bad argument, at once.
+        For a bad argument, before anything is drawn.
 
     Examples
     --------
@@ -99,7 +101,7 @@ def sample_batches(
     start = arguments.whole_number(caller, "start", start, 0, 2**64)
     arguments.result_shape(caller, (min(batch_size, total), *stream.row_shape))
     end = start + total
-    # A last batch that is short is cut from a whole one.
+    # A shorter last batch is cut from one of full size.
     stream.within(caller, start, end + batch_size, f"total={total}")
     donate = arguments.flag(caller, "donate", donate)
     out_sharding = arguments.sharding(caller, out_sharding)
@@ -113,37 +115,44 @@ def sample_batches(
     return WorkerBatches(caller, stream, Spans(start, end, batch_size), executor)
 
 
-class SampleBatches(Iterator):
+class SampleBatches(Iterator[jax.Array]):
     """Iterator over the batches of a stream, made by `sample_batches`."""
 
-    def __init__(self, stream, spans, rows, donate=False, out_sharding=None):
+    def __init__(
+        self,
+        stream: Stream,
+        spans: Spans | Sequence[tuple[int, int]],
+        rows: int,
+        donate: bool = False,
+        out_sharding: NamedSharding | None = None,
+    ):
         self._stream, self._spans = stream, spans
         self._donate, self._out_sharding = donate, out_sharding
-        self._rows = rows  # every batch is drawn at this size, and the last cut, so that one program serves all
-        self._place = 0  # of the batch that is handed over next
-        self._pending = None  # place and array of the batch under way
-        self._lent = None
+        self._rows = rows  # every batch is drawn at this size and the last one cut, so that one program serves all
+        self._place = 0  # of the batch that is returned next
+        self._pending: tuple[int, jax.Array] | None = None  # place and array of the batch in progress
+        self._lent: jax.Array | None = None  # the batch that the caller has, where its memory is donated
         self._turn = threading.Lock()
-        # A mesh of explicit axes must be in scope where its arrays are made; the background thread has no scope.
-        self._mesh = None
+        # Arrays of an explicit mesh must be made within its scope, and a background thread starts without one.
+        self._mesh: Mesh | None = None
         if out_sharding is not None and AxisType.Explicit in out_sharding.mesh.axis_types:
             self._mesh = out_sharding.mesh if isinstance(out_sharding.mesh, Mesh) else jax.sharding.get_mesh()
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._spans) - self._place
 
-    def __iter__(self):
+    def __iter__(self) -> "SampleBatches":
         return self
 
-    def __next__(self):
+    def __next__(self) -> jax.Array:
         with self._turn:
             return self._advance()
 
-    def _advance(self):
+    def _advance(self) -> jax.Array:
         if self._place == len(self._spans):
             self._pending = self._lent = None
             raise StopIteration
-        # An interrupt may have come between any two of these lines, so what is under way has its place with it.
+        # An interrupt can stop this between any two lines, so the batch in progress is stored with its place.
         if self._pending is None or self._pending[0] != self._place:
             self._pending = self._place, self._draw(self._place)
         _, current = self._pending
@@ -155,25 +164,25 @@ class SampleBatches(Iterator):
         rows = self._spans[self._place - 1][1]
         return current if len(current) == rows else lax.slice_in_dim(current, 0, rows)
 
-    def start(self):
-        """Begin with the batch that is handed over next, and nothing else; its array, which may not be drawn yet."""
+    def start(self) -> jax.Array:
+        """Start the next batch and no other; return its array, which may not be drawn yet."""
         with self._turn:
             self._pending = self._place, self._draw(self._place)
             return self._pending[1]
 
-    def close(self):
-        """Stop: wait for what is under way, since the interpreter must not end below the threads that draw it."""
+    def close(self) -> None:
+        """Stop, and wait for the batch in progress: the interpreter must not end before the threads that draw it."""
         with self._turn:
             pending, self._pending, self._lent = self._pending, None, None
             self._place = len(self._spans)
         if pending is not None:
             jax.block_until_ready(pending[1])
 
-    def _draw(self, place):
+    def _draw(self, place: int) -> jax.Array:
         first, rows = self._spans[place]
         if self._out_sharding is None:
             rows = self._rows  # the last one is cut to size
-        # The batch that the caller had before is given up; the caller may have deleted it himself.
+        # Donate the caller's previous batch, unless the caller has deleted it.
         buffer, self._lent = self._lent, None
         if buffer is not None and (buffer.is_deleted() or len(buffer) != rows):
             buffer = None
@@ -181,22 +190,22 @@ class SampleBatches(Iterator):
             return self._stream.rows(first, rows, buffer, self._out_sharding)
 
 
-class WorkerBatches(Iterator):
+class WorkerBatches(Iterator[np.ndarray]):
     """Iterator over the batches of a stream that the workers of an executor draw, made by `sample_batches`."""
 
-    def __init__(self, caller, stream, spans, executor):
+    def __init__(self, caller: str, stream: Stream, spans: Spans, executor: Executor):
         self._crew = executors.Crew(caller, executor, None)
         self._stream, self._spans = stream, spans
         self._place = 0
-        self._answers: Iterator | None = None
+        self._answers: Iterator[np.ndarray] | None = None
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._spans) - self._place
 
-    def __iter__(self):
+    def __iter__(self) -> "WorkerBatches":
         return self
 
-    def __next__(self):
+    def __next__(self) -> np.ndarray:
         if self._place == len(self._spans):
             raise StopIteration
         if self._answers is None:
@@ -209,8 +218,8 @@ class WorkerBatches(Iterator):
         self._place += 1
         return rows
 
-    def close(self):
-        """Stop: call back what has not begun."""
+    def close(self) -> None:
+        """Stop, and cancel tasks that have not started."""
         self._place = len(self._spans)
         self._crew.stop(patient=False)
 
@@ -218,33 +227,33 @@ class WorkerBatches(Iterator):
 def batched_apply(f: Callable[..., Any], arrays: Any, batch_size: int, *, out: Any = None) -> Any:
     """Apply a function to long arrays, some rows at a time, so that the device holds few of them.
 
-    Equivalent to ``jax.tree.map(numpy.asarray, f(arrays))`` for a function that treats each row for itself. The next
-    batch is on its way to the device, and computed, while the last is copied back.
+    Equivalent to ``jax.tree.map(numpy.asarray, f(arrays))`` for a function that treats each row separately. The next
+    batch is transferred and computed while the previous one is copied back.
 
     Parameters
     ----------
     f : callable
-        Takes what `arrays` is, with fewer rows, and returns arrays (any pytree of them) with as many rows as it was
-        given. Row i of the result must depend on row i of `arrays` alone: where the last batch would be ragged, it is
-        filled up with rows from before it. Compiled once, by `jax.jit`.
+        Maps `arrays` with fewer rows to an array, or a pytree of arrays, of as many rows. Row i of the result must
+        depend only on row i of `arrays`: a shorter last batch is filled up with rows before it. Compiled once, by
+        `jax.jit`.
     arrays : array or pytree of arrays
-        With one common length of the first axis; NumPy arrays and memory maps are read in batches.
+        Their first axes have the same length. NumPy arrays and memory maps are read in batches.
     batch_size : int
         Rows in a batch.
     out : optional
-        Arrays to write the result to (memory maps, say), in the structure of the result; not the memory of `arrays`.
-        Made anew by default.
+        NumPy arrays for the result (such as memory maps), in its structure; they must not share memory with `arrays`.
+        New arrays by default.
 
     Returns
     -------
-    numpy.ndarray or pytree of them
+    numpy.ndarray or pytree of numpy.ndarray
         The results of all rows; `out` if it was given.
 
     Raises
     ------
     TypeError, ValueError
-        For arrays of different lengths, a result without an axis of rows, or an `out` that does not fit. What `f`
-        raises is passed on.
+        For arrays of different lengths, a result without an axis of rows, or an `out` that does not fit. Exceptions
+        of `f` are passed on.
 
     Examples
     --------
@@ -265,13 +274,13 @@ def batched_apply(f: Callable[..., Any], arrays: Any, batch_size: int, *, out: A
         shapes = ", ".join(str(np.shape(leaf)) for leaf in leaves) or "none"
         raise ValueError(
             f"{caller}: arrays must share the length of their first axis, the rows; got the shapes {shapes}. "
-            "Bind what is the same for all rows to f with functools.partial."
+            "Bind arguments that are the same for all rows to f with functools.partial."
         )
     (total,) = (np.shape(leaf)[0] for leaf in leaves[:1])
     rows = min(batch_size, total)
     compiled = jax.jit(f)
 
-    def start(first):
+    def start(first: int) -> Any:
         return compiled(jax.tree.map(lambda leaf: arguments.native(leaf[first : first + rows]), arrays))
 
     template = jax.tree.map(
@@ -284,16 +293,16 @@ def batched_apply(f: Callable[..., Any], arrays: Any, batch_size: int, *, out: A
     for result in jax.tree.leaves(results):
         if result.shape[:1] != (rows,):
             raise ValueError(
-                f"{caller}: f gave an array of shape {result.shape} for {rows} rows; the first axis must be the rows. "
-                "Reduce the result of all rows afterwards."
+                f"{caller}: f returned an array of shape {result.shape} for {rows} rows; the first axis must be the "
+                "rows. Reduce the result of all rows afterwards."
             )
     if out is None:
         out = jax.tree.map(lambda result: np.empty((total, *result.shape[1:]), result.dtype), results)
     else:
         _check_out(caller, out, results, total, leaves)
-    # The last batch is a whole one that begins earlier, so that one shape is compiled.
+    # The last batch has full size and begins earlier, so that only one shape is compiled.
     firsts = [min(first, total - rows) for first in range(0, total, batch_size)]
-    pending = None
+    pending: tuple[int, Any] | None = None
     for first in firsts:
         following = first, start(first)
         if pending is not None:
@@ -304,29 +313,30 @@ def batched_apply(f: Callable[..., Any], arrays: Any, batch_size: int, *, out: A
     return out
 
 
-def _store(out, first, values, rows):
+def _store(out: Any, first: int, values: Any, rows: int) -> None:
     """Copy the result of one batch to its rows of `out`."""
 
-    def store(target, value):
+    def store(target: np.ndarray, value: jax.Array) -> None:
         target[first : first + rows] = np.asarray(value)
 
     jax.tree.map(store, out, values)
 
 
-def _structure(caller, name, tree):
-    """The structure of a pytree."""
+def _structure(caller: str, name: str, tree: Any) -> Any:
+    """Return the structure of a pytree."""
     try:
         return jax.tree.structure(tree)
-    except (SystemError, RecursionError) as error:  # JAX goes down by calling itself
+    except (SystemError, RecursionError) as error:  # JAX recurses into the tree
         raise ValueError(f"{caller}: {name} is nested too deeply. Give an array, or a pytree of few levels.") from error
 
 
-def _check_out(caller, out, results, total, leaves):
-    """Refuse an `out` that does not have the structure, shapes and dtypes of the results, or lies in the arrays."""
+def _check_out(caller: str, out: Any, results: Any, total: int, leaves: Sequence[Any]) -> None:
+    """Refuse an `out` without the structure, shapes and dtypes of the results, or in the memory of the arrays."""
     given, wanted = _structure(caller, "out", out), jax.tree.structure(results)
     if given != wanted:
         raise ValueError(
-            f"{caller}: out has the structure {arguments.safe_repr(given)}, but f gives {arguments.safe_repr(wanted)}."
+            f"{caller}: out has the structure {arguments.safe_repr(given)}, but f returns "
+            f"{arguments.safe_repr(wanted)}. Give arrays in that structure."
         )
     for target, result in zip(jax.tree.leaves(out), jax.tree.leaves(results), strict=True):
         shape = (total, *result.shape[1:])
@@ -334,36 +344,38 @@ def _check_out(caller, out, results, total, leaves):
             have = f"shape {np.shape(target)} and dtype {getattr(target, 'dtype', type(target).__name__)}"
             raise ValueError(f"{caller}: out has {have}; make NumPy arrays of shape {shape} and {result.dtype}.")
         if any(isinstance(leaf, np.ndarray) and np.may_share_memory(target, leaf) for leaf in leaves):
-            raise ValueError(f"{caller}: out shares memory with the arrays, which are read while it is written.")
+            raise ValueError(
+                f"{caller}: out shares memory with the arrays, which are read while out is written. Give other arrays."
+            )
 
 
 def prefetch_to_host(iterator: Iterable[Any], depth: int = 1) -> "HostPrefetch":
-    """Copy what an iterator gives to NumPy in the background, some items ahead of the consumer.
+    """Copy the items of an iterator to NumPy in the background, ahead of the consumer.
 
     Parameters
     ----------
     iterator : iterable
-        Of arrays, or pytrees of them. It is advanced in a thread of its own, so it must not be used elsewhere; what
-        JAX keeps for each thread (``jax.set_mesh``, ``jax.enable_x64``, ``jax.default_device`` as a context) is not
-        set there. `sample_batches` needs none of it: it remembers the mesh and the dtype, and a key that was put on a
-        device is drawn with there.
+        Of arrays, or pytrees of them. It is advanced in a separate thread, so it must not be used elsewhere. Settings
+        that JAX keeps for each thread (the contexts ``jax.set_mesh``, ``jax.enable_x64``, ``jax.default_device``) do
+        not apply there. `sample_batches` does not need them: it remembers the mesh and the dtype, and draws on the
+        device of the key.
     depth : int
-        Items that may wait, 1 or more. In memory are at most ``depth`` + 2 at a time: these, the one that is being
-        copied and the one the consumer has; and what the source holds, for `sample_batches` the batch under way. With
-        one that waits the two sides already work at the same time; more make up for uneven work.
+        Items that may wait, 1 or more. At most ``depth`` + 2 items are in memory: those that wait, the one that is
+        being copied and the one that the consumer has. The source may hold more, as `sample_batches` does with the
+        batch in progress. A depth of 1 lets both sides work at the same time; a larger one evens out irregular work.
 
     Returns
     -------
     HostPrefetch
-        An iterator over the same items with NumPy arrays in place of JAX's; read-only, and without a copy where the
-        device is the CPU. It is a context manager, and has ``close()``: stop early, and wait for the thread to end.
-        An iterator that is forgotten or left at exit closes itself. What the source raises is raised by the
-        consumer's ``next``, after the items before it. The source is closed too, if it has ``close()``.
+        An iterator over the same items, with read-only NumPy arrays in place of JAX's (not copied if the device is the
+        CPU). It is a context manager. Its ``close()`` stops early, and waits for the thread to end; an iterator that
+        is garbage collected, or alive at exit, closes itself. An exception of the source is raised by the consumer's
+        ``next``, after all earlier items. The source is closed as well, if it has ``close()``.
 
     Raises
     ------
     TypeError, ValueError
-        For a bad `depth`, or something that cannot be iterated.
+        For a bad `depth`, or an `iterator` that cannot be iterated.
 
     Examples
     --------
@@ -378,34 +390,36 @@ def prefetch_to_host(iterator: Iterable[Any], depth: int = 1) -> "HostPrefetch":
     try:
         source = iter(iterator)
     except TypeError as error:
-        raise TypeError(f"{caller}: iterator={arguments.safe_repr(iterator)} cannot be iterated.") from error
+        raise TypeError(
+            f"{caller}: iterator={arguments.safe_repr(iterator)} cannot be iterated. Give an iterable of arrays."
+        ) from error
     return HostPrefetch(source, depth)
 
 
-class HostPrefetch(Iterator):
+class HostPrefetch(Iterator[Any]):
     """Iterator over host copies, made by `prefetch_to_host`."""
 
-    def __init__(self, source, depth):
-        self._items: queue.Queue = queue.Queue(depth)
+    def __init__(self, source: Iterator[Any], depth: int):
+        self._items: Items = queue.Queue(depth)
         self._ended = False
         stop = threading.Event()
-        # The thread must not hold `self`, or a forgotten iterator would live as long as its thread.
+        # The thread must not refer to `self`, which could then not be collected before the thread ends.
         thread = threading.Thread(
             target=_copy_items, args=(source, self._items, stop), name="prefetch_to_host", daemon=True
         )
-        # Runs once: by close(), when the iterator is forgotten, or when the interpreter ends.
+        # Runs once: in close(), when the iterator is collected, or when the interpreter exits.
         self._finish = weakref.finalize(self, _stop_copying, thread, stop)
         thread.start()
 
-    def __iter__(self):
+    def __iter__(self) -> "HostPrefetch":
         return self
 
-    def __next__(self):
+    def __next__(self) -> Any:
         while not self._ended and self._finish.alive:
             try:
                 item, error = self._items.get(timeout=STOP_POLL)
             except queue.Empty:
-                continue  # look again: another thread may have closed this
+                continue  # another thread may have called close()
             if item is not _END:
                 return item
             self._ended = True
@@ -414,32 +428,34 @@ class HostPrefetch(Iterator):
                 raise error
         raise StopIteration
 
-    def __enter__(self):
+    def __enter__(self) -> "HostPrefetch":
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def close(self):
-        """Stop copying, drop what waits, and wait for the thread to end. Further `next` raise StopIteration."""
+    def close(self) -> None:
+        """Stop copying, drop waiting items, and wait for the thread to end. Further `next` raise StopIteration."""
         self._finish()
 
 
+# Items as (value, None), then (_END, the source's exception or None).
+Items = queue.Queue[tuple[Any, BaseException | None]]
 _END = object()
-# Seconds between two looks at whether the other side has stopped; nothing waits for them in normal work.
+# Seconds between checks whether the other side has stopped. They delay nothing while both sides work.
 STOP_POLL = 0.05
-# Seconds that closing waits for a source which does not give its next item.
+# Seconds that `close` waits for the source's next item.
 CLOSE_TIMEOUT = 30.0
 
 
-def _copy_items(source, items, stop):
-    """Body of the thread: items as (value, None), then (_END, the error or None)."""
+def _copy_items(source: Iterator[Any], items: Items, stop: threading.Event) -> None:
+    """Copy the items of `source` to `items`, until it ends or `stop` is set."""
     error = None
     try:
         for value in source:
             if stop.is_set():
                 break
-            # All copies of an item at once; the loop below then only waits.
+            # Start the copies of all arrays of an item; the next line then only waits.
             jax.tree.map(lambda leaf: leaf.copy_to_host_async() if isinstance(leaf, jax.Array) else None, value)
             copied = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, value)
             del value
@@ -457,24 +473,24 @@ def _copy_items(source, items, stop):
     _put_unless_stopped(items, (_END, error), stop)
 
 
-def _put_unless_stopped(items, item, stop):
-    """Wait for room, unless nobody will make any."""
+def _put_unless_stopped(items: Items, item: tuple[Any, BaseException | None], stop: threading.Event) -> None:
+    """Put an item when there is room for it, unless `stop` is set before."""
     while not stop.is_set():
         with contextlib.suppress(queue.Full):
             return items.put(item, timeout=STOP_POLL)
 
 
-def _stop_copying(thread, stop):
-    """End the thread, which may be waiting for room. A source that hangs is left to itself: the thread is a daemon."""
+def _stop_copying(thread: threading.Thread, stop: threading.Event) -> None:
+    """End the thread, which may be waiting for room; give up on a source that hangs, since the thread is a daemon."""
     stop.set()
     if thread is threading.current_thread():
-        return  # the garbage collector may run anywhere; the thread sees the word by itself
+        return  # the garbage collector can run in any thread; this one will see the event
     deadline = time.monotonic() + CLOSE_TIMEOUT
     while thread.is_alive():
         thread.join(timeout=STOP_POLL)
         if time.monotonic() > deadline:
             warnings.warn(
-                f"prefetch_to_host: the source gave no item for {CLOSE_TIMEOUT:g} s; its thread is left behind.",
+                f"prefetch_to_host: the source returned no item for {CLOSE_TIMEOUT:g} s; its thread is left behind.",
                 RuntimeWarning,
                 stacklevel=2,
             )

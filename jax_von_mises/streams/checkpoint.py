@@ -1,11 +1,11 @@
-"""Records: which blocks of a file or a store are written, and their checksums, in a text next to it.
+"""Records: text files that list which blocks of a file or store have been written, with their checksums.
 
-A target appears complete or not at all: a file gets its name, a store its metadata, when every block is there. Until
-then the record says which blocks have reached the disk, so that a process may be killed at any instant. It begins with
-a JSON object, the head, which says what is drawn and lists the blocks that were there when the run was begun or
-resumed. A line is appended for each further block: its number and its checksum. The record of a finished target is the
-head alone, with all blocks. (Version 0.1 replaced the head after each block; its records are read as heads without
-lines.)
+A target appears complete or not at all: a file gets its name, and a store its metadata, once every block has been
+written. Until then the record lists the blocks that have reached the disk, so that a process can be killed at any time.
+It begins with a JSON object, the head, which describes the stream and lists the blocks that had been written when the
+run was started or resumed. Each further block appends a line with its number and checksum. The record of a finished
+target is only a head, with all blocks. (Version 0.1 replaced the head after each block; its records are read as heads
+without lines.)
 
 ======================= ===================================== ==========================================
 ..                      ``big.npy``                           ``big.zarr``
@@ -17,8 +17,8 @@ what makes it complete  the name ``big.npy``                  ``big.zarr/zarr.js
 record of all blocks    ``big.npy.json``                      ``big.zarr/blocks.json``
 ======================= ===================================== ==========================================
 
-With ``force`` a finished file or store keeps its name until the new one is finished. A store is then written as
-``big.zarr.partial``, and for the last moments the old one is ``.replaced`` in it.
+With ``force``, a finished file or store keeps its name until its replacement is finished. A new store is then written
+as ``big.zarr.partial``; while the names are exchanged, the old one is ``.replaced`` inside it.
 
 `NpyFile` and `ZarrStore` have the same methods, which `writer` calls.
 """
@@ -27,37 +27,38 @@ import hashlib
 import math
 import os
 import re
+from typing import Any, BinaryIO
 
 from jax_von_mises.arguments import DTYPES
 from jax_von_mises.streams import safe_files
 
 try:
     import fcntl
-except ImportError:  # Windows has other locks; there two writers of one target are not kept apart
+except ImportError:  # no flock on Windows: concurrent writers of one target go undetected there
     fcntl = None  # type: ignore[assignment]
 
-# Names the layout of a record, for whoever reads one later.
+# Identifies the layout of a record.
 RECORD_FORMAT = "jax_von_mises/samples/1"
-# More angles than this no disk holds.
+# No disk holds more angles.
 MOST_ANGLES = 2**60
-# The record of a finished target is one JSON text that is read at once: no target has more blocks.
+# Blocks of a target: the record of a finished one is a single JSON text that is read at once.
 MOST_BLOCKS = 2**20
-# Bytes that no record of so many blocks reaches.
+# Bytes: more than any record of so many blocks has.
 LARGEST_RECORD = 2**26
 # Angles in a row. A row is drawn, and read, in one piece.
 LARGEST_ROW = 2**36
 
-# How a head ends, and a line after it: whatever does not end so was cut off as it was written.
+# The end of a complete head, and a complete line after it: anything else was cut off while it was written.
 END_OF_HEAD = b"\n}\n"
 LINE = re.compile(rb"([0-9]{1,18}) ([0-9a-f]{8})\n")
 
 
 class ForeignTargetError(OSError):
-    """What is there is not known to be ours, or is in use: touch nothing."""
+    """The target was not written by this package, or another process is using it. It is left unchanged."""
 
 
-def lock(descriptor, name, alone=True):
-    """Keep others out of an open file or directory until it is closed; those who are not `alone` share it."""
+def lock(descriptor: int | BinaryIO, name: str, alone: bool = True) -> None:
+    """Lock an open file or directory until it is closed; without `alone`, several processes can share the lock."""
     if fcntl is None:
         return
     try:
@@ -68,8 +69,8 @@ def lock(descriptor, name, alone=True):
         pass  # a file system without locks
 
 
-def allocated(path):
-    """Bytes that a file, or all files below a directory, take up on the disk; 0 if there is none."""
+def allocated(path: str) -> int:
+    """Return the bytes that a file, or all files below a directory, occupy on the disk; 0 if there is none."""
     if not os.path.isdir(path):
         try:
             about = os.stat(path, follow_symlinks=False)
@@ -80,7 +81,7 @@ def allocated(path):
 
 
 def readable(size: int) -> str:
-    """Write a number of bytes with a unit."""
+    """Format a number of bytes with a unit."""
     value, unit = float(size), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
         if value < 1024:
@@ -89,8 +90,8 @@ def readable(size: int) -> str:
     return f"{value:.4g} {unit}"
 
 
-def sync_directory(path):
-    """Let the names in a directory reach the disk."""
+def sync_directory(path: str) -> None:
+    """Flush the names in a directory to the disk."""
     if os.name == "posix":
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -99,29 +100,30 @@ def sync_directory(path):
             os.close(descriptor)
 
 
-def run_words(run):
-    """The bytes that name a run near the beginning of its head."""
+def run_words(run: str) -> bytes:
+    """Return the bytes that name a run near the beginning of its head."""
     return f'"run": "{run}"'.encode()
 
 
-def mark_of(record):
-    """A few characters by which two processes know that they see the same record, given as bytes."""
+def mark_of(record: bytes) -> str:
+    """Return a short hash of a record, by which two processes check that they see the same one."""
     return hashlib.sha256(record).hexdigest()[:16]
 
 
-def lines_of(blocks):
-    """The lines that record some blocks, given with their checksums."""
+def lines_of(blocks: dict[int, str]) -> str:
+    """Return the lines that record some blocks with their checksums."""
     return "".join(f"{i} {crc}\n" for i, crc in sorted(blocks.items()))
 
 
-def parse_record(name, text, more=b""):
-    """The record in `text`, a head and lines, and in `more` lines; a head is written at once, so others are not ours.
+def parse_record(name: str, text: bytes, more: bytes = b"") -> dict[str, Any]:
+    """Return the record in `text`, a head followed by lines, and in the lines of `more`.
 
-    Lines count up to the first that is incomplete: a process or a machine ended as it was written.
+    Heads are written atomically, so an incomplete one is not ours. Lines count up to the first incomplete one, where a
+    process or machine stopped while writing.
     """
     head, end, lines = text.partition(END_OF_HEAD)
     try:
-        record = safe_files.parse_json(head + end, MOST_BLOCKS + 1_000)
+        record: dict[str, Any] = safe_files.parse_json(head + end, MOST_BLOCKS + 1_000)
         if record["format"] != RECORD_FORMAT or not isinstance(record["stream"], dict):
             raise ValueError
         record["shape"] = tuple(int(size) for size in record["shape"])
@@ -130,7 +132,7 @@ def parse_record(name, text, more=b""):
         sizes = *record["shape"], math.prod(record["shape"])
         if not sizes[:-1] or min(sizes) < 0 or max(sizes) >= MOST_ANGLES or not 0 < record["block_rows"] < MOST_ANGLES:
             raise ValueError
-        # More blocks than are ever begun: whoever goes through them would not come to an end.
+        # No run has so many blocks, and a loop over them would not end.
         if -(-record["shape"][0] // record["block_rows"]) > MOST_BLOCKS:
             raise ValueError
         if math.prod(record["shape"][1:]) > LARGEST_ROW or record["stored"] not in DTYPES:

@@ -1,8 +1,8 @@
-"""Dask arrays of angles: chunks that are drawn when they are needed, where they are needed.
+"""Dask arrays of angles, whose chunks are drawn when and where they are needed.
 
-A chunk is a box of the array. Its angles have their positions in the key's stream by row-major order in the complete
-array, so it consists of runs of consecutive positions, which one program draws; a task needs the key, the box and its
-part of the parameters.
+A chunk is a box of the array. The position of an angle in the key's stream is its row-major index in the complete
+array. A chunk therefore consists of runs of consecutive positions, which one program draws. A task needs the key, the
+box and its part of the parameters.
 
 Needs Dask: ``pip install "jax_von_mises[dask]"``.
 """
@@ -12,10 +12,12 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.functions import von_mises
@@ -42,37 +44,37 @@ def sample(
     loc: "ArrayLike | da.Array",
     concentration: "ArrayLike | da.Array",
     shape: int | tuple[int, ...] | None = None,
-    dtype: object = None,
+    dtype: DTypeLike | None = None,
     *,
     chunks: object = "auto",
     method: str = "auto",
 ) -> "da.Array":
     """Return a Dask array of von Mises angles, which are drawn chunk by chunk when they are computed.
 
-    The angles are those of `sample_von_mises` with the same arguments, without CUDA kernels: bit for bit, whatever the
-    chunks, on devices of one kind.
+    On devices of one kind the angles are bit for bit those of `sample_von_mises` with the same arguments, without CUDA
+    kernels, for any chunks.
 
     Parameters
     ----------
     key, dtype, method
         As in `sample_von_mises`.
     loc, concentration : float, array or dask.array.Array
-        As in `sample_von_mises`. Arrays get the chunks of the result.
+        As in `sample_von_mises`. Arrays are split into the chunks of the result.
     shape : int or tuple of ints, optional
-        Shape of the complete array; the broadcast shape of `loc` and `concentration` by default. It may be larger than
-        any memory.
+        Shape of the complete array; the broadcast shape of `loc` and `concentration` by default. The array may exceed
+        the memory.
     chunks : int, tuple, dict or str
-        As in Dask. "auto" makes chunks of Dask's setting ``array.chunk-size``.
+        As in Dask. "auto" uses Dask's setting ``array.chunk-size``.
 
     Returns
     -------
     dask.array.Array
-        Angles in radians in [-pi, pi), of one task per chunk.
+        Angles in radians in [-pi, pi), with one task per chunk.
 
     Raises
     ------
     TypeError, ValueError
-        For a bad argument, at once.
+        For a bad argument, before anything is drawn.
 
     Examples
     --------
@@ -88,12 +90,12 @@ def sample(
     key = arguments.one_key(caller, key)
     given = {"loc": _as_array(caller, "loc", loc), "concentration": _as_array(caller, "concentration", concentration)}
     sizes: tuple[int, ...] = arguments.result_shape(caller, shape, **given)
-    # Decided for the complete array and from dtypes: a parameter may be larger than any memory too.
+    # Decided for the complete array, from sizes and dtypes alone: a parameter may exceed the memory too.
     route = arguments.method(caller, method, given["concentration"])
     if route == "auto" and given["concentration"].size > 1:
         route = "direct"
     few = {name: np.zeros((), value.dtype) if value.ndim else value for name, value in given.items()}
-    # A number of Python has no dtype of its own.
+    # Python numbers have no dtype, so they must reach the request as they are.
     numbers = {"loc": loc, "concentration": concentration}
     few |= {name: value for name, value in numbers.items() if type(value) in (int, float)}
     request = DrawRequest.whole(caller, key, few["loc"], few["concentration"], sizes, dtype, route)
@@ -109,7 +111,7 @@ def sample(
     )
     name = f"von-mises-{tokenize(drawing, cuts, *(getattr(each, 'name', each) for each in parameters))}"
     firsts = [list(itertools.accumulate(cut, initial=0)) for cut in cuts]
-    graph: dict[tuple, tuple] = {}
+    graph: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for index in itertools.product(*(range(len(cut)) for cut in cuts)):
         start = tuple(first[i] for first, i in zip(firsts, index, strict=True))
         size = tuple(cut[i] for cut, i in zip(cuts, index, strict=True))
@@ -119,8 +121,8 @@ def sample(
     return da.Array(layers, name, cuts, meta=np.empty((0,) * len(sizes), request.dtype))
 
 
-def _as_array(caller, name, value):
-    """A parameter as an array of numbers; those of Dask stay what they are."""
+def _as_array(caller: str, name: str, value: Any) -> Any:
+    """Return a parameter as a NumPy array; return a Dask array unchanged."""
     if isinstance(value, da.Array):
         arguments.parameter(caller, name, np.zeros((), value.dtype))
         _must_have_sizes(caller, name, value)
@@ -129,8 +131,8 @@ def _as_array(caller, name, value):
     return np.asarray(checked)
 
 
-def _must_have_sizes(caller, name, value):
-    """Refuse a Dask array whose chunks have unknown sizes, as indexing by a condition makes them."""
+def _must_have_sizes(caller: str, name: str, value: Any) -> None:
+    """Refuse a Dask array whose chunks have unknown sizes, as after indexing by a condition."""
     if isinstance(value, da.Array) and any(map(math.isnan, value.shape)):
         raise ValueError(
             f"{caller}: {name} has chunks of unknown sizes, its shape is {value.shape}. "
@@ -138,8 +140,8 @@ def _must_have_sizes(caller, name, value):
         )
 
 
-def _chunked(value, compute, shape, chunks):
-    """A parameter in chunks that match those of the result, or a number."""
+def _chunked(value: Any, compute: np.dtype, shape: tuple[int, ...], chunks: tuple[tuple[int, ...], ...]) -> Any:
+    """Return a parameter in chunks that match those of the result, or as a number."""
     if not value.ndim and not isinstance(value, da.Array):
         return float(value)
     ours = chunks[len(shape) - value.ndim :]
@@ -147,8 +149,8 @@ def _chunked(value, compute, shape, chunks):
     return da.rechunk(da.asarray(value), ours).astype(compute)
 
 
-def _block(value, index):
-    """The key of the chunk of a parameter that belongs to a chunk of the result; a number is itself."""
+def _block(value: Any, index: tuple[int, ...]) -> Any:
+    """Return the key of the parameter's chunk that belongs to a chunk of the result; return a number unchanged."""
     if not isinstance(value, da.Array):
         return value
     index = index[len(index) - value.ndim :]
@@ -157,22 +159,22 @@ def _block(value, index):
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """Draws chunks of one array."""
+    """Function that draws the chunks of one array."""
 
     implementation: str
-    """Of the key."""
+    """Name of the key's implementation."""
     key: bytes
     shape: tuple[int, ...]
-    """Of the complete array."""
+    """Shape of the complete array."""
     dtype: str
     route: str
 
-    def __call__(self, start, size, loc, concentration):
-        """The box of `size` that begins at `start`, as a NumPy array."""
+    def __call__(self, start: tuple[int, ...], size: tuple[int, ...], loc: Any, concentration: Any) -> np.ndarray:
+        """Return the box of `size` that begins at `start`."""
         dtype = np.dtype(jax.numpy.dtype(self.dtype))
         if 0 in size:
             return np.empty(size, dtype)
-        # Axes behind the first that is cut lie in one run.
+        # A run extends over the last cut axis and all axes after it.
         cut = max((axis for axis in range(len(size)) if size[axis] < self.shape[axis]), default=0)
         strides = [math.prod(self.shape[axis + 1 :]) for axis in range(len(size))]
         first = np.array(sum(i * stride for i, stride in zip(start, strides, strict=True)), np.uint64)
@@ -185,17 +187,27 @@ class Drawing:
         halves = (first >> np.uint64(32)).astype(np.uint32), first.astype(np.uint32)
         with jax.enable_x64(True) if dtype == np.float64 else contextlib.nullcontext():
             words = np.frombuffer(self.key, np.uint32)
-            key = jax.random.wrap_key_data(words, impl=self.implementation)
+            key = jax.random.wrap_key_data(words, impl=self.implementation)  # type: ignore[arg-type]
             return np.asarray(_runs(key, *spread, *halves, length, dtype, self.route)).reshape(size)
 
 
 @functools.partial(jax.jit, static_argnums=(5, 6, 7))
-def _runs(key, loc, concentration, high, low, length, dtype, route):
-    """Runs of `length` angles from several positions of a stream."""
+def _runs(
+    key: jax.Array,
+    loc: jax.Array,
+    concentration: jax.Array,
+    high: jax.Array,
+    low: jax.Array,
+    length: int,
+    dtype: np.dtype,
+    route: str,
+) -> jax.Array:
+    """Return runs of `length` angles from several positions of a stream."""
 
-    def run(loc, concentration, high, low):
+    def run(loc: jax.Array, concentration: jax.Array, high: jax.Array, low: jax.Array) -> jax.Array:
         request = DrawRequest(key, loc, concentration, (high, low), (length,), dtype, route)
-        return sampler.draw(request, engine="xla")
+        drawn: jax.Array = sampler.draw(request, engine="xla")
+        return drawn
 
     along = 0 if loc.ndim else None, 0 if concentration.ndim else None
     if len(high) == 1:
@@ -204,25 +216,27 @@ def _runs(key, loc, concentration, high, low, length, dtype, route):
     return jax.vmap(run, (*along, 0, 0))(loc, concentration, high, low)
 
 
-def log_prob(x: object, loc: object, concentration: object) -> "da.Array":
+def log_prob(
+    x: "ArrayLike | da.Array", loc: "ArrayLike | da.Array", concentration: "ArrayLike | da.Array"
+) -> "da.Array":
     """Return the log-density of Dask arrays of angles, as `jax_von_mises.log_prob`, chunk by chunk."""
     return _elementwise(von_mises.log_prob, x=x, loc=loc, concentration=concentration)
 
 
-def cdf(x: object, loc: object, concentration: object) -> "da.Array":
+def cdf(x: "ArrayLike | da.Array", loc: "ArrayLike | da.Array", concentration: "ArrayLike | da.Array") -> "da.Array":
     """Return the distribution function of Dask arrays of angles, as `jax_von_mises.cdf`, chunk by chunk."""
     return _elementwise(von_mises.cdf, x=x, loc=loc, concentration=concentration)
 
 
-def icdf(p: object, loc: object, concentration: object) -> "da.Array":
+def icdf(p: "ArrayLike | da.Array", loc: "ArrayLike | da.Array", concentration: "ArrayLike | da.Array") -> "da.Array":
     """Return the quantiles of Dask arrays of probabilities, as `jax_von_mises.icdf`, chunk by chunk."""
     return _elementwise(von_mises.icdf, p=p, loc=loc, concentration=concentration)
 
 
-def _elementwise(function, **values):
-    """Apply a function of the package to Dask arrays, arrays and numbers; in 64 bits where an array has these.
+def _elementwise(function: Callable[..., jax.Array], **values: Any) -> "da.Array":
+    """Apply a function of the package to Dask arrays, arrays and numbers, in 64 bits if one of the arrays is float64.
 
-    A number follows the arrays, as in the function itself, also one of NumPy's, which is float64 wherever it is from.
+    Numbers take the dtype of the arrays, as in the function itself. A NumPy float64 is such a number.
     """
     caller = f"jax_von_mises.dask.{function.__name__}"
     given = {
@@ -239,22 +253,22 @@ def _elementwise(function, **values):
         pairs += [value, range(value.ndim)[::-1] if isinstance(value, da.Array) else None]
     axes = max((value.ndim for value in lazy), default=0)
     try:
-        # As `map_blocks` does, but with chunks that are made equal first.
+        # As `map_blocks` does, but after unifying the chunks.
         return da.blockwise(Elementwise(function.__name__, dtype == np.float64), range(axes)[::-1], *pairs, dtype=dtype)
     except ValueError:
         for name, value in given.items():
-            _must_have_sizes(caller, name, value)  # if that is why the chunks do not match
+            _must_have_sizes(caller, name, value)  # the usual reason
         raise
 
 
 @dataclasses.dataclass(frozen=True)
 class Elementwise:
-    """Applies a function of the package, by its name, to chunks."""
+    """Apply a function of the package, given by its name, to chunks."""
 
     name: str
     wide: bool
 
-    def __call__(self, *values):
-        """The values, as a NumPy array."""
+    def __call__(self, *values: Any) -> np.ndarray:
+        """Return the values as a NumPy array."""
         with jax.enable_x64(self.wide):
             return np.asarray(getattr(von_mises, self.name)(*values))

@@ -1,10 +1,9 @@
-"""Blocks that the workers of an executor draw and write, and what the caller and they tell each other.
+"""Draw and write blocks in the workers of an executor.
 
-Any `concurrent.futures.Executor` will do. It schedules; what is here gives it tasks that are independent, can be done
-twice, and return a few bytes. The caller meets the workers (`meet`), gives each a `Job` (`brief`), and from then on
-sends the number of a block alone (`write_block`). A worker keeps the jobs it was given, with the program compiled and,
-from its first block on, the target opened; one that lacks a job, since it joined later, says so and gets the job with
-its next block.
+Any `concurrent.futures.Executor` can schedule the tasks, which are independent, can be repeated, and return a few
+bytes. The caller finds the workers (`meet`) and gives each a `Job` (`brief`). Afterwards a task contains only the
+number of a block (`write_block`). A worker keeps its jobs, with the compiled program and, from its first block on, the
+open target. A worker that joins later answers `Unknown`, and gets the job with its next block.
 """
 
 import collections
@@ -28,37 +27,37 @@ import numpy as np
 from jax_von_mises import arguments, environment
 from jax_von_mises.streams import checkpoint
 from jax_von_mises.streams.stream import Description, Spans, Stream, split_evenly
-from jax_von_mises.streams.target import checksum, open_target, stored_checksum
+from jax_von_mises.streams.target import Place, Target, checksum, open_target, stored_checksum
 
-# Seconds that a worker is kept busy as it is met, so that the next task goes to another one.
+# Seconds that `meet` keeps a worker busy, so that the next task goes to another one.
 PAUSE = 0.1
-# Seconds that the processes of a pool may start one after the other.
+# Seconds within which all processes of a pool should have started.
 START = 3.0
-# Times that a job is handed out to the workers that have not taken it.
+# Attempts to give a job to all workers.
 ROUNDS = 8
-# Seconds for which a record may stay invisible on another machine: SIGHT when a worker is asked whether it sees the
-# file system at all, LAG for one that does, and may have looked before: NFS remembers for a minute what was not there.
+# Seconds for which a record may stay invisible on another machine: SIGHT until a worker first sees the file system, LAG
+# for one that may have looked before, since NFS remembers for a minute that a file did not exist.
 SIGHT = 3.0
 LAG = 70.0
 REACH = "All workers must reach the target under the same name, on a shared file system or in an object store."
 OUT_OF_SIGHT = f"the caller's record is not there. {REACH}"
 # Jobs that a worker keeps.
 KEPT = 2
-# Seconds that a run which ends early waits for blocks that are being written, to record them too.
+# Seconds that a run which ends early waits for blocks that are being written, in order to record them.
 GRACE = 10.0
 
-# What shows a process some of the machine's GPUs only, and what tells that several processes share one.
+# Variables that limit the GPUs a process sees, and variables that are set where several processes share a GPU.
 SHOWN = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 SHARED = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
 CUDA_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 
 
 class ExecutorFailed(RuntimeError):
-    """The executor has lost its workers, or a task failed for a reason that is none of the files'."""
+    """The executor has lost its workers, or a task failed for a reason other than files or arguments."""
 
 
 class Worker(NamedTuple):
-    """A process that runs tasks. Those with an equal name in `cores` (or `cards`) share these cores (or GPUs)."""
+    """A process that runs tasks. Workers of equal `cores` (or `cards`) share these cores (or GPUs)."""
 
     host: str
     process: int
@@ -67,24 +66,25 @@ class Worker(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What a worker needs to draw and write blocks of one run."""
+    """Everything that a worker needs to draw and write blocks of one run."""
 
     caller: str
     run: str
-    """Name of the run, which the head of its record has."""
+    """Name of the run, as in the head of its record."""
     stream: Description
-    target: tuple | None
-    """Arguments of `open_target`; None where the rows are for the caller."""
+    target: Place | None
+    """Arguments of `open_target`; None to return the rows to the caller."""
     start: int
     stop: int
+    """Rows `start` to ``stop - 1`` of the stream."""
     block_rows: int
-    """Rows of the stream, and of a block."""
+    """Rows of a block."""
     sharing: dict[str, list[int]]
-    """Processes that share cores, or GPUs, by the names that `Worker` has for these."""
+    """Processes that share cores or GPUs, by their `Worker.cores` and `Worker.cards`."""
 
 
 class Briefed(NamedTuple):
-    """A worker that has a job; or the reason why it cannot do it."""
+    """A worker that has a job, or the reason why it cannot do it."""
 
     worker: Worker
     draws_with: tuple[str, str] | None
@@ -93,7 +93,7 @@ class Briefed(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A worker that has not got the job yet."""
+    """A worker that does not have the job."""
 
     worker: Worker
 
@@ -111,13 +111,13 @@ class Done(NamedTuple):
 
 
 def meet(_serial: str) -> Worker:
-    """Tell the caller which process this is. JAX does not start."""
+    """Return the worker in which this task runs, without starting JAX."""
     time.sleep(PAUSE)
     return this_worker()
 
 
 def this_worker() -> Worker:
-    """Name the process this runs in, and what it may use of its machine."""
+    """Return this process, and the cores and GPUs that it may use."""
     host = socket.gethostname()
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0)))) if hasattr(os, "sched_getaffinity") else ""
     cards = ",".join(os.environ.get(name, "all") for name in SHOWN)
@@ -126,20 +126,20 @@ def this_worker() -> Worker:
 
 
 class Assignment:
-    """A job in a worker: the stream, and from the first block on the target."""
+    """A job in a worker: its stream and, from the first block on, its open target."""
 
     def __init__(self, job: Job):
         self.job = job
         take_share(job)
         self.stream: Stream = job.stream.stream(job.caller)
         self.draws_with = jax.__version__, jax.local_devices()[0].device_kind
-        self.target: Any = None
+        self.target: Target | None = None
         self.spans = Spans(job.start, job.stop, job.block_rows)
         self.turn = threading.Lock()  # the executor may run several tasks in one process
         self.buffer: jax.Array | None = None
 
     def open(self) -> str | None:
-        """Open the target, unless it is; say why this process cannot write where the caller does, None if it can."""
+        """Open the target if it is not open; return why this process cannot write to it, or None."""
         with self.turn:
             if self.target is None:
                 self.target = look_for(self.job, lambda target: target.runs(self.job.run), LAG)
@@ -147,24 +147,24 @@ class Assignment:
 
     def write(self, block: int) -> Done:
         """Draw a block and write it; it has reached the disk when this returns."""
+        target = self.target
+        assert target is not None
         first, count = self.spans[block]
         with self.turn:
             buffer, self.buffer = self.buffer, None
         drawn = self.stream.rows(first, self.job.block_rows, buffer)
         rows = np.asarray(drawn)[:count]
-        crc = checksum(self.target, rows)
+        crc = checksum(target, rows)
         with self.turn:
-            self.target.join()
+            target.join()
             try:
-                # Not into what was finished or begun again meanwhile: this worker may have been stopped for hours.
-                if not self.target.runs(self.job.run):
-                    raise checkpoint.ForeignTargetError(
-                        f"{self.target.path} is no longer written by the run of this task"
-                    )
-                self.target.write(first, rows)
+                # This worker may have been stopped for hours, and the target finished or started again in between.
+                if not target.runs(self.job.run):
+                    raise checkpoint.ForeignTargetError(f"{target.path} is no longer written by the run of this task")
+                target.write(first, rows)
             finally:
-                self.target.leave()
-            del rows  # or its memory could not be given to the next block
+                target.leave()
+            del rows  # a view of `drawn`, whose memory the next block will reuse
             self.buffer = drawn
         return Done(this_worker(), block, crc, self.draws_with)
 
@@ -180,7 +180,7 @@ _taking = threading.RLock()
 
 
 def assignment(run: str, job: Job | None) -> Assignment | None:
-    """The assignment of a run, made of `job` if this process has none; None if there is no job either."""
+    """Return the assignment of a run, made from `job` if there is none; None if there is no job either."""
     with _taking:
         found = _assignments.pop(run, None)
         if found is None and job is not None:
@@ -188,12 +188,12 @@ def assignment(run: str, job: Job | None) -> Assignment | None:
             while len(_assignments) >= KEPT:
                 _assignments.pop(next(iter(_assignments))).close()
         if found is not None:
-            _assignments[run] = found  # the one used last stands last
+            _assignments[run] = found  # moved to the end, where the most recently used one is
         return found
 
 
-def look_for(job: Job, sign: Callable[[Any], bool], seconds: float) -> Any:
-    """Open the target of a job that shows a sign; None if there is none for so many seconds."""
+def look_for(job: Job, sign: Callable[[Target], bool], seconds: float) -> Target | None:
+    """Open the target of a job once `sign` holds for it; return None after so many seconds."""
     assert job.target is not None
     deadline = time.monotonic() + seconds
     while True:
@@ -208,7 +208,7 @@ def look_for(job: Job, sign: Callable[[Any], bool], seconds: float) -> Any:
 
 
 def brief(_serial: str, job: Job, marks: frozenset[str]) -> Briefed:
-    """Take a job: see that one of the records with these marks is in sight, and start JAX."""
+    """Take a job: check that this worker sees a record with one of these marks, and start JAX."""
     try:
         found = assignment(job.run, job)
         assert found is not None
@@ -252,8 +252,8 @@ def draw_rows(_serial: str, run: str, block: int, job: Job | None = None) -> np.
     return Unknown(this_worker()) if found is None else np.asarray(found.stream.rows(*found.spans[block]))
 
 
-def read_block(_serial: str, caller: str, place: tuple, first: int, count: int, whole: bool) -> str:
-    """The checksum of rows that are in a target."""
+def read_block(_serial: str, caller: str, place: Place, first: int, count: int, whole: bool) -> str:
+    """Return the checksum of rows in a target."""
     target = open_target(caller, *place)
     try:
         return stored_checksum(target, first, count, whole)
@@ -262,7 +262,7 @@ def read_block(_serial: str, caller: str, place: tuple, first: int, count: int, 
 
 
 def release(_serial: str, run: str) -> None:
-    """Let go of a run that has ended."""
+    """Close the assignment of a run that has ended."""
     with _taking:
         if found := _assignments.pop(run, None):
             found.close()
@@ -274,8 +274,8 @@ _shared = False
 def take_share(job: Job) -> None:
     """Start JAX with this process's share of the machine, if it has not started yet.
 
-    The threads of XLA:CPU inherit the cores of the one that starts it, and there are as many; the task's own thread
-    has all cores again afterwards. A GPU is one process's.
+    XLA:CPU starts one thread for each core of the thread that starts it, and its threads inherit these cores. The
+    task's thread has all cores again afterwards. Each process gets one GPU.
     """
     global _shared
     if _shared:
@@ -304,17 +304,17 @@ def take_share(job: Job) -> None:
 
 
 def place(processes: list[int]) -> tuple[int, int]:
-    """The number of this process among those that share something, and their number."""
+    """Return the index of this process among those that share cores or GPUs, and their number."""
     if os.getpid() in processes:
         return processes.index(os.getpid()), len(processes)
-    # It joined later, in the place of one that has ended, if any has.
+    # It joined later, and takes the place of a process that has ended, if there is one.
     count = max(len(processes), 1)
     free = [number for number, process in enumerate(processes) if has_ended(process)]
     return free[0] if free else os.getpid() % count, count
 
 
 def has_ended(process: int) -> bool:
-    """Whether there is no such process on this machine; other systems than POSIX are not asked."""
+    """Return whether a process of this machine has ended; always False on systems other than POSIX."""
     with contextlib.suppress(PermissionError):
         try:
             if os.name == "posix":
@@ -325,7 +325,7 @@ def has_ended(process: int) -> bool:
 
 
 def uses_cuda() -> bool:
-    """Whether JAX may use NVIDIA's GPUs here."""
+    """Return whether JAX can use NVIDIA GPUs in this process."""
     asked = getattr(jax.config, "jax_platforms", None)
     if asked and not {"cuda", "gpu"} & set(asked.split(",")):
         return False
@@ -337,7 +337,7 @@ def uses_cuda() -> bool:
 # ------------------------------------------------------------------------------------------------ at the caller
 
 
-def checked_executor(caller: str, executor: object) -> Any:
+def checked_executor(caller: str, executor: object) -> futures.Executor | None:
     """Return `executor` if it is an executor or None."""
     if executor is not None and not isinstance(executor, futures.Executor):
         raise TypeError(
@@ -348,16 +348,16 @@ def checked_executor(caller: str, executor: object) -> Any:
 
 
 class Crew:
-    """The workers of an executor, for one run: they are met, get the job, and draw blocks until all are done.
+    """The workers of an executor during one run.
 
     Parameters
     ----------
     caller : str
-        Name of the function that errors name.
+        Name of the public function, for error messages.
     executor : concurrent.futures.Executor
         Runs the tasks.
     timeout : float or None
-        Seconds without any finished task until the workers are given up.
+        Seconds without any finished task after which TimeoutError is raised.
     """
 
     def __init__(self, caller: str, executor: futures.Executor, timeout: float | None):
@@ -366,14 +366,14 @@ class Crew:
         self._met: dict[str, list[int]] = {}
         self.draws_with: tuple[str, str] | None = None
         self.left = False  # whether tasks of a run that ended early may still write
-        # Tasks must differ, also from those of earlier runs: engines may do equal ones once.
+        # Each task has a serial number that earlier runs did not use: schedulers may run equal tasks only once.
         self._serial = map(f"{secrets.token_hex(4)}-{{}}".format, itertools.count())
-        self._answers: queue.SimpleQueue[futures.Future] = queue.SimpleQueue()
-        self._waiting: dict[futures.Future, tuple] = {}
+        self._answers: queue.SimpleQueue[futures.Future[Any]] = queue.SimpleQueue()
+        self._waiting: dict[futures.Future[Any], tuple[int, ...]] = {}  # the block of each task, if it has one
 
     def meet(self) -> None:
-        """Find out which workers there are. It waits for the first without a limit: a batch system may start it."""
-        most = getattr(self.executor, "_max_workers", None)  # of a pool, which starts them with the first tasks
+        """Find the workers. Wait for the first one without a limit, since a batch system may have to start it."""
+        most = getattr(self.executor, "_max_workers", None)  # of a pool, which starts its processes with the tasks
         pool = isinstance(self.executor, futures.ProcessPoolExecutor)
         deadline = None
         while True:
@@ -383,16 +383,16 @@ class Crew:
             while self._waiting:
                 for _, worker in self._next(self.timeout if self.workers else None):
                     self.workers[worker[:2]] = worker
-            # The processes of a pool are started together, but one may be ready before another.
+            # A pool starts its processes together, but they do not become ready together.
             deadline = deadline or time.monotonic() + (START if pool else 0.0)
             if len(self.workers) == most or (len(self.workers) == known and time.monotonic() > deadline):
                 break
         self._met = self._groups()
 
     def brief(self, job: Job, marks: frozenset[str] = frozenset()) -> None:
-        """Give every worker the job, before anything is drawn; ValueError or OSError if one cannot do it.
+        """Give every worker the job before anything is drawn; ValueError or OSError if one cannot do it.
 
-        Each must see one of the records of the target that have these marks, if there are any.
+        If there are `marks`, each worker must see a record of the target with one of them.
         """
         briefed: set[tuple[str, int]] = set()
         for _ in range(ROUNDS):
@@ -405,7 +405,7 @@ class Crew:
                 break
 
     def sharing(self) -> dict[str, list[int]]:
-        """Processes that share cores, or GPUs: those that were met, and on further machines those that came later."""
+        """Return the processes that share cores or GPUs: those of `meet`, and later ones on other machines."""
         return self._groups() | self._met
 
     def _groups(self) -> dict[str, list[int]]:
@@ -416,15 +416,15 @@ class Crew:
         return {name: sorted(processes) for name, processes in found.items()}
 
     def job(
-        self, stream: Stream, place: tuple | None, start: int, stop: int, block_rows: int, run: str | None = None
+        self, stream: Stream, place: Place | None, start: int, stop: int, block_rows: int, run: str | None = None
     ) -> Job:
-        """What a worker needs to draw and write blocks of rows `start` to ``stop - 1``."""
+        """Return the job to draw and write blocks of rows `start` to ``stop - 1``."""
         run = run or secrets.token_hex(8)
         return Job(self.caller, run, stream.description(), place, start, stop, block_rows, self.sharing())
 
     def draw(self, job: Job, blocks: int) -> Iterator[np.ndarray]:
-        """Have blocks drawn; yields them in their order."""
-        waiting: collections.deque[tuple[int, futures.Future]] = collections.deque()
+        """Let the workers draw blocks; yield them in order."""
+        waiting: collections.deque[tuple[int, futures.Future[Any]]] = collections.deque()
         left = iter(range(blocks))
         while True:
             for block in itertools.islice(left, max(0, len(self.workers) + 2 - len(waiting))):
@@ -443,30 +443,33 @@ class Crew:
                 yield answer
 
     def redraw(self, job: Job, block: int) -> str:
-        """The checksum of a block that a worker draws again, without writing it."""
+        """Let a worker draw a block again, and return its checksum."""
         self._submit((), redraw_block, job, block)
+        crc: str
         ((_, crc),) = self._results(self.timeout)
         return crc
 
     def write(self, job: Job, blocks: Iterable[int]) -> Iterator[dict[int, str]]:
-        """Have blocks drawn and written; yields those that are done, with their checksums, as they come."""
+        """Let the workers draw and write blocks; yield finished ones with their checksums."""
         for answers in self._each(blocks, lambda block: (write_block, job.run, block), job):
             for answer in answers.values():
                 self._admit(answer)
             yield {block: answer.crc for block, answer in answers.items()}
 
-    def checksums(self, place: tuple, spans: Spans, blocks: Iterable[int], whole: bool) -> dict[int, str]:
-        """The checksums of blocks that are in a target."""
+    def checksums(self, place: Place, spans: Spans, blocks: Iterable[int], whole: bool) -> dict[int, str]:
+        """Return the checksums of blocks in a target, which the workers read."""
         found: dict[int, str] = {}
         for answers in self._each(blocks, lambda block: (read_block, self.caller, place, *spans[block], whole)):
             found |= answers
         return found
 
-    def _each(self, blocks: Iterable[int], task: Callable, job: Job | None = None) -> Iterator[dict[int, Any]]:
-        """Have a task done for each block; yields the answers by blocks, as they come."""
+    def _each(
+        self, blocks: Iterable[int], task: Callable[[int], tuple[Any, ...]], job: Job | None = None
+    ) -> Iterator[dict[int, Any]]:
+        """Submit the task of each block; yield the answers of finished ones by block."""
         left = iter(blocks)
         while True:
-            # So many that none waits for work, and few enough to be called back.
+            # Enough tasks to keep all workers busy, and few enough to cancel.
             for block in itertools.islice(left, max(0, 2 * len(self.workers) + 2 - len(self._waiting))):
                 self._submit((block,), *task(block))
             if not self._waiting:
@@ -482,7 +485,7 @@ class Crew:
                 yield answers
 
     def stop(self, patient: bool) -> dict[int, str]:
-        """Call back what has not begun; return the blocks that are finished meanwhile, where one is `patient`."""
+        """Cancel tasks that have not started; return finished blocks, waiting up to `GRACE` for others if `patient`."""
         begun = [future for future in self._waiting if not future.cancel()]
         done = {}
         ended = futures.wait(begun, GRACE if patient else 0)
@@ -495,33 +498,33 @@ class Crew:
         return done
 
     def dismiss(self, job: Job) -> None:
-        """Let the workers close what they keep of a run that is finished; those that do not hear it do so later."""
+        """Let the workers close a finished run; one that gets no such task closes it when further runs follow."""
         with contextlib.suppress(OSError, ExecutorFailed):
             for _ in self.workers:
                 self._submit((), release, job.run)
             for _ in self._results(GRACE):
                 pass
 
-    def _submit(self, about: tuple, task: Callable, *arguments: object) -> futures.Future:
+    def _submit(self, about: tuple[int, ...], task: Callable[..., Any], *arguments: object) -> futures.Future[Any]:
         with self._failures():
             future = self.executor.submit(task, next(self._serial), *arguments)
         self._waiting[future] = about
         future.add_done_callback(self._answers.put)
         return future
 
-    def _results(self, timeout: float | None) -> Iterator[tuple[tuple, Any]]:
-        """All answers that are waited for."""
+    def _results(self, timeout: float | None) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """Yield the answers of all submitted tasks."""
         while self._waiting:
             yield from self._next(timeout)
 
-    def _next(self, timeout: float | None) -> Iterator[tuple[tuple, Any]]:
-        """Wait for an answer, and yield it and those that have come with it."""
+    def _next(self, timeout: float | None) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """Wait for an answer; yield it and all others that have arrived."""
         try:
             ready = [self._answers.get(timeout=timeout)]
         except queue.Empty:
             raise TimeoutError(
                 f"{self.caller}: of {len(self._waiting)} tasks that the workers have, none was finished for "
-                f"{timeout:g} s. Look for a worker that hangs and end it, and go on with resume=True."
+                f"{timeout:g} s. Look for a worker that hangs, end it, and go on with resume=True."
             ) from None
         with contextlib.suppress(queue.Empty):
             while True:
@@ -534,25 +537,25 @@ class Crew:
                 yield about, answer
 
     @contextlib.contextmanager
-    def _failures(self):
-        """Pass on what the task says of files and arguments, and say of all else that the executor has failed."""
+    def _failures(self) -> Iterator[None]:
+        """Pass on a task's errors about files, arguments and memory; convert all others to `ExecutorFailed`."""
         try:
             yield
         except (ConnectionError, futures.CancelledError, futures.BrokenExecutor) as error:
             raise ExecutorFailed(
-                f"{self.caller}: the executor has lost its workers ({type(error).__name__}: {error}). See why they "
-                "ended, perhaps for want of memory, start them again, and go on with resume=True."
+                f"{self.caller}: the executor has lost its workers ({type(error).__name__}: {error}). Find out why "
+                "they ended (perhaps they ran out of memory), start them again, and go on with resume=True."
             ) from error
         except (OSError, ValueError, TypeError, MemoryError):
             raise
         except Exception as error:
             raise ExecutorFailed(
-                f"{self.caller}: a task of the executor failed: {type(error).__name__}: {error}. Go on with "
-                "resume=True when that is mended."
+                f"{self.caller}: a task of the executor failed: {type(error).__name__}: {error}. Fix the cause, and go "
+                "on with resume=True."
             ) from error
 
     def _admit(self, answer: Briefed | Done) -> None:
-        """Refuse a worker that does not see the target, or draws other last digits."""
+        """Refuse a worker that does not see the target, or whose last digits may differ."""
         worker = answer.worker
         self.workers[worker[:2]] = worker
         if isinstance(answer, Briefed) and answer.trouble:

@@ -1,12 +1,13 @@
-"""Keys by names and numbers.
+"""Keys derived from names and numbers.
 
-A key of its own is for work that is to be independent: another epoch, another data set, another use of randomness.
-`derive_key` makes such keys, and is the only place in this package that calls ``fold_in``. Work that shares one stream
-needs one key and positions: see `jax_von_mises.streams.stream`.
+Independent work needs a separate key: another epoch, another data set, another use of randomness. `derive_key` makes
+such keys, and no other code of this package calls ``fold_in``. Work that shares one stream needs one key and positions:
+see `jax_von_mises.streams.stream`.
 """
 
 import hashlib
 import operator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,37 +17,36 @@ from jax.typing import ArrayLike
 from jax_von_mises import arguments
 from jax_von_mises.sampling import counter
 
-# Folded in before a name and before a number, so that the two never meet, nor a derived key one that the user got by
-# `split` or by `fold_in` of a small number (which are the same keys: fold_in(key, i) is split(key, n)[i]).
+# Tags that are folded in before a name or a number. They distinguish the keys of names, the keys of numbers, and those
+# that users get by `split` or by `fold_in` of a small number (which are the same: fold_in(key, i) is split(key, n)[i]).
 NAME_TAG = 0x6E616D65
 NUMBER_TAG = 0x6E756D62
 
 
-def derive_key(key: ArrayLike, *path: str | int) -> jax.Array:
-    """Derive a key by names and numbers, for work that is to be independent of all other.
+def derive_key(key: ArrayLike, *path: str | int | jax.Array) -> jax.Array:
+    """Derive a key from names and numbers, for work that must be independent of all other work.
 
-    The rule, which is fixed for ever: for each element of `path`, ``fold_in`` is applied three times, with a tag
-    (0x6e616d65 for a name, 0x6e756d62 for a number) and then with two 32-bit words: the first eight bytes of the
-    SHA-256 of the name in UTF-8, or the upper and the lower half of the number, both high word first. Hence
-    ``derive_key(derive_key(key, a), b)`` is ``derive_key(key, a, b)``, and keys of different paths are different
-    (but for chance, 2^-64, where a long path meets the hash of another). An ``unsafe_rbg`` key is folded as an
-    ``rbg`` key.
+    The rule will never change: each element of `path` applies ``fold_in`` three times, with a tag (0x6e616d65 for a
+    name, 0x6e756d62 for a number) and then with two 32-bit words. The words are the first eight bytes of the SHA-256
+    of the name in UTF-8, or the upper and the lower half of the number, high word first. Hence
+    ``derive_key(derive_key(key, a), b)`` is ``derive_key(key, a, b)``, and different paths give different keys, except
+    with probability 2^-64 for a collision of hashes. An ``unsafe_rbg`` key is folded as an ``rbg`` key.
 
-    Batches, devices and processes that share *one* stream do not need this: give each its positions (`sample_block`,
-    `sample_batches`, `sample_shard`), and the result does not depend on how many there are.
+    Batches, devices and processes that share *one* stream do not need separate keys: give each its positions
+    (`sample_block`, `sample_batches`, `sample_shard`), and the result does not depend on how many there are.
 
     Parameters
     ----------
     key : jax.Array
         One random key, typed or legacy, of any implementation.
-    *path : str or int
+    *path : str, int or jax.Array
         Names, such as ``"epoch"`` or ``"dropout"``, and numbers 0 <= i < 2^64, such as a batch, an epoch, or
-        ``jax.process_index()``. A number may be traced (``jax.lax.axis_index`` for a device): it must not be negative.
+        ``jax.process_index()``. A traced number (such as ``jax.lax.axis_index``) must not be negative.
 
     Returns
     -------
     jax.Array
-        A key of the same kind.
+        A key of the same implementation, typed or legacy as `key` is.
 
     Raises
     ------
@@ -66,8 +66,8 @@ def derive_key(key: ArrayLike, *path: str | int) -> jax.Array:
         raise TypeError(f"{caller}: give at least one name or number, as in derive_key(key, 'epoch', 3).")
     words = [word for element in path for word in _path_words(caller, element)]
     implementation = jax.random.key_impl(typed)
-    # An `unsafe_rbg` key is folded as the `rbg` key of the same words: its own folding is an exclusive or, which does
-    # not tell ("a", "b") from ("b", "a").
+    # JAX folds an `unsafe_rbg` key by an exclusive or, which would give ("a", "b") and ("b", "a") the same key. So it
+    # is folded as the `rbg` key of the same words.
     if str(implementation) == "unsafe_rbg":
         typed = jax.random.wrap_key_data(jax.random.key_data(typed), impl="rbg")
     for word in words:
@@ -77,8 +77,8 @@ def derive_key(key: ArrayLike, *path: str | int) -> jax.Array:
     return data if legacy else jax.random.wrap_key_data(data, impl=implementation)
 
 
-def _path_words(caller, element):
-    """The three words that are folded in for one element of a path."""
+def _path_words(caller: str, element: Any) -> tuple[np.uint32 | jax.Array, ...]:
+    """Return the three words that are folded in for one element of a path."""
     if isinstance(element, str):
         arguments.utf8(caller, "path element", element, "the hash of a name")
         digest = hashlib.sha256(element.encode()).digest()

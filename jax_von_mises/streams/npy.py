@@ -5,6 +5,8 @@ import errno
 import math
 import mmap
 import os
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -24,94 +26,100 @@ from jax_von_mises.streams.checkpoint import (
 class NpyFile:
     """One ``.npy`` file on a local disk, written by one process.
 
-    Written in sequence and not through a memory map: when a disk fills up, a write fails with an error that can be
-    explained, where a store to mapped memory kills the process. The finished file can be mapped.
+    Blocks are written by system calls and not through a memory map: when the disk is full, a write raises an error,
+    whereas a store to mapped memory kills the process. The finished file can be mapped.
     """
 
-    # Data start on a page of the disk, so that whole pages can go there without a copy in the system's cache.
+    # The data start on a page of the disk, so that complete pages can bypass the system's cache.
     PAGE = 4096
-    # What is copied at a time to memory that is aligned as such writes ask for.
+    # Bytes that are copied at a time to the aligned memory which such writes require.
     STAGE = 2**21
 
-    def __init__(self, path, shape, dtype, block_rows):
+    def __init__(self, path: str, shape: tuple[int, ...], dtype: np.dtype, block_rows: int):
         self.path, self.shape, self.block_rows = path, shape, block_rows
         self.dtype = np.dtype("float32" if dtype.name == "bfloat16" else dtype)  # .npy has no bfloat16
         self.partial, self.record = f"{path}.partial", f"{path}.json"
         self.partial_record = f"{self.partial}.json"
         self.fresh = f"{self.partial}.new"
         self.row_bytes = math.prod(shape[1:]) * self.dtype.itemsize
-        self.file = self.direct = self.stage = None
-        self.log = None  # the record of the run, open for more lines
+        self.file: BinaryIO | None = None
+        self.direct: int | None = None
+        self.stage: mmap.mmap | None = None
+        self.log: BinaryIO | None = None  # the record of the run, open for more lines
         self.log_end = 0
-        self.replaces = False  # whether a file that has the name is to go: only if the user said so
+        self.replaces = False  # whether to replace a finished file, as the user has asked
         self.begun = False  # whether this run has changed anything
-        self.created = False  # whether the partial file is this run's own, to be removed if nothing comes of it
+        self.created = False  # whether this run created the partial file, and removes it if no block is drawn
 
     @property
-    def directory(self):
+    def directory(self) -> str:
         """The directory of the file."""
         return os.path.dirname(self.path) or os.curdir
 
     disk = directory
 
-    def whole(self):
-        """Whether a finished file bears the name."""
+    def whole(self) -> bool:
+        """Return whether there is a finished file."""
         return os.path.lexists(self.path)
 
-    def records(self):
-        """The record of the run that has not finished, in a list; empty if there is none."""
-        self.final_record()  # a file of that name which is not ours would be overwritten in the end
+    def records(self) -> list[dict[str, Any]]:
+        """Return a list with the record of the unfinished run; empty if there is none."""
+        self.final_record()  # refuses a foreign file of that name, which `finish` would overwrite
         if not os.path.lexists(self.partial_record):
-            # An empty one was made by a run that was killed in `begin`.
+            # A run that was killed in `begin` leaves an empty file.
             if os.path.lexists(self.partial) and (not os.path.isfile(self.partial) or os.path.getsize(self.partial)):
-                raise ForeignTargetError(
-                    f"{self.partial} has no record beside it, so it is not known what it is; move it away"
-                )
+                raise ForeignTargetError(f"{self.partial} has no record of this package next to it; move it away")
             return []
         return [parse_record(self.partial_record, safe_files.read_plain(self.partial_record, LARGEST_RECORD))]
 
-    def final_record(self):
-        """The record of the finished file, or None."""
+    def final_record(self) -> dict[str, Any] | None:
+        """Return the record of the finished file, or None."""
         if not os.path.lexists(self.record):
             return None
         if not os.path.isfile(self.record):
             raise ForeignTargetError(f"{self.record} is not a record of this package; move it away")
         return parse_record(self.record, safe_files.read_plain(self.record, LARGEST_RECORD))
 
-    def header(self):
-        """The ``.npy`` header, filled up to a page."""
+    def header(self) -> bytes:
+        """Return the ``.npy`` header, padded to a page."""
         fields = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": self.shape}
         text = repr(fields).encode("ascii")
         magic = np.lib.format.magic(1, 0)
         length = self.PAGE - len(magic) - 2
         return magic + length.to_bytes(2, "little") + text.ljust(length - 1) + b"\n"
 
-    def size(self):
-        """Bytes of the finished file."""
+    def size(self) -> int:
+        """Return the size of the finished file in bytes."""
         return self.PAGE + self.shape[0] * self.row_bytes
 
-    def check_layout(self):
-        """See that the whole file has the header and the size that its record tells of."""
+    def check_layout(self) -> None:
+        """Check that the finished file has the header and the size that its record implies."""
         with safe_files.open_plain(self.path) as file:
             header = file.read(self.PAGE)
             size = os.fstat(file.fileno()).st_size
         if size != self.size() or header != self.header():
             raise ForeignTargetError(
-                f"{self.path} ({size} bytes) is not the file that {self.record} tells of ({self.size()} bytes)"
+                f"{self.path} ({size} bytes) is not the file that {self.record} describes ({self.size()} bytes)"
             )
 
-    def begin(self, text):
-        """Start with no blocks, as the record `text` says; what an unfinished run left is overwritten."""
+    @property
+    def _opened(self) -> BinaryIO:
+        """The partial file, which is open."""
+        assert self.file is not None
+        return self.file
+
+    def begin(self, text: str) -> None:
+        """Start a run without blocks, with the record `text`; overwrite an unfinished run."""
         self._open(create=True)
-        # In this order: if the record cannot be replaced, the old run is still there as it was.
+        # The record comes first: if it cannot be replaced, the old run is unchanged.
         self._start_record(text)
-        self.file.truncate(0)
-        write_at(self.file, self.header(), 0)
+        self._opened.truncate(0)
+        write_at(self._opened, self.header(), 0)
         if not self.created:
             self._move_to_another_file()
 
-    def _move_to_another_file(self):
-        """Give the partial file's name to another one: workers of an earlier run may still write to this one."""
+    def _move_to_another_file(self) -> None:
+        """Give the partial file's name to a new file, since workers of an earlier run may still write to this one."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.fresh)
         descriptor = self._no_link(self.fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -130,78 +138,80 @@ class NpyFile:
         self._open_direct()
         sync_directory(self.directory)
 
-    def go_on(self, text):
-        """Open what an earlier run left, and record it as `text` says."""
+    def go_on(self, text: str) -> None:
+        """Open the file of an earlier run, and replace its record by `text`."""
         self._open_partial()
         self._start_record(text)
 
-    def join(self):
-        """Open, to write blocks, what another process has begun or opened, records and finishes."""
+    def join(self) -> None:
+        """Open the file to write blocks into it, while another process records and finishes it."""
         self._open_plain()
         self._open_direct()
 
-    def leave(self):
+    def leave(self) -> None:
         """Close what `join` has opened."""
         self.close()
 
-    def _open_partial(self):
+    def _open_partial(self) -> None:
         if not os.path.lexists(self.partial):
             raise ForeignTargetError(
-                f"{self.partial} is gone, though {self.partial_record} tells of it; move the record away"
+                f"{self.partial} is missing, although {self.partial_record} lists its blocks; move the record away"
             )
         self._open()
-        if self.file.read(self.PAGE) != self.header():
-            raise ForeignTargetError(f"{self.partial} does not begin as the file of its record; move both away")
+        if self._opened.read(self.PAGE) != self.header():
+            raise ForeignTargetError(
+                f"{self.partial} does not begin with the header that {self.partial_record} implies; move both away"
+            )
 
-    def _open(self, create=False):
+    def _open(self, create: bool = False) -> None:
         """Open and lock the partial file; with `create`, make one if there is none."""
         if os.path.lexists(self.path) and not self.replaces and not self._has_both_names():
             raise FileExistsError(f"{self.path} appeared after the run was begun; move it away, and resume")
         create = create and not os.path.lexists(self.partial)
         self._open_plain(os.O_CREAT | os.O_EXCL if create else 0)
-        lock(self.file, self.partial)
-        about = os.fstat(self.file.fileno())
-        # The one who held the lock may have finished and renamed it between these two calls.
+        lock(self._opened, self.partial)
+        about = os.fstat(self._opened.fileno())
+        # The process that held the lock may have renamed the file between opening and locking.
         if not os.path.exists(self.partial) or not os.path.samestat(about, os.stat(self.partial)):
             raise ForeignTargetError(f"{self.partial} was finished by another process")
         self._must_be_ours_alone(about, self.partial)
         self.begun, self.created = True, create
         self._open_direct()
 
-    def _open_plain(self, flags=0):
+    def _open_plain(self, flags: int = 0) -> None:
         self.file = open(self._descriptor(os.O_RDWR | flags), "r+b", buffering=0)  # noqa: SIM115
         safe_files.must_be_plain(self.file, self.partial)
 
-    def _open_direct(self):
+    def _open_direct(self) -> None:
         if hasattr(os, "O_DIRECT"):
-            # Past the system's cache, which costs a copy and a page a time and would drive out of memory what other
-            # programs keep there. Some file systems refuse.
+            # The system's cache would cost a copy per page and evict the pages of other programs. Some file systems
+            # do not support such writes.
             with contextlib.suppress(OSError):
                 self.direct = self._descriptor(os.O_WRONLY | os.O_DIRECT)
                 self.stage = mmap.mmap(-1, self.STAGE)
-            about = os.fstat(self.file.fileno())
+            about = os.fstat(self._opened.fileno())
             if self.direct is not None and not os.path.samestat(about, os.fstat(self.direct)):
                 raise ForeignTargetError(f"{self.partial} was replaced while it was opened")
 
-    def _descriptor(self, flags):
-        """The unfinished file, opened, if it is one and no link: that may lead to a file that is to be kept."""
+    def _descriptor(self, flags: int) -> int:
+        """Open the partial file, but not through a link, which may lead to a file that must be kept."""
         return self._no_link(self.partial, flags)
 
     @staticmethod
-    def _no_link(name, flags):
-        if os.path.islink(name):  # where the system has no such flag
+    def _no_link(name: str, flags: int) -> int:
+        if os.path.islink(name):  # for systems without O_NOFOLLOW
             raise ForeignTargetError(f"{name} is a symbolic link, which this package does not make; move it away")
         return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
-    def _must_be_ours_alone(self, about, name):
-        """Refuse to write to a file that others know by another name."""
+    def _must_be_ours_alone(self, about: os.stat_result, name: str) -> None:
+        """Refuse to write to a file that has another name."""
         if about.st_nlink > 1 and not self._has_both_names():
             raise ForeignTargetError(
-                f"{name} has another name too (a hard link), and would change there as well; copy it first"
+                f"{name} has another name (a hard link), under which it would change as well; copy it first"
             )
 
-    def _must_be_ready(self, name):
-        """Refuse a whole file that could not be written to, before it loses its name."""
+    def _must_be_ready(self, name: str) -> None:
+        """Refuse a finished file that cannot be written to, before it loses its name."""
         if os.path.islink(name):
             raise ForeignTargetError(
                 f"{name} is a symbolic link, to {os.path.realpath(name)}, and would no longer be one after the repair. "
@@ -212,27 +222,27 @@ class NpyFile:
             lock(file, name)
             self._must_be_ours_alone(os.fstat(file.fileno()), name)
 
-    def write(self, first, rows):
-        """Write `rows` from row `first` on, to the disk: they survive whatever comes after."""
+    def write(self, first: int, rows: np.ndarray) -> None:
+        """Write `rows` from row `first` on; they have reached the disk when this returns."""
         if rows.size == 0:
             return
         data = memoryview(np.ascontiguousarray(rows, self.dtype.newbyteorder("<"))).cast("B")
         offset = self.PAGE + first * self.row_bytes
         done = 0
-        if self.direct is not None and offset % self.PAGE == 0:
-            done = self._write_direct(data, offset)
-        write_at(self.file, data[done:], offset + done)
-        os.fsync(self.file)
+        if self.direct is not None and self.stage is not None and offset % self.PAGE == 0:
+            done = self._write_direct(data, offset, self.direct, self.stage)
+        write_at(self._opened, data[done:], offset + done)
+        os.fsync(self._opened)
 
-    def _write_direct(self, data, offset):
-        """Write the whole pages of `data` past the cache; give the bytes that the system took so."""
+    def _write_direct(self, data: memoryview, offset: int, direct: int, stage: mmap.mmap) -> int:
+        """Write the complete pages of `data` past the cache; return how many bytes the system has accepted."""
         done, whole = 0, len(data) - len(data) % self.PAGE
         while done < whole:
             part = data[done : done + min(self.STAGE, whole - done)]
-            self.stage[: len(part)] = part
-            with memoryview(self.stage)[: len(part)] as stage:
+            stage[: len(part)] = part
+            with memoryview(stage)[: len(part)] as aligned:
                 try:
-                    written = os.pwrite(self.direct, stage, offset + done)
+                    written = os.pwrite(direct, aligned, offset + done)
                 except OSError as error:
                     if error.errno != errno.EINVAL:
                         raise
@@ -242,70 +252,71 @@ class NpyFile:
                 return done
         return done
 
-    def read(self, first, count, whole=False):
-        """Rows of the partial, or of the whole, file."""
+    def read(self, first: int, count: int, whole: bool = False) -> np.ndarray:
+        """Return rows of the partial file, or of the finished one with `whole`; fewer where the file ends."""
         with safe_files.open_plain(self.path if whole else self.partial) as file:
             file.seek(self.PAGE + first * self.row_bytes)
             data = file.read(count * self.row_bytes)
         rows = len(data) // self.row_bytes if self.row_bytes else count
         return np.frombuffer(data[: rows * self.row_bytes], self.dtype).reshape(rows, *self.shape[1:])
 
-    def _start_record(self, text):
-        """Replace the record by a head, to which lines are added."""
+    def _start_record(self, text: str) -> None:
+        """Replace the record by a head, to which `append` adds lines."""
         self._replace_record(text)
         self.log = open(self.partial_record, "r+b", buffering=0, opener=self._no_link)  # noqa: SIM115
         self.log_end = len(text.encode())
-        # The lines reach the disk with each block, so the name of their file must be there.
+        # Each line is flushed with its block; the name of the file must have reached the disk before.
         sync_directory(self.directory)
 
-    def _replace_record(self, text):
+    def _replace_record(self, text: str) -> None:
         if self.log is not None:
             self.log.close()
             self.log = None
         replace_text(self.partial_record, text)
 
-    def append(self, lines):
+    def append(self, lines: str) -> None:
         """Add lines to the record; they have reached the disk when this returns.
 
-        They have their place: an interrupted call can be repeated.
+        The position in the file is kept until then, so an interrupted call can be repeated.
         """
+        assert self.log is not None
         data = lines.encode()
         self.log.truncate(self.log_end)  # a call that failed may have left more than these lines
         write_at(self.log, data, self.log_end)
         os.fsync(self.log)
         self.log_end += len(data)
 
-    def runs(self, run):
-        """Whether the run of this name is under way here: its record lies where it should."""
+    def runs(self, run: str) -> bool:
+        """Return whether the record of the unfinished run has this run's name."""
         with contextlib.suppress(FileNotFoundError), safe_files.open_plain(self.partial_record) as file:
             return run_words(run) in file.read(self.PAGE)
         return False
 
-    def marks(self):
-        """Yield marks of the records that are here, for other processes that should see the same."""
+    def marks(self) -> Iterator[str]:
+        """Yield marks of the records, by which other processes check that they see the same ones."""
         for name in (self.record, self.partial_record):
             with contextlib.suppress(FileNotFoundError), safe_files.open_plain(name) as file:
                 yield mark_of(file.read(self.PAGE))
 
-    def finish(self, text):
-        """Make the file whole: give it its name."""
+    def finish(self, text: str) -> None:
+        """Complete the file and give it its name."""
         self._replace_record(text)
-        self.file.truncate(self.size())
-        os.fsync(self.file)
+        self._opened.truncate(self.size())
+        os.fsync(self._opened)
         if os.name != "posix":
-            self.close()  # Windows renames no open file; elsewhere the lock is kept to the end
+            self.close()  # Windows does not rename open files; elsewhere the lock is kept to the end
         if self.replaces:
             os.replace(self.partial, self.path)
         else:
             self._take_free_name()
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.fresh)  # of a run that was killed as it began
+            os.unlink(self.fresh)  # left by a run that was killed in `begin`
         self.settle()
         # The names must reach the disk before the run is reported as done.
         sync_directory(self.directory)
 
-    def _take_free_name(self):
-        """Take the name, unless something has got it while the file was drawn."""
+    def _take_free_name(self) -> None:
+        """Take the name, unless something has taken it while the file was drawn."""
         try:
             safe_files.take_free_name(self.partial, self.path)
         except FileExistsError:
@@ -315,60 +326,60 @@ class NpyFile:
                 ) from None
             os.unlink(self.partial)
 
-    def settle(self):
-        """Give the record the name of the finished file's, unless it has it."""
+    def settle(self) -> None:
+        """Rename the record of the partial file to that of the finished file, unless it was renamed before."""
         if os.path.lexists(self.partial_record):
             os.replace(self.partial_record, self.record)
 
-    def interrupted_at_the_end(self):
-        """Whether a run was killed between the two names it gives in `finish`."""
+    def interrupted_at_the_end(self) -> bool:
+        """Return whether a run was killed in `finish`, after renaming the file and before renaming its record."""
         return not os.path.lexists(self.partial) and os.path.lexists(self.path)
 
-    def _has_both_names(self):
-        """Whether the unfinished file is the finished one: a run was killed before it took the first name away."""
+    def _has_both_names(self) -> bool:
+        """Return whether the finished file still has its partial name too, since a run was killed in `finish`."""
         return os.path.exists(self.partial) and os.path.exists(self.path) and os.path.samefile(self.partial, self.path)
 
-    def discard(self):
+    def discard(self) -> None:
         """Remove what this run has created."""
         for name in (self.partial, self.partial_record, self.fresh):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
         self.close()
 
-    def bytes_needed(self, missing, force=False):
-        """Bytes of free disk space that are needed for all blocks: the file that is written in keeps its own."""
+    def bytes_needed(self, missing: int, force: bool = False) -> int:
+        """Return the bytes of disk space that are needed beyond those which the file already occupies."""
         in_place = self.partial if force or os.path.lexists(self.partial) else self.path
         return max(self.size() - allocated(in_place), 0)
 
-    def replace(self, missing):
-        """Let the new file take the name of the old one, which stays until then."""
+    def replace(self, missing: int) -> None:
+        """Let `finish` replace the old file, which is kept until then."""
         if os.path.lexists(self.path) and not os.path.isfile(self.path):
             raise ForeignTargetError(f"{self.path} exists and is not a file; choose another name")
         if self.interrupted_at_the_end():
             (record,) = self.records() or (None,)
             blocks = record and -(-record["shape"][0] // record["block_rows"])
             if record and (len(record["crc32"]) == blocks or not os.path.lexists(self.record)):
-                self.settle()  # it is that of the finished file, which may stay
+                self.settle()  # the record belongs to the finished file, which is kept
         self.replaces = True
 
-    def reopen(self, text):
-        """Make the finished file an unfinished one again, in which some blocks are missing."""
+    def reopen(self, text: str) -> None:
+        """Turn the finished file into an unfinished one in which some blocks are missing."""
         self._must_be_ready(self.path)
         self.begun = True
-        # In the reverse order of `finish`: wherever this is killed, there is one to be resumed and repaired.
+        # The reverse order of `finish`: if this is killed at any point, a run can still resume and repair the file.
         if not os.path.lexists(self.partial_record):
             os.replace(self.record, self.partial_record)
         os.replace(self.path, self.partial)
         self.go_on(text)
 
-    def close(self):
-        """Close the file; a second time does nothing."""
+    def close(self) -> None:
+        """Close the file; further calls do nothing."""
         self._close_file()
         if self.log is not None:
             self.log.close()
         self.log = None
 
-    def _close_file(self):
+    def _close_file(self) -> None:
         if self.file is not None:
             self.file.close()
         if self.direct is not None:
@@ -378,7 +389,7 @@ class NpyFile:
         self.file = self.direct = self.stage = None
 
 
-def write_at(file, data, offset):
+def write_at(file: BinaryIO, data: bytes | memoryview, offset: int) -> None:
     """Write all of `data` to an unbuffered file, from `offset` on."""
     data = memoryview(data)
     file.seek(offset)
@@ -386,13 +397,13 @@ def write_at(file, data, offset):
         data = data[file.write(data) :]
 
 
-def replace_text(path, text):
-    """Replace a small file whole."""
+def replace_text(path: str, text: str) -> None:
+    """Replace the content of a small file atomically."""
     temporary = f"{path}.new"
     try:
-        safe_files.write_anew(temporary, text)
+        safe_files.write_new(temporary, text)
         os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(OSError):  # what went wrong first is what must be reported
+        with contextlib.suppress(OSError):  # report the first error
             os.unlink(temporary)
         raise

@@ -1,33 +1,35 @@
-"""Streams: which counters of a key a piece of work draws from.
+"""Streams of rows, and their positions in a key's sequence of words.
 
-A **stream** is the endless sequence of angles of one (key, loc, concentration, dtype): a row for each position, and in
-a row an angle for each element of the broadcast of `loc` and `concentration` (one, where both are numbers). Angle
-``j`` of row ``i`` is element ``i * width + j`` of the key's sequence of words. Where directions are drawn, `loc` holds
-mean directions, and a row has a vector for each. Positions have 64 bits, and nothing else enters: so batches, devices,
-processes and restarts share a stream by sharing out its rows, under one key, and the result does not depend on how they
-were shared out.
+A **stream** is the endless sequence of rows of one key, `loc`, `concentration` and dtype. A row has an angle for each
+element of the broadcast of `loc` and `concentration` (one angle for two numbers). Angle ``j`` of row ``i`` is element
+``i * width + j`` of the key's sequence of words. For directions, `loc` holds mean directions, and a row has a vector
+for each. Only the key and the 64-bit position determine the words. Batches, devices, processes and restarts can
+therefore divide the rows of one stream among them, and the result does not depend on the division.
 """
 
 import contextlib
 import dataclasses
 import hashlib
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.sampling import counter, sampler
-from jax_von_mises.sampling.request import Request
+from jax_von_mises.sampling.request import DrawRequest
+from jax_von_mises.sampling.sphere import SphereRequest
 
 
 class Description(NamedTuple):
-    """A stream in plain values, which can be sent to another process and need no device before they are used."""
+    """A stream in plain values: another process can receive them before its JAX has started."""
 
     implementation: str
-    """Of the key."""
+    """Name of the key's implementation."""
     key_data: np.ndarray
     parameters: tuple[np.ndarray, ...]
     dtype: str
@@ -35,61 +37,74 @@ class Description(NamedTuple):
     distribution: str
     engine: str | None
 
-    def stream(self, caller):
-        """The stream."""
+    def stream(self, caller: str) -> "Stream":
+        """Return the stream."""
         with jax.enable_x64(True) if self.dtype == "float64" else contextlib.nullcontext():
-            key = jax.random.wrap_key_data(self.key_data, impl=self.implementation)
-            return Stream.of(caller, key, *self.parameters, self.dtype, self.method, self.distribution, self.engine)
+            key = jax.random.wrap_key_data(self.key_data, impl=self.implementation)  # type: ignore[arg-type]
+            loc, concentration = self.parameters
+            return Stream.of(caller, key, loc, concentration, self.dtype, self.method, self.distribution, self.engine)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stream:
-    """One stream of rows. Make it by `Stream.of`, which checks."""
+    """One stream of rows, made by `Stream.of`, which checks its arguments."""
 
-    row: Request
-    """Its first row."""
+    row: DrawRequest | SphereRequest
+    """The request for the first row."""
     engine: str | None = None
-    """What draws it, as `DrawRequest.engine` names it; None for what that chooses."""
+    """The engine that draws it, as `DrawRequest.engine` returns it; None to let each request choose."""
 
     @classmethod
-    def of(cls, caller, key, loc, concentration, dtype, method, distribution="von-mises", engine=None):
-        """The stream of these arguments, which are those of `sample_block`."""
-        request = sampler.family_of(caller, distribution).request
+    def of(
+        cls,
+        caller: str,
+        key: ArrayLike,
+        loc: ArrayLike,
+        concentration: ArrayLike,
+        dtype: DTypeLike | None,
+        method: str,
+        distribution: str = "von-mises",
+        engine: str | None = None,
+    ) -> "Stream":
+        """Return the stream of these arguments, which are those of `sample_block`."""
+        request: Any = sampler.family_of(caller, distribution).request
         return cls(request.part(caller, key, loc, concentration, None, dtype, method), engine)
 
     @property
-    def row_shape(self):
+    def row_shape(self) -> tuple[int, ...]:
         """Shape of a row."""
         return *self.row.shape, *self.row.event_shape
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype:
         """Dtype of the numbers."""
         return self.row.dtype
 
     @property
-    def width(self):
+    def width(self) -> int:
         """Numbers in a row: angles, or components of directions."""
         return math.prod(self.row_shape)
 
-    def within(self, caller, start, end, described):
-        """Refuse the rows from `start` to `end`, as `described`, if they go on where the stream has ended."""
+    def within(self, caller: str, start: int, end: int, described: str) -> None:
+        """Refuse the rows from `start` to `end`, as `described`, if they reach beyond the end of the stream."""
         self.row.within_stream(caller, start, end * max(math.prod(self.row.shape), 1), described)
 
-    def rows(self, first, count, buffer=None, out_sharding=None):
-        """Rows `first` to ``first + count - 1``, ``(count, *row_shape)``; they may take the memory of `buffer`.
+    def rows(
+        self, first: int, count: int, buffer: jax.Array | None = None, out_sharding: NamedSharding | None = None
+    ) -> jax.Array:
+        """Return rows `first` to ``first + count - 1``, ``(count, *row_shape)``; they may reuse the memory of `buffer`.
 
-        Computed with 64 bits where the stream is float64, wherever this is called: a background thread starts in
-        JAX's default mode.
+        A float64 stream is computed in 64 bits in any thread: a background thread starts in JAX's default mode.
         """
-        # Put there, and not left for the call to send: a user may have forbidden hidden transfers.
+        # Transfer the position explicitly: users may forbid implicit transfers.
         start = jax.device_put(counter.halves(first * math.prod(self.row.shape)))
         request = self.row.at(start, shape=(count, *self.row.shape), out_sharding=out_sharding)
         with jax.enable_x64(True) if self.dtype == np.float64 else contextlib.nullcontext():
-            return sampler.FAMILIES[self.row.distribution].draw(request, buffer, self.engine)
+            drawn: jax.Array = sampler.FAMILIES[self.row.distribution].draw(request, buffer, self.engine)
+            return drawn
 
-    def description(self):
-        """The stream for another process, which makes of it one of equal `identity`."""
+    def description(self) -> Description:
+        """Return plain values from which another process makes a stream of equal `identity`."""
         row = self.row
         return Description(
             str(jax.random.key_impl(row.key)),
@@ -101,9 +116,9 @@ class Stream:
             self.engine,
         )
 
-    def identity(self):
-        """What decides the numbers, as JSON takes it: equal for equal streams, readable where it is short."""
-        # As version 0.1 wrote it, which knew one distribution alone.
+    def identity(self) -> dict[str, Any]:
+        """Return everything that determines the numbers, in JSON's types: equal streams have equal identities."""
+        # Version 0.1 knew a single distribution and did not write its name.
         named = {} if self.row.distribution == "von-mises" else {"distribution": self.row.distribution}
         return {
             **named,
@@ -117,13 +132,16 @@ class Stream:
         }
 
 
-# Arrays of parameters up to so many values are written out, longer ones by their hash.
+# Parameter arrays of up to so many values are written out; longer ones are identified by a hash.
 WRITTEN_OUT = 32
 
 
-def _parameter_identity(value, dtype):
-    """A parameter as it enters the computation: a float's shortest text, or shape and values or hash of an array."""
-    with np.errstate(over="ignore"):  # too large is infinite, as in the computation
+def _parameter_identity(value: ArrayLike, dtype: np.dtype) -> str | dict[str, Any]:
+    """Return a parameter as the computation rounds it: a number as text, an array's shape with its values or hash.
+
+    A value that is too large is infinite, as in the computation.
+    """
+    with np.errstate(over="ignore"):
         value = np.ascontiguousarray(np.asarray(value), arguments.compute_dtype(dtype)) + 0  # + 0: no negative zero
     if value.size == 1:
         return str(float(value.reshape(())))
@@ -134,22 +152,25 @@ def _parameter_identity(value, dtype):
 
 
 def split_evenly(count: int, parts: int, part: int) -> range:
-    """Which of `count` consecutive pieces of work part `part` of `parts` does: a range, all as long to within one."""
+    """Return part `part` of `count` tasks, divided into `parts` ranges whose lengths differ by at most one."""
     return range(part * count // parts, (part + 1) * count // parts)
 
 
-class Spans(Sequence):
+class Spans:
     """First position and length of each batch of `size` in [start, stop); the last may be shorter.
 
-    Computed when asked for: there may be billions.
+    They are computed on demand, since there may be billions.
     """
 
-    def __init__(self, start, stop, size):
+    def __init__(self, start: int, stop: int, size: int):
         self.firsts, self.stop = range(start, stop, size), stop
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.firsts)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> tuple[int, int]:
         first = self.firsts[index]
         return first, min(self.firsts.step, self.stop - first)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return map(self.__getitem__, range(len(self)))

@@ -1,10 +1,11 @@
-"""What a stream is written to, by its name: a ``.npy`` file or a Zarr store, and the checksums of its blocks."""
+"""The file or store that a stream is written to, chosen by its name, and the checksums of its blocks."""
 
 import math
 import os
 import zlib
 
 import numpy as np
+import numpy.typing as npt
 
 from jax_von_mises import arguments
 from jax_von_mises.streams import npy, zarr
@@ -12,19 +13,26 @@ from jax_von_mises.streams import npy, zarr
 # Bytes that are read at a time when checksums are compared.
 PIECE = 2**26
 
+Target = npy.NpyFile | zarr.ZarrStore
+# The arguments of `open_target` after `caller`.
+Place = tuple[str, tuple[int, ...], np.dtype, int, int, int]
 
-def is_npy(out):
-    """Whether `out` names a ``.npy`` file."""
+
+def is_npy(out: str) -> bool:
+    """Return whether `out` names a ``.npy`` file."""
     return out.lower().endswith(".npy") and "://" not in out
 
 
-def is_zarr(out):
-    """Whether `out` names a Zarr store: a directory, or a URL such as gs://bucket/big.zarr."""
+def is_zarr(out: str) -> bool:
+    """Return whether `out` names a Zarr store: a directory, or a URL such as gs://bucket/big.zarr."""
     return out.lower().rstrip("/").endswith(".zarr")
 
 
-def open_target(caller, out, shape, dtype, block_rows, part=0, parts=1):
-    """The target that `out` names."""
+def open_target(
+    caller: str, out: str, shape: tuple[int, ...], dtype: np.dtype, block_rows: int, part: int = 0, parts: int = 1
+) -> Target:
+    """Return the target that `out` names."""
+    target: Target
     if is_zarr(out):
         arguments.utf8(caller, "out", out, "TensorStore")
         target = zarr.ZarrStore(out, shape, dtype, block_rows, part, parts)
@@ -32,7 +40,7 @@ def open_target(caller, out, shape, dtype, block_rows, part=0, parts=1):
         raise ValueError(f"{caller}: out={arguments.safe_repr(out)} must end in .npy, or in .zarr for a Zarr store.")
     elif parts > 1:
         raise ValueError(
-            f"{caller}: out={arguments.safe_repr(out)} has one writer, not parts={parts}. Let them write a .zarr store."
+            f"{caller}: out={arguments.safe_repr(out)} has one writer, not parts={parts}. Write a .zarr store instead."
         )
     else:
         target = npy.NpyFile(out, shape, dtype, block_rows)
@@ -41,12 +49,12 @@ def open_target(caller, out, shape, dtype, block_rows, part=0, parts=1):
     return target
 
 
-def stored_checksum(target, first, count, whole):
-    """`checksum` of rows that are on the disk, read in pieces: a record may tell of blocks of any size."""
+def stored_checksum(target: Target, first: int, count: int, whole: bool) -> str:
+    """Return the `checksum` of rows on the disk, read in pieces since a block may exceed the memory."""
     width = math.prod(target.shape[1:])
     found = checksum(target, ())
     if width == 0:
-        return found  # there may be 2^59 such rows
+        return found  # without a loop over up to 2^59 empty rows
     step = max(1, PIECE // (width * target.dtype.itemsize))
     for start in range(first, first + count, step):
         rows = target.read(start, min(step, first + count - start), whole)
@@ -56,7 +64,7 @@ def stored_checksum(target, first, count, whole):
     return found
 
 
-def checksum(target, rows, before="0"):
-    """CRC-32 of the bytes of `rows` as they are stored, after those of `before`, eight hexadecimal digits."""
+def checksum(target: Target, rows: npt.ArrayLike, before: str = "0") -> str:
+    """Return the CRC-32 of the stored bytes of `rows`, continued from `before`, as eight hexadecimal digits."""
     stored = np.ascontiguousarray(rows, target.dtype.newbyteorder("<"))
     return f"{zlib.crc32(stored.view(np.uint8).reshape(-1).data, int(before, 16)):08x}"

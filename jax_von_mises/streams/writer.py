@@ -1,9 +1,9 @@
-"""Streams to disk: blocks drawn, written and recorded one by one, so that a run can be broken off and resumed.
+"""Streams to disk: blocks are drawn, written and recorded one by one, so that an interrupted run can be resumed.
 
-A block counts as done when its bytes have reached the disk *and* the record has its checksum. A process that is
-killed at any instant therefore loses the blocks in flight and no more; a run that resumes draws the missing blocks, at
-their positions in the stream, and the result is the same to the last byte. The caller alone records blocks, also where
-the workers of an executor draw and write them.
+A block is done when its bytes have reached the disk *and* the record has its checksum. A process that is killed at any
+time therefore loses only the blocks in progress. A resumed run draws the missing blocks at their positions in the
+stream, and the result is identical to the last byte. Only the caller records blocks, even if the workers of an executor
+draw and write them.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
 
@@ -24,16 +24,15 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_von_mises import arguments
 from jax_von_mises.streams import batches, checkpoint, executors, npy
 from jax_von_mises.streams.stream import Spans, Stream, split_evenly
-from jax_von_mises.streams.target import checksum, is_npy, open_target, stored_checksum
+from jax_von_mises.streams.target import Place, Target, checksum, open_target, stored_checksum
 from jax_von_mises.version import __version__
 
 CALLER = "write_samples"
 
-# Angles in a block. 64 MiB of float32: drawing and writing it takes far longer than recording it, and two of them at a
-# time are what a run needs in memory.
+# Angles in a block. 64 MiB of float32 take far longer to draw and write than to record, and a run needs memory for two.
 BLOCK_ANGLES = 2**24
 
-# Of a list of numbers so many are told in a message.
+# Numbers that a message lists, at most.
 LISTED = 20
 
 
@@ -42,37 +41,37 @@ class Damaged(ValueError):
 
 
 class Times(NamedTuple):
-    """Where the time of a run went. Blocks are drawn while earlier ones are written, so the parts do not add up."""
+    """Times of a run. Blocks are drawn while earlier ones are written, so the times do not add up to the duration."""
 
     compiling: float
-    """Seconds in which the programs that draw were traced, lowered, and compiled or read from the cache."""
+    """Seconds to trace, lower, and compile the programs that draw, or to read them from the cache."""
     first_drawn: float
-    """Seconds in which the device drew the first block, with nothing else under way."""
+    """Seconds in which the device drew the first block, without other work."""
     first_numbers: int
     """Numbers in that block: angles, or components of directions."""
     writing: float
-    """Seconds in which blocks were copied to the host, checksummed, written to the disk and recorded."""
+    """Seconds to copy blocks to the host, compute their checksums, write them to the disk and record them."""
     bytes_written: int
     """Bytes of those blocks."""
 
 
 class Written(NamedTuple):
-    """What `write_samples` did."""
+    """Result of `write_samples`."""
 
     out: str
     """The file or store."""
     shape: tuple[int, ...]
-    """Of the whole array."""
+    """Shape of the complete array."""
     dtype: str
-    """As it is stored."""
+    """Dtype in the file or store."""
     drawn: int
     """Blocks drawn by this call."""
     kept: int
-    """Blocks of this process that were there before."""
+    """Blocks of this process that earlier runs had written."""
     finished: bool
-    """Whether the target is complete. A part of several may leave that to the part that ends last."""
+    """Whether the target is complete. Of several parts, the one that ends last completes it."""
     times: Times | None = None
-    """Where the time went; None where nothing was drawn, or workers drew."""
+    """Times of the run; None if nothing was drawn, or workers drew."""
 
 
 def write_samples(
@@ -92,74 +91,74 @@ def write_samples(
     parts: int = 1,
     executor: futures.Executor | None = None,
     timeout: float = 600.0,
-    progress: Callable[..., Any] | None = None,
+    progress: Callable[[int, int], object] | None = None,
     observe: Callable[[np.ndarray], object] | None = None,
     distribution: str = "von-mises",
 ) -> Written:
-    """Draw a stream of angles, or directions, into a file or a store, in constant memory.
+    """Draw a stream of angles, directions or pairs into a file or a store, in constant memory.
 
-    Row i of the result is row i of the stream, as `sample_batches` draws it without CUDA kernels, whatever
-    `block_rows`, `parts` and `executor` are and wherever the run was broken off. The result appears complete or not at
-    all; next to it stands a JSON record of what was drawn, with the CRC-32 of each block's bytes. While it is being
-    drawn, a ``.npy`` file is named ``*.npy.partial``, and a store has no ``zarr.json``.
+    Row i of the result is row i of the stream, as `sample_batches` draws it without CUDA kernels, for any `block_rows`,
+    `parts` and `executor`, and wherever the run was interrupted. The result appears complete or not at all. A JSON
+    record next to it describes the stream, with the CRC-32 of each block's bytes. Until it is complete, a ``.npy`` file
+    is named ``*.npy.partial``, and a store has no ``zarr.json``.
 
     Parameters
     ----------
     out : str or path
-        A name that ends in ``.npy``, or in ``.zarr`` for a Zarr v3 store (needs the extra ``storage``), which may also
-        be a URL that TensorStore knows, such as ``gs://bucket/big.zarr``.
+        A name that ends in ``.npy``, or in ``.zarr`` for a Zarr v3 store (needs the extra ``storage``), which can also
+        be a URL for TensorStore, such as ``gs://bucket/big.zarr``.
     key, loc, concentration, dtype, method, distribution
         As in `sample_batches`.
     total : int
-        Rows. They, and their angles or components, must be below 2^60.
+        Rows. Both the rows and their angles or components must be below 2^60.
     block_rows : int, optional
-        Rows in a block: by default so many that it has 2^24 numbers, or more where that would make more than 2^20
-        blocks. A run that is resumed keeps the size it was begun with.
+        Rows in a block. By default a block has 2^24 numbers, or more where there would be more than 2^20 blocks. A
+        resumed run keeps its size.
     resume : bool
-        Go on with what an earlier run of the same stream left; begin if there is nothing. What was recorded is
-        compared with its checksums first, in a finished file too, and where blocks are missing one is drawn again, in
-        case this machine draws other last digits. (A part of several compares its own blocks, and none once the
-        store is whole.)
+        Continue an earlier run of the same stream; start one if there is none. Recorded blocks are first compared with
+        their checksums, in a finished file too. If blocks are missing, a recorded one is drawn again, to check that
+        this machine draws the same last digits. (One of several parts compares only its own blocks, and none once the
+        store is complete.)
     force : bool
-        Replace what is there: an unfinished run at once, a finished file or local store when the new one is finished.
-        Where the disk has no space for the old and the new store together, or nothing can be written next to the old
-        one, it is removed first, with a RuntimeWarning; in an object store always, without one.
+        Replace what is at `out`: an unfinished run immediately, a finished file or local store once the new one is
+        finished. A finished store is removed first, with a RuntimeWarning, if the disk has no space for both or nothing
+        can be written next to it; in an object store it is always removed first, without a warning.
     repair : bool
-        With `resume`: draw blocks again that do not match their checksums. A finished file or store is an unfinished
-        one meanwhile, and if the repair fails it stays one, with all its valid blocks: the same call goes on.
+        With `resume`: draw blocks again that do not match their checksums. Meanwhile a finished file or store is an
+        unfinished one. If the repair fails, all valid blocks are kept, and the same call continues it.
     part, parts : int
-        This process draws share `part` of `parts`, and they all write one Zarr store, at the same time or not; with
-        more than one, `resume` is implied. Each returns when its blocks are recorded. The one that then finds all
-        blocks recorded makes the store complete; so does any later call.
+        Draw share `part` of `parts`. All parts write one Zarr store, at the same time or not; more than one part
+        implies `resume`. Each call returns when its blocks are recorded. The call that then finds all blocks recorded
+        completes the store; so does any later call.
     executor : concurrent.futures.Executor, optional
-        Draws and writes the blocks, in processes that reach `out` under the same name; this process records them. A
-        `ProcessPoolExecutor` (start method "spawn"), ``dask.distributed.Client(...).get_executor()``, an
-        ``mpi4py.futures.MPIPoolExecutor``. Workers whose JAX has not started divide the cores of their machine, and
-        take one GPU each. The executor is not shut down.
+        Draws and writes the blocks, in processes that reach `out` under the same name; this process records them.
+        Examples are a `ProcessPoolExecutor` (start method "spawn"), ``dask.distributed.Client(...).get_executor()``
+        and an ``mpi4py.futures.MPIPoolExecutor``. Workers that have not started JAX divide the cores of their machine,
+        and use one GPU each. The executor is not shut down.
     timeout : float
-        Seconds without any finished block after which the workers of `executor` are given up.
+        Seconds without any finished block from the workers of `executor` after which TimeoutError is raised.
     progress, observe : callable, optional
-        ``progress(done, total)`` is called with the rows of this process, before the first block and after each;
-        ``observe(array)`` with the rows of each block that is drawn. With an `executor` they are read from the target.
+        ``progress(done, total)`` is called with the rows of this process, before the first block and after each block.
+        ``observe(array)`` is called with the rows of each drawn block; with an `executor` they are read from `out`.
 
     Returns
     -------
     Written
-        Name, shape and dtype of the result, how many blocks were drawn and kept, whether it is complete, and where
-        the time went.
+        Name, shape and dtype of the result, the numbers of blocks drawn and kept, whether it is complete, and the times
+        of the run.
 
     Raises
     ------
     FileExistsError
-        There is something at `out`, and neither `resume` nor `force` was given.
+        Something exists at `out`, and neither `resume` nor `force` was given.
     ValueError, TypeError
-        For a bad argument; to `resume`, also where another stream was begun, a block does not match its checksum, or
-        this machine, or a worker, does not draw what the other one drew.
+        For a bad argument. With `resume` also if `out` holds another stream, a block does not match its checksum, or
+        this machine or a worker draws different last digits.
     OSError
-        The disk is full, or cannot be written, or `out` holds what this package did not write, or a worker does not
-        reach it. What was recorded stays, and can be resumed; a run that has recorded nothing removes what it created.
+        The disk is full or cannot be written, `out` holds files that this package did not write, or a worker does not
+        reach it. Recorded blocks are kept and can be resumed; a run that has recorded none removes what it created.
     RuntimeError
-        The executor has lost its workers. The run can be resumed, also with another executor or none.
+        The executor has lost its workers. The run can be resumed, with or without another executor.
     TimeoutError
         The workers have finished no block for `timeout` seconds.
 
@@ -173,10 +172,10 @@ def write_samples(
     (10000,)
     """
     out = arguments.path(CALLER, "out", out)
-    # CUDA kernels differ in last digits, so a run could not go on without them; next to a disk they are no gain.
+    # CUDA kernels differ in the last digits: a run could not be resumed without them. The disk is slower anyway.
     stream = Stream.of(CALLER, key, loc, concentration, dtype, method, distribution, engine="xla")
     total = arguments.whole_number(CALLER, "total", total, 0)
-    if total * max(stream.width, 1) >= checkpoint.MOST_ANGLES:  # rows without angles are counted too
+    if total * max(stream.width, 1) >= checkpoint.MOST_ANGLES:  # also limits the number of empty rows
         raise ValueError(
             f"{CALLER}: total={total} rows of {stream.width} are more numbers than any disk holds. Both the rows and "
             "their numbers must be below 2^60."
@@ -189,7 +188,7 @@ def write_samples(
     opened = open_target(CALLER, out, shape, stream.dtype, block_rows, options.part, options.parts)
     with contextlib.closing(opened) as target:
         run = WriteRun(target, stream, options)
-        with telling_what_is_kept(run):
+        with noting_what_is_kept(run):
             missing = run.prepare()
             kept = len(run.own())
             drawn = run.draw() if missing else 0
@@ -198,7 +197,7 @@ def write_samples(
 
 
 class WriteOptions(NamedTuple):
-    """How `write_samples` treats what is there, which share is drawn and by whom, and what is called meanwhile."""
+    """Options of `write_samples`: how to treat an existing target, which share to draw and by whom, and callbacks."""
 
     resume: bool = False
     force: bool = False
@@ -210,10 +209,11 @@ class WriteOptions(NamedTuple):
     progress: Callable[[int, int], object] | None = None
     observe: Callable[[np.ndarray], object] | None = None
 
-    def checked(self):
-        """The same as plain values, if they are allowed, and together."""
-        flags = {name: getattr(self, name) for name in ("resume", "force", "repair")}
-        flags = {name: arguments.flag(CALLER, name, value) for name, value in flags.items()}
+    def checked(self) -> "WriteOptions":
+        """Return the options as plain values, after checking each of them and their combination."""
+        resume = arguments.flag(CALLER, "resume", self.resume)
+        force = arguments.flag(CALLER, "force", self.force)
+        repair = arguments.flag(CALLER, "repair", self.repair)
         for name, function in (("progress", self.progress), ("observe", self.observe)):
             if function is not None and not callable(function):
                 raise TypeError(f"{CALLER}: {name}={arguments.safe_repr(function)} must be a function, or None.")
@@ -223,23 +223,23 @@ class WriteOptions(NamedTuple):
         part = arguments.whole_number(CALLER, "part", self.part, 0)
         if part >= parts:
             raise ValueError(f"{CALLER}: part={part} must be below parts={parts}; parts are counted from 0.")
-        if parts > 1 and flags["force"]:
+        if parts > 1 and force:
             raise ValueError(f"{CALLER}: force=True would remove what other parts write. Remove the old store first.")
-        if flags["resume"] and flags["force"]:
+        if resume and force:
             raise ValueError(f"{CALLER}: resume=True keeps what force=True would replace. Give one of them.")
-        return self._replace(part=part, parts=parts, timeout=timeout, **flags)
+        return self._replace(resume=resume, force=force, repair=repair, part=part, parts=parts, timeout=timeout)
 
 
 @contextlib.contextmanager
-def telling_what_is_kept(run):
-    """Add to an error what the run leaves behind; one that has drawn no block removes what it created."""
+def noting_what_is_kept(run: "WriteRun") -> Iterator[None]:
+    """Add a note to an error on what the run leaves; a run that has drawn no block removes what it created."""
     target = run.target
     try:
         yield
     except BaseException as error:
-        # What a worker may still write belongs to the run, which therefore stays.
+        # While a worker may still write, the target is kept.
         if target.created and run.blocks and not run.done and not (run.crew and run.crew.left):
-            error.add_note(discarded(target))
+            error.add_note(discard(target))
         elif target.begun:
             error.add_note(f"{len(run.done)} of {run.blocks} blocks are kept: go on with resume=True")
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
@@ -247,25 +247,25 @@ def telling_what_is_kept(run):
         raise
 
 
-def discarded(target):
-    """Remove what a run created that has drawn no block; a note on it for the error that ended the run."""
+def discard(target: Target) -> str:
+    """Remove what a run has created, and return a note for the error that ended it."""
     try:
         target.discard()
-    except OSError as error:  # which must not hide the other
+    except OSError as error:  # must not hide the error of the run
         return f"nothing was kept, but {error.filename or target.path} could not be removed: {error.strerror}"
     return "nothing was kept"
 
 
-def block_angles(angles):
-    """Angles in a block, where `angles` are drawn in all."""
+def block_angles(angles: int) -> int:
+    """Return the number of angles in a block when `angles` are drawn in total."""
     block = BLOCK_ANGLES
     while angles > block * checkpoint.MOST_BLOCKS:
         block *= 2
     return block
 
 
-def default_block_rows(stream, total, block_rows):
-    """Rows in a block: so many bytes that whole pages can be written, where there are that many."""
+def default_block_rows(stream: Stream, total: int, block_rows: int | None) -> int:
+    """Return the number of rows in a block, by default one that fills complete pages of the disk."""
     if block_rows is None:
         block_rows = max(1, block_angles(total * stream.width) // max(stream.width, 1))
         page = npy.NpyFile.PAGE // stream.dtype.itemsize
@@ -274,54 +274,55 @@ def default_block_rows(stream, total, block_rows):
 
 
 class WriteRun:
-    """One process's part in filling a target."""
+    """The part of one process in writing a target."""
 
-    def __init__(self, target, stream, options):
+    def __init__(self, target: Target, stream: Stream, options: WriteOptions):
         self.target, self.stream, self.options = target, stream, options
-        self.identity = stream.identity()  # once: it may be the hash of long arrays, and every record has it
-        self.name = secrets.token_hex(8)  # by which workers know that they write what this process records
-        self.crew = options.executor and executors.Crew(CALLER, options.executor, options.timeout)
+        self.identity = stream.identity()  # computed once, since it may hash long arrays
+        self.name = secrets.token_hex(8)  # in the record, where workers check that it is still this run's
+        executor = options.executor
+        self.crew = None if executor is None else executors.Crew(CALLER, executor, options.timeout)
         self.briefed = False  # whether the workers have the job
-        self.done: dict[int, str] = {}  # block: checksum; of all processes, as far as they are known
-        self.damaged: dict[int, str] = {}  # block: checksum that it should have
+        self.done: dict[int, str] = {}  # checksums by block, of all processes whose records were read
+        self.damaged: dict[int, str] = {}  # expected checksums by block
         self.compiling = 0.0  # seconds
         self.times: Times | None = None
 
     @property
-    def blocks(self):
-        """How many blocks there are."""
+    def blocks(self) -> int:
+        """Number of blocks of the target."""
         return len(self.spans())
 
-    def spans(self):
-        """First row and number of rows of each block."""
+    def spans(self) -> Spans:
+        """Return the first row and the number of rows of each block."""
         return Spans(0, self.target.shape[0], self.target.block_rows)
 
-    def share(self):
-        """The blocks of this process."""
+    def share(self) -> range:
+        """Return the blocks of this process."""
         return split_evenly(self.blocks, self.options.parts, self.options.part)
 
-    def own(self):
-        """What is done of this process's blocks."""
+    def own(self) -> dict[int, str]:
+        """Return the finished blocks of this process with their checksums."""
         share = self.share()
         return {i: crc for i, crc in self.done.items() if i in share}
 
-    def rows(self):
-        """How many rows the blocks of this process have."""
+    def rows(self) -> int:
+        """Return the number of rows in the blocks of this process."""
         share, size = self.share(), self.target.block_rows
         return min(share.stop * size, self.target.shape[0]) - min(share.start * size, self.target.shape[0])
 
-    def missing_rows(self):
-        """How many of them are not done."""
+    def missing_rows(self) -> int:
+        """Return the number of rows of this process that are missing."""
         spans = self.spans()
         return self.rows() - sum(spans[i][1] for i in self.own())
 
-    def layout(self):
-        """What must be the same for all who write one target."""
+    def layout(self) -> dict[str, Any]:
+        """Return the settings that all writers of a target must share."""
         target = self.target
         return {"shape": target.shape, "block_rows": target.block_rows, "stored": target.dtype.name}
 
-    def text(self, finished=False):
-        """The head of the record: what is drawn, by what, and the checksums of the blocks that are done."""
+    def text(self, finished: bool = False) -> str:
+        """Return the head of the record: the stream, the versions, and the checksums of finished blocks."""
         mine = self.done if self.options.parts == 1 or len(self.done) == self.blocks else self.own()
         head = {
             "format": checkpoint.RECORD_FORMAT,
@@ -337,18 +338,19 @@ class WriteRun:
         }
         if self.target.replaces and not finished:
             head["replaces"] = True
-        # Lines by hand: there may be very many.
+        # Formatted by hand, with one line per block: there may be a million.
         lines = ",\n".join([f'"{i}": "{mine[i]}"' for i in sorted(mine)])
         return json.dumps(head, indent=1).removesuffix("\n}") + f',\n "crc32": {{\n{lines}\n }}\n}}\n'
 
-    def device(self):
-        """The kind of device that draws, as JAX names it."""
+    def device(self) -> str:
+        """Return JAX's name of the kind of device that draws."""
         if self.crew and self.crew.draws_with:
             return self.crew.draws_with[1]
-        return jax.local_devices()[0].device_kind
+        kind: str = jax.local_devices()[0].device_kind
+        return kind
 
-    def prepare(self):
-        """Begin, go on or repair, as what is there and the options ask; False if nothing is missing."""
+    def prepare(self) -> bool:
+        """Start, resume or repair the target, depending on its state and the options; False if no block is missing."""
         target, options = self.target, self.options
         records, whole = target.records(), target.whole()
         there = bool(records or whole)
@@ -365,34 +367,34 @@ class WriteRun:
         target.begin(self.text())
         return True
 
-    def _go_on(self, records):
-        """Prepare what is missing of an unfinished run."""
+    def _go_on(self, records: list[dict[str, Any]]) -> bool:
+        """Open an unfinished run for its missing blocks; False if there are none."""
         for record in records:
             self.adopt(record)
         self.target.replaces = any(record.get("replaces") is True for record in records)
-        # A process that is killed as it finishes leaves a finished file, whose record has its old name.
+        # A process that was killed in `finish` leaves a finished file whose record has its old name.
         whole = self.target.interrupted_at_the_end() and len(self.done) == self.blocks
         self.check_blocks(whole)
         return self._open_missing(whole)
 
-    def _repair(self):
-        """Prepare what is missing of a finished file or store: blocks that turn out to be damaged."""
+    def _repair(self) -> bool:
+        """Open a finished file or store for its damaged blocks; False if there are none."""
         record = self.target.final_record()
         if record is None:
-            raise FileExistsError(f"{self.target.path}: exists, without a record of this package; choose another name")
+            raise FileExistsError(f"{self.target.path}: exists without a record of this package; choose another name")
         self.adopt(record)
         if self.options.parts == 1:
             self.target.check_layout()
             self.check_blocks(whole=True)
         return self._open_missing(whole=True)
 
-    def _open_missing(self, whole):
-        """Open a target, which may be `whole`, for the blocks that are not done; False if there are none."""
+    def _open_missing(self, whole: bool) -> bool:
+        """Open a target, `whole` if it is a finished one, for its missing blocks; False if there are none."""
         target = self.target
         if whole and len(self.done) == self.blocks:
             target.settle()
             return False
-        # All that can be refused is, before anything is touched.
+        # Every reason to refuse is checked before anything is changed.
         self.meet_workers()
         self.check_machine()
         self.check_room()
@@ -404,8 +406,8 @@ class WriteRun:
             target.begin(self.text())
         return True
 
-    def adopt(self, record):
-        """Take over the blocks of a record, if it is of the same stream."""
+    def adopt(self, record: dict[str, Any]) -> None:
+        """Take over the blocks of a record of the same stream; refuse a record of another one."""
         if self.options.parts == 1 and not self.done:
             self.target.block_rows = record["block_rows"]
         mine = {**self.identity, **self.layout()}
@@ -413,16 +415,16 @@ class WriteRun:
         different = [name for name in mine if mine[name] != theirs.get(name)]
         if different:
             listed = ", ".join(
-                f"{name} {in_short(theirs.get(name))} (now {in_short(mine[name])})" for name in different
+                f"{name} {shortened(theirs.get(name))} (now {shortened(mine[name])})" for name in different
             )
             raise ValueError(
                 f"{CALLER}: {self.target.path} holds another stream: {listed}. "
-                "Give the arguments it was begun with, or choose another name."
+                "Give the arguments of the first run, or choose another name."
             )
         self.done |= {i: crc for i, crc in record["crc32"].items() if 0 <= i < self.blocks}
 
-    def check_blocks(self, whole):
-        """Compare what was recorded of this process's blocks with what is on the disk."""
+    def check_blocks(self, whole: bool) -> None:
+        """Compare the recorded blocks of this process with the disk."""
         damaged = damaged_blocks(self.target, self.spans(), self.own(), whole)
         if damaged and not self.options.repair:
             first, rows = self.spans()[damaged[0]]
@@ -433,41 +435,43 @@ class WriteRun:
             )
         self.damaged = {i: self.done.pop(i) for i in damaged}
 
-    def check_machine(self):
-        """Draw one block again: another machine, backend or release of JAX may round the last digits otherwise."""
+    def check_machine(self) -> None:
+        """Draw one block again: another machine, backend or release of JAX may round last digits differently."""
         own = self.own() or self.damaged
         if not own:
             return
         i = max(own)
         if self.crew:
-            again = self.crew.redraw(self.job(), i)
+            again = self.crew.redraw(self.job(self.crew), i)
         else:
             first, rows = self.spans()[i]
             began = time.perf_counter()
             drawn = self.stream.rows(first, self.target.block_rows)
-            self.compiling = time.perf_counter() - began  # the call returns when the program has been started
+            self.compiling = time.perf_counter() - began  # the call returns once the program has started
             again = checksum(self.target, np.asarray(drawn)[:rows])
         if again != own[i]:
             raise ValueError(
                 f"{CALLER}: {self.target.path}: block {i} drawn again differs in its last digits. The run was begun on "
-                "another kind of machine, or with another release of JAX (its record says which): go on there, or "
-                "begin anew with force=True. Nothing was changed."
+                "another kind of machine, or with another release of JAX (its record names both). Resume it there, or "
+                "start again with force=True. Nothing was changed."
             )
 
-    def missing_bytes(self):
-        """How many bytes of angles are not done."""
+    def missing_bytes(self) -> int:
+        """Return the bytes of the missing blocks of this process."""
         return self.missing_rows() * self.stream.width * self.target.dtype.itemsize
 
-    def check_room(self, force=False):
-        """Refuse early what the disk cannot hold, or no record could list."""
-        if self.target.directory is not None:
+    def check_room(self, force: bool = False) -> None:
+        """Refuse more bytes than the disk can hold, or more blocks than a record can list."""
+        if (disk := self.target.disk) is not None:
             missing = self.missing_bytes()
             need = self.target.bytes_needed(missing, force)
-            free = shutil.disk_usage(self.target.disk).free
+            free = shutil.disk_usage(disk).free
             if need > free:
                 more = " more than what it replaces" if force and need < missing else ""
-                need, free = checkpoint.readable(need), checkpoint.readable(free)
-                raise OSError(f"{self.target.path}: needs {need}{more} and the disk has {free} free")
+                raise OSError(
+                    f"{self.target.path}: needs {checkpoint.readable(need)}{more} and the disk has "
+                    f"{checkpoint.readable(free)} free. Free some space, or choose another disk"
+                )
         if self.blocks > checkpoint.MOST_BLOCKS:
             least = -(-self.target.shape[0] // checkpoint.MOST_BLOCKS)
             raise ValueError(
@@ -475,8 +479,8 @@ class WriteRun:
                 f"lists at most {checkpoint.MOST_BLOCKS}. Give block_rows={least} or more."
             )
 
-    def draw(self):
-        """Draw, write and record the missing blocks of this process; give their number."""
+    def draw(self) -> int:
+        """Draw, write and record the missing blocks of this process; return their number."""
         progress, observe = self.options.progress, self.options.observe
         todo = [i for i in self.share() if i not in self.done]
         spans = self.spans()
@@ -485,7 +489,7 @@ class WriteRun:
         if progress is not None:
             progress(written, total)
         if self.crew:
-            self.draw_by_workers(todo, written)
+            self.draw_by_workers(self.crew, todo, written)
             return len(todo)
         if not todo:
             return 0
@@ -502,7 +506,7 @@ class WriteRun:
             for number, i in enumerate(todo):
                 began = clock()
                 batch = next(drawing)
-                if number < 2:  # the third block takes the memory of the first, by another program
+                if number < 2:  # from the third block on, another program reuses memory
                     compiling += clock() - began
                 jax.block_until_ready(batch)
                 began = clock()
@@ -517,20 +521,20 @@ class WriteRun:
                 written += len(rows)
                 if progress is not None:
                     progress(written, total)
-                del rows  # or its memory could not be given to the next batch
+                del rows  # a view of `batch`, whose memory the next batch but one will reuse
         finally:
             drawing.close()
         self.times = Times(compiling, first_drawn, first_numbers, writing, stored)
         return len(todo)
 
-    def draw_by_workers(self, todo, written):
-        """The same by the workers of the executor, which write; blocks come in any order, and are recorded here."""
+    def draw_by_workers(self, crew: executors.Crew, todo: list[int], written: int) -> None:
+        """Let the workers draw and write the blocks `todo`, in any order, and record them."""
         progress, observe, spans = self.options.progress, self.options.observe, self.spans()
         total = self.rows()
-        job = self.job()
+        job = self.job(crew)
         try:
-            self.brief_workers()  # if there was nothing that they could have seen before
-            for blocks in self.crew.write(job, todo):
+            self.brief_workers(crew)  # does nothing if there was a record when they were met
+            for blocks in crew.write(job, todo):
                 self.record(blocks)
                 if observe is not None:
                     for i in sorted(blocks):
@@ -539,15 +543,15 @@ class WriteRun:
                 if progress is not None:
                     progress(written, total)
         except BaseException as error:
-            # What is finished meanwhile counts; but nobody waits for workers that hang, or are no more.
-            late = self.crew.stop(patient=not isinstance(error, TimeoutError | executors.ExecutorFailed))
+            # Record blocks that finish now, but do not wait for workers that hang or are lost.
+            late = crew.stop(patient=not isinstance(error, TimeoutError | executors.ExecutorFailed))
             with contextlib.suppress(OSError):
                 self.record(late)
             raise
-        self.crew.dismiss(job)
+        crew.dismiss(job)
 
-    def record(self, blocks):
-        """Record blocks, whose bytes have reached the disk, with their checksums."""
+    def record(self, blocks: dict[int, str]) -> None:
+        """Record blocks that have reached the disk, with their checksums."""
         self.done |= blocks
         lines = checkpoint.lines_of(blocks)
         try:
@@ -556,44 +560,44 @@ class WriteRun:
             for i in blocks:
                 del self.done[i]
             raise
-        except BaseException:  # an interrupt, before or after the lines were written: the blocks are there
+        except BaseException:  # an interrupt before or after the lines were written; the blocks are on the disk
             with contextlib.suppress(OSError):
                 self.target.append(lines)
             raise
 
-    def meet_workers(self):
-        """Find the workers of the executor, if there is one, and see that they can do their part."""
+    def meet_workers(self) -> None:
+        """Find the workers of the executor, if there is one, and check that they can write the target."""
         if len(self.own()) == len(self.share()):
-            self.crew = None  # there is nothing for them to do
+            self.crew = None  # no block is missing
         if not self.crew:
             return
         self.crew.meet()
         hosts = {worker.host for worker in self.crew.workers.values()}
         target = self.target
-        cut = is_npy(target.path) and self.blocks > 1 and target.block_rows * target.row_bytes % target.PAGE
-        if cut and len(hosts) > 1:
+        shared = self.blocks > 1 and len(hosts) > 1
+        if isinstance(target, npy.NpyFile) and shared and target.block_rows * target.row_bytes % target.PAGE:
             raise ValueError(
                 f"{CALLER}: block_rows={target.block_rows} cuts pages of {target.PAGE} bytes, which workers on "
                 f"{len(hosts)} machines would write over each other. Give a multiple of "
                 f"{target.PAGE // math.gcd(target.PAGE, target.row_bytes)}, or write a .zarr store."
             )
-        self.brief_workers()
+        self.brief_workers(self.crew)
 
-    def brief_workers(self):
-        """Give the workers the job, once, when there is a record by which they know the target."""
+    def brief_workers(self, crew: executors.Crew) -> None:
+        """Give the workers the job once, as soon as there is a record by which they recognise the target."""
         marks = frozenset(self.target.marks())
         if marks and not self.briefed:
-            self.crew.brief(self.job(), marks)
+            crew.brief(self.job(crew), marks)
             self.briefed = True
 
-    def job(self):
-        """What a worker needs to draw and write blocks."""
+    def job(self, crew: executors.Crew) -> executors.Job:
+        """Return the job of the workers."""
         target, options = self.target, self.options
         place = place_of(target, self.stream.dtype, options.part, options.parts)
-        return self.crew.job(self.stream, place, 0, target.shape[0], target.block_rows, self.name)
+        return crew.job(self.stream, place, 0, target.shape[0], target.block_rows, self.name)
 
-    def finish(self):
-        """Make the target complete, if all blocks are recorded, by this process or by others; whether it is."""
+    def finish(self) -> bool:
+        """Complete the target if this and other processes have recorded all blocks; return whether it is complete."""
         if self.options.parts > 1:
             for record in self.target.records():
                 self.adopt(record)
@@ -611,22 +615,21 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
     Parameters
     ----------
     out : str or path
-        What `write_samples` has written. It is read as its readers do: by its own header or metadata, which must be
-        those that the record tells of.
+        A file or store that `write_samples` has finished. Its header or metadata must be those that the record implies.
     executor : concurrent.futures.Executor, optional
-        Reads the blocks, as in `write_samples`.
+        Reads the blocks in its workers, as in `write_samples`.
 
     Returns
     -------
     dict
-        The record: the stream that was drawn, shape, stored dtype, versions, and the CRC-32 of each block.
+        The record: the stream, shape, stored dtype, versions, and the CRC-32 of each block.
 
     Raises
     ------
     ValueError
-        A block does not match, or the record does not fit the file.
+        A block does not match its checksum, or the record does not fit the file.
     FileNotFoundError
-        There is no such file, or no record beside it.
+        There is no such file, or no record next to it.
     RuntimeError
         The executor has lost its workers.
     """
@@ -640,7 +643,7 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
     target.check_layout()
     crc = {i: record["crc32"].get(i) for i in range(len(spans))}
     try:
-        crew = executor and executors.Crew(caller, executor, None)
+        crew = None if executor is None else executors.Crew(caller, executor, None)
         if crew:
             crew.meet()
         damaged = damaged_blocks(target, spans, crc, True, crew)
@@ -651,43 +654,45 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
     return record
 
 
-def open_finished(caller, out):
-    """A finished target, and its record."""
-    target = open_target(caller, out, (0,), np.dtype(np.float32), 1)  # whatever it holds: its record tells
+def open_finished(caller: str, out: str) -> tuple[Target, dict[str, Any]]:
+    """Return a finished target and its record."""
+    target = open_target(caller, out, (0,), np.dtype(np.float32), 1)  # to read the record, which has the layout
     record = target.final_record() if target.whole() else None
     if record is None:
-        raise FileNotFoundError(f"{out}: no finished file with a record beside it")
+        raise FileNotFoundError(f"{out}: no finished file with a record next to it")
     return open_target(caller, out, record["shape"], np.dtype(record["stored"]), record["block_rows"]), record
 
 
-def damaged_blocks(target, spans, crc, whole, crew=None):
-    """The blocks whose bytes do not have the checksum of `crc`, read here or by a crew that was met."""
+def damaged_blocks(
+    target: Target, spans: Spans, crc: dict[int, str], whole: bool, crew: executors.Crew | None = None
+) -> list[int]:
+    """Return the blocks of `crc` whose bytes have another checksum, read by the workers of `crew` or here."""
     if crew is None:
         return [i for i in crc if stored_checksum(target, *spans[i], whole) != crc[i]]
     found = crew.checksums(place_of(target), spans, crc, whole)
     return [i for i in crc if found[i] != crc[i]]
 
 
-def place_of(target, dtype=None, part=0, parts=1):
-    """Arguments of `open_target` that name a target for another process; its own dtype by default."""
+def place_of(target: Target, dtype: np.dtype | None = None, part: int = 0, parts: int = 1) -> Place:
+    """Return the arguments of `open_target` for another process; `dtype` is the target's by default."""
     name = os.path.abspath(target.path) if target.directory is not None else target.path
     return name, target.shape, dtype or target.dtype, target.block_rows, part, parts
 
 
-def in_short(value):
-    """A parameter in an error message."""
+def shortened(value: object) -> str:
+    """Format a value of a record in at most 60 characters."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def mismatch(damaged):
-    """What is wrong with damaged blocks, in a message."""
+def mismatch(damaged: Sequence[int]) -> str:
+    """Describe damaged blocks in a message."""
     if len(damaged) == 1:
         return f"block {damaged[0]} does not match its checksum"
     return f"{len(damaged)} blocks do not match their checksums: {first_few(damaged)}"
 
 
-def first_few(numbers):
-    """Numbers in an error message: all, or the first of very many."""
+def first_few(numbers: Sequence[int]) -> str:
+    """Format a list of numbers for a message: all of them, or the first of many."""
     text = ", ".join(map(str, numbers[:LISTED]))
     return text if len(numbers) <= LISTED else f"{text} and {len(numbers) - LISTED} more"

@@ -21,6 +21,7 @@ from scipy import stats
 import jax_von_mises
 from jax_von_mises.cli import commands, summary
 from jax_von_mises.streams import npy, stream, writer
+from tests import bivariate_reference as reference
 from tests import children
 from tests.streams.test_writer import recorded
 
@@ -200,9 +201,9 @@ def test_directions(run):
         (("--mean-direction", "1"), "1 number; give two or more"),
         (("--mean-direction", "1,1e39"), "value 1 (counted from 0) is 1e+39: not finite in float32"),
         (("--mean-direction", "1,x"), "neither a number nor the name"),
-        (("--mean-direction", "1,2", "--loc", "1"), "--loc is of angles"),
-        (("--mean-direction", "1,2", "--concentration", "two.csv"), "one number goes with a mean direction"),
-        (("--mean-direction", "1,2", "--distribution", "von-mises"), "--mean-direction is of --distribution"),
+        (("--mean-direction", "1,2", "--loc", "1"), "--loc is for angles"),
+        (("--mean-direction", "1,2", "--concentration", "two.csv"), "von-mises-fisher takes one number"),
+        (("--mean-direction", "1,2", "--distribution", "von-mises"), "--mean-direction is for --distribution"),
     ):
         result = run(*SPHERE, *wrong)
         assert result.code == 2
@@ -228,6 +229,68 @@ def test_moments_of_directions():
         assert summary.versine_moments(k, d) == pytest.approx(exact, rel=1e-12)
     assert summary.versine_moments(0.0, 3) == pytest.approx((1, 1 / 3), rel=1e-12)
     assert summary.versine_moments(np.inf, 3) == (0, 0)
+
+
+PAIRS = ("--distribution", "sine-bivariate-von-mises", "--size", "1000", "--loc", "-3,1", "--concentration", "5,6")
+
+
+def test_pairs(run):
+    """The file holds what the class draws, and the summary judges five statistics."""
+    result = run(*PAIRS, "--correlation", "-4", "--seed", "7", "--block", "400")
+    assert result.code == 0, result.err
+    pair = jax_von_mises.SineBivariateVonMises(*map(np.float32, (-3, 1, 5, 6, -4)))
+    np.testing.assert_array_equal(np.load("samples.npy"), pair.sample(jax.random.key(7), (1000,), method="table"))
+    assert "drew 1,000 pairs (3 blocks) in" in result.out
+    scores = [float(line.split()[-2]) for line in result.out.splitlines() if line.endswith("s.e.")]
+    assert len(scores) == 5
+    assert max(map(abs, scores)) < 4.5
+    for wrong, message in (
+        (("--loc", "1"), "--loc 1: pairs need two numbers, one of each angle, separated by a comma"),
+        (("--loc", "1,inf"), "value 1 (counted from 0) is inf: not finite"),
+        (("--concentration", "1,-2"), "value 1 (counted from 0) is -2: not finite, or negative"),
+        (("--concentration", "1,1e39"), "is 1e+39: not finite, or negative; give numbers of float32 from 0"),
+        (("--correlation", "nan"), "--correlation nan: not a finite number of float32"),
+        (("--mean-direction", "1,2"), "--mean-direction is for --distribution von-mises-fisher"),
+        (("--distribution", "von-mises", "--correlation", "1"), "--correlation is for pairs"),
+    ):
+        result = run(*PAIRS, *wrong)
+        assert result.code == 2
+        assert message in result.err
+
+
+@pytest.mark.parametrize("model", ["sine", "cosine"])
+def test_moments_of_pairs(model):
+    """Against sums over a grid of both angles; and of a normal distribution, which concentrated angles have."""
+    grid = np.arange(-128, 128) * np.pi / 128
+    a, b = np.meshgrid(grid, grid)
+    for k in ((5.0, 6.0, -7.0), (0.3, 0.2, 4.0), (1.0, 3.0, 3.0), (0.0, 0.0, 0.0), (0.0, 2.0, 0.0)):
+        share = np.exp(reference.exponent(model, a, b, *k, np))
+        share /= share.sum()
+        statistics = summary.pair_statistics(model, a, b)
+        mean = np.sum(share * statistics, axis=(1, 2))
+        variance = np.sum(share * statistics**2, axis=(1, 2)) - mean**2
+        np.testing.assert_allclose(summary.pair_moments(model, *k), (mean, variance), atol=1e-9)
+    k1, k2, r = 3e7, 2e7, 1e7
+    cross = -r if model == "sine" else r
+    precision = np.array([[k1, cross], [cross, k2]]) - (r * np.eye(2) if model == "cosine" else 0)
+    (saa, sab), (_, sbb) = np.linalg.inv(precision)
+    third = sab if model == "sine" else (saa + sbb - 2 * sab) / 2
+    mean, variance = summary.pair_moments(model, k1, k2, r)
+    np.testing.assert_allclose(mean, (0, 0, saa / 2, sbb / 2, third), rtol=1e-5)
+    exact = (saa, sbb, saa**2 / 2, sbb**2 / 2, saa * sbb + sab**2 if model == "sine" else 2 * third**2)
+    np.testing.assert_allclose(variance, exact, rtol=1e-5)
+
+
+def test_summary_of_pairs_finds_faults():
+    """Pairs of other parameters, each found by the line that is about it."""
+    given = np.array([0.5, -1.0]), np.array([20.0, 30.0, 10.0])
+    pair = jax_von_mises.SineBivariateVonMises
+    for change, line in (((0, 0, 0, 0, 0), None), ((0.02, 0, 0, 0, 0), 0), ((0, 0, 0, 2, 0), 3), ((0, 0, 0, 0, -2), 4)):
+        k = np.float32(np.concatenate(given) + change)
+        moments = summary.PairMoments("sine", *given)
+        moments.add(np.asarray(pair(*k).sample(jax.random.key(1), (50_000,))))
+        scores = [abs(float(row.split()[-2])) for row in moments.report("float32")[1:]]
+        assert max(scores) < 4.5 if line is None else scores[line] > 5
 
 
 def test_turns_are_reduced_exactly():
@@ -435,7 +498,7 @@ def test_verify(run, capsys):
         assert commands.main(["verify", f"{size}.npy"]) == 0
         assert f"{said}; shape ({size},)" in capsys.readouterr().out
     assert commands.main(["verify", "none.npy"]) == 1
-    assert "no finished file with a record beside it" in capsys.readouterr().err
+    assert "no finished file with a record next to it" in capsys.readouterr().err
     assert commands.main(["verify", "none.txt"]) == 2
 
 
@@ -455,7 +518,7 @@ def test_judges_a_part_of_many(run, monkeypatch):
     monkeypatch.setattr(commands.Watch, "JUDGED", 2_500)
     monkeypatch.setattr(commands.Watch, "CHUNK", 300)
     result = run("--size", "10_000", "--block", "1000")
-    assert "compared with the distribution are 3,000 angles:" in result.out
+    assert "3,000 angles compared with the distribution:" in result.out
     assert "mean direction" in result.out
 
 

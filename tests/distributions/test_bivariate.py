@@ -119,6 +119,29 @@ def test_marginal_and_conditional(name):
 
 @slow
 @names
+def test_marginal(name):
+    """Tails and density of both marginals against the reference, to the stated error or 4 ulp of the angle."""
+    q = np.float32([1e-6, 1e-3, 0.1, 0.3, 0.5, 0.8, 0.999])
+    for k in ((5.0, 6.0, -7.0), (1e3, 2e3, 500.0), (1e7, 1e7, 2e7)):
+        for axis, (k1, k2) in enumerate([k[:2], k[1::-1]]):
+            found = CLASSES[name](0.0, 0.0, *map(np.float32, k)).marginal(axis)
+            x = np.float64(found.icdf(q))
+            exact = reference.Marginal(name, k1, k2, k[2], points=np.abs(x))
+            above, _, density = exact.tails(np.abs(x))
+            tail = np.where(x < 0, q, np.float64(1) - q)
+            room = 4 * np.spacing(np.float32(np.abs(x))) * density / 2
+            assert (np.abs(above / 2 - tail) <= np.maximum(float(found.error), 2e-6) * tail + room).all(), (k, axis)
+    pair = pairs(name, (5.0, 6.0, -7.0))
+    np.testing.assert_allclose(pair.marginal().log_prob(0.3), pair.marginal_log_prob(0.3), atol=2e-6)
+    assert float(pair.marginal(1).mean()) == pytest.approx(float(pair.mean()[1]), abs=2e-6)
+    with pytest.raises(ValueError, match="marginal: axis=2 must be 0 or 1"):
+        pair.marginal(2)
+    with pytest.raises(ValueError, match=r"the parameters have shape \(3,\), but must be scalars. Use jax.vmap"):
+        CLASSES[name](0.0, np.zeros(3), 1.0, 1.0, 0.0).marginal()
+
+
+@slow
+@names
 def test_derivatives_of_log_prob(name):
     """In all arguments against differences in float64, and the second ones in the parameters."""
     point, k = np.array([0.9, -0.4], np.float32), (5.0, 6.0, -7.0)

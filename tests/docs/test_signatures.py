@@ -11,8 +11,6 @@ import jax_von_mises
 from jax_von_mises import runtime
 
 PACKAGE = Path(jax_von_mises.__file__).parent
-# Classes whose methods are not annotated so far.
-UNTYPED = ("Mixture", "Torus", "VonMisesFisher")
 
 
 def public():
@@ -21,7 +19,7 @@ def public():
     for module in (jax_von_mises, runtime):
         for name in module.__all__:
             value = getattr(module, name)
-            if inspect.isclass(value) and name not in UNTYPED:
+            if inspect.isclass(value):
                 methods = {key: getattr(each, "__func__", each) for key, each in vars(value).items() if key[0] != "_"}
                 functions = {key: each.fget if isinstance(each, property) else each for key, each in methods.items()}
                 found |= {f"{name}.{key}": each for key, each in functions.items() if inspect.isfunction(each)}

@@ -197,7 +197,7 @@ def test_link_to_the_directory(place):
 
 
 def test_bucket():
-    with pytest.raises(PermissionError, match="gs://bucket/cache cannot be seen"):
+    with pytest.raises(PermissionError, match="gs://bucket/cache cannot be determined"):
         initialize_compilation_cache("gs://bucket/cache")
 
 
@@ -314,7 +314,7 @@ def test_full_and_read_only_disk(tmp_path):
     assert read_only[1:5] == ["True", "False", "True", "0"]
     assert "cannot be written (Read-only file system)" in read_only[5]
     assert read_only_new[1:4] == ["True", "False", "False"]
-    assert nowhere[1] == "False" or "cannot be made (Read-only file system)" in nowhere[5]
+    assert nowhere[1] == "False" or "cannot be created (Read-only file system)" in nowhere[5]
 
 
 def test_directory_that_goes_away(place):

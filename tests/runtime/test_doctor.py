@@ -148,7 +148,7 @@ def nvidia(driver, **card):
         ("535.1", CUDA12, None),
         ("535.1", CUDA13, "problem: driver 535.1 is too old for JAX's CUDA 13 wheels.*580 or newer, or.*--cuda12"),
         ("470.2", CUDA12, "problem: driver 470.2 is too old for JAX's CUDA 12 wheels -> update the driver to 525"),
-        ("580.65", PIP, r"problem: there is an NVIDIA GPU, and JAX has no CUDA plugin.*\[cuda13\]"),
+        ("580.65", PIP, r"problem: there is an NVIDIA GPU, but JAX has no CUDA plugin.*\[cuda13\]"),
         ("535.1", PIP, r"no CUDA plugin.*\[cuda12\]"),
         ("470.2", PIP, "no CUDA plugin.*update the driver to 525 or newer"),
     ],
@@ -200,7 +200,7 @@ def test_same_rule_as_the_script():
 def test_plugins(monkeypatch):
     monkeypatch.setattr(hardware, "unmet", lambda installed: [])
     assert detail(doctor._plugins(PIP)) == ""
-    assert "plugins for cuda12 and cuda13, of which it can use one" in detail(doctor._plugins(CUDA12 | CUDA13))
+    assert "plugins for cuda12 and cuda13, but can use only one" in detail(doctor._plugins(CUDA12 | CUDA13))
     old = PIP | {"jax-cuda12-plugin": "0.10.1"}
     assert 'belong to jaxlib 0.10.2 -> pip install --upgrade "jax[cuda12]==0.10.2"' in detail(doctor._plugins(old))
 
@@ -211,7 +211,7 @@ def test_plugins(monkeypatch):
         ({"TF_XLA_CACHE_DIR": "/x"}, "warning", "is not read by JAX"),
         ({"TF_FORCE_GPU_ALLOW_GROWTH": "true"}, "warning", "JAX reads XLA_PYTHON_CLIENT_PREALLOCATE=false"),
         ({"jax_enable_x64": "1"}, "warning", "write JAX_ENABLE_X64, in capitals"),
-        ({"JAX_SOMETHING_ELSE_OF_MINE": "1"}, "note", "see whether anything else reads it"),
+        ({"JAX_SOMETHING_ELSE_OF_MINE": "1"}, "note", "check whether anything else reads it"),
         ({"JAX_VON_MISES_CUDA_KERNEL": "maybe"}, "warning", "write 1 or 0"),
         ({"JAX_VON_MISES_CUDA_KERNELS": "1"}, "warning", "did you mean JAX_VON_MISES_CUDA_KERNEL?"),
         ({"JAX_VON_MISES_SPEED": "1"}, "warning", "is not read by jax_von_mises -> unset it"),
@@ -220,10 +220,10 @@ def test_plugins(monkeypatch):
         ({"TF_NUM_INTEROP_THREADS": "4"}, "note", "by TensorFlow, not by JAX -> for JAX's threads on a CPU set PJRT"),
         ({"HIP_VISIBLE_DEVICES": "-1"}, "warning", "hides the GPUs"),
         ({"PJRT_NPROC": "abc"}, "warning", "is not a number of threads"),
-        ({"JAX_RANDOM_SEED_OFFSET": "1"}, "warning", "makes every seed another"),
+        ({"JAX_RANDOM_SEED_OFFSET": "1"}, "warning", "changes every seed"),
         ({"JAX_ENABEL_X64": "1"}, "warning", "did you mean JAX_ENABLE_X64"),
         ({"XLA_PYTHON_CLIENT_PREALOCATE": "false"}, "warning", "did you mean XLA_PYTHON_CLIENT_PREALLOCATE"),
-        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".5"}, "note", "call it XLA_CLIENT_MEM_FRACTION"),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".5"}, "note", "use XLA_CLIENT_MEM_FRACTION"),
         ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".5", "XLA_CLIENT_MEM_FRACTION": ".5"}, "problem", "with both"),
         ({"XLA_CLIENT_MEM_FRACTION": "50%"}, "problem", "is not a share"),
         ({"XLA_PYTHON_CLIENT_PREALLOCATE": "no"}, "warning", "counts as true"),
@@ -302,7 +302,7 @@ def test_this_machine(here):
     """All is well where the CPU is expected: install_gpu.sh expects it for want of a driver that works."""
     assert here.ok, here
     assert here.backend["platform"] == "cpu"
-    assert here.backend["why"] == "JAX_PLATFORMS=cpu asks for it"
+    assert here.backend["why"] == "JAX_PLATFORMS=cpu requests it"
     (device,) = here.devices
     assert device["device"] == "cpu:0"
     assert device["agrees"]
@@ -349,7 +349,7 @@ def test_flags_that_end_or_spoil(monkeypatch):
     text = detail(found.findings)
     assert not found.ok
     assert "problem: --xla_gpu_autotune in XLA_FLAGS ends the process" in text
-    assert "problem: on cpu:0 it does not hold that a negative concentration gives NaN" in text
+    assert "problem: cpu:0 fails the check that a negative concentration gives NaN" in text
     assert "warning: --xla_cpu_fast_math_honor_nans=false in XLA_FLAGS" in text
     assert "problem: JAX runs on cpu, not on cuda" in text
     assert "DOES NOT AGREE" in str(found)
@@ -393,7 +393,7 @@ def test_gpu_that_is_not_used(monkeypatch):
 
     monkeypatch.setattr(child, "run", run)
     text = detail(doctor._unused([], CUDA12, 9))
-    assert "problem: JAX has its plugin for cuda12 and does not use the GPU: RuntimeError: Unable to load CUDA" in text
+    assert "problem: JAX has its plugin for cuda12, but does not use the GPU: RuntimeError: Unable to load CUDA" in text
     assert [changes["JAX_PLATFORMS"] for changes in asked] == ["cuda"]
     assert detail(doctor._unused([], PIP, 9)) == ""
 
@@ -446,7 +446,7 @@ def of_kernels(found):
         ("", "passed", "kernels", None),
         ("", "passed, also under compute-sanitizer", "kernels", None),
         ("other words", "failed: other words", "plain, other words", "the plain path draws the same distribution"),
-        (None, "not finished: no answer within 9 s", "plain, None", "try again without that, or with a longer"),
+        (None, "not finished: no answer within 9 s", "plain, None", "remove the cause, or give a longer"),
     ],
 )
 def test_trial_of_the_kernels(kernels, failed, words, path, do):
@@ -583,4 +583,4 @@ def test_a_wrong_device_is_seen(capsys, monkeypatch):
     assert not good["broken"]
     assert not bad["agrees"]
     assert "draws other angles" in detail(doctor._drawn([bad]))
-    assert "makes other random words" in detail(doctor._drawn([good | {"words_agree": False}]))
+    assert "generates other random words" in detail(doctor._drawn([good | {"words_agree": False}]))

@@ -140,7 +140,7 @@ def test_options(tmp_path):
 def test_nothing_is_overwritten(tmp_path, monkeypatch):
     path = tmp_path / "mine"
     path.write_text("mine")
-    with pytest.raises(FileExistsError, match="mine is there already"):
+    with pytest.raises(FileExistsError, match="mine exists already"):
         runtime.export_sampler(path, 3)
     runtime.export_sampler(path, 3, force=True)
     assert runtime.load_sampler(path).manifest["shape"] == [3]
@@ -247,7 +247,7 @@ def test_programs_that_call_code_outside(written, tmp_path):
         "bytes": len(content),
     }
     repacked(written[0], tmp_path / "x", manifest, content)
-    with pytest.raises(ValueError, match="calls code outside of it"):
+    with pytest.raises(ValueError, match="calls code outside it"):
         runtime.load_sampler(tmp_path / "x")
 
 

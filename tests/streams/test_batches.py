@@ -251,7 +251,7 @@ def test_apply_passes_errors_on():
         (dict(arrays=(np.ones(3), np.ones(4))), ValueError, r"\(3,\), \(4,\)"),
         (dict(arrays=()), ValueError, "the shapes none"),
         (dict(batch_size=0), ValueError, "batch_size=0"),
-        (dict(f=jnp.sum), ValueError, r"gave an array of shape \(\) for 5 rows"),
+        (dict(f=jnp.sum), ValueError, r"returned an array of shape \(\) for 5 rows"),
         (dict(out=np.ones(9, np.float32)), ValueError, r"out has shape \(9,\)"),
         (dict(out=np.ones(10, np.float16)), ValueError, "float16; make NumPy arrays"),
         (dict(out=[np.ones(10, np.float32)]), ValueError, "out has the structure"),

@@ -453,7 +453,7 @@ def test_neighbours_of_a_store_stay(tmp_path, stream):
     assert contents(backup) == before
     (tmp_path / "a.zarr.partial").mkdir()
     (tmp_path / "a.zarr.partial" / "thesis.txt").write_text("of the user")
-    with pytest.raises(OSError, match=r"a\.zarr\.partial is not of this package; move it away"):
+    with pytest.raises(OSError, match=r"a\.zarr\.partial was not written by this package; move it away"):
         write(out, force=True)
     np.testing.assert_array_equal(read(out), stream)
 
@@ -725,7 +725,7 @@ def test_file_that_is_not_that_of_its_record(tmp_path, change):
     write(out)
     change(out)
     for call in (jax_von_mises.verify_samples, lambda out: write(out, resume=True, repair=True)):
-        with pytest.raises(checkpoint.ForeignTargetError, match=r"is not the file that .*a\.npy\.json tells of"):
+        with pytest.raises(checkpoint.ForeignTargetError, match=r"is not the file that .*a\.npy\.json describes"):
             call(out)
 
 

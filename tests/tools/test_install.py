@@ -175,7 +175,7 @@ NVIDIA = {
     "524": (("524.99, 8.0\n",), "the CPU (CUDA 12 needs NVIDIA driver 525"),
     "525": (("525.60.13, 8.0\n",), "CUDA 12 (CUDA 13 needs NVIDIA driver 580"),
     "579": (("579.99.99, 9.0\n",), "CUDA 12 (CUDA 13 needs NVIDIA driver 580"),
-    "580": (("580.65.06, 9.0\n",), "CUDA 13 (it fits driver and cards)"),
+    "580": (("580.65.06, 9.0\n",), "CUDA 13 (it supports driver and cards)"),
     "1000": (("1000.1, 9.0\n",), "CUDA 13"),
     "Blackwell": (("580.95.05, 12.0\n580.95.05, 10.3\n",), "CUDA 13"),
     "Blackwell, old driver": (("570.133.07, 12.0\n",), "CUDA 12"),
@@ -184,12 +184,12 @@ NVIDIA = {
     "Kepler": (("525.60.13, 3.7\n",), "the CPU (CUDA 12 needs cards of compute capability 5.0 or more)"),
     "mixed": (("580.65.06, 6.1\n580.65.06, 8.9\n",), "CUDA 12 (CUDA 13 needs cards"),
     "mixed, other order": (("580.65.06, 12.0\n580.65.06, 6.1\n",), "CUDA 12 (CUDA 13 needs cards"),
-    "one card unknown": (("580.65.06, 9.0\n580.65.06, [N/A]\n",), "CUDA 12 (it serves every card of this driver"),
-    "nvidia-smi older than its driver": ((UNKNOWN_FIELD, 2, "580.95.05\n"), "CUDA 12 (it serves every card"),
+    "one card unknown": (("580.65.06, 9.0\n580.65.06, [N/A]\n",), "CUDA 12 (it supports every card of this driver"),
+    "nvidia-smi older than its driver": ((UNKNOWN_FIELD, 2, "580.95.05\n"), "CUDA 12 (it supports every card"),
     "driver without old cards": ((UNKNOWN_FIELD, 2, "590.44.01\n"), "CUDA 13"),
     "Windows line ends": (("580.65.06, 9.0\r\n",), "CUDA 13"),
     "talk around it": (("WARNING: infoROM is corrupted\n580.65.06, 9.0\n\n",), "CUDA 13"),
-    "exit code 9": ((NO_DRIVER, 9), "the CPU (with a GPU that works, run this again)"),
+    "exit code 9": ((NO_DRIVER, 9), "the CPU (run this again once a GPU works)"),
     "error and exit code 0": ((NO_DRIVER, 0), "the CPU"),
     "no device": (("No devices were found\n", 6), "the CPU"),
     "nothing": (("", 0), "the CPU"),
@@ -256,7 +256,7 @@ def test_driver_from_the_kernel(machine, driver, chosen, broken):
     process = machine.run("--dry-run")
     assert line(process, "chosen: ").startswith(chosen)
     found = line(process, "found: ")
-    assert f"NVIDIA driver {driver}, as the kernel says" in found
+    assert f"NVIDIA driver {driver}, as the kernel reports" in found
     assert ("version mismatch" if broken else "no nvidia-smi") in found
 
 
@@ -275,7 +275,7 @@ def test_windows_subsystem(machine):
 ROCM = {
     "rocminfo": ({"rocminfo": (AMD,)}, {}, "ROCm 7 (an AMD GPU)", "ROCm"),
     "off the path": ({"opt/rocm/bin/rocminfo": (AMD,)}, {"opt/rocm/.info/version": "7.2.0-43\n"}, "ROCm 7", "ROCm 7.2"),
-    "ROCm 6": ({"rocminfo": (AMD,)}, {"opt/rocm/.info/version": "6.4.1"}, "the CPU", "has wheels for ROCm 7 alone"),
+    "ROCm 6": ({"rocminfo": (AMD,)}, {"opt/rocm/.info/version": "6.4.1"}, "the CPU", "has wheels for ROCm 7 only"),
     "no GPU": ({"rocminfo": ("Device Type:             CPU\n",)}, {}, "the CPU", "rocminfo lists no GPU"),
     "no rights": ({"rocminfo": ("Unable to open /dev/kfd\n", 1)}, {}, "the CPU", "rocminfo printed: Unable to open"),
     "no ROCm": ({}, {"dev/kfd": ""}, "the CPU", "install ROCm 7 first"),
@@ -325,7 +325,7 @@ def test_windows_is_refused(machine):
 @pytest.mark.parametrize(
     ("answer", "option", "message"),
     [
-        ("550.54.14, 9.0\n", "--cuda13", "CUDA 13 needs NVIDIA driver 580 or newer, and here is NVIDIA driver 550.54"),
+        ("550.54.14, 9.0\n", "--cuda13", "driver 580 or newer, but this machine has NVIDIA driver 550.54.14"),
         ("580.65.06, 7.0\n", "--cuda13", "CUDA 13 needs cards of compute capability 7.5"),
         ("470.82, 7.0\n", "--cuda12", "CUDA 12 needs NVIDIA driver 525"),
     ],
@@ -339,7 +339,7 @@ def test_what_cannot_work_is_refused(machine, answer, option, message):
 def test_old_rocm_is_refused(machine):
     machine.says("rocminfo", AMD)
     machine.file("opt/rocm/.info/version", "6.4.1-83\n")
-    refused(machine.run("--rocm"), "--rocm: here is ROCm 6.4.1-83, and JAX has wheels for ROCm 7 alone")
+    refused(machine.run("--rocm"), "--rocm: this machine has ROCm 6.4.1-83, but JAX has wheels for ROCm 7 only")
     assert not (machine.clone / ".venv").exists()
 
 
@@ -355,7 +355,7 @@ def test_what_is_asked_for_is_taken(machine):
     # Some of the cards do: those can be chosen.
     process = machine.run("--dry-run", "--cuda13")
     assert "'.[cli,cuda13]'" in process.stdout
-    assert "6.1 to 9.0; hide the others: CUDA_VISIBLE_DEVICES" in process.stderr
+    assert "6.1 to 9.0; hide the other cards with CUDA_VISIBLE_DEVICES" in process.stderr
 
 
 @pytest.mark.parametrize(("option", "expect"), [("--cuda12", "cuda"), ("--cuda13", "cuda"), ("--rocm", "rocm")])
@@ -389,7 +389,7 @@ def test_extras_are_those_of_the_package(machine):
     assert accelerators | {"bench", "docs"} <= set(setup["options.extras_require"])
     process = machine.run("--dry-run", "--extras", ",".join(names))
     assert f"-e '.[cli,{','.join(names)}]'\n" in process.stdout
-    refused(machine.run("--extras", "docs,benhc"), f"there is no extra benhc; there are {' '.join(names)}", code=2)
+    refused(machine.run("--extras", "docs,benhc"), f"there is no extra benhc; choose from {' '.join(names)}", code=2)
     for name in accelerators:
         refused(machine.run("--extras", name), f"--extras {name}: an accelerator is chosen by --cuda12", code=2)
 
@@ -400,10 +400,10 @@ MISUSE = {
     "empty extras": (("--extras=",), "--extras needs names"),
     "option for extras": (("--extras", "--cpu"), "--extras needs names"),
     "extras twice": (("--extras", "bench", "--extras=docs"), "--extras is given twice"),
-    "unknown extra": (("--extras", "numpy"), "there is no extra numpy; there are cli storage"),
-    "empty extra": (("--extras", "bench,,docs"), "give names of extras, joined by commas: cli storage"),
-    "extras with a space": (("--extras", "bench docs"), "give names of extras, joined by commas"),
-    "pattern for an extra": (("--extras", "*"), "give names of extras, joined by commas"),
+    "unknown extra": (("--extras", "numpy"), "there is no extra numpy; choose from cli storage"),
+    "empty extra": (("--extras", "bench,,docs"), "give names of extras, separated by commas: cli storage"),
+    "extras with a space": (("--extras", "bench docs"), "give names of extras, separated by commas"),
+    "pattern for an extra": (("--extras", "*"), "give names of extras, separated by commas"),
     "two": (("--cuda12", "--cpu"), "--cuda12 and --cpu together: choose one"),
     "two CUDAs": (("--cuda12", "--cuda13"), "choose one"),
     "unknown": (("--cuda",), "unknown option --cuda"),
@@ -523,7 +523,7 @@ def test_active_environment(machine):
         assert ("python3 -m venv" in machine.log.read_text()) == (place.name == ".venv")
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         gone = machine.path / "gone"
-        refused(machine.run(**{variable: gone}), f"{variable} names {gone}, which is not there")
+        refused(machine.run(**{variable: gone}), f"{variable} names {gone}, which does not exist")
 
 
 def test_not_an_environment(machine):
@@ -566,7 +566,7 @@ def test_broken_off_environments(machine):
     assert not (place / "bin" / "no-pip").exists()
 
     place = machine.environment(machine.path / "no pip for good", pip=False)
-    refused(machine.run("--venv", place, NO_ENSUREPIP="1"), f"none can be added: delete {place}")
+    refused(machine.run("--venv", place, NO_ENSUREPIP="1"), f"it cannot be added: delete {place}")
 
     place = machine.path / "no python"
     place.mkdir()
@@ -596,7 +596,7 @@ def test_python(machine):
     refused(machine.run(VENV_FAILS="1"), "python3 -m venv failed")
     (machine.bin / "python3.12").unlink()
     (machine.bin / "python3").unlink()
-    refused(machine.run(), "install one, and name it: PYTHON=python3.12 ./install_gpu.sh")
+    refused(machine.run(), "install one, and run PYTHON=python3.12 ./install_gpu.sh")
 
 
 def test_environment_of_an_old_python(machine):
@@ -611,9 +611,8 @@ def test_environment_keeps_its_python(machine):
     place = machine.environment(machine.path / "environment")
     process = machine.run("--venv", place, PYTHON="python3.13")
     assert process.returncode == 0
-    assert f"PYTHON=python3.13 is another, and the environment keeps its own: to change it delete {place}" in (
-        process.stderr
-    )
+    assert "PYTHON=python3.13 has another version, and the environment keeps its Python" in process.stderr
+    assert f"to change it, delete {place} first" in process.stderr
     assert machine.run("--venv", place, PYTHON="python3").stderr == ""
 
 

@@ -1,1 +1,1 @@
-"""Numerics of the bivariate von Mises models: the marginal of an angle, its normaliser, moments and quantile."""
+"""Numerics of the bivariate von Mises models: the marginal of one angle, its normaliser, moments and quantile."""

@@ -1,4 +1,4 @@
-r"""The sine and the cosine model about their modes, in forms without cancellation.
+r"""The sine and the cosine model about their modes, in formulas without cancellation.
 
 With a and b the two angles about their locations, the density of either model is proportional to
 
@@ -9,7 +9,7 @@ is proportional to :math:`e^{k_1\cos a} I_0(\rho)`. The function :math:`g = k_1\
 the marginal has one mode for a in [0, pi]. Everything is counted from the mode a* of g: with u = cos a - cos a* the
 exponent E = g(a) - g(a*) is a sum of terms of one sign, each to a few ulp, for all parameters.
 
-Where the cosine model has its mode beyond a right angle, a is counted from pi, which changes the signs of k1 and r.
+If the mode of the cosine model is beyond a right angle, a is counted from pi, which changes the signs of k1 and r.
 
 The sine model is that of H. Singh, V. Hnizdo and E. Demchuk, Biometrika 89, 2002, 719-723; the cosine model (with
 positive interaction) that of K. V. Mardia, C. C. Taylor and G. K. Subramaniam, Biometrics 63, 2007, 505-512.
@@ -26,14 +26,13 @@ from jax_von_mises.numerics import elementary
 from jax_von_mises.numerics.circle import rounded_off
 from jax_von_mises.numerics.density import half_pi_rest
 
-# A smaller second concentration is this one, so that a direction of the second angle exists; it is uniform all the
-# same.
+# Lower bound of the second concentration: the second angle is then uniform, but has a mean direction.
 SMALLEST = {"float32": 1e-10, "float64": 1e-20}
 HEAD_MASK64 = 0xFFFFFFFFF8000000
 
 
 class Place(NamedTuple):
-    """What the models know of a first angle a in [0, pi]."""
+    """Functions of a first angle a in [0, pi]."""
 
     rise: jax.Array
     """cos a - cos a*."""
@@ -47,23 +46,23 @@ class Place(NamedTuple):
     """1 - cos a."""
 
 
-def head(x):
-    """`x` with the lower half of its mantissa cleared."""
+def head(x: jax.Array) -> jax.Array:
+    """Return `x` with the lower half of its mantissa cleared."""
     if x.dtype == jnp.float64:
         bits = lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(HEAD_MASK64)
         return lax.bitcast_convert_type(bits, jnp.float64)
     return elementary.head(x)
 
 
-def difference_of_products(a, b, c, d):
-    """A b - c d, exact to the rounding of the result where that is not tiny."""
+def difference_of_products(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> jax.Array:
+    """Return a b - c d, to the rounding of the result unless that is tiny."""
     (ah, bh, ch, dh) = (head(x) for x in (a, b, c, d))
     al, bl, cl, dl = a - ah, b - bh, c - ch, d - dh
     return (ah * bh - ch * dh) + ((ah * bl - ch * dl) + (al * bh - cl * dh)) + (al * bl - cl * dl)
 
 
-def trigonometry(offset, mode, versine):
-    """cos a - cos a*, sin a and 1 - cos a for a = mode + offset in [0, pi]; `versine` is that of the mode."""
+def trigonometry(offset: jax.Array, mode: jax.Array, versine: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return cos a - cos a*, sin a and 1 - cos a for a = mode + offset in [0, pi]; `versine` is that of the mode."""
     half = 0.5 * offset
     square = half * half
     sin_half, cos_half = half * elementary.sine_over(square), elementary.cosine(square)
@@ -74,8 +73,8 @@ def trigonometry(offset, mode, versine):
     return rise, sin, versine - rise
 
 
-def angle_of_versine(versine):
-    """The angle in [0, pi/2] with this 1 - cos."""
+def angle_of_versine(versine: jax.Array) -> jax.Array:
+    """Return the angle in [0, pi/2] whose 1 - cos is `versine`."""
     return 2 * jnp.arcsin(jnp.sqrt(jnp.clip(0.5 * versine, 0, 0.5)))
 
 
@@ -95,7 +94,7 @@ class Sine(NamedTuple):
     """max(k1 k2 - r^2, 0)."""
 
     @classmethod
-    def of(cls, k1, k2, r):
+    def of(cls, k1: jax.Array, k2: jax.Array, r: jax.Array) -> "Sine":
         """Find the mode, for concentrations of 0 or more."""
         least = SMALLEST[k2.dtype.name]
         k2 = jnp.maximum(k2, least)
@@ -108,65 +107,65 @@ class Sine(NamedTuple):
         return cls(k1, k2, r, angle_of_versine(versine), versine, jnp.sqrt(k2 * k2 + r * r * sine2), jnp.maximum(d, 0))
 
     @property
-    def flip(self):
-        """-1 where a is counted from pi: nowhere."""
+    def flip(self) -> jax.Array:
+        """1: a is always counted from 0; see `Cosine`."""
         return jnp.ones((), self.k1.dtype)
 
-    def at(self, offset):
-        """`Place` of the angle a* + offset."""
+    def at(self, offset: jax.Array) -> Place:
+        """Return the `Place` of the angle a* + `offset`."""
         rise, sin, versine = trigonometry(offset, self.mode, self.versine)
         across = self.r * sin
         rho = jnp.sqrt(self.k2 * self.k2 + across * across)
         inverse = 1 / (rho + self.top)
         square, both = self.r * self.r * inverse, 2 - versine - self.versine
         slope = inverse * (2 * self.rest) - (square * rise) * (1 + self.k1 * both * inverse)
-        # Far from the mode of a small rho the difference loses nothing, and the product would.
+        # Far from a mode of small rho the difference is accurate, and the product is not.
         slope = jnp.where(-square * rise * inverse > 1, self.k1 - square * both, slope)
         return Place(rise, jnp.minimum(rise * slope, 0), rho, sin, versine)
 
-    def second(self, sin, versine):
-        """rho times the cosine and the sine of the second angle's mean direction, given the first."""
+    def second(self, sin: jax.Array, versine: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return rho times the cosine and the sine of the second angle's mean direction, given the first."""
         return jnp.broadcast_to(self.k2, sin.shape), self.r * sin
 
-    def projections(self, place):
-        """rho times the mean cos b and W of a concentrated second angle; each less that at the mode; and rho* - rho."""
+    def projections(self, place: Place) -> tuple[jax.Array, ...]:
+        """Return rho cos b and rho W at the second angle's mean direction, their rises from a*, and rho* - rho."""
         rise, _, _, sin, versine = place
         both = 2 - versine - self.versine
         fall = self.r * self.r * rise * both / (place.rho + self.top)
         first = jnp.broadcast_to(self.k2, rise.shape)
         return first, self.r * sin * sin, jnp.zeros_like(rise), -self.r * rise * both, fall
 
-    def across(self, place):
-        """rho times the change of cos b and of W with the second angle, about its mean direction."""
+    def across(self, place: Place) -> tuple[jax.Array, jax.Array]:
+        """Return rho times the derivatives of cos b and W in the second angle, at its mean direction."""
         return -self.r * place.sin, self.k2 * place.sin
 
-    def slope(self, place):
-        """Derivative of rho in a."""
+    def slope(self, place: Place) -> jax.Array:
+        """Return the derivative of rho in a."""
         return self.r * self.r * place.sin * (1 - place.versine) / place.rho
 
     @staticmethod
-    def mixed_slope(cosine, second_cosine, statistic):
-        """The derivative of W in both angles, from cos a and the means of cos b and W given a."""
+    def mixed_slope(cosine: jax.Array, second_cosine: jax.Array, statistic: jax.Array) -> jax.Array:
+        """Return the mean of the mixed derivative of W, from cos a and the means of cos b and W given a."""
         return cosine * second_cosine
 
     @staticmethod
-    def at_zero():
-        """W at a = b = 0."""
+    def at_zero() -> float:
+        """Return W at a = b = 0."""
         return 0.0
 
     @staticmethod
-    def statistic(a, b):
-        """W and its two derivatives."""
+    def statistic(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return W and its two derivatives."""
         return jnp.sin(a) * jnp.sin(b), jnp.cos(a) * jnp.sin(b), jnp.sin(a) * jnp.cos(b)
 
     @staticmethod
-    def rise_of_statistic(a, b, a0, b0):
-        """W(a, b) - W(a0, b0), to the accuracy of the differences of angles."""
+    def rise_of_statistic(a: jax.Array, b: jax.Array, a0: jax.Array, b0: jax.Array) -> jax.Array:
+        """Return W(a, b) - W(a0, b0), as accurate as the differences of angles."""
         return jnp.sin(a) * sine_difference(b, b0) + jnp.sin(b0) * sine_difference(a, a0)
 
 
 class Cosine(NamedTuple):
-    """The cosine model, W = -cos(a - b); k1, r and a as counted from pi where `flip` is -1."""
+    """The cosine model, W = -cos(a - b); where `flip` is -1, a is counted from pi, and k1 and r have changed sign."""
 
     k1: jax.Array
     k2: jax.Array
@@ -180,11 +179,11 @@ class Cosine(NamedTuple):
     rest: jax.Array
     """Derivative of g in cos a at a = 0, where it is positive."""
     gap: jax.Array
-    """k2 - r, in size rho at a = 0."""
+    """k2 - r, whose absolute value is rho at a = 0."""
     flip: jax.Array
 
     @classmethod
-    def of(cls, k1, k2, r):
+    def of(cls, k1: jax.Array, k2: jax.Array, r: jax.Array) -> "Cosine":
         """Find the mode, for concentrations of 0 or more."""
         least = SMALLEST[k2.dtype.name]
         k2 = jnp.maximum(k2, least)
@@ -196,7 +195,7 @@ class Cosine(NamedTuple):
         end, lost = jnp.abs(gap), jnp.where(gap < 0, -lost, lost)
         d = difference_of_products(k1, end, k2, r) + k1 * lost
         inner = d < 0
-        # Where it is not at 0, the mode has rho = k2 r / k1.
+        # A mode that is not at 0 has rho = k2 r / k1.
         divisor = jnp.where(inner, k1, 1)
         top = jnp.maximum(jnp.where(inner, k2 * (r / divisor), end), least)
         versine = jnp.where(inner, -d / divisor * ((top + end) / jnp.where(inner, 2 * k2 * r, 1)), 0)
@@ -204,68 +203,71 @@ class Cosine(NamedTuple):
         versine = jnp.clip(versine, 0, 1)
         return cls(k1, k2, r, angle_of_versine(versine), versine, top, rest, gap, flip)
 
-    def at(self, offset):
-        """`Place` of the angle a* + offset."""
+    def at(self, offset: jax.Array) -> Place:
+        """Return the `Place` of the angle a* + `offset`."""
         rise, sin, versine = trigonometry(offset, self.mode, self.versine)
-        # Where both parts are small, a single expression for the square would have a large relative error.
+        # By two squares: if both are small, a single expression for rho^2 has a large relative error.
         along, across = self.second(sin, versine)
         rho = jnp.maximum(jnp.sqrt(along * along + across * across), SMALLEST[sin.dtype.name])
         inverse = 1 / (rho + self.top)
         bend = 2 * rise * jnp.square(self.k2 * self.r * inverse) / self.top
         return Place(rise, jnp.minimum(rise * (self.rest - bend), 0), rho, sin, versine)
 
-    def second(self, sin, versine):
-        """rho times the cosine and the sine of the second angle's mean direction, given the first."""
+    def second(self, sin: jax.Array, versine: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return rho times the cosine and the sine of the second angle's mean direction, given the first."""
         return self.gap + self.r * versine, -self.r * sin
 
-    def projections(self, place):
-        """rho times the mean cos b and W of a concentrated second angle; each less that at the mode; and rho* - rho."""
+    def projections(self, place: Place) -> tuple[jax.Array, ...]:
+        """Return rho cos b and rho W at the second angle's mean direction, their rises from a*, and rho* - rho."""
         rise, versine = place.rise, place.versine
         fall = 2 * self.k2 * self.r * rise / (place.rho + self.top)
         return self.gap + self.r * versine, self.k2 * versine - self.gap, -self.r * rise, -self.k2 * rise, fall
 
-    def across(self, place):
-        """rho times the change of cos b and of W with the second angle, about its mean direction."""
+    def across(self, place: Place) -> tuple[jax.Array, jax.Array]:
+        """Return rho times the derivatives of cos b and W in the second angle, at its mean direction."""
         return self.r * place.sin, -self.k2 * place.sin
 
-    def slope(self, place):
-        """Derivative of rho in a."""
+    def slope(self, place: Place) -> jax.Array:
+        """Return the derivative of rho in a."""
         return self.k2 * self.r * place.sin / place.rho
 
     @staticmethod
-    def mixed_slope(cosine, second_cosine, statistic):
-        """The derivative of W in both angles, from cos a and the means of cos b and W given a."""
+    def mixed_slope(cosine: jax.Array, second_cosine: jax.Array, statistic: jax.Array) -> jax.Array:
+        """Return the mean of the mixed derivative of W, from cos a and the means of cos b and W given a."""
         return statistic
 
     @staticmethod
-    def at_zero():
-        """W at a = b = 0."""
+    def at_zero() -> float:
+        """Return W at a = b = 0."""
         return -1.0
 
     @staticmethod
-    def statistic(a, b):
-        """W and its two derivatives."""
+    def statistic(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return W and its two derivatives."""
         sine = jnp.sin(a - b)
         return -jnp.cos(a - b), sine, -sine
 
     @staticmethod
-    def rise_of_statistic(a, b, a0, b0):
-        """W(a, b) - W(a0, b0), to the accuracy of the differences of angles."""
+    def rise_of_statistic(a: jax.Array, b: jax.Array, a0: jax.Array, b0: jax.Array) -> jax.Array:
+        """Return W(a, b) - W(a0, b0), as accurate as the differences of angles."""
         return -cosine_difference(a - b, a0 - b0)
 
 
-def sine_difference(x, y):
-    """sin x - sin y."""
+Model = Sine | Cosine
+
+
+def sine_difference(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Return sin x - sin y."""
     return 2 * jnp.sin(0.5 * (x - y)) * jnp.cos(0.5 * (x + y))
 
 
-def cosine_difference(x, y):
-    """cos x - cos y."""
+def cosine_difference(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Return cos x - cos y."""
     return -2 * jnp.sin(0.5 * (x - y)) * jnp.sin(0.5 * (x + y))
 
 
-def from_mode_side(a, model):
-    """`a` in [-pi, pi] as the model counts it, from 0 or from pi."""
+def from_mode_side(a: jax.Array, model: Model) -> jax.Array:
+    """Return `a` in [-pi, pi] as the model counts it, from 0 or from pi."""
     half = np.asarray(np.pi, a.dtype)
     beyond = jnp.where(a < 0, (a + half) + 2 * half_pi_rest(a.dtype), (a - half) - 2 * half_pi_rest(a.dtype))
     return jnp.where(model.flip < 0, beyond, a)

@@ -1,16 +1,17 @@
-r"""Normaliser, moments and log density of the models, by a Gauss-Legendre rule over the marginal of the first angle.
+r"""Normaliser, moments and log density of the models, by Gauss-Legendre quadrature over the first angle's marginal.
 
 The normaliser is :math:`e^{g(a^*)}` times
 
 .. math:: 4\pi\int_0^\pi e^{E(a)}\,e^{-\rho} I_0(\rho)\,da,
 
-and the statistics T = (cos a, cos b, W) have as their means its logarithmic derivatives in (k1, k2, r), and as their
-covariance the second ones. Statistics are counted from their values T* at the mode, where large numbers would cancel:
+and its first and second logarithmic derivatives in (k1, k2, r) are the means and covariances of the statistics
+T = (cos a, cos b, W). Statistics are counted from their values T* at the mode, since large numbers would cancel:
 with g(a*) = k . T*, the density is exp(k . (T - T*)) over that integral.
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,31 +20,28 @@ from jax import lax
 
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.bivariate import models
+from jax_von_mises.numerics.bivariate.models import Model
 from jax_von_mises.numerics.density import log_density
 from jax_von_mises.numerics.tail_integral import gauss_legendre
 
 # Nodes of the rule, and how far e^E falls at the ends of the window.
 NODES = {"float32": 48, "float64": 160}
 DEPTH = {"float32": 19.0, "float64": 42.0}
-# Bisections for an end of the window, in the binary logarithm of its distance from the mode.
+# Bisection steps for an end of the window, in the binary logarithm of its distance from the mode.
 STEPS = {"float32": 8, "float64": 10}
 SMALLEST_DISTANCE = {"float32": -24.0, "float64": -50.0}
 
-
-class Window(NamedTuple):
-    """How far a reaches below and above the mode."""
-
-    below: jax.Array
-    above: jax.Array
+Triple = tuple[jax.Array, jax.Array, jax.Array]
+T = TypeVar("T", jax.Array, int)
 
 
-def reach(model, start, sign, depth):
-    """Distance from offset `start` along `sign`, 1 or -1, where E has fallen by `depth`, or the half circle ends."""
+def reach(model: Model, start: jax.Array, sign: jax.Array | int, depth: jax.Array | float) -> jax.Array:
+    """Return the distance from offset `start` along `sign` (1 or -1) to a fall of E by `depth`, or to the end."""
     room = jnp.where(sign > 0, np.pi - model.mode - start, model.mode + start)
     least = model.at(start).exponent - depth
     room, least = jnp.broadcast_arrays(room, least)
 
-    def halve(_, ends):
+    def halve(_: jax.Array, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         middle = 0.5 * (ends[0] + ends[1])
         inside = model.at(start + sign * jnp.minimum(jnp.exp2(middle), room)).exponent > least
         return jnp.where(inside, middle, ends[0]), jnp.where(inside, ends[1], middle)
@@ -54,29 +52,29 @@ def reach(model, start, sign, depth):
     return jnp.minimum(jnp.exp2(high), room)
 
 
-def allowance(model):
-    """Logarithm of how much the Bessel function of the marginal density may add to e^E beyond the mode."""
+def allowance(model: Model) -> jax.Array:
+    """Return a bound on the logarithm of the Bessel factor by which the marginal density may exceed e^E."""
     return 0.5 * jnp.log1p(model.top)
 
 
-def density(place):
-    """The marginal density over its scale: 2 pi e^E e^-rho I0(rho)."""
+def density(place: models.Place) -> jax.Array:
+    """Return the unnormalised marginal density 2 pi e^E e^-rho I0(rho)."""
     n, shift = bessel.norm(place.rho, 1 / jnp.maximum(place.rho, bessel.SWITCH))
     return n * jnp.exp(place.exponent - shift)
 
 
 class Rule(NamedTuple):
-    """Nodes of the integral with their shares of it, on a last axis."""
+    """Nodes of the integral and their shares of it, on a last axis."""
 
-    model: models.Sine | models.Cosine
-    """With that axis."""
+    model: Model
+    """With the last axis."""
     place: models.Place
     share: jax.Array
     log_total: jax.Array
-    """Without that axis: the logarithm of the normaliser over e^g(a*)."""
+    """Without the last axis: the logarithm of the normaliser over e^g(a*)."""
 
 
-def rule(model):
+def rule(model: Model) -> Rule:
     """Integrate the marginal density of `model`."""
     dtype = model.mode.dtype
     shape = (1,) * model.mode.ndim + (-1,)
@@ -92,65 +90,68 @@ def rule(model):
     return Rule(model, place, weight / total[..., None], jnp.log(2 * total * (below + above)))
 
 
-def conditional(model, place):
-    """Means of the three statistics given a, less those at the mode, and A(rho) / rho of the second angle."""
+def conditional(model: Model, place: models.Place) -> tuple[tuple[jax.Array, ...], jax.Array]:
+    """Return the means of the three statistics given a, less those at the mode, and A(rho) / rho."""
     rho, top = place.rho, model.top
     over = bessel.ratio(rho) / rho
     first, second, first_rise, second_rise, fall = model.projections(place)
-    # A / rho - 1 / rho*, which cancels where both are small.
+    # A / rho - 1 / rho*, which cancels if both are small.
     far = jnp.maximum(rho, bessel.SWITCH)
     inverse = jnp.where(rho < bessel.SWITCH, over - 1 / top, (fall / top - bessel.one_minus_ratio(far)) / far)
     means = place.rise, first * inverse + first_rise / top, second * inverse + second_rise / top
     return means, over
 
 
-def mean_over(rule, values):
-    """Mean of `values` over the marginal."""
+def mean_over(rule: Rule, values: jax.Array) -> jax.Array:
+    """Return the mean of `values` over the marginal."""
     return jnp.sum(rule.share * values, -1)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def log_total(kind, k1, k2, r):
-    """Logarithm of the normaliser over e^g(a*), whose derivative is that at a fixed T*: see `mean_rises`.
+def log_total(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
+    """Return the logarithm of the normaliser over e^g(a*), with the derivative at a fixed T*, `mean_rises`.
 
-    Error about 1e-6 (float32) or 1e-12, absolute.
+    Absolute error about 1e-6 (float32) or 1e-12.
     """
     return rule(kind.of(k1, k2, r)).log_total
 
 
 @log_total.defjvp
-def _log_total_jvp(kind, primals, tangents):
+def _log_total_jvp(kind: type[Model], primals: Triple, tangents: Triple) -> tuple[jax.Array, jax.Array]:
     return log_total(kind, *primals), inner(mean_rises(kind, *primals), tangents)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def mean_rises(kind, k1, k2, r):
-    """Means of the three statistics less those at the mode, whose derivative is that at a fixed T*."""
+def mean_rises(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> Triple:
+    """Return the means of the three statistics less those at the mode, with the derivative at a fixed T*."""
     model = kind.of(k1, k2, r)
     found = rule(model)
     return signed(model, [mean_over(found, values) for values in conditional(found.model, found.place)[0]])
 
 
 @mean_rises.defjvp
-def _mean_rises_jvp(kind, primals, tangents):
+def _mean_rises_jvp(kind: type[Model], primals: Triple, tangents: Triple) -> tuple[Triple, Triple]:
     rows = covariance(kind, *primals)
-    return mean_rises(kind, *primals), tuple(inner(row, tangents) for row in rows)
+    rises: Triple = mean_rises(kind, *primals)
+    first, second, third = (inner(row, tangents) for row in rows)
+    return rises, (first, second, third)
 
 
-def covariance(kind, k1, k2, r):
-    """Covariances of the three statistics, as rows: the information about (k1, k2, r)."""
+def covariance(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> tuple[Triple, ...]:
+    """Return the covariances of the three statistics, as rows: the Fisher information about (k1, k2, r)."""
     model = kind.of(k1, k2, r)
     found = rule(model)
     means, over = conditional(found.model, found.place)
     place = found.place
     rho = place.rho
-    # The part of the second angle: its deviations along and across its mean direction.
+    # The second angle contributes by its deviations along and across its mean direction.
     slope = bessel.slope(rho)
     first, second, *_ = found.model.projections(place)
     first_across, second_across = found.model.across(place)
     zero = jnp.zeros_like(rho)
     along, across = (zero, first / rho, second / rho), (zero, first_across / rho, second_across / rho)
     centred = [values - mean_over(found, values)[..., None] for values in means]
+    signs: tuple[jax.Array | int, ...] = signed(model, (1, 1, 1))
     return tuple(
         signed(
             model,
@@ -160,12 +161,12 @@ def covariance(kind, k1, k2, r):
                 for j in range(3)
             ],
         )
-        for i, sign in enumerate(signed(model, (1, 1, 1)))
+        for i, sign in enumerate(signs)
     )
 
 
-def location_information(kind, k1, k2, r):
-    """Fisher information of a pair about the two locations: of each, and in common."""
+def location_information(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> Triple:
+    """Return the Fisher information of a pair about the two locations: each diagonal term, and the mixed one."""
     model = kind.of(k1, k2, r)
     found = rule(model)
     place, wide = found.place, found.model
@@ -177,28 +178,30 @@ def location_information(kind, k1, k2, r):
     return model.k1 * of_phi + model.r * shared, model.k2 * of_psi + model.r * shared, -model.r * mixed
 
 
-def signed(model, statistics):
-    """The three `statistics` of an angle that is counted from pi as those of the angle itself, or conversely."""
+def signed(model: Model, statistics: Iterable[T]) -> tuple[jax.Array, T, jax.Array]:
+    """Convert the three `statistics` of an angle as the model counts it to those of the angle itself, or back."""
     first, second, third = statistics
     return model.flip * first, second, model.flip * third
 
 
-def inner(values, tangents):
-    """Inner product."""
-    return sum(value * tangent for value, tangent in zip(values, tangents, strict=True))
+def inner(values: Iterable[jax.Array], tangents: Iterable[jax.Array]) -> jax.Array:
+    """Return the inner product."""
+    products: Iterator[Any] = (value * tangent for value, tangent in zip(values, tangents, strict=True))
+    total: jax.Array = sum(products)
+    return total
 
 
-def second_at_mode(model):
-    """Mean direction of the second angle at the mode."""
+def second_at_mode(model: Model) -> jax.Array:
+    """Return the mean direction of the second angle at the mode."""
     cosine, sine = model.second(jnp.sin(model.mode), model.versine)
     return jnp.arctan2(sine, cosine)
 
 
-def rises(kind, a, b, k1, k2, r):
-    """T - T* for angles in [-pi, pi], to the accuracy of differences of angles; T* as constants."""
+def rises(kind: type[Model], a: jax.Array, b: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> Triple:
+    """Return T - T* for angles in [-pi, pi], as accurate as differences of angles; T* is constant to derivatives."""
     model = jax.tree.map(lax.stop_gradient, kind.of(k1, k2, r))
     turned = models.from_mode_side(a, model)
-    # Of the two modes the one on the side of a.
+    # The mode on the side of a.
     sign = jnp.where(turned < 0, -1, 1).astype(a.dtype)
     turned, b = sign * turned, sign * b
     at_mode = second_at_mode(model)
@@ -213,8 +216,8 @@ def rises(kind, a, b, k1, k2, r):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def exponent(kind, a, b, k1, k2, r):
-    """k . (T - T*) for angles in [-pi, pi]: 0 or less; its derivative in k is that at a fixed T*."""
+def exponent(kind: type[Model], a: jax.Array, b: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
+    """Return k . (T - T*), 0 or less, for angles in [-pi, pi], with the derivative in k at a fixed T*."""
     model = kind.of(k1, k2, r)
     turned = models.from_mode_side(a, model)
     size = jnp.abs(turned)
@@ -225,15 +228,19 @@ def exponent(kind, a, b, k1, k2, r):
 
 
 @exponent.defjvp
-def _exponent_jvp(kind, primals, tangents):
+def _exponent_jvp(
+    kind: type[Model], primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
     a, b, k1, k2, r = primals
     _, along_a, along_b = kind.statistic(a, b)
     slopes = r * along_a - k1 * jnp.sin(a), r * along_b - k2 * jnp.sin(b), *rises(kind, *primals)
     return exponent(kind, *primals), inner(slopes, tangents)
 
 
-def second_given_first(kind, a, k1, k2, r):
-    """Concentration of the second angle and its mean direction, given the first in [-pi, pi]."""
+def second_given_first(
+    kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the concentration and the mean direction of the second angle, given the first in [-pi, pi]."""
     model = kind.of(k1, k2, r)
     turned = models.from_mode_side(a, model)
     half = jnp.sin(0.5 * turned)
@@ -242,10 +249,10 @@ def second_given_first(kind, a, k1, k2, r):
     return rho, jnp.arctan2(sine, cosine)
 
 
-def marginal_log_density(kind, a, k1, k2, r):
-    """Logarithm of the marginal density of the first angle in [-pi, pi], less that of the normaliser over e^g(a*).
+def marginal_log_density(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
+    """Return `log_total` plus the logarithm of the marginal density of the first angle in [-pi, pi].
 
-    The density of a pair over that of its second angle given the first, at any second angle.
+    The marginal density is that of a pair over that of its second angle given the first, at any second angle.
     """
     rho, direction = second_given_first(kind, a, k1, k2, r)
     b = lax.stop_gradient(direction)

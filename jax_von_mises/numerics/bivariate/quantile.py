@@ -1,17 +1,17 @@
 r"""The quantile of the marginal of the first angle: from a tail probability to an angle in [0, pi), without a table.
 
-The marginal is symmetric, and on [0, pi] it has one mode. The smaller tail T(x), towards pi or towards 0, is p J with
-J by a Gauss-Legendre rule from x to where the density has become negligible, so that it has full relative accuracy. A
-step towards the x whose tail is :math:`T e^{-f}` is that of the generalised Pareto tail of the same value and first
-two derivatives,
+The marginal is symmetric and has one mode on [0, pi]. Its tail T(x), towards pi or towards 0, is p J. A Gauss-Legendre
+rule from x to where the density is negligible gives J with full relative accuracy. The step towards the x whose tail is
+:math:`T e^{-f}` is that of the generalised Pareto tail with the same value and first two derivatives,
 
 .. math:: x + J\,\frac{1 - e^{-bf}}{b}, \qquad b = 1 + J\,(\log p)',
 
-which is exact where the density is constant (b = 1) or exponential (b = 0). A fixed number of steps serves all
+which is exact where the density is constant (b = 1) or exponential (b = 0). A fixed number of steps suffices for all
 parameters.
 """
 
 import functools
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -19,40 +19,43 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises.numerics import bessel, elementary, piecewise
-from jax_von_mises.numerics.bivariate import moments
+from jax_von_mises.numerics.bivariate import models, moments
+from jax_von_mises.numerics.bivariate.models import Model
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.tail_integral import gauss_legendre
 
 NODES = {"float32": 20, "float64": 56}
-# Nodes in one round of a loop.
+# Nodes per iteration of a loop.
 GROUP = 4
 # How far e^E falls within the integral of a tail.
 DEPTH = {"float32": 17.0, "float64": 38.0}
 STEPS = {"float32": 5, "float64": 6}
 
 
-def add_terms(term, nodes, weights):
-    """Sums of the arrays of ``term(node, weight)``: a loop over groups of nodes compiles in a fraction of the time."""
+def add_terms(
+    term: Callable[[jax.Array, jax.Array], tuple[jax.Array, ...]], nodes: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, ...]:
+    """Sum the arrays of ``term(node, weight)``, in a loop over groups of nodes, which compiles much faster."""
 
-    def group(at):
+    def group(at: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
         return functools.reduce(lambda x, y: tuple(map(jnp.add, x, y)), [term(*each) for each in zip(*at, strict=True)])
 
-    def add(totals, at):
+    def add(totals: tuple[jax.Array, ...], at: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], None]:
         return tuple(map(jnp.add, totals, group(at))), None
 
     first, rest = [x[:GROUP] for x in (nodes, weights)], [jnp.reshape(x[GROUP:], (-1, GROUP)) for x in (nodes, weights)]
     return lax.scan(add, group(first), tuple(rest))[0]
 
 
-def tail_integral(model, offset, sign):
-    """J: the mass from a* + `offset` towards pi (`sign` = 1) or 0 (-1), over the density there; and the place."""
+def tail_integral(model: Model, offset: jax.Array, sign: jax.Array) -> tuple[jax.Array, models.Place]:
+    """Return J, the mass from a* + `offset` towards pi (`sign` = 1) or 0 (-1) over the density there, and the place."""
     name = offset.dtype.name
     nodes, weights = (jnp.asarray(x, offset.dtype) for x in gauss_legendre(NODES[name]))
     length = moments.reach(model, offset, sign, DEPTH[name] + moments.allowance(model))
     here = model.at(offset)
     n, shift = bessel.norm(here.rho, 1 / jnp.maximum(here.rho, bessel.SWITCH))
 
-    def term(node, weight):
+    def term(node: jax.Array, weight: jax.Array) -> tuple[jax.Array, ...]:
         place = model.at(offset + (sign * length) * node)
         far, shift_far = bessel.norm(place.rho, 1 / jnp.maximum(place.rho, bessel.SWITCH))
         return (weight * far * jnp.exp((place.exponent - here.exponent) - (shift_far - shift)),)
@@ -61,13 +64,13 @@ def tail_integral(model, offset, sign):
     return length * total / n, here
 
 
-def score(model, place):
-    """Derivative of the logarithm of the marginal density in a."""
+def score(model: Model, place: models.Place) -> jax.Array:
+    """Return the derivative of the logarithm of the marginal density in a."""
     return bessel.ratio(place.rho) * model.slope(place) - model.k1 * place.sin
 
 
-def half_quantile(model, tau, upper):
-    """The angle in [0, pi) beyond which lies the share `tau` of the half circle, towards pi where `upper`, else 0.
+def half_quantile(model: Model, tau: jax.Array, upper: jax.Array) -> jax.Array:
+    """Return the angle in [0, pi) with the share `tau` of the half circle beyond it, towards pi if `upper`, else 0.
 
     Parameters
     ----------
@@ -79,14 +82,14 @@ def half_quantile(model, tau, upper):
     Returns
     -------
     array
-        The share is right to 4e-6 (float32) or 1e-12, relative, or the angle to 4 ulp: below the mode, to 4 ulp of
-        that.
+        The share has a relative error of at most 4e-6 (float32) or 1e-11, or the angle is within 4 ulp (below the mode,
+        4 ulp of the mode).
     """
     dtype = tau.dtype
     sign = jnp.where(upper, 1, -1).astype(dtype)
     log_mass = jnp.log(tau) + log_half_mass(model)
     room = jnp.where(upper, np.pi - model.mode, model.mode)
-    # Where the exponent is that of a normal distribution; and inside the end by what a constant density would leave.
+    # Start where the exponent has fallen by `level`, or where a constant density would leave the mass at the end.
     level = jnp.maximum(-jnp.log(2 * tau), 1e-3)
     zero = jnp.zeros_like(tau)
     distance = moments.reach(model, zero, sign, level)
@@ -94,7 +97,7 @@ def half_quantile(model, tau, upper):
     left = jnp.exp(log_mass) / jnp.maximum(moments.density(model.at(sign * distance)), least)
     distance = jnp.maximum(jnp.minimum(distance, room - left), room - np.pi)
 
-    def step(_, distance):
+    def step(_: jax.Array, distance: jax.Array) -> jax.Array:
         integral, place = tail_integral(model, sign * distance, sign)
         f = jnp.log(integral * moments.density(place)) - log_mass
         bend = 1 + integral * sign * score(model, place)
@@ -106,8 +109,8 @@ def half_quantile(model, tau, upper):
     return jnp.clip(model.mode + sign * distance, 0, largest_angle(dtype))
 
 
-def log_half_mass(model):
-    """Logarithm of the mass of the half circle, as `moments.density` counts it."""
+def log_half_mass(model: Model) -> jax.Array:
+    """Return the logarithm of the integral of `moments.density` over the half circle."""
     zero = jnp.zeros_like(model.mode)
     sides = jax.vmap(lambda sign: tail_integral(model, zero, jnp.full_like(zero, sign))[0])(
         jnp.asarray([1.0, -1.0], zero.dtype)
@@ -115,8 +118,8 @@ def log_half_mass(model):
     return jnp.log(moments.density(model.at(zero)) * jnp.sum(sides, 0))
 
 
-def table(model):
-    """Cubics (in float64 of degree 7) of `half_quantile` by octaves of tau, of the upper tail and then of the lower."""
+def table(model: Model) -> jax.Array:
+    """Return cubics (degree 7 in float64) of `half_quantile` by octaves of tau: the upper tail, then the lower one."""
     tau, nodes = piecewise.table_grid(np.dtype(model.mode.dtype))
     upper = np.repeat([[[True]], [[False]]], len(tau), axis=1)
     both = jnp.broadcast_to(jnp.asarray(tau, model.mode.dtype), (2, *tau.shape))
@@ -124,26 +127,26 @@ def table(model):
     return piecewise.cell_polynomials(x.reshape(-1, x.shape[-1]), nodes)
 
 
-def look_up(table, tau, upper):
-    """`half_quantile` from a `table`."""
+def look_up(table: jax.Array, tau: jax.Array, upper: jax.Array) -> jax.Array:
+    """Evaluate `half_quantile` from a `table`."""
     cell, place = piecewise.quantile_cell(tau)
     x = piecewise.evaluate(table, jnp.where(upper, cell, cell + table.shape[1] // 2), place)
     return elementary.clip(x, 0, largest_angle(tau.dtype))
 
 
-def derivatives(kind, a, k1, k2, r):
-    """Derivatives in (k1, k2, r), at fixed tail probabilities, of first angles in [0, pi) as the model has them."""
+def derivatives(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> moments.Triple:
+    """Return the derivatives of quantiles in (k1, k2, r); `a` is the first angle in [0, pi), as the model counts it."""
     model = kind.of(k1, k2, r)
     offset = a - model.mode
     means = moments.signed(model, moments.mean_rises(kind, k1, k2, r))
-    # From the side with less mass nothing cancels.
+    # On the side with less mass nothing cancels.
     sign = jnp.where(offset > 0, 1, -1).astype(a.dtype)
     name = a.dtype.name
     nodes, weights = (jnp.asarray(x, a.dtype) for x in gauss_legendre(NODES[name]))
     length = moments.reach(model, offset, sign, DEPTH[name] + moments.allowance(model))
     here = moments.density(model.at(offset))
 
-    def term(node, weight):
+    def term(node: jax.Array, weight: jax.Array) -> tuple[jax.Array, ...]:
         place = model.at(offset + (sign * length) * node)
         share = weight * moments.density(place) / here
         given, _ = moments.conditional(model, place)
@@ -169,8 +172,8 @@ ARCTANGENT = (
 
 
 @jax.custom_jvp
-def direction(cosine, sine):
-    """The angle of a vector, in one vector loop in float32; for lengths from 1e-20 on."""
+def direction(cosine: jax.Array, sine: jax.Array) -> jax.Array:
+    """Return the angle of a vector of length 1e-20 or more; float32 compiles to one vector loop."""
     if sine.dtype == jnp.float64:
         return jnp.arctan2(sine, cosine)
     across, along = jnp.abs(sine), jnp.abs(cosine)
@@ -183,7 +186,9 @@ def direction(cosine, sine):
 
 
 @direction.defjvp
-def _direction_jvp(primals, tangents):
+def _direction_jvp(
+    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     cosine, sine = primals
     square = cosine * cosine + sine * sine
     return direction(cosine, sine), (cosine * tangents[1] - sine * tangents[0]) / square

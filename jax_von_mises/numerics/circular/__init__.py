@@ -1,5 +1,5 @@
-"""Any density on the circle: intervals that adapt to it, their integrals, and a table of its quantile.
+"""Any density on the circle: adaptive intervals, their integrals, and a table of the quantile.
 
-`panels` divides the circle and integrates, `quantiles` tabulates the quantile for draws. Shapes are static, all of it
-is made inside the program, and everything is differentiable in what the density depends on.
+`panels` divides the circle and integrates, `quantiles` tabulates the quantile for draws. Shapes are static, the program
+computes both from the density, and both are differentiable in its parameters.
 """

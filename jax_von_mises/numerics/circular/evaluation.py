@@ -1,14 +1,14 @@
-"""Log densities at many angles; in float64 also inside of float32 programs.
+"""Log densities at many angles, in float64 also inside float32 programs.
 
-A formula such as ``log(1 + rho**2 - 2 * rho * cos(x))`` loses all of its digits in float32 where the distribution is
-narrow, and float32 angles are too coarse for the nodes of a narrow mode that is far from 0. Everything else stays in
-float32.
+A formula such as ``log(1 + rho**2 - 2 * rho * cos(x))`` loses all of its digits in float32 if the distribution is
+narrow, and float32 angles are too coarse for the nodes of a narrow mode far from 0. Everything else stays in float32.
 """
 
 import contextlib
 import functools
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,33 +16,34 @@ import numpy as np
 from jax import lax
 
 LogDensity = Callable[..., jax.Array]
-"""``log_density(angle, *parameters)``, a number for a number."""
+"""``log_density(angle, *parameters)``, a scalar for a scalar."""
 FLOAT64 = np.dtype(np.float64)
 
 
-def scope(wide: bool) -> contextlib.AbstractContextManager:
-    """Where float64 can be computed, if `wide`, also in a float32 program."""
+def scope(wide: bool) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which float64 is available, also in a float32 program, if `wide`."""
     return jax.enable_x64(True) if wide else contextlib.nullcontext()
 
 
 def evaluate(
     log_density: LogDensity, parameters: tuple[jax.Array, ...], base: jax.Array, step: jax.Array, wide: bool
 ) -> jax.Array:
-    """Log densities at the angles ``base + step``, of one axis; in float64 if `wide`, the sum included.
+    """Evaluate log densities at the angles ``base + step``, of one axis; in float64 if `wide`, the sum included.
 
     Differentiable, to any order, in `base`, `step` and `parameters`, which are of the dtype of `base`.
     """
     if wide:
-        return in_float64(lambda *given: (log_density(*given),), base, step, parameters)[0]
+        levels: jax.Array = in_float64(lambda *given: (log_density(*given),), base, step, parameters)[0]
+        return levels
     return at_angles(lambda *given: (log_density(*given),), base + step, parameters)[0]
 
 
 def at_angles(
     function: Callable[..., tuple[jax.Array, ...]], angles: jax.Array, parameters: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, ...]:
-    """The arrays ``function(angle, *parameters)`` at each angle, of its dtype."""
+    """Evaluate the arrays ``function(angle, *parameters)`` at each angle, in the dtype of `angles`."""
 
-    def of_dtype(angle):
+    def of_dtype(angle: jax.Array) -> tuple[jax.Array, ...]:
         found = function(angle, *parameters)
         return tuple(lax.convert_element_type(jnp.asarray(x), angles.dtype) for x in found)
 
@@ -50,18 +51,27 @@ def at_angles(
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def in_float64(function, base, step, parameters):
-    """`at_angles` in float64, of float32 arguments."""
+def in_float64(
+    function: Callable[..., tuple[jax.Array, ...]],
+    base: jax.Array,
+    step: jax.Array,
+    parameters: tuple[jax.Array, ...],
+) -> tuple[jax.Array, ...]:
+    """Evaluate `at_angles` in float64, for float32 arguments."""
     with scope(True):
-        base, step, *parameters = (lax.convert_element_type(x, FLOAT64) for x in (base, step, *parameters))
-        return at_angles(function, base + step, tuple(parameters))
+        start, away, *wide = (lax.convert_element_type(x, FLOAT64) for x in (base, step, *parameters))
+        return at_angles(function, start + away, tuple(wide))
 
 
 @in_float64.defjvp
-def _in_float64_jvp(function, primals, tangents):
-    # JAX applies rules of derivatives long after the function was traced, when float64 is off again. So the slopes are
-    # a function of their own, evaluated here in the same way; with tangents they are float32.
-    def slopes(angle, *parameters):
+def _in_float64_jvp(
+    function: Callable[..., tuple[jax.Array, ...]],
+    primals: tuple[jax.Array, jax.Array, tuple[jax.Array, ...]],
+    tangents: tuple[jax.Array, jax.Array, tuple[jax.Array, ...]],
+) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
+    # JAX applies derivative rules long after it has traced the function, when float64 is off again. The slopes are
+    # therefore a separate function, evaluated here in the same way; products with tangents are float32.
+    def slopes(angle: jax.Array, *parameters: jax.Array) -> tuple[jax.Array, ...]:
         every = tuple(range(1 + len(parameters)))
         return tuple(jax.tree.leaves(jax.jacrev(function, every)(angle, *parameters)))
 
@@ -84,15 +94,16 @@ def _in_float64_jvp(function, primals, tangents):
 
 @functools.lru_cache(maxsize=256)
 def computable_in_float64(log_density: LogDensity, shapes: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether JAX compiles a log density, of parameters of these shapes, in float64 inside of a float32 program."""
+    """Whether JAX compiles a log density, with parameters of these shapes, in float64 inside a float32 program."""
 
-    def inside(angle, *parameters):
+    def inside(angle: jax.Array, *parameters: jax.Array) -> jax.Array:
         return lax.convert_element_type(evaluate(log_density, parameters, angle, angle, True), np.float32)
 
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="Explicitly requested dtype")
-            jax.jit(inside).lower(*(jax.ShapeDtypeStruct(shape, np.float32) for shape in ((1,), *shapes)))
-    except Exception:  # whatever goes wrong, in float32 it goes right or fails by itself
+            struct: Any = jax.ShapeDtypeStruct
+            jax.jit(inside).lower(*(struct(shape, np.float32) for shape in ((1,), *shapes)))
+    except Exception:  # the float32 program then either works or raises the user's error
         return False
     return True

@@ -1,15 +1,15 @@
-r"""Intervals of the circle (panels) that adapt to a density, and its integrals.
+r"""Intervals of the circle (panels) that adapt to a density, and the integrals of the density.
 
 1. *Panels.* A few passes move the edges so that every panel holds an equal share of
 
    .. math:: (v + s)\, s^{1/9} + \text{floor},
 
-   with v the variation of the log density l over the panel (and twice its second difference), and s the panel's mass
-   over the smaller of the two tail probabilities that contain it. The power is the optimum of a rule of order 8.
-2. *Rule.* Gauss-Legendre nodes in each panel. In a panel the density is its Legendre interpolant, whose integral from
-   an end is in factored form, :math:`(1+z)(c_0 - (1-z) \sum_k c_k P_k'(z) / (k(k+1)))`: exactly 0 at that end, and of
-   full relative accuracy next to it.
-3. *Sums* from both ends, all terms positive, so that either tail probability is right to rounding.
+   with v the variation of the log density over the panel (plus twice its second difference), and s the panel's mass
+   over the smaller of the two tail probabilities that contain it. The power is optimal for a rule of order 8.
+2. *Rule.* Gauss-Legendre nodes in each panel. There the density is its Legendre interpolant, whose integral from an end
+   is in factored form, :math:`(1+z)(c_0 - (1-z) \sum_k c_k P_k'(z) / (k(k+1)))`: exactly 0 at that end, and of
+   full relative accuracy near it.
+3. *Sums* from both ends, all terms positive, so that both tail probabilities are accurate to rounding.
 """
 
 import functools
@@ -27,22 +27,22 @@ PASSES = 4
 # Gauss-Legendre nodes in a panel, and steps of Newton's method on its polynomial.
 NODES = {"float32": 8, "float64": 16}
 STEPS = {"float32": 3, "float64": 5}
-# The smallest tail that a word can name.
+# Smallest tail that a word can represent.
 SMALLEST_TAIL = {"float32": 2.0**-33, "float64": 2.0**-65}
-# Part of the panels that are equally wide, so that a feature which the first pass misses can be found by the next.
+# Share of the panels that are equally wide, so that a later pass can find a feature that the first one missed.
 FLOOR = 0.2
 POWER = 1 / 9
-# Of the last Legendre coefficient of a panel and its width: the error of an integral over a part of the panel.
+# Error of an integral over part of a panel, relative to the panel's last Legendre coefficient times its width.
 QUADRATURE = 0.1
-# Relative error of a tail probability by the rounding of sums and polynomials.
+# Relative error of a tail probability from rounding of sums and polynomials.
 ROUNDING = {"float32": 5e-7, "float64": 5e-14}
-# Log densities are cut off so far below the largest one: such variation is worth no further panel.
+# Log densities are cut off this far below the largest one: further variation needs no panels.
 DEPTH = 1e5
-# Prefix sums in blocks of this length, two levels: short chains of additions.
+# Length of the blocks of two-level prefix sums, which keep chains of additions short.
 BLOCK = 16
-# Distances from a hinted angle at which the first pass has edges, in radians.
+# Distances of the first pass's edges from a hinted angle, in radians.
 HINT_DISTANCES = 2.0 ** -np.arange(2.0, 24.0, 2.5)
-# The ends of the circle may differ by this share of the range of the log density (and by this number).
+# The log density may differ between -pi and pi by this number plus this share of its range.
 END_TOLERANCE = 1e-3
 
 
@@ -56,7 +56,7 @@ class Panels(NamedTuple):
     mean: jax.Array
     """(count,) scaled mean density."""
     shape: jax.Array
-    """(n - 1, count): polynomial in z in [-1, 1], lowest power first, of the sum in point 2 above."""
+    """(n - 1, count): coefficients of the sum in point 2 above, in z in [-1, 1], lowest power first."""
     mass: jax.Array
     """(2, count + 1): scaled mass before each edge, counted from -pi and from pi."""
     total: jax.Array
@@ -66,11 +66,11 @@ class Panels(NamedTuple):
     angles: jax.Array
     """(count, n): the nodes."""
     weights: jax.Array
-    """(count, n): probabilities of the nodes; sums with them are expectations."""
+    """(count, n): probabilities of the nodes, the weights of expectations."""
     fall: jax.Array
     """(count, n): log density at the nodes less `shift`."""
     error: jax.Array
-    """Estimate of the largest relative error of a tail probability, by quadrature and rounding."""
+    """Estimate of the largest relative error of a tail probability, from quadrature and rounding."""
 
     @property
     def log_normalizer(self) -> jax.Array:
@@ -78,17 +78,17 @@ class Panels(NamedTuple):
         return self.shift + jnp.log(self.total)
 
     def expectation(self, values: jax.Array) -> jax.Array:
-        """Mean of a function, from its `values` at `angles`."""
+        """Return the mean of a function, from its `values` at `angles`."""
         return jnp.sum(self.weights * values)
 
     def entropy(self) -> jax.Array:
-        """Differential entropy in nats."""
+        """Return the differential entropy in nats."""
         return jnp.log(self.total) - self.expectation(jnp.where(self.weights > 0, self.fall, 0))
 
 
 @functools.cache
 def rule(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Gauss-Legendre nodes in [0, 1] and weights; matrices to Legendre coefficients, and to `Panels.shape`."""
+    """Return Gauss-Legendre nodes in [0, 1] and weights, and matrices to Legendre coefficients and `Panels.shape`."""
     legendre = np.polynomial.legendre
     nodes, weights = legendre.leggauss(count)
     basis = np.eye(count)
@@ -102,7 +102,7 @@ def rule(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def prefix_sums(x: jax.Array) -> jax.Array:
-    """Inclusive sums along the last axis, whose length is a multiple of `BLOCK`, to a few roundings."""
+    """Return inclusive sums along the last axis, whose length is a multiple of `BLOCK`, to a few roundings."""
     product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
     blocks = x.reshape(*x.shape[:-1], -1, BLOCK)
     inner = product(blocks, jnp.asarray(np.triu(np.ones((BLOCK, BLOCK))), x.dtype))
@@ -112,14 +112,14 @@ def prefix_sums(x: jax.Array) -> jax.Array:
 
 
 def take(array: jax.Array, index: jax.Array) -> jax.Array:
-    """Entries of one axis, at an `index` that is known to be within bounds."""
+    """Return the entries of a one-dimensional array at an `index` that must be within bounds."""
     return array.at[index].get(mode="promise_in_bounds")
 
 
 def search(ascending: jax.Array, values: jax.Array, offset: jax.Array | int = 0) -> jax.Array:
-    """Largest j < count with ``ascending[offset + j] <= value``, 0 if there is none.
+    """Return the largest j < count with ``ascending[offset + j] <= value``, 0 if there is none.
 
-    `ascending` holds rows of count + 1 numbers, one after the other; `offset` is the start of a row. The count is a
+    `ascending` holds consecutive rows of count + 1 numbers; `offset` is the start of a row. The count is a
     power of two.
     """
     row = ascending.shape[-1]
@@ -133,16 +133,16 @@ def search(ascending: jax.Array, values: jax.Array, offset: jax.Array | int = 0)
 
 
 def exp_mean(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Mean of exp over an interval on which the exponent runs straight from `a` to `b`."""
+    """Return the mean of exp over an interval on which the exponent is linear from `a` to `b`."""
     top, fall = jnp.maximum(a, b), jnp.abs(a - b)
     return jnp.exp(top) * jnp.where(fall < 1e-2, 1 - 0.5 * fall, -jnp.expm1(-fall) / jnp.maximum(fall, 1e-2))
 
 
 def move_edges(edges: jax.Array, levels: jax.Array, smallest: float) -> jax.Array:
-    """New edges from log densities `levels` at edges and middles, ascending; tails below `smallest` count less."""
+    """Move the edges by log densities `levels` at edges and middles, ascending; tails below `smallest` count less."""
     width = jnp.diff(edges)
     count = width.shape[0]
-    # A local maximum between points: the top of the parabola through three, which a normal density has exactly.
+    # A local maximum between points: the top of the parabola through three, exact for a normal density.
     left, here, right = levels[:-2], levels[1:-1], levels[2:]
     bend = left + right - 2 * here
     peak = (here >= left) & (here >= right) & (bend < 0)
@@ -157,7 +157,7 @@ def move_edges(edges: jax.Array, levels: jax.Array, smallest: float) -> jax.Arra
     start, middle, end = levels[:-2:2], levels[1:-1:2], levels[2::2]
     variation = jnp.abs(middle - start) + jnp.abs(end - middle) + 2 * jnp.abs(start + end - 2 * middle)
     wanted = (jnp.minimum(variation, 1e4) + share) * share**POWER
-    # A panel takes half of its larger neighbour's: a feature missed in one is found from the next.
+    # At least half of the larger neighbour's demand: a feature missed in one panel is found from the next.
     padded = jnp.concatenate([wanted[:1], wanted, wanted[-1:]])
     wanted = jnp.maximum(wanted, 0.5 * jnp.maximum(padded[:-2], padded[2:]))
     wanted = wanted / jnp.sum(wanted) + FLOOR / count
@@ -169,7 +169,7 @@ def move_edges(edges: jax.Array, levels: jax.Array, smallest: float) -> jax.Arra
 
 
 def first_edges(count: int, dtype: np.dtype, points: jax.Array | None) -> jax.Array:
-    """Edges of the first pass: equally wide panels, and edges around each of the hinted `points`."""
+    """Return the edges of the first pass: equally spaced ones, and some around each of the hinted `points`."""
     ends = jnp.asarray(np.array([-np.pi, np.pi]), dtype)
     if points is None or points.size == 0:
         return jnp.asarray(np.linspace(-np.pi, np.pi, count + 1), dtype)
@@ -181,7 +181,7 @@ def first_edges(count: int, dtype: np.dtype, points: jax.Array | None) -> jax.Ar
 
 
 def most_points(count: int) -> int:
-    """How many points may be hinted: up to three quarters of the first edges surround them."""
+    """Return the largest number of hinted points: up to three quarters of the first edges surround them."""
     return 3 * count // 4 // (2 * len(HINT_DISTANCES) + 1)
 
 
@@ -193,31 +193,31 @@ def adapt(
     points: jax.Array | None = None,
     parameters: tuple[jax.Array, ...] = (),
 ) -> Panels:
-    """Divide the circle into `count` panels that suit a density, and integrate it.
+    """Divide the circle into `count` panels that adapt to a density, and integrate it.
 
     Parameters
     ----------
     log_density : callable
         Logarithm of the density, up to a constant: ``log_density(angle, *parameters)`` at one angle in [-pi, pi]. It
-        may be -inf, where the density is 0. NaN or +inf anywhere make NaN of all results, and so does a density that is
-        0 everywhere, or whose logarithm differs between -pi and pi by more than 0.001 of its range.
+        may be -inf, where the density is 0. All results are NaN if it is NaN or +inf anywhere, if the density is 0
+        everywhere, or if its logarithm differs between -pi and pi by more than 0.001 of its range.
     count : int
         A power of two, 32 or more.
     dtype : dtype
         float32 or float64.
     wide : bool
-        Whether angles and log densities are float64 in a float32 program.
+        Whether to use float64 for angles and log densities in a float32 program.
     points : array, optional
-        Angles next to narrow modes, at most `most_points`.
+        Angles near narrow modes, at most `most_points`.
     parameters : tuple of arrays
-        Of `dtype`. Unless `wide`, the function may close over other ones.
+        Of `dtype`. Unless `wide`, the function may close over others.
     """
     dtype = np.dtype(dtype)
     work = FLOAT64 if wide else dtype
     known = lax.stop_gradient(parameters)
     smallest = SMALLEST_TAIL[dtype.name] / 4
 
-    def divide(_, state):
+    def divide(_: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         edges = state[0]
         # Edges and middles, ascending.
         base = jnp.concatenate([jnp.repeat(edges[:-1], 2), edges[-1:]])
@@ -239,14 +239,14 @@ def adapt(
     step = width[:, None] * jnp.asarray(nodes[None], dtype)
     levels = evaluate(log_density, parameters, base.reshape(-1), step.reshape(-1), wide)
     with scope(wide):
-        # As it is stored, so that what is left keeps its digits.
+        # In the dtype in which it is stored, so that the differences are exact.
         shift = lax.convert_element_type(jnp.max(lax.stop_gradient(levels)), dtype)
         fall = levels - lax.convert_element_type(shift, work)
         found = [lax.convert_element_type(x, dtype).reshape(base.shape) for x in (jnp.exp(fall), fall, levels)]
     values, fall, levels = found
     values = values * jnp.where(periodic, 1, jnp.nan).astype(dtype)
     mean = product(values, jnp.asarray(weights, dtype))
-    # Of deviations from the mean, so that small coefficients keep their digits.
+    # From deviations from the mean, so that small coefficients keep their digits.
     off = values - mean[:, None]
     shape = product(off, jnp.asarray(to_shape.T, dtype)).T
     last = jnp.max(jnp.abs(product(lax.stop_gradient(off), jnp.asarray(to_legendre[-2:].T, dtype))), 1)
@@ -254,7 +254,7 @@ def adapt(
     sums = prefix_sums(jnp.stack([mass, mass[::-1]]))
     total = sums[0, -1]
     probabilities = (width[:, None] * jnp.asarray(weights[None], dtype)) * values / total
-    # Log densities are rounded by a part of their own size: what was added up inside of them is not known.
+    # The rounding of a log density is relative to its size; that of the terms inside it is unknown.
     size = lax.stop_gradient(jnp.where(probabilities > 0, jnp.abs(levels) * probabilities, 0))
     rounding = float(np.finfo(work).eps) / 2 * jnp.sum(size, 1)
     sums = jnp.concatenate([jnp.zeros((2, 1), dtype), sums], 1)
@@ -265,7 +265,7 @@ def adapt(
 def estimate_error(sums: jax.Array, total: jax.Array, last: jax.Array, rounding: jax.Array) -> jax.Array:
     """Estimate the largest relative error of a tail probability that a word can name.
 
-    From masses `last` of the last Legendre coefficients in each panel, and the probability that `rounding` moves there.
+    `last` is the mass of the last Legendre coefficients in each panel, `rounding` the probability that rounding moves.
     """
     dtype = np.dtype(sums.dtype)
     tails = sums[:, 1:] / total
@@ -277,7 +277,7 @@ def estimate_error(sums: jax.Array, total: jax.Array, last: jax.Array, rounding:
 
 
 def partial_mass(y: jax.Array, mean: jax.Array, shape: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Integral from 0 to `y` in a panel of width 1, and the density at `y`."""
+    """Return the integral from 0 to `y` in a panel of width 1, and the density at `y`."""
     z = 2 * y - 1
     value, slope = shape[-1], jnp.zeros_like(z)
     for term in reversed(shape[:-1]):
@@ -288,16 +288,16 @@ def partial_mass(y: jax.Array, mean: jax.Array, shape: list[jax.Array]) -> tuple
 
 
 def seen_from(panels: Panels, panel: jax.Array, from_end: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
-    """Mean and shape of each `panel`, of which those with `from_end` are mirrored."""
+    """Return the mean and shape of each `panel`, mirrored where `from_end`."""
     sign = jnp.where(from_end, -1.0, 1.0).astype(panels.edges.dtype)
     shape = [take(row, panel) for row in panels.shape]
     return take(panels.mean, panel), [term if k % 2 else sign * term for k, term in enumerate(shape)]
 
 
 def quantile(panels: Panels, mass: jax.Array, from_end: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Angle beyond which lies the scaled `mass`, towards -pi or where `from_end` towards pi; and the density there.
+    """Return the angle with the scaled `mass` beyond it, towards -pi or, if `from_end`, pi, and the density there.
 
-    Differentiable in what the panels hold, by the implicit function theorem: the last step starts from a constant.
+    Differentiable in the arrays of the panels by the implicit function theorem: the last step starts from a constant.
     """
     fixed, steps = lax.stop_gradient(panels), STEPS[np.dtype(mass.dtype).name]
     count = panels.width.shape[0]
@@ -323,7 +323,7 @@ def quantile(panels: Panels, mass: jax.Array, from_end: jax.Array) -> tuple[jax.
 
 
 def tail(panels: Panels, x: jax.Array, from_end: jax.Array) -> jax.Array:
-    """Scaled mass between -pi, or where `from_end` pi, and each angle in [-pi, pi]; differentiable in everything."""
+    """Return the scaled mass between -pi, or pi if `from_end`, and each angle in [-pi, pi]; differentiable."""
     panel = search(panels.edges, lax.stop_gradient(x))
     width = take(panels.width, panel)
     mean, shape = seen_from(panels, panel, from_end)

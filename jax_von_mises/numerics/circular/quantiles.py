@@ -1,10 +1,10 @@
-"""A table of the quantile of any density on the circle, for draws: one word, one look-up.
+"""A table of the quantile of any density on the circle: each draw takes one word and one look-up.
 
-Tail probabilities t in (0, 1/2), counted from either end, fall into the cells of `piecewise.table_grid`: octaves, each
-of equal cells, with the polynomial through the quantile at some nodes. Over a gap between two modes, or at the foot of
-a spike, the quantile has a step somewhere inside of a cell, and no polynomial follows it. Up to `HARD` such cells,
-found by evaluating the tail probability at the angles that they give, have a second level: octaves of the distance in t
-from one point, on both of its sides. Draws from a table without such cells do not look for them.
+Tail probabilities t in (0, 1/2), counted from either end, fall into the cells of `piecewise.table_grid`: octaves of
+equal cells, each with the polynomial through the quantile at some nodes. Across a gap between two modes, or at the foot
+of a spike, the quantile has a step inside a cell that no polynomial follows. Up to `HARD` such cells, found by
+evaluating the tail probability at the table's angles, have a second level: octaves of the distance in t from one point,
+on both sides of it. Draws from a table without such cells skip the second level.
 """
 
 import functools
@@ -30,25 +30,25 @@ SUB_OCTAVES = {"float32": 16, "float64": 36}
 SUB_BITS = {"float32": 2, "float64": 3}
 # Cells with a larger relative error of the tail are hard.
 GOOD = {"float32": 5e-7, "float64": 2e-13}
-# Places in a cell where its polynomial is compared with the tail probability.
+# Places in a cell at which to check its polynomial against the tail probability.
 CHECKED = {"float32": (0.12, 0.5), "float64": (0.02, 0.5)}
-# Between these places the error may be larger by this factor.
+# Between these places the error may be this many times larger.
 BETWEEN = 2.0
-# Between nodes whose steps differ by this factor a polynomial would swing beyond them: a straight line does not.
+# If slopes between nodes differ by this factor, a polynomial would overshoot; the cell gets a straight line.
 STEEP = 6.0
 
 
 class Cells(NamedTuple):
-    """What a look-up reads."""
+    """The arrays that a look-up reads."""
 
     coefficients: jax.Array
     """(degree + 1, 2 cells): polynomials of the cells counted from -pi, then from pi."""
     hard: jax.Array
-    """(2 cells,) int32: number of a hard cell, or -1."""
+    """(2 cells,) int32: index of a hard cell, or -1."""
     point: jax.Array
-    """(HARD,): place in each hard cell from which the second level counts."""
+    """(HARD,): place in each hard cell from which distances of the second level count."""
     further: jax.Array
-    """(degree + 1, HARD * cells of the second level)."""
+    """(degree + 1, HARD * cells of the second level): their polynomials."""
 
 
 class Table(NamedTuple):
@@ -57,7 +57,7 @@ class Table(NamedTuple):
     cells: Cells
     panels: Panels
     error: jax.Array
-    """Estimate of the largest relative error of the smaller tail probability, of `angle`, `panels.tail`, `quantile`."""
+    """Estimate of the largest relative error of the smaller tail, for `angle`, `panels.tail` and `panels.quantile`."""
 
     @property
     def log_normalizer(self) -> jax.Array:
@@ -65,30 +65,33 @@ class Table(NamedTuple):
         return self.panels.log_normalizer
 
     def angle(self, t: jax.Array, from_end: jax.Array) -> jax.Array:
-        """Angle in [-pi, pi) beyond which lies `t` in (0, 1/2), towards -pi or where `from_end` (bool) towards pi."""
+        """Return the angle in [-pi, pi) with the tail `t` in (0, 1/2) beyond it, towards -pi or, if `from_end`, pi."""
         return self.angle_of(lambda t, from_end: (t, from_end), t, from_end)
 
     def angle_of(self, split: Callable[..., tuple[jax.Array, jax.Array]], *arrays: jax.Array) -> jax.Array:
-        """`angle` of the pair ``split(*arrays)``, an elementwise function, which is part of the loop of the look-up."""
+        """Return `angle` of the pair ``split(*arrays)``; the elementwise `split` is fused with the look-up."""
 
-        def look_up(cell_of, cells, *arrays):
+        def look_up(
+            cell_of: Callable[..., tuple[jax.Array, jax.Array, jax.Array]], cells: Cells, *arrays: jax.Array
+        ) -> jax.Array:
             t, from_end = split(*arrays)
             row, place = piecewise.quantile_cell(t)
             row = jnp.where(from_end, row + cells.hard.shape[0] // 2, row)
             limit = largest_angle(t.dtype)
             return clip(piecewise.evaluate(*cell_of(row, place, cells)), -limit, limit)
 
-        branches = (functools.partial(look_up, cell) for cell in (second_cell, first_cell))
-        return lax.cond(jnp.any(self.cells.hard >= 0), *branches, self.cells, *arrays)
+        two_levels, one_level = (functools.partial(look_up, cell) for cell in (second_cell, first_cell))
+        angles: jax.Array = lax.cond(jnp.any(self.cells.hard >= 0), two_levels, one_level, self.cells, *arrays)
+        return angles
 
 
 def first_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Polynomials of the first level, and the row and place in them."""
+    """Return the polynomials of the first level, and the row and place in them."""
     return cells.coefficients, row, place
 
 
 def second_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Polynomials of both levels, and the row and place in them of each `row` and `place` in the first level."""
+    """Return the polynomials of both levels, and the row and place in them of a `row` and `place` in the first."""
     name = np.dtype(place.dtype).name
     octaves, bits = SUB_OCTAVES[name], SUB_BITS[name]
     side = octaves << bits
@@ -103,8 +106,8 @@ def second_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Arr
 
 
 def octave_cell(x: jax.Array, octaves: int, bits: int) -> tuple[jax.Array, jax.Array]:
-    """The cell (int32) of `x` in [2^-octaves, 1), of 2^bits to an octave, and the place in it."""
-    info = jnp.finfo(x.dtype)
+    """Return the cell (int32) of `x` in [2^-octaves, 1), of 2^bits to an octave, and the place in it."""
+    info = np.finfo(x.dtype)
     unsigned = np.uint64 if x.dtype == jnp.float64 else np.uint32
     exponent = 1 - info.minexp
     pattern = lax.bitcast_convert_type(x, unsigned)
@@ -114,20 +117,23 @@ def octave_cell(x: jax.Array, octaves: int, bits: int) -> tuple[jax.Array, jax.A
     return row.astype(jnp.int32), place
 
 
-def octave_places(places, octaves: int, bits: int) -> np.ndarray:
-    """Numbers at `places` in each cell of `octave_cell`, (cells, places)."""
+def octave_places(places: np.ndarray, octaves: int, bits: int) -> np.ndarray:
+    """Return the numbers (cells, places) at `places` in each cell of `octave_cell`."""
     cells = 2**bits
     starts = 2.0 ** -np.arange(octaves, 0.0, -1.0)
-    return (starts[:, None, None] * (1 + (np.arange(cells)[:, None] + places) / cells)).reshape(-1, len(places))
+    numbers: np.ndarray = (starts[:, None, None] * (1 + (np.arange(cells)[:, None] + places) / cells)).reshape(
+        -1, len(places)
+    )
+    return numbers
 
 
 def shared(grid: np.ndarray, last: float) -> np.ndarray:
-    """Nodes of cells (cells, degree + 1) that share their ends, and end at `last`, once each."""
+    """Return the nodes of cells (cells, degree + 1) that share their ends, each once; the last one is `last`."""
     return np.append(grid[:, :-1].reshape(-1), last)
 
 
 def polynomials(values: jax.Array, nodes: np.ndarray, steps: bool = False) -> jax.Array:
-    """Coefficients (degree + 1, groups * cells) from values (groups, degree * cells + 1) at shared nodes."""
+    """Return coefficients (degree + 1, groups * cells) from values (groups, degree * cells + 1) at shared nodes."""
     groups, degree = values.shape[0], len(nodes) - 1
     cells = values[:, :-1].reshape(groups, -1, degree)
     ends = jnp.concatenate([cells[:, 1:, 0], values[:, -1:]], 1)
@@ -141,14 +147,14 @@ def polynomials(values: jax.Array, nodes: np.ndarray, steps: bool = False) -> ja
 
 
 def checks(cells: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and places where the polynomials of `cells` are compared, cell by cell."""
+    """Return the rows and places at which to check the polynomials of `cells`, cell by cell."""
     places = np.array(CHECKED[dtype.name])
     return np.repeat(np.arange(cells), places.size), np.tile(places, cells)
 
 
 def tail_error(fixed: Panels, got: jax.Array, t: jax.Array, from_end: jax.Array) -> jax.Array:
-    """Relative error of the tail probability `t` that each angle `got` stands for, beyond four float spacings of it."""
-    eps = float(jnp.finfo(got.dtype).eps)
+    """Return the relative error of the tail `t` of each angle `got`, beyond four float spacings of the angle."""
+    eps = float(np.finfo(got.dtype).eps)
     spacing = 4 * eps * jnp.abs(got)
     ends = jnp.stack([got - spacing, got + spacing])
     tails = panels.tail(fixed, ends, jnp.broadcast_to(from_end, ends.shape)) / fixed.total
@@ -165,14 +171,14 @@ def tabulate(
 ) -> Table:
     """Tabulate the quantile of a density on the circle; arguments as for `panels.adapt`.
 
-    The table is differentiable in the parameters, by the implicit function theorem, and so are the
-    angles that it gives, once, in forward and reverse mode.
+    The table and its angles are differentiable in the parameters by the implicit function theorem, once, in forward and
+    reverse mode.
     """
     return of_panels(panels.adapt(log_density, count, dtype, wide, points, parameters))
 
 
 def of_panels(divided: Panels) -> Table:
-    """Tabulate the quantile of a density that has been divided into panels."""
+    """Tabulate the quantile of a density from its panels."""
     dtype = np.dtype(divided.edges.dtype)
     fixed = lax.stop_gradient(divided)
     grid, nodes = piecewise.table_grid(dtype)
@@ -195,25 +201,27 @@ def of_panels(divided: Panels) -> Table:
     hard_cells = cell >= cells, *(take(jnp.asarray(a, dtype), cell) for a in (start, extent))
     refine = functools.partial(second_level, nodes=nodes)
 
-    def none(divided, *_):
+    def none(divided: Panels, *_: jax.Array) -> tuple[jax.Array, ...]:
         found = jax.eval_shape(refine, divided, *hard_cells)
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), found)
+        return tuple(jnp.zeros(x.shape, x.dtype) for x in found)
 
     point, further, remaining = lax.cond(jnp.any(needed), refine, none, divided, *hard_cells)
     interpolation = jnp.maximum(worst[HARD], jnp.max(jnp.where(needed, remaining, worst[:HARD])))
     return Table(Cells(coefficients, hard, point, further), divided, divided.error + BETWEEN * interpolation)
 
 
-def second_level(divided: Panels, from_end, low, extent, *, nodes):
-    """Points, polynomials and remaining errors of the cells of t that begin at `low` and are `extent` long."""
+def second_level(
+    divided: Panels, from_end: jax.Array, low: jax.Array, extent: jax.Array, *, nodes: np.ndarray
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the points, polynomials and remaining errors of cells of t that begin at `low` and are `extent` long."""
     dtype = np.dtype(low.dtype)
     fixed = lax.stop_gradient(divided)
     octaves, bits = SUB_OCTAVES[dtype.name], SUB_BITS[dtype.name]
     point = (step_in(fixed, from_end, low, low + extent) - low) / extent
     point = jnp.minimum(jnp.maximum(point, 0), 1)[:, None, None]
 
-    def at(grid):
-        """The tail probabilities (HARD, 2, n) of both sides, and whether they lie in the cell."""
+    def at(grid: np.ndarray) -> tuple[jax.Array, jax.Array]:
+        """Return the tail probabilities (HARD, 2, n) on both sides, and whether they lie in the cell."""
         distance = jnp.asarray((grid - 2.0**-octaves) / (1 - 2.0 ** (1 - octaves)), dtype)[None, None]
         sign = jnp.asarray(np.array([-1.0, 1.0])[None, :, None], dtype)
         place = point + sign * distance
@@ -233,10 +241,10 @@ def second_level(divided: Panels, from_end, low, extent, *, nodes):
     return point[:, 0, 0], further, jnp.max(jnp.where(inside, error.reshape(t.shape), 0), (1, 2))
 
 
-def step_in(fixed: Panels, from_end, low, high):
-    """The tail probability between `low` and `high` where the quantile is steepest, for each cell.
+def step_in(fixed: Panels, from_end: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    """Return the tail probability between `low` and `high` at which the quantile is steepest, for each cell.
 
-    In the middle of the panel in which the least mass goes with a change of the log density by one.
+    It is that of the middle of the panel with the least mass per unit change of the log density.
     """
     logs = jnp.log(fixed.mean + 1e-37)
     change = jnp.abs(jnp.diff(logs))

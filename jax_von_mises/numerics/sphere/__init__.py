@@ -1,4 +1,4 @@
 """The cosine of a von Mises-Fisher direction: its tail probability, quantile, derivatives, moments and normaliser.
 
-`fits` makes what depends on the dimension alone, in NumPy while a program is traced; `radial` and `moments` use it.
+While a program is traced, `fits` computes in NumPy what depends on the dimension alone, for `radial` and `moments`.
 """

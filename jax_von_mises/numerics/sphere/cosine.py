@@ -14,28 +14,28 @@ from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.numerics.sphere import fits, radial
 
 
-def place_at(w, kappa, n):
-    """The `radial.Mode` and `radial.Place` of the cosine `w`, on the side of the mode that it lies on."""
+def place_at(w: jax.Array, kappa: jax.Array, n: int) -> tuple[radial.Mode, radial.Place]:
+    """Return the `radial.Mode` and `radial.Place` of the cosine `w`, on its side of the mode."""
     small = 0.5 * (1 - jnp.abs(w))
     near = w > radial.mode_cosine(kappa, n)[0]
     mode = radial.Mode.of(kappa, n, near)
     return mode, radial.Place.of(small, (w >= 0) == near, n, mode)
 
 
-def tail(w, kappa, dimension):
-    """Probability beyond the cosine `w`, away from the mode; whether that is above it; and the density of y there."""
+def tail(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array | np.ndarray, jax.Array]:
+    """Return the probability beyond the cosine `w`, away from the mode, whether that is above `w`, and y's density."""
     n, name = dimension - 1, w.dtype.name
     mode, place = place_at(w, kappa, n)
     j = radial.hazard(place, n, mode.near, fits.SMALLEST[name])
     log_density = radial.log_ratio(place, mode, n, radial.peak_density(n, mode.s))
-    lowest = float(np.log(jnp.finfo(w.dtype).tiny))
+    lowest = float(np.log(np.finfo(w.dtype).tiny))
     density = jnp.where(log_density < lowest, 0, jnp.exp(jnp.maximum(log_density, lowest)))
     return j * density, mode.near, density
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def lower_tail(w, kappa, dimension):
-    """P(cosine < `w`); 0 at -1 and below, 1 at 1 and above."""
+def lower_tail(w: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
+    """Return P(cosine < `w`): 0 at -1 and below, 1 at 1 and above."""
     inside = jnp.abs(w) < 1
     x, limit = jnp.where(inside, w, 0), jnp.minimum(kappa, radial.KAPPA_MAX)
     if dimension == 2:
@@ -47,15 +47,17 @@ def lower_tail(w, kappa, dimension):
 
 
 @lower_tail.defjvp
-def _lower_tail_jvp(dimension, primals, tangents):
+def _lower_tail_jvp(
+    dimension: int, primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     along, across = slopes(*primals, dimension)
     return lower_tail(*primals, dimension), along * tangents[0] + across * tangents[1]
 
 
-def slopes(w, kappa, dimension):
-    """Derivatives of `lower_tail` in the cosine and in kappa."""
+def slopes(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array]:
+    """Return the derivatives of `lower_tail` in the cosine and in kappa."""
     x, limit = jnp.clip(w, -1, 1), jnp.minimum(kappa, radial.KAPPA_MAX)
-    gap = jnp.maximum((1 - x) * (1 + x), float(jnp.finfo(w.dtype).tiny))
+    gap = jnp.maximum((1 - x) * (1 + x), float(np.finfo(w.dtype).tiny))
     if dimension == 2:
         angle = 2 * jnp.arctan2(jnp.sqrt(1 - x), jnp.sqrt(1 + x))
         density = 2 * circle_density.density(angle, limit)
@@ -70,8 +72,8 @@ def slopes(w, kappa, dimension):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def quantile(q, kappa, dimension):
-    """The cosine w with P(cosine < w) = `q`; NaN outside [0, 1]. Tails below `SMALLEST_QUANTILE` count as that."""
+def quantile(q: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
+    """Return the cosine w with P(cosine < w) = `q`; NaN outside [0, 1]. Tails are at least `SMALLEST_QUANTILE`."""
     smallest = fits.SMALLEST_QUANTILE[q.dtype.name]
     upper = q > 0.5
     t = jnp.clip(jnp.where(upper, 1 - q, q), smallest, 0.5)
@@ -89,7 +91,9 @@ def quantile(q, kappa, dimension):
 
 
 @quantile.defjvp
-def _quantile_jvp(dimension, primals, tangents):
+def _quantile_jvp(
+    dimension: int, primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     q, kappa = primals
     w = quantile(q, kappa, dimension)
     along, across = slopes(w, kappa, dimension)

@@ -1,4 +1,4 @@
-r"""What the numerics of the sphere need for one dimension: polynomials, fitted in NumPy while a program is traced.
+r"""Polynomials for the sphere of one dimension, fitted in NumPy while a program is traced.
 
 *Coordinates.* Let w be the cosine of the angle to the mean direction, d the dimension and n = d - 1. The logarithm of
 the odds :math:`2 y = \log((1 + w)/(1 - w))` has the density :math:`e^f` with :math:`f = \kappa w + (n/2)\log(1 - w^2)`
@@ -7,38 +7,39 @@ on the whole line, for every d and :math:`\kappa`. Its mode is at :math:`w = s`,
 .. math:: s = 2\kappa / (n + R), \quad R = \sqrt{n^2 + 4\kappa^2}, \quad \kappa = n s / (1 - s^2),
           \quad -f''(s) = n (1 + s^2).
 
-So s in [0, 1] takes the place of the concentration. Tails are counted from a pole: the near one, w = 1, or the far one,
+So s in [0, 1] replaces the concentration. Tails are counted from a pole: the near one, w = 1, or the far one,
 whose formulas are those of the near one with -w, -s and :math:`-\kappa`.
 
-*The hazard integral.* With y the place from which the tail begins, w its cosine and L = -f'(y), the substitution
+*The hazard integral.* With y the place where the tail begins, w its cosine and L = -f'(y), the substitution
 T = tanh(z) of the distance z from y gives
 
 .. math:: J(w, L) = \int_0^\infty e^{f(y + z) - f(y)} dz, \qquad
           f(y + z) - f(y) = (n w - L)\frac{T}{1 + w T} + \frac n2 \log(1 - T^2) - n \log(1 + w T),
 
 and the tail probability is the density at y times J. J is an analytic function of w and L also at the poles, and at
-infinite concentration. Its derivative -dJ/dL is what the derivative of the quantile in the concentration needs.
+infinite concentration. The derivative of the quantile in the concentration needs -dJ/dL.
 
-Everything here is float64; accuracies are those that ``tests/numerics/test_sphere.py`` finds.
+Everything here is float64; ``tests/numerics/test_sphere.py`` measures the accuracies.
 """
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.polynomial import chebyshev
 
-# The rounding of results: coefficients below this share of the largest one are left out.
+# Rounding of results: coefficients below this share of the largest one are dropped.
 TOLERANCE = {"float32": 6e-8, "float64": 2e-14}
-# Tail probabilities reach down to here: those of a sampler's words, quantiles, and the smallest normal number.
+# Smallest tail probabilities: of a sampler's words, of quantiles, and the smallest normal number.
 SMALLEST_WORD = {"float32": 2.0**-33, "float64": 2.0**-65}
 SMALLEST_QUANTILE = {"float32": 2.0**-126, "float64": 2.0**-200}
 SMALLEST = {"float32": 2.0**-126, "float64": 2.0**-1022}
 DEEP = 2.0**-100
-# The variable of the guess is sqrt(LEVEL - log(2 t)) - sqrt(LEVEL).
+# The variable of the starting value is sqrt(LEVEL - log(2 t)) - sqrt(LEVEL).
 LEVEL = 0.4
-# Below this n the guess on the far side starts from the closed form of three dimensions.
+# Below this n the starting value on the far side corrects the closed form of three dimensions.
 CLOSED_BASE_BELOW = 10
 
 # exp-sinh quadrature of the half line: nodes in units of the integrand's width, and weights.
@@ -50,7 +51,7 @@ HALF_LINE_WEIGHTS = (_STEPS[1] - _STEPS[0]) * 0.5 * np.pi * np.cosh(_STEPS) * HA
 class Surface(NamedTuple):
     """A function of w and L: a Chebyshev series in w, whose coefficients are polynomials in a variable of L."""
 
-    rows: tuple
+    rows: tuple[tuple[float, ...], ...]
     """Power coefficients of the variable, for each degree in w."""
     near: bool
     scale: float
@@ -60,9 +61,9 @@ class Surface(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """A polynomial in the level of the tail and in s, both on [-1, 1]; by powers of the first."""
+    """A starting value: a polynomial in the level of the tail and in s, both on [-1, 1], by powers of the first."""
 
-    table: tuple
+    table: tuple[tuple[float, ...], ...]
     largest_level: float
     closed_base: bool
     error: float
@@ -70,26 +71,26 @@ class Guess(NamedTuple):
 
 
 class Fits(NamedTuple):
-    """What `radial` and `moments` need for one dimension."""
+    """Series for one dimension."""
 
     n: int
-    peak: tuple
+    peak: tuple[float, ...]
     """Chebyshev series in 2 s^2 - 1 of the density at the mode over sqrt(n (1 + s^2) / (2 pi))."""
-    log_peak: tuple
+    log_peak: tuple[float, ...]
     """Its logarithm, less the value at s = 0."""
-    below: tuple
-    """Series of Q in s - A = s (1 - s^2)^2 Q / (n + 1), A the mean of w."""
+    below: tuple[float, ...]
+    """Chebyshev series in 2 s^2 - 1 of Q in s - A = s (1 - s^2)^2 Q / (n + 1), A the mean of w."""
     log_area: float
     """Logarithm of the area of the unit sphere."""
 
 
-def chebyshev_points(count):
-    """Zeros of the Chebyshev polynomial of degree `count`."""
+def chebyshev_points(count: int) -> np.ndarray:
+    """Return the zeros of the Chebyshev polynomial of degree `count`."""
     return np.cos(np.pi * (np.arange(count) + 0.5) / count)
 
 
-def log_relative_density(n, s, distance):
-    """f at `distance` towards the pole from the mode, less f there, for signed `s`."""
+def log_relative_density(n: int, s: np.ndarray, distance: np.ndarray) -> np.ndarray:
+    """Return f at `distance` from the mode towards the pole, less f at the mode, for signed `s`."""
     below, above, g = (1 - s) / 2, (1 + s) / 2, (1 - s * s) / 4
     rise = np.expm1(-2 * distance)
     spread = above + below * (1 + rise)
@@ -97,25 +98,26 @@ def log_relative_density(n, s, distance):
     e = delta * (s - g * delta)
     log_q = -2 * distance - 2 * np.log(spread)
     series = e * e * (0.5 - e * (1 / 3 - e * (0.25 - e * (0.2 - e * (1 / 6 - e / 7)))))
-    return -(n / 2) * (g * delta * delta + np.where(np.abs(e) < 2e-3, series, e - log_q))
+    relative: np.ndarray = -(n / 2) * (g * delta * delta + np.where(np.abs(e) < 2e-3, series, e - log_q))
+    return relative
 
 
-def line(n, smallest, points):
-    """Distances from the mode that hold all mass but `smallest`."""
+def line(n: int, smallest: float, points: int) -> np.ndarray:
+    """Return distances from the mode that cover all mass but `smallest`."""
     depth = -np.log(smallest) + 12
     end = 2 * depth / n + np.sqrt(2 * depth / n)
     return np.linspace(-end, end, points)
 
 
-def truncated(series, tolerance):
-    """`series` without its last coefficients that are below `tolerance`."""
+def truncated(series: np.ndarray, tolerance: float) -> tuple[float, ...]:
+    """Return `series` without the trailing coefficients below `tolerance`."""
     kept = np.flatnonzero(np.abs(series) > tolerance)
     return tuple(series[: kept[-1] + 1].tolist()) if len(kept) else (0.0,)
 
 
 @functools.cache
-def fits(n, dtype):
-    """`Fits` for n = d - 1 and a dtype's name. By the trapezoid rule in y, which converges geometrically."""
+def fits(n: int, dtype: str) -> Fits:
+    """Compute the `Fits` for n = d - 1 and a dtype's name; the trapezoid rule in y converges geometrically."""
     x = chebyshev_points(128)
     s = np.sqrt((1 + x) / 2)[:, None]
     distance = line(n, 1e-17, 1601)
@@ -127,16 +129,17 @@ def fits(n, dtype):
     mean_square = (density * delta * delta).sum(1) * step / total
     s = s[:, 0]
     peak = np.sqrt(2 * np.pi / (n * (1 + s * s))) / total
-    # From E[L] = 0, so that nothing cancels: E[w] itself would be a difference from s.
+    # From E[L] = 0, without cancellation: by E[w] it would be a difference from s.
     below = (n + 1) * mean_square / (4 * (1 + s * s))
     series = [chebyshev.chebfit(x, values, 120) for values in (peak, np.log(peak), below)]
     series[1][0] -= chebyshev.chebval(-1.0, series[1])
     log_area = np.log(2) + (n + 1) / 2 * np.log(np.pi) - math.lgamma((n + 1) / 2)
-    return Fits(n, *(truncated(each, TOLERANCE[dtype]) for each in series), float(log_area))
+    peak, log_peak, below = (truncated(each, TOLERANCE[dtype]) for each in series)
+    return Fits(n, peak, log_peak, below, float(log_area))
 
 
-def hazard_integral(n, w, slope, order=0):
-    """J(w, L) for L = `slope`, or with `order` 1 its derivative -dJ/dL."""
+def hazard_integral(n: int, w: np.ndarray, slope: np.ndarray, order: int = 0) -> np.ndarray:
+    """Compute J(w, L) for L = `slope`, or with `order` 1 its derivative -dJ/dL."""
     w, slope = (np.asarray(x, float)[..., None] for x in np.broadcast_arrays(w, slope))
     width = 1 / (slope + np.sqrt(n) + 0.7)
     z = np.minimum(HALF_LINE * width, 300)
@@ -146,34 +149,38 @@ def hazard_integral(n, w, slope, order=0):
     ratio = t / denominator
     exponent = (n * w - slope) * ratio + (n / 2) * (np.log(one_less_t) + np.log1p(t)) - n * np.log(denominator)
     value = np.exp(exponent) * (HALF_LINE_WEIGHTS * width)
-    return (value * ratio if order else value).sum(-1)
+    integral: np.ndarray = (value * ratio if order else value).sum(-1)
+    return integral
 
 
-def ends(surface, n, w):
-    """The smallest and the largest L at `w` that a `Surface` covers; also for JAX arrays."""
+def ends(surface: Surface, n: float, w: Any) -> tuple[Any, Any]:
+    """Return the smallest and the largest L at `w` that a `Surface` covers; for arrays of NumPy and of JAX."""
     if surface.near:
         return -0.05, float(n)
     return -0.68 * (w * w) - 0.02, n * w + surface.reach * (1 - w)
 
 
-def variable_range(surface, n, w, reciprocal=np.reciprocal):
-    """The smallest and the largest value of r / (L + r) at `w`."""
+def variable_range(
+    surface: Surface, n: float, w: Any, reciprocal: Callable[[Any], Any] = np.reciprocal
+) -> tuple[Any, Any]:
+    """Return the smallest and the largest value of r / (L + r) at `w`, for arrays of NumPy and of JAX."""
     smallest, largest = ends(surface, n, w)
-    inverse = (lambda x: 1 / x) if surface.near else reciprocal
+    inverse: Callable[[Any], Any] = (lambda x: 1 / x) if surface.near else reciprocal
     return surface.scale * inverse(largest + surface.scale), surface.scale * inverse(smallest + surface.scale)
 
 
-def largest_gamma(shape, tail):
-    """The place that a gamma distribution exceeds with the probability `tail`."""
-    from scipy import special  # imports take a quarter of a second
+def largest_gamma(shape: float, tail: float) -> float:
+    """Return the number that a gamma distribution exceeds with the probability `tail`."""
+    from scipy import special  # at first use: the import takes a quarter of a second
 
-    return special.gammainccinv(shape, tail)
+    number: float = special.gammainccinv(shape, tail)
+    return number
 
 
 @functools.cache
-def surface(n, dtype, smallest, near, order=0):
-    """The `Surface` of J (L + r), or with `order` 1 of -dJ/dL (L + r)^2, for tails down to `smallest`."""
-    # On the far side at infinite concentration kappa (1 + w) has a gamma distribution.
+def surface(n: int, dtype: str, smallest: float, near: bool, order: int = 0) -> Surface:
+    """Fit the `Surface` of J (L + r), or with `order` 1 of -dJ/dL (L + r)^2, for tails down to `smallest`."""
+    # On the far side, at infinite concentration, kappa (1 + w) has a gamma distribution.
     reach = 0.0 if near else float(1.02 * largest_gamma(n / 2, smallest))
     wide = dtype == "float64" or smallest < 1e-20
     shape = (30 if wide else 18, 48 if wide else 24) if near else (96 if dtype == "float64" else 44, 56 if wide else 28)
@@ -187,29 +194,30 @@ def surface(n, dtype, smallest, near, order=0):
     series = left @ values @ right.T
     large = np.abs(series) > TOLERANCE[dtype] * np.abs(series[0, 0])
     rows = np.flatnonzero(large.any(1))[-1] + 1
-    # At least one of each row, so that no product with 0 is left for the compiler to simplify.
+    # At least three of each row, so that no product with 0 is left for the compiler to simplify.
     counts = [max(*np.flatnonzero(row), 2, 2) + 1 for row in large[:rows]]
     return bare._replace(
         rows=tuple(tuple(chebyshev.cheb2poly(row[:count]).tolist()) for row, count in zip(series, counts, strict=False))
     )
 
 
-def closed_base(n, t, s):
-    """Logarithm of the odds, over 2, of the far pole's tail `t` in three dimensions, with t^(2/n) for t."""
+def closed_base(n: int, t: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """Return half the log odds at the far pole's tail `t` in three dimensions, with t^(2/n) for t."""
     x = np.maximum(4 * s / (1 - s * s), 1e-2)
     tau = np.exp(np.log(t) * (2 / n))
     own = np.log1p(tau * np.expm1(np.minimum(x, 600))) / x
     other = -np.log(tau + (1 - tau) * np.exp(-x)) / x
     own, other = np.where(x < 600, own, 1 - other), np.where(x < 1, 1 - own, other)
-    return 0.5 * np.log(other / own)
+    half_odds: np.ndarray = 0.5 * np.log(other / own)
+    return half_odds
 
 
 @functools.cache
-def fitted_guess(n, smallest, near):
-    """The `Guess` on one side for tails down to `smallest`.
+def fitted_guess(n: int, smallest: float, near: bool) -> Guess:
+    """Fit the `Guess` on one side for tails down to `smallest`.
 
-    It is y minus that of the mode times sqrt(n (1 + s^2)), or on the far side below `CLOSED_BASE_BELOW` y minus
-    `closed_base`. By least squares with Lawson's weights, towards the smallest largest error of the logarithm of t.
+    It is (y - y of the mode) sqrt(n (1 + s^2)), or on the far side below `CLOSED_BASE_BELOW` y minus
+    `closed_base`. Least squares with Lawson's weights approach the minimax error of the logarithm of t.
     """
     base = not near and n < (2 if smallest < DEEP else 1) * CLOSED_BASE_BELOW
     degrees = (4, 4) if near else (5, 8) if base else (6, 12)
@@ -238,7 +246,7 @@ def fitted_guess(n, smallest, near):
     levels, places = np.meshgrid(2 * level / largest - 1, x)
     basis = chebyshev.chebvander2d(levels.ravel(), places.ravel(), degrees)
     target, weight = target.ravel(), weight.ravel()
-    share, best, error = np.ones_like(target), None, np.inf
+    share, best, error = np.ones_like(target), np.zeros(basis.shape[1]), np.inf
     for _ in range(8):
         rows = basis * (weight * weight * share)[:, None]
         coefficients = np.linalg.solve(basis.T @ rows, rows.T @ target)
@@ -253,15 +261,15 @@ def fitted_guess(n, smallest, near):
     return Guess(tuple(map(tuple, by_power.tolist())), largest, base, float(error))
 
 
-def atanh_terms(largest, count):
-    """Coefficients of (atanh(r) / r - 1) / r^2 in r^2 up to `largest`, to rounding of float32."""
+def atanh_terms(largest: float, count: int) -> list[float]:
+    """Return the coefficients of (atanh(r) / r - 1) / r^2 in r^2 up to `largest`, accurate to float32 rounding."""
     x = 0.5 * largest * (1 + chebyshev_points(40))
     root = np.sqrt(x)
     series = chebyshev.Chebyshev.fit(x, (np.arctanh(root) / root - 1) / x, count - 1, domain=[0, largest])
     return series.convert(kind=np.polynomial.Polynomial).coef.tolist()
 
 
-def all_powers(series):
-    """Power coefficients of a Chebyshev series, as many."""
+def all_powers(series: np.ndarray) -> np.ndarray:
+    """Return as many power coefficients as the Chebyshev `series` has terms."""
     found = chebyshev.cheb2poly(series)
     return np.pad(found, (0, len(series) - len(found)))

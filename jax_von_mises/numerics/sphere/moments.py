@@ -5,7 +5,7 @@ terms,
 
 .. math:: A = s (1 - h), \quad 1 - A = (1 - s) + s h, \quad A' = h (1 + s^2 - s^2 h),
 
-and so need no Bessel function, no continued fraction and no case.
+and need no Bessel function, no continued fraction and no separate cases.
 """
 
 import jax
@@ -16,15 +16,15 @@ from jax_von_mises.numerics.sphere import fits
 from jax_von_mises.numerics.sphere.radial import KAPPA_MAX, chebyshev_series
 
 
-def mode_cosine(kappa, n):
-    """`radial.mode_cosine` by divisions: its multiplications take LLVM in JAX 0.12 minutes here, in arrays of a few."""
+def mode_cosine(kappa: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+    """Compute `radial.mode_cosine` by divisions: JAX 0.12 takes minutes to compile its products for small arrays."""
     root = lax.sqrt(n * n + 4 * kappa * kappa)
     inverse = 1 / (n + root)
     return (2 * kappa) * inverse, (n * inverse) * (1 + n * (1 / (root + 2 * kappa)))
 
 
-def shrinkage(kappa, dimension):
-    """s, 1 - s and h of this module's head, for `kappa` up to `KAPPA_MAX`."""
+def shrinkage(kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return s, 1 - s and h of the module's docstring, for `kappa` up to `KAPPA_MAX`."""
     n = dimension - 1
     s, rest = mode_cosine(kappa, n)
     gap = rest * (1 + s)
@@ -32,52 +32,52 @@ def shrinkage(kappa, dimension):
     return s, rest, gap * gap * series * (1 / dimension)
 
 
-def mean_cosine(kappa, dimension):
-    """A, of full relative accuracy."""
+def mean_cosine(kappa: jax.Array, dimension: int) -> jax.Array:
+    """Return A, of full relative accuracy."""
     s, _, h = shrinkage(jnp.minimum(kappa, KAPPA_MAX), dimension)
     return with_slope(s * (1 - h), kappa, dimension)
 
 
-def versine_mean(kappa, dimension):
-    """1 - A, of full relative accuracy; 0 at infinity."""
+def versine_mean(kappa: jax.Array, dimension: int) -> jax.Array:
+    """Return 1 - A, of full relative accuracy; 0 at infinity."""
     limit = jnp.minimum(kappa, KAPPA_MAX)
     s, rest, h = shrinkage(limit, dimension)
     return -with_slope(-(rest + s * h) * beyond(kappa), kappa, dimension)
 
 
-def beyond(kappa):
-    """1 up to `KAPPA_MAX`; from there on 1 - w falls as 1 / kappa."""
+def beyond(kappa: jax.Array) -> jax.Array:
+    """Return the scale of 1 - w: 1 up to `KAPPA_MAX`, then proportional to 1 / kappa."""
     return jnp.minimum(KAPPA_MAX / jnp.maximum(kappa, 1), 1)
 
 
 @jax.custom_jvp
-def _with_slope(value, kappa, slope):
+def _with_slope(value: jax.Array, kappa: jax.Array, slope: jax.Array) -> jax.Array:
     return value
 
 
 @_with_slope.defjvp
-def _with_slope_jvp(primals, tangents):
+def _with_slope_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     return _with_slope(*primals), primals[2] * tangents[1]
 
 
-def with_slope(value, kappa, dimension):
-    """`value`, whose derivative in `kappa` is A'."""
+def with_slope(value: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
+    """Return `value` with the derivative A' in `kappa`."""
     return _with_slope(lax.stop_gradient(value), kappa, cosine_variance(kappa, dimension))
 
 
-def cosine_variance(kappa, dimension):
-    """A', the variance of the cosine, of full relative accuracy; 0 at infinity."""
+def cosine_variance(kappa: jax.Array, dimension: int) -> jax.Array:
+    """Return A', the variance of the cosine, of full relative accuracy; 0 at infinity."""
     s, _, h = shrinkage(jnp.minimum(kappa, KAPPA_MAX), dimension)
     scale = beyond(kappa)
     return h * (1 + s * s * (1 - h)) * scale * scale
 
 
-def log_norm(kappa, dimension):
-    """Logarithm of the integral of exp(kappa (w - 1)) over the sphere; -inf at infinity."""
+def log_norm(kappa: jax.Array, dimension: int) -> jax.Array:
+    """Return the logarithm of the integral of exp(kappa (w - 1)) over the sphere; -inf at infinity."""
     return _log_norm(kappa, versine_mean(kappa, dimension), dimension)
 
 
-def _log_norm(kappa, slope, dimension):
+def _log_norm(kappa: jax.Array, slope: jax.Array, dimension: int) -> jax.Array:
     n = dimension - 1
     made = fits.fits(n, kappa.dtype.name)
     limit = jnp.minimum(kappa, KAPPA_MAX)
@@ -89,33 +89,33 @@ def _log_norm(kappa, slope, dimension):
     return _with_slope(lax.stop_gradient(value), kappa, -slope)
 
 
-def scaled_versine_mean(kappa, dimension):
-    """kappa (1 - A), n / 2 at infinity."""
+def scaled_versine_mean(kappa: jax.Array, dimension: int) -> jax.Array:
+    """Return kappa (1 - A); n / 2 at infinity."""
     finite = jnp.minimum(kappa, KAPPA_MAX)
     return finite * versine_mean(finite, dimension)
 
 
 @jax.custom_jvp
-def _concentration(resultant, complement, found, slope):
+def _concentration(resultant: jax.Array, complement: jax.Array, found: jax.Array, slope: jax.Array) -> jax.Array:
     return found
 
 
 @_concentration.defjvp
-def _concentration_jvp(primals, tangents):
+def _concentration_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     return _concentration(*primals), (0.5 / primals[3]) * (tangents[0] - tangents[1])
 
 
-def concentration_of(resultant, complement, dimension):
-    """The kappa with A(kappa) = `resultant` = 1 - `complement`: Newton's method from Banerjee's approximation.
+def concentration_of(resultant: jax.Array, complement: jax.Array, dimension: int) -> jax.Array:
+    """Return the kappa with A(kappa) = `resultant` = 1 - `complement`.
 
-    The derivative takes the two arguments as one number in two forms.
+    Newton's method starts at Banerjee's approximation. For derivatives the two arguments are one number in two forms.
     """
     r, c = lax.stop_gradient(resultant), lax.stop_gradient(complement)
     largest = 1e17 if r.dtype == jnp.float32 else 1e30
     positive = jnp.maximum(c, dimension / largest)
     kappa = r * (dimension - r * r) / (positive * (1 + r))
 
-    def newton(_, kappa):
+    def newton(_: jax.Array, kappa: jax.Array) -> jax.Array:
         limit = jnp.clip(kappa, 0, KAPPA_MAX)
         s, rest, h = shrinkage(limit, dimension)
         missing = jnp.where(r < 0.5, r - s * (1 - h), (rest + s * h) - positive)

@@ -1,25 +1,28 @@
 r"""Tail probabilities and quantiles of the cosine w to the mean direction, and their derivatives; notation of `fits`.
 
-A place is a pair of shares: `own` = (1 -+ w)/2, 0 at the pole that a tail is counted from, and `other` = 1 - `own`.
-The smaller one keeps its digits at either pole and at any concentration.
+A place is a pair of shares: `own` = (1 -+ w)/2, which is 0 at the pole of the tail, and `other` = 1 - `own`.
+The smaller share keeps its digits at both poles and at any concentration.
 
-With :math:`b^*` the own share of the mode, :math:`g = b^*(1 - b^*)` and signed s,
+With :math:`b` the own share, :math:`b^*` that of the mode, :math:`g = b^*(1 - b^*)` and signed s,
 
 .. math:: \delta = (b - b^*)/g, \quad e = \delta (s - g\delta), \quad q = 1 + e = b(1 - b)/g, \quad
           L = -n\delta\left(\tfrac{1 + s^2}{2} - s g \delta\right), \\
           f - f^* = -\tfrac n2 (g\delta^2 + e - \log q) = -\tfrac n2 (s\delta - \log q).
 
-The first form of f is a sum of positive terms, the second one splits logarithms. The quantile of the tail probability
-t is one step of fourth order in log t from a polynomial, `fits.fitted_guess`; two where tails are deeper than words'.
+The first form of f is a sum of positive terms, the second one is for split logarithms. The quantile of the tail
+probability t takes one step of fourth order in log t (two in float64) from the polynomial `fits.fitted_guess`, and one
+more for tails below those of words.
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding
 
 from jax_von_mises.numerics import coefficients, piecewise, xla
 from jax_von_mises.numerics.elementary import (
@@ -41,25 +44,25 @@ from jax_von_mises.numerics.elementary import (
 )
 from jax_von_mises.numerics.sphere import fits
 
-# Above, (1 - w) k has its limiting distribution to less than rounding.
+# Above, the distribution of (1 - w) kappa equals its limit to rounding.
 KAPPA_MAX = 1e18
 # Above, the distribution is a point mass.
 LARGEST_KAPPA = {"float32": 1e37, "float64": 1e300}
-# Up to this f* - f in units of n/2 it is a sum of positive terms, with log(1 + e) / (2 r) - 1 by its series in r^2 for
-# r = e / (2 + e), r^2 < 0.3; beyond, a product and a logarithm cancel less than the sum is rounded.
+# Up to this value of f* - f, in units of n/2, it is a sum of positive terms, with log(1 + e) / (2 r) - 1 by its series
+# in r^2 < 0.3 for r = e / (2 + e); above, a product and a logarithm cancel by less than the rounding of the sum.
 SPLIT = 0.2
-# Above this n everywhere where |e| < 1/2.
+# Above this n, that sum serves wherever |e| < 1/2.
 MANY = 20
 ATANH = {"float32": tuple(fits.atanh_terms(0.3, 8)), "float64": tuple(1 / j for j in range(3, 61, 2))}
-# A larger step of log t is cut to this.
+# Largest step of log t.
 LARGEST_STEP = 0.7
 
 
 class Mode(NamedTuple):
-    """What the formulas need of the mode, on the side of each element."""
+    """The mode, on the side of each element."""
 
     kappa: jax.Array
-    near: jax.Array
+    near: jax.Array | np.ndarray
     """Whether tails are counted from the mean direction."""
     s: jax.Array
     """Positive."""
@@ -71,10 +74,10 @@ class Mode(NamedTuple):
     inverse: jax.Array
 
     @classmethod
-    def of(cls, kappa, n, near):
-        """For kappa in [0, `KAPPA_MAX`]."""
+    def of(cls, kappa: jax.Array, n: int, near: jax.Array | np.ndarray) -> "Mode":
+        """Compute the mode for kappa in [0, `KAPPA_MAX`]."""
         s, rest = mode_cosine(kappa, n)
-        # Near the equator the share of the mode comes from s with one rounding: elsewhere ulp are smaller than there.
+        # Near the equator from s, with one rounding; elsewhere from 1 - s, which is small and keeps its digits.
         small, large = jnp.where(s < 0.5, 0.5 - 0.5 * s, 0.5 * rest), 0.5 + 0.5 * s
         own, other = jnp.where(near, small, large), jnp.where(near, large, small)
         product = small * large
@@ -82,16 +85,16 @@ class Mode(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What the formulas need of a place."""
+    """A place on the sphere, in the variables of the formulas."""
 
     small: jax.Array
     """The smaller share."""
     own_small: jax.Array
-    """Whether that is the own one."""
+    """Whether `small` is the own share."""
     own: jax.Array
     other: jax.Array
     across: jax.Array
-    """b - b*, that is g delta, exact but for the rounding of b*."""
+    """b - b* = g delta, exact but for the rounding of b*."""
     delta: jax.Array
     e: jax.Array
     q: jax.Array
@@ -100,8 +103,8 @@ class Place(NamedTuple):
     """L."""
 
     @classmethod
-    def of(cls, small, own_small, n, mode):
-        """At the place with that smaller share."""
+    def of(cls, small: jax.Array, own_small: jax.Array, n: int, mode: Mode) -> "Place":
+        """Compute the place with the smaller share `small`."""
         rest = 1 - small
         own, other = jnp.where(own_small, small, rest), jnp.where(own_small, rest, small)
         across = jnp.where(own_small, small - mode.own, mode.other - small)
@@ -112,26 +115,26 @@ class Place(NamedTuple):
         return cls(small, own_small, own, other, across, delta, e, q, other - own, slope)
 
     @property
-    def width(self):
+    def width(self) -> jax.Array:
         """1 - w^2."""
         return 4 * (self.own * self.other)
 
-    def moved(self, distance):
-        """The smaller share, and whether it is the own one, of the place `distance` nearer to the pole in y."""
+    def moved(self, distance: jax.Array) -> jax.Array:
+        """Return `small` at the place `distance` nearer to the pole in y."""
         x = expm1(-2 * distance)
         change = (self.own * self.other) * x * reciprocal(1 + self.own * x)
         return jnp.where(self.own_small, self.small + change, self.small - change)
 
 
-def mode_cosine(kappa, n):
-    """s and 1 - s, each to a few ulp."""
+def mode_cosine(kappa: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+    """Return s and 1 - s, each to a few ulp."""
     root = square_root(n * n + 4 * kappa * kappa)
     inverse = reciprocal(n + root)
     return (2 * kappa) * inverse, (n * inverse) * (1 + n * reciprocal(root + 2 * kappa))
 
 
-def expm1(x):
-    """e^x - 1 for |x| up to 2 `LARGEST_STEP`."""
+def expm1(x: jax.Array) -> jax.Array:
+    """Return e^x - 1 for |x| up to 2 `LARGEST_STEP`."""
     if x.dtype == jnp.float64:
         return jnp.expm1(x)
     return x * polynomial(EXPM1, x)
@@ -140,8 +143,8 @@ def expm1(x):
 EXPM1 = tuple(1 / float(np.prod(np.arange(1.0, j + 2))) for j in range(11))
 
 
-def log_split(x):
-    """A whole number of factors 2, and the logarithm of the rest: of a normal positive number."""
+def log_split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return an integer number of factors 2, and the logarithm of the rest, of a normal positive number."""
     if x.dtype == jnp.float64:
         return jnp.zeros_like(x), jnp.log(x)
     bits = lax.bitcast_convert_type(x, jnp.int32)
@@ -150,18 +153,20 @@ def log_split(x):
     return exponent.astype(jnp.float32), LN_2 * (m * polynomial(coefficients.LOG2, m))
 
 
-def chebyshev_series(series, x):
-    """Sum of series[j] T_j(x), by Clenshaw's recurrence."""
+def chebyshev_series(series: Sequence[float], x: jax.Array) -> jax.Array:
+    """Return the sum of series[j] T_j(x), by Clenshaw's recurrence."""
     if len(series) == 1:
         return jnp.full_like(x, series[0])
+    first: jax.Array | float
+    second: jax.Array | float
     double, first, second = 2 * x, series[-1], 0.0
     for coefficient in series[-2:0:-1]:
         first, second = double * first + (coefficient - second), first
     return x * first + (series[0] - second)
 
 
-def chebyshev_polynomials(x, count):
-    """T_0(x) to T_count-1(x), each from two of half the degree, so that no chain of operations is long."""
+def chebyshev_polynomials(x: jax.Array, count: int) -> list[jax.Array]:
+    """Return T_0(x) to T_count-1(x), each from two of half the degree, in short chains of operations."""
     found = [jnp.ones_like(x), x]
     for j in range(2, count):
         half = found[j // 2]
@@ -169,8 +174,8 @@ def chebyshev_polynomials(x, count):
     return found[:count]
 
 
-def evaluate_surface(surface, n, w, slope):
-    """The function of a `fits.Surface`, and 1 / (L + r)."""
+def evaluate_surface(surface: fits.Surface, n: float, w: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Evaluate the function of a `fits.Surface`, and 1 / (L + r)."""
     low, high = fits.variable_range(surface, n, w, reciprocal)
     inverse = reciprocal(slope + surface.scale)
     span = 1 / (high - low) if surface.near else reciprocal(high - low)
@@ -181,7 +186,7 @@ def evaluate_surface(surface, n, w, slope):
         width = max(map(len, surface.rows))
         table = np.array([row + (0.0,) * (width - len(row)) for row in surface.rows])
 
-        def clenshaw(state, row):
+        def clenshaw(state: tuple[jax.Array, jax.Array], row: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
             first, second = state
             value = row[-1]
             for j in range(2, width + 1):
@@ -196,8 +201,8 @@ def evaluate_surface(surface, n, w, slope):
     return xla.tree_sum(terms), inverse
 
 
-def hazard(place, n, near, smallest, order=0):
-    """J at a `Place`, or with `order` 1 its derivative -dJ/dL, for tails down to `smallest`."""
+def hazard(place: Place, n: int, near: jax.Array | np.ndarray, smallest: float, order: int = 0) -> jax.Array:
+    """Compute J at a `Place`, or with `order` 1 its derivative -dJ/dL, for tails down to `smallest`."""
     if n == 2:
         return closed_hazard(place, order)
     found = []
@@ -207,11 +212,11 @@ def hazard(place, n, near, smallest, order=0):
         for _ in range(order + 1):
             value = value * inverse
         found.append(value)
-    return jnp.where(near, *found)
+    return jnp.where(near, found[0], found[1])
 
 
-def closed_hazard(place, order):
-    """`hazard` in three dimensions: the integral of v^order e^(x v) over [0, 1] to the power of a length.
+def closed_hazard(place: Place, order: int) -> jax.Array:
+    """Compute `hazard` in three dimensions, from the integral of v^order e^(x v) over [0, 1].
 
     With u = T / (1 + w T), up to 1/(1 + w), the integrand is e^(c u) with c = 2 w - L, and x = c / (1 + w).
     """
@@ -228,15 +233,15 @@ def closed_hazard(place, order):
     return reach * value if order else value
 
 
-def peak_density(n, s):
-    """The density of y at the mode."""
+def peak_density(n: int, s: jax.Array) -> jax.Array:
+    """Return the density of y at the mode."""
     made = fits.fits(n, s.dtype.name)
     root = square_root((n / (2 * np.pi)) * (1 + s * s))
     return chebyshev_series(made.peak, 2 * s * s - 1) * root
 
 
-def log_ratio(place, mode, n, ratio):
-    """log(`ratio`) + f - f*."""
+def log_ratio(place: Place, mode: Mode, n: int, ratio: jax.Array) -> jax.Array:
+    """Return log(`ratio`) + f - f*."""
     half, name = 0.5 * n, place.e.dtype.name
     r = place.e * reciprocal(2 + place.e)
     square = r * r
@@ -246,6 +251,8 @@ def log_ratio(place, mode, n, ratio):
     fall = place.across * place.delta + rest
     near_mode = (LN2_HEAD * whole - half * fall) + (log_of_ratio + LN2_TAIL * whole)
     whole = half * whole_q + whole
+    exact: jax.Array
+    small: jax.Array | int
     if name == "float32":
         exact, small = fall_parts(place, mode)
     else:
@@ -254,9 +261,9 @@ def log_ratio(place, mode, n, ratio):
     return jnp.where(((fall < SPLIT) | (n > MANY)) & (jnp.abs(place.e) < 0.5), near_mode, far_out)
 
 
-def fall_parts(place, mode):
-    """n/2 s delta = 2 kappa (b - b*), up to 45, as a sum of two numbers, the first exact."""
-    # On the far side b* is 1 less a small number, and so may b be.
+def fall_parts(place: Place, mode: Mode) -> tuple[jax.Array, jax.Array]:
+    """Return n/2 s delta = 2 kappa (b - b*), up to 45, as a sum of two numbers, the first exact."""
+    # On the far side b* is near 1, and so may be b.
     rest = xla.round_here(1 - place.small, 2)
     lost = (1 - rest) - place.small
     first = jnp.where(place.own_small, mode.other - rest, mode.other - place.small)
@@ -276,8 +283,8 @@ def fall_parts(place, mode):
     return sign * exact, sign * small
 
 
-def guessed_place(t, n, mode, smallest):
-    """The smaller share, and whether it is the own one, near the quantile of `t`."""
+def guessed_place(t: jax.Array, n: int, mode: Mode, smallest: float) -> tuple[jax.Array, jax.Array]:
+    """Return the smaller share near the quantile of `t`, and whether it is the own one."""
     log_t = LN_2 * log2(t)
     level = square_root((fits.LEVEL - LN_2) - log_t) - float(np.sqrt(fits.LEVEL))
     y = 2 * mode.s - 1
@@ -298,8 +305,8 @@ def guessed_place(t, n, mode, smallest):
     return jnp.where(own_small, own, other) * inverse, own_small
 
 
-def closed_base_shares(log_t, n, mode):
-    """The two shares of `fits.closed_base`, to the accuracy of a guess."""
+def closed_base_shares(log_t: jax.Array, n: int, mode: Mode) -> tuple[jax.Array, jax.Array]:
+    """Return the two shares of `fits.closed_base`, to the accuracy of a starting value."""
     limit = 600.0 if log_t.dtype == jnp.float64 else 60.0
     x = jnp.maximum(mode.s * mode.inverse, 1e-2)
     tau = exp2((2 / n * LOG2_E) * log_t)
@@ -311,24 +318,27 @@ def closed_base_shares(log_t, n, mode):
     return jnp.where(x < limit, own, 1 - other), jnp.where(x < 1, 1 - own, other)
 
 
-def quantile_share(t, near, kappa, dimension, smallest=None):
-    """`signed_share` of the place whose tail towards the near or the far pole has the probability `t`.
+def quantile_share(
+    t: jax.Array, near: jax.Array, kappa: jax.Array, dimension: int, smallest: float | None = None
+) -> jax.Array:
+    """Return the `signed_share` of the place whose tail towards the near or the far pole has the probability `t`.
 
     Parameters
     ----------
     t : float32 or float64 array
-        In [`smallest`, 1/2]; that is by default the smallest tail of a sampler's words.
+        In [`smallest`, 1/2].
     near : bool array
     kappa : array of the dtype of `t`
         In [0, inf]; NaN gives NaN.
     dimension : int
-        From 4 on; 2 is the circle's, and 3 is `closed_quantile_share`.
+        4 or more; for 2 see the circle, for 3 `closed_quantile_share`.
     smallest : float, optional
+        By default, the smallest tail of a sampler's words.
 
     Returns
     -------
     array
-        The tail probability has a relative error of 2e-6 (float32) or 1e-12, or the smaller share an error of 6 ulp.
+        The tail probability has a relative error of 2e-6 (float32) or 1e-12, or the smaller share is within 6 ulp.
     """
     n, name = dimension - 1, t.dtype.name
     limit = jnp.minimum(kappa, KAPPA_MAX)
@@ -343,31 +353,31 @@ def quantile_share(t, near, kappa, dimension, smallest=None):
     return signed_share(small, own_small == near, kappa)
 
 
-def signed_share(small, below_small, kappa):
-    """One number for both shares: (1 - w)/2, or less (1 + w)/2 where that is smaller, as `below_small` says."""
+def signed_share(small: jax.Array, below_small: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return one number for both shares: (1 - w)/2 if that is the smaller one (`below_small`), else -(1 + w)/2."""
     return jnp.where(below_small, small * scale_beyond(kappa), -small)
 
 
-def share_below(signed):
-    """(1 - w)/2 from a `signed_share`."""
+def share_below(signed: jax.Array) -> jax.Array:
+    """Return (1 - w)/2 from a `signed_share`."""
     return jnp.where(signed < 0, 1 + signed, signed)
 
 
-def sine(signed):
-    """sqrt(1 - w^2) from a `signed_share`, with the digits that it has at either pole."""
+def sine(signed: jax.Array) -> jax.Array:
+    """Return sqrt(1 - w^2) from a `signed_share`, to full relative accuracy at both poles."""
     small = jnp.abs(signed)
-    square, tiny = small * (1 - small), float(jnp.finfo(signed.dtype).tiny)
+    square, tiny = small * (1 - small), float(np.finfo(signed.dtype).tiny)
     return jnp.where(square < tiny, 0, 2 * square_root(jnp.maximum(square, tiny)))
 
 
-def scale_beyond(kappa):
-    """1 up to `KAPPA_MAX`; beyond, what 1 - w is multiplied by, 0 at infinity."""
+def scale_beyond(kappa: jax.Array) -> jax.Array:
+    """Return the factor of 1 - w: 1 up to `KAPPA_MAX`, then falling to 0 at infinity."""
     most = LARGEST_KAPPA[kappa.dtype.name]
     return jnp.where(kappa > most, 0, jnp.minimum(KAPPA_MAX * reciprocal(jnp.clip(kappa, 1, most)), 1))
 
 
-def step(place, mode, n, ratio, smallest):
-    """Distance in y to the place where the tail is t, by the inverse function's series to fourth order in log t."""
+def step(place: Place, mode: Mode, n: int, ratio: jax.Array, smallest: float) -> jax.Array:
+    """Return the distance in y to the place with the tail t, by the inverse series to fourth order in log t."""
     j = hazard(place, n, mode.near, smallest)
     v = jnp.clip(log_ratio(place, mode, n, j * ratio), -LARGEST_STEP, LARGEST_STEP)
     w, slope, width = place.cosine, place.slope, place.width
@@ -381,10 +391,10 @@ def step(place, mode, n, ratio, smallest):
     return (j * v) * (1 + v * (0.5 * j1 + v * ((j1 * j1 + j * j2) * (1 / 6) + fourth)))
 
 
-def closed_quantile_share(t, near, kappa):
-    """`quantile_share` in three dimensions, where the tail is a difference of exponentials.
+def closed_quantile_share(t: jax.Array, near: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Compute `quantile_share` in three dimensions, where the tail is a difference of exponentials.
 
-    Towards the near pole b = -log(1 - t (1 - e^-2k)) / 2k, and towards the far one that with -k. Beyond k = 12 it is
+    Towards the near pole b = -log(1 - t (1 - e^-2k)) / 2k; towards the far one k changes sign, and beyond k = 12 it is
     computed from the other share, -log(t (1 - e^-2k) + e^-2k) / 2k.
     """
     k = jnp.maximum(kappa, 1e-20)
@@ -393,7 +403,8 @@ def closed_quantile_share(t, near, kappa):
     half = 0.5 / k
     scalars = base.astype(k.dtype), factor, rise, half, LN_2 * half, jnp.where(few, 1.0, -1.0).astype(k.dtype)
     if not k.ndim:
-        scalars = lax.optimization_barrier(scalars)
+        barrier: Callable[[Any], Any] = lax.optimization_barrier
+        scalars = barrier(scalars)
     base, factor, rise, half, scale, sign = scalars
     product = t * jnp.where(near, -rise, factor)
     base, sign = jnp.where(near, 1, base), jnp.where(near, -1, sign)
@@ -401,7 +412,7 @@ def closed_quantile_share(t, near, kappa):
     if t.dtype == jnp.float64:
         own = sign * half * jnp.where(base == 1, jnp.log1p(product), jnp.log(total))
     else:
-        # What the sum has rounded away goes in by the slope of the logarithm.
+        # Add the rounding error of the sum, by the slope of the logarithm.
         lost = jnp.where(total < 4, (base - total) + product, 0) * reciprocal(total)
         own = sign * (log2(total) * scale + lost * half)
     own = jnp.minimum(own, 1)
@@ -411,21 +422,23 @@ def closed_quantile_share(t, near, kappa):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 3))
-def share_at(t, near, kappa, dimension):
-    """`quantile_share` in any dimension from 3 on at known tails, with its derivative in `kappa`."""
+def share_at(t: jax.Array, near: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
+    """Compute `quantile_share` in dimension 3 or more at constant tails, with its derivative in `kappa`."""
     if dimension == 3:
         return closed_quantile_share(t, near, kappa)
     return quantile_share(t, near, kappa, dimension)
 
 
 @share_at.defjvp
-def _share_at_jvp(t, near, dimension, primals, tangents):
+def _share_at_jvp(
+    t: jax.Array, near: jax.Array, dimension: int, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     signed = share_at(t, near, *primals, dimension)
     return signed, slope_of_share(signed, near, *primals, dimension) * tangents[0]
 
 
-def table_places(kappa, dimension):
-    """The shares at the nodes of a table for one `kappa`, the sides and modes there, and the nodes in a cell."""
+def table_places(kappa: jax.Array, dimension: int) -> tuple[jax.Array, np.ndarray, Mode, np.ndarray]:
+    """Return the shares at the nodes of a table for one `kappa`, the sides and modes there, and the nodes in a cell."""
     t, nodes = piecewise.table_grid(np.dtype(kappa.dtype))
     half = t.shape[0]
     limit = jnp.broadcast_to(jnp.minimum(kappa, KAPPA_MAX), (2 * half, t.shape[1]))
@@ -434,16 +447,16 @@ def table_places(kappa, dimension):
     return signed, near, Mode.of(limit, dimension - 1, near), nodes
 
 
-def odds_table(kappa, dimension):
-    """Odds over those of the mode for one `kappa`, by cells of `piecewise.table_grid`, first of the near side."""
+def odds_table(kappa: jax.Array, dimension: int) -> jax.Array:
+    """Tabulate the odds over those of the mode for one `kappa`, by cells of `piecewise.table_grid`, near side first."""
     signed, near, mode, nodes = table_places(kappa, dimension)
     small = jnp.abs(signed)
     odds = jnp.where((signed >= 0) == near, small * (1 / (1 - small)), (1 - small) * (1 / small))
     return piecewise.cell_polynomials(odds * (mode.other * (1 / mode.own)), nodes)
 
 
-def slope_table(kappa, dimension):
-    """The `slope_of_distance` for one `kappa`, by the cells of `odds_table`."""
+def slope_table(kappa: jax.Array, dimension: int) -> jax.Array:
+    """Tabulate `slope_of_distance` for one `kappa`, by the cells of `odds_table`."""
     n = dimension - 1
     signed, near, mode, nodes = table_places(kappa, dimension)
     place = Place.of(jnp.abs(signed), (signed >= 0) == near, n, mode)
@@ -451,15 +464,22 @@ def slope_table(kappa, dimension):
     return piecewise.cell_polynomials(slopes, nodes)
 
 
-def look_up(t, near, table, out_sharding=None):
-    """The value of an `odds_table` or a `slope_table`."""
+def look_up(t: jax.Array, near: jax.Array, table: jax.Array, out_sharding: NamedSharding | None = None) -> jax.Array:
+    """Evaluate an `odds_table` or a `slope_table`."""
     cell, place = piecewise.quantile_cell(t)
     cell = cell + jnp.where(near, 0, table.shape[1] // 2).astype(cell.dtype)
     return piecewise.evaluate(table, cell, place, out_sharding)
 
 
-def look_up_share(t, near, table, kappa, dimension, out_sharding=None):
-    """`quantile_share` from an `odds_table`."""
+def look_up_share(
+    t: jax.Array,
+    near: jax.Array,
+    table: jax.Array,
+    kappa: jax.Array,
+    dimension: int,
+    out_sharding: NamedSharding | None = None,
+) -> jax.Array:
+    """Evaluate `quantile_share` from an `odds_table`."""
     odds = look_up(t, near, table, out_sharding)
     mode = Mode.of(jnp.minimum(kappa, KAPPA_MAX), dimension - 1, near)
     own = mode.own * odds
@@ -467,36 +487,36 @@ def look_up_share(t, near, table, kappa, dimension, out_sharding=None):
     return signed_share(jnp.where(own_small, own, mode.other) * reciprocal(own + mode.other), own_small == near, kappa)
 
 
-def slope_of_distance(place, mode, n, smallest):
-    """Derivative of y, towards the pole of the tail, in kappa at a fixed tail probability."""
+def slope_of_distance(place: Place, mode: Mode, n: int, smallest: float) -> jax.Array:
+    """Return the derivative of y, towards the pole of the tail, in kappa at a fixed tail probability."""
     j, j_slope = (hazard(place, n, mode.near, smallest, order) for order in (0, 1))
-    # w less its mean, towards the pole; by selections, since products with a sign take XLA's simplifier in circles.
+    # w less its mean, towards the pole; by selections, since XLA's simplifier loops on products with a sign.
     towards = below_mode(mode, n)
     above = jnp.where(mode.near, towards, -towards) - 2 * place.across
     rise = place.width * j_slope + above * j
     return jnp.where(mode.near, rise, -rise)
 
 
-def below_mode(mode, n):
-    """s - A, A the mean of w, of full relative accuracy."""
+def below_mode(mode: Mode, n: int) -> jax.Array:
+    """Return s - A, A the mean of w, of full relative accuracy."""
     series = chebyshev_series(fits.fits(n, mode.s.dtype.name).below, 2 * mode.s * mode.s - 1)
     gap = 4 * mode.product
     return mode.s * (gap * gap) * series * (1 / (n + 1))
 
 
-def slope_of_share(signed, near, kappa, dimension):
-    """Derivative in kappa of (1 - w)/2, from its `quantile_share`: never positive, 0 at infinity."""
+def slope_of_share(signed: jax.Array, near: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
+    """Return the derivative in kappa of (1 - w)/2, from its `quantile_share`: never positive, 0 at infinity."""
     n = dimension - 1
     mode = Mode.of(jnp.minimum(kappa, KAPPA_MAX), n, near)
-    # Beyond `KAPPA_MAX` any place will do. A step may end a little beyond the equator, at a share above 1/2.
+    # Beyond `KAPPA_MAX` the place is not used. A step may end slightly beyond the equator, at a share above 1/2.
     small = jnp.where(kappa > KAPPA_MAX, 0.5, jnp.abs(signed))
     place = Place.of(small, (signed >= 0) == near, n, mode)
     distance = slope_of_distance(place, mode, n, fits.SMALLEST_WORD[signed.dtype.name])
     return slope_at(signed, near, kappa, distance)
 
 
-def slope_at(signed, near, kappa, distance):
-    """`slope_of_share` from the `slope_of_distance`."""
+def slope_at(signed: jax.Array, near: jax.Array, kappa: jax.Array, distance: jax.Array) -> jax.Array:
+    """Return `slope_of_share` from the `slope_of_distance`."""
     small = jnp.abs(signed)
     rise = jnp.where(near, -2, 2) * (small * (1 - small)) * distance
     return jnp.where(

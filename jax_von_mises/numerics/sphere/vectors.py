@@ -1,7 +1,7 @@
-"""Unit vectors: directions of unit length, the angle between two, and vectors about a mean direction.
+"""Unit vectors: directions, the angle between two of them, and vectors about a mean direction.
 
-At a concentration of 1e7 the rounding of a float32 component is 2e-4 of the spread. So a direction that was divided by
-its length keeps what the rounding took, and 1 - w comes from a difference of vectors.
+At a concentration of 1e7 the rounding of a float32 component is 2e-4 of the spread. Therefore a normalised direction
+stores its rounding error, and 1 - w comes from a difference of vectors.
 """
 
 from typing import NamedTuple
@@ -41,32 +41,32 @@ SINE_OF_QUARTER = tuple(
 COSINE_OF_QUARTER = tuple(
     (-1) ** j * _QUARTER ** (2 * j) / float(np.prod(np.arange(1.0, 2 * j + 1))) for j in range(13)
 )
-# From this dimension on the part of a normal vector across a direction is long enough to be had as a difference.
+# From this dimension on the part of a normal vector across a direction is long enough to compute as a difference.
 MANY = 16
-# Numbers that `ordered_sum` adds side by side.
+# Numbers that `ordered_sum` adds in parallel.
 LANES = 8
-# No product of a finite direction's numbers is as large.
+# Above every product of components of a finite direction.
 LARGE = 1e30
 
 
 class Direction(NamedTuple):
-    """A unit vector along the last axis, and what its rounding lost."""
+    """A unit vector along the last axis, and its rounding error."""
 
     unit: jax.Array
     lost: jax.Array
 
 
-def direction_of(vector):
-    """The `Direction` of vectors of any length; NaN for a zero vector and one that is not finite."""
+def direction_of(vector: jax.Array) -> Direction:
+    """Return the `Direction` of vectors of any length; NaN for a zero vector and one that is not finite."""
     largest = jnp.max(jnp.abs(lax.stop_gradient(vector)), -1, keepdims=True)
-    # By a power of two, which rounds nothing.
+    # By a power of two, which is exact.
     scale = jnp.ldexp(jnp.ones_like(largest), -jnp.frexp(jnp.where(largest > 0, largest, 1))[1])
     vector = nan_unless(vector * scale, jnp.isfinite(largest))
     inverse = lax.rsqrt(jnp.sum(vector * vector, -1, keepdims=True))
     unit = vector * inverse
     if unit.dtype == jnp.float64:
         return Direction(unit, jnp.zeros_like(unit))
-    # unit / inverse as an exact product of heads and the rest; an error of the length itself is along the vector.
+    # unit / inverse as an exact product of heads plus the rest; an error of the length itself is along the vector.
     length = lax.stop_gradient(1 / inverse)
     exact = lax.stop_gradient(unit)
     unit_head, length_head = head(exact), head(length)
@@ -75,10 +75,10 @@ def direction_of(vector):
     return Direction(unit, missing * (1 / length))
 
 
-def versine(x, direction, lost=None):
-    """1 - w of vectors `x`, along the last axis, to a `Direction`; relative accuracy also where it is small.
+def versine(x: jax.Array, direction: Direction, lost: jax.Array | None = None) -> jax.Array:
+    """Return 1 - w of vectors `x`, along the last axis, to a `Direction`, to relative accuracy also where it is small.
 
-    The length of `x` does not count, but near 1 rounds least; `lost` is what the rounding of `x` took.
+    `x` may have any length, but lengths near 1 are most accurate; `lost` is the rounding error of `x`.
     """
     ndim = max(x.ndim, direction.unit.ndim)
     unit, rest = (aligned(each, ndim) for each in direction)
@@ -91,8 +91,8 @@ def versine(x, direction, lost=None):
     return jnp.maximum(jnp.sum(difference * difference, -1) - excess * excess, 0) / (2 * length)
 
 
-def normal(t, half_minus_t, negative):
-    """The standard normal quantile of a tail, `t` and 1/2 - `t`, and the side; to 1e-6 (float32) or 1e-14."""
+def normal(t: jax.Array, half_minus_t: jax.Array, negative: jax.Array) -> jax.Array:
+    """Return the standard normal quantile of a tail `t` on one side, to 1e-6 (float32) or 1e-14."""
     if t.dtype == jnp.float64:
         z = -jax.scipy.special.ndtri(t)
     else:
@@ -103,8 +103,8 @@ def normal(t, half_minus_t, negative):
     return jnp.where(negative, -z, z)
 
 
-def cosine_and_sine(turn):
-    """cos(pi x) and sin(pi x) for x in [-1, 1], of `turn` = x."""
+def cosine_and_sine(turn: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return cos(pi x) and sin(pi x) for x = `turn` in [-1, 1]."""
     few = (6, 7) if turn.dtype == jnp.float32 else (12, 13)
     square = turn * turn
     s = turn * polynomial(SINE_OF_QUARTER[: few[0]], square)
@@ -112,8 +112,8 @@ def cosine_and_sine(turn):
     return 1 - 2 * s * s, 2 * s * c
 
 
-def tangents(unit):
-    """Two unit vectors across three-dimensional ones, along the last axis: T. Duff et al., JCGT 6 (1), 2017."""
+def tangents(unit: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return two unit vectors orthogonal to three-dimensional ones, by T. Duff et al., JCGT 6 (1), 2017."""
     x, y, z = (unit[..., j] for j in range(3))
     sign = jnp.where(z < 0, -1, 1).astype(z.dtype)
     a = -1 / (sign + z)
@@ -122,13 +122,13 @@ def tangents(unit):
     return first, jnp.stack([b, sign + y * y * a, -y], -1)
 
 
-def aligned(vectors, ndim):
-    """`vectors` with leading axes of length 1 up to `ndim` axes: JAX may be told to add none by itself."""
+def aligned(vectors: jax.Array, ndim: int) -> jax.Array:
+    """Add leading axes of length 1 up to `ndim` axes, which JAX's rank promotion may be set to refuse."""
     return vectors.reshape((1,) * (ndim - vectors.ndim) + vectors.shape)
 
 
-def place_in_space(signed, turn, unit):
-    """Vectors in three dimensions from a `signed_share` and an azimuth in half turns."""
+def place_in_space(signed: jax.Array, turn: jax.Array, unit: jax.Array) -> jax.Array:
+    """Return vectors in three dimensions from a `signed_share` and an azimuth in half turns."""
     r, (c, s) = sine(signed), cosine_and_sine(turn)
     first, second = (aligned(x, signed.ndim + 1) for x in tangents(unit))
     unit = aligned(unit, signed.ndim + 1)
@@ -137,10 +137,11 @@ def place_in_space(signed, turn, unit):
     return unit + (along * unit + r[..., None] * across)
 
 
-def place_across(signed, z, unit):
-    """Vectors in any dimension from a `signed_share` and normal vectors `z`, whose part across `unit` is the azimuth.
+def place_across(signed: jax.Array, z: jax.Array, unit: jax.Array) -> jax.Array:
+    """Return vectors in any dimension from a `signed_share` and normal vectors `z`.
 
-    There is no reflection, so no direction is special and all derivatives are finite.
+    The part of `z` across `unit` is the azimuth. Without a reflection no direction is special, and all derivatives are
+    finite.
     """
     unit = aligned(unit, z.ndim)
     along = ordered_sum(rounded(z * unit))
@@ -153,13 +154,13 @@ def place_across(signed, z, unit):
     return rounded(z * r[..., None]) + rounded(unit * back[..., None])
 
 
-def rounded(product):
-    """A product that is rounded before it is added, so that a direction has the same bits in every program."""
+def rounded(product: jax.Array) -> jax.Array:
+    """Round a product before it is added, so that a direction has the same bits in every program."""
     return xla.round_here(product, LARGE)
 
 
-def ordered_sum(terms):
-    """Sum over the last axis, in one order in every program; as many numbers at a time as a vector register holds."""
+def ordered_sum(terms: jax.Array) -> jax.Array:
+    """Sum over the last axis in the same order in every program, with as many numbers at a time as a register holds."""
     size = terms.shape[-1]
     cut = size - size % LANES if size > LANES else 0
     lanes = xla.tree_sum([terms[..., j : j + LANES] for j in range(0, cut, LANES)]) if cut else terms[..., :0]

@@ -1,0 +1,125 @@
+"""Streams and files of pairs of angles: the rows of one stream, however they are cut, also after a break."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+import jax_von_mises
+from tests.streams.test_executors import here  # noqa: F401 (a fixture)
+from tests.streams.test_writer import Stop, contents, finished, read, stop_after
+
+pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+
+KEY = jax.random.key(12)
+LOC, CONCENTRATION = np.float32([0.5, -1.0]), np.float32([5.0, 6.0, -7.0])
+CLASSES = {
+    "sine-bivariate-von-mises": jax_von_mises.SineBivariateVonMises,
+    "cosine-bivariate-von-mises": jax_von_mises.CosineBivariateVonMises,
+}
+SINE = "sine-bivariate-von-mises"
+
+
+def write(out, total=1_000, concentration=CONCENTRATION, **options):
+    options = {"block_rows": 100, "distribution": SINE, **options}
+    return jax_von_mises.write_samples(out, KEY, LOC, concentration, total, **options)
+
+
+def batches(total, size, concentration=CONCENTRATION, **options):
+    options = {"distribution": SINE, **options}
+    return jax_von_mises.sample_batches(KEY, LOC, concentration, total, size, **options)
+
+
+def assert_stream(pairs, first=0, name=SINE):
+    """The pairs are those of the stream from `first` on, to rounding: other shapes draw other last digits."""
+    drawn = CLASSES[name](*LOC, *CONCENTRATION).sample(KEY, (1_000,), method="table")[first : first + len(pairs)]
+    difference = np.float64(pairs) - np.float64(drawn)
+    assert np.abs(np.remainder(difference + np.pi, 2 * np.pi) - np.pi).max() < 2e-6
+
+
+@pytest.mark.parametrize("name", [SINE, pytest.param("cosine-bivariate-von-mises", marks=pytest.mark.slow)])
+def test_batches_are_the_stream(name):
+    """From any position, of any size, donated or not, and as slices that `sample_block` draws."""
+    for donate in (False, True):
+        drawn = [np.array(batch) for batch in batches(850, 100, start=150, donate=donate, distribution=name)]
+        assert [len(batch) for batch in drawn] == [100] * 8 + [50]
+        assert_stream(np.concatenate(drawn), 150, name)
+    block = jax_von_mises.sample_block(KEY, LOC, CONCENTRATION, 200, (5, 20), distribution=name)
+    assert_stream(block.reshape(100, 2), 200, name)
+
+
+@pytest.mark.slow
+def test_rows_of_several_pairs():
+    """A row has a pair for each set of parameters, and its place in the stream follows from that."""
+    sets = np.stack([CONCENTRATION, -CONCENTRATION * np.float32([-1, -1, 1])])
+    (rows,) = batches(7, 7, sets)
+    again = np.concatenate([np.asarray(batch) for batch in batches(4, 2, sets, start=3)])
+    assert rows.shape == (7, 2, 2)
+    np.testing.assert_allclose(again, rows[3:], atol=2e-6)
+
+
+@pytest.mark.slow
+def test_sharded_batches():
+    mesh = Mesh(np.array(jax.devices()[:4]), "d")
+    sharding = NamedSharding(mesh, PartitionSpec("d"))
+    drawn = list(batches(200, 100, out_sharding=sharding))
+    assert all(batch.sharding.is_equivalent_to(sharding, 2) for batch in drawn)
+    assert_stream(np.concatenate(drawn))
+    with pytest.raises(ValueError, match=r"sample_batches: out_sharding=.* shards the components of a pair"):
+        batches(200, 100, out_sharding=NamedSharding(mesh, PartitionSpec(None, "d")))
+    explicit = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Explicit,))
+    with pytest.raises(ValueError, match="a mesh with explicit axes, over which pairs cannot be sharded"):
+        batches(200, 100, out_sharding=NamedSharding(explicit, PartitionSpec("d")))
+
+
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+def test_broken_off_and_resumed(kind, tmp_path):
+    """The file of the resumed run is that of one that was not broken off, to the last byte; its record names all."""
+    out = tmp_path / f"pairs.{kind}"
+    with pytest.raises(Stop):
+        write(out, observe=stop_after(4))
+    assert not finished(out)
+    assert write(out, resume=True)[1:6] == ((1_000, 2), "float32", 6, 4, True)
+    assert_stream(read(out))
+    (tmp_path / "alone").mkdir()
+    write(tmp_path / "alone" / out.name)
+    assert contents(out) == contents(tmp_path / "alone" / out.name)
+    drawn = jax_von_mises.verify_samples(out)["stream"]
+    assert list(drawn) == ["distribution", "key", "loc", "concentration", "dtype", "method"]
+    assert (drawn["distribution"], drawn["method"]) == (SINE, "table")
+    assert np.float32(drawn["concentration"]["values"]).tolist() == CONCENTRATION.tolist()
+    with pytest.raises(ValueError, match="holds another stream: concentration"):
+        write(out, concentration=-CONCENTRATION, resume=True)
+
+
+def test_workers_and_parts(here, tmp_path):  # noqa: F811
+    out = tmp_path / "workers.npy"
+    assert write(out, executor=here).drawn == 10
+    assert_stream(read(out))
+    out = tmp_path / "parts.zarr"
+    assert [write(out, part=part, parts=3).finished for part in (0, 2, 1)] == [False, False, True]
+    assert_stream(read(out))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_dtypes(tmp_path, dtype):
+    """A block drawn again has the same bytes."""
+    out = tmp_path / "pairs.zarr"
+    with jax.enable_x64(dtype == "float64"):
+        with pytest.raises(Stop):
+            write(out, 300, dtype=dtype, observe=stop_after(2))
+        assert write(out, 300, dtype=dtype, resume=True).shape == (300, 2)
+    (tmp_path / "alone").mkdir()
+    with jax.enable_x64(dtype == "float64"):
+        write(tmp_path / "alone" / out.name, 300, dtype=dtype)
+    assert contents(out) == contents(tmp_path / "alone" / out.name)
+
+
+def test_refusals(tmp_path):
+    for name, wrong in (("loc", {"loc": 0.5}), ("concentration", {"concentration": [5.0, 6.0]})):
+        given = {"loc": LOC, "concentration": CONCENTRATION, **wrong}
+        with pytest.raises(ValueError, match=f"write_samples: {name} has shape .* its last axis must hold phi_{name}"):
+            jax_von_mises.write_samples(tmp_path / "a.npy", KEY, **given, total=10, distribution=SINE)
+    with pytest.raises(ValueError, match="2\\^64 numbers, of which a pair takes 2"):
+        batches(100, 100, start=2**63 - 50)
