@@ -5,17 +5,17 @@
 >>> angles = sample_von_mises(jax.random.key(0), loc=0.5, concentration=4.0, shape=(1_000,))
 
 ========================  =====================================================================
-`sample_von_mises`        angles of any shape and dtype, under any transformation of JAX
-`sample_block`            any slice of a key's endless stream of angles
+`sample_von_mises`        angles of any shape and dtype, under any JAX transformation
+`sample_block`            any slice of a key's stream of 2^64 angles
 `sample_pmap`             one stream over several devices, a part for each
 `sample_shard`            this device's part of a stream, inside `jax.shard_map` or `jax.pmap`
 `VonMises`                the distribution as an object, with the method names of NumPyro and TFP
 `log_prob` `prob`         the density
 `cdf` `sf` `icdf` `isf`   probabilities and quantiles; `log_cdf` `log_sf` deep in the tails
-`mean` `mode`             and the circular `variance` `stddev`, the `entropy`, the `kl_divergence`
+`mean` `mode`             also the circular `variance` and `stddev`, `entropy`, `kl_divergence`
 `fit` `standard_errors`   maximum likelihood
 `VonMisesFisher`          directions on the sphere in any dimension; `sample_von_mises_fisher`
-`CircularDistribution`    any density on the circle; `SineSkewed` ones
+`CircularDistribution`    any density on the circle; `SineSkewed` distributions
 `Mixture` `Torus`         distributions of several components, and of several angles
 `SineBivariateVonMises`   pairs of dependent angles; also `CosineBivariateVonMises`
 `sample_antithetic`       angles in mirrored pairs
@@ -25,7 +25,7 @@
 `prefetch_to_host`        copies to NumPy in the background
 `write_samples`           a stream into a .npy file or a Zarr store, resumable; `verify_samples`
 `derive_key`              keys by names and numbers
-`runtime`                 how JAX starts, compilation cache, compiling ahead, memory, diagnosis
+`runtime`                 JAX settings, compilation cache, warm-up, export, memory, diagnosis
 ========================  =====================================================================
 """
 
@@ -115,6 +115,6 @@ __all__ = [
 ]
 
 
-def __dir__():
-    """Return the public names, `numpyro` where it was imported, and those that every module has."""
+def __dir__() -> list[str]:
+    """Return the public names, `numpyro` if it was imported, and the names that every module has."""
     return [name for name in globals() if name in __all__ or name == "numpyro" or name.startswith("__")]

@@ -1,4 +1,4 @@
-"""Check arguments. A message names the function, the argument, its value, what is allowed and what to do."""
+"""Check arguments. Each message names the function, the argument, its value, what is allowed and what to do."""
 
 import math
 import operator
@@ -14,15 +14,15 @@ from jax.typing import DTypeLike
 
 # XLA counts bytes in 63 bits.
 LARGEST_SIZE = 2**60
-# XLA takes more, and for very many all the memory there is.
+# XLA accepts more, but very many exhaust the memory.
 MOST_AXES = 64
-# Whole numbers are below this: JAX, NumPy and Python's own ranges count in 63 bits.
+# Limit of integer arguments: JAX, NumPy and Python's ranges count in 63 bits.
 LARGEST_COUNT = 2**63
-# Python's floats up to here are also float32.
+# Larger Python floats are infinite in float32.
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
-# Seconds are below this, thirty years: locks and timers count nanoseconds in 63 bits.
+# Limit of durations in seconds, thirty years: locks and timers count nanoseconds in 63 bits.
 LARGEST_TIME = 1e9
-# Characters of a value in a message.
+# Most characters of a value that a message shows.
 LONGEST = 200
 METHODS = ("auto", "direct", "table")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -31,17 +31,17 @@ INTEGERS = ("int32", "uint32", "int64", "uint64")
 
 def safe_repr(value: object) -> str:
     """Return the repr of `value` for a message, shortened; a description if the repr fails."""
-    if isinstance(value, int) and value.bit_length() > LONGEST:  # Python writes none of more than 4300 digits
+    if isinstance(value, int) and value.bit_length() > LONGEST:  # Python refuses to print more than 4300 digits
         return f"about {'-' if value < 0 else ''}10^{round(math.log10(abs(value)))}"
     try:
         text = repr(value)
-    except Exception:  # nested too deeply, or of a class that fails
-        text = f"a value of type {type(value).__name__} that cannot be written out"
+    except Exception:  # nested too deeply, or a faulty `__repr__`
+        text = f"a value of type {type(value).__name__} that cannot be printed"
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}...{text[-LONGEST // 4 :]}"
 
 
 def typed_keys(caller: str, key: Any) -> jax.Array:
-    """Return `key`, one or an array of them, as typed keys, from typed or legacy (uint32) ones."""
+    """Return a key or an array of keys, typed or legacy (uint32), as typed keys."""
     dtype = getattr(key, "dtype", None)
     if dtype is None:
         raise TypeError(
@@ -61,22 +61,23 @@ def typed_keys(caller: str, key: Any) -> jax.Array:
                 f"shape {words}. Make keys with jax.random.key(seed, impl=...), which carry their implementation."
             )
         key = jax.random.wrap_key_data(key)
-    return key
+    typed: jax.Array = key
+    return typed
 
 
 def one_key(caller: str, key: Any) -> jax.Array:
-    """Return `key` as a typed key, from a typed or a legacy (uint32) one."""
-    key = typed_keys(caller, key)
-    if key.shape:
+    """Return one key, typed or legacy (uint32), as a typed key."""
+    keys = typed_keys(caller, key)
+    if keys.shape:
         raise ValueError(
-            f"{caller}: key must be one key, got a key array of shape {key.shape}. "
+            f"{caller}: key must be one key, got a key array of shape {keys.shape}. "
             "Use jax.vmap to sample with many keys, or jax.random.fold_in to derive one."
         )
-    return key
+    return keys
 
 
 def key_or_seed(caller: str, key: Any, seed: Any) -> jax.Array:
-    """Return whichever of `key` and `seed` was given, as a typed key."""
+    """Return the one of `key` and `seed` that was given, as a typed key."""
     if (key is None) == (seed is None):
         raise TypeError(
             f"{caller}: give one random key, as `key` or as `seed`: distribution.sample(jax.random.key(0))."
@@ -85,14 +86,15 @@ def key_or_seed(caller: str, key: Any, seed: Any) -> jax.Array:
 
 
 def legacy_shape() -> tuple[int, ...]:
-    """Return the shape of a legacy key: the words of the default implementation, whichever that is set to."""
-    return jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
+    """Return the shape of a legacy key, which depends on the default implementation that JAX is set to."""
+    shape: tuple[int, ...] = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
+    return shape
 
 
-def parameters(caller: str, dtype: DTypeLike | None, **values: object) -> tuple[dict[str, Any], np.dtype]:
-    """Check the named `values`, and return them as arrays by name, with the float dtype of the result.
+def parameters(caller: str, dtype: DTypeLike | None, **values: object) -> tuple[dict[str, Any], np.dtype[Any]]:
+    """Check the named `values`; return them as arrays by name, and the float dtype of the result.
 
-    Only here are Python numbers, which take the dtype of the others, known from arrays: afterwards all have a dtype.
+    Python numbers take the dtype of the other values here, and are arrays with a dtype afterwards.
     """
     given = {name: parameter(caller, name, value) for name, value in values.items()}
     dtype = float_dtype(caller, dtype, given.values())
@@ -101,15 +103,15 @@ def parameters(caller: str, dtype: DTypeLike | None, **values: object) -> tuple[
 
 
 def parameter(caller: str, name: str, value: Any) -> Any:
-    """Check one value: return a Python number as a float, and anything else that JAX accepts as an array.
+    """Check one value; return a Python number as a float, and anything else that JAX accepts as an array.
 
-    The float has no dtype yet. An array without axes has one, also if it is NumPy's.
+    The float has no dtype yet. Every array has one, also a NumPy array without axes.
     """
     if type(value) is float:
         return value
     try:
         if isinstance(value, (int, float)) and not isinstance(value, (bool, np.generic)):
-            return float(value)  # NumPy has no integer for large ones
+            return float(value)  # NumPy has no dtype for large integers
         array = value
         if not is_array(array):
             array = np.asarray(value)
@@ -117,7 +119,9 @@ def parameter(caller: str, name: str, value: Any) -> Any:
         real = dtype.name in DTYPES or jnp.issubdtype(dtype, jnp.integer)
         array = native(array) if real else array
     except OverflowError as error:
-        raise ValueError(f"{caller}: {name} is {safe_repr(value)}, and no float reaches beyond 1.8e308.") from error
+        raise ValueError(
+            f"{caller}: {name} is {safe_repr(value)}, which exceeds the range of float64 (1.8e308)."
+        ) from error
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{caller}: {name} must be a real number or an array of them, got {safe_repr(value)}."
@@ -134,35 +138,35 @@ def parameter(caller: str, name: str, value: Any) -> Any:
     return array
 
 
-def _with_dtype(value: Any, compute: np.dtype) -> Any:
-    """Return a checked value as an array: of dtype `compute` where it is a Python number, or wider than JAX takes."""
+def _with_dtype(value: Any, compute: np.dtype[Any]) -> Any:
+    """Return a checked value as an array, of dtype `compute` if it is a Python number or wider than JAX supports."""
     if type(value) is float:
         if abs(value) <= LARGEST_FLOAT32:
             return np.asarray(value, compute)
     elif not isinstance(value, (np.ndarray, np.generic)) or not too_wide(value.dtype):
         return value
-    with np.errstate(over="ignore"):  # too large is infinite, as in a program
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, as in XLA
         return np.asarray(value, compute)
 
 
-def too_wide(dtype: np.dtype) -> bool:
-    """Whether JAX narrows NumPy arrays of `dtype`: floats with NumPy's warning, integers modulo 2^32."""
+def too_wide(dtype: np.dtype[Any]) -> bool:
+    """Return whether JAX narrows NumPy arrays of `dtype`: floats with NumPy's warning, integers modulo 2^32."""
     return jax.dtypes.canonicalize_dtype(dtype) != dtype
 
 
 def as_jax(value: Any, dtype: DTypeLike | None = None) -> jax.Array:
-    """Return a checked value as a JAX array of `dtype` or of its own dtype; Python numbers stay weakly typed."""
+    """Return a checked value as a JAX array of `dtype`, by default the value's; Python numbers stay weakly typed."""
     with np.errstate(over="ignore"):
         return jnp.asarray(value, dtype)
 
 
 def is_array(value: object) -> bool:
-    """Whether `value` is an array, and not only something that stands for one in a pytree."""
+    """Return whether `value` is an array, not a placeholder for one in a pytree."""
     return isinstance(value, (np.ndarray, np.generic, jax.Array))
 
 
 def native(array: Any) -> Any:
-    """Return `array` in the byte order of this machine, as JAX requires; files may have another one."""
+    """Return `array` in the byte order of this machine, as JAX requires; arrays from files may have the other."""
     dtype = array.dtype
     return array if not isinstance(dtype, np.dtype) or dtype.isnative else array.astype(dtype.newbyteorder("="))
 
@@ -191,19 +195,19 @@ def sharding(caller: str, value: object) -> NamedSharding | None:
         ) from error
 
 
-def float_dtype(caller: str, dtype: DTypeLike | None, values: Iterable[Any]) -> np.dtype:
+def float_dtype(caller: str, dtype: DTypeLike | None, values: Iterable[Any]) -> np.dtype[Any]:
     """Return the result's dtype: `dtype` if given, else the widest float of checked `values`, else JAX's default."""
     wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
     if dtype is None:
         found = [x.dtype for x in values if not is_weak(x) and jnp.issubdtype(x.dtype, jnp.floating)]
         if len(set(found)) == 1:
             return jax.dtypes.canonicalize_dtype(found[0])
-        # Not `jnp.promote_types`, which refuses where implicit promotion is turned off.
+        # `jnp.promote_types` fails where implicit promotion is turned off.
         dtype = np.float32 if found and np.float64 not in found else np.float64
         return jax.dtypes.canonicalize_dtype(dtype)
     try:
         dtype = jnp.dtype(dtype).newbyteorder("=")
-    except (TypeError, ValueError, RecursionError) as error:  # NumPy's message omits some
+    except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
             f"{caller}: dtype={safe_repr(dtype)} is not a dtype that JAX knows. Allowed are {', '.join(DTYPES)}."
         ) from error
@@ -214,24 +218,24 @@ def float_dtype(caller: str, dtype: DTypeLike | None, values: Iterable[Any]) -> 
         )
     if dtype.name == "float64" and not wide:
         raise ValueError(
-            f"{caller}: dtype=float64, but JAX's 64-bit mode is off and would make it float32 in silence. Turn it on "
-            'with jax.config.update("jax_enable_x64", True) at start-up, or ask for float32.'
+            f"{caller}: dtype=float64, but JAX's 64-bit mode is off, in which JAX silently uses float32. Turn it on "
+            'with jax.config.update("jax_enable_x64", True) at start-up, or give dtype=float32.'
         )
     return dtype
 
 
-def compute_dtype(dtype: DTypeLike) -> np.dtype:
+def compute_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     """Return the dtype to compute in: float32 for bfloat16 and float16."""
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
 def is_weak(value: object) -> bool:
-    """Whether a checked value takes the dtype of the others: a Python number, or a JAX array of weak type."""
+    """Return whether a checked value takes the dtype of the others: a Python number, or a JAX array of weak type."""
     return type(value) is float or bool(getattr(value, "weak_type", False))
 
 
 def result_shape(caller: str, shape: object, **arrays: Any) -> tuple[int, ...]:
-    """Return `shape` as a tuple, or the broadcast shape of `arrays`; each of them must broadcast to it."""
+    """Return `shape` as a tuple, by default the broadcast shape of `arrays`; each array must broadcast to it."""
     if shape is None:
         return broadcast_shapes(caller, {name: () if type(a) is float else a.shape for name, a in arrays.items()})
     sizes = whole_sizes(caller, "shape", shape)
@@ -255,16 +259,16 @@ def broadcast_shapes(caller: str, shapes: Mapping[str, tuple[int, ...]]) -> tupl
         listed = " and ".join(f"{name} of shape {has}" for name, has in shapes.items())
         if isinstance(error, ValueError):
             raise ValueError(
-                f"{caller}: {listed} do not broadcast together. Add axes of length 1 where they should vary alone."
+                f"{caller}: {listed} do not broadcast together. Insert axes of length 1 to make them broadcast."
             ) from error
         raise TypeError(
-            f"{caller}: {listed}: sizes must be known when tracing, also for jax.export; a symbolic one is not."
+            f"{caller}: {listed}: sizes must be known when tracing. Export with integers, not with symbolic sizes."
         ) from error
 
 
 def dimension(caller: str, name: str, vectors: Any, of: int | None = None) -> int:
-    """Return the dimension of checked `vectors`, the length of their last axis: at least 2, and equal to `of`."""
-    shape = np.shape(vectors)
+    """Return the length of the last axis of checked `vectors`: at least 2, and equal to `of` if given."""
+    shape: tuple[int, ...] = np.shape(vectors)
     if not shape or shape[-1] < 2 or (of is not None and shape[-1] != of):
         allowed = "2 or more" if of is None else str(of)
         raise ValueError(
@@ -274,9 +278,9 @@ def dimension(caller: str, name: str, vectors: Any, of: int | None = None) -> in
 
 
 def batch_shape(caller: str, shape: object, **arrays: Any) -> tuple[int, ...]:
-    """Return `shape` as a tuple, or where it is None or has no axes the broadcast shape of checked `arrays`.
+    """Return `shape` as a tuple, or the broadcast shape of checked `arrays` where it is None or ().
 
-    Of `mean_direction`, and of every array before the last one, the last axis is that of the components.
+    All arrays but the last hold vectors: their last axis is that of the components, which is not in the result.
     """
     *named, (last, parameter) = arrays.items()
     batch = {name: jax.ShapeDtypeStruct(np.shape(vectors)[:-1], np.float32) for name, vectors in named}
@@ -286,7 +290,7 @@ def batch_shape(caller: str, shape: object, **arrays: Any) -> tuple[int, ...]:
 
 
 def broadcasts(shape: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
-    """Whether an array of `shape` broadcasts to the shape `sizes`."""
+    """Return whether an array of `shape` broadcasts to the shape `sizes`."""
     pairs = zip(reversed(shape), reversed(sizes), strict=False)
     return len(shape) <= len(sizes) and all(have in (1, want) for have, want in pairs)
 
@@ -296,9 +300,9 @@ def whole_sizes(caller: str, name: str, shape: Any) -> tuple[int, ...]:
     try:
         if isinstance(shape, (str, bytes, set, dict, bool)):
             raise TypeError
-        # NumPy's and JAX's arrays have this attribute with any number of axes.
+        # Arrays have this attribute whatever their number of axes.
         single = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
-        # Elements of a JAX array are unknown while another function is traced; the array itself may be known.
+        # While a function is traced, iterating over a JAX array gives tracers, even if its values are known.
         sizes = (shape,) if single else tuple(np.asarray(shape) if isinstance(shape, jax.Array) else shape)
         sizes = tuple(operator.index(size) for size in sizes)
     except TypeError as error:
@@ -308,8 +312,7 @@ def whole_sizes(caller: str, name: str, shape: Any) -> tuple[int, ...]:
         ) from error
     if len(sizes) > MOST_AXES:
         raise ValueError(
-            f"{caller}: {name}={safe_repr(sizes)} has {len(sizes)} axes. Give at most {MOST_AXES}, as NumPy's "
-            "arrays have."
+            f"{caller}: {name}={safe_repr(sizes)} has {len(sizes)} axes. Give at most {MOST_AXES}, the limit of NumPy."
         )
     if any(size < 0 for size in sizes):
         raise ValueError(f"{caller}: {name}={safe_repr(sizes)} has a negative size. Sizes must be 0 or more.")
@@ -324,13 +327,13 @@ def whole_sizes(caller: str, name: str, shape: Any) -> tuple[int, ...]:
 
 
 def whole_number(caller: str, name: str, value: Any, least: int, below: int = LARGEST_COUNT) -> int:
-    """Return `value` as an int of at least `least`, and below a power of two."""
+    """Return `value` as an int of at least `least` and less than `below`, a power of two."""
     try:
         if isinstance(value, bool):
             raise TypeError
         number = operator.index(value)
     except TypeError as error:
-        raise TypeError(f"{caller}: {name}={safe_repr(value)} must be a whole number.") from error
+        raise TypeError(f"{caller}: {name}={safe_repr(value)} must be an integer.") from error
     if not least <= number < below:
         raise ValueError(
             f"{caller}: {name}={safe_repr(number)} must be at least {least} and below 2^{below.bit_length() - 1}."
@@ -339,14 +342,14 @@ def whole_number(caller: str, name: str, value: Any, least: int, below: int = LA
 
 
 def flag(caller: str, name: str, value: object) -> bool:
-    """Return `value` as a bool: Python would take "no" and nan for True."""
+    """Return `value` as a bool; refuse other types, since Python counts "no" and nan as true."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{caller}: {name}={safe_repr(value)} must be True or False.")
     return bool(value)
 
 
 def seconds(caller: str, name: str, value: Any, *, above: float = -math.inf) -> float:
-    """Return `value` as a number of seconds: finite, not negative, more than `above` and below thirty years."""
+    """Return `value` as a number of seconds: finite, at least 0, more than `above` and below thirty years."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{caller}: {name}={safe_repr(value)} must be a number of seconds.")
     if not (0 <= value < LARGEST_TIME and value > above):
@@ -365,40 +368,42 @@ def path(caller: str, name: str, value: Any) -> str:
     except TypeError as error:
         raise TypeError(f"{caller}: {name}={safe_repr(value)} must be a string or a path.") from error
     if text.lower().startswith("file://"):
-        # What is looked at before a file of this machine is opened is not looked at behind a URL.
+        # A URL would bypass the checks that are made before a local file is opened.
         raise ValueError(
             f"{caller}: {name}={safe_repr(text)} is a URL of a local file. Give its path, without file://."
         )
     if "\0" in text:
-        raise ValueError(f"{caller}: {name}={safe_repr(text)} has a null character, which no name of a file may have.")
+        raise ValueError(
+            f"{caller}: {name}={safe_repr(text)} contains a null character, which file names cannot have. Remove it."
+        )
     try:
         os.fsencode(text)
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{caller}: {name}={safe_repr(text)} has the character {text[error.start]!r}, which no name of a file can "
-            f"have here ({error.encoding}). Give another name."
+            f"{caller}: {name}={safe_repr(text)} contains the character {text[error.start]!r}, which file names cannot "
+            f"have on this system ({error.encoding}). Choose another name."
         ) from error
     return text
 
 
 def utf8(caller: str, name: str, text: str, taker: str) -> None:
-    """Refuse text that is not valid UTF-8, such as half of a surrogate pair, which `taker` needs."""
+    """Refuse text that has no UTF-8 encoding, which `taker` needs, such as half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{caller}: {name}={safe_repr(text)} has the character {text[error.start]!r}, which is no UTF-8, and "
-            f"{taker} takes nothing else. Give another name."
+            f"{caller}: {name}={safe_repr(text)} contains the character {text[error.start]!r}, which is not valid "
+            f"UTF-8, as {taker} requires. Choose another name."
         ) from error
 
 
 def position(caller: str, start: Any) -> Any:
-    """Return a place in a stream: an integer, a traced integer scalar, or a pair (hi, lo) of either, below 2^64."""
+    """Return a position in a stream: an integer, a traced integer scalar, or a pair (hi, lo) of either, below 2^64."""
     if isinstance(start, (tuple, list)):
         if len(start) != 2:
             raise ValueError(
                 f"{caller}: start={safe_repr(start)} has {len(start)} parts. Give an integer, or a pair (hi, lo) of "
-                "32-bit ones."
+                "32-bit integers."
             )
         return tuple(_unsigned(caller, f"start[{name}]", x, 32) for name, x in enumerate(start))
     return _unsigned(caller, "start", start, 64)
@@ -410,7 +415,7 @@ def _unsigned(caller: str, name: str, value: Any, bits: int) -> Any:
         if value.dtype.name not in allowed or value.shape:
             raise TypeError(
                 f"{caller}: {name} is traced with dtype {value.dtype} and shape {value.shape}, but must be a scalar of "
-                f"{', '.join(allowed)}. Give a place beyond its range as a pair (hi, lo) of uint32."
+                f"{', '.join(allowed)}. Give a position beyond its range as a pair (hi, lo) of uint32."
             )
         return value
     try:
@@ -418,13 +423,13 @@ def _unsigned(caller: str, name: str, value: Any, bits: int) -> Any:
     except TypeError as error:
         raise TypeError(f"{caller}: {name}={safe_repr(value)} must be an integer.") from error
     if not 0 <= value < 2**bits:
-        why = ", the length of a stream." if bits == 64 else ". A pair is (place >> 32, place % 2**32)."
+        why = ", the length of a stream." if bits == 64 else ". A pair is (start >> 32, start % 2**32)."
         raise ValueError(f"{caller}: {name}={safe_repr(value)} must be at least 0 and below 2^{bits}{why}")
     return value
 
 
 def known_position(start: object) -> int | None:
-    """Return a place in a stream as one integer; None where it is an array, traced or not."""
+    """Return a position in a stream as one integer; None where it is an array, traced or not."""
     if isinstance(start, tuple):
         hi, lo = map(known_position, start)
         return None if hi is None or lo is None else (hi << 32) + lo
@@ -432,7 +437,10 @@ def known_position(start: object) -> int | None:
 
 
 def within_stream(caller: str, start: int, end: int, described: str, numbers: int = 1, noun: str = "angle") -> None:
-    """Refuse draws, of `numbers` numbers each, from `start` to `end`, as `described`, beyond the stream's end."""
+    """Refuse draws from `start` to `end` that reach beyond the stream's end; each takes `numbers` numbers.
+
+    The message shows `start` and what sets `end`, as `described`.
+    """
     if end * numbers > 2**64:
         length = "2^64 angles" if numbers == 1 else f"2^64 numbers, of which a {noun} takes {numbers}"
         raise ValueError(
@@ -442,7 +450,7 @@ def within_stream(caller: str, start: int, end: int, described: str, numbers: in
 
 
 def one_of(caller: str, name: str, value: Any, allowed: Iterable[str]) -> str:
-    """Return `value`, if it is one of the `allowed` names."""
+    """Return `value` if it is one of the `allowed` names."""
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{caller}: {name}={safe_repr(value)} is not one of {', '.join(map(repr, allowed))}.")
     return value
@@ -469,7 +477,7 @@ def known_value(caller: str, name: str, value: Any) -> None:
 
 
 def method(caller: str, value: Any, concentration: Any) -> str:
-    """Return a route of `METHODS` that fits the shape of `concentration`."""
+    """Return `value` if it is one of `METHODS` and fits the shape of `concentration`."""
     route = one_of(caller, "method", value, METHODS)
     if route == "table" and concentration.size != 1:
         raise ValueError(

@@ -1,16 +1,18 @@
-"""Find what this package keeps for a user between processes, and the machine's driver, without JAX."""
+"""Find the user's cache directory, check who else can write to it, and describe the machine; all without JAX."""
 
 import contextlib
 import os
 import re
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 try:
     import grp
     import pwd
-except ImportError:  # Windows has no modes to look at
+except ImportError:  # Windows has no such modules, and no modes to check
     grp = pwd = None  # type: ignore[assignment]
 
 __all__ = [
@@ -28,33 +30,33 @@ PROC_GPUS = Path("/proc/driver/nvidia/gpus")
 PROC_CPU = Path("/proc/cpuinfo")
 
 
-def nvidia_driver():
-    """Return the version of the loaded NVIDIA driver, as Linux shows it; None without one."""
+def nvidia_driver() -> str | None:
+    """Return the version of the loaded NVIDIA driver, as Linux reports it; None without one."""
     with contextlib.suppress(OSError):
         if match := re.search(r"\s(\d+\.\d+(\.\d+)?)\s", PROC_DRIVER.read_text()):
             return match[1]
     return None
 
 
-def nvidia_gpus():
-    """Return how many of NVIDIA's GPUs this process may use, as Linux and ``CUDA_VISIBLE_DEVICES`` show them."""
+def nvidia_gpus() -> int:
+    """Return how many NVIDIA GPUs this process may use, according to Linux and ``CUDA_VISIBLE_DEVICES``."""
     count = 0
     with contextlib.suppress(OSError):
         count = len(os.listdir(PROC_GPUS))
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return count if shown is None else min(count, len([name for name in shown.split(",") if name.strip()]))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return count if visible is None else min(count, len([name for name in visible.split(",") if name.strip()]))
 
 
-def processor(field):
-    """Return what Linux shows of the first processor, such as its "model name" or its "flags"; "" elsewhere."""
+def processor(field: str) -> str:
+    """Return a field that Linux reports of the first processor, such as "model name" or "flags"; "" elsewhere."""
     with contextlib.suppress(OSError):
         if match := re.search(rf"^{field}\s*: (.*)$", PROC_CPU.read_text(), re.MULTILINE):
             return match[1].strip()
     return ""
 
 
-def cache_directory():
-    """Return this package's directory in the user's cache directory; None where there is no home directory."""
+def cache_directory() -> Path | None:
+    """Return this package's directory in the user's cache directory; None without a home directory."""
     if os.environ.get("XDG_CACHE_HOME", "").startswith("/"):
         base = Path(os.environ["XDG_CACHE_HOME"])
     else:
@@ -69,39 +71,39 @@ def cache_directory():
     return base / "jax_von_mises"
 
 
-def make_directories(path, mode=0o700):
-    """Make a directory, and those above it that are missing, for this user alone."""
+def make_directories(path: str | os.PathLike[str], mode: int = 0o700) -> None:
+    """Make a directory and its missing parents, by default accessible to this user only."""
     for folder in reversed((Path(path), *Path(path).parents)):
         if not folder.is_dir():
-            with contextlib.suppress(FileExistsError):  # also by another process, just now
+            with contextlib.suppress(FileExistsError):  # another process may just have made it
                 folder.mkdir(mode)
 
 
-def open_to_others(path):
-    """Return as a clause why someone else can change what is in a directory, at any level; None if nobody can."""
+def open_to_others(path: str | os.PathLike[str]) -> str | None:
+    """Return, as a clause, why another user can change a directory or a parent of it; None if nobody can."""
     for directory in (Path(path), *Path(path).parents):
         try:
             about = os.stat(directory)
         except FileNotFoundError:
             continue
         except OSError as error:
-            return f"{directory} cannot be looked at ({error.strerror})"
+            return f"{directory} cannot be read ({error.strerror})"
         reason = _open_to(about, leaf=directory == Path(path))
         if reason:
             return f"{directory} {reason}"
     return None
 
 
-def owned_by_other(number):
-    """Return as a clause whose a file is that belongs to user `number`; None for this user and root."""
+def owned_by_other(number: int) -> str | None:
+    """Return, as a clause, that a file belongs to user `number`; None for this user and root."""
     return None if number in (os.getuid(), 0) else f"belongs to the user {_name(pwd.getpwuid, number)}"
 
 
-def _open_to(about, leaf):
-    """Return why others can change a directory that is described by `about`, or None."""
+def _open_to(about: os.stat_result, leaf: bool) -> str | None:
+    """Return why others can change the directory that `about` describes; None if they cannot."""
     if (reason := owned_by_other(about.st_uid)) and (leaf or about.st_uid != _unmapped()):
         return reason
-    # In a directory with the sticky bit, as /tmp, others can add but not replace: enough above the cache, not in it.
+    # With the sticky bit, as in /tmp, others can add but not replace: safe for a parent, not for the cache itself.
     if about.st_mode & stat.S_ISVTX and not leaf:
         return None
     mode = f"(mode {stat.S_IMODE(about.st_mode):04o})"
@@ -112,8 +114,8 @@ def _open_to(about, leaf):
     return None
 
 
-def _unmapped():
-    """Return the owner shown for the system's files in a container that knows this user alone; None elsewhere."""
+def _unmapped() -> int | None:
+    """Return the owner that a container which maps only this user shows for system files; None elsewhere."""
     with contextlib.suppress(OSError, ValueError):
         inside, _, count = Path("/proc/self/uid_map").read_text().split()[:3]
         if (int(inside), int(count)) != (0, 2**32 - 1):
@@ -121,8 +123,8 @@ def _unmapped():
     return None
 
 
-def _private_group(number):
-    """Return whether a group has no member but this user, as where each user has a group of the same name."""
+def _private_group(number: int) -> bool:
+    """Return whether this user is the only member of a group, as where each user has a group of the same name."""
     try:
         group, user = grp.getgrgid(number), pwd.getpwuid(os.getuid())
     except KeyError:
@@ -130,9 +132,9 @@ def _private_group(number):
     return group.gr_gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
-def _name(database, number):
-    """Return the name of a user or a group, or the number where it has none."""
+def _name(database: Callable[[int], Any], number: int) -> str:
+    """Return the name of a user or a group, or its number if it has no name."""
     try:
-        return database(number)[0]
+        return str(database(number)[0])
     except KeyError:
-        return number
+        return str(number)

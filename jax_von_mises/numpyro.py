@@ -8,6 +8,6 @@ from jax_von_mises.distributions.numpyro import VonMisesFisher as VonMisesFisher
 __all__ = ["CosineBivariateVonMises", "SineBivariateVonMises", "VonMises", "VonMisesFisher"]
 
 
-def __dir__():
-    """Return the public names and those that every module has."""
+def __dir__() -> list[str]:
+    """Return the public names and the names that every module has."""
     return [name for name in globals() if name in __all__ or name.startswith("__")]

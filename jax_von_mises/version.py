@@ -1,3 +1,3 @@
-"""The version of the package, also of what it writes."""
+"""Version of the package, which the files that it writes record."""
 
 __version__ = "0.2.0"

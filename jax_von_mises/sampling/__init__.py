@@ -1,7 +1,11 @@
 """Random angles: from a key to words, from words to angles, in every shape and on every device.
 
-`counter` makes the words, `transform` angles of them, `request` decides a draw once from its checked arguments, and
-`sampler` has the public functions; `sharded`, `truncated` and `variance_reduction` have further ones. `cuda` decides
-whether a CUDA kernel draws, which `cuda_launch` launches, by the verdict of `cuda_trial` that `cuda_verdict` keeps, or
-by a `cuda_self_test`. Files and iterators of angles are in `jax_von_mises.streams`.
+`counter` computes words and `transform` converts them to angles. `request` checks the arguments of a draw and decides
+how to draw; `sampler` has the public functions. More of them are in `sharded`, `truncated`, `variance_reduction`,
+`sphere` (directions) and `bivariate` (pairs).
+
+`cuda` decides whether a CUDA kernel draws, and `cuda_launch` launches it. `cuda_trial` tests the kernels in a child
+process, `cuda_verdict` keeps the result, and `cuda_self_test` tests a kernel in the process itself.
+
+Files and iterators of angles are in `jax_von_mises.streams`.
 """

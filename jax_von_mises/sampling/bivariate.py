@@ -1,21 +1,26 @@
-"""Pairs of angles from counter-based words, without rejection: the marginal, and von Mises given the first angle.
+"""Pairs of angles from counter-based words, without rejection.
+
+The first angle is the quantile of its marginal distribution, and the second, given the first, has a von Mises
+distribution.
 
 *Layout of the stream.* An angle takes one number, that is one word (float32) or two (float64); number j of a stream
 is word j, or words 2 j and 2 j + 1. Pair i takes the numbers 2 i (the first angle) and 2 i + 1 (the second angle).
-Each has the angle's side in its lowest bit, and in the others its tail probability, as in `transform.tail`: of the
-first angle counted from its mode or, for two modes, from between them; of the second angle from its mean direction
-given the first.
+The lowest bit of a number is the angle's side, the others are its tail probability, as in `transform.tail`. The first
+angle is measured from its mode or, if there are two, from halfway between them; the second angle is measured from its
+mean direction given the first.
 """
 
 import dataclasses
 import functools
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
+from jax.typing import DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.numerics import elementary, xla
@@ -29,31 +34,41 @@ from jax_von_mises.sampling.request import Request, route_of
 from jax_von_mises.sampling.sphere import number_positions
 
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
-
-
 PARTS = {"loc": NAMES[:2], "concentration": NAMES[2:]}
-"""What the last axes hold of the two arrays by which streams name their parameters."""
+"""The parameters along the last axis of each of the two arrays that streams take."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PairRequest(Request):
-    """What `draw_pairs` draws: checked arguments; a pytree with everything but arrays static."""
+    """A draw of pairs, for `draw_pairs`; a pytree in which everything but arrays is static."""
 
-    event_shape, numbers, noun = (2,), 2, "pair"
+    noun: ClassVar[str] = "pair"
     kind: ClassVar[type[models.Model]]
     """`models.Sine` or `models.Cosine`."""
     key: jax.Array
-    arrays: tuple
+    arrays: tuple[jax.Array, ...]
     """The parameters in the order of `NAMES`."""
-    start: tuple | None
+    start: counter.Wide | None
     shape: tuple[int, ...]
-    """Of the batch, without the axis of the two angles."""
-    dtype: np.dtype
+    """Shape of the batch, without the axis of the two angles."""
+    dtype: np.dtype[Any]
     route: str
-    out_sharding: object = None
+    out_sharding: NamedSharding | None = None
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one pair."""
+        return (2,)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers of the stream one pair takes."""
+        return 2
 
     @classmethod
-    def of(cls, caller, key, parameters, shape, start, method):
+    def of(
+        cls, caller: str, key: object, parameters: Mapping[str, object], shape: object, start: Any, method: str
+    ) -> Self:
         """Check a draw of `shape` from `start`, or from 0 if that is None; `parameters` are checked, by `NAMES`."""
         request = cls.from_arrays(caller, key, *arguments.parameters(caller, None, **parameters), shape, method)
         if start is None:
@@ -61,30 +76,42 @@ class PairRequest(Request):
         return request.block(caller, arguments.position(caller, start))
 
     @classmethod
-    def part(cls, caller, key, loc, concentration, shape, dtype, method):
-        """Check a draw from anywhere in a stream, whose parameters stand along the last axes of two arrays."""
-        given, dtype = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
-        found = {}
+    def part(
+        cls,
+        caller: str,
+        key: object,
+        loc: object,
+        concentration: object,
+        shape: object,
+        dtype: DTypeLike | None,
+        method: str,
+        /,
+    ) -> Self:
+        """Check a draw of pairs from any position of a stream, with parameters along the last axes of two arrays."""
+        given, of_result = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
+        found: dict[str, Any] = {}
         for name, parts in PARTS.items():
             if np.shape(given[name])[-1:] != (len(parts),):
                 raise ValueError(
-                    f"{caller}: {name} has shape {np.shape(given[name])}, but of {cls.distribution} its last axis must "
-                    f"hold {', '.join(parts)}."
+                    f"{caller}: {name} has shape {np.shape(given[name])}, but for {cls.distribution} its last axis "
+                    f"must hold {', '.join(parts)}."
                 )
             found |= {part: given[name][..., j] for j, part in enumerate(parts)}
-        return cls.from_arrays(caller, key, found, dtype, shape, method)
+        return cls.from_arrays(caller, key, found, of_result, shape, method)
 
     @classmethod
-    def from_arrays(cls, caller, key, arrays, dtype, shape, method):
-        """Check the rest of a draw from position 0; `arrays` by `NAMES`."""
-        key = arguments.one_key(caller, key)
-        shape = arguments.result_shape(caller, shape, **arrays)
+    def from_arrays(
+        cls, caller: str, key: object, arrays: Mapping[str, Any], dtype: np.dtype[Any], shape: object, method: str
+    ) -> Self:
+        """Check the other arguments of a draw from position 0; `arrays` has the checked parameters by `NAMES`."""
+        checked_key = arguments.one_key(caller, key)
+        sizes = arguments.result_shape(caller, shape, **arrays)
         each = np.broadcast_shapes(*(np.shape(arrays[name]) for name in NAMES[2:]))
         route = route_of(caller, method, jax.ShapeDtypeStruct(each, dtype))
-        return cls(key, tuple(arrays[name] for name in NAMES), None, shape, dtype, route)
+        return cls(checked_key, tuple(arrays[name] for name in NAMES), None, sizes, dtype, route)
 
     @property
-    def parameters(self):
+    def parameters(self) -> dict[str, np.ndarray[Any, Any]]:
         """The parameters by name, as `part` takes them."""
         arrays = dict(zip(NAMES, self.arrays, strict=True))
         return {
@@ -92,12 +119,12 @@ class PairRequest(Request):
             for name, parts in PARTS.items()
         }
 
-    def sharded(self, caller, out_sharding):
-        """Return the same with a result that is shared out so over devices, of an automatic mesh."""
+    def sharded(self, caller: str, out_sharding: NamedSharding | None) -> Self:
+        """Return the request with the sharding of its result, over a mesh with automatic axes."""
         if out_sharding is not None and AxisType.Explicit in out_sharding.mesh.axis_types:
             raise ValueError(
-                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} is of a mesh with explicit axes, by "
-                "which pairs cannot be shared out. Make the mesh with axis_types=(AxisType.Auto, ...)."
+                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} is of a mesh with explicit axes, "
+                "over which pairs cannot be sharded. Make the mesh with axis_types=(AxisType.Auto, ...)."
             )
         return super().sharded(caller, out_sharding)
 
@@ -112,7 +139,7 @@ as_pytree = functools.partial(
 @as_pytree
 @dataclasses.dataclass(frozen=True)
 class SineRequest(PairRequest):
-    """Pairs of the sine model."""
+    """A draw of pairs of the sine model."""
 
     distribution: ClassVar[str] = "sine-bivariate-von-mises"
     kind: ClassVar[type[models.Model]] = models.Sine
@@ -121,14 +148,14 @@ class SineRequest(PairRequest):
 @as_pytree
 @dataclasses.dataclass(frozen=True)
 class CosineRequest(PairRequest):
-    """Pairs of the cosine model."""
+    """A draw of pairs of the cosine model."""
 
     distribution: ClassVar[str] = "cosine-bivariate-von-mises"
     kind: ClassVar[type[models.Model]] = models.Cosine
 
 
-def pairs_of(request):
-    """Return the pairs of a `PairRequest`, as one program."""
+def pairs_of(request: PairRequest) -> jax.Array:
+    """Return the pairs of a request, as one program."""
     shape, route, kind, sharding = request.shape, request.route, request.kind, request.out_sharding
     compute = arguments.compute_dtype(request.dtype)
     phi_loc, psi_loc, *of_model = xla.hide_constants(*(jnp.asarray(x, compute) for x in request.arrays))
@@ -150,35 +177,45 @@ def pairs_of(request):
 PROGRAMS = Programs.of(pairs_of)
 
 
-def draw_pairs(request, buffer=None, engine="xla"):
-    """Draw what a `PairRequest` says; into the memory of `buffer`, an array like the result that is given up.
+def draw_pairs(request: PairRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
+    """Draw the pairs of a request, always with XLA.
 
-    There is no other `engine`.
+    If `buffer` is given, an array like the result, the pairs take its memory and it is deleted.
     """
     return PROGRAMS.run(request, buffer)
 
 
-def pair_words(shape, width, key, start):
-    """The `width` words of the first angle and those of the second one, of pairs of `shape` from `start` on."""
+def pair_words(
+    shape: tuple[int, ...], width: int, key: jax.Array, start: counter.Wide | None
+) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
+    """Return the `width` words of each first angle and of each second angle, for pairs of `shape` from `start` on."""
     generator, key = counter.key_words(key)
     if width == 1:
         # Both come from one block.
         first, second = counter.block_words(generator, key, counter.indices(shape, start), 2)
         return (first,), (second,)
     positions = [number_positions(shape, start, 2, j, None) for j in range(2)]
-    return tuple(counter.block_words(generator, key, position, 2) for position in positions)
+    of_first, of_second = (counter.block_words(generator, key, position, 2) for position in positions)
+    return of_first, of_second
 
 
-def broadcast_loc(loc, shape):
-    """The location without its turns, for each element."""
+def broadcast_loc(loc: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Return the location, reduced to one turn, for each element."""
     return jnp.broadcast_to(reduce_turns(loc), shape)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
-def first_angle(words, k1, k2, r, kind, route):
-    """The first angle as the model counts it, in (-pi, pi): by the quantile of its marginal."""
+def first_angle(
+    words: tuple[jax.Array, ...],
+    k1: jax.Array,
+    k2: jax.Array,
+    r: jax.Array,
+    kind: type[models.Model],
+    route: str,
+) -> jax.Array:
+    """Return the first angle as the model measures it, in (-pi, pi), by the quantile of its marginal distribution."""
 
-    def angle(words, k1, k2, r):
+    def angle(words: tuple[jax.Array, ...], k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
         t, c, negative = transform.tail(words)
         upper = t <= 0.25
         tau = 2 * jnp.where(upper, t, c)
@@ -190,19 +227,29 @@ def first_angle(words, k1, k2, r, kind, route):
         a = nan_unless(a, ~jnp.isnan(k1 + k2 + r))
         return jnp.where(negative, -a, a)
 
-    return xla.separate_loop(angle, words, k1, k2, r)
+    a: jax.Array = xla.separate_loop(angle, words, k1, k2, r)
+    return a
 
 
 @first_angle.defjvp
-def _first_angle_jvp(kind, route, primals, tangents):
+def _first_angle_jvp(
+    kind: type[models.Model], route: str, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[jax.Array, jax.Array]:
     a = first_angle(*primals, kind, route)
     slopes = quantile.derivatives(kind, jnp.abs(a), *primals[1:])
     moved = sum(slope * tangent for slope, tangent in zip(slopes, tangents[1:], strict=True))
     return a, jnp.where(a < 0, -moved, moved)
 
 
-def pair(kind, a, words, k1, k2, r):
-    """Both angles about their locations, from the first as the model counts it and the words of the second."""
+def pair(
+    kind: type[models.Model],
+    a: jax.Array,
+    words: tuple[jax.Array, ...],
+    k1: jax.Array,
+    k2: jax.Array,
+    r: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Return both angles about their locations, from the first as the model measures it and the words of the second."""
     model = kind.of(k1, k2, r)
     half = 0.5 * a
     square = half * half

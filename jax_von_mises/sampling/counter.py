@@ -1,9 +1,9 @@
 """Counter-based random words: word ``i`` of a stream is a pure function of ``(key, i)``.
 
-A generator is a block cipher. Block ``b`` of a stream is the cipher's output for counter ``b`` under the
-key, and its 32-bit words are used in order, all of them: word ``i`` is word ``i mod n`` of block
-``i div n``, with ``n`` = 2 or 4. The counter has 64 bits, so a stream has at least 2^65 words. There is no state and no
-loop, hence a word does not depend on the batch, device or process that makes it.
+A generator is a block cipher. Block ``b`` of a stream is the cipher's output for counter ``b`` under the key, and all
+its 32-bit words are used in order: word ``i`` is word ``i mod n`` of block ``i div n``, with ``n`` = 2 or 4. The
+counter has 64 bits, so a stream has at least 2^65 words. There is no state and no loop, so a word does not depend on
+the batch, device or process that computes it.
 
 ======================== ============ ======= =============================================================
 key implementation       cipher       words   counter of block ``b``, ``hi`` and ``lo`` its upper and lower half
@@ -16,8 +16,8 @@ key implementation       cipher       words   counter of block ``b``, ``hi`` and
 any other                threefry4x32 4       ``(hi, lo, 0, 0)`` under ``jax.random.bits(key, 4)``
 ======================== ============ ======= =============================================================
 
-The generator behind an ``rbg`` key depends on the backend, the shape and the sharding; a stream may
-depend on none of them, so such a key serves as a threefry key here.
+The generator behind an ``rbg`` key depends on the backend, the shape and the sharding. A stream must depend on none of
+them, so an ``rbg`` key serves as a threefry key here.
 
 .. [1] J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw. "Parallel random numbers: as easy as 1, 2, 3".
    SC11, 2011. doi:10.1145/2063384.2063405
@@ -25,16 +25,22 @@ depend on none of them, so such a key serves as a threefry key here.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding
 
 from jax_von_mises.numerics import xla
 
 UINT32_SPAN = 2**32
+
+Words = tuple[jax.Array, ...]
+# A 64-bit number as a pair of its upper and lower half, each a uint32 array or a NumPy scalar.
+Wide = tuple[Any, Any]
 
 # Constants and round numbers of [1]; fewer rounds would change every stream.
 THREEFRY_ROUNDS = 20
@@ -47,12 +53,12 @@ PHILOX4_MULTIPLIERS = (np.uint32(0xD2511F53), np.uint32(0xCD9E8D57))
 PHILOX_WEYL = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))  # golden ratio, sqrt(3) - 1
 
 
-def rotate_left(x, bits):
+def rotate_left(x: jax.Array, bits: int) -> jax.Array:
     """Rotate the 32 bits of `x` by 0 < `bits` < 32."""
     return (x << np.uint32(bits)) | (x >> np.uint32(32 - bits))
 
 
-def threefry2x32(counter, key):
+def threefry2x32(counter: Words, key: Words) -> Words:
     """Encrypt two counter words under two key words [1]. Elementwise on uint32 arrays that broadcast."""
     x0, x1 = counter
     schedule = (*key, key[0] ^ key[1] ^ THREEFRY_PARITY)
@@ -67,7 +73,7 @@ def threefry2x32(counter, key):
     return x0, x1
 
 
-def threefry4x32(counter, key):
+def threefry4x32(counter: Words, key: Words) -> Words:
     """Encrypt four counter words under four key words [1]. Elementwise on uint32 arrays that broadcast."""
     schedule = (*key, key[0] ^ key[1] ^ key[2] ^ key[3] ^ THREEFRY_PARITY)
     x = [c + k for c, k in zip(counter, schedule[:4], strict=True)]
@@ -86,7 +92,7 @@ def threefry4x32(counter, key):
     return tuple(x)
 
 
-def philox2x32(counter, key):
+def philox2x32(counter: Words, key: Words) -> Words:
     """Encrypt two counter words under one key word [1]. Elementwise on uint32 arrays that broadcast."""
     c0, c1 = counter
     (k0,) = key
@@ -97,7 +103,7 @@ def philox2x32(counter, key):
     return c0, c1
 
 
-def philox4x32(counter, key):
+def philox4x32(counter: Words, key: Words) -> Words:
     """Encrypt four counter words under two key words [1]. Elementwise on uint32 arrays that broadcast."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -110,20 +116,20 @@ def philox4x32(counter, key):
 
 
 class Generator(NamedTuple):
-    """A cipher, the number of its words, and how a 64-bit block number enters it."""
+    """A cipher, the number of words in its block, and the function that makes counter words of a block number."""
 
-    cipher: object
+    cipher: Callable[[Words, Words], Words]
     words: int
-    counter: object
+    counter: Callable[[jax.Array, jax.Array, jax.Array], Words]
 
 
-def high_first(hi, lo, zero):
-    """Return the counter words of the Threefry ciphers, as many as there are words in a block."""
+def high_first(hi: jax.Array, lo: jax.Array, zero: jax.Array) -> Words:
+    """Return four counter words for the Threefry ciphers, of which a cipher takes as many as its block has."""
     return hi, lo, zero, zero
 
 
-def low_first(hi, lo, zero):
-    """Return the counter words of the Philox ciphers, as many as there are words in a block."""
+def low_first(hi: jax.Array, lo: jax.Array, zero: jax.Array) -> Words:
+    """Return four counter words for the Philox ciphers, of which a cipher takes as many as its block has."""
     return lo, hi, zero, zero
 
 
@@ -137,7 +143,7 @@ GENERATORS = {
 }
 
 
-def key_words(key):
+def key_words(key: jax.Array) -> tuple[str, jax.Array]:
     """Return the generator name and uint32 key words (last axis) of a typed key array."""
     name = str(jax.random.key_impl(key))
     if name in GENERATORS:
@@ -145,25 +151,26 @@ def key_words(key):
     return "threefry4x32", jax.random.bits(key, (4,), jnp.uint32)
 
 
-def add_wide(a, b):
-    """Sum of two 64-bit numbers, each a pair (hi, lo) of uint32."""
+def add_wide(a: Wide, b: Wide) -> tuple[jax.Array, jax.Array]:
+    """Return the sum of two 64-bit numbers, each a pair (hi, lo) of uint32."""
     lo = a[1] + b[1]
     return a[0] + b[0] + (lo < a[1]).astype(jnp.uint32), lo
 
 
-def multiply_wide(x, constant):
+def multiply_wide(x: jax.Array, constant: int) -> tuple[jax.Array, jax.Array]:
     """Return uint32 `x` times an integer 0 <= `constant` < 2^64, modulo 2^64, as a pair (hi, lo) of uint32."""
     high, low = np.uint32(constant >> 32), np.uint32(constant % UINT32_SPAN)
     return xla.multiply_high(x, low) + x * high, x * low
 
 
-def halves(x):
-    """Return an integer below 2^64, or a traced one of any dtype, as a pair (hi, lo) of uint32; a pair passes.
+def halves(x: Any) -> Wide:
+    """Return an integer below 2^64, or a traced one of any dtype, as a pair (hi, lo) of uint32; accept also a pair.
 
-    A negative one becomes its complement to 2^64, in each dtype.
+    A negative integer of any dtype becomes its complement to 2^64.
     """
     if isinstance(x, tuple):
-        return tuple(half if isinstance(half, jax.Array) else np.uint32(half) for half in x)
+        hi, lo = (half if isinstance(half, jax.Array) else np.uint32(half) for half in x)
+        return hi, lo
     if isinstance(x, int):
         return np.uint32(x >> 32), np.uint32(x % UINT32_SPAN)
     if x.dtype.itemsize == 8:
@@ -172,10 +179,10 @@ def halves(x):
         high = x >> x.dtype.type(8 * x.dtype.itemsize - 1)  # copies of the sign
     else:
         high = lax.full_like(x, 0)
-    return tuple(lax.convert_element_type(half, np.uint32) for half in (high, x))
+    return lax.convert_element_type(high, np.uint32), lax.convert_element_type(x, np.uint32)
 
 
-def wide_iota(shape, axis, out_sharding):
+def wide_iota(shape: tuple[int, ...], axis: int, out_sharding: NamedSharding | None) -> tuple[jax.Array, jax.Array]:
     """Return `lax.broadcasted_iota` along an axis of any length, as a pair (hi, lo) of uint32."""
     if shape[axis] <= UINT32_SPAN:
         return jnp.zeros((), jnp.uint32), lax.broadcasted_iota(jnp.uint32, shape, axis, out_sharding=out_sharding)
@@ -183,11 +190,13 @@ def wide_iota(shape, axis, out_sharding):
         return halves(lax.broadcasted_iota(jnp.uint64, shape, axis, out_sharding=out_sharding))
 
 
-def indices(shape, start=None, out_sharding=None):
+def indices(
+    shape: tuple[int, ...], start: Wide | None = None, out_sharding: NamedSharding | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Return the row-major positions in `shape`, plus `start`, as a pair (hi, lo) of uint32 arrays of that shape.
 
-    `start` is a pair (hi, lo) of uint32 scalars, or None for 0. The positions are made from one iota per axis,
-    not by reshaping a flat one, so that a compiler can cut them along any axis and each device makes its part.
+    `start` is a pair (hi, lo) of uint32 scalars, or None for 0. The positions come from one iota per axis, not from a
+    reshaped flat one, so that the array can be sharded along any axis and each device computes its own part.
     """
     # Within 32 bits the axes add up without a carry; most programs need only this case.
     narrow = math.prod(shape) <= UINT32_SPAN
@@ -206,12 +215,12 @@ def indices(shape, start=None, out_sharding=None):
     return total if start is None else add_wide(start, total)
 
 
-def block_words(name, key, index, width):
+def block_words(name: str, key: jax.Array, index: Wide, width: int) -> Words:
     """Return the `width` words (1 or 2) of each element: words ``width * i`` onwards for element ``i``.
 
-    Every element encrypts the complete block that holds its words and picks its own. Neighbours repeat each
-    other's work, which compilers for GPUs see and share, and which costs no time on a CPU, where the other
-    forms (stacking or interleaving the words of a block) break the vector loop.
+    Every element encrypts the complete block that holds its words and selects them. Neighbours thus repeat each other's
+    work. GPU compilers share it, and on a CPU it costs no time, since stacking or interleaving the words of a block
+    would break the vector loop.
     """
     cipher, words, counter = GENERATORS[name]
     per_block = words // width
@@ -223,20 +232,26 @@ def block_words(name, key, index, width):
         block = lo
     zero = jnp.zeros((), jnp.uint32)
 
-    def encrypt(key):
+    def encrypt(key: Words) -> Words:
         return cipher(counter(hi, block, zero)[:words], key)
 
-    out = xla.vary_key_on_gpu(encrypt, tuple(key[..., j] for j in range(key.shape[-1])), lo)
+    out: Words = xla.vary_key_on_gpu(encrypt, tuple(key[..., j] for j in range(key.shape[-1])), lo)
     groups = [out[width * j : width * (j + 1)] for j in range(per_block)]
     place = lo & np.uint32(per_block - 1)
     picked = groups[-1]
     for j in reversed(range(per_block - 1)):
         here = place == np.uint32(j)
-        picked = [jnp.where(here, a, b) for a, b in zip(groups[j], picked, strict=True)]
-    return tuple(picked)
+        picked = tuple(jnp.where(here, a, b) for a, b in zip(groups[j], picked, strict=True))
+    return picked
 
 
-def words(key, shape, width, start=None, out_sharding=None):
+def words(
+    key: jax.Array,
+    shape: tuple[int, ...],
+    width: int,
+    start: Wide | None = None,
+    out_sharding: NamedSharding | None = None,
+) -> Words:
     """Return the `width` words of each element of an array, from element `start` (see `indices`) of a key's stream."""
     generator, key = key_words(key)
     return block_words(generator, key, indices(shape, start, out_sharding), width)

@@ -1,25 +1,26 @@
-"""Decide whether a draw goes to one of the package's CUDA kernels, and report what CUDA devices draw by.
+"""Decide whether one of this package's CUDA kernels draws, and report what draws on CUDA devices.
 
-XLA makes several kernels of a draw, with numbers between them in memory. A kernel of ``kernels/angles.cu`` draws in one
-pass: words, quantile, direction and wrap in registers, and only the angles are written. The plain path defines what a
-draw is, and takes every draw where
+XLA compiles a draw into several kernels with intermediate arrays in memory. A kernel of ``kernels/angles.cu`` draws in
+one pass: words, quantile, direction and wrap stay in registers, and only the angles are written. The path without it,
+through XLA, is the *plain path*. It defines the result of a draw, and it is used if
 
 - there is no CUDA device, or more than one: XLA cannot split a kernel over devices, and last digits should not depend
   on whether it has to. `VARIABLE` allows kernels inside `jax.shard_map` and `jax.pmap`;
 - the dtype is float64, or `out_sharding` is given;
-- the environment turns the kernels off, or says nothing and they have not passed their trial on this machine
-  (`cuda_verdict`): a kernel that faults loses everything that the process has on the device, so a child process tries
-  them;
+- the environment turns the kernels off;
+- the environment does not set `VARIABLE`, and the kernels have not passed their trial on this machine (`cuda_verdict`).
+  A kernel that faults destroys everything that the process has on the device, so the trial runs in a child process;
 - the environment turns the kernels on, they have not passed their trial, and this one fails its self-test in the
   process (`cuda_self_test`);
 - the program is lowered for `jax.export` or for several devices, or a map would repeat a table (`cuda_launch`);
-- a file is drawn (`streams.writer`).
+- the angles are written to a file (`streams.writer`).
 """
 
 import functools
 import logging
 import math
 import os
+from typing import TYPE_CHECKING
 
 import jax
 from jax.sharding import AxisType
@@ -27,43 +28,46 @@ from jax.sharding import AxisType
 from jax_von_mises.numerics.sharding import explicit
 from jax_von_mises.sampling import cuda_launch, cuda_self_test, cuda_verdict
 
+if TYPE_CHECKING:
+    from jax_von_mises.sampling.request import DrawRequest
+
 __all__ = ["FAILED", "VARIABLE", "kernel_report", "setting", "tried", "use_cuda_kernel"]
 
-# "0" turns the kernels off; "1" also allows them where there are several devices or processes, for each by itself.
+# "0" turns the kernels off; "1" allows them also with several devices or processes, for each device separately.
 VARIABLE = "JAX_VON_MISES_CUDA_KERNEL"
 VALUES = {"0": "off", "false": "off", "off": "off", "1": "on", "true": "on", "on": "on", "": "auto", "auto": "auto"}
-# How the report of a failed self-test begins.
-FAILED = "the test was failed by"
+# The beginning of the report of a failed self-test.
+FAILED = "the self-test failed for"
 
 log = logging.getLogger("jax_von_mises")
 
 
-def setting():
-    """Return what the environment asks for: "off", "on" or "auto"."""
+def setting() -> str:
+    """Return the setting of the environment: "off", "on" or "auto"."""
     return VALUES.get(os.environ.get(VARIABLE, "").strip().lower(), "auto")
 
 
-def whole_on_one_device(*arrays):
-    """Whether the program that is traced, if any, is for one device, or for each device of a mesh by itself."""
+def whole_on_one_device(*arrays: jax.Array) -> bool:
+    """Return whether the current program runs on one device, or separately on each device of a mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return jax.device_count(cuda_launch.PLATFORM) == 1 and not explicit(arrays)
     return all(kind == AxisType.Manual for kind in mesh.axis_types)
 
 
-def allowed():
-    """Whether the environment, the number of devices, of all processes, and the trial allow a kernel."""
+def allowed() -> bool:
+    """Return whether the environment, the number of devices (of all processes) and the trial allow a kernel."""
     wish = setting()
     return wish == "on" or (wish == "auto" and jax.device_count(cuda_launch.PLATFORM) == 1 and tried())
 
 
-def tried():
-    """Whether the kernels passed their trial on this machine."""
+def tried() -> bool:
+    """Return whether the kernels passed their trial on this machine."""
     return cuda_verdict.passed()
 
 
-def use_cuda_kernel(request):
-    """Whether a `DrawRequest` goes to a kernel on CUDA devices."""
+def use_cuda_kernel(request: "DrawRequest") -> bool:
+    """Return whether a kernel draws a request on CUDA devices."""
     has_kernel = request.dtype.name in cuda_launch.KERNEL_DTYPES
     if not cuda_launch.devices() or not has_kernel or request.out_sharding is not None:
         return False
@@ -76,8 +80,8 @@ def use_cuda_kernel(request):
     return tried() or cuda_self_test.passes(cuda_launch.KernelSpec.of(request))
 
 
-def why_not():
-    """Return in words why the trial does not allow the kernels."""
+def why_not() -> str:
+    """Return, as text, why the trial does not allow the kernels."""
     detail = [
         f"they failed it on {kind}: {failed}" if failed else f"there is no verdict for {kind}"
         for kind, failed in cuda_verdict.find().items()
@@ -87,14 +91,14 @@ def why_not():
 
 
 @functools.cache
-def warn():
+def warn() -> None:
     """Log once that the trial does not allow the kernels."""
     ways = f"{VARIABLE}=1 uses them after a test in each process, {VARIABLE}=0 silences this"
     log.warning("angles are drawn by the plain path: %s (%s)", why_not(), ways)
 
 
-def kernel_report():
-    """Return in words what CUDA devices draw by, and why; None without such a device."""
+def kernel_report() -> str | None:
+    """Return, as text, what draws on CUDA devices and why; None without such a device."""
     if not cuda_launch.devices():
         return None
     if not allowed():
@@ -109,4 +113,4 @@ def kernel_report():
     faults = [f"the plain path, since {FAILED} {name}: {fault}" for name, fault in verdicts.items() if fault]
     passed = [name for name, fault in verdicts.items() if not fault]
     lines = [f"the CUDA kernels {', '.join(passed)}"] * bool(passed) + faults
-    return "; ".join(lines) or "the plain path: no draw yet that a CUDA kernel is for"
+    return "; ".join(lines) or "the plain path: no draw so far that a CUDA kernel supports"

@@ -1,16 +1,20 @@
-"""Launch a CUDA kernel by the driver alone, on arrays at the edge of the memory that exists.
+"""Launch a CUDA kernel with the driver API, on arrays at the edge of mapped memory.
 
-XLA takes a device's memory in one piece, in which a kernel may write over its neighbours unnoticed. Here each array
-begins at the first byte of a separate range, or ends at its last, and nothing is mapped before and after, so an access
-outside is an error. After an error the process can do nothing more on the device: this is for `cuda_trial`.
+XLA allocates a device's memory in one piece, in which an out-of-bounds access of a kernel goes unnoticed. Here each
+array begins at the first byte of a separate range, or ends at its last byte, and nothing is mapped before and after, so
+an access outside is an error. After an error the process cannot use the device any more; `cuda_trial` therefore runs in
+a child process.
 
 The functions and structures are those of the CUDA driver API, sections *Virtual Memory Management*, *Module
 Management* and *Execution Control*.
 """
 
 import ctypes
+from collections.abc import Mapping
 from ctypes import POINTER, Structure, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
+from typing import Any
 
+import jax
 import numpy as np
 
 from jax_von_mises.sampling import cuda_launch
@@ -19,7 +23,7 @@ __all__ = ["Driver", "DriverError", "Unavailable", "version"]
 
 LIBRARY = "libcuda.so.1"
 PINNED, ON_DEVICE, READ_AND_WRITE = 1, 1, 3
-# What is in a result before a kernel writes it.
+# Every byte of a result before a kernel writes it.
 MARK = 0xA5
 
 
@@ -28,7 +32,7 @@ class DriverError(Exception):
 
 
 class Unavailable(Exception):
-    """The driver has no memory, or not these functions: nothing can be said of the kernels."""
+    """The driver has no free memory or lacks a function, so the kernels cannot be tried."""
 
 
 class _Location(Structure):
@@ -46,8 +50,8 @@ class _Access(Structure):
     _fields_ = (("location", _Location), ("flags", c_int))
 
 
-# Types of the arguments; each function returns 0 or an error. Addresses and handles of memory are 64 bits.
-FUNCTIONS = {
+# Types of the arguments. Each function returns 0 or an error code; addresses and handles of memory have 64 bits.
+FUNCTIONS: Mapping[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDeviceGet": (POINTER(c_int), c_int),
     "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
@@ -66,8 +70,8 @@ FUNCTIONS = {
 }
 
 
-def version():
-    """Return the version of CUDA that the user-mode driver of this process has; None without a driver."""
+def version() -> int | None:
+    """Return the CUDA version of this process's user-mode driver; None without a driver."""
     number = c_int()
     try:
         error = ctypes.CDLL(LIBRARY).cuDriverGetVersion(ctypes.byref(number))
@@ -79,14 +83,14 @@ def version():
 class Driver:
     """The driver for one device, with memory for the five operands and the result of a kernel."""
 
-    def __init__(self, ordinal=0):
+    def __init__(self, ordinal: int = 0) -> None:
         try:
             self._library = ctypes.CDLL(LIBRARY)
             for name, types in FUNCTIONS.items():
                 getattr(self._library, name).argtypes = types
         except (OSError, AttributeError) as error:
             raise Unavailable(str(error)) from error
-        self._kernels = {}
+        self._kernels: dict[str, int] = {}
         try:
             self._call("cuInit", 0)
             device = self._new(c_int, "cuDeviceGet", ordinal)
@@ -97,15 +101,24 @@ class Driver:
         except DriverError as error:
             raise Unavailable(str(error)) from error
 
-    def launch(self, name, grid, block, out, *operands, at_end):
-        """Launch as `cuda_launch.launch` does; with `at_end` arrays end with their memory, else they begin with it.
+    def launch(
+        self,
+        name: str,
+        grid: tuple[int, int],
+        block: tuple[int, int],
+        out: jax.ShapeDtypeStruct,
+        *operands: Any,
+        at_end: bool,
+    ) -> np.ndarray[Any, Any]:
+        """Launch as `cuda_launch.launch` does; arrays end with their memory if `at_end`, else they begin with it.
 
         Raises
         ------
         DriverError
-            Also where the kernel reads or writes outside of its arrays.
+            The driver reports an error, as it does if the kernel reads or writes outside of its arrays.
         """
         dtype = np.dtype(out.dtype)
+        result: np.ndarray[Any, Any]
         result = np.full((*out.shape, dtype.itemsize), MARK, np.uint8).view(dtype).reshape(out.shape)
         arrays = [*(np.ascontiguousarray(x) for x in operands), result]
         if max(x.nbytes for x in arrays) > self._size:
@@ -120,26 +133,27 @@ class Driver:
         self._call("cuMemcpyDtoH_v2", result.ctypes.data, places[-1], result.nbytes)
         return result
 
-    def _kernel(self, name):
+    def _kernel(self, name: str) -> int:
+        """Return the handle of a kernel, loaded at its first use."""
         if name not in self._kernels:
             module = self._new(c_void_p, "cuModuleLoadData", cuda_launch.kernel_text(name).encode())
             self._kernels[name] = self._new(c_void_p, "cuModuleGetFunction", module, name.encode())
         return self._kernels[name]
 
-    def _mapped(self, about):
-        """Return the address of new memory, with as much before and after it that does not exist."""
-        address = self._new(c_uint64, "cuMemAddressReserve", 3 * self._size, 0, 0, 0) + self._size
+    def _mapped(self, about: _Allocation) -> int:
+        """Return the address of new memory, with unmapped ranges of the same size before and after it."""
+        address: int = self._new(c_uint64, "cuMemAddressReserve", 3 * self._size, 0, 0, 0) + self._size
         self._call("cuMemMap", address, self._size, 0, self._new(c_uint64, "cuMemCreate", self._size, about, 0), 0)
         self._call("cuMemSetAccess", address, self._size, _Access(about.location, READ_AND_WRITE), 1)
         return address
 
-    def _new(self, kind, function, *arguments):
-        """Return what a function writes to its first argument."""
+    def _new(self, kind: Any, function: str, *arguments: Any) -> Any:
+        """Return the value that a driver function writes to its first argument, of ctypes' type `kind`."""
         value = kind()
         self._call(function, value, *arguments)
         return value.value
 
-    def _call(self, function, *arguments):
+    def _call(self, function: str, *arguments: Any) -> None:
         error = getattr(self._library, function)(*arguments)
         if error:
             raise DriverError(f"{function} fails with error {error} of the CUDA driver")

@@ -1,14 +1,14 @@
 """Draw angles by one launch of a CUDA kernel of ``kernels/angles.cu``.
 
 The kernels are shipped as PTX, a text that the driver compiles for the GPU at hand: neither a compiler nor a toolkit is
-needed. XLA takes them by the custom call `TARGET`, which is not a stable interface. `jax.export` refuses a program with
-one, so a draw is a primitive (`draw_primitive`), which is lowered to the plain path for an export.
+needed. XLA accepts them in the custom call `TARGET`, which is not a stable interface. `jax.export` refuses a program
+with such a call, so a draw is a primitive (`draw_primitive`), which is lowered to the plain path for an export.
 
-One launch makes any number of rows, each a draw. `jax.vmap` adds rows, and an operand (`Operand`) is shared by all rows
-or has a value for each. The kernel reads which from flags (`Rows.flags`).
+One launch draws any number of rows. `jax.vmap` adds rows, and an operand (`Operand`) is shared by all rows or has a
+value for each, which flags encode (`Rows.flags`).
 
-XLA's side of a launch, by its source (github.com/openxla/xla, files under ``xla/``, with the commit that was read).
-``tools/launch_contract.py`` checks it on compiled programs:
+How XLA launches a kernel, according to its source (github.com/openxla/xla, files under ``xla/``, with the commit that
+was read). ``tools/launch_contract.py`` checks it on compiled programs:
 
 - The kernel gets the addresses of the operands in their order, then of the result. Scalars are passed by address, and
   equal operands twice (``service/gpu/custom_kernel_emitter_cuda.cc`` 827aca0e, ``codegen/emitters/kernel_arguments.cc``
@@ -18,18 +18,19 @@ XLA's side of a launch, by its source (github.com/openxla/xla, files under ``xla
 - Addresses are multiples of 16 bytes for arguments of the program and of 256 for other memory, or the run fails
   (``service/gpu/gpu_executable_buffer_allocator.cc``).
 - The result shares no memory with an operand (``service/gpu/nvptx_alias_info.cc``) without ``input_output_aliases``.
-  Where the caller donates an operand for it, XLA copies the result there afterwards.
-- Memory is kept until the launch is queued, then goes to later work of the same stream (``pjrt/local_device_state.h``).
-  The PTX is loaded before the first run (``backends/gpu/runtime/custom_kernel_thunk.cc`` 0a35eaa3), and an error in it
-  shows only then.
+  If the caller donates an operand for it, XLA copies the result there afterwards.
+- Memory is kept until the launch is queued, then reused by later work of the same stream
+  (``pjrt/local_device_state.h``). The PTX is loaded before the first run
+  (``backends/gpu/runtime/custom_kernel_thunk.cc`` 0a35eaa3), and an error in it is reported only then.
 """
 
 import dataclasses
 import functools
 import math
 import re
+from collections.abc import Callable, Sequence
 from importlib import resources
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -43,23 +44,31 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.sharding import broadcast_sharded
 from jax_von_mises.sampling import counter, transform
 
+if TYPE_CHECKING:
+    from jax.extend.core import Primitive
+
+    from jax_von_mises.sampling.request import DrawRequest
+
 __all__ = ["KERNEL_DTYPES", "KernelSpec", "cipher_of", "devices", "draw_by_kernel", "kernel_angles", "plain_angles"]
 
 PLATFORM, TARGET = "cuda", "__gpu$xla.gpu.ptx"
-LEAST_CAPABILITY = 8.0  # of a device, for the target of the PTX
-KERNEL_DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # `Kind` of angles.cu
-# Of angles.cu: which operands have a row for each row of the result, and an element for each element.
+LEAST_CAPABILITY = 8.0  # compute capability that the PTX is compiled for
+KERNEL_DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # `Kind` in angles.cu
+# Flags in angles.cu: which operands have a row for each row of the result, and an element for each element.
 KEY_ROWS, START_ROWS, CONCENTRATION_ROWS, LOC_ROWS, CONCENTRATIONS, LOCS = (1 << j for j in range(6))
 BLOCK_THREADS = 256
-# For each multiprocessor: enough blocks, of all rows together, that all end at about the same time, and few enough that
-# filling their tables of 8 KiB is nothing.
+# Blocks per multiprocessor, of all rows together: enough that all end at about the same time, and few enough that the
+# time to fill their tables of 8 KiB does not count.
 BLOCKS = 16
-MULTIPROCESSORS = 132  # where a device does not report its own
-MOST_ROWS = 65535  # of a grid's second dimension; the kernel goes round
+MULTIPROCESSORS = 132  # if a device does not report the number
+MOST_ROWS = 65535  # limit of a grid's second dimension; the kernel loops over more
+
+# The size and ``in_axes`` of each `jax.vmap` of a draw, the innermost first.
+Maps = tuple[tuple[int, tuple[int | None, ...]], ...]
 
 
 class KernelSpec(NamedTuple):
-    """What a kernel's launch depends on besides its operands."""
+    """The static arguments of a kernel's launch."""
 
     cipher: str
     route: str
@@ -67,35 +76,37 @@ class KernelSpec(NamedTuple):
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, request):
-        """Return the launch that draws a `DrawRequest`."""
+    def of(cls, request: "DrawRequest") -> Self:
+        """Return the static arguments of the launch that draws a request."""
         return cls(cipher_of(request.key), request.route, request.dtype.name, request.shape)
 
     @property
-    def name(self):
-        """The kernel's name in the PTX; with the direct route one kernel rounds to every dtype."""
+    def name(self) -> str:
+        """The kernel's name in the PTX; by the direct route one kernel rounds to every dtype."""
         return f"{self.cipher}_table_{self.dtype}" if self.route == "table" else f"{self.cipher}_direct"
 
 
 @functools.cache
-def devices():
-    """Return one CUDA device of this process for each kind; none where one is too old for the kernels."""
+def devices() -> tuple[jax.Device, ...]:
+    """Return one CUDA device of this process of each kind, or () if a device is too old for the kernels."""
     try:
         found = jax.local_devices(backend=PLATFORM)
-    except Exception:  # no such backend, or one that does not start
+    except Exception:  # no CUDA backend, or one that does not start
         return ()
     if any(float(getattr(device, "compute_capability", LEAST_CAPABILITY)) < LEAST_CAPABILITY for device in found):
         return ()
     return tuple({device.device_kind: device for device in found}.values())
 
 
-def cipher_of(key):
-    """Return the name of the cipher that makes a key's words."""
+def cipher_of(key: jax.Array) -> str:
+    """Return the name of the cipher that computes a key's words."""
     generator = counter.GENERATORS.get(str(jax.random.key_impl(key)))
     return generator.cipher.__name__ if generator else "threefry4x32"
 
 
-def draw_by_kernel(spec, key, start, loc, kappa):
+def draw_by_kernel(
+    spec: KernelSpec, key: jax.Array, start: counter.Wide | None, loc: jax.Array, kappa: jax.Array
+) -> jax.Array:
     """Draw the angles of a `KernelSpec`, by its kernel on CUDA devices and by the plain path elsewhere.
 
     Parameters
@@ -113,56 +124,66 @@ def draw_by_kernel(spec, key, start, loc, kappa):
     array of the shape and dtype of `spec`
         With the derivatives of `transform.angles`: by the implicit function theorem at the angle drawn.
     """
-    start = jnp.zeros(2, jnp.uint32) if start is None else jnp.stack([jnp.asarray(half, jnp.uint32) for half in start])
-    return _draw_by_kernel(spec, key, start, loc, kappa)
+    first = jnp.zeros(2, jnp.uint32) if start is None else jnp.stack([jnp.asarray(half, jnp.uint32) for half in start])
+    return _draw_by_kernel(spec, key, first, loc, kappa)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _draw_by_kernel(spec, key, start, loc, kappa):
+def _draw_by_kernel(spec: KernelSpec, key: jax.Array, start: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:
     operands = key, start, loc, kappa
-    x = draw_primitive().bind(*operands, spec=spec, maps=())
-    # Inside `jax.shard_map` the primitive does not say that its result varies where an operand does.
+    x: jax.Array = draw_primitive().bind(*operands, spec=spec, maps=())
+    # Inside `jax.shard_map` the result must be declared to vary over the axes that an operand varies over.
     axes = frozenset().union(*map(_varying, operands)) - _varying(x)
     return lax.pcast(x, tuple(axes), to="varying") if axes else x
 
 
 @_draw_by_kernel.defjvp
-def _draw_by_kernel_jvp(spec, primals, tangents):
+def _draw_by_kernel_jvp(
+    spec: KernelSpec, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[jax.Array, jax.Array]:
     key, start, loc, kappa = primals
 
-    def moved(loc, kappa):
+    def moved(loc: jax.Array, kappa: jax.Array) -> jax.Array:
         x = _about_zero(spec._replace(dtype="float32"), key, start, kappa)
         direction = broadcast_sharded(reduce_turns(loc), spec.shape, None)
         return wrap(x, direction).astype(spec.dtype)
 
-    return jax.jvp(moved, (loc, kappa), tangents[2:])
+    x: jax.Array
+    x, dx = jax.jvp(moved, (loc, kappa), tangents[2:])
+    return x, dx
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _about_zero(spec, key, start, kappa):
-    """Draw float32 angles about 0: a derivative needs nothing else."""
+def _about_zero(spec: KernelSpec, key: jax.Array, start: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Draw float32 angles about 0, from which derivatives are computed."""
     return _draw_by_kernel(spec, key, start, jnp.zeros_like(kappa, shape=()), kappa)
 
 
 @_about_zero.defjvp
-def _about_zero_jvp(spec, primals, tangents):
+def _about_zero_jvp(
+    spec: KernelSpec, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[jax.Array, jax.Array]:
     key, start, kappa = primals
     x = _about_zero(spec, key, start, kappa)
     kappa, moved = (broadcast_sharded(each, spec.shape, None) for each in (kappa, tangents[2]))
     return x, transform.slope(x, kappa) * moved
 
 
-def _varying(x):
-    return jax.typeof(x).manual_axis_type.varying
+def _varying(x: jax.Array) -> frozenset[Any]:
+    """Return the axes of `jax.shard_map` over which an array varies."""
+    axes: frozenset[Any] = jax.typeof(x).manual_axis_type.varying
+    return axes
 
 
-def _by_platform(spec, *operands):
+def _by_platform(spec: KernelSpec, *operands: jax.Array) -> jax.Array:
     """Draw by the kernel on CUDA devices and by the plain path elsewhere."""
     by_kernel = {PLATFORM: functools.partial(kernel_angles, spec)}
-    return lax.platform_dependent(*operands, default=functools.partial(plain_angles, spec), **by_kernel)
+    x: jax.Array = lax.platform_dependent(*operands, default=functools.partial(plain_angles, spec), **by_kernel)
+    return x
 
 
-def _mapped(draw, *operands, spec, maps):
+def _mapped(draw: Callable[..., jax.Array], *operands: jax.Array, spec: KernelSpec, maps: Maps) -> jax.Array:
+    """Draw with all maps applied."""
     draw = functools.partial(draw, spec)
     for _, in_axes in maps:
         draw = jax.vmap(draw, in_axes)
@@ -170,15 +191,15 @@ def _mapped(draw, *operands, spec, maps):
 
 
 @functools.cache
-def draw_primitive():
-    """Return the primitive of a draw: its lowering alone knows what a program is for.
+def draw_primitive() -> "Primitive":
+    """Return the primitive of a draw, whose lowering chooses between the kernel and the plain path.
 
     Its parameter `maps` has the size and ``in_axes`` of each `jax.vmap` of the draw, the innermost first.
     """
     from jax.extend.core import Primitive  # slow to import: it brings Pallas
 
     primitive = Primitive("draw_von_mises")
-    # Without compilation (`jax.disable_jit`) the device is unknown.
+    # Under `jax.disable_jit` nothing is lowered, and the device is unknown.
     primitive.def_impl(functools.partial(_mapped, plain_angles))
     primitive.def_abstract_eval(_drawn)
     batching.primitive_batchers[primitive] = _map_once_more
@@ -186,77 +207,87 @@ def draw_primitive():
     return primitive
 
 
-def _drawn(*operands, spec, maps):
+def _drawn(*operands: Any, spec: KernelSpec, maps: Maps) -> jax.core.ShapedArray:
+    """Return the abstract result of the primitive."""
     sizes = tuple(size for size, _ in reversed(maps))
     return jax.core.ShapedArray(sizes + spec.shape, np.dtype(spec.dtype))
 
 
-def _map_once_more(operands, in_axes, *, spec, maps):
+def _map_once_more(
+    operands: Sequence[jax.Array], in_axes: Sequence[int | None], *, spec: KernelSpec, maps: Maps
+) -> tuple[jax.Array, int]:
+    """Bind the primitive with one more `jax.vmap`."""
     size = next(x.shape[axis] for x, axis in zip(operands, in_axes, strict=True) if axis is not None)
     return draw_primitive().bind(*operands, spec=spec, maps=(*maps, (size, tuple(in_axes)))), 0
 
 
-def _lower(context, *operands, **parameters):
+def _lower(context: mlir.LoweringRuleContext, *operands: Any, **parameters: Any) -> Any:
+    """Lower the primitive to the kernel where the program allows it, else to the plain path."""
     module = context.module_context
-    # `jax.export` refuses a kernel, and XLA cannot split one. Inside `jax.shard_map` no number of devices is given.
+    # `jax.export` refuses a kernel, and XLA cannot split one. The context of a `jax.shard_map` has no `num_devices`.
     alone = getattr(module.axis_context, "num_devices", 1) == 1 and not module.lowering_parameters.for_export
     draw = _by_platform if alone and _one_launch(**parameters) else plain_angles
-    # Without the axes of a mesh: here each device's part is all there is.
-    avals = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in context.avals_in]
+    # The shapes without the axes of a mesh, since this is the program of one device.
+    sharded: Sequence[Any] = context.avals_in
+    avals = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in sharded]
     lower = mlir.lower_fun(functools.partial(_mapped, draw), multiple_results=False)
     return lower(context.replace(avals_in=avals), *operands, **parameters)
 
 
-def _one_launch(spec, maps):
-    """Whether one launch draws all rows of `maps`, with no table repeated for rows that could share it."""
+def _one_launch(spec: KernelSpec, maps: Maps) -> bool:
+    """Return whether one launch draws all rows of `maps`, without repeating a table that rows could share."""
     rows = math.prod(size for size, _ in maps)
     mapped = {in_axes[3] is not None for size, in_axes in maps if size > 1}
     return 0 < rows < 2**32 and not (spec.route == "table" and len(mapped) == 2)
 
 
-def plain_angles(spec, key, start, loc, kappa):
+def plain_angles(spec: KernelSpec, key: jax.Array, start: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:
     """Draw by XLA what the kernel draws."""
 
-    def angles(shape, stream, loc, kappa):
+    def angles(
+        shape: tuple[int, ...], stream: tuple[jax.Array, jax.Array], loc: jax.Array, kappa: jax.Array
+    ) -> jax.Array:
         key, start = stream
-        # Generators of one cipher have one form of counter.
+        # All generators of one cipher have the same form of counter, so its name serves as the generator's.
         words = counter.block_words(spec.cipher, key, counter.indices(shape, (start[0], start[1])), 1)
         return transform.angles(words, loc, kappa, spec.route)
 
-    return xla.compute_elementwise(angles, spec.shape, spec.dtype, (key, start), loc, kappa)
+    x: jax.Array = xla.compute_elementwise(angles, spec.shape, np.dtype(spec.dtype), (key, start), loc, kappa)
+    return x
 
 
-def kernel_angles(spec, key, start, loc, kappa):
+def kernel_angles(spec: KernelSpec, key: jax.Array, start: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:
     """Draw by the kernel, in one launch."""
-    loc = Operand.of_angles(loc, spec.shape)
+    of_loc = Operand.of_angles(loc, spec.shape)
     if spec.route == "table":
-        # Rows of four coefficients, which a thread reads at once.
+        # Transposed, so that a thread reads the four coefficients of a cell at once.
         concentration = Operand(piecewise.quantile_table(valid(kappa.reshape(()))).T)
     else:
         concentration = Operand.of_angles(kappa, spec.shape)
-    rows = Rows(spec, 1, Operand(key), Operand(start), concentration, loc)
-    return _launch_rows(rows).reshape(spec.shape)
+    rows = Rows(spec, 1, Operand(key), Operand(start), concentration, of_loc)
+    x: jax.Array = _launch_rows(rows).reshape(spec.shape)
+    return x
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("values",), meta_fields=("per_row", "per_element"))
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """An operand of a kernel; a pytree with the layout static."""
+    """An operand of a kernel; a pytree in which the layout is static."""
 
-    values: jax.Array
+    values: jax.Array | np.ndarray[Any, Any]
     per_row: bool = False
-    """Whether each row has its own values, along a leading axis; else the rows share them."""
+    """Whether each row has its own values, along a leading axis; otherwise the rows share them."""
     per_element: bool = False
     """Whether each angle of a row has its own value, along a flat last axis."""
 
     @classmethod
-    def of_angles(cls, x, shape):
-        """Lay out a parameter of the angles of one draw: a scalar if it has one value, else one for each angle."""
+    def of_angles(cls, x: jax.Array, shape: tuple[int, ...]) -> Self:
+        """Lay out a parameter of one draw, as a scalar if it has one value, else as one value for each angle."""
         if x.size == 1:
             return cls(x.reshape(()))
         return cls(jnp.broadcast_to(x, shape).reshape(-1), per_element=True)
 
-    def for_batch(self, size, batched, rows):
+    def for_batch(self, size: int, batched: bool, rows: int) -> "Operand":
         """Lay out `rows` rows for each of `size` elements of a batch, the leading axis of `values` if `batched`."""
         x = self.values
         if batched and self.per_row:
@@ -275,7 +306,7 @@ class Operand:
 )
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Draws that one launch makes, a row for each; a pytree of the operands."""
+    """The draws of one launch, one in each row; a pytree of the operands."""
 
     spec: KernelSpec
     """What each row draws."""
@@ -283,12 +314,12 @@ class Rows:
     key: Operand
     start: Operand
     concentration: Operand
-    """By the direct route concentrations, by the table route a table of the quantile."""
+    """Concentrations by the direct route, a table of the quantile by the table route."""
     loc: Operand
 
     @property
-    def flags(self):
-        """The layout of the operands as the kernel reads it."""
+    def flags(self) -> int:
+        """The layout of the operands, as the kernel reads it."""
         held = {
             KEY_ROWS: self.key.per_row,
             START_ROWS: self.start.per_row,
@@ -299,25 +330,28 @@ class Rows:
         }
         return sum(flag for flag, holds in held.items() if holds)
 
-    def for_batch(self, size, batched):
-        """Lay out these rows for each of `size` elements of a batch; `batched` has the same structure, of booleans."""
+    def for_batch(self, size: int, batched: "Rows") -> "Rows":
+        """Lay out these rows for each of `size` elements of a batch; `batched` has booleans in place of the arrays."""
 
-        def operand(name):
-            return getattr(self, name).for_batch(size, getattr(batched, name).values, self.count)
+        def operand(name: str) -> Operand:
+            of_rows: Operand = getattr(self, name)
+            return of_rows.for_batch(size, getattr(batched, name).values, self.count)
 
-        operands = {name: operand(name) for name in ("key", "start", "concentration", "loc")}
+        operands: dict[str, Any] = {name: operand(name) for name in ("key", "start", "concentration", "loc")}
         return dataclasses.replace(self, count=size * self.count, **operands)
 
 
 @jax.custom_batching.custom_vmap
-def _launch_rows(rows):
-    """Launch the kernel once; the result has an axis of the rows and one of their angles."""
+def _launch_rows(rows: Rows) -> jax.Array:
+    """Launch the kernel once; the result has an axis of rows and an axis of their angles."""
     kernel, operands = launch_arguments(rows)
     return launch(*kernel, *map(jnp.asarray, operands))
 
 
-def launch_arguments(rows):
-    """Return the arguments of `launch` for `Rows`: the first four, and the operands."""
+def launch_arguments(
+    rows: Rows,
+) -> tuple[tuple[str, tuple[int, int], tuple[int, int], jax.ShapeDtypeStruct], tuple[Any, ...]]:
+    """Return the first four arguments of `launch` for `Rows`, and the operands."""
     spec, size = rows.spec, math.prod(rows.spec.shape)
     grid, block = _grid(size, rows.count, spec.route == "table", rows.concentration.per_row)
     sizes = np.array([size % 2**32, size >> 32, rows.count, rows.flags, KERNEL_DTYPES[spec.dtype]], np.uint32)
@@ -327,35 +361,38 @@ def launch_arguments(rows):
 
 
 @_launch_rows.def_vmap
-def _launch_more_rows(size, batched, rows):
-    x = _launch_rows(rows.for_batch(size, *batched))
+def _launch_more_rows(size: int, batched: Sequence[Rows], rows: Rows) -> tuple[jax.Array, bool]:
+    x: jax.Array = _launch_rows(rows.for_batch(size, *batched))
     return x.reshape(size, rows.count, -1), True
 
 
-def _grid(count, rows, table, table_per_row):
-    """Return the blocks along a row of `count` angles and over `rows`, and the threads of a block along each.
+def _grid(count: int, rows: int, table: bool, table_per_row: bool) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the numbers of blocks and of threads per block, each along a row of `count` angles and over `rows`.
 
-    The kernel goes round in both. By the `table` route each block fills one, or one for each row (`table_per_row`).
+    The kernel loops over the rest of both. By the `table` route each block copies a table to shared memory, or one for
+    each row (`table_per_row`).
     """
     cores = getattr(next(iter(devices()), None), "core_count", None)
     limit = BLOCKS * (cores if isinstance(cores, int) and cores > 0 else MULTIPROCESSORS)
-    # A group more than there may be, for a start inside of one.
+    # One group of four words more than the angles fill, since they may start inside a group.
     groups = _ceiling(count + 4, 4)
     wide = min(BLOCK_THREADS, 1 << (groups - 1).bit_length())
-    # Short rows share a block, if they share its table.
+    # Short rows share a block if they share its table.
     high = 1 if table and table_per_row else min(BLOCK_THREADS // wide, rows)
     over = _ceiling(rows, high)
-    # Where a table serves all rows, a block takes several, and each as many as the others.
+    # If all rows share a table, each block takes the same number of rows.
     over = _ceiling(over, _ceiling(over, limit)) if table and not table_per_row else min(over, MOST_ROWS)
     return (min(_ceiling(groups, wide), _ceiling(limit, over)), over), (wide, high)
 
 
-def _ceiling(a, b):
+def _ceiling(a: int, b: int) -> int:
     """Return a / b, rounded up."""
     return -(-a // b)
 
 
-def launch(name, grid, block, out, *operands):
+def launch(
+    name: str, grid: tuple[int, int], block: tuple[int, int], out: jax.ShapeDtypeStruct, *operands: jax.Array
+) -> jax.Array:
     """Launch a kernel over a grid of blocks of threads; its arguments are pointers to the operands and the result."""
     numbers = {"grid_x": grid[0], "grid_y": grid[1], "grid_z": 1, "shared_mem_bytes": 0}
     numbers |= {"block_x": block[0], "block_y": block[1], "block_z": 1}
@@ -369,19 +406,19 @@ def launch(name, grid, block, out, *operands):
 
 
 @functools.cache
-def ptx_text():
-    """Return the shipped text of all kernels."""
+def ptx_text() -> str:
+    """Return the shipped PTX of all kernels."""
     return resources.files("jax_von_mises.sampling").joinpath("kernels", "angles.ptx").read_text(encoding="ascii")
 
 
-def kernel_text(name):
-    """Return the text of one kernel."""
+def kernel_text(name: str) -> str:
+    """Return the PTX of one kernel."""
     head, parts = _ptx()
     return head + parts[name]
 
 
 @functools.cache
-def _ptx():
-    """Return the head of the shipped text, and each kernel's part by its name."""
+def _ptx() -> tuple[str, dict[str, str]]:
+    """Return the head of the shipped PTX, and each kernel's part by its name."""
     head, *parts = re.split(r"(?=^\.visible \.entry )", ptx_text(), flags=re.M)
-    return head, {re.match(r"\.visible \.entry (\w+)\(", part)[1]: part for part in parts}
+    return head, {re.findall(r"^\.visible \.entry (\w+)\(", part)[0]: part for part in parts}

@@ -1,7 +1,7 @@
-"""Test a CUDA kernel before its first use in a process: compare some thousand of its angles with the plain path's.
+"""Test a CUDA kernel before its first use in a process: compare a few thousand of its angles with the plain path's.
 
-XLA takes the kernels by a custom call that is not a stable interface. Where they have not passed their trial
-(`cuda_verdict`) and are turned on all the same, this test, which any error fails, allows their use. `verdicts` has the
+XLA accepts the kernels in a custom call that is not a stable interface. If the environment turns them on although they
+have not passed their trial (`cuda_verdict`), each must pass this test first. Any error fails it. `verdicts` returns the
 results so far.
 """
 
@@ -9,6 +9,7 @@ import functools
 import itertools
 import logging
 import threading
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,24 +30,24 @@ __all__ = [
     "verdicts",
 ]
 
-# Number of angles, and where in a stream they begin: inside a block, and before a carry.
+# Number of angles, and their positions in a stream: at its beginning, and before a carry to the upper half.
 TESTED = 4099
 TESTED_FROM = (0, 2**32 - 6)
-# Twice what either path may be off, and the rounding of `loc`. Far below the distance of different angles.
+# Twice the error of either path, and the rounding of `loc`; far below the distance between angles of different words.
 TOLERANCE, ROUNDING = 4e-6, 1e-6
-# Words of the keys.
+# Number of words of a key.
 KEY_SIZES = {"threefry2x32": 2, "threefry4x32": 4, "philox2x32": 1, "philox4x32": 2}
-# Seconds after which a test has failed. The driver compiles a kernel in well under one.
+# Seconds after which a test fails. The driver compiles a kernel in well under one second.
 TIMEOUT = 120
 
 log = logging.getLogger("jax_von_mises")
 _lock = threading.Lock()
-# By the kernel's name: None if it passed, else why it failed.
+# For each kernel by name: None if it passed, else why it failed.
 _verdicts: dict[str, str | None] = {}
 
 
-def passes(spec):
-    """Whether the kernel of a `KernelSpec` passes its test, which runs once in a process."""
+def passes(spec: cuda_launch.KernelSpec) -> bool:
+    """Return whether a kernel passes its test, which runs once in a process."""
     with _lock:
         if spec.name not in _verdicts:
             _verdicts[spec.name] = fault = _tested(spec)
@@ -54,21 +55,21 @@ def passes(spec):
         return _verdicts[spec.name] is None
 
 
-def verdicts():
+def verdicts() -> dict[str, str | None]:
     """Return the result of each test so far, by the kernel's name: None if it passed, else why it failed."""
     with _lock:
         return dict(_verdicts)
 
 
-def _tested(spec):
-    """Return None if the kernel is right on every kind of device here, else what is wrong.
+def _tested(spec: cuda_launch.KernelSpec) -> str | None:
+    """Return None if the kernel is correct on every kind of device in this process, else what is wrong.
 
-    The test runs in a separate thread: it can be given up there, and no trace, mesh or default device of the caller
-    reaches it.
+    The test runs in a separate thread, which can be abandoned and does not inherit the caller's trace, mesh or default
+    device.
     """
-    outcome = ["no answer"]
+    outcome: list[str | None] = ["no answer"]
 
-    def test():
+    def test() -> None:
         try:
             outcome[0] = next(filter(None, (difference(spec, device) for device in cuda_launch.devices())), None)
         except Exception as error:
@@ -83,16 +84,18 @@ def _tested(spec):
     return f"no answer within {TIMEOUT} s" if thread.is_alive() else outcome[0]
 
 
-def difference(spec, device, count=TESTED):
+def difference(spec: cuda_launch.KernelSpec, device: jax.Device, count: int = TESTED) -> str | None:
     """Return what is wrong with the kernel on a device, or None.
 
     Of `count` angles, the first, the middle and the last `TESTED` are compared.
     """
-    # One kernel that rounds to several dtypes is tested in each: its one verdict is for all of them.
+    # The kernel of the direct route rounds to several dtypes and has one verdict, so each dtype is tested.
     dtypes = cuda_launch.KERNEL_DTYPES if spec.route == "direct" else (spec.dtype,)
     spec = spec._replace(dtype="float32", shape=(TESTED,))
     key = key_words(spec.cipher)
-    kappa = np.float32(4) if spec.route == "table" else np.geomspace(1e-3, 1e6, count, dtype=np.float32)
+    kappa: np.ndarray[Any, np.dtype[np.float32]] = np.array(4, np.float32)
+    if spec.route == "direct":
+        kappa = np.geomspace(1e-3, 1e6, count, dtype=np.float32)
     loc = np.float32(2.5)
     plain = jax.jit(cuda_launch.plain_angles, static_argnums=0)
     fused = {
@@ -113,39 +116,44 @@ def difference(spec, device, count=TESTED):
     return None
 
 
-def halves(start):
+def halves(start: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
     """Return a position as a kernel reads it."""
     return np.array([start >> 32, start % 2**32], np.uint32)
 
 
-def key_words(cipher):
+def key_words(cipher: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
     """Return the key that kernels of a cipher are tested with."""
     return np.arange(KEY_SIZES[cipher], dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(12345)
 
 
-def allowed(kappa):
-    """Return how far the float32 angles of two paths may be apart, for concentrations of 0 and more."""
-    return TOLERANCE / np.sqrt(np.maximum(kappa, 1)) + ROUNDING + 4 * float(jnp.finfo(jnp.float32).eps)
+def allowed(kappa: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, Any]:
+    """Return how far apart the float32 angles of two paths may be, for concentrations of 0 or more."""
+    apart: np.ndarray[Any, Any]
+    apart = TOLERANCE / np.sqrt(np.maximum(kappa, 1)) + ROUNDING + 4 * float(jnp.finfo(jnp.float32).eps)
+    return apart
 
 
-def rounded_from(ours, expected, allowed):
+def rounded_from(
+    ours: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], allowed: np.ndarray[Any, Any]
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return which of `ours`, of any dtype, are the rounding of an angle within `allowed` of the `expected` one.
 
-    Rounding keeps order, so these lie between two roundings. The spacing of a short float is not added to `allowed`,
-    since it is thousands of times as wide.
+    Rounding is monotonic, so they lie between the rounded bounds. Adding the spacing of a short float to `allowed`
+    instead would accept thousands of times as much.
     """
     largest = largest_angle(np.float32)
-    # To both sides of where the circle is cut, too.
+    # An angle next to pi may be expected on the other side of the cut.
     places = expected + 2 * np.pi * np.array([-1.0, 0.0, 1.0])[:, None]
     there = np.abs(places) <= np.pi + allowed
     ends = (np.clip(places + side * allowed, -largest, largest).astype(ours.dtype) for side in (-1, 1))
     least, most, ours = (x.astype(np.float64) for x in (*ends, ours))
-    return (there & (least <= ours) & (ours <= most)).any(axis=0)
+    right: np.ndarray[Any, np.dtype[np.bool_]] = (there & (least <= ours) & (ours <= most)).any(axis=0)
+    return right
 
 
-def reference_device(device):
-    """Return where the plain path draws for comparison: the CPU if there is one, since it compiles faster there."""
+def reference_device(device: jax.Device) -> jax.Device:
+    """Return the device on which the plain path draws for comparison: the CPU, which compiles faster, or `device`."""
     try:
         return jax.local_devices(backend="cpu")[0]
-    except Exception:  # JAX_PLATFORMS may leave it out
+    except Exception:  # JAX_PLATFORMS may leave the CPU out
         return device

@@ -1,18 +1,19 @@
 """Try all CUDA kernels: ``python -P -m jax_von_mises.sampling.cuda_trial``, a process that may crash.
 
-`runtime.kernel_trial` starts it and keeps its verdict. It prints a JSON object on a line for each card, before and
-after. Each kernel is launched
+`runtime.kernel_trial` starts the process and keeps its verdict. For each kind of card the process prints one line of
+JSON before the trial and one after it. Each kernel is launched
 
 - by XLA, and its angles are compared with the plain path's (`cuda_self_test.difference`), once also in rows of
   `jax.vmap`;
-- by the driver, on arrays at the edge of memory (`cuda_driver`), in many sizes and from many places of a stream, alone
-  and in rows. By the table route the table is an operand, so one can be given by which the angles show their words.
+- by the driver, on arrays at the edge of memory (`cuda_driver`), with many sizes and positions in a stream, alone and
+  in rows. By the table route the table is an operand, so a suitable table makes the angles reveal their words.
 """
 
 import functools
 import itertools
 import json
-import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,91 +24,97 @@ from jax_von_mises.sampling.cuda_self_test import halves
 
 __all__ = ["MARK", "faults", "main"]
 
+Array = np.ndarray[Any, Any]
+Launch = Callable[..., Array]
+
 SIZES = (*range(1, 9), 1023, 1025, 4099)
-# In a group of four words, before a carry, and so that the longest ends with the stream.
+# At the beginning, inside a group of four words, before a carry, and so that the longest draw ends with the stream.
 STARTS = (0, 3, 2**32 - 6, 2**64 - SIZES[-1])
-# Angles of a draw in which each thread goes round several times: fewer than 3 million are enough for an H100.
+# Angles of a draw in which each thread loops several times; on an H100, 3 million suffice.
 LONG = 2**23 + 5
 CELLS = 512
 ROWS, ROW = 5, 37
-# Which operands differ by row, and which by element.
-LAYOUTS = (
+# Operands that differ between rows, and operands that differ between elements.
+LAYOUTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("key",), ()),
     (("start", "loc"), ()),
     (("key", "start", "concentration", "loc"), ()),
     (("key",), ("loc", "concentration")),
     (("concentration", "loc"), ("loc", "concentration")),
 )
-# What each line that is printed begins with.
+# The beginning of each printed line.
 MARK = "cuda kernels: "
 
 
-def specs():
-    """Yield what draws by each of the kernels, in each dtype."""
+def specs() -> Iterator[KernelSpec]:
+    """Yield a specification for each kernel and dtype."""
     for cipher, route, dtype in itertools.product(cuda_self_test.KEY_SIZES, ("table", "direct"), KERNEL_DTYPES):
         yield KernelSpec(cipher, route, dtype, (SIZES[-1],))
 
 
 @functools.cache
-def words_of(cipher, start):
+def words_of(cipher: str, start: int) -> Array:
     """Return the words of the longest draw, by the plain path on the CPU."""
 
     @jax.jit
-    def words(key, high, low):
+    def words(key: jax.Array, high: jax.Array, low: jax.Array) -> jax.Array:
         return counter.block_words(cipher, key, counter.indices((SIZES[-1],), (high, low)), 1)[0]
 
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         return np.asarray(words(cuda_self_test.key_words(cipher), *halves(start)))
 
 
-def tables():
-    """Yield a table by which angles are the place in a cell, one by which they are the cell, and both as functions.
+def tables() -> Iterator[tuple[Array, Callable[[Array], Array]]]:
+    """Yield a table that makes an angle the place in its cell, and one that makes it the number of the cell.
 
-    Together they are the 24 leading bits of the tail probability.
+    Each comes with the function of words that gives the expected angles. Together the two angles are the 24 leading
+    bits of the tail probability.
     """
     unit, none = np.ones(CELLS, np.float32), np.zeros(CELLS, np.float32)
     number = np.arange(CELLS, dtype=np.float32) / 1024
 
-    def bits(words):
+    def bits(words: Array) -> Array:
         tail = ((words >> 1).astype(np.float32) + np.float32(0.5)) * np.float32(2**-32)
         return tail.view(np.uint32)
 
-    def place(words):
+    def place(words: Array) -> Array:
         below = (((bits(words) << 4) & 0x007FFFF0) | 0x3F800000).view(np.float32) - 1
         # A tail of 1/2 is at the end of the last cell.
         return np.where(cell(words) < CELLS, below, np.float32(1 - 2**-19))
 
-    def cell(words):
+    def cell(words: Array) -> Array:
         return (bits(words) >> 19) - (94 << 4)
 
     yield np.stack([none, unit, none, none], axis=1), place
     yield np.stack([number, none, none, none], axis=1), lambda words: number[np.minimum(cell(words), CELLS - 1)]
 
 
-def faults(launch):
+def faults(launch: Launch) -> Iterator[str]:
     """Yield what is wrong with the kernels; `launch` is `Driver.launch`."""
     for spec in specs():
         for fault in itertools.chain(_faults_of_words(launch, spec), _faults_of_rows(launch, spec)):
             yield f"{spec.name} in {spec.dtype}: {fault}"
 
 
-def _launched(launch, rows, at_end, one_block=False):
+def _launched(launch: Launch, rows: Rows, at_end: bool, one_block: bool = False) -> Array:
+    """Return the angles of rows."""
     (name, grid, block, out), operands = cuda_launch.launch_arguments(rows)
-    if one_block:  # of one row, so that its threads go round along a row and over rows
+    if one_block:  # so small that its threads loop both along a row and over rows
         grid, block = (1, 1), (min(block[0], 4), 1)
     return launch(name, grid, block, out, *operands, at_end=at_end)
 
 
-def _faults_of_words(launch, spec):
-    """Compare words bit for bit, of every size and from every place."""
+def _faults_of_words(launch: Launch, spec: KernelSpec) -> Iterator[str]:
+    """Compare words bit for bit, for all `SIZES` and `STARTS`."""
     dtype = np.dtype(spec.dtype)
     key, loc = Operand(cuda_self_test.key_words(spec.cipher)), Operand(np.zeros((), np.float32))
     cases = tables() if spec.route == "table" else ((np.full((), 4, np.float32), None),)
     for (concentration, angle), start in itertools.product(cases, STARTS):
 
-        def draw(size, at_end, concentration=concentration, start=start):
+        def draw(size: int, at_end: bool, concentration: Array = concentration, start: int = start) -> Array:
             operands = key, Operand(halves(start)), Operand(concentration), loc
-            return _launched(launch, Rows(spec._replace(shape=(size,)), 1, *operands), at_end)[0]
+            angles: Array = _launched(launch, Rows(spec._replace(shape=(size,)), 1, *operands), at_end)[0]
+            return angles
 
         words = words_of(spec.cipher, start)
         if angle is None:
@@ -122,7 +129,7 @@ def _faults_of_words(launch, spec):
                 yield f"{size} angles from {start} are not those of their words"
 
 
-def _faults_of_rows(launch, spec):
+def _faults_of_rows(launch: Launch, spec: KernelSpec) -> Iterator[str]:
     """Compare rows with single draws."""
     random, table = np.random.default_rng(0), spec.route == "table"
     spec = spec._replace(shape=(ROW,))
@@ -137,7 +144,9 @@ def _faults_of_rows(launch, spec):
     for by_row, by_element in LAYOUTS:
         by_element = tuple(name for name in by_element if not (table and name == "concentration"))
 
-        def rows(count, at, by_row=by_row, by_element=by_element):
+        def rows(
+            count: int, at: Any, by_row: tuple[str, ...] = by_row, by_element: tuple[str, ...] = by_element
+        ) -> Rows:
             operands = {}
             for name, x in values.items():
                 x = x[at] if name in by_row else x[0]
@@ -152,13 +161,13 @@ def _faults_of_rows(launch, spec):
                 yield f"rows of {', '.join(by_row)} are not single draws{' by one block' * one_block}"
 
 
-def fault_of_maps(device):
-    """Return what is wrong with rows that `jax.vmap` adds to a draw in a program, or None."""
+def fault_of_maps(device: jax.Device) -> str | None:
+    """Return what is wrong with rows that `jax.vmap` adds to a draw, or None."""
     spec = KernelSpec("threefry2x32", "direct", "float32", (ROW,))
     keys = np.random.default_rng(1).integers(2**32, size=(ROWS, 2), dtype=np.uint32)
     kappas = np.geomspace(0.1, 100, ROWS * ROW, dtype=np.float32).reshape(ROWS, ROW)
 
-    def drawn(draw, place):
+    def drawn(draw: Callable[..., jax.Array], place: jax.Device) -> Array:
         rows = jax.jit(jax.vmap(functools.partial(draw, spec), in_axes=(0, None, None, 0)))
         given = keys, halves(STARTS[2]), np.float32(2.5), kappas
         return np.ravel(rows(*jax.device_put(given, place)))
@@ -170,19 +179,19 @@ def fault_of_maps(device):
     return None
 
 
-def try_on(device):
-    """Return "" if all kernels are right on a device, else what is wrong first."""
+def try_on(device: jax.Device) -> str:
+    """Return "" if all kernels are correct on a device, else the first fault."""
     driver = cuda_driver.Driver(device.local_hardware_id)
-    # The kernel of the direct route rounds to each dtype, in which it is compared anyway.
+    # `difference` compares the kernel of the direct route in each dtype at once.
     alone = (spec for spec in specs() if spec.route == "table" or spec.dtype == "float32")
     counts = (cuda_self_test.TESTED, LONG)
     by_xla = (cuda_self_test.difference(spec, device, count) for spec, count in itertools.product(alone, counts))
-    by_xla = itertools.chain(by_xla, map(fault_of_maps, (device,)))
-    return next(itertools.chain(filter(None, by_xla), faults(driver.launch)), "")
+    with_maps = itertools.chain(by_xla, map(fault_of_maps, (device,)))
+    return next(itertools.chain(filter(None, with_maps), faults(driver.launch)), "")
 
 
-def main():
-    """Try the kernels on a card of each kind that is here."""
+def main() -> None:
+    """Try the kernels on one card of each kind in this machine."""
     for device in cuda_launch.devices():
         about = cuda_verdict.identity(device)
         say("begin", about=about)
@@ -199,10 +208,10 @@ def main():
         say("end", about=about, failed=failed)
 
 
-def say(step, **what):
-    """Print a step."""
+def say(step: str, **what: object) -> None:
+    """Print a step of the trial."""
     print(MARK + json.dumps({"step": step, **what}), flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

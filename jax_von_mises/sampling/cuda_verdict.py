@@ -1,7 +1,7 @@
 """Keep and read the verdict of the trial of the CUDA kernels, for a kind of card, its driver and all versions.
 
-The trial (`cuda_trial`) runs in a child process, which a kernel that faults may take down. Its verdict is a small file
-in the user's cache directory. What somebody else can write counts as no verdict, since a draw trusts it.
+The trial (`cuda_trial`) runs in a child process, which a faulty kernel may crash. Its verdict is a small file in the
+user's cache directory. A file that another user can write is ignored, since draws trust the verdict.
 """
 
 import contextlib
@@ -12,6 +12,8 @@ import os
 import stat
 import tempfile
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -23,17 +25,18 @@ __all__ = ["FORMAT", "TRIED_BY", "NotKept", "find", "identity", "keep", "passed"
 
 FORMAT = "jax_von_mises/kernels/1"
 TRIED_BY = "jax-von-mises doctor"
+# Bytes of a file that is read.
 LARGEST = 2**14
-# The wheels by which JAX launches.
+# The wheels with which JAX launches kernels.
 WHEELS = tuple(f"jax-cuda{release}-{part}" for release in (12, 13) for part in ("pjrt", "plugin"))
 
 
 class NotKept(Exception):
-    """A verdict cannot be kept where it would be read."""
+    """The verdict cannot be stored where `read` looks for it."""
 
 
-def identity(device):
-    """Return what a verdict on the kernels is for: it says nothing about another card, driver or version."""
+def identity(device: jax.Device) -> dict[str, Any]:
+    """Return what a verdict holds for: this card, driver and these versions only."""
     return {
         "card": device.device_kind,
         "driver": environment.nvidia_driver(),
@@ -47,15 +50,16 @@ def identity(device):
     }
 
 
-def _version(name):
+def _version(name: str) -> str | None:
+    """Return the version of an installed wheel, or None."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
 
 
-def path_of(about):
-    """Return the file of the verdict for an identity; None without a home directory, or a driver that is known."""
+def path_of(about: dict[str, Any]) -> Path | None:
+    """Return the file of the verdict for an identity; None without a home directory or a driver version."""
     base = environment.cache_directory()
     if base is None or about["driver"] is None:
         return None
@@ -63,7 +67,7 @@ def path_of(about):
     return base.resolve() / "kernels" / f"{digest[:32]}.json"
 
 
-def read(about):
+def read(about: dict[str, Any]) -> str | None:
     """Return the verdict for an identity, "" if the kernels passed, else why they failed; None without a valid one."""
     path = path_of(about)
     if path is None:
@@ -71,7 +75,7 @@ def read(about):
     try:
         if environment.open_to_others(path.parent):
             return None
-        # Not through a link, and without waiting for a pipe.
+        # Follow no link and wait for no pipe.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
             state = os.fstat(file.fileno())
             others = environment.owned_by_other(state.st_uid) or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -83,16 +87,16 @@ def read(about):
     if not isinstance(found, dict) or found.keys() != {"format", "about", "failed"}:
         return None
     valid = (found["format"], found["about"]) == (FORMAT, about) and isinstance(found["failed"], str)
-    return found["failed"] if valid else None
+    return str(found["failed"]) if valid else None
 
 
-def keep(about, failed):
-    """Write a verdict, "" or why the kernels failed, and return the file.
+def keep(about: dict[str, Any], failed: str) -> Path:
+    """Write a verdict, "" or why the kernels failed, and return its file.
 
     Raises
     ------
     NotKept
-        With the reason.
+        There is no directory for the file, others can write to it, or writing fails.
     """
     path = path_of(about)
     if path is None:
@@ -116,16 +120,16 @@ def keep(about, failed):
 
 
 @functools.cache
-def find():
-    """Return the verdict for each kind of CUDA device here, as it was when this process first asked."""
-    found = {}
+def find() -> dict[str, str | None]:
+    """Return the verdict for each kind of CUDA device in this process, as it was at the first call."""
+    found: dict[str, str | None] = {}
     for device in cuda_launch.devices():
         found[device.device_kind] = None
-        with contextlib.suppress(Exception):  # whatever keeps a verdict from being found, draws go on without it
+        with contextlib.suppress(Exception):  # an error must not stop the draw that asks for the verdict
             found[device.device_kind] = read(identity(device))
     return found
 
 
-def passed():
-    """Whether the kernels passed their trial on each kind of CUDA device here."""
+def passed() -> bool:
+    """Return whether the kernels passed their trial on each kind of CUDA device in this process."""
     return all(failed == "" for failed in find().values())

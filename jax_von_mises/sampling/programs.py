@@ -1,7 +1,7 @@
-"""Compile the program that draws a request, once with a result in new memory and once in memory that is given up."""
+"""Compile the program that draws a request, once with a result in new memory and once in the memory of an argument."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 
@@ -11,10 +11,10 @@ class Programs(NamedTuple):
 
     new: jax.stages.Wrapped
     into: jax.stages.Wrapped
-    """With a first argument more: an array like the result, whose memory it takes."""
+    """With an additional first argument: an array like the result, whose memory the result takes."""
 
     @classmethod
-    def of(cls, program: Callable[..., jax.Array], **options: Any) -> "Programs":
+    def of(cls, program: Callable[..., jax.Array], **options: Any) -> Self:
         """Compile ``program(request, **static)``, with options of `jax.jit`."""
 
         def into(buffer: jax.Array, request: Any, **static: Any) -> jax.Array:
@@ -23,6 +23,6 @@ class Programs(NamedTuple):
         return cls(jax.jit(program, **options), jax.jit(into, donate_argnums=0, keep_unused=True, **options))
 
     def run(self, request: Any, buffer: jax.Array | None, **static: Any) -> jax.Array:
-        """Draw what `request` says; into the memory of `buffer` where that is not None."""
+        """Draw `request`, in the memory of `buffer` if that is given."""
         drawn: jax.Array = self.new(request, **static) if buffer is None else self.into(buffer, request, **static)
         return drawn

@@ -3,83 +3,110 @@
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
-from jax.typing import ArrayLike
+from jax.sharding import NamedSharding
+from jax.typing import DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.sampling import counter, cuda
 
-# From this many elements on the table (2048 quantiles, or 16384 in float64, and a few more kernels) pays off: where the
-# two routes cross on a two-core CPU, ``python -m benchmarks.performance_benchmark``.
+# Fewest elements for which a table (2048 quantiles, or 16384 in float64) saves more time than it costs, measured on a
+# two-core CPU by ``python -m benchmarks.performance_benchmark``.
 QUANTILE_TABLE_MIN_SIZE = {"float32": 2**14, "float64": 2**15}
 
 
 class Request:
-    """What requests for angles, directions and pairs have in common: their route, their place and their sharding.
+    """A draw of angles, directions or pairs: its route, its position in the stream and its sharding.
 
-    Subclasses check their parameters in `part`, and have a field for each plain argument.
+    A subclass is a dataclass. It checks its parameters in `part` and has a field for each other argument.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # lets `dataclasses.replace` accept subclasses
     distribution: ClassVar[str]
-    """The name in `sampler.FAMILIES`."""
-    event_shape: tuple[int, ...] = ()
-    """Shape of one draw, behind the axes of `shape`."""
-    numbers = 1
-    """Numbers of the stream that one draw takes."""
-    noun = "angle"
-    """What one draw is called."""
+    """Name in `sampler.FAMILIES`."""
+    noun: ClassVar[str] = "angle"
+    """What messages call one draw."""
+    key: jax.Array
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    route: str
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one draw, whose axes follow those of `shape`."""
+        return ()
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers of the stream one draw takes."""
+        return 1
 
     @classmethod
     def whole(
-        cls: Any,
+        cls,
         caller: str,
-        key: ArrayLike | jax.ShapeDtypeStruct,
-        location: Any,
-        concentration: Any,
+        key: object,
+        location: object,
+        concentration: object,
         shape: object,
-        dtype: Any,
+        dtype: DTypeLike | None,
         method: str,
         out_sharding: object = None,
-    ) -> Any:
-        """Check a draw from position 0; method "auto" takes the table for one concentration and many draws."""
+    ) -> Self:
+        """Check a draw from position 0; method "auto" uses the table for one concentration and many draws."""
         sharding = arguments.sharding(caller, out_sharding)
         request = cls.part(caller, key, location, concentration, shape, dtype, method)
         return request.routed_by_size(method).sharded(caller, sharding)
 
-    def routed_by_size(self: Any, method: str) -> Any:
-        """Return the same without a table where method "auto" asks for too few draws to pay for it."""
+    @classmethod
+    def part(
+        cls,
+        caller: str,
+        key: object,
+        location: object,
+        concentration: object,
+        shape: object,
+        dtype: DTypeLike | None,
+        method: str,
+        /,
+    ) -> Self:
+        """Check a draw from any position of a stream."""
+        raise NotImplementedError
+
+    def routed_by_size(self, method: str) -> Self:
+        """Return the request, by the direct route if `method` is "auto" and the draws are too few for a table."""
         few = math.prod(self.shape) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(self.dtype).name]
         return dataclasses.replace(self, route="direct") if method == "auto" and few else self
 
-    def sharded(self: Any, caller: str, out_sharding: Any) -> Any:
-        """Return the same with a result that is shared out so over devices."""
+    def sharded(self, caller: str, out_sharding: NamedSharding | None) -> Self:
+        """Return the request with the sharding of its result."""
         if self.event_shape and out_sharding is not None and any(out_sharding.spec[len(self.shape) :]):
             raise ValueError(
-                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} shares out the components of a "
-                f"{self.noun}. Name axes of the batch alone, of shape {self.shape}."
+                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} shards the components of a "
+                f"{self.noun}. Shard only the axes of the batch, of shape {self.shape}."
             )
         return dataclasses.replace(self, out_sharding=out_sharding)
 
-    def at(self: Any, start: Any, **changed: Any) -> Any:
-        """Return the same from position `start` (an integer, traced or not, or a pair), with `changed` fields."""
+    def at(self, start: Any, **changed: Any) -> Self:
+        """Return the request from position `start` (an integer, traced or not, or a pair), with `changed` fields."""
         return dataclasses.replace(self, start=counter.halves(start), **changed)
 
-    def block(self: Any, caller: str, start: Any) -> Any:
-        """Return the same from `start`, which `caller` has checked, if it ends within the stream."""
+    def block(self, caller: str, start: Any) -> Self:
+        """Return the request from the checked position `start`; refuse one that reaches beyond the stream's end."""
         if (first := arguments.known_position(start)) is not None:
             self.within_stream(caller, first, first + math.prod(self.shape), f"shape={self.shape}")
         return self.at(start)
 
     def within_stream(self, caller: str, start: int, end: int, described: str) -> None:
-        """Refuse draws from position `start` to `end`, as `described`, that go on where the stream has ended."""
+        """Refuse draws from `start` to `end`, as `described`, that reach beyond the stream's end."""
         arguments.within_stream(caller, start, end, described, self.numbers, self.noun)
 
 
-def route_of(caller: str, method: str, concentration: jax.Array) -> str:
-    """Return what a part of a stream is drawn by, "direct" or "table"; "auto" decides alike for parts of every size."""
+def route_of(caller: str, method: str, concentration: jax.Array | jax.ShapeDtypeStruct) -> str:
+    """Return the route of a part of a stream, "direct" or "table"; with "auto" it is the same for parts of any size."""
     route = arguments.method(caller, method, concentration)
     if route == "auto":
         route = "table" if concentration.size == 1 else "direct"
@@ -93,39 +120,40 @@ def route_of(caller: str, method: str, concentration: jax.Array) -> str:
 )
 @dataclasses.dataclass(frozen=True)
 class DrawRequest(Request):
-    """What `sampler.draw` draws. Made by `whole` or `part`, which check; a pytree with everything else static."""
+    """A draw of angles, for `sampler.draw`; a pytree in which everything but arrays is static."""
 
     distribution: ClassVar[str] = "von-mises"
     key: jax.Array
     """One typed key."""
     loc: jax.Array
     concentration: jax.Array
-    """Both as `arguments.parameters` returns them, arrays."""
-    start: tuple | None
+    """This and `loc` are arrays as `arguments.parameters` returns them."""
+    start: counter.Wide | None
     """Position of the first angle in the key's stream, a pair (hi, lo) of uint32; None for 0."""
     shape: tuple[int, ...]
-    dtype: np.dtype
+    dtype: np.dtype[Any]
     route: str
     """ "direct" or "table"."""
-    out_sharding: object = None
+    out_sharding: NamedSharding | None = None
 
     @classmethod
     def part(
         cls,
         caller: str,
-        key: ArrayLike | jax.ShapeDtypeStruct,
-        loc: Any,
-        concentration: Any,
+        key: object,
+        loc: object,
+        concentration: object,
         shape: object,
-        dtype: Any,
+        dtype: DTypeLike | None,
         method: str,
-    ) -> "DrawRequest":
-        """Check a draw from anywhere in a stream."""
-        key = arguments.one_key(caller, key)
-        arrays, dtype = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
-        shape = arguments.result_shape(caller, shape, **arrays)
+        /,
+    ) -> Self:
+        """Check a draw of angles from any position of a stream."""
+        checked_key = arguments.one_key(caller, key)
+        arrays, of_result = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
+        sizes = arguments.result_shape(caller, shape, **arrays)
         route = route_of(caller, method, arrays["concentration"])
-        return cls(key, arrays["loc"], arrays["concentration"], None, shape, dtype, route)
+        return cls(checked_key, arrays["loc"], arrays["concentration"], None, sizes, of_result, route)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -133,5 +161,5 @@ class DrawRequest(Request):
         return {"loc": self.loc, "concentration": self.concentration}
 
     def engine(self) -> str:
-        """Return what draws it on a CUDA device: "kernel", one of the package's own, or "xla"."""
+        """Return what draws the request on a CUDA device: "kernel", a kernel of this package, or "xla"."""
         return "kernel" if cuda.use_cuda_kernel(self) else "xla"

@@ -1,4 +1,4 @@
-"""`sample_von_mises`: keys, shapes and dtypes around `transform.angles`; and blocks of the streams of all families."""
+"""`sample_von_mises`, which adds keys, shapes and dtypes to `transform.angles`, and `sample_block` for all families."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -38,27 +38,27 @@ def sample_von_mises(
     key : jax.Array
         One random key, of any implementation, typed (``jax.random.key``) or legacy (``jax.random.PRNGKey``).
     loc : float or array
-        Mean direction :math:`\mu` in radians; any finite number, reduced to one turn. NaN results where it is not
-        finite, or so large (2^24 in float32) that its neighbours are more than a radian away.
+        Mean direction :math:`\mu` in radians; any finite number, reduced to one turn. The result is NaN where it is not
+        finite, or so large (2^24 in float32) that neighbouring floats are more than a radian apart.
     concentration : float or array
         :math:`\kappa` in [0, inf]: 0 (and what is too small for a normal float) is the uniform distribution on the
-        circle, inf a point mass at `loc`. NaN results where it is negative or NaN: no error, since its value may not be
-        known yet.
+        circle, inf a point mass at `loc`. The result is NaN where it is negative or NaN; that is no error, since its
+        value is unknown while tracing.
     shape : int, tuple or array of ints, optional
         Shape of the complete result; `loc` and `concentration` broadcast to it. Their broadcast shape by default.
     dtype : optional
         float32, float64 (64-bit mode only), bfloat16 or float16, the last two computed in float32 and rounded once.
-        By default that of the arguments, which an array without axes has too; JAX's default float if they are Python
+        By default the dtype of the arguments, including arrays without axes; JAX's default float if they are Python
         numbers or integers.
     method : {"auto", "direct", "table"}
         How a word becomes an angle; the accuracy is the same. "table" is for one concentration and many angles,
-        "direct" for everything. "auto" takes the table for one concentration and at least 2^14 angles (2^15 in
-        float64). Name one where angles must not differ in the last digits between shapes.
+        "direct" for everything. "auto" uses the table for one concentration and at least 2^14 angles (2^15 in
+        float64). Give "direct" or "table" where angles must not differ in the last digits between shapes.
     out_sharding : optional
         Sharding of the result, a `NamedSharding`, or a `PartitionSpec` of the mesh in scope (``jax.set_mesh``). Each
-        device draws its own part, without communication; the angles are those that one device draws. By default that
-        of an argument of the result's shape that is sharded over an explicit mesh. (Under `vmap` over keys that are
-        sharded so, take ``method="direct"``: JAX has no sharding rule for the table's look-up there.)
+        device draws its own part, without communication; the angles are those that one device draws. By default the
+        sharding of an argument that has the result's shape and is sharded over an explicit mesh. (Under `vmap` over
+        keys with such a sharding use ``method="direct"``: JAX has no sharding rule for the table's look-up there.)
 
     Returns
     -------
@@ -74,7 +74,7 @@ def sample_von_mises(
     -----
     *Accuracy.* Let Q(t) be the angle drawn for the tail probability t, which takes 2^31 values down to 2^-33 (2^63
     values down to 2^-65 in float64). Then :math:`|P(|X - \mu| > Q(t)) / (2t) - 1| \le 2\cdot 10^{-6}` (1e-12 in
-    float64), or Q(t) is within 4 ulp where floats are too coarse for that; for every concentration.
+    float64), or Q(t) is within 4 ulp where floats are too coarse for that. This holds for every concentration.
 
     *Source.* The distribution is (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000; see the
     page *Method* of the documentation for its quantile.
@@ -82,9 +82,9 @@ def sample_von_mises(
     *Derivatives.* By the implicit function theorem, in forward and reverse mode: 1 for `loc`, and for
     `concentration` :math:`-(\partial F/\partial\kappa) / p` at the angle drawn, finite for every concentration.
 
-    *Streams.* Same key, same words on every backend, bit for bit. On one backend, one method gives the same angles bit
-    for bit in every shape, transformation and program (on CUDA, where the package's own kernels draw all of them or
-    none); CPU and GPU agree to the accuracy above, and so do those kernels and the path without them.
+    *Streams.* The same key gives the same words on every backend, bit for bit. On one backend, one method gives the
+    same angles bit for bit in every shape, transformation and program (on CUDA, if this package's kernels draw all of
+    them or none). CPU and GPU agree to the accuracy above, and so do these kernels and XLA's.
 
     Examples
     --------
@@ -110,35 +110,36 @@ def sample_block(
 ) -> jax.Array:
     """Draw the angles, directions or pairs ``start`` to ``start + prod(shape) - 1`` of a key's stream.
 
-    A slice of what `sample_von_mises`, `sample_von_mises_fisher` or a bivariate distribution draws in one piece, so
-    that a long stream can be made in blocks, in any order and anywhere. Blocks of one shape share one compiled program.
+    The block is a slice of what `sample_von_mises`, `sample_von_mises_fisher` or a bivariate distribution draws in one
+    call. A long stream can thus be drawn in blocks, in any order and on any machine. Blocks of one shape share one
+    compiled program.
 
     Parameters
     ----------
     key, loc, concentration, dtype
-        As in `sample_von_mises`, or `sample_von_mises_fisher` with its `mean_direction` for `loc`. `loc` and
-        `concentration` broadcast to the block. Of pairs, `loc` holds phi_loc and psi_loc along a last axis, and
+        As in `sample_von_mises`, or `sample_von_mises_fisher` with its `mean_direction` as `loc`. `loc` and
+        `concentration` broadcast to the block. For pairs, `loc` holds phi_loc and psi_loc along a last axis, and
         `concentration` phi_concentration, psi_concentration and correlation, as in `SineBivariateVonMises`.
     start : int, traced integer scalar, or pair of them
         Position of the block's first angle, direction or pair, 0 <= start < 2^64. Inside a program it may be a traced
         int32 or uint32 (int64 or uint64 in 64-bit mode), or for any position a pair ``(hi, lo)`` of uint32, its upper
-        and lower half. Where its value is known, a negative number is refused, and so is a block that ends beyond 2^64;
-        where it is traced, positions count modulo 2^64.
+        and lower half. If its value is known, it is an error if it is negative or the block ends beyond 2^64; if it is
+        traced, positions count modulo 2^64.
     shape : int or tuple of ints
         Shape of the block, filled in row-major order.
     method : {"auto", "direct", "table"}
-        "auto" takes the table for one concentration, whatever the size of the block: all blocks of a stream agree.
+        "auto" uses the table for one concentration, whatever the size of the block, so all blocks of a stream agree.
     distribution : {"von-mises", "von-mises-fisher", "sine-bivariate-von-mises", "cosine-bivariate-von-mises"}
-        What is drawn: angles, directions of as many components as the last axis of the mean direction, or pairs of
+        What is drawn: angles, directions with as many components as the last axis of the mean direction, or pairs of
         angles.
 
     Returns
     -------
     jax.Array
         Angles in radians in [-pi, pi), with the accuracy and the derivatives of `sample_von_mises`; or unit vectors of
-        shape `shape` + (d,), with those of `sample_von_mises_fisher`; or pairs of shape `shape` + (2,). Their streams
-        have as many numbers as that of angles, and take several for a direction (see
-        :mod:`jax_von_mises.sampling.sphere`) and two for a pair (:mod:`jax_von_mises.sampling.bivariate`).
+        shape `shape` + (d,), with those of `sample_von_mises_fisher`; or pairs of shape `shape` + (2,). A direction
+        takes several numbers of the stream (see :mod:`jax_von_mises.sampling.sphere`), a pair takes two (see
+        :mod:`jax_von_mises.sampling.bivariate`).
 
     Raises
     ------
@@ -152,18 +153,18 @@ def sample_block(
     return family.draw(request.block(caller, start))
 
 
-def draw(request, buffer=None, engine=None):
-    """Draw what a `DrawRequest` says; into the memory of `buffer`, an array like the result that is given up.
+def draw(request: DrawRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
+    """Draw the angles of a request, by default with its engine.
 
-    The `engine` is that of the request by default.
+    If `buffer` is given, an array like the result, the angles take its memory and it is deleted.
     """
     return programs_for(request).run(request, buffer, engine=engine or request.engine())
 
 
-def angles_of(request, engine):
-    """Return the angles of a `DrawRequest`, as one program; `engine` as from `DrawRequest.engine`."""
+def angles_of(request: DrawRequest, engine: str) -> jax.Array:
+    """Return the angles of a request as one program; for `engine` see `DrawRequest.engine`."""
     shape, dtype, route, out_sharding = request.shape, request.dtype, request.route, request.out_sharding
-    # Promote explicitly, since users may turn implicit promotion off; inside the program it is free.
+    # Promote explicitly, since users may turn implicit promotion off; inside the program it costs nothing.
     compute = arguments.compute_dtype(dtype)
     loc, concentration = (jnp.asarray(x, compute) for x in (request.loc, request.concentration))
     if out_sharding is None:
@@ -179,14 +180,20 @@ def angles_of(request, engine):
         return cuda_launch.draw_by_kernel(cuda_launch.KernelSpec.of(request), key, request.start, loc, concentration)
     width = transform.words_per_element(compute)
 
-    def angles(shape, stream, loc, concentration):
+    def angles(
+        shape: tuple[int, ...],
+        stream: tuple[jax.Array, counter.Wide | None],
+        loc: jax.Array,
+        concentration: jax.Array,
+    ) -> jax.Array:
         key, start = stream
         words = counter.block_words(generator, key, counter.indices(shape, start, declared), width)
         return transform.angles(words, loc, concentration, route, declared)
 
     stream = key, request.start
     if out_sharding is None:
-        return xla.compute_elementwise(angles, shape, dtype, stream, loc, concentration)
+        x: jax.Array = xla.compute_elementwise(angles, shape, dtype, stream, loc, concentration)
+        return x
     x = angles(shape, stream, loc, concentration).astype(dtype)
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 
@@ -195,20 +202,20 @@ PLAIN = Programs.of(angles_of, static_argnames="engine")
 WIDE = Programs.of(angles_of, static_argnames="engine", compiler_options=wide_vectors.OPTIONS)
 
 
-def programs_for(request):
-    """Return the `Programs` that draw a `DrawRequest` here and now."""
+def programs_for(request: DrawRequest) -> Programs:
+    """Return the `Programs` that draw a request on this machine, in the current context."""
     return WIDE if wide_vectors.use_wide_vectors(request) else PLAIN
 
 
 class Family(NamedTuple):
-    """How a distribution is drawn that streams and files can be of."""
+    """How a distribution is drawn, for streams and files."""
 
     request: type[Request]
-    draw: Callable
-    """Of a request, and optionally of a buffer and an engine, as `draw`."""
+    draw: Callable[..., jax.Array]
+    """A function of a request, and optionally of a buffer and an engine, such as `draw`."""
 
 
-FAMILIES = {
+FAMILIES: dict[str, Family] = {
     "von-mises": Family(DrawRequest, draw),
     "von-mises-fisher": Family(sphere.SphereRequest, sphere.draw_directions),
     "sine-bivariate-von-mises": Family(bivariate.SineRequest, bivariate.draw_pairs),
@@ -216,6 +223,6 @@ FAMILIES = {
 }
 
 
-def family_of(caller, distribution):
-    """Return the family of a distribution's name."""
+def family_of(caller: str, distribution: str) -> Family:
+    """Return the family of a distribution by its name."""
     return FAMILIES[arguments.one_of(caller, "distribution", distribution, FAMILIES)]

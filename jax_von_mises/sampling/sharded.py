@@ -1,13 +1,13 @@
-"""Sampling over several devices of one process: each makes its own part of one stream, and none waits for another.
+"""Sample on several devices of one process: each draws its own part of one stream, without communication.
 
-An angle depends on its place in the stream alone (see :mod:`jax_von_mises.sampling.counter`), so a device needs to know
-only where its part starts. `sample_von_mises` with `out_sharding` splits a result along the axes of a mesh; here
-are the forms in which the code of each device is written out, `jax.pmap` and the inside of `jax.shard_map`.
+An angle depends only on the key and its position in the stream (see :mod:`jax_von_mises.sampling.counter`), so a device
+needs to know only where its part starts. `sample_von_mises` with `out_sharding` splits a result along the axes of a
+mesh; the functions here are for per-device code, `jax.pmap` and the body of `jax.shard_map`.
 """
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -30,7 +30,7 @@ def sample_pmap(
     method: str = "auto",
     devices: Sequence[jax.Device] | None = None,
 ) -> jax.Array:
-    """Draw angles with one device for each index of the leading axis, by `jax.pmap`.
+    """Draw angles with `jax.pmap`, one device for each index of the leading axis.
 
     With one key the angles are those of `sample_von_mises` with the same arguments, bit for bit. With one key per
     device each row of the result is drawn from the stream of its key.
@@ -43,9 +43,9 @@ def sample_pmap(
         then ``sample_von_mises(key[d], loc[d], concentration[d], shape[1:])``, bit for bit, for `loc` and
         `concentration` broadcast along the leading axis.
     loc, concentration : float or array
-        As in `sample_von_mises`; they broadcast to `shape`, from its last axis on. An array with the leading axis of
-        `shape` is cut along it, and each device gets its part; any other goes to all devices. For one value per device
-        write ``loc[:, None]``.
+        As in `sample_von_mises`; they broadcast to `shape`, aligned at the last axis. An array with the leading axis of
+        `shape` is split along it, and each device gets its part; any other goes to all devices. For one value per
+        device write ``loc[:, None]``.
     dtype : optional
         As in `sample_von_mises`.
     shape : int or tuple of ints, optional
@@ -65,18 +65,17 @@ def sample_pmap(
     Raises
     ------
     TypeError, ValueError
-        For a bad key, shape, dtype, method or devices; if the leading axis, or that of a key array, is not the number
-        of devices; and inside
-        `jax.set_mesh`, where `jax.pmap` does not work: there `sample_von_mises` takes `out_sharding`.
+        For a bad key, shape, dtype, method or devices; if the length of the leading axis, or of a key array, is not the
+        number of devices; and inside `jax.set_mesh`, where `jax.pmap` does not work (use `sample_von_mises` with
+        `out_sharding` there).
 
     Notes
     -----
-    There is one compiled program for each set of devices, shape, dtype and method, whatever the values. It may be
-    called inside `jax.jit` and has the derivatives of `sample_von_mises`.
+    There is one compiled program for each set of devices, shape, dtype and method, whatever the values. The function
+    can be called inside `jax.jit` and has the derivatives of `sample_von_mises`.
 
-    Code that maps over keys and parameters and passes the shape as an argument works with `jax.pmap` itself if that
-    argument is static: ``jax.pmap(sample_von_mises, static_broadcasted_argnums=3)(keys, loc, concentration, 1000)``,
-    where each of `keys`, `loc` and `concentration` has shape ``(devices,)``.
+    To call `jax.pmap` yourself, over keys and parameters of shape ``(devices,)``, make the shape a static argument:
+    ``jax.pmap(sample_von_mises, static_broadcasted_argnums=3)(keys, loc, concentration, 1000)``.
 
     Examples
     --------
@@ -102,7 +101,7 @@ def sample_pmap(
         )
     separate = bool(key.shape)
     one = jax.ShapeDtypeStruct((), key.dtype) if separate else key
-    # A separate stream has the method of one device's part, which is checked when the parts are known.
+    # With separate streams the method depends on one device's part, so it is checked below.
     asked = "auto" if separate else method
     request = DrawRequest.whole(caller, one, loc, concentration, shape, dtype, asked)
     sizes, dtype = request.shape, request.dtype
@@ -110,12 +109,12 @@ def sample_pmap(
         has = f"has {sizes[0]} along its leading axis" if sizes else "has no leading axis"
         raise ValueError(
             f"{caller}: shape={sizes} {has}, which must be the number of devices, {len(devices)}. "
-            f"Ask for shape=({len(devices)}, ...), or name other devices in `devices`."
+            f"Give shape=({len(devices)}, ...), or other devices in `devices`."
         )
     if not jax.sharding.get_abstract_mesh().empty:
         raise ValueError(
             f"{caller}: a mesh with the axes {jax.sharding.get_abstract_mesh().axis_names} is in scope, where jax.pmap "
-            "does not work. Use sample_von_mises with out_sharding there, or sample_shard inside jax.shard_map."
+            "does not work. Use sample_von_mises with out_sharding, or sample_shard inside jax.shard_map."
         )
     loc, loc_axis = _along_devices(request.loc, sizes)
     concentration, concentration_axis = _along_devices(request.concentration, sizes)
@@ -125,7 +124,7 @@ def sample_pmap(
         draw = _mapped(_stream, devices, (0, loc_axis, concentration_axis))
         return draw(key, loc, concentration, sizes[1:], dtype, method)
     draw = _mapped(_part, devices, (None, loc_axis, concentration_axis, 0))
-    # Pass the device numbers, because pmap needs an argument to map over.
+    # The device numbers give `jax.pmap` an argument to map over.
     return draw(key, loc, concentration, np.arange(len(devices), dtype=np.uint32), sizes[1:], dtype, request.route)
 
 
@@ -142,7 +141,7 @@ def sample_shard(
     """Draw this device's part of one stream, inside the body of `jax.shard_map` or `jax.pmap`.
 
     Device ``j`` along `axis_name` draws the angles ``j * prod(shape)`` to ``(j + 1) * prod(shape) - 1`` of the key's
-    stream: the parts of all devices, one after the other, are what one device draws.
+    stream. The concatenated parts of all devices are what one device draws.
 
     Parameters
     ----------
@@ -156,7 +155,7 @@ def sample_shard(
         Axes of the mesh over which the devices are counted, several in row-major order. Devices that differ only in
         other axes draw the same angles.
     method : {"auto", "direct", "table"}
-        As in `sample_block`: "auto" takes the table for one concentration, whatever the size.
+        As in `sample_block`: "auto" uses the table for one concentration, whatever the size.
 
     Returns
     -------
@@ -166,13 +165,14 @@ def sample_shard(
     Raises
     ------
     TypeError, ValueError
-        For a bad key, shape, dtype or method, and where `axis_name` is not an axis that the code around is mapped over.
+        For a bad key, shape, dtype or method, and if `axis_name` is not an axis that the surrounding code is mapped
+        over.
 
     Notes
     -----
-    Along the leading axis of an array the parts join to `sample_von_mises` of the complete shape with the same method.
-    Along another axis they are the same angles in other places, since row-major order runs through all devices in each
-    row. Positions are counted in 64 bits, with JAX's 64-bit mode or without.
+    Concatenated along the leading axis, the parts are `sample_von_mises` of the complete shape with the same method.
+    Along another axis they are the same angles in a different order, since in row-major order each row crosses all
+    devices. Positions have 64 bits, with or without JAX's 64-bit mode.
 
     Examples
     --------
@@ -190,12 +190,12 @@ def sample_shard(
     try:
         if isinstance(axis_name, (tuple, list)) and not axis_name:
             raise ValueError("no axis at all")
-        lax.axis_size(axis_name)  # `axis_index` takes a number for a name, and fails when it is compiled
+        lax.axis_size(axis_name)  # `axis_index` also accepts a number, and fails only when it is compiled
         device = lax.axis_index(axis_name)
     except (NameError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{caller}: axis_name={arguments.safe_repr(axis_name)} is not an axis, or a tuple of axes, that the code "
-            "around is mapped over. Call it in the body of jax.shard_map or jax.pmap, with axis names of theirs."
+            f"{caller}: axis_name={arguments.safe_repr(axis_name)} is not an axis, or a tuple of axes, that the "
+            "surrounding code is mapped over. Call it in the body of jax.shard_map or jax.pmap, with its axis names."
         ) from error
     start = counter.multiply_wide(lax.convert_element_type(device, np.uint32), size)
     request = DrawRequest.part(caller, key, loc, concentration, shape, dtype, method)
@@ -203,6 +203,7 @@ def sample_shard(
 
 
 def _local_devices(caller: str, devices: Any) -> tuple[jax.Device, ...]:
+    """Return checked `devices` of this process, by default all."""
     if devices is None:
         return tuple(jax.local_devices())
     try:
@@ -218,13 +219,13 @@ def _local_devices(caller: str, devices: Any) -> tuple[jax.Device, ...]:
     far = [device for device in found if device.process_index != jax.process_index()]
     if far:
         raise ValueError(
-            f"{caller}: devices={arguments.safe_repr(devices)} holds {far[0]} of process {far[0].process_index}, but "
-            f"this is process {jax.process_index()}. Name devices of jax.local_devices()."
+            f"{caller}: devices={arguments.safe_repr(devices)} has {far[0]} of process {far[0].process_index}, but "
+            f"this is process {jax.process_index()}. Give devices of jax.local_devices()."
         )
     if not found or len(set(found)) < len(found):
         fault = "names a device twice" if found else "is empty"
         raise ValueError(
-            f"{caller}: devices={arguments.safe_repr(devices)} {fault}. Name at least one device, and each once."
+            f"{caller}: devices={arguments.safe_repr(devices)} {fault}. Give at least one device, and each once."
         )
     return found
 
@@ -239,18 +240,38 @@ def _along_devices(array: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array,
 
 
 @functools.cache
-def _mapped(function, devices, axes):
+def _mapped(
+    function: Callable[..., jax.Array], devices: tuple[jax.Device, ...], axes: tuple[int | None, ...]
+) -> Callable[..., jax.Array]:
     """Return `function` mapped over `devices`. Cached, because `jax.pmap` compiles again for each new function."""
     static = tuple(range(len(axes), len(axes) + 3))  # shape, dtype and method
-    return jax.pmap(function, in_axes=axes, devices=devices, static_broadcasted_argnums=static)
+    mapped: Callable[..., jax.Array] = jax.pmap(
+        function, in_axes=axes, devices=devices, static_broadcasted_argnums=static
+    )
+    return mapped
 
 
-def _part(key, loc, concentration, device, shape, dtype, route):
-    """Return a device's part of the stream that all share."""
+def _part(
+    key: jax.Array,
+    loc: jax.Array,
+    concentration: jax.Array,
+    device: jax.Array,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    route: str,
+) -> jax.Array:
+    """Return a device's part of the stream that all devices share."""
     start = counter.multiply_wide(device, math.prod(shape))
     return sampler.draw(DrawRequest(key, loc, concentration, start, shape, dtype, route))
 
 
-def _stream(key, loc, concentration, shape, dtype, method):
+def _stream(
+    key: jax.Array,
+    loc: jax.Array,
+    concentration: jax.Array,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    method: str,
+) -> jax.Array:
     """Return the beginning of a device's separate stream."""
     return sampler.sample_von_mises(key, loc, concentration, shape, dtype, method=method)

@@ -9,14 +9,14 @@ d = 3   2 i: the cosine to the mean direction; 2 i + 1: the azimuth about it
 d >= 4  (d + 1) i: the cosine; (d + 1) i + 1 + j, j = 0, ..., d - 1: standard normal components across it
 ======  ====================================================================================================
 
-A cosine's number has the side in its lowest bit, 1 for the half of all mass near the mean direction; its other bits are
-the tail probability towards the pole of that side, as in `transform.tail`.
+The lowest bit of a cosine's number is the side, 1 for the half of the probability near the mean direction. The other
+bits are the tail probability towards the pole on that side, as in `transform.tail`.
 """
 
 import dataclasses
 import functools
 import math
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -35,24 +35,32 @@ from jax_von_mises.sampling.programs import Programs
 from jax_von_mises.sampling.request import Request, route_of
 
 
-def numbers_per_direction(dimension):
-    """How many numbers of the stream one direction takes."""
+def numbers_per_direction(dimension: int) -> int:
+    """Return how many numbers of the stream one direction takes."""
     return {2: 1, 3: 2}.get(dimension, dimension + 1)
 
 
-def number_positions(shape, start, numbers, first, count, sharding=None):
-    """Positions (hi, lo) of the numbers `first` to `first` + `count` - 1 of each direction, on a last axis.
+def number_positions(
+    shape: tuple[int, ...],
+    start: counter.Wide | None,
+    numbers: int,
+    first: int,
+    count: int | None,
+    sharding: NamedSharding | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Return the positions (hi, lo) of the numbers `first` to `first` + `count` - 1 of each direction, on a last axis.
 
-    Without that axis where `count` is None; of directions of `shape` from `start` on, each of which has `numbers`.
+    Without that axis if `count` is None. The directions have the batch `shape`, begin at `start` and take `numbers`
+    numbers each.
     """
-    whole = shape if count is None else (*shape, count)
-    place = np.uint32(first)
+    full = shape if count is None else (*shape, count)
+    place: Any = np.uint32(first)
     if count is not None:
-        place = place + lax.broadcasted_iota(jnp.uint32, whole, len(shape), out_sharding=sharding)
+        place = place + lax.broadcasted_iota(jnp.uint32, full, len(shape), out_sharding=sharding)
     hi, lo = counter.indices(shape, start, sharding_of_batch(sharding, len(shape)))
     if count is not None:
         lo, hi = (
-            lax.broadcast_in_dim(x, whole, range(len(shape)), out_sharding=sharding) if x.ndim else x for x in (lo, hi)
+            lax.broadcast_in_dim(x, full, range(len(shape)), out_sharding=sharding) if x.ndim else x for x in (lo, hi)
         )
     if start is None and math.prod(shape) * numbers <= counter.UINT32_SPAN:
         return hi, lo * np.uint32(numbers) + place
@@ -60,16 +68,18 @@ def number_positions(shape, start, numbers, first, count, sharding=None):
     return counter.add_wide((high + hi * np.uint32(numbers), low), (np.uint32(0), place))
 
 
-def sharding_of_batch(sharding, ndim):
-    """The sharding of the directions' batch."""
+def sharding_of_batch(sharding: NamedSharding | None, ndim: int) -> NamedSharding | None:
+    """Return the sharding of the batch of directions, without the axis of the components."""
     if sharding is None:
         return None
     return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:ndim]))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
-def drawn_share(words, kappa, dimension, route, out_sharding):
-    """`radial.quantile_share` of the words of each cosine; differentiable in `kappa`."""
+def drawn_share(
+    words: tuple[jax.Array, ...], kappa: jax.Array, dimension: int, route: str, out_sharding: NamedSharding | None
+) -> jax.Array:
+    """Return `radial.quantile_share` of the words of each cosine; differentiable in `kappa`."""
     kappa, (t, _, near) = valid(kappa), transform.tail(words)
     if kappa.ndim:
         kappa = broadcast_sharded(kappa, t.shape, out_sharding)
@@ -82,11 +92,17 @@ def drawn_share(words, kappa, dimension, route, out_sharding):
 
 
 @drawn_share.defjvp
-def _drawn_share_jvp(dimension, route, out_sharding, primals, tangents):
+def _drawn_share_jvp(
+    dimension: int,
+    route: str,
+    out_sharding: NamedSharding | None,
+    primals: tuple[Any, ...],
+    tangents: tuple[Any, ...],
+) -> tuple[jax.Array, jax.Array]:
     draw = functools.partial(drawn_share, dimension=dimension, route=route, out_sharding=out_sharding)
     signed = xla.separate_loop(draw, *primals)
 
-    def slope(words, kappa, signed):
+    def slope(words: tuple[jax.Array, ...], kappa: jax.Array, signed: jax.Array) -> jax.Array:
         kappa, (t, _, near) = valid(kappa), transform.tail(words)
         if route == "table":
             distance = radial.look_up(t, near, radial.slope_table(kappa, dimension), out_sharding)
@@ -97,8 +113,14 @@ def _drawn_share_jvp(dimension, route, out_sharding, primals, tangents):
     return signed, slopes * broadcast_sharded(tangents[1], signed.shape, out_sharding)
 
 
-def in_plane(words, direction, kappa, route, sharding):
-    """Directions in two dimensions."""
+def in_plane(
+    words: tuple[jax.Array, ...],
+    direction: jax.Array,
+    kappa: jax.Array,
+    route: str,
+    sharding: NamedSharding | None,
+) -> jax.Array:
+    """Return directions in two dimensions."""
     angle = transform.angles_about_zero(words, kappa, route, sharding)[..., None]
     half = jnp.sin(0.5 * angle)
     direction = vectors.aligned(direction, angle.ndim)
@@ -106,33 +128,48 @@ def in_plane(words, direction, kappa, route, sharding):
     return direction + (across * jnp.sin(angle) - direction * (2 * half * half))
 
 
-def in_space(words, direction, kappa, route, sharding):
-    """Directions in three dimensions, from two numbers each."""
+def in_space(
+    words: tuple[jax.Array, ...],
+    direction: jax.Array,
+    kappa: jax.Array,
+    route: str,
+    sharding: NamedSharding | None,
+) -> jax.Array:
+    """Return directions in three dimensions, from two numbers each."""
     width = len(words) // 2
     signed = drawn_share(words[:width], kappa, 3, route, sharding)
     turn = half_turns(words[width:])
     if width == 1:
-        return xla.in_one_loop(vectors.place_in_space, signed, turn, direction)
+        x: jax.Array = xla.in_one_loop(vectors.place_in_space, signed, turn, direction)
+        return x
     return vectors.place_in_space(signed, turn, direction)
 
 
-def half_turns(words):
-    """Uniform numbers in (-1, 1) from one word or two."""
+def half_turns(words: tuple[jax.Array, ...]) -> jax.Array:
+    """Return uniform numbers in (-1, 1) from one word or two."""
     high = lax.bitcast_convert_type(words[0], jnp.int32)
     if len(words) == 1:
         turns = (high.astype(jnp.float32) + 0.5) * 2.0**-31
     else:
         turns = (high.astype(jnp.float64) + (words[1].astype(jnp.float64) + 0.5) * 2.0**-32) * 2.0**-31
-    # Of a single number XLA would make powers without the factor, which are no floats.
+    # For a single number XLA would move the factor out of its powers, which then overflow.
     return xla.round_here(turns, 1)
 
 
-def across_normals(words, normal_words, direction, kappa, route, sharding):
-    """Directions in four dimensions and more."""
+def across_normals(
+    words: tuple[jax.Array, ...],
+    normal_words: tuple[jax.Array, ...],
+    direction: jax.Array,
+    kappa: jax.Array,
+    route: str,
+    sharding: NamedSharding | None,
+) -> jax.Array:
+    """Return directions in four dimensions and more."""
     dimension = direction.shape[-1]
     signed = drawn_share(words, kappa, dimension, route, sharding)
     normals = vectors.normal(*transform.tail(normal_words))
-    return xla.separate_loop(vectors.place_across, signed, normals, direction)
+    x: jax.Array = xla.separate_loop(vectors.place_across, signed, normals, direction)
+    return x
 
 
 def sample_von_mises_fisher(
@@ -147,32 +184,32 @@ def sample_von_mises_fisher(
 ) -> jax.Array:
     r"""Draw directions, unit vectors in d dimensions, from the von Mises-Fisher distribution, without rejection.
 
-    The density is :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`. Direction ``i`` of the batch, in row-major order, is made
-    of words of its own place in the key's stream (see :mod:`jax_von_mises.sampling.sphere`): it does not depend on the
-    shape, the batch or the device that draws it.
+    The density is :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`. Direction ``i`` of the batch, in row-major order, is a
+    function of ``i`` and the key (see :mod:`jax_von_mises.sampling.sphere`): it does not depend on the shape, the batch
+    or the device that draws it.
 
     Parameters
     ----------
     key : jax.Array
         One random key, of any implementation, typed or legacy.
     mean_direction : array
-        :math:`\mu`, d >= 2 components along the last axis. It is divided by its length; NaN results where that is 0 or
-        not finite.
+        :math:`\mu`, d >= 2 components along the last axis. It is divided by its length; the result is NaN where the
+        length is 0 or not finite.
     concentration : float or array
         :math:`\kappa` in [0, inf]: 0 is the uniform distribution on the sphere, inf a point mass at the mean direction.
-        NaN results where it is negative or NaN. Broadcasts with `mean_direction` without its last axis.
+        The result is NaN where it is negative or NaN. Broadcasts with `mean_direction` without its last axis.
     shape : int or tuple of ints
-        Shape of the batch, to which the parameters broadcast: the result has one axis more. Their broadcast shape by
-        default.
+        Shape of the batch, to which the parameters broadcast; the result has one more axis. The broadcast shape of the
+        parameters by default.
     dtype : optional
         float32, float64 (64-bit mode only), bfloat16 or float16, the last two computed in float32 and rounded once.
     method : {"auto", "direct", "table"}
         How a word becomes a cosine for d >= 4 (or an angle for d = 2); the accuracy is the same. "table" is for one
-        concentration and many directions. "auto" takes it from 2^14 directions on (2^15 in float64). In three
+        concentration and many directions. "auto" uses it for at least 2^14 directions (2^15 in float64). In three
         dimensions there is a closed form.
     out_sharding : optional
-        Sharding of the result, a `NamedSharding`, or a `PartitionSpec` of the mesh in scope, which shares out axes of
-        the batch alone. Each device draws its own part, without communication.
+        Sharding of the result, a `NamedSharding`, or a `PartitionSpec` of the mesh in scope, which may shard only the
+        axes of the batch. Each device draws its own part, without communication.
 
     Returns
     -------
@@ -187,16 +224,17 @@ def sample_von_mises_fisher(
     Notes
     -----
     *Accuracy.* The cosine w to the mean direction is the quantile of a tail probability that takes 2^31 values down to
-    2^-33 (2^63 down to 2^-65 in float64) on either side. The tail beyond it is right to 2e-6 (1e-12), relative, or the
-    smaller one of 1 - w and 1 + w is within 4 ulp for d <= 10 and 6 ulp for d > 10; for every concentration, compared
-    with a reference for d up to 1024. The vector is built from 1 - w, so that it keeps its digits across the
-    mean direction at any concentration.
+    2^-33 (2^63 down to 2^-65 in float64) on either side. The tail beyond it has a relative error below 2e-6 (1e-12), or
+    the smaller of 1 - w and 1 + w is within 4 ulp for d <= 10 and 6 ulp for d > 10. This holds for every concentration
+    and was compared with a reference for d up to 1024. The vector is computed from 1 - w, so the components across the
+    mean direction are accurate at any concentration.
 
-    *Derivatives.* In the concentration by the implicit function theorem at a fixed tail probability, along the sphere,
-    and in the mean direction of the vector that is built; finite for every concentration, in forward and reverse mode.
+    *Derivatives.* With respect to the concentration by the implicit function theorem at a fixed tail probability, along
+    the sphere; with respect to the mean direction by differentiating the vector that is built from it. Finite for every
+    concentration, in forward and reverse mode.
 
-    *Source.* The distribution is (9.3.4) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000; how its
-    quantile is computed is told on the page *Directions on the sphere* of the documentation.
+    *Source.* The distribution is (9.3.4) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000; see the page
+    *Directions on the sphere* of the documentation for its quantile.
 
     Examples
     --------
@@ -217,48 +255,59 @@ def sample_von_mises_fisher(
 )
 @dataclasses.dataclass(frozen=True)
 class SphereRequest(Request):
-    """What `draw_directions` draws: checked arguments; a pytree with everything but arrays static."""
+    """A draw of directions, for `draw_directions`; a pytree in which everything but arrays is static."""
 
     distribution: ClassVar[str] = "von-mises-fisher"
-    noun = "direction"
+    noun: ClassVar[str] = "direction"
     key: jax.Array
-    mean_direction: object
-    concentration: object
-    start: tuple | None
+    mean_direction: jax.Array
+    concentration: jax.Array
+    start: counter.Wide | None
     shape: tuple[int, ...]
-    """Of the batch, without the axis of the components."""
-    dtype: np.dtype
+    """Shape of the batch, without the axis of the components."""
+    dtype: np.dtype[Any]
     route: str
-    out_sharding: object = None
+    out_sharding: NamedSharding | None = None
 
     @classmethod
-    def part(cls, caller, key, mean_direction, concentration, shape, dtype, method):
-        """Check a draw from anywhere in a stream."""
-        key = arguments.one_key(caller, key)
-        arrays, dtype = arguments.parameters(caller, dtype, mean_direction=mean_direction, concentration=concentration)
+    def part(
+        cls,
+        caller: str,
+        key: object,
+        mean_direction: object,
+        concentration: object,
+        shape: object,
+        dtype: DTypeLike | None,
+        method: str,
+        /,
+    ) -> Self:
+        """Check a draw of directions from any position of a stream."""
+        checked_key = arguments.one_key(caller, key)
+        given = {"mean_direction": mean_direction, "concentration": concentration}
+        arrays, of_result = arguments.parameters(caller, dtype, **given)
         arguments.dimension(caller, "mean_direction", arrays["mean_direction"])
-        shape = arguments.batch_shape(caller, shape, **arrays)
+        sizes = arguments.batch_shape(caller, shape, **arrays)
         route = route_of(caller, method, arrays["concentration"])
-        return cls(key, arrays["mean_direction"], arrays["concentration"], None, shape, dtype, route)
+        return cls(checked_key, arrays["mean_direction"], arrays["concentration"], None, sizes, of_result, route)
 
     @property
-    def parameters(self):
+    def parameters(self) -> dict[str, jax.Array]:
         """The parameters by name."""
         return {"mean_direction": self.mean_direction, "concentration": self.concentration}
 
     @property
-    def event_shape(self):
+    def event_shape(self) -> tuple[int, ...]:
         """Shape of one direction."""
         return self.mean_direction.shape[-1:]
 
     @property
-    def numbers(self):
-        """Numbers of the stream that one direction takes."""
+    def numbers(self) -> int:
+        """How many numbers of the stream one direction takes."""
         return numbers_per_direction(self.event_shape[0])
 
 
-def directions(request):
-    """The directions of a `SphereRequest`, as one program."""
+def directions(request: SphereRequest) -> jax.Array:
+    """Return the directions of a request, as one program."""
     shape, route, sharding = request.shape, request.route, request.out_sharding
     compute = arguments.compute_dtype(request.dtype)
     mean, kappa = (jnp.asarray(x, compute) for x in (request.mean_direction, request.concentration))
@@ -277,7 +326,7 @@ def directions(request):
     generator, key = counter.key_words(request.key)
     width, numbers = transform.words_per_element(compute), numbers_per_direction(dimension)
 
-    def words(first, count=None):
+    def words(first: int, count: int | None = None) -> tuple[jax.Array, ...]:
         index = number_positions(shape, request.start, numbers, first, count, declared)
         return counter.block_words(generator, key, index, width)
 
@@ -298,9 +347,9 @@ def directions(request):
 PROGRAMS = Programs.of(directions)
 
 
-def draw_directions(request, buffer=None, engine="xla"):
-    """Draw what a `SphereRequest` says; into the memory of `buffer`, an array like the result that is given up.
+def draw_directions(request: SphereRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
+    """Draw the directions of a request, always with XLA.
 
-    There is no other `engine`.
+    If `buffer` is given, an array like the result, the directions take its memory and it is deleted.
     """
     return PROGRAMS.run(request, buffer)

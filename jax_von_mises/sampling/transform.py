@@ -3,18 +3,19 @@
 Two routes from the tail probability t to |x|, on the same words and to the same accuracy:
 
 - *direct*: the quantile of `quantile.half_quantile` for every element. Any concentrations.
-- *table*: for one concentration. The quantile is computed once on a grid that halves towards t = 0, inside
-  the program, so that a traced concentration works too; an element then costs one row of four coefficients
-  and three multiply-adds.
+- *table*: for one concentration. The program computes the quantile once, on a grid that halves towards t = 0, so a
+  traced concentration works too; an element then costs one row of four coefficients and three multiply-adds.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding
+from jax.typing import DTypeLike
 
 from jax_von_mises.numerics import piecewise, quantile, tail_integral, xla
 from jax_von_mises.numerics.circle import largest_angle, reduce_turns, wrap
@@ -22,24 +23,24 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import clip
 from jax_von_mises.numerics.sharding import broadcast_sharded
 
-# Up to this many words, storing them before the look-up saves time; more need fresh memory pages, which cost more.
+# Up to this many words, storing them before the look-up saves time. More need new memory pages, which cost more.
 FEW_WORDS = 2**22
 
 
 class Tail(NamedTuple):
-    """Tail probability `t` in (0, 1/2), `half_minus_t` = 1/2 - t, both exact to rounding, and a sign bit."""
+    """Tail probability `t` in (0, 1/2), `half_minus_t` = 1/2 - t, both correctly rounded, and a sign bit."""
 
     t: jax.Array
     half_minus_t: jax.Array
     sign: jax.Array
 
 
-def words_per_element(dtype):
+def words_per_element(dtype: DTypeLike) -> int:
     """Return how many 32-bit words one angle takes."""
     return 2 if dtype == jnp.float64 else 1
 
 
-def tail(words):
+def tail(words: tuple[jax.Array, ...]) -> Tail:
     """Split the word (float32) or two words (float64) of each element.
 
     The lowest bit of the first word is the sign. The other 31 or 63 bits m give t = (m + 1/2) 2^-32 or
@@ -49,8 +50,8 @@ def tail(words):
     high = first >> 1
     negative = (first & np.uint32(1)) == 1
 
-    def value(high, low):
-        # As signed, which every backend converts in one instruction; the top bit is clear.
+    def value(high: jax.Array, low: jax.Array | None) -> jax.Array:
+        # Every backend converts signed integers in one instruction, and the top bit is clear.
         number = lax.bitcast_convert_type(high, jnp.int32)
         if low is None:
             return (number.astype(jnp.float32) + 0.5) * 2.0**-32
@@ -61,7 +62,13 @@ def tail(words):
     return Tail(value(high, low), value(high ^ mask, None if low is None else ~low), negative)
 
 
-def angles(words, loc, kappa, route, out_sharding=None):
+def angles(
+    words: tuple[jax.Array, ...],
+    loc: jax.Array,
+    kappa: jax.Array,
+    route: str,
+    out_sharding: NamedSharding | None = None,
+) -> jax.Array:
     """Return angles in [-pi, pi) from the words of each element.
 
     Parameters
@@ -74,7 +81,7 @@ def angles(words, loc, kappa, route, out_sharding=None):
         "table" needs a scalar `kappa`.
     """
 
-    def turned(words, loc, kappa):
+    def turned(words: tuple[jax.Array, ...], loc: jax.Array, kappa: jax.Array) -> jax.Array:
         x = angles_about_zero(words, kappa, route, out_sharding)
         return wrap(x, broadcast_sharded(reduce_turns(loc), x.shape, out_sharding))
 
@@ -82,11 +89,14 @@ def angles(words, loc, kappa, route, out_sharding=None):
         return turned(xla.finish_words(words), loc, kappa)
     if words[0].size > FEW_WORDS:
         return turned(words, loc, kappa)
-    return xla.separate_loop(turned, words, loc, kappa)
+    x: jax.Array = xla.separate_loop(turned, words, loc, kappa)
+    return x
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
-def angles_about_zero(words, kappa, route, out_sharding):
+def angles_about_zero(
+    words: tuple[jax.Array, ...], kappa: jax.Array, route: str, out_sharding: NamedSharding | None
+) -> jax.Array:
     """Return `angles` for a `loc` of 0."""
     kappa, (t, c, negative) = valid(kappa), tail(words)
     if route == "table":
@@ -99,14 +109,16 @@ def angles_about_zero(words, kappa, route, out_sharding):
 
 
 @angles_about_zero.defjvp
-def _angles_about_zero_jvp(route, out_sharding, primals, tangents):
+def _angles_about_zero_jvp(
+    route: str, out_sharding: NamedSharding | None, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[jax.Array, jax.Array]:
     draw = functools.partial(angles_about_zero, route=route, out_sharding=out_sharding)
     x = xla.separate_loop(draw, *primals)
     kappa, moved = (broadcast_sharded(each, x.shape, out_sharding) for each in (primals[1], tangents[1]))
     return x, slope(x, kappa) * moved
 
 
-def slope(x, kappa):
+def slope(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return the derivative in `kappa` of angles that were drawn about 0, by the implicit function theorem."""
-    # The derivative of the distribution, not of its interpolation, by either route; NaN where the angle is.
+    # By either route this is the derivative of the distribution, not of its interpolation; NaN where the angle is NaN.
     return jnp.where(x < 0, -1, 1).astype(x.dtype) * tail_integral.derivative(jnp.abs(x), valid(kappa))

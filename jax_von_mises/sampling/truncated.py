@@ -1,17 +1,16 @@
-r"""Angles of the law restricted to an arc, without rejection and without a loop whose length depends on data.
+r"""Angles of the distribution restricted to an arc, without rejection and without loops whose length depends on data.
 
-With :math:`q(x) = 2\kappa\sin^2(x/2)`, everything about the mode, the arc falls into at most three pieces on
-which the density is monotone: it is cut at the mode and opposite to it. A piece runs outwards from its `near` end a,
-and
+Let :math:`q(x) = 2\kappa\sin^2(x/2)` for angles x about the mode. The arc is cut at the mode and opposite to it, into
+at most three pieces on which the density is monotone. A piece runs outwards from its `near` end a, and
 
 .. math:: I(a, w) = \int_0^w e^{q(a)-q(a+u)} du, \qquad q(a+u) - q(a) = 2\kappa \sin(u/2) \sin(a + u/2),
 
-is its mass relative to the density at a. No probability of the whole law appears, so no arc is too unlikely or too
-narrow. The offset s of an angle solves :math:`I(a, s) = f I(a, w)`, or with the same integral taken from s outwards
-where less than half of the piece is left. One step of fourth order, from the quantile of the whole distribution where a
-float holds its tail probability, and else from bisections.
+is its mass relative to the density at a. No probability of the full distribution enters, so no arc is too unlikely or
+too narrow. The offset s of an angle solves :math:`I(a, s) = f I(a, w)`, or where less than half of the piece is left,
+the equation for the integral from s outwards. One step of fourth order finds it. The step starts from the quantile of
+the full distribution where a float can hold the tail probability, and otherwise from bisections.
 
-*Its derivative.* At a fixed share of the mass before x, with :math:`m_1, m_2` the masses before and after x relative
+*Derivatives.* At a fixed share of the mass before x, with :math:`m_1, m_2` the masses before and after x relative
 to p(x), and :math:`l_1, l_2` the same integrals with the factor :math:`\cos\theta - \cos x`,
 
 .. math:: dx = d\mu + \frac{m_1 l_2 - m_2 l_1}{m_1 + m_2} d\kappa + \frac{m_2\, p(low)}{(m_1 + m_2)\, p(x)}
@@ -19,8 +18,9 @@ to p(x), and :math:`l_1, l_2` the same integrals with the factor :math:`\cos\the
 """
 
 import functools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -37,28 +37,31 @@ from jax_von_mises.numerics.tail_probability import sides
 from jax_von_mises.sampling import counter, transform
 from jax_von_mises.sampling.variance_reduction import aligned, fractions
 
-# Integrals are cut where the integrand has fallen by e to the first number, which is below rounding; then the second
-# number of Gauss-Legendre nodes give them to rounding. The hardest is half a normal density.
+T = TypeVar("T")
+
+# The depth and the number of nodes: integrals end where the integrand has fallen by e^depth, below rounding, and that
+# number of Gauss-Legendre nodes computes them to rounding. Half a normal density is the hardest case.
 RULE = {"float32": (20.0, 20), "float64": (42.0, 40)}
-# The same for the smaller part of a piece, which begins outside of the density's maximum: an error of 2e-7 in float32.
+# The same for the smaller part of a piece, which does not begin at the density's maximum; error 2e-7 in float32.
 PART_RULE = {"float32": (16.0, 10), "float64": (42.0, 40)}
-# The density where the last word's angle lies is at most e^-LARGEST_FALL of that at the near end: ln 2^33 or ln 2^65,
-# and some for the tail integral, which may be larger there.
+# Largest fall of the log density from the near end to the angle of the last word: ln 2^33 or ln 2^65, and a margin for
+# the tail integral, which may be larger there.
 LARGEST_FALL = {"float32": 30.0, "float64": 55.0}
-# Bisections leave 1/500 of that stretch, less than a quarter of a decay length; a step takes the fourth power of that.
+# Bisections leave 1/500 of that stretch, less than a quarter of a decay length; a step leaves the fourth power of that.
 BISECTIONS = 8
 STEPS = {"float32": 1, "float64": 2}
-# Of the whole distribution: the product of a density and a mass is a float then.
+# Tail probabilities of the full distribution: above the first, the product of a density and a mass does not underflow;
+# those above the second are the ones that its samples reach.
 SMALLEST_KNOWN, SMALLEST_TAIL = 1e-34, quantile.SMALLEST_TAIL["float32"]
-# Of a decay length: up to so far, the first terms of a series are near enough for a step.
+# Fraction of a decay length up to which the first terms of a series are accurate enough to start a step.
 SHORT = 0.02
-# An angle that rounding put so many float spacings of 1 outside of its arc goes back to the end, unless the arc is
-# so wide that the other end is as near.
+# If rounding moves an angle out of its arc by up to so many float spacings of 1, it is moved back to the end, unless
+# the arc is so wide that the other end is as near.
 SLACK = 32
 WIDE_ARC = 6.0
-# Beyond, the formulas would leave the floats; the law is a point to 1e-18 or 1e-150 radians.
+# Above this concentration the formulas would overflow, and the distribution is narrower than 1e-18 or 1e-150 radians.
 POINT_MASS = {"float32": 1e36, "float64": 1e300}
-# Exponents of ratios of densities, so that no derivative overflows; drawn angles stay below `LARGEST_FALL`.
+# Largest exponent of a ratio of densities, so that no derivative overflows; for drawn angles it is `LARGEST_FALL`.
 LARGEST_RISE = 80.0
 
 
@@ -71,10 +74,10 @@ def sample_truncated(
     shape: int | Sequence[int] | None = None,
     dtype: DTypeLike | None = None,
 ) -> jax.Array:
-    """Draw angles from the law restricted to an arc, without rejection.
+    """Draw angles from the von Mises distribution restricted to an arc, without rejection.
 
-    The arc runs from `low` in the direction of growing angles to `high`. It may cross pi, contain the mode or the point
-    opposite to it, be narrower than any bandwidth, or lie so far out that its probability is below the smallest float.
+    The arc runs counterclockwise from `low` to `high`. It may cross pi, contain the mode or the point opposite to it,
+    be as narrow as floats allow, or lie so far out that its probability is below the smallest float.
 
     Parameters
     ----------
@@ -82,13 +85,13 @@ def sample_truncated(
         One random key, as for `sample_von_mises`.
     loc, concentration : float or array
         As for `sample_von_mises`. At infinite concentration (and above 1e36; 1e300 in float64) the angle is `loc`, or
-        the end nearer to it.
+        the end of the arc that is nearer to it.
     low, high : float or array
         Ends of the arc in radians, 0 < high - low <= 2 pi. ``low=3, high=4`` crosses pi.
     shape : int or tuple of ints, optional
-        Shape of the result, to which all four broadcast; their broadcast shape by default.
+        Shape of the result, to which all four parameters broadcast; their broadcast shape by default.
     dtype : optional
-        As for `sample_von_mises`. bfloat16 and float16 are rounded after everything else, also across an end.
+        As for `sample_von_mises`. bfloat16 and float16 angles are rounded last and may round across an end.
 
     Returns
     -------
@@ -98,20 +101,20 @@ def sample_truncated(
     Raises
     ------
     TypeError, ValueError
-        For a bad key, shape or dtype, or an arc that is empty or longer than a turn (in `dtype`) or not finite. Where
-        the ends are traced such an arc gives NaN; a bad concentration or `loc` always does.
+        For a bad key, shape or dtype, or an arc that is empty, longer than a turn (in `dtype`) or not finite. If the
+        ends are traced, such an arc gives NaN; a bad concentration or `loc` always does.
 
     Notes
     -----
-    *Accuracy.* Of the arc's probability, the angle leaves the share u before it that its word says, to 1e-6 (2e-13 in
-    float64) of the smaller of u and 1 - u; or the angle is within 4 ulp. So for an arc whose ends less `loc` were
-    rounded, by up to 2 ulp: at a large concentration that shifts weight between the ends of an arc that lies on both
-    sides of loc + pi.
+    *Accuracy.* A word determines the share u of the arc's probability before the angle. The angle has that share to
+    1e-6 (2e-13 in float64) of the smaller of u and 1 - u, or is within 4 ulp. This holds for the arc whose ends are
+    low - loc and high - loc after rounding, by up to 2 ulp; at a large concentration the rounding shifts weight between
+    the ends of an arc that contains loc + pi.
 
     *Derivatives.* Pathwise, in `loc`, `concentration`, `low` and `high`, exact at the angle drawn.
 
-    *Speed.* 45 to 60 million float32 angles per second on two CPU cores for one arc whose probability is a float. Other
-    arcs take five times as long, arcs that differ by element ten times.
+    *Speed.* 45 to 60 million float32 angles per second on two CPU cores for one arc whose probability is not below the
+    smallest float. Other arcs take five times as long; arcs that differ between elements take ten times as long.
 
     Examples
     --------
@@ -123,81 +126,92 @@ def sample_truncated(
     caller = "sample_truncated"
     key = arguments.one_key(caller, key)
     given = {"loc": loc, "concentration": concentration, "low": low, "high": high}
-    arrays, dtype = arguments.parameters(caller, dtype, **given)
-    shape = arguments.result_shape(caller, shape, **arrays)
-    _check_arc(caller, arrays["low"], arrays["high"], arguments.compute_dtype(dtype))
-    return _truncated(key, *arrays.values(), shape, dtype)
+    arrays, of_result = arguments.parameters(caller, dtype, **given)
+    sizes = arguments.result_shape(caller, shape, **arrays)
+    _check_arc(caller, arrays["low"], arrays["high"], arguments.compute_dtype(of_result))
+    x: jax.Array = _truncated(key, *arrays.values(), sizes, of_result)
+    return x
 
 
-def _check_arc(caller, low, high, dtype):
+def _check_arc(caller: str, low: ArrayLike, high: ArrayLike, dtype: np.dtype[Any]) -> None:
+    """Refuse ends of no arc, if their values are known."""
     if isinstance(low, jax.core.Tracer) or isinstance(high, jax.core.Tracer):
         return
-    low, high = np.broadcast_arrays(np.asarray(low, dtype), np.asarray(high, dtype))
-    bad = ~np.asarray(good_arc(low, high, np))
+    starts, ends = np.broadcast_arrays(np.asarray(low, dtype), np.asarray(high, dtype))
+    bad = ~np.asarray(good_arc(starts, ends, np))
     if bad.any():
         index = tuple(int(i) for i in np.argwhere(bad)[0])
         where = f" at index {index}" if index else ""
         raise ValueError(
-            f"{caller}: low={low[index]:.9g} and high={high[index]:.9g}{where} make no arc in {dtype}: high - low must "
-            "be above 0 and at most 2 pi. Add 2 pi to `high` for an arc that crosses pi."
+            f"{caller}: low={starts[index]:.9g} and high={ends[index]:.9g}{where} are not the ends of an arc in "
+            f"{dtype}: high - low must be above 0 and at most 2 pi. Add 2 pi to `high` for an arc that crosses pi."
         )
 
 
-def good_arc(low, high, xp=jnp):
-    """Whether 0 < high - low <= 2 pi, to the rounding of both."""
+def good_arc(low: Any, high: Any, xp: ModuleType = jnp) -> Any:
+    """Return whether 0 < high - low <= 2 pi, to the rounding of both; `xp` is the library of the arrays."""
     rounding = 2 * float(jnp.finfo(low.dtype).eps) * (xp.abs(low) + xp.abs(high))
     return (high > low) & (high - low <= TWO_PI + rounding) & (xp.abs(low) + xp.abs(high) < xp.inf)
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "dtype"))
-def _truncated(key, loc, concentration, low, high, shape, dtype):
+def _truncated(
+    key: jax.Array,
+    loc: jax.Array,
+    concentration: jax.Array,
+    low: jax.Array,
+    high: jax.Array,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+) -> jax.Array:
     compute = arguments.compute_dtype(dtype)
     loc, concentration, *ends = (aligned(a, shape, compute) for a in (loc, concentration, low, high))
     concentration = jnp.where(concentration > POINT_MASS[compute.name], jnp.inf, concentration)
     generator, key = counter.key_words(key)
 
-    def drawn(shape, key, *parameters):
+    def drawn(shape: tuple[int, ...], key: jax.Array, *parameters: jax.Array) -> jax.Array:
         words = counter.block_words(generator, key, counter.indices(shape), transform.words_per_element(compute))
         return restricted(*fractions(transform.tail(xla.finish_words(words))), *parameters)
 
-    return xla.compute_elementwise(drawn, shape, dtype, key, loc, concentration, *ends)
+    x: jax.Array = xla.compute_elementwise(drawn, shape, dtype, key, loc, concentration, *ends)
+    return x
 
 
 class Piece(NamedTuple):
-    """A part of an arc on which the density is monotone; it is not there if its length is 0."""
+    """A part of an arc on which the density is monotone; of length 0 if the arc has no such part."""
 
-    near: jax.Array  # |x| about the mode of the end with the larger density
+    near: jax.Array  # |x|, about the mode, of the end with the larger density
     length: jax.Array
     anchor: jax.Array  # the near end as an angle
-    side: jax.Array  # 1 where angles grow away from the mode, else -1
+    side: jax.Array  # 1 where angles increase away from the mode, else -1
 
 
 class Part(NamedTuple):
-    """What depends on a `Piece` and the concentration alone."""
+    """A `Piece` and what depends only on it and the concentration."""
 
     piece: Piece
     sin: jax.Array  # of the near end
     cos: jax.Array
     mass: jax.Array  # relative to the density at the near end
-    probability: jax.Array  # of the whole distribution
+    probability: jax.Array  # under the full distribution
     near_sides: tuple[jax.Array, jax.Array]  # the probabilities beyond the near end, and between the mode and it
-    far_sides: tuple[jax.Array, jax.Array]  # the same of the far end
+    far_sides: tuple[jax.Array, jax.Array]  # the same for the far end
 
 
-class Arc(NamedTuple):
-    """The at most three pieces of an arc, in the order of growing angles; or a value for each, such as its mass."""
+class Arc(NamedTuple, Generic[T]):
+    """The pieces of an arc, at most three, in the order of increasing angles; or a value for each, such as its mass."""
 
-    first: Any
-    middle: Any
-    last: Any
+    first: T
+    middle: T
+    last: T
 
 
-def cut(low, high, width, loc):
-    """Cut the arc that has `width` at the mode and at the antipode."""
+def cut(low: jax.Array, high: jax.Array, width: jax.Array, loc: jax.Array) -> Arc[Piece]:
+    """Cut an arc of known `width` at the mode and opposite to it."""
     alpha, beta = from_mode(low, loc), from_mode(high, loc)
     a, b, zero = jnp.abs(alpha), jnp.abs(beta), jnp.zeros_like(alpha + beta + width)
     left, right = jnp.full_like(zero, -1), jnp.full_like(zero, 1)
-    # Left of the mode the density grows with the angle, right of it it falls.
+    # The density increases with the angle left of the mode, and decreases right of it.
     low_is_left, high_is_right = alpha < 0, beta > 0
     uncut = select(low_is_left, Piece(b, width, high, left), Piece(a, width, low, right))
     from_low = select(low_is_left, Piece(zero, a, loc, left), Piece(a, to_antipode(a), low, right))
@@ -207,60 +221,63 @@ def cut(low, high, width, loc):
     no_cut = Arc(uncut, absent(half_turn), absent(to_high))
     one_cut = Arc(from_low, absent(half_turn), to_high)
     two_cuts = Arc(from_low, half_turn, to_high)
-    # With both ends on one side of the mode, the arc leads directly from one to the other, or all around.
+    # If both ends are on one side of the mode, the arc joins them directly or the other way around the circle.
     direct = width - (beta - alpha) < np.pi
     return select(low_is_left == high_is_right, one_cut, select(direct, no_cut, two_cuts))
 
 
-def select(condition, yes, no):
-    """`jnp.where` for pieces, arcs and tuples."""
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+def select(condition: jax.Array, yes: T, no: T) -> T:
+    """Return `jnp.where` of pieces, arcs or tuples."""
+    selected: T = jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+    return selected
 
 
-def absent(piece):
-    """`piece` with length 0, and so without mass."""
+def absent(piece: Piece) -> Piece:
+    """Return `piece` with length 0, and thus without mass."""
     return piece._replace(length=jnp.zeros_like(piece.length))
 
 
-def stacked(arc):
-    """The pieces of `arc` as one `Piece` with a first axis of three, so that they are integrated together."""
+def stacked(arc: Arc[Piece]) -> Piece:
+    """Return the pieces of `arc` as one `Piece` with a first axis of three, so that they are integrated together."""
     return Piece(*(jnp.stack(jnp.broadcast_arrays(*field)) for field in zip(*arc, strict=True)))
 
 
-def from_mode(x, loc):
-    """The angle about the mode, in [-pi, pi]."""
+def from_mode(x: jax.Array, loc: jax.Array) -> jax.Array:
+    """Return the angle about the mode, in [-pi, pi]."""
     return clip(deviation(x, loc)[0], -np.pi, np.pi)
 
 
-def to_antipode(x):
-    """Pi - x for x in [0, pi], 0 where the float next to pi lies beyond it."""
+def to_antipode(x: jax.Array) -> jax.Array:
+    """Return pi - x for x in [0, pi], and 0 where the float next to pi lies beyond it."""
     return jnp.maximum(2 * HalfAngle.of(x).to_pole, 0)
 
 
-def rise(u, sin_a, cos_a, kappa):
-    """q(a + u) - q(a) for u in [0, pi]: without the difference of the two, and so that nothing overflows first."""
+def rise(u: jax.Array, sin_a: jax.Array, cos_a: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return q(a + u) - q(a) for u in [0, pi], without cancellation or premature overflow."""
     half = 0.5 * u
     sine, cos = half * sine_over(half * half), cosine(half * half)
     return (kappa * sine) * (2 * (sin_a * cos + cos_a * sine))
 
 
-def cutoff_width(sin_a, cos_a, kappa, depth):
-    """The u at which the rise is `depth`, to a fiftieth; 2 pi if it never is.
+def cutoff_width(sin_a: jax.Array, cos_a: jax.Array, kappa: jax.Array, depth: float) -> jax.Array:
+    """Return the u at which the rise is `depth`, to 2 percent; 2 pi if it never reaches that.
 
     With e = depth / (2 kappa) and T = tan(u / 2), it is the smaller root of (cos a - e) T^2 + sin a T - e = 0.
     """
     e = jnp.minimum((0.5 * depth) * (1 / jnp.maximum(kappa, 1e-30)), 2)
     square = sin_a * sin_a + 4 * e * (cos_a - e)
     root = jnp.sqrt(jnp.maximum(square, 0))
-    # The arctangent of 2 e / (sin a + root), by a rational function of p.
+    # Arctangent of 2 e / (sin a + root), approximated by a rational function of p.
     p = (2 * e) * (1 / (2 * e + jnp.maximum(sin_a + root, 0)))
     b = 2 / np.pi
     angle = p * (b + (1 - b) * p) * (1 / (1 - (2 - 2 * b) * (p * (1 - p))))
     return jnp.where(square > 0, np.pi * angle, TWO_PI)
 
 
-def mass(sin_a, cos_a, width, kappa, rule):
-    """I(a, width) of this module's head."""
+def mass(
+    sin_a: jax.Array, cos_a: jax.Array, width: jax.Array, kappa: jax.Array, rule: dict[str, tuple[float, int]]
+) -> jax.Array:
+    """Return I(a, width) of the module's docstring."""
     depth, count = rule[width.dtype.name]
     span = 0.5 * jnp.minimum(width, cutoff_width(sin_a, cos_a, kappa, depth))
     exponent_at = tail_integral.exponents(sin_a, cos_a, span, kappa)
@@ -270,7 +287,7 @@ def mass(sin_a, cos_a, width, kappa, rule):
 
 
 class Offset(NamedTuple):
-    """The offset s from the near end of a `Part` that is asked for: with I(near, s) = `f` I(near, length)."""
+    """The problem of finding the offset s from the near end of a `Part` with I(near, s) = `f` I(near, length)."""
 
     f: jax.Array
     g: jax.Array  # 1 - f
@@ -278,26 +295,27 @@ class Offset(NamedTuple):
     kappa: jax.Array
 
     @classmethod
-    def of(cls, before, after, parts, masses, kappa):
-        """The offset of the angle that leaves these shares of the arc's probability before it and after it."""
-        masses, parts = Arc(*masses), Arc(*(jax.tree.map(lambda x, j=j: x[j], parts) for j in range(3)))
-        choose = chosen_piece(before, after, masses)
-        part, (before, after) = choose(parts), choose(shares_within(before, after, masses))
+    def of(cls, before: jax.Array, after: jax.Array, parts: Part, masses: jax.Array, kappa: jax.Array) -> Self:
+        """Return the problem for the angle with these shares of the arc's probability before it and after it."""
+        each_mass: Arc[jax.Array] = Arc(*masses)
+        each_part: Arc[Part] = Arc(*(jax.tree.map(lambda x, j=j: x[j], parts) for j in range(3)))
+        choose = chosen_piece(before, after, each_mass)
+        part, (before, after) = choose(each_part), choose(shares_within(before, after, each_mass))
         f, g = select(part.piece.side > 0, (before, after), (after, before))
         return cls(clip(f, 0, 1), clip(g, 0, 1), part, kappa)
 
     @property
-    def inner(self):
-        """Whether the mass is counted from the near end."""
+    def inner(self) -> jax.Array:
+        """Whether the mass is measured from the near end."""
         return self.f < self.g
 
     @property
-    def target(self):
-        """The mass to be found, on the smaller side."""
+    def target(self) -> jax.Array:
+        """The mass on the smaller side of the angle."""
         return jnp.where(self.inner, self.f, self.g) * self.part.mass
 
-    def tails(self):
-        """The tail probability t of |x| in the whole distribution, 1/2 - t, and whether no float32 is t."""
+    def tails(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return the tail probability t of |x| in the full distribution, 1/2 - t, and whether float32 cannot hold t."""
         part = self.part
         (near_tail, near_rest), (far_tail, far_rest) = part.near_sides, part.far_sides
         before, after = self.f * part.probability, self.g * part.probability
@@ -306,24 +324,24 @@ class Offset(NamedTuple):
         unknown = (t <= SMALLEST_KNOWN) | (near_tail <= SMALLEST_KNOWN)
         return jnp.where(unknown, 0.25, t).astype(jnp.float32), c.astype(jnp.float32), unknown
 
-    def guess(self):
-        """A value near enough for a step, or less than 0 where it needs the tails that no sample reaches."""
+    def guess(self) -> jax.Array:
+        """Return a start for a step, or -1 where it would need tails that samples of the full distribution miss."""
         t, c, unknown = self.tails()
         x = quantile.half_quantile(jnp.maximum(t, SMALLEST_TAIL), c, self.kappa.astype(jnp.float32))
         x, piece = x.astype(self.f.dtype), self.part.piece
-        # Next to the far end, which may be opposite to the mode, every angle is near enough.
+        # Next to the far end, which may be opposite to the mode, any angle is a good start.
         left = (piece.near + piece.length - x) * decay(np.pi - x, self.kappa)
         return jnp.where(unknown | ((t < SMALLEST_TAIL) & (left > SHORT)), -1, self.nearest(x))
 
-    def rare_guess(self):
-        """The same in those: from `quantile.deep_guess`, or by bisections where no float is the tail; and improved."""
+    def rare_guess(self) -> jax.Array:
+        """Return an improved start there, from `quantile.deep_guess`, or from bisections if no float holds the tail."""
         t, _, unknown = self.tails()
         part, fall = self.part, LARGEST_FALL[self.f.dtype.name]
         end = jnp.minimum(part.piece.length, cutoff_width(part.sin, part.cos, self.kappa, fall))
         near = self.nearest(quantile.deep_guess(t, self.kappa).astype(self.f.dtype))
         bracket = jnp.where(unknown, 0, near), jnp.where(unknown, end, near)
 
-        def narrow(i, bracket):
+        def narrow(i: jax.Array, bracket: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             start, end = bracket
             s = 0.5 * (start + end)
             u, *place = self.distance(s)
@@ -332,17 +350,18 @@ class Offset(NamedTuple):
             return jnp.where(i < BISECTIONS, start, x), jnp.where(i < BISECTIONS, end, x)
 
         begin = jnp.where(jnp.any(unknown), 0, BISECTIONS)
-        return lax.fori_loop(begin, BISECTIONS + STEPS[self.f.dtype.name], narrow, bracket)[0]
+        offset: jax.Array = lax.fori_loop(begin, BISECTIONS + STEPS[self.f.dtype.name], narrow, bracket)[0]
+        return offset
 
-    def nearest(self, x):
-        """The offset of |x|; next to the near end the digits come from the mass alone."""
+    def nearest(self, x: jax.Array) -> jax.Array:
+        """Return the offset of |x|, or next to the near end, where x - near cancels, one computed from the mass."""
         part, target = self.part, self.target
         short = self.inner & (target * decay(part.sin, self.kappa) < SHORT)
         s = jnp.clip(x - part.piece.near, 0, part.piece.length)
         return jnp.where(short, self.series(target, part.sin, part.cos), s)
 
-    def distance(self, s):
-        """The distance to the root from `s` to first order, and sine and cosine at `s`."""
+    def distance(self, s: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return the distance from `s` to the root, to first order, and the sine and cosine at `s`."""
         part, inner = self.part, self.inner
         half = 0.5 * s
         sine, cos = half * sine_over(half * half), cosine(half * half)
@@ -354,36 +373,38 @@ class Offset(NamedTuple):
         growth = exp2(LOG2_E * jnp.minimum(rise(s, part.sin, part.cos, self.kappa), LARGEST_RISE))
         return jnp.where(inner, (self.target - found) * growth, found - self.target * growth), sin_x, cos_x
 
-    def series(self, u, sin_x, cos_x):
-        """The distance to the root from `u`, the one to first order: Taylor's series of the inverse function.
+    def series(self, u: jax.Array, sin_x: jax.Array, cos_x: jax.Array) -> jax.Array:
+        """Return the distance to the root, given `u`, the distance to first order.
 
-        Its derivative is e^(q(x) - q(s)).
+        This is the Taylor series of the inverse function, whose derivative is e^(q(x) - q(s)).
         """
         first = (self.kappa * sin_x) * u
         return u * (1 + first * (0.5 + first / 3) + ((self.kappa * cos_x) * u) * u / 6)
 
-    def improved(self, s):
-        """`s` after a step of fourth order."""
+    def improved(self, s: jax.Array) -> jax.Array:
+        """Return `s` after a step of fourth order."""
         return self.moved(s, *self.distance(s))
 
-    def moved(self, s, *distance):
-        """`s` after that step, from what `distance` returns."""
-        return jnp.clip(s + self.series(*distance), 0, self.part.piece.length)
+    def moved(self, s: jax.Array, u: jax.Array, sin_x: jax.Array, cos_x: jax.Array) -> jax.Array:
+        """Return `s` after that step, from what `distance` returns."""
+        return jnp.clip(s + self.series(u, sin_x, cos_x), 0, self.part.piece.length)
 
 
-def decay(sine, kappa):
-    """The inverse of a length over which the density changes by a factor of e or less."""
+def decay(sine: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return the inverse of a length over which the density changes by a factor of at most e."""
     return jnp.maximum(kappa * sine, jnp.sqrt(kappa))
 
 
-def finite_concentration(kappa):
-    """A concentration to compute with in the place of an infinite one; NaN where it is negative."""
+def finite_concentration(kappa: jax.Array) -> jax.Array:
+    """Return `kappa` with a finite number in place of infinity, and NaN where it is negative."""
     return jnp.where(kappa == jnp.inf, 1e30, valid(kappa))
 
 
 @jax.custom_jvp
-def restricted(before, after, loc, kappa, low, high):
-    """The angle that leaves the share `before` of the arc's probability before it, and `after` behind it."""
+def restricted(
+    before: jax.Array, after: jax.Array, loc: jax.Array, kappa: jax.Array, low: jax.Array, high: jax.Array
+) -> jax.Array:
+    """Return the angle with the shares `before` and `after` of the arc's probability on its two sides."""
     k = finite_concentration(kappa)
     width = jnp.minimum(high - low, TWO_PI)
     parts, masses = parts_of(stacked(cut(low, high, width, loc)), k)
@@ -392,17 +413,20 @@ def restricted(before, after, loc, kappa, low, high):
     replace = lambda guess, *given: jnp.where(guess < 0, Offset.of(*given).rare_guess(), guess)  # noqa: E731
     guess = xla.replace_where_any(guess < 0, replace, guess, *given)
 
-    def finish(guess, kappa, low, high, width, *given):
+    def finish(
+        guess: jax.Array, kappa: jax.Array, low: jax.Array, high: jax.Array, width: jax.Array, *given: Any
+    ) -> jax.Array:
         offset = Offset.of(*given)
         piece, s = offset.part.piece, jnp.where(kappa == jnp.inf, 0, offset.improved(guess))
         x = back_inside(wrap(piece.side * s, reduce_turns(piece.anchor)), low, high, width)
         return jnp.where(good_arc(low, high), x, jnp.nan)
 
-    return xla.separate_loop(finish, guess, kappa, low, high, width, *given)
+    x: jax.Array = xla.separate_loop(finish, guess, kappa, low, high, width, *given)
+    return x
 
 
-def parts_of(pieces, kappa):
-    """The `Part` of each of the stacked pieces, and their masses relative to the largest density of the arc."""
+def parts_of(pieces: Piece, kappa: jax.Array) -> tuple[Part, jax.Array]:
+    """Return the `Part` of each stacked piece, and the masses relative to the largest density of the arc."""
     nearest = jnp.min(jnp.where(pieces.length > 0, pieces.near, np.pi), 0)
     kappa = kappa[None]
     exponent = jnp.maximum(rise_between(nearest[None], pieces.near, kappa), 0)
@@ -413,7 +437,7 @@ def parts_of(pieces, kappa):
     return Part(pieces, sin, cos, own, own * density(pieces.near, kappa), near, far), jnp.exp(-exponent) * own
 
 
-def chosen_piece(before, after, masses):
+def chosen_piece(before: jax.Array, after: jax.Array, masses: Arc[jax.Array]) -> Callable[[Arc[T]], T]:
     """Return a function that selects, from any `Arc`, the entry of the piece in which the angle lies."""
     total = masses.first + masses.middle + masses.last
     in_first = before * total <= masses.first
@@ -421,8 +445,8 @@ def chosen_piece(before, after, masses):
     return lambda arc: select(in_first, arc.first, select(in_last, arc.last, arc.middle))
 
 
-def shares_within(before, after, masses):
-    """The shares of each piece's mass before the angle and after it, if the angle lies in that piece."""
+def shares_within(before: jax.Array, after: jax.Array, masses: Arc[jax.Array]) -> Arc[tuple[jax.Array, jax.Array]]:
+    """Return the shares of each piece's mass before and after the angle, if the angle lies in that piece."""
     first, middle, last = masses
     total = first + middle + last
     last_after, last_before = shares_of_outer(after, before, last, first + middle)
@@ -433,19 +457,21 @@ def shares_within(before, after, masses):
     )
 
 
-def shares_of_outer(outer, inner, own, others):
-    """The same for a piece at an end of the arc: the share on the side of that end, and on that of the other pieces."""
+def shares_of_outer(
+    outer: jax.Array, inner: jax.Array, own: jax.Array, others: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the shares for a piece at an end of the arc: towards that end, and towards the other pieces."""
     ratio = others / own
     return outer * (1 + ratio), inner - outer * ratio
 
 
-def rise_between(a, b, kappa):
-    """q(b) - q(a), from the half angles."""
+def rise_between(a: jax.Array, b: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return q(b) - q(a), from the half angles."""
     return (kappa * jnp.sin(0.5 * (b - a))) * (2 * jnp.sin(0.5 * (a + b)))
 
 
-def back_inside(x, low, high, width):
-    """`x`, or the end of the arc that rounding took it across."""
+def back_inside(x: jax.Array, low: jax.Array, high: jax.Array, width: jax.Array) -> jax.Array:
+    """Return `x`, or the end of the arc if rounding moved `x` across it."""
     slack = jnp.where(width < WIDE_ARC, SLACK * float(jnp.finfo(x.dtype).eps), 0)
     for end, direction in ((low, -1), (high, 1)):
         angle = wrap(jnp.zeros_like(x), reduce_turns(end))
@@ -454,12 +480,14 @@ def back_inside(x, low, high, width):
     return x
 
 
-def masses_about(low, high, x, loc, kappa):
-    """Mass and l (see this module's head) of the arcs from `low` to `x` and from `x` to `high`, relative to p(x)."""
+def masses_about(
+    low: jax.Array, high: jax.Array, x: jax.Array, loc: jax.Array, kappa: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return m and l of the module's docstring, on a first axis for the arcs before and after `x`."""
     dtype = x.dtype
     ends = jnp.stack([low, x]), jnp.stack([x, high])
     difference = less_turns(ends[1] - ends[0], 0.0)
-    # Less than nothing is rounding, or an arc of more than half a turn.
+    # A negative difference is rounding, or an arc of more than half a turn.
     rounding = SLACK * float(jnp.finfo(dtype).eps)
     width = jnp.where(difference < -rounding, difference + TWO_PI, jnp.maximum(difference, 0))
     pieces = stacked(cut(*ends, width, loc[None]))
@@ -472,17 +500,18 @@ def masses_about(low, high, x, loc, kappa):
     depth, count = RULE[dtype.name]
     span = jnp.minimum(pieces.length, cutoff_width(sin_a, cos_a, kappa, depth))
 
-    def term(node, weight):
+    def term(node: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
         gain = fall - rise(span * node, sin_a, cos_a, one)
         ratio = jnp.exp(jnp.minimum(kappa * gain, LARGEST_RISE))
         return weight * ratio, weight * (ratio * gain)
 
-    totals = xla.add_terms(term, *tail_integral.gauss_legendre(count), span)
-    return [jnp.sum(span * total, 0) for total in totals]
+    nodes, weights = tail_integral.gauss_legendre(count)
+    mass_total, l_total = xla.add_terms(term, nodes, weights, span)
+    return jnp.sum(span * mass_total, 0), jnp.sum(span * l_total, 0)
 
 
 @restricted.defjvp
-def _restricted_jvp(primals, tangents):
+def _restricted_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
     _, _, loc, kappa, low, high = primals
     x = restricted(*primals)
     loc, kappa, low, high = (jnp.broadcast_to(a, x.shape) for a in (loc, kappa, low, high))
@@ -491,10 +520,10 @@ def _restricted_jvp(primals, tangents):
     total = before + after
     before, after = before / total, after / total
 
-    def ratio(end):
-        """P(end) / p(x)."""
-        size = [jnp.abs(from_mode(a, loc)) for a in (end, x)]
-        return jnp.exp(jnp.minimum(rise_between(*size, k), LARGEST_RISE))
+    def ratio(end: jax.Array) -> jax.Array:
+        """Return p(end) / p(x)."""
+        at_end, at_x = (jnp.abs(from_mode(a, loc)) for a in (end, x))
+        return jnp.exp(jnp.minimum(rise_between(at_end, at_x, k), LARGEST_RISE))
 
     of_low, of_high = after * ratio(low), before * ratio(high)
     of_kappa = jnp.where(kappa == jnp.inf, 0, before * weighted_after - after * weighted_before)

@@ -1,11 +1,12 @@
-"""Draw dependent angles: mirrored pairs, or one in each of many strata.
+"""Draw dependent angles: mirrored pairs, or one angle in each of many strata.
 
-Both are the quantile function on the words of the key's stream (see :mod:`jax_von_mises.sampling.counter`), one word
-(two in float64) an angle. For quasi-random points use ``icdf(points, loc, concentration)``.
+Both apply the quantile function to the words of the key's stream (see :mod:`jax_von_mises.sampling.counter`), one word
+(two in float64) per angle. For quasi-random points use ``icdf(points, loc, concentration)``.
 """
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +25,10 @@ from jax_von_mises.sampling import counter, sampler, transform
 def sample_antithetic(
     key: ArrayLike, loc: ArrayLike, concentration: ArrayLike, shape: int | Sequence[int], dtype: DTypeLike | None = None
 ) -> jax.Array:
-    """Draw angles in mirrored pairs: the second half along the first axis is the first one mirrored about `loc`.
+    """Draw angles in mirrored pairs: the second half along the first axis is the first half mirrored about `loc`.
 
-    The mean over both halves of a function that is odd about `loc` is exact, and of one that is nearly odd it has less
-    variance than that of independent angles; of an even function it has twice the variance.
+    For a function that is odd about `loc`, the mean over both halves is exact. For a nearly odd function it has less
+    variance than the mean over independent angles, for an even function twice as much.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ def sample_antithetic(
     loc, concentration : float or array
         As for `sample_von_mises`; they broadcast to ``shape[1:]``, since both halves share them.
     shape : int or tuple of ints
-        Shape of the result; the first axis is even.
+        Shape of the result; the first axis has even length.
     dtype : optional
         As for `sample_von_mises`.
 
@@ -44,8 +45,7 @@ def sample_antithetic(
     -------
     jax.Array
         Angles in radians in [-pi, pi): the first half is what `sample_von_mises` draws, with its accuracy and
-        derivatives. The two angles of a pair deviate from `loc` by the same float, to either side, before `loc` is
-        added.
+        derivatives. Before `loc` is added, the two angles of a pair are x and -x, exactly.
 
     Raises
     ------
@@ -60,13 +60,14 @@ def sample_antithetic(
     True
     """
     caller = "sample_antithetic"
-    key, loc, concentration, shape, dtype = _along_first_axis(caller, key, loc, concentration, shape, dtype)
-    if shape[0] % 2:
+    key, loc, concentration, sizes, of_result = _along_first_axis(caller, key, loc, concentration, shape, dtype)
+    if sizes[0] % 2:
         raise ValueError(
-            f"{caller}: shape={shape} has {shape[0]} angles along its first axis, but they come in pairs. "
-            "Ask for an even number."
+            f"{caller}: shape={sizes} has {sizes[0]} angles along its first axis, but they come in pairs. "
+            "Give an even number."
         )
-    return _antithetic(key, loc, concentration, shape, dtype)
+    x: jax.Array = _antithetic(key, loc, concentration, sizes, of_result)
+    return x
 
 
 def sample_stratified(
@@ -86,16 +87,16 @@ def sample_stratified(
     shape : int or tuple of ints
         Shape of the result.
     dtype : optional
-        As for `sample_von_mises`. In float32 the strata are as fine as the tail probabilities, 2e-6 relative: a hundred
-        thousand of them are distinct everywhere.
+        As for `sample_von_mises`. In float32 the tail probabilities have a relative error of 2e-6, which separates a
+        hundred thousand strata everywhere.
 
     Returns
     -------
     jax.Array
-        Angles in radians in [-pi, pi), with the derivatives of `sample_von_mises`. Along the first axis they ascend,
-        except for the turn where loc - pi is not -pi, and for the rounding of neighbours that are closer than 8 ulp
-        (`icdf`), of which a hundred thousand strata have one now and then. The tail probability of each is drawn within
-        its stratum with full relative resolution on both sides of `loc`, and its angle has the accuracy of `isf`.
+        Angles in radians in [-pi, pi), with the derivatives of `sample_von_mises`. Along the first axis they increase,
+        except where they wrap at pi, and except for neighbours closer than 8 ulp (the error of `icdf`), which a hundred
+        thousand strata rarely have. Each tail probability is drawn within its stratum with full relative resolution on
+        both sides of `loc`, and the angle has the accuracy of `isf`.
 
     Raises
     ------
@@ -111,13 +112,14 @@ def sample_stratified(
     [0, 1, 2, 3, 4]
     """
     caller = "sample_stratified"
-    key, loc, concentration, shape, dtype = _along_first_axis(caller, key, loc, concentration, shape, dtype)
-    if shape[0] > counter.UINT32_SPAN:
+    key, loc, concentration, sizes, of_result = _along_first_axis(caller, key, loc, concentration, shape, dtype)
+    if sizes[0] > counter.UINT32_SPAN:
         raise ValueError(
-            f"{caller}: shape={shape} has {shape[0]} strata, more than 2^32, far finer than floats resolve. Put "
+            f"{caller}: shape={sizes} has {sizes[0]} strata, more than 2^32 and far more than floats resolve. Put "
             "replicates along a second axis."
         )
-    return _stratified(key, loc, concentration, shape, dtype)
+    x: jax.Array = _stratified(key, loc, concentration, sizes, of_result)
+    return x
 
 
 def _along_first_axis(
@@ -127,32 +129,33 @@ def _along_first_axis(
     concentration: ArrayLike,
     shape: int | Sequence[int],
     dtype: DTypeLike | None,
-) -> tuple[jax.Array, jax.Array, jax.Array, tuple[int, ...], np.dtype]:
-    key = arguments.one_key(caller, key)
-    arrays, dtype = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
-    shape = arguments.whole_sizes(caller, "shape", shape)
-    if not shape:
-        raise ValueError(f"{caller}: shape={shape} has no first axis. Ask for one, such as shape=(100,).")
+) -> tuple[jax.Array, jax.Array, jax.Array, tuple[int, ...], np.dtype[Any]]:
+    """Check the arguments of a draw whose parameters are shared along the first axis."""
+    checked_key = arguments.one_key(caller, key)
+    arrays, of_result = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
+    sizes = arguments.whole_sizes(caller, "shape", shape)
+    if not sizes:
+        raise ValueError(f"{caller}: shape={sizes} has no first axis. Give one, such as shape=(100,).")
     for name, array in arrays.items():
-        if not arguments.broadcasts(array.shape, shape[1:]):
+        if not arguments.broadcasts(array.shape, sizes[1:]):
             raise ValueError(
-                f"{caller}: {name} has shape {array.shape}, which does not broadcast to shape[1:]={shape[1:]}. It "
+                f"{caller}: {name} has shape {array.shape}, which does not broadcast to shape[1:]={sizes[1:]}. It "
                 "cannot vary along the first axis; end `shape` with the axes it has."
             )
-    return key, arrays["loc"], arrays["concentration"], shape, dtype
+    return checked_key, arrays["loc"], arrays["concentration"], sizes, of_result
 
 
-def stream_tails(key, shape, dtype):
+def stream_tails(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> transform.Tail:
     """Return the `transform.Tail` of each element of the key's stream."""
     words = counter.words(key, shape, transform.words_per_element(dtype))
     return transform.tail(xla.finish_words(words))
 
 
-def within_strata(tail):
-    """Whether it is left of the mode, its tail probability t, and 1/2 - t, for each element in its stratum's place."""
+def within_strata(tail: transform.Tail) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return for each element, placed in its stratum, whether it is left of the mode, its tail t, and 1/2 - t."""
     below, above = fractions(tail)
     shape, dtype = tail.t.shape, tail.t.dtype
-    # Counted from the nearer end of the distribution. The middle one of an odd number of strata has two halves.
+    # Strata are ranked from the nearer end of the distribution. If their number is odd, the mode halves the middle one.
     count = shape[0]
     place = lax.broadcasted_iota(jnp.uint32, shape, 0)
     rank = jnp.minimum(place, np.uint32(max(count, 1) - 1) - place).astype(dtype)
@@ -166,20 +169,22 @@ def within_strata(tail):
     return left, t, c
 
 
-def fractions(tail):
-    """Return a uniform number and its complement to 1, neither rounded away at its small end."""
+def fractions(tail: transform.Tail) -> tuple[jax.Array, jax.Array]:
+    """Return a uniform number and its complement to 1, both with full relative resolution near 0."""
     rest = 0.5 + tail.half_minus_t
     return jnp.where(tail.sign, tail.t, rest), jnp.where(tail.sign, rest, tail.t)
 
 
-def aligned(array, shape, dtype):
-    """Return `array` with the rank of `shape`, not its size: what depends on parameters alone is computed once."""
+def aligned(array: ArrayLike, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
+    """Return `array` with the rank of `shape` but not its size: what depends on parameters alone is computed once."""
     array = jnp.asarray(array, dtype)
     return jnp.reshape(array, (1,) * (len(shape) - array.ndim) + array.shape)
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "dtype"))
-def _antithetic(key, loc, concentration, shape, dtype):
+def _antithetic(
+    key: jax.Array, loc: jax.Array, concentration: jax.Array, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> jax.Array:
     compute = arguments.compute_dtype(dtype)
     half = sampler.sample_von_mises(key, 0.0, concentration, (shape[0] // 2, *shape[1:]), compute)
     x = jnp.concatenate([half, -half])
@@ -187,7 +192,9 @@ def _antithetic(key, loc, concentration, shape, dtype):
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "dtype"))
-def _stratified(key, loc, concentration, shape, dtype):
+def _stratified(
+    key: jax.Array, loc: jax.Array, concentration: jax.Array, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> jax.Array:
     compute = arguments.compute_dtype(dtype)
     loc, concentration = (jnp.broadcast_to(aligned(a, shape, compute), shape) for a in (loc, concentration))
     left, t, c = within_strata(stream_tails(key, shape, compute))

@@ -199,7 +199,7 @@ def test_what_would_end_the_process_is_refused():
         ({"allocator": "malloc"}, ValueError, "allocator='malloc' is not one of default, platform"),
         ({"threads": 0}, ValueError, "threads=0 must be at least 1"),
         ({"vector_width": 300}, ValueError, "vector_width=300 is not one of 128, 256, 512"),
-        ({"cpu_devices": 2.5}, TypeError, "cpu_devices=2.5 must be a whole number"),
+        ({"cpu_devices": 2.5}, TypeError, "cpu_devices=2.5 must be an integer"),
         ({"xla_flags": "xla_cpu_x=1"}, ValueError, "as '--xla_name=value'"),
         ({"xla_flags": "--xla_a=1 b"}, ValueError, "'b' is not a flag"),
         ({"xla_flags": ["--xla_a=1"]}, TypeError, "a string or a dict"),

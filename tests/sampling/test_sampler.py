@@ -451,7 +451,7 @@ BAD_STARTS = [
     (np.arange(2), TypeError, "start=array.* must be an integer"),
     ((1, 2, 3), ValueError, r"start=\(1, 2, 3\) has 3 parts.*pair \(hi, lo\)"),
     ((2**32, 0), ValueError, r"start\[0\]=4294967296 must be.*below 2\^32"),
-    ((0, -1), ValueError, r"start\[1\]=-1 must be.*place % 2\*\*32"),
+    ((0, -1), ValueError, r"start\[1\]=-1 must be.*start % 2\*\*32"),
     ((0, "a"), TypeError, r"start\[1\]='a' must be an integer"),
     (
         2**64 - 2,

@@ -485,7 +485,11 @@ def test_shard_map_of_the_user(axis_type):
 # ---------------------------------------------------------------------------------------------- errors
 
 BAD_PMAPS = [
-    (dict(shape=(4, 10)), ValueError, r"shape=\(4, 10\) has 4 along its leading axis.* number of devices, 8\. Ask for"),
+    (
+        dict(shape=(4, 10)),
+        ValueError,
+        r"shape=\(4, 10\) has 4 along its leading axis.* number of devices, 8\. Give shape=",
+    ),
     (dict(shape=()), ValueError, r"shape=\(\) has no leading axis"),
     (dict(shape=None), ValueError, r"shape=\(\) has no leading axis"),
     (dict(shape=(8.0,)), TypeError, r"shape=\(8.0,\) must be an integer or a tuple"),
@@ -503,7 +507,7 @@ BAD_PMAPS = [
         ValueError,
         r"method='table' needs one concentration, got an array of shape \(2,\)",
     ),
-    (dict(devices=[]), ValueError, r"devices=\[\] is empty. Name at least one"),
+    (dict(devices=[]), ValueError, r"devices=\[\] is empty. Give at least one"),
     (dict(devices=8), TypeError, "devices=8 must be a sequence of devices, such as jax.local_devices()"),
     (dict(devices="cpu"), TypeError, "devices='cpu' must be a sequence of devices"),
     (dict(devices=["cpu:0"]), TypeError, "devices=.* must be a sequence of devices"),

@@ -460,7 +460,7 @@ def test_pairs_are_even(key):
     ("low", "high"), [(1.0, 1.0), (2.0, 1.0), (0.0, 6.3), (1.0, 1.0 + 1e-9), (0.0, np.nan), (-np.inf, 0.0)]
 )
 def test_bad_arcs(key, low, high):
-    with pytest.raises(ValueError, match=r"sample_truncated: low=.* and high=.* make no arc in float32"):
+    with pytest.raises(ValueError, match=r"sample_truncated: low=.* and high=.* are not the ends of an arc in float32"):
         sample_truncated(key, 0.0, 1.0, low, high)
     with pytest.raises(ValueError, match=r"at index \(1,\)"):
         sample_truncated(key, 0.0, 1.0, np.array([0.0, low]), np.array([1.0, high]))

@@ -128,7 +128,7 @@ def test_end_of_the_stream():
     ("change", "error", "message"),
     [
         (dict(total=-1), ValueError, "total=-1 must be at least 0"),
-        (dict(total=1.5), TypeError, r"total=1\.5 must be a whole number"),
+        (dict(total=1.5), TypeError, r"total=1\.5 must be an integer"),
         (dict(batch_size=0), ValueError, "batch_size=0 must be at least 1"),
         (dict(batch_size=True), TypeError, "batch_size=True must be"),
         (dict(start=-1), ValueError, "start=-1"),
@@ -419,7 +419,7 @@ def test_prefetch_gives_up_on_a_source_that_hangs(monkeypatch):
     ("arguments", "error", "message"),
     [
         (([1], 0), ValueError, "depth=0 must be at least 1"),
-        (([1], "2"), TypeError, "depth='2' must be a whole number"),
+        (([1], "2"), TypeError, "depth='2' must be an integer"),
         ((3,), TypeError, "iterator=3 cannot be iterated"),
     ],
 )

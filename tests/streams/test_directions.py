@@ -61,7 +61,7 @@ def test_sharded_batches(stream):
     drawn = list(batches(200, 100, out_sharding=sharding))
     assert all(batch.sharding.is_equivalent_to(sharding, 2) for batch in drawn)
     np.testing.assert_array_equal(np.concatenate(drawn), stream[:200])
-    with pytest.raises(ValueError, match=r"sample_batches: out_sharding=.* shares out the components"):
+    with pytest.raises(ValueError, match=r"sample_batches: out_sharding=.* shards the components"):
         batches(200, 100, out_sharding=NamedSharding(sharding.mesh, PartitionSpec(None, "d")))
 
 

@@ -65,10 +65,10 @@ def test_sharded_batches():
     drawn = list(batches(200, 100, out_sharding=sharding))
     assert all(batch.sharding.is_equivalent_to(sharding, 2) for batch in drawn)
     assert_stream(np.concatenate(drawn))
-    with pytest.raises(ValueError, match=r"sample_batches: out_sharding=.* shares out the components of a pair"):
+    with pytest.raises(ValueError, match=r"sample_batches: out_sharding=.* shards the components of a pair"):
         batches(200, 100, out_sharding=NamedSharding(mesh, PartitionSpec(None, "d")))
     explicit = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Explicit,))
-    with pytest.raises(ValueError, match="a mesh with explicit axes, by which pairs cannot be shared out"):
+    with pytest.raises(ValueError, match="a mesh with explicit axes, over which pairs cannot be sharded"):
         batches(200, 100, out_sharding=NamedSharding(explicit, PartitionSpec("d")))
 
 

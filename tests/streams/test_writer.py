@@ -656,7 +656,7 @@ def test_two_writers(tmp_path, stream, kind, parts):
     [
         (dict(out="a.txt"), ValueError, "out='a.txt' must end in .npy, or in .zarr"),
         (dict(out="gs://b/a.npy"), ValueError, "must end in .npy"),
-        (dict(out="\udcff.zarr"), ValueError, "is no UTF-8, and TensorStore takes nothing else"),
+        (dict(out="\udcff.zarr"), ValueError, "is not valid UTF-8, as TensorStore requires"),
         (dict(out="no/a.npy"), FileNotFoundError, "no directory no; create it"),
         (dict(out="no/a.zarr"), FileNotFoundError, "no directory no; create it"),
         (dict(total=-1), ValueError, "write_samples: total=-1"),

@@ -1,14 +1,14 @@
 // Angles of the von Mises distribution in one pass: words, sign and tail probability, quantile, direction, wrap.
 //
-// The meaning is that of sampling/counter.py and transform.py and of the modules of numerics, whose names are used here;
-// constants come from numerics/coefficients.py. `python -m tools.make_kernels` compiles this file into angles.ptx, which
-// is what is shipped, and `python -m tools.ptx` executes that on a CPU.
+// The functions are those of sampling/counter.py and transform.py and of the modules of numerics, with the same names;
+// the constants come from numerics/coefficients.py. `python -m tools.make_kernels` compiles this file into the shipped
+// angles.ptx, and `python -m tools.ptx` executes that on a CPU.
 //
-// A thread makes the four angles of one group of words, 4 g to 4 g + 3 of the stream: two blocks of a cipher of two
-// words, or one of four. A part of a stream that starts inside a group leaves out what is before it.
+// A thread draws the four angles of one group of words, 4 g to 4 g + 3 of the stream: two blocks of a cipher of two
+// words, or one of four. A part of a stream that starts inside a group leaves out the angles before it.
 //
-// Every multiply-add is written out, and the compiler is told to make none, so that the arithmetic is the same whatever
-// compiles this file. The hardware's five approximations are at its head.
+// Every multiply-add is explicit and the compiler may contract no others, so that the arithmetic does not depend on the
+// compiler. The five hardware approximations come first.
 
 #include <cstdint>
 #define INLINE __device__ __forceinline__
@@ -165,7 +165,7 @@ struct alignas(16) Cell {
   float value[4];
 };
 
-// One concentration: the cubics of `octave_table`, and one more cell, which a tail of 1/2 falls into by its rounding.
+// One concentration: the cubics of `quantile_table`, and one more cell for tails that round to 1/2.
 struct Table {
   static const int CELLS = 512;
   Cell *cells;
@@ -190,9 +190,9 @@ struct Table {
   }
 };
 
-// Any concentrations: `half_quantile`, with the hardware's functions where its error leaves room for theirs.
+// Any concentrations: `half_quantile`, with hardware functions where the error bound allows them.
 struct Direct {
-  // What one step of `refine` knows of its start.
+  // The start of a step of `refine`.
   struct Start {
     float x, sin, cos, first, rest, span, square, along, across, sum;
     bool upper, centre;
@@ -238,7 +238,7 @@ struct Direct {
   static INLINE Start start(float x, float kappa, float inverse) {
     constexpr float square_table[] = SINE_SQUARE, cut_table[] = CUT;
     Start s;
-    // Half the angle, and what is beyond a right angle from the other end; see `HalfAngle`.
+    // Half the angle, measured from the other end beyond a right angle; see `HalfAngle`.
     const float angle = 0.5f * x, to_pole = (HALF_PI - angle) + HALF_PI_REST;
     s.x = x;
     s.upper = angle > 0.5f * HALF_PI;
@@ -261,13 +261,13 @@ struct Direct {
     return s;
   }
 
-  // The quadrature for four angles side by side, which then share the constants in registers.
+  // The quadrature for four angles at once, which share the constants in registers.
   static INLINE void integrate(Start *s) {
     constexpr float along_table[] = SIN_COS, across_table[] = SIN_SIN;
     constexpr float nodes[] = RULE_NODES, weights[] = RULE_WEIGHTS;
 #pragma unroll
     for (int j = 0; j < static_cast<int>(sizeof(nodes) / sizeof(nodes[0])); j++) {
-      // Near the start of the span the later terms of the series vanish: below 2e-8 of what is kept.
+      // Near the start of the span the later terms of the series are below 2e-8 of the others.
       const int terms = nodes[j] < 0.02f ? 2 : nodes[j] < 0.06f ? 3 : nodes[j] < 0.15f ? 4 : nodes[j] < 0.3f ? 5 : 6;
       float a[6], b[6], power = nodes[j];
 #pragma unroll
@@ -301,7 +301,7 @@ struct Direct {
     return smaller(s.x + fused(u, series, u), LARGEST);
   }
 
-  // kappa^-1/2: the hardware's, and one step of Newton's method.
+  // kappa^-1/2, by the hardware and one step of Newton's method.
   static INLINE float root_of(float kappa) {
     const float root = inverse_root(kappa);
     return fused(root, fused(-0.5f * kappa * root, root, 0.5f), root);
@@ -322,7 +322,7 @@ struct Direct {
     for (int l = 0; l < 4; l++) {
       const uint32_t bits = words[l] >> 1;
       x[l] = refined(starts[l], tail_of(bits), tail_of(bits ^ 0x7FFFFFFFu), k[l], inverse[l], root[l]);
-      // Beyond, the normal law's own scaling; 0 at infinity.
+      // For larger kappa, the scaling of the normal distribution; 0 at infinity.
       if (kappa[l] > KAPPA_MAX) x[l] *= float_bits(kappa[l]) == 0x7F800000u ? 0 : root_of(kappa[l]) * ROOT_KAPPA_MAX;
       if (!(kappa[l] >= 0)) x[l] = bits_float(0x7FC00000u);
       x[l] = with_sign(x[l], words[l]);
@@ -332,14 +332,14 @@ struct Direct {
 
 // ------------------------------------------------------------------------------------------------- direction
 
-// `loc` less whole turns.
+// `loc`, reduced to one turn.
 INLINE float reduce_turns(float loc) {
   const float turns = nearest(loc * (1 / TWO_PI));
   const float reduced = fused(-turns, TURN_2, fused(-turns, TURN_1, fused(-turns, TURN_0, loc)));
   return (float_bits(loc) & 0x7FFFFFFFu) <= 0x4B800000u ? reduced : bits_float(0x7FC00000u);  // 2^24
 }
 
-// x + loc in [-pi, pi). Rounding to whole turns by a sum that has no place for fractions keeps off the busiest units.
+// x + loc in [-pi, pi). A sum too large to hold fractions rounds to full turns, which avoids the busiest units.
 INLINE float wrap(float x, float loc) {
   const float total = x + loc, turn = fused(total, 1 / TWO_PI, 0x1.8p23f) - 0x1.8p23f;
   return larger(smaller(fused(-turn, TWO_PI, total), LARGEST), -LARGEST);
@@ -365,13 +365,13 @@ INLINE void write_one(int kind, void *to, int64_t at, float x) {
   else static_cast<uint16_t *>(to)[at] = static_cast<uint16_t>(rounded_pair(kind, x, x));
 }
 
-// In one instruction; for places that allow it.
+// Store four values in one instruction, where the alignment allows it.
 INLINE void write_four(int kind, void *to, int64_t at, const float *x) {
   if (kind == FLOAT32) static_cast<Four *>(to)[at >> 2] = {{x[0], x[1], x[2], x[3]}};
   else static_cast<FourHalves *>(to)[at >> 2] = {{rounded_pair(kind, x[0], x[1]), rounded_pair(kind, x[2], x[3])}};
 }
 
-// Which operands have a row for each row of the result, and which an element for each element.
+// Flags: which operands have a row for each row of the result, and which an element for each element.
 enum { KEY_ROWS = 1, START_ROWS = 2, CONCENTRATION_ROWS = 4, LOC_ROWS = 8, CONCENTRATIONS = 16, LOCS = 32 };
 
 INLINE bool aligned(const void *at) { return (reinterpret_cast<uintptr_t>(at) & 15) == 0; }
@@ -381,7 +381,7 @@ struct Task {
   const float *concentration, *loc;
 };
 
-// Four neighbouring elements of an operand with one for each, of which those from `skip` to `end` exist.
+// Load four neighbouring elements of an operand that has one per element; those from `skip` to `end` exist.
 INLINE void read_four(const float *from, int64_t at, int skip, int end, bool vectors, float *to) {
   if (vectors && end == 4) {
     const Four four = reinterpret_cast<const Four *>(from)[at >> 2];
@@ -393,7 +393,7 @@ INLINE void read_four(const float *from, int64_t at, int skip, int end, bool vec
   }
 }
 
-// Rows of angles, each a part of a stream of its own. `sizes` has the number of angles in a row (low, high), that of
+// Draw rows of angles, each a part of a stream. `sizes` has the number of angles in a row (low, high), the number of
 // rows, flags and a `Kind`; with `TABLE` the concentration is a table of `Cell`.
 template <class Cipher, class Quantile, bool TABLE, int KIND>
 INLINE void angles(const Task &task, void *out, Quantile &quantile) {
@@ -409,7 +409,7 @@ INLINE void angles(const Task &task, void *out, Quantile &quantile) {
       __syncthreads();
     }
   }
-  // Short rows have several to a block, but not where each has a table: all threads of a block wait for that.
+  // A block has several short rows, but only one if each row has a table, for which all threads of a block wait.
   const int64_t row_step = static_cast<int64_t>(gridDim.y) * blockDim.y;
   for (int64_t row = static_cast<int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < rows; row += row_step) {
     uint32_t key[Cipher::KEY];
@@ -478,7 +478,7 @@ INLINE void angles(const Task &task, void *out, Quantile &quantile) {
     Direct quantile;                                                                                                  \
     angles<Cipher, Direct, false, ANY>({key, start, sizes, kappa, loc}, out, quantile);                               \
   }
-// For arrays the rounding is chosen at run time, which is nothing beside the quantile.
+// For arrays the rounding is chosen at run time, which costs little compared with the quantile.
 #define KERNELS(cipher, Cipher)                           \
   TABLE_KERNEL(cipher##_table_float32, Cipher, FLOAT32)   \
   TABLE_KERNEL(cipher##_table_bfloat16, Cipher, BFLOAT16) \
