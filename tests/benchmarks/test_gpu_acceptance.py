@@ -23,14 +23,14 @@ from tests.host_kernels import on_host  # noqa: F401
 
 def test_without_a_gpu_it_says_so(capsys):
     assert acceptance.main([]) == 2
-    assert "JAX runs on cpu here, and this is about a CUDA device" in capsys.readouterr().err
+    assert "JAX runs on cpu here, and this program needs a CUDA device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("platform", "there", "devices", "detail"),
     [
         ("gpu", ("cuda", "cpu"), 1, None),
-        ("gpu", ("rocm", "cpu"), 1, "about a CUDA device"),
+        ("gpu", ("rocm", "cpu"), 1, "needs a CUDA device"),
         ("gpu", ("cuda",), 1, "JAX_PLATFORMS=cuda,cpu"),
         ("gpu", ("cuda", "cpu"), 8, "CUDA_VISIBLE_DEVICES=0"),
     ],
@@ -125,7 +125,7 @@ def test_kernels_that_do_not_draw_are_wrong(on_host):  # noqa: F811
     on_host.setattr(cuda_self_test, "passes", lambda spec: True)
     on_host.setenv(cuda.VARIABLE, "0")
     found = {check.check: check.ok for check in checks.kernels(TINY)}
-    assert found == {"CUDA kernels": True, "draws go to them": False}
+    assert found == {"CUDA kernels": True, "draws use the kernels": False}
     assert "turns the CUDA kernels off" in [check.detail for check in checks.kernels(TINY)][1]
 
 

@@ -129,7 +129,7 @@ def test_what_cannot_run_is_refused_before_anything_is_measured(tmp_path, monkey
         with pytest.raises(SystemExit):
             streaming.main([f"--size={size}"])
     assert streaming.main(["--directory", str(tmp_path / "none")]) == 2
-    assert "there is no such folder" in capsys.readouterr().err
+    assert "is no directory" in capsys.readouterr().err
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(streaming.shutil, "disk_usage", lambda path: usage._replace(free=10**9))
     assert streaming.main(["--directory", str(tmp_path), "--size", "1e9"]) == 2
