@@ -52,8 +52,8 @@ def test_log_prob(name, key):
         error = np.abs(program("log_prob")(pairs(name, k), x) - exact)
         assert (error <= 2e-6 * np.maximum(1, np.abs(exact))).all(), k
     # Whole turns do not count.
-    law = pairs(name, (5.0, 6.0, 3.0))
-    np.testing.assert_allclose(law.log_prob(x + np.float32(2 * np.pi)), law.log_prob(x), atol=1e-5)
+    pair = pairs(name, (5.0, 6.0, 3.0))
+    np.testing.assert_allclose(pair.log_prob(x + np.float32(2 * np.pi)), pair.log_prob(x), atol=1e-5)
 
 
 @slow
@@ -61,16 +61,16 @@ def test_log_prob(name, key):
 def test_log_prob_of_concentrated_pairs(name, key):
     """Near the modes, for parameters up to 1e7: the error that rounding of the angles explains, and no more."""
     for k in reference.parameters(name, 30):
-        law = CLASSES[name](0.0, 0.0, *k)
+        pair = CLASSES[name](0.0, 0.0, *k)
         marginal = reference.Marginal(name, *map(float, k))
-        x = np.asarray(law.sample(key, (50,)))
+        x = np.asarray(pair.sample(key, (50,)))
         a, b = np.longdouble(x).T
         exact = reference.exponent(name, a, b, *np.longdouble(k), np)
         top = np.longdouble(k[0]) * np.cos(np.longdouble(marginal.mode)) + np.longdouble(marginal.top)
         exact = (exact - top).astype(float) - marginal.log_total
-        slopes = [np.abs(np.asarray(s, float)) for s in jax.vmap(jax.grad(law.log_prob))(jnp.asarray(x)).T]
+        slopes = [np.abs(np.asarray(s, float)) for s in jax.vmap(jax.grad(pair.log_prob))(jnp.asarray(x)).T]
         room = sum(s * np.spacing(np.abs(y)) for s, y in zip(slopes, x.T, strict=True))
-        error = np.abs(np.asarray(law.log_prob(x), float) - exact)
+        error = np.abs(np.asarray(pair.log_prob(x), float) - exact)
         assert (error <= 2e-6 * np.maximum(1, np.abs(exact)) + 4 * room).all(), (k, error.max())
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 from jax_von_mises import CircularDistribution, Mixture, SineSkewed, VonMises
 from jax_von_mises.distributions import circular
 from jax_von_mises.sampling import counter
-from tests.laws import P_VALUE
+from tests.goodness_of_fit import P_VALUE
 
 slow = pytest.mark.slow
 

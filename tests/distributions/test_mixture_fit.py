@@ -22,8 +22,8 @@ KINDS = {"angles": ANGLES, "tori": TORI, "sines": SINES, "cosines": COSINES}
 
 
 @jax.jit
-def mean_log_prob(law, x):
-    return law.log_prob(x).mean()
+def mean_log_prob(distribution, x):
+    return distribution.log_prob(x).mean()
 
 
 def reference_fit(x, loc, kappa, weights, steps):
@@ -67,10 +67,10 @@ def test_likelihood_never_falls(name, key):
     x = truth.sample(key, (600,))
     share = jnp.full((600,), 1 / 600)
     logits, components = em.seed(key, type(truth.components), 3, x, share)
-    law, values = Mixture(logits=logits, components=components), []
+    distribution, values = Mixture(logits=logits, components=components), []
     step = jax.jit(em.step)
     for _ in range(40):
-        law, value = step(law, x, share, jnp.float32(1e4))
+        distribution, value = step(distribution, x, share, jnp.float32(1e4))
         values.append(float(value))
     rises = np.diff(values)
     assert rises.min() > -2e-6, values
@@ -153,6 +153,6 @@ def test_mixture_of_pairs(truth, key):
     assert truth.responsibilities(x).shape == (2000, 2)
     vector = np.exp(1j * np.asarray(x, float)).mean(0)
     np.testing.assert_allclose(truth.mean(), np.angle(vector), atol=5 / np.sqrt(2000) / np.abs(vector).min())
-    assert jax.vmap(lambda law: law.log_prob(x[0]))(
+    assert jax.vmap(lambda distribution: distribution.log_prob(x[0]))(
         Mixture(logits=jnp.zeros((3, 2)), components=truth.components).broadcast()
     ).shape == (3,)

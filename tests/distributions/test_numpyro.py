@@ -32,7 +32,7 @@ PROBABILITY_ERROR = 1.5e-6
 
 
 @pytest.fixture(params=PARAMETERS, ids=["scalar", "vector", "broadcast"])
-def law(request):
+def distribution(request):
     return VonMises(*request.param)
 
 
@@ -66,64 +66,64 @@ def rounded(x):
 
 
 def test_declarations():
-    law = VonMises(0.0, 1.0)
-    assert law.support is constraints.circular
-    assert law.has_rsample
-    assert law.arg_constraints.keys() == {"loc", "concentration"}
-    assert not law.is_discrete
-    assert law.event_shape == ()
+    distribution = VonMises(0.0, 1.0)
+    assert distribution.support is constraints.circular
+    assert distribution.has_rsample
+    assert distribution.arg_constraints.keys() == {"loc", "concentration"}
+    assert not distribution.is_discrete
+    assert distribution.event_shape == ()
     assert VonMises.infer_shapes((2, 1), (3,)) == ((2, 3), ())
 
 
 @pytest.mark.few(1)
-def test_shapes_and_dtypes(key, law):
-    batch = np.broadcast_shapes(np.shape(law.loc), np.shape(law.concentration))
-    assert law.batch_shape == batch
+def test_shapes_and_dtypes(key, distribution):
+    batch = np.broadcast_shapes(np.shape(distribution.loc), np.shape(distribution.concentration))
+    assert distribution.batch_shape == batch
 
     def values(sample_shape):
-        x = law.sample(key, sample_shape)
-        return x, law.log_prob(x), law.cdf(x)
+        x = distribution.sample(key, sample_shape)
+        return x, distribution.log_prob(x), distribution.cdf(x)
 
     for sample_shape in ((), (2, 3)):
         found = jax.eval_shape(lambda sample_shape=sample_shape: values(sample_shape))
-        assert {value.shape for value in found} == {sample_shape + batch} == {law.shape(sample_shape)}
+        assert {value.shape for value in found} == {sample_shape + batch} == {distribution.shape(sample_shape)}
         assert {value.dtype for value in found} == {np.dtype(np.float32)}
-    for value in jax.eval_shape(lambda: (law.mean, law.mode, law.variance, law.entropy())):
+    for value in jax.eval_shape(lambda: (distribution.mean, distribution.mode, distribution.variance, distribution.entropy())):
         assert value.shape == batch
 
 
 def test_float64():
     with jax.enable_x64(True):
-        law = VonMises(np.float64(0.5), np.float64(2.0))
+        distribution = VonMises(np.float64(0.5), np.float64(2.0))
         x = np.linspace(-3, 3, 7)
-        assert jax.eval_shape(lambda: law.sample(random.key(0), (7,))).dtype == np.float64
-        np.testing.assert_allclose(law.cdf(x), probability(x, 0.5, 2.0), atol=4e-15)
+        assert jax.eval_shape(lambda: distribution.sample(random.key(0), (7,))).dtype == np.float64
+        np.testing.assert_allclose(distribution.cdf(x), probability(x, 0.5, 2.0), atol=4e-15)
 
 
 def test_expand(key):
-    law = VonMises(np.float32([0.0, 1.0]), 2.0)
-    wide = law.expand((3, 2))
+    distribution = VonMises(np.float32([0.0, 1.0]), 2.0)
+    wide = distribution.expand((3, 2))
     assert wide.batch_shape == (3, 2)
     x = wide.sample(key, (4,))
     assert x.shape == (4, 3, 2)
     assert len(np.unique(x)) == x.size
-    np.testing.assert_array_equal(wide.log_prob(x), law.log_prob(x))
-    np.testing.assert_array_equal(wide.mean, np.broadcast_to(law.mean, (3, 2)))
+    np.testing.assert_array_equal(wide.log_prob(x), distribution.log_prob(x))
+    np.testing.assert_array_equal(wide.mean, np.broadcast_to(distribution.mean, (3, 2)))
     np.testing.assert_array_equal(kl_divergence(wide, VonMises(0.0, 1.0)).shape, (3, 2))
-    assert law.expand_by((5,)).batch_shape == (5, 2)
-    assert law.to_event(1).event_shape == (2,)
-    assert law.to_event(1).log_prob(x).shape == (4, 3)
+    assert distribution.expand_by((5,)).batch_shape == (5, 2)
+    assert distribution.to_event(1).event_shape == (2,)
+    assert distribution.to_event(1).log_prob(x).shape == (4, 3)
 
 
-def test_pytree(law):
-    leaves, structure = jax.tree.flatten(law)
+def test_pytree(distribution):
+    leaves, structure = jax.tree.flatten(distribution)
     assert len(leaves) == 2
     again = jax.tree.unflatten(structure, leaves)
     assert isinstance(again, VonMises)
-    assert again.batch_shape == law.batch_shape
+    assert again.batch_shape == distribution.batch_shape
     x = np.float32(0.3)
-    np.testing.assert_array_equal(again.log_prob(x), law.log_prob(x))
-    np.testing.assert_array_equal(jax.jit(lambda law, x: law.log_prob(x))(law, x), law.log_prob(x))
+    np.testing.assert_array_equal(again.log_prob(x), distribution.log_prob(x))
+    np.testing.assert_array_equal(jax.jit(lambda distribution, x: distribution.log_prob(x))(distribution, x), distribution.log_prob(x))
 
 
 @pytest.mark.slow
@@ -133,14 +133,14 @@ def test_vmap(key):
     x = VonMises(locs, ks).sample(key)
     expected = VonMises(locs, ks).log_prob(x)
     np.testing.assert_array_equal(jax.vmap(lambda loc, k, x: VonMises(loc, k).log_prob(x))(locs, ks, x), expected)
-    laws = jax.vmap(VonMises)(locs, ks)
-    assert promote_batch_shape(laws).batch_shape == (3,)
-    np.testing.assert_array_equal(jax.vmap(lambda law, x: law.log_prob(x))(laws, x), expected)
-    law = VonMises(locs, ks)
-    axes = vmap_over(law, loc=0, concentration=0)
-    np.testing.assert_array_equal(jax.vmap(lambda law, x: law.log_prob(x), (axes, 0))(law, x), expected)
+    distributions = jax.vmap(VonMises)(locs, ks)
+    assert promote_batch_shape(distributions).batch_shape == (3,)
+    np.testing.assert_array_equal(jax.vmap(lambda distribution, x: distribution.log_prob(x))(distributions, x), expected)
+    distribution = VonMises(locs, ks)
+    axes = vmap_over(distribution, loc=0, concentration=0)
+    np.testing.assert_array_equal(jax.vmap(lambda distribution, x: distribution.log_prob(x), (axes, 0))(distribution, x), expected)
     keys = random.split(key, 3)
-    drawn = jax.jit(jax.vmap(lambda key, law: law.sample(key, (5,))))(keys, laws)
+    drawn = jax.jit(jax.vmap(lambda key, distribution: distribution.sample(key, (5,))))(keys, distributions)
     for i in range(3):
         np.testing.assert_array_equal(drawn[i], VonMises(locs[i], ks[i]).sample(keys[i], (5,)))
 
@@ -162,15 +162,15 @@ def test_validation_passes_the_uniform_law_and_traced_values():
 
 
 def test_validation_of_values():
-    law = VonMises(0.0, 1.0, validate_args=True)
+    distribution = VonMises(0.0, 1.0, validate_args=True)
     with pytest.warns(UserWarning, match="Out-of-support"):
-        assert law.log_prob(4.0) == -np.inf
+        assert distribution.log_prob(4.0) == -np.inf
     # Both ends belong to the support.
-    assert np.all(np.isfinite(law.log_prob(np.float32([-np.pi, np.pi]))))
+    assert np.all(np.isfinite(distribution.log_prob(np.float32([-np.pi, np.pi]))))
     assert np.isfinite(VonMises(0.0, 1.0, validate_args=False).log_prob(4.0))
 
 
-# ------------------------------------------------------------------------------------------------- the law
+# ------------------------------------------------------------------------------------------------- the distribution
 
 
 @pytest.mark.parametrize("k", [0.3, 2.0, 50.0])
@@ -219,19 +219,19 @@ def test_cdf(loc, k):
 @pytest.mark.parametrize("k", CONCENTRATIONS)
 @pytest.mark.parametrize("loc", LOCS)
 def test_icdf(loc, k):
-    law = VonMises(loc, k)
+    distribution = VonMises(loc, k)
     q = np.linspace(0, 1, 33).astype(np.float32)
-    x = np.asarray(law.icdf(q))
+    x = np.asarray(distribution.icdf(q))
     assert x[0] == np.float32(-np.pi)
     assert x[-1] == np.float32(np.pi)
     assert np.all(np.diff(x) > 0)
     np.testing.assert_allclose(np.clip(probability(x, rounded(loc), k), 0, 1), q, atol=PROBABILITY_ERROR, rtol=0)
-    np.testing.assert_allclose(law.cdf(x), q, atol=2 * PROBABILITY_ERROR, rtol=0)
+    np.testing.assert_allclose(distribution.cdf(x), q, atol=2 * PROBABILITY_ERROR, rtol=0)
 
 
 @pytest.mark.slow
 def test_cdf_against_mpmath():
-    """Small probabilities keep their relative accuracy on a law that is cut in its upper half."""
+    """Small probabilities keep their relative accuracy on a distribution that is cut in its upper half."""
     loc, k = 0.5, 20.0
     for x in (-2.0, -1.0, 0.25):
         # The cut lies in the upper tail: what is missing there comes back as the mass between -pi and 1/2 - pi.
@@ -242,12 +242,12 @@ def test_cdf_against_mpmath():
 
 @pytest.mark.parametrize(("loc", "k"), [(math.pi, 1e7), (-3.14, 1e6), (1e4, 1e5)])
 def test_cdf_of_a_sharp_law(loc, k, key):
-    """The law is cut at pi and not at the float next to it, whole turns away too."""
+    """The distribution is cut at pi and not at the float next to it, whole turns away too."""
     loc, k = np.float32(loc), np.float32(k)
     x = np.asarray(VonMises(loc, k).sample(key, (200,)))
     centred = np.float64(loc) - 2 * np.pi * np.rint(np.float64(loc) / (2 * np.pi))
     turns = 2 * np.pi * np.arange(-1, 2)[:, None]
-    # The normal law of this standard deviation, up to 1 / k.
+    # The normal distribution of this standard deviation, up to 1 / k.
     masses = special.ndtr((x + turns - centred) * np.sqrt(np.float64(k)))
     below = special.ndtr((-np.pi + turns - centred) * np.sqrt(np.float64(k)))
     expected = np.sum(masses - below, axis=0)
@@ -255,18 +255,18 @@ def test_cdf_of_a_sharp_law(loc, k, key):
 
 
 def test_cdf_outside_the_support():
-    law = VonMises(0.5, 2.0)
+    distribution = VonMises(0.5, 2.0)
     # Of the shapes of the tests above, whose programs serve here too.
     values = np.resize(np.float32([-4.0, 4.0, -np.inf, np.inf, np.nan]), 41)
-    np.testing.assert_array_equal(law.cdf(values)[:5], [0, 1, 0, 1, np.nan])
-    assert np.all(np.isnan(law.icdf(np.resize(np.float32([-0.1, 1.1, np.nan]), 33))))
+    np.testing.assert_array_equal(distribution.cdf(values)[:5], [0, 1, 0, 1, np.nan])
+    assert np.all(np.isnan(distribution.icdf(np.resize(np.float32([-0.1, 1.1, np.nan]), 33))))
     assert np.isnan(VonMises(0.5, -1.0, validate_args=False).cdf(4.0))
     assert np.isnan(VonMises(np.inf, 1.0, validate_args=False).icdf(0.0))
 
 
 @functools.partial(jax.jit, static_argnames="method")
 def slopes(method, values, loc, k):
-    """Derivatives of a method of the law in its argument, at all `values`, and in both parameters."""
+    """Derivatives of a method of the distribution in its argument, at all `values`, and in both parameters."""
     function = jax.jacfwd(lambda value, loc, k: getattr(VonMises(loc, k), method)(value), argnums=(0, 1, 2))
     return jax.vmap(function, (0, None, None))(values, loc, k)
 
@@ -300,17 +300,17 @@ def test_moments_and_entropy(loc, k):
     x = circle()
     density = np.exp(log_density(x, loc, k))
     moment = np.mean(2 * np.pi * density * np.exp(1j * x))
-    law = VonMises(loc, k)
-    assert law.variance == pytest.approx(1 - np.abs(moment), rel=1e-6)
-    assert law.entropy() == pytest.approx(-np.mean(2 * np.pi * density * log_density(x, loc, k)), rel=1e-6)
+    distribution = VonMises(loc, k)
+    assert distribution.variance == pytest.approx(1 - np.abs(moment), rel=1e-6)
+    assert distribution.entropy() == pytest.approx(-np.mean(2 * np.pi * density * log_density(x, loc, k)), rel=1e-6)
     direction = np.remainder(loc + np.pi, 2 * np.pi) - np.pi
-    assert law.mean == pytest.approx(direction, abs=1e-6)
-    assert law.mode == law.mean
+    assert distribution.mean == pytest.approx(direction, abs=1e-6)
+    assert distribution.mode == distribution.mean
     if k > 0:
-        assert law.mean == pytest.approx(np.angle(moment), abs=1e-6)
+        assert distribution.mean == pytest.approx(np.angle(moment), abs=1e-6)
         theirs = dist.VonMises(loc, k)
-        assert law.mean == pytest.approx(float(theirs.mean), abs=1e-5)
-        assert law.variance == pytest.approx(float(theirs.variance), abs=1e-6)
+        assert distribution.mean == pytest.approx(float(theirs.mean), abs=1e-5)
+        assert distribution.variance == pytest.approx(float(theirs.variance), abs=1e-6)
 
 
 @pytest.mark.parametrize("classes", [(VonMises, VonMises), (VonMises, dist.VonMises), (dist.VonMises, VonMises)])

@@ -124,10 +124,10 @@ def test_table(k, dtype):
     exact = x[looked_at].astype(np.float64)
     log_tail = reference.log_sf(exact, k)
     normal = log_tail > np.log(4 * tiny)
-    law = np.zeros((), dtype), np.asarray(k, dtype)
+    parameters = np.zeros((), dtype), np.asarray(k, dtype)
     for lower, upper, sign in ((jvm.cdf, jvm.sf, -1), (jvm.sf, jvm.cdf, 1)):
         with jax.enable_x64(dtype == "float64"):
-            small, large = (np.asarray(f(sign * x, *law), float)[looked_at] for f in (lower, upper))
+            small, large = (np.asarray(f(sign * x, *parameters), float)[looked_at] for f in (lower, upper))
         error = np.abs(small[normal] / np.exp(log_tail[normal]) - 1)
         assert error.max() <= TAIL[dtype], f"{error.max():.2e} at x={exact[normal][error.argmax()]}"
         assert (small[~normal] <= 5 * tiny).all()

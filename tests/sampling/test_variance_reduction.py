@@ -13,7 +13,7 @@ from scipy import stats
 
 from jax_von_mises import icdf, sample_antithetic, sample_stratified, sample_truncated, sample_von_mises
 from jax_von_mises.sampling import truncated, variance_reduction
-from tests import arcs, laws, reference
+from tests import arcs, goodness_of_fit, reference
 
 CONCENTRATIONS = (0.0, 0.5, 4.0, 100.0, 1e6)
 # Of `sample_truncated`: relative error of the smaller share, where 4 ulp of the angle do not explain it.
@@ -24,12 +24,12 @@ RNG_SEED = 8
 truncated_many = jax.jit(functools.partial(sample_truncated, shape=(2**15,)))  # one program for several tests
 
 
-exact_tail = functools.cache(laws.ExactTail)
+exact_tail = functools.cache(goodness_of_fit.ExactTail)
 
 
-def assert_law(x, loc, k):
+def assert_distribution(x, loc, k):
     """All tests of the law for angles that are independent, or more even than that."""
-    laws.assert_fits(laws.battery(np.asarray(x, np.float64).ravel() - loc, k, exact_tail(k)), f"loc={loc}, k={k}")
+    goodness_of_fit.assert_fits(goodness_of_fit.battery(np.asarray(x, np.float64).ravel() - loc, k, exact_tail(k)), f"loc={loc}, k={k}")
 
 
 # ------------------------------------------------------------------------------------------ mirrored pairs
@@ -54,8 +54,8 @@ def test_half_of_the_pairs_is_the_sampler_s(key):
 def test_antithetic_law(key):
     # One of each pair: both together are too even for tests of independent angles.
     x = np.asarray(sample_antithetic(key, 0.0, 4.0, (2**17,)))
-    assert_law(x[: 2**16], 0.0, 4.0)
-    assert_law(x[2**16 :], 0.0, 4.0)
+    assert_distribution(x[: 2**16], 0.0, 4.0)
+    assert_distribution(x[2**16 :], 0.0, 4.0)
 
 
 # ------------------------------------------------------------------------------------------ strata
@@ -103,7 +103,7 @@ def test_strata_of_the_far_tail(key):
     """The outermost of 2^16 strata keeps its resolution: its angles follow the law of that tail."""
     x = np.asarray(sample_stratified(key, 0.0, 4.0, (2**16, 64)), np.float64)
     outer = np.r_[reference.sf(-x[0], 4.0), reference.sf(x[-1], 4.0)] * 2**16
-    assert laws.kolmogorov_smirnov(np.sort(outer)) > laws.P_VALUE
+    assert goodness_of_fit.kolmogorov_smirnov(np.sort(outer)) > goodness_of_fit.P_VALUE
     assert len(np.unique(outer)) == 128
 
 
@@ -111,7 +111,7 @@ def test_stratified_law(key):
     # Replicates are independent: one stratum of the law after another, chosen at random.
     x = np.asarray(sample_stratified(key, 0.0, 4.0, (16, 2**16)))
     pick = np.random.default_rng(RNG_SEED).integers(0, 16, 2**16)
-    assert_law(x[pick, np.arange(2**16)], 0.0, 4.0)
+    assert_distribution(x[pick, np.arange(2**16)], 0.0, 4.0)
 
 
 def test_parameters_broadcast_behind_the_strata(key):
@@ -271,13 +271,13 @@ def test_truncated_law(key, loc, k, low, high):
         arcs.share_before(y, a, b, k)[0] for a, y, b in (arcs.on_line(v, loc, low, high) for v in x.astype(float))
     ]
     ordered = np.sort(shares)
-    assert laws.kolmogorov_smirnov(ordered) > laws.P_VALUE
+    assert goodness_of_fit.kolmogorov_smirnov(ordered) > goodness_of_fit.P_VALUE
     counts = np.bincount((20 * ordered).astype(int).clip(0, 19), minlength=20)
-    assert laws.chi_square(counts, np.full(20, 50)) > laws.P_VALUE
+    assert goodness_of_fit.chi_square(counts, np.full(20, 50)) > goodness_of_fit.P_VALUE
 
 
 def test_whole_circle_is_the_law(key):
-    assert_law(truncated_many(key, 0.0, 4.0, -np.pi, np.pi), 0.0, 4.0)
+    assert_distribution(truncated_many(key, 0.0, 4.0, -np.pi, np.pi), 0.0, 4.0)
 
 
 @pytest.mark.parametrize("k", [1e12, 1e20, 1e30, jnp.inf])
@@ -287,7 +287,7 @@ def test_huge_concentration(key, k):
     if k == jnp.inf:
         assert (x == 0).all()
     else:
-        assert laws.kolmogorov_smirnov(np.sort(stats.norm.cdf(x * float(np.float32(k)) ** 0.5))) > laws.P_VALUE
+        assert goodness_of_fit.kolmogorov_smirnov(np.sort(stats.norm.cdf(x * float(np.float32(k)) ** 0.5))) > goodness_of_fit.P_VALUE
     for low, high, nearer in ((1.0, 2.0, 1.0), (-2.0, -1.0, -1.0), (2.0, 4.0, 2.0), (2.5, 4.5, 4.5 - 2 * np.pi)):
         x = np.asarray(truncated_many(key, 0.0, k, low, high), np.float64)
         np.testing.assert_allclose(x, nearer, atol=1e-6)
