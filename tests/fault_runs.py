@@ -213,7 +213,7 @@ def go_through(kind, scenario, fault, first, step, library):
         folder.mkdir()
         out = folder / f"a.{kind}"
         write(out, STREAM)
-        whole = tree(folder)
+        full = tree(folder)
         crc = jax_von_mises.verify_samples(out)["crc32"]
         restore(folder, {"neighbour.npy": b"not ours", f"a.{kind}.txt": b"not ours either"})
         bystanders = tree(folder)
@@ -225,7 +225,7 @@ def go_through(kind, scenario, fault, first, step, library):
         for block in valid:
             path, place = shard(out, block)[0]
             blocks[block] = path.read_bytes()[place : None if kind == "zarr" else place + BLOCK_BYTES]
-        expected = whole | bystanders
+        expected = full | bystanders
         arrays = array(start, out), array(expected, out)
         # Force removes an unfinished run, and a finished one if there is no space for two.
         gone = f"{out.name}.partial" if arrays[0] and "space" not in scenario else out.name

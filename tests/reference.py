@@ -219,6 +219,18 @@ def _quantile(t, k, c):
     return x
 
 
+@np.vectorize
+def deviation(x, loc):
+    """Return x - loc modulo a turn, with the floats taken as exact."""
+    x, loc = float(x), float(loc)
+    exact = float(np.float32(x)) == x and float(np.float32(loc)) == loc
+    if exact and abs(x - loc) < 3 and abs(x) < 1e3 and abs(loc) < 1e3:
+        return x - loc
+    with mp.workdps(60):
+        difference = mp.mpf(x) - mp.mpf(loc)
+        return float(difference - 2 * mp.pi * mp.nint(difference / (2 * mp.pi)))
+
+
 # The same functions in mpmath: slow, and without care for cancellation, which 40 digits cover.
 
 

@@ -14,6 +14,12 @@ PANELS = 24
 DEPTH = 45.0
 
 
+def direction(d):
+    """Return a unit vector in `d` dimensions without a zero component, as float32."""
+    mu = np.random.default_rng(d).normal(size=d)
+    return (mu / np.linalg.norm(mu)).astype(np.float32)
+
+
 def log_density(y, d, k):
     """Return f, up to a constant."""
     a = special.expit(2 * y)

@@ -98,15 +98,15 @@ def test_processes_write_one_file(tmp_path, kind, rounds):
         ]
         for process in every:
             process.start()
-        told = []
+        reports = []
         for (ours, _), process in zip(pipes, every, strict=True):
             assert ours.poll(120), "it hangs"
-            told.append(ours.recv())
+            reports.append(ours.recv())
             process.join(60)
             assert process.exitcode == 0
-        winners = [blocks for what, blocks in told if what == "written" and blocks]
-        assert winners == [10], told
-        for what, text in told:
+        winners = [blocks for what, blocks in reports if what == "written" and blocks]
+        assert winners == [10], reports
+        for what, text in reports:
             assert what == "written" or any(each in text for each in words), text
         np.testing.assert_array_equal(read(out), angles)
         jax_von_mises.verify_samples(out)
@@ -140,10 +140,10 @@ def test_processes_create_one_cache(tmp_path, processes):
     for process in every:
         process.stdin.write("\n")
         process.stdin.flush()
-    told = []
+    reports = []
     for process in every:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-        told.append(json.loads(out))
-    assert {value for value, _ in told} == {2.0}
-    assert min(entries for _, entries in told) > 0
+        reports.append(json.loads(out))
+    assert {value for value, _ in reports} == {2.0}
+    assert min(entries for _, entries in reports) > 0

@@ -8,7 +8,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import mpmath as mp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -37,22 +36,6 @@ REDUCTION = {"float32": 1e-11, "float64": 1e-18}
 def wide(*arrays):
     """Return the arguments as float64."""
     return tuple(np.asarray(a, np.float64) for a in arrays)
-
-
-@np.vectorize
-def exact_deviation(x, loc):
-    """Return x - loc modulo a turn, with the floats taken as exact."""
-    if (
-        abs(x - loc) < 3
-        and abs(x) < 1e3
-        and abs(loc) < 1e3
-        and float(np.float32(x)) == x
-        and float(np.float32(loc)) == loc
-    ):
-        return x - loc
-    with mp.workdps(60):
-        difference = mp.mpf(x) - mp.mpf(loc)
-        return float(difference - 2 * mp.pi * mp.nint(difference / (2 * mp.pi)))
 
 
 def invalid(loc, k):
@@ -126,7 +109,7 @@ def test_densities_and_probabilities(dtype, data):
 
     x, loc, k, turns, difference = (a[~none] for a in (x, loc, k, turns, difference.astype(float)))
     found = {name: value[~none] for name, value in found.items()}
-    d = exact_deviation(x, loc) if len(x) else x
+    d = reference.deviation(x, loc) if len(x) else x
     slack = slack_of(x, loc, dtype)
     point = np.isinf(k)
     inside = np.where(point | (k > 1e200), 1.0, k)
@@ -285,11 +268,11 @@ def test_words_to_angles(dtype, data):
     # Next to pi is the other end of the circle.
     assert (np.signbit(centred) == (first & 1 == 1))[good & (centred != 0) & (np.abs(centred) < 3.14159)].all()
     # Adding `loc` is a rotation, up to the rounding of sums next to pi.
-    rest = np.abs(exact_deviation(x[~none], loc[~none]) - centred[~none]) if (~none).any() else np.zeros(1)
+    rest = np.abs(reference.deviation(x[~none], loc[~none]) - centred[~none]) if (~none).any() else np.zeros(1)
     rest = np.minimum(rest, np.abs(rest - 2 * np.pi))
     assert (rest <= 6 * EPS[dtype] + slack_of(loc[~none], 0, dtype)).all()
     if not none[0] and k[0] < 1e200:
-        turned = exact_deviation(one, np.full_like(one, loc[0]))
+        turned = reference.deviation(one, np.full_like(one, loc[0]))
         if loc[0] == 0:
             assert_quantile(np.abs(turned), t, np.full_like(t, k[0]), dtype)
 
@@ -421,7 +404,7 @@ def exact_from(x, low):
     """Return x - low in [0, 2 pi)."""
     if not x.size:
         return x
-    d = exact_deviation(x, np.broadcast_to(low, x.shape))
+    d = reference.deviation(x, np.broadcast_to(low, x.shape))
     return np.where(d < 0, d + 2 * np.pi, d)
 
 
@@ -464,7 +447,7 @@ def test_moments(data):
     assert (mean == mode)[turned].all()
     assert ((mean >= -np.pi) & (mean < np.pi))[turned].all()
     if turned.any():
-        off = np.abs(exact_deviation(mean[turned], loc[turned]))
+        off = np.abs(reference.deviation(mean[turned], loc[turned]))
         assert (off <= 3 * EPS["float32"] + slack_of(loc[turned], 0, "float32")).all()
 
 
@@ -498,8 +481,8 @@ def test_fit(data):
         again = reference.ratio_complement(np.where(good, turned, 1.0))
         assert (np.abs(again - spread) <= 1e-5 * spread + 4e-7)[good].all()
     scaled = fits(x, np.where((w == 0) | ((w > 1e-30) & (w < 1e30)), w * np.float32(0.25), w))
-    whole = good & ((w == 0) | ((w > 1e-30) & (w < 1e30))).all(-1)
-    assert (wide(scaled.concentration)[0] == k)[whole].all()
+    full = good & ((w == 0) | ((w > 1e-30) & (w < 1e30))).all(-1)
+    assert (wide(scaled.concentration)[0] == k)[full].all()
 
 
 @jax.jit

@@ -353,7 +353,7 @@ def test_an_interrupted_run_continues_to_the_same_counts(tmp_path, monkeypatch, 
     ):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(exactness.run, "__defaults__", (None, exactness.SEED, tiny, silent))
-    broken, whole, result = tmp_path / "broken.npz", tmp_path / "whole.npz", tmp_path / "result.json"
+    broken, full, result = tmp_path / "broken.npz", tmp_path / "full.npz", tmp_path / "result.json"
     options = ["--angles", "2e5", "--state"]
     # Interrupted while counting, then while checking tail probabilities.
     for method, calls in (("add", 2), ("put", 4)):
@@ -369,9 +369,9 @@ def test_an_interrupted_run_continues_to_the_same_counts(tmp_path, monkeypatch, 
             patch.setattr(state.State, method, stop)
             assert exactness.main([*options, str(broken)]) == 130
         assert f"continue with --state {broken}" in capsys.readouterr().err
-    for path in (broken, whole):
+    for path in (broken, full):
         assert exactness.main([*options, str(path), "--json", str(result)]) == 0
-    with np.load(broken) as one, np.load(whole) as other:
+    with np.load(broken) as one, np.load(full) as other:
         assert set(one.files) == set(other.files)
         for name in one.files:
             assert np.array_equal(one[name], other[name]), name
@@ -383,7 +383,7 @@ def test_an_interrupted_run_continues_to_the_same_counts(tmp_path, monkeypatch, 
     capsys.readouterr()
     assert exactness.main([*options, str(broken), "--seed", "1"]) == 2
     assert "seed differ" in capsys.readouterr().err
-    for content in (b"no archive", whole.read_bytes()[:2000]):
+    for content in (b"no archive", full.read_bytes()[:2000]):
         broken.write_bytes(content)
         assert exactness.main([*options, str(broken)]) == 2
         assert "is no state of this program" in capsys.readouterr().err

@@ -66,7 +66,7 @@ def start(tmp_path):
         log.close()
 
 
-def told(tmp_path):
+def messages(tmp_path):
     return "\n".join(path.read_text() for path in sorted(tmp_path.glob("*.log")))
 
 
@@ -175,13 +175,13 @@ def test_stopped(tmp_path, start, number, kind):
         process.send_signal(number)
     code = process.wait(60)
     wait_until(lambda: not group(process), seconds=20)
-    assert code == (-number if number == signal.SIGKILL else 128 + number), told(tmp_path)
+    assert code == (-number if number == signal.SIGKILL else 128 + number), messages(tmp_path)
     kept = len(recorded(out))
     assert 3 <= kept < 400
     if number != signal.SIGKILL:
-        (line,) = told(tmp_path).splitlines()
+        (line,) = messages(tmp_path).splitlines()
         assert f"{kept} of 400 blocks are kept: go on with --resume" in line
-    assert start(*run, "--resume").wait(120) == 0, told(tmp_path)
+    assert start(*run, "--resume").wait(120) == 0, messages(tmp_path)
     assert len(jax_von_mises.verify_samples(out)["crc32"]) == 400
 
 
@@ -196,7 +196,7 @@ def test_interrupt_while_workers_start(tmp_path, start, seconds):
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) == 130
     wait_until(lambda: not group(process), seconds=20)
-    (line,) = told(tmp_path).splitlines()
+    (line,) = messages(tmp_path).splitlines()
     assert line.startswith("jax-von-mises sample: error: interrupted")
 
 
@@ -213,8 +213,8 @@ def test_worker_that_hangs_is_ended(tmp_path, start):
                 os.kill(worker, signal.SIGSTOP)
     assert process.wait(60) == 1
     wait_until(lambda: not group(process), seconds=20)
-    assert "none was finished for 3 s. Look for a worker that hangs" in told(tmp_path)
-    assert start(*run, "--resume").wait(120) == 0, told(tmp_path)
+    assert "none was finished for 3 s. Look for a worker that hangs" in messages(tmp_path)
+    assert start(*run, "--resume").wait(120) == 0, messages(tmp_path)
     jax_von_mises.verify_samples(out)
 
 
@@ -234,7 +234,7 @@ def test_dask_cluster(tmp_path, start, alone):
 
     scheduler, workers = cluster()
     command = ["-m", "jax_von_mises"]
-    assert start(*command, *QUIET, "--scheduler", "scheduler.json").wait(120) == 0, told(tmp_path)
+    assert start(*command, *QUIET, "--scheduler", "scheduler.json").wait(120) == 0, messages(tmp_path)
     assert files(out) == alone
     large = tmp_path / "large.zarr"
     address = json.loads(file.read_text())["address"]
@@ -242,10 +242,10 @@ def test_dask_cluster(tmp_path, start, alone):
     wait_until(lambda: len(recorded(large)) >= 3, process)
     scheduler.kill()
     assert process.wait(120) == 1
-    assert "blocks are kept: go on with --resume" in told(tmp_path)
+    assert "blocks are kept: go on with --resume" in messages(tmp_path)
     workers.kill()
     kept = len(recorded(large))
     assert 3 <= kept < 400
     cluster()
-    assert start(*command, *LARGE, large, "--resume", "--scheduler", "scheduler.json").wait(120) == 0, told(tmp_path)
+    assert start(*command, *LARGE, large, "--resume", "--scheduler", "scheduler.json").wait(120) == 0, messages(tmp_path)
     assert len(jax_von_mises.verify_samples(large)["crc32"]) == 400

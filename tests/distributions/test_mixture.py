@@ -1,4 +1,4 @@
-"""Mixtures and tori, against sums over grids: the integrands are periodic, so that those are exact to rounding."""
+"""Mixtures and tori, compared with sums over grids, which are exact to rounding for periodic integrands."""
 
 import functools
 
@@ -24,13 +24,13 @@ def three():
 
 
 def tori():
-    """Two tori of two angles each."""
+    """Return two tori of two angles each."""
     components = VonMises(jnp.array([[-1.0, 2.0], [1.5, -0.5]]), jnp.array([[3.0, 8.0], [6.0, 1.0]]))
     return Mixture(logits=jnp.array([0.0, 0.7]), components=Torus(components))
 
 
 def grid_of_two(step):
-    """Points of a torus, of every so many angles of the grid."""
+    """Return points of a torus, at every `step`-th angle of the grid."""
     axis = np.float32(GRID[::step])
     return np.stack(np.meshgrid(axis, axis, indexing="ij"), -1)
 
@@ -41,7 +41,7 @@ def program(method):
 
 
 def run(distribution, method, *arguments):
-    """Call a method in a program: outside of one, every operation is compiled alone, which takes many times as long."""
+    """Call a method in a compiled program, which takes a fraction of the time to compile each operation alone."""
     return program(method)(distribution, *arguments)
 
 
@@ -52,7 +52,7 @@ def draw(distribution, key, shape):
 
 @jax.jit
 def gradient(distribution, value):
-    """Of the logarithm of the density, in all parameters."""
+    """Return the gradient of the log density in all parameters."""
     return jax.grad(lambda distribution: distribution.log_prob(value))(distribution)
 
 
@@ -77,7 +77,7 @@ def test_density():
 
 
 def test_cdf():
-    """The integral of the density from -pi, on any turn."""
+    """The cdf is the integral of the density from -pi, on any turn."""
     fine = np.linspace(-np.pi, np.pi, 2**14 + 1)
     total = np.r_[0, np.cumsum((density(fine[1:]) + density(fine[:-1])) / 2)] * (fine[1] - fine[0])
     mixture, x = three(), np.float32([-3.0, -2.0, 0.0, 0.5, 2.9, 3.1])
@@ -104,7 +104,7 @@ def test_responsibilities():
     np.testing.assert_allclose(shares.sum(-1), 1, rtol=1e-6)
 
 
-def test_samples_follow_the_law(key):
+def test_samples_follow_the_distribution(key):
     bins, count = 256, 2**18
     x = np.asarray(draw(three(), key, (count,)))
     fine = (np.arange(64 * bins) + 0.5) / (64 * bins) * 2 * np.pi - np.pi
@@ -113,8 +113,8 @@ def test_samples_follow_the_law(key):
     assert goodness_of_fit.chi_square(counts, count * expected / expected.sum()) > goodness_of_fit.P_VALUE
 
 
-def test_one_component_s_angles_are_the_sampler_s(key):
-    """A weight of 1 leaves what `sample_von_mises` draws: one angle an element, not one for each component."""
+def test_one_component_gives_the_angles_of_the_sampler(key):
+    """A weight of 1 gives the draws of `sample_von_mises`: one angle per element, not one per component."""
     mixture = Mixture(logits=[-jnp.inf, 0.0, -jnp.inf], components=three().components)
     loc, concentration = np.full((2, 100), [[LOCS[1]], [CONCENTRATIONS[1]]], np.float32)
     expected = sample_von_mises(random.split(key)[1], loc, concentration)
@@ -139,7 +139,7 @@ def test_batches(key):
 
 
 def test_stable_where_densities_underflow():
-    """e^-4000 and less: the nearest component decides."""
+    """For densities of e^-4000 and less, the nearest component decides."""
     mixture = Mixture(logits=[0.0, 0.0], components=VonMises([0.0, 1.0], [1e4, 1e4]))
     value = float(run(mixture, "log_prob", 2.0))
     with jax.enable_x64(True):
@@ -150,7 +150,7 @@ def test_stable_where_densities_underflow():
 
 @pytest.mark.parametrize("value", [0.0, 1.0, np.pi])
 def test_gradients_with_a_weight_of_zero(value):
-    """Finite, and without the component that is not there, even if that is a point mass at the value."""
+    """They are finite and ignore the component without weight, even if it is a point mass at the value."""
     for k in (1.0, 1e6, jnp.inf):
         mixture = Mixture(logits=[0.0, -jnp.inf, 1.0], components=VonMises([0.0, 1.0, 2.0], jnp.array([2.0, k, 1e3])))
         without = Mixture(logits=[0.0, 1.0], components=VonMises([0.0, 2.0], [2.0, 1e3]))
@@ -179,7 +179,7 @@ def test_gradients_are_differences():
 
 
 def test_samples_have_derivatives(key):
-    """1 in the location of the component that was chosen, 0 in the others."""
+    """They are 1 in the location of the chosen component and 0 in the others."""
     mixture = three()
 
     def angles(loc):
@@ -207,7 +207,7 @@ def test_torus_is_a_product(key):
     other = Torus(VonMises([0.3, -0.2], [2.0, 2.0]))
     divergence = run(torus, "kl_divergence", other)
     assert divergence.shape == (3,)
-    # By a sum over a grid of both angles.
+    # Compare with a sum over a grid of both angles.
     grid = grid_of_two(4)
     one = Torus(VonMises([0.0, 0.0], [1.0, 5.0]))
     change = run(one, "log_prob", grid) - run(other, "log_prob", grid)
@@ -270,7 +270,7 @@ def test_expectation_maximisation_recovers_the_parameters(key):
 
 @pytest.mark.parametrize("make", [three, pytest.param(tori, marks=pytest.mark.slow)])
 def test_pytree(key, make):
-    """Inside programs and mapped, as outside of them."""
+    """Mapped, and inside and outside of programs, results agree."""
     distribution = make()
     leaves, structure = jax.tree.flatten(distribution)
     assert all(a is b for a, b in zip(jax.tree.leaves(structure.unflatten(leaves)), leaves, strict=True))
@@ -279,19 +279,19 @@ def test_pytree(key, make):
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), distribution)
     rows = jax.jit(jax.vmap(lambda distribution: distribution.log_prob(x)))(stacked)
     np.testing.assert_allclose(rows[1], log_prob, rtol=1e-6, atol=1e-6)
-    # The same laws as a batch.
+    # The same distributions as a batch.
     np.testing.assert_allclose(run(stacked, "log_prob", x[:, None])[:, 1], log_prob, rtol=1e-6, atol=1e-6)
 
 
 def test_weights():
-    """As logits or as probabilities, up to a factor; a weight may be 0."""
+    """Weights are given as logits or as probabilities up to a factor; a weight may be 0."""
     components = VonMises([-1.0, 2.0, 0.0], [5.0, 20.0, 1.0])
     by_logits = Mixture(logits=jnp.log(jnp.array([0.3, 0.7, 0.0])), components=components)
     for probs in ([0.3, 0.7, 0.0], np.array([3.0, 7.0, 0.0]), jnp.array([0.6, 1.4, 0.0])):
         mixture = Mixture(probs=probs, components=components)
         np.testing.assert_allclose(jnp.exp(run(mixture, "log_weights")), [0.3, 0.7, 0.0], rtol=1e-6)
         np.testing.assert_allclose(run(mixture, "log_prob", 0.5), run(by_logits, "log_prob", 0.5), rtol=1e-6)
-    # NumPyro's Categorical takes None for the name that is not given, and so does code that passes both on.
+    # NumPyro's Categorical takes None for the name that is not given, so callers may pass both names.
     assert Mixture(logits=None, probs=[0.5, 0.5], components=components).logits.shape == (2,)
     assert Mixture(logits=[0.0, 0.0], probs=None, components=components).logits.shape == (2,)
     assert Mixture(logits=None, components=0).logits is None
@@ -323,7 +323,7 @@ def test_weights_by_name():
         Mixture(probs=[0.5, 0.5])
     with pytest.raises(TypeError, match="Mixture: probs must be a real number or an array"):
         Mixture(probs=["a"], components=components)
-    # For one release the first argument without a name is the logits.
+    # For one release, the first positional argument is the logits.
     by_name = Mixture(logits=[0.0, 1.0], components=components)
     for arguments, named in (([[0.0, 1.0], components], {}), ([[0.0, 1.0]], {"components": components})):
         with pytest.warns(DeprecationWarning, match=r"Mixture\(logits=.*Mixture\(probs=") as caught:
@@ -339,7 +339,7 @@ def test_weights_by_name():
 
 
 def test_broadcast_for_vmap():
-    """Over the first axis of the batch, where not every parameter has it."""
+    """It repeats parameters along the first axis of the batch where they lack it."""
     components = VonMises(jnp.zeros((4, 1)), jnp.array([1.0, 5.0]))
     for distribution in (
         Mixture(logits=jnp.zeros(4), components=Torus(VonMises(jnp.zeros((3, 4, 1)), jnp.array([1.0, 5.0])))),
@@ -356,7 +356,7 @@ def test_float64(key):
         x = jax.eval_shape(lambda: mixture.sample(key, (4,)))
         assert x.dtype == jax.eval_shape(mixture.log_prob, x).dtype == mixture.dtype == jnp.float64
         np.testing.assert_allclose(run(mixture, "prob", GRID), density(GRID), rtol=1e-12)
-        # Parameters of float32 and values of float64 meet in float64.
+        # Float32 parameters with float64 values give float64.
         assert jax.eval_shape(three().log_prob, x).dtype == jnp.float64
 
 

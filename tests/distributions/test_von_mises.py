@@ -25,7 +25,7 @@ def test_is_a_frozen_pytree():
     assert (again.loc, again.concentration.shape) == (0.5, (2,))
     with pytest.raises(AttributeError):
         distribution.loc = 1.0
-    # JAX puts anything in the place of the leaves while it works on the structure.
+    # JAX puts other objects in place of the leaves while it works on the structure.
     assert jax.tree.map(lambda leaf: None, distribution).loc is None
 
 
@@ -35,7 +35,7 @@ def one_of_each():
 
 
 @pytest.mark.parametrize("distribution", one_of_each(), ids=lambda distribution: type(distribution).__name__)
-def test_anything_stands_for_an_array(distribution):
+def test_any_object_can_replace_an_array(distribution):
     leaves, structure = jax.tree.flatten(distribution)
     for function in (
         lambda leaf: leaf.shape,
@@ -51,7 +51,7 @@ def test_anything_stands_for_an_array(distribution):
         found = structure.flatten_up_to(tree)
         assert [type(leaf) for leaf in found] == [type(function(leaf)) for leaf in leaves]
         assert found == [function(leaf) for leaf in leaves]
-    # Traced arrays too, and as the axes to map over.
+    # So do traced arrays, and the axes to map over.
     pairs = jax.jit(lambda distribution: jax.tree.map(lambda leaf: (leaf, 2 * leaf), distribution))(distribution)
     np.testing.assert_array_equal(jax.tree.leaves(pairs)[1], 2 * leaves[0])
     axes = jax.tree.map(lambda leaf: 0, distribution)
@@ -99,7 +99,7 @@ def test_shapes(loc, concentration, shape, key):
 
 
 def test_methods_are_the_functions(key):
-    """Under all names, of SciPy, NumPyro, TFP and distrax."""
+    """They agree under all names, those of SciPy, NumPyro, TFP and distrax."""
     loc, k = 0.4, jnp.array([0.5, 3.0])
     distribution, other = VonMises(loc, k), VonMises(0.1, 2.0)
     for names, function in {
@@ -168,7 +168,7 @@ def test_validation():
         VonMises(np.zeros(2), np.ones(3), validate_args=True)
     with pytest.raises(TypeError, match=r"VonMises: loc must be a real number"):
         VonMises("a", 1.0, validate_args=True)
-    # Traced values are not known.
+    # Traced values are unknown.
     assert np.isnan(jax.jit(lambda k: VonMises(0.0, k, validate_args=True).entropy())(-1.0))
 
 
@@ -182,15 +182,15 @@ def test_bad_calls(key):
 
 
 def look_alike(cls):
-    """Another class with the fields of `cls`, as a user may register one."""
+    """Return another class with the fields of `cls`, as users may register."""
     names = [field.name for field in dataclasses.fields(cls)]
     made = dataclasses.make_dataclass(cls.__name__, names, frozen=True, eq=False)
     return jax.tree_util.register_dataclass(made, data_fields=tuple(names), meta_fields=())
 
 
 @pytest.mark.parametrize("cls", [jvm.VonMises, jvm.Torus, jvm.Mixture])
-def test_no_other_class_is_taken_for_a_law(cls):
-    """JAX looks compiled programs up by the structure of their arguments."""
+def test_other_classes_do_not_share_programs(cls):
+    """JAX finds compiled programs by the structure of their arguments."""
     other = look_alike(cls)
     children = {field.name: 1.0 for field in dataclasses.fields(cls)}
     mine, theirs = jax.tree.structure(cls(**children)), jax.tree.structure(other(**children))
@@ -213,7 +213,7 @@ def test_equal_by_value(distribution):
     assert {distribution: 1}[again] == 1
     assert other not in [again]
     assert distribution != jax.tree.leaves(distribution)
-    # The same numbers of another dtype or shape give other samples.
+    # Other dtypes or shapes of the same numbers give other samples.
     assert distribution != jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), distribution)
     assert distribution != jax.tree.map(lambda leaf: leaf[None], distribution)
 
@@ -227,11 +227,11 @@ def test_equal_parameters():
     assert VonMises(0.0, jnp.asarray(1.0)) != VonMises(0.0, jnp.float32(1)), "of weak type"
     assert VonMises(0.0, [1.0]) == VonMises(0.0, np.array([1.0]))
     assert VonMises(0.0, 1.0) != jvm.Torus(VonMises(0.0, 1.0))
-    # Not a number differs from every other, as everywhere; a distribution equals itself.
+    # NaN differs from every number, itself included; but a distribution equals itself.
     distribution = VonMises(0.0, np.array([1.0, np.nan]))
     assert distribution == distribution
     assert distribution != VonMises(0.0, np.array([1.0, np.nan]))
-    # In a pytree other things may stand for arrays.
+    # In a pytree, other objects may stand for arrays.
     assert VonMises(None, 0) == VonMises(None, 0) != VonMises(0, None)
     assert VonMises(PartitionSpec("a"), None) == VonMises(PartitionSpec("a"), None) != VonMises(PartitionSpec(), None)
     assert len({VonMises(None, 0), VonMises(None, 0), VonMises(0, 0)}) == 2
@@ -244,7 +244,7 @@ def test_equality_under_transformations():
     assert not equal(distribution, other)
     assert not equal(distribution, VonMises(0.0, jnp.ones(3)))
     assert jax.vmap(lambda k: VonMises(0.0, k) == VonMises(0.0, 1.0 + k - k))(jnp.ones(2)).all()
-    # Known values stay known where something else is traced, or the traced one cannot be equal.
+    # Known values stay known if something else is traced, or if the traced one cannot be equal.
     assert jax.jit(lambda x: 1.0 if distribution == VonMises(0.0, np.ones(2, np.float32)) and distribution != other else x)(3.0) == 1
     assert jax.jit(lambda x: 1.0 if distribution == VonMises(x, 1.0) else x)(3.0) == 3
     assert jax.jit(lambda distribution: 1.0 if distribution == distribution else 0.0)(distribution) == 1
@@ -253,7 +253,7 @@ def test_equality_under_transformations():
 
 
 def test_programs_and_equality():
-    """A static argument of equal value finds the program, and one of another dtype does not."""
+    """A static argument with an equal value reuses the program; one with another dtype does not."""
     traced = []
 
     @functools.partial(jax.jit, static_argnums=0)

@@ -1,4 +1,4 @@
-"""`VonMisesFisher` as a class and in NumPyro models, against SciPy and mpmath."""
+"""`VonMisesFisher` as a class and in NumPyro models, compared with SciPy and mpmath."""
 
 import jax
 import jax.numpy as jnp
@@ -9,17 +9,13 @@ from scipy import stats
 
 from jax_von_mises import VonMisesFisher, sample_von_mises_fisher
 from tests import sphere_reference as reference
+from tests.sphere_reference import direction
 
 slow = pytest.mark.slow
 
 
-def direction(d):
-    mu = np.random.default_rng(d).normal(size=d)
-    return (mu / np.linalg.norm(mu)).astype(np.float32)
-
-
 def exact_log_prob(x, mu, k):
-    """With 1 - w from the difference of the vectors divided by their lengths, in 30 digits."""
+    """Return the log density in 30 digits, with 1 - w from the difference of the normalised vectors."""
     with mp.workdps(30):
         d = len(mu)
         norm = reference.moments(d, k)[2]
@@ -30,7 +26,7 @@ def exact_log_prob(x, mu, k):
 
 @pytest.mark.parametrize("d", [3, *(pytest.param(d, marks=slow) for d in (2, 5, 100, 1024))])
 def test_log_prob(d, key):
-    """To 1e-6 of the larger of 1 and its size, near the mean direction, opposite to it and anywhere."""
+    """The error is below 1e-6 of max(1, |log_prob|), near the mean direction, opposite to it, and anywhere."""
     mu = direction(d)
     for k in (0.0, 0.5, 30.0, 1e4, 1e7):
         distribution = VonMisesFisher(mu, np.float32(k))
@@ -56,7 +52,7 @@ def test_against_scipy(d, key):
 
 
 def test_against_openturns():
-    """Which has the circle alone (release 1.27): the density of two dimensions."""
+    """OpenTURNS (release 1.27) has only the circle: the density of two dimensions."""
     openturns = pytest.importorskip("openturns", reason="OpenTURNS is not installed; it is no extra of this package")
     angles = np.linspace(-3, 3, 13)
     x = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
@@ -73,7 +69,7 @@ def test_entropy_and_divergence_are_means(key):
     x = p.sample(key, (100_000,))
     assert float(p.entropy()) == pytest.approx(-float(p.log_prob(x).mean()), abs=0.01)
     assert float(p.kl_divergence(q)) == pytest.approx(float((p.log_prob(x) - q.log_prob(x)).mean()), abs=0.05)
-    # Close by it is half the Fisher information times the square of the difference.
+    # For close distributions it is half the Fisher information times the squared difference.
     close = VonMisesFisher(mu, 3.0 * (1 + 1e-4))
     information = float(reference.moments(4, 3.0)[1])
     assert float(p.kl_divergence(close)) == pytest.approx(0.5 * information * 3e-4**2, rel=2e-3)
@@ -83,7 +79,7 @@ def test_entropy_and_divergence_are_means(key):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("k", [30.0, 0.5, 1e5])
 def test_fit(k, key):
-    """With weights, batches and standard errors: the truth within four of these; a weight is a repetition."""
+    """With weights, batches and standard errors, the truth is within four of these; a weight is a repetition."""
     mu = direction(3)
     distribution = VonMisesFisher(mu, k)
     x = distribution.sample(key, (3, 20_000))
@@ -118,7 +114,7 @@ def test_limits():
 
 
 def test_derivatives_of_log_prob():
-    """Along the sphere, in all arguments; of the normaliser A."""
+    """They lie along the sphere, in all arguments; the normaliser has the derivative A."""
     mu, x = direction(4), jnp.eye(4)[1]
 
     def log_prob(x, mu, k):
@@ -189,7 +185,7 @@ def test_numpyro_distribution(key):
 
 @slow
 def test_numpyro_gradient(key):
-    """Of the mean cosine of samples: the derivative of the mean resultant length."""
+    """The mean cosine of samples has the derivative of the mean resultant length."""
     from jax_von_mises.numpyro import VonMisesFisher as Theirs
 
     slope = jax.grad(lambda k: Theirs(jnp.eye(3)[0], k).rsample(key, (4000,))[:, 0].mean())(4.0)
@@ -223,7 +219,7 @@ def test_nuts(key):
 
 @slow
 def test_svi(key):
-    """A guide on the sphere, reparametrised in both arguments, finds a posterior that is known: conjugate."""
+    """A guide on the sphere, reparametrised in both arguments, finds the known, conjugate posterior."""
     import optax
     from numpyro.distributions import constraints
     from numpyro.infer import SVI, Trace_ELBO
