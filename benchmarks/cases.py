@@ -125,6 +125,7 @@ NARROW, BROAD = LogUniform(0.5, 50.0), LogUniform(1e-2, 1e4)
 SIZES = (0, 10, 14, 18, 22, 26, 28)
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 # Some releases of JAX lack some of these generators.
+KEYS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32", "rbg", "unsafe_rbg")
 FUNCTIONS = ("icdf", "cdf", "log_prob", "gradient")
 
 # Cases along one axis each, which users ask for by name.

@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 __all__ = [
+    "atomic_file",
     "checked",
     "finish",
     "new_file",
     "read_json",
     "read_result",
     "rounded",
-    "atomic_file",
     "write_json",
     "write_text",
 ]

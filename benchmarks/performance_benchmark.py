@@ -152,20 +152,28 @@ def parser():
         prog="python -m benchmarks.performance_benchmark", description=__doc__.splitlines()[0]
     )
     size = made.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="measure fewer cases in fewer rounds, with less work for slow peers")
+    size.add_argument(
+        "--quick", action="store_true", help="measure fewer cases in fewer rounds, with less work for slow peers"
+    )
     size.add_argument("--guard", action="store_true", help="judge a few cases: PASS, FAIL or TOO NOISY")
     made.add_argument("--json", metavar="FILE", type=new_file, help="write timings, environment, accuracy, verdicts")
     names = [case.name for case in (*CASES, *grid_cases(GRIDS))]
     default = ", ".join(case.name for case in CASES)
     text = f"measure these cases, also of the grids, such as {GRIDS['sizes'][-1].name}; default: {default}"
     made.add_argument("--cases", nargs="+", choices=names, default=[], metavar="CASE", help=text)
-    made.add_argument("--grid", nargs="+", choices=GRIDS, default=[], metavar="GRID", help=f"measure these grids: {', '.join(GRIDS)}")
+    made.add_argument(
+        "--grid", nargs="+", choices=GRIDS, default=[], metavar="GRID", help=f"measure these grids: {', '.join(GRIDS)}"
+    )
     names = [peer.name for peer in PEERS]
-    made.add_argument("--peers", nargs="+", choices=names, metavar="PEER", help=f"measure these peers: {', '.join(names)}")
+    made.add_argument(
+        "--peers", nargs="+", choices=names, metavar="PEER", help=f"measure these peers: {', '.join(names)}"
+    )
     text = ", ".join(f"{mode.rounds} {name}" for name, mode in MODES.items())
     made.add_argument("--tuned", action="store_true", help="use 512-bit vectors and huge pages, for all competitors")
     made.add_argument("--rounds", type=positive, help=f"number of turns of each peer; default: {text}")
-    made.add_argument("--compare", metavar="OLD.json", help="name the changes since this result; exit code 1 if a case is slower")
+    made.add_argument(
+        "--compare", metavar="OLD.json", help="name the changes since this result; exit code 1 if a case is slower"
+    )
     made.add_argument("--from", dest="measured", metavar="NEW.json", help="compare this result, without a new run")
     text = f"largest loss, as a share of a ratio, that does not count as slower; default: {compare.TOLERANCE:g}"
     made.add_argument("--tolerance", type=compare.share, default=compare.TOLERANCE, metavar="SHARE", help=text)

@@ -212,10 +212,16 @@ def parser():
     """Build the argument parser."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__.splitlines()[0])
     made.add_argument("--quick", action="store_true", help="measure fewer rounds")
-    made.add_argument("--rounds", type=positive, help="number of turns of each; {quick} with --quick, else {full}".format(**ROUNDS))
-    made.add_argument("--tasks", nargs="+", choices=TASKS, default=tuple(TASKS), help=f"measure these tasks: {', '.join(TASKS)}")
+    made.add_argument(
+        "--rounds", type=positive, help="number of turns of each; {quick} with --quick, else {full}".format(**ROUNDS)
+    )
+    made.add_argument(
+        "--tasks", nargs="+", choices=TASKS, default=tuple(TASKS), help=f"measure these tasks: {', '.join(TASKS)}"
+    )
     names = [way.name for way in WAYS]
-    made.add_argument("--ways", nargs="+", choices=names, default=names, metavar="WAY", help=f"measure these ways: {', '.join(names)}")
+    made.add_argument(
+        "--ways", nargs="+", choices=names, default=names, metavar="WAY", help=f"measure these ways: {', '.join(names)}"
+    )
     made.add_argument("--json", metavar="FILE", type=new_file, help="write all times and the environment")
     made.add_argument("--order", help=argparse.SUPPRESS)
     return made

@@ -169,12 +169,16 @@ def examine(program, made, power, say=print):
 def parser():
     """Build the argument parser."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.words", description=__doc__.splitlines()[0])
-    made.add_argument("--quick", action="store_true", help="test 2^{quick} bytes of each, not 2^{full}".format(**TESTED))
+    made.add_argument(
+        "--quick", action="store_true", help="test 2^{quick} bytes of each, not 2^{full}".format(**TESTED)
+    )
     made.add_argument("--power", type=positive, metavar="N", help="test 2^N bytes of each")
     made.add_argument("--ciphers", nargs="+", choices=CIPHERS, default=CIPHERS[:1], metavar="CIPHER")
     made.add_argument("--orders", nargs="+", choices=ORDERS, default=list(ORDERS), metavar="ORDER")
     made.add_argument("--seed", type=int, default=SEED, help="seed of the key; default: %(default)s")
-    made.add_argument("--practrand", default="RNG_test", metavar="PROGRAM", help="PractRand's RNG_test; default: %(default)s")
+    made.add_argument(
+        "--practrand", default="RNG_test", metavar="PROGRAM", help="PractRand's RNG_test; default: %(default)s"
+    )
     made.add_argument("--raw", action="store_true", help="write endless words of the first cipher and order")
     made.add_argument("--json", metavar="FILE", type=new_file, help="write the reports and the environment")
     return made

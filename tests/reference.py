@@ -223,8 +223,7 @@ def _quantile(t, k, c):
 def deviation(x, loc):
     """Return x - loc modulo a turn, with the floats taken as exact."""
     x, loc = float(x), float(loc)
-    exact = float(np.float32(x)) == x and float(np.float32(loc)) == loc
-    if exact and abs(x - loc) < 3 and abs(x) < 1e3 and abs(loc) < 1e3:
+    if abs(x - loc) < 3 and abs(x) < 1e3 and float(np.float32(x)) == x and float(np.float32(loc)) == loc:
         return x - loc
     with mp.workdps(60):
         difference = mp.mpf(x) - mp.mpf(loc)

@@ -232,7 +232,13 @@ FUNCTIONS = {
             jvm.Mixture.fit,
             {"samples": np.arange(3, dtype=np.float32), "components": jvm.VonMises, "number": 2},
             {
-                **{"samples": "numbers", "components": "distribution", "weights": "numbers", "axis": "axis", "number": "count"},
+                **{
+                    "samples": "numbers",
+                    "components": "distribution",
+                    "weights": "numbers",
+                    "axis": "axis",
+                    "number": "count",
+                },
                 **{"key": "key", "starts": "count", "steps": "count"},
             },
         ),
@@ -275,7 +281,9 @@ FUNCTIONS = {
             )
         },
         "VonMises.fit": Refusal(jvm.VonMises.fit, {"samples": np.ones(3, np.float32)}, {"samples": "numbers"}, "fit"),
-        "Torus": Refusal(lambda components: jvm.Torus(components).mean(), {"components": ONE}, {"components": "distribution"}),
+        "Torus": Refusal(
+            lambda components: jvm.Torus(components).mean(), {"components": ONE}, {"components": "distribution"}
+        ),
         "Torus.sample": Refusal(TORUS.sample, SAMPLE, SAMPLED, "sample"),
         "Mixture": Refusal(
             lambda **given: jvm.Mixture(**given).log_weights(),

@@ -124,7 +124,11 @@ CALLS = {
     "Mixture": lambda a: (mixture(a).log_prob(a.x[:1]), mixture(a).cdf(a.x[:1]), mixture(a).mean()),
     "Mixture.sample": lambda a: mixture(a).sample(a.key),
     "Torus": lambda a: (jvm.Torus(von_mises(a)).sample(a.key), jvm.Torus(von_mises(a)).log_prob(a.x)),
-    "numpyro": lambda a: (numpyro_von_mises(a).log_prob(a.x), numpyro_von_mises(a).cdf(a.x), numpyro_von_mises(a).icdf(a.q)),
+    "numpyro": lambda a: (
+        numpyro_von_mises(a).log_prob(a.x),
+        numpyro_von_mises(a).cdf(a.x),
+        numpyro_von_mises(a).icdf(a.q),
+    ),
     "numpyro.sample": lambda a: numpyro_von_mises(a).sample(a.key),
     "sample_batches": lambda a: list(jvm.sample_batches(a.key, a.loc, a.k, 5, 2)),
     "prefetch_to_host": lambda a: list(jvm.prefetch_to_host(jvm.sample_batches(a.key, a.loc, a.k, 5, 2))),

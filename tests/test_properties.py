@@ -287,7 +287,9 @@ NEIGHBOURS = 2**11
 @given(data=st.data())
 def test_order(dtype, data):
     """Neighbouring probabilities have neighbouring angles, in order up to a few units in the last place."""
-    case = st.tuples(extremes.probabilities(dtype), WORDS, extremes.parameters(dtype)).map(lambda c: (c[0], c[1], c[2][1]))
+    case = st.tuples(extremes.probabilities(dtype), WORDS, extremes.parameters(dtype)).map(
+        lambda c: (c[0], c[1], c[2][1])
+    )
     q, word, k = data.draw(case)
     bits = f"uint{8 * np.dtype(dtype).itemsize}"
     with np.errstate(invalid="ignore"):

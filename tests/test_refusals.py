@@ -39,8 +39,8 @@ def test_bad_arguments_get_a_clear_message(tmp_path):
     unclear = []
     for call in found:
         function, *arguments = call["names"]
-        `shapes` and `dtypes` hold several values, one of which is invalid.
-        # `shapes` and `dtypes` hold several, of which one is meant.
+        kind = {"ValueError", "TypeError"} & set(call["error"] or ())
+        # `shapes` and `dtypes` hold several values, one of which is invalid.
         named = any(argument.rstrip("s") in call["text"] for argument in arguments)
         if not kind or not named or function not in call["text"] or len(call["text"]) > LONGEST:
             unclear.append(call)
@@ -50,7 +50,7 @@ def test_bad_arguments_get_a_clear_message(tmp_path):
 
 NAN, INF = np.nan, np.inf
 EXTREME = [0.0, -0.0, 1e-45, -1e-45, 3e38]
-# Values of one element: those that must give NaN, and extremes that are allowed.
+# Values of one element: invalid ones, which must give NaN, and allowed extremes.
 VALUES = {
     "loc": ([NAN, INF, -INF], [*EXTREME, -3e38, 2.0**24]),
     "concentration": ([NAN, -1.0, -INF, -3e38], [*EXTREME, INF]),
@@ -70,8 +70,8 @@ VALUES = {
     ids=["sample_von_mises", "icdf", "kl_divergence", "standard_errors"],
 )
 def test_bad_values_affect_only_their_own_element(function, names, low, high):
-    """They give NaN, extreme ones NaN or what the function may give, and every other element has the same bits."""
-    They give NaN, extreme ones NaN or an allowed value, and every other element keeps its bits.
+    """They give NaN, extreme ones NaN or an allowed value, and every other element keeps its bits."""
+    width = 2 * max(len(bad) + len(extreme) for bad, extreme in VALUES.values())
     good = [np.full(width, 0.5, np.float32) for _ in names]
     undisturbed = jax.tree.leaves(function(*good))
     for place, name in enumerate(names):

@@ -38,7 +38,9 @@ def parser():
         prog="python -m benchmarks.exactness", description="Test whether the angles follow their distribution."
     )
     made.add_argument("--quick", action="store_true", help=f"draw {plan.QUICK:,} angles: under a minute on two cores")
-    made.add_argument("--angles", type=angles, metavar="N", help="number of angles; default: 1e10 on a CPU, 1e12 on a GPU")
+    made.add_argument(
+        "--angles", type=angles, metavar="N", help="number of angles; default: 1e10 on a CPU, 1e12 on a GPU"
+    )
     made.add_argument("--seed", type=int, default=SEED, help="seed of the key; default: %(default)s")
     text = "check the angles of some tail probabilities or of every one; default: some with --quick, else every"
     made.add_argument("--words", choices=plan.WORDS, help=text)

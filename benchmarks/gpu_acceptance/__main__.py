@@ -24,10 +24,15 @@ PARTS = (
 def parser():
     """Build the argument parser."""
     made = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu_acceptance", description="Check the accuracy and the speed of the sampler on a GPU."
+        prog="python -m benchmarks.gpu_acceptance",
+        description="Check the accuracy and the speed of the sampler on a GPU.",
     )
-    made.add_argument("--quick", action="store_true", help="draw a hundredth of the angles, with fewer sizes and rounds")
-    made.add_argument("--every-size", action="store_true", help="check all sizes from 1 to 4099; each compiles a program")
+    made.add_argument(
+        "--quick", action="store_true", help="draw a hundredth of the angles, with fewer sizes and rounds"
+    )
+    made.add_argument(
+        "--every-size", action="store_true", help="check all sizes from 1 to 4099; each compiles a program"
+    )
     detail = f"run only these parts, even if FILE has them: checks (all but speed), {', '.join(PARTS)}"
     made.add_argument("--only", nargs="+", choices=("checks", *PARTS), metavar="PART", default=[], help=detail)
     detail = "write the result after each part; continue from an existing file"

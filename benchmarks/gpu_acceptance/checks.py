@@ -206,7 +206,9 @@ def dtypes(plan):
             for dtype in ("bfloat16", "float16"):
                 short = np.asarray(draw(key, 2.0, 5.0, 1, (plan.angles,), dtype, method, kernel))
                 name = f"{dtype}, {method}, {cipher}, {path_name(kernel)}"
-                yield Found(name, bool((short == single.astype(short.dtype)).all()), "float32 rounded once, bit for bit")
+                yield Found(
+                    name, bool((short == single.astype(short.dtype)).all()), "float32 rounded once, bit for bit"
+                )
     key = jax.random.key(5)
     with jax.enable_x64(True):
         draw64 = lambda key: jvm.sample_von_mises(key, 0.0, 5.0, (plan.angles,), "float64")  # noqa: E731
@@ -283,7 +285,9 @@ def gradients(plan):
             ours = np.asarray(jax.jit(functools.partial(gradient, kernel=kernel))(*given))
             cpu = on_cpu(functools.partial(gradient, kernel=False), *given)
             worst = max(worst, float(np.max(np.abs(ours - cpu) / np.abs(cpu))))
-        yield Found(f"gradients, {method}, {path_name(kernel)}", worst < GRADIENT, f"relative error at most {worst:.1e}")
+        yield Found(
+            f"gradients, {method}, {path_name(kernel)}", worst < GRADIENT, f"relative error at most {worst:.1e}"
+        )
 
 
 def rows(plan):

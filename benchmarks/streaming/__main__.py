@@ -215,14 +215,25 @@ def parser():
     made = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=__doc__.splitlines()[0])
     made.add_argument("--quick", action="store_true", help="measure fewer angles in fewer rounds")
     made.add_argument(
-        "--size", type=angles, help="number of angles to the disk; {quick:.0e} with --quick, else {full:.0e}".format(**SIZE)
+        "--size",
+        type=angles,
+        help="number of angles to the disk; {quick:.0e} with --quick, else {full:.0e}".format(**SIZE),
     )
     made.add_argument(
-        "--rounds", type=positive, help="number of turns of each run; {quick} with --quick, else {full}".format(**ROUNDS)
+        "--rounds",
+        type=positive,
+        help="number of turns of each run; {quick} with --quick, else {full}".format(**ROUNDS),
     )
     made.add_argument("--json", metavar="FILE", type=new_file, help="write all timings, traces and the environment")
     made.add_argument("--directory", type=Path, help="write to this directory; default: the one for temporary files")
-    made.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION", help=f"measure only these: {', '.join(SECTIONS)}")
+    made.add_argument(
+        "--sections",
+        nargs="+",
+        choices=SECTIONS,
+        default=list(SECTIONS),
+        metavar="SECTION",
+        help=f"measure only these: {', '.join(SECTIONS)}",
+    )
     return made
 
 

@@ -247,5 +247,7 @@ def test_dask_cluster(tmp_path, start, alone):
     kept = len(recorded(large))
     assert 3 <= kept < 400
     cluster()
-    assert start(*command, *LARGE, large, "--resume", "--scheduler", "scheduler.json").wait(120) == 0, messages(tmp_path)
+    assert start(*command, *LARGE, large, "--resume", "--scheduler", "scheduler.json").wait(120) == 0, messages(
+        tmp_path
+    )
     assert len(jax_von_mises.verify_samples(large)["crc32"]) == 400

@@ -183,7 +183,9 @@ def test_samples_have_derivatives(key):
     mixture = three()
 
     def angles(loc):
-        return Mixture(logits=mixture.logits, components=VonMises(loc, mixture.components.concentration)).sample(key, (50,))
+        return Mixture(logits=mixture.logits, components=VonMises(loc, mixture.components.concentration)).sample(
+            key, (50,)
+        )
 
     slopes = np.asarray(jax.jit(jax.jacfwd(angles))(mixture.components.loc))
     assert (np.sort(slopes, -1) == [0, 0, 1]).all()
@@ -346,8 +348,12 @@ def test_broadcast_for_vmap():
         Torus(components),
     ):
         value = jnp.full(distribution.event_shape, 0.3)
-        mapped = jax.jit(jax.vmap(lambda distribution, value=value: distribution.log_prob(value)))(distribution.broadcast())
-        np.testing.assert_allclose(mapped.reshape(distribution.batch_shape), run(distribution, "log_prob", value), rtol=1e-6)
+        mapped = jax.jit(jax.vmap(lambda distribution, value=value: distribution.log_prob(value)))(
+            distribution.broadcast()
+        )
+        np.testing.assert_allclose(
+            mapped.reshape(distribution.batch_shape), run(distribution, "log_prob", value), rtol=1e-6
+        )
 
 
 def test_float64(key):

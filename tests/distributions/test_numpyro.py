@@ -88,7 +88,9 @@ def test_shapes_and_dtypes(key, distribution):
         found = jax.eval_shape(lambda sample_shape=sample_shape: values(sample_shape))
         assert {value.shape for value in found} == {sample_shape + batch} == {distribution.shape(sample_shape)}
         assert {value.dtype for value in found} == {np.dtype(np.float32)}
-    for value in jax.eval_shape(lambda: (distribution.mean, distribution.mode, distribution.variance, distribution.entropy())):
+    for value in jax.eval_shape(
+        lambda: (distribution.mean, distribution.mode, distribution.variance, distribution.entropy())
+    ):
         assert value.shape == batch
 
 
@@ -123,7 +125,9 @@ def test_pytree(distribution):
     assert again.batch_shape == distribution.batch_shape
     x = np.float32(0.3)
     np.testing.assert_array_equal(again.log_prob(x), distribution.log_prob(x))
-    np.testing.assert_array_equal(jax.jit(lambda distribution, x: distribution.log_prob(x))(distribution, x), distribution.log_prob(x))
+    np.testing.assert_array_equal(
+        jax.jit(lambda distribution, x: distribution.log_prob(x))(distribution, x), distribution.log_prob(x)
+    )
 
 
 @pytest.mark.slow
@@ -135,10 +139,14 @@ def test_vmap(key):
     np.testing.assert_array_equal(jax.vmap(lambda loc, k, x: VonMises(loc, k).log_prob(x))(locs, ks, x), expected)
     distributions = jax.vmap(VonMises)(locs, ks)
     assert promote_batch_shape(distributions).batch_shape == (3,)
-    np.testing.assert_array_equal(jax.vmap(lambda distribution, x: distribution.log_prob(x))(distributions, x), expected)
+    np.testing.assert_array_equal(
+        jax.vmap(lambda distribution, x: distribution.log_prob(x))(distributions, x), expected
+    )
     distribution = VonMises(locs, ks)
     axes = vmap_over(distribution, loc=0, concentration=0)
-    np.testing.assert_array_equal(jax.vmap(lambda distribution, x: distribution.log_prob(x), (axes, 0))(distribution, x), expected)
+    np.testing.assert_array_equal(
+        jax.vmap(lambda distribution, x: distribution.log_prob(x), (axes, 0))(distribution, x), expected
+    )
     keys = random.split(key, 3)
     drawn = jax.jit(jax.vmap(lambda key, distribution: distribution.sample(key, (5,))))(keys, distributions)
     for i in range(3):

@@ -57,7 +57,12 @@ def test_any_object_can_replace_an_array(distribution):
     axes = jax.tree.map(lambda leaf: 0, distribution)
     assert jax.vmap(lambda distribution: jax.tree.leaves(distribution)[0], in_axes=(axes,))(distribution).shape == (2,)
     assert jax.tree.structure(axes) == structure
-    for again in (copy.copy(distribution), copy.deepcopy(distribution), pickle.loads(pickle.dumps(distribution)), dataclasses.replace(distribution)):
+    for again in (
+        copy.copy(distribution),
+        copy.deepcopy(distribution),
+        pickle.loads(pickle.dumps(distribution)),
+        dataclasses.replace(distribution),
+    ):
         assert type(again) is type(distribution)
         assert jax.tree.structure(again) == structure
         assert all(map(np.array_equal, jax.tree.leaves(again), leaves))
@@ -79,7 +84,9 @@ def test_argument_and_result_of_transformations():
     assert steps.shape == (3, 2)
     slope = jax.grad(lambda d: jnp.sum(d.log_prob(0.3)))(distribution)
     assert isinstance(slope, VonMises)
-    np.testing.assert_allclose(slope.loc, distribution.concentration * np.sin(0.3 - np.asarray(distribution.loc)), rtol=1e-5)
+    np.testing.assert_allclose(
+        slope.loc, distribution.concentration * np.sin(0.3 - np.asarray(distribution.loc)), rtol=1e-5
+    )
 
 
 @pytest.mark.few(1)
@@ -89,7 +96,14 @@ def test_argument_and_result_of_transformations():
 def test_shapes(loc, concentration, shape, key):
     distribution = VonMises(loc, concentration)
     assert (distribution.batch_shape, distribution.event_shape, distribution.dtype) == (shape, (), np.float32)
-    methods = distribution.mean, distribution.mode, distribution.variance, distribution.stddev, distribution.entropy, lambda: distribution.kl_divergence(distribution)
+    methods = (
+        distribution.mean,
+        distribution.mode,
+        distribution.variance,
+        distribution.stddev,
+        distribution.entropy,
+        lambda: distribution.kl_divergence(distribution),
+    )
     for value in (jax.eval_shape(method) for method in methods):
         assert (value.shape, value.dtype) == (shape, np.float32)
     for sample_shape in ((), 3, (2, 5)):
@@ -115,7 +129,9 @@ def test_methods_are_the_functions(key):
         for name in names:
             np.testing.assert_array_equal(getattr(distribution, name)(0.7), function(0.7, loc, k), err_msg=name)
     np.testing.assert_array_equal(distribution.kl_divergence(other), jvm.kl_divergence(loc, k, 0.1, 2.0))
-    np.testing.assert_allclose(distribution.cross_entropy(other), distribution.entropy() + distribution.kl_divergence(other))
+    np.testing.assert_allclose(
+        distribution.cross_entropy(other), distribution.entropy() + distribution.kl_divergence(other)
+    )
     x = distribution.sample(seed=key, sample_shape=(5,))
     np.testing.assert_array_equal(x, distribution.sample(key, (5,)))
     np.testing.assert_array_equal(x, jvm.sample_von_mises(key, loc, k, (5, 2)))
@@ -245,7 +261,12 @@ def test_equality_under_transformations():
     assert not equal(distribution, VonMises(0.0, jnp.ones(3)))
     assert jax.vmap(lambda k: VonMises(0.0, k) == VonMises(0.0, 1.0 + k - k))(jnp.ones(2)).all()
     # Known values stay known if something else is traced, or if the traced one cannot be equal.
-    assert jax.jit(lambda x: 1.0 if distribution == VonMises(0.0, np.ones(2, np.float32)) and distribution != other else x)(3.0) == 1
+    assert (
+        jax.jit(
+            lambda x: 1.0 if distribution == VonMises(0.0, np.ones(2, np.float32)) and distribution != other else x
+        )(3.0)
+        == 1
+    )
     assert jax.jit(lambda x: 1.0 if distribution == VonMises(x, 1.0) else x)(3.0) == 3
     assert jax.jit(lambda distribution: 1.0 if distribution == distribution else 0.0)(distribution) == 1
     with pytest.raises(TypeError, match="traced parameters has no hash"):
@@ -306,7 +327,9 @@ def test_broadcast_for_vmap(half):
     mapped = jax.vmap(lambda distribution: distribution.log_prob(0.2))(distribution.broadcast())
     assert mapped.dtype == half.dtype
     np.testing.assert_array_equal(mapped, distribution.log_prob(0.2))
-    np.testing.assert_array_equal(jax.vmap(lambda distribution: distribution.log_prob(0.2), (VonMises(None, 0),))(distribution), mapped)
+    np.testing.assert_array_equal(
+        jax.vmap(lambda distribution: distribution.log_prob(0.2), (VonMises(None, 0),))(distribution), mapped
+    )
     assert distribution.broadcast().broadcast() == distribution.broadcast()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -33,7 +33,9 @@ def test_log_prob(d, key):
         near = distribution.sample(key, (6,))
         x = np.concatenate([near, -near, sample_von_mises_fisher(key, mu, 0.0, (6,)), mu[None]])
         exact = np.array([exact_log_prob(each, mu, k) for each in x])
-        assert (np.abs(np.asarray(distribution.log_prob(x), float) - exact) <= 1e-6 * np.maximum(1, np.abs(exact))).all()
+        assert (
+            np.abs(np.asarray(distribution.log_prob(x), float) - exact) <= 1e-6 * np.maximum(1, np.abs(exact))
+        ).all()
 
 
 @pytest.mark.parametrize("d", [3, pytest.param(10, marks=slow)])
@@ -133,10 +135,19 @@ def test_pytree_and_batches(key):
     distribution = VonMisesFisher([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [[1.0], [2.0], [3.0]])
     assert (distribution.batch_shape, distribution.event_shape, distribution.dimension) == ((3, 2), (3,), 3)
     assert distribution.sample(key, 4).shape == (4, 3, 2, 3)
-    assert distribution.log_prob(jnp.eye(3)[2]).shape == distribution.entropy().shape == distribution.mean_resultant_length().shape == (3, 2)
+    assert (
+        distribution.log_prob(jnp.eye(3)[2]).shape
+        == distribution.entropy().shape
+        == distribution.mean_resultant_length().shape
+        == (3, 2)
+    )
     assert distribution.mean().shape == distribution.mode().shape == (3, 2, 3)
     assert jax.jit(lambda distribution: distribution)(distribution.broadcast()) == distribution.broadcast()
-    np.testing.assert_allclose(jax.vmap(lambda distribution: distribution.entropy())(distribution.broadcast()), distribution.entropy(), rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.vmap(lambda distribution: distribution.entropy())(distribution.broadcast()),
+        distribution.entropy(),
+        rtol=1e-6,
+    )
     x, logs = distribution.sample_and_log_prob(seed=key)
     np.testing.assert_allclose(logs, distribution.log_prob(x), rtol=1e-5)
     np.testing.assert_allclose(distribution.prob(x), np.exp(logs), rtol=1e-5)

@@ -270,7 +270,7 @@ def test_quantiles_take_bounded_time():
 
 @pytest.mark.parametrize("k", [0.0, 0.5, 20.0, 1e6])
 def test_quantile_inverts_cdf(k, dtype):
-    """This holds where rounding of the probability permits: in the tails and about the mode."""
+    """The inverse is exact where rounding of the probability permits: in the tails and about the mode."""
     z = np.r_[np.linspace(-8, 0, 60)]
     x = np.unique(np.clip(z / np.sqrt(1 + k), -3.1, 0)).astype(dtype)
     q = compute("cdf", x, k, dtype)

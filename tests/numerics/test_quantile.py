@@ -45,7 +45,7 @@ def reference_table(k):
 
 @jax.jit
 def word_errors(m, x, table, k, norm):
-    """Return the largest errors of angles `x` of words `m`, in the tail, or in ulp where floats are coarse; each with its t.
+    """Return the largest errors of angles `x` of words `m`, in the tail, or in ulp where floats are coarse.
 
     This is compiled in float64: NumPy would take hours for all words.
     """

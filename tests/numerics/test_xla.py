@@ -22,7 +22,6 @@ from jax_von_mises.numerics import piecewise, xla
 from tests import children
 from tests.marks import slow
 
-
 NEWER = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
 # Whether a workaround is needed is tested with the newest JAX.
 needed = pytest.mark.skipif(not NEWER, reason="only the newest JAX says what can go")
@@ -324,7 +323,7 @@ def test_products_are_contracted_without_rounding(name, plain, draws, rounds, wi
 
 
 def test_residuals_have_the_shapes_of_every_platform():
-    """This is why `xla.compute_elementwise` defines its own derivatives."""
+    """`xla.compute_elementwise` defines its own derivatives for this reason."""
 
     def total(x):
         by_rows = lambda x: jnp.sin(x.reshape(5, 7)).reshape(35)  # noqa: E731
@@ -335,7 +334,7 @@ def test_residuals_have_the_shapes_of_every_platform():
 
 
 def test_vmap_computes_both_sides_of_a_condition():
-    """This is why `xla.replace_where_any` is a loop."""
+    """`xla.replace_where_any` is a loop for this reason."""
 
     def conditional(x):
         return jax.lax.cond(x > 0, jnp.sin, jnp.cos, x)

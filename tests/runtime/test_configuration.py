@@ -133,7 +133,7 @@ assert shown()["threads"] == ["many", "environment"]
 @pytest.mark.few(1)
 @pytest.mark.parametrize("environment", [False, True])
 def test_each_setting_has_its_value_and_source(environment):
-    """This holds for every argument of `configure`, also if its value is JAX's default."""
+    """Every argument of `configure` has them, also if its value is JAX's default."""
     values = {name: value for name, (value, _, _) in VALUES.items()}
     assert set(values) == set(inspect.signature(runtime.configure).parameters) - {"check", "timeout"}
     given = dict(WITHOUT)

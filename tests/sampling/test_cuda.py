@@ -473,7 +473,7 @@ def test_a_kernel_is_tested_in_each_dtype_that_it_rounds_to(on_host, method):  #
 
 
 def test_roundings_are_recognised():
-    """This holds next to the circle's cut, too, where the other side is as near."""
+    """They are, also next to the circle's cut, where the other side is as near."""
     expected = np.array([0.0, 1.0, 3.14159, -3.1415925])
     for dtype in (np.float32, jnp.bfloat16, np.float16):
         right = expected.astype(dtype)

@@ -235,7 +235,9 @@ def test_a_process_keeps_its_verdict(one_card):
         (None, "", 2, None),
     ],
 )
-def test_one_line_gives_the_reason_for_the_plain_path(one_card, monkeypatch, caplog, verdict, variable, devices, detail):
+def test_one_line_gives_the_reason_for_the_plain_path(
+    one_card, monkeypatch, caplog, verdict, variable, devices, detail
+):
     """The log has one visible line with the remedy if the verdict decides."""
     if verdict is not None:
         keep(verdict)

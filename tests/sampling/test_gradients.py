@@ -96,7 +96,7 @@ def test_limits(transform, method):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_loc_has_slope_one(method):
-    """This holds on either side of the cut at +-pi."""
+    """The slope is 1 on either side of the cut at +-pi."""
     slope = jax.jit(jax.jacfwd(lambda m: sample_von_mises(KEY, m, 0.5, (1000,), method=method)))
     for loc in (0.0, 3.1, -50.0):
         assert (np.asarray(slope(loc)) == 1).all()

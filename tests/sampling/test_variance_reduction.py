@@ -29,7 +29,9 @@ exact_tail = functools.cache(goodness_of_fit.ExactTail)
 
 def assert_distribution(x, loc, k):
     """Assert that angles, independent or more even than that, pass all goodness-of-fit tests."""
-    goodness_of_fit.assert_fits(goodness_of_fit.battery(np.asarray(x, np.float64).ravel() - loc, k, exact_tail(k)), f"loc={loc}, k={k}")
+    goodness_of_fit.assert_fits(
+        goodness_of_fit.battery(np.asarray(x, np.float64).ravel() - loc, k, exact_tail(k)), f"loc={loc}, k={k}"
+    )
 
 
 # ------------------------------------------------------------------------------------------ mirrored pairs
@@ -287,7 +289,10 @@ def test_huge_concentration(key, k):
     if k == jnp.inf:
         assert (x == 0).all()
     else:
-        assert goodness_of_fit.kolmogorov_smirnov(np.sort(stats.norm.cdf(x * float(np.float32(k)) ** 0.5))) > goodness_of_fit.P_VALUE
+        assert (
+            goodness_of_fit.kolmogorov_smirnov(np.sort(stats.norm.cdf(x * float(np.float32(k)) ** 0.5)))
+            > goodness_of_fit.P_VALUE
+        )
     for low, high, nearer in ((1.0, 2.0, 1.0), (-2.0, -1.0, -1.0), (2.0, 4.0, 2.0), (2.5, 4.5, 4.5 - 2 * np.pi)):
         x = np.asarray(truncated_many(key, 0.0, k, low, high), np.float64)
         np.testing.assert_allclose(x, nearer, atol=1e-6)

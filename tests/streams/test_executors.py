@@ -582,7 +582,7 @@ def test_one_gpu_for_each_worker(fresh, monkeypatch, others, gpus, chosen):
 
 
 def test_more_workers_than_gpus(fresh, monkeypatch):
-    """This works only if the user divides the memory."""
+    """Workers share GPUs only if the user divides the memory."""
     monkeypatch.setattr(executors, "uses_cuda", lambda: True)
     monkeypatch.setattr(environment, "nvidia_gpus", lambda: 2)
     for name in executors.SHARED:

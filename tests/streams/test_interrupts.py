@@ -227,7 +227,7 @@ def test_iterators(alarm, times):
 
 
 def test_operations_of_a_store_keep_their_order(monkeypatch):
-    """This holds even if the first is interrupted before its runner knows its thread."""
+    """The order stays even if the first is interrupted before its runner knows its thread."""
     in_turn, order = zarr.InTurn(), []
     real = threading.Thread.start
 

@@ -378,7 +378,7 @@ CHANGES = [
 
 
 def test_target_finished_by_another_process_is_kept(broken_off, monkeypatch):
-    """This holds even if it finishes after its record was read."""
+    """The target is not written again, even if it was finished after its record was read."""
     target = npy.NpyFile if broken_off.suffix == ".npy" else zarr.ZarrStore
     read_records, looked = target.records, []
 
