@@ -1,4 +1,4 @@
-"""Measure the cost of workers, which write a store for one process, and of the records of many blocks.
+"""Measure the cost of writing a store with workers, and of recording many blocks.
 
 ``python -m benchmarks.workers --quick`` takes a minute on two cores and needs 0.5 GB of free disk; without ``--quick``
 it draws 1e9 angles, 4 GB, several times. ``--directory`` selects the disk. The program removes its files at the end.

@@ -133,5 +133,5 @@ def verdict(worst, number):
     """Return the verdict on the errors of `number` chunks; p is 0 or 1, since no chance is involved."""
     which = "every" if number == CHUNKS else "some"
     share = np.max(worst.share)
-    found = f"{number * CHUNK:,} of {2**31:,} tail probabilities, at most {share:.2g} of the promise off"
+    found = f"{number * CHUNK:,} of {2**31:,} tail probabilities, at most {share:.2g} of the guaranteed error"
     return Verdict(f"the angle of {which} tail probability", found, 1.0 if share <= 1 else 0.0)

@@ -45,5 +45,5 @@ def check(draw, key_data, k):
         share = np.abs(reference.cdf(-size, k) - tail) / expected.slack_at(x, tail, k, "float32")
         if not np.max(share) <= worst:
             worst, where = float(np.max(share)), start + int(np.argmax(share))
-    found = f"{len(PLACES) * LENGTH} angles, at most {worst:.2g} of the promised error off, at angle {where:,}"
+    found = f"{len(PLACES) * LENGTH} angles, at most {worst:.2g} of the guaranteed error, at angle {where:,}"
     return Verdict("angle i is the quantile of word i", found, 1.0 if worst <= 1 else 0.0)

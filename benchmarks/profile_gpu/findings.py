@@ -32,11 +32,11 @@ def findings(result):
 def accuracy(data):
     """Compare the errors of the angles with the guaranteed accuracy."""
     worst = max(data["rows"], key=lambda row: row["worst"])
-    where = f"{worst['worst']:.0%} of the promised error ({worst['line']})"
+    where = f"{worst['worst']:.0%} of the guaranteed error ({worst['line']})"
     if worst["worst"] <= 1:
-        yield Finding(True, f"The angles are as accurate as promised: at most {where}.")
+        yield Finding(True, f"The angles keep the guaranteed accuracy: at most {where}.")
     else:
-        yield Finding(False, f"Angles miss the promised accuracy: {where}. Report this as a defect, with this page.")
+        yield Finding(False, f"Angles miss the guaranteed accuracy: {where}. Report this as a defect, with this page.")
 
 
 def compiled(data):

@@ -322,7 +322,7 @@ def test_a_search_that_reports_an_error_fails(monkeypatch):
 
 @pytest.mark.slow
 def test_complete_run(on_host, searched, tmp_path, capsys):  # noqa: F811
-    """Both parts, both paths, file and picture."""
+    """Run both parts on both paths, and write the file and the picture."""
     file, image = tmp_path / "found.json", tmp_path / "rates.png"
     code = acceptance.main(["--tiny", "--json", str(file), "--picture", str(image)])
     detail = capsys.readouterr().out

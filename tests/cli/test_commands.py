@@ -55,7 +55,7 @@ def subprocess_sample(directory, *argv, **environment):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("block", ["1000", "1e9"])
 def test_file_holds_the_draws_of_the_function(run, block):
-    """Bit for bit, for any division of the file into blocks."""
+    """They agree bit for bit, for any division of the file into blocks."""
     result = run("--block", block, "--loc", "-0.5", "--concentration", "3", "--size", "2_345", "--seed", "7")
     assert result.code == 0, result.err
     expected = jax_von_mises.sample_von_mises(
@@ -102,7 +102,7 @@ def test_dtype(run, dtype):
 
 @pytest.mark.slow
 def test_module_runs_without_warnings(tmp_path):
-    """In a separate process, with the installed entry point's code and a progress bar on stderr."""
+    """A separate process runs the code of the installed entry point, with a progress bar on stderr."""
     process = subprocess_sample(tmp_path, "--size", "1e6", "--loc", "-1e0", "--out", "x.npy", PYTHONWARNINGS="error")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
@@ -487,7 +487,7 @@ def test_signal_in_a_destructor(number):
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no such signal")
 def test_ignored_signals_stay_ignored():
-    """As under `nohup`, which lets a run outlive its terminal."""
+    """A run under `nohup` outlives its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with commands.terminate_by_exception():

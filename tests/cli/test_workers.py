@@ -80,7 +80,7 @@ def wait_until(condition, process=None, seconds=120):
 
 
 def test_parts_of_an_array_job(tmp_path, monkeypatch, capsys, alone):
-    """One after the other, by either name of the options; the last one finishes, and any of them can be repeated."""
+    """Parts run one by one, by either name of the options; the last one finishes, and any of them can be repeated."""
     monkeypatch.chdir(tmp_path)
     assert commands.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
     said = capsys.readouterr().out
@@ -220,7 +220,7 @@ def test_worker_that_hangs_is_ended(tmp_path, start):
 
 @pytest.mark.slow
 def test_dask_cluster(tmp_path, start, alone):
-    """By its address and by its scheduler file; the scheduler is killed and restarted, and --resume continues."""
+    """An address or a scheduler file names it; the scheduler is killed and restarted, and --resume continues."""
     pytest.importorskip("distributed", reason="Dask is not installed: the extra `dask`")
     file, out = tmp_path / "scheduler.json", tmp_path / "a.zarr"
 

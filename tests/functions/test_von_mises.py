@@ -400,7 +400,7 @@ def test_bad_values_give_nan(name):
 
 
 def test_bad_values_have_no_derivative():
-    """In reverse mode, too: a selection of NaN would give the derivative 0."""
+    """Reverse mode gives NaN, too: a selection of NaN would give the derivative 0."""
     slope = jax.jit(jax.grad(lambda *at: jnp.sum(jvm.log_prob(*at)), (0, 1, 2)))
     good = [np.full(4, value, np.float32) for value in (0.3, 0.4, 2.0)]
     good[0][1] = good[1][2] = good[2][3] = np.nan
@@ -468,7 +468,7 @@ def exact_divergence(m, p, n, q):
 
 
 def test_divergence(dtype):
-    """Far apart, close together and equal: full relative accuracy even if the two distributions hardly differ."""
+    """The relative accuracy is full even if the two distributions hardly differ."""
     kind = np.dtype(dtype).type
     cases = np.array(
         [
@@ -571,7 +571,7 @@ def exact_derivatives(name):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["log_prob", "cdf"])
 def test_derivatives(name, dtype):
-    """In x and the concentration, in units of the distribution's scales. `loc` is the mirror of x."""
+    """Check x and the concentration in units of the distribution's scales. `loc` is the mirror of x."""
     exact = exact_derivatives(name)
     found = derivatives(name, np.array([(x, 0, k) for x, k, *_ in exact], dtype), twice=True)
     for first, second, (x, k, (fx, fk), (fxx, fxk, fkk)) in zip(*found, exact, strict=True):

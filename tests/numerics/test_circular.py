@@ -80,7 +80,7 @@ def test_reference(x):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_error_is_at_least_the_true_one(name):
-    """In draws, quantiles and probabilities; and the estimate is not so large that it is useless."""
+    """It bounds the error of draws, quantiles and probabilities, and is not so large that it is useless."""
     example = EXAMPLES[name]
     error, worst, off, hard = compare(example)
     assert worst <= error <= max(20 * worst, example.bound)

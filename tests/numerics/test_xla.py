@@ -74,7 +74,7 @@ def text_of(program):
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("name", ["log_prob", *slow("table", "gradient", "icdf")])
 def test_only_programs_for_a_cpu_are_made_for_one(name, monkeypatch):
-    """Here, and on a machine with eight GPUs, whose backend makes no difference."""
+    """The programs are the same on a machine with eight GPUs: its default backend makes no difference."""
     here = {platform: text_of(program_for(name, platform)) for platform in ("cpu", "cuda")}
     for found in ("20x1024", "stablehlo.sort"):
         assert found in here["cpu"]
@@ -213,7 +213,7 @@ def test_the_same_bits(name, key, monkeypatch):
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("axis_type", [pytest.param(AxisType.Auto, marks=pytest.mark.slow), AxisType.Explicit])
 def test_meshes_keep_their_shapes(axis_type, key):
-    """In the body of `jax.shard_map`, with a mesh in scope, and with arrays that have an explicit mesh."""
+    """They do in the body of `jax.shard_map`, with a mesh in scope, and with arrays that have an explicit mesh."""
     size, devices = 20_011, min(2, jax.device_count())
     mesh = jax.make_mesh((devices,), ("d",), axis_types=(axis_type,))
     expected = jvm.sample_von_mises(key, 0.3, 4.0, (devices * size,), method="table")

@@ -55,7 +55,7 @@ if "late" in sys.argv:
 
 
 def test_later_processes_find_what_earlier_ones_compiled(place):
-    """Also if a process turns it on late; in a directory that is private whatever the umask."""
+    """They do so even if they turn the cache on late; its directory is private whatever the umask."""
     total, cold = json.loads(children.run(DRAW, place)[0])
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert cold["hits"] == 0
@@ -78,7 +78,7 @@ def test_default_directory(tmp_path, monkeypatch):
     info = initialize_compilation_cache(max_size=None)
     assert (info.path, info.limit, info.enabled, info.writable) == (str(tmp_path / "other"), None, True, True)
     jax.config.update("jax_compilation_cache_dir", None)
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the standard requires to ignore it
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the standard says to ignore it
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     monkeypatch.setattr("sys.platform", "linux")
     assert initialize_compilation_cache().path == str(tmp_path / ".cache/jax_von_mises/compiled")

@@ -98,7 +98,7 @@ def test_driver_without_its_program(machine, tmp_path):
 
 
 def test_amd(machine):
-    """Next to a driver of NVIDIA that fails."""
+    """An AMD card is found next to a failing driver of NVIDIA."""
     machine("nvidia-smi", "exit 9")
     name = 'echo "*******  Name: AMD EPYC"; echo "  Marketing Name:          AMD EPYC"; echo "  Device Type:  CPU"'
     card = name.replace("EPYC", "Instinct MI300X").replace("CPU", "GPU")
@@ -478,7 +478,7 @@ def test_no_trial_without_kernels(kernels):
     ],
 )
 def test_verdict_that_cannot_be_kept(kernels, tmp_path, about, do):
-    """Where no directory would help, none is advised."""
+    """The advice names a directory only if one would help."""
     (tmp_path / "jax_von_mises").write_text("in the way")
     kernels.trial = kernels.trial._replace(about=about)
     found = runtime.diagnose(timeout=9)

@@ -489,7 +489,7 @@ def test_roundings_are_recognised():
 
 
 def test_blocks_of_a_launch(monkeypatch):
-    """As many as keep a GPU busy if there is enough work, and no more: each first fills a table of 8 KiB."""
+    """They are as many as keep a GPU busy with enough work, and no more: each first fills a table of 8 KiB."""
     most = cuda_launch.BLOCKS * cuda_launch.MULTIPROCESSORS
     monkeypatch.setattr(cuda_launch, "devices", lambda: ())
     for count in (1, 41, 4099, 2**20, 2**26):

@@ -363,7 +363,7 @@ def test_rows_of_maps_are_tried(on_host):  # noqa: F811
 
 @pytest.mark.slow
 def test_long_draws_are_tried(on_host):  # noqa: F811
-    """Also in the middle and at the end, where threads process several angles."""
+    """They are checked in the middle and at the end, too, where threads process several angles."""
     on_host.setattr(cuda_trial, "LONG", 12001)
     on_host.setattr(cuda_trial, "specs", lambda: [cuda_launch.KernelSpec("threefry2x32", "table", "float32", (8,))])
     on_host.setattr(cuda_trial, "faults", lambda launch: ())
@@ -419,7 +419,7 @@ def arguments(size, dtype="float32"):
 
 @pytest.mark.parametrize(("size", "dtype"), [(1, "bfloat16"), (8, "float32"), (1025, "float16")])
 def test_launches_by_the_driver(driver, size, dtype):
-    """At either edge of the memory, with the given operands and the written result."""
+    """The launch is at either edge of the memory, with the given operands and the written result."""
     before = driver.launched()
     made = cuda_driver.Driver()
     for at_end in (False, True):
@@ -619,7 +619,7 @@ cuda_trial.main()
     ],
 )
 def test_a_trial(one_card, monkeypatch, how, failed, detail):
-    """From the start of the process to the draw of another one, which uses a kernel."""
+    """A process runs the trial, and a draw of another process then uses a kernel."""
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-W", "error", "-c", WHOLE, how))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
     monkeypatch.chdir(children.ROOT)

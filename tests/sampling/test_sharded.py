@@ -170,7 +170,7 @@ def test_pmap_parameters_of_the_devices():
 
 @pytest.mark.slow
 def test_pmap_devices():
-    """In the order given, on some devices, on one; a committed key is moved."""
+    """Devices are used in the given order, several or one; a committed key is moved."""
     some = jax.devices()[:2:-2]
     x = sample_pmap(KEY, 0.3, 2.5, (3, 50), devices=some)
     assert equal(x, draw((3, 50)))

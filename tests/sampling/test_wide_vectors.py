@@ -28,7 +28,7 @@ def draws(monkeypatch):
 @wide
 @pytest.mark.parametrize("impl", ["threefry2x32", "philox4x32", "rbg"])
 def test_same_angles(impl, draws):
-    """For every concentration, also if the last piece of a program's work is shorter."""
+    """The angles agree for every concentration, also if the last piece of a program's work is shorter."""
     key, shape = jax.random.key(7, impl=impl), (COUNT + 3,)
     in_program = jax.jit(lambda k: sample_von_mises(key, 0.3, k, shape))
     for k in np.float32([0, 1e-30, 1e-3, 0.3, 2, 40, 900, 1e5, 1e9, np.inf, np.nan]):

@@ -73,7 +73,7 @@ def test_parameters_are_arrays(lazy, dtype):
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("given", [(0.5, 4), (np.float32(0.5), 4.0), (0, np.arange(1, 6))])
 def test_numbers_have_the_default_dtype(given, wide):
-    """As in `sample_von_mises`, where the words of an angle depend on the dtype."""
+    """The default is that of `sample_von_mises`, where the words of an angle depend on the dtype."""
     with jax.enable_x64(wide):
         expected = np.asarray(jax_von_mises.sample_von_mises(KEY, *given, (5,)))
         found = jvm_dask.sample(KEY, *given, (5,), chunks=2).compute()
@@ -153,7 +153,7 @@ def test_functions_of_arrays(name, dtype):
     "loc", [np.float64(0.5), np.asarray(0.5), np.float32(0.5), 0.5], ids=lambda loc: type(loc).__name__
 )
 def test_numbers_follow_the_angles(loc, wide):
-    """As in the function itself; the caller's x64 mode applies, not that of the computing thread."""
+    """The dtype is that of the function itself, by the x64 mode of the caller, not of the computing thread."""
     x = np.linspace(-3, 3, 7, dtype=np.float32)
     with jax.enable_x64(wide):
         expected = np.asarray(jax_von_mises.log_prob(x, loc, 4.0))

@@ -116,7 +116,7 @@ def test_workers(out, stream, here):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_dtypes(tmp_path, dtype):
-    """In five dimensions; a block drawn again has the same bytes."""
+    """A block drawn again in five dimensions has the same bytes."""
     mean = np.eye(5)[2]
     with jax.enable_x64(dtype == "float64"):
         for kind in ("npy", "zarr"):

@@ -622,7 +622,7 @@ def cores_of_threads(_):
 
 
 def test_threads_of_two_workers(tmp_path, pool):
-    """As the system reports them, in the workers that have written the files above."""
+    """The system reports them for the workers that have written the files above."""
     if not os.path.exists("/proc/self/task") or len(os.sched_getaffinity(0)) < 2:
         pytest.skip("reads /proc, with two cores or more")
     write(tmp_path / "a.npy", executor=pool)

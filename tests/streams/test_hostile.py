@@ -85,7 +85,7 @@ def test_json_is_bounded_before_it_is_parsed():
 
 
 def test_metadata_nested_deeply_is_refused(tmp_path):
-    """In a store, TensorStore would parse the metadata."""
+    """TensorStore would parse the metadata of a store."""
     out = tmp_path / "a.zarr"
     write(out, 2_000)
     ours = (out / "zarr.json").read_bytes()

@@ -18,7 +18,7 @@ def data(key):
 
 
 def test_rule_is_the_documented_one():
-    """By hand: three fold_in for each element, a tag and two words."""
+    """The rule, by hand: three fold_in for each element, a tag and two words."""
     digest = hashlib.sha256(b"epoch").digest()
     words = [0x6E616D65, int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:8], "big")]
     words += [0x6E756D62, 5, 3]

@@ -76,7 +76,7 @@ def out(request, tmp_path):
 
 
 @pytest.fixture
-def broken_off(out):
+def interrupted(out):
     """Return a target with four of ten finished blocks."""
     with pytest.raises(Stop) as stopped:
         write(out, observe=stop_after(4))
@@ -106,7 +106,7 @@ def test_file_does_not_depend_on_the_block_size(tmp_path, stream, block_rows):
 
 
 def test_default_blocks_are_of_one_size():
-    """Up to the number of blocks that a finished record lists."""
+    """They are, up to the number of blocks that a finished record lists."""
     for angles, block in ((10, 2**24), (10**12, 2**24), (2**44, 2**24), (2**44 + 1, 2**25), (10**15, 2**30)):
         assert writer.block_angles(angles) == block
     wide = writer.Stream.of("test", KEY, np.zeros(1_000, np.float32), 4.0, None, "auto")
@@ -179,9 +179,9 @@ def test_whole_pages_bypass_the_cache(tmp_path, stream, monkeypatch):
         np.testing.assert_array_equal(read(tmp_path / f"{name}.npy"), stream)
 
 
-def test_interrupted_and_resumed(broken_off, stream, tmp_path):
-    """Not complete until the last block, and then equal to the last byte to an undisturbed run."""
-    out = broken_off
+def test_interrupted_and_resumed(interrupted, stream, tmp_path):
+    """The target is incomplete until the last block, and then equals an undisturbed one to the last byte."""
+    out = interrupted
     assert not finished(out)
     done = write(out, resume=True)
     assert (done.drawn, done.kept) == (6, 4)
@@ -214,7 +214,7 @@ def test_interrupt_before_the_first_block_leaves_no_file(out, monkeypatch):
 
 @pytest.mark.parametrize("stage", ["append", "settle"])
 def test_interrupted_at_the_end(out, monkeypatch, tmp_path, stage):
-    """Between the last block and the last rename; the next run only finishes."""
+    """A run stops between the last block and the last rename; the next run only finishes."""
     target = npy.NpyFile if out.suffix == ".npy" else zarr.ZarrStore
     real = getattr(target, stage)
     calls = []
@@ -283,17 +283,17 @@ def test_nothing_is_written_twice(out, monkeypatch):
 @pytest.mark.parametrize(
     "torn", [b"4", b"4 ", b"4 0123abc", b"4 01234567", b"\0" * 40, b"4\0\0\0\0\0\0\0\0\0\n5 01234567\n"]
 )
-def test_torn_line_is_an_unrecorded_block(broken_off, torn):
+def test_torn_line_is_an_unrecorded_block(interrupted, torn):
     """A power failure leaves such a line. The block is drawn again, and a later run reads the record correctly."""
-    lines = broken_off / "blocks-0of1.0.txt" if broken_off.is_dir() else heads(broken_off)[0]
+    lines = interrupted / "blocks-0of1.0.txt" if interrupted.is_dir() else heads(interrupted)[0]
     with open(lines, "ab") as file:
         file.write(torn)
     with pytest.raises(Stop):
-        write(broken_off, resume=True, observe=stop_after(1))
-    assert sorted(recorded(broken_off)) == [0, 1, 2, 3, 4]
-    done = write(broken_off, resume=True)
+        write(interrupted, resume=True, observe=stop_after(1))
+    assert sorted(recorded(interrupted)) == [0, 1, 2, 3, 4]
+    done = write(interrupted, resume=True)
     assert (done.drawn, done.kept) == (5, 5)
-    jax_von_mises.verify_samples(broken_off)
+    jax_von_mises.verify_samples(interrupted)
 
 
 # Files written by version 0.1, of 300 angles in 10 blocks
@@ -377,22 +377,22 @@ CHANGES = [
 ]
 
 
-def test_target_finished_by_another_process_is_kept(broken_off, monkeypatch):
+def test_target_finished_by_another_process_is_kept(interrupted, monkeypatch):
     """The target is not written again, even if it was finished after its record was read."""
-    target = npy.NpyFile if broken_off.suffix == ".npy" else zarr.ZarrStore
+    target = npy.NpyFile if interrupted.suffix == ".npy" else zarr.ZarrStore
     read_records, looked = target.records, []
 
     def records(self):
         found = read_records(self)
         if not looked:
             looked.append(self)
-            write(broken_off, resume=True)
+            write(interrupted, resume=True)
         return found
 
     monkeypatch.setattr(target, "records", records)
     with pytest.raises(OSError, match=r"was finished by another process|appeared|No such file"):
-        write(broken_off, resume=True)
-    assert finished(broken_off)
+        write(interrupted, resume=True)
+    assert finished(interrupted)
 
 
 def test_changed_parameters(out):
@@ -408,12 +408,12 @@ def test_changed_parameters(out):
         assert write(out, block_rows=333, resume=True).kept in (1, 10)  # the block size does not change
 
 
-def test_unfinished_target_needs_an_option(broken_off):
-    before = contents(broken_off)
+def test_unfinished_target_needs_an_option(interrupted):
+    before = contents(interrupted)
     with pytest.raises(FileExistsError, match=r"unfinished run is there; .*resume=True .*force=True"):
-        write(broken_off)
-    assert contents(broken_off) == before
-    assert write(broken_off, force=True).drawn == 10
+        write(interrupted)
+    assert contents(interrupted) == before
+    assert write(interrupted, force=True).drawn == 10
 
 
 def test_complete_target_needs_force(out, stream):
@@ -471,7 +471,7 @@ def test_force_through_a_link_asks_the_disk_of_the_store(tmp_path, monkeypatch):
 
 
 def test_force_that_fails_keeps_the_record_of_the_old_file(tmp_path, monkeypatch):
-    """Also if a failed repair had renamed it before."""
+    """The record stays even if a failed repair had renamed the file before."""
     out = tmp_path / "a.npy"
     write(out)
     damage(out, 7)
@@ -508,24 +508,24 @@ def damage(out, block):
     path.write_bytes(data)
 
 
-def test_damaged_block(broken_off, stream):
+def test_damaged_block(interrupted, stream):
     """It is named and kept until the user asks for it to be drawn again."""
-    damage(broken_off, 2)
-    before = contents(broken_off)
+    damage(interrupted, 2)
+    before = contents(interrupted)
     with pytest.raises(
         writer.Damaged, match=r"block 2 does not match its checksum \(1 of 4 blocks; rows 2000 to 2999\).*repair=True"
     ):
-        write(broken_off, resume=True)
-    assert contents(broken_off) == before
-    done = write(broken_off, resume=True, repair=True)
+        write(interrupted, resume=True)
+    assert contents(interrupted) == before
+    done = write(interrupted, resume=True, repair=True)
     assert (done.drawn, done.kept) == (7, 3)
-    np.testing.assert_array_equal(read(broken_off), stream)
+    np.testing.assert_array_equal(read(interrupted), stream)
 
 
 @pytest.mark.parametrize("lost", ["all of a shard", "its end", "its index"])
-def test_lost_block(broken_off, stream, lost):
+def test_lost_block(interrupted, stream, lost):
     """A truncated file or shard, a missing shard, and one with an unreadable index are damaged blocks."""
-    path, place = block_file(broken_off, 3)
+    path, place = block_file(interrupted, 3)
     if place:
         os.truncate(path, place + {"all of a shard": 0, "its end": 10, "its index": 3_999}[lost])
     elif lost == "all of a shard":
@@ -534,9 +534,9 @@ def test_lost_block(broken_off, stream, lost):
         data = path.read_bytes()
         path.write_bytes(data[:100] if lost == "its end" else data[:-9] + bytes(9))
     with pytest.raises(writer.Damaged, match="block 3"):
-        write(broken_off, resume=True)
-    write(broken_off, resume=True, repair=True)
-    np.testing.assert_array_equal(read(broken_off), stream)
+        write(interrupted, resume=True)
+    write(interrupted, resume=True, repair=True)
+    np.testing.assert_array_equal(read(interrupted), stream)
 
 
 @pytest.mark.parametrize("hold", ["link", "lock", "permission"])
@@ -570,9 +570,9 @@ def test_irreparable_target_keeps_its_names(tmp_path, hold):
     assert write(out, resume=True, repair=True).drawn == 1
 
 
-def test_verify_needs_a_complete_target_with_a_record(broken_off, tmp_path):
+def test_verify_needs_a_complete_target_with_a_record(interrupted, tmp_path):
     with pytest.raises(FileNotFoundError, match="no finished file with a record"):
-        jax_von_mises.verify_samples(broken_off)
+        jax_von_mises.verify_samples(interrupted)
     np.save(tmp_path / "other.npy", np.ones(3))
     with pytest.raises(FileNotFoundError, match="no finished file with a record"):
         jax_von_mises.verify_samples(tmp_path / "other.npy")
@@ -590,7 +590,7 @@ def test_repair_on_another_machine_changes_nothing(out, monkeypatch):
     assert contents(out) == before
 
 
-def test_another_machine_is_detected(broken_off, monkeypatch):
+def test_another_machine_is_detected(interrupted, monkeypatch):
     """Blocks are as written, but this machine draws other angles: one last digit is enough."""
     rows = writer.Stream.rows
 
@@ -599,11 +599,11 @@ def test_another_machine_is_detected(broken_off, monkeypatch):
         x[17] = np.nextafter(x[17], np.float32(4))
         return jax.numpy.asarray(x)
 
-    before = contents(broken_off)
+    before = contents(interrupted)
     monkeypatch.setattr(writer.Stream, "rows", other_digits)
     with pytest.raises(ValueError, match="block 3 drawn again differs in its last digits"):
-        write(broken_off, resume=True)
-    assert contents(broken_off) == before
+        write(interrupted, resume=True)
+    assert contents(interrupted) == before
 
 
 @pytest.mark.parametrize("options", [{}, {"force": True}, {"resume": True}], ids=["plain", "force", "resume"])
@@ -747,8 +747,8 @@ def test_impossible_force_removes_nothing(out):
     assert contents(out) == before
 
 
-def test_force_over_an_unfinished_run_removes_it(broken_off, tmp_path):
-    out, change = broken_off, dict(total=2_000, loc=1.0)
+def test_force_over_an_unfinished_run_removes_it(interrupted, tmp_path):
+    out, change = interrupted, dict(total=2_000, loc=1.0)
     if out.suffix == ".zarr":
         (out / "blocks-1of3.json").write_bytes((out / "blocks-0of1.json").read_bytes())
     write(out, force=True, **change)
@@ -802,14 +802,14 @@ def test_interrupt_while_the_first_block_is_recorded(tmp_path, monkeypatch, afte
     """Its bytes are on the disk, so it is kept, and the note counts it."""
     real, calls = npy.NpyFile.append, []
 
-    def interrupted(self, lines):
+    def interrupt(self, lines):
         calls.append(lines)
         if len(calls) != 1 or after:
             real(self, lines)
         if len(calls) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(npy.NpyFile, "append", interrupted)
+    monkeypatch.setattr(npy.NpyFile, "append", interrupt)
     with pytest.raises(KeyboardInterrupt) as stopped:
         write(tmp_path / "a.npy")
     assert stopped.value.__notes__ == ["1 of 10 blocks are kept: go on with resume=True"]

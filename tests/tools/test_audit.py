@@ -22,17 +22,17 @@ def stand_in(tmp_path, script):
     return path
 
 
-def telling(tmp_path, *dependencies):
+def reporting(tmp_path, *dependencies):
     return stand_in(tmp_path, f"print({json.dumps({'dependencies': dependencies})!r})")
 
 
 def test_clean(tmp_path, capsys):
-    assert audit.main(["numpy==2.0.0", "# a remark", ""], telling(tmp_path, CLEAN)) == 0
+    assert audit.main(["numpy==2.0.0", "# a remark", ""], reporting(tmp_path, CLEAN)) == 0
     assert capsys.readouterr().out == "1 of 1 packages were looked up, 0 known holes\n"
 
 
 def test_a_vulnerability(tmp_path, capsys):
-    assert audit.main(["numpy==2.0.0", "own @ file:///x"], telling(tmp_path, HOLE)) == 1
+    assert audit.main(["numpy==2.0.0", "own @ file:///x"], reporting(tmp_path, HOLE)) == 1
     said = capsys.readouterr().out
     assert "numpy 2.0.0: PYSEC-1, fixed in: 2.0.1" in said
     assert "not audited: own @ file:///x: not a pinned release" in said
@@ -49,7 +49,7 @@ def test_a_vulnerability(tmp_path, capsys):
     ],
 )
 def test_packages_not_looked_up(tmp_path, capsys, requirements, dependencies, words):
-    assert audit.main(requirements, telling(tmp_path, *dependencies)) == 2
+    assert audit.main(requirements, reporting(tmp_path, *dependencies)) == 2
     said = capsys.readouterr().out
     assert words in said
     assert "NOT AUDITED" in said

@@ -51,7 +51,7 @@ def test_programs_that_cannot_be_compiled(tmp_path, skip, code):
 
 @pytest.mark.parametrize("command", ["tools.gpu_programs --check", "tools.launch_contract"])
 def test_nothing_is_worse_or_launched_otherwise(command):
-    """In a separate process, which dumps the compiled programs."""
+    """A separate process dumps the compiled programs."""
     pytest.importorskip("jax_plugins.xla_cuda13", reason="nothing here compiles for a GPU: see tools/gpu_programs.py")
     environment = children.environment(JAX_PLATFORMS="cpu")
     command = [sys.executable, "-m", *command.split()]
