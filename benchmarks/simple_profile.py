@@ -122,7 +122,7 @@ def advice(gpu, busy, entry, compiling):
         lines.append(f"JAX does not use the {gpu}: run jax-von-mises doctor for the reason.")
     found = entry["results"]
     if busy:
-        lines.append("Other programs slowed this one down: run it again when the machine is quiet.")
+        lines.append("Other work slowed this program down: run it again when the machine is quiet.")
     elif any(result["wide"] for result in found.values()):
         lines.append("The rounds disagree on the largest arrays: run this again when the machine is quiet.")
     elif found[NORMAL]["ratio"] * (1 + timing.noise_of(result["spread"] for result in found.values())) < 1:

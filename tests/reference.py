@@ -18,8 +18,8 @@ CHUNK = 2**12  # elements at a time, 40 doubles each, to fit the cache
 DEPTH = 42.0  # the omitted integrand is below 1e-18 of its maximum
 ASYMPTOTIC = 30.0  # from here on the 15-term series of DLMF 10.40.1 is exact to rounding
 TERMS = 15
-# Beyond, angles are so small that e^-q and the products below would meet numbers that floats do not have. The law of
-# x sqrt(k) has long become the normal one: corrections are O(1 / k).
+# Beyond this, angles are so small that e^-q and the products below would leave the range of floats. x sqrt(k) is normal
+# there, with corrections of O(1 / k).
 LARGEST = 1e200
 
 

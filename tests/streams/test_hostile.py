@@ -188,7 +188,7 @@ def sampler(tmp_path_factory):
 
 
 def test_sampler_with_a_false_size_is_refused(tmp_path, sampler):
-    """So is one packed without a size in advance, or with a flipped bit."""
+    """A sampler packed by another method, or with a flipped bit, is refused, too."""
     with zipfile.ZipFile(io.BytesIO(sampler)) as file:
         manifest, program = file.read(sampler_file.MANIFEST), file.read(sampler_file.PROGRAM)
     path = tmp_path / "x"
