@@ -45,7 +45,7 @@ import jax
 from jax_von_mises import initialize_compilation_cache, runtime, sample_von_mises
 from jax_von_mises.runtime import compilation_cache
 if "late" in sys.argv:
-    sample_von_mises(jax.random.key(1), 0.0, 2.0, (77,))  # JAX has then decided that there is no cache
+    sample_von_mises(jax.random.key(1), 0.0, 2.0, (77,))  # JAX then assumes that there is no cache
 initialize_compilation_cache(sys.argv[1])
 x = sample_von_mises(jax.random.key(1), 0.0, 4.0, (1000,))
 print(json.dumps([float(x.sum()), runtime.cache_info()._asdict()]))

@@ -29,7 +29,7 @@ assert made == runtime.settings()
 assert all(item.source == "configure" and item.changeable for item in made)
 assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.5" and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ
 assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == os.environ["JAX_VON_MISES_CUDA_KERNEL"] == "false"
-# The user's flags stay, also those that add up, but for what was asked for.
+# The user's flags stay, also cumulative ones, except those set here.
 assert os.environ["XLA_FLAGS"].split() == [
     "--xla_disable_hlo_passes=a", "--xla_disable_hlo_passes=b", "--xla_cpu_prefer_vector_width=512",
     "--xla_gpu_force_compilation_parallelism=2", "--xla_gpu_enable_latency_hiding_scheduler=true",
@@ -42,7 +42,7 @@ if sys.platform == "linux":
     names = (open(f"/proc/self/task/{i}/comm").read().strip() for i in os.listdir("/proc/self/task"))
     assert collections.Counter(names)["tf_XLAEigen"] in (1, 3)  # for one device, or for each
 assert configuration.started()
-runtime.configure(x64=False, threads=1)  # the first may still change, the second need not
+runtime.configure(x64=False, threads=1)  # x64 may still change, and threads keeps its value
 assert jax.numpy.zeros(2).dtype == "float32"
 before = dict(os.environ)
 try:
@@ -51,7 +51,7 @@ except RuntimeError as error:
     print(error)
 assert dict(os.environ) == before and not jax.config.jax_enable_x64, "all or nothing"
 print(sorted(item.name for item in runtime.settings() if item.changeable))
-# What someone has changed since is theirs.
+# Later changes by other code are kept.
 variables["PJRT_NPROC"] = os.environ["PJRT_NPROC"] = "7"
 jax.config.update("jax_pgle_profiling_runs", 9)
 assert {item.name: item.source for item in runtime.settings()}["threads"] == "environment"
@@ -114,17 +114,17 @@ assert variables.findings(gpus=True) == [], "the doctor knows what configure set
 runtime.reset()
 print(json.dumps(found))
 
-# The flag of an argument is that of the argument, by whichever way it was set.
+# The flag of an argument counts as that argument, however it was set.
 runtime.configure(xla_flags="--xla_gpu_force_compilation_parallelism=2 --xla_gpu_autotune_level=0", check=False)
 assert shown()["compile_threads"] == [2, "configure"], shown()
 own = os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
-# Others may add flags of theirs, and what they change is theirs.
+# Other code may add flags, and its changes belong to it.
 os.environ["XLA_FLAGS"] += " --xla_gpu_enable_command_buffer= --xla_gpu_force_compilation_parallelism=3"
 assert shown()["compile_threads"] == [3, "environment"]
 assert shown()["xla_flags"] == [f"{own} --xla_gpu_enable_command_buffer=", "configure"]
 os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=1"
 assert shown()["xla_flags"] == ["--xla_gpu_autotune_level=1", "environment"]
-# What `configure` would not take is shown as it is.
+# Values that `configure` would refuse are shown unchanged.
 os.environ["PJRT_NPROC"] = "many"
 assert shown()["threads"] == ["many", "environment"]
 """

@@ -19,13 +19,13 @@ columns, in_flight = int(columns), int(in_flight)
 shape, k = ((), 4.0) if columns == 1 else ((columns,), np.linspace(1, 9, columns, dtype=np.float32))
 key = jax.random.key(0)
 def draw(rows):
-    if in_flight == 3:  # as one does, with the last batch still there while the next ones are drawn
+    if in_flight == 3:  # like a loop, which holds the last batch while the next ones are drawn
         for batch in itertools.islice(sample_batches(key, 0.0, k, 8 * rows, rows), 5):
             batch.block_until_ready()
     else:
         kept = [sample_block(key, 0.0, k, i, (rows, *shape)).block_until_ready() for i in range(in_flight)]
 draw(64)
-runtime.suggest_batch_size(k, shape=shape, in_flight=in_flight)  # what the compiler takes, it takes before
+runtime.suggest_batch_size(k, shape=shape, in_flight=in_flight)  # the compiler takes its memory before the limit is set
 used = int(pathlib.Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
 limit = used + 200 * 2**20
 resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))

@@ -94,7 +94,7 @@ def disturb(tmp_path, kind, numbers, times):
             answer = None
         process.join(60)
         if process.exitcode == 7 or answer is None:
-            assert not answer, "threads of ours that were left"
+            assert not answer, "threads were left"
             kept.append(len(recorded(out)))
             left = {path.name for path in tmp_path.iterdir()} - {"undisturbed"}
             allowed = {"a.npy", "a.npy.json", "a.npy.partial", "a.npy.partial.json", "a.zarr"}
@@ -106,7 +106,7 @@ def disturb(tmp_path, kind, numbers, times):
             assert contents(out) == expected
             for path in tmp_path.glob(f"a.{kind}*"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert len(kept) == times, "it was done before it could be disturbed"
+    assert len(kept) == times, "the run finished before it could be disturbed"
     write(out, **RUN, resume=True)
     assert contents(out) == expected
     return kept

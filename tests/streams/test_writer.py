@@ -983,7 +983,7 @@ for kind in ("npy", "zarr"):
     if kind == "npy":
         subprocess.run(["umount", folder], check=True)
 
-# The store of 1.9 MiB gives its space to the one that replaces it, but not to one that would not fit even then.
+# The store of 1.9 MiB releases its space for its replacement, but not for one that would still not fit.
 try:
     write_samples(out, **arguments | dict(loc=1.0, total=1_000_000), force=True)
 except OSError as error:
@@ -994,7 +994,7 @@ with warnings.catch_warnings(record=True, action="always") as caught:
 print(*(str(warning.message).replace(folder, "") for warning in caught))
 print(verify_samples(out)["stream"]["loc"], sorted(os.listdir(folder)))
 
-# A repair in a file needs no space, but for the record.
+# A repair in a file needs space only for the record.
 out, arguments = f"{folder}/b.npy", every | dict(loc=0.5, total=100_000)
 write_samples(out, **arguments)
 right = open(out, "rb").read()
