@@ -1,5 +1,5 @@
 """Speed and accuracy of ``jax_von_mises`` compared with other libraries.
 
-One program for each question; docs/benchmarks.md lists them. Run them from the root of the repository;
-``pip install -e ".[bench]"`` installs what they need.
+Each program answers one question; docs/benchmarks.md lists them. Run them from the root of the repository;
+``pip install -e ".[bench]"`` installs their dependencies.
 """

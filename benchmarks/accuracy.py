@@ -1,7 +1,7 @@
 """Measure accuracy: distinct values of each sampler, and the largest errors of the functions.
 
 A float32 sampler that takes ``arccos`` of a cosine near 1 can return only the angles of the few cosines that float32
-has there. A million draws show it: in exact arithmetic nearly all of them differ.
+has there. A million draws show this: in exact arithmetic nearly all would be distinct.
 """
 
 from typing import NamedTuple
@@ -29,12 +29,12 @@ DRAWS = 1_000_000
 CONCENTRATIONS = (1e3, 1e5, 1e7, 1e9)
 ERROR_CONCENTRATIONS = (0.1, 5.0, 100.0, 1e4, 1e7)
 POINTS = 10_001
-PROBABILITIES = 201  # twice as many quantiles; SciPy takes a millisecond for each
-WIDTH = 10.0  # standard deviations that the points reach: tails down to 1e-23, which float32 can hold
+PROBABILITIES = 201  # per tail, so twice as many quantiles; SciPy takes a millisecond for each
+WIDTH = 10.0  # standard deviations on each side: tails down to 1e-23, which float32 can hold
 
 
 class Error(NamedTuple):
-    """A way to measure the error of the function that does `task`, and its name for a reader."""
+    """A way to measure the error of the function for `task`, with its label in tables."""
 
     task: str
     measure: str
@@ -56,7 +56,7 @@ def summarise(angles):
     -------
     dict
         ``distinct``, the number of distinct finite ``|x|``; ``zero`` and ``nan``, the shares of draws that are exactly
-        0 and not a number.
+        0 and that are NaN.
     """
     sizes = np.abs(np.asarray(angles, np.float32).ravel())
     finite = sizes[np.isfinite(sizes)]
@@ -68,7 +68,7 @@ def summarise(angles):
 
 
 def answer(peer, case, given=None):
-    """Return the result of one call, for the arguments `given` if not those of `case`; None if the peer cannot run."""
+    """Return the result of one call with arguments `given`, or else those of `case`; None if the peer cannot run."""
     try:
         ready = peer.prepare(case)
         competitor = ready.competitor
@@ -76,14 +76,14 @@ def answer(peer, case, given=None):
         competitor.wait(result)
         return ready.read(result)
     except Exception as error:
-        # The timings have reported the reason.
+        # The timings have already reported the reason.
         if peer.name == OURS and not isinstance(error, Unavailable):
             raise
         return None
 
 
 def measure(peers=PEERS, draws=DRAWS, concentrations=CONCENTRATIONS):
-    """Return rows of ``peer``, ``concentration`` and what `summarise` counts, for every peer that runs here."""
+    """Return rows of ``peer``, ``concentration`` and the counts of `summarise`, for every peer that runs here."""
     rows = []
     for concentration in concentrations:
         case = Case(f"accuracy k={concentration:g}", "accuracy", draws, concentration)
@@ -117,12 +117,12 @@ def distances(task, k, given, found):
 
 
 def errors(tasks, peers=PEERS, concentrations=ERROR_CONCENTRATIONS):
-    """Return the largest errors of the functions that do `tasks`; float32 arguments are taken as exact.
+    """Return the largest errors of the functions for `tasks`, with the float32 arguments taken as exact.
 
     Returns
     -------
     list of dict
-        Rows of ``task``, ``measure``, ``peer``, ``concentration`` and ``largest``, None where some value is NaN or
+        Rows of ``task``, ``measure``, ``peer``, ``concentration`` and ``largest``, None if any value is NaN or
         infinite.
     """
     rows = []
@@ -130,7 +130,7 @@ def errors(tasks, peers=PEERS, concentrations=ERROR_CONCENTRATIONS):
         for concentration in concentrations:
             k = float(np.float32(concentration))
             given = questions(task, k)
-            # One element: the input that the peer prepares for timing is not used here.
+            # One element: the peer's timing input is not used here.
             case = Case(f"{task} k={concentration:g}", task, 1, concentration, task)
             for peer in peers:
                 found = answer(peer, case, given)
@@ -144,7 +144,7 @@ def errors(tasks, peers=PEERS, concentrations=ERROR_CONCENTRATIONS):
 
 
 def by_concentration(rows, cell):
-    """Lay out rows with a line for each peer and a column for each concentration."""
+    """Return a table with a line for each peer and a column for each concentration."""
     columns = list(dict.fromkeys(row["concentration"] for row in rows))
     lines = [("", *(f"k={k:g}" for k in columns))]
     for name in dict.fromkeys(row["peer"] for row in rows):
@@ -154,12 +154,12 @@ def by_concentration(rows, cell):
 
 
 def count_table(rows):
-    """Lay out the numbers of distinct values."""
+    """Return the table of distinct values."""
     return by_concentration(rows, lambda row: f"{row['distinct']:,}")
 
 
 def error_tables(rows):
-    """Lay out the largest errors, with a table for each measure."""
+    """Return the largest errors, with a table for each measure."""
     texts = []
     for error in ERRORS:
         chosen = [row for row in rows if (row["task"], row["measure"]) == (error.task, error.measure)]

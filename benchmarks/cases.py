@@ -1,4 +1,4 @@
-"""The cases that are timed, shared by the benchmarks and their tests."""
+"""The timed cases, shared by the benchmarks and their tests."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 
 __all__ = ["ARC", "CASES", "GRIDS", "LOCS", "SEED", "TASKS", "WEIGHTS", "Case", "LogUniform", "Task", "on_gpu"]
 
-# A GPU draws 2**24 angles in the time of a few kernel launches; with this many times more the kernel is measured.
+# A GPU draws 2^24 angles in the time of a few kernel launches; this many times more measure the kernel.
 GPU_FACTOR = 16
 SEED = 20260101
 ARC = (-1.0, 2.0)
@@ -14,7 +14,7 @@ WEIGHTS, LOCS = (0.3, 0.7), (-1.0, 2.0)
 
 
 class Task(NamedTuple):
-    """The noun for what a function returns, and the unit of its rates."""
+    """The noun for the results of a function, and the unit of its rates."""
 
     noun: str
     scale: float = 1e6
@@ -34,7 +34,7 @@ TASKS = {
     "fit": Task("data sets", 1e3, "k"),
     "truncated": Task("draws"),  # from the arc `ARC`
     "mixture": Task("points"),  # the log density of two components, `WEIGHTS` and `LOCS`
-    "gradient": Task("draws"),  # of the sum of the draws, in their one concentration
+    "gradient": Task("draws"),  # of the sum of the draws, in their common concentration
 }
 
 
@@ -45,7 +45,7 @@ class LogUniform(NamedTuple):
     high: float
 
     def values(self, count):
-        """Return a float32 array of `count` concentrations, the same in every run and for every competitor."""
+        """Return a float32 array of `count` concentrations, identical in every run and for every competitor."""
         spread = np.random.default_rng(0).uniform(np.log(self.low), np.log(self.high), count)
         return np.exp(spread).astype(np.float32)
 
@@ -53,9 +53,9 @@ class LogUniform(NamedTuple):
 class Case(NamedTuple):
     """One timing: `task` done `count` times at `concentration`, about 0, in `dtype`.
 
-    `group` is the kind of work that goals are set for. For samplers: one concentration for all draws ("one"), one for
-    each draw ("array"), or a call so short that it measures overhead ("small"). For other tasks: the task. For a grid:
-    its name; grids have no goals. `size` is the number of angles in a data set.
+    Goals apply to a `group`: for samplers "one" (one concentration for all draws), "array" (one for each draw) or
+    "small" (a short call, which measures overhead); for other tasks the task, and for a grid its name. `size` is the
+    number of angles in a data set.
     """
 
     name: str
@@ -78,18 +78,18 @@ class Case(NamedTuple):
         return self.concentration.values(self.count) if self.per_draw else np.float32(self.concentration)
 
     def inputs(self, i):
-        """Return NumPy array number `i` of those that calls take turns with; tasks that start from keys have none."""
+        """Return input `i` as a NumPy array; unused by tasks that start from keys."""
         generator = np.random.default_rng((SEED, i))
         if self.task == "icdf":
             values = generator.random(self.count)
         elif self.task == "fit":
             values = generator.vonmises(0.0, self.concentration, (self.count, self.size))
         else:
-            values = generator.uniform(-3.14, 3.14, self.count)  # next to pi, rounding would go beyond it
+            values = generator.uniform(-3.14, 3.14, self.count)  # closer to pi, rounding could pass it
         return values.astype(self.dtype)
 
     def describe(self):
-        """Return one line for a reader."""
+        """Return a description in one line."""
         if self.per_draw:
             concentration = "one concentration per draw, log-uniform from {:g} to {:g}".format(*self.concentration)
         else:
@@ -121,9 +121,10 @@ CASES = (
 GRID_COUNT = 2**22
 NARROW, BROAD = LogUniform(0.5, 50.0), LogUniform(1e-2, 1e4)
 
-# From one angle to a gigabyte of them. Some releases of JAX lack some of these generators.
+# From one angle to a gigabyte of angles.
 SIZES = (0, 10, 14, 18, 22, 26, 28)
 DTYPES = ("float32", "bfloat16", "float16", "float64")
+# Some releases of JAX lack some of these generators.
 KEYS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32", "rbg", "unsafe_rbg")
 FUNCTIONS = ("icdf", "cdf", "log_prob", "gradient")
 

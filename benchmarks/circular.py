@@ -1,7 +1,7 @@
-"""Speed of `CircularDistribution`: making its table, and drawing from it next to `sample_von_mises`.
+"""Time `CircularDistribution`: making its table, and drawing from it compared with `sample_von_mises`.
 
-``python -m benchmarks.circular`` times densities with one mode and with several in turns with `sample_von_mises`, of as
-many angles in the same run. ``--json FILE`` keeps everything.
+``python -m benchmarks.circular`` times densities with one mode and with several in turns with `sample_von_mises`, for
+the same number of angles. ``--json FILE`` keeps all results.
 """
 
 import sys
@@ -17,14 +17,14 @@ COUNT = 2**22
 
 
 class Case(NamedTuple):
-    """Drawing `count` angles, from a density by name; 0 for the table alone."""
+    """`count` draws from the density of this name; 0 times the table alone."""
 
     density: str
     count: int
 
     @property
     def name(self):
-        """A line for a reader."""
+        """Its label in tables."""
         return f"{self.density}, {f'{self.count} angles' if self.count else 'table'}"
 
 
@@ -33,7 +33,7 @@ CASES = tuple(Case(density, count) for density in DENSITIES for count in (0, COU
 
 
 def log_density(name):
-    """A log density of an angle and one parameter, and the parameter."""
+    """Return a log density as a function of the angle and one parameter, and the parameter."""
     import jax.numpy as jnp
 
     def three_modes(x, kappa):
@@ -47,7 +47,7 @@ def log_density(name):
 
 
 def competitors(case):
-    """Return by name what is timed for a case, each with the number of angles in a call."""
+    """Return the competitors of a case by name, each with its number of angles per call."""
     import jax.numpy as jnp
 
     from jax_von_mises import CircularDistribution, sample_von_mises
@@ -75,7 +75,7 @@ def competitors(case):
 
 
 def summary(records):
-    """Lay out all records as a table: milliseconds, rates, and the rate relative to `sample_von_mises`."""
+    """Return the rows of a table: milliseconds, rates, and the rate relative to `sample_von_mises`."""
     lines = [("density", "ms", "million a second", "of sample_von_mises", "first call")]
     for record in records:
         own, peer = record["results"]["jax_von_mises"], record["results"].get("sample_von_mises")

@@ -1,7 +1,7 @@
 """Compare two results of `performance_benchmark`: which cases became slower or faster.
 
-Our ratios to the peers that were timed in the same run are compared, since a slower machine slows both. Our rate is
-compared only where no ratio can be judged and the machine is the same. Noise in either run decides nothing.
+The comparison uses our ratios to the peers timed in the same run, since a slower machine slows both. It uses our rate
+only if no ratio can be judged and the machine is the same. A noisy timing in either run gives no verdict.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from benchmarks.timing import noise_of
 
 __all__ = ["TOLERANCE", "Change", "Comparison", "compare", "share", "text"]
 
-# Of a ratio. Runs on one machine differ by a tenth; a lost fusion or a second pass over memory costs a third or more.
+# Share of a ratio. Runs on one machine differ by 10 %; a lost fusion or a second pass over memory costs 30 % or more.
 TOLERANCE = 0.3
 
 SLOWER, FASTER = "SLOWER", "faster"
@@ -25,16 +25,16 @@ TOO_NOISY = "too noisy"
 STATES = (SLOWER, FASTER, SAME, TOO_NOISY, BUSY)
 
 RATE = "rate"
-# Two cases are the same if these agree; two machines too.
+# Fields that must agree for two cases, and for two machines, to be the same.
 WORK = ("count", "concentration", "task", "size", "dtype", "key_impl")
 MACHINE = ("platform", "device", "device_count", "cpu", "cores")
 SETTINGS = ("system", "python", "x64", "variables")
 
 
 class Change(NamedTuple):
-    """One number of a case in both runs: the ratio to `peer`, or our rate where that is `RATE`.
+    """One number of a case in both runs: the ratio to `peer`, or our rate if `peer` is `RATE`.
 
-    `noise` is the share by which the change may be wrong, from the spread of all timings in it.
+    `noise` is the relative uncertainty of the change, from the spread of all its timings.
     """
 
     case: str
@@ -46,13 +46,13 @@ class Change(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What `compare` found."""
+    """The result of `compare`."""
 
     changes: list[Change]
     differences: list[str]
-    """In what machines, settings and versions differ."""
+    """Differences in machines, settings and versions."""
     unmatched: list[tuple[str, str]]
-    """Cases, and what in them is in one of the results only or asks for other work."""
+    """Cases, and the parts of them that are in only one result or measure other work."""
     tolerance: float
 
     @property
@@ -76,7 +76,7 @@ def share(string):
 
 def judge(factor, noise, tolerance):
     """Return the state of a change by `factor` whose timings are steady."""
-    # A loss and the gain that makes up for it count alike: 0.7 and 1 / 0.7.
+    # A loss and the gain that undoes it count alike: 0.7 and 1 / 0.7.
     if abs(math.log(factor)) <= max(math.log1p(noise), -math.log1p(-tolerance)):
         return SAME
     return FASTER if factor > 1 else SLOWER
@@ -91,18 +91,18 @@ def change_of(case, peer, numbers, timings, tolerance, busy):
 
 
 def differing(old, new, names):
-    """Return a line for each of `names` with another value."""
+    """Return a line for each of `names` whose values differ."""
     pairs = ((name, old.get(name), new.get(name)) for name in names)
     return [f"{name}: {before} and now {after}" for name, before, after in pairs if before != after]
 
 
 def work_of(case):
-    """Return what a case asks for, with defaults for what older files leave out."""
+    """Return the work of a case, with defaults for fields that older files lack."""
     return {name: case.get(name, Case._field_defaults.get(name)) for name in WORK}
 
 
 def compare_case(old, new, tolerance, same_machine, busy):
-    """Return the changes of one case, and what in it has no counterpart."""
+    """Return the changes of one case, and its parts without a counterpart."""
     name = new["name"]
     if found := differing(work_of(old), work_of(new), WORK):
         return [], [(name, line) for line in found]
@@ -137,12 +137,12 @@ def compare(old, new, tolerance=TOLERANCE):
     old, new : dict
         As `files.read_result` returns them.
     tolerance : float
-        Share that may be lost before it counts.
+        Largest loss, as a share of the ratio, that does not count as slower.
 
     Returns
     -------
     Comparison
-        In the order of the new result.
+        Changes in the order of the new result.
     """
     machines = differing(old["environment"], new["environment"], MACHINE)
     settings = differing(old["environment"], new["environment"], SETTINGS)
@@ -150,7 +150,7 @@ def compare(old, new, tolerance=TOLERANCE):
     differences = machines + settings + differing(*versions, sorted({*versions[0], *versions[1]}))
     busy = False
     for which, result in (("old", old), ("new", new)):
-        state = result.get("machine_state", {"quiet": True})  # results from before the check have none
+        state = result.get("machine_state", {"quiet": True})  # older results have no such entry
         if not state["quiet"]:
             busy = True
             differences.append(f"the machine of the {which} run was busy: {state['reason']}")
@@ -168,7 +168,7 @@ def compare(old, new, tolerance=TOLERANCE):
 
 
 def text(comparison):
-    """Lay out a comparison, regressions first."""
+    """Return a comparison as text, with regressions first."""
     lines = ["Compared with the old result: our rate as a multiple of the peer's"]
     lines += [f"  {line}" for line in comparison.differences]
     if comparison.changes:
@@ -191,5 +191,5 @@ def text(comparison):
     elif comparison.judged:
         lines.append(f"  {comparison.judged} numbers judged, none slower by more than {comparison.tolerance:.0%}")
     else:
-        lines.append("  Nothing could be judged: the runs are too noisy, or have nothing in common.")
+        lines.append("  No number could be judged: the runs are too noisy, or have no case in common.")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The machine and the libraries that a result belongs to."""
+"""The machine and the libraries of a result."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ VARIABLES = re.compile(r"(JAX|XLA|PJRT)_\w+|GLIBC_TUNABLES|\w+_(NUM_THREADS|VISI
 
 
 def cpu_model():
-    """Return the processor's name as the system gives it."""
+    """Return the processor's name as the system reports it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -40,12 +40,12 @@ def cpu_model():
 
 
 def cores():
-    """Count the cores that this process may use: a container or `taskset` can allow fewer than there are."""
+    """Count the cores that this process may use; a container or `taskset` can allow fewer than exist."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def commit():
-    """Return the commit that is checked out, marked where files differ from it; None outside a repository."""
+    """Return the commit that is checked out, marked if files differ from it; None outside a repository."""
     command = ("git", "describe", "--always", "--dirty", "--abbrev=12")
     try:
         text = subprocess.check_output(command, cwd=Path(__file__).parent, stderr=subprocess.DEVNULL, text=True)
@@ -79,11 +79,11 @@ def without_cache():
 
 
 def describe():
-    """Return what a reader needs to judge a timing, ready for JSON; end the program where nothing can be timed."""
+    """Return the environment of a timing, ready for JSON; exit if nothing can be timed."""
     import jax
 
     if jax.config.jax_disable_jit:
-        raise SystemExit("JAX_DISABLE_JIT is on: nothing would be compiled. Unset it to time anything.")
+        raise SystemExit("JAX_DISABLE_JIT is on, so nothing would be compiled. Unset it to run the benchmarks.")
     try:
         device = jax.devices()[0]
     except (RuntimeError, AssertionError) as error:

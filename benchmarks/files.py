@@ -1,4 +1,4 @@
-"""Files that the benchmarks write, completely or not at all, and the results that they read."""
+"""Write files completely or not at all, and read results."""
 
 import argparse
 import contextlib
@@ -11,23 +11,23 @@ import time
 from pathlib import Path
 
 __all__ = [
+    "atomic_file",
     "checked",
     "finish",
     "new_file",
     "read_json",
     "read_result",
     "rounded",
-    "whole_file",
     "write_json",
     "write_text",
 ]
 
-# Bytes; no result reaches it.
+# Bytes; all results are smaller.
 LARGEST = 2**26
 
 
 def new_file(text):
-    """Read the name of an output file; refuse a missing folder now and not after minutes of measuring."""
+    """Read the name of an output file; reject a missing folder before the measurement, not after it."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: there is no folder {path.parent}")
@@ -37,8 +37,8 @@ def new_file(text):
 
 
 @contextlib.contextmanager
-def whole_file(path, mode, permissions=0o644, **options):
-    """Open a file that becomes `path` when it is complete: `path` holds the old file or the new one, never a part."""
+def atomic_file(path, mode, permissions=0o644, **options):
+    """Open a file that replaces `path` once complete: `path` always holds the old file or the new one, never a part."""
     path = Path(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     try:
@@ -55,12 +55,12 @@ def whole_file(path, mode, permissions=0o644, **options):
 
 def write_text(path, text):
     """Write `text` to `path`, completely or not at all."""
-    with whole_file(path, "w", encoding="utf-8", newline="") as file:
+    with atomic_file(path, "w", encoding="utf-8", newline="") as file:
         file.write(text)
 
 
 def rounded(value, digits=6):
-    """Return `value` with all its floats rounded to `digits` digits, which makes files half as long."""
+    """Return `value` with all floats rounded to `digits` digits, which halves the size of files."""
     if isinstance(value, dict):
         return {name: rounded(each, digits) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -78,19 +78,19 @@ def write_json(path, result):
 
 
 def finish(start, path, result):
-    """Print how long the run that began at `start` took, and write `result` to `path` unless that is None."""
+    """Print the time since `start`, and write `result` to `path` unless that is None."""
     elapsed = time.perf_counter() - start
-    print(f"\n{elapsed:.0f} s in all")
+    print(f"\n{elapsed:.0f} s in total")
     if path is not None:
         write_json(path, result | {"seconds": elapsed})
         print(f"written to {path}")
 
 
 def finite(text):
-    """Read a number of a result, which is finite and small enough to compute with."""
+    """Read a number of a result; raise ValueError unless it is finite and small enough to compute with."""
     value = float(text)
     if not math.isfinite(value) or abs(value) > 1e100:
-        raise ValueError(f"it holds the number {text[:20]}, which no measurement gives")
+        raise ValueError(f"it holds the number {text[:20]}, which is no measurement")
     return int(text) if text.lstrip("-").isdigit() else value
 
 
@@ -102,7 +102,7 @@ def read_json(path):
     OSError, ValueError
         The file cannot be read, is too large or too deeply nested, or holds a number that is not finite.
     """
-    from jax_von_mises.streams.safe_files import read_plain  # not above: `startup` times the import of JAX
+    from jax_von_mises.streams.safe_files import read_plain  # here, since `startup` times the import of JAX
 
     text = read_plain(path, LARGEST).decode("utf-8")
     try:
@@ -115,14 +115,14 @@ def read_json(path):
 
 
 def checked(result):
-    """Return `result` where its format is the one that `performance_benchmark` writes; raise ValueError otherwise."""
+    """Return `result` if it has the format of `performance_benchmark`; raise ValueError otherwise."""
     if result["format"] != 2:
         raise ValueError(f"its format is {result['format']} and not 2")
     return result
 
 
 def read_result(path):
-    """Read what `performance_benchmark` wrote.
+    """Read a result of `performance_benchmark`.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def read_result(path):
     """
     try:
         result = checked(read_json(path))
-        # What every reader looks at.
+        # Check the fields that every reader uses.
         for case in result["cases"]:
             for found in case["results"].values():
                 int(found["count"]), bool(found["wide"])

@@ -1,6 +1,6 @@
 """Goals for the speed of the sampler and the other functions, and verdicts on results.
 
-All goals are ratios to a competitor timed in the same run, since only ratios carry over from one machine to another.
+All goals are ratios to a competitor timed in the same run, since only ratios carry over between machines.
 """
 
 import math
@@ -22,7 +22,7 @@ STATES = (MET, MISSED, TOO_CLOSE, TOO_NOISY, BUSY, NOT_MEASURED)
 
 
 class Goal(NamedTuple):
-    """`at_least` times the rate of `peer`, in the cases of `group` on `platform` with concentration `above` or more."""
+    """Require `at_least` times the rate of `peer` for `group` on `platform`, from the concentration `above` on."""
 
     platform: str
     group: str
@@ -31,7 +31,7 @@ class Goal(NamedTuple):
     above: float = 0.0
 
     def covers(self, platform, case):
-        """Whether the goal applies to `case`, a dict of a result file."""
+        """Return whether the goal applies to `case`, a dict of a result file."""
         if (platform, case["group"]) != (self.platform, self.group):
             return False
         return self.above == 0 or (not isinstance(case["concentration"], dict) and case["concentration"] >= self.above)
@@ -50,10 +50,10 @@ GOALS = (
     Goal("cpu", "small", "normal", 1),
     Goal("cpu", "icdf", "scipy", 1000),
     Goal("cpu", "cdf", "scipy", 100),
-    # The best of the peers, compiled and warm, since SciPy is easily beaten.
+    # The fastest peer, compiled and warm: SciPy is slow.
     Goal("cpu", "cdf", "tfp", 20),
     Goal("cpu", "cdf64", "scipy", 5),
-    # Another distribution, whose quantile is one function; the goal is 4e7 draws a second.
+    # Another distribution, whose quantile is one function; the goal is 4e7 draws per second.
     Goal("cpu", "truncated", "normal", 0.2),
     Goal("cpu", "mixture", "tfp", 1.5),
     Goal("cpu", "log_prob", "tfp", 1.5),
@@ -69,10 +69,10 @@ GOALS = (
 
 
 class Verdict(NamedTuple):
-    """Whether one case reached one goal; `ratio` is None where one of the two did not run.
+    """Whether one case reached one goal; `ratio` is None if one of the two did not run.
 
-    `noisy` where the rounds of one of the two disagree, `busy` where the machine was not quiet: such a ratio decides
-    nothing. Otherwise `noise` is the share by which the ratio may be wrong.
+    `noisy` marks rounds of either that disagree, and `busy` a machine that was not quiet: such a ratio gives no
+    verdict. Otherwise `noise` is the relative uncertainty of the ratio.
     """
 
     case: str
@@ -103,11 +103,11 @@ def verdicts(platform, cases, goals=GOALS, busy=False):
     Parameters
     ----------
     platform : str
-        Where JAX ran: ``"cpu"`` or ``"gpu"``. Others have no goals.
+        Where JAX ran: ``"cpu"`` or ``"gpu"``. Other platforms have no goals.
     cases : list of dict
         The ``"cases"`` of a result file.
     goals : sequence of Goal
-        Of two goals for the same peer and case the higher one counts.
+        Of two goals for the same peer and case, the higher one counts.
     busy : bool
         Whether the machine was not quiet.
 
@@ -132,7 +132,7 @@ def verdicts(platform, cases, goals=GOALS, busy=False):
 
 
 def verdict_table(found, labels):
-    """Lay out verdicts as text, with the number of each state at the end."""
+    """Return verdicts as text, with the count of each state at the end."""
     lines = [("case", "against", "at least", "found", "")]
     for verdict in found:
         ratio = "-" if verdict.ratio is None else marked(f"{verdict.ratio:.2f}", verdict.noisy or verdict.busy)

@@ -1,7 +1,7 @@
-"""Guard the speed: a share of the goals for a few cases, with one verdict.
+"""Guard the speed: judge a few cases by a share of their goals, with one verdict.
 
-It asks for a share of each goal, so that the kind of machine decides nothing. A noisy case is repeated, and one that
-stays noisy is not judged.
+A share of each goal is low enough for any kind of machine. A noisy case is repeated; if it stays noisy, it is not
+judged.
 """
 
 from benchmarks import goals
@@ -9,7 +9,7 @@ from benchmarks.peers import OURS
 
 __all__ = ["CASES", "EXIT_CODES", "PEERS", "attempt", "bounds", "overall"]
 
-# Of a goal, and of the goal for small calls: those take the overhead of Python and of the system, which differs more.
+# Shares of the goals. Small calls measure the overhead of Python and of the system, which varies more.
 SHARE, SMALL_SHARE = 0.4, 0.25
 CASES = ("k=0.1", "k=1e4", "array", "small", "cdf", "fit")
 PEERS = (OURS, "normal", "numpy", "scipy", "numpyro")
@@ -23,7 +23,7 @@ OPEN = (goals.TOO_NOISY, goals.TOO_CLOSE)
 
 
 def bounds():
-    """Return the goals, made easier."""
+    """Return the goals, reduced to their shares."""
     return tuple(
         goal._replace(at_least=(SMALL_SHARE if goal.group == "small" else SHARE) * goal.at_least)
         for goal in goals.GOALS
@@ -42,14 +42,14 @@ def attempt(measure, platform, asked, attempts=ATTEMPTS):
     asked : sequence of Goal
         The bounds.
     attempts : int
-        Most measurements.
+        Largest number of measurements.
 
     Returns
     -------
     entry : dict
-        The last one.
+        The entry of the last measurement.
     verdicts : list of Verdict
-        Each from the first attempt that settled it: to let a later one replace it would be to choose.
+        Each from the first attempt that settled it; replacing it with a later one would be a choice of results.
     """
     settled = {}
     for _ in range(attempts):
@@ -63,7 +63,7 @@ def attempt(measure, platform, asked, attempts=ATTEMPTS):
 
 
 def overall(verdicts):
-    """Return one word for all verdicts: only what was judged throughout passes."""
+    """Return the overall verdict: PASS only if every verdict is settled."""
     states = {verdict.state for verdict in verdicts} - {goals.NOT_MEASURED}
     if goals.MISSED in states:
         return FAIL

@@ -1,4 +1,4 @@
-"""Memory that this process holds, now and over time."""
+"""Measure the memory of this process, now and over time."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ __all__ = ["Resident", "Trace", "resident"]
 
 
 class Resident(NamedTuple):
-    """Bytes of this process that are in memory."""
+    """Resident memory of this process in bytes."""
 
     total: int
     private: int  # without pages of files and libraries, which the system can drop and read again
@@ -25,8 +25,8 @@ def resident():
 class Trace:
     """Record the memory of this process from a thread, as a context manager.
 
-    ``points`` holds tuples of seconds since the start, `Resident.total` and `Resident.private`. The first is taken
-    before the body runs, the last after it.
+    ``points`` holds tuples of seconds since the start, `Resident.total` and `Resident.private`. The first one is from
+    before the body runs, the last one from after it.
     """
 
     def __init__(self, interval=0.05):
@@ -53,6 +53,6 @@ class Trace:
             self._take()
 
     def growth(self, private=False):
-        """Return the largest number of bytes held at any time, less those held at the start."""
+        """Return the largest number of bytes held at any time, minus those held at the start."""
         held = [point[2 if private else 1] for point in self.points]
         return max(held) - held[0]

@@ -2,12 +2,12 @@
 
 ``python -m benchmarks.performance_benchmark --quick`` times the most important cases in about two minutes on two cores;
 without ``--quick`` all cases take about half an hour. It prints a table for each case, the accuracy, and a verdict on
-each goal; ``--json FILE`` keeps everything, for ``python -m benchmarks.plots FILE`` and for later comparisons.
-``--tuned`` gives all competitors 512-bit vectors and huge pages, as a user may set them.
+each goal; ``--json FILE`` keeps all results, for ``python -m benchmarks.plots FILE`` and for later comparisons.
+``--tuned`` gives all competitors 512-bit vectors and huge pages, settings that users have, too.
 
-``--grid sizes dtypes keys`` and others vary one property each. ``--compare OLD.json`` names what became slower, also
-without a new run: ``--from NEW.json --compare OLD.json``. ``--guard`` judges a few cases by a share of the goals: PASS
-and TOO NOISY end with exit code 0, FAIL with 1, and 2 where nothing can be judged.
+``--grid sizes dtypes keys`` and other grids vary one property each. ``--compare OLD.json`` names the cases that became
+slower, also without a new run: ``--from NEW.json --compare OLD.json``. ``--guard`` judges a few cases by a share of
+their goals: the exit code is 0 for PASS and TOO NOISY, 1 for FAIL, and 2 if nothing can be judged.
 """
 
 import argparse
@@ -50,7 +50,7 @@ MODES = {
 
 
 def precision(dtype):
-    """Return a context in which JAX works in `dtype`."""
+    """Return a context in which JAX supports `dtype`."""
     import jax
 
     return jax.enable_x64(True) if dtype == "float64" else contextlib.nullcontext()
@@ -67,7 +67,7 @@ def prepare(peer, case, capped):
 
 
 def noting(competitor, seen):
-    """Return the same competitor, which appends the dtype of every result to `seen`, or None if it is not one array."""
+    """Return a copy of `competitor` that appends the dtype of every result to `seen`, None if that is not one array."""
 
     def wait(result):
         dtype = getattr(result, "dtype", None)
@@ -83,9 +83,10 @@ def first_calls(case, peers, capped, tick):
     Returns
     -------
     started : dict of str to tuple
-        For each peer that runs: elements, its `Ready` function, seconds of its first call, and the dtype of the result.
+        For each peer that runs: its number of elements, its `Ready` function, the seconds of its first call, and the
+        dtype of the result.
     missing : dict of str to str
-        For each that does not: the reason.
+        For each other peer: the reason.
     """
     started, missing = {}, {}
     for peer in peers:
@@ -98,7 +99,7 @@ def first_calls(case, peers, capped, tick):
         except Unavailable as reason:
             missing[peer.name] = str(reason)
         except Exception as error:
-            # A peer that runs out of memory or breaks on this JAX is a finding about the peer; ours must not.
+            # A peer may run out of memory or break on this JAX, which is reported; this package must not.
             if peer.name == OURS:
                 raise
             missing[peer.name] = f"failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
@@ -106,7 +107,7 @@ def first_calls(case, peers, capped, tick):
 
 
 def summary(count, device, dtype, measured):
-    """Return the part of a result file on one peer, whose `Timing` is `measured`."""
+    """Return the entry of a result file for one peer with the `Timing` `measured`."""
     fast, slow = measured.quartiles
     return {
         "count": count,
@@ -151,39 +152,47 @@ def parser():
         prog="python -m benchmarks.performance_benchmark", description=__doc__.splitlines()[0]
     )
     size = made.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="fewer cases and rounds, less work for slow peers")
+    size.add_argument(
+        "--quick", action="store_true", help="measure fewer cases in fewer rounds, with less work for slow peers"
+    )
     size.add_argument("--guard", action="store_true", help="judge a few cases: PASS, FAIL or TOO NOISY")
     made.add_argument("--json", metavar="FILE", type=new_file, help="write timings, environment, accuracy, verdicts")
     names = [case.name for case in (*CASES, *grid_cases(GRIDS))]
     default = ", ".join(case.name for case in CASES)
-    text = f"by default {default}; also those of the grids, such as {GRIDS['sizes'][-1].name}"
+    text = f"measure these cases, also of the grids, such as {GRIDS['sizes'][-1].name}; default: {default}"
     made.add_argument("--cases", nargs="+", choices=names, default=[], metavar="CASE", help=text)
-    made.add_argument("--grid", nargs="+", choices=GRIDS, default=[], metavar="GRID", help=", ".join(GRIDS))
+    made.add_argument(
+        "--grid", nargs="+", choices=GRIDS, default=[], metavar="GRID", help=f"measure these grids: {', '.join(GRIDS)}"
+    )
     names = [peer.name for peer in PEERS]
-    made.add_argument("--peers", nargs="+", choices=names, metavar="PEER", help=", ".join(names))
+    made.add_argument(
+        "--peers", nargs="+", choices=names, metavar="PEER", help=f"measure these peers: {', '.join(names)}"
+    )
     text = ", ".join(f"{mode.rounds} {name}" for name, mode in MODES.items())
-    made.add_argument("--tuned", action="store_true", help="with 512-bit vectors and huge pages, for all competitors")
-    made.add_argument("--rounds", type=positive, help=f"turns of each peer: {text}")
-    made.add_argument("--compare", metavar="OLD.json", help="name what changed since; exit code 1 if slower")
-    made.add_argument("--from", dest="measured", metavar="NEW.json", help="a result in place of a new run")
-    text = f"share of a ratio that may be lost before it counts as slower; {compare.TOLERANCE:g}"
+    made.add_argument("--tuned", action="store_true", help="use 512-bit vectors and huge pages, for all competitors")
+    made.add_argument("--rounds", type=positive, help=f"number of turns of each peer; default: {text}")
+    made.add_argument(
+        "--compare", metavar="OLD.json", help="name the changes since this result; exit code 1 if a case is slower"
+    )
+    made.add_argument("--from", dest="measured", metavar="NEW.json", help="compare this result, without a new run")
+    text = f"largest loss, as a share of a ratio, that does not count as slower; default: {compare.TOLERANCE:g}"
     made.add_argument("--tolerance", type=compare.share, default=compare.TOLERANCE, metavar="SHARE", help=text)
     return made
 
 
 def grid_cases(names):
-    """Return the cases of these grids."""
+    """Return the cases of the named grids."""
     return [case for name in names for case in GRIDS[name]]
 
 
 def chosen(given, default):
-    """Return the cases that were asked for, in the order of the table."""
+    """Return the requested cases, in the order of the tables."""
     wanted = {*given.cases, *(case.name for case in grid_cases(given.grid))} or default
     return [case for case in (*CASES, *grid_cases(GRIDS)) if case.name in wanted]
 
 
 def measure_cases(cases, measure, platform, judging, busy):
-    """Print what `measure` returns for each case; return these entries, and the guard's verdicts if `judging`."""
+    """Measure and print each case; return the entries, and the guard's verdicts if `judging`."""
     entries, verdicts, reported = [], [], set()
     for case in cases:
         case = on_gpu(case) if platform == "gpu" else case
@@ -204,7 +213,7 @@ def measure_cases(cases, measure, platform, judging, busy):
 
 
 def measure_accuracy(cases, peers, mode):
-    """Measure and print the accuracy of what the default cases among `cases` do; grids ask for speed alone."""
+    """Measure and print the accuracy for the tasks of the default cases among `cases`; grids measure speed alone."""
     names = {case.name for case in CASES}
     tasks = {case.task for case in cases if case.name in names}
     counts, errors = [], []
@@ -220,8 +229,8 @@ def measure_accuracy(cases, peers, mode):
 
 
 def measure(given):
-    """Time and print what was asked for; return the result."""
-    # JAX otherwise takes three quarters of a GPU at its start, and the other libraries need room too.
+    """Run and print the requested measurements; return the result."""
+    # By default JAX reserves three quarters of a GPU; the other libraries need memory, too.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     name = "guard" if given.guard else "quick" if given.quick else "full"
     mode = MODES[name]
@@ -233,7 +242,7 @@ def measure(given):
     state = quiet.check()
     print(environment_text(found))
     print(f"  {state.text()}")
-    print(f"  Medians of {rounds} rounds, in which all take turns; the spread is the middle half of the rounds.")
+    print(f"  Medians of {rounds} rounds, in which all peers take turns; the spread is the interquartile range.")
     platform = found["platform"]
     capped = mode.capped or platform != "cpu"
     if given.guard and not state.quiet:
@@ -264,7 +273,7 @@ def measure(given):
 
 
 def tune(arguments):
-    """Start this process again with huge pages, which glibc reads once, and let XLA make its vectors of 512 bits."""
+    """Restart this process with huge pages, a setting that glibc reads once, and set XLA's vectors to 512 bits."""
     if HUGE_PAGES not in os.environ.get("GLIBC_TUNABLES", "").split(":"):
         os.environ["GLIBC_TUNABLES"] = ":".join(filter(None, [os.environ.get("GLIBC_TUNABLES"), HUGE_PAGES]))
         os.execv(sys.executable, [sys.executable, "-m", "benchmarks.performance_benchmark", *arguments])
@@ -279,8 +288,8 @@ def main(arguments=None):
     Returns
     -------
     int
-        Exit code: 1 where `--compare` finds a regression or the guard fails, 2 where a file is not a result or nothing
-        can be judged; otherwise 0, also where goals are missed.
+        Exit code: 1 if `--compare` finds a regression or the guard fails, 2 if a file is no result or nothing can be
+        judged; otherwise 0, even if goals are missed.
     """
     made = parser()
     given = made.parse_args(arguments)
@@ -290,7 +299,7 @@ def main(arguments=None):
         tune(sys.argv[1:] if arguments is None else arguments)
     start = time.perf_counter()
     try:
-        # Before the minutes of measuring.
+        # Read the files before the measurement takes minutes.
         old = None if given.compare is None else read_result(given.compare)
         result = None if given.measured is None else read_result(given.measured)
     except ValueError as error:

@@ -13,7 +13,7 @@ from benchmarks.text import install_command
 
 __all__ = ["main", "run"]
 
-# Colours for readers with a colour vision deficiency (Okabe and Ito); markers for print without colours.
+# Colours for colour-blind readers (Okabe and Ito); markers for print without colours.
 STYLES = {
     OURS: {"color": "#D55E00", "marker": "o", "linewidth": 2.4, "markersize": 7, "zorder": 5},
     "eager": {"color": "#D55E00", "marker": "x", "linestyle": (0, (1, 1))},
@@ -29,7 +29,7 @@ COMMON = {"linewidth": 1.5, "markersize": 5.5}
 INK = "#222222"
 SETTINGS = {
     "svg.hashsalt": "jax_von_mises",  # otherwise element names are random
-    "svg.fonttype": "path",  # the same where the font is missing
+    "svg.fonttype": "path",  # identical even if the font is missing
     "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 10,
     "axes.spines.top": False,
@@ -70,7 +70,7 @@ def accuracy_series(result):
 
 
 def draws_text(result):
-    """Return the draws per call, and which peers drew fewer."""
+    """Return the draws per call, and the peers that drew fewer."""
     cases = [case for case in result["cases"] if case["group"] == "one"]
     most = max((case["count"] for case in cases), default=0)
     fewer = {}
@@ -109,7 +109,7 @@ def picture(result):
     speed, accuracy = figure.subplots(1, 2)
     handles = draw(speed, speed_series(result))
     speed.set_title("Speed: million float32 draws per second")
-    # Room below for the slowest, and above so that the fastest does not touch the title.
+    # Room for the slowest line, and between the fastest one and the title.
     speed.margins(y=0.12)
     speed.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
 
@@ -149,9 +149,9 @@ def run(arguments, module, text, source, upgrade, make):
     Parameters
     ----------
     arguments : list of str or None
-        Of the command line.
+        Arguments of the command line.
     module, text : str
-        The program's name, and its docstring.
+        Name and docstring of the program.
     source : str
         Name of the program that writes the results.
     upgrade : callable
@@ -181,7 +181,7 @@ def run(arguments, module, text, source, upgrade, make):
         print(f"cannot read {given.result}: {error}", file=sys.stderr)
         return 1
     with matplotlib.rc_context(SETTINGS):
-        # Without a date, two drawings of one result are the same bytes.
+        # Without a date, the same result gives the same bytes.
         metadata = {"Date": None} if given.out.suffix == ".svg" else None
         given.out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(given.out, metadata=metadata, dpi=150)

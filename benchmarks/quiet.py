@@ -1,7 +1,7 @@
 """Check whether the machine is quiet enough for timings.
 
-`check` takes about a second. Every program that times calls it first, prints the line and keeps it in its result; on a
-machine that is not quiet a program still reports its timings, with their spread, and concludes nothing from them.
+`check` takes about a second. Every program that measures times calls it first, prints the state and keeps it in the
+result. On a busy machine a program still reports its timings with their spread, but draws no conclusions.
 """
 
 import threading
@@ -14,25 +14,25 @@ from benchmarks.environment import cores
 
 __all__ = ["BUSY", "Quiet", "check", "decide"]
 
-# In place of a verdict where the machine is not quiet.
+# Replaces a verdict on a busy machine.
 BUSY = "machine busy: nothing concluded"
 
 # Measured on two cores of a virtual machine: the spread was 0.02 to 0.13 while nothing else ran, and 0.26 to 1.4 while
 # other processes used more than half of the CPU time.
 MOST_SPREAD = 0.2
-# Share of the CPU time that the hypervisor gave to other virtual machines during the calibration.
+# Share of the CPU time that the hypervisor may give to other virtual machines during the calibration.
 MOST_STEAL = 0.02
-# Load average per core. It covers a minute, so that the program run before this one may account for one per core.
+# Load average per core. It covers a minute, so the previous program may contribute one per core.
 MOST_LOAD = 1.5
-# Fewer repetitions on a core have no quartiles worth the name.
+# Fewer repetitions on a core give no meaningful quartiles.
 FEWEST_REPETITIONS = 8
 
-# One repetition takes a few milliseconds: long enough to be interrupted where another process wants the core.
+# One repetition takes a few milliseconds: long enough for another process on the core to interrupt it.
 SINES, SIZE = 16, 2**15
 
 
 class Quiet(NamedTuple):
-    """State of the machine: see `decide`."""
+    """State of the machine, as `decide` judges it."""
 
     quiet: bool
     load: float
@@ -42,20 +42,20 @@ class Quiet(NamedTuple):
     spread: float
     """Interquartile range of the repetitions of a fixed calculation, as a share of their median, on the worst core."""
     reason: str
-    """Why the machine is not quiet; empty where it is."""
+    """Why the machine is busy; empty if it is quiet."""
 
     def as_dict(self):
-        """Return the fields for a JSON file."""
+        """Return the fields as a dict, ready for JSON."""
         return self._asdict()
 
     def text(self):
-        """Return one line for a reader."""
+        """Return a description in one line."""
         state = "quiet" if self.quiet else f"BUSY ({self.reason})"
         return f"machine {state}: load {self.load:.1f}, steal {self.steal:.1%}, spread {self.spread:.1%}"
 
 
 def decide(load, cores, steal, spread):
-    """Return the `Quiet` state for these measurements; a spread of None means that there were too few repetitions."""
+    """Return the `Quiet` state for these measurements; a spread of None stands for too few repetitions."""
     reasons = []
     if load > MOST_LOAD * cores:
         reasons.append(f"load average {load:.1f} on {cores} cores")
@@ -69,7 +69,7 @@ def decide(load, cores, steal, spread):
 
 
 def worst_spread(repetitions):
-    """Return the largest spread of any core, None where one has too few repetitions."""
+    """Return the largest spread of any core; None if a core has too few repetitions."""
     if min(map(len, repetitions)) < FEWEST_REPETITIONS:
         return None
     quartiles = [np.quantile(seconds, (0.25, 0.5, 0.75)) for seconds in repetitions]

@@ -1,8 +1,8 @@
-"""The von Mises distribution about 0 in float64, for the errors of others.
+"""The von Mises distribution about 0 in float64, the reference for errors.
 
-Concentrations from 0 to 1e9, relative error 1e-11. SciPy approximates by a normal distribution from concentration 50
-on. Here Gauss-Legendre quadrature integrates the density from the angle out to where it has fallen by e^-40, or to pi,
-so that small tails keep their digits.
+The relative error is below 1e-11 for concentrations from 0 to 1e9. SciPy uses a normal approximation from concentration
+50 on. Gauss-Legendre quadrature here integrates the density from the angle to the place where it has fallen by e^-40,
+or to pi, so that small tails keep their digits.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ __all__ = ["cdf", "icdf", "log_prob"]
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(60)
 DEPTH = 40.0
-BLOCK = 2**12  # points at a time: their nodes fit the cache
+BLOCK = 2**12  # points at a time, whose nodes fit the cache
 
 
 def log_prob(x, k):
@@ -28,7 +28,7 @@ def tail(x, k):
     end = np.where(square < 1, 2 * np.arcsin(np.sqrt(np.minimum(square, 1))), np.pi)
     half = ((end - x) / 2)[:, None]
     step = half * (NODES + 1)
-    # cos(x) - cos(x + step), without subtracting cosines.
+    # cos(x) - cos(x + step), without cancellation.
     drop = 2 * np.sin(step / 2) * np.sin(x[:, None] + step / 2)
     return np.exp(log_prob(x, k)) * (half * np.exp(-k * drop) @ WEIGHTS)
 

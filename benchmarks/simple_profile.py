@@ -1,4 +1,4 @@
-"""Overview of one machine in half a minute: device, first call, rate, small calls, memory, copies to the host.
+"""Profile a machine in half a minute: device, first call, rate, small calls, memory, copies to the host.
 
 ``python -m benchmarks.simple_profile`` needs the package and psutil, writes no files, and compares with
 ``jax.random.normal`` in the same run. ``jax-von-mises doctor`` diagnoses a problem, and
@@ -22,18 +22,18 @@ __all__ = ["advice", "main"]
 CONCENTRATION = 5.0
 SIZES = {"cpu": (2**10, 2**20, 2**24), "gpu": (2**10, 2**20, 2**28)}
 ROUNDS = 9
-# Bytes for each draw that must be free: `jax.random.normal` holds four arrays of float32, and others may share a GPU.
+# Free bytes needed per draw: `jax.random.normal` holds four float32 arrays, and other programs may share a GPU.
 ROOM = 32
 
 NORMAL = "normal"
 COMPARED = [peer for peer in PEERS if peer.name in (OURS, NORMAL)]
 
-# Seconds of a first call that are worth a compilation cache.
+# Seconds of a first call that make a compilation cache worthwhile.
 LONG_COMPILE = 0.2
 
 
 def unused_gpu():
-    """Return the name of a GPU of this machine where JAX uses the CPU and was not asked to; None otherwise."""
+    """Return the name of a GPU that JAX does not use although no setting selects the CPU; None otherwise."""
     import jax
 
     from jax_von_mises.runtime import hardware
@@ -46,14 +46,14 @@ def unused_gpu():
 
 
 def bytes_text(size):
-    """Return a number of bytes as text, also where it is not known."""
+    """Return a number of bytes as text, "unknown" for None."""
     from jax_von_mises.streams.checkpoint import readable
 
     return "unknown" if size is None else readable(size)
 
 
 def print_first_call(count):
-    """Compile the sampler and print the parts of that; return the seconds and the program's memory."""
+    """Compile the sampler and print each stage; return the seconds that a cache would save, and the program."""
     from jax_von_mises import runtime
 
     (compiled,) = runtime.warmup((count,), concentration=CONCENTRATION)
@@ -67,25 +67,25 @@ def print_first_call(count):
 
 
 def stage_row(case, busy):
-    """Time the stages of our call, and return a row of their table."""
+    """Time the stages of our call, and return their table row."""
     import jax
 
     competitor = COMPARED[0].prepare(case).competitor
     competitor.wait(competitor.draw(competitor.fresh(0)))
     turns = timing.stages({OURS: competitor}, jax.device_get, ROUNDS)[OURS]
-    whole = timing.Timing(0.0, tuple(map(sum, turns)))
+    total = timing.Timing(0.0, tuple(map(sum, turns)))
     times = (statistics.median(each) for each in zip(*turns, strict=True))
-    doubtful = busy or whole.wide
-    return f"{case.count:,}", *(marked(time_text(seconds), doubtful) for seconds in times), f"{whole.spread:.0%}"
+    doubtful = busy or total.wide
+    return f"{case.count:,}", *(marked(time_text(seconds), doubtful) for seconds in times), f"{total.spread:.0%}"
 
 
 def fitting(sizes, free):
-    """Return the sizes that fit the free bytes, at least the smallest."""
+    """Return the sizes that fit into `free` bytes, at least the smallest one."""
     return tuple(size for size in sizes if free is None or ROOM * size <= free) or sizes[:1]
 
 
 def print_memory(count, compiled):
-    """Print the memory of the largest call, and that of the device."""
+    """Print the memory of the largest call and that of the device."""
     from jax_von_mises import runtime
 
     held = runtime.memory_report()[0]
@@ -104,7 +104,7 @@ def print_memory(count, compiled):
 
 
 def advice(gpu, busy, entry, compiling):
-    """Return what to do: a few sentences at most, none about rates that are noise.
+    """Return recommendations in a few sentences, none of them from noisy rates.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def advice(gpu, busy, entry, compiling):
     busy : bool
         Whether the machine was not quiet.
     entry : dict
-        The largest case, as `run_case` returns it.
+        The result of `run_case` for the largest case.
     compiling : float
         Seconds of a first call that a compilation cache would save.
     """
@@ -122,9 +122,9 @@ def advice(gpu, busy, entry, compiling):
         lines.append(f"JAX does not use the {gpu}: run jax-von-mises doctor for the reason.")
     found = entry["results"]
     if busy:
-        lines.append("Other work slowed the rates down: run this again when the machine is quiet.")
+        lines.append("Other work slowed this program down: run it again when the machine is quiet.")
     elif any(result["wide"] for result in found.values()):
-        lines.append("The rounds disagree about the largest arrays: run this again when the machine is quiet.")
+        lines.append("The rounds disagree on the largest arrays: run this again when the machine is quiet.")
     elif found[NORMAL]["ratio"] * (1 + timing.noise_of(result["spread"] for result in found.values())) < 1:
         lines.append("The sampler is slower than jax.random.normal on a large array: run jax-von-mises doctor.")
     if compiling > LONG_COMPILE:
@@ -140,7 +140,7 @@ def main(arguments=None):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.parse_args(arguments)
-    # Otherwise the free memory would be what JAX has not yet reserved.
+    # Otherwise the report would count only the memory that JAX has not reserved as free.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from jax_von_mises import runtime
 
@@ -162,7 +162,7 @@ def main(arguments=None):
     print(f"\nStages of our call\n{table(stages)}", flush=True)
     print_memory(sizes[-1], compiled)
     lines = advice(gpu, busy, entry, compiling)
-    print("\n" + "\n".join([*lines, f"{time.perf_counter() - start:.0f} s in all"]))
+    print("\n" + "\n".join([*lines, f"{time.perf_counter() - start:.0f} s in total"]))
     return 0
 
 

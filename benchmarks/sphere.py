@@ -1,8 +1,8 @@
-"""Speed of directions on the sphere, compared in turns with `jax.random.normal`, SciPy and TensorFlow Probability.
+"""Time directions on the sphere, compared in turns with `jax.random.normal`, SciPy and TensorFlow Probability.
 
 ``python -m benchmarks.sphere`` draws directions in several dimensions, with one concentration for all and one for each,
-the cosines alone, and the derivative in the concentration. `jax.random.normal` makes as many components, so its ratio
-says what a direction costs over the cheapest array of that size. ``--json FILE`` keeps everything.
+the cosines alone, and the derivative in the concentration. `jax.random.normal` draws the same number of components, so
+the ratio to it is the cost relative to the cheapest array of that size. ``--json FILE`` keeps all results.
 """
 
 import sys
@@ -15,7 +15,7 @@ from benchmarks.timing import Competitor
 
 __all__ = ["CASES", "Case", "competitors", "main", "summary"]
 
-# Elements that slow peers get, and are scaled from.
+# Slow peers get this many elements; their rates are scaled from these.
 FEW = 2**14
 
 
@@ -26,11 +26,11 @@ class Case(NamedTuple):
     dimension: int
     count: int
     each: bool = False
-    """Whether every draw has its own concentration, log-uniform between 0.01 and 10^4; all have 5 otherwise."""
+    """Whether every draw has its own concentration, log-uniform between 0.01 and 10^4, instead of 5 for all."""
 
     @property
     def name(self):
-        """A line for a reader."""
+        """Its label in tables."""
         return f"{self.kind}, d = {self.dimension}, {'a concentration each' if self.each else 'one concentration'}"
 
 
@@ -43,7 +43,7 @@ CASES = (
 
 
 def competitors(case):
-    """Return by name what is timed for a case, each with the number of draws in a call."""
+    """Return the competitors of a case by name, each with its number of draws per call."""
     import jax
     import jax.numpy as jnp
 
@@ -85,7 +85,7 @@ def competitors(case):
 
 
 def tfp(of_keys, n, d):
-    """TensorFlow Probability's sampler, where it is installed; it takes up to five dimensions."""
+    """Return TensorFlow Probability's sampler if it is installed; it supports up to five dimensions."""
     try:
         from tensorflow_probability.substrates.jax import distributions
     except ImportError:
@@ -97,7 +97,7 @@ def tfp(of_keys, n, d):
 
 
 def summary(records):
-    """Lay out all records as a table: rates, and times relative to `jax.random.normal` of as many components."""
+    """Return the rows of a table: rates, and times relative to `jax.random.normal` with as many components."""
     names = list(dict.fromkeys(name for record in records for name in record["results"]))
     lines = [("million per second", *names, "time / normal", "first call")]
     for record in records:

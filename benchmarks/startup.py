@@ -1,9 +1,9 @@
-"""Time to the first angles of a fresh process: compiled, from the compilation cache, or from an exported sampler.
+"""Measure the time to the first angles of a new process: compiled, from the compilation cache or an exported sampler.
 
-``python -m benchmarks.startup`` starts a process for each way to begin, in random order, several rounds. Each process
-imports JAX, starts it, gets ready (turns the cache on, loads the file), draws, and draws again. The time to get ready
-and for the first draw is compared; imports, and keys and parameters, which JAX compiles programs for too, are not part
-of it.
+``python -m benchmarks.startup`` starts a process for each way to begin, in random order, in several rounds. Each
+process imports JAX, starts it, gets ready (turns the cache on, loads the file), draws, and draws again. The compared
+time is that of getting ready and of the first draw. It does not include imports, nor keys and parameters, for which JAX
+compiles programs, too.
 """
 
 import argparse
@@ -32,7 +32,7 @@ FORMAT = 2
 ROOT = Path(__file__).parents[1]
 ROUNDS = {"quick": 3, "full": 7}
 
-# Parts of the run of a process, in order.
+# Stages of each process, in order.
 PARTS = ("import_jax", "import_package", "start", "ready", "first", "second")
 
 
@@ -46,11 +46,11 @@ class Way(NamedTuple):
     file: bool = False
     peer: str = OURS
     module: str = "jax_von_mises"
-    """The module that it imports besides JAX."""
+    """The module to import in addition to JAX."""
 
 
 def peer_ways(peer, label, module):
-    """Return the ways of another library: without a cache, and from a full one."""
+    """Return the ways of another library: without a cache and from a full one."""
     return (
         Way(peer, label, peer=peer, module=module),
         Way(f"{peer}-cache", f"{label}, from the cache", cache="full", peer=peer, module=module),
@@ -82,7 +82,7 @@ GOALS = {"compile": 1.0, "cache": 0.2}
 
 
 def live(order):
-    """Draw first angles in this process; return the seconds of each part, or the library that is missing."""
+    """Draw the first angles in this process; return the seconds of each stage, or the reason why it cannot run."""
     way = next(way for way in WAYS if way.name == order["way"])
     case = TASKS[order["task"]]
     times = [time.perf_counter()]
@@ -118,9 +118,9 @@ def live(order):
 
 
 def ask(order):
-    """Run `live` in a fresh process, and return what it returns."""
+    """Run `live` in a new process and return its result."""
     command = [sys.executable, "-m", "benchmarks.startup", "--order", json.dumps(order)]
-    # Every way would find the user's own cache.
+    # Keep the user's own cache away from every way.
     environment = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -142,7 +142,7 @@ def measure(ways, tasks, rounds, folder):
             for way in ways:
                 cache = way.cache and f"{folder}/{name}-{way.name}"
                 orders[name, way.name] = order = {"way": way.name, "task": name, "cache": cache, "file": path}
-                # This run does not count: it fills the cache, and brings the libraries into the system's memory.
+                # This untimed run fills the cache and brings the libraries into the system's memory.
                 if (way.cache == "full" or way.peer != OURS) and way.name not in missing:
                     tick()
                     answer = ask(order)
@@ -180,7 +180,7 @@ def summarise(found):
 
 
 def summary_text(name, summary, busy=False):
-    """Lay out one task as a table."""
+    """Return one task as a table."""
     rows = [("", "import", "get ready", "first call", "both", "spread", "second call")]
     doubtful = False
     for way, found in summary.items():
@@ -197,7 +197,7 @@ def summary_text(name, summary, busy=False):
 
 
 def goal_text(summary, busy=False):
-    """Lay out the verdicts on `GOALS`."""
+    """Return the verdicts on `GOALS` as a table."""
     verdicts = []
     for name, ways in summary.items():
         for way, most in GOALS.items():
@@ -209,20 +209,26 @@ def goal_text(summary, busy=False):
 
 
 def parser():
-    """Make the command line."""
+    """Build the argument parser."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__.splitlines()[0])
-    made.add_argument("--quick", action="store_true", help="fewer rounds")
-    made.add_argument("--rounds", type=positive, help="turns of each; {quick} quick, {full} else".format(**ROUNDS))
-    made.add_argument("--tasks", nargs="+", choices=TASKS, default=tuple(TASKS), help=", ".join(TASKS))
+    made.add_argument("--quick", action="store_true", help="measure fewer rounds")
+    made.add_argument(
+        "--rounds", type=positive, help="number of turns of each; {quick} with --quick, else {full}".format(**ROUNDS)
+    )
+    made.add_argument(
+        "--tasks", nargs="+", choices=TASKS, default=tuple(TASKS), help=f"measure these tasks: {', '.join(TASKS)}"
+    )
     names = [way.name for way in WAYS]
-    made.add_argument("--ways", nargs="+", choices=names, default=names, metavar="WAY", help=", ".join(names))
+    made.add_argument(
+        "--ways", nargs="+", choices=names, default=names, metavar="WAY", help=f"measure these ways: {', '.join(names)}"
+    )
     made.add_argument("--json", metavar="FILE", type=new_file, help="write all times and the environment")
     made.add_argument("--order", help=argparse.SUPPRESS)
     return made
 
 
 def main(arguments=None):
-    """Run the benchmark; return the exit code, which is 0 also where goals are missed."""
+    """Run the benchmark; return the exit code, which is 0 even if goals are missed."""
     given = parser().parse_args(arguments)
     if given.order is not None:
         print(json.dumps(live(json.loads(given.order))))
@@ -235,7 +241,7 @@ def main(arguments=None):
     state = quiet.check()
     busy = not state.quiet
     print(f"{environment_text(about)}\n  {state.text()}")
-    print(f"  Medians of {rounds} rounds of a fresh process for each, in random order.", flush=True)
+    print(f"  Medians of {rounds} rounds, with a new process for each way, in random order.", flush=True)
     try:
         with tempfile.TemporaryDirectory(prefix="jax_von_mises-") as folder:
             found, missing = measure(ways, given.tasks, rounds, folder)
@@ -251,7 +257,7 @@ def main(arguments=None):
     if missing:
         print(f"\n{missing_text(missing, LABELS)}")
     if text := goal_text(summary, busy):
-        print(f"\nGoals: times faster than asked for\n{text}")
+        print(f"\nGoals: allowed time as a multiple of the measured one\n{text}")
     finish(
         began,
         given.json,

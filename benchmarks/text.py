@@ -1,4 +1,4 @@
-"""The text tables of the benchmarks, and arguments of their command lines."""
+"""Text tables of the benchmarks, and arguments of their command lines."""
 
 import argparse
 import contextlib
@@ -26,16 +26,16 @@ __all__ = [
     "wide_text",
 ]
 
-# In place of a number whose rounds disagree, where there is no room for its spread.
+# Replaces a number whose rounds disagree, where its spread does not fit.
 NOISE = "noise"
-MARKED = "  ~: the rounds disagree or the machine is busy; nothing is concluded from this number"
-# Seconds between signs of life.
+MARKED = "  ~: the rounds disagree or the machine is busy; draw no conclusions from this number"
+# Seconds between the dots of `progress`.
 TICK = 2.0
 
 
 @contextlib.contextmanager
 def progress():
-    """Give a function to call often, which prints a dot to the standard error at most every `TICK` seconds."""
+    """Yield a function to call often; it prints a dot to the standard error at most every `TICK` seconds."""
     last, dots = time.monotonic(), 0
 
     def tick():
@@ -58,7 +58,7 @@ def positive(text):
 
 
 def install_command(extra):
-    """Return the shell command that installs an extra of this clone for the Python that runs."""
+    """Return the shell command that installs an extra of this clone for the running Python."""
     clone = Path(__file__).resolve().parent.parent
     return shlex.join([sys.executable, "-m", "pip", "install", "-e", f"{clone}[{extra}]"])
 
@@ -75,7 +75,7 @@ def table(rows):
 
 
 def time_text(seconds):
-    """Return seconds in the unit that keeps the number short."""
+    """Return a time as text, in the unit that keeps the number short."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
@@ -83,7 +83,7 @@ def time_text(seconds):
 
 
 def marked(text, doubtful):
-    """Return a number's text, with a ``~`` in front of it where the number is doubtful."""
+    """Return the text of a number, with ``~`` in front if the number is doubtful."""
     return f"~{text}" if doubtful else text
 
 
@@ -95,7 +95,7 @@ def wide_text(label, spread):
 
 
 def environment_text(found):
-    """Lay out the environment in a few lines."""
+    """Return the environment in a few lines of text."""
     lines = [
         f"{found['device_count']} x {found['device']} ({found['platform']})",
         f"CPU {found['cpu']}, {found['cores']} cores",
@@ -107,7 +107,7 @@ def environment_text(found):
 
 
 def case_table(entry, busy=False):
-    """Lay out one case of a result of `performance_benchmark`; on a busy machine every rate is marked."""
+    """Return the table of one case of `performance_benchmark`; on a busy machine every rate is marked."""
     task = TASKS[entry["task"]]
     lines = [("", task.unit, "spread", "one call", "first call", task.noun, "ours / it")]
     wide = {name: busy or result["wide"] for name, result in entry["results"].items()}
@@ -134,7 +134,7 @@ def case_table(entry, busy=False):
 
 
 def missing_text(missing, labels):
-    """Lay out who is left out, with one line for each reason."""
+    """Return the missing names as text, with one line for each reason."""
     names = {}
     for name, reason in missing.items():
         names.setdefault(reason, []).append(labels[name])

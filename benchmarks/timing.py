@@ -1,11 +1,11 @@
 """Time calls.
 
-- A call counts until its result is ready: JAX and the GPU libraries return before they have finished.
+- A call lasts until its result is ready: JAX and the GPU libraries return before they have finished.
 - The first call, which traces and compiles, is timed separately.
-- Competitors take turns: a machine that slows down during the run slows all of them.
-- Every call gets a fresh input, made outside the timed span.
-- A time is the median of many rounds. Where its quartiles are too far apart it is marked, and nothing is concluded.
-- `stages` splits a call in three: until it returns, until its result is ready, and until that is on the host.
+- Competitors take turns, so that a machine that slows down during the run slows all of them.
+- Every call gets a new input, which is made outside the timed span.
+- A time is the median of many rounds. If its quartiles are too far apart, it is marked and supports no conclusion.
+- `stages` splits a call in three: until it returns, until its result is ready, and until the host has the result.
 """
 
 import functools
@@ -19,21 +19,21 @@ import numpy as np
 
 __all__ = ["Competitor", "Stages", "Timing", "first_call", "interleave", "noise_of", "stages", "take_turns", "timed"]
 
-# Seconds. Shorter calls are repeated within a turn, since one interrupt can spoil a single call. Their turn starts with
-# a call that does not count: threads of the previous competitor may still be spinning.
+# Seconds. Shorter calls are repeated within a turn, since one interrupt can spoil a single call. Such a turn starts
+# with an untimed call, because threads of the previous competitor may still be spinning.
 SHORTEST_TURN = 0.1
 MOST_CALLS = 2000
 
-# Seconds. Longer calls have a turn in every third round only: they average over disturbances by themselves, and would
+# Seconds. Longer calls have a turn only in every third round: a single one averages over disturbances, and they would
 # take most of the run.
 LONG_CALL = 1.0
 LONG_CALL_ROUNDS = 3
 
-# Quartiles further apart than this share of the median say more about the machine than about the code.
+# Quartiles further apart than this share of the median describe the machine rather than the code.
 WIDE_SPREAD = 0.2
-# Fewer turns have no quartiles worth the name.
+# Fewer turns give no meaningful quartiles.
 FEWEST_TURNS = 3
-# Share of a time: no timing here is more exact, however well its rounds agree.
+# Least relative uncertainty of a time, however well its rounds agree.
 LEAST_NOISE = 0.01
 
 
@@ -54,7 +54,7 @@ class Competitor(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Seconds per call in each turn, and of the very first call."""
+    """Seconds per call in each turn, and of the first call."""
 
     first: float
     seconds: tuple[float, ...]
@@ -82,7 +82,7 @@ class Timing(NamedTuple):
 
 
 def noise_of(spreads):
-    """Return the share by which a product or ratio of times with these spreads may be wrong.
+    """Return the relative uncertainty of a product or ratio of times with these spreads.
 
     Independent errors add as squares.
     """
@@ -135,14 +135,14 @@ def interleave(competitors, rounds, clock=time.perf_counter, measure=timed, tota
     competitors : dict of str to Competitor
         Each has been called before, with input 0.
     rounds : int
-        Number of turns of each. The order changes from round to round, so that nobody always follows the same
-        competitor and inherits its warm cache or hot core.
+        Number of turns of each. The order changes from round to round, so that no competitor always follows the same
+        one and inherits its warm cache or hot core.
     clock : callable
         Returns seconds.
     measure : callable
-        Takes a competitor, inputs and the clock, and returns the record of a turn.
+        Function of a competitor, inputs and the clock that returns the record of a turn.
     total : callable
-        Takes that record, and returns the seconds per call.
+        Function of that record that returns the seconds per call.
 
     Returns
     -------
@@ -159,7 +159,7 @@ def interleave(competitors, rounds, clock=time.perf_counter, measure=timed, tota
     first = {name: turn(name, 1) for name in competitors}
     warm = {name: total(found) for name, found in first.items()}
     calls = {name: min(MOST_CALLS, max(1, math.ceil(SHORTEST_TURN / max(s, 1e-9)))) for name, s in warm.items()}
-    # Warming up hardly matters to a long call, so its first one counts as a turn.
+    # Warming up hardly changes a long call, so its first one counts as a turn.
     seconds = {name: [first[name]] if warm[name] > LONG_CALL else [] for name in competitors}
     order = random.Random(0)
     for number in range(1, rounds + 1):
@@ -177,10 +177,10 @@ def stages(competitors, fetch, rounds, clock=time.perf_counter):
 
 
 def take_turns(competitors, rounds, clock=time.perf_counter):
-    """Time competitors whose single call is long: each has one call in every round.
+    """Time competitors with long calls: one call of each per round.
 
-    Their seconds can be compared round by round, which matters where the machine drifts, as disks do. Arguments as for
-    `interleave`; the keys map to the seconds in each round.
+    The seconds can be compared round by round, which matters if the machine drifts, as disks do. The arguments are
+    those of `interleave`; each key maps to the seconds of every round.
     """
     seconds = {name: [] for name in competitors}
     order = random.Random(0)

@@ -1,8 +1,8 @@
-"""Speed of pairs of angles, compared in turns with `sample_von_mises` and NumPyro's bivariate class.
+"""Time pairs of angles, compared in turns with `sample_von_mises` and NumPyro's bivariate class.
 
-``python -m benchmarks.torus`` draws pairs of one distribution and of one for each, with and without derivatives, and
-computes the log density and its gradient for many distributions. `sample_von_mises` with an array of concentrations
-draws as many angles as there are pairs, the part of the work that cannot be saved. ``--json FILE`` keeps everything.
+``python -m benchmarks.torus`` draws pairs from one distribution and from one distribution each, with and without
+derivatives, and computes the log density and its gradient for many distributions. `sample_von_mises` with an array of
+concentrations draws one angle per pair, a lower bound on the work. ``--json FILE`` keeps all results.
 """
 
 import sys
@@ -14,7 +14,7 @@ from benchmarks import turns
 
 __all__ = ["CASES", "Case", "competitors", "main", "summary"]
 
-# Pairs and distributions that NumPyro gets, and is scaled from: it draws some ten thousand pairs a second.
+# NumPyro gets this many pairs and distributions, from which its rates are scaled: it draws about 1e4 pairs per second.
 FEW_PAIRS, FEW_DISTRIBUTIONS = 2**10, 8
 
 
@@ -22,7 +22,7 @@ class Case(NamedTuple):
     """`count` draws or log densities of a `model` with concentrations 5 and 6 and a `correlation`, or random ones."""
 
     kind: str
-    """ "pairs", "gradient" (of their sum, in the correlation) or "log_prob" (and its gradient)."""
+    """ "pairs", "gradient" (of the sum of pairs, in the correlation) or "log_prob" (with its gradient)."""
     model: str
     count: int
     correlation: float = 3.0
@@ -31,7 +31,7 @@ class Case(NamedTuple):
 
     @property
     def name(self):
-        """A line for a reader."""
+        """Its label in tables."""
         of = "a distribution each" if self.each else f"correlation {self.correlation:g}"
         return f"{self.kind}, {self.model} model, {of}"
 
@@ -49,7 +49,7 @@ CASES = (
 
 
 def competitors(case):
-    """Return by name what is timed for a case, each with the number of draws or densities in a call."""
+    """Return the competitors of a case by name, each with its number of draws or densities per call."""
     import jax
     import jax.numpy as jnp
 
@@ -74,7 +74,7 @@ def competitors(case):
         return jax.grad(lambda r: draw(key, k1, k2, r).sum())(r)
 
     def log_prob(key, k1, k2, r):
-        """Moved points, so that no call has the values of another."""
+        """Compute at points moved at random, so that no two calls have the same values."""
         moved = points + jax.random.uniform(key)
         return jax.value_and_grad(lambda k: cls(0.0, 0.0, *k).log_prob(moved).sum())((k1, k2, r))
 
@@ -87,7 +87,7 @@ def competitors(case):
         found["sample_von_mises"] = of_keys(angles), n
     if case.kind == "gradient":
         found["the draw alone"] = of_keys(draw), n
-    # Two modes are refused there, and so are derivatives of draws and the cosine model.
+    # NumPyro supports neither two modes, nor derivatives of draws, nor the cosine model.
     takes = case.kind == "log_prob" or (case.kind == "pairs" and not case.each)
     if takes and case.model == "sine" and case.correlation == 3.0:
         found |= numpyro(of_keys, case, parameters, points)
@@ -95,7 +95,7 @@ def competitors(case):
 
 
 def numpyro(of_keys, case, parameters, points):
-    """NumPyro's class, where it is installed."""
+    """Return NumPyro's class as a competitor if it is installed."""
     try:
         from numpyro.distributions import SineBivariateVonMises
     except ImportError:
@@ -117,7 +117,7 @@ def numpyro(of_keys, case, parameters, points):
 
 
 def summary(records):
-    """Lay out all records as a table: rates, and the time of one call of ours."""
+    """Return the rows of a table: rates, and the time of one call of ours."""
     names = list(dict.fromkeys(name for record in records for name in record["results"]))
     lines = [("million a second", *names, "one call", "first call")]
     for record in records:

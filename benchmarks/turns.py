@@ -1,7 +1,7 @@
-"""What the benchmarks of a distribution share: competitors that take turns on each case, and the command line.
+"""Time competitors in turns on each case, with one command line for the benchmarks of a distribution.
 
-Such a program has `CASES`, a `competitors` that returns by name what is timed for a case with the number of draws in a
-call, and a `summary` that lays out all records as rows of a table.
+Such a program has `CASES`, a function `competitors` that maps names to a competitor and its number of draws per call,
+and a function `summary` that returns all records as rows of a table.
 """
 
 import argparse
@@ -46,16 +46,16 @@ def run(case, made, rounds):
 
 
 def parser(program, about):
-    """Make the command line."""
+    """Build the argument parser."""
     made = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}", description=about.splitlines()[0])
-    made.add_argument("--quick", action="store_true", help="{quick} rounds, not {full}".format(**ROUNDS))
-    made.add_argument("--rounds", type=positive, metavar="N", help="turns of each competitor")
+    made.add_argument("--quick", action="store_true", help="measure {quick} rounds, not {full}".format(**ROUNDS))
+    made.add_argument("--rounds", type=positive, metavar="N", help="number of turns of each competitor")
     made.add_argument("--json", metavar="FILE", type=new_file, help="write the times and the environment")
     return made
 
 
 def main(program, about, cases, competitors, summary, arguments):
-    """Time all cases of a program that has this name and docstring, print a table, and return 0."""
+    """Time all cases of the program with this name and docstring, print a table, and return 0."""
     given = parser(program, about).parse_args(arguments)
     mode = "quick" if given.quick else "full"
     rounds = given.rounds or ROUNDS[mode]

@@ -1,14 +1,15 @@
-"""PractRand test of the random words that the angles are made from.
+"""Test the random words from which the angles are made, with PractRand.
 
 ``python -m benchmarks.words`` pipes the words, as the sampler uses them, into PractRand's ``RNG_test`` [1]_: 2^36 bytes
-in each of three orders, which are ways in which a user's numbers come from one seed.
+in each of three orders, the ways in which users derive numbers from one seed.
 
 - ``stream``: the words of one key.
 - ``keys``: a word from each of 4096 keys made by ``fold_in``, then the next word of each, and so on.
-- ``split``: the first 64 words of each of ever more keys made by ``fold_in``: short streams from many keys.
+- ``split``: the first 64 words of key after key, each made by ``fold_in``: short streams from many keys.
 
 ``--raw`` writes the words to the standard output instead, for other test programs. PractRand also tests the lowest bits
-of the words alone. It is not a Python package: build it, and put its ``RNG_test`` on the path or name it.
+of the words alone. It is not a Python package: build it, then put its ``RNG_test`` on the path or name it with
+``--practrand``.
 
 .. [1] C. Doty-Humphrey. PractRand, version 0.94 or newer. https://pracrand.sourceforge.net
 """
@@ -42,7 +43,7 @@ TESTED = {"quick": 30, "full": 36}
 
 
 def stream(key):
-    """Return a function from a block's number to its words, all of one key."""
+    """Return a function that maps the number of a block to its words, all of one key."""
     import jax
 
     from jax_von_mises.sampling import counter
@@ -52,7 +53,7 @@ def stream(key):
 
 
 def keys(key):
-    """Return a function from a block's number to its words, of many keys that take turns."""
+    """Return a function that maps the number of a block to its words, from many keys in turn."""
     import jax
 
     from jax_von_mises.sampling import counter
@@ -68,7 +69,7 @@ def keys(key):
 
 
 def split(key):
-    """Return a function from a block's number to the first words of ever more keys, at most 2^32 of them."""
+    """Return a function that maps the number of a block to the first words of further keys, at most 2^32 in total."""
     import jax
     import jax.numpy as jnp
 
@@ -88,7 +89,7 @@ ORDERS = {"stream": stream, "keys": keys, "split": split}
 
 
 def blocks(cipher, order, seed=SEED):
-    """Yield arrays of `BLOCK` uint32 words without end; the device makes the next one meanwhile."""
+    """Yield endless arrays of `BLOCK` uint32 words; the device makes the next one in the meantime."""
     import jax
 
     make = ORDERS[order](jax.random.key(seed, impl=cipher))
@@ -101,7 +102,7 @@ def blocks(cipher, order, seed=SEED):
 
 
 class Report(NamedTuple):
-    """PractRand's last report: log2 of the bytes, the number of tests, and the lines that are not normal."""
+    """PractRand's last report: log2 of the bytes, the number of tests, and the anomalous lines."""
 
     power: int
     tests: int
@@ -110,7 +111,7 @@ class Report(NamedTuple):
 
     @property
     def passed(self):
-        """Whether no test failed; random words have a few unusual lines too."""
+        """Whether no test failed; even random words have a few unusual lines."""
         return not self.failed
 
 
@@ -126,7 +127,7 @@ def parse(text):
         raise ValueError(f"RNG_test reports no tested length: {text.strip()[-200:]!r}")
     detail = text[places[-1].end() :]
     lines = [" ".join(line.split()) for line in detail.splitlines()]
-    # One line for each test that is not normal: name, raw value, p-value, judgement.
+    # One line for each anomalous test: name, raw value, p-value, verdict.
     odd = [line for line in lines if ODD.search(line)]
     normal = sum(int(found[1]) for found in NORMAL.finditer(detail))
     return Report(
@@ -154,7 +155,7 @@ def examine(program, made, power, say=print):
             for block in made:
                 child.stdin.write(block.data)
         except BrokenPipeError:
-            pass  # it has read enough, or found a failure
+            pass  # PractRand has read enough, or found a failure
         except BaseException:
             child.kill()
             raise
@@ -166,15 +167,19 @@ def examine(program, made, power, say=print):
 
 
 def parser():
-    """Make the command line."""
+    """Build the argument parser."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.words", description=__doc__.splitlines()[0])
-    made.add_argument("--quick", action="store_true", help="2^{quick} bytes of each, not 2^{full}".format(**TESTED))
+    made.add_argument(
+        "--quick", action="store_true", help="test 2^{quick} bytes of each, not 2^{full}".format(**TESTED)
+    )
     made.add_argument("--power", type=positive, metavar="N", help="test 2^N bytes of each")
     made.add_argument("--ciphers", nargs="+", choices=CIPHERS, default=CIPHERS[:1], metavar="CIPHER")
     made.add_argument("--orders", nargs="+", choices=ORDERS, default=list(ORDERS), metavar="ORDER")
-    made.add_argument("--seed", type=int, default=SEED, help="of the key; %(default)s")
-    made.add_argument("--practrand", default="RNG_test", metavar="PROGRAM", help="PractRand's RNG_test; %(default)s")
-    made.add_argument("--raw", action="store_true", help="write words of the first cipher and order without end")
+    made.add_argument("--seed", type=int, default=SEED, help="seed of the key; default: %(default)s")
+    made.add_argument(
+        "--practrand", default="RNG_test", metavar="PROGRAM", help="PractRand's RNG_test; default: %(default)s"
+    )
+    made.add_argument("--raw", action="store_true", help="write endless words of the first cipher and order")
     made.add_argument("--json", metavar="FILE", type=new_file, help="write the reports and the environment")
     return made
 
@@ -185,7 +190,7 @@ def write_raw(given):
         for block in blocks(given.ciphers[0], given.orders[0], given.seed):
             sys.stdout.buffer.write(block.data)
     except BrokenPipeError:
-        # Python would fail again when it flushes at exit.
+        # Otherwise Python would fail again when it flushes at exit.
         sys.stdout = None
     return 0
 
@@ -227,7 +232,7 @@ def main(arguments=None):
 
 
 def summary(rows):
-    """Lay out all reports as a table."""
+    """Return all reports as a table."""
     lines = [("words", "bytes", "tests", "unusual", "failed", "")]
     for row in rows:
         verdict = "passed" if row["passed"] else "FAILED"

@@ -1,7 +1,7 @@
-"""Measure the cost of workers (a store written by one process, one worker and two) and of records of many blocks.
+"""Measure the cost of writing a store with workers, and of recording many blocks.
 
 ``python -m benchmarks.workers --quick`` takes a minute on two cores and needs 0.5 GB of free disk; without ``--quick``
-it draws 1e9 angles, 4 GB, several times. ``--directory`` selects the disk. What is written there is removed at the end.
+it draws 1e9 angles, 4 GB, several times. ``--directory`` selects the disk. The program removes its files at the end.
 """
 
 import argparse
@@ -30,21 +30,21 @@ QUICK = 10**8, 6_000, 3
 
 
 def cpu_seconds():
-    """Return the CPU time of this process and of those that it has started and that are alive."""
+    """Return the CPU time of this process and of its living child processes."""
     here = psutil.Process()
     times = [process.cpu_times() for process in (here, *here.children(recursive=True))]
     return sum(each.user + each.system for each in times)
 
 
 def timed(work):
-    """Return the seconds that `work()` takes, by the clock and of all processors."""
+    """Return the wall time and the CPU time of `work()` in seconds."""
     began, used = time.perf_counter(), cpu_seconds()
     work()
     return time.perf_counter() - began, cpu_seconds() - used
 
 
 def stores(size, rounds, scratch):
-    """Return the seconds of each way to write a store, by the clock and of all processors; the ways take turns."""
+    """Return wall times and CPU times in seconds of each way to write a store; the ways take turns."""
     context = multiprocessing.get_context("spawn")
     with futures.ProcessPoolExecutor(1, context) as one, futures.ProcessPoolExecutor(2, context) as two:
         ways = {"one process": None, "1 worker": one, "2 workers": two}
@@ -60,7 +60,7 @@ def stores(size, rounds, scratch):
 
 
 def records(blocks, scratch, kind):
-    """Return the seconds in which so many blocks are recorded, one by one, and read when the run is resumed."""
+    """Return the seconds to record `blocks` blocks one by one, and to read the record when the run is resumed."""
     out = scratch.fresh(f"a.{kind}")
     stream = Stream.of("benchmark", jax.random.key(0), LOC, CONCENTRATION, DTYPE, "auto")
     target = open_target("benchmark", str(out), (blocks,), np.dtype(DTYPE), 1)
@@ -80,9 +80,9 @@ def records(blocks, scratch, kind):
 def main(arguments=None):
     """Measure, and print two tables."""
     options = argparse.ArgumentParser(prog="python -m benchmarks.workers", description=__doc__.splitlines()[0])
-    options.add_argument("--quick", action="store_true", help="a tenth of the work")
-    options.add_argument("--directory", type=Path, help="where the files are written (default: the system's for such)")
-    options.add_argument("--size", type=positive, help="angles of a store")
+    options.add_argument("--quick", action="store_true", help="do a tenth of the work")
+    options.add_argument("--directory", type=Path, help="write to this directory; default: the one for temporary files")
+    options.add_argument("--size", type=positive, help="number of angles of a store")
     given = options.parse_args(arguments)
     size, blocks, rounds = QUICK if given.quick else (SIZE, BLOCKS, ROUNDS)
     size = given.size or size

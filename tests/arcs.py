@@ -1,6 +1,6 @@
 """The distribution restricted to an arc, in float64 NumPy: shares of the arc's probability, however small.
 
-Independent of the package: composite Gauss-Legendre quadrature on the monotone parts of the arc.
+It is independent of the package: composite Gauss-Legendre quadrature on the monotone parts of the arc.
 """
 
 import itertools
@@ -17,17 +17,17 @@ UNIT_NODES, UNIT_WEIGHTS = (MIDDLES + HALVES * reference.NODES).ravel(), (HALVES
 
 
 def rise(start, u, k):
-    """q(start + u) - q(start), without the difference of two large numbers."""
+    """Return q(start + u) - q(start) without cancellation."""
     return 2 * k * np.sin(u / 2) * np.sin(start + u / 2)
 
 
 def mass(a, b, k, at):
-    """Integral of e^(q(at) - q) from a to b, angles about the mode on the line, a <= b."""
+    """Return the integral of e^(q(at) - q) from a to b, angles about the mode on the line, a <= b."""
     cuts = np.arange(-2, 5) * np.pi
     points = [a, *cuts[(cuts > a) & (cuts < b)], b]
     total = 0.0
     for start, end in itertools.pairwise(points):
-        # Outwards from the end that is nearer to the mode, as far as the density matters.
+        # Integrate outwards from the end nearer to the mode, as far as the density matters.
         outwards = rise(start, end - start, k) >= 0
         near, span = (start, end - start) if outwards else (end, start - end)
         while rise(near, span, k) > DEPTH:
@@ -39,14 +39,14 @@ def mass(a, b, k, at):
 
 
 def share_before(x, a, b, k):
-    """The share of the probability of the arc from a to b that lies before x, clipped to the arc; and that behind."""
+    """Return the shares of the arc's probability before and behind x, clipped to the arc from a to b."""
     x = min(max(x, a), b)
     before, after = mass(a, x, k, x), mass(x, b, k, x)
     return before / (before + after), after / (before + after)
 
 
 def on_line(x, loc, low, high):
-    """`low`, x and `high` about the mode on the line, in this order up to rounding."""
+    """Return `low`, x and `high` about the mode on the line, in this order up to rounding."""
     a = low - loc
     a -= 2 * np.pi * np.rint(a / (2 * np.pi))
     b = a + (high - low) if abs(high - loc) > np.pi or abs(low - loc) > np.pi else high - loc

@@ -1,4 +1,4 @@
-"""The sine and the cosine model in float64 NumPy and in mpmath, by other formulas than the package has."""
+"""The sine and the cosine model in float64 NumPy and in mpmath, by formulas independent of the package."""
 
 import math
 
@@ -10,13 +10,13 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(24)
 
 
 def exponent(name, a, b, k1, k2, r, lib=math):
-    """Logarithm of the density without its normaliser."""
+    """Return the logarithm of the density without its normaliser."""
     dependence = lib.sin(a) * lib.sin(b) if name == "sine" else -lib.cos(a - b)
     return k1 * lib.cos(a) + k2 * lib.cos(b) + r * dependence
 
 
 def log_normaliser_mp(name, k1, k2, r, size=64):
-    """By mpmath's sums over a grid of both angles, exact to rounding for parameters of some ten: all is periodic."""
+    """Sum over a grid of both angles in mpmath: exact to rounding for parameters up to about ten, by periodicity."""
     with mp.workdps(20):
         k1, k2, r = (mp.mpf(float(k)) for k in (k1, k2, r))
         grid = [2 * mp.pi * j / size for j in range(size)]
@@ -25,7 +25,7 @@ def log_normaliser_mp(name, k1, k2, r, size=64):
 
 
 def rho(name, a, k2, r):
-    """Concentration of the second angle given the first."""
+    """Return the concentration of the second angle given the first."""
     if name == "sine":
         return np.sqrt(k2**2 + (r * np.sin(a)) ** 2)
     near = (k2 - r) ** 2 + 4 * k2 * r * np.sin(a / 2) ** 2
@@ -34,9 +34,9 @@ def rho(name, a, k2, r):
 
 
 def mode(name, k1, k2, r):
-    """The angle in [0, pi] with the largest k1 cos a + rho, a concave function of cos a.
+    """Return the angle in [0, pi] with the largest k1 cos a + rho, a concave function of cos a.
 
-    In the cosine model k1 and r may both be negative: an angle counted from pi.
+    In the cosine model k1 and r may both be negative, for an angle counted from pi.
     """
     if name == "sine":
         if r * r <= k1 * k2:
@@ -53,7 +53,7 @@ def mode(name, k1, k2, r):
 
 
 class Marginal:
-    """Of the first angle on [0, pi], in panels graded towards its mode and both ends, from e^g at the mode."""
+    """The first angle on [0, pi], in panels graded towards its mode and both ends, with density e^(g - g(mode))."""
 
     def __init__(self, name, k1, k2, r, points=()):
         self.name, self.k1, self.k2, self.r = name, k1, k2, r
@@ -69,7 +69,7 @@ class Marginal:
         self.log_total = math.log(4 * math.pi * self.total)
 
     def log_density(self, a):
-        """Without cancellation between the two terms of g."""
+        """Return g - g(mode) without cancellation between its two terms."""
         rise = -2 * np.sin((a - self.mode) / 2) * np.sin((a + self.mode) / 2)
         both = np.cos(a) + math.cos(self.mode)
         squares = -(self.r**2) * rise * both if self.name == "sine" else -2 * self.k2 * self.r * rise
@@ -77,7 +77,7 @@ class Marginal:
         return self.k1 * rise + squares / np.maximum(here + self.top, 1e-300) + np.log(special.i0e(here))
 
     def means(self):
-        """Of the three statistics."""
+        """Return the means of the three statistics."""
         here = np.maximum(rho(self.name, self.a, self.k2, self.r), 1e-300)
         over = special.i1e(here) / special.i0e(here) / here
         if self.name == "sine":
@@ -87,7 +87,7 @@ class Marginal:
         return [(self.mass * x).sum() / self.total for x in (np.cos(self.a), over * first, over * second)]
 
     def tails(self, a):
-        """Shares of the half circle above and below `a`, which is among `points`, and the density there."""
+        """Return the shares of the half circle above and below `a`, one of `points`, and the density there."""
         sums = self.mass.sum(1)
         below = np.concatenate([[0], np.cumsum(sums)])
         above = np.concatenate([np.cumsum(sums[::-1])[::-1], [0]])
@@ -96,7 +96,7 @@ class Marginal:
 
 
 def parameters(name, count, seed=1):
-    """Parameters from 0 to 1e7: both sides of where two modes meet, and that place itself, more than at random."""
+    """Draw parameters from 0 to 1e7, many of them on or near the border between one mode and two."""
     rng = np.random.default_rng(seed)
     fixed = [
         (0, 0, 0),

@@ -1,4 +1,4 @@
-"""Run programs in separate Python processes, on the tested package, installed or not."""
+"""Run programs in separate Python processes with the tested package, installed or not."""
 
 import multiprocessing
 import os
@@ -14,14 +14,14 @@ ROOT = Path(jax_von_mises.__file__).parent.parent
 
 
 def environment(**changes):
-    """The environment of such a process; a change to None removes."""
+    """Return the environment of such a process; a variable changed to None is removed."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     changed = os.environ | {"PYTHONPATH": path} | changes
     return {name: value for name, value in changed.items() if value is not None}
 
 
 def own_mounts(place):
-    """What a command begins with to mount file systems that it alone sees, tried at `place`; skips where it cannot."""
+    """Return a command prefix that gives a private mount namespace, tried at `place`; skip if the system refuses."""
     unshare = ["unshare", "--user", "--map-root-user", "--mount"]
     try:
         subprocess.run([*unshare, "mount", "-t", "tmpfs", "tmpfs", place], check=True, capture_output=True)
@@ -31,7 +31,7 @@ def own_mounts(place):
 
 
 def fill_disk(file, spare=0):
-    """Write a file until its disk is full but for `spare` bytes."""
+    """Fill the disk with a file, except for `spare` bytes."""
     with open(file, "wb", buffering=0) as filler:
         try:
             while True:
@@ -41,9 +41,9 @@ def fill_disk(file, spare=0):
 
 
 def run(program, *arguments, before=(), timeout=120, **changes):
-    """Run a program, with warnings as errors; it must end well. Returns the lines it printed.
+    """Run a program with warnings as errors; return the lines it printed. It must succeed.
 
-    `before` comes before Python in the command line.
+    `before` precedes Python in the command line.
     """
     done = subprocess.run(
         [*before, sys.executable, "-W", "error", "-c", program, *map(str, arguments)],
@@ -57,17 +57,17 @@ def run(program, *arguments, before=(), timeout=120, **changes):
 
 
 def imported():
-    """A context of `multiprocessing` whose processes have imported the package already."""
+    """Return a `multiprocessing` context whose processes have already imported the package."""
     context = multiprocessing.get_context("forkserver")
-    # Imports alone, so that each child need not repeat them: nothing here may start JAX's threads.
+    # Import the package in the server, once for all children: nothing here may start JAX's threads.
     context.set_forkserver_preload(["jax_von_mises.streams.writer", "pytest"])
     return context
 
 
 def forked(target, *arguments):
-    """Start ``target(*arguments, pipe)`` in a process of `imported`; it, and our end of the pipe.
+    """Start ``target(*arguments, pipe)`` in a process of `imported`; return the process and our end of the pipe.
 
-    Returns when the process has sent a first message, which says that it is ready.
+    Return once the process has sent a first message, which reports that it is ready.
     """
     context = imported()
     ours, theirs = context.Pipe()

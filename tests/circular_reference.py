@@ -1,7 +1,7 @@
-"""Densities on the circle, each as its formula for NumPy and `jax.numpy`, and their integrals in float64.
+"""Densities on the circle as formulas for NumPy and `jax.numpy`, and their integrals in float64.
 
-Of `jax.numpy` the angle is a scalar; of NumPy it has a last axis of length 1. A reference integrates by Gauss-Legendre
-rules on intervals that become narrower towards the named points, down to 1e-9 radians; `exact_tail` does by mpmath.
+The angle is a scalar in `jax.numpy` and has a last axis of length 1 in NumPy. The reference integrates by
+Gauss-Legendre rules on intervals that shrink towards the named points, to 1e-9 radians; `exact_tail` by mpmath.
 """
 
 from typing import NamedTuple
@@ -15,14 +15,14 @@ IMAGES = np.arange(-3, 4) * 2 * np.pi
 
 
 def logsumexp(terms, m):
-    """Over the last axis, which a scalar angle in `jax.numpy` makes the only one."""
+    """Return the log sum over the last axis, which is the only one for a scalar angle."""
     top = m.max(terms, -1, keepdims=True)
     found = top + m.log(m.sum(m.exp(terms - top), -1, keepdims=True))
     return found if m is np else found[0]
 
 
 def mixture(x, weights, concentrations, centres, m=jnp):
-    """Von Mises distributions, by the densities at their modes."""
+    """Return a mixture of von Mises densities, given by their values at the modes."""
     return logsumexp(m.log(weights) - 2 * concentrations * m.sin(0.5 * (x - centres)) ** 2, m)
 
 
@@ -54,13 +54,13 @@ def harmonics(x, cosine, sine, m=jnp):
 
 
 def kernels(x, counts, kappa, m=jnp):
-    """The kernel estimate of a histogram of equal bins."""
+    """Return the kernel estimate of a histogram with equal bins."""
     centres = m.asarray((np.arange(12) + 0.5) * np.pi / 6 - np.pi, x.dtype)
     return logsumexp(m.log(counts) + kappa * m.cos(x - centres), m)
 
 
 class Example(NamedTuple):
-    """A log density, its parameters, where it is steep, and a bound on the error of a float32 table."""
+    """A log density, its parameters, its steep places, and a bound on the error of a float32 table."""
 
     log_density: object
     parameters: tuple
@@ -69,7 +69,7 @@ class Example(NamedTuple):
 
 
 def of_mixture(*parts, bound=1.5e-6):
-    """Of parts (share, concentration, centre); a fourth one has next to no share."""
+    """Return a mixture of parts (share, concentration, centre); a fourth part has almost no share."""
     parts = (*parts, *[(1e-30, 0.0, 0.0)] * (3 - len(parts)))
     share, kappa, centre = np.array(parts, np.float64).T
     kappa, centre = np.float32(kappa).astype(float), np.float32(centre).astype(float)
@@ -79,7 +79,7 @@ def of_mixture(*parts, bound=1.5e-6):
 
 
 def single(*parameters):
-    """Parameters as float32 has them."""
+    """Return the parameters rounded to float32."""
     return tuple(np.asarray(x, np.float32).astype(float) for x in parameters)
 
 
@@ -129,22 +129,22 @@ class Reference:
         self.log_normalizer = self.top + np.log(self.total)
 
     def log_densities(self, x):
-        """Of many angles, less the largest one at an edge."""
+        """Return the log density at many angles, minus the largest one at an edge."""
         with np.errstate(divide="ignore"):
             return self.example.log_density(np.asarray(x)[..., None], *self.example.parameters, m=np)[..., 0] - self.top
 
     def integral(self, low, high):
-        """Scaled masses of intervals without a steep point inside."""
+        """Return the scaled masses of intervals without a steep place inside."""
         half = 0.5 * (high - low)
         x = (0.5 * (high + low))[:, None] + half[:, None] * NODES
         return half * (np.exp(self.log_densities(x)) @ WEIGHTS)
 
     def density(self, x):
-        """Per radian."""
+        """Return the density per radian."""
         return np.exp(self.log_densities(x)) / self.total
 
     def tails(self, x):
-        """P(X < x) and P(X > x) of angles in [-pi, pi], each to relative accuracy."""
+        """Return P(X < x) and P(X > x) for angles in [-pi, pi], each with relative accuracy."""
         x = np.clip(np.asarray(x, np.float64), -np.pi, np.pi)
         i = np.clip(np.searchsorted(self.edges, x, side="right") - 1, 0, len(self.edges) - 2)
         before, after = self.integral(self.edges[i], x), self.integral(x, self.edges[i + 1])
@@ -152,7 +152,7 @@ class Reference:
 
 
 def exact_tail(x, log_density, points):
-    """P(X < x) by mpmath, for a `log_density` of one of its numbers."""
+    """Return P(X < x) by mpmath, for a `log_density` of one mpmath number."""
     with mp.workdps(30):
         ends = [-mp.pi, *sorted(p for p in points if -np.pi < p < np.pi), mp.pi]
         density = lambda x: mp.exp(log_density(x))  # noqa: E731

@@ -4,7 +4,7 @@ import collections
 import os
 import zlib
 
-# Before JAX starts. Someone who tests on other hardware says so in the same variable.
+# Set this before JAX starts. The same variable selects other hardware for the tests.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import hypothesis
@@ -12,14 +12,14 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-# Meshes want several. With one, as users have it, shapes of programs differ, so some tests run again under
+# Meshes need several devices. With one, as most users have, programs have other shapes, so some tests run again with
 # CPU_DEVICES=1 (`make test`).
 jax.config.update("jax_num_cpu_devices", int(os.environ.get("CPU_DEVICES", "8")))
-# The package converts dtypes and aligns ranks itself, so it must also work for users who turned JAX's help off.
+# The package converts dtypes and aligns ranks itself, so it must work for users who turned JAX's promotion off.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Property tests: the same few examples every time, or with --hypothesis-profile=thorough many and others.
+# Property tests use the same few examples every time; --hypothesis-profile=thorough uses many new ones.
 PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink)
 hypothesis.settings.register_profile(
     "quick", derandomize=True, max_examples=12, deadline=None, database=None, phases=PHASES
@@ -28,9 +28,9 @@ hypothesis.settings.register_profile("thorough", max_examples=500, deadline=None
 hypothesis.settings.load_profile("quick")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the slow ones are left out
+@pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
 def pytest_collection_modifyitems(items):
-    """Mark as slow what follows the first cases of a test with the marker ``few``."""
+    """Mark all cases of a test after the first n as slow if it has the marker ``few(n)``."""
     seen = collections.Counter()
     for item in items:
         few = item.get_closest_marker("few")
@@ -43,13 +43,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def key(request):
-    """A random key that depends on the test's full name, its parameters included: no two tests share words."""
+    """Return a random key that depends on the test's full name and parameters: no two tests share words."""
     return jax.random.key(zlib.crc32(request.node.nodeid.encode()))
 
 
 @pytest.fixture
 def no_cache_afterwards():
-    """Put back JAX's own settings, which a compilation cache changes."""
+    """Restore JAX's own settings, which a compilation cache changes."""
     names = ("compilation_cache_dir", "persistent_cache_min_compile_time_secs", "persistent_cache_min_entry_size_bytes")
     before = {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
     yield
@@ -60,6 +60,6 @@ def no_cache_afterwards():
 
 @pytest.fixture(scope="module", autouse=True)
 def forget_programs():
-    """Free the compiled programs of a file of tests after it: all of them together take gigabytes."""
+    """Free the compiled programs after each file of tests; together they take gigabytes."""
     yield
     jax.clear_caches()

@@ -1,7 +1,7 @@
-"""Numbers at which formulas tend to fail: the switches of the package, their neighbours, and the ends of the floats.
+"""Hypothesis strategies for numbers at which formulas tend to fail: switches of the package, and the ends of floats.
 
-Strategies of hypothesis. A case is one element of each argument; a list of cases fills arrays of one shape, so that one
-compiled program serves all examples.
+A case is one element of each argument; a list of cases fills arrays of one shape, so that one compiled program serves
+all examples.
 """
 
 import numpy as np
@@ -12,12 +12,12 @@ from jax_von_mises.numerics import bessel, circle, coefficients, density, piecew
 from jax_von_mises.sampling import truncated
 
 LANES = 96
-# A float of each so many is one of the ends; the others are spread over all sizes.
+# Decimal exponents that cover all sizes of floats.
 EXPONENTS = {"float32": 37.0, "float64": 300.0}
 
 
 def concentration_switches(dtype):
-    """Where a formula of the concentration changes."""
+    """Return the concentrations at which a formula changes."""
     names = (dtype,) if dtype == "float64" else ("float32",)
     found = [density.KAPPA_MIN, tail_integral.KAPPA_MAX, bessel.SWITCH, bessel.LOG_SWITCH64, bessel.RATIO_SWITCH64]
     found += [
@@ -34,18 +34,18 @@ def concentration_switches(dtype):
 
 
 def angle_switches(dtype):
-    """Where a formula of the angle changes, or a whole turn ends."""
+    """Return the angles at which a formula changes or a turn ends."""
     found = [np.pi * part for part in (0.25, 0.5, 2 / 3, 1, 1.5, 2, 3, 4, 101)]
     return [*found, circle.largest_angle(dtype), circle.LARGEST_LOC[dtype], 2.0**12, 6.25]
 
 
 def probability_switches(dtype):
-    """Where a formula of the probability changes."""
+    """Return the probabilities at which a formula changes."""
     return [quantile.SMALLEST_TAIL[dtype], 2.0**-24, 2.0**-53, 0.25, 1e-20]
 
 
 def with_neighbours(values, dtype):
-    """Each value, and the floats beside it."""
+    """Return each value and its neighbouring floats."""
     kind = np.dtype(dtype).type
     values = np.array([v for v in values if abs(v) <= np.finfo(dtype).max], kind)
     near = [values, np.nextafter(values, kind(0)), np.nextafter(values, kind(np.inf))]
@@ -53,17 +53,17 @@ def with_neighbours(values, dtype):
 
 
 def floats(dtype, **bounds):
-    """Any float of `dtype` that is not subnormal: a device may take those for 0."""
+    """Draw any float of `dtype` except subnormal ones, which a device may flush to 0."""
     return st.floats(width=np.dtype(dtype).itemsize * 8, allow_subnormal=False, **bounds)
 
 
 def size(dtype, low=-30.0, high=30.0):
-    """Positive numbers, even in their exponents."""
+    """Draw positive numbers with evenly distributed exponents."""
     return st.floats(low, high).map(lambda e: float(np.dtype(dtype).type(10.0**e)))
 
 
 def concentrations(dtype, bad=False):
-    """From 0 to infinity; with `bad` also what is no concentration."""
+    """Draw concentrations from 0 to infinity; with `bad` also invalid ones."""
     info = np.finfo(dtype)
     ends = [0.0, -0.0, float(info.tiny), float(info.max), np.inf]
     edges = with_neighbours(concentration_switches(dtype), dtype)
@@ -72,7 +72,7 @@ def concentrations(dtype, bad=False):
 
 
 def angles(dtype, bad=False):
-    """Within a turn, and on other turns; with `bad` also what is no angle."""
+    """Draw angles within a turn and on other turns; with `bad` also invalid ones."""
     edges = with_neighbours(angle_switches(dtype), dtype)
     edges = [0.0, -0.0, float(np.finfo(dtype).tiny), *edges, *(-edge for edge in edges)]
     good = [
@@ -84,7 +84,7 @@ def angles(dtype, bad=False):
 
 
 def probabilities(dtype, bad=False):
-    """From 0 to 1, as many near 0 as near 1."""
+    """Draw probabilities from 0 to 1, as many near 0 as near 1; with `bad` also invalid ones."""
     info = np.finfo(dtype)
     edges = with_neighbours(probability_switches(dtype), dtype)
     edges += [1 - edge for edge in edges]
@@ -97,16 +97,16 @@ def probabilities(dtype, bad=False):
     return st.one_of(*good, *([floats(dtype)] if bad else []))
 
 
-def laws(dtype, bad=False):
-    """(loc, concentration); with `bad` some that are no law."""
+def parameters(dtype, bad=False):
+    """Draw (loc, concentration); with `bad` also invalid ones."""
     good = st.tuples(angles(dtype), concentrations(dtype))
     return st.one_of(good, good, good, st.tuples(angles(dtype, bad), concentrations(dtype, bad)))
 
 
 @st.composite
 def near_the_mode(draw, dtype, bad=False):
-    """(x, loc, concentration) with x where that law has its mass, or anywhere."""
-    loc, k = draw(laws(dtype, bad))
+    """Draw (x, loc, concentration) with x where the distribution has its mass, or anywhere."""
+    loc, k = draw(parameters(dtype, bad))
     if draw(st.booleans()):
         return draw(angles(dtype, bad)), loc, k
     if draw(st.booleans()):
@@ -116,7 +116,7 @@ def near_the_mode(draw, dtype, bad=False):
 
 
 def lanes(cases, dtype, count=LANES):
-    """Lists of such cases as arrays of one length, one array for each place in a case."""
+    """Draw lists of cases as arrays of one length, one array for each element of a case."""
 
     def arrays(found):
         columns = np.array(found, dtype).reshape(len(found), -1).T

@@ -1,4 +1,4 @@
-/* A stand-in for the CUDA driver: device memory is the host's, with pages that nobody may touch around it. */
+/* A stand-in for the CUDA driver: device memory is the host's, surrounded by inaccessible pages. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 typedef unsigned long long address;
 enum { PAGE = 1 << 16 };
 
-/* The function that fails, and its error; bytes that a kernel writes before and after its result; launches so far. */
+/* The failing function and its error; bytes that a kernel writes before and after its result; number of launches. */
 static char failing[64];
 static int failure, before, after, launches;
 
@@ -57,7 +57,7 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
   *function = module;
   ANSWER(strstr(module, name));
 }
-/* The result: bytes of the first operand, again and again. */
+/* Write the bytes of the first operand repeatedly as the result. */
 int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned u, unsigned v, unsigned w,
                    unsigned shared, void *stream, void **parameters, void **extra) {
   const unsigned char *key = *(unsigned char **)parameters[0];

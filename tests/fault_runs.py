@@ -1,7 +1,7 @@
 """Run `write_samples` with each file operation failing or interrupted in turn.
 
-A process that has loaded `faults.c` before the C library: it reads a row of the table of faults from its input, goes
-through every operation of such a run, and answers with what went wrong.
+The process has loaded `faults.c` before the C library. It reads a row of the table of faults from its input, goes
+through every operation of such a run, and reports the errors.
 """
 
 import contextlib
@@ -33,19 +33,19 @@ ARGUMENTS = ("key", "loc", "concentration", "total")
 BLOCK_BYTES, HEADER_BYTES = 4_096, 4_096
 
 TAKES_SPACE, ANY = 1, 3
-# Kinds of operations that fail, error, whether all later ones fail too, signal instead.
+# Kinds of operations that fail, the error, whether all later ones fail too, or a signal instead.
 FAULTS = {
     "EIO": (ANY, errno.EIO, False, 0),
     "ENOSPC": (TAKES_SPACE, errno.ENOSPC, True, 0),
     "EFBIG": (TAKES_SPACE, errno.EFBIG, False, 0),
-    # What the system interrupts for a moment, and Python does again.
+    # Python retries what the system interrupts for a moment.
     "EINTR": (ANY, errno.EINTR, False, 0),
-    # Both are an exception to the run, as the command line makes of the second one too.
+    # Both signals raise an exception in the run; the command line also turns the second one into an exception.
     "SIGINT": (ANY, 0, False, signal.SIGINT),
     "SIGTERM": (ANY, 0, False, signal.SIGTERM),
-    # Ends a process that does the run and nothing else.
+    # Ends a process that does only this run.
     "SIGKILL": (ANY, 0, False, signal.SIGKILL),
-    # Nothing can be changed any more, so that the files are left as a process leaves them that is killed.
+    # Nothing can be changed any more, so the files stay as a killed process leaves them.
     "killed": (ANY, errno.EIO, True, 0),
 }
 
@@ -60,7 +60,7 @@ def write(out, stream, **options):
 
 
 def begun(out, blocks, stream=STREAM, **options):
-    """Leave an unfinished run of so many blocks."""
+    """Leave an unfinished run of `blocks` blocks."""
     left = iter(range(blocks - 1))
 
     def observe(_):
@@ -75,7 +75,7 @@ def begun(out, blocks, stream=STREAM, **options):
 
 
 def shard(out, block):
-    """The file that holds a block, and where in it; a run that fails may leave an ``.npy`` under either name."""
+    """Return the file and the offset of a block; a failed run may leave an ``.npy`` under either name."""
     if out.suffix == ".zarr":
         return [(out / "c" / str(block), 0)]
     names = (out, out.with_name(f"{out.name}.partial"))
@@ -138,7 +138,7 @@ def finished_and_unfinished_other(out):
 
 
 REPAIR = dict(resume=True, repair=True)
-# What is there, with what options the run is made, which blocks are valid before, whether a finished store is replaced.
+# What exists, the options of the run, the blocks valid before it, and whether it replaces a finished store.
 SCENARIOS = {
     "fresh": (nothing, {}, (), False),
     "resume": (unfinished, dict(resume=True), (0, 1), False),
@@ -151,12 +151,12 @@ SCENARIOS = {
     "force over both": (finished_and_unfinished_other, dict(force=True), (), True),
     "force without space for two": (finished_other, dict(force=True), (), False),
 }
-# Bytes that are free in a scenario without space: fewer than a new store needs, and than an old one gives back.
+# Free bytes in a scenario without space: fewer than a new store needs and an old one releases.
 SPACE = 10_000
 
 
 def tree(folder):
-    """Every file below a folder, by name, with its bytes, and every directory, as None."""
+    """Map the name of every file below a folder to its bytes, and of every directory to None."""
     paths = sorted(folder.rglob("*"))
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
 
@@ -172,12 +172,12 @@ def restore(folder, found):
 
 
 def files(found):
-    """What is there without the directories: an empty one may be left."""
+    """Return the files without the directories, since an empty directory may be left."""
     return {name: data for name, data in found.items() if data is not None}
 
 
 def array(found, out):
-    """The files that readers of the finished array see, if there is one."""
+    """Return the files that readers of the finished array use, if there is one."""
     if out.suffix == ".npy":
         return found.get(out.name)
     seen = {name: data for name, data in found.items() if name.startswith((f"{out.name}/c/", f"{out.name}/zarr.json"))}
@@ -185,7 +185,7 @@ def array(found, out):
 
 
 def lost(out, before, now, valid, crc):
-    """Valid blocks, or their checksums, that are no longer there."""
+    """Return the valid blocks, or their checksums, that were lost."""
     problems = []
     records = {}
     for name, data in now.items():
@@ -202,9 +202,9 @@ def lost(out, before, now, valid, crc):
 
 
 def go_through(kind, scenario, fault, first, step, library):
-    """Let operations of a run fail, one in each: `first` and every `step` after it.
+    """Let operations of a run fail, one in each run: `first` and every `step` after it.
 
-    Returns how many runs were made so, how many of them failed, and what was wrong then.
+    Return the number of runs, the number that failed, and the errors found in them.
     """
     prepare, options, valid, replaces = SCENARIOS[scenario]
     which, code, lasting, number = FAULTS[fault]
@@ -213,7 +213,7 @@ def go_through(kind, scenario, fault, first, step, library):
         folder.mkdir()
         out = folder / f"a.{kind}"
         write(out, STREAM)
-        whole = tree(folder)
+        full = tree(folder)
         crc = jax_von_mises.verify_samples(out)["crc32"]
         restore(folder, {"neighbour.npy": b"not ours", f"a.{kind}.txt": b"not ours either"})
         bystanders = tree(folder)
@@ -225,9 +225,9 @@ def go_through(kind, scenario, fault, first, step, library):
         for block in valid:
             path, place = shard(out, block)[0]
             blocks[block] = path.read_bytes()[place : None if kind == "zarr" else place + BLOCK_BYTES]
-        expected = whole | bystanders
+        expected = full | bystanders
         arrays = array(start, out), array(expected, out)
-        # Force removes an unfinished run, and a finished one where there is no space for two.
+        # Force removes an unfinished run, and a finished one if there is no space for two.
         gone = f"{out.name}.partial" if arrays[0] and "space" not in scenario else out.name
         nothing_kept = {name: data for name, data in start.items() if not f"{name}/".startswith(f"{gone}/")}
         little = lambda _: types.SimpleNamespace(free=SPACE)  # noqa: E731
@@ -261,7 +261,7 @@ def go_through(kind, scenario, fault, first, step, library):
                 wrong(f"{missing} are lost")
             for problem in lost(out, blocks, now, valid, crc):
                 wrong(problem)
-            # Between two names there is neither, if the process is killed there.
+            # Between two renames neither name exists, if the process is killed there.
             killed = fault in ("killed", "SIGKILL")
             if replaces and array(now, out) not in arrays and (not killed or array(now, out) is not None):
                 wrong("neither the old one nor the new one is there")
@@ -287,7 +287,7 @@ def go_through(kind, scenario, fault, first, step, library):
 
 
 def go_through_export(scenario, fault, first, step, library):
-    """The same for `export_sampler`, which leaves a whole file or nothing."""
+    """Do the same for `export_sampler`, which leaves a complete file or none."""
     which, code, lasting, number = FAULTS[fault]
     force = scenario == "force"
     with tempfile.TemporaryDirectory() as name:
@@ -317,7 +317,7 @@ def go_through_export(scenario, fault, first, step, library):
 
 
 def is_killed(out, options, at):
-    """Whether a process that does the run is killed at an operation: not, if it does fewer."""
+    """Return whether a process is killed at an operation of the run: False if it has fewer operations."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["jax_von_mises.streams.writer"])
     process = context.Process(target=run_killed, args=(out, options, at, ANGLES))
@@ -328,7 +328,7 @@ def is_killed(out, options, at):
 
 
 def run_killed(out, options, at, angles):
-    """Body of such a process."""
+    """The body of such a process."""
     give(angles)
     ctypes.CDLL(None).faults_arm(os.fsencode(out), ANY, at, 0, False, signal.SIGKILL)
     write(out, STREAM, **options)
@@ -340,7 +340,7 @@ def a_name(error):
 
 
 def draws():
-    """Let streams give angles that are drawn once: what is tried here is what becomes of them."""
+    """Let streams return angles drawn once: the test is about writing them."""
     angles = {each["loc"]: jax_von_mises.sample_von_mises(*map(each.get, ARGUMENTS)) for each in (STREAM, OTHER, THIRD)}
     ANGLES.update({loc: np.asarray(x) for loc, x in angles.items()})
     give(ANGLES)
@@ -350,7 +350,7 @@ ANGLES: dict = {}
 
 
 def give(angles):
-    """Let streams give these angles, by `loc`."""
+    """Let streams return these angles, by `loc`."""
 
     def rows(self, first, count, *_):
         return jax.device_put(angles[float(self.row.loc)][first : first + count])
@@ -362,7 +362,7 @@ def main():
     draws()
     library = ctypes.CDLL(None)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)  # also where what started this ignores it
+        signal.signal(number, signal.default_int_handler)  # even if the parent process ignores it
     for line in sys.stdin:
         kind, *row = json.loads(line)
         answer = go_through_export(*row, library) if kind == "export" else go_through(kind, *row, library)

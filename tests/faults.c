@@ -1,6 +1,6 @@
-/* Loaded before the C library (LD_PRELOAD): fails, or interrupts, the n-th call that changes something below a folder.
+/* Fail or interrupt the n-th call that changes a file below a folder; loaded before the C library (LD_PRELOAD).
 
-   Every call of the process is seen, also those that TensorStore makes on its own threads. */
+   This includes all calls of the process, also those of TensorStore's threads. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,14 +22,14 @@ static int error_code, signal_number, kinds, lasting;
 static long place;
 static atomic_long seen;
 
-/* Fail the calls of some `which` kinds with `code`: number `at`, and with `sticky` all after it. Or send a signal. */
+/* Fail calls of the kinds `which` with `code`: number `at`, and with `sticky` all later ones; or send a signal. */
 void faults_arm(const char *folder, int which, long at, int code, int sticky, int number) {
     snprintf(watched, sizeof watched, "%s", folder);
     kinds = which, place = at, error_code = code, lasting = sticky, signal_number = number;
     atomic_store(&seen, 0);
 }
 
-/* Stop, and say how many calls there were. */
+/* Stop, and return the number of calls. */
 long faults_disarm(void) {
     watched[0] = 0;
     return atomic_load(&seen);

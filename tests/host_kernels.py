@@ -1,4 +1,4 @@
-"""Execute the text of the CUDA kernels on the CPU, in place of a GPU."""
+"""Execute the text of the CUDA kernels on the CPU instead of a GPU."""
 
 import functools
 
@@ -12,35 +12,35 @@ from tools.ptx import machine
 
 @functools.cache
 def built():
-    """The machine; skips where there is no compiler for it."""
+    """Return the machine; skip without a compiler for it."""
     if machine.compiler() is None:
         pytest.skip("no C compiler to execute the kernels with")
     return machine.Machine(cuda_launch.ptx_text())
 
 
 def launch(name, grid, block, out, *operands, **how):
-    """A kernel's result; `machine.Fault` if it does anything wrong on the way."""
+    """Return a kernel's result; raise `machine.Fault` for any error on the way."""
     return built().launch(name, grid, block, np.empty(out.shape, out.dtype), *map(np.asarray, operands), **how)
 
 
 def callback(name, grid, block, out, *operands):
-    """`launch` as `cuda_launch.launch` is called, in a program for the CPU."""
+    """Replace `cuda_launch.launch` in a program for the CPU."""
     host = functools.partial(launch, name, grid, block, out)
     return jax.pure_callback(lambda *given: host(*given), out, *operands)
 
 
 def forget():
-    """Let kernels be tested anew."""
+    """Let kernels be tested again."""
     cuda_self_test._verdicts.clear()
 
 
-# Kernels that have passed their test in this process: tested once, as it is for a user.
+# Kernels that have passed their test in this process; each is tested once, as for a user.
 PASSED = {}
 
 
 @pytest.fixture
 def on_host(monkeypatch):
-    """A process whose one CPU device is what a CUDA device is elsewhere."""
+    """Let the CPU device of this process stand for a CUDA device."""
     built()
     monkeypatch.setattr(cuda_launch, "PLATFORM", "cpu")
     monkeypatch.setattr(cuda_launch, "launch", callback)

@@ -8,18 +8,18 @@ from benchmarks.peers import OURS
 
 
 class FakeClock:
-    """Seconds that pass only when a test says so, and the order of what happened."""
+    """Seconds that pass only when a test adds them, and the order of events."""
 
     def __init__(self):
         self.now = 0.0
         self.log = []
 
     def __call__(self):
-        """Read the clock."""
+        """Return the time."""
         return self.now
 
     def competitor(self, name, *durations, making=0.0):
-        """Make a competitor whose call ``i`` takes the i-th duration, the last one from there on."""
+        """Return a competitor whose call ``i`` takes the i-th duration; the last one repeats."""
 
         def fresh(i):
             self.now += making
@@ -36,26 +36,26 @@ class FakeClock:
 
 
 class Pending:
-    """A result that is not there yet, as JAX and PyTorch return them."""
+    """A result that is not ready yet, as JAX and PyTorch return them."""
 
     def __init__(self):
         self.waited = False
 
     def block_until_ready(self):
-        """Be there."""
+        """Become ready."""
         self.waited = True
         return self
 
 
 def waits(wait):
-    """Whether `wait` waits for every part of a result."""
+    """Return whether `wait` waits for every part of a result."""
     parts = Pending(), Pending()
     wait(parts)
     return all(part.waited for part in parts)
 
 
 def timed(seconds, count):
-    """Make what a result file says of one peer."""
+    """Return the entry of a result file for one peer."""
     measured = timing.Timing(1.0, tuple(seconds))
     fast, slow = measured.quartiles
     return {
@@ -72,7 +72,7 @@ def timed(seconds, count):
 
 
 def timed_case(name="k=1", group="one", *, missing=None, **seconds):
-    """Make a case of a result file: for each peer the seconds of its turns, or those of a steady one."""
+    """Return a case of a result file: for each peer the seconds of its turns, or the seconds of a steady one."""
     case = Case(name, group, count=1000, concentration=1.0)
     results = {}
     for peer, turns in seconds.items():
@@ -83,7 +83,7 @@ def timed_case(name="k=1", group="one", *, missing=None, **seconds):
 
 
 def result_file(*cases, **environment):
-    """Make a result file of these cases."""
+    """Return a result file with these cases."""
     about = {
         "platform": "cpu",
         "device": "cpu",
@@ -111,7 +111,7 @@ def result_file(*cases, **environment):
 
 
 def entry(name, group, concentration, **ratios):
-    """Make the part of a result file that the goals look at, from our ratio to each peer."""
+    """Return the part of a result file that the goals use, from our ratio to each peer."""
     results = {peer: {"ratio": ratio, "wide": False, "spread": 0.0} for peer, ratio in ratios.items()}
     results[OURS] = {"wide": False, "spread": 0.0}
     return {"name": name, "group": group, "concentration": concentration, "results": results}

@@ -1,30 +1,30 @@
 """Reference values of the von Mises distribution about 0, in float64 NumPy and in mpmath.
 
-Independent of the package: plain Gauss-Legendre quadrature of
+They are independent of the package: plain Gauss-Legendre quadrature of
 
     J(x) = integral of e^{q(x) - q(theta)} d theta,   q(theta) = 2 k sin^2(theta / 2),
 
-from x to where the integrand has fallen by e^-DEPTH or to pi (tail), or from 0 to x (centre). Both are positive and
-keep their relative accuracy, 1e-15; exponents are differences of q as a product of sines, so that they do at any k.
-The concentration may be anything from 0 to inf, where the law is a point mass at 0.
+from x to the place where the integrand has fallen by e^-DEPTH, or to pi (tail), or from 0 to x (centre). Both are
+positive and have a relative error of 1e-15 at any k, as exponents are differences of q, computed as products of sines.
+The concentration may be anything from 0 to inf, where the distribution is a point mass at 0.
 """
 
 import mpmath as mp
 import numpy as np
 from scipy import special
 
-PI_REST = 1.2246467991473532e-16  # pi less its nearest double
-CHUNK = 2**12  # elements at a time, 40 doubles each: what fits the cache
-DEPTH = 42.0  # the integrand left out is below 1e-18 of its maximum
+PI_REST = 1.2246467991473532e-16  # pi minus the nearest double
+CHUNK = 2**12  # elements at a time, 40 doubles each, to fit the cache
+DEPTH = 42.0  # the omitted integrand is below 1e-18 of its maximum
 ASYMPTOTIC = 30.0  # from here on the 15-term series of DLMF 10.40.1 is exact to rounding
 TERMS = 15
-# Beyond, angles are so small that e^-q and the products below would meet numbers that floats do not have. The law of
-# x sqrt(k) has long become the normal one: corrections are O(1 / k).
+# Beyond this, angles are so small that e^-q and the products below would leave the range of floats. x sqrt(k) is normal
+# there, with corrections of O(1 / k).
 LARGEST = 1e200
 
 
 def gauss_legendre(count):
-    """Nodes and weights on [-1, 1], to rounding: the weights of NumPy and of SciPy are off by 1e-12 at the ends."""
+    """Return nodes and weights on [-1, 1], exact to rounding: those of NumPy and SciPy are off by 1e-12 at the ends."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
     with mp.workdps(30):
         for i, node in enumerate(nodes):
@@ -44,7 +44,7 @@ NODES, WEIGHTS = gauss_legendre(40)
 
 
 def _series(k):
-    """Asymptotic sum S and difference D with e^-k I0 = S / sqrt(2 pi k) and I0 - I1 = I0 D / S (DLMF 10.40.1)."""
+    """Return asymptotic sums S and D with e^-k I0 = S / sqrt(2 pi k) and I0 - I1 = I0 D / S (DLMF 10.40.1)."""
     k = np.maximum(k, ASYMPTOTIC)
     term0 = term1 = total = np.ones_like(k)
     difference = np.zeros_like(k)
@@ -56,36 +56,36 @@ def _series(k):
 
 
 def norm(k):
-    """2 pi e^-k I0(k), 0 at inf."""
+    """Return 2 pi e^-k I0(k), 0 at inf."""
     return 2 * np.pi * special.i0e(k)
 
 
 def log_norm(k):
-    """log(2 pi I0(k)), the logarithm of the integral of e^{k cos x}."""
+    """Return log(2 pi I0(k)), the logarithm of the integral of e^{k cos x}."""
     return np.where(np.isinf(k), np.inf, np.log(norm(np.minimum(k, LARGEST))) + k)
 
 
 def pdf(x, k):
-    """Density at x, inf at the point mass."""
+    """Return the density at x, inf at the point mass."""
     finite = np.minimum(k, LARGEST)
     density = np.exp(-2 * finite * np.sin(np.divide(x, 2)) ** 2) / norm(finite)
     return np.where(np.isinf(k) & np.equal(x, 0), np.inf, density)
 
 
 def log_pdf(x, k):
-    """Its logarithm, also where the density is no float; k must be finite."""
+    """Return the log density, also where the density underflows; k must be finite."""
     return -2 * k * np.sin(np.divide(x, 2)) ** 2 - np.log(norm(k))
 
 
 def ratio(k):
-    """A(k) = I1(k) / I0(k), the mean resultant length."""
+    """Return A(k) = I1(k) / I0(k), the mean resultant length."""
     k = np.asarray(k, float)
     near = np.minimum(k, ASYMPTOTIC)
     return np.where(k < ASYMPTOTIC, special.i1e(near) / special.i0e(near), 1 - ratio_complement(k))
 
 
 def ratio_complement(k):
-    """1 - I1(k) / I0(k) without cancellation: the difference below 30, the asymptotic series above."""
+    """Return 1 - I1(k) / I0(k) without cancellation: the difference below 30, the asymptotic series above."""
     k = np.asarray(k, float)
     near = np.minimum(k, ASYMPTOTIC)
     total, difference = _series(k)
@@ -93,7 +93,7 @@ def ratio_complement(k):
 
 
 def ratio_slope(k):
-    """A'(k), the variance of cos x, as a sum of positive terms; 0 at inf."""
+    """Return A'(k), the variance of cos x, as a sum of positive terms; 0 at inf."""
     k = np.minimum(np.asarray(k, float), LARGEST**0.5)
     end = np.arcsin(np.sqrt(np.minimum(0.5 * DEPTH / np.maximum(k, 1), 1)))
     versine = 2 * np.sin(end[..., None] * (NODES + 1) / 2) ** 2
@@ -117,14 +117,14 @@ def chunked(function):
 
 
 def scaled_integral(x, k, tail, slope=False):
-    """J(x) on one side; with `slope` the integrand also has the factor cos(theta) - A(k).
+    """Return J(x) on one side; with `slope` the integrand also has the factor cos(theta) - A(k).
 
-    The centre's is negative: it runs from x down to 0.
+    The integral of the centre is negative, since it runs from x down to 0.
     """
     half_sin, half_cos = np.sin(x / 2), np.cos(x / 2)
     if tail:
         span = (np.pi - x) + PI_REST
-        # Up to the angle 2 b with sin(b)^2 - sin(x / 2)^2 = d, if there is one, without subtracting angles.
+        # Up to the angle 2 b with sin(b)^2 - sin(x / 2)^2 = d, if it exists, without subtracting angles.
         d = 0.5 * DEPTH / np.maximum(k, 1)  # no cut for k below 21
         cut = half_sin**2 + d < 1
         total = x / 2 + np.arcsin(np.sqrt(np.minimum(half_sin**2 + d, 1)))
@@ -145,20 +145,20 @@ def scaled_integral(x, k, tail, slope=False):
 
 @chunked
 def sf(x, k):
-    """P(X > x) for x in [0, pi], relative accuracy."""
+    """Return P(X > x) for x in [0, pi], with relative accuracy."""
     return scaled_integral(x, k, tail=True) * pdf(x, k)
 
 
 @chunked
 def log_sf(x, k):
-    """log P(X > x) for x in [0, pi], also where that is no float."""
+    """Return log P(X > x) for x in [0, pi], also where P underflows."""
     return np.log(scaled_integral(x, k, tail=True)) + log_pdf(x, k)
 
 
 @chunked
 def central(x, k):
-    """P(0 < X < x) for x in [0, pi], relative accuracy."""
-    # From the centre only where that side is the smaller one: e^{q(x) - q(0)} overflows far out.
+    """Return P(0 < X < x) for x in [0, pi], with relative accuracy."""
+    # Integrate the centre only if it is the smaller side: e^{q(x) - q(0)} overflows far out.
     near = k * np.sin(x / 2) ** 2 < 1
     inside = np.where(near, x, 0.0)
     return np.where(near, -scaled_integral(inside, k, tail=False) * pdf(inside, k), 0.5 - sf(x, k))
@@ -166,14 +166,14 @@ def central(x, k):
 
 @chunked
 def dquantile_dk(x, k):
-    """d x / d k at fixed tail probability, for x in [0, pi], from the side with less mass."""
+    """Return d x / d k at fixed tail probability, for x in [0, pi], from the side with less mass."""
     centre = 2 * np.sin(x / 2) ** 2 * (1 + k) < 1
     inside = np.where(centre, x, 0.0)
     return np.where(centre, scaled_integral(inside, k, False, True), scaled_integral(x, k, True, True))
 
 
 def quantile(t, k, c=None):
-    """|x| with P(X > |x|) = t for normal floats t up to 1/2; `c` = 1/2 - t where that is known better than t."""
+    """Return |x| with P(X > |x|) = t for normal floats t up to 1/2; `c` is 1/2 - t, if known more precisely than t."""
     t = np.asarray(t, float)
     return np.where(np.isinf(k), 0.0, _quantile(t, k, 0.5 - t if c is None else c))
 
@@ -183,12 +183,12 @@ def _quantile(t, k, c):
     low = np.zeros_like(t)
     s = np.sqrt(1420 / np.maximum(k, 1e-300)) / 2
     high = np.where(s < 1, 2 * np.arcsin(np.minimum(s, 1)), np.pi)
-    # The normal angle, as the chord is nearly normal at large k; uniform at small k.
+    # Start from the normal angle, as the chord is nearly normal at large k, and from the uniform one at small k.
     chord = -special.ndtri(t) / (2 * np.sqrt(np.maximum(k, 1e-300)))
     x = np.where(k > 2, 2 * np.arcsin(np.minimum(chord, 0.9)), 2 * np.pi * c)
     x = np.minimum(x, 0.99 * high)
     todo = np.arange(len(t))
-    # On log P(X > x), inside a bracket; then on P(0 < X < x), which sees angles near 0.
+    # Iterate on log P(X > x) inside a bracket, then on P(0 < X < x), which resolves angles near 0.
     for _ in range(200):
         xs, ks = x[todo], k[todo]
         integral = scaled_integral(xs, ks, tail=True)
@@ -197,7 +197,7 @@ def _quantile(t, k, c):
         high[todo] = np.where(excess < 0, xs, high[todo])
         low[todo] = np.where(excess >= 0, xs, low[todo])
         with np.errstate(invalid="ignore", over="ignore"):
-            # Close by, one order more than Newton's method: J' = k sin(x) J - 1, between -1 and 0 as log P is concave.
+            # Nearby, use one order more than Newton: J' = k sin(x) J - 1, between -1 and 0 as log P is concave.
             bend = np.clip(ks * np.sin(xs) * integral - 1, -1, 0)
             new = xs + excess * integral * (1 + 0.5 * np.where(np.abs(excess) < 0.5, excess, 0) * bend)
         new = np.where((new >= low[todo]) & (new <= high[todo]), new, (low[todo] + high[todo]) / 2)
@@ -206,7 +206,7 @@ def _quantile(t, k, c):
         todo = todo[(np.abs(excess) > 1e-6) & (np.abs(new - xs) > 4e-16 * np.abs(xs))]
         if not len(todo):
             break
-    # Where the float spacing stopped the logarithm early (next to pi), a plain step ends exactly: P is linear there.
+    # Where the float spacing stopped the iteration early (next to pi), a plain step is exact, as P is linear there.
     far, near = np.flatnonzero(c >= 0.25), np.flatnonzero(c < 0.25)
     xs, ks = x[far], k[far]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -219,15 +219,26 @@ def _quantile(t, k, c):
     return x
 
 
-# The same in mpmath: slow, and written without a thought for speed or for cancellation, which 40 digits cover.
+@np.vectorize
+def deviation(x, loc):
+    """Return x - loc modulo a turn, with the floats taken as exact."""
+    x, loc = float(x), float(loc)
+    if abs(x - loc) < 3 and abs(x) < 1e3 and float(np.float32(x)) == x and float(np.float32(loc)) == loc:
+        return x - loc
+    with mp.workdps(60):
+        difference = mp.mpf(x) - mp.mpf(loc)
+        return float(difference - 2 * mp.pi * mp.nint(difference / (2 * mp.pi)))
+
+
+# The same functions in mpmath: slow, and without care for cancellation, which 40 digits cover.
 
 
 def mp_norm(k):
-    """2 pi e^-k I0(k) in mpmath."""
+    """Return 2 pi e^-k I0(k) in mpmath."""
     k = mp.mpf(k)
     if k < 1e6:
         return 2 * mp.pi * mp.besseli(0, k) * mp.exp(-k)
-    # By the asymptotic series, exact to 40 digits there, where mpmath's own evaluation would be slow.
+    # Use the asymptotic series, which is exact to 40 digits here, where mpmath's own evaluation would be slow.
     term = total = mp.mpf(1)
     for j in range(1, 12):
         term = term * (2 * j - 1) ** 2 / (8 * j * k)
@@ -236,50 +247,50 @@ def mp_norm(k):
 
 
 def mp_log_i0(k):
-    """log I0(k) in mpmath, also where that is k^2 / 4."""
+    """Return log I0(k) in mpmath, also where it is k^2 / 4."""
     with mp.workdps(100):
         return mp.mpf(k) + mp.log(mp_norm(k) / (2 * mp.pi))
 
 
 def mp_ratio(k):
-    """A(k) = I1(k) / I0(k) in mpmath, to 30 digits even of its distance from 1."""
+    """Return A(k) = I1(k) / I0(k) in mpmath, with 30 digits even in 1 - A."""
     with mp.workdps(80):
         return mp.besseli(1, k) / mp.besseli(0, k)
 
 
 def mp_ratio_slope(k):
-    """A'(k) in mpmath."""
+    """Return A'(k) in mpmath."""
     with mp.workdps(80):
         k, a = mp.mpf(k), mp_ratio(k)
         return 1 - a / k - a * a
 
 
 def mp_pdf(x, k):
-    """Density at x in mpmath."""
+    """Return the density at x in mpmath."""
     return mp.exp(-2 * mp.mpf(k) * mp.sin(mp.mpf(x) / 2) ** 2) / mp_norm(k)
 
 
 def mp_tail(x, k):
-    """P(X > x) in mpmath, 30 digits; x and k are taken as exact."""
+    """Return P(X > x) in mpmath with 30 digits; x and k are taken as exact."""
     with mp.workdps(40):
         x, k = mp.mpf(x), mp.mpf(k)
         width = 1 / mp.sqrt(k + 1)
         points = [x, *(p for p in (x + j * width for j in (0.1, 0.3, 1, 2, 4, 8, 16, 32)) if p < mp.pi)]
         if points[-1] + 20 * width > mp.pi:
             points.append(mp.pi)
-        # Relative to the density at x: mpmath ends where it is right to 40 places behind the point.
+        # Integrate relative to the density at x: mpmath stops at an absolute error of 1e-40.
         level = mp.sin(x / 2) ** 2
         return mp.quad(lambda u: mp.exp(-2 * k * (mp.sin(u / 2) ** 2 - level)), points) * mp_pdf(x, k)
 
 
 def mp_central(x, k):
-    """P(0 < X < x) in mpmath."""
+    """Return P(0 < X < x) in mpmath."""
     with mp.workdps(40):
         return mp.mpf(1) / 2 - mp_tail(x, k)
 
 
 def mp_quantile(t, k, start):
-    """The angle with P(X > angle) = t in mpmath, by Newton's method; `start` must be good to some digits."""
+    """Return the angle with P(X > angle) = t in mpmath, by Newton's method; `start` must have some correct digits."""
     with mp.workdps(40):
         x, step = mp.mpf(start), mp.inf
         while abs(step) > mp.mpf(10) ** -25 * x:
@@ -291,7 +302,7 @@ def mp_quantile(t, k, start):
 
 
 def mp_dquantile_dk(x, k):
-    """d x / d k at fixed tail probability in mpmath, (dS/dk) / pdf by a central difference in k."""
+    """Return d x / d k at fixed tail probability in mpmath, (dS/dk) / pdf by a central difference in k."""
     with mp.workdps(40):
         step = mp.mpf(k) * mp.mpf(10) ** -12
         difference = mp_tail(x, mp.mpf(k) + step) - mp_tail(x, mp.mpf(k) - step)

@@ -1,8 +1,8 @@
-"""A table of the arguments that public functions must refuse, and the program that tries them.
+"""A table of the arguments that public functions must reject, and a program that tries them.
 
-``python -m tests.refusals FOLDER`` calls every function with one bad argument at a time, and prints a line of
-JSON for each call: function, argument, value, and what came of it. A call that takes longer than `PATIENCE` ends the
-program, with a traceback.
+``python -m tests.refusals FOLDER`` calls every function with one bad argument at a time, and prints for each call a
+line of JSON: function, argument, value, and outcome. A call that takes longer than `PATIENCE` ends the program with a
+traceback.
 """
 
 import faulthandler
@@ -22,23 +22,22 @@ import jax_von_mises as jvm
 import jax_von_mises.numpyro
 from jax_von_mises import runtime
 
-# Seconds for one call; none does more than compile a small program.
+# Seconds for one call, which at most compiles a small program.
 PATIENCE = 30
 KEY = jax.random.key(3)
 DEEP: list = [1.0]
 for _ in range(5_000):
     DEEP = [DEEP]
-# An integer that Python makes no text of; with the list above, what a message can fail to show.
+# An integer that Python cannot print. A message can fail to show it, as the list above.
 HUGE = 10**5_000
 WORDS = ["text", object(), DEEP, HUGE]
 NOTHING = [None, *WORDS]
-# More than any memory, any disk, or any counter of 64 bits has.
+# Larger than any memory, disk, or 64-bit counter.
 ABSURD = 10**30
 NAN, INF = float("nan"), float("inf")
 COUNTS = [*NOTHING, -1, 1.5, NAN, True, np.zeros(2, int)]
 
-# Values that an argument of a kind cannot have, one for each way to be wrong. With None where nothing stands for a
-# default.
+# Invalid values for each kind of argument, one for each way to be wrong; None is invalid unless it is the default.
 BAD = {
     "key": [*WORDS, 0, NAN, np.zeros(3), np.zeros(2, np.int32), np.zeros((3, 2), np.uint32), jax.random.split(KEY, 3)],
     "numbers": [*NOTHING, 1j, True, [[1.0], [1.0, 2.0]], np.array(["a"]), np.ma.masked_array([1.0], [True]), KEY],
@@ -65,12 +64,12 @@ BAD = {
     "share": [*WORDS, 0, -1, 1.5, NAN, True, [0.5]],
     "platforms": [DEEP, HUGE, 3, "gpu", [], [3], b"cpu"],
     "flags": [DEEP, HUGE, {"--xla_x": HUGE}, 3, "no flags", [1]],
-    "law": [*NOTHING, 3],
+    "distribution": [*NOTHING, 3],
 }
 
 
 def written(value):
-    """A value in the lines that this program prints, where it can be written."""
+    """Return the text of a value, or its type if it cannot be printed."""
     try:
         return repr(value)[:60]
     except (ValueError, RecursionError):
@@ -81,30 +80,30 @@ BAD["path of utf-8"] = [*BAD["path"], "\udcff"]
 
 
 class Refusal(NamedTuple):
-    """A public function, arguments that it takes, and the kinds of those that are made bad one by one."""
+    """A public function, valid arguments, and the kinds of those to make invalid one by one."""
 
     function: object
     good: dict
     kinds: dict
-    tell: str | None = None
-    """The name that its messages have, if it is not its own, as that of the function which a method calls."""
+    reported_as: str | None = None
+    """The function name in the messages if it differs, for example for a method that calls a function."""
     renamed: str | None = None
-    """Another name that they may have for the argument."""
+    """Another name of the argument that messages may have."""
 
 
 def arrays(names):
-    """Good numbers for arguments of these names."""
+    """Return valid numbers for arguments of these names."""
     return {name: np.full(3, 0.5, np.float32) for name in names}
 
 
 def of_numbers(function):
-    """A function whose arguments are all arrays of numbers that broadcast."""
+    """Return the row of a function whose arguments are all arrays that broadcast."""
     names = list(inspect.signature(function).parameters)
     return Refusal(function, arrays(names), dict.fromkeys(names, "numbers"))
 
 
-LAW = arrays(("loc", "concentration"))
-DRAWN = {"key": KEY, **LAW}
+PARAMETERS = arrays(("loc", "concentration"))
+DRAWN = {"key": KEY, **PARAMETERS}
 DRAW = {"key": "key", "loc": "numbers", "concentration": "numbers", "dtype": "dtype"}
 ONE = jvm.VonMises(0.5, np.full(3, 2.0, np.float32))
 TORUS, MIXTURE = jvm.Torus(ONE), jvm.Mixture(logits=np.zeros(3, np.float32), components=ONE)
@@ -122,21 +121,21 @@ SAMPLED = {"key": "key", "sample_shape": "shape"}
 VALUE = {"value": np.full(3, 0.5, np.float32)}
 
 
-def methods(law, name, **functions):
-    """Methods of a law that take numbers, by the names of the functions that they call."""
+def methods(distribution, name, **functions):
+    """Return rows for methods of a distribution that take numbers; the values name the functions that they call."""
     found = {}
-    for method, told in functions.items():
-        call = getattr(law, method)
+    for method, called in functions.items():
+        call = getattr(distribution, method)
         argument = next(iter(inspect.signature(call).parameters))
-        function = getattr(jvm, told)
+        function = getattr(jvm, called)
         renamed = None if inspect.isclass(function) else next(iter(inspect.signature(function).parameters))
-        found[f"{name}.{method}"] = Refusal(call, arrays([argument]), {argument: "numbers"}, told, renamed)
+        found[f"{name}.{method}"] = Refusal(call, arrays([argument]), {argument: "numbers"}, called, renamed)
     return found
 
 
-# By the part of the package that they belong to.
+# Grouped by part of the package.
 FUNCTIONS = {
-    "law": {
+    "distributions": {
         **{
             name: of_numbers(getattr(jvm, name))
             for name in (
@@ -150,7 +149,7 @@ FUNCTIONS = {
             {"samples": "numbers", "weights": "numbers", "axis": "axis"},
         ),
         "VonMises": Refusal(
-            lambda **given: jvm.VonMises(**given, validate_args=True), LAW, dict.fromkeys(LAW, "numbers")
+            lambda **given: jvm.VonMises(**given, validate_args=True), PARAMETERS, dict.fromkeys(PARAMETERS, "numbers")
         ),
         **methods(
             ONE,
@@ -166,8 +165,8 @@ FUNCTIONS = {
             ONE.sample_and_log_prob, {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}, "VonMises.sample", "key"
         ),
         **{
-            f"{law}.{name}": Refusal(getattr(one, name), {"other": one}, {"other": "law"})
-            for law, one, names in (
+            f"{cls}.{name}": Refusal(getattr(one, name), {"other": one}, {"other": "distribution"})
+            for cls, one, names in (
                 ("VonMises", ONE, ("kl_divergence", "cross_entropy")),
                 ("Torus", TORUS, ("kl_divergence",)),
             )
@@ -179,8 +178,8 @@ FUNCTIONS = {
             dict.fromkeys(("mean_direction", "concentration"), "vector"),
         ),
         **{
-            f"VonMisesFisher.{name}": Refusal(getattr(FISHER, name), {argument: MEAN}, {argument: "numbers"}, told)
-            for name, argument, told in (
+            f"VonMisesFisher.{name}": Refusal(getattr(FISHER, name), {argument: MEAN}, {argument: "numbers"}, called)
+            for name, argument, called in (
                 ("log_prob", "value", None),
                 ("prob", "value", "log_prob"),
                 ("cosine_cdf", "value", None),
@@ -192,7 +191,7 @@ FUNCTIONS = {
         "VonMisesFisher.sample_and_log_prob": Refusal(
             FISHER.sample_and_log_prob, {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}, "sample", "key"
         ),
-        "VonMisesFisher.kl_divergence": Refusal(FISHER.kl_divergence, {"other": FISHER}, {"other": "law"}),
+        "VonMisesFisher.kl_divergence": Refusal(FISHER.kl_divergence, {"other": FISHER}, {"other": "distribution"}),
         "VonMisesFisher.fit": Refusal(
             jvm.VonMisesFisher.fit,
             {"samples": np.eye(3, dtype=np.float32)},
@@ -208,9 +207,9 @@ FUNCTIONS = {
         },
         **{
             f"SineBivariateVonMises.{name}": Refusal(
-                getattr(PAIR, name), {argument: value}, {argument: "numbers"}, told
+                getattr(PAIR, name), {argument: value}, {argument: "numbers"}, called
             )
-            for name, argument, value, told in (
+            for name, argument, value, called in (
                 ("log_prob", "value", np.ones(2, np.float32), None),
                 ("prob", "value", np.ones(2, np.float32), "log_prob"),
                 ("conditional", "phi", np.ones(2, np.float32), None),
@@ -233,7 +232,13 @@ FUNCTIONS = {
             jvm.Mixture.fit,
             {"samples": np.arange(3, dtype=np.float32), "components": jvm.VonMises, "number": 2},
             {
-                **{"samples": "numbers", "components": "law", "weights": "numbers", "axis": "axis", "number": "count"},
+                **{
+                    "samples": "numbers",
+                    "components": "distribution",
+                    "weights": "numbers",
+                    "axis": "axis",
+                    "number": "count",
+                },
                 **{"key": "key", "starts": "count", "steps": "count"},
             },
         ),
@@ -256,32 +261,34 @@ FUNCTIONS = {
         "SineSkewed": Refusal(
             lambda **given: jvm.SineSkewed(**given, validate_args=True),
             {"distribution": ONE, "skewness": 0.5},
-            {"distribution": "law", "skewness": "numbers"},
+            {"distribution": "distribution", "skewness": "numbers"},
         ),
         **{
-            f"{law}.{name}": Refusal(getattr(one, name), {argument: 0.5}, {argument: "numbers"}, f"{law}.{told}")
-            for law, one, names in (
+            f"{cls}.{name}": Refusal(getattr(one, name), {argument: 0.5}, {argument: "numbers"}, f"{cls}.{called}")
+            for cls, one, names in (
                 ("CircularDistribution", CIRCULAR, ("log_prob", "prob", "cdf", "sf", "icdf")),
                 ("SineSkewed", SKEWED, ("log_prob", "prob")),
             )
             for name in names
-            for argument, told in [("q" if name == "icdf" else "value", "log_prob" if name == "prob" else name)]
+            for argument, called in [("q" if name == "icdf" else "value", "log_prob" if name == "prob" else name)]
         },
         **{
-            f"{law}.{name}": Refusal(getattr(one, name), good, kinds, f"{law}.sample", "key")
-            for law, one in (("CircularDistribution", CIRCULAR), ("SineSkewed", SKEWED))
+            f"{cls}.{name}": Refusal(getattr(one, name), good, kinds, f"{cls}.sample", "key")
+            for cls, one in (("CircularDistribution", CIRCULAR), ("SineSkewed", SKEWED))
             for name, good, kinds in (
                 ("sample", SAMPLE, SAMPLED),
                 ("sample_and_log_prob", {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}),
             )
         },
         "VonMises.fit": Refusal(jvm.VonMises.fit, {"samples": np.ones(3, np.float32)}, {"samples": "numbers"}, "fit"),
-        "Torus": Refusal(lambda components: jvm.Torus(components).mean(), {"components": ONE}, {"components": "law"}),
+        "Torus": Refusal(
+            lambda components: jvm.Torus(components).mean(), {"components": ONE}, {"components": "distribution"}
+        ),
         "Torus.sample": Refusal(TORUS.sample, SAMPLE, SAMPLED, "sample"),
         "Mixture": Refusal(
             lambda **given: jvm.Mixture(**given).log_weights(),
             {"logits": np.zeros(3, np.float32), "components": ONE},
-            {"logits": "numbers", "components": "law"},
+            {"logits": "numbers", "components": "distribution"},
         ),
         "Mixture.sample": Refusal(MIXTURE.sample, SAMPLE, SAMPLED, "sample"),
         "numpyro.VonMises.sample": Refusal(THEIRS.sample, {"key": KEY}, {"key": "key"}, "sample_von_mises"),
@@ -430,18 +437,18 @@ FUNCTIONS = {
 }
 
 
-# What there is to call and takes nothing that could be bad.
+# Functions and methods without arguments that could be invalid.
 WITHOUT_ARGUMENTS = {
-    *(f"{law}.{name}" for law in ("VonMises", "Torus", "Mixture") for name in ("batch_shape", "event_shape", "dtype")),
-    *(f"{law}.broadcast" for law in ("VonMises", "Torus", "Mixture")),
+    *(f"{cls}.{name}" for cls in ("VonMises", "Torus", "Mixture") for name in ("batch_shape", "event_shape", "dtype")),
+    *(f"{cls}.broadcast" for cls in ("VonMises", "Torus", "Mixture")),
     *(f"VonMises.{name}" for name in ("entropy", "mean", "mode", "variance", "stddev")),
     *(f"Torus.{name}" for name in ("mean", "mode", "entropy")),
     *("Mixture.log_weights", "Mixture.mean"),
     *(f"VonMisesFisher.{name}" for name in ("batch_shape", "event_shape", "dtype", "dimension", "broadcast")),
     *(f"VonMisesFisher.{name}" for name in ("mean", "mode", "mean_resultant_length", "entropy")),
     *(
-        f"{law}.{name}"
-        for law in ("CircularDistribution", "SineSkewed")
+        f"{cls}.{name}"
+        for cls in ("CircularDistribution", "SineSkewed")
         for name in ("batch_shape", "event_shape", "dtype")
     ),
     *(
@@ -455,17 +462,17 @@ WITHOUT_ARGUMENTS = {
     *(f"numpyro.SineBivariateVonMises.{name}" for name in ("mean", "entropy")),
     *("cache_info", "clear_cache", "memory_report", "reset", "settings"),
 }
-# What functions return; nobody makes one.
+# Classes of results, which users do not construct.
 RESULTS = {"CacheInfo", "Compiled", "DeviceMemory", "Diagnosis", "Finding", "LoadedSampler", "Setting"}
 
 
 def public():
-    """All public functions and methods by name."""
+    """Return the names of all public functions and methods."""
     classes = {"VonMises": jvm.VonMises, "Torus": jvm.Torus, "Mixture": jvm.Mixture}
     classes |= {"VonMisesFisher": jvm.VonMisesFisher, "numpyro.VonMises": jax_von_mises.numpyro.VonMises}
     classes |= {"CircularDistribution": jvm.CircularDistribution, "SineSkewed": jvm.SineSkewed}
     classes["numpyro.VonMisesFisher"] = jax_von_mises.numpyro.VonMisesFisher
-    # The methods of both models are those of the class that they share.
+    # Both models inherit their methods from one class.
     classes["SineBivariateVonMises"] = jvm.SineBivariateVonMises.__base__
     classes["numpyro.SineBivariateVonMises"] = jax_von_mises.numpyro.SineBivariateVonMises.__base__
     found = {*jvm.__all__, *runtime.__all__} - {"runtime"} - RESULTS
@@ -475,19 +482,19 @@ def public():
 
 
 def acts(member):
-    """Whether a member of a class is a method or a property."""
+    """Return whether a member of a class is a method or a property."""
     return inspect.isroutine(member) or isinstance(member, property | classmethod)
 
 
 def stands_for_default(function, argument):
-    """Whether None is what an argument has where it is not given."""
+    """Return whether the default of an argument is None."""
     parameters = inspect.signature(function).parameters
     return argument in parameters and parameters[argument].default is None
 
 
 def refuse():
-    """Make all calls: for each, function, argument, value, error and message; no error where it returned."""
-    for name, (function, good, kinds, tell, renamed) in {
+    """Make all calls; yield for each its function, argument, value, error (None if it returned) and message."""
+    for name, (function, good, kinds, reported_as, renamed) in {
         k: v for each in FUNCTIONS.values() for k, v in each.items()
     }.items():
         for argument, kind in kinds.items():
@@ -509,12 +516,12 @@ def refuse():
                     "value": written(value),
                     "error": error,
                     "text": text,
-                    "names": (tell or name, argument, renamed or argument),
+                    "names": (reported_as or name, argument, renamed or argument),
                 }
 
 
 def main(folder):
-    """Print a line for each call."""
+    """Print a line of JSON for each call."""
     os.chdir(folder)
     for found in refuse():
         print(json.dumps(found), flush=True)

@@ -14,14 +14,20 @@ PANELS = 24
 DEPTH = 45.0
 
 
+def direction(d):
+    """Return a unit vector in `d` dimensions without a zero component, as float32."""
+    mu = np.random.default_rng(d).normal(size=d)
+    return (mu / np.linalg.norm(mu)).astype(np.float32)
+
+
 def log_density(y, d, k):
-    """f, up to a constant."""
+    """Return f, up to a constant."""
     a = special.expit(2 * y)
     return -2 * k * a + 0.5 * (d - 1) * (special.log_expit(2 * y) + special.log_expit(-2 * y))
 
 
 def mode(d, k):
-    """The y of the largest density."""
+    """Return the y of the largest density."""
     n = d - 1
     root = np.hypot(n, 2 * k)
     small = 0.5 * n / (n + root) * (1 + n / (root + 2 * k))
@@ -29,7 +35,7 @@ def mode(d, k):
 
 
 def log_integral(y, d, k, away):
-    """Logarithm of the integral of e^(f - f(mode)) from `y` to the end: up where `away`, else down."""
+    """Return the logarithm of the integral of e^(f - f(mode)) from `y` up if `away`, else down."""
     y, k, away = np.broadcast_arrays(*(np.asarray(x, t) for x, t in ((y, float), (k, float), (away, bool))))
     sign, top = np.where(away, 1.0, -1.0), log_density(mode(d, k), d, k)
     first = log_density(y, d, k)
@@ -49,7 +55,7 @@ def log_integral(y, d, k, away):
 
 
 def log_tail(small, near, small_is_own, d, k):
-    """Log probability beyond a place towards the near or the far pole, whose own share is `small` or 1 - `small`."""
+    """Return the log probability beyond a place towards either pole, whose own share is `small` or 1 - `small`."""
     odds = np.log(small) - np.log1p(-small)
     y = 0.5 * np.where(small_is_own == near, odds, -odds)
     peak = mode(d, k)
@@ -58,7 +64,7 @@ def log_tail(small, near, small_is_own, d, k):
 
 
 def moments(d, k):
-    """A, A', and the log of the integral of exp(k (w - 1)) over the sphere; mpmath."""
+    """Return A, A', and the log of the integral of exp(k (w - 1)) over the sphere, by mpmath."""
     with mp.workdps(50):
         half, k = mp.mpf(d) / 2, mp.mpf(float(k))
         if not k:
@@ -70,12 +76,12 @@ def moments(d, k):
 
 
 def exact_tail(small, near, d, k):
-    """The tail of `log_tail` for an own share `small`, by mpmath in the share itself."""
+    """Return the tail of `log_tail` for an own share `small`, by mpmath in the share itself."""
     with mp.workdps(30):
         n, k, end = mp.mpf(d - 1), mp.mpf(float(k)), mp.mpf(float(small))
         sign = -2 * k if near else 2 * k
 
-        # In u = (b / end)^(n/2), so that the integrand has no pole.
+        # In u = (b / end)^(n/2) the integrand has no pole.
         def integrand(u):
             b = end * u ** (2 / n)
             return mp.exp(sign * b) * (1 - b) ** (n / 2 - 1)

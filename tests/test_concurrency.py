@@ -1,4 +1,4 @@
-"""Use many threads and processes: the same angles as one, one writer of a file, one cache for all."""
+"""Many threads and processes: they draw the angles of one, one writes a file, and all share one cache."""
 
 import json
 import os
@@ -22,7 +22,7 @@ DRAWS = range(16)
 
 
 def drawn(i):
-    """A draw with a separate key and parameters, of one of four programs."""
+    """Return a draw with a separate key and parameters, from one of four programs."""
     key = jax.random.fold_in(KEY, i)
     dtype = ("float32", "float16")[i // 2 % 2]
     x = jax_von_mises.sample_von_mises(key, 0.1 * i, 0.5 * i, SHAPES[i % len(SHAPES)], dtype)
@@ -30,7 +30,7 @@ def drawn(i):
 
 
 def test_threads_draw_what_one_draws():
-    """From the first call on, when all of them compile, two of them each program."""
+    """Threads draw the same angles from the first call on, when all compile, two of them each program."""
     barrier = threading.Barrier(8)
 
     def first(i):
@@ -46,7 +46,7 @@ def test_threads_draw_what_one_draws():
         assert p == q
 
 
-def test_threads_write_files_of_their_own(tmp_path):
+def test_threads_write_separate_files(tmp_path):
     with ThreadPoolExecutor(6) as pool:
         written = list(pool.map(lambda i: write(tmp_path / f"{i}.npy", 2_000, loc=i / 10), range(6)))
     assert [each.drawn for each in written] == [2] * 6
@@ -60,7 +60,7 @@ RUN = dict(total=10 * 4_096, block_rows=4_096)
 
 
 def writing_child(out, angles, line, ready, options):
-    """Body of a process that writes what all the others write, and tells what came of it."""
+    """Write the file that all processes write, and report the outcome; the body of a process."""
     draws(angles)
     zarr.import_tensorstore()
     jax.block_until_ready(jax.device_put(0.0))
@@ -77,8 +77,8 @@ def writing_child(out, angles, line, ready, options):
 @pytest.mark.skipif(checkpoint.fcntl is None, reason="locks are POSIX's")
 @pytest.mark.parametrize("kind", ["npy", "zarr"])
 @pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.slow)])
-def test_processes_want_one_file(tmp_path, kind, rounds):
-    """One draws it; the others are refused with the reason, or find it finished. No file on its way is left."""
+def test_processes_write_one_file(tmp_path, kind, rounds):
+    """One process draws the file; the others are refused or find it finished. No temporary file is left."""
     angles = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, RUN["total"], method="table"))
     context = children.imported()
     words = (
@@ -98,15 +98,15 @@ def test_processes_want_one_file(tmp_path, kind, rounds):
         ]
         for process in every:
             process.start()
-        told = []
+        reports = []
         for (ours, _), process in zip(pipes, every, strict=True):
             assert ours.poll(120), "it hangs"
-            told.append(ours.recv())
+            reports.append(ours.recv())
             process.join(60)
             assert process.exitcode == 0
-        winners = [blocks for what, blocks in told if what == "written" and blocks]
-        assert winners == [10], told
-        for what, text in told:
+        winners = [blocks for what, blocks in reports if what == "written" and blocks]
+        assert winners == [10], reports
+        for what, text in reports:
             assert what == "written" or any(each in text for each in words), text
         np.testing.assert_array_equal(read(out), angles)
         jax_von_mises.verify_samples(out)
@@ -128,8 +128,8 @@ print(json.dumps([float(jax.jit(lambda x: x + 1)(1.0)), runtime.cache_info().ent
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="modes and owners are those of POSIX")
 @pytest.mark.parametrize("processes", [2, pytest.param(12, marks=pytest.mark.slow)])
-def test_processes_make_one_cache(tmp_path, processes):
-    """None is there before, and all begin at the same time; not one of them warns."""
+def test_processes_create_one_cache(tmp_path, processes):
+    """No cache exists before, all processes begin at the same time, and none of them warns."""
     tmp_path.chmod(0o700)
     command = [sys.executable, "-W", "error", "-c", CACHE, str(tmp_path / "new" / "cache")]
     environment = children.environment(JAX_PLATFORMS="cpu", JAX_COMPILATION_CACHE_DIR=None)
@@ -140,10 +140,10 @@ def test_processes_make_one_cache(tmp_path, processes):
     for process in every:
         process.stdin.write("\n")
         process.stdin.flush()
-    told = []
+    reports = []
     for process in every:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-        told.append(json.loads(out))
-    assert {value for value, _ in told} == {2.0}
-    assert min(entries for _, entries in told) > 0
+        reports.append(json.loads(out))
+    assert {value for value, _ in reports} == {2.0}
+    assert min(entries for _, entries in reports) > 0

@@ -1,4 +1,4 @@
-"""Dtypes of results: arrays keep theirs; Python numbers and weak arrays of JAX take those of other arguments."""
+"""Dtypes of results: arrays keep theirs; Python numbers and JAX's weak arrays take those of other arguments."""
 
 import inspect
 import warnings
@@ -16,18 +16,18 @@ MOMENTS = ("entropy", "mean", "mode", "variance", "stddev", "kl_divergence")
 KEY = jax.random.key(19)
 
 
-def numpyro_law(loc, concentration):
+def numpyro_von_mises(loc, concentration):
     numpyro = pytest.importorskip("jax_von_mises.numpyro", reason="NumPyro is not installed")
     return numpyro.VonMises(loc, concentration, validate_args=False)
 
 
 def mixture(loc, concentration):
-    """Of components that have the dtype of these two."""
+    """Return a mixture whose components have the dtype of these two arguments."""
     components = jvm.VonMises(loc, concentration).broadcast()
     return jvm.Mixture(logits=[0.0], components=jax.tree.map(lambda leaf: leaf[None], components))
 
 
-# Functions of numbers, with a result that has a dtype.
+# Functions of numbers whose result has a dtype.
 CALLS = {
     **{name: getattr(jvm, name) for name in (*DENSITIES, *MOMENTS)},
     "sample_von_mises": lambda loc, k: jvm.sample_von_mises(KEY, loc, k, 2),
@@ -46,9 +46,9 @@ CALLS = {
     "Mixture.log_prob": lambda x, loc, k: mixture(loc, k).log_prob(x),
     "Mixture.sample": lambda loc, k: mixture(loc, k).sample(KEY),
     "Mixture.mean": lambda loc, k: mixture(loc, k).mean(),
-    "numpyro.sample": lambda loc, k: numpyro_law(loc, k).sample(KEY, (2,)),
-    "numpyro.cdf": lambda x, loc, k: numpyro_law(loc, k).cdf(x),
-    "numpyro.icdf": lambda q, loc, k: numpyro_law(loc, k).icdf(q),
+    "numpyro.sample": lambda loc, k: numpyro_von_mises(loc, k).sample(KEY, (2,)),
+    "numpyro.cdf": lambda x, loc, k: numpyro_von_mises(loc, k).cdf(x),
+    "numpyro.icdf": lambda q, loc, k: numpyro_von_mises(loc, k).icdf(q),
 }
 KINDS = {
     "array without axes": np.array,
@@ -59,17 +59,17 @@ KINDS = {
 
 
 def count(call):
-    """How many numbers a call takes."""
+    """Return the number of arguments of a call."""
     return len(inspect.signature(call).parameters)
 
 
 def dtype_of(call, *values):
-    """The dtype of the result, which is not computed."""
+    """Return the dtype of the result without computing it."""
     return jax.eval_shape(lambda: call(*values)).dtype
 
 
 def numbers(call):
-    """Values that the call takes: the ends of an arc ascend, also when they are rounded."""
+    """Return values for the call: the ends of an arc ascend, even after rounding."""
     return [0.25 + i for i in range(count(call))]
 
 
@@ -78,7 +78,7 @@ def numbers(call):
 def test_arrays_without_axes(name):
     call = CALLS[name]
     first, *others = numbers(call)
-    if name == "VonMises.entropy":  # computed from the second alone, and then rounded
+    if name == "VonMises.entropy":  # computed from the second argument alone, and then rounded
         others, first = [first], *others
     assert dtype_of(call, *(np.array(value, np.float16) for value in numbers(call))) == "float16"
     with jax.enable_x64(True):
@@ -94,18 +94,18 @@ def test_arrays_have_a_dtype(kind):
                 array = make(0.25, dtype)
                 assert dtype_of(jvm.mean, array, array) == dtype
                 assert jvm.VonMises(array, array).dtype == dtype
-                # Python's numbers, of both kinds, and JAX's weak arrays, in each place next to it.
+                # Combine Python numbers of both kinds, and JAX's weak arrays, in each place with an array.
                 for weak in (2.0, 2, jnp.asarray(2.0), jnp.asarray(2)):
                     assert dtype_of(jvm.mean, array, weak) == dtype_of(jvm.mean, weak, array) == dtype
             assert dtype_of(jvm.mean, 0, 2.0) == dtypes[-1]
 
 
 def test_numbers_next_to_an_array_with_axes():
-    """The shape of a number is no reason to give it a dtype."""
+    """The shape of a number does not give it a dtype."""
     for half in (jnp.ones(3, jnp.bfloat16), np.ones((2, 1), np.float16)):
-        for law in (jvm.VonMises(0.5, half), numpyro_law(0.5, half), numpyro_law(half, 2)):
-            assert jax.eval_shape(lambda law=law: law.log_prob(0.25)).dtype == half.dtype
-            assert jax.eval_shape(lambda law=law: law.sample(KEY)).dtype == half.dtype
+        for distribution in (jvm.VonMises(0.5, half), numpyro_von_mises(0.5, half), numpyro_von_mises(half, 2)):
+            assert jax.eval_shape(lambda distribution=distribution: distribution.log_prob(0.25)).dtype == half.dtype
+            assert jax.eval_shape(lambda distribution=distribution: distribution.sample(KEY)).dtype == half.dtype
 
 
 def test_streams_and_files(tmp_path):
@@ -116,7 +116,7 @@ def test_streams_and_files(tmp_path):
 
 
 def test_programs_made_ahead():
-    """What is described is compiled, and the call then finds its program."""
+    """`warmup` compiles the described program, and the call then finds it."""
     compiled = []
 
     def count_programs(name, seconds, **_):
@@ -151,7 +151,7 @@ COMPUTED = ("sample_von_mises", "log_prob", "mean", "standard_errors")
 
 @pytest.mark.parametrize("name", CALLS)
 def test_numbers_beyond_float32(name):
-    """Infinite, without a warning, in each place that may be."""
+    """They become infinite without a warning, in each place that allows infinity."""
     call = CALLS[name]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -188,7 +188,7 @@ def test_streams_of_a_point_mass(tmp_path):
 
 
 def test_integers_of_64_bits():
-    """JAX would take their lower half, 0 here, which is the uniform distribution."""
+    """JAX would take their lower half, here 0, which gives the uniform distribution."""
     far = np.array([2**40, 2**41])
     np.testing.assert_array_equal(jvm.variance(far), jvm.variance(far.astype(np.float32)))
     np.testing.assert_array_equal(jvm.variance(far[0]), jvm.variance(2.0**40))

@@ -1,6 +1,6 @@
-"""Long work leaves nothing behind: memory, threads, open files, arrays, compiled programs.
+"""Long work leaks nothing: no memory, threads, open files, arrays or compiled programs.
 
-``ENDURANCE_MINUTES=60 pytest -m slow tests/test_endurance.py`` works for an hour; the default is a minute.
+``ENDURANCE_MINUTES=60 pytest -m slow tests/test_endurance.py`` runs for an hour; the default is a minute.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ SECONDS = 60 * float(os.environ.get("ENDURANCE_MINUTES", "1"))
 THREADS = 4
 # Numbers whose results are known before the threads begin.
 KNOWN = 2
-# Allocators keep less than this for themselves; a leak in each call soon exceeds it.
+# Allocators keep less than this; a leak in each call soon exceeds it.
 MEMORY = 64 * 2**20
 # Libraries start the last threads of their pools late.
 POOL = 4
@@ -63,7 +63,7 @@ def actions(folder):
             return next(host)
 
     def stream(number, ending):
-        # Two threads may have the same number, and a file has one writer.
+        # Two threads may have the same number, but a file has one writer.
         out = folder / f"{threading.get_ident()}-{number}.{ending}"
         jvm.write_samples(out, *given(number), COUNT, block_rows=COUNT // 4)
         record = jvm.verify_samples(out)
@@ -95,7 +95,7 @@ def actions(folder):
 
 
 def digest(result):
-    """Return the checksum of all numbers of a result."""
+    """Return the checksum of all elements of a result."""
     found = 0
     for leaf in jax.tree.leaves(result):
         found = zlib.crc32(np.ascontiguousarray(leaf), found)
@@ -116,7 +116,7 @@ def work(calls, known, seconds):
                 assert known.get((name, number), found) == found, f"{name}, number {number}: other numbers than before"
                 done[name] += 1
         except BaseException:
-            stop.set()  # the others need not go on
+            stop.set()  # one failure is enough
             raise
         return done
 
@@ -125,7 +125,7 @@ def work(calls, known, seconds):
 
 
 def held(process):
-    """Return what the process holds while nothing runs."""
+    """Return the resources of the process while no call runs."""
     gc.collect()
     memory = process.memory_info()
     return {
@@ -138,7 +138,7 @@ def held(process):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_long_work_leaves_nothing_behind(tmp_path):
+def test_long_work_leaks_nothing(tmp_path):
     process, calls, events = psutil.Process(), actions(tmp_path), Counter()
 
     def listen(event, seconds, **_):
@@ -147,7 +147,7 @@ def test_long_work_leaves_nothing_behind(tmp_path):
     known = {(name, number): digest(call(number)) for name, call in calls.items() for number in range(KNOWN)}
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        work(calls, known, SECONDS / 4)  # until all threads and allocators have what they need
+        work(calls, known, SECONDS / 4)  # until all threads and allocators have reached their size
         before = held(process)
         done = work(calls, known, 3 * SECONDS / 4)
         after = held(process)

@@ -35,7 +35,7 @@ def test_only_public_names_complete(module):
 
 
 def test_import_is_light():
-    """Importing the package brings jax and numpy, and nothing heavy that jax does not bring itself."""
+    """Importing the package loads jax and numpy, and nothing heavy beyond jax's own imports."""
     program = "import jax, sys; before = set(sys.modules); import jax_von_mises; print(*(set(sys.modules) - before))"
     new = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     roots = {name.split(".")[0] for name in new}
@@ -43,7 +43,7 @@ def test_import_is_light():
 
 
 def test_numpyro_is_optional(monkeypatch):
-    """Without NumPyro its module says what to install; the package itself never asks for it."""
+    """Without NumPyro, its module names the command to install it; the package itself does not import it."""
     monkeypatch.setitem(sys.modules, "numpyro", None)
     monkeypatch.setitem(sys.modules, "numpyro.distributions", None)
     for name in ("jax_von_mises.numpyro", "jax_von_mises.distributions.numpyro"):

@@ -1,6 +1,6 @@
-"""All public functions under the modes of JAX: no error, and the same bits as without.
+"""All public functions in the modes of JAX: no error, and the same bits as in the default mode.
 
-On one CPU device, as users have: ``make test-one-device``. With eight, and for each mode alone, with ``-m slow``.
+``make test-one-device`` runs them on one CPU device, as most users do; ``-m slow`` on eight, and in each mode alone.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 import jax_von_mises as jvm
 from jax_von_mises import numpyro, runtime
 
-# The suite itself runs under stricter rules than users do.
+# The other tests run under stricter rules than most users do.
 PLAIN = (lambda: jax.numpy_dtype_promotion("standard"), lambda: jax.numpy_rank_promotion("allow"))
 MODES = {
     "plain": PLAIN,
@@ -33,12 +33,12 @@ MODES = {
     "enable_x64": (lambda: jax.enable_x64(True),),
     "disable_jit": (jax.disable_jit,),
 }
-# What looks for faults may look for all of them at once.
+# The modes that detect errors can be combined.
 TOGETHER = [name for name in MODES if name not in ("threefry_partitionable", "enable_x64", "disable_jit")]
 
 
 class Arguments(NamedTuple):
-    """Good values, four of each."""
+    """Valid arguments, four of each."""
 
     key: jax.Array
     loc: jax.Array
@@ -49,7 +49,7 @@ class Arguments(NamedTuple):
 
 
 def gradient(function, *arguments):
-    """Of something that is no linear function of the results, in all of the arguments."""
+    """Return the gradient of a nonlinear function of the results with respect to all arguments."""
     return jax.grad(lambda *at: jnp.sum(jnp.sin(function(*at))), tuple(range(len(arguments))))(*arguments)
 
 
@@ -59,15 +59,15 @@ def shards(a):
     return jax.jit(jax.shard_map(sample, mesh=mesh, in_specs=P(), out_specs=P("d")))(a.key)
 
 
-def law(a):
+def von_mises(a):
     return jvm.VonMises(a.loc, a.k)
 
 
 def mixture(a):
-    return jvm.Mixture(logits=jnp.stack([a.x, a.q]), components=law(a))
+    return jvm.Mixture(logits=jnp.stack([a.x, a.q]), components=von_mises(a))
 
 
-def numpyro_law(a):
+def numpyro_von_mises(a):
     return numpyro.VonMises(a.loc, a.k, validate_args=False)
 
 
@@ -120,12 +120,16 @@ CALLS = {
     "fit": lambda a: jvm.fit(a.x, a.q),
     "fit, gradient": lambda a: gradient(lambda x: jvm.fit(x).concentration, a.x),
     "standard_errors": lambda a: jvm.standard_errors(a.k, a.q),
-    "VonMises": lambda a: (law(a).sample(a.key), law(a).cdf(a.x), law(a).entropy()),
+    "VonMises": lambda a: (von_mises(a).sample(a.key), von_mises(a).cdf(a.x), von_mises(a).entropy()),
     "Mixture": lambda a: (mixture(a).log_prob(a.x[:1]), mixture(a).cdf(a.x[:1]), mixture(a).mean()),
     "Mixture.sample": lambda a: mixture(a).sample(a.key),
-    "Torus": lambda a: (jvm.Torus(law(a)).sample(a.key), jvm.Torus(law(a)).log_prob(a.x)),
-    "numpyro": lambda a: (numpyro_law(a).log_prob(a.x), numpyro_law(a).cdf(a.x), numpyro_law(a).icdf(a.q)),
-    "numpyro.sample": lambda a: numpyro_law(a).sample(a.key),
+    "Torus": lambda a: (jvm.Torus(von_mises(a)).sample(a.key), jvm.Torus(von_mises(a)).log_prob(a.x)),
+    "numpyro": lambda a: (
+        numpyro_von_mises(a).log_prob(a.x),
+        numpyro_von_mises(a).cdf(a.x),
+        numpyro_von_mises(a).icdf(a.q),
+    ),
+    "numpyro.sample": lambda a: numpyro_von_mises(a).sample(a.key),
     "sample_batches": lambda a: list(jvm.sample_batches(a.key, a.loc, a.k, 5, 2)),
     "prefetch_to_host": lambda a: list(jvm.prefetch_to_host(jvm.sample_batches(a.key, a.loc, a.k, 5, 2))),
     "batched_apply": lambda a: jvm.batched_apply(lambda x: jvm.log_prob(x, a.loc[0], a.k[0]), a.x, 3),
@@ -137,7 +141,7 @@ CALLS = {
 }
 
 
-# Those that compile for seconds.
+# Programs that compile for seconds.
 LENGTHY = {name for name in CALLS if "gradient" in name and name != "log_prob, gradient"}
 LENGTHY |= {"sample_stratified", "sample_truncated", "isf", "sf", "log_cdf", "log_sf", "variance", "stddev", "entropy"}
 LENGTHY |= {"kl_divergence", "VonMises", "Mixture", "Mixture.sample", "numpyro", "sample_antithetic", "sample_pmap"}
@@ -146,7 +150,7 @@ DEVICES = jax.config.jax_num_cpu_devices
 
 
 def calls(*modes):
-    """Parameters for all calls, with each of `modes` if there are any; the marks say which are tried by default."""
+    """Return parameters for all calls, with each of `modes` if given; the marks select the default cases."""
     found = []
     for name in CALLS:
         marks = (pytest.mark.slow,) if name in LENGTHY or DEVICES > 1 or modes else ()
@@ -156,7 +160,7 @@ def calls(*modes):
 
 @pytest.fixture(scope="module", autouse=True)
 def programs_are_kept(tmp_path_factory):
-    """Modes trace anew, and mostly make the same programs: those are read again in place of compiled again."""
+    """Read programs from a cache: modes trace again, but mostly make the same programs."""
     changes = {
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs")),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -192,7 +196,7 @@ def compare(name, modes, arguments):
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == other.dtype
-        if "disable_jit" in modes:  # each operation is then a program of its own, and rounds for itself
+        if "disable_jit" in modes:  # each operation is then a separate program with its own rounding
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
         else:
             np.testing.assert_array_equal(one, other)
@@ -205,7 +209,7 @@ def test_together(name, arguments):
 
 @pytest.mark.parametrize("name", ["sample_von_mises", "cdf"])
 def test_float32_in_64_bits(name, arguments):
-    """Arguments of 32 bits are computed with in 32 bits."""
+    """Arguments of 32 bits are computed in 32 bits."""
     compare(name, ["enable_x64"], arguments)
 
 
@@ -218,7 +222,7 @@ def test_alone(name, mode, arguments):
 
 @pytest.mark.parametrize("name", ["sample_von_mises", "icdf", "fit", "sample_batches"])
 def test_no_hidden_transfers(name, arguments):
-    """With parameters that are on the device nothing else is sent there."""
+    """With parameters on the device, no other value is transferred."""
     expected = flat(CALLS[name](arguments))
     with jax.transfer_guard("disallow"):
         found = flat(CALLS[name](arguments))

@@ -1,14 +1,13 @@
 """Properties that hold for all numbers, tried by hypothesis on difficult ones.
 
-The quick profile is the default; ``make test TESTS="tests/test_properties.py --hypothesis-profile=thorough"`` looks for
-longer, at other numbers each time.
+The quick profile is the default; ``make test TESTS="tests/test_properties.py --hypothesis-profile=thorough"`` searches
+longer, with other numbers each time.
 """
 
 import functools
 
 import jax
 import jax.numpy as jnp
-import mpmath as mp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,53 +20,37 @@ from jax_von_mises.sampling import transform
 from jax_von_mises.sampling.truncated import good_arc
 from tests import extremes, reference
 
-# Tests of each function look at float64 too.
+# The tests of each function cover float64, too.
 DTYPES = ("float32", pytest.param("float64", marks=pytest.mark.slow))
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
-# The promises of the docstrings.
+# The accuracy that the docstrings guarantee.
 LOG_PROB = {"float32": 4e-7, "float64": 1e-14}
 RELATIVE = {"float32": 4e-6, "float64": 1e-12}
 QUANTILE = {"float32": 2e-6, "float64": 1e-12}
 DEEP = {"float32": 2.0**-33, "float64": 2.0**-65}
 ULPS = 4
-# What the reduction of many turns leaves, of the angle before it.
+# Error of the reduction of many turns, relative to the angle before it.
 REDUCTION = {"float32": 1e-11, "float64": 1e-18}
 
 
 def wide(*arrays):
-    """As float64."""
+    """Return the arguments as float64."""
     return tuple(np.asarray(a, np.float64) for a in arrays)
 
 
-@np.vectorize
-def exact_deviation(x, loc):
-    """x - loc less whole turns, of the floats as they are."""
-    if (
-        abs(x - loc) < 3
-        and abs(x) < 1e3
-        and abs(loc) < 1e3
-        and float(np.float32(x)) == x
-        and float(np.float32(loc)) == loc
-    ):
-        return x - loc
-    with mp.workdps(60):
-        difference = mp.mpf(x) - mp.mpf(loc)
-        return float(difference - 2 * mp.pi * mp.nint(difference / (2 * mp.pi)))
-
-
-def bad_law(loc, k):
-    """Where there is no law."""
+def invalid(loc, k):
+    """Return whether the parameters are invalid."""
     return ~np.isfinite(loc) | ~(k >= 0)
 
 
 def reducible(x, dtype):
-    """Where an angle has a direction, for the formulas that take whole turns off."""
+    """Return whether an angle is small enough for the formulas that subtract whole turns."""
     with np.errstate(invalid="ignore"):
         return np.abs(x) <= circle.LARGEST_LOC[dtype]
 
 
 def slack_of(x, loc, dtype):
-    """By how much the reduction of whole turns may move the angle."""
+    """Return the allowed error of the reduction by whole turns."""
     with np.errstate(invalid="ignore"):
         away = np.abs(x - loc)
     few = away < 2**12 * 2 * np.pi
@@ -76,7 +59,7 @@ def slack_of(x, loc, dtype):
     )
 
 
-# ------------------------------------------------------------------------------------------------------- the law
+# ------------------------------------------------------------------------------------------- densities, probabilities
 
 AT_ANGLES = ("log_prob", "prob", "cdf", "sf", "log_cdf", "log_sf")
 SLOPES = ("log_prob", "cdf")
@@ -88,7 +71,7 @@ def all_at_angles(x, loc, k):
 
 @jax.jit
 def values_and_slopes(x, loc, k):
-    """Each function at the angles, and its derivatives in all arguments."""
+    """Evaluate each function at the angles, and its derivatives with respect to all arguments."""
     return all_at_angles(x, loc, k), {
         name: jax.grad(lambda *at, name=name: jnp.sum(getattr(jvm, name)(*at)), (0, 1, 2))(x, loc, k) for name in SLOPES
     }
@@ -101,8 +84,8 @@ def log_density(d, k):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(data=st.data())
-def test_law_at_angles(dtype, data):
-    """Densities and probabilities: right at every angle and concentration, NaN where there is no law and only there."""
+def test_densities_and_probabilities(dtype, data):
+    """They are accurate at every angle and concentration, and NaN for invalid parameters only."""
     cases = data.draw(extremes.lanes(extremes.near_the_mode(dtype, bad=True), dtype))
     with jax.enable_x64(dtype == "float64"):
         found, slopes = jax.tree.map(np.asarray, values_and_slopes(*cases))
@@ -111,12 +94,12 @@ def test_law_at_angles(dtype, data):
     with np.errstate(all="ignore"):
         difference = cases[0] - cases[1]  # in the dtype
         x, loc, k = wide(*cases)
-        none = bad_law(loc, k) | ~np.isfinite(x) | ~reducible(difference, dtype)
+        none = invalid(loc, k) | ~np.isfinite(x) | ~reducible(difference, dtype)
         turns = np.rint(difference.astype(float) / (2 * np.pi))
     for name, value in found.items():
         missing = none
         if name.startswith("log_") and name != "log_prob":
-            # Whole turns make the probability negative; a half turn away rounding decides whether they do.
+            # Whole turns make the probability negative; half a turn away, rounding decides whether they do.
             with np.errstate(invalid="ignore"):
                 sure = ~(np.abs(np.abs(difference) - np.pi) < 1e-5)
                 missing = none | (found[name.removeprefix("log_")] < 0)
@@ -126,7 +109,7 @@ def test_law_at_angles(dtype, data):
 
     x, loc, k, turns, difference = (a[~none] for a in (x, loc, k, turns, difference.astype(float)))
     found = {name: value[~none] for name, value in found.items()}
-    d = exact_deviation(x, loc) if len(x) else x
+    d = reference.deviation(x, loc) if len(x) else x
     slack = slack_of(x, loc, dtype)
     point = np.isinf(k)
     inside = np.where(point | (k > 1e200), 1.0, k)
@@ -147,7 +130,7 @@ def test_law_at_angles(dtype, data):
         tail = reference.sf(np.minimum(np.abs(d), np.pi), inside)
         below = turns + np.where(d < 0, tail, 1 - tail)
         moved = reference.pdf(d, inside) * slack
-        # A half turn away rounding decides whose turn it is, and nothing else changes.
+        # Half a turn away, rounding decides which turn it is, and nothing else changes.
         few = 2 * EPS[dtype] * (1 + np.abs(turns)) + moved
         for name, value in (("cdf", below), ("sf", 1 - below)):
             off = np.abs(found[name] - value)
@@ -171,7 +154,7 @@ def test_law_at_angles(dtype, data):
 
 
 def assert_slopes(slopes, none, cases, d, k, inside, point):
-    """NaN where there is no law; elsewhere a number, and of log p the known one."""
+    """Derivatives are NaN for invalid parameters and finite otherwise; those of log p have the known values."""
     dtype = cases[0].dtype.name
     for name in SLOPES:
         for place, slope in enumerate(slopes[name]):
@@ -198,7 +181,7 @@ def quantiles(q, loc, k):
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(data=st.data())
 def test_quantiles(dtype, data):
-    case = st.tuples(extremes.probabilities(dtype, bad=True), extremes.laws(dtype, bad=True)).map(
+    case = st.tuples(extremes.probabilities(dtype, bad=True), extremes.parameters(dtype, bad=True)).map(
         lambda c: (c[0], *c[1])
     )
     q, loc, k = data.draw(extremes.lanes(case, dtype))
@@ -207,14 +190,14 @@ def test_quantiles(dtype, data):
     assert all(x.dtype == dtype for x in found)
     lower, upper, centred = wide(*found)
     q, loc, k = wide(q, loc, k)
-    none = bad_law(loc, k) | ~((q >= 0) & (q <= 1))
+    none = invalid(loc, k) | ~((q >= 0) & (q <= 1))
     assert (np.isnan(lower) == none).all()
     assert (np.isnan(upper) == none).all()
     q, loc, k, lower, upper, centred = (a[~none] for a in (q, loc, k, lower, upper, centred))
     step = EPS[dtype] * (2 + np.abs(loc))
     for x in (lower, upper):
         assert (np.abs(x - loc) <= np.pi + 2 * step).all()
-    # The sum is rounded once.
+    # The sum with `loc` is rounded once.
     assert (np.abs(lower - (loc + centred)) <= step).all()
     assert (np.abs(upper - (loc - centred)) <= step).all()
     assert ((centred <= 0) == (q <= 0.5))[k < 1e30].all()
@@ -226,7 +209,7 @@ def test_quantiles(dtype, data):
 
 
 def assert_quantile(x, t, k, dtype):
-    """The promise of `icdf` and of the sampler, against the reference."""
+    """Check the guaranteed accuracy of `icdf` and of the sampler against the reference."""
     if not len(x):
         return
     exact = reference.quantile(t, k)
@@ -256,8 +239,8 @@ def angles_of_words(words, loc, k, method):
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(data=st.data())
 def test_words_to_angles(dtype, data):
-    """The sampler on words that are drawn once in four billion."""
-    case = st.tuples(WORDS, WORDS, extremes.laws(dtype, bad=True))
+    """The sampler is accurate on words that occur once in four billion."""
+    case = st.tuples(WORDS, WORDS, extremes.parameters(dtype, bad=True))
     cases = data.draw(st.lists(case, min_size=1, max_size=extremes.LANES))
     first, second = (np.resize(np.array([c[i] for c in cases], np.uint32), extremes.LANES) for i in (0, 1))
     loc, k = (np.resize(np.array([c[2][i] for c in cases], dtype), extremes.LANES) for i in (0, 1))
@@ -267,7 +250,7 @@ def test_words_to_angles(dtype, data):
         one = np.asarray(angles_of_words(words, loc[:1][0], k[:1][0], "table"))
     assert x.dtype == one.dtype == dtype
     loc, k, x, centred, one = wide(loc, k, x, centred, one)
-    none = bad_law(loc, k) | ~reducible(loc, dtype)
+    none = invalid(loc, k) | ~reducible(loc, dtype)
     assert (np.isnan(x) == none).all()
     assert (np.isnan(one) == none[0]).all()
     for angles in (x[~none], one[~np.isnan(one)]):
@@ -284,17 +267,17 @@ def test_words_to_angles(dtype, data):
     assert_quantile(np.abs(centred[good]), t[good], k[good], dtype)
     # Next to pi is the other end of the circle.
     assert (np.signbit(centred) == (first & 1 == 1))[good & (centred != 0) & (np.abs(centred) < 3.14159)].all()
-    # What `loc` adds is a rotation, to the rounding of sums next to pi.
-    rest = np.abs(exact_deviation(x[~none], loc[~none]) - centred[~none]) if (~none).any() else np.zeros(1)
+    # Adding `loc` is a rotation, up to the rounding of sums next to pi.
+    rest = np.abs(reference.deviation(x[~none], loc[~none]) - centred[~none]) if (~none).any() else np.zeros(1)
     rest = np.minimum(rest, np.abs(rest - 2 * np.pi))
     assert (rest <= 6 * EPS[dtype] + slack_of(loc[~none], 0, dtype)).all()
     if not none[0] and k[0] < 1e200:
-        turned = exact_deviation(one, np.full_like(one, loc[0]))
+        turned = reference.deviation(one, np.full_like(one, loc[0]))
         if loc[0] == 0:
             assert_quantile(np.abs(turned), t, np.full_like(t, k[0]), dtype)
 
 
-# Two angles of the promise, each wrong by all that it allows.
+# Two angles, each with the largest allowed error.
 STEPS_BACK = 2 * ULPS
 NEIGHBOURS = 2**11
 
@@ -303,8 +286,10 @@ NEIGHBOURS = 2**11
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(data=st.data())
 def test_order(dtype, data):
-    """Neighbouring probabilities have neighbouring angles, in their order but for a few units in the last place."""
-    case = st.tuples(extremes.probabilities(dtype), WORDS, extremes.laws(dtype)).map(lambda c: (c[0], c[1], c[2][1]))
+    """Neighbouring probabilities have neighbouring angles, in order up to a few units in the last place."""
+    case = st.tuples(extremes.probabilities(dtype), WORDS, extremes.parameters(dtype)).map(
+        lambda c: (c[0], c[1], c[2][1])
+    )
     q, word, k = data.draw(case)
     bits = f"uint{8 * np.dtype(dtype).itemsize}"
     with np.errstate(invalid="ignore"):
@@ -323,7 +308,7 @@ def test_order(dtype, data):
 
 # ------------------------------------------------------------------------------------------------------- streams
 
-# Anywhere, and across the places where a half of the 64 bits overflows, also of the counters of two or four words.
+# Anywhere, and across the places where the low half of 64 bits overflows, also in counters of two or four words.
 OVERFLOWS = [2**32, 3 * 2**32, 2**33, 2**34, 2**63, 2**64 - extremes.LANES]
 PLACES = st.one_of(
     st.tuples(st.sampled_from(OVERFLOWS), st.integers(1 - extremes.LANES // 2, 0)).map(sum),
@@ -337,7 +322,7 @@ PLACES = st.one_of(
 )
 @given(data=st.data())
 def test_blocks_are_slices(impl, dtype, data):
-    """Blocks that overlap agree bit for bit, wherever they start, and under every key."""
+    """Overlapping blocks agree bit for bit, wherever they start and for every key implementation."""
     count = extremes.LANES
     size = counter_words(impl)
     words = data.draw(
@@ -364,7 +349,7 @@ NAMES = st.lists(st.one_of(st.text(max_size=4), st.integers(0, 2**64 - 1), st.in
 
 @given(NAMES, NAMES)
 def test_derived_keys(path, other):
-    """Paths join, and different paths give different keys."""
+    """Paths concatenate, and distinct paths give distinct keys."""
 
     def derive(key, *path):
         return jvm.derive_key(key, *path)
@@ -389,7 +374,7 @@ def truncated(key, loc, k, low, high, shape):
 
 @st.composite
 def arc(draw):
-    loc, k = draw(extremes.laws("float32", bad=True))
+    loc, k = draw(extremes.parameters("float32", bad=True))
     low = draw(st.one_of(extremes.angles("float32"), st.just(loc), st.just(-loc), extremes.floats("float32")))
     common = st.sampled_from([np.pi, 2 * np.pi, 6.28, 1.0])
     width = draw(st.one_of(extremes.size("float32", -8.0, 0.79), common, extremes.angles("float32")))
@@ -399,12 +384,12 @@ def arc(draw):
 @pytest.mark.slow
 @given(SEEDS, st.data())
 def test_arcs(seed, data):
-    """Inside the arc, on the circle; NaN where there is no law or no arc, and nowhere else."""
+    """Angles lie inside the arc and on the circle; they are NaN for invalid parameters or arcs only."""
     loc, k, low, high = data.draw(extremes.lanes(arc(), "float32", 24))
     x = np.asarray(truncated(random.key(seed), loc, k, low, high, (4, 24)))
     assert x.dtype == np.float32
     with np.errstate(all="ignore"):
-        none = bad_law(loc, k) | ~good_arc(low, high, np)
+        none = invalid(loc, k) | ~good_arc(low, high, np)
         ends = [reducible(a, "float32") for a in (loc, low, high, low - loc, high - loc)]
     assert np.isnan(x)[:, none].all()
     usual = ~none & np.logical_and.reduce(ends)
@@ -418,10 +403,10 @@ def test_arcs(seed, data):
 
 
 def exact_from(x, low):
-    """x - low in [0, 2 pi)."""
+    """Return x - low in [0, 2 pi)."""
     if not x.size:
         return x
-    d = exact_deviation(x, np.broadcast_to(low, x.shape))
+    d = reference.deviation(x, np.broadcast_to(low, x.shape))
     return np.where(d < 0, d + 2 * np.pi, d)
 
 
@@ -441,7 +426,7 @@ def information(loc, k, other_loc, other_k):
 
 @given(st.data())
 def test_moments(data):
-    two = st.tuples(*[extremes.laws("float32", bad=True)] * 2).map(lambda pair: pair[0] + pair[1])
+    two = st.tuples(*[extremes.parameters("float32", bad=True)] * 2).map(lambda pair: pair[0] + pair[1])
     loc, k, other_loc, other_k = cases = data.draw(extremes.lanes(two, "float32"))
     *found, errors = information(*cases)
     entropy, variance, stddev, mean, mode, kl, same, se_loc, se_k = wide(*found, *errors)
@@ -450,8 +435,8 @@ def test_moments(data):
     loc, k, other_loc, other_k = wide(*cases)
     for value in (entropy, variance, stddev, se_loc, se_k):
         assert (np.isnan(value) == ~(k >= 0)).all()
-    assert (np.isnan(mean) == (bad_law(loc, k) | ~reducible(loc, "float32"))).all()
-    none = bad_law(loc, k) | bad_law(other_loc, other_k)
+    assert (np.isnan(mean) == (invalid(loc, k) | ~reducible(loc, "float32"))).all()
+    none = invalid(loc, k) | invalid(other_loc, other_k)
     assert (np.isnan(kl) == (none | ~reducible(difference, "float32")))[~none].all()
     assert np.isnan(kl)[none].all()
     assert (same == 0)[~np.isnan(same)].all()
@@ -464,7 +449,7 @@ def test_moments(data):
     assert (mean == mode)[turned].all()
     assert ((mean >= -np.pi) & (mean < np.pi))[turned].all()
     if turned.any():
-        off = np.abs(exact_deviation(mean[turned], loc[turned]))
+        off = np.abs(reference.deviation(mean[turned], loc[turned]))
         assert (off <= 3 * EPS["float32"] + slack_of(loc[turned], 0, "float32")).all()
 
 
@@ -478,7 +463,7 @@ def fits(x, w):
 
 @given(st.data())
 def test_fit(data):
-    """Within its range, and the same for angles in another order, mirrored, and weighed in other units."""
+    """The fit lies in its range and does not depend on the order of angles, a mirror, or the unit of the weights."""
     sets, size = 12, 8
     x = np.resize(
         np.array(data.draw(st.lists(extremes.angles("float32"), min_size=1, max_size=sets * size)), np.float32),
@@ -498,14 +483,14 @@ def test_fit(data):
         again = reference.ratio_complement(np.where(good, turned, 1.0))
         assert (np.abs(again - spread) <= 1e-5 * spread + 4e-7)[good].all()
     scaled = fits(x, np.where((w == 0) | ((w > 1e-30) & (w < 1e30)), w * np.float32(0.25), w))
-    whole = good & ((w == 0) | ((w > 1e-30) & (w < 1e30))).all(-1)
-    assert (wide(scaled.concentration)[0] == k)[whole].all()
+    full = good & ((w == 0) | ((w > 1e-30) & (w < 1e30))).all(-1)
+    assert (wide(scaled.concentration)[0] == k)[full].all()
 
 
 @jax.jit
 def mixtures(logits, loc, k, x):
-    law = jvm.Mixture(logits=logits, components=jvm.VonMises(loc, k))
-    return law.log_prob(x), law.prob(x), law.cdf(x), law.responsibilities(x), law.mean()
+    mixture = jvm.Mixture(logits=logits, components=jvm.VonMises(loc, k))
+    return mixture.log_prob(x), mixture.prob(x), mixture.cdf(x), mixture.responsibilities(x), mixture.mean()
 
 
 @st.composite
@@ -522,7 +507,7 @@ LOGITS = st.one_of(st.floats(-200, 200, width=32), st.sampled_from([0.0, -np.inf
 
 @given(st.data())
 def test_mixtures(data):
-    """The weighted sum of densities that each component has; never NaN where there is a weight and each law is one."""
+    """The density is the weighted sum of the components', and is never NaN for valid weights and parameters."""
     columns = data.draw(extremes.lanes(components(), "float32", 32))
     logits, loc, k = (np.stack(columns[i : i + 3], -1) for i in (0, 3, 6))
     x = columns[9]
@@ -570,7 +555,7 @@ def by_scan(f):
 
 
 def by_cond(f):
-    """In a branch that is taken by some rows and not by others."""
+    """Call the function in a branch that some rows take and others do not."""
 
     def one(key, loc, k):
         return lax.cond(k > 1, lambda: f(key, loc, k), lambda: f(key, loc + 0, k))
@@ -591,7 +576,7 @@ def by_loop(f):
 
 
 def by_axes(f):
-    """Of parameters along another axis than the first, with the results along the last, twice."""
+    """Map twice, with parameters along an axis other than the first and results along the last."""
 
     def all_rows(keys, locs, ks):
         pairs = jnp.stack([locs, ks]).reshape(2, 2, -1)
@@ -626,11 +611,11 @@ SLOW = {"cond", "vmap of jit", "loop", "axes"}
 )
 @given(
     st.lists(SEEDS, min_size=ROWS, max_size=ROWS),
-    extremes.lanes(extremes.laws("float32", bad=True), "float32", ROWS),
+    extremes.lanes(extremes.parameters("float32", bad=True), "float32", ROWS),
 )
-def test_transformations_change_no_bit(name, seeds, laws):
-    """Angles are those of a call for each key, bit for bit; and their slopes are too, but for rounding."""
-    rows = jnp.stack([random.key(seed) for seed in seeds]), *laws
+def test_transformations_change_no_bit(name, seeds, parameters):
+    """Angles equal those of a call for each key bit for bit, and their derivatives up to rounding."""
+    rows = jnp.stack([random.key(seed) for seed in seeds]), *parameters
     found, slopes = map(np.asarray, transformed(name)(*rows))
     one = transformed_not_at_all()
     expected = [one(*row) for row in zip(*rows, strict=True)]

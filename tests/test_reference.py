@@ -1,4 +1,4 @@
-"""The float64 reference of the tests against mpmath."""
+"""The float64 reference of the tests, compared with mpmath."""
 
 import mpmath as mp
 import numpy as np
@@ -10,9 +10,9 @@ from tests import reference
 CONCENTRATIONS = (1e-6, 2.0, 40.0, 1e12)
 TAILS = np.array([0.5 - 2.0**-30, 1e-2, 2.0**-60])
 EPS = np.finfo(float).eps
-# A mass is a sum of 40 terms times a density, whose exponent of up to 42 carries the rounding of the sine in it.
+# A mass is a sum of 40 terms times a density, whose exponent of up to 42 carries the rounding of the sine.
 MASS = 40 * EPS
-# Its cancelling factor cos(theta) - A(k) adds to it.
+# The cancelling factor cos(theta) - A(k) adds to it.
 SLOPE = 200 * EPS
 
 
@@ -22,7 +22,7 @@ def relative(value, exact):
 
 @pytest.mark.parametrize("k", CONCENTRATIONS)
 def test_against_mpmath(k):
-    """Tail, centre, quantile and its derivative, from next to the mode to tails of 2^-60."""
+    """Tail, centre, quantile and its derivative agree, from near the mode to tails of 2^-60."""
     x = reference.quantile(TAILS, k)
     tail, centre, slope = reference.sf(x, k), reference.central(x, k), reference.dquantile_dk(x, k)
     for j, t in enumerate(TAILS):
@@ -37,7 +37,7 @@ def test_against_mpmath(k):
 
 
 def test_quantile_inverts_tail():
-    """On a dense grid, to the rounding of the angle: no point where the iteration stops early."""
+    """On a dense grid the inverse is exact to the rounding of the angle: the iteration stops early nowhere."""
     k, t = np.meshgrid(np.r_[0.0, 1e-300, np.geomspace(1e-3, 1e5, 60)], 2.0 ** -np.linspace(1, 60, 150))
     x = reference.quantile(t, k)
     rounding = np.spacing(x) * reference.pdf(x, k) / t
@@ -58,7 +58,7 @@ def test_bessel(k):
 @pytest.mark.parametrize("k", [0.3, 2.0, 40.0, 1e6])
 @pytest.mark.parametrize("t", [0.45, 0.1, 1e-6])
 def test_derivative_of_quantile(k, t):
-    """Against central differences, a way that shares nothing with the integral."""
+    """The derivative agrees with central differences, which are independent of the integral."""
     x = reference.quantile(t, k)
     step = 1e-4 * k
     difference = (reference.quantile(t, k + step) - reference.quantile(t, k - step)) / (2 * step)
@@ -67,7 +67,7 @@ def test_derivative_of_quantile(k, t):
 
 @pytest.mark.parametrize("k", [0.0, 1e-3, 1.0, 7.0, 1e3, 1e30])
 def test_quantile_next_to_zero(k):
-    """There c = 1/2 - t decides, which t no longer knows; the angle is c / density(0)."""
+    """There c = 1/2 - t decides, which is lost in t; the angle is c / density(0)."""
     c = np.array([1e-9, 1e-15, 1e-30])
     np.testing.assert_allclose(reference.quantile(0.5 - c, k, c), c * reference.norm(k), rtol=8 * EPS)
     assert reference.quantile(0.5, k) == 0
@@ -75,7 +75,7 @@ def test_quantile_next_to_zero(k):
 
 @pytest.mark.parametrize("k", [0.0, 1e-3, 1.0, 7.0])
 def test_next_to_pi(k):
-    """The tail is the density at pi times the distance from pi, the true one and not the nearest double."""
+    """The tail is the density at pi times the distance from the true pi, not from the nearest double."""
     x = np.pi - np.array([0.0, 2.0**-51, 1e-13])
     with mp.workdps(40):
         width = np.array([float(mp.pi - mp.mpf(float(v))) for v in x])

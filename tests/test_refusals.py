@@ -15,21 +15,20 @@ pytest.importorskip("flatbuffers", reason="samplers are exported too: the extra 
 
 from tests import children, refusals
 
-# Characters of a message: it tells of a value, however long that is.
+# Largest number of characters in a message, however long the value is.
 LONGEST = 700
 
 
 def test_every_public_function_is_in_the_table():
-    """A new one must be told what it refuses."""
+    """A new function must be listed with its invalid arguments."""
     named = {name for group in refusals.FUNCTIONS.values() for name in group}
-    # Two that are made by their class.
     assert refusals.public() - named - refusals.WITHOUT_ARGUMENTS == set()
     assert named - refusals.public() == set()
     assert refusals.WITHOUT_ARGUMENTS - refusals.public() == set()
 
 
 def test_bad_arguments_get_a_clear_message(tmp_path):
-    """ValueError or TypeError, which names the function and the argument; no crash, no wait, and no file."""
+    """The error is a ValueError or TypeError that names function and argument; no crash, no hang, and no file."""
     command = [sys.executable, "-W", "error", "-m", "tests.refusals", str(tmp_path)]
     environment = children.environment(XLA_FLAGS=None, JAX_NUM_CPU_DEVICES="2")
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=children.ROOT, env=environment)
@@ -41,7 +40,7 @@ def test_bad_arguments_get_a_clear_message(tmp_path):
     for call in found:
         function, *arguments = call["names"]
         kind = {"ValueError", "TypeError"} & set(call["error"] or ())
-        # `shapes` and `dtypes` hold several, of which one is meant.
+        # `shapes` and `dtypes` hold several values, one of which is invalid.
         named = any(argument.rstrip("s") in call["text"] for argument in arguments)
         if not kind or not named or function not in call["text"] or len(call["text"]) > LONGEST:
             unclear.append(call)
@@ -51,7 +50,7 @@ def test_bad_arguments_get_a_clear_message(tmp_path):
 
 NAN, INF = np.nan, np.inf
 EXTREME = [0.0, -0.0, 1e-45, -1e-45, 3e38]
-# Values of one element: those that must give NaN, and extremes that are allowed.
+# Values of one element: invalid ones, which must give NaN, and allowed extremes.
 VALUES = {
     "loc": ([NAN, INF, -INF], [*EXTREME, -3e38, 2.0**24]),
     "concentration": ([NAN, -1.0, -INF, -3e38], [*EXTREME, INF]),
@@ -63,15 +62,15 @@ VALUES = {
 @pytest.mark.parametrize(
     ("function", "names", "low", "high"),
     [
-        (lambda *law: jvm.sample_von_mises(refusals.KEY, *law), ["loc", "concentration"], -np.pi, np.pi),
+        (lambda *parameters: jvm.sample_von_mises(refusals.KEY, *parameters), ["loc", "concentration"], -np.pi, np.pi),
         (jvm.icdf, ["q", "loc", "concentration"], -INF, INF),
         (jvm.kl_divergence, ["loc", "concentration"] * 2, 0, INF),
         (jvm.standard_errors, ["concentration", "size"], 0, INF),
     ],
     ids=["sample_von_mises", "icdf", "kl_divergence", "standard_errors"],
 )
-def test_bad_values_spoil_their_own_element_alone(function, names, low, high):
-    """They give NaN, extreme ones NaN or what the function may give, and every other element has the same bits."""
+def test_bad_values_affect_only_their_own_element(function, names, low, high):
+    """They give NaN, extreme ones NaN or an allowed value, and every other element keeps its bits."""
     width = 2 * max(len(bad) + len(extreme) for bad, extreme in VALUES.values())
     good = [np.full(width, 0.5, np.float32) for _ in names]
     undisturbed = jax.tree.leaves(function(*good))

@@ -1,4 +1,4 @@
-"""The command line: draw, count, keep the counts, and report what they mean."""
+"""Draw and count angles, keep the counts, and report the verdicts."""
 
 import argparse
 import functools
@@ -28,25 +28,27 @@ def angles(text):
     """Read a number of angles, which may be written as 1e10."""
     value = float(text)
     if not (value >= 1 and value == int(value)):
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text} is not an integer of at least 1")
     return int(value)
 
 
 def parser():
-    """Make the command line."""
+    """Build the argument parser."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.exactness", description="Test whether the angles follow their distribution."
     )
-    made.add_argument("--quick", action="store_true", help=f"{plan.QUICK:,} angles, under a minute on two cores")
-    made.add_argument("--angles", type=angles, metavar="N", help="default: 1e10 on a CPU, 1e12 on a GPU")
-    made.add_argument("--seed", type=int, default=SEED, help="of the key; default: %(default)s")
-    text = "compare the angles of some tail probabilities or of every one; default: some with --quick, else every"
+    made.add_argument("--quick", action="store_true", help=f"draw {plan.QUICK:,} angles: under a minute on two cores")
+    made.add_argument(
+        "--angles", type=angles, metavar="N", help="number of angles; default: 1e10 on a CPU, 1e12 on a GPU"
+    )
+    made.add_argument("--seed", type=int, default=SEED, help="seed of the key; default: %(default)s")
+    text = "check the angles of some tail probabilities or of every one; default: some with --quick, else every"
     made.add_argument("--words", choices=plan.WORDS, help=text)
-    text = "keep the counts in this file, and continue from those in it"
+    text = "keep the counts in this file, and continue from it"
     made.add_argument("--state", metavar="FILE", type=new_file, help=text)
-    text = "write the verdicts, and what benchmarks.exactness.pictures draws"
+    text = "write the verdicts and the input of benchmarks.exactness.pictures"
     made.add_argument("--json", metavar="FILE", type=new_file, help=text)
-    text = f"test a damaged sampler, which must be reported: {', '.join(map(repr, DAMAGES))}, or all"
+    text = f"test a damaged sampler, which the tests must report: {', '.join(map(repr, DAMAGES))}, or all"
     made.add_argument("--damage", choices=[*DAMAGES, "all"], metavar="NAME", help=text)
     return made
 
@@ -64,19 +66,19 @@ def sampler(dtype, method):
 
 
 def rate_text(number, start):
-    """Return how fast `number` angles were done since `start`."""
+    """Return the rate of `number` angles since `start`, as text."""
     return f"{number / (time.perf_counter() - start) / 1e6:.0f} million per second" if number else "all from the state"
 
 
 class Examined(NamedTuple):
-    """The verdicts on one distribution, and what the pictures show of it."""
+    """The verdicts on one distribution, and the data of its pictures."""
 
     verdicts: list
     shown: dict
 
 
 def examine(distribution, draw, key, blocks, state, say=print):
-    """Count `blocks` blocks of angles, those that `state` has included, and judge them; returns `Examined`."""
+    """Count `blocks` blocks of angles, including those in `state`, and judge them; return `Examined`."""
     import jax
 
     from jax_von_mises import derive_key
@@ -103,7 +105,7 @@ def examine(distribution, draw, key, blocks, state, say=print):
 
 
 def look_up(distribution, number, state, say=print):
-    """Compare the angles of `number` chunks of all tail probabilities with their quantiles; returns the `Worst`."""
+    """Compare the angles of `number` chunks of all tail probabilities with their quantiles; return the `Worst`."""
     name = f"{distribution.name}, words"
     before = dict(state.sums.get(name, {}))
     done = int(before.pop("done", 0))
@@ -127,9 +129,9 @@ def run(angles, words, state=None, seed=SEED, distributions=plan.DISTRIBUTIONS, 
     Parameters
     ----------
     angles : int
-        The number of all angles together, shared by the weights of the distributions.
+        Total number of angles, shared among the distributions by weight.
     words : {"some", "every"}
-        How many tail probabilities are looked up.
+        How many tail probabilities are checked.
     state : Path, optional
         File that keeps the counts.
     seed : int
@@ -138,7 +140,7 @@ def run(angles, words, state=None, seed=SEED, distributions=plan.DISTRIBUTIONS, 
     Returns
     -------
     dict of plan.Distribution to Examined, int
-        The second one is the number of angles drawn.
+        The results, and the number of angles drawn.
     """
     import jax
 
@@ -147,7 +149,7 @@ def run(angles, words, state=None, seed=SEED, distributions=plan.DISTRIBUTIONS, 
     kept = State(state, identity)
     key = jax.random.key(seed)
     blocks = plan.shares(angles, distributions)
-    draw = functools.cache(sampler)  # one program for all concentrations, and a new one when the path has changed
+    draw = functools.cache(sampler)  # one program for all concentrations; callers that change the path get a new one
     found = {}
     try:
         for each in distributions:
@@ -162,20 +164,20 @@ def run(angles, words, state=None, seed=SEED, distributions=plan.DISTRIBUTIONS, 
 
 
 def by_distribution(result):
-    """Yield for each distribution its name, what is shown of it, the number of tests, and the least likely one."""
+    """Yield for each distribution its name, its pictures' data, the number of tests, and the least likely verdict."""
     for name, shown in result["laws"].items():
         tests = [verdict for verdict in result["verdicts"] if verdict["law"] == name]
         yield name, shown, len(tests), min(tests, key=lambda verdict: verdict["p"])
 
 
 def sentence(result):
-    """Return the outcome of a result in one sentence."""
+    """Return a sentence that states the outcome."""
     odds = f"a sampler that keeps its promise is reported once in {1 / result['false_alarm']:,.0f} runs"
     return f"{len(result['verdicts'])} tests on {result['angles']:,} angles, {result['reported']} reported; {odds}"
 
 
 def main(arguments=None):
-    """Run; returns 0 if nothing is reported, 1 if something is, 2 for a state of another run, 130 if interrupted."""
+    """Return 0 if no test reports an error, 1 if one does, 2 for a state of another run, 130 if interrupted."""
     import jax
 
     given = parser().parse_args(arguments)
@@ -223,7 +225,7 @@ def main(arguments=None):
 
 
 def damaged(given):
-    """Test damaged samplers; returns 0 if each was reported."""
+    """Test damaged samplers; return 0 if each was reported."""
     import jax
 
     missed = []

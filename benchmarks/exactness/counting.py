@@ -1,4 +1,4 @@
-"""Counts and sums of blocks of angles; nothing else of the angles is kept."""
+"""Counts and sums over blocks of angles, so that no angle is kept."""
 
 import functools
 
@@ -13,16 +13,16 @@ from jax_von_mises.sampling import counter
 __all__ = ["LAGS", "ORDERS", "at_once", "count_blocks"]
 
 ORDERS = (1, 2, 3, 4)
-# Neighbours, lanes of vector units, rows of warps and blocks, and far.
+# Neighbours, lanes of vector units, rows of warps and of blocks, and distant angles.
 LAGS = (1, 2, 3, 4, 8, 32, 64, 1024, 2**14)
-# The guess of a bin may be off by its rounding, at most by so many bins.
+# Rounding puts the guess of a bin off by at most this many bins.
 STEPS = 2
-# Most angles have passed few thresholds. With copies of the counts, a GPU's threads rarely wait for the same one.
+# Most angles have passed few thresholds. With copies of the counts, GPU threads rarely wait for the same count.
 COPIES = 2**10
 
 
 def at_once():
-    """Return the number of blocks per call: a GPU counts one in less time than a call takes."""
+    """Return the number of blocks per call: many on a GPU, which counts one in less time than a call takes."""
     return 2**8 if jax.default_backend() == "gpu" else 1
 
 
@@ -37,7 +37,7 @@ def place_of(x, places, guess):
 
 
 def bin_of(x, edges, k, even):
-    """Return the number of the bin of each angle, one more than there are bins for NaN."""
+    """Return the number of the bin of each angle; for NaN, one more than the number of bins."""
     if even:
         guess = jnp.floor(jvm.cdf(x, jnp.zeros((), x.dtype), k) * (len(edges) + 1))
     else:
@@ -50,13 +50,13 @@ def passed(x, levels, k):
     if not len(levels):
         return jnp.zeros(x.shape, jnp.int32)
     size = jnp.abs(x)
-    # The first threshold has a tail of 1/4 on each side, the next ones half of the one before.
+    # The first threshold has a tail of 1/4 on each side, and each further one half of the one before.
     octave = -jnp.log2(jvm.sf(size, jnp.zeros((), x.dtype), k)) - 1
     return place_of(size, levels, jnp.nan_to_num(octave, posinf=len(levels)))
 
 
 def total(values):
-    """Sum in float64, whose rounding is far below chance."""
+    """Sum in float64, whose rounding error is far below chance."""
     return jnp.sum(values, dtype=jnp.float64)
 
 
@@ -72,7 +72,7 @@ def multiples(x):
 
 
 def products(one, other):
-    """Sum products of two pairs of an even and an odd function: both even, both odd, one of each."""
+    """Sum products of two (even, odd) pairs of functions: even by even, odd by odd, even by odd."""
     (v, s), (w, t) = one, other
     return jnp.stack([total(v * w), total(s * t), total(v * t)])
 
@@ -97,7 +97,7 @@ def block_sums(x, other, edges, levels, k, mean, even):
     sines, versines = lax.optimization_barrier(multiples(x))
     theirs = lax.optimization_barrier((2 * jnp.sin(other / 2) ** 2 - mean, jnp.sin(other)))
     mine = versines[0] - mean, sines[0]
-    # The block is a ring: its last angles are followed by its first ones, as independent as any.
+    # The block is a ring: its first angles follow its last ones, and are as independent as any others.
     ring = lax.optimization_barrier([jnp.concatenate([each, each[: LAGS[-1]]]) for each in (*mine, x < 0)])
     after = lambda lag: [each[lag : lag + len(x)] for each in ring]  # noqa: E731
     return {
@@ -134,16 +134,16 @@ def _loop(first, number, keys, *given, draw, block, even):
 
 
 def count_blocks(first, number, draw, keys, k, bins, tails, mean, block):
-    """Return counts and sums of the blocks ``first`` to ``first + number - 1``; several in one call of the device.
+    """Return counts and sums of the blocks ``first`` to ``first + number - 1``; several take one call of the device.
 
     Parameters
     ----------
     first, number : int
-        The number of the first block, and how many.
+        Index of the first block, and number of blocks.
     draw : callable
         ``draw(key, k, start, count)``, the angles of a stream from `start` on, a pair (hi, lo) of uint32.
     keys : tuple of two keys
-        Of the stream that is counted, and of the one that it is compared with.
+        The keys of the counted stream and of the stream compared with it.
     k, mean : float
         Concentration, and the mean of 1 - cos(x).
     bins, tails : expected.Bins, expected.Tails
@@ -154,7 +154,7 @@ def count_blocks(first, number, draw, keys, k, bins, tails, mean, block):
     given = np.float64(bins.edges), np.float64(tails.places), k, np.float64(mean)
     with jax.enable_x64(True):
         if number == 1:
-            # Draw, sum and count in separate programs, which a CPU does several times as fast as in one.
+            # Draw, sum and count in separate programs: several times as fast on a CPU as a single one.
             x, other = (draw(key, k, counter.halves(first * block), block) for key in keys)
             sums = jax.device_get(_block_sums(x, other, *given, even=bins.even))
             for name, size in (("bin", len(bins.mass) + 1), ("passed", len(tails.mass) + 2)):

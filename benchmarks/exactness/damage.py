@@ -1,4 +1,4 @@
-"""Damaged samplers, each wrong in a way that real samplers were. The tests must report all of them."""
+"""Damaged samplers, each with an error that a real sampler had. The tests must report all of them."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ __all__ = ["DAMAGES", "Damage"]
 
 
 class Damage(NamedTuple):
-    """What is wrong, and the sampler: ``draw(key, k, start, count)`` returns float32 angles about 0.
+    """A description of the error, and the sampler: ``draw(key, k, start, count)`` returns float32 angles about 0.
 
     `start` is a pair (hi, lo) of uint32, and `count` is static.
     """
@@ -22,7 +22,7 @@ class Damage(NamedTuple):
     about: str
     draw: object
     concentration: float = 5.0
-    """Where it shows."""
+    """Concentration at which the error shows."""
 
 
 def words(key, start, count):
@@ -41,13 +41,13 @@ def quantised(key, k, start, count):
 
 
 def short_tail(key, k, start, count):
-    """Use only 24 bits of the word, as samplers do that make a uniform float32 first."""
+    """Use only 24 bits of the word, like samplers that first make a uniform float32."""
     word = words(key, start, count)
     return transform.angles((word & np.uint32(0xFFFFFF01) | np.uint32(0x80),), jnp.float32(0), k, "table")
 
 
 def bent_segment(key, k, start, count):
-    """Make the angles of one cell of the table, a thirty-second of all, too large by a hundred-thousandth."""
+    """Multiply the angles of one cell of the table, 1/32 of all angles, by 1 + 1e-5."""
     word = words(key, start, count)
     t = transform.tail((word,)).t
     inside = (t >= 0.25) & (t < 0.25 * (1 + 1 / 16))
@@ -55,7 +55,7 @@ def bent_segment(key, k, start, count):
 
 
 def swapped(key, k, start, count):
-    """Swap the two words of each block of the cipher: as random, but another stream."""
+    """Swap the two words of each block of the cipher: equally random, but another stream."""
     return right(key, k, start, count).reshape(-1, 2)[:, ::-1].ravel()
 
 
@@ -67,7 +67,7 @@ def biased_sign(key, k, start, count):
 
 
 def repeated(key, k, start, count):
-    """Repeat the angle of eight places before in every 64th place: lanes that share a counter."""
+    """Repeat in every 64th place the angle eight places before, like lanes that share a counter."""
     x = right(key, k, start, count)
     place = lax.iota(jnp.int32, count)
     return jnp.where(place % 64 == 0, jnp.roll(x, 8), x)

@@ -1,9 +1,9 @@
 """Compare the quantile of every tail probability that a float32 angle can have.
 
-A word has 31 bits for the tail probability t of its angle, and one for the sign. So the angle can be compared with the
-quantile for each t there is, and nothing is left to chance: 2^31 angles of the function that the sampler calls, against
-a float64 quantile that the package has no part in. That quantile is computed at 2^17 values of t, 4096 in each octave,
-to 1e-10, and interpolated by cubics with the exact slopes, whose error is far smaller.
+A word has 31 bits for the tail probability t of its angle, and one for the sign. The check therefore covers every t: it
+compares 2^31 angles of the function that the sampler calls with a float64 quantile that is independent of the package.
+That quantile is computed to 1e-10 at 2^17 values of t, 4096 in each octave, and interpolated by cubics with the exact
+slopes, whose error is far smaller.
 """
 
 from typing import NamedTuple
@@ -30,22 +30,22 @@ MANTISSA = 52
 
 
 class Worst(NamedTuple):
-    """The largest errors in each octave of t, from 2^-33 to 1/2; zero where nothing was looked up."""
+    """The largest errors in each octave of t, from 2^-33 to 1/2; zero where no t was checked."""
 
     share: np.ndarray
-    """Error as a share of the promise: 2e-6 of the tail probability, or 4 ulp of the angle."""
+    """Error as a share of the guaranteed one: 2e-6 of the tail probability, or 4 ulp of the angle."""
     tail: np.ndarray
     """Relative error of the tail probability."""
 
 
 def cubics(k):
-    """Return the coefficients (5, cells) of a cubic in the place in the cell, 0 to 1, and the density."""
+    """Return for each cell a cubic in the place in the cell, 0 to 1, and the density: shape (5, cells)."""
     octave = 2.0 ** np.arange(OCTAVES)
     u = np.append((octave[:, None] * (1 + np.arange(2**CELL_BITS) / 2**CELL_BITS)).ravel(), 2.0**OCTAVES)
     t = u / 2**33
     with jax.enable_x64(True):
         x = np.array(jvm.isf(jnp.asarray(t), 0.0, jnp.float64(k)))
-    # The package's quantile is only the start of two Newton steps to the tail probabilities of the reference.
+    # The package's quantile only starts two Newton steps on the reference's tail probability.
     x = np.clip(x, 0, np.pi)
     for _ in range(2):
         x = np.clip(x + (reference.tail(x, k) - t) / np.exp(reference.log_prob(x, k)), 0, np.pi)
@@ -60,18 +60,18 @@ def cubics(k):
 
 
 def errors(x, first, table):
-    """Return the errors of angles `x` of t number `first` and on: as shares of the promise, and relative ones of t.
+    """Return the errors of angles `x` from t number `first` on: as shares of the guaranteed error, and relative in t.
 
-    Next to 0 the reference is right to 1e-11 of t, which is many ulp of the angle; but the promise there is one of t.
+    Near 0 the reference is accurate to 1e-11 of t, which is many ulp of the angle; but there the guarantee is one in t.
     """
     u = 2 * (first.astype(jnp.float64) + lax.iota(jnp.float64, CHUNK)) + 1
-    # The exponent and the first bits of u number its cell, and the rest is the place in it.
+    # The exponent and the first bits of u number its cell, and the other bits are the place in it.
     bits = lax.bitcast_convert_type(u, jnp.uint64)
     row = ((bits >> (MANTISSA - CELL_BITS)) - (1023 << CELL_BITS)).astype(jnp.int32)
     place = (bits & (2 ** (MANTISSA - CELL_BITS) - 1)).astype(jnp.float64) * 2.0 ** (CELL_BITS - MANTISSA)
     a, b, c, d, density = (table[j][row] for j in range(5))
     off = jnp.abs(x.astype(jnp.float64) - (a + place * (b + place * (c + place * d))))
-    # One ulp is 2^-23 of the power of two in x, at least in the smallest normal number.
+    # One ulp is 2^-23 of the power of two in x, or of the smallest normal number.
     power = lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32) & np.uint32(0xFF << 23)
     ulp = jnp.maximum(lax.bitcast_convert_type(power, jnp.float32).astype(jnp.float64), 2.0**-126) * 2.0**-23
     tail = off * density * 2.0**33 / u
@@ -86,7 +86,7 @@ def chunks(number):
 
 
 def check(k, method, chosen, worst=None, keep=lambda chunk, worst: None):
-    """Look up all angles of the `chosen` chunks.
+    """Check all angles of the `chosen` chunks.
 
     Parameters
     ----------
@@ -94,11 +94,11 @@ def check(k, method, chosen, worst=None, keep=lambda chunk, worst: None):
         The concentration, a float32.
     method : {"direct", "table"}
     chosen : sequence of int
-        Numbers of chunks.
+        Indices of chunks.
     worst : Worst, optional
-        The errors of other chunks.
+        The errors found so far in other chunks.
     keep : callable
-        Called after each chunk with its number and the `Worst` so far.
+        Called after each chunk with its index and the `Worst` so far.
 
     Returns
     -------
@@ -130,8 +130,8 @@ def check(k, method, chosen, worst=None, keep=lambda chunk, worst: None):
 
 
 def verdict(worst, number):
-    """Return the verdict on the errors of `number` chunks. It is certain, so p is 0 or 1."""
+    """Return the verdict on the errors of `number` chunks; p is 0 or 1, since no chance is involved."""
     which = "every" if number == CHUNKS else "some"
     share = np.max(worst.share)
-    found = f"{number * CHUNK:,} of {2**31:,} tail probabilities, at most {share:.2g} of the promise off"
+    found = f"{number * CHUNK:,} of {2**31:,} tail probabilities, at most {share:.2g} of the guaranteed error"
     return Verdict(f"the angle of {which} tail probability", found, 1.0 if share <= 1 else 0.0)

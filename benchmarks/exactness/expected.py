@@ -1,10 +1,10 @@
 """Compute the probabilities that the tests expect, exactly for the floats of a dtype.
 
-A sampler rounds. A bin is therefore a set of floats, and its probability that of all real numbers that round to them:
-the integral, by quadrature in float64, between the midpoints to the neighbouring floats. So rounding is no false alarm.
+A sampler rounds, so a bin is a set of floats, and its probability is that of all real numbers that round to them: the
+integral, by quadrature in float64, between the midpoints to the neighbouring floats. Rounding causes no false alarm.
 
-The sampler may also be off by its promised error: 2e-6 of the tail probability of every angle (1e-12 in float64), or
-4 units in the last place of the angle. The probability of a bin may be off by that at its two ends: its slack.
+The sampler may also have its guaranteed error: 2e-6 of the tail probability of every angle (1e-12 in float64), or
+4 units in the last place of the angle. The *slack* of a bin is the effect of this error at its two ends.
 """
 
 from typing import NamedTuple
@@ -22,31 +22,31 @@ ULP = 4
 # Tail probabilities of float32 angles are (m + 1/2) / LATTICE for integers m from 0 to LATTICE / 2 - 1.
 LATTICE = 2.0**32
 OCTAVES = 32
-REACH = 12.0  # standard deviations that the integrals of moments reach
+REACH = 12.0  # half the range of the integrals of moments, in standard deviations
 
 
 class Bins(NamedTuple):
     """Bins of one distribution in one dtype, in ascending order."""
 
     edges: np.ndarray
-    """The smallest float of each bin but the first, as float64."""
+    """The smallest float of each bin except the first, as float64."""
     mass: np.ndarray
     """Probability of each bin."""
     slack: np.ndarray
-    """The promised error of that probability."""
+    """The guaranteed error of that probability."""
     even: bool
-    """Whether all bins have nearly the same probability. Floats can be too coarse for that."""
+    """Whether all bins have nearly the same probability; floats can be too coarse for that."""
 
 
 class Tails(NamedTuple):
-    """Ascending thresholds of |x|, and the probability of the angles beyond, on both sides together."""
+    """Ascending thresholds of |x|, and the probability of angles beyond them, on both sides together."""
 
     places: np.ndarray
     mass: np.ndarray
     least: np.ndarray
-    """The smallest probability that keeps the promise."""
+    """The smallest probability within the guarantee."""
     most: np.ndarray
-    """The largest one."""
+    """The largest probability within the guarantee."""
 
 
 NO_TAILS = Tails(*[np.zeros(0)] * 4)
@@ -60,7 +60,7 @@ def below(places, dtype):
 
 
 def slack_at(places, mass_below, k, dtype):
-    """Return the promised error of the probability below each of `places`."""
+    """Return the guaranteed error of the probability below each of `places`."""
     compute = "float64" if dtype == "float64" else "float32"
     tail = np.minimum(mass_below, 1 - mass_below)
     spacing = np.spacing(np.abs(places).astype(compute)).astype(np.float64)
@@ -70,7 +70,7 @@ def slack_at(places, mass_below, k, dtype):
 
 def bins(k, dtype, number):
     """Return `number` bins of nearly equal probability, fewer where floats are too coarse for that."""
-    # The package's quantiles may place the edges, since any edges will do: the probabilities are the reference's.
+    # The package's quantiles may place the edges: any edges will do, since the reference gives the probabilities.
     guess = jvm.icdf(jnp.arange(1, number, dtype=jnp.float32) / number, jnp.float32(0), jnp.float32(k))
     edges = np.unique(np.asarray(guess).astype(jnp.dtype(dtype)).astype(np.float64))
     ends = reference.cdf(below(edges, dtype), k)
@@ -80,17 +80,17 @@ def bins(k, dtype, number):
 
 
 def lattice(tail):
-    """Return the probability of float32 draws beyond an angle, on one side, whose exact tail probability is `tail`."""
+    """Return the one-sided probability of float32 draws beyond an angle whose exact tail probability is `tail`."""
     return np.floor(tail * LATTICE + 0.5) / LATTICE
 
 
 def tails(k):
     """Return the `Tails` of float32 draws beyond probabilities of 1/4, 1/8, ... 2^-32 on each side."""
     levels = 2.0 ** -np.arange(2.0, OCTAVES + 1)
-    # Angles lie in [-pi, pi). The deepest levels may share the last float before pi.
+    # Angles lie in [-pi, pi). The smallest tails may share the last float before pi.
     last = np.nextafter(np.float32(np.pi), np.float32(0))
     places = np.unique(np.minimum(-reference.icdf(levels, k).astype(np.float32), last)).astype(np.float64)
-    # Midpoints between floats: rounding does not decide on which side an angle lies.
+    # At midpoints between floats, rounding does not decide on which side an angle lies.
     ends = below(places, "float32")
     tail = reference.cdf(-ends, k)
     slack = slack_at(ends, tail, k, "float32")

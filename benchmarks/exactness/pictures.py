@@ -1,4 +1,4 @@
-"""Draw a result of ``benchmarks.exactness``: bins, tails, errors angle by angle, and all tests.
+"""Draw a result of ``benchmarks.exactness``: bins, tails, the error of each angle, and all tests.
 
 ``python -m benchmarks.exactness.pictures result.json --out picture.svg``.
 """
@@ -17,7 +17,7 @@ LIMIT = {"color": "#D55E00", "linestyle": (0, (5, 3)), "linewidth": 1.3}
 
 
 def summary(sums, bins, tails):
-    """Return what the pictures show of one distribution: deviations of the bins in standard errors, and the tails."""
+    """Return the data to draw for one distribution: deviations of the bins in standard errors, and the tails."""
     awaited = sums["angles"] * bins.mass
     known = awaited >= 5
     z = (sums["bins"][known] - awaited[known]) / np.sqrt(awaited[known])
@@ -28,7 +28,7 @@ def summary(sums, bins, tails):
 
 
 def current(result):
-    """Return the result; ValueError if it is none of this program."""
+    """Return the result; raise ValueError if another program wrote it."""
     if result["program"] != "exactness" or result["format"] != 2:
         raise ValueError("it was written by another program")
     return result

@@ -1,4 +1,4 @@
-"""The distributions that are drawn, and how many angles of each."""
+"""The distributions to test, and the number of angles of each."""
 
 from typing import NamedTuple
 
@@ -8,12 +8,12 @@ BLOCK = 2**22  # angles per call of the sampler
 BINS = 2**16
 QUICK = 2**26
 FULL = {"cpu": 10**10, "gpu": 10**12}
-# Chunks of all tail probabilities of a distribution, of `every_word.CHUNKS`.
+# Number of the `every_word.CHUNKS` chunks of tail probabilities to check.
 WORDS = {"some": 4, "every": 512}
 
 
 class Distribution(NamedTuple):
-    """One distribution in one dtype by one method, and its weight when the angles are shared out."""
+    """One distribution in one dtype by one method, and its share of the angles as a weight."""
 
     concentration: float
     dtype: str = "float32"
@@ -22,7 +22,7 @@ class Distribution(NamedTuple):
 
     @property
     def name(self):
-        """The name in tables and files."""
+        """Its name in tables and files."""
         return f"k={self.concentration:g}, {self.dtype}, {self.method}"
 
 
@@ -38,6 +38,6 @@ DISTRIBUTIONS = (
 
 
 def shares(angles, distributions):
-    """Return the number of blocks of each distribution: at least one, and at least `angles` angles in all."""
+    """Return the number of blocks of each distribution: at least one each, and at least `angles` angles in total."""
     weights = sum(each.weight for each in distributions)
     return {each: max(1, -(-angles * each.weight // (weights * BLOCK))) for each in distributions}

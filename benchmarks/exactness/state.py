@@ -1,11 +1,11 @@
-"""The sums of all distributions, and the file that an interrupted run continues from."""
+"""The sums of all distributions, kept in a file from which an interrupted run continues."""
 
 import json
 import time
 
 import numpy as np
 
-from benchmarks.files import whole_file
+from benchmarks.files import atomic_file
 
 __all__ = ["State"]
 
@@ -13,9 +13,9 @@ SAVE_SECONDS = 30.0
 
 
 class State:
-    """Sums by the name of a distribution, kept in the file `path` if it is not None.
+    """Sums by the name of the distribution, kept in the file `path` unless it is None.
 
-    `identity` says which run the sums belong to; ValueError where the file is of another run, or no such file.
+    `identity` names the run of the sums; ValueError if the file belongs to another run or is no state.
     """
 
     def __init__(self, path, identity):
@@ -34,7 +34,7 @@ class State:
                 for name in [] if differs else set(file.files) - {"identity"}:
                     distribution, _, field = name.rpartition("/")
                     self.sums.setdefault(distribution, {})[field] = file[name][()]
-        except Exception as error:  # zipfile, NumPy and zlib each have their own
+        except Exception as error:  # zipfile, NumPy and zlib raise different types
             message = f"--state {self.path} is no state of this program: {error}. Name another file."
             raise ValueError(message) from error
         if differs:
@@ -44,12 +44,12 @@ class State:
             )
 
     def add(self, name, sums):
-        """Add the sums of some blocks, and save now and then."""
+        """Add the sums of some blocks; save every `SAVE_SECONDS`."""
         before = self.sums.get(name)
         self.put(name, sums if before is None else {field: before[field] + each for field, each in sums.items()})
 
     def put(self, name, sums):
-        """Replace sums, and save now and then."""
+        """Replace sums; save every `SAVE_SECONDS`."""
         self.sums[name] = sums
         if time.monotonic() - self.saved > SAVE_SECONDS:
             self.save()
@@ -59,6 +59,6 @@ class State:
         if self.path is None:
             return
         arrays = {f"{name}/{field}": each for name, sums in self.sums.items() for field, each in sums.items()}
-        with whole_file(self.path, "wb", permissions=0o600) as file:
+        with atomic_file(self.path, "wb", permissions=0o600) as file:
             np.savez(file, identity=np.array(json.dumps(self.identity)), **arrays)
         self.saved = time.monotonic()

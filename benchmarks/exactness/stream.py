@@ -8,14 +8,14 @@ from benchmarks.exactness.verdicts import Verdict
 
 __all__ = ["check", "threefry", "word"]
 
-# The beginning, the end of a block of the sampler, and places where 32 bits of a counter overflow.
+# The beginning, the ends of blocks, and places where the low 32 bits of the counter overflow.
 PLACES = (0, 2**14 - 50, 2**22 - 50, 2**32 - 50, 2**33 - 50, 2**40 + 12345)
 LENGTH = 100
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 def threefry(key, counter):
-    """Threefry-2x32 with 20 rounds, on integers: Salmon et al., SC11, 2011, doi:10.1145/2063384.2063405."""
+    """Compute Threefry-2x32 with 20 rounds, on integers: Salmon et al., SC11, 2011, doi:10.1145/2063384.2063405."""
     mask = 2**32 - 1
     schedule = (*key, key[0] ^ key[1] ^ 0x1BD11BDA)
     left, right = ((c + k) & mask for c, k in zip(counter, key, strict=True))
@@ -29,7 +29,7 @@ def threefry(key, counter):
 
 
 def word(key, i):
-    """Return word `i` of the stream of a key, a pair of integers."""
+    """Return word `i` of the stream of `key`, a pair of integers."""
     block = i // 2
     return threefry(key, (block >> 32, block & (2**32 - 1)))[i % 2]
 
@@ -41,9 +41,9 @@ def check(draw, key_data, k):
         x = np.asarray(draw(start, LENGTH), np.float64)
         words = np.array([word(key_data, start + j) for j in range(LENGTH)], np.uint64)
         tail = ((words >> np.uint64(1)).astype(np.float64) + 0.5) / expected.LATTICE
-        size = np.where(words & np.uint64(1), -1.0, 1.0) * x  # negative where the sign is wrong, which is far off
+        size = np.where(words & np.uint64(1), -1.0, 1.0) * x  # negative if the sign is wrong, which gives a large error
         share = np.abs(reference.cdf(-size, k) - tail) / expected.slack_at(x, tail, k, "float32")
         if not np.max(share) <= worst:
             worst, where = float(np.max(share)), start + int(np.argmax(share))
-    found = f"{len(PLACES) * LENGTH} angles, at most {worst:.2g} of the promised error off, at angle {where:,}"
+    found = f"{len(PLACES) * LENGTH} angles, at most {worst:.2g} of the guaranteed error, at angle {where:,}"
     return Verdict("angle i is the quantile of word i", found, 1.0 if worst <= 1 else 0.0)

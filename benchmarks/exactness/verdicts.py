@@ -1,8 +1,8 @@
 """Turn counts and sums into p-values under the guaranteed accuracy.
 
-Each p-value is an upper bound: the promised error (`slack` in `expected`) is subtracted first. So a sampler that keeps
-its promise fails no more often than the common rate of false alarms, however many angles are drawn, and one that breaks
-it fails for certain if enough are.
+Each p-value is an upper bound: the guaranteed error (`slack` in `expected`) is subtracted first. A sampler within its
+guarantee therefore fails no more often than the common rate of false alarms, however many angles are drawn, and one
+outside it fails for certain if enough are drawn.
 """
 
 from typing import NamedTuple
@@ -14,14 +14,14 @@ from benchmarks.exactness import counting, expected
 
 __all__ = ["FALSE_ALARM", "Verdict", "alarms", "of_counts"]
 
-# The chance that a run of all tests reports a sampler that keeps its promise.
+# The probability that a run of all tests reports a sampler within its guarantee.
 FALSE_ALARM = 1e-6
-# Neighbouring bins are joined until they expect this many angles, so that chi-square is right to a few per cent.
+# Neighbouring bins are joined until they expect this many angles, so that chi-square is accurate to a few per cent.
 FEWEST = 200
 
 
 class Verdict(NamedTuple):
-    """One test: its name, what was found in words, and an upper bound of the p-value."""
+    """One test: its name, the finding in words, and an upper bound of the p-value."""
 
     test: str
     found: str
@@ -38,14 +38,14 @@ def joined(observed, awaited, slack):
 
 
 def binomial(seen, count, least, most):
-    """Return two-sided p-values of counts whose probability lies anywhere between `least` and `most`."""
+    """Return two-sided p-values of counts whose probability lies between `least` and `most`."""
     few = stats.binom.cdf(seen, count, np.clip(least, 0, 1))
     many = stats.binom.sf(np.asarray(seen) - 1, count, np.clip(most, 0, 1))
     return np.minimum(1, 2 * np.minimum(few, many))
 
 
 def bonferroni(p):
-    """Return the smallest p-value times the number of them."""
+    """Return the smallest p-value times their number."""
     return float(min(1.0, np.size(p) * np.min(p)))
 
 
@@ -62,7 +62,7 @@ def bin_tests(sums, bins):
     square, freedom = float(np.sum(excess**2 / awaited)), max(1, len(awaited) - 1)
     found = f"chi-square {square:,.0f} of {freedom + 1:,} bins"
     yield Verdict("bins of equal probability", found, float(stats.chi2.sf(square, freedom)))
-    # A single bad bin is lost in the sum. The normal approximation is too coarse this far out.
+    # The sum hides a single bad bin. The normal approximation is too coarse this far out.
     p = binomial(seen, count, (awaited - slack) / count, (awaited + slack) / count)
     i = int(np.argmin(p))
     found = f"{seen[i]:,.0f} angles of {awaited[i]:,.1f} expected, give or take {slack[i]:.2g}"
@@ -91,7 +91,7 @@ def moment_tests(sums, moments):
 
 
 def correlation_tests(sums, moments):
-    """Test mean products of neighbours, and of the same places of two streams, which are 0 for independent angles."""
+    """Test mean products of neighbours, and of two streams at the same place; they are 0 for independent angles."""
     even, odd = (moments[name][1, 0] for name in ("versine", "sine"))
     names = ("versine versine", "sine sine", "versine sine")
     for test, products, places in (
@@ -131,6 +131,6 @@ def of_counts(sums, bins, tails, k, dtype):
 
 
 def alarms(verdicts, rate=FALSE_ALARM):
-    """Return the verdicts below the rate of false alarms, divided by the number of tests."""
+    """Return the verdicts with a p-value below `rate` divided by the number of tests."""
     limit = rate / max(1, len(verdicts))
     return [verdict for verdict in verdicts if not verdict.p >= limit]

@@ -1,4 +1,4 @@
-"""The command line: checks, timings, goals."""
+"""Run the checks and the timings, and compare the rates with the goals."""
 
 import argparse
 import functools
@@ -14,7 +14,7 @@ from benchmarks.text import environment_text, install_command, table, time_text
 __all__ = ["main"]
 
 FORMAT = 1
-# In this order: what takes longest comes last. `checks.CHECKS` and the time.
+# `checks.CHECKS` and the timings; the longest come last.
 PARTS = (
     *("kernels", "words", "angles", "arrays", "parameters", "dtypes", "sizes", "huge", "gradients", "transformations"),
     *("speed", "outside", "distributions"),
@@ -22,24 +22,29 @@ PARTS = (
 
 
 def parser():
-    """Make the command line."""
+    """Build the argument parser."""
     made = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu_acceptance", description="Check that the sampler is right and fast on a GPU."
+        prog="python -m benchmarks.gpu_acceptance",
+        description="Check the accuracy and the speed of the sampler on a GPU.",
     )
-    made.add_argument("--quick", action="store_true", help="a hundredth of the angles, and fewer sizes and rounds")
-    made.add_argument("--every-size", action="store_true", help="all sizes from 1 to 4099, each a program to compile")
-    detail = f"only these parts, again if FILE has them: checks (all but speed), {', '.join(PARTS)}"
+    made.add_argument(
+        "--quick", action="store_true", help="draw a hundredth of the angles, with fewer sizes and rounds"
+    )
+    made.add_argument(
+        "--every-size", action="store_true", help="check all sizes from 1 to 4099; each compiles a program"
+    )
+    detail = f"run only these parts, even if FILE has them: checks (all but speed), {', '.join(PARTS)}"
     made.add_argument("--only", nargs="+", choices=("checks", *PARTS), metavar="PART", default=[], help=detail)
     detail = "write the result after each part; continue from an existing file"
     made.add_argument("--json", metavar="FILE", type=new_file, help=detail)
     made.add_argument("--picture", metavar="FILE", type=new_file, help="draw the rates (.svg, .png)")
-    # All lines of the program on whatever there is, for its tests.
+    # For the tests: run every line of the program on any device.
     made.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
     return made
 
 
 def plan_of(given):
-    """Return the sizes that the options ask for."""
+    """Return the plan that the options select."""
     plan = TINY if given.tiny else QUICK if given.quick else FULL
     return plan._replace(sizes=tuple(range(1, 4100))) if given.every_size else plan
 
@@ -63,14 +68,14 @@ def verdict_text(verdicts):
 
 
 def identity(result):
-    """Return what must be the same in a file to continue from it."""
+    """Return the fields that a file must share with this run for the run to continue from it."""
     found = result["environment"]
     about = {name: result[name] for name in ("format", "program", "plan")}
     return about | {name: found[name] for name in ("device", "commit", "versions")}
 
 
 def begun(path, result):
-    """Return the result of an earlier run in the file, or `result`; ValueError for a file of another run."""
+    """Return the result in the file, or `result` without one; raise ValueError if the file is of another run."""
     if path is None:
         return result
     if not path.exists():
@@ -92,7 +97,7 @@ def begun(path, result):
 
 
 def to_make(given, result):
-    """Return the parts that are asked for, or that the result lacks or could not make."""
+    """Return the parts asked for; without any, those that the result lacks or could not make."""
     if given.only:
         asked = {part for part in PARTS if part != "speed"} if "checks" in given.only else set()
         return [part for part in PARTS if part in asked.union(given.only)]
@@ -102,7 +107,7 @@ def to_make(given, result):
 
 
 def make(part, plan, result, state):
-    """Make a part, and put it into the result."""
+    """Run a part and put its outcome into the result."""
     from benchmarks.gpu_acceptance import checks, speed
 
     print(f"\n{part}", flush=True)
@@ -120,7 +125,7 @@ def make(part, plan, result, state):
 
 
 def main(arguments=None):
-    """Run; returns 0 if all is right and no goal is missed, 1 if not, 2 where it cannot be run."""
+    """Return 0 if all checks pass and no goal is missed, 1 if not, 2 if the program cannot run here."""
     given = parser().parse_args(arguments)
     start = time.perf_counter()
     found = environment.describe()
@@ -133,7 +138,7 @@ def main(arguments=None):
 
     plan = plan_of(given)
     result = {"format": FORMAT, "program": "gpu_acceptance", "environment": found, "plan": plan._asdict()}
-    # As it is read from a file.
+    # In the form in which a file returns it.
     result = json.loads(json.dumps(rounded(result | {"checks": [], "seconds": 0.0})))
     try:
         result = begun(given.json, result)
@@ -149,7 +154,7 @@ def main(arguments=None):
 
     keep()
     state = None if given.json is None else given.json.with_suffix(".distributions")
-    # Kernels are off on a machine that has not tried them, and where the environment turns them off.
+    # Kernels are off on a machine that has not tried them, or if the environment turns them off.
     with environment.without_cache(), checks.switched("1"):
         for part in to_make(given, result):
             make(part, plan, result, state)
@@ -163,24 +168,24 @@ def main(arguments=None):
     print(f"goals missed: {', '.join(missed) or 'none'}; not made so far: {', '.join(lacking) or 'nothing'}")
     if given.picture is not None and "speed" in result:
         draw_picture(given.picture, result)
-    print(f"\n{result['seconds']:.0f} s in all" + (f", written to {given.json}" if given.json is not None else ""))
+    print(f"\n{result['seconds']:.0f} s in total" + (f", written to {given.json}" if given.json is not None else ""))
     return 1 if wrong or missed else 0
 
 
 def unfit(found):
-    """Return why this cannot be run here, or None."""
+    """Return why the program cannot run here, or None."""
     if found["platform"] != "gpu" or not has("cuda"):
-        detail = f"JAX runs on {found['platform']} here, and this is about a CUDA device."
+        detail = f"JAX runs on {found['platform']} here, and this program needs a CUDA device."
         return f"{detail} `jax-von-mises doctor --expect cuda` shows why JAX does not use one."
     if not has("cpu"):
-        return "JAX has no CPU to compare with here; leave it in JAX_PLATFORMS, as in JAX_PLATFORMS=cuda,cpu."
+        return "JAX has no CPU device to compare with; keep cpu in JAX_PLATFORMS, as in JAX_PLATFORMS=cuda,cpu."
     if found["device_count"] > 1:
-        return "there are several devices, and one is measured at a time; set CUDA_VISIBLE_DEVICES=0."
+        return "there are several devices, and the program measures one; set CUDA_VISIBLE_DEVICES=0."
     return None
 
 
 def has(platform):
-    """Return whether JAX has devices of a platform."""
+    """Return whether JAX has a device of the platform."""
     import jax
 
     try:
@@ -190,7 +195,7 @@ def has(platform):
 
 
 def draw_picture(path, result):
-    """Write the picture, or say why there is none."""
+    """Write the picture, or print why there is none."""
     from benchmarks.gpu_acceptance import pictures
 
     figure = pictures.picture(result)

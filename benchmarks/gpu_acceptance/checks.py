@@ -1,4 +1,4 @@
-"""Checks on a GPU: each yields a description of what it found, and whether it passed."""
+"""Checks on a GPU: each yields its outcomes as `Found`."""
 
 import contextlib
 import functools
@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Found(NamedTuple):
-    """One check: `ok` is None where it could not be made."""
+    """The outcome of one check; `ok` is None if it could not be made."""
 
     check: str
     ok: bool | None
@@ -43,7 +43,7 @@ class Found(NamedTuple):
 
 
 def key_of(implementation):
-    """Return a key; None where this JAX has no such implementation."""
+    """Return a key; None if this JAX lacks the implementation."""
     try:
         return jax.random.key(20261121, impl=implementation)
     except ValueError:
@@ -51,14 +51,14 @@ def key_of(implementation):
 
 
 def fused():
-    """Return the paths that draw here: False for the plain one, True for the kernel."""
+    """Return the paths available here: False for the plain one, True for the kernel."""
     request = DrawRequest(jax.random.key(0), jnp.zeros(()), jnp.ones(()), None, (8,), np.dtype(np.float32), "direct")
     return (False, True) if cuda.use_cuda_kernel(request) else (False,)
 
 
 @contextlib.contextmanager
 def switched(value):
-    """Turn the kernels on ("1") or off ("0"), whatever the environment says."""
+    """Turn the kernels on ("1") or off ("0"), overriding the environment."""
     before = os.environ.get(cuda.VARIABLE)
     os.environ[cuda.VARIABLE] = value
     try:
@@ -70,7 +70,7 @@ def switched(value):
 
 
 def path_name(kernel):
-    """Return the name of a path in tables."""
+    """Return the name that the tables give a path."""
     return "kernel" if kernel else "plain"
 
 
@@ -82,33 +82,33 @@ def draw(key, loc, kappa, start, shape, dtype, method, kernel):
 
 
 def on_cpu(function, *given):
-    """Return what `function` gives on the CPU."""
+    """Return the result of `function` on the CPU."""
     cpu = jax.local_devices(backend="cpu")[0]
     with jax.default_device(cpu):
         return np.asarray(function(*jax.device_put(given, cpu)))
 
 
 def drawn_twice(kernel, key, loc, kappa, *where):
-    """Return the angles here, and those of the plain path on the CPU; `where` is start, shape, dtype and method."""
+    """Return the angles here and those of the plain path on the CPU; `where` is start, shape, dtype, method."""
     given = key, np.float32(loc), np.float32(kappa)
     return np.asarray(draw(*given, *where, kernel)), on_cpu(lambda *given: draw(*given, *where, False), *given)
 
 
 def kernels(plan):
-    """Run the test that the package makes before it uses a kernel, for each of them."""
+    """Run the package's self-test on every kernel."""
     if not cuda_launch.devices():
         yield Found("CUDA kernels", None, "there is no CUDA device")
         return
     specs = list(cuda_trial.specs())
     failed = sorted({spec.name for spec in specs if not cuda_self_test.passes(spec)})
-    detail = f"all {len({spec.name for spec in specs})} pass the package's own test"
+    detail = f"all {len({spec.name for spec in specs})} pass the package's self-test"
     yield Found("CUDA kernels", not failed, cuda.kernel_report() if failed else detail)
-    # Without kernels, all other checks would silently be about the plain path alone.
-    yield Found("draws go to them", True in fused(), cuda.kernel_report())
+    # Without kernels, all other checks would silently test the plain path alone.
+    yield Found("draws use the kernels", True in fused(), cuda.kernel_report())
 
 
 def words(plan):
-    """Compare the words of every cipher, here and on the CPU."""
+    """Compare the words of every cipher with those of the CPU."""
     for name in CIPHERS:
         key = key_of(name)
         if key is None:
@@ -123,7 +123,7 @@ def words(plan):
 
 
 def compared(x, words, kappa):
-    """Return the largest error of angles about 0, given their words, as a share of what is allowed."""
+    """Return the largest error of angles about 0, given their words, as a share of the allowed error."""
     t = ((words >> 1) + 0.5) * 2.0**-32
     size = np.abs(x).astype(np.float64)
     if not np.isfinite(size).all() or not np.array_equal(x < 0, (words & 1 == 1) & (size > 0)):
@@ -133,7 +133,7 @@ def compared(x, words, kappa):
 
 
 def angles(plan):
-    """Compare angles of every cipher, concentration, method and path with the reference, and with the CPU's."""
+    """Compare angles of every cipher, concentration, method and path with the reference and with the CPU's."""
     for cipher, kernel, method in itertools.product(CIPHERS, fused(), METHODS):
         name = f"angles, {method}, {cipher}, {path_name(kernel)}"
         key = key_of(cipher)
@@ -148,13 +148,13 @@ def angles(plan):
             if share >= worst:
                 worst, at = share, kappa
             apart = max(apart, float(np.mean(np.abs(x - on_cpu) > expected.ULP * np.spacing(np.abs(on_cpu)))))
-        detail = f"at most {worst:.2f} of what is allowed, at k={at:g}; "
-        detail += f"at most {apart:.1%} further than {expected.ULP} ulp from the CPU's at any k"
+        detail = f"at most {worst:.2f} of the allowed error, at k={at:g}; "
+        detail += f"at most {apart:.1%} of the angles differ by more than {expected.ULP} ulp from the CPU's, at any k"
         yield Found(name, worst <= 1, detail)
 
 
 def arrays(plan):
-    """Compare arrays of parameters with the CPU's, from the beginning of a group of four and from the inside."""
+    """Compare draws with arrays of parameters with the CPU's, from the beginning of a group of four and from inside."""
     key, count = jax.random.key(10), plan.arrays
     kappa = np.geomspace(1e-3, 1e8, count).astype(np.float32)
     loc = np.linspace(-400, 400, count).astype(np.float32)
@@ -166,7 +166,7 @@ def arrays(plan):
         "directions, by the table": (loc, 5.0, "table"),
     }
     for kernel, (name, (loc, kappa, method)) in itertools.product(fused(), cases.items()):
-        # What either path may be off, in the angle and in the direction.
+        # The allowed error of both paths together, in the angle and in the direction.
         allowed = cuda_self_test.allowed(kappa)
         right, worst = True, 0.0
         for start in (0, 2**32 - 5):
@@ -175,7 +175,7 @@ def arrays(plan):
             there = ~np.isnan(on_cpu)
             right = right and np.array_equal(there, ~np.isnan(x)) and bool((np.abs(x[there]) < np.pi).all())
             worst = max(worst, float(np.max((apart / allowed)[there])))
-        detail = f"{count:,} angles, at most {worst:.2f} of what is allowed from the CPU's; NaN at the same places"
+        detail = f"{count:,} angles, at most {worst:.2f} of the allowed difference to the CPU's; NaN in the same places"
         yield Found(f"arrays, {name}, {path_name(kernel)}", right and worst <= 1, detail)
 
 
@@ -190,23 +190,25 @@ def parameters(plan):
         table = np.asarray(draw(key, 0.0, -1.0, 0, (8,), "float32", "table", kernel))
         point = np.asarray(draw(key, 0.5, np.inf, 0, (8,), "float32", "table", kernel))
         right = right and np.isnan(table).all() and (point == 0.5).all()
-        yield Found(f"bad and infinite parameters, {path_name(kernel)}", bool(right), "NaN where they are bad")
+        yield Found(f"invalid and infinite parameters, {path_name(kernel)}", bool(right), "NaN for invalid ones")
 
 
 def dtypes(plan):
     """Compare 16-bit floats with rounded float32, and float64 with the CPU's."""
     for kernel in fused():
-        # By the plain path the cipher comes long before the rounding; each kernel has a separate one.
+        # The plain path rounds long after the cipher, whichever it is; each kernel rounds by itself.
         for cipher, method in itertools.product(CIPHERS if kernel else CIPHERS[:1], METHODS):
             key = key_of(cipher)
             if key is None:
                 yield Found(f"16 bits, {method}, {cipher}", None, "this JAX has no such key")
                 continue
-            whole = np.asarray(draw(key, 2.0, 5.0, 1, (plan.angles,), "float32", method, kernel))
+            single = np.asarray(draw(key, 2.0, 5.0, 1, (plan.angles,), "float32", method, kernel))
             for dtype in ("bfloat16", "float16"):
                 short = np.asarray(draw(key, 2.0, 5.0, 1, (plan.angles,), dtype, method, kernel))
                 name = f"{dtype}, {method}, {cipher}, {path_name(kernel)}"
-                yield Found(name, bool((short == whole.astype(short.dtype)).all()), "float32 rounded once, bit for bit")
+                yield Found(
+                    name, bool((short == single.astype(short.dtype)).all()), "float32 rounded once, bit for bit"
+                )
     key = jax.random.key(5)
     with jax.enable_x64(True):
         draw64 = lambda key: jvm.sample_von_mises(key, 0.0, 5.0, (plan.angles,), "float64")  # noqa: E731
@@ -214,19 +216,19 @@ def dtypes(plan):
     yield Found("float64", apart < 1e-11, f"{apart:.1e} from the CPU's")
 
 
-# The first is where a group of four begins, and whole groups are written at once; the second is inside of one.
+# The first begins a group of four, and kernels write complete groups at once; the second is inside a group.
 WHERE = (2**32 - 1004, 2**32 - 1001)
-# Of the plain path, where XLA handles the ends.
+# Few sizes for the plain path, where XLA handles the ends.
 PLAIN_SIZES = (1, 3, 1024, 4099)
 
 
 def sizes(plan):
-    """Compare draws of every size with the longest one, from the beginning of a group of four and from the inside."""
+    """Compare draws of every size with the longest one, from the beginning of a group of four and from inside."""
     key = jax.random.key(6)
     cases = [(kernel, method, "float32") for kernel in fused() for method in ("direct", "table")]
     cases += [(True, method, "bfloat16") for method in METHODS if True in fused()]
     for kernel, method, dtype in cases:
-        # Each size is a separate program, which takes XLA seconds to compile where it is more than a launch.
+        # Each size is a separate program, and XLA takes seconds to compile one that is more than a launch.
         tried = plan.sizes if (method, dtype) == ("direct", "float32") else plan.few_sizes
         tried = tried if kernel else [size for size in PLAIN_SIZES if size <= max(tried)]
 
@@ -237,17 +239,17 @@ def sizes(plan):
         longest = [part(start, most) for start in WHERE]
         skip = WHERE[1] - WHERE[0]
         wrong = [] if np.array_equal(longest[0][skip:], longest[1][: most - skip]) else ["the longest of either"]
-        for start, whole in zip(WHERE, longest, strict=True):
-            wrong += [f"{size} from {start}" for size in tried if not np.array_equal(part(start, size), whole[:size])]
+        for start, full in zip(WHERE, longest, strict=True):
+            wrong += [f"{size} from {start}" for size in tried if not np.array_equal(part(start, size), full[:size])]
         detail = f"{len(tried)} sizes up to {most}, each from {len(WHERE)} places"
         detail += f"; wrong: {', '.join(wrong[:10])}" if wrong else ""
         yield Found(f"sizes, {method}, {dtype}, {path_name(kernel)}", not wrong, detail)
 
 
 def huge(plan):
-    """Draw more than 2^32 angles at once, and compare slices with blocks of the stream."""
+    """Draw more than 2^32 angles in one call, and compare slices with blocks of the stream."""
     if not plan.huge:
-        yield Found("more than 2^32 angles", None, "left out of this plan")
+        yield Found("more than 2^32 angles", None, "not in this plan")
         return
     key, part = jax.random.key(7), 1001
     for kernel in fused():
@@ -264,7 +266,7 @@ def huge(plan):
                 raise
             yield Found(f"more than 2^32 angles, {path_name(kernel)}", None, str(error).split("\n")[0][:150])
             continue
-        detail = f"slices of {plan.huge:,} angles are the blocks at their places"
+        detail = f"slices of {plan.huge:,} angles equal the blocks at their places"
         yield Found(f"more than 2^32 angles, {path_name(kernel)}", all(same), detail)
 
 
@@ -283,11 +285,13 @@ def gradients(plan):
             ours = np.asarray(jax.jit(functools.partial(gradient, kernel=kernel))(*given))
             cpu = on_cpu(functools.partial(gradient, kernel=False), *given)
             worst = max(worst, float(np.max(np.abs(ours - cpu) / np.abs(cpu))))
-        yield Found(f"gradients, {method}, {path_name(kernel)}", worst < GRADIENT, f"{worst:.1e} off at most")
+        yield Found(
+            f"gradients, {method}, {path_name(kernel)}", worst < GRADIENT, f"relative error at most {worst:.1e}"
+        )
 
 
 def rows(plan):
-    """Map over key, direction and concentration, together and alone, by both methods; and over many short rows."""
+    """Map over key, direction and concentration, together and one by one, and over many short rows."""
     keys = jax.random.split(jax.random.key(9), 3)
     given = keys, jnp.array([-3.0, 0.5, 3.0]), jnp.array([0.1, 5.0, 1e3])
     for method, count in itertools.product(METHODS, (64, 1027)):
@@ -304,7 +308,7 @@ def rows(plan):
         twice = jax.jit(jax.vmap(jax.vmap(one, (None, None, 0)), (0, 0, None)))(*given)
         single = [[one(key, loc, kappa) for kappa in given[2]] for key, loc in zip(*given[:2], strict=True)]
         same.append(np.array_equal(twice, np.stack(single)))
-        yield Found(f"vmap, {method}, {count} angles", all(same), f"rows of {len(same)} kinds are single draws")
+        yield Found(f"vmap, {method}, {count} angles", all(same), f"rows of {len(same)} kinds equal single draws")
     for method in METHODS:
 
         def short(key, loc, kappa, method=method):
@@ -316,7 +320,7 @@ def rows(plan):
         shared = jax.jit(jax.vmap(lambda key, short=short: short(key, 1.0, 2.0)))(many[0])
         alone = jax.jit(lambda keys, short=short: jax.lax.map(lambda key: short(key, 1.0, 2.0), keys))(many[0])
         same = np.array_equal(together, apart, equal_nan=True) and np.array_equal(shared, alone)
-        yield Found(f"vmap, {method}, {plan.rows:,} rows", same, "with their own parameters, and with the same ones")
+        yield Found(f"vmap, {method}, {plan.rows:,} rows", same, "with a parameter per row, and with shared ones")
 
 
 def transformations(plan):
@@ -329,7 +333,7 @@ def transformations(plan):
     expected = np.stack([one(key) for key in keys])
     yield from rows(plan)
     scanned = jax.lax.scan(lambda _, key: (None, one(key)), None, keys)[1]
-    yield Found("scan", np.array_equal(scanned, expected), "steps are single draws")
+    yield Found("scan", np.array_equal(scanned, expected), "steps equal single draws")
     count = jax.local_device_count()
     mesh = jax.make_mesh((count,), ("device",), axis_types=(AxisType.Auto,))
     body = lambda key: jvm.sample_shard(key, 1.0, 5.0, (67,), "device", method="direct")  # noqa: E731
@@ -337,18 +341,18 @@ def transformations(plan):
         keys[0]
     )
     mapped = jvm.sample_pmap(keys[0], 1.0, 5.0, (count, 67), method="direct")
-    whole = np.asarray(jvm.sample_von_mises(keys[0], 1.0, 5.0, (count * 67,), method="direct"))
-    # With several devices the whole is drawn by the plain path.
-    near = all(np.allclose(np.asarray(each).reshape(-1), whole, atol=5e-6) for each in (parts, mapped))
-    yield Found("shard_map and pmap", near, f"parts of {count} device(s) are the whole")
+    single = np.asarray(jvm.sample_von_mises(keys[0], 1.0, 5.0, (count * 67,), method="direct"))
+    # A single draw on several devices uses the plain path.
+    near = all(np.allclose(np.asarray(each).reshape(-1), single, atol=5e-6) for each in (parts, mapped))
+    yield Found("shard_map and pmap", near, f"the parts of {count} device(s) make up the single draw")
 
 
 def distributions(plan, state=None):
-    """Run `benchmarks.exactness`; with kernels, also on fewer angles of the plain path.
+    """Run `benchmarks.exactness`; if there are kernels, also on fewer angles of the plain path.
 
     The counts are kept in files whose names begin with `state`, if given, from which a later run continues.
     """
-    # The same number of angles of each distribution.
+    # The same number of angles for each distribution.
     equal = tuple(each._replace(weight=1) for each in exactness_plan.DISTRIBUTIONS)
     paths = [("the distributions", "as-drawn", plan.distributions, "every", "1")]
     if True in fused():
@@ -359,14 +363,14 @@ def distributions(plan, state=None):
             found, drawn = exactness.run(count * len(equal), words, kept, distributions=equal)
         rows = [(each.name, verdict) for each, one in found.items() for verdict in one.verdicts]
         reported = verdicts.alarms([verdict for _, verdict in rows])
-        detail = f"{len(rows)} tests on {drawn:,} angles, as many of each of {len(equal)} distributions"
+        detail = f"{len(rows)} tests on {drawn:,} angles, the same number for each of {len(equal)} distributions"
         names = [f"{each}, {verdict.test}" for each, verdict in rows if verdict in reported]
         yield Found(name, not reported, f"{detail}; reported: {'; '.join(names)}" if names else detail)
 
 
 def outside(plan, tool="compute-sanitizer"):
-    """Watch with NVIDIA's tool that no kernel reads or writes outside of its arrays."""
-    name, found = "nothing read or written outside", shutil.which(tool)
+    """Check with NVIDIA's tool that no kernel reads or writes outside its arrays."""
+    name, found = "no out-of-bounds access", shutil.which(tool)
     if found is None:
         yield Found(name, None, f"{tool} is not on the path")
         return
@@ -376,14 +380,14 @@ def outside(plan, tool="compute-sanitizer"):
     command += [sys.executable, "-m", "benchmarks.gpu_acceptance.outside"]
     code, lines = bounded(command, plan.outside, os.environ | alone)
     if code is None:
-        # Nothing was found, but not everything was watched: that is no pass.
+        # The tool found nothing, but did not see all cases: that is no pass.
         lines = [f"not finished in {plan.outside} s", *lines[-1:]]
     detail = "; ".join(lines[:1] + lines[-1:] if code is None else lines[-2:])
     yield Found(name, code == 0, detail or "no output")
 
 
 def bounded(command, seconds, environment):
-    """Run a command; returns its exit code, None where the time ran out, and its lines. Its children end with it."""
+    """Run a command; return its exit code, None after a timeout, and its lines. Its children end with it."""
     options = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     with subprocess.Popen(command, env=environment, cwd=ROOT, **options) as child:
         try:
@@ -394,7 +398,7 @@ def bounded(command, seconds, environment):
     return code, [line.strip() for line in output.splitlines() if line.strip()]
 
 
-# The longest at the end.
+# The longest ones come last.
 CHECKS = {
     check.__name__: check
     for check in (
@@ -405,12 +409,12 @@ CHECKS = {
 
 
 def run(check, plan, say=print):
-    """Run one check; an error in it becomes a wrong result."""
+    """Run one check; an exception in it becomes a failed outcome."""
     results = []
 
     def add(found):
         results.append(found)
-        mark = {True: "right", False: "WRONG", None: "not made"}[found.ok]
+        mark = {True: "right", False: "WRONG", None: "skipped"}[found.ok]
         say(f"  {mark:9} {found.check}: {found.detail}", flush=True)
 
     try:

@@ -1,6 +1,6 @@
-"""Draw by the CUDA kernels under a tool that checks memory accesses; run by `checks.outside`.
+"""Draw with the CUDA kernels under a tool that checks memory accesses; run by `checks.outside`.
 
-Each case is reported when it is done, so that the output of a run that timed out shows how far it came.
+Each case is reported as soon as it is done, so the output of a run that timed out shows how far it came.
 """
 
 import sys
@@ -15,13 +15,13 @@ from jax_von_mises.sampling import cuda, cuda_launch, cuda_self_test
 
 __all__ = ["main"]
 
-# Ends everywhere in a group of four and in a block of threads; and parts of a stream that begin inside of a group.
+# Ends at every place in a group of four and in a block of threads; starts at and inside a group.
 SIZES = (1, 3, 4, 5, 1027, 2**20 + 3)
 STARTS = (0, 2**32 - 6)
 
 
 def cases():
-    """Yield name and function of every draw."""
+    """Yield the name and the function of every draw."""
     key = jax.random.key(0)
 
     def block(size, dtype="float32", key=key, loc=0.5, kappa=5.0, method="direct"):
@@ -51,8 +51,8 @@ def cases():
 
 
 def main(say=print):
-    """Draw everything; returns 1 if anything was not drawn by a kernel."""
-    # Where every access is watched, a kernel's own test takes its time.
+    """Draw all cases; return 1 if no kernel drew one of them."""
+    # A kernel's self-test is slow while every access is checked.
     cuda_self_test.TIMEOUT = 3600
     for cipher in CIPHERS:
         for method in ("table", "direct"):

@@ -1,10 +1,10 @@
-"""Draw the rates of a result of ``benchmarks.gpu_acceptance``, where matplotlib is installed."""
+"""Draw the rates of a result of ``benchmarks.gpu_acceptance``, if matplotlib is installed."""
 
 __all__ = ["picture"]
 
 
 def picture(result):
-    """Bars of the rates, with the memory's limit for float32; None without matplotlib."""
+    """Draw the rates as bars, with the memory's limit for float32; return None without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -6,38 +6,38 @@ __all__ = ["FULL", "QUICK", "TINY", "Plan"]
 
 
 class Plan(NamedTuple):
-    """Sizes of everything."""
+    """Numbers of angles, shapes and rounds."""
 
     words: int
-    """Words of each cipher that are compared."""
+    """Words compared for each cipher."""
     angles: int
-    """Angles of each concentration that are compared with the reference."""
+    """Angles compared with the reference for each concentration."""
     arrays: int
-    """Angles with a concentration or a direction for each that are compared with the CPU's."""
+    """Angles compared with the CPU's, each with its own concentration or direction."""
     sizes: tuple[int, ...]
-    """Shapes whose angles must be the beginning of the longest one's."""
+    """Sizes of draws, each of which must be the beginning of the longest one."""
     few_sizes: tuple[int, ...]
-    """The same, where each takes seconds to compile."""
+    """Sizes for the programs that take seconds to compile."""
     rows: int
     """Rows of a `vmap` over short draws."""
     huge: int
-    """Angles of one draw, above 2^32, of which slices are compared; 0 for none."""
+    """Angles of one draw, above 2^32, whose slices are compared; 0 to skip the check."""
     distributions: int
-    """Angles of each distribution in the search for errors."""
+    """Angles of each distribution that `benchmarks.exactness` tests."""
     distributions_plain: int
-    """The same, of the plain path, where there are kernels too."""
+    """Angles of each distribution that it tests on the plain path, if there are kernels too."""
     outside: int
-    """Time limit in seconds of the tool that watches for accesses outside of arrays."""
+    """Time limit in seconds of the tool that checks memory accesses."""
     draws: int
     """Angles of a timed draw with one concentration."""
     timed_arrays: int
-    """Angles of a timed draw with a concentration for each."""
+    """Angles of a timed draw with an array of concentrations."""
     peers: int
     """Angles of a timed draw by another library."""
     rounds: int
 
 
-# Every remainder by four, below and above where a block of threads is full, and up to the end of the fourth.
+# Every remainder modulo 4, around the end of one block of threads and up to the end of the fourth.
 SIZES = tuple(sorted({*range(1, 18), *(2**j + d for j in range(5, 13) for d in range(-3, 4))}))
 FEW_SIZES = (*range(1, 10), 1022, 1023, 1024, 1025, 4093, 4096, 4099)
 FULL = Plan(
@@ -59,7 +59,7 @@ FULL = Plan(
 QUICK = FULL._replace(
     few_sizes=(1, 2, 3, 4, 5, 1023, 4096, 4099), distributions=10**9, distributions_plain=10**7, rounds=7
 )
-# For tests, on whatever there is.
+# For tests, on any device.
 TINY = Plan(
     words=2**10,
     angles=2**8,

@@ -1,4 +1,4 @@
-"""Compare the rates of both paths with JAX's samplers, other libraries and the memory, in turns in one process."""
+"""Time both paths, JAX's samplers, other libraries and the memory, which take turns in one process."""
 
 import itertools
 from typing import NamedTuple
@@ -22,7 +22,7 @@ OTHERS = ("numpyro", "cupy", "torch")
 
 
 class Goal(NamedTuple):
-    """`at_least` times the rate of `peer`, in angles or with `of_bytes` in bytes written."""
+    """Require `at_least` times the rate of `peer`, in angles or, with `of_bytes`, in bytes written."""
 
     name: str
     peer: str
@@ -31,12 +31,12 @@ class Goal(NamedTuple):
 
     @property
     def of_kernel(self):
-        """Whether it is about a CUDA kernel."""
+        """Whether the goal is one for a CUDA kernel."""
         return self.name.startswith(f"{path_name(True)}, ")
 
 
 PLAIN, KERNEL = "plain, threefry2x32, float32", "kernel, threefry2x32, float32"
-# By the kernel, or by the plain path where that is all there is.
+# Drawn by the kernel if there is one, else by the plain path.
 ONE, ARRAYS = "ours, one concentration", "ours, arrays"
 NORMAL = "jax.random.normal"
 GOALS = (
@@ -51,7 +51,7 @@ GOALS = (
 
 
 class Entry(NamedTuple):
-    """What is timed: one call makes `count` numbers and moves `width` bytes of each."""
+    """A timed function: one call makes `count` numbers and moves `width` bytes for each."""
 
     count: int
     width: int
@@ -59,7 +59,7 @@ class Entry(NamedTuple):
 
 
 def of_keys(function, implementation="threefry2x32"):
-    """Time a function of a new key for every call; None where this JAX has no such key."""
+    """Return a competitor that gives every call a new key; None if this JAX lacks the implementation."""
     key = key_of(implementation)
     if key is None:
         return None
@@ -69,7 +69,7 @@ def of_keys(function, implementation="threefry2x32"):
 
 
 def ours(count, implementation, dtype, method, kernel, kappa):
-    """Time draws by one path; the concentration is an argument, as a user's is."""
+    """Return a competitor that draws by one path; the concentration is an argument, as in a user's program."""
     given = jnp.zeros((), jnp.float32), jnp.asarray(kappa, jnp.float32)
 
     def draw(key, loc, kappa):
@@ -81,12 +81,12 @@ def ours(count, implementation, dtype, method, kernel, kappa):
 
 
 def no_kernel():
-    """Return why no kernel is timed."""
+    """Return the reason why no kernel is timed."""
     return cuda.kernel_report() or "no CUDA device"
 
 
 def entries(plan):
-    """Return all that is timed here, by name, and the reasons for what is missing."""
+    """Return the timed functions by name, and the reasons for the missing ones."""
     made, missing = {}, {}
     one = [
         (f"{implementation}, {dtype}", plan.draws, implementation, dtype, "table", KAPPA)
@@ -100,7 +100,7 @@ def entries(plan):
         elif (competitor := ours(count, implementation, dtype, method, kernel, kappa)) is None:
             missing[name] = "this JAX has no such key"
         else:
-            # An array of concentrations is read, too.
+            # The array of concentrations is read, too.
             made[name] = Entry(count, 8 if what == "arrays" else jnp.dtype(dtype).itemsize, competitor)
     for name in ("bits", "uniform", "normal"):
         function = getattr(jax.random, name)
@@ -122,7 +122,7 @@ def entries(plan):
                 timing.first_call(competitor)
             except Unavailable as error:
                 missing[peer.name] = str(error)
-            except Exception as error:  # a library that does not fit this machine
+            except Exception as error:  # a library that does not run on this machine
                 missing[peer.name] = f"{type(error).__name__}: {str(error)[:150]}"
             else:
                 made[peer.name] = Entry(count, 4, competitor)
@@ -130,7 +130,7 @@ def entries(plan):
 
 
 def measure(plan, say=print):
-    """Time everything in turns; returns rows by name, and the reasons for what is missing."""
+    """Time all functions in turns; return rows by name, and the reasons for the missing ones."""
     made, missing = entries(plan)
     competitors = {name: entry.competitor for name, entry in made.items()}
     first = {name: timing.first_call(competitor) for name, competitor in competitors.items()}
@@ -157,9 +157,9 @@ def measure(plan, say=print):
 
 
 def judge(rows, missing):
-    """Return each goal with its ratio and state: met, MISSED, too close or too noisy to tell, or not measured and why.
+    """Return each goal with its ratio and its state: met, MISSED, too close or too noisy to tell, or not measured.
 
-    Where there is a CUDA device, a goal of the kernels that is not measured is missed.
+    A goal for the kernels that is not measured counts as missed if there is a CUDA device.
     """
     found = []
     for goal in GOALS:

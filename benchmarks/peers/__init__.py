@@ -1,6 +1,6 @@
-"""The samplers and functions that are timed: a class for each library, with a method for every task that it can do.
+"""The timed samplers and functions: a class for each library, with a method for every task that it supports.
 
-All distributions are centred at 0. A peer that lacks a task gives the reason in `Peer.lacks`.
+All distributions are centred at 0. `Peer.lacks` has the reason for each task that a library does not support.
 """
 
 from benchmarks.peers.common import OURS, Peer, Ready, Unavailable

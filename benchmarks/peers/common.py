@@ -1,4 +1,4 @@
-"""The parts that all peers share."""
+"""Base class and helpers of the peers."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -14,19 +14,19 @@ OURS = "ours"
 BENCH = 'pip install -e ".[bench]" in the clone'
 NO_DERIVATIVE = "samples have no derivative in the concentration"
 
-# Arrays that the calls take turns with, so that no call gets the input of the previous one.
+# The calls cycle through this many arrays, so that none gets the input of the previous one.
 ARRAYS = 4
 
 
 class Unavailable(Exception):
-    """A peer that cannot run here, or cannot do the task; the message gives the reason."""
+    """The peer cannot run here or does not support the task; the message gives the reason."""
 
 
 class Ready(NamedTuple):
     """A function ready for one case.
 
-    `competitor` is timed. `give` makes its input from a NumPy array, where it takes one, and `read` makes its result a
-    NumPy array.
+    `competitor` is timed. `give` converts a NumPy array to its input, if it takes one, and `read` converts its result
+    to a NumPy array.
     """
 
     competitor: Competitor
@@ -36,11 +36,11 @@ class Ready(NamedTuple):
 
 
 class Peer:
-    """A competitor: for each task a method that returns what is `Ready` for a case, or the reason in `lacks`.
+    """A competitor: for each task a method that returns a `Ready` function for a case, or the reason in `lacks`.
 
-    A method imports its library itself and raises `Unavailable` if that is missing. On the CPU a peer gets at most
-    ``most[task]`` elements in a quick run or next to a GPU, and at most ``most_ever[task]`` in any run: more would take
-    too long, or so much memory that the system ends the process.
+    A method imports its library itself and raises `Unavailable` if the library is missing. On the CPU a peer gets at
+    most ``most[task]`` elements in a quick run or when JAX runs on a GPU, and at most ``most_ever[task]`` in any run:
+    more would take too long, or so much memory that the system kills the process.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Peer:
         return getattr(self, case.task)(case)
 
     def limit(self, task, capped):
-        """Return the largest number of elements of a call on the CPU, None without a limit."""
+        """Return the largest number of elements of a call on the CPU; None without a limit."""
         limits = (self.most.get(task) if capped else None, self.most_ever.get(task))
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -67,6 +67,6 @@ def lacks(reason, *tasks):
 
 
 def rotating(case, give):
-    """Return a `fresh` for `Competitor` whose input ``i`` is one of a few arrays, all made now."""
+    """Return a `fresh` for `Competitor` that cycles through a few arrays, all made now."""
     arrays = [give(case.inputs(i)) for i in range(ARRAYS)]
     return lambda i: arrays[i % ARRAYS]

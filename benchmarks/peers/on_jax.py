@@ -1,4 +1,4 @@
-"""Peers that JAX compiles, ours among them."""
+"""Peers compiled by JAX, this package included."""
 
 from typing import ClassVar
 
@@ -44,14 +44,14 @@ def of_keys(case, function, read=np.asarray):
 
 
 def gradient_of(case, sample):
-    """Compile the derivative of the sum of the draws in the concentration."""
+    """Compile the derivative of the sum of the draws with respect to the concentration."""
     import jax
 
     return of_keys(case, jax.grad(lambda key, loc, concentration: sample(key, loc, concentration).sum(), argnums=2))
 
 
 def of_arrays(case, function):
-    """Compile ``function(x, loc, concentration)`` and let calls take turns with a few arrays."""
+    """Compile ``function(x, loc, concentration)``; its calls cycle through a few arrays."""
     import jax
     import jax.numpy as jnp
 
@@ -83,7 +83,7 @@ class Ours(Peer):
         return jax_von_mises
 
     def sampler(self, case):
-        """The sampler with the shape and the dtype of `case`."""
+        """Return the sampler with the shape and the dtype of `case`."""
         sample = self.package().sample_von_mises
         return lambda key, loc, concentration: sample(key, loc, concentration, (case.count,), case.dtype)
 
@@ -129,7 +129,7 @@ class Ours(Peer):
 
 
 class OursEager(Peer):
-    """The same sampler, called outside of `jax.jit`, where the package chooses how its program is compiled."""
+    """The package's sampler outside `jax.jit`, where the package chooses how its program is compiled."""
 
     name, label = "eager", "jax_von_mises, no `jit`"
     lacks: ClassVar = lacks("timed for draws alone", *(task for task in TASKS if task != "sample"))
@@ -142,7 +142,7 @@ class OursEager(Peer):
 
 
 class JaxNormal(Peer):
-    """JAX's normal sampler: another distribution, and the fastest sampler that users of JAX know."""
+    """JAX's normal sampler: another distribution, but the fastest sampler that JAX users know."""
 
     name, label = "normal", "jax.random.normal"
     lacks: ClassVar = lacks("only its draws are compared", "icdf", "cdf", "log_prob", "mixture", "fit", "gradient")
@@ -151,7 +151,7 @@ class JaxNormal(Peer):
         """Draws."""
         import jax
 
-        # To approximate the von Mises distribution, draws have the standard deviation 1 / sqrt(concentration).
+        # A normal distribution approximates the von Mises one with the standard deviation 1 / sqrt(concentration).
         scale = np.sqrt(case.concentrations)
         return of_keys(
             case,
@@ -171,7 +171,7 @@ class JaxNormal(Peer):
 
 
 class JaxScipy(Peer):
-    """``jax.scipy.stats.vonmises``, which has the density only; a mixture of it is written by hand."""
+    """``jax.scipy.stats.vonmises``, which has only a density; its mixture is written by hand."""
 
     name, label = "jax_scipy", "jax.scipy.stats"
     lacks: ClassVar = lacks("has only the density", "sample", "truncated", "icdf", "cdf", "fit", "gradient")
@@ -198,14 +198,14 @@ class JaxScipy(Peer):
 
 
 class WithClass(Peer):
-    """A library that has a class `VonMises` with methods, whose samples take the shape of the parameters."""
+    """A library with a class `VonMises`, whose samples take the shape of the parameters."""
 
     def library(self):
-        """Import its distributions."""
+        """Import the library's distributions."""
         raise NotImplementedError
 
     def distribution(self):
-        """Its class of this distribution."""
+        """Return its von Mises class."""
         return self.library().VonMises
 
     def sampler(self, case):
@@ -243,12 +243,12 @@ class NumPyro(WithClass):
         **lacks("does not fit by itself", "fit"),
         **lacks(NO_DERIVATIVE, "gradient"),
     }
-    # Its rate does not depend on the number of draws, and each takes eleven float32 numbers of memory.
+    # Its rate does not depend on the number of draws; each takes the memory of eleven float32 numbers.
     most: ClassVar = {"sample": 2**22}
     most_ever: ClassVar = {"sample": 2**26}
 
     def library(self):
-        """Import its distributions."""
+        """Import the library's distributions."""
         try:
             from numpyro import distributions
         except ImportError as error:
@@ -268,7 +268,7 @@ class TFP(WithClass):
     most_ever: ClassVar = {"sample": 2**26}
 
     def library(self):
-        """Import its distributions."""
+        """Import the library's distributions."""
         try:
             from tensorflow_probability.substrates.jax import distributions
         except Exception as error:  # a release that does not fit the installed JAX fails in many ways while importing
@@ -277,7 +277,7 @@ class TFP(WithClass):
         return distributions
 
     def sampler(self, case):
-        """Return the sampler, which takes a seed of raw words."""
+        """Return the sampler; its seed is an array of words."""
         import jax
 
         if case.key_impl != "threefry2x32":

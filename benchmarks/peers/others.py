@@ -22,7 +22,7 @@ class NumPy(Peer):
 
     name, label = "numpy", "NumPy"
     lacks: ClassVar = ONLY_DRAWS
-    most: ClassVar = {"sample": 2**22}  # its rate does not depend on their number
+    most: ClassVar = {"sample": 2**22}  # its rate does not depend on the number of draws
 
     def sample(self, case):
         """Draws."""
@@ -34,7 +34,7 @@ class NumPy(Peer):
 class MKL(Peer):
     """``mkl_random``: float64 rejection with Intel's vectors on one core.
 
-    In a process of its own, since it disturbs NumPy's generator; the question and the answer take some 50 microseconds.
+    It runs in a separate process, since it disturbs NumPy's generator; request and reply take about 50 microseconds.
     """
 
     name, label = "mkl", "mkl_random"
@@ -64,7 +64,7 @@ class MKL(Peer):
 
 
 def draw_by_mkl(connection, concentration, count):
-    """Serve `MKL`: None asks for draws, a number for those of that call, of which the last two are kept."""
+    """Serve `MKL`: None requests draws, and a number the draws of that call; those of the last two calls are kept."""
     import mkl_random
 
     generator, calls, kept = mkl_random.MKLRandomState(SEED), itertools.count(), {}
@@ -87,13 +87,13 @@ class SciPy(Peer):
         **lacks("not implemented for this distribution", "truncated", "mixture"),
         **lacks(NO_DERIVATIVE, "gradient"),
     }
-    # Fits and quantiles are loops in Python, whose rate does not depend on the number; a million quantiles would take a
-    # quarter of an hour. The others are limited next to a GPU, where cases are larger.
+    # Fits and quantiles are loops in Python, whose rate does not depend on the number; a million quantiles would take
+    # 15 minutes. The other limits are for runs on a GPU, whose cases are larger.
     most: ClassVar = {"fit": 100, "cdf": 2**20, "log_prob": 2**20}
     most_ever: ClassVar = {"icdf": 256}
 
     def of_arrays(self, case, function):
-        """Let calls of ``function(x, concentration)`` take turns with a few arrays."""
+        """Return ``function(x, concentration)`` as a competitor whose calls cycle through a few arrays."""
         concentration = np.float64(case.concentrations)
 
         def give(array):
@@ -120,14 +120,14 @@ class SciPy(Peer):
         return self.of_arrays(case, stats.vonmises.logpdf)
 
     def fit(self, case):
-        """Estimates, one data set after another: it takes no batch."""
+        """Estimates, one data set at a time: SciPy takes no batch."""
         from scipy import stats
 
         return self.of_arrays(case, lambda x, concentration: [stats.vonmises.fit(row, fscale=1) for row in x])
 
 
 class Torch(Peer):
-    """PyTorch's ``VonMises``: float64 rejection in a loop over the whole array, on the GPU where JAX has one too."""
+    """PyTorch's ``VonMises``: float64 rejection in a loop over the whole array, on the GPU if JAX uses one."""
 
     name, label = "torch", "PyTorch"
     lacks: ClassVar = {
@@ -136,10 +136,10 @@ class Torch(Peer):
         **lacks("does not fit by itself", "fit"),
         **lacks(NO_DERIVATIVE, "gradient"),
     }
-    # Its loop runs until the last element is accepted, on arrays that leave the cache: fewer draws are in its favour
-    # (measured: its rate halves each time their number grows fourfold).
+    # Its loop runs until the last element is accepted, on arrays larger than the cache. Fewer draws are in its favour:
+    # its measured rate halves each time their number grows fourfold.
     most: ClassVar = {"sample": 2**21}
-    most_ever: ClassVar = {"sample": 2**24}  # of 94 to 121 bytes each
+    most_ever: ClassVar = {"sample": 2**24}  # at 94 to 121 bytes of memory per draw
 
     def start(self, case):
         """Return the library, its device and the parameters."""
@@ -155,7 +155,7 @@ class Torch(Peer):
         return torch, device, (torch.zeros((), dtype=dtype, device=device), concentration)
 
     def ready(self, torch, device, draw, **more):
-        """Wait for `draw` and bring its result back, wherever it runs."""
+        """Return `draw` as a competitor on `device`."""
         return Ready(
             Competitor(draw, wait=lambda _: torch.cuda.synchronize() if device == "cuda" else None, **more),
             read=lambda result: result.cpu().numpy(),
@@ -164,7 +164,7 @@ class Torch(Peer):
         )
 
     def sample(self, case):
-        """Draws. Its loop is TorchScript; `torch.compile` leaves it as it is."""
+        """Draws; the loop is TorchScript, which `torch.compile` does not change."""
         torch, device, given = self.start(case)
         distribution = torch.distributions.VonMises(*given, validate_args=False)
         torch.manual_seed(SEED)
@@ -178,7 +178,7 @@ class Torch(Peer):
         def density(x, loc, concentration):
             return torch.distributions.VonMises(loc, concentration, validate_args=False).log_prob(x)
 
-        # After eight programs of one function it silently stops compiling.
+        # `torch.compile` silently stops compiling after eight programs of one function.
         torch.compiler.reset()
         compiled = torch.compile(density, dynamic=False)
         fresh = rotating(case, lambda array: torch.as_tensor(array).to(device))

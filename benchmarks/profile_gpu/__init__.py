@@ -1,6 +1,6 @@
-"""A report on where time and memory go on this machine: tables, pictures and a few findings.
+"""Profile time and memory on this machine: a report with tables, pictures and a few findings.
 
-``python -m benchmarks.profile_gpu --quick`` writes ``profile/report.html``. `sections` lists what is measured and how
-it is shown; `calls`, `programs`, `roofline` and `accuracy` measure and return plain data; `findings`, `pictures` and
+``python -m benchmarks.profile_gpu --quick`` writes ``profile/report.html``. `sections` lists the measurements and how
+to show them; `calls`, `programs`, `roofline` and `accuracy` measure and return plain data; `findings`, `pictures` and
 `report` show them.
 """

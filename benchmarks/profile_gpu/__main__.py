@@ -1,4 +1,4 @@
-"""The command line of the profile: measures section by section, and writes files that appear complete or not at all."""
+"""Measure section by section, and write the files of the report completely or not at all."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 FORMAT = 2  # of the result file
 REPORT = "report.html"
-# Names what a report consists of, in its folder. Only that is removed when a new report replaces it.
+# Lists the files of a report, in its folder. A new report removes only these.
 LIST = "files.json"
 
 
@@ -37,7 +37,7 @@ class Dots:
 
 
 def measure(plan, names):
-    """Return the data of each section; a section that fails gives its error, and the others are measured."""
+    """Return the data of each section; a failing section gives its error and does not stop the others."""
     found = {}
     for name in [name for name in SECTIONS if name in names]:
         print(f"  {SECTIONS[name].title} ", end="", flush=True)
@@ -52,7 +52,7 @@ def measure(plan, names):
 
 
 def run(given, folder, plan=None):
-    """Measure the sections asked for, write page and pictures to `folder`, and return the result."""
+    """Measure the requested sections, write the page and the pictures to `folder`, and return the result."""
     start = time.perf_counter()
     about = environment.describe()
     state = quiet.check()
@@ -61,7 +61,7 @@ def run(given, folder, plan=None):
     plan = plan._replace(folder=folder, rounds=given.rounds or plan.rounds)
     with environment.without_cache():
         sections = measure(plan, given.sections)
-    if state.quiet:  # something else may have started meanwhile
+    if state.quiet:  # another program may have started meanwhile
         state = quiet.check()
     options = {name: value for name, value in plan._asdict().items() if name != "folder"}
     result = {"format": FORMAT, "program": "profile_gpu", "environment": about, "machine_state": state.as_dict()}
@@ -75,7 +75,7 @@ def run(given, folder, plan=None):
 
 
 def listed(out):
-    """Return the names that an earlier report has in `out`, or None if there is no report."""
+    """Return the names of the files of an earlier report in `out`, or None if there is no report."""
     try:
         return [str(name) for name in json.loads((out / LIST).read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError):
@@ -83,7 +83,7 @@ def listed(out):
 
 
 def publish(work, out):
-    """Move a finished report from `work` to `out`, and remove what is left there of the report before."""
+    """Move a finished report from `work` to `out`, and remove the rest of the previous report there."""
     before = listed(out) or []
     names = sorted(path.name for path in work.iterdir())
     (work / LIST).write_text(json.dumps(names), encoding="utf-8")
@@ -91,28 +91,28 @@ def publish(work, out):
     for name in {Path(name).name for name in before} - {REPORT}:
         path = out / name
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-    # The page last: until it is replaced, the one before is there.
+    # Replace the page last, so that the previous one stays until then.
     for name in sorted([*names, LIST], key=lambda name: name == REPORT):
         os.replace(work / name, out / name)
 
 
 def parser():
-    """Make the command line."""
+    """Build the argument parser."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.profile_gpu",
-        description="Where time and memory go on this machine: one HTML page with tables and pictures.",
+        description="Profile time and memory on this machine: one HTML page with tables and pictures.",
     )
-    made.add_argument("--quick", action="store_true", help="smaller sizes and fewer turns: about two minutes")
-    made.add_argument("--out", type=Path, default=Path("profile"), help="folder of the report; %(default)s")
+    made.add_argument("--quick", action="store_true", help="use smaller sizes and fewer turns: about two minutes")
+    made.add_argument("--out", type=Path, default=Path("profile"), help="folder of the report; default: %(default)s")
     names = tuple(SECTIONS)
     made.add_argument("--sections", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
-    made.add_argument("--rounds", type=positive, help="turns of each competitor")
-    made.add_argument("--json", metavar="FILE", type=Path, help="also write everything measured, with the environment")
+    made.add_argument("--rounds", type=positive, help="number of turns of each competitor")
+    made.add_argument("--json", metavar="FILE", type=Path, help="also write all measurements, with the environment")
     return made
 
 
 def refusal(given, out):
-    """Return why the paths that were given cannot be written, or None."""
+    """Return why the given paths cannot be written, or None."""
     if given.json is not None and (given.json.is_dir() or not given.json.parent.is_dir()):
         return f"--json {given.json}: name a file in a folder that exists"
     if out.exists() and not out.is_dir():
@@ -123,13 +123,13 @@ def refusal(given, out):
 
 
 def main(arguments=None, plan=None):
-    """Profile and write the report; return the exit code, 0 also where a section failed and the page says so."""
+    """Profile and write the report; return the exit code, 0 even if a section failed, which the page states."""
     given = parser().parse_args(arguments)
     out = given.out.resolve()
     if reason := refusal(given, out):
         print(reason, file=sys.stderr)
         return 2
-    # JAX would take three quarters of a GPU's memory at start, and the memory section would see nothing.
+    # By default JAX reserves three quarters of a GPU, which would hide the memory of single calls.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     out.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""Check the angles against the promised accuracy, without drawing: the words that give chosen tail probabilities."""
+"""Check the accuracy of angles without drawing, from words chosen for their tail probabilities."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ def errors(k, route, points):
     Returns
     -------
     dict
-        ``tail``, the probabilities; ``share``, the error of each angle as a share of what is promised, by its tail
+        ``tail``, the probabilities; ``share``, the error of each angle as a share of the guaranteed one, in its tail
         probability or in units in the last place, whichever is less; ``worst``, the largest share.
     """
     numbers = np.unique(np.geomspace(1, 2.0**31 - 1, points).astype(np.uint64)) - 1

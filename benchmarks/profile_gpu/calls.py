@@ -1,4 +1,4 @@
-"""Measure calls as users make them: sizes, memory, transfers, streams, dtypes, keys and devices."""
+"""Measure typical calls: sizes, memory, transfers, streams, dtypes, keys and devices."""
 
 import jax
 import numpy as np
@@ -30,11 +30,10 @@ def sizes(plan, tick):
 
 
 def taken(call):
-    """Return the bytes that were in use beyond those before while `call` ran; None where that cannot be seen.
+    """Return the largest number of additional bytes in use while `call` ran; None if unknown.
 
-    By the device's allocator where it has counters. It reports the largest value ever, so a call that needs less than
-    an earlier one shows nothing. On a CPU by the memory of the process, which is too little where freed memory is used
-    again.
+    The device's allocator counts them, if it has counters: it reports the peak of all time, so the result is None for a
+    call below an earlier peak. On a CPU it is the growth of the process, which misses memory that is reused.
     """
     device = jax.local_devices()[0]
     before = device.memory_stats() or {}
@@ -48,14 +47,14 @@ def taken(call):
 
 
 def memory(plan, tick):
-    """Measure the memory of one call: by the compiled program's account, and seen while it runs."""
+    """Measure the memory of one call: as the compiled program states it, and as seen while it runs."""
     rows = []
     for count in plan.sizes:  # ascending, for `taken`
         for route in ROUTES:
             tick()
             (found,) = jvm.runtime.warmup((count,), method=route, loc=np.float32(0), concentration=np.float32(1))
             competitor = draw(plan, count, route)
-            kept = jax.block_until_ready(competitor.draw(keys(0)))  # so that the next result cannot take its place
+            kept = jax.block_until_ready(competitor.draw(keys(0)))  # so that the next result cannot reuse its memory
             rows.append(
                 {
                     "line": f"{route} route",
@@ -72,7 +71,7 @@ def memory(plan, tick):
 def transfer(plan, tick):
     """Time the three stages of one call for each size: until it returns, until it is computed, until the host has it.
 
-    The copy to the host is none where device and host are one memory.
+    The copy to the host takes no time if device and host share one memory.
     """
     rows = []
     for count in plan.sizes:
@@ -86,13 +85,13 @@ def transfer(plan, tick):
 
 
 def mean_direction(angles):
-    """Return the mean direction of a batch, computed on the host: work for it to do next to the device."""
+    """Return the mean direction of a batch, computed on the host as work in parallel to the device."""
     angles = np.asarray(angles)
     return np.arctan2(np.sin(angles).mean(), np.cos(angles).mean())
 
 
 def streams(plan, tick):
-    """Time a stream whose batches the host works on, in the ways that the package has."""
+    """Time a stream whose batches the host processes, in each way that the package offers."""
     total = plan.batches * plan.count
 
     def consume(key, depth=None, **more):
@@ -124,7 +123,7 @@ def dtypes(plan, tick):
 
 
 def implementations(plan, tick):
-    """Time the table route with each implementation of keys, whose cipher is most of the work."""
+    """Time the table route with each key implementation, whose cipher is most of the work."""
     samples, missing = [], []
     for name in IMPLEMENTATIONS:
         try:

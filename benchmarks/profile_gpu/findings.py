@@ -1,6 +1,6 @@
 """The few findings of a report: facts about programs and angles, which a busy machine does not change.
 
-Nothing is concluded from times and rates. The tables show them with their spread, and
+No finding rests on times and rates. The tables show them with their spread, and
 ``python -m benchmarks.performance_benchmark`` compares them with those of other libraries.
 """
 
@@ -12,14 +12,14 @@ __all__ = ["Finding", "findings"]
 
 
 class Finding(NamedTuple):
-    """What was found; `good` is false where there is something to do."""
+    """A finding; `good` is false if it calls for action."""
 
     good: bool
     text: str
 
 
 def findings(result):
-    """Return the findings of a result, from the sections that it has."""
+    """Return the findings from the sections of a result."""
     rules = {"accuracy": accuracy, "compile": compiled, "memory": memory}
     found = []
     for name, rule in rules.items():
@@ -30,17 +30,17 @@ def findings(result):
 
 
 def accuracy(data):
-    """Compare the errors of the angles with what is promised."""
+    """Compare the errors of the angles with the guaranteed accuracy."""
     worst = max(data["rows"], key=lambda row: row["worst"])
-    where = f"{worst['worst']:.0%} of the promised error ({worst['line']})"
+    where = f"{worst['worst']:.0%} of the guaranteed error ({worst['line']})"
     if worst["worst"] <= 1:
-        yield Finding(True, f"The angles are as accurate as promised: at most {where}.")
+        yield Finding(True, f"The angles keep the guaranteed accuracy: at most {where}.")
     else:
-        yield Finding(False, f"Angles miss the promised accuracy: {where}. Report this as a defect, with this page.")
+        yield Finding(False, f"Angles miss the guaranteed accuracy: {where}. Report this as a defect, with this page.")
 
 
 def compiled(data):
-    """Name the arguments for which JAX compiles again without need."""
+    """Name the arguments for which JAX needlessly compiles again."""
     again = [step for step in ("same call", "another key", "another concentration") if data["compiled"][step]]
     if not data["compiled"]["first call"]:
         yield Finding(
@@ -53,7 +53,7 @@ def compiled(data):
 
 
 def memory(data):
-    """State how much memory a large draw needs next to its result, by the account of the compiled program."""
+    """State how much memory a large draw needs in addition to its result, according to the compiled program."""
     largest = max(row["count"] for row in data["rows"])
     rows = [row for row in data["rows"] if row["count"] == largest]
     needs = ", ".join(f"{readable(row['temporary'])} ({row['line']})" for row in rows)

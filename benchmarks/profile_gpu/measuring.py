@@ -1,4 +1,4 @@
-"""Amounts of work of the profile, and its timing of calls in turns by the rules of `benchmarks.timing`."""
+"""Amounts of work of the profile, and timing of calls in turns by the rules of `benchmarks.timing`."""
 
 import functools
 import time
@@ -15,26 +15,26 @@ __all__ = ["Plan", "Sample", "draw", "failure", "keys", "make_plan", "race", "su
 
 
 class Plan(NamedTuple):
-    """Sizes of what is measured, in angles where nothing else is said."""
+    """Sizes of the measurements, in angles unless stated otherwise."""
 
     mode: str
     platform: str
     rounds: int
-    """Turns of each competitor."""
+    """Number of turns of each competitor."""
     folder: Path
-    """Where the trace goes."""
+    """Folder of the trace."""
     count: int
-    """Angles per call where the rate of one large call is measured."""
+    """Angles per call for the rate of one large call."""
     sizes: tuple[int, ...]
-    """Angles per call where the size varies."""
+    """Angles per call for the sections that vary the size."""
     firsts: int
-    """First calls, each with nothing compiled."""
+    """Number of first calls, each with nothing compiled before."""
     batches: int
-    """Batches of `count` in a stream."""
+    """Number of batches of `count` angles in a stream."""
     chain: int
-    """Elements of the arithmetic that measures a ceiling."""
+    """Number of elements of the arithmetic that measures a ceiling."""
     tail_points: int
-    """Tail probabilities at which the accuracy is checked."""
+    """Number of tail probabilities at which the accuracy is checked."""
     concentration: float = 5.0
 
 
@@ -57,7 +57,7 @@ def make_plan(quick, platform, folder):
 
 
 class Sample(NamedTuple):
-    """What is timed: the name and other fields of its row, the angles of one call, and the competitor."""
+    """A timed call: the fields of its row, its number of angles, and the competitor."""
 
     row: dict
     count: int
@@ -84,7 +84,7 @@ def summary(seconds, count=None):
     -------
     dict
         ``seconds`` (median), ``fastest`` (first quartile), ``spread`` (interquartile range over median), ``steady``
-        (whether the spread is small enough to conclude anything) and ``rate`` in angles per second.
+        (whether the spread is small enough for conclusions) and ``rate`` in angles per second.
     """
     found = timing.Timing(0.0, tuple(seconds))
     result = {
@@ -97,7 +97,7 @@ def summary(seconds, count=None):
 
 
 def race(samples, rounds, tick=lambda: None, clock=time.perf_counter):
-    """Time competitors in turns and return a row for each; one that fails at its first call says why.
+    """Time competitors in turns and return a row for each; the row of one that fails at its first call has the reason.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def race(samples, rounds, tick=lambda: None, clock=time.perf_counter):
     tick : callable
         Called before each turn, to show progress.
     clock : callable
-        Returns seconds; the tests have a fake one.
+        Returns seconds; tests replace it.
     """
     rows, running = [], {}
     for i, sample in enumerate(samples):
@@ -134,7 +134,7 @@ def keys(i):
 
 
 def draw(plan, count, method="auto", dtype="float32", **more):
-    """Return the competitor that draws `count` angles as a user does, from a new key in each call."""
+    """Return the competitor that draws `count` angles through the public function, with a new key for each call."""
     loc, concentration = np.float32(0), np.float32(plan.concentration)
 
     def run(key):

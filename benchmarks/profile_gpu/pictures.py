@@ -1,6 +1,6 @@
-"""The pictures of the report, as SVG that follows the reader's light or dark theme, and as PNG.
+"""Draw the pictures of the report, as SVG that follows the reader's light or dark theme, and as PNG.
 
-What is unsteady, or was measured on a busy machine, is drawn pale, with its spread. A section without two points to
+Unsteady rows, and all rows from a busy machine, are drawn pale, with their spread. A section without two points to
 compare has no picture.
 """
 
@@ -15,10 +15,10 @@ from jax_von_mises.streams.checkpoint import readable
 __all__ = ["draw"]
 
 WIDTH = 6.4  # inches
-# Stands for the colour of the text until the drawing is done; then the page decides.
+# Placeholder for the text colour, which the page decides.
 INK = "#010203"
 THEME = "<style>svg{color:#222}@media (prefers-color-scheme:dark){svg{color:#dcdcdc}}</style>"
-# Readable on white and on black, and distinguishable with a colour vision deficiency (after Okabe and Ito).
+# Readable on white and on black, and distinguishable by colour-blind readers (after Okabe and Ito).
 COLORS = ("#D55E00", "#2A8FD0", "#009E73", "#C978A8", "#C98B00", "#7A7FD9")
 MARKS = ("o", "s", "^", "D", "v", "P")
 GRID = {"color": "#888888", "alpha": 0.35, "linewidth": 0.7}
@@ -26,7 +26,7 @@ PALE = 0.35
 
 
 def draw(result):
-    """Return the pictures of a result, as pairs of SVG and PNG bytes by the names of the sections."""
+    """Return the pictures of a result by the names of the sections, each as SVG and PNG bytes."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -49,7 +49,7 @@ def draw(result):
 
 
 def themed(svg):
-    """Give a picture the colour of its text by the reader's choice of light or dark."""
+    """Replace the placeholder colour in a picture with the text colour of the reader's theme."""
     text = svg.decode().replace(INK, "currentColor")
     end = text.index(">", text.index("<svg")) + 1
     return (text[:end] + THEME + text[end:]).encode()
@@ -79,7 +79,7 @@ def times(figure, rows, label, quiet):
 
 
 def shares(figure, rows, label, quiet):
-    """Draw the share of its bound that each stage reaches."""
+    """Draw each stage's share of its bound."""
     rows = [row for row in rows if row.get("share") is not None]
     bars(figure, rows, label, quiet, "share", 1.0, "{:.0%}")
     figure.axes[0].axvline(1, color=INK, linewidth=1, linestyle=(0, (5, 3)))
@@ -120,7 +120,7 @@ def times_by_size(figure, rows, label, quiet):
 
 
 def bytes_by_size(figure, rows, label, _quiet):
-    """Draw the memory next to the result against the angles per call, and the result itself."""
+    """Draw temporary memory and the size of the result against the angles per call."""
     first = rows[0]["line"]
     rows = [{**row, "bytes": max(1, row["temporary"]), "line": f"temporary, {row['line']}"} for row in rows] + [
         {**row, "bytes": row["result"], "line": "result"} for row in rows if row["line"] == first

@@ -22,7 +22,7 @@ TRACED_CALLS = 5
 
 
 def compiling(plan, tick):
-    """Time the stages of a first call, each time with nothing compiled, and list what other arguments compile again."""
+    """Time the stages of a first call, each time with nothing compiled, and list the arguments that compile again."""
     stages = defaultdict(list)
     for _ in range(plan.firsts):
         tick()
@@ -44,13 +44,13 @@ class Kept(logging.Handler):
         self.programs = []
 
     def emit(self, record):
-        """Keep the program that a line names."""
+        """Keep the program named in a log line."""
         self.programs += COMPILED.findall(record.getMessage())
 
 
 @contextlib.contextmanager
 def compilations():
-    """Yield the list of the programs that JAX compiles meanwhile, without its messages on the screen."""
+    """Yield a list that collects the programs that JAX compiles; JAX's messages are not printed."""
     logger, kept = logging.getLogger("jax"), Kept()
     before = logger.propagate, logger.handlers
     logger.propagate, logger.handlers = False, [kept]
@@ -62,7 +62,7 @@ def compilations():
 
 
 def compiled_again(plan):
-    """Return the programs that JAX compiles for a first draw, and for draws that differ from it in one thing."""
+    """Return the programs that JAX compiles for a first draw, and for draws with one other argument."""
     count = plan.sizes[0]
     other = plan._replace(concentration=plan.concentration + 1)
     steps = {
@@ -83,7 +83,7 @@ def compiled_again(plan):
 
 
 def trace(plan, tick):
-    """Record a trace of a few draws for TensorBoard and Perfetto, and sum up the operations in it."""
+    """Record a trace of a few draws for TensorBoard and Perfetto, and sum up its operations."""
     competitor, folder = draw(plan, plan.count), plan.folder / "trace"
     timing.first_call(competitor)
     tick()

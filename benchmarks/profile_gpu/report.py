@@ -1,4 +1,4 @@
-"""The page of a profile: values as text, and the template that they go into."""
+"""Make the page of a profile from its values and a template."""
 
 import base64
 import datetime
@@ -21,12 +21,12 @@ FORMATS = {
     "bytes": lambda value, row: readable(value),
     "per element": lambda value, row: f"{value / row['count']:.3g}",
 }
-# Forms that rest on the clock: shown with their spread, and in grey where they are unsteady or the machine is busy.
+# Forms of timed values: shown with their spread, and in grey if unsteady or measured on a busy machine.
 TIMED = ("time", "rate", "share")
 
 
 def cells(row, columns, quiet):
-    """Return the cells of a row as pairs of text and whether it is shown in grey."""
+    """Return the cells of a row as pairs of text and whether to show it in grey."""
     if "failed" in row:
         return [(row["line"], False), (row["failed"], True), *[("", False)] * (len(columns) - 2)]
     found = []
@@ -46,7 +46,7 @@ def page(result, pictures):
     Parameters
     ----------
     result : dict
-        What was measured.
+        The measurements.
     pictures : dict of str to bytes
         SVG files by the names of the sections.
     """

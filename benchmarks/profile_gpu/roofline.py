@@ -1,9 +1,9 @@
-"""Measure how near each stage of a draw comes to what this device can do.
+"""Compare each stage of a draw with the limits of this device.
 
 The ceilings are measured in the same turns, by programs that do nothing else: a copy and a fill for bytes; chains of
 multiply-adds, and rounds like those of the ciphers, for operations. XLA counts the operations of all programs. It adds
-integer operations to those on floats and counts no table look-up, so the share of a stage is a rough figure: near 1
-nothing is left to gain without doing less, far below 1 something else binds.
+integer operations to those on floats and counts no table look-up, so the share of a stage is a rough figure. Near 1,
+only less work can make the stage faster; far below 1, another limit applies.
 """
 
 import jax
@@ -18,7 +18,7 @@ from jax_von_mises.sampling import counter, transform
 
 __all__ = ["roofline"]
 
-# Independent chains per element. With one, a processor waits for the previous result; with many, it runs out of
+# Independent chains per element. With one, the processor waits for the previous result; with many, it runs out of
 # registers. The best number depends on the device.
 CHAINS = (1, 4, 8)
 STEPS = 256
@@ -55,7 +55,7 @@ def rounds(chains):
 
 
 def inputs(dtype, count):
-    """Return a function that gives one of a few random arrays for each call."""
+    """Return a function that returns one of a few random arrays for each call."""
     generator = np.random.default_rng(2)
     words = generator.integers(0, 2**32, (INPUTS, count), np.uint32)
     values = words if dtype == np.uint32 else words.astype(np.float32) * np.float32(2.0**-32)
@@ -64,7 +64,7 @@ def inputs(dtype, count):
 
 
 def stages(count, k):
-    """Return the stages of a draw and the functions next to it: name, function of the input and `k`, kind of input."""
+    """Return the stages of a draw and related functions: name, function of the input and `k`, kind of input."""
     loc = np.float32(0)
 
     def angles(route):
@@ -88,10 +88,10 @@ def stages(count, k):
 
 
 def compiled_sample(name, kind, count, function, fresh, *more):
-    """Compile ``function(fresh(i), *more)``; return what is raced, with XLA's count of its operations and bytes."""
+    """Compile ``function(fresh(i), *more)``; return the timed call, with XLA's count of its operations and bytes."""
     program = jax.jit(function).lower(fresh(0), *more).compile()
     cost, used = program.cost_analysis() or {}, program.memory_analysis()
-    # Temporaries are written and read.
+    # Temporaries are both written and read.
     moved = used and used.argument_size_in_bytes + used.output_size_in_bytes + 2 * used.temp_size_in_bytes
     operations = (cost.get("flops") or 0) + (cost.get("transcendentals") or 0)
     row = {"line": name, "kind": kind, "operations": operations, "bytes": moved or 0}
@@ -107,7 +107,7 @@ def roofline(plan, tick):
         compiled_sample("copy", "bytes", count, lambda x: -x, fresh["floats"]),
         compiled_sample("fill", "bytes", count, lambda x: jnp.full(count, x[0]), few_floats),
     ]
-    samples[1].row["bytes"] = 4 * count  # it reads one number of its argument
+    samples[1].row["bytes"] = 4 * count  # a fill reads one number of its argument
     for n in CHAINS:
         kind, chains = "operations", f"{n} chain{'s' * (n > 1)}"
         samples.append(compiled_sample(f"multiply-adds, {chains}", kind, plan.chain, multiply_adds(n), few_floats))
@@ -121,9 +121,9 @@ def roofline(plan, tick):
 
 
 def ceiling(rows, kind):
-    """Return the highest rate per second that a program of one kind reached; None if all of them failed.
+    """Return the highest rate per second of the programs of one kind; None if all of them failed.
 
-    The fastest quarter of its turns counts: what slows some turns does not lower what the device can do.
+    The rate is that of the fastest quarter of the turns: a disturbance of some turns does not lower the ceiling.
     """
     return max(
         (row[kind] / row["fastest"] for row in rows if row["kind"] == kind and "failed" not in row), default=None
@@ -131,7 +131,7 @@ def ceiling(rows, kind):
 
 
 def share(row, ceilings):
-    """Return the share of its bound that a stage reaches, and which ceiling sets the bound."""
+    """Return the share of its bound that a stage reaches, and the ceiling that sets the bound."""
     if row["kind"] != "stage" or "failed" in row or None in ceilings.values():
         return {}
     least = {kind: row[kind] / most for kind, most in ceilings.items()}

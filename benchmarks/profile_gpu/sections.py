@@ -1,4 +1,4 @@
-"""The sections of the report: what measures them, and what their tables and pictures show."""
+"""The sections of the report: their measurements, tables and pictures."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -22,7 +22,7 @@ ANGLES = Column("angles", "count", "count")
 
 
 class Section(NamedTuple):
-    """A section: its title, what it shows, its measurement, its columns, and a picture as (kind, axis label)."""
+    """A section: its title, description, measurement and columns, and its picture as (kind, axis label)."""
 
     title: str
     about: str
@@ -34,7 +34,7 @@ class Section(NamedTuple):
 RATES = "million angles per second"
 
 SECTIONS = {
-    # First: a device reports the most memory it ever held, and later sections hold more.
+    # Memory comes first: a device reports its peak of all time, and later sections use more.
     "memory": Section(
         "Memory",
         "Memory of one call: the result, what the compiled program needs next to it, and what was seen to be taken "

@@ -1,8 +1,8 @@
 """Measure rates and memory of long streams to the host and the disk.
 
 ``python -m benchmarks.streaming --quick`` takes a minute on two cores and needs 0.5 GB of free disk. Without
-``--quick`` it draws 1e9 angles, 4 GB, many times. ``--directory`` selects the disk. Everything that is written there is
-removed at the end, also after Ctrl-C. ``--json FILE`` keeps all results, for ``benchmarks.streaming.pictures`` to draw.
+``--quick`` it draws 1e9 angles, 4 GB, many times. ``--directory`` selects the disk. The program removes its files at
+the end, also after Ctrl-C. ``--json FILE`` keeps all results, for ``benchmarks.streaming.pictures`` to draw.
 """
 
 import argparse
@@ -29,24 +29,24 @@ FORMAT = 1  # of the result file; grows when a reader of old files would misread
 ROUNDS = {"quick": 3, "full": 7}
 SIZE = {"quick": 10**8, "full": 10**9}
 
-# Angles and batch of the streams to the host, which keep nothing.
+# Angles and batch size of the streams to the host, which keep no angles.
 SHORT = 2**27
 HOST_BATCH = 2**22
-# A stream has at least this many batches, so that there is something to overlap.
+# A stream has at least this many batches, so that work can overlap.
 PARTS = 8
 
-# Free space for the largest file, its record and what the file system keeps for itself.
+# Free space for the largest file, its record and the file system's overhead.
 SLACK = 1.05
 MEMORY_FILES = ("tmpfs", "ramfs")
 
-# The goals: a share of the rate of a plain write, and batches that are in memory at a time.
+# The goals: a share of the rate of a plain write, and the number of batches in memory at a time.
 WRITE_SHARE = 0.8
 MOST_BATCHES = 4
 BOUNDED = ("npy", "zarr", "prefetch")
 
 
 class Plan(NamedTuple):
-    """What is measured, and how large."""
+    """The sizes of the measurement."""
 
     size: int
     rounds: int
@@ -140,7 +140,7 @@ SECTIONS = {"host": host_case, "disk": disk_case, "memory": memory_case}
 
 
 def case_text(found):
-    """Lay out one timed case as text."""
+    """Return one timed case as text."""
     results = found["results"]
     (against,) = {result["against"] for result in results.values()} - {None}
     rows = [("", "M angles/s", "quartiles", "GB/s", "ratio", "quartiles")]
@@ -160,7 +160,7 @@ def case_text(found):
 
 
 def memory_text(found):
-    """Lay out the memory as text."""
+    """Return the memory as text."""
     block = found["block_bytes"]
     rows = [("", "at the start", "most", "growth", f"in batches of {checkpoint.readable(block)}", "time")]
     for result in found["results"].values():
@@ -173,13 +173,13 @@ def memory_text(found):
 
 
 def section_text(name, found):
-    """Lay out one section of the result as text."""
+    """Return one section of the result as text."""
     text = memory_text(found) if name == "memory" else case_text(found)
     return "\n".join([text, *(f"  left out: {reason}" for reason in found["missing"].values())])
 
 
 def judge(sections):
-    """Compare what was measured with the goals; return a list of dicts, one for each goal."""
+    """Compare the measurements with the goals; return a list of dicts, one for each goal."""
     found = []
     if "disk" in sections:
         ours, plain = (sections["disk"]["results"][name] for name in ("npy", "plain"))
@@ -198,7 +198,7 @@ def judge(sections):
 
 
 def goals_text(found):
-    """Lay out the goals as text."""
+    """Return the goals as text."""
     return table([("", "found", ""), *((each["goal"], f"{each['found']:.2f}", each["state"]) for each in found)])
 
 
@@ -211,25 +211,36 @@ def angles(text):
 
 
 def parser():
-    """Make the command line."""
+    """Build the argument parser."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=__doc__.splitlines()[0])
-    made.add_argument("--quick", action="store_true", help="fewer angles and rounds")
+    made.add_argument("--quick", action="store_true", help="measure fewer angles in fewer rounds")
     made.add_argument(
-        "--size", type=angles, help="angles to the disk; {quick:.0e} with --quick, else {full:.0e}".format(**SIZE)
+        "--size",
+        type=angles,
+        help="number of angles to the disk; {quick:.0e} with --quick, else {full:.0e}".format(**SIZE),
     )
     made.add_argument(
-        "--rounds", type=positive, help="turns of each run; {quick} with --quick, else {full}".format(**ROUNDS)
+        "--rounds",
+        type=positive,
+        help="number of turns of each run; {quick} with --quick, else {full}".format(**ROUNDS),
     )
     made.add_argument("--json", metavar="FILE", type=new_file, help="write all timings, traces and the environment")
-    made.add_argument("--directory", type=Path, help="where to write; default: the directory for temporary files")
-    made.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS), help=", ".join(SECTIONS))
+    made.add_argument("--directory", type=Path, help="write to this directory; default: the one for temporary files")
+    made.add_argument(
+        "--sections",
+        nargs="+",
+        choices=SECTIONS,
+        default=list(SECTIONS),
+        metavar="SECTION",
+        help=f"measure only these: {', '.join(SECTIONS)}",
+    )
     return made
 
 
 def refused(plan, directory):
     """Return why the benchmark cannot write to `directory`, or None."""
     if not directory.is_dir():
-        return f"--directory {directory}: there is no such folder"
+        return f"--directory {directory} is no directory: give an existing one"
     free = shutil.disk_usage(directory).free
     if free < plan.bytes:
         return (
@@ -243,14 +254,14 @@ def filesystem(directory):
     """Return the type of the file system of `directory`, such as ext4, tmpfs or nfs; None if unknown."""
     mounts = ((Path(each.mountpoint), each.fstype) for each in psutil.disk_partitions(all=True))
     around = [(len(mount.parts), kind) for mount, kind in mounts if directory.is_relative_to(mount)]
-    # Of two mounts at one place the later one hides the other.
+    # Of two mounts at one place, the later one hides the other.
     return max(reversed(around), key=lambda found: found[0], default=(0, None))[1]
 
 
 def measure(plan, asked, directory):
-    """Run the sections `asked`, print each, and return them for the result file."""
+    """Run the sections in `asked`, print each, and return them for the result file."""
     sections = {}
-    # Removed however this ends.
+    # The context removes the files after an error, too.
     with tempfile.TemporaryDirectory(prefix="jax_von_mises-", dir=directory) as name:
         scratch = cases.Scratch(name)
         for section, run in SECTIONS.items():
@@ -262,16 +273,16 @@ def measure(plan, asked, directory):
 
 
 def main(arguments=None):
-    """Run the benchmark; return the exit code, which is 0 also where goals are missed."""
+    """Run the benchmark; return the exit code, which is 0 even if goals are missed."""
     given = parser().parse_args(arguments)
     mode = "quick" if given.quick else "full"
     plan = Plan(given.size or SIZE[mode], given.rounds or ROUNDS[mode], mode)
-    directory = (given.directory or Path(tempfile.gettempdir())).resolve()  # a child process has another directory
+    directory = (given.directory or Path(tempfile.gettempdir())).resolve()  # child processes run in another directory
     reason = refused(plan, directory)
     if reason is not None:
         print(reason, file=sys.stderr)
         return 2
-    # By default JAX reserves three quarters of a GPU, and the child processes need room next to this one.
+    # By default JAX reserves three quarters of a GPU; the child processes need memory, too.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     start = time.perf_counter()
     state = quiet.check()
@@ -285,7 +296,7 @@ def main(arguments=None):
     )
     print(f"  {state.text()}")
     if disk["filesystem"] in MEMORY_FILES:
-        print("  warning: this file system is in memory; give a folder on a disk with --directory")
+        print("  warning: this file system is in memory; give a directory on a disk with --directory")
     print(f"  Median of {plan.rounds} rounds, in which the runs take turns in random order; first calls do not count.")
     try:
         sections = measure(plan, given.sections, directory)
@@ -299,7 +310,7 @@ def main(arguments=None):
     if not state.quiet:
         print(f"\n{quiet.BUSY}")
     elif plan.size < SIZE["quick"]:
-        print(f"\nFewer than {SIZE['quick']:,} angles are too few to measure a disk: nothing concluded")
+        print(f"\nFewer than {SIZE['quick']:,} angles are too few to measure a disk: no goals are judged")
     elif judged := judge(sections):
         print(f"\nGoals\n{goals_text(judged)}")
     finish(

@@ -1,6 +1,6 @@
-"""The runs that are timed: loops written by hand, and the functions of the package.
+"""The timed runs: loops written by hand, and the functions of the package.
 
-A case is a dict of runs that take turns. Each run does all of its work, `total` angles, with a new key.
+A case is a dict of runs that take turns. Each run draws all `total` angles with a new key.
 """
 
 import functools
@@ -21,19 +21,19 @@ from jax_von_mises.streams.stream import Spans
 
 __all__ = ["ITEM", "Run", "Scratch", "batches", "disk", "draws", "host", "missing_memory", "missing_storage", "on_key"]
 
-# One distribution for all cases, neither nearly uniform nor nearly normal. Its shape does not decide the speed.
+# One distribution for all cases, neither nearly uniform nor nearly normal. The rate hardly depends on its shape.
 LOC, CONCENTRATION, DTYPE = 0.0, 5.0, "float32"
 ITEM = np.dtype(DTYPE).itemsize
 
-# Bytes that a plain write hands to the system at a time: as many as a block of the package.
+# Bytes per call of a plain write: as many as in a block of the package.
 PIECE = 2**26
 
-# Drawing everything at once takes this many times the memory of the result.
+# Drawing all angles in one call takes this many times the memory of the result.
 ROOM = 3
 
 
 class Run(NamedTuple):
-    """One way to do the work, and the name of the run with which its time is compared."""
+    """One way to do the work, and the name of the run to which its time is compared."""
 
     label: str
     competitor: timing.Competitor
@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
 
 class Scratch:
-    """A directory for large files that holds one of them at a time."""
+    """A directory that holds one large file at a time."""
 
     def __init__(self, directory):
         self.directory = Path(directory)
@@ -79,14 +79,14 @@ def batches(key, total, batch, **options):
 
 
 def by_hand(key, total, batch):
-    """Yield NumPy arrays as a loop without the package's streams does: a key and a call for each batch."""
+    """Yield NumPy arrays without the package's streams: a key and a call for each batch."""
     sizes = [rows for _, rows in Spans(0, total, batch)]
     for one, rows in zip(jax.random.split(key, len(sizes)), sizes, strict=True):
         yield np.asarray(jvm.sample_von_mises(one, LOC, CONCENTRATION, (rows,), DTYPE))
 
 
 def draws(total, batch, donate):
-    """Return a function of a key that draws a stream and keeps nothing."""
+    """Return a function of a key that draws a stream and keeps no angles."""
 
     def run(key):
         for angles in batches(key, total, batch, donate=donate):
@@ -101,7 +101,7 @@ def on_key(run):
 
 
 def busy(batch, seconds):
-    """Return a function that takes about `seconds` for an array of `batch` angles, and its sines for each angle."""
+    """Return a function that takes about `seconds` for `batch` angles, and its number of sines per angle."""
     room, angles = np.empty(batch, DTYPE), np.linspace(-3, 3, batch, dtype=DTYPE)
     np.sin(angles, out=room)
     started = time.perf_counter()
@@ -119,31 +119,31 @@ def busy(batch, seconds):
 
 
 def idle(values):
-    """Do nothing with an array."""
+    """Ignore an array."""
 
 
 def prefetched(key, total, batch, depth=2, consume=idle):
-    """Bring a stream to the host through `prefetch_to_host`."""
+    """Copy a stream to the host through `prefetch_to_host`."""
     with jvm.prefetch_to_host(batches(key, total, batch), depth) as source:
         for values in source:
             consume(values)
 
 
 def host(total, batch, work):
-    """Return the runs that bring a stream to the host.
+    """Return the runs that copy a stream to the host.
 
     Parameters
     ----------
     total, batch : int
         Angles of the stream and of one batch.
     work : bool
-        Whether the host works on each batch for as long as drawing it takes, or does nothing.
+        Whether the host works on each batch for as long as drawing it takes, or stays idle.
 
     Returns
     -------
     runs : dict of str to Run
     sines : float
-        Sines that the host computes for each angle.
+        Number of sines that the host computes per angle.
     """
     consume, sines = idle, 0.0
     if work:
@@ -196,7 +196,7 @@ def save(given, total):
 
 
 def plain_write(path, size, data):
-    """Write `size` bytes of ready data to the disk, piece by piece."""
+    """Write `size` bytes of `data`, repeated, to the disk."""
     with open(path, "wb", buffering=0) as file:
         left = size
         while left:
@@ -205,7 +205,7 @@ def plain_write(path, size, data):
 
 
 def forget_cached(path):
-    """Drop a file from the system's cache where the system allows it."""
+    """Drop a file from the system's cache, if the system allows it."""
     if hasattr(os, "posix_fadvise"):
         with open(path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -220,13 +220,13 @@ def plain_read(path, piece=PIECE):
 
 
 def disk(total, batch, scratch):
-    """Return the runs that bring a stream to the disk; each writer ends with fsync.
+    """Return the runs that write a stream to the disk; each writer ends with fsync.
 
     Returns
     -------
     runs : dict of str to Run
     missing : dict of str to str
-        The reason for each run that is impossible here.
+        The reasons why some runs are impossible here.
     """
     size = total * ITEM
     data = memoryview(np.random.default_rng(0).bytes(min(size, PIECE)))

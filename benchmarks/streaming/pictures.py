@@ -9,7 +9,7 @@ from benchmarks import plots
 
 __all__ = ["main"]
 
-# Colours that people with a colour deficiency can distinguish (Okabe and Ito), and dashes for black and white print.
+# Colours for colour-blind readers (Okabe and Ito), and dashes for print in black and white.
 STYLES = {
     "npy": {"color": "#D55E00", "linestyle": "-"},
     "zarr": {"color": "#0072B2", "linestyle": "--"},
@@ -23,7 +23,7 @@ BYTES = 4  # of a float32
 
 
 def checked(result):
-    """Return `result` if it can be drawn."""
+    """Return `result`; raise ValueError or KeyError if it cannot be drawn."""
     if result["program"] != "streaming":
         raise KeyError("program 'streaming'")
     if result["format"] != 1:

@@ -1,6 +1,6 @@
 """Draw one stream in a separate process and report the memory that it held.
 
-A new process holds no memory that earlier work has left, so its growth is that of the stream alone.
+A new process holds no memory of earlier work, so it grows by the memory of the stream alone.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 __all__ = ["KINDS", "Failed", "run"]
 
 ROOT = Path(__file__).parents[2]
-INTERVAL = 0.05  # seconds between two looks at the memory
+INTERVAL = 0.05  # seconds between two readings of the memory
 KINDS = {
     "npy": "write_samples to .npy",
     "zarr": "write_samples to Zarr",
@@ -21,11 +21,11 @@ KINDS = {
 
 
 class Failed(RuntimeError):
-    """The process ended before it had done its work."""
+    """The process ended before it finished."""
 
 
 def run(kind, path, total, block):
-    """Draw `total` angles in blocks of `block`; the process is killed if this one is interrupted.
+    """Draw `total` angles in blocks of `block`; an interruption here kills the process.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def main(kind, path, total, block):
 
     key = jax.random.key(0)
     if kind == "zarr":
-        cases.missing_storage()  # load TensorStore before the trace begins
+        cases.missing_storage()  # loads TensorStore before the trace begins
     if kind != "save":
         # Compile first. A donated stream uses a second program from its third batch on.
         cases.draws(3 * block, block, kind != "prefetch")(key)

@@ -1,4 +1,4 @@
-"""Undo what the programs set in their process."""
+"""Undo the changes that the programs make in their process."""
 
 import pytest
 

@@ -34,13 +34,13 @@ def clock():
     return FakeClock()
 
 
-def test_first_call_is_timed_apart(clock):
+def test_first_call_is_timed_separately(clock):
     competitor = clock.competitor("a", 8.0, 0.5)
     assert timing.first_call(competitor, clock) == 8.0
     assert timing.interleave({"a": competitor}, 3, clock) == {"a": [0.5, 0.5, 0.5]}
 
 
-def test_time_of_making_inputs_does_not_count(clock):
+def test_time_of_making_inputs_is_excluded(clock):
     competitor = clock.competitor("a", 0.5, making=100.0)
     assert timing.first_call(competitor, clock) == 0.5
     assert timing.interleave({"a": competitor}, 2, clock) == {"a": [0.5, 0.5]}
@@ -55,7 +55,7 @@ def test_competitors_take_turns_in_changing_order(clock):
     assert len(set(rounds)) == 6
 
 
-def test_every_call_has_an_input_of_its_own(clock):
+def test_every_call_has_a_new_input(clock):
     competitor = clock.competitor("a", 1e-3)
     timing.first_call(competitor, clock)
     timing.interleave({"a": competitor}, 4, clock)
@@ -67,7 +67,7 @@ def test_short_calls_are_repeated_within_a_turn(clock):
     clock.now = 1.0
     seconds = timing.interleave({"a": clock.competitor("a", 2.0**-10)}, 2, clock)["a"]
     assert seconds == [2.0**-10, 2.0**-10]
-    # Each turn starts with a call that does not count.
+    # Each turn starts with an untimed call.
     assert len(clock.log) == 1 + 2 * (1 + np.ceil(timing.SHORTEST_TURN * 2**10))
 
 
@@ -83,7 +83,7 @@ def test_long_calls_have_fewer_turns(clock):
 
 
 def in_stages(clock, *stages):
-    """Make a competitor whose call ``i`` takes the i-th stages, and what fetches its result."""
+    """Return a competitor whose call ``i`` takes the i-th stages, and the function that fetches its result."""
 
     def draw(i):
         dispatch, *rest = stages[min(i, len(stages) - 1)]
@@ -99,7 +99,7 @@ def in_stages(clock, *stages):
     return timing.Competitor(draw, wait=wait), fetch
 
 
-def test_stages_are_told_apart(clock):
+def test_stages_are_distinguished(clock):
     competitor, fetch = in_stages(clock, (0.125, 0.5, 0.25))
     found = timing.stages({"a": competitor}, fetch, 3, clock)
     assert found == {"a": [timing.Stages(0.125, 0.5, 0.25)] * 3}
@@ -107,7 +107,7 @@ def test_stages_are_told_apart(clock):
 
 def test_stages_of_short_calls_are_averaged_over_a_turn(clock):
     first, odd, even = (9.0, 9.0, 9.0), (2.0**-8, 2.0**-7, 0.0), (2.0**-7, 2.0**-8, 2.0**-7)
-    # The first sets the number of calls in a turn, 7; the second warms up the turn and does not count.
+    # The first call sets the number of calls in a turn, 7; the second warms up the turn and is not timed.
     competitor, fetch = in_stages(clock, first, (2.0**-6, 0.0, 0.0), first, odd, odd, odd, odd, even, even, even)
     (found,) = timing.stages({"a": competitor}, fetch, 1, clock)["a"]
     assert found == pytest.approx(((4 + 3 * 2) / 7 / 256, (4 * 2 + 3) / 7 / 256, 3 * 2 / 7 / 256))
@@ -136,7 +136,7 @@ def test_names_are_unique(rows):
 
 
 @pytest.mark.parametrize("peer", peers.PEERS, ids=lambda peer: peer.name)
-def test_a_peer_does_a_task_or_says_why_not(peer):
+def test_a_peer_does_a_task_or_gives_the_reason(peer):
     does = {task for task in TASKS if hasattr(peer, task)}
     assert does.isdisjoint(peer.lacks)
     assert does | set(peer.lacks) == set(TASKS)
@@ -148,7 +148,7 @@ def test_goals_are_set_for_what_peers_do():
     table = {peer.name: peer for peer in peers.PEERS}
     assert not [goal for goal in goals.GOALS if tasks[goal.group] in table[goal.peer].lacks]
     assert {goal.group for goal in goals.GOALS if goal.platform == "cpu"} == set(tasks)
-    # The pictures of the default cases must not take in a grid.
+    # The pictures of the default cases must not include a grid.
     assert not {*GRIDS} & {case.group for case in CASES}
 
 
@@ -188,7 +188,7 @@ def test_verdicts():
         ("a", goals.MET),
         ("b", goals.MISSED),
         ("c", goals.NOT_MEASURED),
-        # Nothing can be timed to less than a hundredth.
+        # No timing is more precise than 1 %.
         ("e", goals.TOO_CLOSE),
     ]
 
@@ -211,7 +211,7 @@ def test_the_higher_goal_counts_from_its_concentration_on():
     assert [(v.at_least, v.state) for v in goals.verdicts("cpu", cases, table)] == [(20, "met"), (50, "MISSED")]
 
 
-def test_noise_and_a_busy_machine_decide_nothing():
+def test_noise_and_a_busy_machine_give_no_verdict():
     case = entry("a", "one", 1.0, numpy=20.0)
     asked = [goals.Goal("cpu", "one", "numpy", 15)]
     assert goals.verdicts("cpu", [case], asked)[0].state == goals.MET
@@ -259,7 +259,7 @@ def test_distances_are_zero_for_the_reference_and_see_an_error():
 
 
 class Fake(peers.Peer):
-    """A peer that draws 0.1, or whatever `make` makes."""
+    """A peer that draws 0.1, or the result of `make`."""
 
     def __init__(self, name, make=None, most=None, most_ever=None):
         self.name = self.label = name
@@ -274,7 +274,7 @@ class Fake(peers.Peer):
         return peers.Ready(timing.Competitor(lambda i: np.full(case.count, 0.1)))
 
     def cdf(self, case):
-        """No probability at all."""
+        """Invalid probabilities."""
         return peers.Ready(timing.Competitor(lambda x: np.full_like(x, np.nan)))
 
 
@@ -330,7 +330,7 @@ def test_a_key_that_jax_does_not_have_is_a_reason():
     assert found["missing"] == dict.fromkeys(("ours", "normal"), "this JAX has no md5")
 
 
-def test_errors_leave_out_who_fails_and_tell_nan():
+def test_errors_skip_failing_peers_and_report_nan():
     rows = accuracy.errors(["cdf"], [Fake("nan"), peers.PEERS[1]], [1.0])
     assert [(row["measure"], row["peer"], row["largest"]) for row in rows] == [
         ("absolute", "nan", None),
@@ -342,13 +342,13 @@ def test_errors_leave_out_who_fails_and_tell_nan():
 
 
 def ready(peer, case):
-    """Prepare `peer`; skips where its library is missing."""
+    """Prepare `peer`; skip if its library is missing."""
     if case.task in peer.lacks:
         with pytest.raises(peers.Unavailable):
             peer.prepare(case)
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of other people's libraries
+        warnings.simplefilter("ignore")  # of other libraries
         try:
             return peer.prepare(case)
         except peers.Unavailable as reason:
@@ -358,24 +358,24 @@ def ready(peer, case):
 @pytest.mark.few(2)
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("peer", peers.PEERS, ids=lambda peer: peer.name)
-def test_every_peer_does_what_it_is_timed_for(peer, task):
+def test_every_peer_computes_its_tasks(peer, task):
     case = Case("tiny", task, count=50, concentration=5.0, task=task, size=40)
     found = ready(peer, case)
     if found is None:
         return
     draw, fresh, wait = found.competitor
-    # Other libraries warn, and broadcast as they like.
+    # Other libraries warn, and broadcast in their own ways.
     with warnings.catch_warnings(), jax.numpy_rank_promotion("allow"):
         warnings.simplefilter("ignore")
         results = [draw(fresh(i)) for i in range(2)]
     for result in results:
         wait(result)
     if isinstance(results[0], np.ndarray | list):
-        assert found.device == "cpu"  # there when the call returns
+        assert found.device == "cpu"  # the result is ready when the call returns
     else:
         assert waits(wait)
     if task == "fit":
-        # SciPy has its own order: concentration, loc, scale.
+        # SciPy has another order: concentration, loc, scale.
         locs, concentrations = np.array(results[0])[:, 1::-1].T if peer.name == "scipy" else results[0]
         mean = np.exp(1j * case.inputs(0).astype(np.float64)).mean(1)
         assert np.allclose(locs, np.angle(mean), atol=1e-5)
@@ -407,7 +407,7 @@ def test_our_gradient_is_that_of_the_draws():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The result and the text of a whole run on tiny cases, the machine being called quiet."""
+    """Return the result and the text of a complete run on tiny cases, on a machine reported as quiet."""
     path = tmp_path_factory.mktemp("run") / "result.json"
     tiny = [case._replace(count=50, size=20) for case in CASES if case.name in ("small", "icdf", "cdf", "array")]
     text = io.StringIO()
@@ -434,10 +434,10 @@ def test_tuned_runs_start_again_with_huge_pages(monkeypatch):
     assert width == {"vector_width": 512}
     assert performance_benchmark.os.environ["GLIBC_TUNABLES"] == "glibc.malloc.check=0:glibc.malloc.hugetlb=1"
     performance_benchmark.tune([])
-    assert len(started) == 3  # once
+    assert len(started) == 3  # exactly once
 
 
-def test_a_whole_run(run):
+def test_a_complete_run(run):
     result, text = run
     assert [case["name"] for case in result["cases"]] == ["array", "small", "icdf", "cdf", "size=1"]
     assert result["cases"][0]["concentration"] == {"low": 1e-2, "high": 1e4}
@@ -445,14 +445,14 @@ def test_a_whole_run(run):
     assert {row["task"] for row in result["errors"]} == {"cdf", "icdf"}
     # The package keeps the bounds that it states.
     assert max(row["largest"] for row in result["errors"] if row["peer"] == "ours") < 4e-6
-    # Grids have no goals, and the pictures leave them out.
+    # Grids have no goals, and the pictures omit them.
     assert {row["case"] for row in result["goals"]} == {"array", "small", "icdf", "cdf"}
     assert plots.speed_series(result) == {}
     for case in result["cases"]:
         assert f"\n{case['name']}: " in text
 
 
-def test_a_busy_machine_concludes_nothing(monkeypatch, capsys, tmp_path):
+def test_a_busy_machine_gives_no_verdict(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(quiet, "check", lambda: quiet.decide(9.0, 2, 0.0, 0.5))
     monkeypatch.setattr(performance_benchmark, "run_case", lambda case, *_: timed_case(case.name, ours=1.0, numpy=0.1))
     monkeypatch.setattr(performance_benchmark, "measure_accuracy", lambda *_: ([], []))
@@ -473,7 +473,7 @@ def test_files_have_a_line_for_each_list_of_numbers(tmp_path):
     assert "  [1, 2]," in text.splitlines()
 
 
-def test_rounding_keeps_what_is_no_float():
+def test_rounding_changes_only_floats():
     value = {"a": [1 / 3, 12345678, "1.23456789", None, True], "b": (2e-9 / 3,)}
     assert files.rounded(value) == {"a": [0.333333, 12345678, "1.23456789", None, True], "b": [6.66667e-10]}
 
@@ -492,7 +492,7 @@ def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_missing_folder_is_one_line(capsys, tmp_path):
+def test_missing_folder_gives_one_line(capsys, tmp_path):
     with pytest.raises(SystemExit, match="2"):
         performance_benchmark.main(["--json", str(tmp_path / "none" / "result.json")])
     assert "there is no folder" in capsys.readouterr().err
@@ -539,8 +539,8 @@ def test_plots_refuse_other_files(text, message, tmp_path, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_what_cannot_be_timed_is_refused(monkeypatch):
-    """Without compiling, or without a device, every number would be of something else."""
+def test_untimeable_settings_are_refused(monkeypatch):
+    """Without compilation or a device, every number would measure something else."""
     with jax.disable_jit(), pytest.raises(SystemExit, match="JAX_DISABLE_JIT is on"):
         environment.describe()
 

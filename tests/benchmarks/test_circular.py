@@ -1,4 +1,4 @@
-"""The benchmark of any density on the circle, on few angles."""
+"""The benchmark of any density on the circle, with few angles."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The comparison of two results: what counts as slower, and what is noise."""
+"""The comparison of two results: slower cases and noise."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ def states(comparison):
 
 
 def compared(before, after, tolerance=0.3, **environment):
-    """Compare a case whose peers take these seconds with one whose peers take those."""
+    """Compare a case whose peers take the old seconds with one whose peers take the new ones."""
     old, new = result_file(timed_case(**before)), result_file(timed_case(**after), **environment)
     return compare.compare(old, new, tolerance)
 
@@ -67,8 +67,8 @@ def test_rates_of_other_machines_are_not_compared(about):
 
 @pytest.mark.parametrize("where", ["before", "after"])
 @pytest.mark.parametrize("who", ["ours", "numpy"])
-def test_noise_decides_nothing(where, who):
-    """A tenth of the old ratio, but one of its four timings is wide."""
+def test_noise_gives_no_verdict(where, who):
+    """The ratio falls to a tenth, but one of its four timings is wide."""
     timings = {"before": {"ours": 1.0, "numpy": 10.0}, "after": {"ours": 10.0, "numpy": 10.0}}
     assert compared(**timings).regressions
     timings[where][who] = NOISY
@@ -77,8 +77,8 @@ def test_noise_decides_nothing(where, who):
     assert not [change for change in found.regressions if change.peer == "numpy"]
 
 
-def test_a_change_within_the_noise_is_none():
-    """Four spreads of 15 % each, none of them wide, are 30 % together: a loss of 20 % says nothing."""
+def test_a_change_within_the_noise_is_no_change():
+    """Four spreads of 15 %, none of them wide, combine to 30 %: a loss of 20 % is within the noise."""
     steady, loose = [1.0] * 5, [0.9, 0.925, 1.0, 1.075, 1.1]
     scaled = [1.25 * seconds for seconds in loose]
     before, after = {"ours": loose, "numpy": loose}, {"ours": scaled, "numpy": loose}
@@ -91,7 +91,7 @@ def test_a_change_within_the_noise_is_none():
     assert compare.judge(0.6, math.expm1(0.6), 0.3) == compare.SAME
 
 
-def test_a_busy_machine_decides_nothing(tmp_path):
+def test_a_busy_machine_gives_no_verdict(tmp_path):
     made = [result_file(timed_case(ours=seconds, numpy=10.0)) for seconds in (1.0, 5.0)]
     made[1]["machine_state"] = quiet.decide(9.0, 2, 0.0, 0.5).as_dict()
     found = compare.compare(*made)
@@ -100,7 +100,7 @@ def test_a_busy_machine_decides_nothing(tmp_path):
     assert any("the new run was busy: load average 9.0" in line for line in found.differences)
 
 
-def test_what_is_not_the_same_work_is_not_compared():
+def test_different_work_is_not_compared():
     old = result_file(timed_case("a", ours=1.0, numpy=10.0), timed_case("b", ours=1.0, numpy=1.0, torch=1.0))
     new = copy.deepcopy(old)
     new["cases"][0]["count"] = 2000
@@ -134,7 +134,7 @@ def test_versions_that_differ_are_listed():
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two results of which the second is slower."""
+    """Two results, the second of which is slower."""
     for name, seconds in (("old", 1.0), ("new", 2.0)):
         files.write_json(tmp_path / f"{name}.json", result_file(timed_case(ours=seconds, numpy=10.0)))
     return tmp_path
@@ -166,7 +166,7 @@ def test_impossible_numbers_are_refused(name, value, folder):
     assert run(folder, "--from", "new.json", "--compare", "bad.json") == 2
 
 
-def test_a_bad_old_file_is_told_before_anything_is_measured(folder, monkeypatch):
+def test_a_bad_old_file_is_reported_before_the_measurement(folder, monkeypatch):
     monkeypatch.setattr(performance_benchmark, "measure", lambda given: pytest.fail("measured"))
     assert run(folder, "--compare", "none.json") == 2
 
@@ -181,12 +181,12 @@ def test_a_bad_old_file_is_told_before_anything_is_measured(folder, monkeypatch)
         ["--tolerance", "nan"],
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments, folder):
+def test_senseless_options_are_refused(arguments, folder):
     with pytest.raises(SystemExit, match="2"):
         run(folder, *arguments)
 
 
-def test_the_committed_result_is_the_same_as_itself():
+def test_the_committed_result_equals_itself():
     result = files.read_result(RESULT)
     found = compare.compare(result, result)
     assert {change.state for change in found.changes} <= {compare.SAME, compare.TOO_NOISY}

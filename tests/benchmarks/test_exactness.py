@@ -1,4 +1,4 @@
-"""The search for errors of a sampler: its expectations, its counts, its false alarms, and the damage it must find."""
+"""The search for errors of a sampler: its expected values, counts, false alarms, and the damage it must find."""
 
 import json
 
@@ -13,7 +13,7 @@ from benchmarks.exactness import __main__ as exactness
 from benchmarks.exactness import counting, damage, every_word, expected, pictures, plan, state, stream, verdicts
 from tests import reference
 
-SMALL = 2**15  # angles in a block, here: more than the longest lag
+SMALL = 2**15  # angles in a block: more than the longest lag
 
 
 def silent(*_, **__):
@@ -24,7 +24,7 @@ def silent(*_, **__):
 
 
 @pytest.mark.parametrize("k", [0.0, 0.5, 100.0, 1e7])
-def test_masses_are_those_of_the_floats_that_a_bin_holds(k):
+def test_masses_are_those_of_the_floats_in_a_bin(k):
     found = expected.bins(k, "float32", 64)
     assert found.even
     assert np.allclose(found.mass, 1 / 64, rtol=0.05)
@@ -44,7 +44,7 @@ def test_bins_of_short_floats_are_their_values(dtype):
     below = 2 * middle - places
     assert np.all(below < places)
     assert np.array_equal(below.astype(jnp.dtype(dtype)).astype(np.float64), below)
-    # No value lies between: what is a little above the midpoint rounds up, and a little below it rounds down.
+    # No value lies between them: just above the midpoint rounds up, and just below it rounds down.
     assert np.array_equal((middle + 0.01 * (places - below)).astype(jnp.dtype(dtype)).astype(np.float64), places)
     assert np.array_equal((middle - 0.01 * (places - below)).astype(jnp.dtype(dtype)).astype(np.float64), below)
 
@@ -88,7 +88,7 @@ def test_moments_are_known(k):
 @pytest.mark.slow
 @pytest.mark.parametrize(("k", "dtype"), [(0.5, "float32"), (1e7, "float32"), (5.0, "bfloat16"), (5.0, "float64")])
 def test_counts_are_those_of_numpy(k, dtype):
-    """One block by itself, and three in one call of the device as on a GPU."""
+    """They agree for one block, and for three in one call of the device as on a GPU."""
     keys = jax.random.key(1), jax.random.key(2)
     bins = expected.bins(k, dtype, 2**8)
     tails = expected.tails(k) if dtype == "float32" else expected.NO_TAILS
@@ -125,7 +125,7 @@ def test_counts_are_those_of_numpy(k, dtype):
 
 
 @pytest.mark.slow
-def test_what_is_no_angle_is_reported():
+def test_invalid_angles_are_reported():
     draw = lambda key, k, start, count: jvm.sample_von_mises(key, 0.0, k, (count,)).at[7].set(jnp.nan)  # noqa: E731
     bins = expected.bins(5.0, "float32", 2**8)
     for number in (1, 2):
@@ -140,7 +140,7 @@ def test_what_is_no_angle_is_reported():
 
 
 def made_up(off=0.0, slack=0.0, count=10**6, size=100):
-    """Sums of bins that are exactly as expected, but for one."""
+    """Return sums whose bins are exactly as expected, except one."""
     mass = np.full(size, 1 / size)
     seen = count * mass
     seen[3] += off * np.sqrt(seen[3])
@@ -153,13 +153,13 @@ def test_a_bin_that_is_off_is_found_and_its_slack_is_subtracted():
     assert p[4.0][1] == pytest.approx(100 * 2 * stats.binom.sf(10_399, 10**6, 0.01))
     assert p[9.0][1] < 1e-15
     assert p[9.0][0] == pytest.approx(stats.chi2.sf(81, 99))
-    # Nine standard errors are 900 angles, of a million.
+    # Nine standard errors are 900 angles of a million.
     assert [verdict.p for verdict in verdicts.bin_tests(*made_up(9.0, 9.1e-4))] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("slack", [0.0, 1e-6])
 def test_false_alarms_of_the_worst_of_many_bins_are_bounded(slack):
-    """Also where bins hold few angles, whose counts are far from normal: by exact sums over all counts."""
+    """The rate is bounded even for bins with few angles, whose counts are not normal; by exact sums over all counts."""
     count, bins = 2**22, 2**14
     seen = np.arange(0, 800)
     once = verdicts.binomial(seen, count, 1 / bins - slack, 1 / bins + slack)
@@ -184,14 +184,14 @@ def test_a_missing_tail_is_found():
     count = 2**20
     right = {"angles": count, "beyond": np.round(count * mass).astype(int)}
     assert [verdict.p for verdict in verdicts.tail_tests(right, tails)] == [1.0]
-    # None beyond 2^-15, where 64 are expected.
+    # None lie beyond 2^-15, where 64 are expected.
     short = {"angles": count, "beyond": np.where(mass <= 2.0**-14, 0, right["beyond"])}
     (verdict,) = verdicts.tail_tests(short, tails)
     assert verdict.p == pytest.approx(2 * 31 * np.exp(-64), rel=1e-2)
 
 
 @pytest.mark.slow
-def test_p_values_of_a_right_sampler_are_not_small():
+def test_p_values_of_a_correct_sampler_are_not_small():
     """Each is an upper bound; those without slack are uniform."""
     k, found = 2.0, []
     bins, tails = expected.bins(k, "float32", 2**8), expected.tails(k)
@@ -239,7 +239,7 @@ def small_chunks(monkeypatch):
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("k", [0.5, 0.0, 1e4])
 def test_errors_are_those_against_an_independent_quantile(k):
-    """The interpolated quantile is right to far less than the promise, and errors have the right units."""
+    """The interpolated quantile has an error far below the guaranteed one, and errors have the right units."""
     with jax.enable_x64(True):
         table = jnp.asarray(every_word.cubics(k))
         for first in (0, 2**25 + 12345, 2**31 - 2**14):
@@ -253,11 +253,11 @@ def test_errors_are_those_against_an_independent_quantile(k):
             coarse = exact[0] > 3.14  # next to pi, floats are too coarse for relative errors of t
             assert np.max(share) < 1e-4
             assert np.max(tail) < 1e-10 or coarse
-            # Angles that are off by 1e-6 of their tail probability.
+            # Angles with an error of 1e-6 in their tail probability.
             share, tail = errors(exact + 1e-6 * t / np.exp(every_word.reference.log_prob(exact, k)))
             assert np.allclose(tail, 1e-6, rtol=1e-3) or coarse
             assert np.max(share) < 0.501
-            # Rounded once: half of one ulp of the four; and off by nine ulp, or more as they become smaller.
+            # Rounded once: half of one ulp of the four; and off by nine ulp, or more for smaller angles.
             single = exact.astype(np.float32)
             assert np.max(next(errors(single))) < 0.126
             share, tail = errors(single * np.float32(1 + 9 * 2.0**-23))
@@ -284,7 +284,7 @@ def test_one_wrong_angle_of_all_is_found(monkeypatch, method):
     worst = every_word.check(5.0, method, chosen)
     assert every_word.verdict(worst, len(chosen)).p == 1
     assert 0.05 < np.max(worst.share) <= 1
-    # All octaves that the first chunk has, and the three largest.
+    # All octaves of the first chunk, and the three largest.
     assert np.flatnonzero(worst.share).tolist() == [*range(15), 29, 30, 31]
     right, wrong = every_word.transform.angles, np.uint32(2 * 12345)
 
@@ -306,7 +306,7 @@ def reported(draw, k):
 
 
 STREAM = "angle i is the quantile of word i"
-# What must be found from a million angles. More of them find more.
+# The tests that must report each damage from a million angles. More angles give more reports.
 FOUND = {
     "quantised": {STREAM},
     "24 bits": {STREAM},
@@ -327,7 +327,7 @@ def small_blocks(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("k", [1e7, 0.5])
-def test_a_right_sampler_is_not_reported(k):
+def test_a_correct_sampler_is_not_reported(k):
     assert not reported(exactness.sampler("float32", "table"), k)
 
 
@@ -353,9 +353,9 @@ def test_an_interrupted_run_continues_to_the_same_counts(tmp_path, monkeypatch, 
     ):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(exactness.run, "__defaults__", (None, exactness.SEED, tiny, silent))
-    broken, whole, result = tmp_path / "broken.npz", tmp_path / "whole.npz", tmp_path / "result.json"
+    broken, full, result = tmp_path / "broken.npz", tmp_path / "full.npz", tmp_path / "result.json"
     options = ["--angles", "2e5", "--state"]
-    # Interrupted in the counts, then among the tail probabilities.
+    # Interrupted while counting, then while checking tail probabilities.
     for method, calls in (("add", 2), ("put", 4)):
         with monkeypatch.context() as patch:
             right, left = getattr(state.State, method), [None] * calls
@@ -369,9 +369,9 @@ def test_an_interrupted_run_continues_to_the_same_counts(tmp_path, monkeypatch, 
             patch.setattr(state.State, method, stop)
             assert exactness.main([*options, str(broken)]) == 130
         assert f"continue with --state {broken}" in capsys.readouterr().err
-    for path in (broken, whole):
+    for path in (broken, full):
         assert exactness.main([*options, str(path), "--json", str(result)]) == 0
-    with np.load(broken) as one, np.load(whole) as other:
+    with np.load(broken) as one, np.load(full) as other:
         assert set(one.files) == set(other.files)
         for name in one.files:
             assert np.array_equal(one[name], other[name]), name
@@ -379,11 +379,11 @@ def test_an_interrupted_run_continues_to_the_same_counts(tmp_path, monkeypatch, 
     assert found["angles"] == 8 * SMALL
     assert found["reported"] == 0
     assert {each["law"] for each in found["verdicts"]} == set(found["laws"]) == {each.name for each in tiny}
-    # Another run's counts, and what is no such file, are refused.
+    # Counts of another run, and other files, are refused.
     capsys.readouterr()
     assert exactness.main([*options, str(broken), "--seed", "1"]) == 2
     assert "seed differ" in capsys.readouterr().err
-    for content in (b"no archive", whole.read_bytes()[:2000]):
+    for content in (b"no archive", full.read_bytes()[:2000]):
         broken.write_bytes(content)
         assert exactness.main([*options, str(broken)]) == 2
         assert "is no state of this program" in capsys.readouterr().err

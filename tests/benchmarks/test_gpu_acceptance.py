@@ -1,4 +1,4 @@
-"""The acceptance run on a GPU, executed without one on small sizes, with the kernels on the host."""
+"""The acceptance run on a GPU, run without one on small sizes, with the kernels on the host."""
 
 import json
 import os
@@ -21,28 +21,28 @@ from tests import reference
 from tests.host_kernels import on_host  # noqa: F401
 
 
-def test_without_a_gpu_it_says_so(capsys):
+def test_without_a_gpu_it_gives_the_reason(capsys):
     assert acceptance.main([]) == 2
-    assert "JAX runs on cpu here, and this is about a CUDA device" in capsys.readouterr().err
+    assert "JAX runs on cpu here, and this program needs a CUDA device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("platform", "there", "devices", "detail"),
     [
         ("gpu", ("cuda", "cpu"), 1, None),
-        ("gpu", ("rocm", "cpu"), 1, "about a CUDA device"),
+        ("gpu", ("rocm", "cpu"), 1, "needs a CUDA device"),
         ("gpu", ("cuda",), 1, "JAX_PLATFORMS=cuda,cpu"),
         ("gpu", ("cuda", "cpu"), 8, "CUDA_VISIBLE_DEVICES=0"),
     ],
 )
-def test_what_it_needs(monkeypatch, platform, there, devices, detail):
+def test_requirements(monkeypatch, platform, there, devices, detail):
     monkeypatch.setattr(acceptance, "has", there.__contains__)
     reason = acceptance.unfit({"platform": platform, "device_count": devices})
     assert reason is None if detail is None else detail in reason
 
 
-def test_angles_are_held_to_the_promise():
-    """Right ones pass; one of a wrong sign, one that is off by 4e-6 of its tail and one that is no number do not."""
+def test_angles_are_held_to_the_guarantee():
+    """Correct ones pass; a wrong sign, an error of 4e-6 of the tail, and NaN do not."""
     words = np.random.default_rng(0).integers(0, 2**32, 64, np.uint32)
     t = ((words >> 1) + 0.5) * 2.0**-32
     x = np.where(words & 1, -1, 1) * reference.quantile(t, 5.0)
@@ -52,7 +52,7 @@ def test_angles_are_held_to_the_promise():
         assert checks.compared(wrong.astype(np.float32), words, 5.0) > 1
 
 
-def test_an_error_is_a_wrong_check():
+def test_an_error_is_a_failed_check():
     def broken(plan):
         yield checks.Found("first", True, "")
         raise RuntimeError("no memory")
@@ -66,7 +66,7 @@ def test_an_error_is_a_wrong_check():
 
 
 def test_all_remainders_are_tried():
-    """Ends everywhere in a group of four, behind whole groups and alone; and whole groups are written at once."""
+    """Ends lie at every place in a group of four, after complete groups and alone; complete groups are written."""
     for sizes in (plan.FULL.sizes, plan.FULL.few_sizes):
         assert {size % 4 for size in sizes if size < 10} == {size % 4 for size in sizes if size > 1000} == {0, 1, 2, 3}
         assert max(sizes) == 4099
@@ -77,8 +77,8 @@ def test_all_remainders_are_tried():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rest", [0, 1, 2, 3, None])
-def test_a_kernel_that_writes_four_at_once_wrongly_is_found(monkeypatch, rest):
-    """Only in front of an end of a certain length; or everywhere, which all draws from such a place share."""
+def test_a_wrong_write_of_four_angles_is_found(monkeypatch, rest):
+    """The error is before an end of a certain length; or everywhere, in all draws from such a place."""
     right = checks.draw
 
     def draw(key, loc, kappa, start, shape, *given):
@@ -90,7 +90,7 @@ def test_a_kernel_that_writes_four_at_once_wrongly_is_found(monkeypatch, rest):
         return x
 
     monkeypatch.setattr(checks, "draw", draw)
-    # Sizes that are tried of a kernel, as if the plain path were one.
+    # Try the kernel's sizes on the plain path.
     monkeypatch.setattr(checks, "PLAIN_SIZES", (1, 9, 10, 11, 12, 67))
     found = list(checks.sizes(TINY))
     assert found
@@ -109,7 +109,7 @@ def test_only_memory_may_be_missing(monkeypatch, detail, ok):
     assert found.ok is ok
 
 
-def test_the_kernels_are_on_whatever_the_environment_says(monkeypatch):
+def test_the_kernels_are_on_in_every_environment(monkeypatch):
     for before in ("0", "auto", None):
         monkeypatch.delenv(cuda.VARIABLE, raising=False)
         if before is not None:
@@ -120,18 +120,18 @@ def test_the_kernels_are_on_whatever_the_environment_says(monkeypatch):
 
 
 @pytest.mark.slow
-def test_kernels_that_do_not_draw_are_wrong(on_host):  # noqa: F811
-    """Though each of them passes its test."""
+def test_unused_kernels_are_an_error(on_host):  # noqa: F811
+    """They fail although each passes its test."""
     on_host.setattr(cuda_self_test, "passes", lambda spec: True)
     on_host.setenv(cuda.VARIABLE, "0")
     found = {check.check: check.ok for check in checks.kernels(TINY)}
-    assert found == {"CUDA kernels": True, "draws go to them": False}
+    assert found == {"CUDA kernels": True, "draws use the kernels": False}
     assert "turns the CUDA kernels off" in [check.detail for check in checks.kernels(TINY)][1]
 
 
 @pytest.mark.slow
-def test_what_is_watched_is_drawn_by_kernels(on_host):  # noqa: F811
-    """Both routes, all ciphers, arrays and rows; and without kernels nothing passes."""
+def test_the_tool_checks_draws_of_kernels(on_host):  # noqa: F811
+    """Both routes, all ciphers, arrays and rows use kernels; without kernels the check fails."""
     said = []
     say = lambda text, **_: said.append(text)  # noqa: E731
     on_host.setattr(outside, "SIZES", (67,))
@@ -146,7 +146,7 @@ def test_what_is_watched_is_drawn_by_kernels(on_host):  # noqa: F811
 
 
 def tool(folder, text):
-    """A program in the place of NVIDIA's."""
+    """A program in place of NVIDIA's tool."""
     path = folder / "watch"
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
@@ -154,7 +154,7 @@ def tool(folder, text):
 
 
 @pytest.mark.slow
-def test_the_tool_that_watches(tmp_path):
+def test_memory_tool(tmp_path):
     """Its output is reported; a run that does not end in time fails and is stopped."""
     (found,) = checks.outside(TINY, tool(tmp_path, 'echo "$@ $JAX_VON_MISES_CUDA_KERNEL"; echo "ERROR SUMMARY: 0"'))
     assert found.ok
@@ -176,7 +176,7 @@ def row(rate, width=4, noisy=False):
 
 
 def test_goals():
-    """Met, missed, too noisy and not measured; bytes where it is about the memory."""
+    """Met, missed, too noisy and not measured; bytes for goals on memory."""
     rows = {
         speed.PLAIN: row(1.3e11),
         speed.KERNEL: row(1.5e11),
@@ -197,7 +197,7 @@ def test_goals():
 
 
 def test_goals_of_kernels_that_were_not_measured_are_missed(monkeypatch):
-    """Where there is a CUDA device: the plain path's numbers are none of theirs."""
+    """They are missed if there is a CUDA device: the numbers of the plain path do not count for them."""
     rows = {speed.PLAIN: row(1.3e11), speed.ONE: row(1.3e11), "jax.random.normal": row(1e11), "cupy": row(1e9)}
     for devices, state in (((), "not measured"), (("a card",), "MISSED")):
         monkeypatch.setattr(cuda_launch, "devices", lambda devices=devices: devices)
@@ -211,7 +211,7 @@ def test_goals_of_kernels_that_were_not_measured_are_missed(monkeypatch):
 
 @pytest.fixture
 def parts(monkeypatch):
-    """Checks and times that take no time; the names of those made, and what they find."""
+    """Checks and timings that take no time; the names of those made, and their outcomes."""
     made, finds = [], {}
 
     def check(name):
@@ -228,8 +228,8 @@ def parts(monkeypatch):
     return made, finds
 
 
-def test_a_run_that_was_broken_off_goes_on(parts, tmp_path, capsys):
-    """What was found before is in the file, and not made again unless it is asked for."""
+def test_an_interrupted_run_continues(parts, tmp_path, capsys):
+    """Earlier outcomes stay in the file, and are made again only on request."""
     made, finds = parts
     file = tmp_path / "found.json"
     broken = checks.CHECKS["distributions"]
@@ -248,7 +248,7 @@ def test_a_run_that_was_broken_off_goes_on(parts, tmp_path, capsys):
     assert made == [part for part in acceptance.PARTS if part != "distributions"]
     made.clear()
     checks.CHECKS["distributions"] = broken
-    # What could not be made is tried again, and what was wrong stays so.
+    # Skipped checks are tried again, and failed ones stay.
     assert acceptance.main(["--tiny", "--json", str(file)]) == 1
     assert made == ["huge", "distributions"]
     assert "wrong: words" in capsys.readouterr().out
@@ -262,7 +262,7 @@ def test_a_run_that_was_broken_off_goes_on(parts, tmp_path, capsys):
     assert made == [part for part in acceptance.PARTS if part != "speed"]
 
 
-def test_another_runs_file_is_not_gone_on_with(parts, tmp_path, capsys):
+def test_another_runs_file_is_refused(parts, tmp_path, capsys):
     made, _ = parts
     file = tmp_path / "found.json"
     assert acceptance.main(["--tiny", "--json", str(file), "--only", "words"]) == 0
@@ -281,7 +281,7 @@ def test_another_runs_file_is_not_gone_on_with(parts, tmp_path, capsys):
 
 @pytest.fixture
 def searched(monkeypatch):
-    """A search for errors that takes no time; what was asked of it."""
+    """Replace the search for errors, which takes no time here; return its arguments."""
     asked = []
 
     def run(angles, words, state, distributions):
@@ -295,7 +295,7 @@ def searched(monkeypatch):
 
 @pytest.mark.few(1)
 def test_errors_are_searched_for_by_both_paths(on_host, searched, tmp_path):  # noqa: F811
-    """By the kernels, then in fewer angles by the plain path, each kept in a separate file."""
+    """The kernels run first, then the plain path with fewer angles; each keeps a separate file."""
     found = list(checks.distributions(plan.FULL, tmp_path / "found.distributions"))
     assert all(check.ok for check in found)
     assert searched == [
@@ -305,8 +305,8 @@ def test_errors_are_searched_for_by_both_paths(on_host, searched, tmp_path):  # 
 
 
 @pytest.mark.slow
-def test_a_search_that_reports_something_is_wrong(monkeypatch):
-    """The search itself, of few angles: a sampler that swaps words."""
+def test_a_search_that_reports_an_error_fails(monkeypatch):
+    """The search itself, on few angles, reports a sampler that swaps words."""
     tiny = (exactness_plan.Distribution(5.0),)
     monkeypatch.setattr(exactness_plan, "DISTRIBUTIONS", tiny)
     monkeypatch.setattr(exactness_plan, "BLOCK", 2**15)
@@ -321,15 +321,15 @@ def test_a_search_that_reports_something_is_wrong(monkeypatch):
 
 
 @pytest.mark.slow
-def test_all_of_it(on_host, searched, tmp_path, capsys):  # noqa: F811
-    """Both parts, both paths, file and picture."""
+def test_complete_run(on_host, searched, tmp_path, capsys):  # noqa: F811
+    """Run both parts on both paths, and write the file and the picture."""
     file, image = tmp_path / "found.json", tmp_path / "rates.png"
     code = acceptance.main(["--tiny", "--json", str(file), "--picture", str(image)])
     detail = capsys.readouterr().out
     assert "WRONG" not in detail, detail
     assert [angles for _, angles, *_ in searched] == [TINY.distributions, TINY.distributions_plain]
     found = json.loads(file.read_text())
-    # What is missed here says nothing: the host's kernels take their time.
+    # Missed goals mean nothing here: the host's kernels are slow.
     assert code == (1 if any(each["state"] == "MISSED" for each in found["verdicts"]) else 0)
     names = {check["check"] for check in found["checks"]}
     assert {f"angles, {method}, {cipher}, kernel" for method in checks.METHODS for cipher in CIPHERS} <= names

@@ -1,4 +1,4 @@
-"""The guard: its bounds, its patience with noise, and its verdict."""
+"""The guard: its bounds, its attempts at noisy cases, and its verdict."""
 
 import pytest
 
@@ -11,7 +11,7 @@ NOISY = [0.5, 0.7, 1.0, 1.6, 2.0]
 
 
 def attempt(*entries):
-    """Judge a case whose measurements are these, one after another; return the states and the attempts made."""
+    """Judge a case with these measurements, one after another; return the states and the number of attempts."""
     given = list(entries)
     entry, verdicts = guard.attempt(lambda: given.pop(0), "cpu", BOUNDS)
     assert entry is entries[len(entries) - len(given) - 1]
@@ -30,7 +30,7 @@ def test_guarded_cases_have_bounds():
         assert {goal.peer for goal in goals.GOALS if goal.group == groups[name]} & set(guard.PEERS)
 
 
-def test_a_case_is_measured_until_nothing_is_noise():
+def test_a_case_is_measured_until_no_verdict_is_noisy():
     noisy, steady = timed_case(ours=NOISY, numpy=3.0, normal=3.0), timed_case(ours=1.0, numpy=2.1, normal=1.9)
     settled = {"numpy": goals.MET, "normal": goals.MISSED}
     assert attempt(steady, noisy) == (settled, 1)
@@ -41,7 +41,7 @@ def test_a_case_is_measured_until_nothing_is_noise():
 
 
 def test_a_settled_verdict_stays():
-    """A case that is repeated for one peer has no second chance against another."""
+    """A case that is repeated for one peer is not judged again for another."""
     first = timed_case(ours=1.0, numpy=1.0, normal=NOISY)
     second = timed_case(ours=1.0, numpy=100.0, normal=100.0)
     assert attempt(first, second)[0] == {"numpy": goals.MISSED, "normal": goals.MET}
@@ -61,14 +61,14 @@ def verdict(ratio, noisy=False):
         ([], guard.NOTHING, 2),
     ],
 )
-def test_one_word_for_all(verdicts, word, code):
+def test_overall_verdict(verdicts, word, code):
     assert guard.overall(verdicts) == word
     assert guard.EXIT_CODES[word] == code
 
 
 @pytest.mark.parametrize(("seconds", "spread", "word"), [(1.0, 0, "PASS"), (30.0, 0, "FAIL"), (30.0, 0.5, "TOO NOISY")])
 def test_a_run(seconds, spread, word, tmp_path, monkeypatch, capsys):
-    """The whole program on made-up timings; on a busy machine nothing is measured."""
+    """The complete program on made-up timings; on a busy machine it measures nothing."""
     monkeypatch.setattr(quiet, "check", lambda: quiet.decide(0.0, 2, 0.0, spread))
     monkeypatch.setattr(
         performance_benchmark, "run_case", lambda case, *_: timed_case(case.name, ours=seconds, numpy=50.0, normal=5.0)

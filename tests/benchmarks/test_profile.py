@@ -1,4 +1,4 @@
-"""The profile: what it measures and concludes from made-up data, and one tiny run of all sections."""
+"""The profile: its measurements and findings on made-up data, and one tiny run of all sections."""
 
 import json
 import re
@@ -18,7 +18,7 @@ BUSY = quiet.decide(9.0, 2, 0.0, 0.01)
 
 
 def row(line, seconds=1.0, spread=0.01, count=100, **more):
-    """Return a row as `measuring.race` gives it, of made-up turns."""
+    """Return a row like those of `measuring.race`, from made-up turns."""
     turns = [seconds * (1 - spread), seconds, seconds * (1 + spread)]
     return {"line": line, "count": count} | measuring.summary(turns, count) | more
 
@@ -105,7 +105,7 @@ def compile_data(**again):
     }
 
 
-def test_findings_are_facts_that_a_busy_machine_does_not_change():
+def test_findings_do_not_depend_on_a_busy_machine():
     errors = {"rows": [{"line": "table", "worst": 0.4}, {"line": "direct", "worst": 1.2}]}
     again = compile_data(**{"another key": ["g"]})
     assert [found.good for found in findings.findings(result(QUIET, accuracy=errors, compile=compile_data()))] == [
@@ -116,7 +116,7 @@ def test_findings_are_facts_that_a_busy_machine_does_not_change():
     assert findings.findings(result(QUIET, accuracy={"error": "broken"})) == []
 
 
-def test_timed_cells_are_grey_where_they_mean_little():
+def test_unreliable_cells_are_grey():
     columns = sections.SECTIONS["keys"].columns
     assert report.cells(row("a", 1e-6), columns, True) == [("a", False), ("100 ± 0%", False)]
     assert report.cells(row("a", 1e-6), columns, False)[1][1]
@@ -137,12 +137,12 @@ TINY = measuring.make_plan(True, "cpu", "")._replace(
 )
 
 
-QUICK = ("keys", "trace")  # the fewest programs to compile
+QUICK = ("keys", "trace")  # the sections with the fewest programs to compile
 
 
 @pytest.fixture(scope="module", params=[QUICK, pytest.param(tuple(sections.SECTIONS), marks=pytest.mark.slow)], ids=len)
 def ran(request, tmp_path_factory):
-    """A folder with a report, and what `--json` wrote."""
+    """Return a folder with a report, and the data of `--json`."""
     folder = tmp_path_factory.mktemp("profile")
     out, kept = folder / "report", folder / "result.json"
     with pytest.MonkeyPatch.context() as fewer:
@@ -165,7 +165,7 @@ def test_every_section_is_measured_and_shown(ran):
         assert not failed
         assert f'<section id="{name}">' in page
         assert {column.field for column in sections.SECTIONS[name].columns} <= set().union(*data["rows"]) | {"line"}
-    assert not re.search(r"(src|href)=\"(?!data:|#)", page)  # it needs no other file and no network
+    assert not re.search(r"(src|href)=\"(?!data:|#)", page)  # the page needs no other file and no network
     assert (out / "trace").is_dir()
     assert (out / "keys.png").stat().st_size > 1000
 
@@ -195,7 +195,7 @@ def interrupt(plan, tick):
     raise KeyboardInterrupt
 
 
-def test_paths_are_refused_before_anything_is_measured(tmp_path, capsys):
+def test_paths_are_refused_before_the_measurement(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     folder = tmp_path / "folder"
     folder.mkdir()

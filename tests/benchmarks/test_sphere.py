@@ -1,4 +1,4 @@
-"""The benchmark of directions, on few of them."""
+"""The benchmark of directions, with few of them."""
 
 import json
 

@@ -9,7 +9,7 @@ from benchmarks import goals, quiet, startup
 
 
 def pretended(order):
-    """What a process would tell: compiling takes a second, and less from a cache; PyTorch is not installed."""
+    """Return the times of a process: compiling takes a second, and less from a cache; PyTorch is not installed."""
     if order["way"] == "torch":
         return {"missing": "not installed"}
     first = 1.0 if not order["cache"] else 0.1
@@ -29,14 +29,14 @@ def test_result(tmp_path, monkeypatch, capsys):
     assert ways["compile"]["seconds"] == pytest.approx(1.0)
     assert ways["file"]["seconds"] == pytest.approx(1.05)
     assert ways["cache"]["parts"]["first"] == pytest.approx(0.1)
-    # Those that find a full cache have filled it before, peers have been tried, and each that keeps has its own cache.
+    # Ways with a full cache have filled it before, peers have been tried, and each way that keeps has a separate cache.
     before = sum(way.cache == "full" or way.peer != startup.OURS for way in startup.WAYS) - 1
     assert len(asked) == 1 + 2 * (before + 3 * (len(startup.WAYS) - 1))
     empty = [order["cache"] for order in asked if order["cache"] and "keep" in order["cache"]]
     assert len(set(empty)) == len(empty) == 6
     assert result["machine_state"]["quiet"]
     text = capsys.readouterr().out
-    assert "2 met, 2 too close to tell" in text  # compiling takes exactly what is allowed
+    assert "2 met, 2 too close to tell" in text  # compiling takes exactly the allowed time
     assert "PyTorch (not installed)" in text
 
 
@@ -57,7 +57,7 @@ def test_goals(seconds, busy, state):
 
 @pytest.mark.slow
 def test_a_process(tmp_path):
-    """One that loads a file and has a cache does all there is to do."""
+    """A process that loads a file and has a cache covers all steps."""
     ways = [way for way in startup.WAYS if way.name == "file-cache"]
     found, missing = startup.measure(ways, ["array"], 1, tmp_path)
     assert missing == {}
@@ -75,6 +75,6 @@ def test_bad_arguments(capsys, tmp_path):
         startup.ask({})
 
 
-def test_a_peer_that_is_not_there_says_so(monkeypatch):
+def test_a_missing_peer_gives_the_reason(monkeypatch):
     monkeypatch.setattr(startup, "WAYS", [startup.Way("other", "Other", peer="torch", module="no_such_library")])
     assert startup.live({"way": "other", "task": "array"}) == {"missing": "No module named 'no_such_library'"}

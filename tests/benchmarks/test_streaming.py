@@ -22,7 +22,7 @@ QUIET, BUSY = quiet.decide(0.1, 2, 0.0, 0.01), quiet.decide(9.0, 2, 0.0, 0.01)
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """The result of a tiny run of all sections, with the memory of one stream."""
+    """Return the result of a tiny run of all sections, with the memory of one stream."""
     pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
     directory = tmp_path_factory.mktemp("streaming")
     path, place = directory / "result.json", directory / "disk"
@@ -42,7 +42,7 @@ def test_a_complete_run(measured):
     assert (result["program"], result["format"]) == ("streaming", streaming.FORMAT)
     assert result["options"] == {"mode": "quick", "size": SIZE, "rounds": 2, "block": SIZE // streaming.PARTS}
     assert {"quiet", "reason"} <= set(result["machine_state"])
-    assert result["goals"] == []  # too small
+    assert result["goals"] == []  # too small to judge
     sections = result["sections"]
     assert set(sections) == {"host idle", "host busy", "disk", "memory"}
     assert set(sections["disk"]["results"]) == {"plain", "npy", "zarr", "save", "draw", "read"}
@@ -74,7 +74,7 @@ def test_texts_of_the_committed_result():
     assert "that of plain write of ready bytes" in streaming.section_text("disk", sections["disk"])
 
 
-def test_a_busy_machine_concludes_nothing(tmp_path, monkeypatch, capsys):
+def test_a_busy_machine_gives_no_verdict(tmp_path, monkeypatch, capsys):
     sections = json.loads(COMMITTED.read_text())["sections"]
     monkeypatch.setattr(streaming, "measure", lambda *_: sections)
     for state, goals in ((QUIET, 4), (BUSY, 0)):
@@ -103,7 +103,7 @@ def test_goals():
     assert streaming.judge(sections)[0]["state"] == "too noisy"
 
 
-def test_an_interrupt_removes_what_the_run_wrote_and_nothing_else(tmp_path, monkeypatch, capsys):
+def test_an_interrupt_removes_the_files_of_the_run_alone(tmp_path, monkeypatch, capsys):
     (tmp_path / "other").write_text("not ours")
 
     def interrupted(plan, scratch):
@@ -124,19 +124,19 @@ def test_a_process_that_fails_is_an_error(tmp_path, capfd):
     assert "there is no directory" in capfd.readouterr().err
 
 
-def test_what_cannot_run_is_refused_before_anything_is_measured(tmp_path, monkeypatch, capsys):
+def test_impossible_runs_are_refused_before_the_measurement(tmp_path, monkeypatch, capsys):
     for size in ("1.5", "0", "nan", "1e17"):
         with pytest.raises(SystemExit):
             streaming.main([f"--size={size}"])
     assert streaming.main(["--directory", str(tmp_path / "none")]) == 2
-    assert "there is no such folder" in capsys.readouterr().err
+    assert "is no directory" in capsys.readouterr().err
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(streaming.shutil, "disk_usage", lambda path: usage._replace(free=10**9))
     assert streaming.main(["--directory", str(tmp_path), "--size", "1e9"]) == 2
     assert "953.7 MiB free" in capsys.readouterr().err
 
 
-def test_runs_that_are_impossible_are_left_out(tmp_path, monkeypatch):
+def test_impossible_ways_are_skipped(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorstore", None)
     monkeypatch.setattr(cases.psutil, "virtual_memory", lambda: SimpleNamespace(available=10_000))
     runs, missing = cases.disk(1_000, 100, cases.Scratch(tmp_path))
@@ -145,7 +145,7 @@ def test_runs_that_are_impossible_are_left_out(tmp_path, monkeypatch):
     assert "11.72 KiB of memory" in missing["save"]
 
 
-def test_the_loop_by_hand_and_the_plain_files_move_everything(tmp_path):
+def test_the_loop_by_hand_and_the_plain_files_move_all_angles(tmp_path):
     assert [len(values) for values in cases.by_hand(jax.random.key(0), 25, 10)] == [10, 10, 5]
     path = tmp_path / "plain"
     cases.plain_write(path, 2_500, memoryview(bytes(range(250)) * 4))
@@ -171,11 +171,11 @@ def test_ratios_are_taken_round_by_round():
     assert found["plain"]["seconds"] == [1, 2, 8]
     assert found["plain"]["rate"] == 50
     assert found["ours"]["first_call_seconds"] == 7
-    assert found["ours"]["ratio"] == 0.5  # of 1/2, 2/4 and 8/4
+    assert found["ours"]["ratio"] == 0.5  # median of 1/2, 2/4 and 8/4
     assert found["ours"]["ratio_quartiles"] == [0.5, 1.25]
 
 
-# In a separate process: here, memory of earlier tests may be given back meanwhile.
+# In a separate process, since memory of earlier tests may be freed here meanwhile.
 GROWTH = """
 import time
 import numpy as np

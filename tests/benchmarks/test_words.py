@@ -14,7 +14,7 @@ import pytest
 from benchmarks import words
 from benchmarks.exactness.stream import word
 
-# What PractRand 0.96 said of 2^27 bytes, its lines shortened.
+# The output of PractRand 0.96 for 2^27 bytes, with shortened lines.
 GOOD = """\
 RNG_test using PractRand version 0.96
 RNG = RNG_stdin32, seed = unknown
@@ -54,20 +54,20 @@ def test_reports():
 
 @pytest.fixture
 def small(monkeypatch):
-    """Blocks of few words, so that a test sees several."""
+    """Blocks of few words, so that a test covers several."""
     monkeypatch.setattr(words, "BLOCK", 64)
     monkeypatch.setattr(words, "LANES", 16)
     monkeypatch.setattr(words, "SHORT", 8)
 
 
 def first(order, number):
-    """The first words of a cipher whose words another implementation knows."""
+    """Return the first words of a cipher that another implementation computes, too."""
     made = words.blocks("threefry2x32", order, seed=5)
     return np.concatenate(list(itertools.islice(made, 3)))[:number]
 
 
 def independent(key, places):
-    """Words of a key by the cipher that the package has no part in."""
+    """Return the words of a key by a cipher that is independent of the package."""
     data = [int(each) for each in jax.random.key_data(key)]
     return [word(data, place) for place in places]
 
@@ -76,7 +76,7 @@ def test_orders(small):
     key = jax.random.key(5)
     assert first("stream", 150).tolist() == independent(key, range(150))
     each = [jax.random.fold_in(key, i) for i in range(24)]
-    # Sixteen keys take turns; and eight words of each key.
+    # Sixteen keys take turns, and eight words of each key.
     table = np.array([independent(one, range(9)) for one in each])
     assert first("keys", 144).tolist() == table[:16].T.ravel().tolist()
     assert first("split", 192).tolist() == table[:, :8].ravel().tolist()
@@ -84,7 +84,7 @@ def test_orders(small):
 
 @pytest.mark.parametrize("cipher", words.CIPHERS)
 def test_ciphers(small, cipher):
-    """Each is one that JAX has a key for, and has words of its own."""
+    """JAX has a key for each, and each has distinct words."""
     block = next(words.blocks(cipher, "stream"))
     assert block.dtype == np.uint32
     assert len(np.unique(block)) == 64
@@ -100,7 +100,7 @@ print({said!r})
 
 
 def stand_in(folder, said, power):
-    """A program that reads what PractRand would, and says this."""
+    """A program that reads PractRand's input and prints this output."""
     path = folder / "RNG_test"
     path.write_text(STAND_IN.format(python=sys.executable, said=said, power=power, least=min(power, 27)))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -120,7 +120,7 @@ def test_a_run(tmp_path, capsys, small, said, code, verdict):
     assert (row["cipher"], row["order"], row["power"], row["passed"]) == ("threefry2x32", "stream", 27, code == 0)
 
 
-def test_what_stops_early_has_not_passed(tmp_path, capsys, small):
+def test_a_test_that_stops_early_has_not_passed(tmp_path, capsys, small):
     said = GOOD.replace("(2^27 bytes)", "(2^15 bytes)")
     command = ["--power", "16", "--practrand", stand_in(tmp_path, said, 16), "--orders", "stream"]
     assert words.main(command) == 1
@@ -133,8 +133,8 @@ def test_without_practrand(capsys):
 
 
 @pytest.mark.slow
-def test_raw_words_go_to_who_reads_them():
-    """And no longer: a reader that has enough is no error."""
+def test_raw_words_go_to_the_reader():
+    """A reader that has enough words and closes the pipe causes no error."""
     root = Path(words.__file__).parents[1]
     command = f"{sys.executable} -m benchmarks.words --raw --seed 5 --orders stream | head -c 4000"
     done = subprocess.run(command, shell=True, cwd=root, capture_output=True, timeout=120)

@@ -1,4 +1,4 @@
-"""The command line: its files, its messages, and what remains after a failure."""
+"""The command line: its files, its messages, and the state after a failure."""
 
 import itertools
 import os
@@ -30,7 +30,7 @@ SMALL = ("--size", "1000", "--concentration", "3")
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Run the command line in an empty directory; give the exit code, stdout and stderr."""
+    """Run the command line in an empty directory; return the exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     result = namedtuple("result", "code out err")
 
@@ -45,7 +45,7 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 def subprocess_sample(directory, *argv, **environment):
-    """Start the command line in a process of its own, on the package that is tested here, installed or not."""
+    """Start the command line in a separate process with the tested package, installed or not."""
     command = [sys.executable, "-m", "jax_von_mises", "sample", *argv]
     environment = children.environment(**environment)
     return subprocess.Popen(
@@ -55,8 +55,8 @@ def subprocess_sample(directory, *argv, **environment):
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("block", ["1000", "1e9"])
-def test_file_holds_what_the_function_draws(run, block):
-    """Bit for bit, wherever the file is cut into blocks."""
+def test_file_holds_the_draws_of_the_function(run, block):
+    """They agree bit for bit, for any division of the file into blocks."""
     result = run("--block", block, "--loc", "-0.5", "--concentration", "3", "--size", "2_345", "--seed", "7")
     assert result.code == 0, result.err
     expected = jax_von_mises.sample_von_mises(
@@ -69,7 +69,7 @@ def test_file_holds_what_the_function_draws(run, block):
 
 
 def test_parameter_files(run):
-    """A column for each value of the files, `size` angles in each."""
+    """There is a column for each value of the files, with `size` angles in each."""
     loc, concentration = np.linspace(-3, 3, 7, dtype=np.float32), np.geomspace(0.1, 1e4, 7)
     np.savetxt("loc.csv", loc)
     np.save("concentration.npy", concentration)
@@ -103,7 +103,7 @@ def test_dtype(run, dtype):
 
 @pytest.mark.slow
 def test_module_runs_without_warnings(tmp_path):
-    """In a process of its own, with the installed entry point's code and a bar on stderr."""
+    """A separate process runs the code of the installed entry point, with a progress bar on stderr."""
     process = subprocess_sample(tmp_path, "--size", "1e6", "--loc", "-1e0", "--out", "x.npy", PYTHONWARNINGS="error")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
@@ -138,7 +138,7 @@ def test_edges(run, size, argv):
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("loc", ["0.7", "3.14159265358979", "-3.14159265358979"])
 def test_point_mass(run, dtype, loc):
-    """All angles are loc, to the last digit on the circle, and the summary takes no offence."""
+    """All angles are loc, to the last digit on the circle, and the summary finds no fault."""
     result = run("--concentration", "inf", "--loc", loc, "--size", "10", "--dtype", dtype)
     drawn = np.load("samples.npy").astype(np.float64)
     half = (drawn - np.float64(np.dtype(dtype).type(loc))) / 2
@@ -147,7 +147,7 @@ def test_point_mass(run, dtype, loc):
 
 
 def test_spreadsheet_mark(run):
-    """A byte-order mark, which spreadsheets write, is no part of the first number."""
+    """A byte-order mark, which spreadsheets write, is not part of the first number."""
     with open("loc.csv", "wb") as file:
         file.write("1\r\n-2\r\n".encode("utf-8-sig"))
     assert run("--loc", "loc.csv", "--concentration", "inf", "--size", "3").code == 0
@@ -159,7 +159,7 @@ def test_spreadsheet_mark(run):
 )
 @pytest.mark.parametrize("concentration", ["0", "0.01", "2", "1e5", "1e12", "1e30"])
 def test_summary_finds_no_fault(run, concentration, dtype):
-    """Fixed seed, so this asks only that the summary's own arithmetic holds at every concentration."""
+    """The seed is fixed, so this tests only the summary's arithmetic, at every concentration."""
     result = run("--size", "1e5", "--concentration", concentration, "--loc", "0.7", "--dtype", dtype)
     scores = [float(line.split()[-2]) for line in result.out.splitlines() if line.endswith("s.e.")]
     assert len(scores) == 2
@@ -180,7 +180,7 @@ SPHERE = ("--distribution", "von-mises-fisher", "--size", "1000", "--concentrati
 
 
 def test_directions(run):
-    """The file holds what the function draws, and the summary judges cosines and the part across."""
+    """The file holds the draws of the function, and the summary judges the cosines and the part across."""
     result = run(*SPHERE, "--mean-direction", "-3,0,4", "--seed", "7", "--block", "400")
     assert result.code == 0, result.err
     mean = np.float32([-3, 0, 4])
@@ -211,7 +211,7 @@ def test_directions(run):
 
 
 def test_summary_of_directions_finds_faults():
-    """Directions of another concentration, and of another mean direction; right ones pass."""
+    """It reports another concentration and another mean direction; correct directions pass."""
     mean = np.array([1.0, 2.0, 2.0, 0.0]) / 3
     for k, mu, line in ((20.0, mean, None), (20.5, mean, 1), (20.0, mean + 0.02 * np.eye(4)[3], 0)):
         moments = summary.DirectionMoments(mean, np.float64(20.0))
@@ -221,7 +221,7 @@ def test_summary_of_directions_finds_faults():
 
 
 def test_moments_of_directions():
-    """Against Bessel functions, from flat to far beyond where these overflow."""
+    """They agree with Bessel functions, from flat to far beyond the overflow of these."""
     for d, k in ((2, 0.5), (3, 1e6), (10, 3.0), (1000, 50.0), (5, 1e12)):
         with mpmath.workdps(40):
             a = mpmath.besseli(mpmath.mpf(d) / 2, k) / mpmath.besseli(mpmath.mpf(d) / 2 - 1, k)
@@ -294,7 +294,7 @@ def test_summary_of_pairs_finds_faults():
 
 
 def test_turns_are_reduced_exactly():
-    """To the last digit of the direction, far away too; those inside a turn are not touched."""
+    """The direction is exact to the last digit, far away too; angles inside a turn do not change."""
     loc = np.array([0.7, -3.0, np.pi, 3.2, -100.0, 1e5, -1e10, 2.0**50 + 0.25])
     with mpmath.workprec(200):
         exact = [float(x - mpmath.nint(x / (2 * mpmath.pi)) * 2 * mpmath.pi) for x in map(mpmath.mpf, loc.tolist())]
@@ -304,7 +304,7 @@ def test_turns_are_reduced_exactly():
 
 
 def test_moments_join():
-    """Either side of the change from Bessel functions to their series, the moments agree."""
+    """The moments agree on both sides of the change from Bessel functions to their series."""
     for below, above in summary.distribution_moments(np.array([summary.SERIES_MIN * (1 - 1e-13), summary.SERIES_MIN])):
         assert below == pytest.approx(above, rel=1e-8)
 
@@ -344,7 +344,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("argv", "message"), BAD.values(), ids=BAD)
-def test_bad_argument_is_one_line(run, argv, message):
+def test_bad_argument_gives_one_line(run, argv, message):
     np.save("pickle.npy", np.array([{}], object), allow_pickle=True)
     np.save("strings.npy", np.array(["1"]))
     np.save("square.npy", np.ones((2, 2)))
@@ -411,8 +411,8 @@ def test_old_store_that_goes_first_is_announced_in_one_line(run, monkeypatch):
         (KeyboardInterrupt(), 130, "interrupted; 2 of 10 blocks are kept: go on with --resume"),
     ],
 )
-def test_failure_midway_keeps_what_is_done(run, monkeypatch, error, code, message):
-    """The third block fails: the file from before stays until the new one is whole, and that goes on."""
+def test_failure_midway_keeps_finished_blocks(run, monkeypatch, error, code, message):
+    """The third block fails: the old file stays until the new one is complete, and the new one can be resumed."""
     assert run(*SMALL).code == 0
     old = np.load("samples.npy")
     write, calls = npy.NpyFile.write, []
@@ -475,7 +475,7 @@ def test_times(run, monkeypatch, size):
 
 
 def test_verify(run, capsys):
-    """The checksums match, until a bit of the file is turned."""
+    """The checksums match, until a bit of the file is flipped."""
     assert run(*SMALL, "--block", "100").code == 0
     assert commands.main(["verify", "samples.npy"]) == 0
     said = capsys.readouterr().out
@@ -513,8 +513,8 @@ def test_zarr_store(run):
     np.testing.assert_array_equal(drawn, np.asarray(expected))
 
 
-def test_judges_a_part_of_many(run, monkeypatch):
-    """Every so many blocks, and says so; memory and time are for drawing."""
+def test_judges_every_nth_block(run, monkeypatch):
+    """The summary judges every n-th block, and prints so; memory and time are for drawing."""
     monkeypatch.setattr(commands.Watch, "JUDGED", 2_500)
     monkeypatch.setattr(commands.Watch, "CHUNK", 300)
     result = run("--size", "10_000", "--block", "1000")
@@ -523,7 +523,7 @@ def test_judges_a_part_of_many(run, monkeypatch):
 
 
 class Collected:
-    """Something that is destroyed just when a signal comes."""
+    """An object that is destroyed just as a signal arrives."""
 
     def __init__(self, number):
         self.number = number
@@ -534,7 +534,7 @@ class Collected:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_in_a_destructor(number):
-    """Python drops the exception there, in silence; it comes again with the next block."""
+    """Python silently drops the exception there; it is raised again with the next block."""
     if signal.getsignal(number) == signal.SIG_IGN:
         pytest.skip("what started the tests ignores this signal, and so does every command")
     error = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: commands.Terminated}[number]
@@ -550,7 +550,7 @@ def test_signal_in_a_destructor(number):
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no such signal")
 def test_ignored_signals_stay_ignored():
-    """As under `nohup`, which lets a run outlive its terminal."""
+    """A run under `nohup` outlives its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with commands.terminate_by_exception():
@@ -569,8 +569,8 @@ def test_ignored_signals_stay_ignored():
     ],
     ids=["int", "term", "hup"],
 )
-def test_signal_keeps_what_is_done(tmp_path, number, code):
-    """Stopped while blocks are being written, which the record shows; the same command with --resume goes on."""
+def test_signal_keeps_finished_blocks(tmp_path, number, code):
+    """The signal comes while blocks are written, as the record shows; the same command with --resume continues."""
     if signal.getsignal(number) == signal.SIG_IGN:
         pytest.skip("what started the tests ignores this signal, as nohup does, and so does every command")
     process = subprocess_sample(tmp_path, "--size", "1e9", "--block", "1e6")
@@ -596,7 +596,7 @@ def test_plain_progress_without_tqdm(run, monkeypatch):
 
 
 def test_plain_progress(monkeypatch, capsys):
-    """A line every two seconds and at the end; none of a shorter run, whose rate would be that of compiling."""
+    """A line every two seconds and at the end; none for a shorter run, whose rate would be that of compiling."""
     clock = [0.0]
     monkeypatch.setattr(commands.time, "monotonic", lambda: clock[0])
     short, long = commands.PlainProgress(0, 100, "angles"), commands.PlainProgress(0, 100, "angles")

@@ -33,7 +33,7 @@ def files(out):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """What one process writes."""
+    """Return the bytes that one process writes."""
     out = tmp_path_factory.mktemp("alone") / "a.zarr"
     jax_von_mises.write_samples(out, jax.random.key(5), 0.5, 4.0, BLOCKS * ROWS, "float32", block_rows=ROWS)
     return files(out)
@@ -41,7 +41,7 @@ def alone(tmp_path_factory):
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a program in the directory of the test; at the end of the test none is left."""
+    """Start a program in the directory of the test; none is left at the end of the test."""
     started = []
 
     def start(*command, **options):
@@ -66,7 +66,7 @@ def start(tmp_path):
         log.close()
 
 
-def told(tmp_path):
+def messages(tmp_path):
     return "\n".join(path.read_text() for path in sorted(tmp_path.glob("*.log")))
 
 
@@ -80,7 +80,7 @@ def wait_until(condition, process=None, seconds=120):
 
 
 def test_parts_of_an_array_job(tmp_path, monkeypatch, capsys, alone):
-    """One after the other, by either name of the options; the last one finishes, and any of them comes again."""
+    """Parts run one by one, by either name of the options; the last one finishes, and any of them can be repeated."""
     monkeypatch.chdir(tmp_path)
     assert commands.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
     said = capsys.readouterr().out
@@ -95,7 +95,7 @@ def test_parts_of_an_array_job(tmp_path, monkeypatch, capsys, alone):
 
 @pytest.mark.slow
 def test_workers(tmp_path, monkeypatch, capsys, alone):
-    """The bytes of one process, and a summary of what they hold."""
+    """Workers write the bytes of one process, and the summary describes them."""
     monkeypatch.chdir(tmp_path)
     assert commands.main([*SAMPLE, "--workers", "2"]) == 0
     said = capsys.readouterr()
@@ -131,7 +131,7 @@ def test_workers(tmp_path, monkeypatch, capsys, alone):
         (["--timeout", "-1"], "--timeout -1: give seconds"),
     ],
 )
-def test_bad_argument_is_one_line(tmp_path, monkeypatch, capfd, argv, message):
+def test_bad_argument_gives_one_line(tmp_path, monkeypatch, capfd, argv, message):
     monkeypatch.chdir(tmp_path)
     assert commands.main([*QUIET, *argv]) == 2
     text = "".join(capfd.readouterr())
@@ -148,7 +148,7 @@ def test_dask_that_is_not_installed(tmp_path, monkeypatch, capsys):
 
 
 def group(process):
-    """The processes of a group that are alive, of which the first has the group's number."""
+    """Return the living processes of a group, whose number is that of the first one."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
@@ -166,7 +166,7 @@ LARGE = ["sample", "--quiet", "--concentration", "4", "--size", "1e8", "--block"
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("kind", ["npy", "zarr"])
 def test_stopped(tmp_path, start, number, kind):
-    """Ctrl-C goes to the workers too. What is recorded is kept, no process is left, one process goes on to the end."""
+    """Ctrl-C reaches the workers, too. Recorded blocks stay, no process is left, and one process finishes the run."""
     out = tmp_path / f"a.{kind}"
     run = ["-W", "error", "-m", "jax_von_mises", *LARGE, out]
     process = start(*run, "--workers", "2")
@@ -178,13 +178,13 @@ def test_stopped(tmp_path, start, number, kind):
         process.send_signal(number)
     code = process.wait(60)
     wait_until(lambda: not group(process), seconds=20)
-    assert code == (-number if number == signal.SIGKILL else 128 + number), told(tmp_path)
+    assert code == (-number if number == signal.SIGKILL else 128 + number), messages(tmp_path)
     kept = len(recorded(out))
     assert 3 <= kept < 400
     if number != signal.SIGKILL:
-        (line,) = told(tmp_path).splitlines()
+        (line,) = messages(tmp_path).splitlines()
         assert f"{kept} of 400 blocks are kept: go on with --resume" in line
-    assert start(*run, "--resume").wait(120) == 0, told(tmp_path)
+    assert start(*run, "--resume").wait(120) == 0, messages(tmp_path)
     assert len(jax_von_mises.verify_samples(out)["crc32"]) == 400
 
 
@@ -192,20 +192,20 @@ def test_stopped(tmp_path, start, number, kind):
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="reads /proc")
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 0.5, 1.0])
 def test_interrupt_while_workers_start(tmp_path, start, seconds):
-    """Ctrl-C reaches them while they import: one line on stderr, of the command, and nothing is left."""
+    """Ctrl-C reaches them while they import: the command prints one line on stderr, and no process is left."""
     process = start("-W", "error", "-m", "jax_von_mises", *LARGE, tmp_path / "a.npy", "--workers", "2")
     wait_until(lambda: len(group(process)) >= 4, process)  # with the one that multiprocessing starts to clean up
     time.sleep(seconds)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) == 130
     wait_until(lambda: not group(process), seconds=20)
-    (line,) = told(tmp_path).splitlines()
+    (line,) = messages(tmp_path).splitlines()
     assert line.startswith("jax-von-mises sample: error: interrupted")
 
 
 @pytest.mark.slow
 def test_worker_that_hangs_is_ended(tmp_path, start):
-    """The command gives up in time, and leaves nothing behind that waits."""
+    """The command gives up in time and leaves no waiting process."""
     out = tmp_path / "a.zarr"
     run = ["-W", "error", "-m", "jax_von_mises", *LARGE, out]
     process = start(*run, "--workers", "1", "--timeout", "3")
@@ -216,14 +216,14 @@ def test_worker_that_hangs_is_ended(tmp_path, start):
                 os.kill(worker, signal.SIGSTOP)
     assert process.wait(60) == 1
     wait_until(lambda: not group(process), seconds=20)
-    assert "none was finished for 3 s. Look for a worker that hangs" in told(tmp_path)
-    assert start(*run, "--resume").wait(120) == 0, told(tmp_path)
+    assert "none was finished for 3 s. Look for a worker that hangs" in messages(tmp_path)
+    assert start(*run, "--resume").wait(120) == 0, messages(tmp_path)
     jax_von_mises.verify_samples(out)
 
 
 @pytest.mark.slow
 def test_dask_cluster(tmp_path, start, alone):
-    """By its address and by its scheduler file; the scheduler is killed and started again, and --resume goes on."""
+    """An address or a scheduler file names it; the scheduler is killed and restarted, and --resume continues."""
     pytest.importorskip("distributed", reason="Dask is not installed: the extra `dask`")
     file, out = tmp_path / "scheduler.json", tmp_path / "a.zarr"
 
@@ -237,7 +237,7 @@ def test_dask_cluster(tmp_path, start, alone):
 
     scheduler, workers = cluster()
     command = ["-m", "jax_von_mises"]
-    assert start(*command, *QUIET, "--scheduler", "scheduler.json").wait(120) == 0, told(tmp_path)
+    assert start(*command, *QUIET, "--scheduler", "scheduler.json").wait(120) == 0, messages(tmp_path)
     assert files(out) == alone
     large = tmp_path / "large.zarr"
     address = json.loads(file.read_text())["address"]
@@ -245,10 +245,12 @@ def test_dask_cluster(tmp_path, start, alone):
     wait_until(lambda: len(recorded(large)) >= 3, process)
     scheduler.kill()
     assert process.wait(120) == 1
-    assert "blocks are kept: go on with --resume" in told(tmp_path)
+    assert "blocks are kept: go on with --resume" in messages(tmp_path)
     workers.kill()
     kept = len(recorded(large))
     assert 3 <= kept < 400
     cluster()
-    assert start(*command, *LARGE, large, "--resume", "--scheduler", "scheduler.json").wait(120) == 0, told(tmp_path)
+    assert start(*command, *LARGE, large, "--resume", "--scheduler", "scheduler.json").wait(120) == 0, messages(
+        tmp_path
+    )
     assert len(jax_von_mises.verify_samples(large)["crc32"]) == 400

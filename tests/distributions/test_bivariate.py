@@ -16,7 +16,7 @@ from tests import bivariate_reference as reference
 slow = pytest.mark.slow
 CLASSES = {"sine": SineBivariateVonMises, "cosine": CosineBivariateVonMises}
 names = pytest.mark.parametrize("name", CLASSES)
-# One model runs by default: most of the time is that of the compiler.
+# Only one model runs by default, as most of the time is compilation.
 one_first = pytest.mark.parametrize("name", ["sine", pytest.param("cosine", marks=slow)])
 LOCS = np.array([0.5, -1.0], np.float32)
 SETS = [(5.0, 6.0, -7.0), (5.0, 6.0, 3.0), (0.3, 0.2, 4.0), (1000.0, 1000.0, 500.0), (0.0, 3.0, 3.0), (1e7, 1e7, 2e7)]
@@ -32,7 +32,7 @@ def program(method):
 
 
 def statistics(name, x, locs=LOCS):
-    """cos a, cos b and W of pairs, in float64."""
+    """Return cos a, cos b and W of pairs, in float64."""
     a, b = (np.asarray(x, float) - locs).T
     return np.cos(a), np.cos(b), np.sin(a) * np.sin(b) if name == "sine" else -np.cos(a - b)
 
@@ -42,7 +42,7 @@ def statistics(name, x, locs=LOCS):
 
 @names
 def test_log_prob(name, key):
-    """Against mpmath, anywhere, and where the first angle gives the second one the least concentration."""
+    """It agrees with mpmath everywhere, also where the second angle has the least conditional concentration."""
     near = np.geomspace(1e-6, 0.1, 10, dtype=np.float32)
     for k in ((5.0, 6.0, -7.0), (0.3, 0.2, 4.0), (1.0, 3.0, 3.0), (5.0, 6.0, -6.0), (0.0, 0.0, 0.0)):
         x = np.array(jax.random.uniform(key, (80, 2), minval=-3.1, maxval=3.1))
@@ -51,32 +51,32 @@ def test_log_prob(name, key):
         exact = reference.exponent(name, a, b, *k, np) - reference.log_normaliser_mp(name, *k)
         error = np.abs(program("log_prob")(pairs(name, k), x) - exact)
         assert (error <= 2e-6 * np.maximum(1, np.abs(exact))).all(), k
-    # Whole turns do not count.
-    law = pairs(name, (5.0, 6.0, 3.0))
-    np.testing.assert_allclose(law.log_prob(x + np.float32(2 * np.pi)), law.log_prob(x), atol=1e-5)
+    # Whole turns change nothing.
+    pair = pairs(name, (5.0, 6.0, 3.0))
+    np.testing.assert_allclose(pair.log_prob(x + np.float32(2 * np.pi)), pair.log_prob(x), atol=1e-5)
 
 
 @slow
 @names
 def test_log_prob_of_concentrated_pairs(name, key):
-    """Near the modes, for parameters up to 1e7: the error that rounding of the angles explains, and no more."""
+    """Near the modes, for parameters up to 1e7, the error is at most the effect of rounding the angles."""
     for k in reference.parameters(name, 30):
-        law = CLASSES[name](0.0, 0.0, *k)
+        pair = CLASSES[name](0.0, 0.0, *k)
         marginal = reference.Marginal(name, *map(float, k))
-        x = np.asarray(law.sample(key, (50,)))
+        x = np.asarray(pair.sample(key, (50,)))
         a, b = np.longdouble(x).T
         exact = reference.exponent(name, a, b, *np.longdouble(k), np)
         top = np.longdouble(k[0]) * np.cos(np.longdouble(marginal.mode)) + np.longdouble(marginal.top)
         exact = (exact - top).astype(float) - marginal.log_total
-        slopes = [np.abs(np.asarray(s, float)) for s in jax.vmap(jax.grad(law.log_prob))(jnp.asarray(x)).T]
+        slopes = [np.abs(np.asarray(s, float)) for s in jax.vmap(jax.grad(pair.log_prob))(jnp.asarray(x)).T]
         room = sum(s * np.spacing(np.abs(y)) for s, y in zip(slopes, x.T, strict=True))
-        error = np.abs(np.asarray(law.log_prob(x), float) - exact)
+        error = np.abs(np.asarray(pair.log_prob(x), float) - exact)
         assert (error <= 2e-6 * np.maximum(1, np.abs(exact)) + 4 * room).all(), (k, error.max())
 
 
 @slow
 def test_no_correlation_is_the_product():
-    """Of two von Mises distributions: densities, entropy, moments and conditional distributions."""
+    """Densities, entropy, moments and conditional distributions are those of two von Mises distributions."""
     x = np.random.default_rng(0).uniform(-3, 3, (50, 2)).astype(np.float32)
     for k1, k2 in ((5.0, 0.3), (0.0, 1e6), (1e7, 2.0)):
         first, second = VonMises(LOCS[0], k1), VonMises(LOCS[1], k2)
@@ -95,7 +95,7 @@ def test_no_correlation_is_the_product():
 
 @slow
 def test_no_correlation_draws_the_product(key):
-    """Each angle is that of `sample_von_mises` from the same words, to rounding."""
+    """Each angle is that of `sample_von_mises` from the same words, up to rounding."""
     words = counter.words(key, (5000,), 2)
     for name in CLASSES:
         x = pairs(name, (5.0, 0.3, 0.0)).sample(key, (5000,), method="direct")
@@ -107,7 +107,7 @@ def test_no_correlation_draws_the_product(key):
 @slow
 @names
 def test_marginal_and_conditional(name):
-    """Their product is the density, and the marginal one integrates to 1."""
+    """Their product is the density, and the marginal density integrates to 1."""
     phi = np.linspace(-np.pi, np.pi, 400, endpoint=False).astype(np.float32)
     for k in ((5.0, 6.0, -7.0), (1.0, 3.0, 3.0)):
         pair = pairs(name, k)
@@ -143,7 +143,7 @@ def test_marginal(name):
 @slow
 @names
 def test_derivatives_of_log_prob(name):
-    """In all arguments against differences in float64, and the second ones in the parameters."""
+    """First derivatives in all arguments, and second ones in the parameters, agree with differences in float64."""
     point, k = np.array([0.9, -0.4], np.float32), (5.0, 6.0, -7.0)
 
     def log_prob(x, *parameters):
@@ -170,7 +170,7 @@ def test_derivatives_of_log_prob(name):
 @slow
 @names
 def test_moments_of_draws(name, key):
-    """Within 4.5 standard deviations of the exact ones, by either route, also at two modes."""
+    """They are within 4.5 standard deviations of the exact ones, by either route, also with two modes."""
     for k in SETS:
         exact = reference.Marginal(name, *map(float, np.float32(k))).means()
         for method, size in (("table", 100_000), ("direct", 10_000)):
@@ -183,7 +183,7 @@ def test_moments_of_draws(name, key):
 @one_first
 @pytest.mark.parametrize(("size", "count"), [(10**6, 24), pytest.param(10**8, 64, marks=slow)])
 def test_chi_square_in_two_dimensions(name, size, count, key):
-    """Against the density integrated over the cells of a grid, at a false alarm rate of 1e-4."""
+    """Counts agree with the density integrated over cells of a grid, at a false alarm rate of 1e-4."""
     k = (2.0, 1.5, -2.5) if name == "sine" else (1.0, 1.5, 1.5)
     edges = np.linspace(-np.pi, np.pi, count + 1)
     nodes, weights = np.polynomial.legendre.leggauss(6)
@@ -204,7 +204,7 @@ def test_chi_square_in_two_dimensions(name, size, count, key):
 @slow
 @names
 def test_importance_sampling(name, key):
-    """Draws weighted by exp(-W) have the moments of the model with a weaker dependence, computed by their densities."""
+    """Draws weighted by exp(-W) have the moments of the model with a weaker dependence, from its densities."""
     strong, weak = pairs(name, (5.0, 6.0, 3.0)), pairs(name, (5.0, 6.0, 2.0))
     x = strong.sample(key, (10**6,))
     weights = np.exp(np.asarray(weak.log_prob(x) - strong.log_prob(x), float))
@@ -217,7 +217,7 @@ def test_importance_sampling(name, key):
 @slow
 @names
 def test_derivatives_of_draws(name, key):
-    """Of means over draws in the parameters: those of the moments; forward and reverse alike."""
+    """Means over draws have the derivatives of the moments in the parameters, in forward and reverse mode."""
     for k in ((5.0, 6.0, 3.0), (5.0, 6.0, -7.0)):
 
         def mean_of(parameters, size=20_000):
@@ -237,30 +237,30 @@ def test_derivatives_of_draws(name, key):
 @slow
 @names
 def test_layout(name, key):
-    """Pair i is a function of the key and i alone: in shapes, slices and batches; and its words are 2 i and 2 i + 1."""
+    """Pair i depends only on the key and i, in shapes, slices and batches; its words are 2 i and 2 i + 1."""
     pair = pairs(name, (5.0, 6.0, 3.0))
-    whole = pair.sample(key, (40_000,), method="table")
-    assert whole.shape == (40_000, 2)
-    np.testing.assert_allclose(pair.sample(key, (200, 200), method="table").reshape(-1, 2), whole, atol=2e-6)
-    np.testing.assert_allclose(pair.sample(key, (1000,), start=5000), whole[5000:6000], atol=2e-6)
-    np.testing.assert_allclose(pair.sample(key, (100,), method="direct"), whole[:100], atol=3e-6)
+    full = pair.sample(key, (40_000,), method="table")
+    assert full.shape == (40_000, 2)
+    np.testing.assert_allclose(pair.sample(key, (200, 200), method="table").reshape(-1, 2), full, atol=2e-6)
+    np.testing.assert_allclose(pair.sample(key, (1000,), start=5000), full[5000:6000], atol=2e-6)
+    np.testing.assert_allclose(pair.sample(key, (100,), method="direct"), full[:100], atol=3e-6)
     many = CLASSES[name](LOCS[0], LOCS[1], jnp.full((100,), 5.0), 6.0, 3.0)
-    np.testing.assert_allclose(many.sample(key), whole[:100], atol=3e-6)
+    np.testing.assert_allclose(many.sample(key), full[:100], atol=3e-6)
     keys = jax.random.split(key, 3)
     several = jax.vmap(lambda key: pair.sample(key, (50,)))(keys)
     np.testing.assert_allclose(several[1], pair.sample(keys[1], (50,)), atol=3e-6)
-    assert (np.abs(whole) <= np.pi).all()
+    assert (np.abs(full) <= np.pi).all()
 
 
 def test_the_end_of_the_stream():
-    """A pair takes two of its 2^64 numbers: beyond 2^63 they would be those of earlier pairs."""
+    """A pair takes two of the 2^64 words of a stream: beyond 2^63 pairs would repeat."""
     pair, key = pairs("sine", (5.0, 6.0, 3.0)), jax.random.key(1)
     assert pair.sample(key, (4,), start=2**63 - 4).shape == (4, 2)
     with pytest.raises(ValueError, match="reach beyond the stream's 2\\^64 numbers, of which a pair takes 2"):
         pair.sample(key, (4,), start=2**63 - 3)
 
 
-# Of the words of ten pairs from places 0 and 2^33; changing one changes every stream.
+# Checksums of the words of ten pairs from places 0 and 2^33; a change breaks every stream.
 DIGESTS = {
     ("threefry2x32", "float32"): "47d6c95e6373b045",
     ("threefry2x32", "float64"): "efdfd2595a68edac",
@@ -270,7 +270,7 @@ DIGESTS = {
 
 
 def words_of(implementation, dtype, start):
-    """The words of ten pairs, those of the first angle and then those of the second one."""
+    """Return the words of ten pairs, for the first angles and then for the second ones."""
     key, width = jax.random.key(7, impl=implementation), 2 if dtype == "float64" else 1
     start = None if start is None else counter.halves(start)
     both = bivariate.pair_words((10,), width, key, start)
@@ -298,7 +298,7 @@ def test_words_are_those_of_the_stream():
 @names
 @pytest.mark.parametrize("k", [(5.0, 6.0, 3.0), (5.0, 6.0, -7.0), (0.3, 0.2, 4.0), (1e4, 2e4, -9e3), (0.0, 0.0, 8.0)])
 def test_fit(name, k, key):
-    """The truth within 4.5 standard errors, by batches; and a gain of half a nat for each parameter."""
+    """Fits of batches are within 4.5 standard errors of the truth, and gain about half a nat per parameter."""
     pair = pairs(name, k)
     x = pair.sample(key, (3, 5000))
     found, errors = CLASSES[name].fit(x, axis=1), pair.standard_errors(5000)
@@ -313,7 +313,7 @@ def test_fit(name, k, key):
 
 @slow
 def test_fit_of_weights_and_bad_data(key):
-    """A weight is a repetition; NaN for what is not a sample; no error of one data set reaches another."""
+    """A weight is a repetition; invalid samples give NaN; an error in one data set does not affect another."""
     x = SineBivariateVonMises(*LOCS, 5.0, 6.0, 3.0).sample(key, (40,))
     counts = jnp.arange(40) % 4
     weighted = SineBivariateVonMises.fit(x, weights=counts.astype(jnp.float32))
@@ -332,7 +332,7 @@ def test_fit_of_weights_and_bad_data(key):
 @slow
 @names
 def test_against_scipy(name, key):
-    """The optimum of SciPy's simplex method over the plain density in NumPy is no better."""
+    """SciPy's simplex method on the plain density in NumPy finds no better optimum."""
     from scipy import optimize
 
     x = np.asarray(pairs(name, (2.0, 3.0, 1.5)).sample(key, (300,)), float)
@@ -375,7 +375,7 @@ def test_pytree_and_batches(key):
 
 @slow
 def test_bad_parameters(key):
-    """NaN in their own element, and with `validate_args` an error that says what is allowed."""
+    """They give NaN in their own element, and with `validate_args` an error that names the allowed values."""
     for index, bad in ((2, -1.0), (3, np.nan), (4, np.inf), (2, np.inf), (0, np.inf)):
         parameters = [jnp.array([0.1, 0.1]), 0.2, jnp.array([1.0, 1.0]), jnp.array([2.0, 2.0]), jnp.array([0.5, 0.5])]
         parameters[index] = parameters[index].at[0].set(bad)
@@ -437,7 +437,7 @@ def test_numpyro_distribution(name, key):
 
 @slow
 def test_nuts(key):
-    """Finds the parameters of the sine model from draws."""
+    """NUTS finds the parameters of the sine model from draws."""
     import numpyro.distributions as dist
     from numpyro.infer import MCMC, NUTS
 
@@ -464,7 +464,7 @@ def test_nuts(key):
 
 @slow
 def test_svi(key):
-    """A guide that is reparametrised in all five parameters finds a posterior that is of the same family."""
+    """A guide that is reparametrised in all five parameters finds a posterior of its own family."""
     import optax
     from numpyro.distributions import constraints
     from numpyro.infer import SVI, Trace_ELBO

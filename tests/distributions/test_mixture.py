@@ -1,4 +1,4 @@
-"""Mixtures and tori, against sums over grids: the integrands are periodic, so that those are exact to rounding."""
+"""Mixtures and tori, compared with sums over grids, which are exact to rounding for periodic integrands."""
 
 import functools
 
@@ -9,7 +9,7 @@ import pytest
 from jax import random
 
 from jax_von_mises import Mixture, Torus, VonMises, sample_von_mises
-from tests import laws, reference
+from tests import goodness_of_fit, reference
 
 WEIGHTS = np.array([0.2, 0.5, 0.3])
 LOCS, CONCENTRATIONS = np.array([-2.0, 0.5, 3.0]), np.array([4.0, 0.7, 30.0])
@@ -24,36 +24,36 @@ def three():
 
 
 def tori():
-    """Two tori of two angles each."""
+    """Return two tori of two angles each."""
     components = VonMises(jnp.array([[-1.0, 2.0], [1.5, -0.5]]), jnp.array([[3.0, 8.0], [6.0, 1.0]]))
     return Mixture(logits=jnp.array([0.0, 0.7]), components=Torus(components))
 
 
 def grid_of_two(step):
-    """Points of a torus, of every so many angles of the grid."""
+    """Return points of a torus, at every `step`-th angle of the grid."""
     axis = np.float32(GRID[::step])
     return np.stack(np.meshgrid(axis, axis, indexing="ij"), -1)
 
 
 @functools.cache
 def program(method):
-    return jax.jit(lambda law, *arguments: getattr(law, method)(*arguments))
+    return jax.jit(lambda distribution, *arguments: getattr(distribution, method)(*arguments))
 
 
-def run(law, method, *arguments):
-    """Call a method in a program: outside of one, every operation is compiled alone, which takes many times as long."""
-    return program(method)(law, *arguments)
+def run(distribution, method, *arguments):
+    """Call a method in a compiled program, which takes a fraction of the time to compile each operation alone."""
+    return program(method)(distribution, *arguments)
 
 
 @functools.partial(jax.jit, static_argnames="shape")
-def draw(law, key, shape):
-    return law.sample(key, shape)
+def draw(distribution, key, shape):
+    return distribution.sample(key, shape)
 
 
 @jax.jit
-def gradient(law, value):
-    """Of the logarithm of the density, in all parameters."""
-    return jax.grad(lambda law: law.log_prob(value))(law)
+def gradient(distribution, value):
+    """Return the gradient of the log density in all parameters."""
+    return jax.grad(lambda distribution: distribution.log_prob(value))(distribution)
 
 
 def all_finite(tree):
@@ -68,25 +68,25 @@ def density(x):
 
 
 def test_density():
-    law, x = three(), jnp.float32(GRID)
+    mixture, x = three(), jnp.float32(GRID)
     exact = density(np.asarray(x, float))
-    probability = run(law, "prob", x)
+    probability = run(mixture, "prob", x)
     np.testing.assert_allclose(probability, exact, rtol=3e-6)
-    np.testing.assert_allclose(run(law, "log_prob", x), np.log(exact), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(run(mixture, "log_prob", x), np.log(exact), rtol=1e-6, atol=1e-6)
     assert float(probability.sum()) * CELL == pytest.approx(1, rel=1e-6)
 
 
 def test_cdf():
-    """The integral of the density from -pi, on any turn."""
+    """The cdf is the integral of the density from -pi, on any turn."""
     fine = np.linspace(-np.pi, np.pi, 2**14 + 1)
     total = np.r_[0, np.cumsum((density(fine[1:]) + density(fine[:-1])) / 2)] * (fine[1] - fine[0])
-    law, x = three(), np.float32([-3.0, -2.0, 0.0, 0.5, 2.9, 3.1])
-    found = run(law, "cdf", x)
+    mixture, x = three(), np.float32([-3.0, -2.0, 0.0, 0.5, 2.9, 3.1])
+    found = run(mixture, "cdf", x)
     np.testing.assert_allclose(found, np.interp(x, fine, total), atol=1e-6)
-    np.testing.assert_allclose(run(law, "cdf", np.float32(x + 4 * np.pi)) - 2, found, atol=3e-6)
-    assert abs(float(run(law, "cdf", -np.pi))) < 1e-6
+    np.testing.assert_allclose(run(mixture, "cdf", np.float32(x + 4 * np.pi)) - 2, found, atol=3e-6)
+    assert abs(float(run(mixture, "cdf", -np.pi))) < 1e-6
     # The largest float below pi is not pi.
-    assert float(run(law, "cdf", 3.1415925)) == pytest.approx(1, abs=1e-6)
+    assert float(run(mixture, "cdf", 3.1415925)) == pytest.approx(1, abs=1e-6)
 
 
 def test_mean():
@@ -95,80 +95,80 @@ def test_mean():
 
 
 def test_responsibilities():
-    law, x = three(), jnp.float32(GRID[::16])
+    mixture, x = three(), jnp.float32(GRID[::16])
     terms = WEIGHTS * np.stack(
         [reference.pdf(np.asarray(x, float) - m, k) for m, k in zip(LOCS, CONCENTRATIONS, strict=True)], -1
     )
-    shares = run(law, "responsibilities", x)
+    shares = run(mixture, "responsibilities", x)
     np.testing.assert_allclose(shares, terms / terms.sum(-1, keepdims=True), rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(shares.sum(-1), 1, rtol=1e-6)
 
 
-def test_samples_follow_the_law(key):
+def test_samples_follow_the_distribution(key):
     bins, count = 256, 2**18
     x = np.asarray(draw(three(), key, (count,)))
     fine = (np.arange(64 * bins) + 0.5) / (64 * bins) * 2 * np.pi - np.pi
     expected = density(fine).reshape(bins, 64).sum(-1)
     counts = np.histogram(x, bins, (-np.pi, np.pi))[0]
-    assert laws.chi_square(counts, count * expected / expected.sum()) > laws.P_VALUE
+    assert goodness_of_fit.chi_square(counts, count * expected / expected.sum()) > goodness_of_fit.P_VALUE
 
 
-def test_one_component_s_angles_are_the_sampler_s(key):
-    """A weight of 1 leaves what `sample_von_mises` draws: one angle an element, not one for each component."""
-    law = Mixture(logits=[-jnp.inf, 0.0, -jnp.inf], components=three().components)
+def test_one_component_gives_the_angles_of_the_sampler(key):
+    """A weight of 1 gives the draws of `sample_von_mises`: one angle per element, not one per component."""
+    mixture = Mixture(logits=[-jnp.inf, 0.0, -jnp.inf], components=three().components)
     loc, concentration = np.full((2, 100), [[LOCS[1]], [CONCENTRATIONS[1]]], np.float32)
     expected = sample_von_mises(random.split(key)[1], loc, concentration)
-    np.testing.assert_array_equal(draw(law, key, (100,)), expected)
+    np.testing.assert_array_equal(draw(mixture, key, (100,)), expected)
 
 
 def test_batches(key):
     """Three mixtures of two, with logits and locations that vary along different axes."""
-    law = Mixture(logits=jnp.zeros((3, 1, 2)), components=VonMises(jnp.zeros((4, 1)), jnp.array([1.0, 5.0])))
-    assert law.batch_shape == (3, 4)
-    assert law.event_shape == ()
+    mixture = Mixture(logits=jnp.zeros((3, 1, 2)), components=VonMises(jnp.zeros((4, 1)), jnp.array([1.0, 5.0])))
+    assert mixture.batch_shape == (3, 4)
+    assert mixture.event_shape == ()
 
-    def values(law):
-        x = law.sample(key, (7,))
-        draws = x, law.log_prob(x), law.prob(x), law.cdf(x)
-        return draws, law.responsibilities(x), (law.mean(), law.log_prob(0.0), law.sample(seed=key))
+    def values(mixture):
+        x = mixture.sample(key, (7,))
+        draws = x, mixture.log_prob(x), mixture.prob(x), mixture.cdf(x)
+        return draws, mixture.responsibilities(x), (mixture.mean(), mixture.log_prob(0.0), mixture.sample(seed=key))
 
-    draws, shares, singles = jax.eval_shape(values, law)
+    draws, shares, singles = jax.eval_shape(values, mixture)
     assert {value.shape for value in draws} == {(7, 3, 4)}
     assert shares.shape == (7, 3, 4, 2)
     assert {value.shape for value in singles} == {(3, 4)}
 
 
 def test_stable_where_densities_underflow():
-    """e^-4000 and less: the nearest component decides."""
-    law = Mixture(logits=[0.0, 0.0], components=VonMises([0.0, 1.0], [1e4, 1e4]))
-    value = float(run(law, "log_prob", 2.0))
+    """For densities of e^-4000 and less, the nearest component decides."""
+    mixture = Mixture(logits=[0.0, 0.0], components=VonMises([0.0, 1.0], [1e4, 1e4]))
+    value = float(run(mixture, "log_prob", 2.0))
     with jax.enable_x64(True):
         exact = float(VonMises(1.0, 1e4).log_prob(2.0)) + np.log(0.5)
     assert value == pytest.approx(exact, rel=1e-6)
-    assert all_finite(gradient(law, 2.0))
+    assert all_finite(gradient(mixture, 2.0))
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, np.pi])
 def test_gradients_with_a_weight_of_zero(value):
-    """Finite, and without the component that is not there, even if that is a point mass at the value."""
+    """They are finite and ignore the component without weight, even if it is a point mass at the value."""
     for k in (1.0, 1e6, jnp.inf):
-        law = Mixture(logits=[0.0, -jnp.inf, 1.0], components=VonMises([0.0, 1.0, 2.0], jnp.array([2.0, k, 1e3])))
+        mixture = Mixture(logits=[0.0, -jnp.inf, 1.0], components=VonMises([0.0, 1.0, 2.0], jnp.array([2.0, k, 1e3])))
         without = Mixture(logits=[0.0, 1.0], components=VonMises([0.0, 2.0], [2.0, 1e3]))
         for method in ("log_prob", "prob"):
             expected = float(run(without, method, value))
-            assert float(run(law, method, value)) == pytest.approx(expected, rel=1e-6)
+            assert float(run(mixture, method, value)) == pytest.approx(expected, rel=1e-6)
         if np.isfinite(k):
-            grads = gradient(law, value)
+            grads = gradient(mixture, value)
             assert all_finite(grads)
             assert grads.logits[1] == grads.components.loc[1] == grads.components.concentration[1] == 0
 
 
 def test_gradients_are_differences():
     with jax.enable_x64(True):
-        law = Mixture(logits=np.log(WEIGHTS), components=VonMises(LOCS, CONCENTRATIONS))
-        function = jax.jit(lambda law: jnp.sum(law.log_prob(np.linspace(-3.0, 3.0, 7))))
-        grads = jax.tree.leaves(jax.jit(jax.grad(function))(law))
-        leaves, structure = jax.tree.flatten(law)
+        mixture = Mixture(logits=np.log(WEIGHTS), components=VonMises(LOCS, CONCENTRATIONS))
+        function = jax.jit(lambda mixture: jnp.sum(mixture.log_prob(np.linspace(-3.0, 3.0, 7))))
+        grads = jax.tree.leaves(jax.jit(jax.grad(function))(mixture))
+        leaves, structure = jax.tree.flatten(mixture)
         for i, leaf in enumerate(leaves):
             for j in range(3):
                 step = 1e-6 * np.eye(3)[j]
@@ -179,13 +179,15 @@ def test_gradients_are_differences():
 
 
 def test_samples_have_derivatives(key):
-    """1 in the location of the component that was chosen, 0 in the others."""
-    law = three()
+    """They are 1 in the location of the chosen component and 0 in the others."""
+    mixture = three()
 
     def angles(loc):
-        return Mixture(logits=law.logits, components=VonMises(loc, law.components.concentration)).sample(key, (50,))
+        return Mixture(logits=mixture.logits, components=VonMises(loc, mixture.components.concentration)).sample(
+            key, (50,)
+        )
 
-    slopes = np.asarray(jax.jit(jax.jacfwd(angles))(law.components.loc))
+    slopes = np.asarray(jax.jit(jax.jacfwd(angles))(mixture.components.loc))
     assert (np.sort(slopes, -1) == [0, 0, 1]).all()
 
 
@@ -195,19 +197,19 @@ def test_samples_have_derivatives(key):
 @pytest.mark.slow
 def test_torus_is_a_product(key):
     components = VonMises(jnp.zeros((3, 2)), jnp.array([1.0, 5.0]))
-    law = Torus(components)
-    assert (law.batch_shape, law.event_shape) == ((3,), (2,))
-    x = draw(law, key, (10,))
+    torus = Torus(components)
+    assert (torus.batch_shape, torus.event_shape) == ((3,), (2,))
+    x = draw(torus, key, (10,))
     np.testing.assert_array_equal(x, draw(components, key, (10,)))
-    log_prob = run(law, "log_prob", x)
+    log_prob = run(torus, "log_prob", x)
     np.testing.assert_allclose(log_prob, run(components, "log_prob", x).sum(-1))
-    np.testing.assert_allclose(run(law, "prob", x), np.exp(log_prob), rtol=1e-5)
-    assert {jax.eval_shape(getattr(law, method)).shape for method in ("mean", "mode")} == {(3, 2)}
-    np.testing.assert_allclose(run(law, "entropy"), run(components, "entropy").sum(-1), rtol=1e-6)
+    np.testing.assert_allclose(run(torus, "prob", x), np.exp(log_prob), rtol=1e-5)
+    assert {jax.eval_shape(getattr(torus, method)).shape for method in ("mean", "mode")} == {(3, 2)}
+    np.testing.assert_allclose(run(torus, "entropy"), run(components, "entropy").sum(-1), rtol=1e-6)
     other = Torus(VonMises([0.3, -0.2], [2.0, 2.0]))
-    divergence = run(law, "kl_divergence", other)
+    divergence = run(torus, "kl_divergence", other)
     assert divergence.shape == (3,)
-    # By a sum over a grid of both angles.
+    # Compare with a sum over a grid of both angles.
     grid = grid_of_two(4)
     one = Torus(VonMises([0.0, 0.0], [1.0, 5.0]))
     change = run(one, "log_prob", grid) - run(other, "log_prob", grid)
@@ -217,28 +219,28 @@ def test_torus_is_a_product(key):
 
 @pytest.mark.slow
 def test_mixture_of_tori(key):
-    law = tori()
-    assert (law.batch_shape, law.event_shape) == ((), (2,))
+    mixture = tori()
+    assert (mixture.batch_shape, mixture.event_shape) == ((), (2,))
     grid = grid_of_two(4)
-    density = np.asarray(run(law, "prob", grid))
+    density = np.asarray(run(mixture, "prob", grid))
     probability = density.astype(float) * (4 * CELL) ** 2
     assert probability.sum() == pytest.approx(1, rel=1e-5)
-    np.testing.assert_allclose(run(law, "log_prob", grid), np.log(density), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(run(mixture, "log_prob", grid), np.log(density), rtol=1e-5, atol=1e-5)
     # Sixteen bins each way; the angles of one point come from one component.
     count = 2**16
-    x = np.asarray(draw(law, key, (count,)))
+    x = np.asarray(draw(mixture, key, (count,)))
     counts = np.histogram2d(x[:, 0], x[:, 1], 16, [(-np.pi, np.pi)] * 2)[0].ravel()
     fine = np.float32((np.arange(256) + 0.5) / 256 * 2 * np.pi - np.pi)
-    cells = np.asarray(run(law, "prob", np.stack(np.meshgrid(fine, fine, indexing="ij"), -1)), float)
+    cells = np.asarray(run(mixture, "prob", np.stack(np.meshgrid(fine, fine, indexing="ij"), -1)), float)
     expected = cells.reshape(16, 16, 16, 16).sum((1, 3)).ravel()
     expected *= count / expected.sum()
-    keep = expected >= laws.FEWEST
+    keep = expected >= goodness_of_fit.FEWEST
     counts, expected = (np.r_[a[keep], a[~keep].sum()] for a in (counts, expected))
-    assert laws.chi_square(counts, expected) > laws.P_VALUE
+    assert goodness_of_fit.chi_square(counts, expected) > goodness_of_fit.P_VALUE
     moment = (probability[..., None] * np.exp(1j * np.asarray(grid, float))).sum((0, 1))
-    np.testing.assert_allclose(run(law, "mean"), np.angle(moment), atol=1e-5)
-    assert run(law, "responsibilities", x).shape == (count, 2)
-    assert all_finite(gradient(law, np.zeros(2, np.float32)))
+    np.testing.assert_allclose(run(mixture, "mean"), np.angle(moment), atol=1e-5)
+    assert run(mixture, "responsibilities", x).shape == (count, 2)
+    assert all_finite(gradient(mixture, np.zeros(2, np.float32)))
 
 
 # ------------------------------------------------------------------------------------------ fitting
@@ -250,19 +252,19 @@ def test_expectation_maximisation_recovers_the_parameters(key):
     x = draw(true, key, (8_000,))
 
     @jax.jit
-    def step(law):
-        shares = law.responsibilities(x)
+    def step(mixture):
+        shares = mixture.responsibilities(x)
         angles = jnp.broadcast_to(x[:, None], shares.shape)
         return Mixture(probs=shares.mean(0), components=VonMises.fit(angles, shares, axis=0))
 
-    law = Mixture(logits=jnp.zeros(2), components=VonMises(jnp.array([-0.5, 0.5]), jnp.array([1.0, 1.0])))
-    start = run(law, "log_prob", x).mean()
+    mixture = Mixture(logits=jnp.zeros(2), components=VonMises(jnp.array([-0.5, 0.5]), jnp.array([1.0, 1.0])))
+    start = run(mixture, "log_prob", x).mean()
     for _ in range(40):
-        law = step(law)
-    assert run(law, "log_prob", x).mean() > max(start, run(true, "log_prob", x).mean() - 1e-3)
-    np.testing.assert_allclose(np.exp(run(law, "log_weights")), [0.3, 0.7], atol=0.02)
-    np.testing.assert_allclose(law.components.loc, [-1.0, 1.5], atol=0.03)
-    np.testing.assert_allclose(law.components.concentration, [8.0, 3.0], rtol=0.08)
+        mixture = step(mixture)
+    assert run(mixture, "log_prob", x).mean() > max(start, run(true, "log_prob", x).mean() - 1e-3)
+    np.testing.assert_allclose(np.exp(run(mixture, "log_weights")), [0.3, 0.7], atol=0.02)
+    np.testing.assert_allclose(mixture.components.loc, [-1.0, 1.5], atol=0.03)
+    np.testing.assert_allclose(mixture.components.concentration, [8.0, 3.0], rtol=0.08)
 
 
 # ------------------------------------------------------------------------------------------ transformations, errors
@@ -270,28 +272,28 @@ def test_expectation_maximisation_recovers_the_parameters(key):
 
 @pytest.mark.parametrize("make", [three, pytest.param(tori, marks=pytest.mark.slow)])
 def test_pytree(key, make):
-    """Inside programs and mapped, as outside of them."""
-    law = make()
-    leaves, structure = jax.tree.flatten(law)
+    """Mapped, and inside and outside of programs, results agree."""
+    distribution = make()
+    leaves, structure = jax.tree.flatten(distribution)
     assert all(a is b for a, b in zip(jax.tree.leaves(structure.unflatten(leaves)), leaves, strict=True))
-    x = draw(law, key, (5,))
-    log_prob = run(law, "log_prob", x)
-    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), law)
-    rows = jax.jit(jax.vmap(lambda law: law.log_prob(x)))(stacked)
+    x = draw(distribution, key, (5,))
+    log_prob = run(distribution, "log_prob", x)
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), distribution)
+    rows = jax.jit(jax.vmap(lambda distribution: distribution.log_prob(x)))(stacked)
     np.testing.assert_allclose(rows[1], log_prob, rtol=1e-6, atol=1e-6)
-    # The same laws as a batch.
+    # The same distributions as a batch.
     np.testing.assert_allclose(run(stacked, "log_prob", x[:, None])[:, 1], log_prob, rtol=1e-6, atol=1e-6)
 
 
 def test_weights():
-    """As logits or as probabilities, up to a factor; a weight may be 0."""
+    """Weights are given as logits or as probabilities up to a factor; a weight may be 0."""
     components = VonMises([-1.0, 2.0, 0.0], [5.0, 20.0, 1.0])
     by_logits = Mixture(logits=jnp.log(jnp.array([0.3, 0.7, 0.0])), components=components)
     for probs in ([0.3, 0.7, 0.0], np.array([3.0, 7.0, 0.0]), jnp.array([0.6, 1.4, 0.0])):
-        law = Mixture(probs=probs, components=components)
-        np.testing.assert_allclose(jnp.exp(run(law, "log_weights")), [0.3, 0.7, 0.0], rtol=1e-6)
-        np.testing.assert_allclose(run(law, "log_prob", 0.5), run(by_logits, "log_prob", 0.5), rtol=1e-6)
-    # NumPyro's Categorical takes None for the name that is not given, and so does code that passes both on.
+        mixture = Mixture(probs=probs, components=components)
+        np.testing.assert_allclose(jnp.exp(run(mixture, "log_weights")), [0.3, 0.7, 0.0], rtol=1e-6)
+        np.testing.assert_allclose(run(mixture, "log_prob", 0.5), run(by_logits, "log_prob", 0.5), rtol=1e-6)
+    # NumPyro's Categorical takes None for the name that is not given, so callers may pass both names.
     assert Mixture(logits=None, probs=[0.5, 0.5], components=components).logits.shape == (2,)
     assert Mixture(logits=[0.0, 0.0], probs=None, components=components).logits.shape == (2,)
     assert Mixture(logits=None, components=0).logits is None
@@ -323,7 +325,7 @@ def test_weights_by_name():
         Mixture(probs=[0.5, 0.5])
     with pytest.raises(TypeError, match="Mixture: probs must be a real number or an array"):
         Mixture(probs=["a"], components=components)
-    # For one release the first argument without a name is the logits.
+    # For one release, the first positional argument is the logits.
     by_name = Mixture(logits=[0.0, 1.0], components=components)
     for arguments, named in (([[0.0, 1.0], components], {}), ([[0.0, 1.0]], {"components": components})):
         with pytest.warns(DeprecationWarning, match=r"Mixture\(logits=.*Mixture\(probs=") as caught:
@@ -339,24 +341,28 @@ def test_weights_by_name():
 
 
 def test_broadcast_for_vmap():
-    """Over the first axis of the batch, where not every parameter has it."""
+    """It repeats parameters along the first axis of the batch where they lack it."""
     components = VonMises(jnp.zeros((4, 1)), jnp.array([1.0, 5.0]))
-    for law in (
+    for distribution in (
         Mixture(logits=jnp.zeros(4), components=Torus(VonMises(jnp.zeros((3, 4, 1)), jnp.array([1.0, 5.0])))),
         Torus(components),
     ):
-        value = jnp.full(law.event_shape, 0.3)
-        mapped = jax.jit(jax.vmap(lambda law, value=value: law.log_prob(value)))(law.broadcast())
-        np.testing.assert_allclose(mapped.reshape(law.batch_shape), run(law, "log_prob", value), rtol=1e-6)
+        value = jnp.full(distribution.event_shape, 0.3)
+        mapped = jax.jit(jax.vmap(lambda distribution, value=value: distribution.log_prob(value)))(
+            distribution.broadcast()
+        )
+        np.testing.assert_allclose(
+            mapped.reshape(distribution.batch_shape), run(distribution, "log_prob", value), rtol=1e-6
+        )
 
 
 def test_float64(key):
     with jax.enable_x64(True):
-        law = Mixture(logits=np.log(WEIGHTS), components=VonMises(LOCS, CONCENTRATIONS))
-        x = jax.eval_shape(lambda: law.sample(key, (4,)))
-        assert x.dtype == jax.eval_shape(law.log_prob, x).dtype == law.dtype == jnp.float64
-        np.testing.assert_allclose(run(law, "prob", GRID), density(GRID), rtol=1e-12)
-        # Parameters of float32 and values of float64 meet in float64.
+        mixture = Mixture(logits=np.log(WEIGHTS), components=VonMises(LOCS, CONCENTRATIONS))
+        x = jax.eval_shape(lambda: mixture.sample(key, (4,)))
+        assert x.dtype == jax.eval_shape(mixture.log_prob, x).dtype == mixture.dtype == jnp.float64
+        np.testing.assert_allclose(run(mixture, "prob", GRID), density(GRID), rtol=1e-12)
+        # Float32 parameters with float64 values give float64.
         assert jax.eval_shape(three().log_prob, x).dtype == jnp.float64
 
 
@@ -373,14 +379,14 @@ def test_errors(key):
         Torus(VonMises(jnp.zeros(2), 1.0)).kl_divergence(Torus(VonMises(jnp.zeros(3), 1.0)))
     with pytest.raises(TypeError, match="no order"):
         tori().cdf(jnp.zeros(2))
-    for law in (three(), tori(), Torus(VonMises(jnp.zeros(2), 1.0))):
+    for distribution in (three(), tori(), Torus(VonMises(jnp.zeros(2), 1.0))):
         with pytest.raises(TypeError, match="give one random key"):
-            law.sample()
+            distribution.sample()
         with pytest.raises(TypeError, match="give one random key"):
-            law.sample(key, seed=key)
+            distribution.sample(key, seed=key)
 
 
 def test_a_point_mass_takes_the_responsibility():
-    law = Mixture(logits=[0.0, 0.0, 0.0], components=VonMises([0.0, 1.0, 0.0], [np.inf, 2.0, np.inf]))
-    np.testing.assert_array_equal(run(law, "responsibilities", 0.0), [0.5, 0.0, 0.5])
-    np.testing.assert_array_equal(run(law, "responsibilities", 0.5), [0.0, 1.0, 0.0])
+    mixture = Mixture(logits=[0.0, 0.0, 0.0], components=VonMises([0.0, 1.0, 0.0], [np.inf, 2.0, np.inf]))
+    np.testing.assert_array_equal(run(mixture, "responsibilities", 0.0), [0.5, 0.0, 0.5])
+    np.testing.assert_array_equal(run(mixture, "responsibilities", 0.5), [0.0, 1.0, 0.0])

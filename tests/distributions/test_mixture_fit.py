@@ -1,4 +1,4 @@
-"""`Mixture.fit` on the circle and the torus, against expectation maximisation written in NumPy and SciPy."""
+"""`Mixture.fit` on the circle and the torus, compared with expectation maximisation in NumPy and SciPy."""
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +22,12 @@ KINDS = {"angles": ANGLES, "tori": TORI, "sines": SINES, "cosines": COSINES}
 
 
 @jax.jit
-def mean_log_prob(law, x):
-    return law.log_prob(x).mean()
+def mean_log_prob(distribution, x):
+    return distribution.log_prob(x).mean()
 
 
 def reference_fit(x, loc, kappa, weights, steps):
-    """Expectation maximisation of a mixture of tori (or angles, one column), each line a formula of the textbook."""
+    """Expectation maximisation of a mixture of tori (or angles, one column), each line a textbook formula."""
     for _ in range(steps):
         terms = kappa * np.cos(x[:, None] - loc) - np.log(2 * np.pi * special.i0e(kappa)) - kappa
         joint = np.log(weights) + terms.sum(-1)
@@ -43,7 +43,7 @@ def reference_fit(x, loc, kappa, weights, steps):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["angles", "tori"])
 def test_against_reference(name, key):
-    """From the same start, as many steps of the reference implementation in float64 lead to the same mixture."""
+    """From the same start, as many steps of the reference in float64 give the same mixture."""
     truth = KINDS[name]
     x = np.asarray(truth.sample(key, (800,)))
     tori = name == "tori"
@@ -62,15 +62,15 @@ def test_against_reference(name, key):
 @slow
 @pytest.mark.parametrize("name", ["angles", "tori", "sines", "cosines"])
 def test_likelihood_never_falls(name, key):
-    """Step by step, from a start that is far off; but for the rounding of its sum."""
+    """No step from a distant start lowers it, except by the rounding of its sum."""
     truth = KINDS[name]
     x = truth.sample(key, (600,))
     share = jnp.full((600,), 1 / 600)
     logits, components = em.seed(key, type(truth.components), 3, x, share)
-    law, values = Mixture(logits=logits, components=components), []
+    distribution, values = Mixture(logits=logits, components=components), []
     step = jax.jit(em.step)
     for _ in range(40):
-        law, value = step(law, x, share, jnp.float32(1e4))
+        distribution, value = step(distribution, x, share, jnp.float32(1e4))
         values.append(float(value))
     rises = np.diff(values)
     assert rises.min() > -2e-6, values
@@ -80,7 +80,7 @@ def test_likelihood_never_falls(name, key):
 @slow
 @pytest.mark.parametrize("name", ["sines", "angles", "tori", "cosines"])
 def test_fit_finds_the_truth(name, key):
-    """On other samples it is as likely as the truth, to what its free numbers cost."""
+    """On other samples the fit is as likely as the truth, up to the cost of its free parameters."""
     truth = KINDS[name]
     x, others = truth.sample(key, (2000,)), truth.sample(jax.random.fold_in(key, 1), (4000,))
     found = Mixture.fit(x, type(truth.components), number=2, starts=4)
@@ -96,7 +96,7 @@ def test_fit_finds_the_truth(name, key):
 
 @slow
 def test_weights_and_batches(key):
-    """A weight is a repetition; data sets side by side are fitted alone; NaN stays in its own."""
+    """A weight is a repetition; each data set of a batch is fitted alone; NaN affects only its own data set."""
     x = ANGLES.sample(key, (300,))
     counts = jnp.arange(300) % 3
     start = Mixture(probs=[0.5, 0.5], components=VonMises([-0.5, 0.5], [1.0, 1.0]))
@@ -118,7 +118,7 @@ def test_weights_and_batches(key):
 
 @slow
 def test_collapse_is_bounded(key):
-    """Equal samples: a component stays at the largest concentration, and the result is finite."""
+    """For equal samples, a component stays at the largest concentration, and the result is finite."""
     x = jnp.concatenate([jnp.full((20,), 1.0), ANGLES.sample(key, (200,))])
     found = Mixture.fit(x, VonMises, number=4, largest_concentration=500.0)
     assert np.isfinite(found.components.concentration).all()
@@ -144,7 +144,7 @@ def test_bad_arguments():
 @slow
 @pytest.mark.parametrize("truth", [SINES, COSINES])
 def test_mixture_of_pairs(truth, key):
-    """Densities, draws and means of a mixture of dependent pairs, against its components."""
+    """Densities, draws and means of a mixture of dependent pairs agree with its components."""
     x = truth.sample(key, (2000,))
     parts = [jax.tree.map(lambda leaf, j=j: leaf[j], truth.components) for j in range(2)]
     exact = np.log(sum(w * np.asarray(part.prob(x), float) for w, part in zip((0.4, 0.6), parts, strict=True)))
@@ -153,6 +153,6 @@ def test_mixture_of_pairs(truth, key):
     assert truth.responsibilities(x).shape == (2000, 2)
     vector = np.exp(1j * np.asarray(x, float)).mean(0)
     np.testing.assert_allclose(truth.mean(), np.angle(vector), atol=5 / np.sqrt(2000) / np.abs(vector).min())
-    assert jax.vmap(lambda law: law.log_prob(x[0]))(
+    assert jax.vmap(lambda distribution: distribution.log_prob(x[0]))(
         Mixture(logits=jnp.zeros((3, 2)), components=truth.components).broadcast()
     ).shape == (3,)

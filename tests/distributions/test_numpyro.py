@@ -23,21 +23,21 @@ from numpyro.infer.reparam import CircularReparam  # noqa: E402
 from jax_von_mises.numpyro import VonMises  # noqa: E402
 from tests import reference  # noqa: E402
 
-# Locations on both sides, next to the ends, at them, and turns away.
+# Locations on both sides, next to the ends and at them, and turns away.
 LOCS = (0.0, 0.5, -3.1, math.pi, 7.0, -100.0)
 CONCENTRATIONS = (0.0, 0.3, 2.0, 50.0)
 PARAMETERS = [(0.5, 2.0), (np.float32([-3.0, 0.0, 2.0]), 4.0), (np.float32([[0.1], [3.0]]), np.float32([0.0, 1, 30]))]
-# Errors of a float32 probability: of the angle, 2^-21 for sums next to 2 pi, times 2.8, the largest density below.
+# Error of a float32 probability: that of the angle, 2^-21 for sums near 2 pi, times the largest density here, 2.8.
 PROBABILITY_ERROR = 1.5e-6
 
 
 @pytest.fixture(params=PARAMETERS, ids=["scalar", "vector", "broadcast"])
-def law(request):
+def distribution(request):
     return VonMises(*request.param)
 
 
 def circle(count=4096):
-    """Angles for the trapezoidal rule, which on a circle is exact to rounding for a smooth function."""
+    """Return angles for the trapezoidal rule, which is exact to rounding for smooth functions on the circle."""
     return np.linspace(-np.pi, np.pi, count, endpoint=False)
 
 
@@ -46,7 +46,7 @@ def log_density(x, loc, k):
 
 
 def probability(x, loc, k):
-    """P(-pi < X < x) in float64, from the reference's tails; `x` and `loc` any angles."""
+    """Return P(-pi < X < x) in float64, from the reference's tails; `x` and `loc` are any angles."""
 
     def counted(difference):
         turns = np.round(difference / (2 * np.pi))
@@ -58,7 +58,7 @@ def probability(x, loc, k):
 
 
 def rounded(x):
-    """The float64 value of a number that is given as float32."""
+    """Return the float64 value of a number rounded to float32."""
     return np.asarray(x, np.float32).astype(np.float64)
 
 
@@ -66,81 +66,89 @@ def rounded(x):
 
 
 def test_declarations():
-    law = VonMises(0.0, 1.0)
-    assert law.support is constraints.circular
-    assert law.has_rsample
-    assert law.arg_constraints.keys() == {"loc", "concentration"}
-    assert not law.is_discrete
-    assert law.event_shape == ()
+    distribution = VonMises(0.0, 1.0)
+    assert distribution.support is constraints.circular
+    assert distribution.has_rsample
+    assert distribution.arg_constraints.keys() == {"loc", "concentration"}
+    assert not distribution.is_discrete
+    assert distribution.event_shape == ()
     assert VonMises.infer_shapes((2, 1), (3,)) == ((2, 3), ())
 
 
 @pytest.mark.few(1)
-def test_shapes_and_dtypes(key, law):
-    batch = np.broadcast_shapes(np.shape(law.loc), np.shape(law.concentration))
-    assert law.batch_shape == batch
+def test_shapes_and_dtypes(key, distribution):
+    batch = np.broadcast_shapes(np.shape(distribution.loc), np.shape(distribution.concentration))
+    assert distribution.batch_shape == batch
 
     def values(sample_shape):
-        x = law.sample(key, sample_shape)
-        return x, law.log_prob(x), law.cdf(x)
+        x = distribution.sample(key, sample_shape)
+        return x, distribution.log_prob(x), distribution.cdf(x)
 
     for sample_shape in ((), (2, 3)):
         found = jax.eval_shape(lambda sample_shape=sample_shape: values(sample_shape))
-        assert {value.shape for value in found} == {sample_shape + batch} == {law.shape(sample_shape)}
+        assert {value.shape for value in found} == {sample_shape + batch} == {distribution.shape(sample_shape)}
         assert {value.dtype for value in found} == {np.dtype(np.float32)}
-    for value in jax.eval_shape(lambda: (law.mean, law.mode, law.variance, law.entropy())):
+    for value in jax.eval_shape(
+        lambda: (distribution.mean, distribution.mode, distribution.variance, distribution.entropy())
+    ):
         assert value.shape == batch
 
 
 def test_float64():
     with jax.enable_x64(True):
-        law = VonMises(np.float64(0.5), np.float64(2.0))
+        distribution = VonMises(np.float64(0.5), np.float64(2.0))
         x = np.linspace(-3, 3, 7)
-        assert jax.eval_shape(lambda: law.sample(random.key(0), (7,))).dtype == np.float64
-        np.testing.assert_allclose(law.cdf(x), probability(x, 0.5, 2.0), atol=4e-15)
+        assert jax.eval_shape(lambda: distribution.sample(random.key(0), (7,))).dtype == np.float64
+        np.testing.assert_allclose(distribution.cdf(x), probability(x, 0.5, 2.0), atol=4e-15)
 
 
 def test_expand(key):
-    law = VonMises(np.float32([0.0, 1.0]), 2.0)
-    wide = law.expand((3, 2))
+    distribution = VonMises(np.float32([0.0, 1.0]), 2.0)
+    wide = distribution.expand((3, 2))
     assert wide.batch_shape == (3, 2)
     x = wide.sample(key, (4,))
     assert x.shape == (4, 3, 2)
     assert len(np.unique(x)) == x.size
-    np.testing.assert_array_equal(wide.log_prob(x), law.log_prob(x))
-    np.testing.assert_array_equal(wide.mean, np.broadcast_to(law.mean, (3, 2)))
+    np.testing.assert_array_equal(wide.log_prob(x), distribution.log_prob(x))
+    np.testing.assert_array_equal(wide.mean, np.broadcast_to(distribution.mean, (3, 2)))
     np.testing.assert_array_equal(kl_divergence(wide, VonMises(0.0, 1.0)).shape, (3, 2))
-    assert law.expand_by((5,)).batch_shape == (5, 2)
-    assert law.to_event(1).event_shape == (2,)
-    assert law.to_event(1).log_prob(x).shape == (4, 3)
+    assert distribution.expand_by((5,)).batch_shape == (5, 2)
+    assert distribution.to_event(1).event_shape == (2,)
+    assert distribution.to_event(1).log_prob(x).shape == (4, 3)
 
 
-def test_pytree(law):
-    leaves, structure = jax.tree.flatten(law)
+def test_pytree(distribution):
+    leaves, structure = jax.tree.flatten(distribution)
     assert len(leaves) == 2
     again = jax.tree.unflatten(structure, leaves)
     assert isinstance(again, VonMises)
-    assert again.batch_shape == law.batch_shape
+    assert again.batch_shape == distribution.batch_shape
     x = np.float32(0.3)
-    np.testing.assert_array_equal(again.log_prob(x), law.log_prob(x))
-    np.testing.assert_array_equal(jax.jit(lambda law, x: law.log_prob(x))(law, x), law.log_prob(x))
+    np.testing.assert_array_equal(again.log_prob(x), distribution.log_prob(x))
+    np.testing.assert_array_equal(
+        jax.jit(lambda distribution, x: distribution.log_prob(x))(distribution, x), distribution.log_prob(x)
+    )
 
 
 @pytest.mark.slow
 def test_vmap(key):
-    """Parameters, whole distributions and keys may be the mapped argument."""
+    """Parameters, whole distributions and keys can be the mapped argument."""
     locs, ks = np.float32([0.0, 1.0, -2.0]), np.float32([0.5, 2.0, 9.0])
     x = VonMises(locs, ks).sample(key)
     expected = VonMises(locs, ks).log_prob(x)
     np.testing.assert_array_equal(jax.vmap(lambda loc, k, x: VonMises(loc, k).log_prob(x))(locs, ks, x), expected)
-    laws = jax.vmap(VonMises)(locs, ks)
-    assert promote_batch_shape(laws).batch_shape == (3,)
-    np.testing.assert_array_equal(jax.vmap(lambda law, x: law.log_prob(x))(laws, x), expected)
-    law = VonMises(locs, ks)
-    axes = vmap_over(law, loc=0, concentration=0)
-    np.testing.assert_array_equal(jax.vmap(lambda law, x: law.log_prob(x), (axes, 0))(law, x), expected)
+    distributions = jax.vmap(VonMises)(locs, ks)
+    assert promote_batch_shape(distributions).batch_shape == (3,)
+    np.testing.assert_array_equal(
+        jax.vmap(lambda distribution, x: distribution.log_prob(x))(distributions, x), expected
+    )
+    distribution = VonMises(locs, ks)
+    axes = vmap_over(distribution, loc=0, concentration=0)
+    np.testing.assert_array_equal(
+        jax.vmap(lambda distribution, x: distribution.log_prob(x), (axes, 0))(distribution, x), expected
+    )
     keys = random.split(key, 3)
-    drawn = jax.jit(jax.vmap(lambda key, law: law.sample(key, (5,))))(keys, laws)
+    drawn = jax.jit(jax.vmap(lambda key, distribution: distribution.sample(key, (5,))))(keys, distributions)
     for i in range(3):
         np.testing.assert_array_equal(drawn[i], VonMises(locs[i], ks[i]).sample(keys[i], (5,)))
 
@@ -155,22 +163,22 @@ def test_validation_of_parameters(loc, concentration, name):
     assert np.isnan(VonMises(loc, concentration, validate_args=False).log_prob(0.0))
 
 
-def test_validation_passes_the_uniform_law_and_traced_values():
+def test_validation_passes_the_uniform_distribution_and_traced_values():
     x = np.float32(1.0)
     assert VonMises(0.0, 0.0, validate_args=True).log_prob(x) == pytest.approx(-np.log(2 * np.pi))
     assert np.isnan(jax.jit(lambda k: VonMises(0.0, k, validate_args=True).log_prob(x))(-1.0))
 
 
 def test_validation_of_values():
-    law = VonMises(0.0, 1.0, validate_args=True)
+    distribution = VonMises(0.0, 1.0, validate_args=True)
     with pytest.warns(UserWarning, match="Out-of-support"):
-        assert law.log_prob(4.0) == -np.inf
+        assert distribution.log_prob(4.0) == -np.inf
     # Both ends belong to the support.
-    assert np.all(np.isfinite(law.log_prob(np.float32([-np.pi, np.pi]))))
+    assert np.all(np.isfinite(distribution.log_prob(np.float32([-np.pi, np.pi]))))
     assert np.isfinite(VonMises(0.0, 1.0, validate_args=False).log_prob(4.0))
 
 
-# ------------------------------------------------------------------------------------------------- the law
+# ------------------------------------------------------------------------------------------------- the distribution
 
 
 @pytest.mark.parametrize("k", [0.3, 2.0, 50.0])
@@ -188,7 +196,7 @@ def test_gradients_of_log_prob():
 
 
 def test_gradients_of_samples(key):
-    """1 in `loc`, and in the concentration that of the quantile, on either side of a turn."""
+    """They are 1 in `loc`, and those of the quantile in the concentration, on either side of a turn."""
     loc, k, shape = 3.0, 2.0, (500,)
 
     def draw(loc, k):
@@ -207,7 +215,7 @@ def test_gradients_of_samples(key):
 def test_cdf(loc, k):
     x = np.linspace(-np.pi, np.pi, 41).astype(np.float32)
     found = np.asarray(VonMises(loc, k).cdf(x))
-    # Between locations that are not in the support there is the rounding of turns.
+    # Between locations outside the support, the rounding of turns matters.
     np.testing.assert_allclose(found, probability(x, rounded(loc), k), atol=PROBABILITY_ERROR, rtol=0)
     assert found[0] == 0
     assert found[-1] == pytest.approx(1, abs=PROBABILITY_ERROR)
@@ -219,35 +227,35 @@ def test_cdf(loc, k):
 @pytest.mark.parametrize("k", CONCENTRATIONS)
 @pytest.mark.parametrize("loc", LOCS)
 def test_icdf(loc, k):
-    law = VonMises(loc, k)
+    distribution = VonMises(loc, k)
     q = np.linspace(0, 1, 33).astype(np.float32)
-    x = np.asarray(law.icdf(q))
+    x = np.asarray(distribution.icdf(q))
     assert x[0] == np.float32(-np.pi)
     assert x[-1] == np.float32(np.pi)
     assert np.all(np.diff(x) > 0)
     np.testing.assert_allclose(np.clip(probability(x, rounded(loc), k), 0, 1), q, atol=PROBABILITY_ERROR, rtol=0)
-    np.testing.assert_allclose(law.cdf(x), q, atol=2 * PROBABILITY_ERROR, rtol=0)
+    np.testing.assert_allclose(distribution.cdf(x), q, atol=2 * PROBABILITY_ERROR, rtol=0)
 
 
 @pytest.mark.slow
 def test_cdf_against_mpmath():
-    """Small probabilities keep their relative accuracy on a law that is cut in its upper half."""
+    """Small probabilities keep their relative accuracy if the cut lies in the upper half of the distribution."""
     loc, k = 0.5, 20.0
     for x in (-2.0, -1.0, 0.25):
-        # The cut lies in the upper tail: what is missing there comes back as the mass between -pi and 1/2 - pi.
+        # The cut lies in the upper tail, whose missing mass lies between -pi and 1/2 - pi.
         tail = float(reference.mp_tail(0.5 - x, k) + reference.mp_tail(math.pi - 0.5, k))
         assert VonMises(loc, k).cdf(x) == pytest.approx(tail, rel=5e-6)
         assert VonMises(loc, k).icdf(np.float32(tail)) == pytest.approx(x, abs=2e-6)
 
 
 @pytest.mark.parametrize(("loc", "k"), [(math.pi, 1e7), (-3.14, 1e6), (1e4, 1e5)])
-def test_cdf_of_a_sharp_law(loc, k, key):
-    """The law is cut at pi and not at the float next to it, whole turns away too."""
+def test_cdf_of_a_concentrated_distribution(loc, k, key):
+    """The distribution is cut at pi and not at the float next to it, also whole turns away."""
     loc, k = np.float32(loc), np.float32(k)
     x = np.asarray(VonMises(loc, k).sample(key, (200,)))
     centred = np.float64(loc) - 2 * np.pi * np.rint(np.float64(loc) / (2 * np.pi))
     turns = 2 * np.pi * np.arange(-1, 2)[:, None]
-    # The normal law of this standard deviation, up to 1 / k.
+    # The normal distribution with this standard deviation, up to 1 / k.
     masses = special.ndtr((x + turns - centred) * np.sqrt(np.float64(k)))
     below = special.ndtr((-np.pi + turns - centred) * np.sqrt(np.float64(k)))
     expected = np.sum(masses - below, axis=0)
@@ -255,18 +263,18 @@ def test_cdf_of_a_sharp_law(loc, k, key):
 
 
 def test_cdf_outside_the_support():
-    law = VonMises(0.5, 2.0)
-    # Of the shapes of the tests above, whose programs serve here too.
+    distribution = VonMises(0.5, 2.0)
+    # These have the shapes of the tests above, to reuse their programs.
     values = np.resize(np.float32([-4.0, 4.0, -np.inf, np.inf, np.nan]), 41)
-    np.testing.assert_array_equal(law.cdf(values)[:5], [0, 1, 0, 1, np.nan])
-    assert np.all(np.isnan(law.icdf(np.resize(np.float32([-0.1, 1.1, np.nan]), 33))))
+    np.testing.assert_array_equal(distribution.cdf(values)[:5], [0, 1, 0, 1, np.nan])
+    assert np.all(np.isnan(distribution.icdf(np.resize(np.float32([-0.1, 1.1, np.nan]), 33))))
     assert np.isnan(VonMises(0.5, -1.0, validate_args=False).cdf(4.0))
     assert np.isnan(VonMises(np.inf, 1.0, validate_args=False).icdf(0.0))
 
 
 @functools.partial(jax.jit, static_argnames="method")
 def slopes(method, values, loc, k):
-    """Derivatives of a method of the law in its argument, at all `values`, and in both parameters."""
+    """Return derivatives of a method in its argument, at all `values`, and in both parameters."""
     function = jax.jacfwd(lambda value, loc, k: getattr(VonMises(loc, k), method)(value), argnums=(0, 1, 2))
     return jax.vmap(function, (0, None, None))(values, loc, k)
 
@@ -274,7 +282,7 @@ def slopes(method, values, loc, k):
 @pytest.mark.slow
 @pytest.mark.parametrize("loc", [0.5, -3.0, math.pi])
 def test_derivatives_of_cdf_and_icdf(loc):
-    """The density in the angle, also at the ends; differences of the float64 reference in the parameters."""
+    """They are the density in the angle, also at the ends, and differences of the reference in the parameters."""
     k, step = 2.0, 1e-5
     x = np.float32([-math.pi, -3.0, -1.0, 0.4, 2.0, math.pi])
     loc = rounded(loc)
@@ -300,17 +308,17 @@ def test_moments_and_entropy(loc, k):
     x = circle()
     density = np.exp(log_density(x, loc, k))
     moment = np.mean(2 * np.pi * density * np.exp(1j * x))
-    law = VonMises(loc, k)
-    assert law.variance == pytest.approx(1 - np.abs(moment), rel=1e-6)
-    assert law.entropy() == pytest.approx(-np.mean(2 * np.pi * density * log_density(x, loc, k)), rel=1e-6)
+    distribution = VonMises(loc, k)
+    assert distribution.variance == pytest.approx(1 - np.abs(moment), rel=1e-6)
+    assert distribution.entropy() == pytest.approx(-np.mean(2 * np.pi * density * log_density(x, loc, k)), rel=1e-6)
     direction = np.remainder(loc + np.pi, 2 * np.pi) - np.pi
-    assert law.mean == pytest.approx(direction, abs=1e-6)
-    assert law.mode == law.mean
+    assert distribution.mean == pytest.approx(direction, abs=1e-6)
+    assert distribution.mode == distribution.mean
     if k > 0:
-        assert law.mean == pytest.approx(np.angle(moment), abs=1e-6)
+        assert distribution.mean == pytest.approx(np.angle(moment), abs=1e-6)
         theirs = dist.VonMises(loc, k)
-        assert law.mean == pytest.approx(float(theirs.mean), abs=1e-5)
-        assert law.variance == pytest.approx(float(theirs.variance), abs=1e-6)
+        assert distribution.mean == pytest.approx(float(theirs.mean), abs=1e-5)
+        assert distribution.variance == pytest.approx(float(theirs.variance), abs=1e-6)
 
 
 @pytest.mark.parametrize("classes", [(VonMises, VonMises), (VonMises, dist.VonMises), (dist.VonMises, VonMises)])
@@ -356,7 +364,7 @@ def test_sample_statement_and_predictive(key):
 
 PRIOR = (2.0, 1.5)
 OBSERVATION = 0.7  # concentration of each observed angle
-# On both sides of the turn, so that the posterior is as well.
+# On both sides of the cut, so the posterior is there, too.
 DATA = np.float32([2.8, -2.9, 1.9, 3.0, -2.2, -3.1, 2.5, 0.4, 2.9, -1.7])
 
 
@@ -367,7 +375,7 @@ def conjugate_model(data):
 
 
 def conjugate_posterior():
-    """Closed form: the vectors of the prior and of the data add up; and the logarithm of the evidence."""
+    """Return the posterior in closed form, from the sum of the vectors of prior and data, and the log evidence."""
     data = DATA.astype(float)
     total = PRIOR[1] * np.exp(1j * PRIOR[0]) + OBSERVATION * np.exp(1j * data).sum()
     loc, k = np.angle(total), np.abs(total)
@@ -386,7 +394,7 @@ def test_nuts_finds_the_conjugate_posterior():
     mcmc.run(random.key(1), DATA)
     loc, k, _ = conjugate_posterior()
     draws = np.asarray(mcmc.get_samples()["loc"], float)
-    # Along the posterior direction the mean is A(k), and across it 0.
+    # The mean is A(k) along the posterior direction, and 0 across it.
     for values, expected in ((np.cos(draws - loc), reference.ratio(k)), (np.sin(draws - loc), 0.0)):
         error = np.std(values) / np.sqrt(effective_sample_size(values[None]))
         assert error < 0.025
@@ -404,7 +412,7 @@ def guide(data):
 @pytest.mark.usefixtures("implicit_promotion")
 @pytest.mark.parametrize("objective", [Trace_ELBO, TraceMeanField_ELBO])
 def test_svi_finds_the_conjugate_posterior(objective):
-    """The family of the guide holds the posterior, where the bound is the evidence."""
+    """The guide's family contains the posterior, where the bound equals the evidence."""
     steps = 800
     adam = numpyro.optim.Adam(lambda step: 0.1 * 0.995**step)
     svi = SVI(conjugate_model, guide, adam, loss=objective(num_particles=16))
@@ -418,7 +426,7 @@ def test_svi_finds_the_conjugate_posterior(objective):
 
 
 def test_bound_at_the_posterior_is_the_evidence(key):
-    """There the two densities differ by a constant: each single draw gives the evidence, and KL is 0."""
+    """The two densities differ there by a constant: each single draw gives the evidence, and KL is 0."""
     loc, k, log_evidence = conjugate_posterior()
     exact = {"loc_q": jnp.float32(loc), "concentration_q": jnp.float32(k)}
     for i in range(3):

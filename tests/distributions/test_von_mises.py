@@ -17,16 +17,16 @@ from jax_von_mises import VonMises
 
 
 def test_is_a_frozen_pytree():
-    law = VonMises(0.5, jnp.array([1.0, 4.0]))
-    leaves, structure = jax.tree.flatten(law)
+    distribution = VonMises(0.5, jnp.array([1.0, 4.0]))
+    leaves, structure = jax.tree.flatten(distribution)
     assert len(leaves) == 2
     again = jax.tree.unflatten(structure, leaves)
     assert isinstance(again, VonMises)
     assert (again.loc, again.concentration.shape) == (0.5, (2,))
     with pytest.raises(AttributeError):
-        law.loc = 1.0
-    # JAX puts anything in the place of the leaves while it works on the structure.
-    assert jax.tree.map(lambda leaf: None, law).loc is None
+        distribution.loc = 1.0
+    # JAX puts other objects in place of the leaves while it works on the structure.
+    assert jax.tree.map(lambda leaf: None, distribution).loc is None
 
 
 def one_of_each():
@@ -34,9 +34,9 @@ def one_of_each():
     return [components, jvm.Torus(components), jvm.Mixture(logits=jnp.zeros(2), components=components)]
 
 
-@pytest.mark.parametrize("law", one_of_each(), ids=lambda law: type(law).__name__)
-def test_anything_stands_for_an_array(law):
-    leaves, structure = jax.tree.flatten(law)
+@pytest.mark.parametrize("distribution", one_of_each(), ids=lambda distribution: type(distribution).__name__)
+def test_any_object_can_replace_an_array(distribution):
+    leaves, structure = jax.tree.flatten(distribution)
     for function in (
         lambda leaf: leaf.shape,
         lambda leaf: (leaf.shape, leaf.dtype),
@@ -46,40 +46,47 @@ def test_anything_stands_for_an_array(law):
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
         lambda leaf: PartitionSpec("data"),
     ):
-        tree = jax.tree.map(function, law)
-        assert type(tree) is type(law)
+        tree = jax.tree.map(function, distribution)
+        assert type(tree) is type(distribution)
         found = structure.flatten_up_to(tree)
         assert [type(leaf) for leaf in found] == [type(function(leaf)) for leaf in leaves]
         assert found == [function(leaf) for leaf in leaves]
-    # Traced arrays too, and as the axes to map over.
-    pairs = jax.jit(lambda law: jax.tree.map(lambda leaf: (leaf, 2 * leaf), law))(law)
+    # So do traced arrays, and the axes to map over.
+    pairs = jax.jit(lambda distribution: jax.tree.map(lambda leaf: (leaf, 2 * leaf), distribution))(distribution)
     np.testing.assert_array_equal(jax.tree.leaves(pairs)[1], 2 * leaves[0])
-    axes = jax.tree.map(lambda leaf: 0, law)
-    assert jax.vmap(lambda law: jax.tree.leaves(law)[0], in_axes=(axes,))(law).shape == (2,)
+    axes = jax.tree.map(lambda leaf: 0, distribution)
+    assert jax.vmap(lambda distribution: jax.tree.leaves(distribution)[0], in_axes=(axes,))(distribution).shape == (2,)
     assert jax.tree.structure(axes) == structure
-    for again in (copy.copy(law), copy.deepcopy(law), pickle.loads(pickle.dumps(law)), dataclasses.replace(law)):
-        assert type(again) is type(law)
+    for again in (
+        copy.copy(distribution),
+        copy.deepcopy(distribution),
+        pickle.loads(pickle.dumps(distribution)),
+        dataclasses.replace(distribution),
+    ):
+        assert type(again) is type(distribution)
         assert jax.tree.structure(again) == structure
         assert all(map(np.array_equal, jax.tree.leaves(again), leaves))
 
 
 def test_argument_and_result_of_transformations():
-    law = VonMises(jnp.array([0.1, 0.2]), jnp.array([1.0, 4.0]))
-    moved = jax.jit(lambda d: VonMises(d.loc + 1, d.concentration))(law)
+    distribution = VonMises(jnp.array([0.1, 0.2]), jnp.array([1.0, 4.0]))
+    moved = jax.jit(lambda d: VonMises(d.loc + 1, d.concentration))(distribution)
     np.testing.assert_allclose(moved.loc, [1.1, 1.2], rtol=1e-6)
-    entropies = jax.vmap(lambda d: d.entropy())(law)
-    np.testing.assert_allclose(entropies, law.entropy(), rtol=1e-6)
+    entropies = jax.vmap(lambda d: d.entropy())(distribution)
+    np.testing.assert_allclose(entropies, distribution.entropy(), rtol=1e-6)
 
     def step(d, x):
         d = VonMises(d.loc + x, d.concentration)
         return d, d.log_prob(0.0)
 
-    last, steps = jax.lax.scan(step, law, jnp.ones(3))
+    last, steps = jax.lax.scan(step, distribution, jnp.ones(3))
     np.testing.assert_allclose(last.loc, [3.1, 3.2], rtol=1e-6)
     assert steps.shape == (3, 2)
-    slope = jax.grad(lambda d: jnp.sum(d.log_prob(0.3)))(law)
+    slope = jax.grad(lambda d: jnp.sum(d.log_prob(0.3)))(distribution)
     assert isinstance(slope, VonMises)
-    np.testing.assert_allclose(slope.loc, law.concentration * np.sin(0.3 - np.asarray(law.loc)), rtol=1e-5)
+    np.testing.assert_allclose(
+        slope.loc, distribution.concentration * np.sin(0.3 - np.asarray(distribution.loc)), rtol=1e-5
+    )
 
 
 @pytest.mark.few(1)
@@ -87,21 +94,28 @@ def test_argument_and_result_of_transformations():
     ("loc", "concentration", "shape"), [(0.0, 1.0, ()), ([0.0, 1.0], 2.0, (2,)), (0, [[1], [2]], (2, 1))]
 )
 def test_shapes(loc, concentration, shape, key):
-    law = VonMises(loc, concentration)
-    assert (law.batch_shape, law.event_shape, law.dtype) == (shape, (), np.float32)
-    methods = law.mean, law.mode, law.variance, law.stddev, law.entropy, lambda: law.kl_divergence(law)
+    distribution = VonMises(loc, concentration)
+    assert (distribution.batch_shape, distribution.event_shape, distribution.dtype) == (shape, (), np.float32)
+    methods = (
+        distribution.mean,
+        distribution.mode,
+        distribution.variance,
+        distribution.stddev,
+        distribution.entropy,
+        lambda: distribution.kl_divergence(distribution),
+    )
     for value in (jax.eval_shape(method) for method in methods):
         assert (value.shape, value.dtype) == (shape, np.float32)
     for sample_shape in ((), 3, (2, 5)):
-        drawn = jax.eval_shape(lambda sample_shape=sample_shape: law.sample(key, sample_shape))
+        drawn = jax.eval_shape(lambda sample_shape=sample_shape: distribution.sample(key, sample_shape))
         assert drawn.shape == tuple(np.atleast_1d(np.array(sample_shape, int))) + shape
-    assert jax.eval_shape(law.log_prob, np.zeros((4, *(1,) * len(shape)))).shape == (4, *shape)
+    assert jax.eval_shape(distribution.log_prob, np.zeros((4, *(1,) * len(shape)))).shape == (4, *shape)
 
 
 def test_methods_are_the_functions(key):
-    """Under all names, of SciPy, NumPyro, TFP and distrax."""
+    """They agree under all names, those of SciPy, NumPyro, TFP and distrax."""
     loc, k = 0.4, jnp.array([0.5, 3.0])
-    law, other = VonMises(loc, k), VonMises(0.1, 2.0)
+    distribution, other = VonMises(loc, k), VonMises(0.1, 2.0)
     for names, function in {
         ("log_prob",): jvm.log_prob,
         ("prob",): jvm.prob,
@@ -113,21 +127,23 @@ def test_methods_are_the_functions(key):
         ("isf",): jvm.isf,
     }.items():
         for name in names:
-            np.testing.assert_array_equal(getattr(law, name)(0.7), function(0.7, loc, k), err_msg=name)
-    np.testing.assert_array_equal(law.kl_divergence(other), jvm.kl_divergence(loc, k, 0.1, 2.0))
-    np.testing.assert_allclose(law.cross_entropy(other), law.entropy() + law.kl_divergence(other))
-    x = law.sample(seed=key, sample_shape=(5,))
-    np.testing.assert_array_equal(x, law.sample(key, (5,)))
+            np.testing.assert_array_equal(getattr(distribution, name)(0.7), function(0.7, loc, k), err_msg=name)
+    np.testing.assert_array_equal(distribution.kl_divergence(other), jvm.kl_divergence(loc, k, 0.1, 2.0))
+    np.testing.assert_allclose(
+        distribution.cross_entropy(other), distribution.entropy() + distribution.kl_divergence(other)
+    )
+    x = distribution.sample(seed=key, sample_shape=(5,))
+    np.testing.assert_array_equal(x, distribution.sample(key, (5,)))
     np.testing.assert_array_equal(x, jvm.sample_von_mises(key, loc, k, (5, 2)))
-    drawn, logs = law.sample_and_log_prob(seed=key, sample_shape=(5,))
+    drawn, logs = distribution.sample_and_log_prob(seed=key, sample_shape=(5,))
     np.testing.assert_array_equal(drawn, x)
-    np.testing.assert_array_equal(logs, law.log_prob(x))
+    np.testing.assert_array_equal(logs, distribution.log_prob(x))
 
 
 @pytest.mark.slow
 def test_pathwise_gradient_of_samples(key):
-    def mean_cosine(law):
-        return jnp.mean(jnp.cos(law.sample(key, (100_000,))))
+    def mean_cosine(distribution):
+        return jnp.mean(jnp.cos(distribution.sample(key, (100_000,))))
 
     slope = jax.grad(mean_cosine)(VonMises(0.0, 2.0))
     variance = jax.grad(lambda k: -jvm.variance(k))(2.0)  # A'
@@ -137,9 +153,9 @@ def test_pathwise_gradient_of_samples(key):
 
 def test_lists_and_tuples_are_arrays():
     for kind in (list, tuple):
-        law = VonMises(kind((0.0, 1.0)), kind((1.0, 2.0)))
-        assert len(jax.tree.leaves(law)) == 2
-        np.testing.assert_array_equal(jax.jit(lambda d: d.entropy())(law), law.entropy())
+        distribution = VonMises(kind((0.0, 1.0)), kind((1.0, 2.0)))
+        assert len(jax.tree.leaves(distribution)) == 2
+        np.testing.assert_array_equal(jax.jit(lambda d: d.entropy())(distribution), distribution.entropy())
 
 
 def test_dtypes(key):
@@ -168,29 +184,29 @@ def test_validation():
         VonMises(np.zeros(2), np.ones(3), validate_args=True)
     with pytest.raises(TypeError, match=r"VonMises: loc must be a real number"):
         VonMises("a", 1.0, validate_args=True)
-    # Traced values are not known.
+    # Traced values are unknown.
     assert np.isnan(jax.jit(lambda k: VonMises(0.0, k, validate_args=True).entropy())(-1.0))
 
 
 def test_bad_calls(key):
-    law = VonMises(0.0, 1.0)
+    distribution = VonMises(0.0, 1.0)
     for arguments in ({}, {"key": key, "seed": key}):
         with pytest.raises(TypeError, match=r"VonMises.sample: give one random key"):
-            law.sample(**arguments)
+            distribution.sample(**arguments)
     with pytest.raises(ValueError, match=r"VonMises.sample: sample_shape=\(-1,\) has a negative size"):
-        law.sample(key, -1)
+        distribution.sample(key, -1)
 
 
 def look_alike(cls):
-    """Another class with the fields of `cls`, as a user may register one."""
+    """Return another class with the fields of `cls`, as users may register."""
     names = [field.name for field in dataclasses.fields(cls)]
     made = dataclasses.make_dataclass(cls.__name__, names, frozen=True, eq=False)
     return jax.tree_util.register_dataclass(made, data_fields=tuple(names), meta_fields=())
 
 
 @pytest.mark.parametrize("cls", [jvm.VonMises, jvm.Torus, jvm.Mixture])
-def test_no_other_class_is_taken_for_a_law(cls):
-    """JAX looks compiled programs up by the structure of their arguments."""
+def test_other_classes_do_not_share_programs(cls):
+    """JAX finds compiled programs by the structure of their arguments."""
     other = look_alike(cls)
     children = {field.name: 1.0 for field in dataclasses.fields(cls)}
     mine, theirs = jax.tree.structure(cls(**children)), jax.tree.structure(other(**children))
@@ -203,19 +219,19 @@ def test_no_other_class_is_taken_for_a_law(cls):
 # ---------------------------------------------------------------------------------------------- equality
 
 
-@pytest.mark.parametrize("law", one_of_each(), ids=lambda law: type(law).__name__)
-def test_equal_by_value(law):
-    again = jax.tree.map(lambda leaf: leaf + 0, law)
-    other = jax.tree.map(lambda leaf: leaf + 1, law)
-    assert law == again
-    assert hash(law) == hash(again)
-    assert law != other
-    assert {law: 1}[again] == 1
+@pytest.mark.parametrize("distribution", one_of_each(), ids=lambda distribution: type(distribution).__name__)
+def test_equal_by_value(distribution):
+    again = jax.tree.map(lambda leaf: leaf + 0, distribution)
+    other = jax.tree.map(lambda leaf: leaf + 1, distribution)
+    assert distribution == again
+    assert hash(distribution) == hash(again)
+    assert distribution != other
+    assert {distribution: 1}[again] == 1
     assert other not in [again]
-    assert law != jax.tree.leaves(law)
-    # The same numbers of another dtype or shape give other samples.
-    assert law != jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), law)
-    assert law != jax.tree.map(lambda leaf: leaf[None], law)
+    assert distribution != jax.tree.leaves(distribution)
+    # Other dtypes or shapes of the same numbers give other samples.
+    assert distribution != jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), distribution)
+    assert distribution != jax.tree.map(lambda leaf: leaf[None], distribution)
 
 
 def test_equal_parameters():
@@ -227,39 +243,44 @@ def test_equal_parameters():
     assert VonMises(0.0, jnp.asarray(1.0)) != VonMises(0.0, jnp.float32(1)), "of weak type"
     assert VonMises(0.0, [1.0]) == VonMises(0.0, np.array([1.0]))
     assert VonMises(0.0, 1.0) != jvm.Torus(VonMises(0.0, 1.0))
-    # Not a number differs from every other, as everywhere; a distribution equals itself.
-    law = VonMises(0.0, np.array([1.0, np.nan]))
-    assert law == law
-    assert law != VonMises(0.0, np.array([1.0, np.nan]))
-    # In a pytree other things may stand for arrays.
+    # NaN differs from every number, itself included; but a distribution equals itself.
+    distribution = VonMises(0.0, np.array([1.0, np.nan]))
+    assert distribution == distribution
+    assert distribution != VonMises(0.0, np.array([1.0, np.nan]))
+    # In a pytree, other objects may stand for arrays.
     assert VonMises(None, 0) == VonMises(None, 0) != VonMises(0, None)
     assert VonMises(PartitionSpec("a"), None) == VonMises(PartitionSpec("a"), None) != VonMises(PartitionSpec(), None)
     assert len({VonMises(None, 0), VonMises(None, 0), VonMises(0, 0)}) == 2
 
 
 def test_equality_under_transformations():
-    law, other = VonMises(0.0, jnp.ones(2)), VonMises(0.0, jnp.zeros(2))
+    distribution, other = VonMises(0.0, jnp.ones(2)), VonMises(0.0, jnp.zeros(2))
     equal = jax.jit(lambda one, two: one == two)
-    assert equal(law, law)
-    assert not equal(law, other)
-    assert not equal(law, VonMises(0.0, jnp.ones(3)))
+    assert equal(distribution, distribution)
+    assert not equal(distribution, other)
+    assert not equal(distribution, VonMises(0.0, jnp.ones(3)))
     assert jax.vmap(lambda k: VonMises(0.0, k) == VonMises(0.0, 1.0 + k - k))(jnp.ones(2)).all()
-    # Known values stay known where something else is traced, or the traced one cannot be equal.
-    assert jax.jit(lambda x: 1.0 if law == VonMises(0.0, np.ones(2, np.float32)) and law != other else x)(3.0) == 1
-    assert jax.jit(lambda x: 1.0 if law == VonMises(x, 1.0) else x)(3.0) == 3
-    assert jax.jit(lambda law: 1.0 if law == law else 0.0)(law) == 1
+    # Known values stay known if something else is traced, or if the traced one cannot be equal.
+    assert (
+        jax.jit(
+            lambda x: 1.0 if distribution == VonMises(0.0, np.ones(2, np.float32)) and distribution != other else x
+        )(3.0)
+        == 1
+    )
+    assert jax.jit(lambda x: 1.0 if distribution == VonMises(x, 1.0) else x)(3.0) == 3
+    assert jax.jit(lambda distribution: 1.0 if distribution == distribution else 0.0)(distribution) == 1
     with pytest.raises(TypeError, match="traced parameters has no hash"):
-        jax.jit(hash)(law)
+        jax.jit(hash)(distribution)
 
 
 def test_programs_and_equality():
-    """A static argument of equal value finds the program, and one of another dtype does not."""
+    """A static argument with an equal value reuses the program; one with another dtype does not."""
     traced = []
 
     @functools.partial(jax.jit, static_argnums=0)
-    def static(law, x):
-        traced.append(law)
-        return law.log_prob(x)
+    def static(distribution, x):
+        traced.append(distribution)
+        return distribution.log_prob(x)
 
     half = jnp.bfloat16(0.5)
     for concentration in (2.0, jnp.float32(2), jnp.bfloat16(2)):
@@ -269,9 +290,9 @@ def test_programs_and_equality():
     assert len(traced) == 3
 
     @jax.jit
-    def dynamic(law):
-        traced.append(law)
-        return law.loc
+    def dynamic(distribution):
+        traced.append(distribution)
+        return distribution.loc
 
     traced.clear()
     for loc in (0.0, 0.0, 1.0):
@@ -300,14 +321,16 @@ def test_placeholders_are_no_parameters():
 
 @pytest.mark.parametrize("half", [jnp.ones(3, jnp.bfloat16), np.ones(3, np.float16)])
 def test_broadcast_for_vmap(half):
-    law = VonMises(0.0, half)
+    distribution = VonMises(0.0, half)
     with pytest.raises(ValueError, match="vmap"):
-        jax.vmap(lambda law: law.log_prob(0.2))(law)
-    mapped = jax.vmap(lambda law: law.log_prob(0.2))(law.broadcast())
+        jax.vmap(lambda distribution: distribution.log_prob(0.2))(distribution)
+    mapped = jax.vmap(lambda distribution: distribution.log_prob(0.2))(distribution.broadcast())
     assert mapped.dtype == half.dtype
-    np.testing.assert_array_equal(mapped, law.log_prob(0.2))
-    np.testing.assert_array_equal(jax.vmap(lambda law: law.log_prob(0.2), (VonMises(None, 0),))(law), mapped)
-    assert law.broadcast().broadcast() == law.broadcast()
+    np.testing.assert_array_equal(mapped, distribution.log_prob(0.2))
+    np.testing.assert_array_equal(
+        jax.vmap(lambda distribution: distribution.log_prob(0.2), (VonMises(None, 0),))(distribution), mapped
+    )
+    assert distribution.broadcast().broadcast() == distribution.broadcast()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert VonMises(jnp.zeros(2), 1e300).broadcast().concentration.tolist() == [np.inf] * 2

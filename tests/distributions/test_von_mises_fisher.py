@@ -1,4 +1,4 @@
-"""`VonMisesFisher` as a class and in NumPyro models, against SciPy and mpmath."""
+"""`VonMisesFisher` as a class and in NumPyro models, compared with SciPy and mpmath."""
 
 import jax
 import jax.numpy as jnp
@@ -9,17 +9,13 @@ from scipy import stats
 
 from jax_von_mises import VonMisesFisher, sample_von_mises_fisher
 from tests import sphere_reference as reference
+from tests.sphere_reference import direction
 
 slow = pytest.mark.slow
 
 
-def direction(d):
-    mu = np.random.default_rng(d).normal(size=d)
-    return (mu / np.linalg.norm(mu)).astype(np.float32)
-
-
 def exact_log_prob(x, mu, k):
-    """With 1 - w from the difference of the vectors divided by their lengths, in 30 digits."""
+    """Return the log density in 30 digits, with 1 - w from the difference of the normalised vectors."""
     with mp.workdps(30):
         d = len(mu)
         norm = reference.moments(d, k)[2]
@@ -30,14 +26,16 @@ def exact_log_prob(x, mu, k):
 
 @pytest.mark.parametrize("d", [3, *(pytest.param(d, marks=slow) for d in (2, 5, 100, 1024))])
 def test_log_prob(d, key):
-    """To 1e-6 of the larger of 1 and its size, near the mean direction, opposite to it and anywhere."""
+    """The error is below 1e-6 of max(1, |log_prob|), near the mean direction, opposite to it, and anywhere."""
     mu = direction(d)
     for k in (0.0, 0.5, 30.0, 1e4, 1e7):
-        law = VonMisesFisher(mu, np.float32(k))
-        near = law.sample(key, (6,))
+        distribution = VonMisesFisher(mu, np.float32(k))
+        near = distribution.sample(key, (6,))
         x = np.concatenate([near, -near, sample_von_mises_fisher(key, mu, 0.0, (6,)), mu[None]])
         exact = np.array([exact_log_prob(each, mu, k) for each in x])
-        assert (np.abs(np.asarray(law.log_prob(x), float) - exact) <= 1e-6 * np.maximum(1, np.abs(exact))).all()
+        assert (
+            np.abs(np.asarray(distribution.log_prob(x), float) - exact) <= 1e-6 * np.maximum(1, np.abs(exact))
+        ).all()
 
 
 @pytest.mark.parametrize("d", [3, pytest.param(10, marks=slow)])
@@ -45,18 +43,18 @@ def test_against_scipy(d, key):
     mu = direction(d).astype(float)
     mu /= np.linalg.norm(mu)
     for k in (0.5, 20.0):
-        law, theirs = VonMisesFisher(mu.astype(np.float32), k), stats.vonmises_fisher(mu, k)
-        x = np.asarray(law.sample(key, (2000,)), float)
+        distribution, theirs = VonMisesFisher(mu.astype(np.float32), k), stats.vonmises_fisher(mu, k)
+        x = np.asarray(distribution.sample(key, (2000,)), float)
         x /= np.linalg.norm(x, axis=1, keepdims=True)
-        np.testing.assert_allclose(law.log_prob(x.astype(np.float32)), theirs.logpdf(x), atol=2e-5)
-        assert float(law.entropy()) == pytest.approx(theirs.entropy(), abs=2e-6)
+        np.testing.assert_allclose(distribution.log_prob(x.astype(np.float32)), theirs.logpdf(x), atol=2e-5)
+        assert float(distribution.entropy()) == pytest.approx(theirs.entropy(), abs=2e-6)
         found, (their_mu, their_k) = VonMisesFisher.fit(x.astype(np.float32)), stats.vonmises_fisher.fit(x)
         np.testing.assert_allclose(found.mean_direction, their_mu, atol=1e-5)
         assert float(found.concentration) == pytest.approx(their_k, rel=1e-5)
 
 
 def test_against_openturns():
-    """Which has the circle alone (release 1.27): the density of two dimensions."""
+    """OpenTURNS (release 1.27) has only the circle: the density of two dimensions."""
     openturns = pytest.importorskip("openturns", reason="OpenTURNS is not installed; it is no extra of this package")
     angles = np.linspace(-3, 3, 13)
     x = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
@@ -73,7 +71,7 @@ def test_entropy_and_divergence_are_means(key):
     x = p.sample(key, (100_000,))
     assert float(p.entropy()) == pytest.approx(-float(p.log_prob(x).mean()), abs=0.01)
     assert float(p.kl_divergence(q)) == pytest.approx(float((p.log_prob(x) - q.log_prob(x)).mean()), abs=0.05)
-    # Close by it is half the Fisher information times the square of the difference.
+    # For close distributions it is half the Fisher information times the squared difference.
     close = VonMisesFisher(mu, 3.0 * (1 + 1e-4))
     information = float(reference.moments(4, 3.0)[1])
     assert float(p.kl_divergence(close)) == pytest.approx(0.5 * information * 3e-4**2, rel=2e-3)
@@ -83,11 +81,11 @@ def test_entropy_and_divergence_are_means(key):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("k", [30.0, 0.5, 1e5])
 def test_fit(k, key):
-    """With weights, batches and standard errors: the truth within four of these; a weight is a repetition."""
+    """With weights, batches and standard errors, the truth is within four of these; a weight is a repetition."""
     mu = direction(3)
-    law = VonMisesFisher(mu, k)
-    x = law.sample(key, (3, 20_000))
-    found, errors = VonMisesFisher.fit(x, axis=1), law.standard_errors(20_000)
+    distribution = VonMisesFisher(mu, k)
+    x = distribution.sample(key, (3, 20_000))
+    found, errors = VonMisesFisher.fit(x, axis=1), distribution.standard_errors(20_000)
     assert found.batch_shape == (3,)
     assert (np.abs(found.concentration - k) < 4 * errors.concentration).all()
     angle = np.linalg.norm(np.asarray(found.mean_direction) - mu, axis=-1)
@@ -118,7 +116,7 @@ def test_limits():
 
 
 def test_derivatives_of_log_prob():
-    """Along the sphere, in all arguments; of the normaliser A."""
+    """They lie along the sphere, in all arguments; the normaliser has the derivative A."""
     mu, x = direction(4), jnp.eye(4)[1]
 
     def log_prob(x, mu, k):
@@ -134,17 +132,26 @@ def test_derivatives_of_log_prob():
 
 
 def test_pytree_and_batches(key):
-    law = VonMisesFisher([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [[1.0], [2.0], [3.0]])
-    assert (law.batch_shape, law.event_shape, law.dimension) == ((3, 2), (3,), 3)
-    assert law.sample(key, 4).shape == (4, 3, 2, 3)
-    assert law.log_prob(jnp.eye(3)[2]).shape == law.entropy().shape == law.mean_resultant_length().shape == (3, 2)
-    assert law.mean().shape == law.mode().shape == (3, 2, 3)
-    assert jax.jit(lambda law: law)(law.broadcast()) == law.broadcast()
-    np.testing.assert_allclose(jax.vmap(lambda law: law.entropy())(law.broadcast()), law.entropy(), rtol=1e-6)
-    x, logs = law.sample_and_log_prob(seed=key)
-    np.testing.assert_allclose(logs, law.log_prob(x), rtol=1e-5)
-    np.testing.assert_allclose(law.prob(x), np.exp(logs), rtol=1e-5)
-    jax.tree.map(lambda _: None, law)
+    distribution = VonMisesFisher([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [[1.0], [2.0], [3.0]])
+    assert (distribution.batch_shape, distribution.event_shape, distribution.dimension) == ((3, 2), (3,), 3)
+    assert distribution.sample(key, 4).shape == (4, 3, 2, 3)
+    assert (
+        distribution.log_prob(jnp.eye(3)[2]).shape
+        == distribution.entropy().shape
+        == distribution.mean_resultant_length().shape
+        == (3, 2)
+    )
+    assert distribution.mean().shape == distribution.mode().shape == (3, 2, 3)
+    assert jax.jit(lambda distribution: distribution)(distribution.broadcast()) == distribution.broadcast()
+    np.testing.assert_allclose(
+        jax.vmap(lambda distribution: distribution.entropy())(distribution.broadcast()),
+        distribution.entropy(),
+        rtol=1e-6,
+    )
+    x, logs = distribution.sample_and_log_prob(seed=key)
+    np.testing.assert_allclose(logs, distribution.log_prob(x), rtol=1e-5)
+    np.testing.assert_allclose(distribution.prob(x), np.exp(logs), rtol=1e-5)
+    jax.tree.map(lambda _: None, distribution)
 
 
 def test_bad_parameters():
@@ -171,25 +178,25 @@ def test_numpyro_distribution(key):
 
     from jax_von_mises.numpyro import VonMisesFisher as Theirs
 
-    law = Theirs(jnp.eye(3)[jnp.array([0, 1])], 4.0)
-    assert (law.batch_shape, law.event_shape) == ((2,), (3,))
-    assert law.expand((5, 2)).sample(key).shape == (5, 2, 3)
-    x = law.sample(key, (7,))
+    distribution = Theirs(jnp.eye(3)[jnp.array([0, 1])], 4.0)
+    assert (distribution.batch_shape, distribution.event_shape) == ((2,), (3,))
+    assert distribution.expand((5, 2)).sample(key).shape == (5, 2, 3)
+    x = distribution.sample(key, (7,))
     assert x.shape == (7, 2, 3)
-    assert law.support(x).all()
+    assert distribution.support(x).all()
     mine = VonMisesFisher(jnp.eye(3)[jnp.array([0, 1])], 4.0)
-    np.testing.assert_allclose(law.log_prob(x), mine.log_prob(x))
-    np.testing.assert_allclose(law.entropy(), mine.entropy())
-    np.testing.assert_allclose(law.mean, mine.mean())
-    np.testing.assert_allclose(law.mode, mine.mode())
-    assert (dist.kl_divergence(law, law) == 0).all()
+    np.testing.assert_allclose(distribution.log_prob(x), mine.log_prob(x))
+    np.testing.assert_allclose(distribution.entropy(), mine.entropy())
+    np.testing.assert_allclose(distribution.mean, mine.mean())
+    np.testing.assert_allclose(distribution.mode, mine.mode())
+    assert (dist.kl_divergence(distribution, distribution) == 0).all()
     with pytest.raises(ValueError, match="mean_direction"):
         Theirs(2 * jnp.eye(3)[0], 4.0, validate_args=True)
 
 
 @slow
 def test_numpyro_gradient(key):
-    """Of the mean cosine of samples: the derivative of the mean resultant length."""
+    """The mean cosine of samples has the derivative of the mean resultant length."""
     from jax_von_mises.numpyro import VonMisesFisher as Theirs
 
     slope = jax.grad(lambda k: Theirs(jnp.eye(3)[0], k).rsample(key, (4000,))[:, 0].mean())(4.0)
@@ -223,7 +230,7 @@ def test_nuts(key):
 
 @slow
 def test_svi(key):
-    """A guide on the sphere, reparametrised in both arguments, finds a posterior that is known: conjugate."""
+    """A guide on the sphere, reparametrised in both arguments, finds the known, conjugate posterior."""
     import optax
     from numpyro.distributions import constraints
     from numpyro.infer import SVI, Trace_ELBO

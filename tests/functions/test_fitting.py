@@ -1,4 +1,4 @@
-"""Maximum likelihood against its definition, SciPy, and the spread predicted by the Fisher information."""
+"""Maximum likelihood compared with its definition, SciPy, and the spread predicted by the Fisher information."""
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,12 @@ EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
 
 
 def draw(loc, k, shape, dtype="float32", seed=0):
-    """Angles by NumPy's sampler, which needs no compiling."""
+    """Return angles from NumPy's sampler, which needs no compilation."""
     return np.random.default_rng(seed).vonmises(loc, k, shape).astype(dtype)
 
 
 def exact_fit(x, w=None):
-    """Direction and concentration in mpmath, from the angles as they are."""
+    """Return direction and concentration in mpmath, with the angles taken as exact."""
     with mp.workdps(50):
         w = [mp.mpf(1)] * len(x) if w is None else [mp.mpf(float(v)) for v in w]
         x = [mp.mpf(float(v)) for v in x]
@@ -32,7 +32,7 @@ def exact_fit(x, w=None):
 
 
 def inverse(c):
-    """From the asymptotic 1 - A = 1/2k + 1/8k^2 + 1/8k^3, by two fixed-point steps; to 1e-12 from k = 1e4."""
+    """Solve the asymptotic 1 - A = 1/2k + 1/8k^2 + 1/8k^3 by two fixed-point steps; error 1e-12 from k = 1e4."""
     k = 1 / (2 * c)
     for _ in range(6):
         k = (1 / mp.mpf(2) + 1 / (8 * k) + 1 / (8 * k * k) + 25 / (128 * k**3)) / c
@@ -42,14 +42,14 @@ def inverse(c):
 @pytest.mark.parametrize("dtype", EPS)
 @pytest.mark.parametrize("k", [0.05, 3.0, 7.0, 40.0, 1e6, 1e10])
 def test_exact(k, dtype):
-    """On angles about several directions, at the cut too. Near 0 the direction alone is what little data allow."""
+    """The angles lie about several directions, also at the cut. Near 0 the few data determine only the direction."""
     with jax.enable_x64(dtype == "float64"):
         for i, loc in enumerate((0.0, 3.1)):
             x = draw(loc, k, 300, dtype, seed=i)
             direction, concentration = exact_fit(x)
             found = fit(x)
             assert found.concentration.dtype == dtype
-            # A sum of 300 terms, and what an ulp of the mean length does to the concentration.
+            # The rounding of a sum of 300 terms, and the effect of an ulp of the mean length on the concentration.
             a, c = float(reference.ratio(concentration)), float(reference.ratio_complement(concentration))
             condition = min(a, c) / (concentration * float(reference.ratio_slope(concentration)))
             assert float(found.concentration) == pytest.approx(concentration, rel=60 * EPS[dtype] * (1 + condition))
@@ -68,7 +68,7 @@ def test_an_outlier_among_the_first():
 
 
 def test_many_angles():
-    """Rounding does not grow with their number."""
+    """The rounding error does not grow with the number of angles."""
     x = draw(1.0, 2.0, 1_000_001)
     exact = np.asarray(x, np.float64)
     c, s = np.cos(exact).mean(), np.sin(exact).mean()
@@ -112,7 +112,7 @@ def test_axes():
 
 @pytest.mark.slow
 def test_weights():
-    """A weight of 3 is the angle three times over, and the scale of all weights does not matter."""
+    """A weight of 3 repeats the angle three times, and the scale of all weights does not matter."""
     x = draw(0.3, 2.0, (4, 60))
     w = np.random.default_rng(0).integers(0, 4, 60).astype(np.float32)
     repeated = fit(np.repeat(x, w.astype(int), axis=1), axis=1)
@@ -120,7 +120,7 @@ def test_weights():
         weighted = fit(x, scale * w, axis=1)
         np.testing.assert_allclose(weighted.concentration, repeated.concentration, rtol=1e-5)
         np.testing.assert_allclose(weighted.loc, repeated.loc, rtol=1e-5)
-    # Weights of one axis are those of the axis that is summed over.
+    # Weights with one axis belong to the axis that is summed over.
     np.testing.assert_allclose(fit(x.T, w, axis=0).concentration, fit(x, w, axis=1).concentration, rtol=1e-5)
 
 
@@ -133,7 +133,7 @@ def test_extremes():
         ([1.0, np.inf, 1.0], [1.0, 1.0, 1.0], np.nan, np.nan),
         ([1.0, 2.0, 2.0], [-1.0, 2.0, 2.0], np.nan, np.nan),
         ([1.0, 2.0, 2.0], [0.0, 0.0, 0.0], np.nan, np.nan),
-        # Neither the sum of these weights nor its inverse is a float.
+        # Neither the sum of these weights nor its inverse is a finite float.
         ([0.0, 1.0, 1.0], [3e38, 3e38, 0.0], 0.5, 4.4086),
         ([0.0, 1.0, 1.0], [1e-37, 1e-37, 0.0], 0.5, 4.4086),
         strict=True,
@@ -159,7 +159,7 @@ def test_extremes():
 
 
 def mixed(x, w=None):
-    """A number that depends on both estimates."""
+    """Return a number that depends on both estimates."""
     found = fit(x, w)
     return found.loc + 0.7 * found.concentration
 
@@ -178,7 +178,7 @@ def slopes_with_weights(x, w):
 @pytest.mark.slow
 @pytest.mark.parametrize("k", [0.3, 4.0, 200.0])
 def test_gradient(k):
-    """In the angles and the weights, against central differences."""
+    """Gradients in the angles and the weights agree with central differences."""
     with jax.enable_x64(True):
         x, w = draw(2.0, k, 7, "float64"), np.linspace(0.5, 2.0, 7)
         steps, still = 1e-6 * np.eye(7), np.zeros((7, 7))
@@ -189,7 +189,7 @@ def test_gradient(k):
 
 @pytest.mark.slow
 def test_gradient_without_weights():
-    """Turning all angles turns the direction, and nothing else; second derivatives are finite."""
+    """Rotating all angles rotates only the direction; second derivatives are finite."""
     with jax.enable_x64(True):
         x = draw(2.0, 4.0, 7, "float64")
         assert np.sum(jax.grad(lambda x: fit(x).loc)(x)) == pytest.approx(1.0)
@@ -212,17 +212,17 @@ def test_errors_of_arguments():
 
 @pytest.mark.parametrize("k", [0.2, 1.5, 1e5])
 def test_standard_errors(k):
-    """The spread of 2000 estimates is what the information says, up to the bias of order 1 / n of small samples."""
+    """The spread of 2000 estimates agrees with the information, up to the bias of order 1 / n of small samples."""
     size = 1000
     found = fit(draw(0.0, k, (2000, size)), axis=1)
     errors = standard_errors(k, size)
-    # The standard deviation of a standard deviation from 2000 estimates is 1.6 %.
+    # The relative standard deviation of a standard deviation from 2000 estimates is 1.6 %.
     assert np.std(np.asarray(found.loc, np.float64)) == pytest.approx(float(errors.loc), rel=0.06)
     assert np.std(np.asarray(found.concentration, np.float64)) == pytest.approx(float(errors.concentration), rel=0.06)
 
 
 def test_standard_errors_are_the_information():
-    """The mean square of the first derivatives of log p, by quadrature over the circle."""
+    """They come from the mean square of the first derivatives of log p, by quadrature over the circle."""
     with jax.enable_x64(True):
         x = np.linspace(-np.pi, np.pi, 400, endpoint=False)
         scores = jax.jit(jax.vmap(jax.grad(lambda a, x: log_prob(x, a[0], a[1])), (None, 0)))

@@ -1,4 +1,4 @@
-"""Densities, probabilities, quantiles and moments, against the float64 reference and mpmath, in both precisions."""
+"""Densities, probabilities, quantiles and moments, compared with the reference and mpmath, in float32 and float64."""
 
 import functools
 import inspect
@@ -16,11 +16,12 @@ from scipy import stats
 import jax_von_mises as jvm
 from jax_von_mises.functions import von_mises
 from tests import reference
+from tests.marks import slow
 
 DTYPES = ("float32", "float64")
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
 CONCENTRATIONS = (0.0, 1e-8, 0.01, 0.3, 1.0, 3.0, 4.99, 5.01, 9.0, 17.0, 30.0, 100.0, 1e4, 1e8, 1e15, 1e20, 1e30)
-# The promises of the docstrings.
+# The accuracy that the docstrings guarantee.
 LOG_PROB = {"float32": 4e-7, "float64": 1e-14}
 PROB = {"float32": 4e-6, "float64": 1e-12}
 TAIL = {"float32": 4e-6, "float64": 1e-12}
@@ -42,17 +43,17 @@ def dtype(request):
 
 
 def angles(k, dtype):
-    """From next to the mode far out into the tails, pi included; rounded, then taken as exact."""
+    """Return angles from near the mode far into the tails, pi included; rounded, then taken as exact."""
     x = np.r_[0, np.geomspace(1e-6, 60, 300) / np.sqrt(1 + k), np.linspace(0, np.pi, 50), np.pi - np.geomspace(1e-7, 1)]
     x = np.unique(x[(x <= np.pi) & (x >= 0)].astype(dtype))
-    return x[x.astype(np.float64) <= np.pi]  # the float32 next to pi lies beyond it
+    return x[x.astype(np.float64) <= np.pi]  # the float32 next to pi is larger than pi
 
 
-LANES = 509  # odd, so that the last ones, which are always in use, are what whole vectors leave over
+LANES = 509  # odd, so that the last lanes, which are always used, do not fill a vector
 
 
 def call(name, *arguments):
-    """Values in float64, from arrays filled up to LANES: one compiled program per function and dtype for all tests."""
+    """Return values in float64, from arrays of LANES elements: one program per function and dtype for all tests."""
     arguments = np.broadcast_arrays(*arguments)
     count = arguments[0].size
     assert count <= LANES
@@ -61,7 +62,7 @@ def call(name, *arguments):
 
 
 def compute(name, x, k, dtype):
-    """Values at the angles or probabilities `x` about 0."""
+    """Return values at the angles or probabilities `x` about 0."""
     kind = np.dtype(dtype).type
     return call(name, np.asarray(x, dtype), kind(0), kind(k))
 
@@ -84,7 +85,7 @@ def test_density(k, dtype):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("k", CONCENTRATIONS)
 def test_probabilities(k, dtype):
-    """The smaller tail to its own last digits, the larger to 2 ulp of 1; logarithms beyond what a float holds."""
+    """The smaller tail is accurate to its last digits, the larger to 2 ulp of 1, and logarithms beyond underflow."""
     x = angles(k, dtype)
     k = float(np.dtype(dtype).type(k))
     log_tail = reference.log_sf(x.astype(float), k)
@@ -98,7 +99,7 @@ def test_probabilities(k, dtype):
         assert np.abs(large - (0.5 + reference.central(x.astype(float), k))).max() <= 2 * EPS[dtype]
     for function, sign in (("log_cdf", -1), ("log_sf", 1))[: 2 if dtype == "float32" else 1]:
         found = compute(function, sign * x, k, dtype)
-        # Next to pi the tail goes to 0 with the distance, and the logarithm to -inf.
+        # Next to pi the tail goes to 0 with the distance, and its logarithm to -inf.
         here = (log_tail > -1e30) & (np.pi - x > 1e-7)
         error = np.abs(found - log_tail)[here] / np.maximum(1, np.abs(log_tail[here]))
         assert error.max() <= TAIL[dtype], f"{error.max():.2e} at x={x[here][error.argmax()]}"
@@ -113,7 +114,7 @@ IN_TABLES = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "k"), [(dtype, k) for dtype, ks in IN_TABLES.items() for k in ks])
 def test_table(k, dtype):
-    """Many angles at one concentration: looked up, to the same promises, from the mode out to the smallest float."""
+    """Many angles with one concentration use the table, with the same accuracy from the mode to the smallest float."""
     k, tiny = float(np.dtype(dtype).type(k)), float(np.finfo(dtype).tiny)
     depth, least = (46, 1e-6) if dtype == "float32" else (356, 1e-14)
     top = min(np.pi, 2 * np.arcsin(min(1, np.sqrt(depth / max(k, 1e-9)))))
@@ -124,10 +125,10 @@ def test_table(k, dtype):
     exact = x[looked_at].astype(np.float64)
     log_tail = reference.log_sf(exact, k)
     normal = log_tail > np.log(4 * tiny)
-    law = np.zeros((), dtype), np.asarray(k, dtype)
+    parameters = np.zeros((), dtype), np.asarray(k, dtype)
     for lower, upper, sign in ((jvm.cdf, jvm.sf, -1), (jvm.sf, jvm.cdf, 1)):
         with jax.enable_x64(dtype == "float64"):
-            small, large = (np.asarray(f(sign * x, *law), float)[looked_at] for f in (lower, upper))
+            small, large = (np.asarray(f(sign * x, *parameters), float)[looked_at] for f in (lower, upper))
         error = np.abs(small[normal] / np.exp(log_tail[normal]) - 1)
         assert error.max() <= TAIL[dtype], f"{error.max():.2e} at x={exact[normal][error.argmax()]}"
         assert (small[~normal] <= 5 * tiny).all()
@@ -135,8 +136,8 @@ def test_table(k, dtype):
 
 
 @pytest.mark.slow
-def test_table_is_an_inner_matter():
-    """Bad values, the point mass, whole turns and derivatives, as without it."""
+def test_table_changes_no_special_value():
+    """Invalid values, the point mass, whole turns and derivatives are as without the table."""
     count = von_mises.TAIL_TABLE_MIN_SIZE
     x = np.linspace(-9, 9, count, dtype=np.float32)
     x[7] = np.nan
@@ -162,10 +163,10 @@ def test_table_mapped_and_sharded():
     np.testing.assert_allclose(cut, direct, rtol=6e-6, atol=3e-7)
 
 
-# Where the deepest tails begin to lie next to pi, in float32 and in float64, and where none of them does any more.
+# Places where the deepest tails begin to lie next to pi, in float32 and float64, and where none does any more.
 @pytest.mark.parametrize("k", [*CONCENTRATIONS, 1e-30, 1e-6, 12.0, 25.0, 44.0, 60.0, 150.0, 354.0, 700.0, 1e6, 1e12])
 def test_quantiles(k, dtype):
-    """Both tails, down to the smallest normal float."""
+    """Both tails are accurate down to the smallest normal float."""
     tiny = float(np.finfo(dtype).tiny)
     q = np.r_[np.geomspace(tiny, DEEP[dtype], 300), np.geomspace(DEEP[dtype], 0.5, 200)].astype(dtype)
     q = np.clip(q, tiny, 0.5)
@@ -174,7 +175,7 @@ def test_quantiles(k, dtype):
     ulp = np.spacing(np.maximum(exact, tiny).astype(dtype)).astype(float)
     rate = reference.pdf(exact, k) / q
     bound = np.where(q < DEEP[dtype], DEEP_QUANTILE[dtype], QUANTILE[dtype])
-    # `isf` differs in a sign: one dtype is enough.
+    # `isf` differs only in a sign: one dtype is enough.
     for function, sign in (("icdf", -1), ("isf", 1))[: 2 if dtype == "float32" else 1]:
         error = np.abs(sign * compute(function, q, k, dtype) - exact)
         allowed = np.maximum(bound / rate, 4 * ulp)
@@ -184,7 +185,7 @@ def test_quantiles(k, dtype):
 
 @pytest.mark.parametrize("k", [1e-6, 43.0, 350.0, 1e30])
 def test_deep_quantiles_in_mpmath(k, dtype):
-    """A reference for the reference, out where a tail is the smallest normal float."""
+    """mpmath checks the reference where a tail is the smallest normal float."""
     kind = np.dtype(dtype).type
     q = np.maximum(np.geomspace(float(np.finfo(dtype).tiny), DEEP[dtype], 2).astype(dtype), np.finfo(dtype).tiny)
     k = float(kind(k))
@@ -197,7 +198,7 @@ def test_deep_quantiles_in_mpmath(k, dtype):
 
 
 def with_deep_tails(dtype):
-    """Probabilities, the same with a deep tail in every seventh place, and concentrations."""
+    """Return probabilities, the same with a deep tail in every seventh place, and concentrations."""
     rng = np.random.default_rng(5)
     q, k = rng.uniform(size=LANES).astype(dtype), (10.0 ** rng.uniform(-2, 5, LANES)).astype(dtype)
     mixed = q.copy()
@@ -206,7 +207,7 @@ def with_deep_tails(dtype):
 
 
 def test_deep_tails_change_no_other_quantile(dtype):
-    """Not in a bit."""
+    """All other quantiles have the same bits."""
     q, mixed, k = with_deep_tails(dtype)
     rest = np.arange(LANES) % 7 != 0
     found, expected = (call("icdf", each, q.dtype.type(0), k)[rest] for each in (mixed, q))
@@ -215,7 +216,7 @@ def test_deep_tails_change_no_other_quantile(dtype):
 
 @pytest.mark.slow
 def test_deep_tails_and_nan_under_vmap():
-    """The bits of one call with arrays, and its derivatives; bad values have none, in reverse mode either."""
+    """They have the bits and derivatives of one call with arrays; invalid values give NaN, also in reverse mode."""
     _, q, k = with_deep_tails("float32")
     loc = np.zeros(LANES, np.float32)
     np.testing.assert_array_equal(jax.jit(jax.vmap(jvm.icdf))(q, loc, k), jvm.icdf(q, loc, k))
@@ -228,7 +229,7 @@ def test_deep_tails_and_nan_under_vmap():
 
 
 def test_deep_tails_on_a_mesh():
-    """In the body of `jax.shard_map` some devices have such tails and others have none."""
+    """In the body of `jax.shard_map` some devices have such tails and others do not."""
     q = np.full(64, 0.3, np.float32)
     q[5] = 1e-20
     mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(AxisType.Auto,))
@@ -239,7 +240,7 @@ def test_deep_tails_on_a_mesh():
 
 
 def fastest(*calls):
-    """The shortest time of each call, taken in turns."""
+    """Return the shortest time of each call, taken in turns."""
     times = np.full((len(calls), 9), np.inf)
     for call in calls:
         jax.block_until_ready(call())
@@ -252,10 +253,10 @@ def fastest(*calls):
 
 
 @pytest.mark.slow
-def test_quantiles_take_their_time():
-    """Under `jax.vmap` that of a call with an array; with one deep tail about that without.
+def test_quantiles_take_bounded_time():
+    """Under `jax.vmap` they take the time of a call with an array; with one deep tail, about that without.
 
-    The goals are 1.3 and 1.5 times, on a quiet machine. With bisections it was 20 and more.
+    The goals are factors of 1.3 and 1.5 on a quiet machine. With bisections the factors were 20 and more.
     """
     q = jnp.asarray(np.random.default_rng(0).uniform(size=200_000), jnp.float32)
     deep = q.at[1000].set(1e-20)
@@ -269,7 +270,7 @@ def test_quantiles_take_their_time():
 
 @pytest.mark.parametrize("k", [0.0, 0.5, 20.0, 1e6])
 def test_quantile_inverts_cdf(k, dtype):
-    """Where rounding of the probability does not forbid it: in the tails and about the mode."""
+    """The inverse is exact where rounding of the probability permits: in the tails and about the mode."""
     z = np.r_[np.linspace(-8, 0, 60)]
     x = np.unique(np.clip(z / np.sqrt(1 + k), -3.1, 0)).astype(dtype)
     q = compute("cdf", x, k, dtype)
@@ -287,13 +288,6 @@ def test_quantile_ends(dtype):
             np.testing.assert_allclose(compute("isf", q, k, dtype), [np.pi, 0, -np.pi, *[np.nan] * 3], atol=1e-6)
 
 
-def exact_deviation(x, loc):
-    """x - loc less whole turns, of the floats as they are."""
-    with mp.workdps(40):
-        difference = mp.mpf(float(x)) - mp.mpf(float(loc))
-        return float(difference - 2 * mp.pi * mp.nint(difference / (2 * mp.pi)))
-
-
 FAR = [(0.7, 1e7), (100.0, 100.0), (3.1415925, 1e6), (-1e4, 1e4), (1e4, 1e6)]
 
 
@@ -305,12 +299,12 @@ def log_prob_and_cdf(x, loc, k):
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("loc", "k", "constant"), [*((*far, False) for far in FAR), (*FAR[1], True)])
 def test_far_from_zero(loc, k, constant, dtype):
-    """No digit of x - loc is lost, on angles about `loc`: also across pi, and where loc is many turns away."""
+    """No digit of x - loc is lost at angles about `loc`, also across pi, and if loc is many turns away."""
     loc, k = np.dtype(dtype).type(loc), np.dtype(dtype).type(k)
     x = float(loc) + np.random.default_rng(0).normal(size=100) / np.sqrt(float(k))
     x = (np.remainder(x + np.pi, 2 * np.pi) - np.pi).astype(dtype)
-    exact = np.array([exact_deviation(v, loc) for v in x])
-    # Reduction of many turns leaves a float's rounding of one turn times 1e-4.
+    exact = reference.deviation(x, loc)
+    # Reduction by many turns adds the rounding of one turn times 1e-4.
     slack = {"float32": 1e-11, "float64": 1e-18}[dtype] * abs(float(loc))
 
     values = jax.jit(lambda x: log_prob_and_cdf(x, loc, k))(x) if constant else log_prob_and_cdf(x, loc, k)
@@ -323,14 +317,14 @@ def test_far_from_zero(loc, k, constant, dtype):
         else:
             tail = reference.sf(np.abs(exact), float(k))
             want = np.where(exact < 0, tail, 1 - tail)
-            found = found - np.rint(found - want)  # whole turns, which take their digits
+            found = found - np.rint(found - want)  # whole turns, which cost digits
             turns = np.abs(x.astype(float) - float(loc)) / 6
             allowed = (3 + turns) * EPS[dtype] + reference.pdf(exact, float(k)) * slack
         assert (np.abs(found - want) <= allowed).all(), (name, np.max(np.abs(found - want) / allowed))
 
 
 def test_far_concentrations():
-    """Beyond what other tests take: values where squares and inverses are no floats."""
+    """Values beyond those of other tests, whose squares and inverses overflow."""
     k, x = (each.astype(np.float32).ravel() for each in np.meshgrid([1.1e18, 1e30, 3e38], [-2.0, -3.1]))
     exact = -2 * k.astype(float) * np.sin(x.astype(float) / 2) ** 2
     found = call("log_cdf", x, np.float32(0), k)
@@ -349,7 +343,7 @@ def test_far_concentrations():
 
 
 def test_whole_turns_count(dtype):
-    """Beyond a turn the cdf goes on growing, and jumps nowhere."""
+    """Beyond a turn the cdf continues to grow without jumps."""
     kind = np.dtype(dtype).type
     x = np.linspace(-9, 9, LANES).astype(dtype)
     for loc in (kind(0), kind(1)):
@@ -365,7 +359,7 @@ def test_whole_turns_count(dtype):
 
 
 def test_point_mass():
-    """At infinity: everything at loc, which belongs to the lower side."""
+    """At infinite concentration all mass is at loc, which belongs to the lower side."""
     dtype = "float32"
     x = np.array([-0.1, 0.0, 0.1], dtype)
     expected = {
@@ -388,9 +382,9 @@ def test_point_mass():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_bad_values_give_nan(name):
-    """Each kind of bad value alone, and the lanes beside it stay good.
+    """Each kind of invalid value gives NaN alone, and the neighbouring lanes keep their values.
 
-    Also where the answer for any distribution is known: at infinite concentration, and at the probabilities 0 and 1.
+    This includes cases whose result is known for any distribution: infinite concentration, probabilities 0 and 1.
     """
     places = {1: (2,), 2: (1, 2), 3: (0, 1, 2), 4: (1, 2, 0, 3)}[FUNCTIONS[name]]
     concentrations = {1: (0,), 2: (1,), 3: (2,), 4: (1, 3)}[FUNCTIONS[name]]
@@ -406,7 +400,7 @@ def test_bad_values_give_nan(name):
 
 
 def test_bad_values_have_no_derivative():
-    """In reverse mode either: a selection of NaN would make the derivative 0 there."""
+    """Reverse mode gives NaN, too: a selection of NaN would give the derivative 0."""
     slope = jax.jit(jax.grad(lambda *at: jnp.sum(jvm.log_prob(*at)), (0, 1, 2)))
     good = [np.full(4, value, np.float32) for value in (0.3, 0.4, 2.0)]
     good[0][1] = good[1][2] = good[2][3] = np.nan
@@ -416,7 +410,7 @@ def test_bad_values_have_no_derivative():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_arguments(name):
-    """Shapes and dtypes of results, which need no compiling; messages that name the function and the argument."""
+    """Shapes and dtypes of results, which need no compilation; messages name the function and the argument."""
     function, count = getattr(jvm, name), FUNCTIONS[name]
     arguments = [np.full(shape, 0.5, jnp.bfloat16) for shape in ((4, 1), (3,), (2, 1, 1), ())[:count]]
     value = jax.eval_shape(lambda: function(*arguments))
@@ -430,7 +424,7 @@ def test_arguments(name):
 
 
 def test_transformations():
-    """Broadcasting, jit, vmap and the single rounding of bfloat16 come from one place: a function stands for all."""
+    """One function stands for all: broadcasting, jit, vmap and the rounding of bfloat16 share one implementation."""
     rng = np.random.default_rng(0)
     arguments = [rng.uniform(0.1, 0.9, shape).astype(np.float32) for shape in ((4, 1), (3,), (2, 1, 1))]
     value = jvm.log_prob(*arguments)
@@ -474,7 +468,7 @@ def exact_divergence(m, p, n, q):
 
 
 def test_divergence(dtype):
-    """Far apart, close by and equal; to full relative accuracy even where the two distributions hardly differ."""
+    """The relative accuracy is full even if the two distributions hardly differ."""
     kind = np.dtype(dtype).type
     cases = np.array(
         [
@@ -506,7 +500,7 @@ def test_divergence_is_the_mean_of_the_difference():
 
 
 def mp_cdf(x, k):
-    """P(X < x) in mpmath, analytic in both, k < 0 included."""
+    """Return P(X < x) in mpmath, analytic in both arguments, k < 0 included."""
     width = 1 / mp.sqrt(abs(k) + 1)
     points = {s * j * width for j in (0, 0.3, 1, 2, 4, 8, 16) for s in (-1, 1)}
     points = [-mp.pi, *sorted(p for p in points if -mp.pi < p < x), x]
@@ -519,7 +513,7 @@ def mp_log_prob(x, k):
 
 
 def differences(function, x, k):
-    """First and second derivatives in mpmath: (f_x, f_k), (f_xx, f_xk, f_kk)."""
+    """Return first and second derivatives in mpmath: (f_x, f_k), (f_xx, f_xk, f_kk)."""
     with mp.workdps(40):
         x, k = mp.mpf(x), mp.mpf(k)
         h, g = mp.mpf("1e-8") / mp.sqrt(1 + k), mp.mpf("1e-8") * (1 + k)
@@ -538,7 +532,7 @@ POINTS = 64
 
 @functools.cache
 def derivatives_program(name, twice):
-    """Gradients and, with `twice`, Hessians in all arguments, of rows of arguments."""
+    """Return gradients and, with `twice`, Hessians in all arguments, for rows of arguments."""
     function, count = getattr(jvm, name), FUNCTIONS[name]
 
     def gradient(at):
@@ -553,7 +547,7 @@ def derivatives_program(name, twice):
 
 
 def derivatives(name, at, twice=False):
-    """Gradients at the rows of `at` and, with `twice`, Hessians, from a program of POINTS rows for all tests."""
+    """Return gradients at the rows of `at` and, with `twice`, Hessians, from a program of POINTS rows for all tests."""
     program, parts = derivatives_program(name, twice), []
     for first in range(0, len(at), POINTS):
         rows = at[first : first + POINTS]
@@ -565,7 +559,7 @@ def derivatives(name, at, twice=False):
 
 @functools.cache
 def exact_derivatives(name):
-    """(x, k) as floats of 32 bits, and `differences` there: at the mode, beside it, and far out or at pi."""
+    """Return (x, k) as float32, and `differences` there: at the mode, next to it, and far out or at pi."""
     found = []
     for k in (0.0, 1e-3, 0.5, 6.0, 1e3):
         for z in (0.0, 0.7, 9.0):
@@ -577,7 +571,7 @@ def exact_derivatives(name):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["log_prob", "cdf"])
 def test_derivatives(name, dtype):
-    """In x and concentration; in units of the distribution's own scales. `loc` is the mirror of x."""
+    """Check x and the concentration in units of the distribution's scales. `loc` is the mirror of x."""
     exact = exact_derivatives(name)
     found = derivatives(name, np.array([(x, 0, k) for x, k, *_ in exact], dtype), twice=True)
     for first, second, (x, k, (fx, fk), (fxx, fxk, fkk)) in zip(*found, exact, strict=True):
@@ -589,19 +583,15 @@ def test_derivatives(name, dtype):
         np.testing.assert_allclose(second * units, matrix * units, atol=8 * few)
 
 
-def slow(*names):
-    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("twice", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["log_cdf", "icdf", *slow("prob", "sf", "log_sf", "isf")])
 def test_other_derivatives(name, twice):
-    """The others against central differences in float64: of the values, and of the gradients."""
+    """The others agree with central differences in float64, of the values and of the gradients."""
     with jax.enable_x64(True):
         firsts = (0.02, 0.4, 0.5, 0.9) if name in ("icdf", "isf") else (-2.0, -0.3, 0.0, 1.2)
         at = np.array([(first, 0.1, k) for first in firsts for k in (0.3, 4.0, 60.0)])
-        # From each point a step forth and one back in each argument.
+        # From each point, a step forward and one back in each argument.
         sizes = 1e-5 * np.maximum(1, np.abs(at))
         steps = [sign * np.where(np.arange(3) == i, sizes, 0) for i in range(3) for sign in (1, -1)]
         around = np.concatenate([at + step for step in steps])
@@ -620,7 +610,7 @@ def test_other_derivatives(name, twice):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sign"), [("log_cdf", -1), pytest.param("log_sf", 1, marks=pytest.mark.slow)])
 def test_slope_in_kappa_of_steep_tails(name, sign):
-    """That of the density's logarithm, cos x - A; also at the float next to pi, beyond which there is nothing."""
+    """It is that of the log density, cos x - A; also at the float next to pi, beyond which there is no mass."""
     angles = [np.pi, np.nextafter(np.float32(np.pi), np.float32(0)), 3.14, 3.1, 2.0, 1.0, 1e-4]
     at = np.array([(sign * x, 0, k) for x in angles for k in (1e18, 1e19, 1e24, 1e30, 1e36)], np.float32)
     expected = -2 * np.sin(at[:, 0].astype(float) / 2) ** 2
@@ -628,7 +618,7 @@ def test_slope_in_kappa_of_steep_tails(name, sign):
 
 
 def test_ends_of_the_deviation():
-    """sqrt(-2 log A) has infinite slope at 0 and none at infinity, and nowhere NaN."""
+    """sqrt(-2 log A) has infinite slope at 0 and slope 0 at infinity, and is never NaN."""
     slope = derivatives("stddev", np.float32([[0.0], [1e-30], [2.0], [3e38], [np.inf]]))[:, 0]
     assert slope[0] == -np.inf
     assert np.isfinite(slope[1:4]).all()
@@ -639,11 +629,11 @@ def test_ends_of_the_deviation():
 
 @pytest.mark.slow
 def test_second_derivatives_of_deep_quantiles():
-    """1 / p^2 is no float long before 1 / p."""
+    """1 / p^2 overflows long before 1 / p."""
     t, k = float(np.float32(1e-30)), float(np.float32(45.1))
     _, second = derivatives("icdf", np.array([(t, 0, k)], np.float32), twice=True)
     assert not np.isnan(second).any()
-    # d x / d t = 1 / p; its difference in the concentration.
+    # d x / d t = 1 / p; compare its difference in the concentration.
     below, above = (1 / reference.pdf(reference.quantile(t, each), each) for each in (k * (1 - 1e-5), k * (1 + 1e-5)))
     assert second[0, 0, 2] == pytest.approx(float(above - below) / (2e-5 * k), rel=1e-3)
 
@@ -662,7 +652,7 @@ def test_second_derivatives_of_deep_quantiles():
     ],
 )
 def test_no_derivative_is_nan(name, twice):
-    """First and second, at the corners where formulas divide by zero and the distribution does not."""
+    """First and second derivatives at the corners where formulas divide by zero but the distribution is regular."""
     firsts = {"icdf": (0.0, 1e-38, 0.5, 1.0), "isf": (0.0, 0.5, 1.0)}.get(name, (0.0, np.pi, -np.pi, 1e-30, 3.0, -2.0))
     concentrations = (1e-6, 1.0, 1e10) if name == "stddev" else (0.0, 1e-38, 1e-20, 1.0, 1e10, 1e17, 1e20, 1e30)
     points = [(first, k) for first in firsts for k in concentrations]
@@ -684,19 +674,19 @@ def test_no_derivative_is_nan(name, twice):
 
 
 def sections(function):
-    """The sections of a NumPy-style docstring, by heading."""
+    """Return the sections of a NumPy-style docstring, by heading."""
     _, *parts = re.split(r"^(\w+)\n-+\n", inspect.getdoc(function), flags=re.M)
     return {heading: text.strip() for heading, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def parameter_texts(function):
-    """The type and description of each parameter in a docstring, by name, in order."""
+    """Return the type and the description of each parameter in a docstring, by name, in order."""
     _, *parts = re.split(r"^(\w+) : ", sections(function)["Parameters"], flags=re.M)
     return {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def test_docstrings():
-    """The parameters in their order, and the same words about the same parameter, result and refusal everywhere."""
+    """Parameters are in their order, with the same words for the same parameter, result and error in all docstrings."""
     first = {}
     for name in FUNCTIONS:
         function = getattr(jvm, name)

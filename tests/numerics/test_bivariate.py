@@ -1,4 +1,4 @@
-"""The numerics of the bivariate models against float64 quadrature and mpmath, for concentrations from 0 to 1e7."""
+"""The numerics of the bivariate models, compared with quadrature and mpmath, for concentrations from 0 to 1e7."""
 
 import functools
 
@@ -13,7 +13,7 @@ from tests import bivariate_reference as reference
 slow = pytest.mark.slow
 KINDS = {"sine": models.Sine, "cosine": models.Cosine}
 names = pytest.mark.parametrize("name", KINDS)
-# The cosine model runs only with the slow tests: most of the time is that of the compiler.
+# The cosine model is slow to compile, so it runs only with the slow tests.
 sine_first = pytest.mark.parametrize("name", ["sine", pytest.param("cosine", marks=slow)])
 
 
@@ -23,7 +23,7 @@ def program(name, function):
 
 
 def anchored(name, rises, k):
-    """Means of the statistics from their rises above the mode's."""
+    """Return means of the statistics from their differences to the values at the mode."""
     zero = jnp.zeros_like(k[0])
     at_zero = program(name, moments.rises)(zero, zero, *k)
     return [
@@ -33,7 +33,7 @@ def anchored(name, rises, k):
 
 @names
 def test_reference(name):
-    """mpmath over both angles vouches for the quadrature over one that the other tests compare with."""
+    """mpmath over both angles confirms the quadrature over one angle that the other tests compare with."""
     for k in ((0, 0, 0), (2, 3, 1), (5, 6, -7), (0.3, 0.2, 9), (3, 3, 3), (1, 3, 3)):
         found = reference.Marginal(name, *k)
         at_mode = k[0] * np.cos(found.mode) + found.top
@@ -50,7 +50,7 @@ def test_reference(name):
     ],
 )
 def test_normaliser_and_moments(name, dtype, count, most):
-    """Absolute error of the normaliser's logarithm, less what the mode explains, and of its derivatives."""
+    """Absolute error of the log normaliser, minus the part that the mode explains, and of its derivatives."""
     with jax.enable_x64(dtype == "float64"):
         given = reference.parameters(name, count)
         k = [jnp.asarray(x, dtype) for x in given.T]
@@ -66,7 +66,7 @@ def test_normaliser_and_moments(name, dtype, count, most):
 @slow
 @names
 def test_derivatives_of_normaliser(name):
-    """The mean of a statistic is the derivative of the normaliser, and their covariance the second one."""
+    """The mean of a statistic is the derivative of the log normaliser, and the covariance is the second derivative."""
     step, k = 1e-3, (5.0, 6.0, -7.0)
 
     def log_normaliser(*k):
@@ -87,7 +87,7 @@ def test_derivatives_of_normaliser(name):
 @sine_first
 @pytest.mark.parametrize("count", [0, pytest.param(60, marks=slow)])
 def test_quantile(name, count):
-    """The share of the half circle beyond each angle, down to the last float of a word, in both tails."""
+    """The probability of the half circle beyond each angle agrees, down to the last float of a word, in both tails."""
     check_quantile(name, reference.parameters(name, count)[:: 1 if count else 4], np.float32, 2.0**-32, 4e-6)
 
 
@@ -109,12 +109,12 @@ def check_quantile(name, given, dtype, smallest, most):
     for k in given:
         model = KINDS[name].of(*(jnp.asarray(x, dtype) for x in k))
         x = np.asarray(draw(*(dtype(each) for each in k)), float)
-        # Counted from where the model counts: a difference from pi would lose the digits of a small angle.
+        # Measured from the model's own origin: a difference from pi would lose the digits of a small angle.
         flip = float(model.flip)
         found = reference.Marginal(name, flip * float(k[0]), float(k[1]), flip * float(k[2]), points=x)
         above, below, density = found.tails(x)
         share = np.where(upper, above, below)
-        # An angle below the mode has that one's resolution.
+        # An angle below the mode has the resolution of the mode.
         room = 4 * np.spacing(np.where(upper, x, np.maximum(x, float(model.mode))).astype(dtype)) * density
         error = np.maximum(np.abs(share - tau) - room, 0) / tau
         assert error.max() < most, (k, error.max())

@@ -1,4 +1,4 @@
-"""Tables of any density on the circle against float64 quadrature: tails, gaps, and the errors that they report."""
+"""Tables of any density on the circle, compared with float64 quadrature: tails, gaps, and the reported errors."""
 
 import functools
 
@@ -21,7 +21,7 @@ FLOAT32 = np.dtype(np.float32)
 
 @functools.cache
 def program(log_density, dtype=FLOAT32, wide=True, count=256):
-    """Draws, direct quantiles, tails and estimates of the examples that share a log density, in one program."""
+    """Return draws, direct quantiles, tails and estimates of the examples with one log density, in one program."""
 
     def run(t, from_end, x, points, *parameters):
         table = quantiles.tabulate(log_density, count, dtype, wide, points, parameters)
@@ -35,14 +35,14 @@ def program(log_density, dtype=FLOAT32, wide=True, count=256):
 
 
 def words(dtype, deepest):
-    """Tail probabilities: every size from either end, and everywhere in between; and angles."""
+    """Return tail probabilities of every size from either end, and in between; and angles."""
     rng = np.random.default_rng(7)
     t = np.concatenate([0.5 * 2.0 ** -rng.uniform(0, deepest - 1, 4_000), rng.uniform(0, 0.5, 4_000)])
     return t.astype(dtype), rng.random(t.size) < 0.5, np.sort(rng.uniform(-3.1, 3.1, 1_000)).astype(dtype)
 
 
 def compare(example, dtype=FLOAT32, wide=True, count=256, points=None, deepest=33):
-    """The estimated error, the true one, that of the logarithm of the normaliser, and the number of hard cells."""
+    """Return the estimated error, the true one, that of the log normaliser, and the number of hard cells."""
     reference, (t, from_end, x) = Reference(example), words(dtype, deepest)
     given = [np.asarray(p, dtype) for p in example.parameters]
     run = program(example.log_density, dtype, wide, count)
@@ -67,7 +67,7 @@ def compare(example, dtype=FLOAT32, wide=True, count=256, points=None, deepest=3
 @slow
 @pytest.mark.parametrize("x", [-3.0, -1.6, 0.3, 2.5])
 def test_reference(x):
-    """mpmath vouches for what the other tests compare with."""
+    """mpmath confirms the reference of the other tests."""
     rho = float(np.float32(0.9999))
     for example, log_density in (
         (EXAMPLES["wrapped Cauchy 0.9999"], lambda x: -mp.log(1 + mp.mpf(rho) ** 2 - 2 * rho * mp.cos(x))),
@@ -80,13 +80,13 @@ def test_reference(x):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_error_is_at_least_the_true_one(name):
-    """In draws, quantiles and probabilities, and not so large that it says nothing."""
+    """It bounds the error of draws, quantiles and probabilities, and is not so large that it is useless."""
     example = EXAMPLES[name]
     error, worst, off, hard = compare(example)
     assert worst <= error <= max(20 * worst, example.bound)
     assert worst < example.bound
     assert off < 2e-6
-    # Draws of one mode do not pay for what gaps need.
+    # Draws from one mode avoid the cost of gaps.
     one_mode = ("von Mises", "uniform", "wrapped", "cardioid", "Kato-Jones", "sine-skewed")
     assert (hard == 0) == name.startswith(one_mode)
 
@@ -94,7 +94,7 @@ def test_error_is_at_least_the_true_one(name):
 @slow
 @pytest.mark.parametrize("name", [n for n in EXAMPLES if n not in CANCELLING])
 def test_log_densities_in_float32(name):
-    """Rounding of the log density is part of the estimate, but for formulas that cancel inside."""
+    """Rounding of the log density is part of the estimate, except for formulas that cancel internally."""
     error, worst, _, _ = compare(EXAMPLES[name], wide=False)
     assert worst <= error < 1e-3
 
@@ -126,7 +126,7 @@ def test_jumps_are_reported():
 
 
 def test_bad_densities_give_nan():
-    """NaN parameters, a density of zero, and an infinite one."""
+    """NaN parameters, a density of zero, and an infinite density."""
     weights, kappa, centres = (np.asarray(p, np.float32) for p in EXAMPLES["three modes"].parameters)
     for given in (
         (weights * np.nan, kappa, centres),
@@ -147,7 +147,7 @@ def test_ends_that_differ_give_nan():
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("rho", [0.5, 0.9, 0.99])
 def test_derivative_of_angles(rho, wide):
-    """By the closed quantile of the wrapped Cauchy distribution, tan(x/2) = (1 - rho)/(1 + rho) tan(pi (F - 1/2))."""
+    """The wrapped Cauchy distribution has a closed quantile, tan(x/2) = (1 - rho)/(1 + rho) tan(pi (F - 1/2))."""
     rng = np.random.default_rng(1)
     t = (0.5 * 2.0 ** -rng.uniform(0, 20, 2000)).astype(np.float32)
     from_end = rng.random(t.size) < 0.5
@@ -168,7 +168,7 @@ def test_derivative_of_angles(rho, wide):
 
 @slow
 def test_many_sets_of_parameters():
-    """`jax.vmap` makes a table of each, with or without gaps."""
+    """`jax.vmap` makes a table for each set, with or without gaps."""
     t, from_end = np.array([0.01, 0.3, 0.49], np.float32), np.array([True, False, True])
     kappa = np.array([1.0, 30.0, 300.0], np.float32)
 

@@ -1,4 +1,4 @@
-"""The committed constants are what their generator makes."""
+"""The committed constants equal the output of their generator."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def test_tables_are_current():
 
 
 def test_a_table_is_current():
-    """One that is quick to fit: its coefficients, and the error that the file states."""
+    """A table that is fast to fit: its coefficients, and the error stated in the file."""
     found, error = make_tables.minimax(make_tables.sinc, 1e-9, make_tables.HALF_PI**2, 4)
     assert pytest.approx(found, rel=1e-4) == coefficients.SINE
     assert f"[0, pi/2]: relative error {error:.1e}.\nSINE = " in make_tables.TARGET.read_text()

@@ -8,7 +8,7 @@ from jax_von_mises.numerics import elementary
 
 
 def test_clip():
-    """At a bound the derivative is that inside, so that an angle at the end of its range keeps its slopes."""
+    """At a bound the derivative is that inside, so an angle at the end of its range keeps its derivatives."""
     x = jnp.array([-1.0, 0.0, 0.5, 1.0, 2.0, jnp.nan])
     np.testing.assert_array_equal(elementary.clip(x, 0, 1), [0, 0, 0.5, 1, 1, np.nan])
     slopes = jax.vmap(jax.grad(lambda x: elementary.clip(x, 0, 1)))(x)
@@ -16,7 +16,7 @@ def test_clip():
 
 
 def test_whole_bits():
-    """To the even neighbour from the middle, as NumPy rounds, and for negative numbers."""
+    """Ties round to the even neighbour, as in NumPy, also for negative numbers."""
     x = np.r_[np.arange(-8, 8, 0.5), 2.0**22 - 1, 1.0 - 2.0**22, 2.0**21 + 0.5].astype(np.float32)
     lower = np.uint32(2**22 - 1)
     bits = np.asarray(elementary.whole_bits(x)).view(np.uint32)

@@ -1,4 +1,4 @@
-"""The angle of every word against the float64 reference, without statistics."""
+"""The angle of every word compared with the float64 reference, without statistics."""
 
 import functools
 
@@ -18,15 +18,15 @@ CONCENTRATIONS = (
     0.0, 1e-30, 1e-8, 1e-3, 0.03, 0.3, 1.0, 2.5, 4.999, 5.0, 5.001, 6.5, 9.0, 13.0, 16.999, 17.0, 17.001,
     25.0, 80.0, 1e3, 1e5, 1e8, 1e12, 1e17, 1e20, 1e30,
 )  # fmt: skip
-WORDS = 2**31  # of 31 bits; the 32nd is the sign
-# Continuous integration takes one word in so many (a prime, so that no bit pattern is favoured) and every word of both
-# ends; `-m slow` takes them all.
+WORDS = 2**31  # 31 bits; the 32nd is the sign
+# By default take one word in STRIDE (a prime, so that no bit pattern is favoured) and all words at both ends;
+# `-m slow` takes every word.
 STRIDE = 18731
-# The promise of `sample_von_mises`: the angle is right to the larger of a relative error of its tail probability and
-# 4 ulp. They meet where one ulp of the angle moves its tail by a quarter of the bound; beyond, floats are too coarse.
+# The accuracy of `sample_von_mises`: the larger of a relative error of the tail probability and 4 ulp of the angle.
+# The two meet where one ulp of the angle moves its tail by a quarter of the bound; beyond, floats are too coarse.
 BOUND = {"float32": 2e-6, "float64": 1e-12}
 BOUND_ULP = 4
-CELLS = 256  # an octave; Hermite interpolation of the exact quantile then errs by 4e-12
+CELLS = 256  # per octave; the error of Hermite interpolation of the exact quantile is then 4e-12
 
 
 OCTAVES = 33
@@ -34,7 +34,7 @@ OCTAVES = 33
 
 @functools.cache
 def reference_table(k):
-    """Exact quantiles on 2^-o (1 + j / CELLS), as cubics (rows, 4) in the place within a cell."""
+    """Return exact quantiles on 2^-o (1 + j / CELLS), as cubics (rows, 4) in the place within a cell."""
     t = (2.0 ** -np.arange(OCTAVES + 1, 1, -1.0)[:, None] * (1 + np.arange(CELLS) / CELLS)).ravel()
     t = np.r_[t, 0.5]
     x = reference.quantile(t, k, np.where(t == 0.5, 0.0, 0.5 - t))
@@ -45,12 +45,12 @@ def reference_table(k):
 
 @jax.jit
 def word_errors(m, x, table, k, norm):
-    """Largest errors of angles `x` of words `m`: of the tail, and in ulp where floats are too coarse; each with its t.
+    """Return the largest errors of angles `x` of words `m`, in the tail, or in ulp where floats are coarse.
 
-    In float64, compiled: NumPy takes hours for all words.
+    This is compiled in float64: NumPy would take hours for all words.
     """
     t = (m.astype(jnp.float64) + 0.5) * 2.0**-32
-    # Exponent and first mantissa bits number the cells, the rest is the place in the cell.
+    # Exponent and first mantissa bits number the cells; the other bits are the place in the cell.
     place_bits = 52 - CELLS.bit_length() + 1
     bits = lax.bitcast_convert_type(t, jnp.uint64)
     row = (bits >> place_bits).astype(jnp.int64) - ((1023 - OCTAVES - 1) * CELLS)
@@ -62,14 +62,14 @@ def word_errors(m, x, table, k, norm):
     rate = jnp.exp(-2 * k * jnp.sin(exact / 2) ** 2) / norm / t
     error = jnp.abs(x.astype(jnp.float64) - exact)
     fine = ulp * rate <= BOUND["float32"] / BOUND_ULP
-    # NaN must count as the worst.
+    # NaN must count as the largest error.
     tail = jnp.where(fine, jnp.nan_to_num(error * rate, nan=jnp.inf), 0)
     ulps = jnp.where(fine, 0, jnp.nan_to_num(error / ulp, nan=jnp.inf))
     return (tail.max(), t[tail.argmax()]), (ulps.max(), t[ulps.argmax()])
 
 
 def assert_accurate(x, t, k, dtype, exact):
-    """The promised bound at every point."""
+    """Assert the guaranteed bound at every point."""
     x, t, k, exact = (each.ravel() for each in np.broadcast_arrays(x.astype(np.float64), t, k, exact))
     ulp = np.spacing(exact.astype(dtype)).astype(np.float64)
     rate = reference.pdf(exact, k) / t
@@ -88,7 +88,7 @@ def words(first, last, step=1):
 
 @functools.cache
 def angle(method):
-    """A program for |angle| of the high bits of each word, its lower words (float64 has one), and a concentration."""
+    """Return a program for |angle| of the high bits of each word, its low words (float64 only) and a concentration."""
 
     def draw(high, k, *low):
         return jnp.abs(transform.angles((high << 1, *low), jnp.zeros_like(k), k, method))
@@ -109,7 +109,7 @@ def check_words(m, k, method):
 
 @pytest.mark.parametrize("k", [0.3, 12.0, 1e5])
 def test_word_errors_sees_errors(k):
-    """The check itself: none for exact angles, and the size and place of one that is off."""
+    """The check finds no error in exact angles, and the size and place of one wrong angle."""
     m = np.random.default_rng(6).integers(0, WORDS, 5000, dtype=np.uint32)
     t = (m + 0.5) * 2.0**-32
     x = reference.quantile(t, k)
@@ -139,7 +139,7 @@ def test_every_word(k, method):
 
 
 def test_many_concentrations():
-    """Between the grid's concentrations, each with its own words."""
+    """Concentrations between those of the grid, each with its own words."""
     rng = np.random.default_rng(3)
     k = np.float32(10.0 ** rng.uniform(-3, 6, 400))
     m = rng.integers(0, WORDS, (400, 50), dtype=np.uint32)
@@ -153,7 +153,7 @@ def test_many_concentrations():
 @pytest.mark.parametrize("method", ["direct", "table"])
 @pytest.mark.parametrize("k", [0.0, 0.3, 20.0, 33.0, 1e4, 1e12])
 def test_float64(k, method):
-    """63-bit words, down into tails that float32 does not reach."""
+    """63-bit words reach into tails beyond those of float32."""
     rng = np.random.default_rng(4)
     m = np.concatenate([
         rng.integers(0, 2**63, 5000, dtype=np.uint64),
@@ -168,7 +168,7 @@ def test_float64(k, method):
 
 @pytest.mark.parametrize("k", [0.3, 5.0, 40.0, 1e6])
 def test_monotone(k):
-    """Neighbouring tail probabilities are closer than the rounding of an angle: steps back are a few ulp at most."""
+    """Neighbouring tail probabilities are closer than the rounding of an angle: steps back are at most a few ulp."""
     for method in ("direct", "table"):
         runs = np.stack([words(first, first + 2**14) for first in (0, 2**20, 2**25, 2**28, 2**29, 2**30)])
         x = np.asarray(angle(method)(runs.ravel(), np.float32(k))).reshape(runs.shape)
@@ -186,7 +186,7 @@ def test_infinite_and_bad_concentrations():
 @pytest.mark.parametrize("method", ["direct", "table"])
 @pytest.mark.parametrize("k", [1e5, 1e9])
 def test_distinct_values(k, method):
-    """As many as a normal sampler of that width; samplers through arccos have about a thousand and 1 here."""
+    """They are as many as for a normal sampler of that width; samplers through arccos have about 1000 and 1 here."""
     key = random.key(8)
     draws = 2 * 10**5
     ours = np.unique(np.abs(sample_von_mises(key, 0.0, k, (draws,), method=method)))
@@ -195,7 +195,7 @@ def test_distinct_values(k, method):
 
 
 def test_sign_and_tail_bits():
-    """The two ends of the words: the smallest tail probability, and the angle next to the mode."""
+    """The two extreme words give the smallest tail probability and the angle next to the mode."""
     first, last = transform.tail((jnp.uint32([0, 1]),)), transform.tail((jnp.uint32([0xFFFFFFFE, 0xFFFFFFFF]),))
     assert first.t.tolist() == [2.0**-33] * 2
     assert last.half_minus_t.tolist() == [2.0**-33] * 2
@@ -220,7 +220,7 @@ def test_bessel(k):
 
 
 def test_half_quantile_takes_complement():
-    """Next to t = 1/2 the angle keeps its relative accuracy, since c is given apart."""
+    """Next to t = 1/2 the angle keeps its relative accuracy, since c is given separately."""
     c = np.float32([1e-9, 1e-7, 1e-4])
     half_quantile = jax.jit(quantile.half_quantile)
     for k in (0.0, 2.0, 1e4):

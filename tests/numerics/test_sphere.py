@@ -1,4 +1,4 @@
-"""The numerics of the sphere against quadrature in float64 and mpmath, in many dimensions and into the tails."""
+"""The numerics of the sphere, compared with float64 quadrature and mpmath, in many dimensions and into the tails."""
 
 import functools
 
@@ -35,7 +35,7 @@ def grid(dtype, count, smallest):
 
 @pytest.mark.parametrize("d", [7, pytest.param(4, marks=slow), pytest.param(100, marks=slow)])
 def test_reference(d):
-    """mpmath, by other quadrature in another variable, vouches for what the other tests compare with."""
+    """mpmath, by other quadrature in another variable, confirms the reference of the other tests."""
     for k, small, near in ((0, 0.3, True), (2, 0.01, True), (2, 0.2, False), (30, 0.02, True), (9, 0.4, False)):
         exact = float(mp.log(reference.exact_tail(small, near, d, k)))
         assert float(reference.log_tail(small, near, True, d, k)) == pytest.approx(exact, rel=2e-12, abs=2e-12)
@@ -43,7 +43,7 @@ def test_reference(d):
 
 @pytest.mark.parametrize("d", DIMENSIONS)
 def test_quantile(d):
-    """The tail probability to 2e-6, or the smaller share to 4 ulp, and from d = 11 on to 6."""
+    """The tail probability is accurate to 2e-6, or the smaller share to 4 ulp (6 ulp from d = 11 on)."""
     t, near, kappa = grid(np.float32, 30, 2.0**-33)
     signed = np.asarray(program(quantile, d)(t, near, kappa))
     small, own = np.abs(signed).astype(float), (signed >= 0) == near
@@ -69,7 +69,7 @@ def test_quantile_in_float64(d):
 @slow
 @pytest.mark.parametrize("d", [4, 5, 100])
 def test_table(d):
-    """Every tail of a grid that the table's cells do not share, within the bounds of the direct route."""
+    """Every tail of a grid between the table's nodes is within the bounds of the direct route."""
     t = np.exp(np.random.default_rng(d).uniform(np.log(2.0**-33), np.log(0.5), 400)).astype(np.float32)
     near = np.arange(400) % 2 == 0
 
@@ -96,7 +96,7 @@ def slope(signed, near, kappa, d):
 @slow
 @pytest.mark.parametrize("d", [3, 4, 5, 16, 100, 1024])
 def test_slope(d):
-    """The derivative of the quantile against differences of the reference's tail."""
+    """The derivative of the quantile agrees with differences of the reference's tail."""
     t, near, kappa = grid(np.float32, 8, 2.0**-33)
     use = (kappa > 0.01) & (kappa < 1e8)
     t, near, kappa = t[use], near[use], kappa[use]
@@ -160,21 +160,21 @@ def test_cosine_cdf_and_icdf(d):
     ulp = np.spacing(small.astype(np.float32)).astype(float)
     moved = np.abs(np.expm1(reference.log_tail(small + 6 * ulp, False, w < 0, d, kappa.astype(float)) - far))
     assert (np.abs(found / np.maximum(exact, 1e-300) - 1) < np.maximum(4e-6, moved))[tail].all()
-    # A rounding of the mode's share, by 2^-24 of it, moves the mode by as much in y, and tails by the density there.
+    # Rounding the mode's share by 2^-24 of it moves the mode as much in y, and tails by the density there.
     s = 2 * kappa.astype(float) / (d - 1 + np.hypot(d - 1, 2 * kappa.astype(float)))
     density = np.sqrt((d - 1) * (1 + s * s) / (2 * np.pi))
     assert (np.abs(found - exact) < 1.8e-7 + 2.0**-24 * density).all()
     inside = (exact > 1e-30) & (exact < 0.9)
     back = np.asarray(functions.cosine_icdf(found, kappa, d), float)
-    # As precisely as a float32 probability tells cosines apart.
+    # As accurate as cosines can be with a float32 probability.
     slope = np.abs(np.gradient(exact.reshape(5, -1), w[:39].astype(float), axis=1).ravel())
     assert (np.abs(back - w)[inside] < 3e-7 + 1e-6 * (exact / np.maximum(slope, 1e-300))[inside]).all()
     np.testing.assert_array_equal(functions.cosine_icdf(np.float32([0, 1]), 3.0, d), [-1, 1])
     assert np.isnan(functions.cosine_icdf(np.float32([-0.1, 1.1]), 3.0, d)).all()
 
 
-def test_fits_say_how_good_they_are():
-    """The guess is within the reach of one step, in every dimension that the sampler serves."""
+def test_fits_state_their_error():
+    """The guess is within reach of one step, in every dimension that the sampler supports."""
     for n in (3, 4, 9, 10, 40, 1023):
         for near in (True, False):
             assert fits.fitted_guess(n, fits.SMALLEST_WORD["float32"], near).error < 0.08

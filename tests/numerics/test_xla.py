@@ -1,6 +1,6 @@
-"""The workarounds for XLA:CPU are in programs for a CPU only, wherever these are traced.
+"""Workarounds for XLA:CPU are only in programs for a CPU, wherever these are traced.
 
-Arrays whose sizes it cuts badly are computed in rows: the same bits, and no other shape or sharding.
+Arrays with sizes that it partitions badly are computed in rows: the same bits, shapes and shardings.
 """
 
 import math
@@ -20,20 +20,16 @@ from jax.sharding import PartitionSpec as P
 import jax_von_mises as jvm
 from jax_von_mises.numerics import piecewise, xla
 from tests import children
-
-
-def slow(*names):
-    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
-
+from tests.marks import slow
 
 NEWER = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
-# What shows that a workaround is needed is asked of the newest JAX.
+# Whether a workaround is needed is tested with the newest JAX.
 needed = pytest.mark.skipif(not NEWER, reason="only the newest JAX says what can go")
 
 
 @pytest.fixture
 def one_device(monkeypatch):
-    """As on a machine with a single CPU device; programs that were made for several are forgotten."""
+    """Simulate a machine with a single CPU device; programs for several devices are dropped."""
     monkeypatch.setattr(xla, "one_cpu", lambda: True)
     jax.clear_caches()
     yield
@@ -48,7 +44,7 @@ def test_several_cpu_devices_are_left_alone(monkeypatch):
     def no_cpu(_):
         raise RuntimeError("Unknown backend cpu")
 
-    # A program can be exported for a CPU all the same.
+    # A program can still be exported for a CPU.
     monkeypatch.setattr(jax, "device_count", no_cpu)
     assert xla.rows_of((2**20 + 1,)) is not None
 
@@ -64,21 +60,21 @@ PROGRAMS = {
 
 
 def program_for(name, *platforms):
-    """A program of `PROGRAMS` that is traced here and lowered for `platforms`."""
+    """Return a program of `PROGRAMS`, traced here and lowered for `platforms`."""
     function, argument = PROGRAMS[name]
     jax.clear_caches()
     return export.export(jax.jit(lambda given: function(given)), platforms=platforms)(argument)
 
 
 def text_of(program):
-    """Its operations, without the places in files that they come from."""
+    """Return its operations, without source locations."""
     return re.sub(r"^#loc.*\n| loc\((?:[^()]|\([^()]*\))*\)", "", program.mlir_module(), flags=re.M)
 
 
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("name", ["log_prob", *slow("table", "gradient", "icdf")])
 def test_only_programs_for_a_cpu_are_made_for_one(name, monkeypatch):
-    """Here, and on a machine with eight GPUs, whose own backend has no say either."""
+    """The programs are the same on a machine with eight GPUs: its default backend makes no difference."""
     here = {platform: text_of(program_for(name, platform)) for platform in ("cpu", "cuda")}
     for found in ("20x1024", "stablehlo.sort"):
         assert found in here["cpu"]
@@ -92,7 +88,7 @@ def test_only_programs_for_a_cpu_are_made_for_one(name, monkeypatch):
 
 @pytest.mark.usefixtures("one_device")
 def test_only_programs_for_a_gpu_hide_the_key():
-    """Its words are mixed with a zero of each element there, so that what depends on it alone is no kernel."""
+    """They mix its words with a zero per element, so that values that depend on the key alone are no kernel."""
     mixed = {platform: text_of(program_for("table", platform)).count("xor") for platform in ("cpu", "cuda", "tpu")}
     assert mixed["cpu"] == mixed["tpu"] < mixed["cuda"]
 
@@ -143,7 +139,7 @@ def test_into_rows_and_out():
 
 @pytest.mark.usefixtures("one_device")
 def test_derivatives_in_rows():
-    """First and second, in what has an element for each result and in what has one for all; rounded once."""
+    """First and second derivatives, in arguments with an element per result and in shared ones; rounded once."""
     x, two = jnp.linspace(-1, 1, 20_011), jnp.float32(2)
 
     def power(shape, constants, x, k):
@@ -175,7 +171,7 @@ def draw(key, loc, concentration, *shape, **options):
     return jvm.sample_von_mises(key, loc, concentration, *shape, **options)
 
 
-# What is drawn and computed in a shape: the sampler by both routes and dtypes, its derivative, and the distribution.
+# Draws and functions for each shape: the sampler by both routes and dtypes, its derivative, and the distribution.
 RESULTS = {
     "table": lambda key: draw(key, 0.3, 4.0, SHAPE, method="table"),
     "direct": lambda key: draw(key, jnp.full((1, 1), 0.3), 4.0, SHAPE, method="direct"),
@@ -207,7 +203,7 @@ def test_the_same_bits(name, key, monkeypatch):
     assert found[True].dtype == found[False].dtype
     a, b = np.asarray(found[True]), np.asarray(found[False])
     if name in ("slope", "gradient", "log_prob", "cdf", "gradient of log_prob"):
-        # To an accuracy, not in every bit: XLA of JAX 0.12 contracts by the loop that it makes, seen: 9 ulp.
+        # To a tolerance, not bit for bit: XLA of JAX 0.12 contracts depending on the loop; 9 ulp seen.
         assert (np.abs(a - b) <= (16 if NEWER else 8) * np.spacing(np.abs(b))).all()
     else:
         assert np.array_equal(a, b)
@@ -217,7 +213,7 @@ def test_the_same_bits(name, key, monkeypatch):
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("axis_type", [pytest.param(AxisType.Auto, marks=pytest.mark.slow), AxisType.Explicit])
 def test_meshes_keep_their_shapes(axis_type, key):
-    """In the body of `jax.shard_map`, in a mesh in scope, and with arrays that bring an explicit mesh along."""
+    """They do in the body of `jax.shard_map`, with a mesh in scope, and with arrays that have an explicit mesh."""
     size, devices = 20_011, min(2, jax.device_count())
     mesh = jax.make_mesh((devices,), ("d",), axis_types=(axis_type,))
     expected = jvm.sample_von_mises(key, 0.3, 4.0, (devices * size,), method="table")
@@ -231,7 +227,7 @@ def test_meshes_keep_their_shapes(axis_type, key):
     with jax.set_mesh(mesh):
         drawn = jvm.sample_von_mises(key, 0.3, 4.0, (devices * size,), method="table", out_sharding=P("d"))
         assert np.array_equal(drawn, expected)
-        # The numbers beside the angles take their sharding, in the scope of the mesh and out of it.
+        # The other arguments take the sharding of the angles, inside and outside the scope of the mesh.
         assert np.array_equal(jvm.log_prob(angles, 0.3, 4.0), jvm.log_prob(expected, 0.3, 4.0))
     if axis_type == AxisType.Explicit:
         assert jvm.log_prob(angles, 0.3, 4.0).sharding.spec == P("d")
@@ -256,7 +252,7 @@ def test_nan_stays_where_it_is():
 
 @pytest.fixture
 def without(monkeypatch):
-    """Take a workaround out: a function that puts what one would write instead in its place."""
+    """Remove a workaround: return a function that replaces it with the plain code."""
 
     def replace(name, plain):
         monkeypatch.setattr(xla, name, plain)
@@ -268,7 +264,7 @@ def without(monkeypatch):
 
 
 def draws_of_a_constant_and_of_an_argument():
-    """Of the same concentration, once as a constant of the program."""
+    """Return the results for one concentration as a constant and as an argument of the program."""
     k, key = np.float32(np.geomspace(1e-2, 1e6, 2**16)[40_000]), jax.random.key(3)
 
     def draw(key, k):
@@ -288,7 +284,7 @@ def test_constants_are_folded_without_hiding(without):
 
 @pytest.mark.slow
 def test_a_barrier_hides_constants_from_newer_releases(without):
-    """With JAX 0.12 as the oldest release it can replace the sort."""
+    """With JAX 0.12 as the oldest supported release, it can replace the sort."""
     without("hide_constants", lambda *arrays: [jax.lax.optimization_barrier(x) for x in arrays])
     a, b = draws_of_a_constant_and_of_an_argument()
     assert (a == b).all() == NEWER
@@ -317,7 +313,7 @@ def of_rows_of_three_and_of_one_row(key):
 )
 @pytest.mark.parametrize("rounds", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_products_are_contracted_without_rounding(name, plain, draws, rounds, without, monkeypatch):
-    """In one program and not in another, whose angles then differ."""
+    """Products are contracted in one program and not in another, whose angles then differ."""
     monkeypatch.setattr(xla, "one_cpu", lambda: False)
     with jax.enable_x64(True):
         if not rounds:
@@ -327,7 +323,7 @@ def test_products_are_contracted_without_rounding(name, plain, draws, rounds, wi
 
 
 def test_residuals_have_the_shapes_of_every_platform():
-    """What `xla.compute_elementwise` has derivatives of its own for."""
+    """`xla.compute_elementwise` defines its own derivatives for this reason."""
 
     def total(x):
         by_rows = lambda x: jnp.sin(x.reshape(5, 7)).reshape(35)  # noqa: E731
@@ -338,7 +334,7 @@ def test_residuals_have_the_shapes_of_every_platform():
 
 
 def test_vmap_computes_both_sides_of_a_condition():
-    """What `xla.replace_where_any` is a loop for."""
+    """`xla.replace_where_any` is a loop for this reason."""
 
     def conditional(x):
         return jax.lax.cond(x > 0, jnp.sin, jnp.cos, x)
@@ -359,7 +355,7 @@ def test_the_upper_half_of_a_product_is_not_compiled_for_several_devices():
 
 
 def test_long_sums_are_loops_in_float64():
-    """In place of as many copies of the term, which take long to compile."""
+    """The alternative, copies of the term, takes long to compile."""
 
     def equations(dtype):
         nodes = np.linspace(0.0, 1.0, 32)
@@ -378,7 +374,7 @@ import jax.numpy as jnp
 import jax_von_mises as jvm
 from jax_von_mises.numerics import xla
 """
-# Programs of a few angles: what takes long is the compiler.
+# Programs of few angles, dominated by compilation.
 COMPILE = """
 jax.config.update("jax_enable_x64", True)
 key, k = jax.random.key(0), jnp.ones(64, {dtype!r})
@@ -401,13 +397,13 @@ TRUNCATED = "jvm.sample_truncated(key, 0.3, k, -1.0, 1.0, dtype='float64')"
 @pytest.mark.parametrize(
     ("name", "plain", "program", "dtype", "devices"),
     [
-        # On one device `separate_loop`, too, keeps words and derivatives apart.
+        # On one device `separate_loop` also keeps words and derivatives apart.
         pytest.param("finish_words", NO_BARRIER, GRADIENT, "float32", 2, id="finish_words"),
         pytest.param("add_terms", UNROLLED, TRUNCATED, "float64", 1, id="add_terms"),
     ],
 )
 def test_compiling_takes_minutes_without(name, plain, program, dtype, devices):
-    """A program is not compiled in twice the seconds that it takes with the workaround, and two more."""
+    """Without the workaround a program takes over twice the time to compile, plus two seconds."""
     if name != "add_terms" and not NEWER:
         pytest.skip("the LLVM of JAX before 0.12 compiles this in seconds")
     code = PRELUDE + COMPILE.format(name=name, plain=plain, program=program, dtype=dtype)
@@ -422,7 +418,7 @@ def test_compiling_takes_minutes_without(name, plain, program, dtype, devices):
             process.kill()
 
 
-# On two cores, since two pieces of an odd number of angles are what is slow; JAX counts those that it may use.
+# On two cores, since two pieces of an odd number of angles are slow; JAX counts the cores that it may use.
 TIMES = """
 key = jax.random.key(0)
 x = jvm.sample_von_mises(key, 0.3, 4.0, (2**20,))
@@ -452,7 +448,7 @@ UNEVEN = "jvm.sample_von_mises(key, 0.3, 4.0, (2**18 + 1,), method='table')"
     ],
 )
 def test_running_takes_several_times_as_long_without(name, plain, program):
-    """About three times, on two cores."""
+    """The factor is about three on two cores."""
     cores = sorted(os.sched_getaffinity(0))[:2] if hasattr(os, "sched_getaffinity") else []
     if len(cores) < 2:
         pytest.skip("takes two cores, and a system that can hand them to a process")
@@ -464,7 +460,7 @@ def test_running_takes_several_times_as_long_without(name, plain, program):
 
 @needed
 def test_a_table_is_computed_again_for_each_coefficient(without):
-    """Its values are stored nowhere then."""
+    """Its values are then not stored."""
 
     def by_columns(values, powers):
         first, *others = values.T
@@ -483,8 +479,8 @@ def test_a_table_is_computed_again_for_each_coefficient(without):
 
 @needed
 @pytest.mark.usefixtures("one_device")
-def test_a_draw_is_made_again_for_its_derivative(without):
-    """Its cipher runs several times then."""
+def test_a_draw_is_computed_again_for_its_derivative(without):
+    """Its cipher then runs several times."""
 
     def ciphers():
         jax.clear_caches()

@@ -23,13 +23,13 @@ pytestmark = [
 
 @pytest.fixture
 def place(tmp_path):
-    """A directory in which a cache may be made."""
+    """A directory that may hold a cache."""
     tmp_path.chmod(0o700)
     return tmp_path / "cache"
 
 
 def entry(folder, name, size=100, used=None, content=None):
-    """A program in a cache, as JAX leaves it."""
+    """Write a program to a cache, as JAX does."""
     path = folder / f"jit_{name}-{hashlib.sha256(name.encode()).hexdigest()}-cache"
     path.write_bytes(zlib.compress(os.urandom(size), 0) if content is None else content)
     path.with_name(path.name.replace("-cache", "-atime")).write_bytes(bytes(8))
@@ -45,7 +45,7 @@ import jax
 from jax_von_mises import initialize_compilation_cache, runtime, sample_von_mises
 from jax_von_mises.runtime import compilation_cache
 if "late" in sys.argv:
-    sample_von_mises(jax.random.key(1), 0.0, 2.0, (77,))  # JAX has then decided that there is no cache
+    sample_von_mises(jax.random.key(1), 0.0, 2.0, (77,))  # JAX then assumes that there is no cache
 initialize_compilation_cache(sys.argv[1])
 x = sample_von_mises(jax.random.key(1), 0.0, 4.0, (1000,))
 print(json.dumps([float(x.sum()), runtime.cache_info()._asdict()]))
@@ -55,7 +55,7 @@ if "late" in sys.argv:
 
 
 def test_later_processes_find_what_earlier_ones_compiled(place):
-    """Also one that turns it on late; in a directory that is for nobody else, whatever the umask."""
+    """They do so even if they turn the cache on late; its directory is private whatever the umask."""
     total, cold = json.loads(children.run(DRAW, place)[0])
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert cold["hits"] == 0
@@ -72,20 +72,20 @@ def test_default_directory(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert initialize_compilation_cache().path == str(tmp_path / "xdg/jax_von_mises/compiled")
-    # What JAX is set to comes first.
+    # JAX's own setting comes first.
     assert initialize_compilation_cache().path == str(tmp_path / "xdg/jax_von_mises/compiled")
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "other"))
     info = initialize_compilation_cache(max_size=None)
     assert (info.path, info.limit, info.enabled, info.writable) == (str(tmp_path / "other"), None, True, True)
     jax.config.update("jax_compilation_cache_dir", None)
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the standard says to ignore
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the standard says to ignore it
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     monkeypatch.setattr("sys.platform", "linux")
     assert initialize_compilation_cache().path == str(tmp_path / ".cache/jax_von_mises/compiled")
 
 
-def test_what_is_made_is_closed(tmp_path, monkeypatch):
-    """Every level of it, whatever the umask; else the next process would refuse it."""
+def test_created_directories_are_private(tmp_path, monkeypatch):
+    """Every level is private whatever the umask; otherwise the next process would refuse it."""
     tmp_path.chmod(0o700)
     for umask in (0o000, 0o077):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"{umask}" / "more"))
@@ -100,7 +100,7 @@ def test_what_is_made_is_closed(tmp_path, monkeypatch):
 
 
 def test_no_place_for_the_default(tmp_path, monkeypatch):
-    """Of which the caller knows nothing, so that it is no error."""
+    """The user did not choose the place, so this is no error."""
     tmp_path.chmod(0o700)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -126,16 +126,16 @@ def test_no_cache():
         runtime.clear_cache()
 
 
-# Whoever can write to a cache can run programs as its user.
+# Any user who can write to a cache can run programs as its owner.
 
 
-def test_who_can_write(place):
+def test_writable_by_others(place):
     place.mkdir()
     place.chmod(0o777)
     with pytest.raises(PermissionError, match=r"cache can be written by everybody \(mode 0777\).*executable code"):
         initialize_compilation_cache(place)
     assert jax.config.jax_compilation_cache_dir is None
-    place.chmod(0o1777)  # others may still add
+    place.chmod(0o1777)  # others may still add files
     with pytest.raises(PermissionError, match="everybody"):
         initialize_compilation_cache(place)
     assert initialize_compilation_cache(place, allow_shared=True).enabled
@@ -144,7 +144,7 @@ def test_who_can_write(place):
     place.parent.chmod(0o777)
     with pytest.raises(PermissionError, match="everybody"):
         initialize_compilation_cache(place)
-    place.parent.chmod(0o1777)  # where nobody can replace what belongs to others
+    place.parent.chmod(0o1777)  # where nobody can replace the files of others
     assert initialize_compilation_cache(place).enabled
 
 
@@ -176,8 +176,8 @@ def test_owner(place, monkeypatch):
         initialize_compilation_cache(place)
 
 
-def test_programs_of_others(place):
-    """From a time when the directory was open."""
+def test_entries_of_others(place):
+    """They date from a time when the directory was open."""
     if os.getuid() != 0:
         pytest.skip("only root can give a file to someone else")
     place.mkdir(mode=0o755)
@@ -189,7 +189,7 @@ def test_programs_of_others(place):
 
 
 def test_link_to_the_directory(place):
-    """What counts is where it leads."""
+    """The target of the link counts."""
     place.mkdir(mode=0o700)
     link = place.parent / "link"
     link.symlink_to(place)
@@ -217,20 +217,20 @@ def test_turned_off(place):
         jax.config.update("jax_enable_compilation_cache", True)
 
 
-def test_programs_that_were_not_written_whole_go(place, monkeypatch):
+def test_incomplete_programs_are_removed(place, monkeypatch):
     """A full disk leaves them; JAX would warn of them in every process, and never replace them."""
     place.mkdir(mode=0o700)
-    whole = entry(place, "whole")
-    cut = entry(place, "cut", content=whole.read_bytes()[:-7])
+    full = entry(place, "full")
+    cut = entry(place, "cut", content=full.read_bytes()[:-7])
     empty = entry(place, "empty", content=b"")
     other = entry(place, "zstd", content=b"\x28\xb5\x2f\xfd cut")
 
     def missing():
         raise ImportError
 
-    monkeypatch.setattr(compilation_cache, "_zstd", missing)  # where nothing reads it, nothing is said of it
+    monkeypatch.setattr(compilation_cache, "_zstd", missing)  # without a reader, there is no message
     assert initialize_compilation_cache(place).entries == 2
-    assert whole.exists()
+    assert full.exists()
     assert other.exists()
     assert not cut.exists()
     assert not empty.exists()
@@ -242,11 +242,11 @@ def test_programs_that_were_not_written_whole_go(place, monkeypatch):
 
     monkeypatch.setattr(compilation_cache, "_zstd", lambda: read)
     assert initialize_compilation_cache(place).entries == 1
-    assert whole.exists()
+    assert full.exists()
 
 
 def test_limit(place):
-    """What was used longest ago goes first, now and at the end of a process; other files are not touched."""
+    """The least recently used entries go first, now and at the end of a process; other files are not touched."""
     place.mkdir(mode=0o700)
     mine = ("notes.txt", "session-cache", "session-atime", f"{0:063}-cache")
     for name in mine:
@@ -296,7 +296,7 @@ look("nowhere", 15)
 
 @pytest.mark.slow
 def test_full_and_read_only_disk(tmp_path):
-    """What is there is used; nothing fails, and what was written by half is gone once there is room."""
+    """Existing entries are used; nothing fails, and incomplete files are removed once there is space."""
     unshare = children.own_mounts(tmp_path)
     lines = children.run(NARROW, tmp_path, before=unshare)
     room, found, added, filling, again, read_only, read_only_new, nowhere = (line.split(maxsplit=5) for line in lines)

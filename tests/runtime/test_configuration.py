@@ -10,7 +10,7 @@ from jax_von_mises import runtime
 from jax_von_mises.runtime import child, flags
 from tests import children
 
-# A process that has none of the variables of this one.
+# A process without the variables of this one.
 WITHOUT = {name: None for name in os.environ if name.startswith(("JAX_", "XLA_", "PJRT_"))}
 
 EARLY = """
@@ -29,7 +29,7 @@ assert made == runtime.settings()
 assert all(item.source == "configure" and item.changeable for item in made)
 assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.5" and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ
 assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == os.environ["JAX_VON_MISES_CUDA_KERNEL"] == "false"
-# The user's flags stay, also those that add up, but for what was asked for.
+# The user's flags stay, also cumulative ones, except those set here.
 assert os.environ["XLA_FLAGS"].split() == [
     "--xla_disable_hlo_passes=a", "--xla_disable_hlo_passes=b", "--xla_cpu_prefer_vector_width=512",
     "--xla_gpu_force_compilation_parallelism=2", "--xla_gpu_enable_latency_hiding_scheduler=true",
@@ -42,7 +42,7 @@ if sys.platform == "linux":
     names = (open(f"/proc/self/task/{i}/comm").read().strip() for i in os.listdir("/proc/self/task"))
     assert collections.Counter(names)["tf_XLAEigen"] in (1, 3)  # for one device, or for each
 assert configuration.started()
-runtime.configure(x64=False, threads=1)  # the first may still change, the second need not
+runtime.configure(x64=False, threads=1)  # x64 may still change, and threads keeps its value
 assert jax.numpy.zeros(2).dtype == "float32"
 before = dict(os.environ)
 try:
@@ -51,7 +51,7 @@ except RuntimeError as error:
     print(error)
 assert dict(os.environ) == before and not jax.config.jax_enable_x64, "all or nothing"
 print(sorted(item.name for item in runtime.settings() if item.changeable))
-# What someone has changed since is theirs.
+# Later changes by other code are kept.
 variables["PJRT_NPROC"] = os.environ["PJRT_NPROC"] = "7"
 jax.config.update("jax_pgle_profiling_runs", 9)
 assert {item.name: item.source for item in runtime.settings()}["threads"] == "environment"
@@ -74,7 +74,7 @@ def test_set_shown_and_undone():
     assert "x64" not in kept
 
 
-# Every argument, with values that are JAX's own defaults among them, and the variable by which it is set without us.
+# Every argument, with values that include JAX's own defaults, and the variable that sets it without this package.
 VALUES = {
     "platform": ("cpu", "JAX_PLATFORMS", "cpu"),
     "x64": (False, "JAX_ENABLE_X64", "0"),
@@ -114,17 +114,17 @@ assert variables.findings(gpus=True) == [], "the doctor knows what configure set
 runtime.reset()
 print(json.dumps(found))
 
-# The flag of an argument is that of the argument, by whichever way it was set.
+# The flag of an argument counts as that argument, however it was set.
 runtime.configure(xla_flags="--xla_gpu_force_compilation_parallelism=2 --xla_gpu_autotune_level=0", check=False)
 assert shown()["compile_threads"] == [2, "configure"], shown()
 own = os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
-# Others may add flags of theirs, and what they change is theirs.
+# Other code may add flags, and its changes belong to it.
 os.environ["XLA_FLAGS"] += " --xla_gpu_enable_command_buffer= --xla_gpu_force_compilation_parallelism=3"
 assert shown()["compile_threads"] == [3, "environment"]
 assert shown()["xla_flags"] == [f"{own} --xla_gpu_enable_command_buffer=", "configure"]
 os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=1"
 assert shown()["xla_flags"] == ["--xla_gpu_autotune_level=1", "environment"]
-# What `configure` would not take is shown as it is.
+# Values that `configure` would refuse are shown unchanged.
 os.environ["PJRT_NPROC"] = "many"
 assert shown()["threads"] == ["many", "environment"]
 """
@@ -132,8 +132,8 @@ assert shown()["threads"] == ["many", "environment"]
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("environment", [False, True])
-def test_each_setting_says_its_value_and_who_set_it(environment):
-    """Of every argument of `configure`, also where its value is the one that JAX has by itself."""
+def test_each_setting_has_its_value_and_source(environment):
+    """Every argument of `configure` has them, also if its value is JAX's default."""
     values = {name: value for name, (value, _, _) in VALUES.items()}
     assert set(values) == set(inspect.signature(runtime.configure).parameters) - {"check", "timeout"}
     given = dict(WITHOUT)
@@ -174,7 +174,7 @@ jax.numpy.zeros(2)
 
 
 @pytest.mark.slow
-def test_what_would_end_the_process_is_refused():
+def test_fatal_settings_are_refused():
     unknown, platform, slow, harmful = children.run(REFUSED, JAX_PLATFORMS=None)
     assert "--xla_gpu_autotune: the installed jaxlib does not know it" in unknown
     assert "--xla_no_such" in unknown
@@ -234,8 +234,8 @@ def test_flags_are_read_as_xla_reads_them(tmp_path):
 
 
 @pytest.mark.slow
-def test_refused_flags_are_found_all(monkeypatch):
-    """Of several kinds, of which XLA reports one at a time, also where JAX stops for another reason before."""
+def test_all_refused_flags_are_found(monkeypatch):
+    """XLA reports one of several kinds at a time, and JAX may stop for another reason first."""
     without_gpu = child.configuration() | {"JAX_PLATFORMS": "gpu"}
     monkeypatch.setattr(child, "configuration", lambda: without_gpu)
     given = "--xla_no_such=1 --xla_gpu_autotune_level=x --xla_nor_this --xla_gpu_enable_command_buffer=NOPE"
@@ -247,10 +247,10 @@ def test_refused_flags_are_found_all(monkeypatch):
 
 
 @pytest.mark.slow
-def test_advice_is_about_flags_that_are_there():
-    """A flag that is said not to exist does not, and one that is said to be useless or harmful does."""
+def test_advice_is_about_existing_flags():
+    """A flag reported as unknown does not exist, and one reported as useless or harmful does."""
     exists = [flags.Flag(name, "1") for name, advice in flags.ADVICE.items() if advice.level != flags.GONE]
     assert not [item for item in flags.refused(exists) if "does not know" in item.reason]
     gone = [name for name, advice in flags.ADVICE.items() if advice.level == flags.GONE]
-    known = {"xla_gpu_enable_llvm_module_compilation_parallelism"}  # by jaxlib 0.10
+    known = {"xla_gpu_enable_llvm_module_compilation_parallelism"}  # known to jaxlib 0.10
     assert {item.flag for item in flags.refused([flags.Flag(name, "1") for name in gone])} >= set(gone) - known

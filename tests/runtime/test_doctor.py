@@ -34,7 +34,7 @@ def stand_in(folder, program, script):
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Looks for the drivers' programs nowhere else than where this writes stand-ins for them."""
+    """A machine whose drivers' programs are only the stand-ins written here."""
     for name, program in (("SMI", "nvidia-smi"), ("ROCMINFO", "rocminfo")):
         monkeypatch.setattr(hardware, name, (str(tmp_path / program),))
     monkeypatch.setattr(environment, "PROC_DRIVER", tmp_path / "version")
@@ -52,7 +52,7 @@ def test_nvidia(machine):
 
 
 def test_old_nvidia(machine):
-    """One whose program does not know the capability."""
+    """The driver's program does not know the capability."""
     machine(
         "nvidia-smi", 'case "$1" in *compute_cap*) echo "not a valid field"; exit 2;; esac; echo "470.8, 99, 4, K80"'
     )
@@ -61,7 +61,7 @@ def test_old_nvidia(machine):
 
 
 def test_lost_card(machine):
-    """Those that are left count, whatever the exit code."""
+    """The remaining cards count, whatever the exit code."""
     machine("nvidia-smi", 'echo "580.65.06, 99, 4, H100, 9.0"; echo "GPU 1 is lost"; exit 15')
     (found,) = hardware.accelerators()
     assert (found.driver, len(found.cards)) == ("580.65.06", 1)
@@ -98,7 +98,7 @@ def test_driver_without_its_program(machine, tmp_path):
 
 
 def test_amd(machine):
-    """Next to a driver of NVIDIA that fails."""
+    """An AMD card is found next to a failing driver of NVIDIA."""
     machine("nvidia-smi", "exit 9")
     name = 'echo "*******  Name: AMD EPYC"; echo "  Marketing Name:          AMD EPYC"; echo "  Device Type:  CPU"'
     card = name.replace("EPYC", "Instinct MI300X").replace("CPU", "GPU")
@@ -111,7 +111,7 @@ def test_amd(machine):
 
 
 def test_requirements(monkeypatch):
-    """As the metadata of JAX's plugins have them."""
+    """The requirements are those in the metadata of JAX's plugins."""
     needs = [
         'nvidia-cudnn-cu12<10.0,>=9.8; sys_platform == "linux" and extra == "with-cuda"',
         "nvidia-nccl-cu12 (>=2.18)",
@@ -138,7 +138,7 @@ def nvidia(driver, **card):
     return hardware.Accelerators("NVIDIA", driver, cards, None)
 
 
-# Driver, plugin and GPU, each of which comes from somebody else.
+# Driver, plugin and GPU, each from another vendor.
 
 
 @pytest.mark.parametrize(
@@ -181,15 +181,15 @@ def test_others(monkeypatch):
     assert detail(doctor._drivers(pascal, CUDA12, "problem")) == ""
 
 
-def test_whose_trouble_it_is():
-    """A GPU that is not to be used may be as it likes."""
+def test_problems_of_unused_gpus():
+    """A GPU that is not selected raises no problem."""
     amd = hardware.Accelerators("AMD", None, (), "x")
     levels = [doctor._level(one, wanted) for one in (nvidia("580.1"), amd) for wanted in ("", "cuda", "rocm", "cpu")]
     assert levels == ["problem", "problem", "note", "note", "problem", "note", "problem", "note"]
 
 
 def test_same_rule_as_the_script():
-    """install_gpu.sh chooses by the numbers that the doctor judges by."""
+    """install_gpu.sh uses the same numbers as the doctor."""
     script = (children.ROOT / "install_gpu.sh").read_text()
     first, second = re.findall(r"driver_needed=(\d+) capability_needed=(\d+)", script)
     needed = {12: first, 13: second}
@@ -272,8 +272,8 @@ def test_variables_of_this_package_are_known():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
-def test_what_is_said_of_threads_holds():
-    """JAX computes on a CPU with as many threads as PJRT_NPROC says, whatever the variables of others."""
+def test_the_statement_on_threads_holds():
+    """JAX computes on a CPU with PJRT_NPROC threads, whatever the variables of other libraries."""
     program = """
 import os, jax
 jax.block_until_ready(jax.jit(lambda: 0.0)())
@@ -286,7 +286,7 @@ print(sum(name == "tf_XLAEigen" for name in names))
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """A diagnosis of this machine, with a driver that fails and with variables that would spoil the trial."""
+    """A diagnosis of this machine, with a failing driver and variables that would disturb the trial."""
     folder = tmp_path_factory.mktemp("machine")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware, "SMI", (stand_in(folder, "nvidia-smi", 'echo "NVIDIA-SMI has failed"; exit 9'),))
@@ -299,7 +299,7 @@ def here(tmp_path_factory):
 
 
 def test_this_machine(here):
-    """All is well where the CPU is expected: install_gpu.sh expects it for want of a driver that works."""
+    """No problem is found if the CPU is expected: install_gpu.sh expects it without a working driver."""
     assert here.ok, here
     assert here.backend["platform"] == "cpu"
     assert here.backend["why"] == "JAX_PLATFORMS=cpu requests it"
@@ -341,7 +341,7 @@ def test_command_line(here, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_flags_that_end_or_spoil(monkeypatch):
-    """JAX is started without those that end it, and what the others do to the angles is seen."""
+    """JAX is started without the flags that end it, and the effect of the others on the angles is checked."""
     monkeypatch.setenv(
         "XLA_FLAGS", "--xla_gpu_autotune=1 --xla_cpu_enable_fast_math=true --xla_cpu_fast_math_honor_nans=false"
     )
@@ -376,14 +376,14 @@ def test_flags_that_cannot_be_read(monkeypatch):
         (["start", "devices", "draw", "device", "end"], 0, ""),
     ],
 )
-def test_child_that_does_not_come_to_its_end(steps, code, words):
+def test_child_that_does_not_finish(steps, code, words):
     err = "noise\nF1121 14:25:38.226570   1 x.cc:1] it was fatal\n" if code == -6 else "E: last words\n"
     listed = [{"step": step, "device": "cuda:1"} for step in steps]
     assert words in detail(doctor._start(listed, child.Ended(code, "", err), 7))
 
 
 def test_gpu_that_is_not_used(monkeypatch):
-    """The plugin is there, the driver too, and JAX runs on the CPU: it is asked why."""
+    """Plugin and driver are installed but JAX runs on the CPU: the doctor asks JAX for the reason."""
     said = "RuntimeError: Unable to load CUDA. Is it installed?\n\nAssertionError\n"
     asked = []
 
@@ -405,7 +405,7 @@ ABOUT = {"card": "H100", "driver": "580.65.06"}
 
 @pytest.fixture
 def kernels(tmp_path, monkeypatch):
-    """A machine with kernels; a function that diagnoses it, with the outcome of their trial and of draws by them."""
+    """A machine with kernels; a function that diagnoses it, given the outcome of their trial and of draws by them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tmp_path.chmod(0o700)
     tried = []
@@ -434,7 +434,7 @@ def kernels(tmp_path, monkeypatch):
 
 
 def of_kernels(found):
-    """The finding on the trial; "" without one."""
+    """Return the finding on the trial; "" without one."""
     return "\n".join(
         line for line in detail(found.findings).splitlines() if "trial of the CUDA kernels on H100" in line
     )
@@ -450,7 +450,7 @@ def of_kernels(found):
     ],
 )
 def test_trial_of_the_kernels(kernels, failed, words, path, do):
-    """Made where the probe finds that it lacks, after which the devices draw again; nothing of it is a problem."""
+    """It runs if the probe finds no verdict, and the devices draw again afterwards; no outcome is a problem."""
     kernels.trial = kernels.trial._replace(failed=failed, detail=words)
     found = runtime.diagnose(timeout=9)
     assert kernels.tried == [(9, None)]
@@ -461,7 +461,7 @@ def test_trial_of_the_kernels(kernels, failed, words, path, do):
     assert "problem: drawing" not in detail(found.findings)
 
 
-def test_no_trial_where_there_is_nothing_to_try(kernels):
+def test_no_trial_without_kernels(kernels):
     kernels.untried = False
     assert of_kernels(runtime.diagnose(timeout=9)) == ""
     kernels.untried, kernels.plain = True, ([{"step": "draw", "device": "cuda:0"}], child.Ended(-11, "", ""))
@@ -478,7 +478,7 @@ def test_no_trial_where_there_is_nothing_to_try(kernels):
     ],
 )
 def test_verdict_that_cannot_be_kept(kernels, tmp_path, about, do):
-    """Where no directory would help, none is advised."""
+    """The advice names a directory only if one would help."""
     (tmp_path / "jax_von_mises").write_text("in the way")
     kernels.trial = kernels.trial._replace(about=about)
     found = runtime.diagnose(timeout=9)
@@ -510,7 +510,7 @@ SELF_TEST = f"the plain path, since {cuda.FAILED} threefry2x32_table_float32: no
     ],
 )
 def test_kernels_that_passed_and_do_not_draw(kernels, steps, ended, failed, words):
-    """A failure is kept, and nothing where something else ended the child; the report is that of the plain path."""
+    """A failure of the kernels is kept, but not another end of the child; the report is that of the plain path."""
     kernels.draws = steps, ended
     found = runtime.diagnose(timeout=9)
     kept = cuda_verdict.read(ABOUT)
@@ -523,7 +523,7 @@ def test_kernels_that_passed_and_do_not_draw(kernels, steps, ended, failed, word
 
 
 def test_interrupt_while_kernels_draw(kernels, monkeypatch):
-    """Nothing is kept: whoever interrupts it may have seen it hang."""
+    """No verdict is kept, since the user may have interrupted a hang."""
     plain = doctor._probe
 
     def interrupted(planned, timeout):
@@ -539,7 +539,7 @@ def test_interrupt_while_kernels_draw(kernels, monkeypatch):
 
 @pytest.mark.slow
 def test_grandchild_that_holds_the_pipe():
-    """Nobody waits for it."""
+    """The doctor does not wait for it."""
     program = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).wait()"
     began = time.monotonic()
     assert child.run("-c", program, timeout=0.5).code is None
@@ -553,14 +553,14 @@ def test_hanging(monkeypatch):
     assert found.backend["platform"] is None
 
 
-def test_platform_that_is_not_there(monkeypatch):
+def test_missing_platform(monkeypatch):
     backend = {"platform": "cpu"}
     monkeypatch.setattr(doctor.jax, "config", type("config", (), {"jax_platforms": "cuda"}))
     assert "no such platform here" in detail(doctor._expected(backend, None))
 
 
 def test_known_angles():
-    """What the probe compares with is the quantile of the key's words."""
+    """The angles of the probe are the quantiles of the key's words."""
     words = np.asarray(counter.words(jax.random.key(0, impl="threefry2x32"), (len(probe.KNOWN_ANGLES),), 1)[0])
     magnitude = (words >> 1).astype(np.float64)
     t, c = (magnitude + 0.5) * 2.0**-32, (2.0**31 - 1 - magnitude + 0.5) * 2.0**-32
@@ -571,7 +571,7 @@ def test_known_angles():
 
 @pytest.mark.slow
 def test_a_wrong_device_is_seen(capsys, monkeypatch):
-    """One that draws what it should, and then one that is off by little more than rounding."""
+    """A device that draws correctly passes; one that is off by little more than rounding does not."""
     monkeypatch.setattr(probe, "ANGLES", 2**15)
     device = jax.devices()[1]
     probe.examine(device)

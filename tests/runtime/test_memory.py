@@ -19,13 +19,13 @@ columns, in_flight = int(columns), int(in_flight)
 shape, k = ((), 4.0) if columns == 1 else ((columns,), np.linspace(1, 9, columns, dtype=np.float32))
 key = jax.random.key(0)
 def draw(rows):
-    if in_flight == 3:  # as one does, with the last batch still there while the next ones are drawn
+    if in_flight == 3:  # like a loop, which holds the last batch while the next ones are drawn
         for batch in itertools.islice(sample_batches(key, 0.0, k, 8 * rows, rows), 5):
             batch.block_until_ready()
     else:
         kept = [sample_block(key, 0.0, k, i, (rows, *shape)).block_until_ready() for i in range(in_flight)]
 draw(64)
-runtime.suggest_batch_size(k, shape=shape, in_flight=in_flight)  # what the compiler takes, it takes before
+runtime.suggest_batch_size(k, shape=shape, in_flight=in_flight)  # the compiler takes its memory before the limit is set
 used = int(pathlib.Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
 limit = used + 200 * 2**20
 resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
@@ -53,13 +53,13 @@ except MemoryError as error:
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
 @pytest.mark.parametrize(("columns", "in_flight"), [(1, 3), pytest.param(5, 1, marks=pytest.mark.slow)])
 def test_near_the_limit(columns, in_flight):
-    """Of three batches of a loop the third may come late, so that it takes more to see that more is too much."""
+    """The third of three batches of a loop may come late, so the failing size must be larger there."""
     (message,) = children.run(NEAR, columns, in_flight, {1: 1.4, 3: 1.9}[in_flight])
     assert message.startswith(f"suggest_batch_size: one row of {columns * 2**28} angles needs ")
 
 
 class Device:
-    """A device as a GPU describes itself."""
+    """A device with the statistics of a GPU."""
 
     platform, id, device_kind = "cuda", 1, "Stand-in"
 
@@ -67,7 +67,7 @@ class Device:
         self.stats = stats
 
     def memory_stats(self):
-        """As of ``jax.Device``."""
+        """Return the statistics, like `jax.Device.memory_stats`."""
         return self.stats
 
 
@@ -78,14 +78,14 @@ def test_report():
     assert 0 < cpu.free < cpu.limit
     gpu = memory.of_device(Device({"bytes_in_use": 3, "peak_bytes_in_use": 5, "bytes_limit": 10}))
     assert gpu == ("cuda:1", "Stand-in", 3, 5, 10, 7)
-    # Some backends tell nothing, or a part.
+    # Some backends report nothing, or only a part.
     assert memory.of_device(Device(None))[2:] == (None, None, None, None)
     assert memory.of_device(Device({"bytes_in_use": 3}))[2:] == (3, None, None, None)
 
 
 @pytest.mark.slow
 def test_suggestion(monkeypatch):
-    """From what is free on the device, and never more than is of use."""
+    """It depends on the free memory of the device, and is limited to a useful size."""
     free = 2**20
     monkeypatch.setattr(memory, "host_memory", lambda: (2**40, free))
     rows = runtime.suggest_batch_size(4.0, method="direct", in_flight=2, share=1)

@@ -1,4 +1,4 @@
-"""Programs that are compiled in advance, in this process and in a file."""
+"""Programs compiled in advance, in this process and in a file."""
 
 import hashlib
 import json
@@ -17,14 +17,14 @@ from jax_von_mises.runtime import sampler_file
 
 @pytest.fixture
 def compiled():
-    """Count what JAX compiles or looks up on disk from here on."""
+    """Count the programs that JAX compiles or loads from disk from here on."""
     events = []
 
     def count(name, seconds, **_):
         if name == "/jax/core/compile/backend_compile_duration":
             events.append(seconds)
 
-    jax.random.key(0)  # of `warmup`, whose own programs are not meant
+    jax.random.key(0)  # `warmup` makes a key, whose programs do not count
     jax.monitoring.register_event_duration_secs_listener(count)
     yield events
     jax.monitoring.unregister_event_duration_listener(count)
@@ -60,7 +60,7 @@ def test_nothing_is_left_to_compile(key, compiled):
 
 
 def test_described_arguments_on_other_devices(compiled, key):
-    """A description may say where an array will lie."""
+    """A description may name the devices of an array."""
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[2])
     k = jax.device_put(np.linspace(1, 3, 6, dtype=np.float32), sharding)
     runtime.warmup(6, concentration=jax.ShapeDtypeStruct(k.shape, k.dtype, sharding=sharding), key=key)
@@ -87,7 +87,7 @@ def test_bad_arguments_of_warmup(arguments, error, words, compiled):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A sampler in a file, for any number of tests that only read it."""
+    """Return a sampler in a file, shared by the tests that only read it."""
     path = tmp_path_factory.mktemp("sampler") / "many.sampler"
     manifest = runtime.export_sampler(path, (40, 3), concentration=np.ones(3, np.float32))
     return path, manifest
@@ -126,7 +126,7 @@ def test_same_angles_and_derivatives(written, key):
 def test_options(tmp_path):
     """The table, another dtype, another generator, one platform; and a legacy key to draw with."""
     key = jax.random.key(3, impl="unsafe_rbg")
-    path = tmp_path / ("a" * 250)  # the longest names leave no room for another ending
+    path = tmp_path / ("a" * 250)  # names of maximum length leave no space for another ending
     options = dict(method="table", key=key, loc=np.float32(0), platforms="cpu")
     assert runtime.export_sampler(path, 100, "bfloat16", **options)["key"] == "unsafe_rbg"
     sampler = runtime.load_sampler(str(path))
@@ -171,22 +171,22 @@ def test_without_flatbuffers(tmp_path, monkeypatch):
 
 
 def repacked(path, target, manifest=None, content=None, names=(sampler_file.MANIFEST, sampler_file.PROGRAM)):
-    """A file of the same layout with something else in it."""
+    """Write a file of the same layout with other content."""
     with zipfile.ZipFile(path) as file:
         found = [file.read(sampler_file.MANIFEST), file.read(sampler_file.PROGRAM)]
-    told = json.loads(found[0]) | (manifest or {})
+    description = json.loads(found[0]) | (manifest or {})
     with zipfile.ZipFile(target, "w") as file:
-        file.writestr(names[0], json.dumps(told))
+        file.writestr(names[0], json.dumps(description))
         file.writestr(names[1], found[1] if content is None else content)
 
 
 def test_damage(written, tmp_path):
-    """Wherever a bit falls over, the program is refused; whatever is loaded is the program that was written."""
-    whole = written[0].read_bytes()
+    """For any flipped bit the program is refused, or is the program that was written."""
+    full = written[0].read_bytes()
     path = tmp_path / "damaged"
     refused = 0
-    for at in np.linspace(0, len(whole) - 1, 40, dtype=int):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+    for at in np.linspace(0, len(full) - 1, 40, dtype=int):
+        path.write_bytes(full[:at] + bytes([full[at] ^ 4]) + full[at + 1 :])
         try:
             loaded = runtime.load_sampler(path)
         except ValueError:
@@ -194,7 +194,7 @@ def test_damage(written, tmp_path):
         else:
             assert loaded.manifest == written[1]
     assert refused > 33
-    path.write_bytes(whole[: len(whole) // 2])
+    path.write_bytes(full[: len(full) // 2])
     with pytest.raises(ValueError, match="damaged or no sampler of this package"):
         runtime.load_sampler(path)
     with pytest.raises(FileNotFoundError):
@@ -227,7 +227,7 @@ def test_other_archives(written, tmp_path):
 
 
 def test_programs_that_jax_cannot_read(written, tmp_path):
-    """As those of a release too old or too new; the checksum is right."""
+    """They stand for programs of a release too old or too new; the checksum is correct."""
     path, content = tmp_path / "x", b"\x10\0\0\0" + bytes(500)
     repacked(written[0], path, {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}, content)
     with pytest.raises(ValueError, match=f"was written by JAX {jax.__version__} and cannot be read"):
@@ -235,7 +235,7 @@ def test_programs_that_jax_cannot_read(written, tmp_path):
 
 
 def test_programs_that_call_code_outside(written, tmp_path):
-    """Custom calls run whatever is registered with XLA, with whatever arguments; no sampler has them."""
+    """Custom calls run any function registered with XLA, with any arguments; no sampler has them."""
     outside = jax.export.export(jax.jit(lambda key, loc, k: loc + jnp.linalg.cholesky(jnp.eye(3)).sum() + k))
     arguments = ((2,), "uint32"), ((), "float32"), ((3,), "float32")
     like = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in arguments]
@@ -252,7 +252,7 @@ def test_programs_that_call_code_outside(written, tmp_path):
 
 
 def test_too_large(written, tmp_path):
-    """An archive may claim to unpack to anything."""
+    """An archive may claim any unpacked size."""
     path = tmp_path / "bomb"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr(sampler_file.MANIFEST, "{}")

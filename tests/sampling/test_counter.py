@@ -62,7 +62,7 @@ def test_philox4x32_is_the_cpp_sequence():
 
 @pytest.mark.parametrize("start", [0, 7, 2**33 - 3])
 def test_threefry_words_are_the_halves_of_jax_bits(start):
-    """Word pair b is element b of `jax.random.bits(key, n, "uint64")`; far along, of the cipher itself."""
+    """Word pair b is element b of `jax.random.bits(key, n, "uint64")`; far along, it comes from the cipher itself."""
     key = random.key(42)
     words = stream(key, 2048, 2 * start)
     if start == 0:
@@ -105,7 +105,7 @@ def test_every_word_of_a_block_is_used_in_order(implementation):
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_two_words_an_element_are_the_same_stream(implementation):
+def test_two_words_per_element_are_the_same_stream(implementation):
     key = random.key(3, impl=implementation)
     assert (stream(key, 33, start=5, width=2) == stream(key, 66, start=10)).all()
 
@@ -113,12 +113,12 @@ def test_two_words_an_element_are_the_same_stream(implementation):
 @pytest.mark.parametrize("implementation", ["threefry2x32", "philox4x32"])
 @pytest.mark.parametrize("start", [0, 1, 6, 2**32 - 5, 2**33 - 1, 2**64 - 20])
 def test_a_slice_is_the_stream(implementation, start):
-    """Word i does not depend on where the slice begins, across the carries of the 64-bit counter too."""
+    """Word i does not depend on the start of the slice, also across the carries of the 64-bit counter."""
     key = random.key(11, impl=implementation)
-    whole = stream(key, 20, start)
+    full = stream(key, 20, start)
     parts = np.concatenate([stream(key, 1, start + i) for i in range(20)])
-    assert (whole == parts).all()
-    assert len(np.unique(whole)) == 20
+    assert (full == parts).all()
+    assert len(np.unique(full)) == 20
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (5,), (3, 4), (2, 1, 3), (3, 0, 2)])
@@ -142,7 +142,7 @@ def test_indices_beyond_32_bits():
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_an_axis_longer_than_32_bits(axis, key):
-    """Its elements go on with the stream where 32 bits end, and do not begin it again."""
+    """Its elements continue the stream beyond 32 bits instead of repeating it."""
     rest = 3
     shape = (2**33 + 5, rest) if axis == 0 else (rest, 2**33 + 5)
     start = (2**33 + 1) * rest if axis == 0 else 2 * (2**33 + 5) + 2**33 + 1
@@ -159,14 +159,14 @@ def test_an_axis_longer_than_32_bits(axis, key):
 
 
 def test_angles_of_an_axis_longer_than_32_bits(key):
-    """The sampler itself: what stands behind 2^32 is what a later start gives."""
+    """The sampler gives beyond 2^32 the angles of a later start."""
     late = jax.jit(lambda key: jax_von_mises.sample_von_mises(key, 0.5, 4.0, (2**32 + 9,))[-9:])(key)
     expected = jax_von_mises.sample_block(key, 0.5, 4.0, 2**32, (9,), method="table")
     np.testing.assert_array_equal(late, expected)
 
 
 def test_foreign_generators_use_their_own_bits():
-    """A key implementation that this package does not know is served through its own `random.bits`."""
+    """A key implementation unknown to this package uses its own `random.bits`."""
     from jax.extend import random as extend
 
     def bits(key, bit_width, shape):
@@ -191,7 +191,7 @@ def test_foreign_generators_use_their_own_bits():
 
 
 def test_wide_products():
-    """64-bit positions without JAX's 64-bit mode: device number times the size of its part."""
+    """64-bit positions without JAX's 64-bit mode: the device number times the size of its part."""
     for x in (0, 1, 7, 2**31 - 1, 2**32 - 1):
         for constant in (0, 1, 100, 2**30, 2**32 - 1, 2**32, 2**59 + 12345):
             hi, lo = counter.multiply_wide(jnp.uint32(x), constant)

@@ -1,6 +1,6 @@
-"""The CUDA kernels, without a GPU: their text executed on the CPU and assembled, and their place in a draw.
+"""The CUDA kernels without a GPU: their text executed on the CPU and assembled, and their use in a draw.
 
-The programs of tests that draw are small and few: each is compiled for both paths.
+The programs of tests that draw are small and few, since each is compiled for both paths.
 """
 
 import functools
@@ -33,12 +33,12 @@ COUNT = 2**12
 
 @jax.jit
 def table_of(kappa):
-    """The table as a kernel takes it."""
+    """Return the table as a kernel takes it."""
     return piecewise.quantile_table(kappa).T
 
 
 def host(job, start, loc, kappa, flags=0, **how):
-    """Angles of a job by its kernel; `kappa` an array, or for the table route a number."""
+    """Return the angles of a job from its kernel; `kappa` is an array, or a number for the table route."""
     (count,) = job.shape
     sizes = np.array([count, 0, 1, flags, cuda_launch.KERNEL_DTYPES[job.dtype]], np.uint32)
     given = kappa if job.route == "direct" else np.asarray(table_of(jnp.float32(kappa)))
@@ -48,24 +48,24 @@ def host(job, start, loc, kappa, flags=0, **how):
 
 
 def key_of(cipher):
-    """Key words of a cipher."""
+    """Return key words of a cipher."""
     size = {"threefry2x32": 2, "threefry4x32": 4, "philox2x32": 1, "philox4x32": 2}[cipher]
     return np.array([0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344][:size], np.uint32)
 
 
 def plain(job, start, loc, kappa):
-    """The same by the plain path."""
+    """Return the angles of the same job by the plain path."""
     place = np.array([start >> 32, start % 2**32], np.uint32)
     return np.asarray(jax.jit(cuda_launch.plain_angles, static_argnums=0)(job, key_of(job.cipher), place, loc, kappa))
 
 
 def around(a, b):
-    """Distance of angles on the circle."""
+    """Return the distance of angles on the circle."""
     return np.abs(np.mod(a.astype(np.float64) - b.astype(np.float64) + np.pi, 2 * np.pi) - np.pi)
 
 
 def test_the_text_is_that_of_the_source():
-    """Its first line says what it was made from."""
+    """Its first line identifies the source."""
     first = make_kernels.TARGET.read_text().splitlines()[0]
     assert make_kernels.fingerprint() in first, "run `python -m tools.make_kernels`"
 
@@ -84,7 +84,7 @@ def test_the_text_is_what_the_compiler_makes_of_the_source():
     "architecture", ["sm_90", *(pytest.param(a, marks=pytest.mark.slow) for a in ("sm_80", "sm_100"))]
 )
 def test_the_text_assembles(architecture, tmp_path):
-    """Each kernel by itself, as it is handed to XLA, which would notice an error on a GPU alone."""
+    """Each kernel alone, as XLA gets it; XLA would report an error only on a GPU."""
     if shutil.which("ptxas") is None:
         pytest.skip("no ptxas to assemble with")
     head, parts = cuda_launch._ptx()
@@ -105,10 +105,10 @@ def test_the_text_assembles(architecture, tmp_path):
 
 
 def test_angles_by_the_table():
-    """To 4 ulp of the angle, or of the cell's outer end where that is further out.
+    """The error is at most 4 ulp of the angle, or of the outer end of its cell if that is further out.
 
-    Next to 0 the last cubic ends in a difference of equal numbers: what another order of rounding changes there is a
-    last place of its largest term, Q(31/64). Both routes of rounding keep the promise, which is one on the probability.
+    Next to 0 the last cubic ends in a difference of equal numbers, where another order of rounding changes the last
+    digit of its largest term, Q(31/64). Both orders keep the guarantee, which is one on the probability.
     """
     job = cuda_launch.KernelSpec("threefry2x32", "table", "float32", (COUNT,))
     for kappa in KAPPAS:
@@ -121,10 +121,10 @@ def test_angles_by_the_table():
 
 @pytest.mark.parametrize("error", battery.ERRORS)
 def test_angles_by_the_direct_route(error):
-    """The sampler's own promise, against the reference, with every error that the hardware's functions may have.
+    """The sampler's accuracy holds against the reference, with every error that the hardware's functions may have.
 
-    Of the tail probability 2e-6, or 4 ulp of the angle. That is what holds between two compilers as well: by the plain
-    path alone XLA is up to 12 ulp from the truth where the tail's bound is the wider one.
+    The bounds are 2e-6 of the tail probability, or 4 ulp of the angle. The difference of two compilers has no smaller
+    bound: on the plain path alone, XLA is up to 12 ulp from the exact angle where the tail's bound is the wider one.
     """
     job = cuda_launch.KernelSpec("philox4x32", "direct", "float32", (COUNT,))
     program = jax.jit(lambda key: counter.block_words(job.cipher, key, counter.indices((COUNT,), (0, 0)), 1)[0])
@@ -142,7 +142,7 @@ def test_angles_by_the_direct_route(error):
 
 
 def test_arrays_of_parameters():
-    """A concentration and a direction for each angle, negative ones and no numbers among them, from inside a block."""
+    """A concentration and a direction for each angle, negative and NaN ones included, starting inside a block."""
     job = cuda_launch.KernelSpec("threefry2x32", "direct", "float32", (1027,))
     kappa = np.geomspace(1e-3, 1e6, 1027).astype(np.float32)
     loc = np.linspace(-400, 400, 1027).astype(np.float32)
@@ -155,13 +155,13 @@ def test_arrays_of_parameters():
         np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
         assert np.flatnonzero(np.isnan(a)).tolist() == [5, 7, 600, 601, 602]
         good = ~np.isnan(a)
-        # Of the direction's last places, and of the promise of both.
+        # The last digits of the direction, and the bounds of both.
         assert (around(a, b)[good] <= 5e-7 + 4e-6 / np.sqrt(np.maximum(kappa[good], 1))).all()
         assert (np.abs(a[good]) < np.pi).all()
 
 
 def launches(monkeypatch):
-    """The names of kernels launched from here on, as programs with them are traced."""
+    """Record the names of launched kernels, as programs with them are traced."""
     names = []
 
     def launch(name, *given):
@@ -173,7 +173,7 @@ def launches(monkeypatch):
 
 
 def test_draws_go_to_the_kernel(on_host, key):  # noqa: F811
-    """By the kernel where it can, with the plain path's angles to the promise of both."""
+    """Draws use the kernel where it applies, with the plain path's angles within the bounds of both."""
     names = launches(on_host)
     cases = [
         (dict(concentration=4.0, shape=(77,), method="table"), "threefry2x32_table_float32"),
@@ -193,7 +193,7 @@ def test_draws_go_to_the_kernel(on_host, key):  # noqa: F811
 
 
 def by_the_plain_path(monkeypatch, function, *given, **named):
-    """What it gives with the kernels turned off."""
+    """Return the result with the kernels turned off."""
     monkeypatch.setenv(cuda.VARIABLE, "0")
     try:
         return function(*given, **named)
@@ -202,18 +202,18 @@ def by_the_plain_path(monkeypatch, function, *given, **named):
 
 
 @pytest.mark.slow
-def test_parts_are_those_of_the_whole(on_host, key):  # noqa: F811
-    """A block of a stream, and a batch of one, bit for bit."""
+def test_parts_equal_the_complete_draw(on_host, key):  # noqa: F811
+    """A block of a stream, and a batch of one, agree bit for bit."""
     draw = jax.jit(lambda start: jax_von_mises.sample_block(key, 1.0, 4.0, start, (333,)))
-    whole = jax_von_mises.sample_von_mises(key, 1.0, 4.0, (2000,), method="table")
-    np.testing.assert_array_equal(draw(np.uint32(1234)), whole[1234 : 1234 + 333])
+    full = jax_von_mises.sample_von_mises(key, 1.0, 4.0, (2000,), method="table")
+    np.testing.assert_array_equal(draw(np.uint32(1234)), full[1234 : 1234 + 333])
     batch = next(iter(jax_von_mises.sample_batches(key, 1.0, 4.0, 2000, 500, start=500)))
-    np.testing.assert_array_equal(batch, whole[500:1000])
+    np.testing.assert_array_equal(batch, full[500:1000])
 
 
 @pytest.mark.parametrize("method", [pytest.param("table", marks=pytest.mark.slow), "direct"])
 def test_vmap(on_host, key, method):  # noqa: F811
-    """Over any of the arguments, also twice: one launch with rows, and in each what a single draw gives."""
+    """Mapping over any argument, also twice, launches one kernel with rows, which equal single draws."""
     names = launches(on_host)
     keys, locs = jax.random.split(key, 3), jnp.array([-3.0, 3.0])
     kappas = jnp.array([[0.5, 8.0], [1.0, 2.0], [4.0, 4.0]])
@@ -231,7 +231,7 @@ def test_vmap(on_host, key, method):  # noqa: F811
 
 
 def test_arrays_under_vmap(on_host, key):  # noqa: F811
-    """An array of concentrations in each row, one direction for all, and a shared array."""
+    """An array of concentrations in each row, one direction for all rows, and a shared array."""
     kappas = jnp.linspace(0.5, 9, 6).reshape(2, 3)
 
     def draw(key, kappa):
@@ -245,7 +245,7 @@ def test_arrays_under_vmap(on_host, key):  # noqa: F811
 
 
 def gradient(key, method):
-    """A function of the concentration that no program is compiled for yet, and its derivative."""
+    """Return a new function of the concentration, with no program compiled yet, and its derivative."""
 
     def total(kappa):
         return (jax_von_mises.sample_von_mises(key, 0.3, kappa, (64,), method=method) ** 2).sum()
@@ -254,7 +254,7 @@ def gradient(key, method):
 
 
 def test_derivatives(on_host, key):  # noqa: F811
-    """A value with its gradient is the value alone, and the gradient the plain path's."""
+    """The value with a gradient equals the value alone, and the gradient is that of the plain path."""
     names = launches(on_host)
     total, both = gradient(key, "direct")
     value, slope = both(jnp.float32(2.0))
@@ -268,13 +268,13 @@ def test_derivatives(on_host, key):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["table", "direct"])
 def test_further_derivatives(on_host, key, method):  # noqa: F811
-    """In the direction, forward, and second ones."""
+    """Derivatives in the direction, forward derivatives, and second ones."""
 
     def total(loc, kappa):
         return (jax_von_mises.sample_von_mises(key, loc, kappa, (64,), method=method) ** 2).sum()
 
     def all_of_them():
-        # A new function: one that is known would not be traced again.
+        # Use a new function, since a known one would not be traced again.
         function, given = lambda *given: total(*given), (jnp.float32(0.3), jnp.float32(2.0))
         forward = jax.jacfwd(function, argnums=1)(*given)
         return *jax.grad(function, argnums=(0, 1))(*given), forward, *jax.grad(jax.grad(function, 1), (0, 1))(*given)
@@ -283,14 +283,14 @@ def test_further_derivatives(on_host, key, method):  # noqa: F811
 
 
 def test_several_devices(on_host, key):  # noqa: F811
-    """Inside shard_map and pmap by the kernel where that is allowed, each device with its part; else without it."""
+    """Inside shard_map and pmap each device draws its part by the kernel if allowed; otherwise the plain path draws."""
     on_host.setattr(jax, "device_count", lambda *_: 8)
     names = launches(on_host)
     jax.eval_shape(lambda key: jax_von_mises.sample_pmap(key, 0.0, 4.0, (8, 49)), key)
     assert not names
     assert cuda.VARIABLE in cuda.kernel_report()
     on_host.setenv(cuda.VARIABLE, "1")
-    whole = jax_von_mises.sample_von_mises(key, 0.0, 4.0, (8, 50), method="direct")
+    full = jax_von_mises.sample_von_mises(key, 0.0, 4.0, (8, 50), method="direct")
     assert not names
     mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
     kappa = jax.device_put(jnp.full(8, 4.0), jax.sharding.NamedSharding(mesh, PartitionSpec("d")))
@@ -303,7 +303,7 @@ def test_several_devices(on_host, key):  # noqa: F811
         del names[:]
         parts = jax.jit(jax.shard_map(part, **specs, **more))(key, kappa)
         assert names
-        assert around(np.asarray(parts), np.asarray(whole)).max() < 5e-6
+        assert around(np.asarray(parts), np.asarray(full)).max() < 5e-6
     del names[:]
     mapped = jax_von_mises.sample_pmap(key, 0.0, 4.0, (8, 50), method="direct")
     assert names
@@ -311,18 +311,18 @@ def test_several_devices(on_host, key):  # noqa: F811
 
 
 def lowered(function, *given):
-    """The program for CUDA, on a machine without."""
+    """Return the program for CUDA, on a machine without a GPU."""
     return jax.jit(function).trace(*given).lower(lowering_platforms=("cuda",)).as_text()
 
 
 def one_draw(route):
-    """A draw by the key's words and a concentration."""
+    """Draw with the key's words and a concentration."""
     spec = cuda_launch.KernelSpec("threefry2x32", route, "float32", (1000,))
     return lambda key, kappa: cuda_launch.draw_by_kernel(spec, key, None, jnp.float32(0), kappa)
 
 
 def test_the_program_for_a_gpu():
-    """The kernel's text and nothing of the plain path goes into the program."""
+    """The program contains the kernel's text and nothing of the plain path."""
     text = lowered(one_draw("direct"), jnp.zeros(2, jnp.uint32), jnp.ones(1000))
     assert text.count(cuda_launch.TARGET) == 1
     assert ".visible .entry threefry2x32_direct" in text
@@ -342,8 +342,8 @@ def test_the_program_for_a_gpu():
         ("direct", (0, 2), (), ((0, None),), False),
     ],
 )
-def test_what_is_one_launch(route, keys, kappas, in_axes, kernel):
-    """No table is repeated for rows that share it, and the rows can be counted."""
+def test_each_map_is_one_launch(route, keys, kappas, in_axes, kernel):
+    """Rows share a table without copies, and the rows can be counted."""
     draw = one_draw(route)
     for each in in_axes:
         draw = jax.vmap(draw, each)
@@ -352,7 +352,7 @@ def test_what_is_one_launch(route, keys, kappas, in_axes, kernel):
 
 
 def test_a_program_for_several_devices():
-    """Compiled where there is one: it holds the plain path, but for the parts inside of `jax.shard_map`."""
+    """Compiled for one device, it holds the plain path, except for the parts inside `jax.shard_map`."""
     mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
     key = jax.ShapeDtypeStruct((2,), "uint32", sharding=jax.sharding.NamedSharding(mesh, PartitionSpec()))
     draw = functools.partial(one_draw("direct"), kappa=jnp.float32(4))
@@ -362,7 +362,7 @@ def test_a_program_for_several_devices():
 
 
 def test_without_compilation_the_plain_path_draws(monkeypatch):
-    """The default device says nothing of the operands' one."""
+    """The default device does not determine the device of the operands."""
     monkeypatch.setattr(cuda_launch, "PLATFORM", "cpu")
     monkeypatch.setattr(cuda_launch, "launch", lambda *_: pytest.fail("launched"))
     spec = cuda_launch.KernelSpec("threefry2x32", "direct", "float32", (8,))
@@ -373,7 +373,7 @@ def test_without_compilation_the_plain_path_draws(monkeypatch):
 
 @pytest.mark.parametrize("platforms", [pytest.param(("cuda",), marks=pytest.mark.slow), ("cpu", "cuda")])
 def test_exported_programs(monkeypatch, key, platforms):
-    """They hold the plain path, also of a function whose other programs launch a kernel."""
+    """They hold the plain path, even for a function whose other programs launch a kernel."""
     pytest.importorskip("flatbuffers", reason="jax.export writes programs with it")
     monkeypatch.setattr(cuda_launch, "devices", lambda: ("a card",))
     monkeypatch.setattr(cuda, "whole_on_one_device", lambda *_: True)
@@ -397,7 +397,7 @@ def test_exported_programs(monkeypatch, key, platforms):
 
 @pytest.mark.slow
 def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
-    """Wrong angles, an error, no end: each once, in the log and the report, and the plain path draws."""
+    """Wrong angles, an error, a hang: each appears once in the log and in the report, and the plain path draws."""
     expected = by_the_plain_path(on_host, jax_von_mises.sample_von_mises, key, 0.0, 4.0, (99,))
     never = threading.Event()
     on_host.setattr(cuda, "tried", lambda: False)
@@ -420,7 +420,7 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
         caplog.clear()
         with caplog.at_level("DEBUG", logger="jax_von_mises"):
             for _ in range(2):
-                # In a trace, where the test must not become part of the program.
+                # Draw in a trace, where the test must not become part of the program.
                 found = jax.jit(lambda key: jax_von_mises.sample_von_mises(key, 0.0, 4.0, (99,)))(key)
         np.testing.assert_array_equal(found, expected)
         assert sum("CUDA kernel" in record.message for record in caplog.records) == 1
@@ -443,7 +443,7 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
     ],
 )
 def test_a_kernel_is_tested_to_float32_whatever_is_drawn_first(on_host, method, first):  # noqa: F811
-    """One percent off is within a last place of bfloat16 at many angles, and must not pass for float32."""
+    """An error of 1 % is within the last digit of bfloat16 at many angles, and must not pass for float32."""
     host_kernels.forget()
 
     def off(name, grid, block, out, *operands):
@@ -458,7 +458,7 @@ def test_a_kernel_is_tested_to_float32_whatever_is_drawn_first(on_host, method, 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["table", "direct"])
 def test_a_kernel_is_tested_in_each_dtype_that_it_rounds_to(on_host, method):  # noqa: F811
-    """The direct one makes all of them: a rounding that cuts off is found when the first float32 is drawn."""
+    """The direct kernel has all of them: a rounding that truncates is found when the first float32 is drawn."""
     host_kernels.forget()
 
     def cut_off(name, grid, block, out, *operands):
@@ -472,8 +472,8 @@ def test_a_kernel_is_tested_in_each_dtype_that_it_rounds_to(on_host, method):  #
     assert cuda_self_test.passes(cuda_launch.KernelSpec("philox2x32", method, "float32", (8,))) == (method == "table")
 
 
-def test_what_is_a_rounding_of_what():
-    """Next to the circle's cut too, where the other side of it is as near."""
+def test_roundings_are_recognised():
+    """They are, also next to the circle's cut, where the other side is as near."""
     expected = np.array([0.0, 1.0, 3.14159, -3.1415925])
     for dtype in (np.float32, jnp.bfloat16, np.float16):
         right = expected.astype(dtype)
@@ -489,7 +489,7 @@ def test_what_is_a_rounding_of_what():
 
 
 def test_blocks_of_a_launch(monkeypatch):
-    """As many as keep a GPU busy where there is work for them, and no more: each fills a table of 8 KiB first."""
+    """They are as many as keep a GPU busy with enough work, and no more: each first fills a table of 8 KiB."""
     most = cuda_launch.BLOCKS * cuda_launch.MULTIPROCESSORS
     monkeypatch.setattr(cuda_launch, "devices", lambda: ())
     for count in (1, 41, 4099, 2**20, 2**26):
@@ -501,11 +501,11 @@ def test_blocks_of_a_launch(monkeypatch):
                 needed = -(-groups // wide), -(-rows // high)
                 assert along <= needed[0]
                 assert over <= min(needed[1], 65535)
-                # Busy.
+                # Enough blocks to keep the GPU busy.
                 assert along * over >= min(needed[0] * needed[1], most) * (2 / 3)
                 if not (table and of_rows):
                     assert along * over < 2 * most or over > most
-                # A row's own tables are filled by few blocks, and one for all rows by no more than are busy.
+                # Few blocks fill a row's own tables; one table for all rows needs only enough blocks for a busy GPU.
                 if table and of_rows:
                     assert along < most / min(rows, most) + 1
                 elif table:
@@ -518,7 +518,7 @@ def test_blocks_of_a_launch(monkeypatch):
     [(None, True, False), ("1", True, True), ("off", False, False), ("auto", True, False)],
 )
 def test_the_switch(on_host, key, value, alone, together):  # noqa: F811
-    """Off, on and by itself; several devices need it on."""
+    """Off, on and automatic; several devices need it on."""
     on_host.setattr(cuda_self_test, "passes", lambda spec: True)
     on_host.setattr(cuda, "whole_on_one_device", lambda *_: True)
     if value is not None:
@@ -529,8 +529,8 @@ def test_the_switch(on_host, key, value, alone, together):  # noqa: F811
         assert request.engine() == ("kernel" if used else "xla")
 
 
-def test_on_cards_that_nobody_tried_the_kernels_are_off(on_host, key):  # noqa: F811
-    """Until they are turned on: a kernel that faults could not be survived."""
+def test_kernels_are_off_on_untried_cards(on_host, key):  # noqa: F811
+    """They are off until turned on: the process could not survive a kernel that faults."""
     on_host.setattr(cuda, "tried", lambda: False)
     on_host.setattr(cuda_verdict, "find", lambda: {"cpu": None})
     on_host.setattr(cuda_self_test, "_tested", lambda spec: pytest.fail("tested"))
@@ -543,8 +543,8 @@ def test_on_cards_that_nobody_tried_the_kernels_are_off(on_host, key):  # noqa: 
 
 
 @pytest.mark.parametrize(("capabilities", "used"), [(("8.0", "10.0"), True), (("9.0", "7.5"), False)])
-def test_cards_that_the_text_is_not_for(monkeypatch, capabilities, used):
-    """One of them among others is enough: a program may be for all."""
+def test_unsupported_cards(monkeypatch, capabilities, used):
+    """One such card is enough, since a program may be for all cards."""
     cards = [types.SimpleNamespace(device_kind=each, compute_capability=each) for each in capabilities]
     monkeypatch.setattr(jax, "local_devices", lambda backend: cards)
     assert cuda_launch.devices.__wrapped__() == (tuple(cards) if used else ())

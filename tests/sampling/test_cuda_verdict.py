@@ -1,7 +1,7 @@
 """The default use of the kernels: after a trial that they passed, and never for a file.
 
-The trial's checks run on the kernels as they are executed on the CPU, its driver is a stand-in in C, and its process
-is one that does what processes on a GPU do when something is wrong.
+The trial's checks run on the kernels as executed on the CPU. Its driver is a stand-in in C, and its process is one
+that behaves like processes on a GPU after an error.
 """
 
 import argparse
@@ -42,12 +42,12 @@ def home(tmp_path, monkeypatch):
     cuda_verdict.find.cache_clear()
 
 
-# The file.
+# The file of the verdict.
 
 
 @pytest.mark.parametrize("failed", ["", "other words"])
 def test_a_verdict_is_kept(home, failed):
-    """For what it was reached on, and nothing else; in a file that is nobody else's."""
+    """It holds for the same setup only, in a private file."""
     path = cuda_verdict.keep(ABOUT, failed)
     assert cuda_verdict.read(ABOUT) == failed
     assert path.stat().st_mode & 0o777 == 0o600
@@ -59,8 +59,8 @@ def test_a_verdict_is_kept(home, failed):
     assert cuda_verdict.read(ABOUT) == "now it fails"
 
 
-def test_what_a_verdict_is_for(home, monkeypatch):
-    """Everything that a kernel's result may depend on."""
+def test_the_setup_of_a_verdict(home, monkeypatch):
+    """It depends on everything that may affect a kernel's result."""
     found = [cuda_verdict.identity(jax.devices()[0])]
     monkeypatch.setattr(environment, "nvidia_driver", lambda: "580.65.06")
     found.append(cuda_verdict.identity(jax.devices()[0]))
@@ -80,11 +80,11 @@ def test_what_a_verdict_is_for(home, monkeypatch):
         *("jaxlib", "jax", "wheels", "jax_von_mises", "ptx"),
     }
     assert [a == b for a, b in itertools.pairwise(found)] == [False] * 5
-    assert cuda_verdict.path_of(found[0]) is None, "no driver tells its version"
+    assert cuda_verdict.path_of(found[0]) is None, "no driver reports its version"
 
 
 def changed(**fields):
-    """What writes a verdict with other fields."""
+    """Return a function that writes a verdict with other fields."""
     return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
@@ -128,7 +128,7 @@ def pipe(path):
         pipe,
     ],
 )
-def test_what_is_damaged_or_of_others_is_no_verdict(home, damage):
+def test_damaged_and_foreign_files_are_no_verdict(home, damage):
     path = cuda_verdict.keep(ABOUT, "")
     assert cuda_verdict.read(ABOUT) == ""
     damage(path)
@@ -136,7 +136,7 @@ def test_what_is_damaged_or_of_others_is_no_verdict(home, damage):
 
 
 def test_a_verdict_that_cannot_be_kept(home, monkeypatch):
-    """An error that tells why; also where it would not be read."""
+    """The error gives the reason; it is also raised if the verdict could not be read back."""
     with pytest.raises(cuda_verdict.NotKept, match="does not report its version"):
         cuda_verdict.keep(ABOUT | {"driver": None}, "")
     home.chmod(0o777)
@@ -153,12 +153,12 @@ def test_a_verdict_that_cannot_be_kept(home, monkeypatch):
     assert cuda_verdict.read(ABOUT) is None
 
 
-# What a process does with it.
+# The use of a verdict in a process.
 
 
 @pytest.fixture
 def one_card(home, monkeypatch):
-    """A process whose one CPU device stands for a CUDA device, with nothing but a verdict to go by."""
+    """A process whose CPU device stands for a CUDA device and that has only a verdict to decide by."""
     monkeypatch.setattr(cuda_launch, "PLATFORM", "cpu")
     monkeypatch.setattr(jax, "device_count", lambda *_: 1)
     monkeypatch.setattr(environment, "nvidia_driver", lambda: "580.65.06")
@@ -173,13 +173,13 @@ def one_card(home, monkeypatch):
 
 
 def used(key):
-    """Whether a draw goes to a kernel."""
+    """Return whether a draw uses a kernel."""
     request = DrawRequest(key, jnp.zeros(()), jnp.ones(()), None, (8,), np.dtype(np.float32), "direct")
     return request.engine() == "kernel"
 
 
 def keep(failed):
-    """Keep a verdict on this device, in place of that of another process."""
+    """Keep a verdict on this device, like another process."""
     assert cuda_verdict.keep(cuda_verdict.identity(cuda_launch.devices()[0]), failed)
 
 
@@ -195,8 +195,8 @@ def keep(failed):
         ("other words", "1", True, True, "the CUDA kernels threefry2x32_direct"),
     ],
 )
-def test_who_draws(one_card, monkeypatch, verdict, variable, drawn, self_test, detail):
-    """By a verdict that they passed; the variable overrules. What has passed is not tested again in the process."""
+def test_verdict_selects_the_path(one_card, monkeypatch, verdict, variable, drawn, self_test, detail):
+    """A verdict of success selects the kernel; the variable overrides it. A kernel that passed is not tested again."""
     if verdict is not None:
         keep(verdict)
     monkeypatch.setenv(cuda.VARIABLE, variable)
@@ -212,8 +212,8 @@ def test_several_devices_take_the_plain_path(one_card, monkeypatch):
     assert "with several devices" in cuda.kernel_report()
 
 
-def test_one_verdict_for_the_life_of_a_process(one_card):
-    """What another process finds meanwhile changes no angles here."""
+def test_a_process_keeps_its_verdict(one_card):
+    """A verdict that another process reaches meanwhile changes no angles here."""
     assert not used(jax.random.key(0))
     keep("")
     assert not used(jax.random.key(0))
@@ -235,8 +235,10 @@ def test_one_verdict_for_the_life_of_a_process(one_card):
         (None, "", 2, None),
     ],
 )
-def test_one_line_says_why_the_plain_path_draws(one_card, monkeypatch, caplog, verdict, variable, devices, detail):
-    """Where the verdict decides, at a level that is seen; with what to do."""
+def test_one_line_gives_the_reason_for_the_plain_path(
+    one_card, monkeypatch, caplog, verdict, variable, devices, detail
+):
+    """The log has one visible line with the remedy if the verdict decides."""
     if verdict is not None:
         keep(verdict)
     monkeypatch.setenv(cuda.VARIABLE, variable)
@@ -249,7 +251,7 @@ def test_one_line_says_why_the_plain_path_draws(one_card, monkeypatch, caplog, v
             assert words in caplog.text
 
 
-def test_a_verdict_that_cannot_be_looked_for_is_none(one_card, monkeypatch):
+def test_an_unreadable_verdict_is_none(one_card, monkeypatch):
     def broken(device):
         raise RuntimeError("no such attribute")
 
@@ -258,11 +260,11 @@ def test_a_verdict_that_cannot_be_looked_for_is_none(one_card, monkeypatch):
     assert not used(jax.random.key(0))
 
 
-# What is tried.
+# The checks of the trial.
 
 
 def on_this_host(name, grid, block, out, *operands, at_end):
-    """`Driver.launch` by the host's build, with few threads."""
+    """Replace `Driver.launch` by the host's build, with few threads."""
     few = (min(3, grid[0]), min(2, grid[1])), (1, min(2, block[1]))
     return host_kernels.launch(name, *few, out, *operands)
 
@@ -280,17 +282,17 @@ def small(monkeypatch):
     cuda_trial.words_of.cache_clear()
 
 
-def test_right_kernels_pass(small):
+def test_correct_kernels_pass(small):
     assert list(cuda_trial.faults(on_this_host)) == []
 
 
 @pytest.mark.slow
-def test_all_right_kernels_pass():
+def test_all_correct_kernels_pass():
     assert list(cuda_trial.faults(on_this_host)) == []
 
 
 def last_place(x, name, sizes, at_end):
-    """One angle is off by a last place."""
+    """Change one angle by its last digit."""
     view = x.view(np.uint16 if x.dtype.itemsize == 2 else np.uint32)
     if sizes[0] == 3:
         view[0, 1] ^= 1
@@ -301,13 +303,13 @@ def sign(x, name, sizes, at_end):
 
 
 def short(x, name, sizes, at_end):
-    """The last angle is not written, where the memory ends."""
+    """Leave the last angle, at the end of the memory, unwritten."""
     if at_end and sizes[0] == 8:
         x[:, -1] = 1.5
 
 
 def one_row(x, name, sizes, at_end):
-    """All rows have the first one's start, say."""
+    """Give a row the start of the first one."""
     if len(x) > 1:
         x[2] = x[0]
 
@@ -337,7 +339,7 @@ def test_wrong_kernels_fail(small, damage, detail):
 
 
 def test_one_block_draws_all_rows(small):
-    """It goes round over rows, which a card's grid seldom does."""
+    """It processes several rows, which a card's grid seldom does."""
 
     def launch(name, grid, block, out, *operands, at_end):
         x = on_this_host(name, grid, block, out, *operands, at_end=at_end).copy()
@@ -350,7 +352,7 @@ def test_one_block_draws_all_rows(small):
 
 
 def test_rows_of_maps_are_tried(on_host):  # noqa: F811
-    """Each has its own key and concentrations."""
+    """Each row has its own key and concentrations."""
     device = jax.devices()[0]
     assert cuda_trial.fault_of_maps(device) is None
     on_host.setattr(cuda_launch, "launch", lambda *given: host_kernels.callback(*given)[::-1])
@@ -361,7 +363,7 @@ def test_rows_of_maps_are_tried(on_host):  # noqa: F811
 
 @pytest.mark.slow
 def test_long_draws_are_tried(on_host):  # noqa: F811
-    """In the middle and at the end too; threads go round in them."""
+    """They are checked in the middle and at the end, too, where threads process several angles."""
     on_host.setattr(cuda_trial, "LONG", 12001)
     on_host.setattr(cuda_trial, "specs", lambda: [cuda_launch.KernelSpec("threefry2x32", "table", "float32", (8,))])
     on_host.setattr(cuda_trial, "faults", lambda launch: ())
@@ -391,7 +393,7 @@ def test_long_draws_are_tried(on_host):  # noqa: F811
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """The stand-in, compiled."""
+    """Return the compiled stand-in."""
     compiler = shutil.which("cc") or pytest.skip("no compiler for the stand-in of the driver")
     path = tmp_path_factory.mktemp("driver") / "libcuda.so"
     source = children.ROOT / "tests" / "fake_cuda.c"
@@ -401,7 +403,7 @@ def library(tmp_path_factory):
 
 @pytest.fixture
 def driver(library, monkeypatch):
-    """The stand-in in the place of the driver; no function of it fails."""
+    """Put the stand-in in place of the driver; none of its functions fails."""
     monkeypatch.setattr(cuda_driver, "LIBRARY", library)
     found = ctypes.CDLL(library)
     found.fail(b"", 0)
@@ -409,7 +411,7 @@ def driver(library, monkeypatch):
 
 
 def arguments(size, dtype="float32"):
-    """Of a launch."""
+    """Return the arguments of a launch."""
     sizes = np.array([size, 0, 1, 0, cuda_launch.KERNEL_DTYPES[dtype]], np.uint32)
     operands = np.arange(2, dtype=np.uint32), np.zeros(2, np.uint32), sizes, np.float32(4), np.float32(0)
     return "threefry2x32_direct", (1, 1), (32, 1), jax.ShapeDtypeStruct((1, size), dtype), *operands
@@ -417,7 +419,7 @@ def arguments(size, dtype="float32"):
 
 @pytest.mark.parametrize(("size", "dtype"), [(1, "bfloat16"), (8, "float32"), (1025, "float16")])
 def test_launches_by_the_driver(driver, size, dtype):
-    """At either edge of the memory, with the operands that were given and a result that was written."""
+    """The launch is at either edge of the memory, with the given operands and the written result."""
     before = driver.launched()
     made = cuda_driver.Driver()
     for at_end in (False, True):
@@ -431,7 +433,7 @@ def test_launches_by_the_driver(driver, size, dtype):
 
 @pytest.mark.parametrize("name", cuda_driver.FUNCTIONS)
 def test_errors_of_the_driver(driver, name):
-    """Before anything is launched they say nothing of the kernels; afterwards they do."""
+    """An error before a launch is no verdict on the kernels; a later one is."""
     driver.fail(name.encode(), 700)
     expected = f"{name} fails with error 700"
     if name in ("cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuCtxSynchronize") or "Memcpy" in name:
@@ -487,17 +489,17 @@ cuda_driver.Driver().launch(*arguments(5), at_end=bool(int(sys.argv[4])))
     ],
 )
 def test_a_byte_outside_is_found(library, before, after, at_end, code):
-    """Where a result begins with its memory the byte before it, where it ends with it the byte after it."""
+    """If a result begins with its memory, the byte before it is checked; if it ends with it, the byte after."""
     command = [sys.executable, "-c", OVERRUN, library, str(before), str(after), str(at_end)]
     done = subprocess.run(command, env=children.environment(), capture_output=True, cwd=children.ROOT)
     assert done.returncode == code
 
 
-# The process.
+# The process of the trial.
 
 
 def step(name, **more):
-    """A program that prints a step."""
+    """Return a program that prints a step."""
     line = cuda_trial.MARK + json.dumps({"step": name, "about": ABOUT, **more})
     return f"print({line!r}, flush=True)\n"
 
@@ -527,7 +529,7 @@ DIE = "import os, signal, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0,
     ],
 )
 def test_how_a_trial_ends(home, monkeypatch, program, failed, detail):
-    """A failure of the kernels is kept; what says nothing of them is not."""
+    """A failure of the kernels is kept; an outcome unrelated to them is not."""
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", program))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
     cuda_verdict.keep(ABOUT, "before")
@@ -552,8 +554,8 @@ def test_how_a_trial_ends(home, monkeypatch, program, failed, detail):
         ("exit 1", "", "passed, but not finished under compute-sanitizer"),
     ],
 )
-def test_the_tool_that_watches(home, monkeypatch, script, failed, detail):
-    """Its finding counts, and not that it does not run."""
+def test_memory_tool(home, monkeypatch, script, failed, detail):
+    """Its finding counts, but not its failure to run."""
     tool = home / "compute-sanitizer"
     check = '[ "$1 $2 $5 $6" = "--tool memcheck --error-exitcode 9" ] || exit 1; shift 6'
     tool.write_text(f"#!/bin/sh\n{check}\n{script}\n")
@@ -578,7 +580,7 @@ def test_a_gpu_shared_by_mps(home, monkeypatch, how):
     assert trial.detail.startswith("not tried: NVIDIA MPS")
 
 
-def test_a_verdict_that_is_not_kept_is_told(home, monkeypatch):
+def test_an_unkept_verdict_is_reported(home, monkeypatch):
     (home / "jax_von_mises").write_text("in the way")
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", BEGIN + PASS))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
@@ -617,7 +619,7 @@ cuda_trial.main()
     ],
 )
 def test_a_trial(one_card, monkeypatch, how, failed, detail):
-    """From the start of the process to the draw of another one, which goes to a kernel."""
+    """A process runs the trial, and a draw of another process then uses a kernel."""
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-W", "error", "-c", WHOLE, how))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
     monkeypatch.chdir(children.ROOT)
@@ -632,7 +634,7 @@ def test_a_trial(one_card, monkeypatch, how, failed, detail):
 
 
 def test_files_are_drawn_by_the_plain_path(on_host, tmp_path, key):  # noqa: F811
-    """So that a run can go on where there are no kernels; batches of the same stream come from them."""
+    """A run can then continue without kernels; batches of the same stream use kernels."""
     names = []
 
     def launch(name, *given):

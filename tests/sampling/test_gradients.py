@@ -1,4 +1,4 @@
-"""Derivatives of the angles by the implicit function theorem, against the float64 reference."""
+"""Derivatives of the angles by the implicit function theorem, compared with the float64 reference."""
 
 import functools
 
@@ -26,12 +26,12 @@ def angles_and_slopes(k, method, dtype=jnp.float32, size=20000):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("k", CONCENTRATIONS)
-def test_slope_is_the_law_s(k, method):
-    """Every angle's derivative, relative to the reference at that very angle."""
+def test_slope_is_that_of_the_distribution(k, method):
+    """Every angle's derivative is accurate relative to the reference at that very angle."""
     x, slope = angles_and_slopes(k, method)
     exact = np.sign(x) * reference.dquantile_dk(np.abs(x), float(np.float32(k)))
-    # The slope is the integral of a function that changes sign: it cannot be known better than the rounding of its
-    # parts, two ulp of 1 where the law is wide.
+    # The slope is the integral of a function that changes sign, so its error is at least the rounding of its parts,
+    # two ulp of 1 for wide distributions.
     np.testing.assert_allclose(slope, exact, rtol=5e-6, atol=2.4e-7 / max(k, 1.0))
 
 
@@ -45,7 +45,7 @@ def slope_of_words(words, k, method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("k", CONCENTRATIONS)
 def test_slope_is_the_difference_of_quantiles(k, method):
-    """Against central differences of the reference quantile at the words' own tail probabilities."""
+    """Slopes agree with central differences of the reference quantile at the words' own tail probabilities."""
     m = np.random.default_rng(1).integers(0, 2**31, 300, dtype=np.uint32)
     m[::3] >>= 12
     k = float(np.float32(k))
@@ -78,7 +78,7 @@ def test_float64(k, method):
     ],
 )
 def test_limits(transform, method):
-    """Uniform and point mass: the slopes are finite, sin-shaped at 0 and 0 at infinity."""
+    """Uniform and point mass: slopes are finite, with the shape of a sine at 0 and 0 at infinity."""
 
     def draw(k):
         return sample_von_mises(KEY, 0.0, k, (500,), method=method)
@@ -96,7 +96,7 @@ def test_limits(transform, method):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_loc_has_slope_one(method):
-    """On either side of the cut at +-pi too."""
+    """The slope is 1 on either side of the cut at +-pi."""
     slope = jax.jit(jax.jacfwd(lambda m: sample_von_mises(KEY, m, 0.5, (1000,), method=method)))
     for loc in (0.0, 3.1, -50.0):
         assert (np.asarray(slope(loc)) == 1).all()
@@ -104,7 +104,7 @@ def test_loc_has_slope_one(method):
 
 @pytest.mark.slow
 def test_reverse_mode_agrees():
-    """Each angle depends on its own concentration alone, so that one tangent gives all of the slopes."""
+    """Each angle depends only on its own concentration, so one tangent gives all slopes."""
     k = np.geomspace(0.01, 1e4, 50, dtype=np.float32)
     sines = lambda k: jnp.sin(sample_von_mises(KEY, 0.2, k))  # noqa: E731
     forward = jax.jit(lambda k: jax.jvp(sines, (k,), (jnp.ones_like(k),))[1])(k)
@@ -112,7 +112,7 @@ def test_reverse_mode_agrees():
     np.testing.assert_allclose(reverse, forward, rtol=1e-6)
 
 
-def test_a_bad_lane_stays_alone():
+def test_an_invalid_lane_affects_no_other():
     k = np.float32([1.0, np.nan, -2.0, 4.0])
     slope = jax.jit(jax.grad(lambda k: jnp.sum(sample_von_mises(KEY, 0.0, k))))(k)
     assert np.isfinite(slope).tolist() == [True, False, False, True]
@@ -120,7 +120,7 @@ def test_a_bad_lane_stays_alone():
 
 @pytest.mark.slow
 def test_second_derivative():
-    """Through the first, by differentiating the quadrature: against differences of the reference's slope."""
+    """It differentiates the quadrature of the first one, and agrees with differences of the reference's slope."""
     draw = functools.partial(sample_von_mises, KEY, 0.0, shape=(200,))
 
     def first(k):
@@ -138,7 +138,7 @@ def test_second_derivative():
 
 @pytest.mark.few(1)
 def test_expectation():
-    """The use of it all: d/dk E[cos x] from draws is A'(k)."""
+    """The purpose of the derivatives: d/dk E[cos x] from draws is A'(k)."""
     slope = jax.jit(jax.grad(objective))
     for k in (0.3, 5.0, 1e6):
         step = 1e-4 * k
@@ -147,5 +147,5 @@ def test_expectation():
 
 
 def objective(k):
-    # 2 sin^2(x/2), not 1 - cos x, which holds no digit at k = 1e6.
+    # 2 sin^2(x/2), since 1 - cos x has no correct digit at k = 1e6.
     return jnp.mean(2 * jnp.sin(sample_von_mises(KEY, 0.0, k, (2**18,)) / 2) ** 2)

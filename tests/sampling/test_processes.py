@@ -1,4 +1,4 @@
-"""Draw in several processes that `jax.distributed` has joined: the shards of one array, without communication."""
+"""Draws in several processes joined by `jax.distributed`: the shards of one array, without communication."""
 
 import json
 import os
@@ -27,7 +27,7 @@ assert jax.process_count() == 2 and jax.device_count() == 4 and len(jax.local_de
 key, loc = jax.random.key(3), np.linspace(-3, 3, 8, dtype=np.float32)
 found = {}
 
-def tell(name, draw):
+def record(name, draw):
     text = jax.jit(draw).lower(key).compile().as_text()
     array = draw(key)
     assert not array.is_fully_addressable
@@ -40,13 +40,13 @@ for kind in (AxisType.Auto, AxisType.Explicit):
     with jax.set_mesh(mesh):
         for name, spec in (("rows", P(("x", "y"))), ("columns", P(None, ("x", "y"))), ("both", P("x", "y"))):
             sharding = NamedSharding(mesh, spec)
-            tell(f"{kind.name} {name}",
+            record(f"{kind.name} {name}",
                  lambda key: sample_von_mises(key, loc, 4.0, (12, 8), method="direct", out_sharding=sharding))
-        tell(f"{kind.name} table",
+        record(f"{kind.name} table",
              lambda key: sample_von_mises(key, 0.5, 4.0, (12, 8), method="table",
                                           out_sharding=NamedSharding(mesh, P(("x", "y")))))
 mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
-tell("shard_map", jax.shard_map(lambda key: sample_shard(key, loc, 4.0, (3, 8), "x", method="direct"),
+record("shard_map", jax.shard_map(lambda key: sample_shard(key, loc, 4.0, (3, 8), "x", method="direct"),
                                 mesh=mesh, in_specs=P(), out_specs=P("x")))
 sharding = NamedSharding(mesh, P("x"))
 mean = jax.jit(lambda key: sample_von_mises(key, 0.5, 4.0, (12,), out_sharding=sharding).mean())
@@ -60,8 +60,8 @@ COLLECTIVE = re.compile(r"\b(all-|reduce-scatter|collective-|send|recv)[\w-]*\("
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    """What two processes with two devices each have drawn."""
+def reports(tmp_path_factory):
+    """Return the draws of two processes with two devices each."""
     folder = tmp_path_factory.mktemp("processes")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -87,20 +87,20 @@ CASES = [f"{kind} {name}" for kind in ("Auto", "Explicit") for name in ("rows", 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*CASES, "shard_map"])
-def test_each_process_draws_its_shards(told, name):
-    """Of the array that one process draws, bit for bit, each element in one place; no program communicates."""
+def test_each_process_draws_its_shards(reports, name):
+    """The shards equal the array of one process bit for bit, each element in one place; no program communicates."""
     key, loc = jax.random.key(3), np.linspace(-3, 3, 8, dtype=np.float32)
     if "table" in name:
         expected = jax_von_mises.sample_von_mises(key, 0.5, 4.0, (12, 8), method="table")
     else:
         expected = jax_von_mises.sample_von_mises(key, loc, 4.0, (12, 8), method="direct")
     found = np.full((12, 8), np.nan, np.float32)
-    for process in told:
+    for process in reports:
         assert len(process[name]["shards"]) == 2
         for index, data in process[name]["shards"]:
             box = tuple(slice(*bounds) for bounds in index)
             assert np.isnan(found[box]).all()
             found[box] = data
         assert not COLLECTIVE.search(process[name]["text"])
-        assert COLLECTIVE.search(process["mean"])  # which is how communication would show
+        assert COLLECTIVE.search(process["mean"])  # the control: communication would appear in this form
     np.testing.assert_array_equal(found, np.asarray(expected))

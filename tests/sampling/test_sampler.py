@@ -12,10 +12,11 @@ from jax import random
 import jax_von_mises as jvm
 from jax_von_mises import sample_block, sample_von_mises
 from jax_von_mises.sampling import counter, transform
+from tests.arrays import equal
 
 KEY = random.key(5)
 METHODS = ("direct", "table")
-# A key decides the words and a method what is made of them, so keys other than the default one take one method.
+# A key determines the words and a method their angles, so keys other than the default one are tested with one method.
 KEYS_AND_METHODS = [
     *(("threefry2x32", method) for method in METHODS),
     *(
@@ -25,10 +26,6 @@ KEYS_AND_METHODS = [
     ),
 ]
 DTYPES = ["float32", "bfloat16", pytest.param("float16", marks=pytest.mark.slow)]
-
-
-def equal(a, b):
-    return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
 
 
 # ------------------------------------------------------------------------------------------------ streams
@@ -41,7 +38,7 @@ def test_shape_does_not_matter(implementation, method):
     key = random.key(1, impl=implementation)
     draw = functools.partial(sample_von_mises, key, 0.3, 2.5, method=method)
     flat = draw(shape=(2310,))
-    # Each shape is a program to compile: all of them for the default key, the telling ones for the others.
+    # Each shape is a program to compile: all for the default key, a few critical ones for the others.
     default = implementation == "threefry2x32"
     for shape in ((2310, 1), (7, 11, 5, 6)) if default else ((7, 11, 5, 6),):
         assert equal(draw(shape=shape).reshape(-1), flat)
@@ -53,32 +50,32 @@ def test_shape_does_not_matter(implementation, method):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("method", METHODS)
 def test_block_is_a_slice(method, dtype):
-    whole = sample_von_mises(KEY, 0.3, 2.5, (1000,), dtype, method=method)
+    full = sample_von_mises(KEY, 0.3, 2.5, (1000,), dtype, method=method)
     # Each size is a program to compile; short floats are rounded at its end.
     for start, size in ((333, 10), (999, 1)) if dtype == "float32" else ((333, 10),):
         block = sample_block(KEY, 0.3, 2.5, start, (size,), dtype, method=method)
-        assert equal(block, whole[start : start + size])
+        assert equal(block, full[start : start + size])
 
 
 def test_block_beyond_32_bits():
     start = 2**40 + 3
-    whole = sample_block(KEY, 0.0, 1.0, start, (64,))
+    full = sample_block(KEY, 0.0, 1.0, start, (64,))
     parts = [sample_block(KEY, 0.0, 1.0, start + i, (1,)) for i in range(64)]
-    assert equal(whole, jnp.concatenate(parts))
-    assert not equal(whole, sample_block(KEY, 0.0, 1.0, 3, (64,)))
+    assert equal(full, jnp.concatenate(parts))
+    assert not equal(full, sample_block(KEY, 0.0, 1.0, 3, (64,)))
 
 
 @pytest.mark.slow
 def test_traced_start():
-    """Inside a program a block may start anywhere, in 64 bits too: the blocks of a loop are those of a stream."""
+    """Inside a program a block may start anywhere, also beyond 32 bits: the blocks of a loop are those of a stream."""
     draw = functools.partial(sample_block, KEY, 0.3, 2.5, shape=(100,))
-    whole = sample_von_mises(KEY, 0.3, 2.5, (8, 100), method="table")
-    assert equal(jax.lax.scan(lambda at, _: (at + 100, draw(at)), 0, None, 8)[1], whole)
-    assert equal(jax.vmap(draw)(jnp.arange(0, 800, 100, dtype=jnp.uint32)), whole)
+    full = sample_von_mises(KEY, 0.3, 2.5, (8, 100), method="table")
+    assert equal(jax.lax.scan(lambda at, _: (at + 100, draw(at)), 0, None, 8)[1], full)
+    assert equal(jax.vmap(draw)(jnp.arange(0, 800, 100, dtype=jnp.uint32)), full)
     traced = jax.jit(draw)
     assert equal(traced(np.uint32(2**32 - 1)), draw(2**32 - 1))
     assert equal(traced((np.uint32(2**31), np.uint32(2**32 - 1))), draw(2**63 + 2**32 - 1))
-    # Only a traced start can go beyond the end of the stream, where it begins again.
+    # Only a traced start can pass the end of the stream, where the stream repeats.
     last = sample_block(KEY, 0.3, 2.5, 2**64 - 1, (1,))
     assert equal(traced(-1), jnp.concatenate([last, draw(0)[:99]]))
     assert equal(draw((7, 500)), draw(7 * 2**32 + 500))
@@ -92,7 +89,7 @@ def test_traced_start():
 
 
 def test_slices_of_one_size_run_one_program():
-    """What a stream relies on: blocks at any place, odd ones too, agree bit for bit where they overlap."""
+    """Streams rely on this: blocks at any place, odd ones too, agree bit for bit where they overlap."""
     draw = functools.partial(sample_block, KEY, 0.0, jnp.array([0.5, 30.0]), shape=(50, 2))
     assert equal(draw(100)[10:], draw(120)[:40])
 
@@ -100,8 +97,8 @@ def test_slices_of_one_size_run_one_program():
 @pytest.mark.slow
 def test_block_array_parameters():
     concentration = jnp.array([0.1, 1.0, 10.0])
-    whole = sample_von_mises(KEY, 0.0, concentration, (50, 3), method="direct")
-    assert equal(sample_block(KEY, 0.0, concentration, 30, (5, 3)), whole[10:15])
+    full = sample_von_mises(KEY, 0.0, concentration, (50, 3), method="direct")
+    assert equal(sample_block(KEY, 0.0, concentration, 30, (5, 3)), full[10:15])
 
 
 @pytest.mark.few(1)
@@ -131,7 +128,7 @@ def kernel_size():
 @pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_inside_jit(method):
-    """The same angles inside a program of the user's, with work around them too."""
+    """The angles are the same inside a user's program, also with other work around them."""
     draw = functools.partial(sample_von_mises, shape=(5000,), method=method)
     outside = draw(KEY, 0.3, 2.5)
     assert equal(jax.jit(draw)(KEY, 0.3, 2.5), outside)
@@ -143,18 +140,18 @@ def test_inside_jit(method):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_constants_of_a_program(method):
-    """Arguments that the compiler knows give the angles of those that it does not.
+    """Arguments that are constants for the compiler give the same angles as unknown ones.
 
-    It would compute with them while it compiles, in another rounding.
+    Otherwise the compiler would compute with them at compile time, with other rounding.
     """
     draw = functools.partial(sample_von_mises, method=method)
     cases = [(0.3, k, (3000,)) for k in (0.0, 0.169663861, 0.5, 1.79095924, 14.2028522, 17.0, 40.5, 24506.9375)]
     if method == "direct":
         cases.append((0.3, np.float32([[0.1], [0.7], [9.1]]), (3, 1000)))
-    # Whole turns are taken off, whatever the concentration; the point mass shows the last digit of what is left.
+    # Whole turns are subtracted at any concentration; the point mass shows the last digit of the remainder.
     cases += [(loc, np.inf, (100,)) for loc in (-2.0, 9.0, 12345.678, -777777.7, 8388609.0, 16000001.0)]
     cases += [(loc, 3.0, (100,)) for loc in (-2.0, 16000001.0)]
-    # All cases in one program, which compiles faster than one for each.
+    # All cases share a program, which compiles faster than one program each.
     constant = jax.jit(lambda key: [draw(key, *case) for case in cases])(KEY)
     for case, inside in zip(cases, constant, strict=True):
         assert equal(inside, draw(KEY, *case)), case
@@ -235,7 +232,7 @@ def test_default_shape_is_the_broadcast():
 
 @pytest.mark.parametrize("array", [np.array, pytest.param(jnp.array, marks=pytest.mark.slow)])
 def test_shape_as_an_array(array):
-    """As `jax.random` takes it, and a single size as well."""
+    """An array is a valid shape, as for `jax.random`, and so is a single integer."""
     flat, block = array([2, 3]), sample_von_mises(KEY, 0.0, 1.0, (2, 3))
     assert equal(sample_von_mises(KEY, 0.0, 1.0, flat), block)
     assert equal(sample_block(KEY, 0.0, 1.0, 0, flat, method="direct"), block)
@@ -260,7 +257,7 @@ def test_dtype(dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("f2", "i8"))])
 def test_byte_order_does_not_matter(dtype):
-    """Files of other machines have another one, and hold the same numbers."""
+    """Files from other machines have another byte order, and the same numbers."""
     ours = np.array([1, 2, 5], f"={dtype}")
     theirs = ours.astype(ours.dtype.newbyteorder(">" if ours.dtype.newbyteorder("<").isnative else "<"))
     assert not theirs.dtype.isnative
@@ -308,7 +305,7 @@ def test_float64_streams(method):
     ],
 )
 def test_float64_shapes(shapes, sizes):
-    """The compiler contracts multiplications and additions in loops of some shapes only; the angles do not show it."""
+    """The compiler contracts products and sums only in loops of some shapes; the angles do not depend on it."""
     with jax.enable_x64(True):
         for k in (0.01, 0.5, 3.0, 40.0, 1e4):
             flat = sample_von_mises(KEY, 0.3, k, (3000,), method="direct")
@@ -326,7 +323,7 @@ def test_float64_shapes(shapes, sizes):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("loc", [0.0, 3.0, np.pi, -np.pi, 3.1415925, 1e3, -1e6])
 def test_range(dtype, loc):
-    """[-pi, pi), for every concentration, with the mode on either side of the cut too."""
+    """Angles lie in [-pi, pi) for every concentration, also with the mode on either side of the cut."""
     for concentration in (0.0, 1.0, 1e4, jnp.inf):
         for method in METHODS:
             x = np.asarray(sample_von_mises(KEY, loc, concentration, (5000,), dtype, method=method), np.float64)
@@ -335,7 +332,7 @@ def test_range(dtype, loc):
 
 
 def test_whole_turns_do_not_matter():
-    """`loc` is reduced without the error of a rounded 2 pi, up to where its own spacing shows."""
+    """`loc` is reduced without the error of a rounded 2 pi, up to where its own spacing matters."""
     turns = np.array([1, -1, 5, 1000, -123456])
     loc = np.float32(0.5 + 2 * np.pi * turns)
     expected = np.remainder(loc.astype(np.float64) + np.pi, 2 * np.pi) - np.pi
@@ -344,14 +341,14 @@ def test_whole_turns_do_not_matter():
 
 
 def test_angles_that_need_no_wrap_keep_their_digits():
-    """At large concentration the angles around 0 keep full relative precision; only sums outside are moved."""
+    """At large concentration angles near 0 keep full relative precision; only sums outside the range are wrapped."""
     x = np.asarray(sample_von_mises(KEY, 0.0, 1e12, (100000,)))
     assert len(np.unique(np.abs(x))) > 97000
 
 
 @functools.cache
 def ten_inside_jit(method):
-    """Draws ten angles in one program for all parameters."""
+    """Draw ten angles in one program for all parameters."""
     return jax.jit(functools.partial(sample_von_mises, shape=(10,), method=method))
 
 
@@ -365,7 +362,7 @@ def test_bad_values_give_nan(method, loc, concentration):
     assert np.isnan(ten_inside_jit(method)(KEY, loc, concentration)).all()
 
 
-def test_a_bad_lane_stays_alone():
+def test_an_invalid_lane_affects_no_other():
     x = np.asarray(sample_von_mises(KEY, 0.5, np.float32([1.0, np.nan, 2.0, -3.0, np.inf])))
     assert np.isnan(x).tolist() == [False, True, False, True, False]
     good = np.asarray(sample_von_mises(KEY, 0.5, np.float32([1.0, 1.0, 2.0, 1.0, np.inf])))
@@ -439,7 +436,7 @@ def test_bad_arguments(change, error, message):
     assert re.match("sample_von_mises: ", str(caught.value))
 
 
-def test_traced_shape_says_what_to_do():
+def test_traced_shape_names_the_remedy():
     with pytest.raises(TypeError, match="static_argnames"):
         jax.jit(lambda n: sample_von_mises(KEY, 0.0, 1.0, (n,)))(3)
 

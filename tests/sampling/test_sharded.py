@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from docs.examples import pipeline
 from jax_von_mises import sample_block, sample_pmap, sample_shard, sample_von_mises
+from tests.arrays import equal
 
 KEY = random.key(5)
 OTHER_KEYS = (pytest.param("philox4x32", marks=pytest.mark.slow), "rbg")
@@ -34,10 +35,6 @@ COLLECTIVES = (
 draw = functools.partial(sample_von_mises, KEY, 0.3, 2.5)
 
 
-def equal(a, b):
-    return a.shape == b.shape and np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
-
-
 def mesh_of(shape, axis_type):
     devices = jax.devices()[: math.prod(shape)]
     return jax.make_mesh(shape, ("x", "y")[: len(shape)], axis_types=(axis_type,) * len(shape), devices=devices)
@@ -52,12 +49,12 @@ def axis_type(request):
 
 
 def collectives(program):
-    """Instructions of a compiled program in which devices exchange something."""
+    """Return the instructions of a compiled program that exchange data between devices."""
     return set(re.findall(rf"\s({'|'.join(COLLECTIVES)})(?:-start|-done)?\(", program))
 
 
 def compiled(function, *arguments):
-    """The optimised program of a function of the whole arrays, as text."""
+    """Return the optimised program of a function of complete arrays, as text."""
     return jax.jit(function).lower(*arguments).compile().as_text()
 
 
@@ -72,14 +69,14 @@ EXCHANGES = [
 
 @pytest.mark.parametrize(("exchange", "name"), EXCHANGES, ids=[name for _, name in EXCHANGES])
 def test_collectives_are_seen(exchange, name):
-    """The control of the tests below: a program with an exchange does not pass for one without."""
+    """The control of the tests below: a program with an exchange is recognised."""
     mesh = mesh_of((8,), AxisType.Auto)
     mapped = jax.shard_map(exchange, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
     assert name in collectives(compiled(mapped, jnp.arange(64.0)))
 
 
 def test_sums_over_a_sharded_result_are_seen():
-    """The same, with our sampler in the program."""
+    """The control with our sampler in the program."""
     sharding = NamedSharding(mesh_of((8,), AxisType.Auto), P("x"))
     assert collectives(compiled(lambda key: jnp.sum(sample_von_mises(key, 0.3, 2.5, 800, out_sharding=sharding)), KEY))
 
@@ -113,17 +110,17 @@ def test_pmap_shapes():
 
 
 @pytest.mark.slow
-def test_pmap_auto_decides_by_the_whole_shape():
-    """2^14 angles are the table's, the 2^11 of a device alone would be the direct route's."""
-    whole = (8, 2**11)
-    assert equal(sample_pmap(KEY, 0.3, 2.5, whole), draw(whole))
-    assert equal(sample_pmap(KEY, 0.3, 2.5, whole), draw(whole, method="table"))
-    assert not equal(draw(whole, method="table"), draw(whole, method="direct"))
+def test_pmap_auto_decides_by_the_complete_shape():
+    """2^14 angles use the table, although the 2^11 of a single device would use the direct route."""
+    full = (8, 2**11)
+    assert equal(sample_pmap(KEY, 0.3, 2.5, full), draw(full))
+    assert equal(sample_pmap(KEY, 0.3, 2.5, full), draw(full, method="table"))
+    assert not equal(draw(full, method="table"), draw(full, method="direct"))
 
 
 @pytest.mark.slow
 def test_pmap_parameters():
-    """With the device axis they are cut, without it (or with length 1 there) every device has all of them."""
+    """Parameters with the device axis are partitioned; without it, or with length 1, every device has all of them."""
     every = np.geomspace(0.1, 100, 5, dtype=np.float32)
     each = np.geomspace(0.01, 1000, 8, dtype=np.float32)[:, None]
     loc = jnp.linspace(-3, 3, 8)[:, None]
@@ -138,21 +135,21 @@ def test_pmap_parameters():
     ids=["typed", "legacy"],
 )
 def test_pmap_keys_of_the_devices(make, method, size):
-    """Each device has a separate stream: row d is what one device draws with key d and its parameters."""
+    """Each device has a separate stream: row d is the draw of one device with key d and its parameters."""
     keys = random.split(make(7), 8)
     loc, concentration = jnp.linspace(-3, 3, 8), jnp.geomspace(0.1, 100, 8)
     x = sample_pmap(keys, loc[:, None], concentration[:, None], (8, size), method=method)
     assert [shard.device for shard in x.addressable_shards] == jax.devices()
     alone = functools.partial(sample_von_mises, shape=(size,), method=method)
     assert equal(x, jnp.stack([alone(*row) for row in zip(keys, loc, concentration, strict=True)]))
-    whole = functools.partial(sample_pmap, shape=(8, size), method=method)
-    x = jax.jit(whole)(keys, 0.3, 2.5)
+    full = functools.partial(sample_pmap, shape=(8, size), method=method)
+    x = jax.jit(full)(keys, 0.3, 2.5)
     assert equal(x, jnp.stack([alone(key, 0.3, 2.5) for key in keys]))
 
 
 @pytest.mark.slow
 def test_pmap_keys_of_some_devices():
-    """Also of one, whose key array has one key, and with concentrations that each device has all of."""
+    """One device works, too, with a key array of one key, and with concentrations shared by all devices."""
     for count in (1, 3):
         keys, devices = random.split(KEY, count), jax.devices()[:count]
         x = sample_pmap(keys, 0.3, jnp.geomspace(1, 9, 5), (count, 5), "bfloat16", devices=devices)
@@ -161,7 +158,7 @@ def test_pmap_keys_of_some_devices():
 
 
 def test_pmap_parameters_of_the_devices():
-    """The pattern of JAX's guides, refused because axes are matched from the last one, works as the message says."""
+    """The pattern of JAX's guides is refused because axes are matched from the last one; the message's remedy works."""
     loc, concentration = jnp.zeros(8), jnp.full(8, 5.0)
     for key in (KEY, random.split(KEY, 8)):
         with pytest.raises(ValueError, match=r"loc has shape \(8,\).*shape=\(8, 10\).*write loc\[:, None\] to match"):
@@ -173,7 +170,7 @@ def test_pmap_parameters_of_the_devices():
 
 @pytest.mark.slow
 def test_pmap_devices():
-    """In the order given, on some, on one; a committed key comes along."""
+    """Devices are used in the given order, several or one; a committed key is moved."""
     some = jax.devices()[:2:-2]
     x = sample_pmap(KEY, 0.3, 2.5, (3, 50), devices=some)
     assert equal(x, draw((3, 50)))
@@ -196,7 +193,7 @@ def test_pmap_dtypes():
 
 
 def test_pmap_compiles_once(caplog):
-    """Other keys and values run the program there is; another shape is another program, seen in the same way."""
+    """Other keys and values reuse the program; another shape compiles another program, as the log shows."""
 
     def compilations(key, loc, concentration, size):
         caplog.clear()
@@ -212,7 +209,7 @@ def test_pmap_compiles_once(caplog):
 
 @pytest.mark.slow
 def test_pmap_transformations():
-    """In a program, under vmap, and differentiated, as on one device."""
+    """Inside a program, under vmap, and differentiated, results are those of one device."""
     pmapped = functools.partial(sample_pmap, shape=(2, 50), method="direct", devices=jax.devices()[:2])
     alone = functools.partial(sample_von_mises, shape=(2, 50), method="direct")
     assert equal(jax.jit(pmapped)(KEY, 0.3, 2.5), alone(KEY, 0.3, 2.5))
@@ -240,7 +237,7 @@ def test_pmap_of_the_user():
 
 # --------------------------------------------------------------------------------------------- shardings
 
-# Each takes two programs, which compile quickly for two devices.
+# Each case takes two programs, which compile fast for two devices.
 SHARDINGS = [
     (AxisType.Auto, (2,), P(None, "x"), "table"),
     (AxisType.Explicit, (2, 1), P("x", "y"), "direct"),
@@ -260,17 +257,17 @@ SHARDINGS = [
 def test_out_sharding(axis_type, sizes, spec, method):
     mesh = mesh_of(sizes, axis_type)
     sharding = NamedSharding(mesh, spec)
-    # A user's program, and with the mesh in scope: two programs, since the second one knows the mesh.
-    whole = jax.jit(functools.partial(sample_von_mises, shape=(8, 120), method=method, out_sharding=sharding))
+    # Once in a user's program, and once with the mesh in scope: the second program knows the mesh.
+    full = jax.jit(functools.partial(sample_von_mises, shape=(8, 120), method=method, out_sharding=sharding))
     with jax.set_mesh(mesh):
         results = [draw((8, 120), method=method, out_sharding=spec)]
-        program = whole.lower(KEY, 0.3, 2.5).compile()
+        program = full.lower(KEY, 0.3, 2.5).compile()
         results.append(program(KEY, jnp.float32(0.3), jnp.float32(2.5)))
     for x in results:
         assert x.sharding.is_equivalent_to(sharding, 2)
         assert equal(x, draw((8, 120), method=method))
     assert not collectives(program.as_text())
-    assert "f32[8,120]" not in program.as_text()  # each device makes its own part only
+    assert "f32[8,120]" not in program.as_text()  # each device draws only its own part
 
 
 @pytest.mark.slow
@@ -314,7 +311,7 @@ def test_out_sharding_float64(sizes, axis_type, method):
     ids=str,
 )
 def test_sharded_parameters(axis_type, sizes, spec):
-    """An argument of the result's shape hands its sharding on, in 2-D meshes too, and each part stays where it is."""
+    """An argument with the shape of the result passes its sharding on, also in 2-D meshes, and parts are not moved."""
     concentration = jnp.geomspace(0.1, 100, 64).reshape(8, 8)
     mesh = mesh_of(sizes, axis_type)
     sharding = NamedSharding(mesh, spec)
@@ -330,7 +327,7 @@ def test_sharded_parameters(axis_type, sizes, spec):
 
 @pytest.mark.slow
 def test_out_sharding_array_parameters(axis_type):
-    """Concentrations that all devices have, for a result that is cut."""
+    """All devices have the concentrations of a partitioned result."""
     concentration = jnp.geomspace(0.1, 100, 16)
     mesh = mesh_of((2,), axis_type)
     with jax.set_mesh(mesh):
@@ -341,7 +338,7 @@ def test_out_sharding_array_parameters(axis_type):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_out_shardings_of_the_program(method):
-    """Where only the user's jit says how the result is cut, the counters are cut as well."""
+    """If only the user's jit determines the sharding of the result, the counters are partitioned as well."""
     sharding = NamedSharding(mesh_of((2,), AxisType.Auto), P("x"))
     cut = jax.jit(functools.partial(sample_von_mises, shape=(2000,), method=method), out_shardings=sharding)
     program = cut.lower(KEY, 0.3, 2.5).compile().as_text()
@@ -400,7 +397,7 @@ def test_shard(axis_type, sizes, axes, method):
 
 @pytest.mark.slow
 def test_shard_over_one_axis_of_two(axis_type):
-    """Devices that differ in the other axis only hold the same angles, which shard_map itself finds out."""
+    """Devices that differ only in the other axis hold the same angles, as shard_map itself verifies."""
     for options in ({}, {"axis_names": {"x"}}):
 
         @jax.jit
@@ -413,7 +410,7 @@ def test_shard_over_one_axis_of_two(axis_type):
 
 @pytest.mark.slow
 def test_shard_in_pmap_and_vmap():
-    """Wherever there is a named axis."""
+    """It works wherever there is a named axis."""
     for transform in (jax.pmap, jax.vmap):
         parts = transform(lambda _: sample_shard(KEY, 0.3, 2.5, (120,), "x"), axis_name="x")
         assert equal(parts(np.arange(2)), draw((2, 120), method="table"))
@@ -421,7 +418,7 @@ def test_shard_in_pmap_and_vmap():
 
 @pytest.mark.parametrize("implementation", OTHER_KEYS)
 def test_shard_parameters_and_keys(axis_type, implementation):
-    """Concentrations of its own for each device, one location for all."""
+    """Each device has its own concentrations, and all share one location."""
     key = random.key(5, impl=implementation)
     concentration = jnp.geomspace(0.1, 100, 64).reshape(8, 8)
     mesh = mesh_of((8,), axis_type)
@@ -443,7 +440,7 @@ def test_shard_float64():
 
 @pytest.mark.slow
 def test_shard_derivatives():
-    """The derivative of a concentration that all devices share, with and without shard_map's own checks."""
+    """The derivative of a concentration shared by all devices, with and without shard_map's own checks."""
     alone = functools.partial(sample_von_mises, KEY, 0.3, shape=(8, 120))
     expected = jax.jit(jax.grad(lambda k: jnp.sum(alone(k))))(2.5)
     for check in (True, False):
@@ -456,7 +453,7 @@ def test_shard_derivatives():
 
 @pytest.mark.slow
 def test_shard_beyond_32_bits():
-    """Eight parts of 2^30 angles, of which the compiler makes only the last ones; without 64-bit mode."""
+    """Eight parts of 2^30 angles, of which only the last angles are computed; without 64-bit mode."""
     size = 2**30
 
     @jax.jit
@@ -471,7 +468,7 @@ def test_shard_beyond_32_bits():
 
 
 def test_shard_map_of_the_user(axis_type):
-    """A key and a concentration for each device, drawn from as anywhere."""
+    """Each device has a key and a concentration, and draws as usual."""
     keys, concentrations = random.split(KEY, 8), jnp.geomspace(0.1, 100, 8)
     mesh = mesh_of((8,), axis_type)
     mapped = jax.shard_map(
@@ -527,7 +524,7 @@ def test_pmap_device_twice():
 
 
 def test_pmap_inside_a_mesh():
-    """What jax.pmap itself says there does not help."""
+    """The error of jax.pmap itself does not help there."""
     with (
         jax.set_mesh(mesh_of((8,), AxisType.Auto)),
         pytest.raises(ValueError, match=r"sample_pmap: a mesh with the axes \('x',\) is in scope.*out_sharding"),
@@ -583,7 +580,7 @@ def test_pipeline(capsys, devices):
 
 
 def test_pipeline_keeps_its_devices():
-    """Each batch is on the first device, the sums on the second."""
+    """Each batch is on the first device, the sums are on the second."""
     first, second = jax.devices()[2:4]
     shape = (64, 100)
     assert pipeline.draw(jax.device_put(KEY, first), 1, shape).devices() == {first}

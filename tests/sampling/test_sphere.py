@@ -1,4 +1,4 @@
-"""`sample_von_mises_fisher`: its stream, its distribution, its derivatives, and what JAX users do to it."""
+"""`sample_von_mises_fisher`: its stream, distribution and derivatives, under JAX's transformations."""
 
 import functools
 import hashlib
@@ -15,29 +15,21 @@ import jax_von_mises as jvm
 from jax_von_mises import sample_block, sample_von_mises, sample_von_mises_fisher
 from jax_von_mises.sampling import counter, sphere
 from tests import sphere_reference as reference
+from tests.arrays import equal
+from tests.sphere_reference import direction
 
 slow = pytest.mark.slow
 KEY = random.key(5)
 MANY = [5, *(pytest.param(d, marks=slow) for d in (2, 3, 4, 16, 100))]
 
 
-def direction(d):
-    """A unit vector without a component of 0."""
-    mu = np.random.default_rng(d).normal(size=d)
-    return (mu / np.linalg.norm(mu)).astype(np.float32)
-
-
 def block_of(key, mu, kappa, start, shape, method="direct"):
     return sample_block(key, mu, kappa, start, shape, method=method, distribution="von-mises-fisher")
 
 
-def equal(a, b):
-    return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
-
-
 # ------------------------------------------------------------------------------------------------ the stream
 
-# Of the words that directions 0 to 9, and 10 from 2^33 on, are made of. They may not change: see docs/guarantees.md.
+# Checksums of the words of directions 0 to 9, and of 10 from place 2^33 on. They are frozen: see docs/guarantees.md.
 DIGESTS = {
     ("threefry2x32", 3, "float32"): "47d6c95e6373b045",
     ("threefry2x32", 5, "float32"): "ff98b81043041a2c",
@@ -49,7 +41,7 @@ DIGESTS = {
 
 
 def words_of(implementation, d, dtype, start):
-    """The words of ten directions, from the functions that the sampler makes them by."""
+    """Return the words of ten directions, from the functions of the sampler."""
     generator, key = counter.key_words(random.key(7, impl=implementation))
     width, numbers = 2 if dtype == "float64" else 1, sphere.numbers_per_direction(d)
     start = None if start is None else counter.halves(start)
@@ -65,7 +57,7 @@ def test_words_are_frozen(implementation, d, dtype):
 
 
 def test_words_are_those_of_the_stream():
-    """Direction i takes the words (d + 1) i onwards of the key's stream."""
+    """Direction i takes the words from (d + 1) i on of the key's stream."""
     words = counter.words(random.key(7), (60,), 1)[0]
     assert equal(words_of("threefry2x32", 5, "float32", None), np.asarray(words).reshape(10, 6))
     assert equal(words_of("threefry2x32", 3, "float32", None), np.asarray(words)[:20].reshape(10, 2))
@@ -73,7 +65,7 @@ def test_words_are_those_of_the_stream():
 
 @pytest.mark.parametrize("d", [5, pytest.param(3, marks=slow)])
 def test_the_first_directions(d):
-    """From words to vectors by other arithmetic: SciPy's quantiles of the normal distribution, NumPy's sums."""
+    """Other arithmetic gives the same vectors from the words: SciPy's normal quantiles and NumPy's sums."""
     words = words_of("threefry2x32", d, "float32", None).astype(np.int64)
     mu, k = direction(d).astype(float), 4.0
     cosine = (jnp.asarray(words[:, 0], jnp.uint32),)
@@ -99,12 +91,12 @@ def test_the_first_directions(d):
 @pytest.mark.parametrize("implementation", counter.GENERATORS)
 @pytest.mark.parametrize("d", [3, 5, 2])
 def test_slices(d, implementation):
-    """Bit for bit, whatever the shape and the program; and other directions far away."""
+    """Slices agree bit for bit in any shape and program; distant directions are distinct."""
     key, mu = random.key(1, impl=implementation), direction(d)
-    whole = np.asarray(sample_von_mises_fisher(key, mu, 2.5, (240,), method="direct"))
+    full = np.asarray(sample_von_mises_fisher(key, mu, 2.5, (240,), method="direct"))
     block = block_of(key, mu, 2.5, 70, (100,))
-    assert equal(block, whole[70:170])
-    assert equal(sample_von_mises_fisher(key, mu, 2.5, (4, 60), method="direct").reshape(240, d), whole)
+    assert equal(block, full[70:170])
+    assert equal(sample_von_mises_fisher(key, mu, 2.5, (4, 60), method="direct").reshape(240, d), full)
     assert not equal(block_of(key, mu, 2.5, 2**40 + 70, (100,)), block)
 
 
@@ -112,24 +104,24 @@ def test_slices(d, implementation):
 @pytest.mark.parametrize("method", ["direct", "table", "each"])
 @pytest.mark.parametrize("d", [3, 4, 5, 7, 20, 100])
 def test_bits_do_not_depend_on_the_program(d, method):
-    """Nor on pieces of uneven length, of which XLA:CPU makes other loops; over one CPU and over several."""
+    """Pieces of uneven length, for which XLA:CPU makes other loops, and several CPU devices give the same bits."""
     count, mu = 2**15, direction(d)
     kappa = np.float32(2.5) if method != "each" else np.geomspace(1e-2, 1e4, count).astype(np.float32)
     method = "direct" if method == "each" else method
-    whole = np.asarray(sample_von_mises_fisher(KEY, mu, kappa, (count,), method=method))
+    full = np.asarray(sample_von_mises_fisher(KEY, mu, kappa, (count,), method=method))
     for start, size in ((0, 1), (0, 7), (70, 100), (33, 1000), (3, 20_001)):
         part = kappa[start : start + size] if kappa.ndim else kappa
-        assert equal(block_of(KEY, mu, part, start, (size,), method), whole[start : start + size])
+        assert equal(block_of(KEY, mu, part, start, (size,), method), full[start : start + size])
     doubled = jax.jit(lambda key: 2 * sample_von_mises_fisher(key, mu, kappa, (count,), method=method))(KEY)
-    assert equal(doubled, 2 * whole)
+    assert equal(doubled, 2 * full)
 
 
 @slow
 @pytest.mark.parametrize("d", [3, 5])
 def test_traced_start_and_vmap(d):
     starts = jnp.arange(0, 40, 10, dtype=jnp.uint32)
-    whole = sample_von_mises_fisher(KEY, direction(d), 2.5, (40,), method="direct")
-    assert equal(jax.vmap(lambda s: block_of(KEY, direction(d), 2.5, s, (10,)))(starts).reshape(40, d), whole)
+    full = sample_von_mises_fisher(KEY, direction(d), 2.5, (40,), method="direct")
+    assert equal(jax.vmap(lambda s: block_of(KEY, direction(d), 2.5, s, (10,)))(starts).reshape(40, d), full)
     keys = random.split(KEY, 3)
     rows = jax.vmap(lambda key: sample_von_mises_fisher(key, direction(d), 2.5, (10,), method="direct"))(keys)
     for key, row in zip(keys, rows, strict=True):
@@ -146,7 +138,7 @@ def mesh(request):
 @pytest.mark.parametrize("each", [False, pytest.param(True, marks=slow)])
 @pytest.mark.parametrize("d", [3, *(pytest.param(d, marks=slow) for d in (2, 5))])
 def test_devices_draw_their_parts(d, each, mesh):
-    """The directions of one device, over two, for one concentration and for one each."""
+    """Two devices draw the directions of one, for one concentration and for one each."""
     kappa, spec = np.geomspace(0.1, 100, 64, dtype=np.float32) if each else np.float32(2.5), PartitionSpec("data")
     with jax.set_mesh(mesh):
         parts = sample_von_mises_fisher(KEY, direction(d), kappa, (64,), out_sharding=spec)
@@ -173,7 +165,7 @@ def test_derivatives_over_devices(d, mesh):
 @slow
 @pytest.mark.parametrize("d", [3, 5, 100])
 def test_derivative_by_table(d):
-    """That of many directions of one concentration is the direct one, to the error of its interpolation."""
+    """The derivative of many directions with one concentration is the direct one, up to interpolation error."""
     draw = functools.partial(sample_von_mises_fisher, KEY, direction(d), shape=(2**13,))
     for k in (0.0, 0.3, 5.0, 1e3, 1e7, 1e20):
         table, direct = (
@@ -211,7 +203,7 @@ def test_goodness_of_fit(d):
         basis = np.linalg.svd(np.eye(d) - np.outer(mu, mu))[0][:, : d - 1]
         part = (across / radius[:, None]) @ basis
         if d > 2:
-            # One coordinate of a uniform direction: its square has a beta distribution.
+            # The square of one coordinate of a uniform direction has a beta distribution.
             assert stats.kstest(part[:, 0] ** 2, stats.beta(0.5, 0.5 * (d - 2)).cdf).pvalue > 1e-4
             assert abs(np.mean(part[:, 0] * part[:, 1])) < 5 / np.sqrt(size)
         assert np.abs(part.mean(0)).max() < 5 / np.sqrt(size)
@@ -222,7 +214,7 @@ def test_goodness_of_fit(d):
 @slow
 @pytest.mark.parametrize("d", [3, 5])
 def test_rotation_equivariance(d):
-    """About another mean direction the distribution is the rotated one: moments of second order, also at the poles."""
+    """About another mean direction the distribution is the rotated one, by second moments, also at the poles."""
     for mu in (direction(d), np.eye(d, dtype=np.float32)[0], -np.eye(d, dtype=np.float32)[0]):
         x = np.asarray(sample_von_mises_fisher(KEY, mu, 4.0, (2**15,), method="direct"), float)
         second = x.T @ x / len(x)
@@ -232,7 +224,7 @@ def test_rotation_equivariance(d):
 
 
 def test_high_concentrations_keep_their_digits():
-    """Distinct polar angles, by the part across the mean direction; their scale; a point mass at the end."""
+    """Polar angles are distinct, by the part across the mean direction, and scale correctly up to the point mass."""
     draw = jax.jit(lambda k: sample_von_mises_fisher(KEY, jnp.eye(3)[2], k, (100_000,)))
     for k in (1e5, 1e7, 1e18, 1e25):
         x = np.asarray(draw(jnp.float32(k)), float)
@@ -294,7 +286,7 @@ def test_derivative_of_the_mean_cosine(d):
 @pytest.mark.parametrize("d", [3, 2, 4, 16])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_single_direction(d, dtype):
-    """It is the first of many, and has derivatives; XLA treats arrays of one number differently."""
+    """It is the first of many and has derivatives; XLA treats arrays of one number differently."""
     with jax.enable_x64(dtype == "float64"):
         draw = functools.partial(sample_von_mises_fisher, KEY, jnp.eye(d, dtype=dtype)[0], dtype=dtype, method="direct")
         several = draw(3.0, (3,))
@@ -323,7 +315,7 @@ def test_derivatives_are_finite_and_along_the_sphere():
 
 @slow
 def test_second_derivative():
-    """Of the mean cosine, A'' at k = 2, through the derivative's own formula."""
+    """The second derivative of the mean cosine is A'' at k = 2, through the formula of the first one."""
     draw = functools.partial(sample_von_mises_fisher, KEY, jnp.eye(5)[0], shape=(2**12,), method="direct")
     first = jax.grad(lambda k: jnp.mean(draw(k)[:, 0]))
     steps = [float(jax.jit(first)(jnp.float32(2 + h))) for h in (-0.05, 0.05)]
@@ -347,7 +339,7 @@ def test_shapes_broadcast():
 
 
 @pytest.mark.parametrize("d", [3, pytest.param(2, marks=slow), pytest.param(4, marks=slow)])
-def test_bad_values_spoil_their_own_element_alone(d):
+def test_bad_values_affect_only_their_own_element(d):
     mus = np.tile(direction(d), (6, 1))
     mus[1], mus[3, 0] = 0, np.nan
     kappa = np.float32([1, 1, -1, 1, np.nan, 1])

@@ -13,10 +13,10 @@ from scipy import stats
 
 from jax_von_mises import icdf, sample_antithetic, sample_stratified, sample_truncated, sample_von_mises
 from jax_von_mises.sampling import truncated, variance_reduction
-from tests import arcs, laws, reference
+from tests import arcs, goodness_of_fit, reference
 
 CONCENTRATIONS = (0.0, 0.5, 4.0, 100.0, 1e6)
-# Of `sample_truncated`: relative error of the smaller share, where 4 ulp of the angle do not explain it.
+# Bound for `sample_truncated`: relative error of the smaller share, if it is not an error of 4 ulp in the angle.
 TOLERANCE = {"float32": 1e-6, "float64": 2e-13}
 ULPS = 4
 RNG_SEED = 8
@@ -24,12 +24,14 @@ RNG_SEED = 8
 truncated_many = jax.jit(functools.partial(sample_truncated, shape=(2**15,)))  # one program for several tests
 
 
-exact_tail = functools.cache(laws.ExactTail)
+exact_tail = functools.cache(goodness_of_fit.ExactTail)
 
 
-def assert_law(x, loc, k):
-    """All tests of the law for angles that are independent, or more even than that."""
-    laws.assert_fits(laws.battery(np.asarray(x, np.float64).ravel() - loc, k, exact_tail(k)), f"loc={loc}, k={k}")
+def assert_distribution(x, loc, k):
+    """Assert that angles, independent or more even than that, pass all goodness-of-fit tests."""
+    goodness_of_fit.assert_fits(
+        goodness_of_fit.battery(np.asarray(x, np.float64).ravel() - loc, k, exact_tail(k)), f"loc={loc}, k={k}"
+    )
 
 
 # ------------------------------------------------------------------------------------------ mirrored pairs
@@ -39,23 +41,23 @@ def assert_law(x, loc, k):
 def test_pairs_are_exact(key, k):
     x = np.asarray(sample_antithetic(key, 0.0, k, (1000, 3)))
     assert (x[:500] == -x[500:]).all()
-    # Around any other direction the two deviations are the same to the rounding of the angles.
+    # Around any other direction the two deviations agree up to the rounding of the angles.
     y = np.asarray(sample_antithetic(key, 2.0, k, (1000, 3)), np.float64)
     sums = np.remainder(y[:500] + y[500:] - 4 + np.pi, 2 * np.pi) - np.pi
     assert np.abs(sums).max() < 1e-6
     assert ((y >= -np.pi) & (y < np.pi)).all()
 
 
-def test_half_of_the_pairs_is_the_sampler_s(key):
+def test_half_of_the_pairs_are_draws_of_the_sampler(key):
     half = sample_von_mises(key, 1.0, 4.0, (50,))
     np.testing.assert_array_equal(sample_antithetic(key, 1.0, 4.0, (100,))[:50], half)
 
 
-def test_antithetic_law(key):
-    # One of each pair: both together are too even for tests of independent angles.
+def test_antithetic_distribution(key):
+    # Take one of each pair: both together are too even for tests of independent angles.
     x = np.asarray(sample_antithetic(key, 0.0, 4.0, (2**17,)))
-    assert_law(x[: 2**16], 0.0, 4.0)
-    assert_law(x[2**16 :], 0.0, 4.0)
+    assert_distribution(x[: 2**16], 0.0, 4.0)
+    assert_distribution(x[2**16 :], 0.0, 4.0)
 
 
 # ------------------------------------------------------------------------------------------ strata
@@ -76,7 +78,7 @@ def test_one_angle_in_each_stratum(key, count, dtype):
     with jax.enable_x64(dtype == "float64"):
         x = np.asarray(sample_stratified(key, 0.0, k, (count, 4, len(k)), dtype), np.float64)
     tail = reference.sf(np.abs(x), k)
-    # To the accuracy of tail probabilities; strata of float32 end within a thousandth of one, here.
+    # Up to the accuracy of tail probabilities; float32 strata end within a thousandth of one here.
     slack = {"float32": 3e-6, "float64": 2e-12}[dtype] * tail * count
     place = np.where(x < 0, tail, 1 - tail) * count - np.arange(count)[:, None, None]
     assert ((place >= -slack) & (place <= 1 + slack)).all()
@@ -84,7 +86,7 @@ def test_one_angle_in_each_stratum(key, count, dtype):
 
 @pytest.mark.parametrize("count", [2**31 + 3, 2**32])
 def test_more_strata_than_an_int32_counts(key, count):
-    """Only those at the ends and beside the middle are computed."""
+    """Only those at the ends and near the middle are computed."""
     places = (0, count // 2 - 1, count - count // 2, count - 1)
 
     def some(key):
@@ -100,18 +102,18 @@ def test_more_strata_than_an_int32_counts(key, count):
 
 
 def test_strata_of_the_far_tail(key):
-    """The outermost of 2^16 strata keeps its resolution: its angles follow the law of that tail."""
+    """The outermost of 2^16 strata keeps its resolution: its angles have the distribution of that tail."""
     x = np.asarray(sample_stratified(key, 0.0, 4.0, (2**16, 64)), np.float64)
     outer = np.r_[reference.sf(-x[0], 4.0), reference.sf(x[-1], 4.0)] * 2**16
-    assert laws.kolmogorov_smirnov(np.sort(outer)) > laws.P_VALUE
+    assert goodness_of_fit.kolmogorov_smirnov(np.sort(outer)) > goodness_of_fit.P_VALUE
     assert len(np.unique(outer)) == 128
 
 
-def test_stratified_law(key):
-    # Replicates are independent: one stratum of the law after another, chosen at random.
+def test_stratified_distribution(key):
+    # Replicates are independent: take a random stratum of each replicate.
     x = np.asarray(sample_stratified(key, 0.0, 4.0, (16, 2**16)))
     pick = np.random.default_rng(RNG_SEED).integers(0, 16, 2**16)
-    assert_law(x[pick, np.arange(2**16)], 0.0, 4.0)
+    assert_distribution(x[pick, np.arange(2**16)], 0.0, 4.0)
 
 
 def test_parameters_broadcast_behind_the_strata(key):
@@ -127,7 +129,7 @@ def test_parameters_broadcast_behind_the_strata(key):
 
 
 def variance_ratio(scheme, function, count, replicates=400, k=2.0):
-    """Variance of the mean of `function` over `count` angles of `scheme`, relative to that of independent ones."""
+    """Return the variance of the mean of `function` over `count` angles of `scheme`, relative to independent ones."""
     shape = (count, replicates)
     draws = [np.asarray(draw(random.key(RNG_SEED), 0.3, k, shape), float) for draw in (scheme, sample_von_mises)]
     means = function(draws[0]).mean(0)
@@ -135,14 +137,14 @@ def variance_ratio(scheme, function, count, replicates=400, k=2.0):
 
 
 def sobol(key, loc, k, shape):
-    """Scrambled Sobol points through the quantile function."""
+    """Return angles of scrambled Sobol points through the quantile function."""
     rng = np.random.default_rng(int(random.bits(key)))
     points = [stats.qmc.Sobol(1, rng=rng).random(shape[0])[:, 0] for _ in range(shape[1])]
     return icdf(np.stack(points, 1).astype(np.float32), loc, k)
 
 
 def test_antithetic_gain():
-    # About loc = 0.3 the sine of x - 0.3 is odd: no variance is left but rounding. sin x is nearly so, cos is even.
+    # About loc = 0.3 the sine of x - 0.3 is odd: its variance is only rounding. sin x is nearly odd, cos x is even.
     assert variance_ratio(sample_antithetic, lambda x: np.sin(x - 0.3), 64) < 1e-10
     assert variance_ratio(sample_antithetic, np.sin, 64) < 0.2
     assert 1.6 < variance_ratio(sample_antithetic, lambda x: np.cos(x - 0.3), 64) < 2.4
@@ -151,7 +153,7 @@ def test_antithetic_gain():
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [sample_stratified, sobol])
 def test_gain_grows(scheme):
-    """Of order n^-2 relative to independent angles: 256 times less at 16 times as many; here at least 60."""
+    """The relative variance is of order n^-2: 256 times less for 16 times as many angles; here at least 60 times."""
     few, many = (variance_ratio(scheme, np.cos, count) for count in (8, 128))
     assert few < 0.4
     assert many < few / 60
@@ -161,7 +163,7 @@ def test_gain_grows(scheme):
 
 
 def random_arcs(count, dtype, largest=8.0):
-    """Concentrations, lower and upper ends: of all widths, a third around the mode and a third opposite to it."""
+    """Draw concentrations and ends of arcs of all widths, a third around the mode and a third opposite to it."""
     rng = np.random.default_rng(RNG_SEED)
     k = np.where(rng.random(count) < 0.1, 0, 10 ** rng.uniform(-3, largest, count))
     width = np.where(rng.random(count) < 0.5, 10 ** rng.uniform(-4, 0.79, count), rng.uniform(0.01, 6.28, count))
@@ -177,7 +179,7 @@ def fractions(key, shape, dtype):
 
 
 def words(key, shape, dtype):
-    """Shares before and behind, half of them down to the smallest."""
+    """Draw shares before and behind, half of them down to the smallest."""
     before, after = (np.array(a) for a in fractions(key, shape, dtype))
     rng = np.random.default_rng(RNG_SEED)
     quarter = shape[0] // 4
@@ -194,7 +196,7 @@ def reversed_program(*arguments):
 
 
 def reverse(*arguments):
-    """Angles of shares and arcs of one shape, and the derivatives in `loc`, `k`, `low`, `high` by reverse mode."""
+    """Return angles of shares and arcs of one shape, and the reverse-mode derivatives in `loc`, `k`, `low`, `high`."""
     x, slopes = reversed_program(*arguments)
     return np.asarray(x), np.stack(slopes)
 
@@ -202,7 +204,7 @@ def reverse(*arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_share_of_the_arc(key, dtype):
-    """Every angle leaves the share of the arc's probability before it that its word says."""
+    """Every angle has before it the share of the arc's probability that its word determines."""
     k, low, high = random_arcs(150, dtype)
     with jax.enable_x64(dtype == "float64"):
         before, after = words(key, (16, 150), dtype)
@@ -216,7 +218,7 @@ def test_share_of_the_arc(key, dtype):
         earlier = arcs.share_before(y - ULPS * ulp, a, b, concentration)
         later = arcs.share_before(y + ULPS * ulp, a, b, concentration)
         u, v = float(before[i, j]), float(after[i, j])
-        # Opposite to the mode, where both ends count, an ulp of an end moves the density there by this.
+        # Opposite to the mode, where both ends matter, an ulp of an end moves the density there by this.
         moved = 4 * np.finfo(dtype).eps * concentration * max(abs(np.sin(a)), abs(np.sin(b))) if b > np.pi else 0
         slack = (TOLERANCE[dtype] + moved) * min(u, v)
         where = f"k={concentration}, arc from {a} to {b}: x={y}, share {u}"
@@ -245,7 +247,7 @@ def test_reference_agrees_with_mpmath():
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_angles_lie_in_the_arc(key, dtype):
-    """Hundreds of arcs on any turn, about any direction; exactly where the ends are in [-pi, pi)."""
+    """Hundreds of arcs on any turn and about any direction; exactly where the ends are in [-pi, pi)."""
     k, low, high = random_arcs(600, dtype)
     loc = np.random.default_rng(1).uniform(-4, 4, 600).astype(dtype)
     with jax.enable_x64(dtype == "float64"):
@@ -264,36 +266,39 @@ def test_angles_lie_in_the_arc(key, dtype):
     [(0.0, 2.0, -1.0, 0.5), (0.5, 1.0, 2.0, 5.0), (0.0, 0.3, -3.0, 3.2), (0.0, 1e4, 2.0, 3.0), (1.0, 40.0, 2.0, 2.001),
      (-2.0, 0.0, 3.0, 4.0), (0.0, 1e6, -0.001, 0.003), (0.0, 5.0, -np.pi, np.pi)],
 )  # fmt: skip
-def test_truncated_law(key, loc, k, low, high):
+def test_truncated_distribution(key, loc, k, low, high):
     x = np.asarray(truncated_many(key, loc, k, low, high))[:1000]
     low, high = float(np.float32(low)), float(np.float32(high))
     shares = [
         arcs.share_before(y, a, b, k)[0] for a, y, b in (arcs.on_line(v, loc, low, high) for v in x.astype(float))
     ]
     ordered = np.sort(shares)
-    assert laws.kolmogorov_smirnov(ordered) > laws.P_VALUE
+    assert goodness_of_fit.kolmogorov_smirnov(ordered) > goodness_of_fit.P_VALUE
     counts = np.bincount((20 * ordered).astype(int).clip(0, 19), minlength=20)
-    assert laws.chi_square(counts, np.full(20, 50)) > laws.P_VALUE
+    assert goodness_of_fit.chi_square(counts, np.full(20, 50)) > goodness_of_fit.P_VALUE
 
 
-def test_whole_circle_is_the_law(key):
-    assert_law(truncated_many(key, 0.0, 4.0, -np.pi, np.pi), 0.0, 4.0)
+def test_full_circle_is_the_distribution(key):
+    assert_distribution(truncated_many(key, 0.0, 4.0, -np.pi, np.pi), 0.0, 4.0)
 
 
 @pytest.mark.parametrize("k", [1e12, 1e20, 1e30, jnp.inf])
 def test_huge_concentration(key, k):
-    """At the mode if the arc has it, with all digits; at the nearer end otherwise."""
+    """The angle is the mode if the arc contains it, with all digits; otherwise the nearer end."""
     x = np.asarray(truncated_many(key, 0.0, k, -1.0, 2.0), np.float64)
     if k == jnp.inf:
         assert (x == 0).all()
     else:
-        assert laws.kolmogorov_smirnov(np.sort(stats.norm.cdf(x * float(np.float32(k)) ** 0.5))) > laws.P_VALUE
+        assert (
+            goodness_of_fit.kolmogorov_smirnov(np.sort(stats.norm.cdf(x * float(np.float32(k)) ** 0.5)))
+            > goodness_of_fit.P_VALUE
+        )
     for low, high, nearer in ((1.0, 2.0, 1.0), (-2.0, -1.0, -1.0), (2.0, 4.0, 2.0), (2.5, 4.5, 4.5 - 2 * np.pi)):
         x = np.asarray(truncated_many(key, 0.0, k, low, high), np.float64)
         np.testing.assert_allclose(x, nearer, atol=1e-6)
 
 
-def test_arcs_without_width_or_law_give_nan(key):
+def test_invalid_arcs_and_parameters_give_nan(key):
     draw = functools.partial(truncated_many, key)
     good = (0.0, 1.0, 0.0, 1.0)
     assert np.isfinite(draw(*good)).all()
@@ -310,7 +315,7 @@ SLOPES = [
 
 
 def quantile(u, v, loc, k, low, high, start):
-    """The angle on the line about `loc` with shares `u` before it and `v` behind, by bisection and Newton's method."""
+    """Return the angle on the line about `loc` with shares `u` before it and `v` behind, by bisection and Newton."""
     a, x, b = arcs.on_line(start, loc, low, high)
     for _ in range(5):
         before, after = arcs.mass(a, x, k, x), arcs.mass(x, b, k, x)
@@ -320,7 +325,7 @@ def quantile(u, v, loc, k, low, high, start):
 
 @jax.jit
 def angles_and_slopes(key, case):
-    """Twelve angles, and their derivatives in each argument."""
+    """Return twelve angles, and their derivatives in each argument."""
     draw = functools.partial(sample_truncated, key, shape=(12,), dtype=jnp.float64)
     x, slope = jax.linearize(draw, *case)
     return x, jnp.stack([slope(*(jnp.float64(i == j) for j in range(4))) for i in range(4)])
@@ -329,7 +334,7 @@ def angles_and_slopes(key, case):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SLOPES)
 def test_slopes_are_differences_of_quantiles(key, case):
-    """In each argument, against central differences of the reference at the same word."""
+    """In each argument, slopes agree with central differences of the reference at the same word."""
     with jax.enable_x64(True):
         x, slopes = map(np.asarray, angles_and_slopes(key, case))
         shares = [np.asarray(a) for a in fractions(key, (12,), "float64")]
@@ -346,7 +351,7 @@ def test_slopes_are_differences_of_quantiles(key, case):
 
 @pytest.mark.slow
 def test_slopes_in_float32(key):
-    """Against float64 at the same angles, by reverse mode: the slopes are those of the distribution there."""
+    """They agree with float64 at the same angles, by reverse mode: the slopes of the distribution there."""
     before, after = words(key, (16, 150), "float32")
     columns = np.float32([SLOPES[j % len(SLOPES)] for j in range(150)]).T
     x, slopes = reverse(before, after, *(np.broadcast_to(a, before.shape) for a in columns))
@@ -355,14 +360,14 @@ def test_slopes_in_float32(key):
         for y, value in zip(x[:, j].astype(float), slopes[i][:, j].astype(float), strict=True):
             a, y, b = arcs.on_line(y, loc, low, high)
             expected = exact_slope(i, a, y, b, k)
-            # An end that is rounded about `loc` moves its density by as much as the exponent changes in half an ulp.
+            # The rounding of an end about `loc` changes its density by the change of the exponent in half an ulp.
             rounding = 2.4e-7 * k * np.sin(min(np.pi / 2, max(abs(a), abs(b))))
             scale = (high - low) / max(k, 1) if i == 1 else 1.0
             assert value == pytest.approx(expected, rel=1e-5 + rounding, abs=5e-7 * scale + (0 if i == 1 else rounding))
 
 
 def exact_slope(argument, a, x, b, k):
-    """The derivative at x from sums over fine panels."""
+    """Return the derivative at x from sums over fine panels."""
     before, after = arcs.mass(a, x, k, x), arcs.mass(x, b, k, x)
     before, after = before / (before + after), after / (before + after)
     of_low, of_high = after * np.exp(arcs.rise(a, x - a, k)), before * np.exp(arcs.rise(b, x - b, k))
@@ -375,7 +380,7 @@ def exact_slope(argument, a, x, b, k):
 
 
 def test_slopes_at_the_ends_of_the_range(key):
-    """Finite for every concentration, and NaN for a negative one."""
+    """They are finite for every concentration, and NaN for a negative one."""
     before, after = words(key, (16, 150), "float32")
     ks = np.float32([0.0, 3.0, 1e8, np.inf, -1.0])
     row = (np.float32(0.2), np.resize(ks, 150), np.float32(-1.0), np.float32(2.5))
@@ -417,7 +422,7 @@ def test_jit_and_vmap(key, draw):
 
 @pytest.mark.slow
 def test_derivatives_of_pairs_and_strata(key):
-    """Those of the quantile, mirrored."""
+    """They are those of the quantile, mirrored for pairs."""
     slopes = jax.jit(jax.jacfwd(functools.partial(sample_antithetic, key, shape=(6,)), 1))(0.5, 3.0)
     np.testing.assert_array_equal(slopes[:3], -slopes[3:])
     x, slope = jax.jit(lambda k: jax.jvp(lambda k: sample_stratified(key, 0.0, k, (9,)), (k,), (1.0,)))(3.0)

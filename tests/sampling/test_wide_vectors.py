@@ -1,4 +1,4 @@
-"""Draws compiled with vectors of 512 bits: the same angles, and only where a call may choose its own options."""
+"""Draws compiled with vectors of 512 bits: the same angles, and only if a call may choose its own options."""
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ wide = pytest.mark.skipif(not wide_vectors.supported(), reason="needs a processo
 
 @pytest.fixture
 def draws(monkeypatch):
-    """Which `sampler.Programs` each draw takes, in turn."""
+    """Record the `sampler.Programs` of each draw."""
     seen, choose = [], sampler.programs_for
 
     def noted(request):
@@ -28,7 +28,7 @@ def draws(monkeypatch):
 @wide
 @pytest.mark.parametrize("impl", ["threefry2x32", "philox4x32", "rbg"])
 def test_same_angles(impl, draws):
-    """For every concentration, also where the last piece of a program's work is shorter."""
+    """The angles agree for every concentration, also if the last piece of a program's work is shorter."""
     key, shape = jax.random.key(7, impl=impl), (COUNT + 3,)
     in_program = jax.jit(lambda k: sample_von_mises(key, 0.3, k, shape))
     for k in np.float32([0, 1e-30, 1e-3, 0.3, 2, 40, 900, 1e5, 1e9, np.inf, np.nan]):
@@ -48,10 +48,10 @@ def test_same_short_floats(dtype, draws):
 
 @wide
 def test_blocks_and_batches(draws):
-    whole = sample_von_mises(KEY, 0.5, 4.0, (2 * COUNT,))
-    np.testing.assert_array_equal(sample_block(KEY, 0.5, 4.0, COUNT, COUNT), whole[COUNT:])
+    full = sample_von_mises(KEY, 0.5, 4.0, (2 * COUNT,))
+    np.testing.assert_array_equal(sample_block(KEY, 0.5, 4.0, COUNT, COUNT), full[COUNT:])
     batches = [np.array(x) for x in sample_batches(KEY, 0.5, 4.0, 2 * COUNT, COUNT, donate=True)]
-    np.testing.assert_array_equal(np.concatenate(batches), whole)
+    np.testing.assert_array_equal(np.concatenate(batches), full)
     assert set(draws) == {"wide"}
 
 

@@ -27,7 +27,7 @@ def stream():
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize(("batch_size", "donate"), [(97, True), (400, True), (400, False), (10_000, False)])
-def test_stream_whatever_the_batch(stream, batch_size, donate):
+def test_stream_does_not_depend_on_the_batch(stream, batch_size, donate):
     iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, batch_size, donate=donate)
     assert len(iterator) == -(-2_500 // batch_size)
     np.testing.assert_array_equal(collect(iterator), stream)
@@ -35,7 +35,7 @@ def test_stream_whatever_the_batch(stream, batch_size, donate):
     assert next(iterator, None) is None
 
 
-def test_start_goes_on(stream):
+def test_start_continues_the_stream(stream):
     np.testing.assert_array_equal(
         collect(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 1_600, 400, start=900)), stream[900:]
     )
@@ -43,7 +43,7 @@ def test_start_goes_on(stream):
 
 @pytest.mark.slow
 def test_rows_of_arrays_and_wide_floats():
-    """A concentration for each column, in float64, also where another thread advances the iterator."""
+    """A concentration for each column, in float64, also if another thread advances the iterator."""
     concentration = np.array([0.1, 3.0, 50.0])
     with jax.enable_x64(True):
         expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.0, concentration, (50, 3), "float64"))
@@ -61,7 +61,7 @@ def test_nothing_to_draw():
 
 
 def test_donation_reuses_two_buffers():
-    """Addresses repeat, the batch before is gone, and a view of it keeps its values."""
+    """Addresses repeat, the previous batch is deleted, and a view of it keeps its values."""
     size = 2**12
     iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 8 * size, size, donate=True)
     addresses, previous = set(), None
@@ -100,7 +100,7 @@ def test_one_program_serves_all_batches():
 
 
 def test_the_next_batch_is_under_way():
-    """When a batch is handed over, the one after it has been started."""
+    """When a batch is returned, the next one has already been started."""
     iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 30, 10)
     next(iterator)
     assert iterator._pending is not None
@@ -148,7 +148,7 @@ def test_bad_arguments_at_once(change, error, message):
 
 
 def test_interrupt_between_two_batches(stream, monkeypatch):
-    """What was under way is drawn again if it is not what comes next: no batch is lost, none comes twice."""
+    """A prepared batch is drawn again unless it is the next one: no batch is lost, and none comes twice."""
     iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 400)
     draw, calls = batches.SampleBatches._draw, []
 
@@ -185,7 +185,7 @@ def test_threads_share_an_iterator(stream):
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["mesh in scope", pytest.param("mesh in sharding", marks=pytest.mark.slow)])
 def test_explicit_mesh(stream, scope):
-    """Also where another thread advances the iterator, and with an end that is ragged."""
+    """The stream is the same if another thread advances the iterator, and with a ragged end."""
     mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Explicit,))
     arguments = (KEY, 0.5, 4.0, 2_488, 400)
     if scope == "mesh in scope":
@@ -279,7 +279,7 @@ def wait_for(condition):
 
 
 class Source:
-    """Iterator that tells how far it was advanced and whether it was closed."""
+    """An iterator that records how far it was advanced and whether it was closed."""
 
     def __init__(self, items, error=None):
         self.items, self.error, self.given, self.closed = items, error, 0, False
@@ -294,7 +294,7 @@ class Source:
         return {"x": jnp.full(3, self.given), "n": self.given}
 
     def close(self):
-        """Remember the call."""
+        """Record the call."""
         self.closed = True
 
 
@@ -317,7 +317,7 @@ def test_prefetch_of_batches(stream):
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_prefetch_runs_ahead_by_its_depth(depth):
-    """And not further: `depth` items wait, and one more is held by the thread."""
+    """It runs no further: `depth` items wait, and the thread holds one more."""
     source = Source(100)
     with jax_von_mises.prefetch_to_host(source, depth) as host:
         wait_for(lambda: source.given == depth + 1)
@@ -327,7 +327,7 @@ def test_prefetch_runs_ahead_by_its_depth(depth):
         wait_for(lambda: source.given == depth + 2)
 
 
-def test_prefetch_passes_errors_after_the_items_before():
+def test_prefetch_passes_errors_after_earlier_items():
     host = jax_von_mises.prefetch_to_host(Source(2, ZeroDivisionError("late")))
     assert [next(host)["n"], next(host)["n"]] == [1, 2]
     with pytest.raises(ZeroDivisionError, match="late"):
@@ -366,7 +366,7 @@ def test_prefetch_forgotten_in_its_own_thread():
             yield 1
 
     host = jax_von_mises.prefetch_to_host(collecting())
-    host.itself = host  # freed by the collector alone
+    host.itself = host  # only the collector can free it
     next(host)
     del host
     wait_for(lambda: not threads())
@@ -379,7 +379,7 @@ def test_prefetch_closed_by_an_error_of_the_consumer():
 
 
 def test_prefetch_closed_while_the_consumer_waits():
-    """Another thread closes it: the consumer gets the end, not an endless wait."""
+    """Another thread closes it: the consumer gets the end of the iterator and does not hang."""
     release = threading.Event()
 
     def slow():

@@ -1,6 +1,6 @@
-"""A Dask cluster in trouble: killed and hanging workers, a full disk. Complete, or a clear error and resumed.
+"""A Dask cluster with killed and hanging workers or a full disk: complete files, or a clear error and a resumed run.
 
-A scheduler that is killed is among the tests of the command line.
+The tests of the command line kill the scheduler.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ RUN = dict(total=60 * 2**17, block_rows=2**17)
 
 @contextlib.contextmanager
 def local_cluster(folder, **settings):
-    """Three processes, each with a nanny that starts another one when it ends.
+    """Three processes, each with a nanny that starts another process when it ends.
 
-    The cluster gives up a nanny whose worker is not back in time, 15 s by default, which importing JAX may take here.
+    The cluster drops a nanny whose worker is not back in time, by default 15 s, which importing JAX may take here.
     """
     import dask
 
@@ -44,7 +44,7 @@ def local_cluster(folder, **settings):
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """What one process writes, of both kinds."""
+    """Return the bytes that one process writes, of both kinds."""
     folder = tmp_path_factory.mktemp("alone")
     for kind in ("npy", "zarr"):
         write(folder / f"a.{kind}", **RUN)
@@ -52,18 +52,18 @@ def expected(tmp_path_factory):
 
 
 def processes(client):
-    """The numbers of the processes that do the work, without their nannies."""
-    return sorted(client.run(os.getpid, on_error="ignore").values())  # of those that are there
+    """Return the ids of the working processes, without their nannies."""
+    return sorted(client.run(os.getpid, on_error="ignore").values())  # of the living ones
 
 
 def strike(client, number, at):
-    """A callback that sends a signal to a random worker, once, when so many blocks are recorded; and whom it struck."""
+    """Return a callback that signals a random worker once, after `at` blocks; and the list of those signalled."""
     struck = []
 
     def progress(done, _):
         while not struck and done >= at * RUN["block_rows"]:
             victim = random.Random(at).choice(processes(client))
-            with contextlib.suppress(ProcessLookupError):  # one that was killed before and is still listed
+            with contextlib.suppress(ProcessLookupError):  # it was killed before and is still listed
                 os.kill(victim, number)
                 struck.append(victim)
 
@@ -71,7 +71,7 @@ def strike(client, number, at):
 
 
 def test_killed_workers(tmp_path, expected):
-    """Twenty times, at random after the first block: Dask gives the blocks to others, and starts another worker."""
+    """Dask moves the blocks of killed workers to others and starts new workers; 20 kills at random times."""
     rng = random.Random(4)
     with local_cluster(tmp_path) as client:
         for trial in range(20):
@@ -85,7 +85,7 @@ def test_killed_workers(tmp_path, expected):
 
 
 def test_worker_that_hangs_is_replaced(tmp_path, expected):
-    """Where the scheduler is told how long a worker may be silent."""
+    """The scheduler has a limit for the silence of a worker."""
     with local_cluster(tmp_path, **{"distributed.scheduler.worker-ttl": "10s"}) as client:
         progress, struck = strike(client, signal.SIGSTOP, 5)
         assert write(tmp_path / "a.npy", **RUN, executor=client.get_executor(), progress=progress).finished
@@ -95,7 +95,7 @@ def test_worker_that_hangs_is_replaced(tmp_path, expected):
 
 
 def test_worker_that_hangs_ends_the_run(tmp_path, expected):
-    """Where it is not: a clear error, and the run goes on. The worker goes on too, late, and does no harm."""
+    """Without the limit there is a clear error, and the run can be resumed. The worker continues late without harm."""
     out = tmp_path / "a.zarr"
     with local_cluster(tmp_path) as client:
         progress, struck = strike(client, signal.SIGSTOP, 5)
@@ -105,7 +105,7 @@ def test_worker_that_hangs_ends_the_run(tmp_path, expected):
         assert write(out, **RUN, resume=True).finished
         os.kill(struck[0], signal.SIGCONT)
         client.wait_for_workers(3, timeout=60)
-        assert len(processes(client)) == 3  # it has answered
+        assert len(processes(client)) == 3  # the worker has answered
     assert contents(out) == expected["zarr"]
 
 
@@ -148,7 +148,7 @@ if __name__ == "__main__":
 
 
 def test_full_disk(tmp_path):
-    """A clear error, and the run goes on when there is space again."""
+    """There is a clear error, and the run can be resumed when there is space again."""
     folder, program = tmp_path / "disk", tmp_path / "full.py"
     folder.mkdir()
     program.write_text(FULL)

@@ -1,4 +1,4 @@
-"""Dask arrays: the angles of one call whatever the chunks, functions of them, and a graph that is small."""
+"""Dask arrays: the angles of one call for any chunks, functions of them, and a small graph."""
 
 import pickle
 
@@ -17,7 +17,7 @@ KEY = jax.random.key(3)
 
 @pytest.fixture(autouse=True)
 def in_this_thread():
-    """Every test computes one chunk after the other, where errors and warnings are seen."""
+    """Compute one chunk after the other, so that errors and warnings are seen."""
     import dask
 
     with dask.config.set(scheduler="synchronous"):
@@ -47,7 +47,7 @@ def test_angles_of_one_call(shape, chunks):
 @pytest.mark.slow
 @pytest.mark.parametrize("chunks", [(100, 50), 9_000])
 def test_long_arrays_take_the_table(chunks):
-    """As one call of this size does, also where a chunk alone would not."""
+    """One call of this size uses it, also if a single chunk would not."""
     shape = (200, 100)
     expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, shape))
     np.testing.assert_array_equal(jvm_dask.sample(KEY, 0.5, 4.0, shape, chunks=chunks).compute(), expected)
@@ -73,7 +73,7 @@ def test_parameters_are_arrays(lazy, dtype):
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("given", [(0.5, 4), (np.float32(0.5), 4.0), (0, np.arange(1, 6))])
 def test_numbers_have_the_default_dtype(given, wide):
-    """As in `sample_von_mises`, on which the words of an angle depend."""
+    """The default is that of `sample_von_mises`, where the words of an angle depend on the dtype."""
     with jax.enable_x64(wide):
         expected = np.asarray(jax_von_mises.sample_von_mises(KEY, *given, (5,)))
         found = jvm_dask.sample(KEY, *given, (5,), chunks=2).compute()
@@ -89,8 +89,8 @@ def test_other_keys(implementation):
     np.testing.assert_array_equal(jvm_dask.sample(key, 0.5, 4.0, (9, 5), chunks=4).compute(), expected)
 
 
-def test_what_dask_does_with_it(tmp_path):
-    """It is cut, rechunked and stored, and equal arrays have equal names."""
+def test_operations_of_dask(tmp_path):
+    """Dask slices, rechunks and stores it, and equal arrays have equal names."""
     shape = (60, 40)
     expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, shape))
     angles = jvm_dask.sample(KEY, 0.5, 4.0, shape, chunks=(25, 40))
@@ -113,7 +113,7 @@ def test_xarray():
 
 
 def test_graph_is_small():
-    """One task per chunk, each of a few hundred bytes when it is sent alone, the key among them as it is."""
+    """The graph has one task per chunk, each of a few hundred bytes when sent alone, the key included."""
     angles = jvm_dask.sample(KEY, 0.5, 4.0, (10**6, 10**6), chunks=(10_000, 10_000))
     graph = dict(angles.__dask_graph__())
     assert len(graph) == angles.npartitions == 10_000
@@ -125,7 +125,7 @@ def test_graph_is_small():
 
 
 def test_positions_beyond_32_bits():
-    """A far corner of an array that no disk holds is what `sample_block` draws there."""
+    """A far corner of an array larger than any disk equals the draw of `sample_block` there."""
     row, column = 2**22 - 3, 2**22 - 100
     angles = jvm_dask.sample(KEY, 0.5, 4.0, (2**22, 2**22), chunks=((row, 3), (column, 100)))
     expected = jax_von_mises.sample_block(KEY, 0.5, 4.0, row * 2**22 + column, (100,))
@@ -137,7 +137,7 @@ def test_positions_beyond_32_bits():
     "name", ["log_prob", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cdf", "icdf"))]
 )
 def test_functions_of_arrays(name, dtype):
-    """In the dtype of the arrays, also float64, which NumPy makes where JAX would not."""
+    """Functions keep the dtype of the arrays, also float64, which NumPy makes where JAX would not."""
     x = np.linspace(0.01, 0.99, 60).astype(dtype).reshape(6, 10)
     loc = np.linspace(-1, 1, 10).astype(dtype)
     with jax.enable_x64(dtype == "float64"):
@@ -153,7 +153,7 @@ def test_functions_of_arrays(name, dtype):
     "loc", [np.float64(0.5), np.asarray(0.5), np.float32(0.5), 0.5], ids=lambda loc: type(loc).__name__
 )
 def test_numbers_follow_the_angles(loc, wide):
-    """As in the function itself; the mode of the caller counts, not that of the thread that computes."""
+    """The dtype is that of the function itself, by the x64 mode of the caller, not of the computing thread."""
     x = np.linspace(-3, 3, 7, dtype=np.float32)
     with jax.enable_x64(wide):
         expected = np.asarray(jax_von_mises.log_prob(x, loc, 4.0))
@@ -163,7 +163,7 @@ def test_numbers_follow_the_angles(loc, wide):
 
 
 def test_chunks_of_unknown_sizes():
-    """They do where nothing must match them; else the error names what to call."""
+    """They work if no other chunks must match them; otherwise the error names the remedy."""
     x = np.linspace(-3, 3, 10, dtype=np.float32)
     lazy = da.from_array(x, 3)
     some = lazy[lazy > 0]

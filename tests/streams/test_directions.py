@@ -1,4 +1,4 @@
-"""Streams and files of directions: the rows of one stream, however they are cut, and the same bytes after a break."""
+"""Streams and files of directions: one stream for any division, and the same bytes after an interruption."""
 
 import jax
 import numpy as np
@@ -37,7 +37,7 @@ def out(request, tmp_path):
 
 @pytest.mark.parametrize("donate", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_batches_are_the_stream(stream, donate):
-    """From any position, of any size, and as slices that `sample_block` draws."""
+    """Batches from any position and of any size are slices of the stream, as `sample_block` draws them."""
     drawn = [np.array(batch) for batch in batches(850, 100, start=150, donate=donate)]
     assert [len(batch) for batch in drawn] == [100] * 8 + [50]
     np.testing.assert_array_equal(np.concatenate(drawn), stream[150:])
@@ -47,7 +47,7 @@ def test_batches_are_the_stream(stream, donate):
 
 @pytest.mark.slow
 def test_rows_of_several_directions():
-    """A row has a direction for each parameter, and its place in the stream follows from that."""
+    """A row has a direction for each parameter, which determines its place in the stream."""
     means = np.stack([MEAN, -MEAN])
     (rows,) = batches(7, 7, means)
     again = np.concatenate([np.asarray(batch) for batch in batches(4, 2, means, start=3)])
@@ -65,8 +65,8 @@ def test_sharded_batches(stream):
         batches(200, 100, out_sharding=NamedSharding(sharding.mesh, PartitionSpec(None, "d")))
 
 
-def test_broken_off_and_resumed(out, stream, tmp_path):
-    """The file of the resumed run is that of one that was not broken off, to the last byte."""
+def test_interrupted_and_resumed(out, stream, tmp_path):
+    """The file of the resumed run equals that of an uninterrupted one, to the last byte."""
     with pytest.raises(Stop):
         write(out, observe=stop_after(4))
     assert not finished(out)
@@ -100,7 +100,7 @@ def test_repair(tmp_path, stream):
 
 
 def test_parts(tmp_path, stream):
-    """Three parts, the middle one of which ends last."""
+    """Three parts, of which the middle one ends last."""
     out = tmp_path / "directions.zarr"
     assert [write(out, part=part, parts=3).finished for part in (0, 2, 1)] == [False, False, True]
     np.testing.assert_array_equal(read(out), stream)
@@ -116,7 +116,7 @@ def test_workers(out, stream, here):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_dtypes(tmp_path, dtype):
-    """In five dimensions; a block drawn again has the same bytes."""
+    """A block drawn again in five dimensions has the same bytes."""
     mean = np.eye(5)[2]
     with jax.enable_x64(dtype == "float64"):
         for kind in ("npy", "zarr"):

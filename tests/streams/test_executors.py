@@ -1,4 +1,4 @@
-"""Workers of an executor draw and write the blocks: the same bytes, whatever engine, order, loss or repetition."""
+"""Workers of an executor draw and write the blocks: the same bytes for any engine, order, loss or repetition."""
 
 import collections
 import contextlib
@@ -28,14 +28,14 @@ pytest.importorskip("tensorstore", reason="stores are written through TensorStor
 
 
 def same_as_alone(out, tmp_path, **arguments):
-    """Whether the target has the bytes that this process alone would have written."""
+    """Assert that the target has the bytes that this process alone would write."""
     (tmp_path / "alone").mkdir(exist_ok=True)
     write(tmp_path / "alone" / out.name, **arguments)
     assert contents(out) == contents(tmp_path / "alone" / out.name)
 
 
 class Here(futures.ThreadPoolExecutor):
-    """An executor that sends its tasks, counted in bytes, to threads: each is a worker, with jobs of its own."""
+    """An executor that sends its tasks, counted in bytes, to threads; each is a worker with separate jobs."""
 
     def __init__(self, workers=2):
         super().__init__(workers)
@@ -43,7 +43,7 @@ class Here(futures.ThreadPoolExecutor):
         self.submitted, self.serials = [], []
 
     def submit(self, task, /, *arguments):
-        """Pack the task as an engine does that sends it."""
+        """Pack the task, as an engine does before sending it."""
         sent = pickle.dumps((task, arguments))
         self.sent[task.__name__] += len(sent)
         self.submitted.append(task.__name__)
@@ -51,13 +51,13 @@ class Here(futures.ThreadPoolExecutor):
         return super().submit(self.run, sent)
 
     def run(self, sent):
-        """Do what was sent."""
+        """Run a received task."""
         task, arguments = pickle.loads(sent)
         return task(*arguments)
 
 
 class Jobs(threading.local):
-    """What a process keeps, for each thread."""
+    """Make the state of a process separate for each thread."""
 
     def __init__(self):
         self.kept = {}
@@ -90,14 +90,14 @@ def here(monkeypatch):
 
 @pytest.fixture(scope="module")
 def pool():
-    """Two processes, started as on every system."""
+    """Two processes, started in the same way on every system."""
     with futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
         yield executor
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_process_pool(tmp_path, pool, kind):
-    """Two processes, one file or store."""
+    """Two processes write one file or store."""
     out = tmp_path / f"a.{kind}"
     assert write(out, executor=pool)[:6] == (str(out), (10_000,), "float32", 10, 0, True)
     same_as_alone(out, tmp_path)
@@ -105,7 +105,7 @@ def test_process_pool(tmp_path, pool, kind):
 
 @pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_dask(tmp_path, monkeypatch, processes):
-    """Workers in threads, or in processes as on a cluster; a task that fails is done again where Dask was asked to."""
+    """Workers in threads, or in processes as on a cluster; a failed task is repeated if Dask is set to retry."""
     distributed = pytest.importorskip("distributed", reason="Dask is not installed: the extra `dask`")
     options = dict(n_workers=3, threads_per_worker=1, dashboard_address=":0", processes=processes)
     out = tmp_path / "a.zarr"
@@ -137,7 +137,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_mpi(tmp_path):
-    """A process that records, and two that MPI has started with it."""
+    """One process records, and two workers started by MPI write."""
     pytest.importorskip("mpi4py.futures", reason="mpi4py is not installed")
     where = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     mpiexec = shutil.which("mpiexec", path=where)
@@ -153,7 +153,7 @@ def test_mpi(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_columns_and_float64(tmp_path, pool, kind):
-    """In workers whose JAX is in its usual mode, of 32 bits."""
+    """The workers' JAX is in its default mode of 32 bits."""
     with jax.enable_x64(True):
         arguments = dict(total=330, loc=np.linspace(-3, 3, 5), dtype="float64", block_rows=100)
         out = tmp_path / f"a.{kind}"
@@ -161,8 +161,8 @@ def test_columns_and_float64(tmp_path, pool, kind):
         same_as_alone(out, tmp_path, **arguments)
 
 
-def test_broken_off_and_resumed_by_others(tmp_path, pool, here):
-    """Begun here, gone on with by threads and by processes, finished here."""
+def test_interrupted_and_resumed_by_others(tmp_path, pool, here):
+    """Begun here, continued by threads and by processes, finished here."""
     out = tmp_path / "a.zarr"
     kept = 0
     for executor in (None, here, pool):
@@ -182,7 +182,7 @@ def test_repair(tmp_path, here):
     data[4_096 + 3 * 4_000] ^= 1
     out.write_bytes(data)
     assert write(out, resume=True, repair=True, executor=here).drawn == 1
-    assert "redraw_block" in here.submitted  # that this machine draws the same is found out by a worker
+    assert "redraw_block" in here.submitted  # a worker checks that this machine draws the same angles
     same_as_alone(out, tmp_path)
 
 
@@ -193,7 +193,7 @@ def test_parts_with_workers(tmp_path, here):
     same_as_alone(out, tmp_path)
 
 
-def test_what_is_observed_is_read_again(tmp_path, here):
+def test_observed_blocks_are_read_again(tmp_path, here):
     seen, rows = [], []
     out = tmp_path / "a.npy"
     write(out, executor=here, observe=rows.append, progress=lambda *done: seen.append(done))
@@ -204,7 +204,7 @@ def test_what_is_observed_is_read_again(tmp_path, here):
 
 
 def test_parameters_travel_once_per_worker(tmp_path, here):
-    """Not with every block; and the look-ahead is bounded."""
+    """They are not sent with every block; and the look-ahead is bounded."""
     loc = np.linspace(-3, 3, 20_000, dtype=np.float32)
     arguments = dict(total=100, loc=loc, block_rows=1)
     deepest = []
@@ -217,7 +217,7 @@ def test_parameters_travel_once_per_worker(tmp_path, here):
 
 
 def test_worker_that_joins_later_asks_for_the_job(tmp_path, here, monkeypatch):
-    """And gets it with its next block."""
+    """It gets the job with its next block."""
     monkeypatch.setattr(executors.Crew, "brief", lambda self, job, marks=None: None)
     out = tmp_path / "a.zarr"
     write(out, executor=here)
@@ -226,7 +226,7 @@ def test_worker_that_joins_later_asks_for_the_job(tmp_path, here, monkeypatch):
 
 
 def test_compiled_once(tmp_path):
-    """A worker keeps its program from block to block, and from run to run."""
+    """A worker keeps its program from block to block and from run to run."""
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda name, *_, **__: compiled.append(name) if name.endswith("backend_compile_duration") else None
@@ -238,8 +238,8 @@ def test_compiled_once(tmp_path):
     assert len(compiled) == before
 
 
-def test_block_done_twice_is_the_same(tmp_path, here):
-    """As where an engine retries a task whose answer was lost."""
+def test_repeated_block_is_the_same(tmp_path, here):
+    """An engine repeats a task whose answer was lost."""
     real = executors.Crew._submit
 
     def twice(self, about, task, *arguments):
@@ -254,7 +254,7 @@ def test_block_done_twice_is_the_same(tmp_path, here):
 
 
 def test_verified_by_workers(tmp_path, here):
-    """Each reads some blocks; a damaged one is named."""
+    """Each worker reads some blocks; a damaged one is named."""
     out = tmp_path / "a.zarr"
     write(out)
     assert jax_von_mises.verify_samples(out, executor=here) == jax_von_mises.verify_samples(out)
@@ -262,11 +262,11 @@ def test_verified_by_workers(tmp_path, here):
     path.write_bytes(path.read_bytes().replace(path.read_bytes()[:4], b"abcd", 1))
     with pytest.raises(writer.Damaged, match=r": block 7 does not match its checksum$"):
         jax_von_mises.verify_samples(out, executor=here)
-    assert len(set(here.serials)) == len(here.serials)  # or Dask may answer with what it knows
+    assert len(set(here.serials)) == len(here.serials)  # otherwise Dask may answer from its cache
 
 
 def test_batches_of_workers(here):
-    """In their order, as NumPy arrays, some ahead of the consumer, from any start."""
+    """They come in order, as NumPy arrays, some ahead of the consumer, from any start."""
     expected = np.asarray(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 2_500, start=70).__next__())
     batches = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 100, start=70, executor=here)
     assert len(batches) == 25
@@ -284,7 +284,7 @@ def test_batches_of_workers(here):
 
 
 def end(_serial, run, block, job=None):
-    """A task in which the process ends."""
+    """A task that ends its process."""
     if block >= 4:
         os.kill(os.getpid(), signal.SIGKILL)
     return executors.write_block(_serial, run, block, job)
@@ -293,7 +293,7 @@ def end(_serial, run, block, job=None):
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="kills as POSIX does")
 def test_broken_pool(tmp_path, monkeypatch):
-    """A pool does not start a worker again: what is recorded stays, and the run goes on under any engine."""
+    """A pool does not restart a worker: recorded blocks stay, and the run can continue with any engine."""
     out = tmp_path / "a.zarr"
     monkeypatch.setattr(executors, "write_block", end)
     with (
@@ -320,7 +320,7 @@ def test_broken_pool(tmp_path, monkeypatch):
     ],
 )
 def test_task_that_fails(tmp_path, here, monkeypatch, error, expected, message):
-    """What other workers have finished by then is recorded."""
+    """Blocks that other workers have finished by then are recorded."""
     out = tmp_path / "a.npy"
     real, calls = npy.NpyFile.write, []
 
@@ -342,7 +342,7 @@ def test_task_that_fails(tmp_path, here, monkeypatch, error, expected, message):
 
 
 def test_worker_that_hangs(tmp_path, here, monkeypatch):
-    """The run ends in time, and what the worker does when it goes on does no harm."""
+    """The run ends in time, and the worker does no harm when it continues."""
     out = tmp_path / "a.npy"
     real, hang = npy.NpyFile.write, threading.Event()
 
@@ -366,7 +366,7 @@ def test_worker_that_hangs(tmp_path, here, monkeypatch):
 
 
 def test_late_block_of_another_run_is_not_written(tmp_path, here, monkeypatch):
-    """A worker that was stopped, and goes on when its file belongs to a run that was begun anew."""
+    """A stopped worker continues when its file belongs to a new run."""
     monkeypatch.setattr(executors, "LAG", 0.1)
     out = tmp_path / "a.npy"
     jobs = []
@@ -383,14 +383,14 @@ def test_late_block_of_another_run_is_not_written(tmp_path, here, monkeypatch):
         with pytest.raises(checkpoint.ForeignTargetError, match="is no longer written by the run of this task"):
             late()
     with Here(1) as one:
-        assert "is not there" in late().trouble  # before anything was drawn
+        assert "is not there" in late().trouble  # before it draws
     assert contents(out) == before
     assert write(out, loc=1.0, resume=True).kept == 2
     same_as_alone(out, tmp_path, loc=1.0)
 
 
 class Held:
-    """A writer of targets that workers stop in, as a suspended process does, until they are let go."""
+    """A writer of targets in which workers stop, like a suspended process, until they are released."""
 
     def __init__(self, patch, kind):
         self.reached, self.go = threading.Event(), threading.Event()
@@ -399,15 +399,15 @@ class Held:
         patch.setattr(target, "write", lambda target, first, rows: self.write(target, first, rows))
 
     def write(self, target, first, rows):
-        """Write, in a worker later than asked for."""
+        """Write, in a worker later than requested."""
         if threading.current_thread() is not threading.main_thread():
             self.reached.set()
             self.go.wait()
         self.write_rows(target, first, rows)
 
 
-def test_late_write_of_another_run_goes_nowhere(tmp_path, monkeypatch):
-    """A worker that was stopped in the middle of writing, before its file was begun anew."""
+def test_late_write_of_another_run_has_no_effect(tmp_path, monkeypatch):
+    """A worker stops in the middle of writing, and its file is then begun again."""
     out, held = tmp_path / "a.npy", Held(monkeypatch, "npy")
     with futures.ThreadPoolExecutor(1) as old:
         with pytest.raises(TimeoutError):
@@ -421,8 +421,8 @@ def test_late_write_of_another_run_goes_nowhere(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_run_without_a_recorded_block_goes_on(tmp_path, monkeypatch, kind):
-    """Its workers may still write: what they need stays, and nothing else can be in the way."""
+def test_run_without_a_recorded_block_can_be_resumed(tmp_path, monkeypatch, kind):
+    """Its workers may still write: the files that they need stay, and no others can be in the way."""
     out, held = tmp_path / f"a.{kind}", Held(monkeypatch, kind)
     with futures.ThreadPoolExecutor(1) as old:
         with pytest.raises(TimeoutError) as error:
@@ -434,7 +434,7 @@ def test_run_without_a_recorded_block_goes_on(tmp_path, monkeypatch, kind):
 
 
 def hide(folder):
-    """Begin a worker: an empty file system of its own covers a directory."""
+    """Begin a worker with an empty private file system over a directory."""
     libc = ctypes.CDLL(None, use_errno=True)
     newns, private = 0x00020000, 0x44000
     if libc.unshare(newns) or libc.mount(None, b"/", None, private, None):
@@ -446,7 +446,7 @@ def hide(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_worker_that_does_not_see_the_target(tmp_path, kind):
-    """An error before anything is drawn, and nothing is left."""
+    """There is an error before anything is drawn, and no file is left."""
     context = multiprocessing.get_context("spawn")
     with futures.ProcessPoolExecutor(1, context, initializer=hide, initargs=(tmp_path,)) as pool:
         try:
@@ -465,7 +465,7 @@ def test_worker_that_does_not_see_the_target(tmp_path, kind):
     [(False, dict(force=True)), (True, dict(force=True)), (False, dict(resume=True)), (True, dict(resume=True))],
 )
 def test_refused_worker_changes_nothing(tmp_path, here, monkeypatch, kind, finished, options):
-    """What is there stays to the byte, where a worker does not see it; and a damaged block is not drawn again."""
+    """The target stays to the byte if a worker does not see it, and a damaged block is not drawn again."""
     monkeypatch.setattr(executors, "SIGHT", 0.1)
     out = tmp_path / f"a.{kind}"
     with contextlib.nullcontext() if finished else pytest.raises(Stop):
@@ -487,7 +487,7 @@ def test_refused_worker_changes_nothing(tmp_path, here, monkeypatch, kind, finis
 
 
 def test_record_that_a_worker_sees_late(tmp_path, here, monkeypatch):
-    """As on a network file system: the worker has looked before, and is told for a while what it saw then."""
+    """As on a network file system: the worker has looked before, and the system repeats the old answer for a while."""
     out, real, looks = tmp_path / "a.npy", npy.NpyFile.runs, []
     monkeypatch.setattr(executors, "LAG", 1.5)
     monkeypatch.setattr(
@@ -498,7 +498,7 @@ def test_record_that_a_worker_sees_late(tmp_path, here, monkeypatch):
 
 
 def test_workers_of_different_kinds(here):
-    """Of another release, say, or on another device: its angles may differ in last digits."""
+    """Workers with another release or another device, whose angles may differ in the last digits."""
     crew = executors.Crew("write_samples", here, 1.0)
     worker = executors.Worker("a", 1, "", "")
     crew._admit(executors.Briefed(worker, ("0.10.2", "cpu")))
@@ -507,7 +507,7 @@ def test_workers_of_different_kinds(here):
 
 
 def test_file_whose_pages_two_machines_would_share(tmp_path, here, monkeypatch):
-    """A network file system writes whole pages: blocks that share one are refused, before anything is touched."""
+    """A network file system writes whole pages: blocks that share one are refused before any change."""
     names = iter("ab" * 100)
     monkeypatch.setattr(
         executors, "this_worker", lambda: executors.Worker(next(names), threading.get_ident(), "cores", "cards")
@@ -518,7 +518,7 @@ def test_file_whose_pages_two_machines_would_share(tmp_path, here, monkeypatch):
     write(tmp_path / "b.npy", 10_240, block_rows=1_024, executor=here)
 
 
-# What workers of one machine share
+# Resources shared by the workers of one machine
 
 
 def job(**sharing):
@@ -527,7 +527,7 @@ def job(**sharing):
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """A worker whose JAX has not started; the cores that its threads get, and the GPU."""
+    """A worker whose JAX has not started; the cores of its threads, and its GPU."""
     found = types = {"cores": [], "gpu": None}
     monkeypatch.setattr(executors, "_shared", False)
     monkeypatch.setattr(executors, "this_worker", lambda: executors.Worker("host", os.getpid(), "cores", "cards"))
@@ -538,7 +538,7 @@ def fresh(monkeypatch):
     return found
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system tells no process its cores")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not report the cores of a process")
 @pytest.mark.parametrize(
     ("others", "cores"),
     [
@@ -549,16 +549,16 @@ def fresh(monkeypatch):
     ],
 )
 def test_cores_are_divided(fresh, monkeypatch, others, cores):
-    """The thread of the task has all of them again when JAX has started; XLA's threads have inherited theirs."""
+    """The thread of the task regains all cores when JAX has started; XLA's threads have inherited their share."""
     monkeypatch.setattr(executors, "uses_cuda", lambda: False)
     executors.take_share(job(cores=[*others, os.getpid()]))
     assert fresh["cores"] == ([] if cores is None else [cores, list(range(8))])
     executors.take_share(job(cores=[os.getpid(), 1]))
-    assert len(fresh["cores"]) == 2 * (cores is not None)  # once for a process
+    assert len(fresh["cores"]) == 2 * (cores is not None)  # once per process
 
 
-def test_place_of_a_worker_that_came_later(monkeypatch):
-    """That of one that has ended, whose GPU is free; a machine that came later is divided by those that are there."""
+def test_place_of_a_later_worker(monkeypatch):
+    """It takes the place of an ended worker, whose GPU is free; a later machine is divided among its own workers."""
     monkeypatch.setattr(executors, "has_ended", lambda process: process == 2)
     assert executors.place([1, 2, 3]) == (1, 3)
     assert executors.place([]) == (0, 1)
@@ -582,7 +582,7 @@ def test_one_gpu_for_each_worker(fresh, monkeypatch, others, gpus, chosen):
 
 
 def test_more_workers_than_gpus(fresh, monkeypatch):
-    """Only where memory is divided, which the user does."""
+    """Workers share GPUs only if the user divides the memory."""
     monkeypatch.setattr(executors, "uses_cuda", lambda: True)
     monkeypatch.setattr(environment, "nvidia_gpus", lambda: 2)
     for name in executors.SHARED:
@@ -608,7 +608,7 @@ def test_gpus_are_counted_without_jax(tmp_path, monkeypatch, shown, count):
 
 
 def cores_of_threads(_):
-    """The cores of this thread, and of all threads of XLA in this process."""
+    """Return the cores of this thread and of all XLA threads of this process."""
     time.sleep(0.1)
     mine, found = None, collections.Counter()
     for task in os.listdir("/proc/self/task"):
@@ -622,13 +622,13 @@ def cores_of_threads(_):
 
 
 def test_threads_of_two_workers(tmp_path, pool):
-    """As the system shows them, in the workers that have written files above."""
+    """The system reports them for the workers that have written the files above."""
     if not os.path.exists("/proc/self/task") or len(os.sched_getaffinity(0)) < 2:
         pytest.skip("reads /proc, with two cores or more")
     write(tmp_path / "a.npy", executor=pool)
-    told = {pid: rest for pid, *rest in pool.map(cores_of_threads, range(8))}
-    assert len(told) == 2
-    (mine, first), (_, second) = told.values()
+    reports = {pid: rest for pid, *rest in pool.map(cores_of_threads, range(8))}
+    assert len(reports) == 2
+    (mine, first), (_, second) = reports.values()
     assert mine == cores_of_threads(0)[1]
     assert first
     assert second

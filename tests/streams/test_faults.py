@@ -1,8 +1,8 @@
-"""Let an operation on a file fail, or be interrupted: nothing valid is lost, and the same command goes on.
+"""Let an operation on a file fail or be interrupted: no valid block is lost, and the same command continues.
 
-The table: what is there and what is asked for (`fault_runs.SCENARIOS`), by what happens (`fault_runs.FAULTS`). Every
-operation is tried, those of TensorStore too. Quick are an error at every other one and a kill at those between; slow
-are all faults at each.
+The table combines an initial state and a request (`fault_runs.SCENARIOS`) with a fault (`fault_runs.FAULTS`). Every
+operation is tried, those of TensorStore included. The quick tests fail every other operation and kill at those
+between; the slow ones try all faults at each.
 """
 
 import json
@@ -29,7 +29,7 @@ TABLE = [
 
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory):
-    """Asks a process in which calls of the C library fail; one for all rows, which share compiled programs."""
+    """Return a function that asks a process in which calls of the C library fail; all rows share its programs."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("failures are put in the way of Linux's C library, by a C compiler")
@@ -55,7 +55,7 @@ def lose_nothing(answer, *row):
     found = answer(*row)
     assert not found["problems"], "\n".join(found["problems"])
     assert found["runs"] >= 2
-    # All but an operation or two whose failure is of no consequence, so that the run goes on.
+    # One or two operations may fail without consequence, so that the run continues.
     assert "EINTR" in row or found["failed"] >= found["runs"] - 2
 
 

@@ -1,4 +1,4 @@
-"""Files that are damaged, or lead elsewhere, are refused with nothing changed; nothing runs what it reads."""
+"""Damaged files and links are refused with nothing changed, and no input is executed."""
 
 import ast
 import io
@@ -23,7 +23,7 @@ RESUME, FORCE = {"resume": True}, {"force": True}
 
 
 def begin(out):
-    """Leave a run that was broken off."""
+    """Leave an interrupted run."""
     with pytest.raises(Stop):
         write(out, observe=stop_after(1))
 
@@ -32,12 +32,12 @@ def record_of(out):
     return out / "blocks.json" if out.suffix == ".zarr" else out.with_name(f"{out.name}.json")
 
 
-# Values that a record may not have.
+# Invalid values of a record.
 VALUES = [
     {"shape": [-5]},
     {"shape": [10**19]},
     {"shape": [2**40, 2**40]},
-    {"shape": [2**60 - 1, 0], "block_rows": 1},  # as many blocks as nobody goes through
+    {"shape": [2**60 - 1, 0], "block_rows": 1},  # too many blocks to iterate over
     {"shape": []},
     {"stored": "O"},
     {"block_rows": 0},
@@ -51,7 +51,7 @@ TEXTS = [b"", b"\xff\xfe" * 100, b"null", b'{"format": ' + b"[" * 10**5]
 
 @pytest.mark.parametrize("kind", ["npy", "zarr"])
 def test_bad_record_is_refused(tmp_path, kind):
-    """Whatever calls, with nothing drawn or changed."""
+    """Every caller refuses it, with nothing drawn or changed."""
     out = tmp_path / f"a.{kind}"
     write(out, 2_000)
     record = record_of(out)
@@ -70,7 +70,7 @@ def test_bad_record_is_refused(tmp_path, kind):
 
 
 def test_json_is_bounded_before_it_is_parsed():
-    """TensorStore's parser ends the process where brackets are nested deeply; parts take far more than their bytes."""
+    """TensorStore's parser crashes on deeply nested brackets; parsed values take far more memory than their bytes."""
     for text, message in (
         (b"[" * 101 + b"]" * 101, "more than 100 deep"),
         (b'["\\\\", "\\"", ' + b"[" * 101 + b"]" * 101 + b"]", "more than 100 deep"),
@@ -85,7 +85,7 @@ def test_json_is_bounded_before_it_is_parsed():
 
 
 def test_metadata_nested_deeply_is_refused(tmp_path):
-    """In a store, whose metadata TensorStore would parse."""
+    """TensorStore would parse the metadata of a store."""
     out = tmp_path / "a.zarr"
     write(out, 2_000)
     ours = (out / "zarr.json").read_bytes()
@@ -99,11 +99,11 @@ def test_metadata_nested_deeply_is_refused(tmp_path):
 
 @pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symbolic", "hard"])
 def test_links_are_not_written_through(tmp_path, link):
-    """In place of the partial file, and of the temporary name of a record."""
+    """A link replaces the partial file or the temporary name of a record."""
     out, precious = tmp_path / "a.npy", tmp_path / "precious"
     begin(out)
     partial = tmp_path / "a.npy.partial"
-    partial.rename(precious)  # right to the last byte, and so what a run would go on with
+    partial.rename(precious)  # correct to the last byte, so a run would continue from it
     link(precious, partial)
     content = precious.read_bytes()
     for options in (RESUME, FORCE):
@@ -125,7 +125,7 @@ def test_links_are_not_written_through(tmp_path, link):
 
 @pytest.mark.parametrize("make", [write, begin], ids=["finished", "unfinished"])
 def test_links_in_a_store_are_not_followed(tmp_path, make):
-    """In place of its shards, which a new store would remove, and of a file that TensorStore would write to."""
+    """A link replaces a shard, which a new store would remove, or a file that TensorStore would write to."""
     out, home = tmp_path / "a.zarr", tmp_path / "home"
     home.mkdir()
     (home / "precious").write_bytes(b"what stays")
@@ -145,7 +145,7 @@ def test_links_in_a_store_are_not_followed(tmp_path, make):
 
 
 def npy(text, data=bytes(64), version=1, length=None):
-    """A ``.npy`` file with a header of one's own."""
+    """Write a ``.npy`` file with this header."""
     header = text.encode() + b"\n"
     count = len(header) if length is None else length
     return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", count) + header + data
@@ -180,15 +180,15 @@ def test_bad_parameter_file_is_refused_in_one_line(tmp_path, monkeypatch, capsys
 
 @pytest.fixture(scope="module")
 def sampler(tmp_path_factory):
-    """The bytes of a sampler's file."""
+    """Return the bytes of a sampler's file."""
     pytest.importorskip("flatbuffers", reason="samplers are exported: the extra `export`")
     path = tmp_path_factory.mktemp("sampler") / "good"
     runtime.export_sampler(path, (3,), platforms=("cpu",))
     return path.read_bytes()
 
 
-def test_sampler_that_lies_about_its_size_is_refused(tmp_path, sampler):
-    """And one that is packed in a way whose size is only known afterwards, or of which a bit fell over."""
+def test_sampler_with_a_false_size_is_refused(tmp_path, sampler):
+    """A sampler packed by another method, or with a flipped bit, is refused, too."""
     with zipfile.ZipFile(io.BytesIO(sampler)) as file:
         manifest, program = file.read(sampler_file.MANIFEST), file.read(sampler_file.PROGRAM)
     path = tmp_path / "x"
@@ -199,7 +199,7 @@ def test_sampler_that_lies_about_its_size_is_refused(tmp_path, sampler):
             file.writestr(sampler_file.PROGRAM, program)
         if size is not None:
             content = bytearray(path.read_bytes())
-            at = content.rindex(b"PK\x01\x02")  # where the archive tells of its last file
+            at = content.rindex(b"PK\x01\x02")  # the archive's entry for its last file
             content[at + 24 : at + 28] = struct.pack("<I", size)
             path.write_bytes(content)
 
@@ -218,7 +218,7 @@ def test_sampler_that_lies_about_its_size_is_refused(tmp_path, sampler):
     assert runtime.load_sampler(path).manifest["shape"] == [3]
 
 
-# What runs what it reads, or could.
+# Functions that execute their input, or could.
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml", "code", "codeop"}
 CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "tempfile.mktemp", "subprocess.getoutput"}
 SOURCES = [
@@ -230,7 +230,7 @@ SOURCES = [
 
 
 def dangers(text):
-    """Lines of a source that could run what they read, each with the reason."""
+    """Return the lines of a source that could execute their input, each with the reason."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names = {alias.name.split(".")[0] for alias in node.names}
@@ -249,19 +249,19 @@ def dangers(text):
         if shell is not None and not (isinstance(shell, ast.Constant) and shell.value is False):
             yield node.lineno, "shell"
         allowed = given.get("allow_pickle")
-        # Left out it is off, in every NumPy that the package runs with.
+        # The default is off in every supported NumPy.
         if allowed is not None and not (isinstance(allowed, ast.Constant) and allowed.value is False):
             yield node.lineno, "allow_pickle"
 
 
-def test_nothing_runs_what_it_reads():
-    """No pickles, no evaluation, no shell: not in the package, and not around it."""
+def test_no_input_is_executed():
+    """No pickles, no evaluation, no shell: neither in the package nor around it."""
     assert len(SOURCES) > 60
     found = {str(path.relative_to(children.ROOT)): list(dangers(path.read_text(encoding="utf-8"))) for path in SOURCES}
     assert {path: lines for path, lines in found.items() if lines} == {}
 
 
-def test_what_would_run_is_seen():
+def test_execution_is_detected():
     for text in ("import pickle", "from yaml import load", "np.load(x, allow_pickle=given)", "eval(x)", "os.system(x)"):
         assert list(dangers(text))
     assert list(dangers("subprocess.run(x, shell=True)"))

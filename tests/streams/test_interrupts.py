@@ -1,4 +1,4 @@
-"""Interrupt or kill at any moment: nothing hangs, no thread and no lock stays, and what goes on ends the same."""
+"""Interrupt or kill at any moment: no hang, no thread or lock left, and the resumed run gives the same bytes."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def undisturbed(tmp_path, kind):
-    """Where runs that are disturbed are to write, the bytes that they must come to, and the angles that they draw."""
+    """Return the target of disturbed runs, the bytes that they must write, and the angles that they draw."""
     (tmp_path / "undisturbed").mkdir()
     write(tmp_path / "undisturbed" / f"a.{kind}", **RUN)
     angles = jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, RUN["total"], method="table")
@@ -35,14 +35,14 @@ def undisturbed(tmp_path, kind):
 
 
 def draws(angles):
-    """In this process, let streams give these angles: to load the programs takes longer than all the rest."""
+    """Let streams of this process return these angles: loading the programs takes longer than the rest."""
     writer.Stream.rows = lambda self, first, count, *_: jax.device_put(angles[first : first + count])
 
 
 def disturbed_child(out, angles, ready):
-    """Body of a process that writes angles that it is given, and is disturbed; a second signal is one too many.
+    """Write given angles while being disturbed; the body of a process. A second signal is one too many.
 
-    What asks a process to end is an exception here, as the command line makes it one.
+    A signal that ends a process raises an exception, as in the command line.
     """
 
     def stop(number, frame):
@@ -61,7 +61,7 @@ def disturbed_child(out, angles, ready):
         write(out, **RUN, resume=True)
     except KeyboardInterrupt:
         others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-        # One that was just started ends as well, but nobody has waited for it, and before it has begun nobody may.
+        # A thread that was just started ends as well, but nobody has waited for it, nor can before it has begun.
         deadline = time.monotonic() + 5
         while any(thread.is_alive() or thread.ident is None for thread in others) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -71,9 +71,9 @@ def disturbed_child(out, angles, ready):
 
 
 def disturb(tmp_path, kind, numbers, times):
-    """Send signals at random instants of runs, each going on with the one before; returns how many blocks were found.
+    """Send signals at random instants of runs, each resuming the previous one; return the numbers of blocks found.
 
-    Wherever a run is: looking, beginning, drawing, recording, finishing.
+    The instants cover all stages: checking, beginning, drawing, recording, finishing.
     """
     out, expected, angles = undisturbed(tmp_path, kind)
     rng = random.Random(5)
@@ -82,31 +82,31 @@ def disturb(tmp_path, kind, numbers, times):
         if len(kept) == times:
             break
         process, ours = children.forked(disturbed_child, out, angles)
-        # The first is left alone: it tells how long the work takes here, over which the instants are spread.
+        # The first run is undisturbed: it measures the duration over which the instants are spread.
         if longest is not None:
             time.sleep(rng.uniform(0, 0.6 * longest))
-            with contextlib.suppress(ProcessLookupError):  # it was done before
+            with contextlib.suppress(ProcessLookupError):  # it had finished before
                 os.kill(process.pid, rng.choice(numbers))
         assert ours.poll(60), "it hangs"
         try:
-            told = ours.recv()
+            answer = ours.recv()
         except EOFError:
-            told = None
+            answer = None
         process.join(60)
-        if process.exitcode == 7 or told is None:
-            assert not told, "threads of ours that were left"
+        if process.exitcode == 7 or answer is None:
+            assert not answer, "threads were left"
             kept.append(len(recorded(out)))
             left = {path.name for path in tmp_path.iterdir()} - {"undisturbed"}
             allowed = {"a.npy", "a.npy.json", "a.npy.partial", "a.npy.partial.json", "a.zarr"}
-            assert told is None or left <= allowed, "a file on its way was left"
+            assert answer is None or left <= allowed, "a temporary file was left"
         else:
-            longest = longest or told
+            longest = longest or answer
         if finished(out):
             write(out, **RUN, resume=True)
             assert contents(out) == expected
             for path in tmp_path.glob(f"a.{kind}*"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert len(kept) == times, "it was done before it could be disturbed"
+    assert len(kept) == times, "the run finished before it could be disturbed"
     write(out, **RUN, resume=True)
     assert contents(out) == expected
     return kept
@@ -118,11 +118,11 @@ def disturb(tmp_path, kind, numbers, times):
 @pytest.mark.parametrize("times", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_streams_to_disk(tmp_path, kind, numbers, times):
     kept = disturb(tmp_path, kind, numbers, times)
-    if times == 100:  # the instants were spread over the work, or this would show little
+    if times == 100:  # the instants must have been spread over the work
         assert len(set(kept)) >= 6
 
 
-# Until here a signal meets the imports of JAX, some of which it ends with an abort.
+# Until then a signal meets the imports of JAX, some of which it aborts.
 COMMAND = """
 import sys
 from jax_von_mises.cli import commands
@@ -132,7 +132,7 @@ sys.exit(commands.entry())
 
 
 def commands(tmp_path, kind, times, late):
-    """Interrupt the command line at random instants, and let it go on."""
+    """Interrupt the command line at random instants, and resume it."""
     command = [sys.executable, "-W", "error", "-c", COMMAND, "sample", "--quiet", "--concentration", "4"]
     command += ["--size", "3e7", "--block", "1e6", "--resume", "--out"]
     environment = children.environment(JAX_PLATFORMS="cpu")
@@ -146,7 +146,7 @@ def commands(tmp_path, kind, times, late):
         time.sleep(rng.uniform(0, late))
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
-        # Before its handlers are there, and after they are gone, a signal is Python's.
+        # Before its handlers are installed, and after they are removed, Python handles a signal.
         assert process.returncode in (0, 128 + number, -number), err
         assert process.returncode != 128 + number or "error: " in err.splitlines()[-1]
     done = subprocess.run([*command, out], env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path)
@@ -167,13 +167,13 @@ def test_command_line(tmp_path, kind):
 
 
 def ours():
-    """Threads that belong to a prefetch."""
+    """Return the threads of a prefetch."""
     return [thread for thread in threading.enumerate() if thread.name == "prefetch_to_host"]
 
 
 @pytest.fixture
 def alarm():
-    """A function that interrupts this thread after so many seconds, once."""
+    """Return a function that interrupts this thread once after some seconds."""
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -181,23 +181,23 @@ def alarm():
 
 
 @pytest.mark.parametrize("times", [15, pytest.param(1_000, marks=pytest.mark.slow)])
-# What a destructor drops comes again: the loop has no end without it.
+# An exception dropped in a destructor must be raised again; otherwise the loop would not end.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_iterators(alarm, times):
-    """A caller that goes on from the rows that were received has them all, once."""
+    """A caller that continues after the received rows gets every row once."""
     total, size = 50_000, 1_000
-    whole = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, total, method="table"))
+    full = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, total, method="table"))
 
     def batches(start):
         return jax_von_mises.sample_batches(KEY, 0.5, 4.0, total - start, size, start=start)
 
-    list(batches(total - 2 * size))  # compiles
+    list(batches(total - 2 * size))  # compile
     rng = random.Random(7)
     received, interrupts = [], 0
     while interrupts < times:
         place = sum(map(len, received))
         if place == total:
-            np.testing.assert_array_equal(np.concatenate(received), whole)
+            np.testing.assert_array_equal(np.concatenate(received), full)
             received, place = [], 0
         plain = rng.random() < 0.5
         source = batches(place)
@@ -212,22 +212,22 @@ def test_iterators(alarm, times):
                         received.append(batch)
             alarm(0)
         except (KeyboardInterrupt, RuntimeError) as error:
-            # Inside of `threading.Condition.wait` CPython may report an interrupt as a lock that is not held.
+            # Inside `threading.Condition.wait` CPython may report an interrupt as a lock that is not held.
             if isinstance(error, RuntimeError) and not isinstance(error.__context__, KeyboardInterrupt):
                 raise
             interrupts += 1
-        # A close that was interrupted too has told its thread before; it ends by itself.
+        # An interrupted close has already notified its thread, which ends by itself.
         deadline = time.monotonic() + 30
         while ours():
             assert time.monotonic() < deadline, "a thread is left"
             time.sleep(0.001)
         source.close()
     place = sum(map(len, received))
-    np.testing.assert_array_equal(np.concatenate([*received, *map(np.asarray, batches(place))]), whole)
+    np.testing.assert_array_equal(np.concatenate([*received, *map(np.asarray, batches(place))]), full)
 
 
-def test_operations_of_a_store_stay_in_turn(monkeypatch):
-    """Also when the first is interrupted as early as can be: before what runs it knows its thread."""
+def test_operations_of_a_store_keep_their_order(monkeypatch):
+    """The order stays even if the first is interrupted before its runner knows its thread."""
     in_turn, order = zarr.InTurn(), []
     real = threading.Thread.start
 
@@ -274,9 +274,9 @@ def test_compilation_cache(tmp_path):
         time.sleep(rng.uniform(0, 1.5))
         process.send_signal(rng.choice(ENDING))
         _, err = process.communicate(timeout=60)
-        # Of plain JAX 0.10 too every third process that is interrupted while XLA compiles crashes as Python ends.
+        # In plain JAX 0.10, too, every third process interrupted while XLA compiles crashes as Python ends.
         crashed = process.returncode == -signal.SIGSEGV and err.rstrip().endswith("KeyboardInterrupt")
-        # The last, where Python has put back the system's handler at its end.
+        # The last code occurs after Python has restored the system's handler at its end.
         assert crashed or process.returncode in (0, 1, -signal.SIGINT, -signal.SIGTERM), err
     (first,) = children.run(CACHED, tmp_path / "cache", JAX_PLATFORMS="cpu", JAX_COMPILATION_CACHE_DIR=None)[1:]
     expected = float(jax_von_mises.sample_von_mises(jax.random.key(1), 0.0, 4.0, (1000,)).sum())

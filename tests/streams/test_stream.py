@@ -1,4 +1,4 @@
-"""Keys and counters: derived keys are what the documented rule says, and shares are every row once."""
+"""Keys and counters: derived keys follow the documented rule, and shares cover every row once."""
 
 import hashlib
 
@@ -18,7 +18,7 @@ def data(key):
 
 
 def test_rule_is_the_documented_one():
-    """By hand: three fold_in for each element, a tag and two words."""
+    """The rule, by hand: three fold_in for each element, a tag and two words."""
     digest = hashlib.sha256(b"epoch").digest()
     words = [0x6E616D65, int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:8], "big")]
     words += [0x6E756D62, 5, 3]
@@ -28,7 +28,7 @@ def test_rule_is_the_documented_one():
     assert data(jax_von_mises.derive_key(KEY, "epoch", 5 * 2**32 + 3)) == data(expected)
 
 
-def test_fixed_for_ever():
+def test_derived_key_is_frozen():
     """The derived key of a known path: a change of this value breaks the streams of all users."""
     derived = jax_von_mises.derive_key(jax.random.key(0, impl="threefry2x32"), "epoch", 3, "device", 1)
     assert data(derived) == (1344172034, 3508488532)
@@ -38,7 +38,7 @@ OTHER_KINDS = [pytest.param(impl, marks=pytest.mark.slow) for impl in ("unsafe_r
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", *OTHER_KINDS])
-def test_paths_do_not_meet(impl):
+def test_paths_give_distinct_keys(impl):
     derive, key = jax_von_mises.derive_key, jax.random.key(7, impl=impl)
     keys = [derive(key, *path) for path in [("a",), ("b",), ("a", "b"), ("ab",), ("b", "a"), (0,), (1,), (2**32,)]]
     keys += [derive(key, "0"), derive(key, 0, 0), derive(key, ""), derive(key, "a", "a"), derive(key, 2**32 + 1), key]
@@ -52,7 +52,7 @@ def test_paths_nest():
 
 
 def test_traced_numbers():
-    """A loop counter or an axis index gives the key of the number it stands for."""
+    """A loop counter or an axis index gives the key of its value."""
     expected = np.array([data(jax_von_mises.derive_key(KEY, "device", i)) for i in range(8)])
     looped = jax.vmap(lambda i: jax.random.key_data(jax_von_mises.derive_key(KEY, "device", i)))(np.arange(8))
     np.testing.assert_array_equal(looped, expected)
@@ -120,7 +120,7 @@ def test_spans():
 
 
 def test_identity_tells_streams_apart():
-    """Whatever decides an angle is in it; what does not is not."""
+    """It contains everything that determines an angle, and nothing else."""
 
     def identity(key=KEY, loc=0.5, concentration=4.0, dtype=None, method="auto"):
         return Stream.of("test", key, loc, concentration, dtype, method).identity()
@@ -148,12 +148,12 @@ def test_identity_tells_streams_apart():
 
 @pytest.mark.slow
 def test_shares_of_a_stream_beyond_32_bits():
-    """Row i is the same bits in every cut, also where the word's number passes 2^32."""
+    """Row i has the same bits in every division, also where the index of the word passes 2^32."""
     start = 2**32 - 700
-    whole = np.asarray(jax_von_mises.sample_block(KEY, 0.5, 4.0, start, 1500))
+    full = np.asarray(jax_von_mises.sample_block(KEY, 0.5, 4.0, start, 1500))
     stream = Stream.of("test", KEY, 0.5, 4.0, None, "auto")
     cut = [np.asarray(stream.rows(first, rows)) for first, rows in Spans(start, start + 1500, 500)]
-    np.testing.assert_array_equal(np.concatenate(cut), whole)
+    np.testing.assert_array_equal(np.concatenate(cut), full)
     wide = Stream.of("test", KEY, np.zeros(3, np.float32), 4.0, None, "auto")
     rows = np.asarray(wide.rows(2**40, 5))
     flat = jax_von_mises.sample_block(KEY, 0.0, 4.0, 3 * 2**40, 15, method="table")

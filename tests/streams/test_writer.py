@@ -1,4 +1,4 @@
-"""Write files and stores: they hold the stream whatever happened on the way, and appear complete or not at all.
+"""Write files and stores: they hold the stream after any fault, and appear complete or not at all.
 
 Almost all tests write 10,000 angles in blocks of 1,000, so that they share two compiled programs.
 """
@@ -31,7 +31,7 @@ def write(out, total=10_000, *, key=KEY, loc=0.5, concentration=4.0, dtype=None,
 
 
 def read(out):
-    """The array, by readers that are not ours: NumPy, and TensorStore with nothing but the path."""
+    """Return the array as read by other libraries: NumPy, and TensorStore with only the path."""
     if str(out).endswith(".npy"):
         return np.load(out, mmap_mode="r")
     import tensorstore
@@ -41,7 +41,7 @@ def read(out):
 
 
 def contents(out):
-    """Every byte under the name, and under names that begin with it."""
+    """Return every byte under the name, and under names that begin with it."""
     found = {}
     for path in sorted(out.parent.glob(out.name + "*")):
         files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
@@ -50,11 +50,11 @@ def contents(out):
 
 
 class Stop(BaseException):
-    """What an interrupt is to the code: neither Exception nor expected."""
+    """An interrupt, as the code sees it: neither Exception nor expected."""
 
 
 def stop_after(blocks):
-    """An observer that interrupts once so many blocks were seen."""
+    """Return an observer that interrupts once after a number of blocks."""
     seen = []
 
     def observe(rows):
@@ -76,8 +76,8 @@ def out(request, tmp_path):
 
 
 @pytest.fixture
-def broken_off(out):
-    """A target in which four of ten blocks are done."""
+def interrupted(out):
+    """Return a target with four of ten finished blocks."""
     with pytest.raises(Stop) as stopped:
         write(out, observe=stop_after(4))
     assert "4 of 10 blocks are kept" in stopped.value.__notes__[0]
@@ -85,13 +85,13 @@ def broken_off(out):
 
 
 def finished(out):
-    """Whether readers find an array."""
+    """Return whether readers find an array."""
     return out.is_file() or (out / "zarr.json").exists()
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("block_rows", [None, 1, 4_096, 10**6])
-def test_file_is_the_stream_whatever_the_block(tmp_path, stream, block_rows):
+def test_file_does_not_depend_on_the_block_size(tmp_path, stream, block_rows):
     total = 50 if block_rows == 1 else 10_000
     for kind in KINDS:
         out = tmp_path / f"angles.{kind}"
@@ -106,7 +106,7 @@ def test_file_is_the_stream_whatever_the_block(tmp_path, stream, block_rows):
 
 
 def test_default_blocks_are_of_one_size():
-    """Up to the number of blocks that a finished record lists."""
+    """They are, up to the number of blocks that a finished record lists."""
     for angles, block in ((10, 2**24), (10**12, 2**24), (2**44, 2**24), (2**44 + 1, 2**25), (10**15, 2**30)):
         assert writer.block_angles(angles) == block
     wide = writer.Stream.of("test", KEY, np.zeros(1_000, np.float32), 4.0, None, "auto")
@@ -136,7 +136,7 @@ def test_nothing_to_draw(out):
     jax_von_mises.verify_samples(out)
 
 
-def test_record_tells_what_was_drawn(out):
+def test_record_describes_the_draw(out):
     write(out, 2_500)
     record = json.loads(((out / "blocks.json") if out.is_dir() else out.with_suffix(".npy.json")).read_text())
     assert record["stream"] == {
@@ -150,12 +150,12 @@ def test_record_tells_what_was_drawn(out):
     assert (record["shape"], record["block_rows"], len(record["crc32"])) == ([2_500], 1_000, 3)
     if out.is_dir():
         assert json.loads((out / "zarr.json").read_text())["attributes"]["jax_von_mises"] == record["stream"]
-    # Those of both kinds, by zlib over NumPy's bytes.
+    # Of both kinds, by zlib over NumPy's bytes.
     assert record["crc32"]["2"] == f"{zlib.crc32(np.asarray(read(out))[2_000:].tobytes()):08x}"
 
 
-def test_whole_pages_go_past_the_cache(tmp_path, stream, monkeypatch):
-    """The direct route, the plain one, and one that the file system gives up half way, write the same."""
+def test_whole_pages_bypass_the_cache(tmp_path, stream, monkeypatch):
+    """Direct writes, plain ones, and a file system that refuses direct writes half way give the same bytes."""
     if not hasattr(os, "O_DIRECT"):
         pytest.skip("this system has no direct writes")
     write(tmp_path / "direct.npy", block_rows=4_096)
@@ -179,9 +179,9 @@ def test_whole_pages_go_past_the_cache(tmp_path, stream, monkeypatch):
         np.testing.assert_array_equal(read(tmp_path / f"{name}.npy"), stream)
 
 
-def test_broken_off_and_resumed(broken_off, stream, tmp_path):
-    """Not whole until the last block, then to the last byte what an undisturbed run leaves."""
-    out = broken_off
+def test_interrupted_and_resumed(interrupted, stream, tmp_path):
+    """The target is incomplete until the last block, and then equals an undisturbed one to the last byte."""
+    out = interrupted
     assert not finished(out)
     done = write(out, resume=True)
     assert (done.drawn, done.kept) == (6, 4)
@@ -193,7 +193,7 @@ def test_broken_off_and_resumed(broken_off, stream, tmp_path):
     assert found == contents(undisturbed)
 
 
-def test_resume_of_nothing_begins_and_of_a_whole_one_does_nothing(out):
+def test_resume_begins_a_run_and_keeps_a_complete_one(out):
     assert write(out, resume=True).drawn == 10
     before = contents(out)
     done = write(out, resume=True)
@@ -201,7 +201,7 @@ def test_resume_of_nothing_begins_and_of_a_whole_one_does_nothing(out):
     assert contents(out) == before
 
 
-def test_broken_off_before_the_first_block_leaves_nothing(out, monkeypatch):
+def test_interrupt_before_the_first_block_leaves_no_file(out, monkeypatch):
     def fail(*_):
         raise Stop
 
@@ -213,15 +213,15 @@ def test_broken_off_before_the_first_block_leaves_nothing(out, monkeypatch):
 
 
 @pytest.mark.parametrize("stage", ["append", "settle"])
-def test_broken_off_at_the_end(out, monkeypatch, tmp_path, stage):
-    """Between the last block and the last name; the next run only finishes."""
+def test_interrupted_at_the_end(out, monkeypatch, tmp_path, stage):
+    """A run stops between the last block and the last rename; the next run only finishes."""
     target = npy.NpyFile if out.suffix == ".npy" else zarr.ZarrStore
     real = getattr(target, stage)
     calls = []
 
     def fail(self, *arguments):
         calls.append(stage)
-        if stage != "append" or len(calls) == 10:  # of the lines, the last
+        if stage != "append" or len(calls) == 10:  # only the last line
             raise Stop
         return real(self, *arguments)
 
@@ -242,12 +242,12 @@ def test_broken_off_at_the_end(out, monkeypatch, tmp_path, stage):
 
 
 def heads(out):
-    """The files of an unfinished target that have the head of its record."""
+    """Return the files of an unfinished target that hold the head of its record."""
     return [*out.parent.glob(f"{out.name}.partial.json"), *out.glob("blocks-*.json")]
 
 
 def recorded(out):
-    """The blocks that the record of an unfinished target has, none while there is no record."""
+    """Return the blocks in the record of an unfinished target; none without a record."""
     found = {}
     for head in heads(out):
         lines = b"".join(path.read_bytes() for path in sorted(out.glob(f"{head.stem}.*.txt")))
@@ -257,7 +257,7 @@ def recorded(out):
 
 
 def test_nothing_is_written_twice(out, monkeypatch):
-    """The head is written when a run begins or goes on; blocks add lines, in a store to segments of bounded length."""
+    """The head is written when a run begins or resumes; blocks append lines, in stores to bounded segments."""
     monkeypatch.setattr(zarr.ZarrStore, "SEGMENT_LINES", 3)
     seen = []
 
@@ -283,20 +283,20 @@ def test_nothing_is_written_twice(out, monkeypatch):
 @pytest.mark.parametrize(
     "torn", [b"4", b"4 ", b"4 0123abc", b"4 01234567", b"\0" * 40, b"4\0\0\0\0\0\0\0\0\0\n5 01234567\n"]
 )
-def test_torn_line_is_a_block_that_was_not_recorded(broken_off, torn):
-    """As a machine leaves it that lost its power. The block is drawn again, and a later run is not misled."""
-    lines = broken_off / "blocks-0of1.0.txt" if broken_off.is_dir() else heads(broken_off)[0]
+def test_torn_line_is_an_unrecorded_block(interrupted, torn):
+    """A power failure leaves such a line. The block is drawn again, and a later run reads the record correctly."""
+    lines = interrupted / "blocks-0of1.0.txt" if interrupted.is_dir() else heads(interrupted)[0]
     with open(lines, "ab") as file:
         file.write(torn)
     with pytest.raises(Stop):
-        write(broken_off, resume=True, observe=stop_after(1))
-    assert sorted(recorded(broken_off)) == [0, 1, 2, 3, 4]
-    done = write(broken_off, resume=True)
+        write(interrupted, resume=True, observe=stop_after(1))
+    assert sorted(recorded(interrupted)) == [0, 1, 2, 3, 4]
+    done = write(interrupted, resume=True)
     assert (done.drawn, done.kept) == (5, 5)
-    jax_von_mises.verify_samples(broken_off)
+    jax_von_mises.verify_samples(interrupted)
 
 
-# Files that version 0.1 has written, of 300 angles in 10 blocks
+# Files written by version 0.1, of 300 angles in 10 blocks
 
 
 OLD = children.ROOT / "tests" / "streams" / "written_by_0_1"
@@ -304,7 +304,7 @@ OLD = children.ROOT / "tests" / "streams" / "written_by_0_1"
 
 @pytest.fixture
 def old(tmp_path, monkeypatch):
-    """Copies of those files, in a directory; streams give the angles that are in them, whatever draws here."""
+    """Return copies of those files in a directory; streams return the angles in them, whatever the machine draws."""
     shutil.copytree(OLD, tmp_path, dirs_exist_ok=True)
     angles = np.load(OLD / "finished.npy")
 
@@ -317,7 +317,7 @@ def old(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_finished_by_0_1(old, kind):
-    """Verified; kept as it is; repaired to the same bytes."""
+    """They are verified, kept as they are, and repaired to the same bytes."""
     out = old / f"finished.{kind}"
     before = contents(out)
     assert jax_von_mises.verify_samples(out)["made_with"]["jax_von_mises"] == "0.1.0"
@@ -331,30 +331,30 @@ def test_finished_by_0_1(old, kind):
         write(out, 300, block_rows=30, resume=True)
     assert write(out, 300, block_rows=30, resume=True, repair=True).drawn == 1
     found = contents(out)
-    for name in before.keys() - {f"{out.name}.json", f"{out.name}/blocks.json"}:  # the releases in it may be others
+    for name in before.keys() - {f"{out.name}.json", f"{out.name}/blocks.json"}:  # the releases in records may differ
         assert found[name] == before[name]
     assert found.keys() == before.keys()
 
 
 @pytest.mark.parametrize(("name", "kept"), [("unfinished.npy", 4), ("unfinished.zarr", 4), ("parts.zarr", 5)])
 def test_begun_by_0_1(old, name, kept):
-    """Resumed, also when it is broken off again, to the bytes that 0.1 would have written."""
-    out, whole = old / name, old / f"finished{os.path.splitext(name)[1]}"
+    """They are resumed, also after another interruption, to the bytes that 0.1 would have written."""
+    out, full = old / name, old / f"finished{os.path.splitext(name)[1]}"
     with pytest.raises(Stop):
         write(out, 300, block_rows=999, resume=True, observe=stop_after(2))
     done = write(out, 300, resume=True)
     assert (done.drawn, done.kept) == (8 - kept, kept + 2)
-    found, expected = contents(out), contents(whole)
+    found, expected = contents(out), contents(full)
     assert len(found) == len(expected)
     for path, data in expected.items():
         if not path.endswith(("npy.json", "blocks.json")):
-            assert found[path.replace(whole.name, name)] == data
-    record, written = jax_von_mises.verify_samples(out), jax_von_mises.verify_samples(whole)
+            assert found[path.replace(full.name, name)] == data
+    record, written = jax_von_mises.verify_samples(out), jax_von_mises.verify_samples(full)
     assert record | {"made_with": None} == written | {"made_with": None}
 
 
-def test_record_of_a_finished_one_is_that_of_0_1(old):
-    """To the last byte, but for the releases."""
+def test_record_of_a_finished_file_is_that_of_0_1(old):
+    """It is equal to the last byte, except for the releases."""
     for out, name in ((old / "new.npy", "new.npy.json"), (old / "new.zarr", "new.zarr/blocks.json")):
         write(out, 300, block_rows=30)
         expected = (OLD / name.replace("new", "finished")).read_text()
@@ -363,7 +363,7 @@ def test_record_of_a_finished_one_is_that_of_0_1(old):
         assert (old / name).read_text() == expected
 
 
-# What must not be resumed, or overwritten
+# Targets that must not be resumed or overwritten
 
 
 CHANGES = [
@@ -377,26 +377,26 @@ CHANGES = [
 ]
 
 
-def test_one_that_another_process_finishes_is_not_written_once_more(broken_off, monkeypatch):
-    """Even where it does so after its record was read."""
-    target = npy.NpyFile if broken_off.suffix == ".npy" else zarr.ZarrStore
+def test_target_finished_by_another_process_is_kept(interrupted, monkeypatch):
+    """The target is not written again, even if it was finished after its record was read."""
+    target = npy.NpyFile if interrupted.suffix == ".npy" else zarr.ZarrStore
     read_records, looked = target.records, []
 
     def records(self):
         found = read_records(self)
         if not looked:
             looked.append(self)
-            write(broken_off, resume=True)
+            write(interrupted, resume=True)
         return found
 
     monkeypatch.setattr(target, "records", records)
     with pytest.raises(OSError, match=r"was finished by another process|appeared|No such file"):
-        write(broken_off, resume=True)
-    assert finished(broken_off)
+        write(interrupted, resume=True)
+    assert finished(interrupted)
 
 
 def test_changed_parameters(out):
-    """Refused, for an unfinished target and for a finished one, and nothing is touched."""
+    """They are refused for an unfinished and for a finished target, and no file changes."""
     with pytest.raises(Stop):
         write(out, observe=stop_after(1))
     for _ in range(2):
@@ -405,18 +405,18 @@ def test_changed_parameters(out):
             with pytest.raises(ValueError, match=f"holds another stream: .*{message}"):
                 write(out, **({"resume": True} | change))
             assert contents(out) == before
-        assert write(out, block_rows=333, resume=True).kept in (1, 10)  # the size of blocks stays what it was
+        assert write(out, block_rows=333, resume=True).kept in (1, 10)  # the block size does not change
 
 
-def test_unfinished_needs_a_word(broken_off):
-    before = contents(broken_off)
+def test_unfinished_target_needs_an_option(interrupted):
+    before = contents(interrupted)
     with pytest.raises(FileExistsError, match=r"unfinished run is there; .*resume=True .*force=True"):
-        write(broken_off)
-    assert contents(broken_off) == before
-    assert write(broken_off, force=True).drawn == 10
+        write(interrupted)
+    assert contents(interrupted) == before
+    assert write(interrupted, force=True).drawn == 10
 
 
-def test_whole_one_needs_force(out, stream):
+def test_complete_target_needs_force(out, stream):
     write(out, 500, loc=1.0)
     before = contents(out)
     with pytest.raises(FileExistsError, match="exists; choose another name, or give force=True"):
@@ -427,7 +427,7 @@ def test_whole_one_needs_force(out, stream):
     jax_von_mises.verify_samples(out)
 
 
-def test_old_one_stays_until_the_new_one_is_whole(out, stream):
+def test_old_target_stays_until_the_new_one_is_complete(out, stream):
     write(out)
     with pytest.raises(Stop):
         write(out, loc=1.0, force=True, observe=stop_after(3))
@@ -438,7 +438,7 @@ def test_old_one_stays_until_the_new_one_is_whole(out, stream):
 
 
 def test_neighbours_of_a_store_stay(tmp_path, stream):
-    """Whatever they are called, and what a killed run has left is none of the new store's."""
+    """Neighbours stay under any name, and files of a killed run are not part of the new store."""
     out, backup = tmp_path / "a.zarr", tmp_path / "a.zarr.replaced"
     write(out, loc=1.0)
     shutil.copytree(out, backup)
@@ -471,7 +471,7 @@ def test_force_through_a_link_asks_the_disk_of_the_store(tmp_path, monkeypatch):
 
 
 def test_force_that_fails_keeps_the_record_of_the_old_file(tmp_path, monkeypatch):
-    """Also where a repair, which failed before, had renamed it."""
+    """The record stays even if a failed repair had renamed the file before."""
     out = tmp_path / "a.npy"
     write(out)
     damage(out, 7)
@@ -495,7 +495,7 @@ def test_force_that_fails_keeps_the_record_of_the_old_file(tmp_path, monkeypatch
 
 
 def block_file(out, block):
-    """The file and the place in it that holds the first byte of a block."""
+    """Return the file and the offset of the first byte of a block."""
     if out.suffix == ".zarr":
         return out / "c" / str(block), 0
     return out if out.is_file() else out.with_suffix(".npy.partial"), 4_096 + block * 4_000
@@ -508,24 +508,24 @@ def damage(out, block):
     path.write_bytes(data)
 
 
-def test_damaged_block(broken_off, stream):
-    """Named, and kept, until the user says that it should be drawn again."""
-    damage(broken_off, 2)
-    before = contents(broken_off)
+def test_damaged_block(interrupted, stream):
+    """It is named and kept until the user asks for it to be drawn again."""
+    damage(interrupted, 2)
+    before = contents(interrupted)
     with pytest.raises(
         writer.Damaged, match=r"block 2 does not match its checksum \(1 of 4 blocks; rows 2000 to 2999\).*repair=True"
     ):
-        write(broken_off, resume=True)
-    assert contents(broken_off) == before
-    done = write(broken_off, resume=True, repair=True)
+        write(interrupted, resume=True)
+    assert contents(interrupted) == before
+    done = write(interrupted, resume=True, repair=True)
     assert (done.drawn, done.kept) == (7, 3)
-    np.testing.assert_array_equal(read(broken_off), stream)
+    np.testing.assert_array_equal(read(interrupted), stream)
 
 
 @pytest.mark.parametrize("lost", ["all of a shard", "its end", "its index"])
-def test_lost_block(broken_off, stream, lost):
-    """A file or a shard cut short, or a shard that is gone, or whose index cannot be read, is a damaged block."""
-    path, place = block_file(broken_off, 3)
+def test_lost_block(interrupted, stream, lost):
+    """A truncated file or shard, a missing shard, and one with an unreadable index are damaged blocks."""
+    path, place = block_file(interrupted, 3)
     if place:
         os.truncate(path, place + {"all of a shard": 0, "its end": 10, "its index": 3_999}[lost])
     elif lost == "all of a shard":
@@ -534,14 +534,14 @@ def test_lost_block(broken_off, stream, lost):
         data = path.read_bytes()
         path.write_bytes(data[:100] if lost == "its end" else data[:-9] + bytes(9))
     with pytest.raises(writer.Damaged, match="block 3"):
-        write(broken_off, resume=True)
-    write(broken_off, resume=True, repair=True)
-    np.testing.assert_array_equal(read(broken_off), stream)
+        write(interrupted, resume=True)
+    write(interrupted, resume=True, repair=True)
+    np.testing.assert_array_equal(read(interrupted), stream)
 
 
 @pytest.mark.parametrize("hold", ["link", "lock", "permission"])
-def test_what_cannot_be_repaired_keeps_its_names(tmp_path, hold):
-    """A finished file becomes an unfinished one only where it can be written to."""
+def test_irreparable_target_keeps_its_names(tmp_path, hold):
+    """A finished file is renamed to an unfinished one only if it is writable."""
     out, real = tmp_path / "a.npy", tmp_path / "real.npy"
     write(out)
     damage(out, 3)
@@ -570,16 +570,16 @@ def test_what_cannot_be_repaired_keeps_its_names(tmp_path, hold):
     assert write(out, resume=True, repair=True).drawn == 1
 
 
-def test_verify_needs_a_whole_target_with_a_record(broken_off, tmp_path):
+def test_verify_needs_a_complete_target_with_a_record(interrupted, tmp_path):
     with pytest.raises(FileNotFoundError, match="no finished file with a record"):
-        jax_von_mises.verify_samples(broken_off)
+        jax_von_mises.verify_samples(interrupted)
     np.save(tmp_path / "other.npy", np.ones(3))
     with pytest.raises(FileNotFoundError, match="no finished file with a record"):
         jax_von_mises.verify_samples(tmp_path / "other.npy")
 
 
 def test_repair_on_another_machine_changes_nothing(out, monkeypatch):
-    """The only block is damaged: what would take its place is compared with its checksum."""
+    """The only block is damaged: its replacement is compared with its checksum."""
     write(out, 1_000)
     damage(out, 0)
     rows = writer.Stream.rows
@@ -590,8 +590,8 @@ def test_repair_on_another_machine_changes_nothing(out, monkeypatch):
     assert contents(out) == before
 
 
-def test_another_machine_is_found_out(broken_off, monkeypatch):
-    """Blocks that are as they were written, but not as this machine draws them: one last digit is enough."""
+def test_another_machine_is_detected(interrupted, monkeypatch):
+    """Blocks are as written, but this machine draws other angles: one last digit is enough."""
     rows = writer.Stream.rows
 
     def other_digits(self, first, count, *rest):
@@ -599,15 +599,15 @@ def test_another_machine_is_found_out(broken_off, monkeypatch):
         x[17] = np.nextafter(x[17], np.float32(4))
         return jax.numpy.asarray(x)
 
-    before = contents(broken_off)
+    before = contents(interrupted)
     monkeypatch.setattr(writer.Stream, "rows", other_digits)
     with pytest.raises(ValueError, match="block 3 drawn again differs in its last digits"):
-        write(broken_off, resume=True)
-    assert contents(broken_off) == before
+        write(interrupted, resume=True)
+    assert contents(interrupted) == before
 
 
 @pytest.mark.parametrize("options", [{}, {"force": True}, {"resume": True}], ids=["plain", "force", "resume"])
-def test_what_is_not_ours_is_left_alone(tmp_path, options):
+def test_foreign_files_are_left_alone(tmp_path, options):
     np.save(tmp_path / "array.npy", np.ones(3))
     (tmp_path / "half.npy.partial").write_bytes(b"thesis")
     (tmp_path / "record.npy.json").write_text('{"my": "precious metadata"}')
@@ -621,7 +621,7 @@ def test_what_is_not_ours_is_left_alone(tmp_path, options):
     (tmp_path / "file.zarr").write_text("x")
     names = ["half.npy", "record.npy", "text.npy", "folder.npy", "link.npy", "home.zarr", "other.zarr", "file.zarr"]
     if "force" not in options:
-        names.append("array.npy")  # a file may be replaced by force, as with any program
+        names.append("array.npy")  # force may replace a file, as with any program
     before = contents(tmp_path)
     for name in names:
         with pytest.raises(OSError, match=name):
@@ -631,7 +631,7 @@ def test_what_is_not_ours_is_left_alone(tmp_path, options):
 
 @pytest.mark.parametrize(("kind", "parts"), [("npy", 1), ("zarr", 1), ("zarr", 2)])
 def test_two_writers(tmp_path, stream, kind, parts):
-    """One that comes alone is refused before it touches anything, also while the parts of a job write."""
+    """A second single writer is refused before any change, also while the parts of a job write."""
     pytest.importorskip("fcntl", reason="locks are POSIX's")
     out = tmp_path / f"a.{kind}"
     refused = []
@@ -698,8 +698,8 @@ def test_file_that_appears_meanwhile_is_kept(tmp_path, stream):
     np.testing.assert_array_equal(read(out), stream)
 
 
-def test_resume_of_a_damaged_whole_one(out, stream):
-    """It is read again, and drawn again where the user says so."""
+def test_resume_of_a_damaged_complete_target(out, stream):
+    """It is read again, and drawn again if the user asks for it."""
     write(out)
     damage(out, 7)
     before = contents(out)
@@ -719,8 +719,8 @@ def swap_header(out):
 
 
 @pytest.mark.parametrize("change", [swap_header, lambda out: os.truncate(out, 44_104), lambda out: np.save(out, [1])])
-def test_file_that_is_not_that_of_its_record(tmp_path, change):
-    """The blocks alone may still be right."""
+def test_file_that_contradicts_its_record(tmp_path, change):
+    """The blocks alone may still be correct."""
     out = tmp_path / "a.npy"
     write(out)
     change(out)
@@ -729,7 +729,7 @@ def test_file_that_is_not_that_of_its_record(tmp_path, change):
             call(out)
 
 
-def test_store_that_is_not_that_of_its_record(tmp_path):
+def test_store_that_contradicts_its_record(tmp_path):
     out = tmp_path / "a.zarr"
     write(out)
     metadata = json.loads((out / "zarr.json").read_text())
@@ -739,7 +739,7 @@ def test_store_that_is_not_that_of_its_record(tmp_path):
             jax_von_mises.verify_samples(out)
 
 
-def test_force_that_cannot_be_served_removes_nothing(out):
+def test_impossible_force_removes_nothing(out):
     write(out, 500)
     before = contents(out)
     with pytest.raises(OSError, match="the disk has"):
@@ -747,8 +747,8 @@ def test_force_that_cannot_be_served_removes_nothing(out):
     assert contents(out) == before
 
 
-def test_force_over_an_unfinished_run_leaves_nothing_of_it(broken_off, tmp_path):
-    out, change = broken_off, dict(total=2_000, loc=1.0)
+def test_force_over_an_unfinished_run_removes_it(interrupted, tmp_path):
+    out, change = interrupted, dict(total=2_000, loc=1.0)
     if out.suffix == ".zarr":
         (out / "blocks-1of3.json").write_bytes((out / "blocks-0of1.json").read_bytes())
     write(out, force=True, **change)
@@ -780,7 +780,7 @@ def test_last_part_killed_while_it_removes_the_records(tmp_path, monkeypatch):
 
 
 def test_record_that_is_not_saved_does_not_count(tmp_path, monkeypatch):
-    """The note tells what can be resumed."""
+    """The note states the number of blocks that can be resumed."""
     real, calls = npy.NpyFile.append, []
 
     def fail(self, lines):
@@ -799,17 +799,17 @@ def test_record_that_is_not_saved_does_not_count(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_interrupt_while_the_first_block_is_recorded(tmp_path, monkeypatch, after):
-    """Its bytes are on the disk, so it is kept, and the note says so."""
+    """Its bytes are on the disk, so it is kept, and the note counts it."""
     real, calls = npy.NpyFile.append, []
 
-    def interrupted(self, lines):
+    def interrupt(self, lines):
         calls.append(lines)
         if len(calls) != 1 or after:
             real(self, lines)
         if len(calls) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(npy.NpyFile, "append", interrupted)
+    monkeypatch.setattr(npy.NpyFile, "append", interrupt)
     with pytest.raises(KeyboardInterrupt) as stopped:
         write(tmp_path / "a.npy")
     assert stopped.value.__notes__ == ["1 of 10 blocks are kept: go on with resume=True"]
@@ -825,7 +825,7 @@ def test_missing_extra_is_named(tmp_path, monkeypatch):
 
 
 def test_object_store(stream):
-    """No directory, no rename: everything by keys. TensorStore's own memory stands in for a bucket."""
+    """An object store has no directories and no renames, only keys. TensorStore's own memory stands in for a bucket."""
     import tensorstore
 
     target = zarr.ZarrStore("memory://bucket/a.zarr", (10_000,), np.dtype("float32"), 1_000)
@@ -846,11 +846,11 @@ def test_object_store(stream):
 
 @pytest.mark.parametrize("parts", [3, 12])
 def test_parts_make_one_store(tmp_path, parts):
-    """In any order, then what one process writes, to the last byte: the last one finishes it, whatever its number."""
+    """In any order they give the bytes of one process; the last one finishes, whatever its number."""
     out = tmp_path / "parts.zarr"
     *others, last = np.random.default_rng(parts).permutation(parts).tolist()
     for part in others:
-        # A part may have no block: there are ten.
+        # A part may have no block, since there are only ten.
         assert write(out, part=part, parts=parts).finished == finished(out)
     assert write(out, part=last, parts=parts).finished
     write(tmp_path / "alone.zarr")
@@ -863,7 +863,7 @@ def test_parts_make_one_store(tmp_path, parts):
 
 
 def test_other_number_of_parts_goes_on(tmp_path, stream):
-    """Begun by three, one of which died; finished by one process."""
+    """Three parts begin, one of them dies, and one process finishes."""
     out = tmp_path / "a.zarr"
     write(out, part=1, parts=3)
     with pytest.raises(Stop):
@@ -874,7 +874,7 @@ def test_other_number_of_parts_goes_on(tmp_path, stream):
 
 
 def test_parts_that_end_together(tmp_path, monkeypatch):
-    """Both find all blocks recorded and finish: the second changes nothing, also where it has looked before."""
+    """Both find all blocks recorded and finish: the second changes nothing, even if it looked before."""
     out = tmp_path / "a.zarr"
     write(out, part=1, parts=2)
     finish = zarr.ZarrStore.finish
@@ -894,7 +894,7 @@ def test_parts_that_end_together(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("options", [{"resume": True}, {"part": 0, "parts": 2}], ids=["resume", "part"])
 def test_store_that_no_part_has_finished(tmp_path, monkeypatch, options):
-    """All blocks are recorded, but each part looked too early, or was killed then: any later call finishes."""
+    """All blocks are recorded, but each part looked too early or was killed then: any later call finishes."""
     out = tmp_path / "a.zarr"
     write(out, part=1, parts=2)
     monkeypatch.setattr(zarr.ZarrStore, "finish", lambda *_: stop_after(1)(()))
@@ -907,7 +907,7 @@ def test_store_that_no_part_has_finished(tmp_path, monkeypatch, options):
 
 
 def test_rows_without_angles(out):
-    """Nothing is read for any of them, of however many there are."""
+    """Nothing is read for any number of such rows."""
     rows = 10**18
     assert write(out, rows, loc=np.zeros(0), block_rows=rows).shape == (rows, 0)
     assert jax_von_mises.verify_samples(out)["shape"] == (rows, 0)
@@ -927,7 +927,7 @@ def test_parts_of_different_streams(tmp_path):
 
 
 def test_memory_stays_the_same(tmp_path):
-    """60 blocks of 1 MiB: what is held after the first twenty is all there ever is."""
+    """60 blocks of 1 MiB: the memory does not grow after the first 20."""
     if not os.path.exists("/proc/self/statm"):
         pytest.skip("reads /proc")
     held = []
@@ -983,7 +983,7 @@ for kind in ("npy", "zarr"):
     if kind == "npy":
         subprocess.run(["umount", folder], check=True)
 
-# The store of 1.9 MiB gives its space to the one that replaces it, but not to one that would not fit even then.
+# The store of 1.9 MiB releases its space for its replacement, but not for one that would still not fit.
 try:
     write_samples(out, **arguments | dict(loc=1.0, total=1_000_000), force=True)
 except OSError as error:
@@ -994,7 +994,7 @@ with warnings.catch_warnings(record=True, action="always") as caught:
 print(*(str(warning.message).replace(folder, "") for warning in caught))
 print(verify_samples(out)["stream"]["loc"], sorted(os.listdir(folder)))
 
-# A repair in a file needs no space, but for the record.
+# A repair in a file needs space only for the record.
 out, arguments = f"{folder}/b.npy", every | dict(loc=0.5, total=100_000)
 write_samples(out, **arguments)
 right = open(out, "rb").read()
@@ -1007,7 +1007,7 @@ print(write_samples(out, **arguments, resume=True, repair=True).drawn, open(out,
 
 
 def test_disks(tmp_path):
-    """A small file system of its own is full, read-only or too small."""
+    """A small private file system is full, read-only or too small."""
     unshare = children.own_mounts(tmp_path)
     full = [
         "FULL No space left on device ['2 of 5 blocks are kept: go on with resume=True']",
@@ -1028,7 +1028,7 @@ def test_disks(tmp_path):
 
 @contextlib.contextmanager
 def limit_of_files(size):
-    """Let no file of this process grow larger."""
+    """Limit the size of files of this process."""
     resource = pytest.importorskip("resource", reason="limits are POSIX's")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -1039,7 +1039,7 @@ def limit_of_files(size):
 
 
 def test_quota(tmp_path):
-    """A limit on the size of files, as a quota: a clear error, and the run or the repair goes on once it is lifted."""
+    """Under a limit on file sizes there is a clear error, and the run or the repair continues once it is lifted."""
     out = tmp_path / "a.npy"
     with limit_of_files(15_000), pytest.raises(OSError, match="File too large") as failed:
         write(out)

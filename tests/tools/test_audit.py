@@ -1,4 +1,4 @@
-"""The audit of dependencies, with a made-up pip-audit: a package that was not looked up never passes."""
+"""The audit of dependencies, with a stand-in for pip-audit: a package that was not looked up never passes."""
 
 import json
 import os
@@ -22,17 +22,17 @@ def stand_in(tmp_path, script):
     return path
 
 
-def telling(tmp_path, *dependencies):
+def reporting(tmp_path, *dependencies):
     return stand_in(tmp_path, f"print({json.dumps({'dependencies': dependencies})!r})")
 
 
 def test_clean(tmp_path, capsys):
-    assert audit.main(["numpy==2.0.0", "# a remark", ""], telling(tmp_path, CLEAN)) == 0
+    assert audit.main(["numpy==2.0.0", "# a remark", ""], reporting(tmp_path, CLEAN)) == 0
     assert capsys.readouterr().out == "1 of 1 packages were looked up, 0 known holes\n"
 
 
-def test_a_hole(tmp_path, capsys):
-    assert audit.main(["numpy==2.0.0", "own @ file:///x"], telling(tmp_path, HOLE)) == 1
+def test_a_vulnerability(tmp_path, capsys):
+    assert audit.main(["numpy==2.0.0", "own @ file:///x"], reporting(tmp_path, HOLE)) == 1
     said = capsys.readouterr().out
     assert "numpy 2.0.0: PYSEC-1, fixed in: 2.0.1" in said
     assert "not audited: own @ file:///x: not a pinned release" in said
@@ -41,15 +41,15 @@ def test_a_hole(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("requirements", "dependencies", "words"),
     [
-        # As it was seen where a mirror answers in the place of the database: pip-audit itself ends well.
+        # As seen when a mirror answers in place of the database: pip-audit itself reports success.
         (["numpy==2.0.0"], [SKIPPED], "not audited: numpy: Dependency not found on PyPI"),
         (["numpy==2.0.0", "Jax_Lib==1"], [CLEAN], "not audited: Jax_Lib==1: pip-audit does not report it"),
         (["numpy==2.0.0", "x @ file:///x"], [CLEAN], "not audited: x @ file:///x"),
         ([], [], "NOT AUDITED: there are no pinned requirements"),
     ],
 )
-def test_what_was_not_looked_up(tmp_path, capsys, requirements, dependencies, words):
-    assert audit.main(requirements, telling(tmp_path, *dependencies)) == 2
+def test_packages_not_looked_up(tmp_path, capsys, requirements, dependencies, words):
+    assert audit.main(requirements, reporting(tmp_path, *dependencies)) == 2
     said = capsys.readouterr().out
     assert words in said
     assert "NOT AUDITED" in said
@@ -63,16 +63,16 @@ def test_service_that_cannot_be_reached(tmp_path, capsys):
     assert "does not start" in capsys.readouterr().out
 
 
-def test_what_it_asks(tmp_path):
-    """Pinned releases alone, without resolving or installing anything."""
-    told = tmp_path / "told"
+def test_its_request(tmp_path):
+    """It asks about pinned releases only, without resolving or installing anything."""
+    request = tmp_path / "request"
     script = f"""
 import sys
 given = sys.argv[1:]
-open({str(told)!r}, "w").write(open(given[given.index("-r") + 1]).read() + " ".join(given))
+open({str(request)!r}, "w").write(open(given[given.index("-r") + 1]).read() + " ".join(given))
 print('{{"dependencies": []}}')
 """
     audit.main(["numpy==2.0.0", "-e git+https://x"], stand_in(tmp_path, script))
-    text = told.read_text()
+    text = request.read_text()
     assert text.startswith("numpy==2.0.0\n-r")
     assert "--no-deps --disable-pip --format json" in text

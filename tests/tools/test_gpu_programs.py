@@ -11,8 +11,8 @@ from tests import children
 from tools import gpu_programs
 
 
-def test_the_table_is_held_to():
-    """A kernel more, a byte more, twenty percent more instructions or narrow stores are told; less of them is not."""
+def test_the_table_is_a_bound():
+    """Another kernel, another byte, 20 % more instructions and narrow stores are reported; improvements are not."""
     table = json.loads(gpu_programs.TABLE.read_text())
     assert list(gpu_programs.worse(table, table)) == []
     for what, found in (("kernels", 99), ("bytes moved an angle", 99), ("instructions an angle", 999)):
@@ -23,8 +23,8 @@ def test_the_table_is_held_to():
     assert list(gpu_programs.worse(table | {name: table[name] | {"stores of 16 bytes": 0}}, table))
 
 
-def test_it_is_looked_at_before_every_merge():
-    """In environments of their own, one of a release that is named, so that its counts do not change by themselves."""
+def test_it_runs_before_every_merge():
+    """Its environments are separate, one with a fixed release, so that the counts do not change by themselves."""
     assert "\nmake test-gpu-programs\n" in (children.ROOT / ".ci/run").read_text()
     command = ["make", "--dry-run", "--always-make", "GPU_PYTHON=python3.12", "GPU_JAX=0.12.0.1"]
     done = subprocess.run(
@@ -36,8 +36,8 @@ def test_it_is_looked_at_before_every_merge():
 
 
 @pytest.mark.parametrize(("skip", "code"), [("true", 0), ("false", 2)])
-def test_what_cannot_be_looked_at(tmp_path, skip, code):
-    """It is told, and an error where that is asked for, as it is once a week."""
+def test_programs_that_cannot_be_compiled(tmp_path, skip, code):
+    """It is reported, and an error on request, as in the weekly run."""
     shutil.copy(children.ROOT / "Makefile", tmp_path)
     for name in ("setup.cfg", "pyproject.toml"):
         (tmp_path / name).touch()
@@ -51,7 +51,7 @@ def test_what_cannot_be_looked_at(tmp_path, skip, code):
 
 @pytest.mark.parametrize("command", ["tools.gpu_programs --check", "tools.launch_contract"])
 def test_nothing_is_worse_or_launched_otherwise(command):
-    """In a process of its own, which dumps what it compiles."""
+    """A separate process dumps the compiled programs."""
     pytest.importorskip("jax_plugins.xla_cuda13", reason="nothing here compiles for a GPU: see tools/gpu_programs.py")
     environment = children.environment(JAX_PLATFORMS="cpu")
     command = [sys.executable, "-m", *command.split()]

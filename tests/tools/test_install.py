@@ -1,7 +1,7 @@
 """install_gpu.sh: its decisions, refusals and commands.
 
-It sees only the stand-ins of a folder: for nvidia-smi and rocminfo, and for a Python whose environments hold nothing
-and whose pip writes down what it is asked.
+It sees only the stand-ins of a folder: for nvidia-smi, for rocminfo, and for a Python whose environments are empty and
+whose pip records its arguments.
 """
 
 import configparser
@@ -18,8 +18,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 BASH, SH = shutil.which("bash"), shutil.which("sh")
 pytestmark = pytest.mark.skipif(not BASH or os.name != "posix", reason="a script for bash")
 
-# As `python3` it makes environments; copied into one it is their Python. The lists of what is installed are read by a
-# true one, from the folder `site` of the environment.
+# As `python3` it makes environments; a copy in an environment is its Python. A real Python reads the lists of installed
+# packages, from the folder `site` of the environment.
 PYTHON = f"""#!{SH}
 here=${{0%/*}}
 case $1 in
@@ -55,7 +55,7 @@ KERNEL = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release B
 
 
 class Machine:
-    """What the script finds: programs in `bin`, files under `tree`, which stands for /, and itself in a clone."""
+    """The inputs of the script: programs in `bin`, files under `tree`, which stands for /, and its clone."""
 
     def __init__(self, path):
         self.path = path
@@ -88,11 +88,11 @@ class Machine:
         path.write_text(text)
 
     def system(self, name, machine):
-        """Change what uname says."""
+        """Change the output of uname."""
         self.program("uname", f"#!{SH}\necho {name} {machine}\n")
 
     def says(self, program, text, code=0, plain=None, plain_code=0):
-        """Make a program that prints a text; `plain` is nvidia-smi's answer where it is not asked for compute_cap."""
+        """Make a program that prints a text; `plain` is the answer of nvidia-smi without a query for compute_cap."""
         if plain is None:
             plain, plain_code = text, code
         texts = [self.path / f"{program.replace('/', '-')}.{i}" for i in (0, 1)]
@@ -106,7 +106,7 @@ class Machine:
         )
 
     def environment(self, place, *, pip=True, packages=()):
-        """Make a virtual environment with these packages: (name, requirements, installer) each."""
+        """Make a virtual environment with these packages, each as (name, requirements, installer)."""
         (place / "bin").mkdir(parents=True)
         shutil.copy(self.bin / "python3", place / "bin" / "python")
         shutil.copy(self.bin / "stand-in-command", place / "bin" / "jax-von-mises")
@@ -123,7 +123,7 @@ class Machine:
         return place
 
     def run(self, *options, start=None, cwd=None, **environment):
-        """Run the script; gives the finished process. `start` is the command line before the options."""
+        """Run the script; return the finished process. `start` is the command line before the options."""
         self.log.write_text("")
         variables = {
             "PATH": str(self.bin),
@@ -142,11 +142,11 @@ class Machine:
         )
 
     def done(self):
-        """What ran, as the stand-ins wrote it down."""
+        """Return the commands that ran, as the stand-ins recorded them."""
         return self.log.read_text().splitlines()
 
     def files(self):
-        """Everything there is, with its content."""
+        """Return all files with their content."""
         paths = (path for path in self.path.rglob("*") if path != self.log)
         return {path: path.read_bytes() if path.is_file() else None for path in paths}
 
@@ -157,13 +157,13 @@ def machine(tmp_path):
 
 
 def line(process, start):
-    """The one line of the output that starts so, without the start."""
+    """Return the one line of the output with this start, without the start."""
     (found,) = [line for line in process.stdout.splitlines() if line.startswith(start)]
     return found.removeprefix(start).strip()
 
 
 def refused(process, message, code=1):
-    """One plain line on stderr, the last, and that exit code."""
+    """Assert one plain line on stderr, the last one, and this exit code."""
     assert process.returncode == code, (process.stdout, process.stderr)
     last = process.stderr.splitlines()[-1]
     assert last.startswith("install_gpu.sh: error: ")
@@ -225,7 +225,7 @@ def test_broken_nvidia_smi_is_quoted(machine):
 @pytest.mark.skipif(not shutil.which("timeout"), reason="without timeout the script waits")
 @pytest.mark.parametrize("stubborn", ["", "trap '' TERM\n"])
 def test_hanging_nvidia_smi(machine, stubborn):
-    """It is left after a time, and not asked again."""
+    """The script stops waiting after a time, and does not ask again."""
     machine.program("nvidia-smi", f'#!{SH}\n{stubborn}echo asked >> "$LOG"\nfor i in 1 2 3 4 5 6; do sleep 1; done\n')
     start = time.monotonic()
     process = machine.run("--dry-run", PROBE_SECONDS="0.2")
@@ -236,7 +236,7 @@ def test_hanging_nvidia_smi(machine, stubborn):
 
 
 def test_without_timeout(machine):
-    """macOS and small systems have none."""
+    """macOS and small systems lack it."""
     (machine.bin / "timeout").unlink(missing_ok=True)
     machine.says("nvidia-smi", "580.65.06, 9.0\n")
     assert line(machine.run("--dry-run"), "chosen: ").startswith("CUDA 13")
@@ -248,7 +248,7 @@ def test_without_timeout(machine):
 )
 @pytest.mark.parametrize("broken", [False, True])
 def test_driver_from_the_kernel(machine, driver, chosen, broken):
-    """Without an answer of nvidia-smi; the cards are not known then."""
+    """Without an answer of nvidia-smi, the cards are unknown."""
     if broken:
         machine.says("nvidia-smi", "Failed to initialize NVML: Driver/library version mismatch\n", 18)
     machine.file("proc/driver/nvidia/version", KERNEL.format(driver))
@@ -330,7 +330,7 @@ def test_windows_is_refused(machine):
         ("470.82, 7.0\n", "--cuda12", "CUDA 12 needs NVIDIA driver 525"),
     ],
 )
-def test_what_cannot_work_is_refused(machine, answer, option, message):
+def test_impossible_choices_are_refused(machine, answer, option, message):
     machine.says("nvidia-smi", answer)
     refused(machine.run(option), message)
     assert not (machine.clone / ".venv").exists()
@@ -343,7 +343,7 @@ def test_old_rocm_is_refused(machine):
     assert not (machine.clone / ".venv").exists()
 
 
-def test_what_is_asked_for_is_taken(machine):
+def test_the_requested_accelerator_is_used(machine):
     machine.says("nvidia-smi", "580.65.06, 9.0\n580.65.06, 6.1\n")
     machine.says("rocminfo", AMD)
     for option, extra, expect in (("--cuda12", ",cuda12", "cuda"), ("--rocm", ",rocm", "rocm"), ("--cpu", "", "cpu")):
@@ -352,15 +352,15 @@ def test_what_is_asked_for_is_taken(machine):
         assert process.stdout.endswith(f"doctor --expect {expect}\n")
         assert process.stderr == ""
         assert ("nvidia-smi" in machine.done()) == (option == "--cuda12")
-    # Some of the cards do: those can be chosen.
+    # Some of the cards work, and can be selected.
     process = machine.run("--dry-run", "--cuda13")
     assert "'.[cli,cuda13]'" in process.stdout
     assert "6.1 to 9.0; hide the other cards with CUDA_VISIBLE_DEVICES" in process.stderr
 
 
 @pytest.mark.parametrize(("option", "expect"), [("--cuda12", "cuda"), ("--cuda13", "cuda"), ("--rocm", "rocm")])
-def test_asked_for_where_there_is_none(machine, option, expect):
-    """Done, with a warning; the check at the end judges."""
+def test_requested_accelerator_is_missing(machine, option, expect):
+    """The script installs it with a warning; the check at the end judges."""
     process = machine.run(option)
     assert process.returncode == 0, process.stderr
     assert f"warning: {option} is installed as requested, but the final check needs" in process.stderr
@@ -369,7 +369,7 @@ def test_asked_for_where_there_is_none(machine, option, expect):
 
 @pytest.mark.parametrize("form", [("--extras", "bench,docs"), ("--extras=bench,docs",)])
 def test_extras(machine, form):
-    """They join those that the script installs by itself."""
+    """They are added to the extras that the script installs by itself."""
     machine.says("nvidia-smi", "580.65.06, 9.0\n")
     process = machine.run("--dry-run", *form)
     assert process.returncode == 0, process.stderr
@@ -381,7 +381,7 @@ def test_extras(machine, form):
 
 
 def test_extras_are_those_of_the_package(machine):
-    """All of setup.cfg but those of accelerators, which other options choose; with a wrong name they are listed."""
+    """They are those of setup.cfg except accelerators, which other options select; a wrong name lists them."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     accelerators = {"cuda12", "cuda13", "rocm", "gpu-aot"}
@@ -434,7 +434,7 @@ def test_bad_patience(machine):
 
 
 def test_path_of_the_shell(machine):
-    """With CDPATH `cd` may go elsewhere, and says where."""
+    """With CDPATH `cd` may go elsewhere, and prints the path."""
     start = [BASH, f"{machine.clone.name}/install_gpu.sh"]
     process = machine.run("--dry-run", start=start, cwd=machine.clone.parent, CDPATH=f".:{machine.path}:/tmp")
     assert process.returncode == 0, process.stderr
@@ -450,7 +450,7 @@ def test_help(machine):
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 def test_sourced(machine, shell):
-    """It says so and does nothing; the shell that sourced it lives on."""
+    """It prints an error and does nothing; the shell that sourced it continues."""
     script = machine.clone / "install_gpu.sh"
     process = machine.run(start=[shutil.which(shell), "-c", f'. "{script}"; echo "alive, $?"'])
     assert process.stdout == "alive, 2\n"
@@ -476,7 +476,7 @@ def test_dry_run_changes_nothing(machine):
 
 
 def test_installs_twice(machine):
-    """As a program, from another directory. The second time the environment is kept."""
+    """It runs as a program, from another directory. The second time it keeps the environment."""
     machine.says("nvidia-smi", "580.65.06, 9.0\n")
     commands = [
         "python -m pip install -q --disable-pip-version-check -e .[cli,cuda13]",
@@ -495,7 +495,7 @@ def test_installs_twice(machine):
 
 @pytest.mark.parametrize("form", [("--venv", "an environment"), ("--venv=an environment/",)])
 def test_named_environment(machine, form):
-    """Relative to where one stands, with a space; an active one is left alone."""
+    """The path is relative to the working directory and has a space; an active environment is left alone."""
     active = machine.environment(machine.path / "active")
     before = machine.files()
     process = machine.run("--cpu", *form, VIRTUAL_ENV=active)
@@ -526,7 +526,7 @@ def test_active_environment(machine):
         refused(machine.run(**{variable: gone}), f"{variable} names {gone}, which does not exist")
 
 
-def test_not_an_environment(machine):
+def test_folder_that_is_no_environment(machine):
     (machine.path / "results").mkdir()
     (machine.path / "results" / "data").write_text("x")
     (machine.path / "empty").mkdir()
@@ -556,8 +556,8 @@ def test_read_only_folders(machine):
     assert not (machine.path / "new").exists()
 
 
-def test_broken_off_environments(machine):
-    """What the making left behind is mended, or it is said what to do."""
+def test_incomplete_environments(machine):
+    """An incomplete environment is repaired, or the message names the remedy."""
     place = machine.environment(machine.path / "no pip", pip=False)
     process = machine.run("--venv", place)
     assert process.returncode == 0, process.stderr
@@ -582,7 +582,7 @@ def test_broken_off_environments(machine):
 
 
 def test_python(machine):
-    """$PYTHON, else python3; 3.11 or newer, with venv and ensurepip."""
+    """$PYTHON, or else python3; 3.11 or newer, with venv and ensurepip."""
     shutil.copy(machine.bin / "python3", machine.bin / "python3.12")
     assert machine.run(PYTHON="python3.12", STAND_IN_VERSION="3.12").returncode == 0
     assert machine.done()[0].startswith("python3.12 -m venv")
@@ -623,7 +623,7 @@ def test_pip_fails(machine):
 
 @pytest.mark.parametrize("code", [1, 2])
 def test_check_fails(machine, code):
-    """Exit code 2 would be a version of the package without the check."""
+    """Exit code 2 would come from a version of the package without the check."""
     refused(machine.run(DOCTOR_FAILS=code), "installed, but the check failed")
     assert machine.done()[-1] == "jax-von-mises doctor --expect cpu"
 
@@ -649,7 +649,7 @@ CUDA13 = (
     ("nvidia-cublas", (), "pip"),
 )
 BROUGHT = "nvidia-cublas-cu12 nvidia-cudnn-cu12 nvidia-helper-of-cublas"
-# cuDNN is one folder for both: where both were, that of CUDA 13 has a hole afterwards.
+# Both packages share the folder of cuDNN: removing one leaves that of CUDA 13 incomplete.
 WITH_A_HOLE = BROUGHT.replace("cudnn-cu12", "cudnn-cu12 nvidia-cudnn-cu13")
 OTHERS = {
     "13 over 12": ("--cuda13", CUDA12, f"jax-cuda12-pjrt jax-cuda12-plugin {BROUGHT}"),
@@ -683,7 +683,7 @@ def test_other_accelerators_go_first(machine, option, packages, removed):
     ("package", "by"),
     [(("torch", ('nvidia-cudnn-cu12==9; platform_system == "Linux"',), "pip"), "torch"), (None, "conda")],
 )
-def test_what_others_need_is_not_removed(machine, package, by):
+def test_libraries_needed_by_others_are_not_removed(machine, package, by):
     packages = [*CUDA12, package] if package else [(name, needs, "conda") for name, needs, _ in CUDA12]
     place = machine.environment(machine.path / "environment", packages=packages)
     process = machine.run("--cuda13", "--venv", place)
@@ -693,7 +693,7 @@ def test_what_others_need_is_not_removed(machine, package, by):
 
 
 def test_shadowed_libraries(machine):
-    """Named are the directory and the libraries, once each; those of the driver are not meant."""
+    """The message names the directory and the libraries, once each, except those of the driver."""
     machine.says("nvidia-smi", "580.65.06, 9.0\n")
     cuda, driver = machine.path / "the cuda", machine.path / "driver"
     for file in (cuda / "libcudnn_ops.so.9", cuda / "libcudnn.so.8", cuda / "libcublas.so", driver / "libcuda.so.1"):
@@ -710,7 +710,7 @@ def test_shadowed_libraries(machine):
 
 @pytest.mark.skipif(not shutil.which("make"), reason="for make")
 def test_make_sample(machine):
-    """Installs once, and again when the script changes; PYTHON= names the Python."""
+    """It installs once, and again when the script changes; PYTHON= selects the Python."""
     shutil.copy(machine.bin / "python3", machine.bin / "python3.12")
     make = [shutil.which("make"), "-s", "sample", "PYTHON=python3.12", "SIZE=10"]
     sample = "jax-von-mises sample --concentration 4 --size 10 --out samples.npy --force"

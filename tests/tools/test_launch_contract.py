@@ -11,7 +11,7 @@ SIZES = {"key": 8, "start": 8, "sizes": 20, "kappa": 4000, "table": 8192, "loc":
 
 
 def launch(spec):
-    """The launch of one draw as it should be, each argument in memory of its own."""
+    """Return a correct launch of one draw, with separate memory for each argument."""
     taken = launch_contract.parameters_of(spec.route)
     sizes = SIZES | ({"loc": 4, "out": 2000 if spec.dtype == "bfloat16" else 4000} if spec.route == "table" else {})
     arguments = [Argument(name, place, 0, sizes[name], True, name == "out") for place, name in enumerate(taken)]
@@ -21,19 +21,19 @@ def launch(spec):
 
 @pytest.mark.parametrize("cipher", ["threefry2x32", "threefry4x32", "philox2x32", "philox4x32"])
 def test_the_shipped_text_fits(cipher):
-    """Its parameters, launch bounds and shared memory, for every kernel."""
+    """Its parameters, launch bounds and shared memory fit for every kernel."""
     for name in ("arrays", "table", "bfloat16"):
         case = CASES[name]._replace(spec=CASES[name].spec._replace(cipher=cipher))
         assert list(launch_contract.faults(launch(case.spec), case)) == []
 
 
 def changed(found, name, **fields):
-    """A launch with another argument of this name."""
+    """Return a launch with another argument of this name."""
     return found._replace(arguments=tuple(x._replace(**fields) if x.name == name else x for x in found.arguments))
 
 
 def test_each_fault_is_found():
-    """By itself, in words that name it."""
+    """The message names each fault."""
     case = CASES["table"]
     good = launch(case.spec)
     key, start, sizes, table, loc, out = good.arguments
@@ -56,12 +56,12 @@ def test_each_fault_is_found():
     }
     for words, wrong in faults.items():
         assert words in "; ".join(launch_contract.faults(wrong, case)), words
-    beside = changed(changed(good, "out", allocation=9), "loc", allocation=9, offset=4000)
-    assert list(launch_contract.faults(beside, case)) == []
+    adjacent = changed(changed(good, "out", allocation=9), "loc", allocation=9, offset=4000)
+    assert list(launch_contract.faults(adjacent, case)) == []
 
 
 def test_executables_are_read():
-    """Snappy's literals and copies, and records inside of records; another compression is refused."""
+    """Snappy's literals and copies, and nested records; another compression is refused."""
     assert launch_contract.decompress(b"\x0a\x04ab\x11\x02") == b"ababababab"
     with pytest.raises(ValueError, match="Snappy"):
         launch_contract.decompress(b"\x0b\x04ab\x11\x02")

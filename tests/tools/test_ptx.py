@@ -1,4 +1,4 @@
-"""Kernels executed on the CPU: the machine itself, and the shipped kernels against the plain path."""
+"""Kernels executed on the CPU: the machine itself, and the shipped kernels compared with the plain path."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from tests import host_kernels
 from tools.ptx import battery, machine
 from tools.ptx.translate import Unknown, translate
 
-# The others in `make test-whole`: those that differ most come first.
+# Run the others with the slow tests; those that differ most come first.
 FIRST = ("threefry2x32_table_float32", "philox4x32_direct")
 OTHERS = tuple(kernel for kernel in battery.KERNELS if kernel not in FIRST)
 
@@ -36,12 +36,12 @@ ENTRY = """
 
 
 def entry(body, name="kernel"):
-    """A kernel with the threads' number in %r1, and the address of a word of its own in operand and result."""
+    """Return a kernel with the thread number in %r1, and the addresses of a separate word of operand and result."""
     return ENTRY.format(name=name, body="\n".join(f"\t{line};" for line in body.split("; ")))
 
 
 def run(body, given, threads=4):
-    """What it writes; a word for each thread."""
+    """Return its output, a word for each thread."""
     if machine.compiler() is None:
         pytest.skip("no C compiler")
     given = np.asarray(given)
@@ -75,7 +75,7 @@ WORDS = np.array([0, 1, 0x80000000, 0xFFFFFFFF, 0x12345678, 0xDEADBEEF, 31, 33],
     ],
 )  # fmt: skip
 def test_instructions(instruction, expected):
-    """What they do to words with every kind of sign, against whole numbers of Python."""
+    """Compare the operations on words of every sign with Python's integers."""
     body = f"ld.global.u32 %r2, [%rd4]; {instruction}; st.global.u32 [%rd5], %r3".replace("$end:;", "\n$end:\n")
     found = run(body, WORDS, len(WORDS))
     given = [(int(a), j) if expected.__code__.co_argcount == 2 else (int(a),) for j, a in enumerate(WORDS)]
@@ -84,7 +84,7 @@ def test_instructions(instruction, expected):
 
 @pytest.mark.parametrize(("kind", "dtype"), [("bf16x2", "bfloat16"), ("f16x2", "float16")])
 def test_rounding_to_pairs(kind, dtype):
-    """As NumPy rounds; ties, what is too large or too small, and no number."""
+    """They round as NumPy does: ties, values too large or too small, and NaN."""
     import ml_dtypes
 
     values = [1 + 2.0**-9, 1 + 3 * 2.0**-9, 1 + 2.0**-11, 65519.0, 65520.0, 1e-8, 6e-8, -3.1415925, np.inf, np.nan]
@@ -150,7 +150,7 @@ def test_launches_that_no_gpu_takes():
 
 @pytest.mark.parametrize("kernel", [*FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_shipped_kernels(kernel):
-    """Words, angles, tables, rows and grids of every shape, and nothing else touched."""
+    """Words, angles, tables, rows and grids of every shape are correct, and no other memory is touched."""
     for found in battery.examine(host_kernels.built(), kernel, quick=True):
         assert not found.faults, f"{found.part}: {len(found.faults)} of {found.launches}: {found.faults[:3]}"
 
@@ -158,7 +158,7 @@ def test_shipped_kernels(kernel):
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", battery.KERNELS)
 def test_shipped_kernels_by_every_size(kernel):
-    """The same, with every size up to 40 and large ones, and hundreds of rows."""
+    """The same with every size up to 40, large sizes, and hundreds of rows."""
     for found in battery.examine(host_kernels.built(), kernel):
         assert not found.faults, f"{found.part}: {len(found.faults)} of {found.launches}: {found.faults[:3]}"
 
@@ -174,6 +174,6 @@ KINDS = ("the end of a row", "no barrier after a row's", "a difference with its"
     ids=lambda damage: damage[0].replace(" ", "-"),
 )
 def test_damage_is_found(damage):
-    """A fault in the text shows as a fault, or as other angles."""
+    """A fault in the text shows as a fault of the machine, or as other angles."""
     host_kernels.built()
     assert battery.finding(*damage[1:])

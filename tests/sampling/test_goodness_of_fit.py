@@ -1,4 +1,4 @@
-"""Goodness of fit of two million angles each, with one false-alarm rate (`laws.FALSE_ALARM`)."""
+"""Goodness of fit of two million angles each, with one rate of false alarms (`goodness_of_fit.FALSE_ALARM`)."""
 
 import functools
 import itertools
@@ -11,10 +11,10 @@ from scipy import special
 
 from jax_von_mises import sample_von_mises
 from jax_von_mises.sampling import counter
-from tests import laws, reference
+from tests import goodness_of_fit, reference
 
 DRAWS = 2**21
-# Locations are exact in few bits and small where the law is narrow: a float32 next to 1 has a spacing of 6e-8.
+# Locations are exact in few bits, and small for narrow distributions: a float32 next to 1 has a spacing of 6e-8.
 PAIRS = [
     (0.0, 0.0), (2.0, 0.0), (0.0, 1e-3), (-3.0, 0.01), (0.0, 0.05), (1.0, 0.1), (0.0, 0.3), (-2.5, 0.5), (0.0, 0.8),
     (3.0, 1.0), (0.0, 1.5), (0.5, 2.0), (0.0, 3.0), (-1.0, 4.0), (0.0, 4.99), (0.25, 5.01), (0.0, 8.0), (1.5, 12.0),
@@ -25,29 +25,29 @@ LAGS = (1, 2, 3, 4, 8)  # a block of words serves 2 or 4 neighbours
 
 @functools.cache
 def exact_tail(k):
-    return laws.ExactTail(k)
+    return goodness_of_fit.ExactTail(k)
 
 
 def centred(x, loc):
-    """Angles less `loc`, on the circle, in float64."""
+    """Return angles minus `loc`, on the circle, in float64."""
     return np.remainder(np.asarray(x, np.float64) - loc + np.pi, 2 * np.pi) - np.pi
 
 
-def assert_law(x, k, where):
-    """All tests of the law, for angles centred at 0."""
-    laws.assert_fits(laws.battery(x, k, exact_tail(k)), where)
+def assert_distribution(x, k, where):
+    """Assert that angles centred at 0 pass all tests."""
+    goodness_of_fit.assert_fits(goodness_of_fit.battery(x, k, exact_tail(k)), where)
 
 
 def assert_independent(streams):
-    """No correlation between the probabilities of any two streams, in step or one apart, or of neighbours in one."""
+    """Assert that no two streams are correlated, in step or one apart, nor neighbours in one stream."""
     p_values = {}
     for i, u in enumerate(streams):
         for lag in LAGS:
-            p_values[f"{i}, lag {lag}"] = laws.independent(u[lag:], u[:-lag])
+            p_values[f"{i}, lag {lag}"] = goodness_of_fit.independent(u[lag:], u[:-lag])
     for (i, u), (j, v) in itertools.combinations(enumerate(streams), 2):
-        p_values[f"{i} and {j}"] = laws.independent(u, v)
-        p_values[f"{i} and {j}, shifted"] = laws.independent(u[1:], v[:-1])
-    laws.assert_fits(p_values, "dependence")
+        p_values[f"{i} and {j}"] = goodness_of_fit.independent(u, v)
+        p_values[f"{i} and {j}, shifted"] = goodness_of_fit.independent(u[1:], v[:-1])
+    goodness_of_fit.assert_fits(p_values, "dependence")
 
 
 @pytest.mark.few(1)
@@ -56,19 +56,19 @@ def assert_independent(streams):
 )
 def test_one_concentration(key, loc, k):
     x = sample_von_mises(key, loc, k, (DRAWS,))
-    assert_law(centred(x, loc), float(np.float32(k)), f"loc={loc}, k={k}")
+    assert_distribution(centred(x, loc), float(np.float32(k)), f"loc={loc}, k={k}")
 
 
 @pytest.mark.slow
 def test_lanes_of_a_mixed_batch(key):
-    """Each lane has its own law, and no two lanes, nor neighbours in one, know of each other."""
+    """Each lane has its own distribution; no two lanes are dependent, nor neighbours in one lane."""
     locs, ks = np.float32(PAIRS[1::2]).T
     x = np.asarray(sample_von_mises(key, locs, ks, (2**18, len(ks))))
     lanes = []
     for j, (loc, k) in enumerate(zip(locs.tolist(), ks.tolist(), strict=True)):
         angles = centred(x[:, j], loc)
-        assert_law(angles, k, f"lane {j}: loc={loc}, k={k}")
-        lanes.append(laws.probabilities(angles, exact_tail(k))[0])
+        assert_distribution(angles, k, f"lane {j}: loc={loc}, k={k}")
+        lanes.append(goodness_of_fit.probabilities(angles, exact_tail(k))[0])
     assert_independent(lanes)
 
 
@@ -77,15 +77,15 @@ def test_lanes_of_a_mixed_batch(key):
     [name if name == "philox4x32" else pytest.param(name, marks=pytest.mark.slow) for name in counter.GENERATORS],
 )
 def test_key_implementations(implementation):
-    """The law, and independence of the streams of split and folded keys, for every key implementation."""
+    """The streams of split and folded keys have the distribution and are independent, for every implementation."""
     key = random.key(1, impl=implementation)
-    # Of two parents: JAX folds a number into a key as it splits off the child of that number.
+    # From two parents, since `fold_in` with a number returns the child that `split` has at that number.
     first, second = random.split(key)
     streams = []
     for child in [*random.split(first, 3), random.fold_in(second, 1), random.fold_in(second, 2)]:
         x = np.asarray(sample_von_mises(child, 0.0, 2.0, (DRAWS // 4,)))
-        assert_law(x, 2.0, implementation)
-        streams.append(laws.probabilities(x, exact_tail(2.0))[0])
+        assert_distribution(x, 2.0, implementation)
+        streams.append(goodness_of_fit.probabilities(x, exact_tail(2.0))[0])
     assert_independent(streams)
 
 
@@ -96,61 +96,61 @@ def test_float64(key, k, method):
     with jax.enable_x64(True):
         x = np.asarray(sample_von_mises(key, 0.0, k, (DRAWS // 2,), method=method))
     assert x.dtype == np.float64
-    assert_law(x, k, f"float64, k={k}")
+    assert_distribution(x, k, f"float64, k={k}")
 
 
 @pytest.mark.parametrize(("dtype", "step"), [("bfloat16", 2.0**-7), ("float16", 2.0**-10)])
 def test_narrow_dtypes(key, dtype, step):
-    """Their few values are bins of their own, which the tests of the law would see; so one chi-square on those bins.
+    """Narrow dtypes have few values, which the other tests would reject; so chi-square uses these values as bins.
 
-    A value holds all angles that are rounded to it, those within half a step of either neighbour.
+    The bin of a value has all angles that round to it, from the midpoints to its neighbours.
     """
     k = 2.0
     x = np.asarray(sample_von_mises(key, 0.0, k, (DRAWS,), dtype)).astype(np.float64)
-    # Between 1/4 and 1, steps of a quarter and a half of the one above 1; the rest is merged into the ends.
+    # Between 1/4 and 1, steps are a quarter and a half of the one above 1; the rest is merged into the ends.
     values = np.unique(np.abs(x[(np.abs(x) >= 0.5) & (np.abs(x) < 3)]))
     assert np.isin(values * (2 / step), np.arange(2 * 3 / step)).all()
     edges = np.r_[values[0], (values[1:] + values[:-1]) / 2, values[-1]]
-    edges[0] -= step / 8  # of the step below 1/2
-    edges[-1] += step  # of the step above 2
+    edges[0] -= step / 8  # half a step below 1/2
+    edges[-1] += step  # half a step above 2
     tails = reference.sf(np.r_[0.0, edges, np.pi], k)
     cells = np.digitize(np.abs(x), edges)
     counts = np.bincount(cells, minlength=len(edges) + 1)
-    laws.assert_fits({"chi-square": laws.chi_square(counts, -2 * DRAWS * np.diff(tails))}, dtype)
+    goodness_of_fit.assert_fits({"chi-square": goodness_of_fit.chi_square(counts, -2 * DRAWS * np.diff(tails))}, dtype)
 
 
-# The battery must be able to fail: each of these is a defect that a published sampler has or had.
+# The tests must be able to fail: a published sampler has or had each of these defects.
 
 
 def rejected(x, k, by):
-    """Assert that the test called `by` rejects the angles."""
-    p_values = laws.battery(x, k, exact_tail(k))
-    assert p_values[by] <= laws.P_VALUE, p_values
+    """Assert that the test named `by` rejects the angles."""
+    p_values = goodness_of_fit.battery(x, k, exact_tail(k))
+    assert p_values[by] <= goodness_of_fit.P_VALUE, p_values
 
 
 @functools.cache
 def sound(k):
-    """Angles that the battery accepts, before they are damaged."""
+    """Return angles that pass all tests, to be damaged."""
     x = np.asarray(sample_von_mises(random.key(5), 0.0, k, (DRAWS,)), np.float64)
-    assert_law(x, k, f"k={k}")
+    assert_distribution(x, k, f"k={k}")
     return x
 
 
 def test_rejects_quantised_angles():
-    """Through float32 arccos, as other JAX samplers: 1254 distinct angles."""
+    """Angles from a float32 arccos, as in other JAX samplers, have only 1254 distinct values."""
     x = sound(1e5)
     rejected(np.arccos(np.float32(np.cos(x))) * np.sign(x), 1e5, by="halving bins")
 
 
 def test_rejects_a_missing_tail():
-    """Uniform numbers of 15 bits: nothing beyond a tail probability of 2^-15, where 128 angles are due."""
+    """Uniform numbers of 15 bits give no angle beyond a tail probability of 2^-15, where 128 are expected."""
     x = sound(2.0)
     tail = exact_tail(2.0)(x)
     rejected(np.where(tail > 2.0**-15, x, 0.1), 2.0, by="halving bins")
 
 
 def test_rejects_a_heavy_tail():
-    """A ten-thousandth of the angles uniform, such as a loop that gave up leaves behind."""
+    """One angle in 10,000 is uniform, as from a rejection loop that gave up."""
     x = sound(1e3).copy()
     x[::10_000] = np.linspace(-3, 3, len(x[::10_000]))
     rejected(x, 1e3, by="halving bins")
@@ -160,7 +160,7 @@ def test_rejects_a_heavy_tail():
 @pytest.mark.parametrize("by", ["kolmogorov-smirnov", "anderson-darling", "moments"])
 @pytest.mark.parametrize("k", [2.0, 1e4])
 def test_rejects_a_wrong_concentration(k, by):
-    """Two per cent: no test of so many angles sees a thousandth, their standard error of the concentration."""
+    """An error of 2 % is rejected; 0.1 % is the standard error of the concentration for so many angles."""
     rejected(sound(k), 1.02 * k, by)
 
 
@@ -178,22 +178,22 @@ def test_rejects_a_repeated_value():
 
 @pytest.mark.parametrize("damage", ["copied", "mirrored", "as far out"])
 def test_sees_dependence(damage):
-    """One angle in fifty that repeats its neighbour, its opposite, or its distance with a sign of its own."""
+    """One angle in 50 repeats its neighbour, its mirror image, or its distance with a random sign."""
     u = np.random.default_rng(0).uniform(size=2**18)
     source = u[::50][: len(u[1::50])]
     sign = np.random.default_rng(1).integers(0, 2, len(source))
     mirrored = {"copied": 0, "mirrored": 1, "as far out": sign}[damage]
-    assert laws.independent(u[1:], u[:-1]) > laws.P_VALUE
+    assert goodness_of_fit.independent(u[1:], u[:-1]) > goodness_of_fit.P_VALUE
     u[1::50] = np.where(mirrored, 1 - source, source)
-    assert laws.independent(u[1:], u[:-1]) <= laws.P_VALUE
+    assert goodness_of_fit.independent(u[1:], u[:-1]) <= goodness_of_fit.P_VALUE
 
 
-# What the battery stands on.
+# The parts of the tests.
 
 
 @pytest.mark.parametrize("k", [0.0, 0.3, 17.0, 1e6])
 def test_exact_tail(k):
-    """To a relative 1e-10, or the rounding of the angle, which next to pi is coarser."""
+    """The relative error is 1e-10, or the effect of rounding the angle, which is coarser next to pi."""
     x = reference.quantile(np.r_[np.geomspace(1e-10, 0.4999, 2000), 0.5 - np.geomspace(1e-9, 1e-4, 500)], k)
     tail = reference.sf(x, k)
     rounding = np.spacing(x) * reference.pdf(x, k)
@@ -201,27 +201,27 @@ def test_exact_tail(k):
 
 
 def test_anderson_darling_tail():
-    """The levels of 5 % and 1 % of Marsaglia and Marsaglia (2004)."""
-    assert laws.anderson_darling_tail(2.492) == pytest.approx(0.05, rel=0.01)
-    assert laws.anderson_darling_tail(3.878) == pytest.approx(0.01, rel=0.01)
+    """The levels of 5 % and 1 % agree with Marsaglia and Marsaglia (2004)."""
+    assert goodness_of_fit.anderson_darling_tail(2.492) == pytest.approx(0.05, rel=0.01)
+    assert goodness_of_fit.anderson_darling_tail(3.878) == pytest.approx(0.01, rel=0.01)
 
 
 @pytest.mark.parametrize("k", [0.0, 0.4, 9.0, 400.0, 1e4])
 def test_mean_cosine(k):
-    """Against ratios of Bessel functions, at whole numbers."""
+    """The quadrature agrees with ratios of Bessel functions at integer frequencies."""
     for n in (1, 2, round(4 * max(1, k**0.5)), round(8 * max(1, k**0.5))):
-        assert laws.mean_cosine(n, k) == pytest.approx(special.ive(n, k) / special.ive(0, k), abs=1e-13)
+        assert goodness_of_fit.mean_cosine(n, k) == pytest.approx(special.ive(n, k) / special.ive(0, k), abs=1e-13)
 
 
-def test_statistics_have_their_law():
-    """On true uniform numbers, p-values of every test are uniform at the levels that many repetitions can see."""
+def test_p_values_are_uniform():
+    """For uniform numbers, p-values of every test are uniform at the levels that 400 repetitions resolve."""
     rng = np.random.default_rng(2)
     exact, repetitions = exact_tail(2.0), 400
     p_values = []
     for _ in range(repetitions):
         u = rng.uniform(size=2**13)
         x = np.where(u < 0.5, -1, 1) * np.interp(np.minimum(u, 1 - u), exact.t[::-1], exact.x[::-1])
-        p_values.append([*laws.battery(x, 2.0, exact).values(), laws.independent(u[1:], u[:-1])])
+        p_values.append([*goodness_of_fit.battery(x, 2.0, exact).values(), goodness_of_fit.independent(u[1:], u[:-1])])
     below = np.mean(np.array(p_values) < 0.05, axis=0)
     # Four standard deviations of the count, and Bonferroni's bounds lie below 5 %.
     assert (below < 0.05 + 4 * np.sqrt(0.05 * 0.95 / repetitions)).all(), below

@@ -1,8 +1,8 @@
 """Goodness-of-fit tests with one stated rate of false alarms for the whole suite.
 
-Angles are mapped to probabilities by the float64 reference, so that every law is tested as the uniform one: in its bulk
-(Kolmogorov-Smirnov, Anderson-Darling, chi-square on equal bins), in its tails and next to its mode (chi-square on bins
-that halve), and in its trigonometric moments.
+The float64 reference maps angles to probabilities, which are tested for uniformity: in the bulk (Kolmogorov-Smirnov,
+Anderson-Darling, chi-square on equal bins), in the tails and near the mode (chi-square on bins that halve). The
+trigonometric moments are tested, too.
 
 .. [1] T. W. Anderson, D. A. Darling. "Asymptotic theory of certain goodness of fit criteria based on stochastic
    processes". Ann. Math. Statist. 23, 1952. doi:10.1214/aoms/1177729437
@@ -15,21 +15,21 @@ from scipy import special, stats
 
 from tests import reference
 
-# The probability that a correct sampler fails any test of the suite, shared by its at most TESTS single tests. The
-# seeds are fixed: it is the rate at which a change of the words, not a repetition, would fail.
+# The probability that a correct sampler fails any of the at most TESTS single tests of the suite. Seeds are fixed, so
+# this is the rate of failures per change of the words, not per repetition.
 FALSE_ALARM = 1e-4
 TESTS = 1000
 P_VALUE = FALSE_ALARM / TESTS
 EQUAL_BINS = 2**10
 LARGEST_OCTAVE = 20
-FEWEST = 10  # expected in a bin; those with less are merged
+FEWEST = 10  # expected in a bin; bins with fewer are merged
 MOMENTS = 4
-GRID = 2**14  # makes the interpolation of `ExactTail` good to 1e-10
+GRID = 2**14  # gives the interpolation of `ExactTail` an error of 1e-10
 SMALLEST_TAIL = 2.0**-40
 
 
 class ExactTail:
-    """P(X > |x|) from a table of exact values, to a relative 1e-10: fast enough for millions of angles.
+    """P(X > |x|) from a table of exact values, with relative error 1e-10: fast enough for millions of angles.
 
     Cubic Hermite interpolation in x with the exact slope, on exact quantiles of evenly spaced logits of 2 t: dense
     towards pi and towards 0.
@@ -43,12 +43,12 @@ class ExactTail:
         width = np.diff(self.x)
         low, high = -width * reference.pdf(self.x[:-1], k), -width * reference.pdf(self.x[1:], k)
         rise = np.diff(self.t)
-        # Coefficients of powers of the fraction of a cell; next to pi, cells are a few floats wide or none.
+        # Coefficients of powers of the fraction of a cell; next to pi, cells have a width of a few floats or zero.
         self.scale = np.divide(1, width, out=np.zeros_like(width), where=width > 0)
         self.powers = np.stack([self.t[:-1], low, 3 * rise - 2 * low - high, low + high - 2 * rise], -1)
 
     def __call__(self, x):
-        """Tail probability beyond |x|, at least SMALLEST_TAIL."""
+        """Return the tail probability beyond |x|, at least SMALLEST_TAIL."""
         x = np.clip(np.abs(x), 0, self.x[-1])
         i = np.clip(np.searchsorted(self.x, x, side="right") - 1, 0, len(self.x) - 2)
         f = (x - self.x[i]) * self.scale[i]
@@ -57,21 +57,21 @@ class ExactTail:
 
 
 def probabilities(x, exact):
-    """P(X < x) in float64 for angles about 0, and the tail beyond |x| with its relative accuracy."""
+    """Return P(X < x) in float64 for angles about 0, and the tail beyond |x| with relative accuracy."""
     x = np.asarray(x, np.float64)
     tail = exact(x)
     return np.where(x < 0, tail, 1 - tail), tail
 
 
 def kolmogorov_smirnov(u):
-    """P-value of the largest distance of the empirical law of sorted `u` from the uniform one."""
+    """Return the p-value of the largest distance between the empirical cdf of sorted `u` and the uniform one."""
     n = len(u)
     distance = max((np.arange(1, n + 1) / n - u).max(), (u - np.arange(n) / n).max())
     return stats.kstwobign.sf(distance * np.sqrt(n))
 
 
 def anderson_darling(u):
-    """P-value of the Anderson-Darling statistic of sorted `u`."""
+    """Return the p-value of the Anderson-Darling statistic of sorted `u`."""
     u = np.clip(u, SMALLEST_TAIL, 1 - SMALLEST_TAIL)
     n = len(u)
     odd = np.arange(1, 2 * n, 2)
@@ -79,40 +79,40 @@ def anderson_darling(u):
 
 
 def anderson_darling_tail(a):
-    """P(A^2 > a) for large `a` and infinitely many samples.
+    """Return P(A^2 > a) for large `a` and infinitely many samples.
 
-    A^2 is the sum of w_j z_j^2 with normal z_j and w_j = 1 / (j (j + 1)) [1]. Far out the first term, w_1 = 1/2, does
-    it all, P(z_1^2 / 2 > a) = erfc(sqrt(a)), and the others Y only lower its level: as erfc(sqrt(a - Y)) is about
+    A^2 is the sum of w_j z_j^2 with normal z_j and w_j = 1 / (j (j + 1)) [1]. Far out the first term, w_1 = 1/2,
+    dominates: P(z_1^2 / 2 > a) = erfc(sqrt(a)). The sum Y of the others lowers its level: as erfc(sqrt(a - Y)) is about
     erfc(sqrt(a)) e^Y (1 + Y / (2 a)), they contribute the factor
 
         E[e^Y] (1 + E[Y e^Y] / (2 a E[e^Y])),   E[e^Y] = product over j > 1 of (1 - 2 w_j)^-1/2 = sqrt(3),
         E[Y e^Y] / E[e^Y] = sum over j > 1 of w_j / (1 - 2 w_j) = sum of 1 / ((j - 1) (j + 2)) = 11 / 18.
 
-    Good to 1 % from a = 2.5 on, P = 0.05. The approximations of [2] have absolute errors of 2e-6, of no use at the
-    small probabilities that matter here.
+    The relative error is below 1 % from a = 2.5 on, P = 0.05. The approximations of [2] have absolute errors of 2e-6,
+    too large for the small probabilities needed here.
     """
     a = max(a, 1e-3)
     return min(1.0, np.sqrt(3) * special.erfc(np.sqrt(a)) * (1 + 11 / (36 * a)))
 
 
 def chi_square(counts, expected):
-    """P-value of counts with the same sum as `expected`."""
+    """Return the chi-square p-value of counts with the same sum as `expected`."""
     return special.chdtrc(len(counts) - 1, np.sum((counts - expected) ** 2 / expected))
 
 
 def equal_bins(u):
-    """P-value of chi-square on bins of equal probability."""
+    """Return the p-value of chi-square on bins of equal probability."""
     counts = np.bincount((u * EQUAL_BINS).astype(int).clip(0, EQUAL_BINS - 1), minlength=EQUAL_BINS)
     return chi_square(counts, np.full(EQUAL_BINS, len(u) / EQUAL_BINS))
 
 
 def halving_bins(x, tail):
-    """P-values of chi-square on bins of probability 1/4, 1/8, ...: towards both tails, and towards the mode."""
+    """Return p-values of chi-square on bins of probability 1/4, 1/8, ...: towards both tails, and towards the mode."""
     share = 2.0 ** -np.arange(2, LARGEST_OCTAVE + 3)
-    share[-1] *= 2  # of all beyond
+    share[-1] *= 2  # the last bin has all the rest
     keep = len(tail) * share >= FEWEST
     expected = len(tail) * np.r_[share[keep], share[~keep].sum()]
-    # If all are kept there is nothing to merge.
+    # Without merged bins the last one is empty.
     used = expected > 0
     p_values = []
     for distance in (tail, 0.5 - tail):
@@ -124,12 +124,12 @@ def halving_bins(x, tail):
 
 
 def lowest_frequency(k):
-    """Of `moments`, whose others are its multiples: 1 on the wide laws, and a wave over a standard deviation."""
+    """Return the lowest frequency of `moments`: 1 for wide distributions, else a wave per standard deviation."""
     return max(1.0, np.sqrt(k))
 
 
 def mean_cosine(frequency, k):
-    """E[cos(frequency X)] for any real frequency, by quadrature where the density is above e^-DEPTH."""
+    """Return E[cos(frequency X)] for any real frequency, by quadrature where the density is above e^-DEPTH."""
     span = 2 * np.arcsin(np.sqrt(min(1.0, 0.5 * reference.DEPTH / max(k, 1.0))))
     # Over 9 standard deviations at frequency 8, 12 waves: 160 nodes resolve them in four equal parts.
     x = span / 4 * (np.arange(4)[:, None] + (reference.NODES + 1) / 2)
@@ -137,13 +137,13 @@ def mean_cosine(frequency, k):
 
 
 def moments(x, k):
-    """P-values of the mean cosine and sine at each frequency, against their exact means and variances."""
+    """Return p-values of the mean cosine and sine at each frequency, against their exact means and variances."""
     p_values = []
     angle = lowest_frequency(k) * np.asarray(x, np.float64)
     first = np.cos(angle) + 1j * np.sin(angle)
     wave = np.ones_like(first)
     for multiple in range(1, MOMENTS + 1):
-        wave *= first  # a product is quicker than a cosine and a sine
+        wave *= first  # a product is faster than a cosine and a sine
         frequency, mean = multiple * lowest_frequency(k), wave.mean()
         cosine, double = mean_cosine(frequency, k), mean_cosine(2 * frequency, k)
         score_cos = (mean.real - cosine) * np.sqrt(len(x) / ((1 + double) / 2 - cosine**2))
@@ -153,13 +153,13 @@ def moments(x, k):
 
 
 def smallest(p_values):
-    """P-value of the smallest of several."""
+    """Return the p-value of the smallest of several p-values."""
     return min(1.0, len(p_values) * min(p_values))
 
 
 def battery(x, k, exact):
-    """P-values by test name for angles `x`, centred at 0, against concentration `k`, whose `ExactTail` is `exact`."""
-    x = np.sort(x)  # look-ups in order are twice as quick, and no test of the law minds
+    """Return p-values by test name for angles `x` about 0 with concentration `k`, whose `ExactTail` is `exact`."""
+    x = np.sort(x)  # look-ups in order are twice as fast, and the tests ignore the order
     u, tail = probabilities(x, exact)
     ordered = np.sort(u)
     return {
@@ -172,9 +172,9 @@ def battery(x, k, exact):
 
 
 def independent(u, v):
-    """P-value of the correlation of two sets of uniform probabilities, and of that of their distances from the middle.
+    """Return the p-value of the correlations of two sets of uniform numbers and of their distances from the middle.
 
-    The second sees what the first cannot: angles that are as far out as their neighbours, on either side.
+    The second correlation detects angles that are as far out as their neighbours, but on either side.
     """
     n = len(u)
     p_values = []
@@ -184,6 +184,6 @@ def independent(u, v):
 
 
 def assert_fits(p_values, where):
-    """Fail with the tests that reject."""
+    """Fail and name the tests that reject."""
     bad = {name: p for name, p in p_values.items() if not p > P_VALUE}
     assert not bad, f"{where}: {bad}"

@@ -1,0 +1,8 @@
+"""Marks of parametrised tests."""
+
+import pytest
+
+
+def slow(*values):
+    """Return values as parameters of slow cases."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
