@@ -18,7 +18,7 @@ ROWS = 2**17
 def file(tmp_path_factory):
     """A file with an accident on the way, and what the second call did."""
     path = tmp_path_factory.mktemp("phases") / "phases.npy"
-    return path, *example.break_off_and_resume(path, jax.random.key(1), ROWS)
+    return path, *example.interrupt_and_resume(path, jax.random.key(1), ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def found(file):
 def test_file_is_resumed_to_the_same_bytes(file):
     path, written, _ = file
     assert (written.kept, written.drawn) == (example.BLOCKS // 2, example.BLOCKS // 2)
-    assert example.same_as_undisturbed(path, jax.random.key(1), ROWS)
+    assert example.same_as_uninterrupted(path, jax.random.key(1), ROWS)
     assert [entry.name for entry in sorted(path.parent.iterdir())] == ["phases.npy", "phases.npy.json"]
 
 
