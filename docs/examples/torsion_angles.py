@@ -1,31 +1,33 @@
 """Mixtures of dependent pairs, fitted to measured torsion angles and compared with independent angles.
 
-``python -m docs.examples.torsion_angles --out picture.svg`` prints the tables of the
-page *Torsion angles* and draws its picture; the same machine gives the same file, byte
-for byte. Needs Matplotlib for the picture, and Biopython for ``--structures``.
+``python -m docs.examples.torsion_angles --out picture.svg`` prints the tables of the page
+*Torsion angles* and draws its picture; the same machine gives the same file, byte for
+byte. Needs Matplotlib for the picture, and Biopython for ``--structures``.
 """
 
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from docs.examples.drawing import COLORS, INK, parser, settings, write
-from jax_von_mises import Mixture, SineBivariateVonMises, Torus
+from jax_von_mises import Mixture, SineBivariateVonMises, Torus, VonMises
 
 __all__ = ["main"]
 
 # phi and psi in degrees of eight chains of the entries 2GTL and 7OK9 of the Protein
 # Data Bank, whose data are in the public domain (CC0).
 DATA = Path(__file__).with_name("torsion_angles.csv")
-KINDS = {"independent": Torus, "dependent": SineBivariateVonMises}
 FREE = {"independent": 4, "dependent": 5}  # parameters of a component
-NUMBERS = (1, 2, 3, 4, 5, 6)  # of components
-STARTS, STEPS = 3, 60
-NARROWEST = 500.0  # largest concentration, a standard deviation of 2.6 degrees
+NUMBERS, STARTS, STEPS = (1, 2, 3, 4, 5, 6), 4, 150
+WIDE = 4.0  # concentration of all components at the start, 30 degrees
+NARROWEST = 500.0  # largest concentration, 2.6 degrees
 BLOCKS = 62  # of successive residues, for standard errors
 LEVELS = 10.0 ** np.arange(-6, -2.5, 0.5)  # of the density, per square degree
-likelihood = jax.jit(lambda mixture, pairs: mixture.log_prob(pairs).mean())
+
+# ------------------------------------------------------------------------------------------------
+# the data
 
 
 def measured():
@@ -52,40 +54,80 @@ def divide(pairs):
     return pairs[:even:2], pairs[1:even:2]
 
 
-def compare(pairs, held_out, numbers=NUMBERS, starts=STARTS, steps=STEPS):
-    """Fit mixtures of each kind; return them with their BIC and held-out likelihood."""
-    found = {}
-    for name, kind in KINDS.items():
-        for number in numbers:
-            mixture = Mixture.fit(
-                pairs,
-                kind,
-                number=number,
-                starts=starts,
-                steps=steps,
-                largest_concentration=NARROWEST,
-            )
-            free = number - 1 + number * FREE[name]
-            penalty = free * np.log(len(pairs)) / (2 * len(pairs))
-            bic = penalty - float(likelihood(mixture, pairs))
-            found[name, number] = mixture, bic, float(likelihood(mixture, held_out))
-    return found
+# ------------------------------------------------------------------------------------------------
+# the fit
 
 
-def lowest(found, name):
-    """Return the number of components with the lowest BIC."""
-    numbers = [number for kind, number in found if kind == name]
-    return min(numbers, key=lambda number: found[name, number][1])
+def start(key, pairs, numbers=NUMBERS, starts=STARTS):
+    """Return mixtures (numbers, starts) of independent angles, centred at residues picked at random.
+
+    All have the largest number of components, and those beyond `numbers` have the weight
+    0. Such a weight stays 0, so one compiled program fits all numbers.
+    """
+    shape = (len(numbers), starts, max(numbers))
+    used = np.arange(max(numbers)) < np.array(numbers)[:, None, None]
+    logits = jnp.broadcast_to(jnp.where(used, 0.0, -jnp.inf), shape)
+    places = jax.random.choice(key, pairs, shape)
+    angles = VonMises(places, jnp.full(places.shape, WIDE))
+    return Mixture(logits=logits, components=Torus(angles))
 
 
-def gain(first, second, pairs):
-    """Return the mean gain in log density of `second` over `first`, and its standard error.
+def fit(mixtures, pairs):
+    """Fit each of the mixtures (numbers, starts) to `pairs`, by expectation maximisation from its parameters."""
+    return Mixture.fit(
+        np.broadcast_to(pairs, (*mixtures.batch_shape, *pairs.shape)),
+        mixtures,
+        axis=2,  # that of the residues
+        steps=STEPS,
+        tolerance=1e-5,
+        largest_concentration=NARROWEST,
+    )
+
+
+def coupled(mixtures):
+    """Return mixtures of independent angles as ones of dependent angles with correlation 0."""
+    angles = mixtures.components.components
+    phi, psi = np.moveaxis(angles.loc, -1, 0)
+    k_phi, k_psi = np.moveaxis(angles.concentration, -1, 0)
+    pairs = SineBivariateVonMises(phi, psi, k_phi, k_psi, correlation=0 * phi)
+    return Mixture(logits=mixtures.logits, components=pairs)
+
+
+@jax.jit
+def log_density(mixtures, pairs):
+    """Return the log density of each pair in each of the mixtures, an array (pairs, numbers, starts)."""
+    return mixtures.log_prob(pairs[:, None, None])
+
+
+def best_start(mixtures, pairs, held_out):
+    """Return the likeliest start for each number of components: mixtures, and the log densities of both sets."""
+    fitted = np.asarray(log_density(mixtures, pairs))
+    best = np.argmax(fitted.mean(0), axis=1)
+    places = np.arange(len(best)), best
+    unseen = np.asarray(log_density(mixtures, held_out))
+    found = jax.tree.map(lambda leaf: leaf[places], mixtures)
+    return found, fitted[:, *places], unseen[:, *places]
+
+
+# ------------------------------------------------------------------------------------------------
+# the scores
+
+
+def bic(name, fitted, numbers=NUMBERS):
+    """Return the Bayesian information criterion in nats per residue, from the log densities `fitted`."""
+    numbers = np.array(numbers)
+    free = numbers - 1 + numbers * FREE[name]
+    return free * np.log(len(fitted)) / (2 * len(fitted)) - fitted.mean(0)
+
+
+def mean_gain(gains):
+    """Return the mean gain per residue and its standard error.
 
     Neighbours along a chain have similar angles, so the standard error is that of the
     means of blocks of successive residues.
     """
-    gains = np.asarray(second.log_prob(pairs) - first.log_prob(pairs))
-    means = [block.mean() for block in np.array_split(gains, min(BLOCKS, len(gains)))]
+    blocks = np.array_split(gains, min(BLOCKS, len(gains)))
+    means = [block.mean() for block in blocks]
     return gains.mean(), np.std(means, ddof=1) / np.sqrt(len(means))
 
 
@@ -93,67 +135,75 @@ def psi_of_sheets(mixture, pairs):
     """Return the mean of psi in degrees, on the circle and as a number, of the largest component near sheets."""
     near = np.cos(np.asarray(mixture.components.psi_loc) - np.deg2rad(140)) > 0.5
     sheet = np.argmax(np.where(near, mixture.log_weights(), -np.inf))
-    shares, psi = np.asarray(mixture.responsibilities(pairs))[:, sheet], pairs[:, 1]
+    shares = np.asarray(jax.jit(Mixture.responsibilities)(mixture, pairs))[:, sheet]
+    psi = pairs[:, 1]
     circular = np.angle(np.sum(shares * np.exp(1j * psi)))
     return np.rad2deg(circular), np.rad2deg(np.average(psi, weights=shares))
 
 
-def tables(found, pairs, held_out):
-    """Return lines of Markdown: scores by number of components, the gain of dependence, and the components."""
-    best = {name: lowest(found, name) for name in KINDS}
-    lines = [
-        "| components | BIC, independent | held out | BIC, dependent | held out |",
-        "|---:|---:|---:|---:|---:|",
-    ]
-    for number in sorted({number for _, number in found}):
-        cells = [str(number)]
-        for name in KINDS:
-            cells += [f"{value:.4f}" for value in found[name, number][1:]]
-            if number == best[name]:
-                cells[-2] = f"**{cells[-2]}**"
-        lines.append("| " + " | ".join(cells) + " |")
 
-    first, second = (found[name, best[name]][0] for name in KINDS)
-    mean, error = gain(first, second, held_out)
-    circular, ordinary = psi_of_sheets(second, pairs)
-    lines += [
-        "",
-        f"{len(pairs)} residues to fit, {len(held_out)} held out",
-        f"gain of dependence: {mean:+.4f} nats per held-out residue (standard error {error:.4f})",
-        f"mean psi of the sheets: {circular:.1f} degrees on the circle, {ordinary:.1f} as a number",
-        "",
-        "| weight | φ | ψ | κ of φ | κ of ψ | λ | weighted correlation |",
-        "|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    parts = jax.tree.map(np.asarray, second.components)
-    weights = np.exp(second.log_weights())
+# ------------------------------------------------------------------------------------------------
+# the report
+
+
+def table(head, rows):
+    """Return the lines of a Markdown table of numbers."""
+    lines = [head, ["---:"] * len(head), *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def score_table(criteria, unseen, numbers):
+    """Return the lines of the table of scores by number of components; the lowest BIC is bold."""
+    head = ["components"]
+    for name in criteria:
+        head += [f"BIC, {name}", "held out"]
+    rows = []
+    for place, number in enumerate(numbers):
+        row = [str(number)]
+        for name, criterion in criteria.items():
+            cell = f"{criterion[place]:.3f}"
+            row += [f"**{cell}**" if place == np.argmin(criterion) else cell]
+            row += [f"{unseen[name][:, place].mean():.3f}"]
+        gain, error = mean_gain((unseen["dependent"] - unseen["independent"])[:, place])
+        rows.append([*row, f"{gain:+.3f} ± {error:.3f}"])
+    return table([*head, "gain"], rows)
+
+
+def component_table(mixture):
+    """Return the lines of the table of the components, by weight."""
+    parts = jax.tree.map(np.asarray, mixture.components)
+    weights = np.exp(mixture.log_weights())
+    head = ["weight", "φ", "ψ", "κ of φ", "κ of ψ", "λ", "λ / √(κκ)"]
+    rows = []
     for j in np.argsort(-weights):
         k_phi, k_psi = parts.phi_concentration[j], parts.psi_concentration[j]
-        cells = (
-            f"{weights[j]:.3f}",
-            f"{np.rad2deg(parts.phi_loc[j]):.0f}°",
-            f"{np.rad2deg(parts.psi_loc[j]):.0f}°",
-            f"{k_phi:.1f}",
-            f"{k_psi:.1f}",
-            f"{parts.correlation[j]:.1f}",
-            f"{parts.correlation[j] / np.sqrt(k_phi * k_psi):.2f}",
-        )
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+        row = [f"{weights[j]:.3f}"]
+        row += [f"{np.rad2deg(loc[j]):.0f}°" for loc in (parts.phi_loc, parts.psi_loc)]
+        row += [f"{value:.1f}" for value in (k_phi, k_psi, parts.correlation[j])]
+        rows.append([*row, f"{parts.correlation[j] / np.sqrt(k_phi * k_psi):.2f}"])
+    return table(head, rows)
 
 
-def picture(found, pairs, held_out):
+def picture(mixture, residues, criteria, unseen, numbers):
     """Make the figure: residues, as many draws, and the held-out likelihood."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 4.6), layout="constrained")
     planes = figure.subplots(1, 3)
-    mixture = found["dependent", lowest(found, "dependent")][0]
-    everything = np.concatenate([pairs, held_out])
-    drawn = np.asarray(mixture.sample(jax.random.key(0), (len(everything),)))
-    draw_plane(planes[0], everything, mixture, f"{len(everything):,} residues")
+    draw = jax.jit(lambda mixture, key: mixture.sample(key, (len(residues),)))
+    drawn = np.asarray(draw(mixture, jax.random.key(1)))
+    draw_plane(planes[0], residues, mixture, f"{len(residues):,} residues")
     draw_plane(planes[1], drawn, mixture, "As many draws from the mixture")
-    draw_choice(planes[2], found)
+    for (name, criterion), colour in zip(criteria.items(), COLORS, strict=False):
+        heights, best = unseen[name].mean(0), np.argmin(criterion)
+        planes[2].plot(numbers, heights, "o-", color=colour, label=f"{name} angles")
+        ring = {"color": colour, "markersize": 12, "fillstyle": "none"}
+        planes[2].plot(numbers[best], heights[best], "o", **ring)
+    planes[2].plot([], [], "o", **ring | {"color": INK}, label="lowest BIC")
+    planes[2].set(xlabel="components", ylabel="nats per residue", xticks=numbers)
+    planes[2].set_title("Held-out log likelihood")
+    planes[2].legend(frameon=False, loc="lower right")
+    planes[2].grid(True)
     return figure
 
 
@@ -172,22 +222,6 @@ def draw_plane(axes, points, mixture, title):
     axes.set_yticks(np.arange(-180, 181, 60))
 
 
-def draw_choice(axes, found):
-    """Draw the held-out likelihood against the number of components."""
-    numbers = sorted({number for _, number in found})
-    for name, colour in zip(KINDS, COLORS, strict=False):
-        heights = [found[name, number][2] for number in numbers]
-        axes.plot(numbers, heights, "o-", color=colour, label=f"{name} angles")
-        taken = lowest(found, name)
-        ring = {"color": colour, "markersize": 12, "fillstyle": "none"}
-        axes.plot(taken, found[name, taken][2], "o", **ring)
-    axes.plot([], [], "o", color=INK, markersize=12, fillstyle="none", label="lowest BIC")
-    axes.set(xlabel="components", xticks=numbers, title="Held-out log likelihood")
-    axes.set_ylabel("nats per residue")
-    axes.legend(frameon=False, loc="lower right")
-    axes.grid(True)
-
-
 def main(arguments=None):
     """Fit mixtures of both kinds, print the tables and draw the picture."""
     options = parser(__doc__)
@@ -203,12 +237,26 @@ def main(arguments=None):
     else:
         residues = measured()
     pairs, held_out = divide(residues)
-    less = {"numbers": (2, 3), "starts": 1, "steps": 20} if given.quick else {}
-    found = compare(pairs, held_out, **less)
-    print(*tables(found, pairs, held_out), sep="\n")
+    numbers, starts = ((2, 3), 2) if given.quick else (NUMBERS, STARTS)
+
+    tori = fit(start(jax.random.key(0), pairs, numbers, starts), pairs)
+    criteria, unseen = {}, {}
+    for name, tried in (("independent", tori), ("dependent", fit(coupled(tori), pairs))):
+        mixtures, fitted, unseen[name] = best_start(tried, pairs, held_out)
+        criteria[name] = bic(name, fitted, numbers)
+    best = np.argmin(criteria["dependent"])
+    # Without the components of weight 0.
+    mixture = jax.tree.map(lambda leaf: leaf[best, : numbers[best]], mixtures)
+    circular, ordinary = psi_of_sheets(mixture, pairs)
+
+    print(*score_table(criteria, unseen, numbers), "", sep="\n")
+    print(*component_table(mixture), "", sep="\n")
+    print(
+        f"mean psi of the sheets: {circular:.1f} degrees on the circle, {ordinary:.1f} as a number"
+    )
     if given.out:
         with settings():
-            write(picture(found, pairs, held_out), given.out)
+            write(picture(mixture, residues, criteria, unseen, numbers), given.out)
 
 
 if __name__ == "__main__":

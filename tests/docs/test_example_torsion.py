@@ -1,11 +1,10 @@
 """The example of torsion angles: its data, the loader of structures, the scores and their standard error."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from docs.examples import torsion_angles as example
-from jax_von_mises import Mixture, SineBivariateVonMises, Torus, VonMises
+from jax_von_mises import Mixture, SineBivariateVonMises
 
 # Lengths in angstrom and angles in degrees of a backbone, from each atom to the next one.
 LENGTHS = {"N": 1.329, "CA": 1.458, "C": 1.525}
@@ -64,13 +63,19 @@ def test_structures_are_read(tmp_path, ending):
 
 
 def test_the_gain_has_the_standard_error_of_means_of_blocks():
-    wide, narrow = (Mixture(probs=[1.0], components=Torus(VonMises(jnp.zeros((1, 2)), k))) for k in (1.0, 4.0))
-    # Blocks of ten equal pairs: as many independent gains as blocks.
-    places = np.random.default_rng(0).normal(size=(example.BLOCKS, 2)).astype(np.float32)
-    mean, error = example.gain(wide, narrow, np.repeat(places, 10, axis=0))
-    gains = np.asarray(narrow.log_prob(places) - wide.log_prob(places))
-    np.testing.assert_allclose(mean, gains.mean(), rtol=1e-4)
-    np.testing.assert_allclose(error, gains.std(ddof=1) / np.sqrt(example.BLOCKS), rtol=1e-4)
+    """Blocks of ten equal gains have as much information as one of each."""
+    gains = np.random.default_rng(0).normal(size=example.BLOCKS)
+    mean, error = example.mean_gain(np.repeat(gains, 10))
+    np.testing.assert_allclose([mean, error], [gains.mean(), gains.std(ddof=1) / np.sqrt(len(gains))])
+
+
+def test_bic_counts_the_parameters():
+    """One weight less than components; four or five numbers for each."""
+    fitted = np.tile([-2.0, -1.0], (100, 1))
+    expected = np.array([2.0, 1.0]) + np.array([5, 11]) * np.log(100) / 200
+    np.testing.assert_allclose(example.bic("dependent", fitted, (1, 2)), expected)
+    expected = np.array([2.0, 1.0]) + np.array([4, 9]) * np.log(100) / 200
+    np.testing.assert_allclose(example.bic("independent", fitted, (1, 2)), expected)
 
 
 def test_the_mean_of_psi_crosses_the_cut():
@@ -82,13 +87,14 @@ def test_the_mean_of_psi_crosses_the_cut():
 
 
 @pytest.mark.slow
-def test_dependence_pays_on_held_out_residues(capsys, tmp_path):
+def test_main(capsys, tmp_path):
+    """The fits of pairs start from those of independent angles, so they are at least as likely."""
     pytest.importorskip("matplotlib")
     example.main(["--quick", "--out", str(tmp_path / "picture.svg")])
-    printed = capsys.readouterr().out
-    assert "868 residues to fit, 868 held out" in printed
-    rows = [line.strip("| ").split(" | ") for line in printed.splitlines() if line.startswith(("| 2 ", "| 3 "))]
-    for _, bic, held_out, bic_dependent, held_out_dependent in rows:
-        assert float(bic_dependent.strip("*")) < float(bic.strip("*"))
-        assert float(held_out_dependent) > float(held_out)
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    for row, number in zip(rows[2:4], (2, 3), strict=True):
+        bic, bic_of_pairs = (float(row[j].strip("*")) for j in (1, 3))
+        assert int(row[0]) == number
+        assert bic_of_pairs <= bic + number * np.log(868) / (2 * 868) + 0.001
+    assert sum(float(row[0]) for row in rows[6:]) == pytest.approx(1, abs=0.002)
     assert (tmp_path / "picture.svg").stat().st_size > 10_000
