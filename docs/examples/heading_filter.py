@@ -28,7 +28,7 @@ WRONG = 0.2  # share of the readings that may point anywhere
 OUTAGE = (50, 90)  # steps without a compass
 PARTICLES = 4096
 CELLS = 512  # of the grid: seven to a standard deviation of the gyro's error
-SHOWN = 728  # seed of the run in the picture, ambiguous at the start and after the outage
+SHOWN = 728  # seed of the pictured run, ambiguous at the start and after the outage
 RUNS = 200
 
 

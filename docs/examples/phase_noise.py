@@ -179,9 +179,7 @@ def summary(phases):
 def read(path):
     """Return the number of rows of a file and their `summary`, without holding the file in memory."""
     phases = np.load(path, mmap_mode="r")
-    parts = phases.reshape(
-        -1, PART, phases.shape[1]
-    )  # a view: nothing is read yet
+    parts = phases.reshape(-1, PART, phases.shape[1])  # a view: nothing is read yet
     sums = batched_apply(jax.vmap(summary), parts, batch_size=8)
     return len(phases), [part.sum(axis=0, dtype=float) for part in sums]
 

@@ -24,9 +24,7 @@ CONCENTRATION = 4.0
 WALKERS = 2**12
 STEPS = 2**8
 BATCHES = 40
-IN_FLIGHT = (
-    2  # batches: one is drawn while one is walked; more would only take memory
-)
+IN_FLIGHT = 2  # batches: one is drawn while one is walked; more would only take memory
 
 
 def draw(key, batch, shape):

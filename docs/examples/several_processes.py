@@ -120,9 +120,7 @@ def work(key, process, processes, gather):
     parameters, totals = np.zeros(2, np.float32), []
     for _ in range(STEPS):
         own = np.stack([gradient(parameters, *block) for block in blocks])
-        totals.append(
-            gather(own).sum(axis=0)
-        )  # in the order of the blocks
+        totals.append(gather(own).sum(axis=0))  # in the order of the blocks
         parameters = parameters + (totals[-1] / information()).astype(np.float32)
         if len(totals) == 1:
             sums = gather(own.sum(axis=0, keepdims=True)).sum(

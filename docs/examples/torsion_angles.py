@@ -141,7 +141,6 @@ def psi_of_sheets(mixture, pairs):
     return np.rad2deg(circular), np.rad2deg(np.average(psi, weights=shares))
 
 
-
 # ------------------------------------------------------------------------------------------------
 # the report
 
@@ -241,7 +240,10 @@ def main(arguments=None):
 
     tori = fit(start(jax.random.key(0), pairs, numbers, starts), pairs)
     criteria, unseen = {}, {}
-    for name, tried in (("independent", tori), ("dependent", fit(coupled(tori), pairs))):
+    for name, tried in (
+        ("independent", tori),
+        ("dependent", fit(coupled(tori), pairs)),
+    ):
         mixtures, fitted, unseen[name] = best_start(tried, pairs, held_out)
         criteria[name] = bic(name, fitted, numbers)
     best = np.argmin(criteria["dependent"])

@@ -1,5 +1,7 @@
 """The example of torsion angles: its data, the loader of structures, the scores and their standard error."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ ANGLES = {"N": 116.2, "CA": 121.7, "C": 111.0}
 def backbone(pairs):
     """Return the atoms N, CA and C of a chain with these torsion angles in degrees and flat peptide bonds."""
     atoms = [("N", np.zeros(3)), ("CA", np.array([1.458, 0, 0])), ("C", np.array([2.0, 1.42, 0]))]
-    for (_, psi), (phi, _) in zip(pairs, pairs[1:], strict=False):
+    for (_, psi), (phi, _) in itertools.pairwise(pairs):
         for name, torsion in (("N", psi), ("CA", 180.0), ("C", phi)):
             a, b, c = (place for _, place in atoms[-3:])
             along = (c - b) / np.linalg.norm(c - b)
