@@ -1,1 +1,1 @@
-"""What the documentation is built from, and its examples."""
+"""Programs that make parts of the documentation, and its examples."""

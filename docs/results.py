@@ -180,7 +180,7 @@ def between(values):
 
 
 def slower(speed, grids, startup, directions):
-    """List all measured work that a peer does faster, in the results of four programs."""
+    """List all cases in which a peer is faster, in the results of four programs."""
     rows, seen = [], set()
     for case in [*speed["cases"], *grids["cases"]]:
         ours, found = case["results"][OURS], case["results"]
@@ -414,7 +414,7 @@ def parts():
     }
 
 
-# What draws the results of a program, with the function that checks and the one that draws.
+# Functions that draw the results of a program.
 PICTURES = {
     "performance_benchmark": plots.main,
     "streaming": streaming_pictures.main,

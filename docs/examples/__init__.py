@@ -1,1 +1,1 @@
-"""Examples of the documentation, each a script that draws its own picture; the tests run them too."""
+"""Examples of the documentation: scripts that print tables and draw pictures, which the tests run too."""

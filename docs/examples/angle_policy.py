@@ -23,8 +23,8 @@ from jax_von_mises import VonMises
 
 __all__ = ["main"]
 
-WIND = 0.5  # what a following wind is worth, where progress towards the goal is worth 1
-TEMPERATURE = 0.03  # what a nat of entropy is worth
+WIND = 0.5  # reward of a following wind; that of progress towards the goal is 1
+TEMPERATURE = 0.03  # reward per nat of entropy
 SIZES = (4, 32, 32, 3)
 BATCH = 64
 STEPS = 3000
@@ -40,41 +40,41 @@ LOOKED_AT = (0, 30, 300, 3000)  # steps of training where gradients are measured
 
 
 def reward(heading, state):
-    """Progress towards the goal, plus what the wind helps."""
+    """Return the progress towards the goal plus the help of the wind."""
     return jnp.cos(heading - state[..., 0]) + WIND * jnp.cos(heading - state[..., 1])
 
 
 def best_distribution(state):
-    """The distribution that maximises mean reward + TEMPERATURE * entropy: proportional to exp(reward / TEMPERATURE)."""
+    """Return the distribution that maximises mean reward + TEMPERATURE * entropy, with density ~ exp(reward / TEMPERATURE)."""
     goal, wind = state[..., 0], state[..., 1]
     x, y = jnp.cos(goal) + WIND * jnp.cos(wind), jnp.sin(goal) + WIND * jnp.sin(wind)
     return VonMises(jnp.arctan2(y, x), jnp.hypot(x, y) / TEMPERATURE)
 
 
 def mean_reward(distribution, state):
-    """Mean of the reward under `distribution`: the mean of cos(heading - a) is A(concentration) cos(loc - a)."""
+    """Return the mean reward under `distribution`; the mean of cos(heading - a) is A(concentration) cos(loc - a)."""
     return (1 - distribution.variance()) * reward(distribution.loc, state)
 
 
 def objective(distribution, state):
-    """What training maximises, exact, averaged over the states."""
+    """Return the exact objective of the training, averaged over the states."""
     return jnp.mean(
         mean_reward(distribution, state) + TEMPERATURE * distribution.entropy()
     )
 
 
 def gap(distribution, state):
-    """How far `objective` is below its optimum, without the cancellation of a difference."""
+    """Return how far `objective` is below its optimum, without the cancellation of a difference."""
     return TEMPERATURE * jnp.mean(distribution.kl_divergence(best_distribution(state)))
 
 
 def random_states(key, size):
-    """States of independent uniform directions."""
+    """Draw states of independent uniform directions."""
     return random.uniform(key, (size, 2), minval=-jnp.pi, maxval=jnp.pi)
 
 
 def grid_states(side=32):
-    """A grid over all states, on which sums are integrals to many digits: everything is periodic and smooth."""
+    """Return a grid over all states, on which sums of smooth periodic functions are accurate integrals."""
     direction = jnp.linspace(-jnp.pi, jnp.pi, side, endpoint=False)
     return jnp.stack(jnp.meshgrid(direction, direction), axis=-1).reshape(-1, 2)
 
@@ -84,7 +84,7 @@ def grid_states(side=32):
 
 
 def init(key):
-    """Weights and biases of the network."""
+    """Return random weights and zero biases of the network."""
     keys = random.split(key, len(SIZES) - 1)
     shapes = zip(keys, SIZES[:-1], SIZES[1:], strict=True)
     return [
@@ -94,13 +94,13 @@ def init(key):
 
 
 def policy(params, state):
-    """The distribution of the heading in one state."""
+    """Return the distribution of the heading in one state."""
     hidden = jnp.concatenate([jnp.cos(state), jnp.sin(state)])
     for weight, bias in params[:-1]:
         hidden = jnp.tanh(hidden @ weight + bias)
     weight, bias = params[-1]
     x, y, z = hidden @ weight + bias
-    # The direction of a vector: no cut at pi, as there would be in an angle.
+    # The direction of a vector is smooth in the weights; an angle would jump at pi.
     return VonMises(loc=jnp.arctan2(y, x), concentration=jnp.exp(z))
 
 
@@ -115,19 +115,19 @@ policies = jax.vmap(policy, in_axes=(None, 0))
 
 
 def pathwise(key, distribution, state):
-    """The reward itself, differentiated through the angle."""
+    """Return the reward itself, to be differentiated through the angle."""
     return reward(distribution.sample(key), state)
 
 
 def score(key, distribution, state, baseline=0.0):
-    """REINFORCE: the log-density, weighted by the reward less a baseline."""
+    """Return REINFORCE's estimate: the log density, weighted by the reward minus a baseline."""
     heading = lax.stop_gradient(distribution.sample(key))
     advantage = lax.stop_gradient(reward(heading, state) - baseline)
     return advantage * distribution.log_prob(heading)
 
 
 def score_baseline(key, distribution, state):
-    """REINFORCE with the exact mean reward of each state as baseline: what a perfect critic would say."""
+    """Return REINFORCE's estimate with the exact mean reward of each state as baseline, as from a perfect critic."""
     return score(key, distribution, state, mean_reward(distribution, state))
 
 
@@ -136,13 +136,12 @@ ESTIMATORS = {
     "score function, baseline": score_baseline,
     "score function": score,
 }
-# Adam's rate: for each estimator the best of 0.003, 0.01 and 0.03, by the gap at the
-# end.
+# Adam's rate: the best of 0.003, 0.01 and 0.03 for each estimator, by the final gap.
 RATES = {"pathwise": 0.01, "score function, baseline": 0.01, "score function": 0.003}
 
 
 def loss(params, key, state, estimator):
-    """One random angle a state; the entropy is exact."""
+    """Return the loss from one random angle per state and the exact entropy."""
     distribution = policies(params, state)
     return -jnp.mean(
         estimator(key, distribution, state) + TEMPERATURE * distribution.entropy()
@@ -155,7 +154,7 @@ def loss(params, key, state, estimator):
 
 @functools.partial(jax.jit, static_argnames=("estimator", "steps", "every"))
 def train(key, estimator, rate, steps=STEPS, every=EVERY):
-    """Train with Adam and a rate that falls to 0; returns the weights after every `every` steps, the first ones too."""
+    """Train with Adam and a rate that falls to 0; return the weights every `every` steps, from the initial ones on."""
     key, init_key = random.split(key)
     params = init(init_key)
     optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
@@ -181,7 +180,7 @@ def train(key, estimator, rate, steps=STEPS, every=EVERY):
 
 @jax.jit
 def gaps(history):
-    """The gap over all states, for each entry of a history of weights."""
+    """Return the gap over all states for each entry of a history of weights."""
     states = grid_states()
     return lax.map(lambda params: gap(policies(params, states), states), history)
 
@@ -192,7 +191,7 @@ def gaps(history):
 
 @jax.jit
 def exact_gradient(params, state):
-    """Gradient of the loss without sampling, as one vector."""
+    """Return the gradient of the loss without sampling, as one vector."""
     return ravel_pytree(
         jax.grad(lambda params: -objective(policies(params, state), state))(params)
     )[0]
@@ -200,7 +199,7 @@ def exact_gradient(params, state):
 
 @functools.partial(jax.jit, static_argnames=("estimator", "repeats"))
 def gradients(key, params, state, estimator, repeats=4096):
-    """Gradients (repeats, weights) of the loss at the same weights and states, from independent angles."""
+    """Return gradients (repeats, weights) of the loss at the same weights and states, from independent angles."""
 
     def one(key):
         return ravel_pytree(jax.grad(loss)(params, key, state, estimator))[0]
@@ -209,12 +208,12 @@ def gradients(key, params, state, estimator, repeats=4096):
 
 
 def total_variance(gradients):
-    """Variance of the gradient vector: the sum over its components."""
+    """Return the variance of the gradient vector, summed over its components."""
     return float(np.var(np.asarray(gradients, np.float64), axis=0, ddof=1).sum())
 
 
 def along_exact(gradients, exact):
-    """Length of the mean gradient along the exact one, relative to the exact length, and its standard error."""
+    """Return the length of the mean gradient along the exact one, relative to the exact length, and its standard error."""
     exact = np.asarray(exact, np.float64)
     lengths = np.asarray(gradients, np.float64) @ exact / (exact @ exact)
     return lengths.mean(), lengths.std(ddof=1) / np.sqrt(lengths.size)
@@ -222,7 +221,7 @@ def along_exact(gradients, exact):
 
 @functools.partial(jax.jit, static_argnames=("estimator", "size"))
 def one_draw_derivatives(key, concentration, offset, estimator, size=2**17):
-    """What single draws say of the derivatives of the mean reward in loc and concentration.
+    """Return estimates from single draws of the derivatives of the mean reward in loc and concentration.
 
     Goal and wind point to 0, the policy to `offset`.
     """
@@ -237,7 +236,7 @@ def one_draw_derivatives(key, concentration, offset, estimator, size=2**17):
 
 
 def variances(key, estimator, concentrations=CONCENTRATIONS):
-    """Variance of the derivative in `loc`, an array (offsets, concentrations)."""
+    """Return the variance of the derivative in `loc`, an array (offsets, concentrations)."""
     rows = []
     for offset in OFFSETS:
         draws = (
@@ -253,7 +252,7 @@ def variances(key, estimator, concentrations=CONCENTRATIONS):
 
 
 def learn(key, seeds=SEEDS, steps=STEPS):
-    """Train with each estimator from the same starts: weights, and gaps as an array (seeds, entries), by name."""
+    """Train with each estimator from the same starts; return weights and gaps (seeds, entries), by name."""
     keys = random.split(key, seeds)
     histories = {
         name: jax.vmap(
@@ -267,7 +266,7 @@ def learn(key, seeds=SEEDS, steps=STEPS):
 
 
 def learning_table(curves):
-    """Markdown: what training reached with each estimator, in the median over the seeds."""
+    """Return a Markdown table of the median result of training with each estimator."""
     states = grid_states()
     optimum = float(objective(best_distribution(states), states))
     lines = ["| trained with | objective | below the optimum |", "|---|---|---|"]
@@ -278,7 +277,7 @@ def learning_table(curves):
 
 
 def gradient_table(key, history, steps=STEPS):
-    """Markdown: variance relative to the pathwise one, and mean along the exact gradient relative to its length."""
+    """Return a Markdown table of variances relative to the pathwise one, and of means along the exact gradient."""
     keys = random.split(key, len(ESTIMATORS) + 1)
     states = random_states(keys[-1], BATCH)
     lines = [
@@ -300,7 +299,7 @@ def gradient_table(key, history, steps=STEPS):
     return "\n".join(lines)
 
 
-# Marks tell the lines apart in print.
+# Markers distinguish the lines without colours.
 STYLES = {
     "pathwise": {"color": COLORS[0], "marker": "o"},
     "score function, baseline": {"color": COLORS[1], "marker": "s"},

@@ -1,4 +1,4 @@
-"""Regression of an angle on numbers, by NUTS and by variational inference, from data with known coefficients.
+"""Regression of an angle on covariates, by NUTS and by variational inference, from data with known coefficients.
 
 ``python -m docs.examples.circular_regression --out FILE`` prints the table of the page
 *Circular regression* and draws its picture; the same machine gives the same file, byte
@@ -20,7 +20,7 @@ import jax_von_mises
 from docs.examples.drawing import COLORS, GREY, INK, parser, settings, write
 from jax_von_mises.numpyro import VonMises
 
-# `mu` is near the turn at pi, where treating angles as numbers goes wrong.
+# `mu` is near pi, where a regression on angles as numbers fails.
 TRUTH = {"mu": 2.8, "beta": np.array([0.6, -0.3]), "concentration": 4.0}
 SIZE = 100
 
@@ -28,12 +28,12 @@ DATA, NUTS_COLOUR, SVI_COLOUR, TRUE_COLOUR = GREY, COLORS[1], COLORS[0], INK
 
 
 def link(mu, beta, x):
-    """Mean direction at each row of `x`: arctan takes the line to half a circle, twice that is the whole one."""
+    """Return the mean direction at each row of `x`; twice the arctangent maps the line to one turn."""
     return mu + 2 * jnp.arctan(x @ beta)
 
 
 def simulate(key):
-    """Two covariates and an angle for each row, by `TRUTH`."""
+    """Draw two covariates and an angle for each row, with the parameters `TRUTH`."""
     covariates, noise = random.split(key)
     x = random.normal(covariates, (SIZE, 2))
     loc = link(TRUTH["mu"], jnp.asarray(TRUTH["beta"], x.dtype), x)
@@ -41,7 +41,7 @@ def simulate(key):
 
 
 def model(x, angles=None):
-    """Priors and likelihood; concentration 0 is the uniform distribution, so that no direction is preferred."""
+    """Define priors and likelihood; concentration 0 is the uniform distribution of a direction."""
     mu = numpyro.sample("mu", VonMises(0.0, 0.0))
     beta = numpyro.sample(
         "beta", dist.Normal(0.0, 1.0).expand((x.shape[1],)).to_event(1)
@@ -52,12 +52,12 @@ def model(x, angles=None):
 
 
 def start(x, angles):
-    """The mean direction and no slope: from the other side of the circle both methods end in a worse optimum."""
+    """Return the mean direction and no slope; from the other side of the circle both methods end in a worse optimum."""
     return {"mu": jax_von_mises.fit(angles)[0], "beta": jnp.zeros(x.shape[1])}
 
 
 def guide(x, angles):
-    """A von Mises distribution for the direction, a normal and a lognormal one for the rest: all draws are differentiable."""
+    """Define a von Mises, a normal and a lognormal distribution; draws of all three are differentiable."""
     mu_loc = numpyro.param("mu_loc", start(x, angles)["mu"])
     mu_concentration = numpyro.param(
         "mu_concentration", 10.0, constraint=constraints.positive
@@ -78,7 +78,7 @@ def guide(x, angles):
 
 
 def run_nuts(key, x, angles, warmup=500, samples=2000):
-    """Draws from the posterior by the No-U-Turn sampler, which walks through the turn at pi as if it were not there."""
+    """Draw from the posterior by the No-U-Turn sampler, without a jump at pi."""
     walkable = handlers.reparam(model, config={"mu": CircularReparam()})
     first = start(x, angles)
     kernel = NUTS(
@@ -93,7 +93,7 @@ def run_nuts(key, x, angles, warmup=500, samples=2000):
 
 
 def run_svi(key, x, angles, steps=3000, samples=2000):
-    """Draws from the guide that is nearest to the posterior, by the gradient of the evidence bound."""
+    """Draw from the guide that maximises the evidence lower bound."""
     optimizer = numpyro.optim.Adam(lambda step: 0.03 * 0.02 ** (step / steps))
     svi = SVI(model, guide, optimizer, Trace_ELBO(num_particles=8))
     fitting, drawing = random.split(key)
@@ -104,12 +104,12 @@ def run_svi(key, x, angles, steps=3000, samples=2000):
 
 
 def only_parameters(draws):
-    """The draws by the names of `TRUTH`, as NumPy arrays."""
+    """Return the draws under the names of `TRUTH`, as NumPy arrays."""
     return {name: np.asarray(draws[name]) for name in TRUTH}
 
 
 def columns(draws):
-    """One column of numbers a parameter; the direction unrolled around its mean, so that it has no jump."""
+    """Return a column of numbers per parameter; the direction is unrolled around its mean."""
     mu = np.asarray(draws["mu"], float)
     centre = np.angle(np.mean(np.exp(1j * mu)))
     found = {"mu": centre + np.remainder(mu - centre + np.pi, 2 * np.pi) - np.pi}
@@ -121,7 +121,7 @@ def columns(draws):
 
 
 def true_values():
-    """The numbers of `TRUTH` under the names of `columns`."""
+    """Return the numbers of `TRUTH` under the names of `columns`."""
     return {
         name: column[0]
         for name, column in columns(
@@ -131,7 +131,7 @@ def true_values():
 
 
 def table(nuts, svi):
-    """Lines of the table: true value, then mean and standard deviation by either method."""
+    """Return the lines of the table: true value, then mean and standard deviation by both methods."""
     lines = [f"{'':13}{'true':>7}{'NUTS mean':>11}{'sd':>7}{'SVI mean':>11}{'sd':>7}"]
     sampled, fitted = columns(nuts), columns(svi)
     for name, value in true_values().items():
@@ -144,7 +144,7 @@ def table(nuts, svi):
 
 @jax.jit
 def predictive_density(draws, x, grid):
-    """Density of a new angle at a row of `x` picked at random, the mean over rows and draws."""
+    """Return the density of a new angle, averaged over the rows of `x` and over draws."""
 
     def given(mu, beta, concentration):
         locs = link(mu, beta, x)[:, None]
@@ -156,8 +156,8 @@ def predictive_density(draws, x, grid):
 
 
 def picture(x, angles, nuts, svi):
-    """Make the figure: on the left the data and what either posterior predicts, on the right the posteriors."""
-    # Here, so that the rest runs without them.
+    """Make the figure: data and predictions on the left, posteriors on the right."""
+    # Imported here, so that the rest runs without them.
     from matplotlib.figure import Figure
     from scipy.stats import gaussian_kde
 

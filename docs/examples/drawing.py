@@ -1,4 +1,4 @@
-"""What the examples share: their command line, their colours, and pictures that are the same for the same numbers."""
+"""Command line, colours and picture settings of the examples; equal numbers give equal files."""
 
 import argparse
 import contextlib
@@ -11,7 +11,7 @@ __all__ = ["COLORS", "GREY", "INK", "parser", "settings", "write"]
 COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 INK, GREY = "#222222", "#BBBBBB"
 SETTINGS = {
-    "svg.hashsalt": "jax_von_mises",  # else element names are drawn at random
+    "svg.hashsalt": "jax_von_mises",  # otherwise element names are random
     "svg.fonttype": "path",  # looks the same where the font is missing
     "font.family": "DejaVu Sans",  # comes with Matplotlib
     "font.size": 10,
@@ -28,20 +28,20 @@ SETTINGS = {
 
 
 def parser(text):
-    """The command line of the example with the docstring `text`."""
+    """Return the argument parser of the example with the docstring `text`."""
     made = argparse.ArgumentParser(description=text.splitlines()[0])
     made.add_argument(
-        "--out", type=Path, help="picture to write; its ending says the format"
+        "--out", type=Path, help="picture to write; the suffix determines its format"
     )
     made.add_argument(
-        "--quick", action="store_true", help="less of everything, in some seconds"
+        "--quick", action="store_true", help="a smaller run, in some seconds"
     )
     return made
 
 
 @contextlib.contextmanager
 def settings():
-    """Settings of Matplotlib, which is imported here and not before: the rest runs without it."""
+    """Apply the settings of Matplotlib, which is imported only here: the rest runs without it."""
     import matplotlib
 
     with matplotlib.rc_context(SETTINGS):
@@ -49,7 +49,7 @@ def settings():
 
 
 def write(figure, out):
-    """Write a figure; the same numbers give the same bytes, so there is no date in it."""
+    """Write a figure without a date, so that equal numbers give equal bytes."""
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(
         out, metadata={"Date": None} if out.suffix == ".svg" else None, dpi=150

@@ -4,9 +4,9 @@
 heading filter* and draws its picture; the same machine gives the same file, byte for
 byte.
 
-A vehicle turns, as a gyro says that it does with a small error, and a compass shows its
-heading with a larger one. Some readings are wrong altogether, and for a while there is
-none. The state is one angle, so the exact filter is known too: a density on a grid.
+A gyro measures the turns of a vehicle with a small error, and a compass its heading
+with a larger one. Some readings are outliers, and for a while there is none. The state
+is one angle, so the exact filter can be computed too, as a density on a grid.
 """
 
 import functools
@@ -28,7 +28,7 @@ WRONG = 0.2  # share of the readings that may point anywhere
 OUTAGE = (50, 90)  # steps without a compass
 PARTICLES = 4096
 CELLS = 512  # of the grid: seven to a standard deviation of the gyro's error
-SHOWN = 728  # seed of the run in the picture, one with doubt at the start and after the outage
+SHOWN = 728  # seed of the pictured run, ambiguous at the start and after the outage
 RUNS = 200
 
 
@@ -37,13 +37,13 @@ RUNS = 200
 
 
 def gyro():
-    """Turn in each step as the gyro reads it, in radians: bends to either side, and more than a whole turn in all."""
+    """Return the turn in each step by the gyro, in radians: bends to both sides, and more than one turn in total."""
     step = jnp.arange(STEPS, dtype=jnp.float32)
     return 0.06 + 0.12 * jnp.sin(step * (2 * jnp.pi / 50))
 
 
 def compass():
-    """Concentration of the compass at each step: 0 where there is no reading, since nothing is learned there."""
+    """Return the concentration of the compass at each step, 0 where there is no reading."""
     step = jnp.arange(STEPS)
     return jnp.where(
         (step >= OUTAGE[0]) & (step < OUTAGE[1]), jnp.zeros(STEPS), COMPASS
@@ -51,7 +51,7 @@ def compass():
 
 
 def reading_distribution(heading, concentration):
-    """Distribution of a reading: about the heading, or anywhere on the circle."""
+    """Return the distribution of a reading: about the heading, or anywhere on the circle."""
     anywhere = jnp.zeros_like(heading)
     loc = jnp.stack([heading, anywhere], axis=-1)
     concentration = jnp.stack(
@@ -64,7 +64,7 @@ def reading_distribution(heading, concentration):
 
 @jax.jit
 def simulate(key, turns, concentrations):
-    """True headings, not reduced to one turn, and readings of one run."""
+    """Draw one run: true headings, not reduced to one turn, and readings."""
     start, motion, needle = random.split(key, 3)
     first = random.uniform(start, minval=-jnp.pi, maxval=jnp.pi)
     headings = first + jnp.cumsum(sample_von_mises(motion, turns, MOTION))
@@ -76,12 +76,12 @@ def simulate(key, turns, concentrations):
 
 
 def grid(cells=CELLS):
-    """Angles at even distances: where the density is kept, and at first the particles are."""
+    """Return evenly spaced angles, for the density and for the first particles."""
     return jnp.linspace(-jnp.pi, jnp.pi, cells, endpoint=False)
 
 
 def mean_direction(angles, weights):
-    """Direction of the weighted mean of unit vectors along the last axis."""
+    """Return the direction of the weighted mean of unit vectors along the last axis."""
     return jnp.arctan2(
         jnp.sum(weights * jnp.sin(angles), axis=-1),
         jnp.sum(weights * jnp.cos(angles), axis=-1),
@@ -89,7 +89,7 @@ def mean_direction(angles, weights):
 
 
 def systematic(offset, weights):
-    """Which particle each new one copies: a comb of evenly spaced teeth over the cumulated weights."""
+    """Return the particle that each new one copies, by a comb of even teeth over the cumulated weights."""
     size = weights.shape[0]
     teeth = (jnp.arange(size, dtype=weights.dtype) + offset) / size
     return jnp.minimum(jnp.searchsorted(jnp.cumsum(weights), teeth), size - 1)
@@ -97,7 +97,7 @@ def systematic(offset, weights):
 
 @functools.partial(jax.jit, static_argnames="particles")
 def particle_filter(key, turns, readings, concentrations, particles=PARTICLES):
-    """Estimates (steps,) and particles (steps, particles) of the heading after each reading."""
+    """Return estimates (steps,) and particles (steps, particles) of the heading after each reading."""
     comb, noise = random.split(key)
 
     def step(cloud, now):
@@ -105,8 +105,8 @@ def particle_filter(key, turns, readings, concentrations, particles=PARTICLES):
         moved = sample_block(
             noise, cloud + turn, MOTION, block * particles, (particles,)
         )
-        # The density depends on the difference of reading and heading alone, so either
-        # may be the centre.
+        # The density depends on the difference of reading and heading, so either can be
+        # the centre.
         weights = jax.nn.softmax(
             reading_distribution(reading, concentration).log_prob(moved)
         )
@@ -125,10 +125,10 @@ def particle_filter(key, turns, readings, concentrations, particles=PARTICLES):
 
 @functools.partial(jax.jit, static_argnames="cells")
 def grid_filter(turns, readings, concentrations, cells=CELLS):
-    """Estimates (steps,) and posterior densities (steps, cells) after each reading, exact to rounding.
+    """Return estimates (steps,) and posterior densities (steps, cells) after each reading, exact to rounding.
 
-    Motion is a convolution on the circle. Sums over a full turn of a smooth function
-    are its integrals.
+    Motion is a convolution on the circle. The sum of a smooth function over a turn is
+    its integral to rounding.
     """
     angles, width = grid(cells), 2 * jnp.pi / cells
 
@@ -147,7 +147,7 @@ def grid_filter(turns, readings, concentrations, cells=CELLS):
 
 
 def last_reading(readings, concentrations):
-    """The compass alone: the reading, or the last one before the outage."""
+    """Return the readings of the compass, and in the outage the last one before it."""
     step = jnp.arange(readings.size)
     return readings[jax.lax.cummax(jnp.where(concentrations > 0, step, 0))]
 
@@ -157,12 +157,12 @@ def last_reading(readings, concentrations):
 
 
 def difference(angles, others):
-    """The first less the other, in [-pi, pi]."""
+    """Return `angles` minus `others`, in [-pi, pi]."""
     return jnp.arctan2(jnp.sin(angles - others), jnp.cos(angles - others))
 
 
 def deviations(key, sizes):
-    """One run, and how far each method is from the true heading after each step: compass, particles, grid."""
+    """Simulate one run; return the error of each method after each step: compass, particles, grid."""
     turns, concentrations = gyro(), compass()
     simulating, filtering = random.split(key)
     headings, readings = simulate(simulating, turns, concentrations)
@@ -176,7 +176,7 @@ def deviations(key, sizes):
 
 
 def compare(key, runs, sizes):
-    """The deviations by method, arrays (runs, steps), in independent runs."""
+    """Return the errors by method in independent runs, arrays (runs, steps)."""
     names = [
         "compass alone",
         *(f"{size} particles" for size in sizes),
@@ -187,13 +187,13 @@ def compare(key, runs, sizes):
 
 
 def mean_and_error(values):
-    """Mean over runs and steps, and its standard error: runs are independent, steps of a run are not."""
+    """Return the mean over runs and steps, and its standard error from runs, since steps of a run are dependent."""
     means = np.mean(np.asarray(values, float), axis=1)
     return means.mean(), means.std(ddof=1) / np.sqrt(means.size)
 
 
 def table(misses):
-    """Lines of the table: mean error with a compass and without one, and the loss relative to the exact filter."""
+    """Return the lines of the table: mean error with and without a compass, and the loss relative to the exact filter."""
     with_compass = np.asarray(compass()) > 0
     *_, exact = misses.values()
     runs, steps = exact.shape
@@ -223,13 +223,13 @@ def table(misses):
 
 
 def second_peak(density):
-    """Height of the second highest maximum of a density on a grid, relative to the highest."""
+    """Return the height of the second highest maximum of a density on a grid, relative to the highest."""
     peaks = density[(density > np.roll(density, 1)) & (density >= np.roll(density, -1))]
     return 0.0 if peaks.size < 2 else np.sort(peaks)[-2] / peaks.max()
 
 
 def band(estimates, cloud, share=0.9):
-    """Lower and upper end of the middle `share` of the particles about each estimate, on the line.
+    """Return the ends of the middle `share` of the particles about each estimate, on the line.
 
     The estimates are unrolled, so that the band has no jumps.
     """
@@ -240,7 +240,7 @@ def band(estimates, cloud, share=0.9):
 
 
 def moments_of_doubt(densities):
-    """Steps at which the second peak is highest: one before the outage, one after it."""
+    """Return the steps with the highest second peak, before the outage and after it."""
     heights = np.array([second_peak(density) for density in densities])
     return int(np.argmax(heights[: OUTAGE[0]])), OUTAGE[1] + int(
         np.argmax(heights[OUTAGE[1] :])
@@ -248,13 +248,13 @@ def moments_of_doubt(densities):
 
 
 def degree_ticks(axis):
-    """Four quarters of a turn."""
+    """Label the quarters of a turn."""
     ticks = np.arange(-180, 181, 90)
     axis.set_ticks(ticks, [f"{tick}°".replace("-", "−") for tick in ticks])
 
 
 def picture(seed=SHOWN):
-    """Make the figure: headings over time on the left, the posterior in two moments of doubt on the right."""
+    """Make the figure: headings over time on the left, two ambiguous posteriors on the right."""
     from matplotlib.figure import Figure
 
     turns, concentrations = gyro(), compass()

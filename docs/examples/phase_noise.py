@@ -1,8 +1,8 @@
-"""The phase error of a carrier loop: a stream on disk that is broken off, resumed, checked and read back in batches.
+"""The phase error of a carrier loop: a stream on disk that is interrupted, resumed, checked and read back in batches.
 
 ``python -m docs.examples.phase_noise --out picture.svg`` prints a table and draws the
 picture of docs/phase-noise.md. The file of phases, 168 MB, is removed at the end;
-``--data DIR`` keeps it there, and finds it there the next time.
+``--data DIR`` keeps it in DIR, and uses a file that is there already.
 """
 
 import contextlib
@@ -40,12 +40,12 @@ ROWS = 2**23
 BLOCKS = 16
 EDGE = np.float32(
     np.pi / 4
-)  # a symbol of QPSK that is turned further lies in the next quadrant
+)  # a QPSK symbol that is turned further is in the next quadrant
 SIZES = (np.pi / 32 * np.arange(1, 32)).astype(
     np.float32
 )  # of phase errors, for the picture; EDGE is among them
 EDGE_PLACE = 7
-PART = 2**13  # rows that are summed up in one piece when the file is read
+PART = 2**13  # rows that are summed together when the file is read
 RARE_DB = 17.5  # where one phase in 10^8 is beyond EDGE
 RARE = 2**32
 BATCH = 2**22
@@ -53,18 +53,18 @@ BLUES = ("#9ECAE1", "#6BAED6", "#4292C6", "#0072B2", "#08306B")
 
 
 def ratio(decibels):
-    """A ratio of powers."""
+    """Return the ratio of powers of a number of decibels."""
     return np.float32(10 ** (np.asarray(decibels) / 10))
 
 
 # ------------------------------------------------------------------------------------------------
-# what is exact
+# the exact rates
 
 
 @jax.jit
 def symbol_error(phase, snr):
-    """Probability that noise carries a QPSK symbol out of its quadrant, if the carrier is off by `phase`."""
-    # Its distances from the two edges, in standard deviations of the noise.
+    """Return the probability that noise moves a QPSK symbol out of its quadrant at a phase error `phase`."""
+    # Distances from the two edges, in standard deviations of the noise.
     first = jnp.sqrt(2 * snr) * jnp.cos(phase + EDGE)
     second = jnp.sqrt(2 * snr) * jnp.sin(phase + EDGE)
     over_first, over_second = ndtr(-first), ndtr(-second)
@@ -72,12 +72,12 @@ def symbol_error(phase, snr):
 
 
 def exact_without_noise(loop_snr, angle=EDGE):
-    """Probability that the phase error is larger than `angle`, to either side."""
+    """Return the probability that the phase error is larger than `angle`, on either side."""
     return 2 * np.asarray(sf(angle, 0.0, loop_snr), float)
 
 
 def exact_with_noise(loop_snr, snr, points=8192):
-    """Mean of `symbol_error` under the distribution of the phase, by quadrature; the rule is exact for smooth periodic f."""
+    """Return the mean of `symbol_error` over the phase, by a quadrature that is exact for smooth periodic functions."""
     phase = (2 * np.pi * ((np.arange(points) + 0.5) / points - 0.5)).astype(np.float32)
     density = np.asarray(prob(phase, 0.0, loop_snr), float)
     return float(
@@ -90,17 +90,17 @@ def exact_with_noise(loop_snr, snr, points=8192):
 
 
 class Interrupted(Exception):
-    """Stands for a crash, a full disk, or the end of the time that a cluster grants."""
+    """Stands for a crash, a full disk, or the time limit of a cluster job."""
 
 
 def stop_half_way(done, total):
-    """The progress of a run that is not to reach its end."""
+    """Interrupt the run halfway, as an accident would."""
     if done >= total // 2:
         raise Interrupted
 
 
 def record(path, key, rows, progress=None):
-    """Draw `rows` phase errors at each loop SNR into a file, or go on with what is there."""
+    """Draw `rows` phase errors at each loop SNR into a file, or continue an unfinished file."""
     return write_samples(
         path,
         key,
@@ -113,8 +113,8 @@ def record(path, key, rows, progress=None):
     )
 
 
-def break_off_and_resume(path, key, rows):
-    """The file after an accident and a second call; gives what that call did, and the memory it took."""
+def interrupt_and_resume(path, key, rows):
+    """Interrupt the run and resume it; return the result and the memory of the second call."""
     with contextlib.suppress(Interrupted):
         record(path, key, rows, stop_half_way)
     with Memory() as memory:
@@ -123,8 +123,8 @@ def break_off_and_resume(path, key, rows):
     return written, memory.most
 
 
-def same_as_undisturbed(path, key, rows):
-    """Whether the file has the bytes of one that is drawn without any accident."""
+def same_as_uninterrupted(path, key, rows):
+    """Return whether the file has the bytes of an uninterrupted run."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         other = Path(folder) / path.name
         record(other, key, rows)
@@ -132,12 +132,12 @@ def same_as_undisturbed(path, key, rows):
 
 
 def tens(size):
-    """Megabytes, rounded up to ten of them: what else the process does moves the rest."""
+    """Return megabytes rounded up to tens; the rest depends on other work of the process."""
     return 10 * math.ceil(size / 1e7)
 
 
 class Memory:
-    """The most memory that the process takes in a `with` block, beyond what it had: bytes, or None if unknown."""
+    """Measure the most memory that the process takes in a `with` block in addition, in bytes; None if unknown."""
 
     def __enter__(self):
         self._before, self._end = self._used(), threading.Event()
@@ -156,7 +156,7 @@ class Memory:
 
     @staticmethod
     def _used():
-        """Memory without pages of mapped files, which the system takes back when it wants to; Linux tells."""
+        """Return the memory without pages of mapped files, which the system can reclaim; on Linux only."""
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/status").read_text().splitlines():
                 if line.startswith("RssAnon:"):
@@ -169,7 +169,7 @@ class Memory:
 
 
 def summary(phases):
-    """Sums over the rows of a part of the file: phases beyond each of `SIZES`, error probabilities, their squares."""
+    """Return sums over the rows of a part of the file: phases beyond each of `SIZES`, error probabilities, their squares."""
     size = jnp.abs(phases)
     beyond = lax.map(lambda angle: jnp.sum(size > angle, axis=0), SIZES)
     errors = jax.vmap(symbol_error, in_axes=(None, 0))(phases, ratio(SYMBOL_DB))
@@ -177,17 +177,15 @@ def summary(phases):
 
 
 def read(path):
-    """The number of rows, and `summary` of all of them, of a file that memory need not hold."""
+    """Return the number of rows of a file and their `summary`, without holding the file in memory."""
     phases = np.load(path, mmap_mode="r")
-    parts = phases.reshape(
-        -1, PART, phases.shape[1]
-    )  # a view: nothing has been read so far
+    parts = phases.reshape(-1, PART, phases.shape[1])  # a view: nothing is read yet
     sums = batched_apply(jax.vmap(summary), parts, batch_size=8)
     return len(phases), [part.sum(axis=0, dtype=float) for part in sums]
 
 
 def rates(rows, sums):
-    """Estimates and standard errors: of each tail probability of `SIZES`, and of each error rate with noise."""
+    """Return estimates and standard errors of each tail probability of `SIZES`, and of each error rate with noise."""
     beyond, errors, squares = (total / rows for total in sums)
     return (beyond, np.sqrt(beyond * (1 - beyond) / rows)), (
         errors,
@@ -200,7 +198,7 @@ def rates(rows, sums):
 
 
 def count_rare(key, loop_snr, total, batch=BATCH):
-    """How many of `total` phases are beyond the edge; none of them is kept."""
+    """Count the phases beyond the edge among `total`, without keeping any."""
     found = jnp.zeros((), int)
     for phases in sample_batches(
         key, 0.0, loop_snr, total, min(batch, total), donate=True
@@ -211,14 +209,15 @@ def count_rare(key, loop_snr, total, batch=BATCH):
 
 @jax.jit
 def count_beyond(found, phases):
-    """`found` and the number of phases beyond the edge."""
+    """Add the number of phases beyond the edge to `found`."""
     return found + jnp.sum(jnp.abs(phases) > EDGE)
 
 
 def rate_by_uniform_numbers(loop_snr):
-    """The rate that ``icdf(jax.random.uniform(...))`` has in float32, whose numbers are multiples of 2^-23.
+    """Return the rate of ``icdf(jax.random.uniform(...))`` in float32, whose numbers are multiples of 2^-23.
 
-    Only those next to 0 and 1 can be beyond the edge, if one phase in ten thousand is.
+    At rates below one in ten thousand, only numbers next to 0 and 1 give phases beyond
+    the edge.
     """
     steps = np.r_[0:1024, 2**23 - 1024 : 2**23]
     phases = icdf((steps / 2**23).astype(np.float32), 0.0, loop_snr)
@@ -230,7 +229,7 @@ def rate_by_uniform_numbers(loop_snr):
 
 
 def table(rows, tails, noisy):
-    """Lines that compare what the file says with what is exact; "off by" counts standard errors."""
+    """Return lines that compare estimates from the file with exact rates; "off by" is in standard errors."""
     lines = [
         f"{'':8}{'phase beyond 45 degrees':>40}   {f'symbol error rate, Es/N0 {SYMBOL_DB[-1]:.0f} dB':>40}",
         "loop SNR" + "   ".join(
@@ -251,12 +250,12 @@ def table(rows, tails, noisy):
 
 
 def compare(exact, estimate, spread):
-    """Four columns of the table."""
+    """Return four columns of the table."""
     return f"{exact:10.2e}{estimate:10.2e}{spread:10.1e}{(estimate - exact) / spread:+10.1f}"
 
 
 def picture(rows, tails, noisy, rare):
-    """Left, how often phase errors are large; right, the error rates that follow. Points are draws, lines exact."""
+    """Make the figure: rates of large phase errors, and symbol error rates; points from draws, exact lines."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.8), layout="constrained")
@@ -353,7 +352,7 @@ def picture(rows, tails, noisy, rare):
 
 
 def points(axes, x, y, spread, colour, label, marker="o"):
-    """Estimates with their standard errors."""
+    """Draw estimates with their standard errors."""
     axes.errorbar(
         x,
         y,
@@ -367,10 +366,10 @@ def points(axes, x, y, spread, colour, label, marker="o"):
 
 
 def main(arguments=None):
-    """Draw the file with an accident on the way, compare it with the exact distribution, print the table, draw the picture."""
+    """Draw the file with an interruption, compare it with the exact distribution, print the table, draw the picture."""
     options = parser(__doc__)
     options.add_argument(
-        "--data", type=Path, help="directory for the file, which then stays there"
+        "--data", type=Path, help="directory in which the file is kept"
     )
     given = options.parse_args(arguments)
     rows, rare = (ROWS // 8, RARE // 64) if given.quick else (ROWS, RARE)
@@ -379,8 +378,8 @@ def main(arguments=None):
         folder = given.data or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
         path, phases_key = folder / "phases.npy", derive_key(key, "phases")
-        written, writing = break_off_and_resume(path, phases_key, rows)
-        same = same_as_undisturbed(path, phases_key, rows)
+        written, writing = interrupt_and_resume(path, phases_key, rows)
+        same = same_as_uninterrupted(path, phases_key, rows)
         with Memory() as reading:
             _, sums = read(path)
         megabytes = path.stat().st_size / 1e6
@@ -388,12 +387,12 @@ def main(arguments=None):
         f"{rows:,} rows of {len(LOOP_DB)} phases, {megabytes:.0f} MB in {BLOCKS} blocks"
     )
     print(
-        f"broken off half-way; the second call kept {written.kept} blocks and drew {written.drawn}"
+        f"interrupted halfway; the second call kept {written.kept} blocks and drew {written.drawn}"
     )
-    print(f"the bytes of an undisturbed run: {'yes' if same else 'NO'}")
+    print(f"same bytes as an uninterrupted run: {'yes' if same else 'NO'}")
     if writing is not None:
         print(
-            f"memory taken: under {tens(writing)} MB by writing, under {tens(reading.most)} MB by reading"
+            f"additional memory: under {tens(writing)} MB for writing, under {tens(reading.most)} MB for reading"
         )
     tails, noisy = rates(rows, sums)
     print("", *table(rows, tails, noisy), "", sep="\n")

@@ -1,12 +1,12 @@
-"""A pipeline of two devices: one draws angles while the other one works on those of the batch before.
+"""A pipeline of two devices: one draws a batch of angles while the other works on the previous batch.
 
 ``python docs/examples/pipeline.py`` prints a table. It uses the first two devices that
-JAX finds, and says so where there is only one.
+JAX finds, and reports if there is only one.
 
-Walkers take steps of length 1 and turn by a von Mises angle before each. The squared
-distance that they reach has a mean in closed form, so the answer is known. It is the
-sum over many batches of one stream: the device that draws them hands the angles to the
-one that walks, without the host in between.
+Walkers take steps of length 1 and turn by a von Mises angle before each. The mean
+squared distance that they reach has a closed form, so the answer is known. The result
+is a sum over many batches of one stream. The device that draws passes the angles
+directly to the one that walks, without a copy to the host.
 """
 
 import argparse
@@ -24,30 +24,27 @@ CONCENTRATION = 4.0
 WALKERS = 2**12
 STEPS = 2**8
 BATCHES = 40
-IN_FLIGHT = (
-    2  # batches under way: one is drawn, one is walked; more would only take memory
-)
+IN_FLIGHT = 2  # batches: one is drawn while one is walked; more would only take memory
 
 
 def draw(key, batch, shape):
-    """Turning angles of a batch: the next part of the key's stream."""
+    """Draw the turning angles of a batch, the next part of the key's stream."""
     return sample_block(key, 0.0, CONCENTRATION, batch * shape[0] * shape[1], shape)
 
 
 @jax.jit
 def walk(total, angles):
-    """`total` and the squared distances that walkers reach who turn by `angles`, an array (walkers, steps)."""
+    """Add to `total` the squared distances that walkers with turning angles `angles` (walkers, steps) reach."""
     heading = jnp.cumsum(angles, axis=1)
     x, y = jnp.cos(heading).sum(axis=1), jnp.sin(heading).sum(axis=1)
     return total + jnp.sum(x**2 + y**2)
 
 
 def pipeline(key, first, second, batches, shape):
-    """Sum over all batches, each drawn on device `first` and walked on device `second`.
+    """Return the sum over all batches, each drawn on device `first` and walked on device `second`.
 
-    Nothing here waits for a result: JAX puts a call into the queue of a device and
-    returns. So batch b + 1 is drawn while batch b is walked, each device in its own
-    order.
+    No call waits for its result, since JAX queues it on a device and returns. Batch b + 1
+    is therefore drawn while batch b is walked.
     """
     key, total = jax.device_put(key, first), jax.device_put(jnp.zeros(()), second)
     totals = []
@@ -62,14 +59,14 @@ def pipeline(key, first, second, batches, shape):
 
 
 def expected_distance(steps):
-    """Mean squared distance: two steps l apart have the mean cosine A(concentration)^l between them."""
+    """Return the mean squared distance; the angle between steps l apart has the mean cosine A(concentration)^l."""
     cosine = 1 - float(variance(CONCENTRATION))
     lags = np.arange(1, steps)
     return steps + 2 * np.sum((steps - lags) * cosine**lags)
 
 
 def timed(repeats, function, *arguments):
-    """Result and the least seconds of several calls; one before them compiles."""
+    """Return the result and the shortest time of several calls in seconds, after a call that compiles."""
     seconds = []
     for _ in range(1 + repeats):
         begin = time.perf_counter()
@@ -79,20 +76,20 @@ def timed(repeats, function, *arguments):
 
 
 def main(arguments=None):
-    """Run both ways and print how they compare."""
+    """Run on one device and on two, and print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--devices",
         type=int,
         default=2,
         choices=(1, 2),
-        help="how many to use, if there are",
+        help="how many to use, if available",
     )
     parser.add_argument("--batches", type=int, default=BATCHES)
     parser.add_argument("--walkers", type=int, default=WALKERS)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument(
-        "--repeats", type=int, default=3, help="timings, of which the least is printed"
+        "--repeats", type=int, default=3, help="timings; the shortest is printed"
     )
     given = parser.parse_args(arguments)
     devices = jax.devices()[: given.devices]
@@ -104,7 +101,7 @@ def main(arguments=None):
     print(f"{given.batches} batches of {given.walkers} walkers and {given.steps} steps")
     print(f"one device, {devices[0]}: {one:.3f} s")
     if len(devices) == 1:
-        print("There is no second device: drawing and walking took turns on this one.")
+        print("There is no second device: drawing and walking alternated on this one.")
     else:
         result, two = timed(
             given.repeats, pipeline, key, *devices, given.batches, shape
@@ -127,5 +124,5 @@ def main(arguments=None):
 if __name__ == "__main__":
     jax.config.update(
         "jax_num_cpu_devices", 2
-    )  # where there is no other kind; without effect where there is
+    )  # without effect if there are other devices
     main()

@@ -32,7 +32,7 @@ REPLICATES = 200
 
 @jax.jit
 def squared_distance(angles):
-    """Squared distance between the ends of a chain that turns by `angles`, along their last axis."""
+    """Return the squared distance between the ends of a chain with turns `angles` along the last axis."""
     heading = jnp.cumsum(angles, axis=-1)
     x = 1 + jnp.sum(jnp.cos(heading), axis=-1)
     y = jnp.sum(jnp.sin(heading), axis=-1)
@@ -40,7 +40,7 @@ def squared_distance(angles):
 
 
 def exact_mean(angles):
-    """Mean squared distance: links that are l joints apart have the mean scalar product Re (A e^(i loc))^l."""
+    """Return the mean squared distance; links l joints apart have the mean scalar product Re (A e^(i loc))^l."""
     links, lags = angles + 1, np.arange(1, angles + 1)
     turn = special.i1e(CONCENTRATION) / special.i0e(CONCENTRATION) * np.exp(1j * LOC)
     return links + 2 * np.sum((links - lags) * (turn**lags).real)
@@ -53,23 +53,23 @@ def exact_mean(angles):
 
 
 def independent(key, size, replicates, angles):
-    """Independent angles."""
+    """Draw independent angles."""
     return sample_von_mises(key, LOC, CONCENTRATION, (size, replicates, angles))
 
 
 def mirrored(key, size, replicates, angles):
-    """Chains in pairs: the angles of one are those of the other mirrored about `LOC`. Pair follows on pair."""
+    """Draw chains in pairs whose angles mirror each other about `LOC`; the chains of a pair are adjacent."""
     halves = sample_antithetic(key, LOC, CONCENTRATION, (size, replicates, angles))
     return jnp.stack(jnp.split(halves, 2), axis=1).reshape(halves.shape)
 
 
 def stratified(key, size, replicates):
-    """One angle in each of `size` strata of equal probability."""
+    """Draw one angle in each of `size` strata of equal probability."""
     return sample_stratified(key, LOC, CONCENTRATION, (size, replicates, 1))
 
 
 def sobol(seed, size, replicates, angles):
-    """Points of the Sobol sequence, scrambled independently for each replicate, and their quantiles."""
+    """Return the quantiles of points of the Sobol sequence, scrambled independently for each replicate."""
     seeds = np.random.SeedSequence(seed).spawn(replicates)
     sets = [
         qmc.Sobol(angles, rng=np.random.default_rng(one)).random(size) for one in seeds
@@ -83,7 +83,7 @@ def sobol(seed, size, replicates, angles):
 
 
 def rms_errors(angles, sizes):
-    """Root mean square over the replicates of the error of the mean over the first n points, for each n of `sizes`."""
+    """Return the root mean square error, over the replicates, of the mean over the first n points for each n of `sizes`."""
     distances = np.asarray(squared_distance(angles), float)
     misses = np.array([distances[:n].mean(axis=0) for n in sizes]) - exact_mean(
         angles.shape[-1]
@@ -92,11 +92,10 @@ def rms_errors(angles, sizes):
 
 
 def errors(seed, sizes=SIZES, replicates=REPLICATES):
-    """Errors by number of angles and scheme, arrays over `sizes`, which are powers of 2."""
+    """Return errors by number of angles and scheme, arrays over `sizes`, which are powers of 2."""
     keys = random.split(random.key(seed), 2 + len(sizes))
     shape = (int(max(sizes)), replicates, max(ANGLES))
-    # The first coordinates of a point are a point, and the first points of a set are a
-    # set, also of Sobol's.
+    # Leading coordinates and leading points are valid sets too, also of Sobol points.
     drawn = {
         "independent": independent(keys[0], *shape),
         "mirrored pairs": mirrored(keys[1], *shape),
@@ -106,7 +105,7 @@ def errors(seed, sizes=SIZES, replicates=REPLICATES):
         d: {name: rms_errors(angles[..., :d], sizes) for name, angles in drawn.items()}
         for d in ANGLES
     }
-    # Strata are others for each n.
+    # Strata depend on n.
     sets = [
         stratified(key, int(n), replicates)
         for key, n in zip(keys[2:], sizes, strict=True)
@@ -118,13 +117,13 @@ def errors(seed, sizes=SIZES, replicates=REPLICATES):
 
 
 def slope(sizes, rms):
-    """Power of n by which the errors fall, fitted to the larger sizes: the first third is left out."""
+    """Return the power of n in the errors, fitted without the first third of the sizes."""
     first = len(sizes) // 3
     return np.polyfit(np.log(sizes[first:]), np.log(rms[first:]), 1)[0]
 
 
 def worth(sizes, found):
-    """How many independent draws have the error that each scheme has at the largest size, to two digits."""
+    """Return how many independent draws have the error of each scheme at the largest size, to two digits."""
     one_draw = np.mean(sizes * found["independent"] ** 2)  # variance of one draw
     equal = {
         name: float(f"{one_draw / rms[-1] ** 2:.2g}") for name, rms in found.items()
@@ -133,9 +132,9 @@ def worth(sizes, found):
 
 
 def table(results, sizes):
-    """Lines of the table: error at the largest size, slope, and draws worth as much."""
+    """Return the lines of the table: error at the largest size, slope, and equivalent number of independent draws."""
     lines = [
-        f"{'':10}{'':16}{'RMS error':>12}{'falls as':>11}{'as good as so many':>22}",
+        f"{'':10}{'':16}{'RMS error':>12}{'falls as':>11}{'equivalent number of':>22}",
         f"{'':10}{'':16}{f'at n = {max(sizes)}':>12}{'n to the':>11}{'independent draws':>22}",
     ]
     for angles, found in results.items():
@@ -151,7 +150,7 @@ def table(results, sizes):
 
 
 def plural(angles):
-    """How many angles, in words."""
+    """Return a label for the number of angles."""
     return "1 angle" if angles == 1 else f"{angles} angles"
 
 

@@ -1,8 +1,8 @@
-"""A fit on several processes, whose result does not tell how many there were.
+"""A fit on several processes, whose result does not depend on their number.
 
 ``python -m docs.examples.several_processes --out picture.svg`` starts 1, then 2, then 4
-processes of itself, prints what they found and draws the picture of
-docs/several-processes.md. Another number than 4: ``--processes N``.
+processes of itself, prints their results and draws the picture of
+docs/several-processes.md. ``--processes N`` replaces the 4.
 """
 
 import argparse
@@ -36,7 +36,7 @@ DIVISORS = tuple(
 ROWS = 2**17  # of a block
 TRUTH = np.array(
     [2.5, 0.8], np.float32
-)  # mean direction of the wind over the day, and how far it swings
+)  # mean direction of the wind over the day, and its swing
 CONCENTRATION = 3.0
 BINS = 72
 STEPS = 12
@@ -49,17 +49,17 @@ ROOT = Path(__file__).parents[2]
 
 
 def hours(start, rows):
-    """The hours of so many places of the stream, as angles: a day is one turn."""
+    """Return the hours of `rows` places of the stream as angles; a day is one turn."""
     return 2 * np.pi / 24 * (np.arange(start, start + rows) % 24).astype(np.float32)
 
 
 def direction(parameters, hour):
-    """Mean direction of the wind at an hour: the sea breeze turns it to and fro."""
+    """Return the mean direction of the wind at an hour; the sea breeze swings it."""
     return parameters[0] + parameters[1] * jnp.cos(hour)
 
 
 def draw(key, block):
-    """Hours and directions of a block: the angles depend on the key and on their places in the stream alone."""
+    """Return the hours and directions of a block; the latter depend only on the key and their places in the stream."""
     start = block * ROWS
     hour = hours(start, ROWS)
     return hour, sample_block(
@@ -68,7 +68,7 @@ def draw(key, block):
 
 
 def draw_at_once(key):
-    """The directions of all blocks in one call, as one process alone would draw them."""
+    """Return the directions of all blocks from a single call."""
     hour = hours(0, BLOCKS * ROWS)
     return sample_von_mises(
         key, direction(TRUTH, hour), CONCENTRATION, hour.shape, method="table"
@@ -76,18 +76,18 @@ def draw_at_once(key):
 
 
 def share(process, processes):
-    """The blocks of one process of several."""
+    """Return the blocks of one of several processes."""
     return range(BLOCKS * process // processes, BLOCKS * (process + 1) // processes)
 
 
 def checksum(angles):
-    """CRC-32 of all bits."""
+    """Return the CRC-32 of all bits."""
     return zlib.crc32(np.ascontiguousarray(angles).view(np.uint8).data)
 
 
 @jax.jit
 def gradient(parameters, hour, directions):
-    """Gradient of the log-likelihood of one block."""
+    """Return the gradient of the log likelihood of one block."""
 
     def total(parameters):
         return jnp.sum(log_prob(directions, direction(parameters, hour), CONCENTRATION))
@@ -96,7 +96,7 @@ def gradient(parameters, hour, directions):
 
 
 def information():
-    """Fisher's information of all directions, whose inverse is the variance of the fit."""
+    """Return the Fisher information of all directions, whose inverse is the variance of the fit."""
     return (
         CONCENTRATION
         * (1 - float(variance(CONCENTRATION)))
@@ -107,7 +107,7 @@ def information():
 
 
 def work(key, process, processes, gather):
-    """What each process does: draw its blocks, once, and agree with the others on checksums, counts and a fit."""
+    """Draw the blocks of a process once, and combine checksums, counts and a fit with the others."""
     blocks = [draw(key, block) for block in share(process, processes)]
     checksums = gather(
         np.array([checksum(directions) for _, directions in blocks], np.uint32)
@@ -120,14 +120,12 @@ def work(key, process, processes, gather):
     parameters, totals = np.zeros(2, np.float32), []
     for _ in range(STEPS):
         own = np.stack([gradient(parameters, *block) for block in blocks])
-        totals.append(
-            gather(own).sum(axis=0)
-        )  # in the order of the blocks, whichever process drew them
+        totals.append(gather(own).sum(axis=0))  # in the order of the blocks
         parameters = parameters + (totals[-1] / information()).astype(np.float32)
         if len(totals) == 1:
             sums = gather(own.sum(axis=0, keepdims=True)).sum(
                 axis=0
-            )  # to compare: of each process, then of all
+            )  # for comparison: the sum of each process, then of all
     return {
         "checksums": checksums.tolist(),
         "counts": counts.tolist(),
@@ -142,7 +140,7 @@ def work(key, process, processes, gather):
 
 
 def join(coordinator, process, processes):
-    """Meet the other processes; give the function `gather`, by which all get the rows of all, in their order."""
+    """Connect to the other processes; return the function `gather`, which gives each the rows of all in order."""
     jax.distributed.initialize(
         coordinator, processes, process, cluster_detection_method="deactivate"
     )
@@ -162,7 +160,7 @@ def join(coordinator, process, processes):
 
 
 def end_with_parent():
-    """End at once when the parent has ended, however it did: then its end of the pipe is closed."""
+    """Exit as soon as the parent has ended, which closes its end of the pipe."""
     with contextlib.suppress(OSError):
         while os.read(0, 1):
             pass
@@ -170,10 +168,10 @@ def end_with_parent():
 
 
 def child(given):
-    """Body of a child: its result goes to standard output, and nothing else."""
+    """Run a child, which writes its result and nothing else to standard output."""
     threading.Thread(target=end_with_parent, daemon=True).start()
     with os.fdopen(os.dup(1), "w") as out:
-        os.dup2(2, 1)  # what JAX's libraries print, they print among the errors
+        os.dup2(2, 1)  # output of JAX's libraries goes to standard error
         gather = join(given.coordinator, given.process, given.processes)
         json.dump(work(jax.random.key(0), given.process, given.processes, gather), out)
 
@@ -183,7 +181,7 @@ def child(given):
 
 
 def environment():
-    """The environment of a child: no setting of JAX but the CPU, and no proxy between processes of one machine."""
+    """Return the environment of a child: no setting of JAX but the CPU, and no proxy."""
     unwanted = ("JAX_", "XLA_", "TF_")
     kept = {
         name: value
@@ -195,14 +193,14 @@ def environment():
 
 
 def free_port():
-    """A port of this machine that nobody uses."""
+    """Return an unused port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def launch(commands, timeout=TIMEOUT):
-    """Run commands side by side and give what each printed; if one fails or the time is up, end all of them."""
+    """Run commands concurrently and return their outputs; end all if one fails or the time is up."""
     deadline = time.monotonic() + timeout
     with contextlib.ExitStack() as stack:
         outs, errors = (
@@ -212,8 +210,8 @@ def launch(commands, timeout=TIMEOUT):
         processes = []
         stack.callback(end, processes)
         for command, out, error in zip(commands, outs, errors, strict=True):
-            # A pipe that is never written to: where the parent ends, the child reads
-            # its end.
+            # The pipe is never written to; when the parent ends, the child reads its
+            # end.
             processes.append(
                 subprocess.Popen(
                     command,
@@ -227,25 +225,25 @@ def launch(commands, timeout=TIMEOUT):
             codes
         ):
             if time.monotonic() > deadline:
-                said = "".join(
+                output = "".join(
                     text(error)
                     for code, error in zip(codes, errors, strict=True)
                     if code is None
                 )
                 raise TimeoutError(
-                    f"{codes.count(None)} of {len(codes)} processes are late: {timeout:g} s\n{said}"
+                    f"{codes.count(None)} of {len(codes)} processes did not end within {timeout:g} s\n{output}"
                 )
             time.sleep(0.02)
         for number, code in enumerate(codes):
             if code:
                 raise RuntimeError(
-                    f"process {number} ended with {code}:\n{text(errors[number])}"
+                    f"process {number} ended with exit code {code}:\n{text(errors[number])}"
                 )
         return [text(out) for out in outs]
 
 
 def end(processes):
-    """End those that still run."""
+    """End the processes that still run."""
     for process in processes:
         process.kill()
         process.wait()
@@ -253,13 +251,13 @@ def end(processes):
 
 
 def text(file):
-    """What was written to a file."""
+    """Return the contents of a file."""
     file.seek(0)
     return file.read().decode(errors="replace")
 
 
 def together(processes):
-    """What several processes agree on, each a child of this one."""
+    """Return the common result of several child processes."""
     command = [
         sys.executable,
         "-m",
@@ -268,17 +266,17 @@ def together(processes):
         str(processes),
     ]
     command += ["--coordinator", f"127.0.0.1:{free_port()}"]
-    told = [
+    found = [
         json.loads(out)
         for out in launch([[*command, "--process", str(i)] for i in range(processes)])
     ]
-    if any(other != told[0] for other in told):
-        raise RuntimeError("the processes do not agree")
-    return told[0]
+    if any(other != found[0] for other in found):
+        raise RuntimeError("the results of the processes differ")
+    return found[0]
 
 
 def table(alone, results):
-    """Lines that tell what each number of processes came to."""
+    """Return the lines of the table, with the result for each number of processes."""
     lines = [
         f"{BLOCKS * ROWS:,} directions in {BLOCKS} blocks; drawn by one call, checksum {combined(alone)}",
         "",
@@ -304,17 +302,17 @@ def table(alone, results):
 
 
 def combined(checksums):
-    """One checksum for those of all blocks."""
+    """Return one checksum of the checksums of all blocks."""
     return f"{zlib.crc32(np.array(checksums, np.uint32).tobytes()):08x}"
 
 
 def numbers(parameters):
-    """Both parameters, in digits that tell every float32 from its neighbours."""
+    """Return both parameters with the digits that distinguish neighbouring float32 numbers."""
     return f"{parameters[0]:16.9f}{parameters[1]:12.9f}"
 
 
 def marginal(directions):
-    """Density of a direction at any hour: the mean over the hours."""
+    """Return the density of a direction, averaged over the hours."""
     return jnp.mean(
         prob(directions[:, None], direction(TRUTH, hours(0, 24))[None], CONCENTRATION),
         axis=1,
@@ -322,7 +320,7 @@ def marginal(directions):
 
 
 def picture(results):
-    """Above, who drew which part of the stream; below, the directions of all, which are the same each time."""
+    """Make the figure: the parts of the stream by process above, the histogram of all directions below."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 6), layout="constrained")
@@ -389,10 +387,10 @@ def picture(results):
 
 
 def main(arguments=None):
-    """Start the processes, or be one of them."""
+    """Start the processes, or run one of them."""
     options = parser(__doc__)
     options.add_argument(
-        "--processes", type=int, choices=DIVISORS, help="how many at most"
+        "--processes", type=int, choices=DIVISORS, help="largest number of processes"
     )
     options.add_argument("--process", type=int, help=argparse.SUPPRESS)
     options.add_argument("--coordinator", help=argparse.SUPPRESS)
@@ -407,7 +405,7 @@ def main(arguments=None):
     }
     with jax.default_device(
         jax.devices("cpu")[0]
-    ):  # the device of the children: another may round otherwise
+    ):  # the device of the children, for the same rounding
         alone = [
             checksum(part)
             for part in np.split(np.asarray(draw_at_once(jax.random.key(0))), BLOCKS)

@@ -18,7 +18,7 @@ ROWS = 2**17
 def file(tmp_path_factory):
     """A file with an accident on the way, and what the second call did."""
     path = tmp_path_factory.mktemp("phases") / "phases.npy"
-    return path, *example.break_off_and_resume(path, jax.random.key(1), ROWS)
+    return path, *example.interrupt_and_resume(path, jax.random.key(1), ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def found(file):
 def test_file_is_resumed_to_the_same_bytes(file):
     path, written, _ = file
     assert (written.kept, written.drawn) == (example.BLOCKS // 2, example.BLOCKS // 2)
-    assert example.same_as_undisturbed(path, jax.random.key(1), ROWS)
+    assert example.same_as_uninterrupted(path, jax.random.key(1), ROWS)
     assert [entry.name for entry in sorted(path.parent.iterdir())] == ["phases.npy", "phases.npy.json"]
 
 
@@ -87,13 +87,13 @@ def test_rare_phases_are_counted():
     assert abs(count - exact * 1e6) < 5 * np.sqrt(exact * 1e6)
 
 
-def test_main_keeps_the_file_where_it_is_told(tmp_path, monkeypatch, capsys):
-    """And finds it there the next time: nothing is drawn."""
+def test_main_keeps_the_file_in_the_given_folder(tmp_path, monkeypatch, capsys):
+    """The second run uses it, and draws nothing."""
     monkeypatch.setattr(example, "ROWS", 2**17)
     monkeypatch.setattr(example, "RARE", 2**18)
     for kept in (example.BLOCKS // 2, example.BLOCKS):
         example.main(["--data", str(tmp_path)])
         text = capsys.readouterr().out
         assert f"kept {kept} blocks and drew {example.BLOCKS - kept}" in text
-        assert "the bytes of an undisturbed run: yes" in text
+        assert "same bytes as an uninterrupted run: yes" in text
     assert json.loads((tmp_path / "phases.npy.json").read_text())["shape"] == [2**17, 5]
