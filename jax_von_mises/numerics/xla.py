@@ -388,7 +388,7 @@ def replace_where_any(where: jax.Array, replace: Callable[..., jax.Array], x: ja
     return lax.while_loop(lambda state: state[0], once, (jnp.any(where), x))[1]
 
 
-def multiply_high(x: jax.Array, constant: int) -> jax.Array:
+def multiply_high(x: jax.Array, constant: int | np.uint32) -> jax.Array:
     """Return the upper half of the 64-bit product of uint32 `x` and a uint32 constant.
 
     `lax.mulhi` cannot be compiled for several devices ("Unable to convert MHLO to StableHLO"). Compilers turn this form
