@@ -604,7 +604,7 @@ def open_executor(options: argparse.Namespace) -> Iterator[futures.Executor | No
             raise BadArgument(f"--scheduler {options.scheduler}: neither a file nor an address with a port")
         try:
             client = Client(None if file else options.scheduler, **file)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # for a file that describes no scheduler, distributed raises any
             raise Failure(f"--scheduler {options.scheduler}: no scheduler answers there ({error})") from error
         config.update("jax_platforms", "cpu")
         with client:

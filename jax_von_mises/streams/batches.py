@@ -194,10 +194,10 @@ class WorkerBatches(Iterator[np.ndarray]):
     """Iterator over the batches of a stream that the workers of an executor draw, made by `sample_batches`."""
 
     def __init__(self, caller: str, stream: Stream, spans: Spans, executor: Executor):
-        self._crew = executors.Crew(caller, executor, None)
-        self._stream, self._spans = stream, spans
+        self._caller, self._executor, self._stream, self._spans = caller, executor, stream, spans
         self._place = 0
-        self._answers: Iterator[np.ndarray] | None = None
+        self._crew: executors.Crew | None = None
+        self._turn = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._spans) - self._place
@@ -206,22 +206,39 @@ class WorkerBatches(Iterator[np.ndarray]):
         return self
 
     def __next__(self) -> np.ndarray:
-        if self._place == len(self._spans):
-            raise StopIteration
-        if self._answers is None:
-            self._crew.meet()
-            spans = self._spans
-            job = self._crew.job(self._stream, None, spans.firsts.start, spans.stop, spans.firsts.step)
-            self._crew.brief(job)
-            self._answers = self._crew.draw(job, len(spans))
-        rows = next(self._answers)
-        self._place += 1
-        return rows
+        with self._turn:
+            if self._place == len(self._spans):
+                raise StopIteration
+            try:
+                if self._crew is None:
+                    self._begin()
+                rows = next(self._answers)
+            except BaseException:
+                # The next call goes on from here with tasks of a new crew.
+                self._dismiss()
+                raise
+            self._place += 1
+            return rows
+
+    def _begin(self) -> None:
+        """Meet the workers, and let them draw from the present place on."""
+        self._crew = crew = executors.Crew(self._caller, self._executor)
+        crew.meet()
+        spans = self._spans
+        job = crew.job(self._stream, None, spans.firsts.start, spans.stop, spans.firsts.step)
+        crew.brief(job)
+        self._answers = crew.draw(job, range(self._place, len(spans)))
+
+    def _dismiss(self) -> None:
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.stop(patient=False)
 
     def close(self) -> None:
         """Stop, and cancel tasks that have not started."""
-        self._place = len(self._spans)
-        self._crew.stop(patient=False)
+        with self._turn:
+            self._place = len(self._spans)
+            self._dismiss()
 
 
 def batched_apply(f: Callable[..., Any], arrays: Any, batch_size: int, *, out: Any = None) -> Any:

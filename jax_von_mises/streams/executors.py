@@ -43,6 +43,8 @@ REACH = "All workers must reach the target under the same name, on a shared file
 OUT_OF_SIGHT = f"the caller's record is not there. {REACH}"
 # Jobs that a worker keeps.
 KEPT = 2
+# Seconds without a finished task after which workers are given up, where the caller sets no limit.
+TIMEOUT = 600.0
 # Seconds that a run which ends early waits for blocks that are being written, in order to record them.
 GRACE = 10.0
 
@@ -120,7 +122,8 @@ def this_worker() -> Worker:
     """Return this process, and the cores and GPUs that it may use."""
     host = socket.gethostname()
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0)))) if hasattr(os, "sched_getaffinity") else ""
-    cards = ",".join(os.environ.get(name, "all") for name in SHOWN)
+    # Jobs of a batch system that share a machine see different GPUs under the same numbers.
+    cards = ",".join(os.environ.get(name, "all") for name in (*SHOWN, "SLURM_JOB_ID"))
     short = (hashlib.sha256(text.encode()).hexdigest()[:8] for text in (cores, cards))
     return Worker(host, os.getpid(), *(f"{host} {name}" for name in short))
 
@@ -136,6 +139,7 @@ class Assignment:
         self.target: Target | None = None
         self.spans = Spans(job.start, job.stop, job.block_rows)
         self.turn = threading.Lock()  # the executor may run several tasks in one process
+        self.tasks = 0  # that use it now
         self.buffer: jax.Array | None = None
 
     def open(self) -> str | None:
@@ -185,11 +189,27 @@ def assignment(run: str, job: Job | None) -> Assignment | None:
         found = _assignments.pop(run, None)
         if found is None and job is not None:
             found = Assignment(job)
-            while len(_assignments) >= KEPT:
-                _assignments.pop(next(iter(_assignments))).close()
+            idle = [name for name, other in _assignments.items() if not other.tasks]
+            for name in idle[: max(0, len(_assignments) + 1 - KEPT)]:
+                _assignments.pop(name).close()
         if found is not None:
             _assignments[run] = found  # moved to the end, where the most recently used one is
         return found
+
+
+@contextlib.contextmanager
+def in_use(run: str, job: Job | None) -> Iterator[Assignment | None]:
+    """Keep the `assignment` of a run open within the context."""
+    with _taking:
+        found = assignment(run, job)
+        if found is not None:
+            found.tasks += 1
+    try:
+        yield found
+    finally:
+        if found is not None:
+            with _taking:
+                found.tasks -= 1
 
 
 def look_for(job: Job, sign: Callable[[Target], bool], seconds: float) -> Target | None:
@@ -225,11 +245,11 @@ def brief(_serial: str, job: Job, marks: frozenset[str]) -> Briefed:
 
 def write_block(_serial: str, run: str, block: int, job: Job | None = None) -> Done | Unknown | Briefed:
     """Draw a block and write it."""
-    found = assignment(run, job)
-    if found is None:
-        return Unknown(this_worker())
-    trouble = found.open()
-    return Briefed(this_worker(), None, trouble) if trouble else found.write(block)
+    with in_use(run, job) as found:
+        if found is None:
+            return Unknown(this_worker())
+        trouble = found.open()
+        return Briefed(this_worker(), None, trouble) if trouble else found.write(block)
 
 
 def redraw_block(_serial: str, job: Job, block: int) -> str:
@@ -248,8 +268,8 @@ def redraw_block(_serial: str, job: Job, block: int) -> str:
 
 def draw_rows(_serial: str, run: str, block: int, job: Job | None = None) -> np.ndarray | Unknown:
     """Draw a block for the caller."""
-    found = assignment(run, job)
-    return Unknown(this_worker()) if found is None else np.asarray(found.stream.rows(*found.spans[block]))
+    with in_use(run, job) as found:
+        return Unknown(this_worker()) if found is None else np.asarray(found.stream.rows(*found.spans[block]))
 
 
 def read_block(_serial: str, caller: str, place: Place, first: int, count: int, whole: bool) -> str:
@@ -283,7 +303,7 @@ def take_share(job: Job) -> None:
     me = this_worker()
     number, count = place(job.sharing.get(me.cards, []))
     cards = environment.nvidia_gpus() if uses_cuda() else 0
-    if cards and count > 1:
+    if cards:
         if count > cards and not any(name in os.environ for name in SHARED):
             raise ValueError(
                 f"{job.caller}: {count} workers on {me.host} share {cards} GPUs. Start one worker per GPU; or set "
@@ -356,12 +376,13 @@ class Crew:
         Name of the public function, for error messages.
     executor : concurrent.futures.Executor
         Runs the tasks.
-    timeout : float or None
+    timeout : float
         Seconds without any finished task after which TimeoutError is raised.
     """
 
-    def __init__(self, caller: str, executor: futures.Executor, timeout: float | None):
+    def __init__(self, caller: str, executor: futures.Executor, timeout: float = TIMEOUT):
         self.caller, self.executor, self.timeout = caller, executor, timeout
+        self._go_on = "go on with resume=True" if caller == "write_samples" else f"call {caller} again"
         self.workers: dict[tuple[str, int], Worker] = {}
         self._met: dict[str, list[int]] = {}
         self.draws_with: tuple[str, str] | None = None
@@ -422,22 +443,24 @@ class Crew:
         run = run or secrets.token_hex(8)
         return Job(self.caller, run, stream.description(), place, start, stop, block_rows, self.sharing())
 
-    def draw(self, job: Job, blocks: int) -> Iterator[np.ndarray]:
+    def draw(self, job: Job, blocks: Iterable[int]) -> Iterator[np.ndarray]:
         """Let the workers draw blocks; yield them in order."""
         waiting: collections.deque[tuple[int, futures.Future[Any]]] = collections.deque()
-        left = iter(range(blocks))
+        left = iter(blocks)
         while True:
             for block in itertools.islice(left, max(0, len(self.workers) + 2 - len(waiting))):
-                waiting.append((block, self._submit((), draw_rows, job.run, block)))
+                waiting.append((block, self._send((), draw_rows, job.run, block)))
             if not waiting:
                 return
             block, future = waiting.popleft()
+            if not futures.wait([future], self.timeout).done:
+                raise self._late()
             with self._failures():
                 answer = future.result()
             self._waiting.pop(future, None)
             if isinstance(answer, Unknown):
                 self.workers[answer.worker[:2]] = answer.worker
-                again = self._submit((), draw_rows, job.run, block, job._replace(sharing=self.sharing()))
+                again = self._send((), draw_rows, job.run, block, job._replace(sharing=self.sharing()))
                 waiting.appendleft((block, again))
             else:
                 yield answer
@@ -474,15 +497,21 @@ class Crew:
                 self._submit((block,), *task(block))
             if not self._waiting:
                 return
-            answers = {}
-            for (block,), answer in self._next(self.timeout):
-                if isinstance(answer, Unknown) and job is not None:
-                    self.workers[answer.worker[:2]] = answer.worker
-                    self._submit((block,), *task(block), job._replace(sharing=self.sharing()))
-                else:
-                    answers[block] = answer
+            answers: dict[int, Any] = {}
+            failure = None
+            try:
+                for (block,), answer in self._next(self.timeout):
+                    if isinstance(answer, Unknown) and job is not None:
+                        self.workers[answer.worker[:2]] = answer.worker
+                        self._submit((block,), *task(block), job._replace(sharing=self.sharing()))
+                    else:
+                        answers[block] = answer
+            except Exception as error:
+                failure = error  # answers that came before it count
             if answers:
                 yield answers
+            if failure is not None:
+                raise failure
 
     def stop(self, patient: bool) -> dict[int, str]:
         """Cancel tasks that have not started; return finished blocks, waiting up to `GRACE` for others if `patient`."""
@@ -505,12 +534,16 @@ class Crew:
             for _ in self._results(GRACE):
                 pass
 
-    def _submit(self, about: tuple[int, ...], task: Callable[..., Any], *arguments: object) -> futures.Future[Any]:
+    def _send(self, about: tuple[int, ...], task: Callable[..., Any], *arguments: object) -> futures.Future[Any]:
+        """Submit a task, whose future the caller waits for."""
         with self._failures():
             future = self.executor.submit(task, next(self._serial), *arguments)
         self._waiting[future] = about
-        future.add_done_callback(self._answers.put)
         return future
+
+    def _submit(self, about: tuple[int, ...], task: Callable[..., Any], *arguments: object) -> None:
+        """Submit a task, whose answer `_next` yields."""
+        self._send(about, task, *arguments).add_done_callback(self._answers.put)
 
     def _results(self, timeout: float | None) -> Iterator[tuple[tuple[int, ...], Any]]:
         """Yield the answers of all submitted tasks."""
@@ -522,10 +555,7 @@ class Crew:
         try:
             ready = [self._answers.get(timeout=timeout)]
         except queue.Empty:
-            raise TimeoutError(
-                f"{self.caller}: of {len(self._waiting)} tasks that the workers have, none was finished for "
-                f"{timeout:g} s. Look for a worker that hangs, end it, and go on with resume=True."
-            ) from None
+            raise self._late() from None
         with contextlib.suppress(queue.Empty):
             while True:
                 ready.append(self._answers.get_nowait())
@@ -536,6 +566,12 @@ class Crew:
                     answer = future.result()
                 yield about, answer
 
+    def _late(self) -> TimeoutError:
+        return TimeoutError(
+            f"{self.caller}: of {len(self._waiting)} tasks that the workers have, none was finished for "
+            f"{self.timeout:g} s. Look for a worker that hangs, end it, and {self._go_on}."
+        )
+
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
         """Pass on a task's errors about files, arguments and memory; convert all others to `ExecutorFailed`."""
@@ -544,14 +580,14 @@ class Crew:
         except (ConnectionError, futures.CancelledError, futures.BrokenExecutor) as error:
             raise ExecutorFailed(
                 f"{self.caller}: the executor has lost its workers ({type(error).__name__}: {error}). Find out why "
-                "they ended (perhaps they ran out of memory), start them again, and go on with resume=True."
+                "they ended (perhaps they ran out of memory), start them again, and {self._go_on}."
             ) from error
         except (OSError, ValueError, TypeError, MemoryError):
             raise
         except Exception as error:
             raise ExecutorFailed(
-                f"{self.caller}: a task of the executor failed: {type(error).__name__}: {error}. Fix the cause, and go "
-                "on with resume=True."
+                f"{self.caller}: a task of the executor failed: {type(error).__name__}: {error}. Fix the cause, and "
+                f"{self._go_on}."
             ) from error
 
     def _admit(self, answer: Briefed | Done) -> None:

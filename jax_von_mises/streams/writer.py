@@ -90,7 +90,7 @@ def write_samples(
     part: int = 0,
     parts: int = 1,
     executor: futures.Executor | None = None,
-    timeout: float = 600.0,
+    timeout: float = executors.TIMEOUT,
     progress: Callable[[int, int], object] | None = None,
     observe: Callable[[np.ndarray], object] | None = None,
     distribution: str = "von-mises",
@@ -218,7 +218,7 @@ class WriteOptions(NamedTuple):
             if function is not None and not callable(function):
                 raise TypeError(f"{CALLER}: {name}={arguments.safe_repr(function)} must be a function, or None.")
         executors.checked_executor(CALLER, self.executor)
-        timeout = arguments.seconds(CALLER, "timeout", self.timeout)
+        timeout = arguments.seconds(CALLER, "timeout", self.timeout, above=0)
         parts = arguments.whole_number(CALLER, "parts", self.parts, 1)
         part = arguments.whole_number(CALLER, "part", self.part, 0)
         if part >= parts:
@@ -643,7 +643,7 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
     target.check_layout()
     crc = {i: record["crc32"].get(i) for i in range(len(spans))}
     try:
-        crew = None if executor is None else executors.Crew(caller, executor, None)
+        crew = None if executor is None else executors.Crew(caller, executor)
         if crew:
             crew.meet()
         damaged = damaged_blocks(target, spans, crc, True, crew)

@@ -3,6 +3,8 @@
 import collections
 import contextlib
 import ctypes
+import gc
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent import futures
 
 import jax
@@ -278,6 +281,69 @@ def test_batches_of_workers(here):
         assert len(next(host)) == 100
     with pytest.raises(ValueError, match="donate and out_sharding are for batches of this process"):
         jax_von_mises.sample_batches(KEY, 0.5, 4.0, 100, 100, donate=True, executor=here)
+
+
+def batches_by(executor, total=2_500):
+    return jax_von_mises.sample_batches(KEY, 0.5, 4.0, total, 100, executor=executor)
+
+
+def test_consumed_batches_are_freed(here):
+    batches = batches_by(here)
+    seen = [weakref.ref(batch) for batch in batches]
+    gc.collect()
+    assert len(seen) == 25
+    assert not any(each() is not None for each in seen[:-1])
+
+
+class Interrupted(Here):
+    """An executor in whose use the terminal interrupts: at the given submissions, counted from 0."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at, self.count = at, itertools.count()
+
+    def submit(self, task, /, *arguments):
+        """Raise instead, if it is the turn of this submission."""
+        if next(self.count) in self.at:
+            raise KeyboardInterrupt
+        return super().submit(task, *arguments)
+
+
+def test_interrupted_batches_go_on(here):
+    """After an interrupt, while the workers are met or later, the next batches are those that were still to come."""
+    expected = np.concatenate(list(batches_by(here)))
+    with Interrupted({2, 30}) as executor:
+        batches, drawn, interrupts = batches_by(executor), [], 0
+        while len(batches):
+            try:
+                drawn.append(next(batches))
+            except KeyboardInterrupt:
+                interrupts += 1
+    assert interrupts == 2
+    np.testing.assert_array_equal(np.concatenate(drawn), expected)
+
+
+def test_threads_share_batches(here):
+    """Each batch goes to one of the threads."""
+    expected = {batch.tobytes() for batch in batches_by(here)}
+    batches = batches_by(here)
+    with futures.ThreadPoolExecutor(3) as threads:
+        shares = list(threads.map(list, [batches] * 3))
+    drawn = [batch.tobytes() for share in shares for batch in share]
+    assert len(drawn) == 25
+    assert set(drawn) == expected
+
+
+def test_batches_do_not_wait_for_ever(here, monkeypatch):
+    """A worker that hangs ends the wait, and the message names the function that was called."""
+    monkeypatch.setattr(executors.Crew.__init__, "__defaults__", (1.0,))
+    batches = batches_by(here)
+    next(batches)
+    held = threading.Event()
+    monkeypatch.setattr(here, "run", lambda _: held.wait())
+    with pytest.raises(TimeoutError, match=r"none was finished for 1 s\. .* end it, and call sample_batches again"):
+        list(batches)
+    held.set()
 
 
 # Failures
@@ -572,7 +638,7 @@ def test_place_of_a_later_worker(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("others", "gpus", "chosen"), [([], 4, None), ([1, 2, 3], 4, "3"), ([1], 8, "1"), ([1], 0, None)]
+    ("others", "gpus", "chosen"), [([], 4, "0"), ([1, 2, 3], 4, "3"), ([1], 8, "1"), ([1], 0, None)]
 )
 def test_one_gpu_for_each_worker(fresh, monkeypatch, others, gpus, chosen):
     monkeypatch.setattr(executors, "uses_cuda", lambda: True)
