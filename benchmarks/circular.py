@@ -76,7 +76,7 @@ def competitors(case):
 
 def summary(records):
     """Return the rows of a table: milliseconds, rates, and the rate relative to `sample_von_mises`."""
-    lines = [("density", "ms", "million a second", "of sample_von_mises", "first call")]
+    lines = [("density", "ms", "million per second", "of sample_von_mises", "first call")]
     for record in records:
         own, peer = record["results"]["jax_von_mises"], record["results"].get("sample_von_mises")
         rate = f"{own['rate'] / 1e6:.3g}" if peer else ""

@@ -119,7 +119,7 @@ def numpyro(of_keys, case, parameters, points):
 def summary(records):
     """Return the rows of a table: rates, and the time of one call of ours."""
     names = list(dict.fromkeys(name for record in records for name in record["results"]))
-    lines = [("million a second", *names, "one call", "first call")]
+    lines = [("million per second", *names, "one call", "first call")]
     for record in records:
         found = record["results"]
         cells = [f"{found[name]['rate'] / 1e6:.3g}" if name in found else "" for name in names]

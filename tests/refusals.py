@@ -223,6 +223,9 @@ FUNCTIONS = {
         "SineBivariateVonMises.sample_and_log_prob": Refusal(
             PAIR.sample_and_log_prob, {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}, "sample", "key"
         ),
+        "SineBivariateVonMises.marginal": Refusal(
+            jvm.SineBivariateVonMises(0.5, 1.0, 2.0, 3.0, 1.0).marginal, {"axis": 0}, {"axis": "axis"}
+        ),
         "SineBivariateVonMises.fit": Refusal(
             jvm.SineBivariateVonMises.fit,
             {"samples": np.eye(2, dtype=np.float32)},

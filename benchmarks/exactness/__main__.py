@@ -172,7 +172,7 @@ def by_distribution(result):
 
 def sentence(result):
     """Return a sentence that states the outcome."""
-    odds = f"a sampler that keeps its promise is reported once in {1 / result['false_alarm']:,.0f} runs"
+    odds = f"a sampler within its guaranteed error is reported once in {1 / result['false_alarm']:,.0f} runs"
     return f"{len(result['verdicts'])} tests on {result['angles']:,} angles, {result['reported']} reported; {odds}"
 
 

@@ -61,9 +61,11 @@ def picture(result):
     bins.plot(middles, stats.norm.pdf(middles), color="#222222", linewidth=1.6, linestyle=(0, (5, 3)))
     bins.set(title="Bins: deviation (dashed: chance)", xlabel="standard errors", yscale="log", ylim=(1e-6, 1))
     tails.axhspan(-3, 3, color="#888888", alpha=0.2, linewidth=0)
-    tails.set(title="Tails: beyond the promise (grey: chance)", ylabel="standard errors", ylim=(-6, 6))
+    tails.set(title="Tails: beyond the guaranteed error (grey: chance)", ylabel="standard errors", ylim=(-6, 6))
     words.axhline(1, **LIMIT)
-    words.set(title="Angle by angle: largest error (dashed: promise)", ylabel="share of the promise", ylim=(0, 1.2))
+    words.set(
+        title="Angle by angle: largest error (dashed: guarantee)", ylabel="share of the guaranteed error", ylim=(0, 1.2)
+    )
     for axes in (tails, words):
         axes.set(xscale="log", xlabel="tail probability, on each side")
         axes.invert_xaxis()

@@ -78,7 +78,7 @@ def draw(key, loc, kappa, start, shape, dtype, method, kernel):
     """Draw angles by one path."""
     loc, kappa = jnp.asarray(loc, jnp.float32), jnp.asarray(kappa, jnp.float32)
     request = DrawRequest(key, loc, kappa, counter.halves(start), shape, jnp.dtype(dtype), method)
-    return sampler.PLAIN.new(request, "kernel" if kernel else "xla")
+    return sampler.PLAIN.new(request, engine="kernel" if kernel else "xla")
 
 
 def on_cpu(function, *given):

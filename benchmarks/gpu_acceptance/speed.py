@@ -74,7 +74,7 @@ def ours(count, implementation, dtype, method, kernel, kappa):
 
     def draw(key, loc, kappa):
         request = DrawRequest(key, loc, kappa, None, (count,), jnp.dtype(dtype), method)
-        return sampler.PLAIN.new(request, "kernel" if kernel else "xla")
+        return sampler.PLAIN.new(request, engine="kernel" if kernel else "xla")
 
     made = of_keys(draw, implementation)
     return made and made._replace(draw=lambda key: made.draw(key, *given))

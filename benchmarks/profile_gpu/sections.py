@@ -128,11 +128,11 @@ SECTIONS = {
     ),
     "accuracy": Section(
         "Accuracy",
-        "Errors of float32 angles at tail probabilities from 1/2 down to 2^-33, as a share of what is promised: a "
+        "Errors of float32 angles at tail probabilities from 1/2 down to 2^-33, as a share of the guaranteed error: a "
         "relative error of 2e-6 in the tail probability, or 4 units in the last place of the angle. Nothing is drawn: "
         "the words that give these probabilities are chosen.",
         accuracy.accuracy,
-        (Column("", "line"), Column("largest error, of what is promised", "worst", "share")),
-        ("errors", "share of the promised error"),
+        (Column("", "line"), Column("largest error, share of the guarantee", "worst", "share")),
+        ("errors", "share of the guaranteed error"),
     ),
 }

@@ -44,7 +44,11 @@ def memory_panel(axes, found):
         axes.plot(seconds, gigabytes, label=run["label"], linewidth=1.8, **STYLES[kind])
     axes.axhline(whole, **LIMIT)
     axes.annotate(
-        f"the whole result: {whole:.3g} GB", (0.01, whole), xycoords=("axes fraction", "data"), va="bottom", fontsize=9
+        f"the complete result: {whole:.3g} GB",
+        (0.01, whole),
+        xycoords=("axes fraction", "data"),
+        va="bottom",
+        fontsize=9,
     )
     axes.set_ylim(0, 1.15 * max(whole, most))
     axes.set_title(f"Memory while {found['count']:,} angles are drawn")

@@ -215,7 +215,7 @@ class BivariateVonMises(ByValue):
             For another `axis`, or parameters that are not scalars; use `jax.vmap` for several distributions.
         """
         caller = f"{type(self).__name__}.marginal"
-        if axis not in (0, 1):
+        if not isinstance(axis, int) or axis not in (0, 1):
             raise ValueError(
                 f"{caller}: axis={arguments.safe_repr(axis)} must be 0 or 1, the first or the second angle."
             )

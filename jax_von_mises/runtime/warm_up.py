@@ -131,7 +131,9 @@ def _compile(request: DrawRequest, loc: Any, concentration: Any) -> Compiled:
     given = {"loc": loc, "concentration": concentration}.items()
     descriptions: dict[str, Any] = {name: value for name, value in given if isinstance(value, jax.ShapeDtypeStruct)}
     times = [time.perf_counter()]
-    traced = sampler.programs_for(request).new.trace(dataclasses.replace(request, **descriptions), request.engine())
+    traced = sampler.programs_for(request).new.trace(
+        dataclasses.replace(request, **descriptions), engine=request.engine()
+    )
     times.append(time.perf_counter())
     lowered = traced.lower()
     times.append(time.perf_counter())

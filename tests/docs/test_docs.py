@@ -55,10 +55,10 @@ def blocks(page, *languages):
 
 def lines(block):
     """The command lines of a block; of a transcript those behind the prompt."""
-    told = block.replace("\\\n", " ").splitlines()
-    if any(line.startswith("$ ") for line in told):
-        told = [line[2:] for line in told if line.startswith("$ ")]
-    return [line for line in told if line.strip() and not line.startswith("#")]
+    entered = block.replace("\\\n", " ").splitlines()
+    if any(line.startswith("$ ") for line in entered):
+        entered = [line[2:] for line in entered if line.startswith("$ ")]
+    return [line for line in entered if line.strip() and not line.startswith("#")]
 
 
 def with_blocks(*languages):
@@ -195,9 +195,9 @@ def help_of(module):
     found = importlib.import_module(module)
     if hasattr(found, "__path__"):
         found = importlib.import_module(f"{module}.__main__")
-    with contextlib.redirect_stdout(io.StringIO()) as told, contextlib.suppress(SystemExit):
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
         found.main(["--help"])
-    return told.getvalue()
+    return printed.getvalue()
 
 
 def test_commands_are_understood():
@@ -224,8 +224,8 @@ def test_commands_are_understood():
             script = (ROOT / "install_gpu.sh").read_text()
             assert all(option in script for option in options), where
         elif found[:2] == ["python", "-m"]:
-            told = help_of(found[2])
-            assert all(option in told for option in options), where
+            printed = help_of(found[2])
+            assert all(option in printed for option in options), where
         else:
             assert name in (*FOREIGN, *COMPANIONS), where
     assert all(seen[name] >= 3 for name in ("jax-von-mises", "pip", "make", "python"))
