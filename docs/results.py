@@ -196,8 +196,9 @@ def slower(speed, grids, startup, directions):
         seen.add(kind)
         best = min(faster, key=lambda name: found[name]["ratio"])
         what = {
-            "sizes": f"draws, {case['count']:,} per call",
+            **dict.fromkeys(("sizes", "small"), f"draws, {case['count']:,} per call"),
             "keys": f"draws, {case['key_impl']} key",
+            "truncated": f"`sample_truncated`, κ = {case['concentration']:g}",
         }.get(
             case["group"],
             f"`{case['task']}`, κ = {case['concentration']:g}, {case['dtype']}",

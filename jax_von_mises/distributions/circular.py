@@ -462,7 +462,7 @@ class SineSkewed(ByValue):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the batch: that of the distribution, after any further axes of `skewness`."""
+        """Shape of the distribution's batch, after any further axes of `skewness`."""
         own, skewness = self.distribution.batch_shape, np.shape(self.skewness)
         batch = arguments.broadcast_shapes("SineSkewed", {"the distribution": own, "skewness": skewness})
         if batch[len(batch) - len(own) :] != own:

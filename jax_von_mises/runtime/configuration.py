@@ -70,7 +70,7 @@ class Setting(NamedTuple):
     value: Any
     """The value as `configure` takes it; the text itself if `configure` would not take it; None if nothing is set."""
     source: str
-    """What set it last: ``"configure"``, ``"environment"`` (a variable of the process, or ``jax.config``), or
+    """The last to set it, ``"configure"``, ``"environment"`` (a variable of the process, or ``jax.config``), or
     ``"default"`` if neither did."""
     carrier: str
     """The option of ``jax.config``, the variable or the flag that holds it."""

@@ -34,7 +34,7 @@ class DeviceMemory(NamedTuple):
     peak: int | None
     """Largest value of `in_use` so far."""
     limit: int | None
-    """Limit of this process: JAX's share of a GPU; on a CPU, the memory of the machine or the limit of the job."""
+    """Limit of this process, which is JAX's share of a GPU, or on a CPU the memory of the machine or of the job."""
     free: int | None
     """Rest of the limit; on a CPU, the memory that the system can still provide."""
 

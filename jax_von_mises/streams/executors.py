@@ -324,13 +324,16 @@ def take_share(job: Job) -> None:
 
 
 def place(processes: list[int]) -> tuple[int, int]:
-    """Return the index of this process among those that share cores or GPUs, and their number."""
-    if os.getpid() in processes:
-        return processes.index(os.getpid()), len(processes)
-    # It joined later, and takes the place of a process that has ended, if there is one.
-    count = max(len(processes), 1)
-    free = [number for number, process in enumerate(processes) if has_ended(process)]
-    return free[0] if free else os.getpid() % count, count
+    """Return the index of this process among those that share cores or GPUs, and their number.
+
+    The `processes` are in the order in which they joined. One that follows others of which some have ended takes the
+    place of the last of these.
+    """
+    everyone = list(dict.fromkeys([*processes, os.getpid()]))
+    number = everyone.index(os.getpid())
+    ended = [i for i, process in enumerate(everyone[:number]) if has_ended(process)]
+    count = len(everyone) - len(ended)
+    return min(ended[-1] if ended else number, count - 1), count
 
 
 def has_ended(process: int) -> bool:
@@ -384,7 +387,6 @@ class Crew:
         self.caller, self.executor, self.timeout = caller, executor, timeout
         self._go_on = "go on with resume=True" if caller == "write_samples" else f"call {caller} again"
         self.workers: dict[tuple[str, int], Worker] = {}
-        self._met: dict[str, list[int]] = {}
         self.draws_with: tuple[str, str] | None = None
         self.left = False  # whether tasks of a run that ended early may still write
         # Each task has a serial number that earlier runs did not use: schedulers may run equal tasks only once.
@@ -408,7 +410,6 @@ class Crew:
             deadline = deadline or time.monotonic() + (START if pool else 0.0)
             if len(self.workers) == most or (len(self.workers) == known and time.monotonic() > deadline):
                 break
-        self._met = self._groups()
 
     def brief(self, job: Job, marks: frozenset[str] = frozenset()) -> None:
         """Give every worker the job before anything is drawn; ValueError or OSError if one cannot do it.
@@ -426,15 +427,12 @@ class Crew:
                 break
 
     def sharing(self) -> dict[str, list[int]]:
-        """Return the processes that share cores or GPUs: those of `meet`, and later ones on other machines."""
-        return self._groups() | self._met
-
-    def _groups(self) -> dict[str, list[int]]:
+        """Return the processes that share cores or GPUs, in the order in which they joined."""
         found: dict[str, list[int]] = {}
         for worker in self.workers.values():
             for name in (worker.cores, worker.cards):
                 found.setdefault(name, []).append(worker.process)
-        return {name: sorted(processes) for name, processes in found.items()}
+        return found
 
     def job(
         self, stream: Stream, place: Place | None, start: int, stop: int, block_rows: int, run: str | None = None

@@ -596,6 +596,7 @@ def fresh(monkeypatch):
     """A worker whose JAX has not started; the cores of its threads, and its GPU."""
     found = types = {"cores": [], "gpu": None}
     monkeypatch.setattr(executors, "_shared", False)
+    monkeypatch.setattr(executors, "has_ended", lambda process: False)
     monkeypatch.setattr(executors, "this_worker", lambda: executors.Worker("host", os.getpid(), "cores", "cards"))
     monkeypatch.setattr(jax.config, "update", lambda name, value: types.update(gpu=(name, value)))
     if hasattr(os, "sched_setaffinity"):
@@ -625,16 +626,20 @@ def test_cores_are_divided(fresh, monkeypatch, others, cores):
 
 def test_place_of_a_later_worker(monkeypatch):
     """It takes the place of an ended worker, whose GPU is free; a later machine is divided among its own workers."""
+    me = os.getpid()
     monkeypatch.setattr(executors, "has_ended", lambda process: process == 2)
-    assert executors.place([1, 2, 3]) == (1, 3)
+    assert executors.place([1, 2, 3, me]) == (1, 3)
     assert executors.place([]) == (0, 1)
+    monkeypatch.setattr(executors, "has_ended", lambda process: False)
+    assert executors.place([1, 2, 3]) == (3, 4)
+    assert executors.place([1, me, 3]) == (1, 3)
     monkeypatch.undo()
     assert not executors.has_ended(os.getpid())
     crew = executors.Crew("write_samples", Here(1), 1.0)
-    crew._met = {"a cores": [1, 2], "a cards": [1, 2]}
     for process, host in ((1, "a"), (2, "a"), (7, "a"), (8, "b"), (9, "b")):
         crew.workers[host, process] = executors.Worker(host, process, f"{host} cores", f"{host} cards")
-    assert crew.sharing() == crew._met | {"b cores": [8, 9], "b cards": [8, 9]}
+    first, second = [1, 2, 7], [8, 9]
+    assert crew.sharing() == {"a cores": first, "a cards": first, "b cores": second, "b cards": second}
 
 
 @pytest.mark.parametrize(
