@@ -95,9 +95,9 @@ def sample(
     if route == "auto" and given["concentration"].size > 1:
         route = "direct"
     few = {name: np.zeros((), value.dtype) if value.ndim else value for name, value in given.items()}
-    # Python numbers have no dtype, so they must reach the request as they are.
+    # Python numbers, and JAX's arrays of them, have no fixed dtype: a number stands for them in the request.
     numbers = {"loc": loc, "concentration": concentration}
-    few |= {name: value for name, value in numbers.items() if type(value) in (int, float)}
+    few |= {name: 0.0 for name, value in numbers.items() if type(value) in (int, float) or is_weak(value)}
     request = DrawRequest.whole(caller, key, few["loc"], few["concentration"], sizes, dtype, route)
     cuts: tuple[tuple[int, ...], ...] = da.core.normalize_chunks(chunks, sizes, dtype=request.dtype)
     compute = arguments.compute_dtype(request.dtype)
@@ -119,6 +119,11 @@ def sample(
     dependencies = [each for each in parameters if isinstance(each, da.Array)]
     layers = HighLevelGraph.from_collections(name, graph, dependencies=dependencies)
     return da.Array(layers, name, cuts, meta=np.empty((0,) * len(sizes), request.dtype))
+
+
+def is_weak(value: Any) -> bool:
+    """Return whether `value` is an array of JAX whose dtype gives way to that of others."""
+    return isinstance(value, jax.Array) and bool(value.weak_type)
 
 
 def _as_array(caller: str, name: str, value: Any) -> Any:
@@ -239,6 +244,9 @@ def _elementwise(function: Callable[..., jax.Array], **values: Any) -> "da.Array
     Numbers take the dtype of the arrays, as in the function itself. A NumPy float64 is such a number.
     """
     caller = f"jax_von_mises.dask.{function.__name__}"
+    for name, value in values.items():
+        if not isinstance(value, da.Array):
+            arguments.parameter(caller, name, value)
     given = {
         name: value if isinstance(value, da.Array | int | float) else np.asarray(value)
         for name, value in values.items()
@@ -258,6 +266,7 @@ def _elementwise(function: Callable[..., jax.Array], **values: Any) -> "da.Array
     except ValueError:
         for name, value in given.items():
             _must_have_sizes(caller, name, value)  # the usual reason
+        arguments.broadcast_shapes(caller, {name: np.shape(value) for name, value in given.items()})
         raise
 
 

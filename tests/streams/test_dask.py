@@ -3,6 +3,7 @@
 import pickle
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -160,6 +161,25 @@ def test_numbers_follow_the_angles(loc, wide):
         found = jvm_dask.log_prob(da.from_array(x, 3), loc, 4.0)
     assert found.dtype == found.compute().dtype == expected.dtype
     np.testing.assert_array_equal(found.compute(), expected)
+
+
+def test_arrays_of_numbers_have_no_fixed_dtype():
+    """A weak type of JAX gives way to the other parameter's dtype, as in `sample_von_mises`."""
+    with jax.enable_x64(True):
+        parameters = np.float32(0.5), jnp.asarray(4.0)
+        expected = np.asarray(jax_von_mises.sample_von_mises(KEY, *parameters, (10,)))
+        found = jvm_dask.sample(KEY, *parameters, (10,), chunks=4).compute()
+    assert found.dtype == expected.dtype == np.float32
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_bad_values_of_functions():
+    x = da.zeros((4, 3), dtype="float32")
+    for value in ("north", None):
+        with pytest.raises(TypeError, match=r"^jax_von_mises\.dask\.log_prob: loc"):
+            jvm_dask.log_prob(x, value, 4.0)
+    with pytest.raises(ValueError, match=r"^jax_von_mises\.dask\.cdf: x of shape \(4, 3\) and loc of shape \(5,\) "):
+        jvm_dask.cdf(x, np.zeros(5, np.float32), 4.0)
 
 
 def test_chunks_of_unknown_sizes():
