@@ -52,17 +52,21 @@ def expected(tmp_path_factory):
 
 
 def processes(client):
-    """Return the ids of the working processes, without their nannies."""
-    return sorted(client.run(os.getpid, on_error="ignore").values())  # of the living ones
+    """Return the process of each worker, without their nannies, by address."""
+    return client.run(os.getpid, on_error="ignore")  # of the living ones
 
 
 def strike(client, number, at):
-    """Return a callback that signals a random worker once, after `at` blocks; and the list of those signalled."""
+    """Return a callback that once signals a random worker that has a block, after `at` blocks; and those signalled."""
     struck = []
 
     def progress(done, _):
         while not struck and done >= at * RUN["block_rows"]:
-            victim = random.Random(at).choice(processes(client))
+            living = processes(client)
+            busy = sorted(address for address, blocks in client.processing().items() if blocks and address in living)
+            if not busy:
+                continue
+            victim = living[random.Random(at).choice(busy)]
             with contextlib.suppress(ProcessLookupError):  # it was killed before and is still listed
                 os.kill(victim, number)
                 struck.append(victim)
