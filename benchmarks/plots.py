@@ -126,7 +126,7 @@ def picture(result):
         [handles[name] for name in order],
         [handles[name].get_label() for name in order],
         loc="outside lower center",
-        ncols=len(order),
+        ncols=len(order) if len(order) < 7 else (len(order) + 1) // 2,
         frameon=False,
     )
     figure.suptitle(

@@ -33,6 +33,18 @@ CLEARLY = 0.05
 MISSING = "–"
 # Peers that are this package too.
 OWN = (OURS, "eager")
+# Heads of narrow columns.
+SHORT = {
+    "normal": "normal",
+    "jax_scipy": "JAX",
+    "mkl": "mkl",
+    "tfp": "TFP",
+    "jax_von_mises": "ours",
+    "sample_von_mises": "angles",
+    "jax.random.normal": "normal",
+    "the draw alone": "draw",
+    "million per second": "M/s",
+}
 
 
 def number(value):
@@ -96,13 +108,24 @@ def speed_table(cases):
     peers = [
         peer.name
         for peer in PEERS
-        if peer.name != OURS and any(peer.name in case["results"] for case in cases)
+        if peer.name not in OWN and any(peer.name in case["results"] for case in cases)
     ]
+    eager = any("eager" in case["results"] for case in cases)
     rows = []
     for case in cases:
         ours = case["results"][OURS]
         first = NOISE if ours["wide"] else rate_text(case, ours)
-        row = [case_label(case), first, *(ratio_text(case, name) for name in peers)]
+        row = [case_label(case), first]
+        if eager:
+            found = case["results"].get("eager")
+            row.append(
+                ""
+                if found is None
+                else NOISE
+                if found["wide"]
+                else rate_text(case, found)
+            )
+        row += [ratio_text(case, name) for name in peers]
         rows.append(
             row
             if case["group"] == "sizes"
@@ -110,7 +133,10 @@ def speed_table(cases):
         )
     sizes = cases[0]["group"] == "sizes"
     head = ["per call", "rate"] if sizes else ["", "per call", "rate"]
-    return table([*head, *(f"/ {LABELS[name]}" for name in peers)], rows)
+    head += ["no `jit`"] if eager else []
+    return table(
+        [*head, *(f"/ {SHORT.get(name, LABELS[name])}" for name in peers)], rows
+    )
 
 
 def speed_tables(result):
@@ -348,7 +374,7 @@ def words_table(result):
 def summary_table(program, result):
     """Lay out a row for each case of a benchmark that sums up its cases itself."""
     head, *rows = program.summary(result["cases"])
-    return table(head, rows)
+    return table([SHORT.get(each, each) for each in head], rows)
 
 
 def machine(result):
