@@ -1,6 +1,7 @@
-"""`Torus`: independent von Mises angles as one point, also as components of a mixture.
+"""Define `Torus`, the distribution of several independent von Mises angles as one point.
 
-A frozen pytree with the methods of `VonMises`, which it calls: accuracy, derivatives and errors are theirs.
+`Torus` is a frozen pytree and can be a component of a mixture. Its methods call those of `VonMises`, and have the same
+accuracy, derivatives and errors.
 """
 
 import dataclasses
@@ -28,7 +29,7 @@ def last_axis(caller: str, shape: tuple[int, ...], meaning: str) -> tuple[tuple[
 
 
 def shape_of_components(caller: str, components: Any, example: str) -> tuple[int, ...]:
-    """Return the batch shape of `components`; TypeError if they are not a distribution."""
+    """Return the batch shape of `components`; raise TypeError if they are not a distribution."""
     if not hasattr(components, "batch_shape"):
         raise TypeError(
             f"{caller}: components={arguments.safe_repr(components)} must be a distribution, such as {example}."
@@ -40,7 +41,7 @@ def shape_of_components(caller: str, components: Any, example: str) -> tuple[int
 @pytree("components")
 @dataclasses.dataclass(frozen=True, eq=False)
 class Torus(ByValue):
-    """Independent von Mises angles as one point of a torus.
+    """Distribution of points on a torus, whose angles are independent and have von Mises distributions.
 
     A frozen pytree. Accuracy, derivatives, dtypes and the results of bad parameters (NaN) are those of `VonMises`. If
     the components have no axis of angles, the methods that need it raise ValueError.
@@ -48,7 +49,7 @@ class Torus(ByValue):
     Parameters
     ----------
     components : VonMises
-        The distribution of each angle, along the last axis of its batch.
+        The distributions of the angles, along the last axis of the batch.
 
     Examples
     --------
@@ -80,7 +81,7 @@ class Torus(ByValue):
     def _shape(self) -> tuple[tuple[int, ...], int]:
         """Return the shape of the batch and the number of angles.
 
-        The components are checked here and not in the constructor: a pytree may hold anything in their place.
+        The components are checked here and not in the constructor, because a pytree may hold any object in their place.
         """
         return last_axis("Torus", shape_of_components("Torus", self.components, "a VonMises with a batch"), "angles")
 
@@ -90,7 +91,7 @@ class Torus(ByValue):
         return self.components
 
     def broadcast(self) -> "Torus":
-        """Return the same distribution with all parameters of the components of one shape, for `jax.vmap`.
+        """Return the same distribution with all parameters of the components broadcast to one shape, for `jax.vmap`.
 
         See `VonMises.broadcast`.
         """
@@ -103,7 +104,7 @@ class Torus(ByValue):
         *,
         seed: ArrayLike | None = None,
     ) -> jax.Array:
-        """Return points of shape `sample_shape` + ``batch_shape`` + ``event_shape``, angles in [-pi, pi).
+        """Draw points of shape `sample_shape` + ``batch_shape`` + ``event_shape``, with angles in [-pi, pi).
 
         `seed` is another name for `key`.
         """

@@ -1,10 +1,11 @@
 r"""Compute the density of the von Mises distribution and its logarithm without cancellation.
 
-For angles x from `loc`, with :math:`\kappa` the concentration and :math:`N = 2\pi e^{-\kappa} I_0(\kappa)`,
+For an angle x measured from `loc`, the concentration :math:`\kappa` and :math:`N = 2\pi e^{-\kappa} I_0(\kappa)`,
 
 .. math:: p(x) = e^{-q(x)} / N, \qquad q(x) = 2\kappa\sin^2(x/2).
 
-As one float32 product, q has an error of 1e-6 near 20, and of 8 near 1e8. Here it is a sum of two numbers.
+Computed as one float32 product, q has an error of 1e-6 near 20 and of 8 near 1e8. It is therefore computed as a sum of
+two numbers.
 """
 
 from typing import NamedTuple, Self
@@ -34,7 +35,7 @@ HALF_PI = np.pi / 2
 
 
 def valid(concentration: jax.Array) -> jax.Array:
-    """Return the concentration, NaN where it is negative."""
+    """Return the concentration, or NaN where it is negative."""
     return nan_unless(concentration, concentration >= 0)
 
 
@@ -45,15 +46,15 @@ class HalfAngle(NamedTuple):
     to_pole: jax.Array  # pi / 2 - x / 2
     square: jax.Array  # sin(x / 2)^2
     rest: jax.Array  # cos(x / 2)^2
-    parts: tuple[jax.Array, jax.Array, jax.Array]  # `square` as a sum, largest first, with twice the digits
+    parts: tuple[jax.Array, jax.Array, jax.Array]  # `square` as a sum of three, largest first, with twice the digits
     sin: jax.Array  # sin x
     cos: jax.Array  # cos x
 
     @classmethod
     def of(cls, x: jax.Array, exact: bool = True) -> Self:
-        """Compute the functions of `x`, beyond a right angle from pi - x, so that nothing cancels near pi.
+        """Return the functions of `x`, computed from pi - x beyond a right angle so that nothing cancels near pi.
 
-        The error of `parts` is 5e-9, or without `exact` 2e-8, which is enough for tails that samples reach.
+        The error of `parts` is 5e-9. Without `exact` it is 2e-8, which is enough for the tails that samples reach.
         """
         angle = 0.5 * x
         away, missing = xla.round_here(HALF_PI - angle, 2), half_pi_rest(x.dtype)
@@ -64,7 +65,7 @@ class HalfAngle(NamedTuple):
         sin = 2 * (psi * sine_over(square)) * cosine(square)
         first, rest = sine_square(jnp.where(upper, away, angle) if exact else psi, exact)
         if exact:
-            # `away` is exact, but `away` + `missing` is rounded: `missing` therefore enters through the small part.
+            # `away` is exact, but `away` + `missing` is rounded, so `missing` is added to the small part.
             rest = rest + jnp.where(upper, missing * sin, 0)
         sine2 = first + rest
         parts = jnp.where(upper, 1, 0), jnp.where(upper, -first, first), jnp.where(upper, -rest, rest)
@@ -80,27 +81,31 @@ class HalfAngle(NamedTuple):
 
 
 def half_pi_rest(dtype: DTypeLike) -> float:
-    """Return pi/2 minus the nearest float: without it the tail integral has an error of 1e-4 near pi."""
+    """Return pi/2 minus the nearest float.
+
+    Without this correction, the tail integral has an error of 1e-4 near pi.
+    """
     nearest = np.asarray(HALF_PI, dtype)
     return float(HALF_PI - float(nearest)) + (6.123233995736766e-17 if dtype == jnp.float64 else 0.0)
 
 
 def density_root(half: HalfAngle, kappa: jax.Array, inverse: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return h and n with p = h^2 / n for angles `half`, so that nothing underflows before p does."""
+    """Return h and n with p = h^2 / n at the angles `half`, so that nothing underflows before p does."""
     n, shift = bessel.norm(kappa, inverse)
     exponent = kappa * half.square - 0.5 * shift
     root = 1 / exp_product(0.5 * kappa, half.parts, 0.5 * shift)
     return jnp.where(exponent > LARGEST_EXPONENT[np.dtype(kappa.dtype).name], 0, root), n
 
 
-# e^x is finite up to here, where the square of e^-x is 0 already.
+# Largest x for which e^x is finite. The square of e^-x is already 0 there.
 LARGEST_EXPONENT = {"float32": 88.0, "float64": 708.0}
 
 
 def rescaled(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return an angle in [0, pi] and a concentration with the same q, scaled if x^2 may underflow, and x's factor.
+    """Return an angle in [0, pi] and a concentration with the same q, and the factor of the angle.
 
-    The factors are powers of two, so q keeps all digits. Where they are not 1 the distribution is normal to rounding.
+    Both are scaled if x^2 may underflow. The factors are powers of two, so q keeps all its digits. Where they are not
+    1, the distribution is normal to rounding.
     """
     factor, k = scaling(jnp.clip(kappa, KAPPA_MIN, float(np.finfo(kappa.dtype).max)))
     return jnp.minimum(x * factor, np.pi), k, factor
@@ -119,13 +124,13 @@ FACTOR = {"float32": 2.0**17, "float64": 2.0**300}
 
 @jax.custom_jvp
 def density(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return p at angles in [-pi, pi]; 0 below the smallest normal float.
+    """Return the density p at angles in [-pi, pi]; it is 0 below the smallest normal float.
 
     The relative error is 4e-6 (float32) or 1e-12 (float64).
     """
     moved, k, factor = rescaled(jnp.abs(x), kappa)
     root, n = density_root(HalfAngle.of(moved), k, 1 / k)
-    # The product with 0 is NaN where the angle is.
+    # The product with 0 is NaN where the angle is NaN.
     return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, 0 * moved), ((root * factor) / n) * root)
 
 
@@ -138,7 +143,7 @@ def _density_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 
 
 def score(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the derivatives of log p in x and in kappa, -kappa sin x and cos x - A(kappa)."""
+    """Return the derivatives of log p with respect to x and kappa, -kappa sin x and cos x - A(kappa)."""
     sign = jnp.where(x < 0, -1, 1).astype(x.dtype)
     half = HalfAngle.of(sign * x)
     return -kappa * (sign * half.sin), bessel.one_minus_ratio(kappa) - 2 * half.square
@@ -148,7 +153,7 @@ def score(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
 def log_density(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return log p at angles in [-pi, pi]; the error is 4e-7 (float32) or 1e-14 (float64) times max(1, |log p|).
 
-    One formula serves all angles: the cancellation near pi is too small to affect the logarithm.
+    One formula serves all angles, because the cancellation near pi is too small to affect the logarithm.
     """
     factor, k = scaling(kappa)
     if x.dtype == jnp.float64:
@@ -169,7 +174,7 @@ def _log_density_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, 
 
 
 def log_norm_parts(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return float32 log N(kappa) as a sum of two numbers, the first exact."""
+    """Return float32 log N(kappa) as a sum of two numbers, of which the first is exact."""
     small, z, r = bessel.fit_variables(kappa, 1 / jnp.maximum(kappa, bessel.SWITCH))
     exact, rest = log_parts(jnp.clip(kappa, bessel.SWITCH, np.finfo(kappa.dtype).max))
     # The product with 1/2 is exact; the logarithm of the fit is below 1 and has an error of 1e-7.

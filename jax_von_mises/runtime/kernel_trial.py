@@ -1,4 +1,4 @@
-"""Try the CUDA kernels in a child process, and keep the verdict for later processes."""
+"""Try the CUDA kernels in a child process, and store the verdict for later processes."""
 
 import functools
 import json
@@ -13,33 +13,36 @@ from jax_von_mises.runtime import child
 from jax_von_mises.sampling import cuda_trial, cuda_verdict
 
 PROGRAM = ("-m", cuda_trial.__name__)
-# The tool that checks every memory access, and its exit code after an invalid one. Failed calls of the driver, of which
-# XLA makes some, are no errors of a kernel.
+# The tool that checks every memory access, and its exit code after an invalid one. Failed driver calls are not
+# reported, because XLA makes some and they are not errors of a kernel.
 SANITIZER, FOUND = "compute-sanitizer", 9
 OPTIONS = ("--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", str(FOUND))
-# Any other signal came from outside, as when the system is out of memory.
+# Signals of a crash. Any other signal comes from outside, for example when the system is out of memory.
 CRASHES = {getattr(signal, f"SIG{name}", None) for name in ("SEGV", "ABRT", "BUS", "ILL", "FPE", "TRAP", "SYS")}
 
-# Default directory of the pipes of NVIDIA MPS, and the variable that sets another one.
+# Default directory of the NVIDIA MPS pipes, and the environment variable that overrides it.
 MPS_PIPES, MPS_VARIABLE = Path("/tmp/nvidia-mps"), "CUDA_MPS_PIPE_DIRECTORY"
 
 
 class Trial(NamedTuple):
-    """Outcome of the trial on a kind of card."""
+    """Outcome of the trial on one kind of card."""
 
     card: str
     failed: str | None
-    """Empty if all kernels are right, else what is wrong; None without a verdict."""
+    """Description of the failure; empty if all kernels are correct, and None if there is no verdict."""
     detail: str
-    """The outcome in words, with the reason where there is no verdict."""
+    """Outcome in words, with the reason if there is no verdict."""
     about: dict[str, Any]
-    """Card, driver and versions that the verdict is for."""
+    """Card, driver and versions to which the verdict applies."""
     kept: bool = False
-    """Whether later processes find the verdict."""
+    """Whether the verdict is stored for later processes."""
 
 
 def run(timeout: float, **changes: str | None) -> tuple[Trial, ...]:
-    """Try the kernels on each kind of card, with `changes` of the child's environment; return a `Trial` for each."""
+    """Try the kernels on each kind of card, and return a `Trial` for each.
+
+    `changes` are changes of the child's environment variables.
+    """
     if MPS_VARIABLE in os.environ or MPS_PIPES.exists():
         why = f"NVIDIA MPS shares the GPU ({MPS_VARIABLE} is set, or {MPS_PIPES} exists), and a fault would end all"
         return (Trial("any card", None, f"not tried: {why} of its programs", {}),)
@@ -63,10 +66,10 @@ def run(timeout: float, **changes: str | None) -> tuple[Trial, ...]:
 
 
 def draws_did_not_work(trials: Iterable[Trial], ended: child.Ended, why: str) -> tuple[Trial, ...]:
-    """Revise passed trials after a draw by the kernels ended as `ended`, with the problem `why`.
+    """Return `trials` with those that passed revised, after a draw by the kernels had the problem `why`.
 
-    The kernels failed if the child crashed or drew other angles. A child that was killed or had no memory is no
-    evidence against them.
+    The kernels failed if the child, which ended as `ended`, crashed or drew wrong angles. A child that was killed or
+    ran out of memory is no evidence against them.
     """
     why = f"they passed, and then {why}"
     failed, detail = None, f"not finished: {why}"
@@ -76,7 +79,7 @@ def draws_did_not_work(trials: Iterable[Trial], ended: child.Ended, why: str) ->
 
 
 def keep(trials: Iterable[Trial]) -> tuple[Trial, ...]:
-    """Keep the verdicts for later processes; return the trials with `Trial.kept` set."""
+    """Store the verdicts for later processes, and return the trials with `Trial.kept` set."""
     return tuple(trial if trial.failed is None else _keep(trial, trial.failed) for trial in trials)
 
 
@@ -89,7 +92,7 @@ def _keep(trial: Trial, failed: str) -> Trial:
 
 
 def _steps(text: str) -> list[dict[str, Any]]:
-    """Return the steps that a child printed, without lines of libraries and a last line that is cut short."""
+    """Return the steps that a child printed, without lines printed by libraries or a truncated last line."""
     found = []
     for line in text.splitlines():
         if line.startswith(cuda_trial.MARK):
@@ -103,7 +106,7 @@ def _steps(text: str) -> list[dict[str, Any]]:
 
 
 def _crashed(ended: child.Ended) -> bool:
-    """Return whether a child failed by itself: by an exit code, or by a signal of a crash."""
+    """Return whether a child failed by itself, with an exit code or a signal of a crash."""
     if ended.code is None or ended.code >= 0:
         return bool(ended.code)
     return -ended.code in CRASHES
@@ -119,11 +122,11 @@ def _end(ended: child.Ended, timeout: float) -> str:
 
 
 def _watched(timeout: float, changes: Mapping[str, str | None]) -> tuple[str, str]:
-    """Try kernels that passed again, under `SANITIZER` if it is installed; return `Trial.failed` and `Trial.detail`."""
+    """Repeat a passed trial under `SANITIZER`, if it is installed; return `Trial.failed` and `Trial.detail`."""
     tool = shutil.which(SANITIZER)
     if tool is None:
         return "", "passed"
-    # Each array is then a separate allocation, whose end the tool knows.
+    # With this allocator each array is a separate allocation, so the tool knows where it ends.
     changes = {**changes, "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
     ended = child.run_command(tool, *OPTIONS, *child.PYTHON, *PROGRAM, timeout=timeout, **changes)
     if ended.code == FOUND:

@@ -1,6 +1,6 @@
-"""Start JAX and draw on each of its devices, in a child process of `diagnose`, which survives a crash or a hang.
+"""Start JAX and draw on each of its devices, in a child process, so that `diagnose` survives a crash or a hang.
 
-Each step is a line of JSON on stdout, so that the last line shows where a failure happened.
+Each step prints a line of JSON to stdout, so that the last line shows where a failure happened.
 """
 
 import functools
@@ -22,11 +22,11 @@ ANGLES = 2**22
 DIRECT = 2**12
 REPEATS = 5
 CONCENTRATION = 4.0
-# In radians: at this concentration, a relative error of 2e-6 in the tail probability of each angle allows no more.
+# Largest difference in radians at this concentration if each tail probability has a relative error of at most 2e-6.
 ANGLE_TOLERANCE = 3e-6
 
-# The first angles of key 0 at this concentration and loc 0, float32, from the distribution's integral in higher
-# precision. A device that draws others is broken, or its compiler has fast-math flags.
+# The first float32 angles of key 0 at this concentration and loc 0, computed from the distribution's integral in higher
+# precision. A device that draws other angles is faulty, or its compiler uses fast-math flags.
 KNOWN_ANGLES = (
     *(-0.423439735, 0.272692690, -0.654942120, -0.128790057),
     *(-0.022559651, -0.248476948, -0.292507943, 0.069036138),
@@ -34,7 +34,7 @@ KNOWN_ANGLES = (
 
 
 def report(step: str, **details: Any) -> None:
-    """Print a step."""
+    """Print a step as a line of JSON."""
     print(json.dumps({"step": step, **details}), flush=True)
 
 
@@ -61,7 +61,7 @@ def in_program(key: jax.Array) -> jax.Array:
 
 
 def timed(draw: Callable[[], object]) -> tuple[float, float]:
-    """Return the seconds of the first call, and the median of five later calls."""
+    """Return the time of the first call and the median time of five later calls, in seconds."""
     seconds = []
     for _ in range(1 + REPEATS):
         began = time.perf_counter()
@@ -79,13 +79,13 @@ def words_on(device: jax.Device) -> np.ndarray:
 
 @functools.cache
 def reference() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the CPU's angles by both routes, and its words."""
+    """Return the angles that the CPU draws by both routes, and its words."""
     cpu = jax.local_devices(backend="cpu")[0]
     return np.asarray(draw_on(cpu, ANGLES)), np.asarray(draw_on(cpu, DIRECT, method="direct")), words_on(cpu)
 
 
 def examine(device: jax.Device) -> None:
-    """Draw on a device, and compare its angles and words with the CPU's and with known angles."""
+    """Draw on a device, and compare its angles and words with those of the CPU and with known angles."""
     name = memory.named(device)
     report("draw", device=name)
     first, seconds = timed(lambda: draw_on(device, ANGLES))

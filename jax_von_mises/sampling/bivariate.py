@@ -1,13 +1,13 @@
-"""Pairs of angles from counter-based words, without rejection.
+"""Draw pairs of angles from counter-based words, without rejection.
 
-The first angle is the quantile of its marginal distribution, and the second, given the first, has a von Mises
+The first angle is a quantile of its marginal distribution. Given the first angle, the second has a von Mises
 distribution.
 
-*Layout of the stream.* An angle takes one number, that is one word (float32) or two (float64); number j of a stream
-is word j, or words 2 j and 2 j + 1. Pair i takes the numbers 2 i (the first angle) and 2 i + 1 (the second angle).
-The lowest bit of a number is the angle's side, the others are its tail probability, as in `transform.tail`. The first
-angle is measured from its mode or, if there are two, from halfway between them; the second angle is measured from its
-mean direction given the first.
+*Layout of the stream.* Each angle uses one number of the stream, which is one word (float32) or two words (float64).
+Number j is word j, or words 2 j and 2 j + 1. Pair i uses the numbers 2 i (first angle) and 2 i + 1 (second angle).
+The lowest bit of a number gives the angle's side, and the other bits give its tail probability, as in `transform.tail`.
+The first angle is measured from its mode, or from halfway between its modes if there are two. The second angle is
+measured from its mean direction given the first.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ PARTS = {"loc": NAMES[:2], "concentration": NAMES[2:]}
 
 @dataclasses.dataclass(frozen=True)
 class PairRequest(Request):
-    """A draw of pairs, for `draw_pairs`; a pytree in which everything but arrays is static."""
+    """A draw of pairs for `draw_pairs`, as a pytree in which all fields except arrays are static."""
 
     noun: ClassVar[str] = "pair"
     kind: ClassVar[type[models.Model]]
@@ -62,14 +62,17 @@ class PairRequest(Request):
 
     @property
     def numbers(self) -> int:
-        """How many numbers of the stream one pair takes."""
+        """Count of the stream's numbers that one pair uses."""
         return 2
 
     @classmethod
     def of(
         cls, caller: str, key: object, parameters: Mapping[str, object], shape: object, start: Any, method: str
     ) -> Self:
-        """Check a draw of `shape` from `start`, or from 0 if that is None; `parameters` are checked, by `NAMES`."""
+        """Return a checked request for pairs of `shape` from `start`, or from 0 if `start` is None.
+
+        `parameters` holds the parameters by `NAMES`.
+        """
         request = cls.from_arrays(caller, key, *arguments.parameters(caller, None, **parameters), shape, method)
         if start is None:
             return request.routed_by_size(method)
@@ -87,7 +90,10 @@ class PairRequest(Request):
         method: str,
         /,
     ) -> Self:
-        """Check a draw of pairs from any position of a stream, with parameters along the last axes of two arrays."""
+        """Return a checked request for pairs from any position of a stream.
+
+        The parameters lie along the last axes of `loc` and `concentration`.
+        """
         given, of_result = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
         found: dict[str, Any] = {}
         for name, parts in PARTS.items():
@@ -103,7 +109,7 @@ class PairRequest(Request):
     def from_arrays(
         cls, caller: str, key: object, arrays: Mapping[str, Any], dtype: np.dtype[Any], shape: object, method: str
     ) -> Self:
-        """Check the other arguments of a draw from position 0; `arrays` has the checked parameters by `NAMES`."""
+        """Return a checked request from position 0; `arrays` holds the checked parameters by `NAMES`."""
         checked_key = arguments.one_key(caller, key)
         sizes = arguments.result_shape(caller, shape, **arrays)
         each = np.broadcast_shapes(*(np.shape(arrays[name]) for name in NAMES[2:]))
@@ -155,7 +161,7 @@ class CosineRequest(PairRequest):
 
 
 def pairs_of(request: PairRequest) -> jax.Array:
-    """Return the pairs of a request, as one program."""
+    """Draw the pairs of a request, as one program."""
     shape, route, kind, sharding = request.shape, request.route, request.kind, request.out_sharding
     compute = arguments.compute_dtype(request.dtype)
     phi_loc, psi_loc, *of_model = xla.hide_constants(*(jnp.asarray(x, compute) for x in request.arrays))
@@ -180,7 +186,7 @@ PROGRAMS = Programs.of(pairs_of)
 def draw_pairs(request: PairRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
     """Draw the pairs of a request, always with XLA.
 
-    If `buffer` is given, an array like the result, the pairs take its memory and it is deleted.
+    If `buffer` is given, an array like the result, the pairs reuse its memory and `buffer` is deleted.
     """
     return PROGRAMS.run(request, buffer)
 
@@ -191,7 +197,7 @@ def pair_words(
     """Return the `width` words of each first angle and of each second angle, for pairs of `shape` from `start` on."""
     generator, key = counter.key_words(key)
     if width == 1:
-        # Both come from one block.
+        # One block of the generator holds both words of a pair.
         first, second = counter.block_words(generator, key, counter.indices(shape, start), 2)
         return (first,), (second,)
     positions = [number_positions(shape, start, 2, j, None) for j in range(2)]
@@ -200,7 +206,7 @@ def pair_words(
 
 
 def broadcast_loc(loc: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Return the location, reduced to one turn, for each element."""
+    """Return `loc` reduced to one turn and broadcast to `shape`."""
     return jnp.broadcast_to(reduce_turns(loc), shape)
 
 
@@ -249,7 +255,10 @@ def pair(
     k2: jax.Array,
     r: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return both angles about their locations, from the first as the model measures it and the words of the second."""
+    """Return both angles relative to their locations.
+
+    `a` is the first angle as the model measures it, and `words` are the words of the second angle.
+    """
     model = kind.of(k1, k2, r)
     half = 0.5 * a
     square = half * half

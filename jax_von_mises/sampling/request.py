@@ -1,4 +1,4 @@
-"""A draw as one object: checked arguments, and the route and engine chosen from them."""
+"""Hold the checked arguments of a draw in one object, and choose its route and engine."""
 
 import dataclasses
 import functools
@@ -13,22 +13,22 @@ from jax.typing import DTypeLike
 from jax_von_mises import arguments
 from jax_von_mises.sampling import counter, cuda
 
-# Fewest elements for which a table (2048 quantiles, or 16384 in float64) saves more time than it costs, measured on a
-# two-core CPU by ``python -m benchmarks.performance_benchmark``.
+# Smallest number of draws for which a table (2048 quantiles, or 16384 in float64) saves more time than it costs,
+# measured on a two-core CPU by ``python -m benchmarks.performance_benchmark``.
 QUANTILE_TABLE_MIN_SIZE = {"float32": 2**14, "float64": 2**15}
 
 
 class Request:
-    """A draw of angles, directions or pairs: its route, its position in the stream and its sharding.
+    """A draw of angles, directions or pairs, with its route, its position in the stream and its sharding.
 
-    A subclass is a dataclass. It checks its parameters in `part` and has a field for each other argument.
+    Each subclass is a dataclass, which checks its parameters in `part` and has a field for every other argument.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # lets `dataclasses.replace` accept subclasses
     distribution: ClassVar[str]
     """Name in `sampler.FAMILIES`."""
     noun: ClassVar[str] = "angle"
-    """What messages call one draw."""
+    """Name of one draw in messages."""
     key: jax.Array
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -41,7 +41,7 @@ class Request:
 
     @property
     def numbers(self) -> int:
-        """How many numbers of the stream one draw takes."""
+        """Count of the stream's numbers that one draw uses."""
         return 1
 
     @classmethod
@@ -56,7 +56,10 @@ class Request:
         method: str,
         out_sharding: object = None,
     ) -> Self:
-        """Check a draw from position 0; method "auto" uses the table for one concentration and many draws."""
+        """Return a checked request for a draw from position 0.
+
+        Method "auto" uses the table for one concentration and many draws.
+        """
         sharding = arguments.sharding(caller, out_sharding)
         request = cls.part(caller, key, location, concentration, shape, dtype, method)
         return request.routed_by_size(method).sharded(caller, sharding)
@@ -73,11 +76,11 @@ class Request:
         method: str,
         /,
     ) -> Self:
-        """Check a draw from any position of a stream."""
+        """Return a checked request for a draw from any position of a stream."""
         raise NotImplementedError
 
     def routed_by_size(self, method: str) -> Self:
-        """Return the request, by the direct route if `method` is "auto" and the draws are too few for a table."""
+        """Return the request, with the direct route if `method` is "auto" and the draws are too few for a table."""
         few = math.prod(self.shape) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(self.dtype).name]
         return dataclasses.replace(self, route="direct") if method == "auto" and few else self
 
@@ -91,22 +94,28 @@ class Request:
         return dataclasses.replace(self, out_sharding=out_sharding)
 
     def at(self, start: Any, **changed: Any) -> Self:
-        """Return the request from position `start` (an integer, traced or not, or a pair), with `changed` fields."""
+        """Return the request moved to position `start`, with the fields in `changed` replaced.
+
+        `start` is an integer, traced or not, or a pair (hi, lo) of uint32.
+        """
         return dataclasses.replace(self, start=counter.halves(start), **changed)
 
     def block(self, caller: str, start: Any) -> Self:
-        """Return the request from the checked position `start`; refuse one that reaches beyond the stream's end."""
+        """Return the request moved to the checked position `start`; raise an error if it passes the stream's end."""
         if (first := arguments.known_position(start)) is not None:
             self.within_stream(caller, first, first + math.prod(self.shape), f"shape={self.shape}")
         return self.at(start)
 
     def within_stream(self, caller: str, start: int, end: int, described: str) -> None:
-        """Refuse draws from `start` to `end`, as `described`, that reach beyond the stream's end."""
+        """Raise an error if draws from `start` to `end`, as `described` in the message, pass the stream's end."""
         arguments.within_stream(caller, start, end, described, self.numbers, self.noun)
 
 
 def route_of(caller: str, method: str, concentration: jax.Array | jax.ShapeDtypeStruct) -> str:
-    """Return the route of a part of a stream, "direct" or "table"; with "auto" it is the same for parts of any size."""
+    """Return the route of a part of a stream, "direct" or "table".
+
+    With method "auto", the route does not depend on the size of the part.
+    """
     route = arguments.method(caller, method, concentration)
     if route == "auto":
         route = "table" if concentration.size == 1 else "direct"
@@ -120,14 +129,14 @@ def route_of(caller: str, method: str, concentration: jax.Array | jax.ShapeDtype
 )
 @dataclasses.dataclass(frozen=True)
 class DrawRequest(Request):
-    """A draw of angles, for `sampler.draw`; a pytree in which everything but arrays is static."""
+    """A draw of angles for `sampler.draw`, as a pytree in which all fields except arrays are static."""
 
     distribution: ClassVar[str] = "von-mises"
     key: jax.Array
     """One typed key."""
     loc: jax.Array
     concentration: jax.Array
-    """This and `loc` are arrays as `arguments.parameters` returns them."""
+    """An array that `arguments.parameters` returned, like `loc`."""
     start: counter.Wide | None
     """Position of the first angle in the key's stream, a pair (hi, lo) of uint32; None for 0."""
     shape: tuple[int, ...]
@@ -148,7 +157,7 @@ class DrawRequest(Request):
         method: str,
         /,
     ) -> Self:
-        """Check a draw of angles from any position of a stream."""
+        """Return a checked request for angles from any position of a stream."""
         checked_key = arguments.one_key(caller, key)
         arrays, of_result = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
         sizes = arguments.result_shape(caller, shape, **arrays)
@@ -161,5 +170,5 @@ class DrawRequest(Request):
         return {"loc": self.loc, "concentration": self.concentration}
 
     def engine(self) -> str:
-        """Return what draws the request on a CUDA device: "kernel", a kernel of this package, or "xla"."""
+        """Return the engine that draws the request on a CUDA device, "kernel" (one of this package) or "xla"."""
         return "kernel" if cuda.use_cuda_kernel(self) else "xla"

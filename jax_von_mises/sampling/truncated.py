@@ -1,17 +1,19 @@
-r"""Angles of the distribution restricted to an arc, without rejection and without loops whose length depends on data.
+r"""Draw angles from the distribution restricted to an arc, without rejection and without unbounded loops.
 
-Let :math:`q(x) = 2\kappa\sin^2(x/2)` for angles x about the mode. The arc is cut at the mode and opposite to it, into
-at most three pieces on which the density is monotone. A piece runs outwards from its `near` end a, and
+Let :math:`q(x) = 2\kappa\sin^2(x/2)` for an angle x measured from the mode. The arc is cut at the mode and at the point
+opposite to it, into at most three pieces on which the density is monotone. A piece of length w runs away from the mode,
+starting at its `near` end a. Its mass relative to the density at a is
 
-.. math:: I(a, w) = \int_0^w e^{q(a)-q(a+u)} du, \qquad q(a+u) - q(a) = 2\kappa \sin(u/2) \sin(a + u/2),
+.. math:: I(a, w) = \int_0^w e^{q(a)-q(a+u)} du, \qquad q(a+u) - q(a) = 2\kappa \sin(u/2) \sin(a + u/2).
 
-is its mass relative to the density at a. No probability of the full distribution enters, so no arc is too unlikely or
-too narrow. The offset s of an angle solves :math:`I(a, s) = f I(a, w)`, or where less than half of the piece is left,
-the equation for the integral from s outwards. One step of fourth order finds it. The step starts from the quantile of
-the full distribution where a float can hold the tail probability, and otherwise from bisections.
+No probability of the full distribution enters, so no arc is too unlikely or too narrow. The offset s of an angle solves
+:math:`I(a, s) = f I(a, w)`, where f is the share of the piece's mass between a and the angle. If f is above 1/2, s
+solves the equation for the integral from s outwards instead. A fourth-order step refines a starting value of s. This
+value comes from the quantile of the full distribution if a float can hold the tail probability, and otherwise from
+bisection.
 
-*Derivatives.* At a fixed share of the mass before x, with :math:`m_1, m_2` the masses before and after x relative
-to p(x), and :math:`l_1, l_2` the same integrals with the factor :math:`\cos\theta - \cos x`,
+*Derivatives.* Let :math:`m_1, m_2` be the masses before and after x relative to p(x), and :math:`l_1, l_2` the same
+integrals with the factor :math:`\cos\theta - \cos x`. At a fixed share of the mass before x,
 
 .. math:: dx = d\mu + \frac{m_1 l_2 - m_2 l_1}{m_1 + m_2} d\kappa + \frac{m_2\, p(low)}{(m_1 + m_2)\, p(x)}
           (dlow - d\mu) + \frac{m_1\, p(high)}{(m_1 + m_2)\, p(x)} (dhigh - d\mu).
@@ -39,29 +41,29 @@ from jax_von_mises.sampling.variance_reduction import aligned, fractions
 
 T = TypeVar("T")
 
-# The depth and the number of nodes: integrals end where the integrand has fallen by e^depth, below rounding, and that
-# number of Gauss-Legendre nodes computes them to rounding. Half a normal density is the hardest case.
+# Depth and number of nodes. Integrals end where the integrand has fallen by a factor of e^depth, below rounding. That
+# many Gauss-Legendre nodes are accurate to rounding; half a normal density is the hardest case.
 RULE = {"float32": (20.0, 20), "float64": (42.0, 40)}
-# The same for the smaller part of a piece, which does not begin at the density's maximum; error 2e-7 in float32.
+# The same for the smaller part of a piece, which does not begin at the density's maximum. The float32 error is 2e-7.
 PART_RULE = {"float32": (16.0, 10), "float64": (42.0, 40)}
-# Largest fall of the log density from the near end to the angle of the last word: ln 2^33 or ln 2^65, and a margin for
+# Largest fall of the log density from the near end to the most extreme sample: ln 2^33 or ln 2^65, plus a margin for
 # the tail integral, which may be larger there.
 LARGEST_FALL = {"float32": 30.0, "float64": 55.0}
-# Bisections leave 1/500 of that stretch, less than a quarter of a decay length; a step leaves the fourth power of that.
+# Bisection leaves an error of 1/500 of that range, below a quarter of a decay length. A step leaves its fourth power.
 BISECTIONS = 8
 STEPS = {"float32": 1, "float64": 2}
-# Tail probabilities of the full distribution: above the first, the product of a density and a mass does not underflow;
-# those above the second are the ones that its samples reach.
+# Tail probabilities of the full distribution. Above the first, the product of a density and a mass does not underflow.
+# Samples of the full distribution reach only tail probabilities above the second.
 SMALLEST_KNOWN, SMALLEST_TAIL = 1e-34, quantile.SMALLEST_TAIL["float32"]
 # Fraction of a decay length up to which the first terms of a series are accurate enough to start a step.
 SHORT = 0.02
-# If rounding moves an angle out of its arc by up to so many float spacings of 1, it is moved back to the end, unless
-# the arc is so wide that the other end is as near.
+# If rounding moves an angle out of its arc by less than this many ulp of 1, the angle is moved back to the end. Wider
+# arcs than the second number are exempt, because the other end may be as near.
 SLACK = 32
 WIDE_ARC = 6.0
 # Above this concentration the formulas would overflow, and the distribution is narrower than 1e-18 or 1e-150 radians.
 POINT_MASS = {"float32": 1e36, "float64": 1e300}
-# Largest exponent of a ratio of densities, so that no derivative overflows; for drawn angles it is `LARGEST_FALL`.
+# Largest log ratio of densities, so that no derivative overflows. For drawn angles the limit is `LARGEST_FALL`.
 LARGEST_RISE = 80.0
 
 
@@ -85,13 +87,13 @@ def sample_truncated(
         One random key, as for `sample_von_mises`.
     loc, concentration : float or array
         As for `sample_von_mises`. At infinite concentration (and above 1e36; 1e300 in float64) the angle is `loc`, or
-        the end of the arc that is nearer to it.
+        the nearer end of the arc if `loc` is outside.
     low, high : float or array
         Ends of the arc in radians, 0 < high - low <= 2 pi. ``low=3, high=4`` crosses pi.
     shape : int or tuple of ints, optional
         Shape of the result, to which all four parameters broadcast; their broadcast shape by default.
     dtype : optional
-        As for `sample_von_mises`. bfloat16 and float16 angles are rounded last and may round across an end.
+        As for `sample_von_mises`. Rounding to bfloat16 or float16 is the last step and may move an angle across an end.
 
     Returns
     -------
@@ -102,19 +104,19 @@ def sample_truncated(
     ------
     TypeError, ValueError
         For a bad key, shape or dtype, or an arc that is empty, longer than a turn (in `dtype`) or not finite. If the
-        ends are traced, such an arc gives NaN; a bad concentration or `loc` always does.
+        ends are traced, such an arc gives NaN. A bad concentration or `loc` always gives NaN.
 
     Notes
     -----
-    *Accuracy.* A word determines the share u of the arc's probability before the angle. The angle has that share to
-    1e-6 (2e-13 in float64) of the smaller of u and 1 - u, or is within 4 ulp. This holds for the arc whose ends are
-    low - loc and high - loc after rounding, by up to 2 ulp; at a large concentration the rounding shifts weight between
-    the ends of an arc that contains loc + pi.
+    *Accuracy.* A random word determines the share u of the arc's probability before the angle. The angle's share has an
+    error of at most 1e-6 (2e-13 in float64) times the smaller of u and 1 - u, or the angle is within 4 ulp. This holds
+    for the arc with the ends low - loc and high - loc, which are rounded by up to 2 ulp. At a large concentration this
+    rounding shifts probability between the ends of an arc that contains loc + pi.
 
-    *Derivatives.* Pathwise, in `loc`, `concentration`, `low` and `high`, exact at the angle drawn.
+    *Derivatives.* Pathwise derivatives in `loc`, `concentration`, `low` and `high` are exact at the drawn angle.
 
-    *Speed.* 45 to 60 million float32 angles per second on two CPU cores for one arc whose probability is not below the
-    smallest float. Other arcs take five times as long; arcs that differ between elements take ten times as long.
+    *Speed.* Two CPU cores draw 45 to 60 million float32 angles per second for one arc whose probability is not below
+    the smallest float. Other arcs take five times as long, and arcs that differ between elements ten times as long.
 
     Examples
     --------
@@ -134,7 +136,7 @@ def sample_truncated(
 
 
 def _check_arc(caller: str, low: ArrayLike, high: ArrayLike, dtype: np.dtype[Any]) -> None:
-    """Refuse ends of no arc, if their values are known."""
+    """Raise ValueError if `low` and `high` have known values and are not the ends of an arc."""
     if isinstance(low, jax.core.Tracer) or isinstance(high, jax.core.Tracer):
         return
     starts, ends = np.broadcast_arrays(np.asarray(low, dtype), np.asarray(high, dtype))
@@ -149,7 +151,7 @@ def _check_arc(caller: str, low: ArrayLike, high: ArrayLike, dtype: np.dtype[Any
 
 
 def good_arc(low: Any, high: Any, xp: ModuleType = jnp) -> Any:
-    """Return whether 0 < high - low <= 2 pi, to the rounding of both; `xp` is the library of the arrays."""
+    """Return whether 0 < high - low <= 2 pi, up to the rounding of both; `xp` is `numpy` or `jax.numpy`."""
     rounding = 2 * float(jnp.finfo(low.dtype).eps) * (xp.abs(low) + xp.abs(high))
     return (high > low) & (high - low <= TWO_PI + rounding) & (xp.abs(low) + xp.abs(high) < xp.inf)
 
@@ -180,26 +182,26 @@ def _truncated(
 class Piece(NamedTuple):
     """A part of an arc on which the density is monotone; of length 0 if the arc has no such part."""
 
-    near: jax.Array  # |x|, about the mode, of the end with the larger density
+    near: jax.Array  # distance from the mode to the end with the larger density
     length: jax.Array
     anchor: jax.Array  # the near end as an angle
     side: jax.Array  # 1 where angles increase away from the mode, else -1
 
 
 class Part(NamedTuple):
-    """A `Piece` and what depends only on it and the concentration."""
+    """A `Piece` and the values that depend only on it and on the concentration."""
 
     piece: Piece
     sin: jax.Array  # of the near end
     cos: jax.Array
     mass: jax.Array  # relative to the density at the near end
     probability: jax.Array  # under the full distribution
-    near_sides: tuple[jax.Array, jax.Array]  # the probabilities beyond the near end, and between the mode and it
+    near_sides: tuple[jax.Array, jax.Array]  # the probabilities beyond the near end, and between it and the mode
     far_sides: tuple[jax.Array, jax.Array]  # the same for the far end
 
 
 class Arc(NamedTuple, Generic[T]):
-    """The pieces of an arc, at most three, in the order of increasing angles; or a value for each, such as its mass."""
+    """The pieces of an arc (at most three) in order of increasing angle, or one value for each, such as its mass."""
 
     first: T
     middle: T
@@ -207,7 +209,7 @@ class Arc(NamedTuple, Generic[T]):
 
 
 def cut(low: jax.Array, high: jax.Array, width: jax.Array, loc: jax.Array) -> Arc[Piece]:
-    """Cut an arc of known `width` at the mode and opposite to it."""
+    """Cut an arc of known `width` at the mode and at the point opposite to it."""
     alpha, beta = from_mode(low, loc), from_mode(high, loc)
     a, b, zero = jnp.abs(alpha), jnp.abs(beta), jnp.zeros_like(alpha + beta + width)
     left, right = jnp.full_like(zero, -1), jnp.full_like(zero, 1)
@@ -221,13 +223,13 @@ def cut(low: jax.Array, high: jax.Array, width: jax.Array, loc: jax.Array) -> Ar
     no_cut = Arc(uncut, absent(half_turn), absent(to_high))
     one_cut = Arc(from_low, absent(half_turn), to_high)
     two_cuts = Arc(from_low, half_turn, to_high)
-    # If both ends are on one side of the mode, the arc joins them directly or the other way around the circle.
+    # If both ends are on the same side of the mode, the arc joins them directly or the other way around the circle.
     direct = width - (beta - alpha) < np.pi
     return select(low_is_left == high_is_right, one_cut, select(direct, no_cut, two_cuts))
 
 
 def select(condition: jax.Array, yes: T, no: T) -> T:
-    """Return `jnp.where` of pieces, arcs or tuples."""
+    """Return `jnp.where` applied to each array of two pieces, arcs or tuples."""
     selected: T = jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
     return selected
 
@@ -243,7 +245,7 @@ def stacked(arc: Arc[Piece]) -> Piece:
 
 
 def from_mode(x: jax.Array, loc: jax.Array) -> jax.Array:
-    """Return the angle about the mode, in [-pi, pi]."""
+    """Return the angle `x` measured from the mode, in [-pi, pi]."""
     return clip(deviation(x, loc)[0], -np.pi, np.pi)
 
 
@@ -260,9 +262,9 @@ def rise(u: jax.Array, sin_a: jax.Array, cos_a: jax.Array, kappa: jax.Array) -> 
 
 
 def cutoff_width(sin_a: jax.Array, cos_a: jax.Array, kappa: jax.Array, depth: float) -> jax.Array:
-    """Return the u at which the rise is `depth`, to 2 percent; 2 pi if it never reaches that.
+    """Return the u at which `rise` reaches `depth`, to 2 percent, or 2 pi if it never does.
 
-    With e = depth / (2 kappa) and T = tan(u / 2), it is the smaller root of (cos a - e) T^2 + sin a T - e = 0.
+    With e = depth / (2 kappa), T = tan(u / 2) is the smaller root of (cos a - e) T^2 + sin a T - e = 0.
     """
     e = jnp.minimum((0.5 * depth) * (1 / jnp.maximum(kappa, 1e-30)), 2)
     square = sin_a * sin_a + 4 * e * (cos_a - e)
@@ -277,7 +279,7 @@ def cutoff_width(sin_a: jax.Array, cos_a: jax.Array, kappa: jax.Array, depth: fl
 def mass(
     sin_a: jax.Array, cos_a: jax.Array, width: jax.Array, kappa: jax.Array, rule: dict[str, tuple[float, int]]
 ) -> jax.Array:
-    """Return I(a, width) of the module's docstring."""
+    """Return I(a, width), as defined in the module's docstring."""
     depth, count = rule[width.dtype.name]
     span = 0.5 * jnp.minimum(width, cutoff_width(sin_a, cos_a, kappa, depth))
     exponent_at = tail_integral.exponents(sin_a, cos_a, span, kappa)
@@ -287,7 +289,7 @@ def mass(
 
 
 class Offset(NamedTuple):
-    """The problem of finding the offset s from the near end of a `Part` with I(near, s) = `f` I(near, length)."""
+    """The equation I(near, s) = `f` I(near, length) for the offset s from the near end of a `Part`."""
 
     f: jax.Array
     g: jax.Array  # 1 - f
@@ -296,7 +298,7 @@ class Offset(NamedTuple):
 
     @classmethod
     def of(cls, before: jax.Array, after: jax.Array, parts: Part, masses: jax.Array, kappa: jax.Array) -> Self:
-        """Return the problem for the angle with these shares of the arc's probability before it and after it."""
+        """Return the equation for the angle with the shares `before` and `after` of the arc on its two sides."""
         each_mass: Arc[jax.Array] = Arc(*masses)
         each_part: Arc[Part] = Arc(*(jax.tree.map(lambda x, j=j: x[j], parts) for j in range(3)))
         choose = chosen_piece(before, after, each_mass)
@@ -311,7 +313,7 @@ class Offset(NamedTuple):
 
     @property
     def target(self) -> jax.Array:
-        """The mass on the smaller side of the angle."""
+        """The smaller of the masses on the two sides of the angle."""
         return jnp.where(self.inner, self.f, self.g) * self.part.mass
 
     def tails(self) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -325,16 +327,19 @@ class Offset(NamedTuple):
         return jnp.where(unknown, 0.25, t).astype(jnp.float32), c.astype(jnp.float32), unknown
 
     def guess(self) -> jax.Array:
-        """Return a start for a step, or -1 where it would need tails that samples of the full distribution miss."""
+        """Return a starting offset, or -1 if its tail is beyond the samples of the full distribution."""
         t, c, unknown = self.tails()
         x = quantile.half_quantile(jnp.maximum(t, SMALLEST_TAIL), c, self.kappa.astype(jnp.float32))
         x, piece = x.astype(self.f.dtype), self.part.piece
-        # Next to the far end, which may be opposite to the mode, any angle is a good start.
+        # Close to the far end, which may be opposite to the mode, any angle is a good start.
         left = (piece.near + piece.length - x) * decay(np.pi - x, self.kappa)
         return jnp.where(unknown | ((t < SMALLEST_TAIL) & (left > SHORT)), -1, self.nearest(x))
 
     def rare_guess(self) -> jax.Array:
-        """Return an improved start there, from `quantile.deep_guess`, or from bisections if no float holds the tail."""
+        """Return a refined starting offset where `guess` returns -1.
+
+        It comes from `quantile.deep_guess`, or from bisection if no float holds the tail.
+        """
         t, _, unknown = self.tails()
         part, fall = self.part, LARGEST_FALL[self.f.dtype.name]
         end = jnp.minimum(part.piece.length, cutoff_width(part.sin, part.cos, self.kappa, fall))
@@ -354,7 +359,10 @@ class Offset(NamedTuple):
         return offset
 
     def nearest(self, x: jax.Array) -> jax.Array:
-        """Return the offset of |x|, or next to the near end, where x - near cancels, one computed from the mass."""
+        """Return the offset of the angle `x`, measured from the mode.
+
+        Close to the near end, where x - near cancels, the offset is computed from the mass.
+        """
         part, target = self.part, self.target
         short = self.inner & (target * decay(part.sin, self.kappa) < SHORT)
         s = jnp.clip(x - part.piece.near, 0, part.piece.length)
@@ -374,7 +382,7 @@ class Offset(NamedTuple):
         return jnp.where(inner, (self.target - found) * growth, found - self.target * growth), sin_x, cos_x
 
     def series(self, u: jax.Array, sin_x: jax.Array, cos_x: jax.Array) -> jax.Array:
-        """Return the distance to the root, given `u`, the distance to first order.
+        """Return the distance to the root, given its first-order approximation `u`.
 
         This is the Taylor series of the inverse function, whose derivative is e^(q(x) - q(s)).
         """
@@ -382,11 +390,11 @@ class Offset(NamedTuple):
         return u * (1 + first * (0.5 + first / 3) + ((self.kappa * cos_x) * u) * u / 6)
 
     def improved(self, s: jax.Array) -> jax.Array:
-        """Return `s` after a step of fourth order."""
+        """Return `s` after one fourth-order step."""
         return self.moved(s, *self.distance(s))
 
     def moved(self, s: jax.Array, u: jax.Array, sin_x: jax.Array, cos_x: jax.Array) -> jax.Array:
-        """Return `s` after that step, from what `distance` returns."""
+        """Return `s` after one fourth-order step, given the values that `distance` returns."""
         return jnp.clip(s + self.series(u, sin_x, cos_x), 0, self.part.piece.length)
 
 
@@ -426,7 +434,7 @@ def restricted(
 
 
 def parts_of(pieces: Piece, kappa: jax.Array) -> tuple[Part, jax.Array]:
-    """Return the `Part` of each stacked piece, and the masses relative to the largest density of the arc."""
+    """Return the `Part` of each stacked piece, and its mass relative to the largest density of the arc."""
     nearest = jnp.min(jnp.where(pieces.length > 0, pieces.near, np.pi), 0)
     kappa = kappa[None]
     exponent = jnp.maximum(rise_between(nearest[None], pieces.near, kappa), 0)
@@ -460,7 +468,7 @@ def shares_within(before: jax.Array, after: jax.Array, masses: Arc[jax.Array]) -
 def shares_of_outer(
     outer: jax.Array, inner: jax.Array, own: jax.Array, others: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the shares for a piece at an end of the arc: towards that end, and towards the other pieces."""
+    """Return the shares of an outer piece's mass, towards the end of the arc and towards the other pieces."""
     ratio = others / own
     return outer * (1 + ratio), inner - outer * ratio
 
@@ -483,17 +491,17 @@ def back_inside(x: jax.Array, low: jax.Array, high: jax.Array, width: jax.Array)
 def masses_about(
     low: jax.Array, high: jax.Array, x: jax.Array, loc: jax.Array, kappa: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return m and l of the module's docstring, on a first axis for the arcs before and after `x`."""
+    """Return m and l of the module's docstring; their first axis is for the arcs before and after `x`."""
     dtype = x.dtype
     ends = jnp.stack([low, x]), jnp.stack([x, high])
     difference = less_turns(ends[1] - ends[0], 0.0)
-    # A negative difference is rounding, or an arc of more than half a turn.
+    # A negative difference comes from rounding, or from an arc of more than half a turn.
     rounding = SLACK * float(jnp.finfo(dtype).eps)
     width = jnp.where(difference < -rounding, difference + TWO_PI, jnp.maximum(difference, 0))
     pieces = stacked(cut(*ends, width, loc[None]))
     kappa = jnp.broadcast_to(kappa, pieces.near.shape)
     sin_a, cos_a = jnp.sin(pieces.near), jnp.cos(pieces.near)
-    # cos theta - cos x is (q(x) - q(theta)) / kappa.
+    # The factor cos theta - cos x equals (q(x) - q(theta)) / kappa.
     size = jnp.broadcast_to(jnp.abs(from_mode(x, loc)), pieces.near.shape)
     one = jnp.ones_like(kappa)
     fall = rise_between(pieces.near, size, one)

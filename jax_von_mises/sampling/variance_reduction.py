@@ -1,7 +1,7 @@
 """Draw dependent angles: mirrored pairs, or one angle in each of many strata.
 
-Both apply the quantile function to the words of the key's stream (see :mod:`jax_von_mises.sampling.counter`), one word
-(two in float64) per angle. For quasi-random points use ``icdf(points, loc, concentration)``.
+The samplers apply the quantile function to the words of the key's stream (see :mod:`jax_von_mises.sampling.counter`).
+Each angle uses one word (two in float64). For quasi-random points use ``icdf(points, loc, concentration)``.
 """
 
 import functools
@@ -25,10 +25,11 @@ from jax_von_mises.sampling import counter, sampler, transform
 def sample_antithetic(
     key: ArrayLike, loc: ArrayLike, concentration: ArrayLike, shape: int | Sequence[int], dtype: DTypeLike | None = None
 ) -> jax.Array:
-    """Draw angles in mirrored pairs: the second half along the first axis is the first half mirrored about `loc`.
+    """Draw angles in pairs that are mirrored about `loc`.
 
-    For a function that is odd about `loc`, the mean over both halves is exact. For a nearly odd function it has less
-    variance than the mean over independent angles, for an even function twice as much.
+    The second half along the first axis mirrors the first half. For a function that is odd about `loc`, the mean over
+    both halves is exact. For a nearly odd function, the mean has a smaller variance than over independent angles. For
+    an even function, the variance is twice as large.
 
     Parameters
     ----------
@@ -37,15 +38,15 @@ def sample_antithetic(
     loc, concentration : float or array
         As for `sample_von_mises`; they broadcast to ``shape[1:]``, since both halves share them.
     shape : int or tuple of ints
-        Shape of the result; the first axis has even length.
+        Shape of the result; the first axis must have even length.
     dtype : optional
         As for `sample_von_mises`.
 
     Returns
     -------
     jax.Array
-        Angles in radians in [-pi, pi): the first half is what `sample_von_mises` draws, with its accuracy and
-        derivatives. Before `loc` is added, the two angles of a pair are x and -x, exactly.
+        Angles in radians in [-pi, pi). `sample_von_mises` draws the first half, with its accuracy and derivatives.
+        Before `loc` is added, the two angles of a pair are exactly x and -x.
 
     Raises
     ------
@@ -75,8 +76,8 @@ def sample_stratified(
 ) -> jax.Array:
     """Draw one angle in each of ``shape[0]`` strata of equal probability.
 
-    Angle i along the first axis lies in stratum i, counted from loc - pi; the other axes are independent replicates.
-    The mean over n strata of a smooth function has a variance of order n^-3, instead of 1 / n.
+    Angle i along the first axis lies in stratum i, counted from loc - pi; the other axes hold independent replicates.
+    The mean of a smooth function over n strata has a variance of order n^-3, compared with n^-1 for independent angles.
 
     Parameters
     ----------
@@ -87,16 +88,16 @@ def sample_stratified(
     shape : int or tuple of ints
         Shape of the result.
     dtype : optional
-        As for `sample_von_mises`. In float32 the tail probabilities have a relative error of 2e-6, which separates a
-        hundred thousand strata everywhere.
+        As for `sample_von_mises`. In float32 the tail probabilities have a relative error of 2e-6, small enough to
+        separate a hundred thousand strata everywhere.
 
     Returns
     -------
     jax.Array
-        Angles in radians in [-pi, pi), with the derivatives of `sample_von_mises`. Along the first axis they increase,
-        except where they wrap at pi, and except for neighbours closer than 8 ulp (the error of `icdf`), which a hundred
-        thousand strata rarely have. Each tail probability is drawn within its stratum with full relative resolution on
-        both sides of `loc`, and the angle has the accuracy of `isf`.
+        Angles in radians in [-pi, pi), with the derivatives of `sample_von_mises`. They increase along the first axis,
+        except where they wrap at pi or where neighbours are closer than 8 ulp (the error of `icdf`). Such neighbours
+        are rare in a hundred thousand strata. Each tail probability is drawn within its stratum with full relative
+        resolution on both sides of `loc`, and the angle has the accuracy of `isf`.
 
     Raises
     ------
@@ -152,7 +153,7 @@ def stream_tails(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> tr
 
 
 def within_strata(tail: transform.Tail) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return for each element, placed in its stratum, whether it is left of the mode, its tail t, and 1/2 - t."""
+    """Return whether each element, placed in its stratum, is left of the mode, its tail probability t, and 1/2 - t."""
     below, above = fractions(tail)
     shape, dtype = tail.t.shape, tail.t.dtype
     # Strata are ranked from the nearer end of the distribution. If their number is odd, the mode halves the middle one.
@@ -176,7 +177,10 @@ def fractions(tail: transform.Tail) -> tuple[jax.Array, jax.Array]:
 
 
 def aligned(array: ArrayLike, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-    """Return `array` with the rank of `shape` but not its size: what depends on parameters alone is computed once."""
+    """Return `array` reshaped to the rank of `shape`, but not broadcast.
+
+    Values that depend only on parameters are then computed once.
+    """
     array = jnp.asarray(array, dtype)
     return jnp.reshape(array, (1,) * (len(shape) - array.ndim) + array.shape)
 

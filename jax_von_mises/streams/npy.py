@@ -1,4 +1,4 @@
-"""A ``.npy`` file written block by block."""
+"""Write a ``.npy`` file block by block."""
 
 import contextlib
 import errno
@@ -26,13 +26,13 @@ from jax_von_mises.streams.checkpoint import (
 class NpyFile:
     """One ``.npy`` file on a local disk, written by one process.
 
-    Blocks are written by system calls and not through a memory map: when the disk is full, a write raises an error,
-    whereas a store to mapped memory kills the process. The finished file can be mapped.
+    Blocks are written by system calls and not through a memory map. When the disk is full, a system call raises an
+    error, whereas a store to mapped memory kills the process. The finished file can be memory-mapped.
     """
 
-    # The data start on a page of the disk, so that complete pages can bypass the system's cache.
+    # The data start at a page boundary, so that complete pages can bypass the system's cache.
     PAGE = 4096
-    # Bytes that are copied at a time to the aligned memory which such writes require.
+    # Bytes copied at a time to the aligned memory that such writes require.
     STAGE = 2**21
 
     def __init__(self, path: str, shape: tuple[int, ...], dtype: np.dtype, block_rows: int):
@@ -47,9 +47,9 @@ class NpyFile:
         self.stage: mmap.mmap | None = None
         self.log: BinaryIO | None = None  # the record of the run, open for more lines
         self.log_end = 0
-        self.replaces = False  # whether to replace a finished file, as the user has asked
+        self.replaces = False  # whether the user asked to replace a finished file
         self.begun = False  # whether this run has changed anything
-        self.created = False  # whether this run created the partial file, and removes it if no block is drawn
+        self.created = False  # whether this run created the partial file, which is removed if no block is drawn
 
     @property
     def directory(self) -> str:
@@ -63,8 +63,8 @@ class NpyFile:
         return os.path.lexists(self.path)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a list with the record of the unfinished run; empty if there is none."""
-        self.final_record()  # refuses a foreign file of that name, which `finish` would overwrite
+        """Return a list with the record of the unfinished run, or an empty list if there is none."""
+        self.final_record()  # raises an error for a foreign file of that name, which `finish` would overwrite
         if not os.path.lexists(self.partial_record):
             # A run that was killed in `begin` leaves an empty file.
             if os.path.lexists(self.partial) and (not os.path.isfile(self.partial) or os.path.getsize(self.partial)):
@@ -109,9 +109,9 @@ class NpyFile:
         return self.file
 
     def begin(self, text: str) -> None:
-        """Start a run without blocks, with the record `text`; overwrite an unfinished run."""
+        """Start a run that has no blocks yet, with the record `text`, and overwrite an unfinished run."""
         self._open(create=True)
-        # The record comes first: if it cannot be replaced, the old run is unchanged.
+        # The record is replaced first, so that the old run is unchanged if this fails.
         self._start_record(text)
         self._opened.truncate(0)
         write_at(self._opened, self.header(), 0)
@@ -119,7 +119,7 @@ class NpyFile:
             self._move_to_another_file()
 
     def _move_to_another_file(self) -> None:
-        """Give the partial file's name to a new file, since workers of an earlier run may still write to this one."""
+        """Give the partial file's name to a new file, as workers of an earlier run may still write to the old one."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.fresh)
         descriptor = self._no_link(self.fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -139,7 +139,7 @@ class NpyFile:
         sync_directory(self.directory)
 
     def go_on(self, text: str) -> None:
-        """Open the file of an earlier run, and replace its record by `text`."""
+        """Open the file of an earlier run, and replace its record with `text`."""
         self._open_partial()
         self._start_record(text)
 
@@ -149,7 +149,7 @@ class NpyFile:
         self._open_direct()
 
     def leave(self) -> None:
-        """Close what `join` has opened."""
+        """Close the files that `join` opened."""
         self.close()
 
     def _open_partial(self) -> None:
@@ -164,7 +164,7 @@ class NpyFile:
             )
 
     def _open(self, create: bool = False) -> None:
-        """Open and lock the partial file; with `create`, make one if there is none."""
+        """Open and lock the partial file; if `create` is true and there is none, create it."""
         if os.path.lexists(self.path) and not self.replaces and not self._has_both_names():
             raise FileExistsError(f"{self.path} appeared after the run was begun; move it away, and resume")
         create = create and not os.path.lexists(self.partial)
@@ -184,8 +184,8 @@ class NpyFile:
 
     def _open_direct(self) -> None:
         if hasattr(os, "O_DIRECT"):
-            # The system's cache would cost a copy per page and evict the pages of other programs. Some file systems
-            # do not support such writes.
+            # Direct writes save a copy per page and leave the pages of other programs in the system's cache. Some file
+            # systems do not support them.
             with contextlib.suppress(OSError):
                 self.direct = self._descriptor(os.O_WRONLY | os.O_DIRECT)
                 self.stage = mmap.mmap(-1, self.STAGE)
@@ -194,7 +194,7 @@ class NpyFile:
                 raise ForeignTargetError(f"{self.partial} was replaced while it was opened")
 
     def _descriptor(self, flags: int) -> int:
-        """Open the partial file, but not through a link, which may lead to a file that must be kept."""
+        """Open the partial file, and raise an error for a link, which may lead to a file that must be kept."""
         return self._no_link(self.partial, flags)
 
     @staticmethod
@@ -204,14 +204,14 @@ class NpyFile:
         return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
     def _must_be_ours_alone(self, about: os.stat_result, name: str) -> None:
-        """Refuse to write to a file that has another name."""
+        """Raise ForeignTargetError if the file has another name."""
         if about.st_nlink > 1 and not self._has_both_names():
             raise ForeignTargetError(
                 f"{name} has another name (a hard link), under which it would change as well; copy it first"
             )
 
     def _must_be_ready(self, name: str) -> None:
-        """Refuse a finished file that cannot be written to, before it loses its name."""
+        """Raise an error if the finished file cannot be written to, before it is renamed."""
         if os.path.islink(name):
             raise ForeignTargetError(
                 f"{name} is a symbolic link, to {os.path.realpath(name)}, and would no longer be one after the repair. "
@@ -223,7 +223,7 @@ class NpyFile:
             self._must_be_ours_alone(os.fstat(file.fileno()), name)
 
     def write(self, first: int, rows: np.ndarray) -> None:
-        """Write `rows` from row `first` on; they have reached the disk when this returns."""
+        """Write `rows` from row `first` on, and flush them to the disk."""
         if rows.size == 0:
             return
         data = memoryview(np.ascontiguousarray(rows, self.dtype.newbyteorder("<"))).cast("B")
@@ -235,7 +235,7 @@ class NpyFile:
         os.fsync(self._opened)
 
     def _write_direct(self, data: memoryview, offset: int, direct: int, stage: mmap.mmap) -> int:
-        """Write the complete pages of `data` past the cache; return how many bytes the system has accepted."""
+        """Write the complete pages of `data`, bypassing the cache; return how many bytes the system accepted."""
         done, whole = 0, len(data) - len(data) % self.PAGE
         while done < whole:
             part = data[done : done + min(self.STAGE, whole - done)]
@@ -253,7 +253,7 @@ class NpyFile:
         return done
 
     def read(self, first: int, count: int, whole: bool = False) -> np.ndarray:
-        """Return rows of the partial file, or of the finished one with `whole`; fewer where the file ends."""
+        """Return `count` rows of the partial file, or of the finished file if `whole`; fewer where the file ends."""
         with safe_files.open_plain(self.path if whole else self.partial) as file:
             file.seek(self.PAGE + first * self.row_bytes)
             data = file.read(count * self.row_bytes)
@@ -261,11 +261,11 @@ class NpyFile:
         return np.frombuffer(data[: rows * self.row_bytes], self.dtype).reshape(rows, *self.shape[1:])
 
     def _start_record(self, text: str) -> None:
-        """Replace the record by a head, to which `append` adds lines."""
+        """Replace the record with its first part, `text`, to which `append` adds lines."""
         self._replace_record(text)
         self.log = open(self.partial_record, "r+b", buffering=0, opener=self._no_link)  # noqa: SIM115
         self.log_end = len(text.encode())
-        # Each line is flushed with its block; the name of the file must have reached the disk before.
+        # Each line is flushed with its block. The name of the file must be on the disk before that.
         sync_directory(self.directory)
 
     def _replace_record(self, text: str) -> None:
@@ -275,36 +275,36 @@ class NpyFile:
         replace_text(self.partial_record, text)
 
     def append(self, lines: str) -> None:
-        """Add lines to the record; they have reached the disk when this returns.
+        """Add lines to the record, and flush them to the disk.
 
-        The position in the file is kept until then, so an interrupted call can be repeated.
+        The position in the file changes only after that, so an interrupted call can be repeated.
         """
         assert self.log is not None
         data = lines.encode()
-        self.log.truncate(self.log_end)  # a call that failed may have left more than these lines
+        self.log.truncate(self.log_end)  # removes what a failed call may have left
         write_at(self.log, data, self.log_end)
         os.fsync(self.log)
         self.log_end += len(data)
 
     def runs(self, run: str) -> bool:
-        """Return whether the record of the unfinished run has this run's name."""
+        """Return whether the record of the unfinished run has the name `run`."""
         with contextlib.suppress(FileNotFoundError), safe_files.open_plain(self.partial_record) as file:
             return run_words(run) in file.read(self.PAGE)
         return False
 
     def marks(self) -> Iterator[str]:
-        """Yield marks of the records, by which other processes check that they see the same ones."""
+        """Yield marks of the records, with which other processes check that they see the same records."""
         for name in (self.record, self.partial_record):
             with contextlib.suppress(FileNotFoundError), safe_files.open_plain(name) as file:
                 yield mark_of(file.read(self.PAGE))
 
     def finish(self, text: str) -> None:
-        """Complete the file and give it its name."""
+        """Complete the file, and rename it to its final name."""
         self._replace_record(text)
         self._opened.truncate(self.size())
         os.fsync(self._opened)
         if os.name != "posix":
-            self.close()  # Windows does not rename open files; elsewhere the lock is kept to the end
+            self.close()  # Windows cannot rename open files; elsewhere the lock is kept to the end
         if self.replaces:
             os.replace(self.partial, self.path)
         else:
@@ -316,7 +316,7 @@ class NpyFile:
         sync_directory(self.directory)
 
     def _take_free_name(self) -> None:
-        """Take the name, unless something has taken it while the file was drawn."""
+        """Rename the file to its final name, unless another file has taken this name in the meantime."""
         try:
             safe_files.take_free_name(self.partial, self.path)
         except FileExistsError:
@@ -336,18 +336,18 @@ class NpyFile:
         return not os.path.lexists(self.partial) and os.path.lexists(self.path)
 
     def _has_both_names(self) -> bool:
-        """Return whether the finished file still has its partial name too, since a run was killed in `finish`."""
+        """Return whether the finished file also has its partial name, because a run was killed in `finish`."""
         return os.path.exists(self.partial) and os.path.exists(self.path) and os.path.samefile(self.partial, self.path)
 
     def discard(self) -> None:
-        """Remove what this run has created."""
+        """Remove the files that this run created, and close them."""
         for name in (self.partial, self.partial_record, self.fresh):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
         self.close()
 
     def bytes_needed(self, missing: int, force: bool = False) -> int:
-        """Return the bytes of disk space that are needed beyond those which the file already occupies."""
+        """Return how many bytes of disk space are needed beyond those that the file already occupies."""
         in_place = self.partial if force or os.path.lexists(self.partial) else self.path
         return max(self.size() - allocated(in_place), 0)
 
@@ -366,7 +366,7 @@ class NpyFile:
         """Turn the finished file into an unfinished one in which some blocks are missing."""
         self._must_be_ready(self.path)
         self.begun = True
-        # The reverse order of `finish`: if this is killed at any point, a run can still resume and repair the file.
+        # The order is the reverse of `finish`, so that a run can resume and repair the file if this is interrupted.
         if not os.path.lexists(self.partial_record):
             os.replace(self.record, self.partial_record)
         os.replace(self.path, self.partial)
@@ -404,6 +404,6 @@ def replace_text(path: str, text: str) -> None:
         safe_files.write_new(temporary, text)
         os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(OSError):  # report the first error
+        with contextlib.suppress(OSError):  # raise the first error, not this one
             os.unlink(temporary)
         raise

@@ -1,15 +1,17 @@
-r"""Intervals of the circle (panels) that adapt to a density, and the integrals of the density.
+r"""Divide the circle into intervals (panels) that adapt to a density, and integrate the density.
 
 1. *Panels.* A few passes move the edges so that every panel holds an equal share of
 
    .. math:: (v + s)\, s^{1/9} + \text{floor},
 
-   with v the variation of the log density over the panel (plus twice its second difference), and s the panel's mass
-   over the smaller of the two tail probabilities that contain it. The power is optimal for a rule of order 8.
-2. *Rule.* Gauss-Legendre nodes in each panel. There the density is its Legendre interpolant, whose integral from an end
-   is in factored form, :math:`(1+z)(c_0 - (1-z) \sum_k c_k P_k'(z) / (k(k+1)))`: exactly 0 at that end, and of
-   full relative accuracy near it.
-3. *Sums* from both ends, all terms positive, so that both tail probabilities are accurate to rounding.
+   where v is the variation of the log density over the panel (plus twice its second difference), and s is the panel's
+   mass over the smaller of the two tail probabilities that contain it. This power is optimal for a rule of order 8.
+2. *Rule.* In each panel, the density is replaced by its Legendre interpolant at Gauss-Legendre nodes. The integral of
+   the interpolant from an end is computed in the factored form
+   :math:`(1+z)(c_0 - (1-z) \sum_k c_k P_k'(z) / (k(k+1)))`. It is exactly 0 at that end, and has full relative accuracy
+   near it.
+3. *Sums.* The masses of the panels are summed from both ends. All terms are positive, so both tail probabilities are
+   accurate to rounding.
 """
 
 import functools
@@ -27,22 +29,22 @@ PASSES = 4
 # Gauss-Legendre nodes in a panel, and steps of Newton's method on its polynomial.
 NODES = {"float32": 8, "float64": 16}
 STEPS = {"float32": 3, "float64": 5}
-# Smallest tail that a word can represent.
+# Smallest tail probability that a random word can represent.
 SMALLEST_TAIL = {"float32": 2.0**-33, "float64": 2.0**-65}
-# Share of the panels that are equally wide, so that a later pass can find a feature that the first one missed.
+# Share of the panels that are spread evenly, so that a later pass can find a feature that the first one missed.
 FLOOR = 0.2
 POWER = 1 / 9
 # Error of an integral over part of a panel, relative to the panel's last Legendre coefficient times its width.
 QUADRATURE = 0.1
 # Relative error of a tail probability from rounding of sums and polynomials.
 ROUNDING = {"float32": 5e-7, "float64": 5e-14}
-# Log densities are cut off this far below the largest one: further variation needs no panels.
+# Log densities are cut off this far below the largest one, because variation further down needs no panels.
 DEPTH = 1e5
-# Length of the blocks of two-level prefix sums, which keep chains of additions short.
+# Length of the blocks of prefix sums. Summing on two levels keeps the chains of additions short.
 BLOCK = 16
 # Distances of the first pass's edges from a hinted angle, in radians.
 HINT_DISTANCES = 2.0 ** -np.arange(2.0, 24.0, 2.5)
-# The log density may differ between -pi and pi by this number plus this share of its range.
+# Between -pi and pi, the log density may differ by this number plus this share of its range.
 END_TOLERANCE = 1e-3
 
 
@@ -50,25 +52,25 @@ class Panels(NamedTuple):
     """A density on `count` panels of n nodes, scaled so that its largest value at a node is 1."""
 
     edges: jax.Array
-    """(count + 1,) in radians, from -pi to pi; without derivatives."""
+    """Edges of the panels in radians, from -pi to pi, of shape (count + 1,); without derivatives."""
     width: jax.Array
-    """(count,)"""
+    """Widths of the panels in radians, of shape (count,)."""
     mean: jax.Array
-    """(count,) scaled mean density."""
+    """Scaled mean density of each panel, of shape (count,)."""
     shape: jax.Array
-    """(n - 1, count): coefficients of the sum in point 2 above, in z in [-1, 1], lowest power first."""
+    """Coefficients of the sum in point 2 above in powers of z in [-1, 1], lowest first, of shape (n - 1, count)."""
     mass: jax.Array
-    """(2, count + 1): scaled mass before each edge, counted from -pi and from pi."""
+    """Scaled mass before each edge, counted from -pi and from pi, of shape (2, count + 1)."""
     total: jax.Array
     """Scaled mass of the circle."""
     shift: jax.Array
     """Largest log density at a node."""
     angles: jax.Array
-    """(count, n): the nodes."""
+    """Nodes in radians, of shape (count, n)."""
     weights: jax.Array
-    """(count, n): probabilities of the nodes, the weights of expectations."""
+    """Probabilities of the nodes, which are the weights of expectations, of shape (count, n)."""
     fall: jax.Array
-    """(count, n): log density at the nodes less `shift`."""
+    """Log density at the nodes minus `shift`, of shape (count, n)."""
     error: jax.Array
     """Estimate of the largest relative error of a tail probability, from quadrature and rounding."""
 
@@ -88,7 +90,10 @@ class Panels(NamedTuple):
 
 @functools.cache
 def rule(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return Gauss-Legendre nodes in [0, 1] and weights, and matrices to Legendre coefficients and `Panels.shape`."""
+    """Return Gauss-Legendre nodes in [0, 1], their weights, and two matrices that apply to values at the nodes.
+
+    The first matrix computes the Legendre coefficients, and the second one `Panels.shape`.
+    """
     legendre = np.polynomial.legendre
     nodes, weights = legendre.leggauss(count)
     basis = np.eye(count)
@@ -102,7 +107,7 @@ def rule(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def prefix_sums(x: jax.Array) -> jax.Array:
-    """Return inclusive sums along the last axis, whose length is a multiple of `BLOCK`, to a few roundings."""
+    """Return cumulative sums along the last axis, to a few roundings; its length is a multiple of `BLOCK`."""
     product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
     blocks = x.reshape(*x.shape[:-1], -1, BLOCK)
     inner = product(blocks, jnp.asarray(np.triu(np.ones((BLOCK, BLOCK))), x.dtype))
@@ -117,7 +122,7 @@ def take(array: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def search(ascending: jax.Array, values: jax.Array, offset: jax.Array | int = 0) -> jax.Array:
-    """Return the largest j < count with ``ascending[offset + j] <= value``, 0 if there is none.
+    """Return the largest j < count with ``ascending[offset + j] <= value``, or 0 if there is none.
 
     `ascending` holds consecutive rows of count + 1 numbers; `offset` is the start of a row. The count is a
     power of two.
@@ -139,10 +144,13 @@ def exp_mean(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def move_edges(edges: jax.Array, levels: jax.Array, smallest: float) -> jax.Array:
-    """Move the edges by log densities `levels` at edges and middles, ascending; tails below `smallest` count less."""
+    """Return the edges moved to where the log density needs them.
+
+    `levels` holds the log densities at edges and midpoints, in ascending order. Tails below `smallest` count less.
+    """
     width = jnp.diff(edges)
     count = width.shape[0]
-    # A local maximum between points: the top of the parabola through three, exact for a normal density.
+    # A local maximum between points is estimated by a parabola through three of them, exact for a normal density.
     left, here, right = levels[:-2], levels[1:-1], levels[2:]
     bend = left + right - 2 * here
     peak = (here >= left) & (here >= right) & (bend < 0)
@@ -157,7 +165,7 @@ def move_edges(edges: jax.Array, levels: jax.Array, smallest: float) -> jax.Arra
     start, middle, end = levels[:-2:2], levels[1:-1:2], levels[2::2]
     variation = jnp.abs(middle - start) + jnp.abs(end - middle) + 2 * jnp.abs(start + end - 2 * middle)
     wanted = (jnp.minimum(variation, 1e4) + share) * share**POWER
-    # At least half of the larger neighbour's demand: a feature missed in one panel is found from the next.
+    # Each panel gets at least half of its larger neighbour's demand, to find a feature missed in one of the two.
     padded = jnp.concatenate([wanted[:1], wanted, wanted[-1:]])
     wanted = jnp.maximum(wanted, 0.5 * jnp.maximum(padded[:-2], padded[2:]))
     wanted = wanted / jnp.sum(wanted) + FLOOR / count
@@ -169,7 +177,7 @@ def move_edges(edges: jax.Array, levels: jax.Array, smallest: float) -> jax.Arra
 
 
 def first_edges(count: int, dtype: np.dtype, points: jax.Array | None) -> jax.Array:
-    """Return the edges of the first pass: equally spaced ones, and some around each of the hinted `points`."""
+    """Return the edges of the first pass, some around each of the hinted `points` and the others equally spaced."""
     ends = jnp.asarray(np.array([-np.pi, np.pi]), dtype)
     if points is None or points.size == 0:
         return jnp.asarray(np.linspace(-np.pi, np.pi, count + 1), dtype)
@@ -181,7 +189,7 @@ def first_edges(count: int, dtype: np.dtype, points: jax.Array | None) -> jax.Ar
 
 
 def most_points(count: int) -> int:
-    """Return the largest number of hinted points: up to three quarters of the first edges surround them."""
+    """Return the largest number of hinted points, around which up to three quarters of the first edges lie."""
     return 3 * count // 4 // (2 * len(HINT_DISTANCES) + 1)
 
 
@@ -199,7 +207,7 @@ def adapt(
     ----------
     log_density : callable
         Logarithm of the density, up to a constant: ``log_density(angle, *parameters)`` at one angle in [-pi, pi]. It
-        may be -inf, where the density is 0. All results are NaN if it is NaN or +inf anywhere, if the density is 0
+        may be -inf where the density is 0. All results are NaN if it is NaN or +inf anywhere, if the density is 0
         everywhere, or if its logarithm differs between -pi and pi by more than 0.001 of its range.
     count : int
         A power of two, 32 or more.
@@ -208,9 +216,10 @@ def adapt(
     wide : bool
         Whether to use float64 for angles and log densities in a float32 program.
     points : array, optional
-        Angles near narrow modes, at most `most_points`.
+        Angles near narrow modes, at most ``most_points(count)`` of them.
     parameters : tuple of arrays
-        Of `dtype`. Unless `wide`, the function may close over others.
+        Further arguments of `log_density`, of dtype `dtype`. Unless `wide` is true, `log_density` may also close over
+        other arrays.
     """
     dtype = np.dtype(dtype)
     work = FLOAT64 if wide else dtype
@@ -219,7 +228,7 @@ def adapt(
 
     def divide(_: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         edges = state[0]
-        # Edges and middles, ascending.
+        # Edges and midpoints, in ascending order.
         base = jnp.concatenate([jnp.repeat(edges[:-1], 2), edges[-1:]])
         half = 0.5 * jnp.diff(edges)
         step = jnp.append(jnp.stack([jnp.zeros_like(half), half], 1).reshape(-1), 0)
@@ -239,14 +248,14 @@ def adapt(
     step = width[:, None] * jnp.asarray(nodes[None], dtype)
     levels = evaluate(log_density, parameters, base.reshape(-1), step.reshape(-1), wide)
     with scope(wide):
-        # In the dtype in which it is stored, so that the differences are exact.
+        # The shift is rounded to the dtype in which it is stored, so that the differences are exact.
         shift = lax.convert_element_type(jnp.max(lax.stop_gradient(levels)), dtype)
         fall = levels - lax.convert_element_type(shift, work)
         found = [lax.convert_element_type(x, dtype).reshape(base.shape) for x in (jnp.exp(fall), fall, levels)]
     values, fall, levels = found
     values = values * jnp.where(periodic, 1, jnp.nan).astype(dtype)
     mean = product(values, jnp.asarray(weights, dtype))
-    # From deviations from the mean, so that small coefficients keep their digits.
+    # Deviations from the mean are used, so that small coefficients keep their digits.
     off = values - mean[:, None]
     shape = product(off, jnp.asarray(to_shape.T, dtype)).T
     last = jnp.max(jnp.abs(product(lax.stop_gradient(off), jnp.asarray(to_legendre[-2:].T, dtype))), 1)
@@ -254,7 +263,7 @@ def adapt(
     sums = prefix_sums(jnp.stack([mass, mass[::-1]]))
     total = sums[0, -1]
     probabilities = (width[:, None] * jnp.asarray(weights[None], dtype)) * values / total
-    # The rounding of a log density is relative to its size; that of the terms inside it is unknown.
+    # The rounding error of a log density is relative to its size; the rounding error of its terms is unknown.
     size = lax.stop_gradient(jnp.where(probabilities > 0, jnp.abs(levels) * probabilities, 0))
     rounding = float(np.finfo(work).eps) / 2 * jnp.sum(size, 1)
     sums = jnp.concatenate([jnp.zeros((2, 1), dtype), sums], 1)
@@ -263,9 +272,9 @@ def adapt(
 
 
 def estimate_error(sums: jax.Array, total: jax.Array, last: jax.Array, rounding: jax.Array) -> jax.Array:
-    """Estimate the largest relative error of a tail probability that a word can name.
+    """Return an estimate of the largest relative error of a tail probability that a random word can represent.
 
-    `last` is the mass of the last Legendre coefficients in each panel, `rounding` the probability that rounding moves.
+    `last` is the mass of the last Legendre coefficients in each panel, `rounding` the probability moved by rounding.
     """
     dtype = np.dtype(sums.dtype)
     tails = sums[:, 1:] / total
@@ -288,16 +297,17 @@ def partial_mass(y: jax.Array, mean: jax.Array, shape: list[jax.Array]) -> tuple
 
 
 def seen_from(panels: Panels, panel: jax.Array, from_end: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
-    """Return the mean and shape of each `panel`, mirrored where `from_end`."""
+    """Return the mean and shape of each `panel`, mirrored where `from_end` is true."""
     sign = jnp.where(from_end, -1.0, 1.0).astype(panels.edges.dtype)
     shape = [take(row, panel) for row in panels.shape]
     return take(panels.mean, panel), [term if k % 2 else sign * term for k, term in enumerate(shape)]
 
 
 def quantile(panels: Panels, mass: jax.Array, from_end: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the angle with the scaled `mass` beyond it, towards -pi or, if `from_end`, pi, and the density there.
+    """Return the angle at which the scaled mass from -pi (from pi if `from_end`) is `mass`, and the density there.
 
-    Differentiable in the arrays of the panels by the implicit function theorem: the last step starts from a constant.
+    The angle is differentiable in the arrays of the panels by the implicit function theorem, because the last step
+    starts from a constant.
     """
     fixed, steps = lax.stop_gradient(panels), STEPS[np.dtype(mass.dtype).name]
     count = panels.width.shape[0]
@@ -323,7 +333,7 @@ def quantile(panels: Panels, mass: jax.Array, from_end: jax.Array) -> tuple[jax.
 
 
 def tail(panels: Panels, x: jax.Array, from_end: jax.Array) -> jax.Array:
-    """Return the scaled mass between -pi, or pi if `from_end`, and each angle in [-pi, pi]; differentiable."""
+    """Return the scaled mass between -pi (pi if `from_end`) and each angle `x` in [-pi, pi]; it is differentiable."""
     panel = search(panels.edges, lax.stop_gradient(x))
     width = take(panels.width, panel)
     mean, shape = seen_from(panels, panel, from_end)
