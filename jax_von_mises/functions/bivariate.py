@@ -106,7 +106,7 @@ def _log_prob(
 
 
 def log_prob(kind: Kind, caller: str, value: ArrayLike, parameters: Mapping[str, ArrayLike]) -> jax.Array:
-    """Return the logarithm of the density at pairs `value`, per square radian; `parameters` are in the order of `NAMES`."""
+    """Return the logarithm of the density at pairs `value`, per square radian; `parameters` are ordered as `NAMES`."""
     pairs = arguments.parameter(caller, "value", value)
     if np.ndim(pairs) == 0 or np.shape(pairs)[-1] != 2:
         raise ValueError(
