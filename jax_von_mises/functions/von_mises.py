@@ -457,7 +457,7 @@ def entropy(concentration: ArrayLike) -> jax.Array:
     Parameters
     ----------
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------
@@ -551,7 +551,7 @@ def variance(concentration: ArrayLike) -> jax.Array:
     Parameters
     ----------
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------
@@ -583,7 +583,7 @@ def stddev(concentration: ArrayLike) -> jax.Array:
     Parameters
     ----------
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass.
+        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
     Returns
     -------

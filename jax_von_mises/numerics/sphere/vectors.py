@@ -76,7 +76,7 @@ def direction_of(vector: jax.Array) -> Direction:
 
 
 def versine(x: jax.Array, direction: Direction, lost: jax.Array | None = None) -> jax.Array:
-    """Return 1 - w between vectors `x`, along the last axis, and a `Direction`, with relative accuracy where it is small.
+    """Return 1 - w between vectors `x`, along the last axis, and a `Direction`, with relative accuracy even near 0.
 
     `x` may have any length, but lengths near 1 are most accurate; `lost` is the rounding error of `x`.
     """
@@ -160,7 +160,7 @@ def rounded(product: jax.Array) -> jax.Array:
 
 
 def ordered_sum(terms: jax.Array) -> jax.Array:
-    """Sum over the last axis in the same order in every program, as many numbers at a time as a register holds."""
+    """Sum over the last axis in the same order in every program, with as many numbers at a time as a register holds."""
     size = terms.shape[-1]
     cut = size - size % LANES if size > LANES else 0
     lanes = xla.tree_sum([terms[..., j : j + LANES] for j in range(0, cut, LANES)]) if cut else terms[..., :0]
