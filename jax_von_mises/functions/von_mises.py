@@ -487,7 +487,7 @@ def scaled_complement(k: jax.Array) -> jax.Array:
 def mean(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     """Return the mean direction in radians, `loc` wrapped to [-pi, pi).
 
-    The uniform distribution has no mean direction; the result is the same for it.
+    The result is `loc` also for the uniform distribution, which has no mean direction.
 
     Parameters
     ----------
