@@ -1,4 +1,4 @@
 """The functions of the distributions: densities, probabilities, quantiles, moments, and maximum likelihood.
 
-They check and broadcast their arguments and are compiled; the formulas are in `jax_von_mises.numerics`.
+They are compiled, and check and broadcast their arguments. The formulas are in `jax_von_mises.numerics`.
 """

@@ -25,16 +25,16 @@ from jax_von_mises.numerics.elementary import nan_unless
 Kind = type[models.Sine | models.Cosine]
 T = TypeVar("T")
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
-# Where the likelihood has no maximum, concentrations estimated by `fit` end near these.
+# Concentrations estimated by `fit` end near these where the likelihood has no maximum.
 LARGEST = {"float32": 1e8, "float64": 1e14}
-# Largest number of steps that maximise the likelihood, and that within one step of expectation maximisation.
+# Largest number of steps to maximise the likelihood, and largest number within one step of expectation maximisation.
 STEPS, FEW_STEPS = 60, 2
 # Smallest gain of the log-likelihood per sample for which another step is taken.
 LEAST_GAIN = {"float32": 1e-8, "float64": 1e-15}
 
 
 class Estimate(NamedTuple):
-    """A value, or a standard error, for each parameter."""
+    """A value or a standard error for each parameter."""
 
     phi_loc: jax.Array
     """In radians."""
@@ -57,14 +57,14 @@ class Moments(NamedTuple):
 
 
 def checked(caller: str, **values: ArrayLike) -> tuple[tuple[Any, ...], np.dtype]:
-    """Check the named `values`; return them as arrays, which broadcast together, and the dtype of the result."""
+    """Check the named `values` and return them as arrays that broadcast together, with the dtype of the result."""
     arrays, dtype = arguments.parameters(caller, None, **values)
     arguments.result_shape(caller, None, **arrays)
     return tuple(arrays.values()), dtype
 
 
 def by_dtype(function: Callable[..., T]) -> Callable[[Kind, tuple[Any, ...], np.dtype], T]:
-    """Compile ``function(kind, *values)``, to compute and round for a dtype; arrays get the same number of axes."""
+    """Compile ``function(kind, *values)`` and round its result to a dtype; arrays get the same number of axes."""
 
     @functools.partial(jax.jit, static_argnums=(0, 2))
     def compiled(kind: Kind, values: tuple[Any, ...], dtype: np.dtype) -> Any:
@@ -173,21 +173,21 @@ def sums_of(phi: jax.Array, psi: jax.Array, share: jax.Array, origins: tuple[jax
 
 
 def turned(alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the coefficients of sin and 1 - cos of an angle minus `alpha`, over (1, sin, 1 - cos) of the angle."""
+    """Return sin and 1 - cos of an angle minus `alpha` as coefficients of (1, sin, 1 - cos) of the angle."""
     sine, cosine = jnp.sin(alpha), jnp.cos(alpha)
     versine = 2 * jnp.square(jnp.sin(0.5 * alpha))
     return jnp.stack([-sine, cosine, sine]), jnp.stack([versine, -sine, cosine])
 
 
 def mean_product(sums: Sums, first: jax.Array, second: jax.Array) -> jax.Array:
-    """Return the mean of the product of two functions of the angles, given by coefficients over (1, sin, 1 - cos)."""
+    """Return the mean of the product of two functions of the angles, given by coefficients of (1, sin, 1 - cos)."""
     return jnp.einsum("i,ij,j->", first, sums.products, second, precision=lax.Precision.HIGHEST)
 
 
 def statistic_means(
     kind: Kind, sums: Sums, alpha: jax.Array, beta: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the means of cos a - 1, cos b - 1, and W minus its value at 0, of angles from `alpha` and `beta`."""
+    """Return the means of cos a - 1, cos b - 1, and W minus its value at 0; angles count from `alpha` and `beta`."""
     mean = functools.partial(mean_product, sums)
     one = jnp.asarray([1.0, 0.0, 0.0], alpha.dtype)
     (sine_a, versine_a), (sine_b, versine_b) = turned(alpha), turned(beta)
@@ -198,7 +198,7 @@ def statistic_means(
 
 
 def log_likelihood(kind: Kind, sums: Sums, parameters: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the mean logarithm of the density at (alpha, beta, k1, k2, r), its gradient, and minus its Hessian."""
+    """Return the mean logarithm of the density at (alpha, beta, k1, k2, r), its gradient and its negative Hessian."""
     *_, k1, k2, r = parameters
     zero = jnp.zeros_like(k1)
 
@@ -229,16 +229,16 @@ def canonical(parameters: jax.Array) -> jax.Array:
     return jnp.stack([alpha, beta, sign1 * k1, sign2 * k2, sign1 * sign2 * r])
 
 
-# Number of steps, parameters, what `log_likelihood` returns for them, gain of another step, and damping.
+# Number of steps, parameters, the values of `log_likelihood` there, expected gain of another step, and damping.
 State = tuple[jax.Array, jax.Array, tuple[jax.Array, jax.Array, jax.Array], jax.Array, jax.Array]
 
 
 def maximise(
     kind: Kind, sums: Sums, start: jax.Array, largest: jax.Array | float, steps: int = STEPS
 ) -> tuple[jax.Array, jax.Array]:
-    """Maximise the likelihood of one data set from `start` by damped Newton steps; return parameters and maximum.
+    """Maximise the likelihood of one data set from `start` by damped Newton steps, and return parameters and maximum.
 
-    A step that lowers the likelihood, or makes a parameter exceed `largest`, is rejected, and the damping grows.
+    A step that lowers the likelihood or makes a parameter exceed `largest` is rejected, and the damping is increased.
     """
     dtype = start.dtype
 
@@ -257,7 +257,7 @@ def maximise(
         new_found = log_likelihood(kind, sums, new)
         good = (new_found[0] >= value) & (jnp.max(jnp.abs(new[2:])) <= largest)
         at, found = jax.tree.map(lambda x, y: jnp.where(good, x, y), (new, new_found), (at, found))
-        # The gain to expect from another step.
+        # Estimate the gain to expect from another step.
         promise = jnp.abs(jnp.dot(found[1], move, precision=lax.Precision.HIGHEST))
         gain = jnp.maximum(promise, jnp.where(good, new_found[0] - value, 2 * LEAST_GAIN[dtype.name]))
         return step + 1, at, found, gain, jnp.where(good, 0.1 * damping, jnp.maximum(10 * damping, 1e-3))
@@ -268,7 +268,7 @@ def maximise(
 
 
 def starts(kind: Kind, sums: Sums) -> tuple[jax.Array, jax.Array]:
-    """Return two starting points: with independent angles, and with the precision of a normal distribution."""
+    """Return two starting points: with independent angles, and with the precision matrix of a normal distribution."""
     alpha = jnp.arctan2(sums.products[1, 0], 1 - sums.products[2, 0])
     beta = jnp.arctan2(sums.products[0, 1], 1 - sums.products[0, 2])
     (sine_a, versine_a), (sine_b, versine_b) = turned(alpha), turned(beta)
@@ -380,7 +380,7 @@ def _standard_errors(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array, siz
 
 
 def standard_errors(kind: Kind, caller: str, parameters: Mapping[str, ArrayLike], size: ArrayLike) -> Estimate:
-    """Return the standard errors of `fit` from `size` pairs, by the Fisher information."""
+    """Return the standard errors of `fit` for `size` pairs, from the Fisher information."""
     named = {name: parameters[name] for name in NAMES[2:]}
     given, dtype = checked(caller, **named, size=size)
     return _standard_errors(kind, given, dtype)
@@ -414,7 +414,7 @@ def _marginal_log_density(
     return moments.marginal_log_density(kind, deviation(phi, phi_loc)[0], k1, k2, r)
 
 
-# Logarithms of the marginal density of the first angle, without the normaliser, of one angle and scalar parameters.
+# Functions of an angle and scalar parameters: the log marginal density of the first angle without its normaliser.
 MARGINALS = {kind: functools.partial(_marginal_log_density, kind) for kind in (models.Sine, models.Cosine)}
 
 
@@ -429,7 +429,7 @@ def _modes_of_marginal(kind: Kind, phi_loc: jax.Array, k1: jax.Array, k2: jax.Ar
 def modes_of_marginal(
     kind: Kind, caller: str, phi_loc: ArrayLike, k1: ArrayLike, k2: ArrayLike, r: ArrayLike
 ) -> jax.Array:
-    """Return the angles, two or one twice, at which the exponent of the first angle's marginal density is largest."""
+    """Return the two angles, possibly equal, at which the exponent of the first angle's marginal density is largest."""
     given, dtype = checked(caller, phi_loc=phi_loc, k1=k1, k2=k2, r=r)
     return lax.stop_gradient(_modes_of_marginal(kind, given, dtype))
 

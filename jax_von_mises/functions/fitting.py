@@ -18,7 +18,7 @@ from jax_von_mises.numerics.circle import deviation, less_turns
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import cosine, nan_unless, sine_over
 
-# Number of first angles from which the origin is chosen.
+# Number of leading angles among which the origin is chosen.
 PILOT = 16
 # Number of summands in a block.
 SUM_BLOCK = 2**14
@@ -27,7 +27,7 @@ NORMAL = 1e9
 
 
 class Estimate(NamedTuple):
-    """A value, or a standard error, for each parameter of the distribution."""
+    """A value or a standard error for each parameter of the distribution."""
 
     loc: jax.Array
     """In radians."""
@@ -38,7 +38,7 @@ class Estimate(NamedTuple):
 def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None) -> Estimate:
     r"""Return the maximum likelihood estimate of ``loc`` and ``concentration``.
 
-    ``loc`` is the direction of the mean of :math:`(\cos x, \sin x)`, and ``concentration`` is that for which
+    ``loc`` is the direction of the mean of :math:`(\cos x, \sin x)`, and ``concentration`` is the value for which
     :math:`A = I_1/I_0` is the length of this mean (Mardia and Jupp, *Directional Statistics*, 2000, section 5.3.1).
     The data enter through three sums, without iteration.
 
@@ -46,11 +46,11 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
     ----------
     samples : array
         Angles in radians, any finite value, of any float dtype; bfloat16 and float16 are computed in float32. Convert
-        degrees with ``jnp.deg2rad``: they cannot be detected, and would give a wrong estimate.
+        degrees with ``jnp.deg2rad``, since they cannot be detected and would give a wrong estimate.
     weights : array, optional
         Weight of each angle, 0 or more; broadcasts to `samples`, or is one-dimensional along a single `axis`.
     axis : int or tuple of ints, optional
-        Axes to estimate over, by default all; the others index separate data sets.
+        Axes to estimate over, by default all. The others index separate data sets.
 
     Returns
     -------
@@ -128,20 +128,20 @@ def _fit(samples: ArrayLike, weights: ArrayLike | None, axes: tuple[int, ...], d
     else:
         share = rows(jnp.broadcast_to(jnp.asarray(weights, compute), np.shape(samples)), axes)
         share = nan_unless(share, share >= 0)
-        # Scale by a power of two if the sum may overflow.
+        # Scale by a power of two where the sum may overflow.
         largest = jnp.max(share, -1, keepdims=True, initial=0)
         share = share * jnp.where(largest > 2.0**64, 2.0**-64, jnp.where(largest < 2.0**-64, 2.0**64, 1))
         share = share / total(share)[..., None]
     origin = pilot(x, share)
     sine, versine = means(x, share, origin)
-    # With the origin far from most angles the two terms of `spread` below nearly cancel: repeat the sums about the mean
-    # direction.
+    # If the origin is far from most angles, the two terms of `spread` below nearly cancel. Repeat the sums about the
+    # mean direction.
     poor = jnp.any(sine * sine > 0.9 * versine * (2 - versine))
     better = lax.stop_gradient(origin + angle_of(sine, 1 - versine))
     origin = jnp.where(poor, better, origin)
     sine, versine = lax.cond(poor, lambda: means(x, share, better), lambda: (sine, versine))
 
-    # 1 - R^2 and R, each in the form that is accurate where it is small.
+    # Compute 1 - R^2 and R, each in the form that is accurate where it is small.
     spread = jnp.maximum(versine * (2 - versine) - sine * sine, 0)
     resultant = length(1 - versine, sine)
     k = bessel.inverse_ratio(resultant, spread / (1 + resultant))
@@ -151,14 +151,14 @@ def _fit(samples: ArrayLike, weights: ArrayLike | None, axes: tuple[int, ...], d
 
 
 def rows(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Return `x` with `axes` merged into one, the last."""
+    """Return `x` with `axes` merged into one last axis."""
     x = jnp.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
     kept = x.shape[: x.ndim - len(axes)]
     return x.reshape(*kept, int(np.prod(x.shape[len(kept) :], dtype=np.int64)))
 
 
 def total(values: jax.Array) -> jax.Array:
-    """Return the sum over the last axis, in blocks: rounding errors grow with their number, not with that of values."""
+    """Return the sum over the last axis, in blocks: rounding errors grow with the number of blocks, not of values."""
     size = values.shape[-1]
     if size > SUM_BLOCK:
         pad = [(0, 0)] * (values.ndim - 1) + [(0, -size % SUM_BLOCK)]
@@ -175,7 +175,7 @@ def means(x: jax.Array, share: jax.Array, origin: jax.Array) -> tuple[jax.Array,
 
 
 def pilot(x: jax.Array, share: jax.Array) -> jax.Array:
-    """Return the most central of the first few angles, exactly, so that equal angles do not deviate from it."""
+    """Return the most central of the first few angles exactly, so that equal angles do not deviate from it."""
     if not x.shape[-1]:
         return jnp.full(x.shape[:-1], jnp.nan, x.dtype)
     x, share = lax.stop_gradient(x[..., :PILOT]), lax.stop_gradient(share[..., :PILOT])

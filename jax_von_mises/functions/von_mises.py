@@ -3,9 +3,9 @@ r"""The von Mises distribution as functions: densities, probabilities, quantiles
 Density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`, with :math:`\mu` = `loc` in radians and :math:`\kappa` =
 `concentration` in [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
-Arguments broadcast, of any float dtype (bfloat16 and float16 are computed in float32 and rounded once). Negative or
-NaN concentration and non-finite `loc` give NaN. Every function is compiled, works inside `jit`, `vmap` and `scan`, and
-has first and second derivatives in all arguments (`jax.jvp`, `jax.grad`).
+Arguments broadcast and may have any float dtype; bfloat16 and float16 are computed in float32 and rounded once.
+Negative or NaN concentration and non-finite `loc` give NaN. Every function is compiled, works inside `jit`, `vmap` and
+`scan`, and has first and second derivatives in all arguments (`jax.jvp`, `jax.grad`).
 """
 
 import functools
@@ -30,14 +30,14 @@ from jax_von_mises.numerics.piecewise import lower_tail_by_table
 from jax_von_mises.numerics.sharding import broadcast_sharded, explicit, explicit_sharding
 from jax_von_mises.numerics.tail_integral import gauss_legendre
 
-# From this many angles on, a table of 6146 probabilities (28,674 in float64) pays off.
+# Smallest number of angles for which a table of 6146 probabilities (28,674 in float64) pays off.
 TAIL_TABLE_MIN_SIZE = 2**17
 P = ParamSpec("P")
 Function = Callable[..., jax.Array]
 
 
 def evaluate(caller: str, function: Function, by_table: Function | None = None, /, **values: ArrayLike) -> jax.Array:
-    """Check the named `values`, and compute `function` of them in their common dtype.
+    """Check the named `values` and compute `function` of them in their common dtype.
 
     `by_table` computes the same function of (x, loc, concentration) faster for many angles at one concentration.
     """
@@ -48,7 +48,7 @@ def evaluate(caller: str, function: Function, by_table: Function | None = None, 
 
 
 def elementwise(function: Callable[P, jax.Array]) -> Callable[P, jax.Array]:
-    """Make a `function` of arrays check its arguments, as `evaluate` does."""
+    """Wrap a `function` of arrays so that it checks its arguments, as `evaluate` does."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -76,7 +76,7 @@ def route(function: Function, by_table: Function | None, shape: tuple[int, ...],
 
 
 def table_pays(shape: tuple[int, ...], values: list[jax.Array]) -> bool:
-    """Return whether the arguments of `cdf` are many angles at one concentration, and on no explicit mesh."""
+    """Return whether the arguments of `cdf` are many angles at one concentration and not on an explicit mesh."""
     _, _, concentration = values
     return concentration.size == 1 and math.prod(shape) >= TAIL_TABLE_MIN_SIZE and not explicit(values)
 
@@ -101,7 +101,7 @@ def with_all_broadcast(function: Function, sharding: NamedSharding | None) -> Fu
 
 
 def finite_loc(loc: jax.Array) -> jax.Array:
-    """Return the location, NaN where it is infinite."""
+    """Return `loc`, with NaN where it is infinite."""
     return nan_unless(loc, jnp.isfinite(loc))
 
 
@@ -112,7 +112,7 @@ def _log_prob(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Arr
 def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     r"""Return the logarithm of the density, :math:`\kappa\cos(x-\mu) - \log(2\pi I_0(\kappa))`.
 
-    Full turns do not change it. At infinite concentration it is inf at `loc` and -inf elsewhere.
+    It has period 2 pi in `x`. At infinite concentration it is inf at `loc` and -inf elsewhere.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Arra
     Returns
     -------
     jax.Array
-        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
         integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
         or NaN, or an angle or direction is not finite.
 
@@ -139,7 +139,7 @@ def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Arra
     Notes
     -----
     The error is at most 4e-7 (float32) or 1e-14 (float64) times the larger of 1 and the absolute result, at every
-    concentration: the sum has two parts, of which the first is exact.
+    concentration. The result is a sum of two parts, the first of which is exact.
 
     The density is equation (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000.
 
@@ -158,7 +158,7 @@ def _prob(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
 def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     r"""Return the density per radian, :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
 
-    Full turns do not change it.
+    It has period 2 pi in `x`.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
         integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
         or NaN, or an angle or direction is not finite.
 
@@ -193,13 +193,13 @@ def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
 
 
 def cdf_by(lower_tail: Function, x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    """Return `cdf` by a `lower_tail` of `tail_probability`, or of `piecewise` for one concentration."""
+    """Compute `cdf` from a `lower_tail` of `tail_probability`, or from that of `piecewise` for one concentration."""
     difference, turns = deviation(x, loc)
     return turns + lower_tail(difference, valid(concentration))
 
 
 def sf_by(lower_tail: Function, x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    """Return `sf`, as `cdf_by` does `cdf`."""
+    """Compute `sf` from a `lower_tail`, as `cdf_by` computes `cdf`."""
     difference, turns = deviation(x, loc)
     concentration = valid(concentration)
     upper = lower_tail(-difference, concentration)
@@ -233,7 +233,7 @@ def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
         integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
         or NaN, or an angle or direction is not finite.
 
@@ -275,7 +275,7 @@ def sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
         integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
         or NaN, or an angle or direction is not finite.
 
@@ -297,7 +297,9 @@ def _log_cdf(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Arra
 
 
 def log_cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
-    """Return the logarithm of `cdf`, also for tails that underflow; NaN where full turns make `cdf` negative.
+    """Return the logarithm of `cdf`, also for tails that underflow.
+
+    It is NaN where full turns make `cdf` negative.
 
     Parameters
     ----------
@@ -312,7 +314,7 @@ def log_cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array
     Returns
     -------
     jax.Array
-        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
         integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
         or NaN, or an angle or direction is not finite.
 
@@ -353,7 +355,7 @@ def log_sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
         integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
         or NaN, or an angle or direction is not finite.
 
@@ -384,7 +386,7 @@ def icdf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
         integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where `q` is not in [0, 1], the
         concentration is negative or NaN, or `loc` is not finite.
 
@@ -430,7 +432,7 @@ def isf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
         integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where `q` is not in [0, 1], the
         concentration is negative or NaN, or `loc` is not finite.
 
@@ -450,7 +452,7 @@ def _entropy(concentration: jax.Array) -> jax.Array:
 def entropy(concentration: ArrayLike) -> jax.Array:
     r"""Return the differential entropy in nats, :math:`\log(2\pi I_0(\kappa)) - \kappa A(\kappa)`.
 
-    It is log(2 pi) at 0, and -inf at infinity.
+    It is log(2 pi) at concentration 0 and -inf at infinity.
 
     Parameters
     ----------
@@ -460,7 +462,7 @@ def entropy(concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
         integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
         or NaN.
 
@@ -478,12 +480,14 @@ def entropy(concentration: ArrayLike) -> jax.Array:
 
 
 def scaled_complement(k: jax.Array) -> jax.Array:
-    """Return k (1 - A(k)), 1/2 at infinity."""
+    """Return k (1 - A(k)), which is 1/2 at infinity."""
     return jnp.where(k > bessel.LARGEST_KAPPA, 0.5, jnp.minimum(k, bessel.LARGEST_KAPPA) * bessel.one_minus_ratio(k))
 
 
 def mean(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
-    """Return the mean direction in radians: `loc` in [-pi, pi), also for the uniform distribution, which has none.
+    """Return the mean direction in radians, `loc` wrapped to [-pi, pi).
+
+    The result is `loc` also for the uniform distribution, which has no mean direction.
 
     Parameters
     ----------
@@ -495,7 +499,7 @@ def mean(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
         integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
         or NaN, or `loc` is not finite.
 
@@ -508,7 +512,7 @@ def mean(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
 
 
 def mode(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
-    """Return the angle of largest density in radians: `loc` in [-pi, pi).
+    """Return the angle of largest density in radians: `loc` wrapped to [-pi, pi).
 
     Parameters
     ----------
@@ -520,7 +524,7 @@ def mode(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
         integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
         or NaN, or `loc` is not finite.
 
@@ -533,7 +537,7 @@ def mode(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
 
 
 def direction(loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    """Return `loc` wrapped to [-pi, pi), NaN for invalid parameters."""
+    """Return `loc` wrapped to [-pi, pi), with NaN for invalid parameters."""
     return wrap(reduce_turns(loc), jnp.where(valid(concentration) >= 0, 0.0, jnp.nan).astype(loc.dtype))
 
 
@@ -552,7 +556,7 @@ def variance(concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
         integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
         or NaN.
 
@@ -584,7 +588,7 @@ def stddev(concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
         integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
         or NaN.
 
@@ -619,8 +623,8 @@ def _spread_of_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ..
     return value, jnp.where(k == 0, -jnp.inf, jnp.where(value == 0, 0, slope)) * tangents[0]
 
 
-# Up to this ratio two concentrations are close, and the divergence comes from the integral form of Taylor's remainder:
-# Gauss-Legendre nodes on [0, 1], and weights times the factor of the remainder, integrate A' to rounding.
+# Largest ratio of two close concentrations, for which the divergence is the integral form of Taylor's remainder. The
+# Gauss-Legendre nodes on [0, 1], with weights that include the factor of the remainder, integrate A' to rounding.
 KL_REACH = {"float32": 4.0, "float64": 2.0}
 KL_NODES, _WEIGHTS = np.array(gauss_legendre(10))
 KL_WEIGHTS = _WEIGHTS * (1 - KL_NODES)
@@ -632,7 +636,7 @@ def kl_divergence(
     r"""Return the Kullback-Leibler divergence of one von Mises distribution from another, in nats.
 
     It is the mean, under the first distribution, of the logarithm of the ratio of the first density to the other. It is
-    never negative, and has full relative accuracy also where the two distributions are close.
+    never negative, and has full relative accuracy even where the two distributions are close.
 
     Parameters
     ----------
@@ -648,7 +652,7 @@ def kl_divergence(
     Returns
     -------
     jax.Array
-        Of the shape to which the arguments broadcast, in their float dtype; JAX's default float for Python numbers and
+        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
         integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where a concentration is negative
         or NaN, or a direction is not finite.
 
@@ -684,7 +688,7 @@ def _kl_divergence(
     step = jnp.where(close, difference, 0)
     nodes = jnp.asarray(KL_NODES, p.dtype).reshape((1,) * p.ndim + (-1,))
     between = p[..., None] + step[..., None] * nodes
-    # In units of the concentration: its inverse square may underflow.
+    # Use units of the concentration, since its inverse square may underflow.
     share = step[..., None] / jnp.maximum(between, 1)
     slopes = bessel.scaled_slope(between) * jnp.asarray(KL_WEIGHTS, p.dtype).reshape(nodes.shape)
     near = jnp.sum(share * share * slopes, -1)
@@ -692,6 +696,6 @@ def _kl_divergence(
     half = jnp.sin(0.5 * deviation(loc, other_loc)[0])
     value = jnp.where(close, near, far) + q * (2 * bessel.ratio(p) * half * half)
     same = (p == q) & (half == 0)
-    # Infinite, or NaN where an argument is.
+    # The result is infinite, or NaN where an argument is NaN.
     apart = lax.stop_gradient(p + q + half)
     return jnp.where((p == jnp.inf) | (q == jnp.inf), jnp.where(same, 0, apart), value)

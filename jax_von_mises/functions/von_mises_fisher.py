@@ -22,13 +22,13 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.numerics.sphere import cosine, moments, vectors
 
-# Above this concentration its standard error is proportional to it, to rounding.
+# Above this value the standard error of the concentration is proportional to the concentration, to rounding.
 LARGE = 1e15
 T = TypeVar("T")
 
 
 class Estimate(NamedTuple):
-    """A value for each parameter, or a standard error."""
+    """A value or a standard error for each parameter."""
 
     mean_direction: jax.Array
     """A unit vector along the last axis; as a standard error, an angle in radians."""
@@ -50,7 +50,7 @@ def checked(
 
 
 def by_dtype(function: Callable[..., T]) -> Callable[[tuple[Any, ...], int, np.dtype], T]:
-    """Compile ``function(*values, dimension)``, to compute and round for a dtype."""
+    """Compile ``function(*values, dimension)`` and round its result to a dtype."""
 
     @functools.partial(jax.jit, static_argnums=(1, 2))
     def compiled(values: tuple[Any, ...], dimension: int, dtype: np.dtype) -> Any:
@@ -94,12 +94,12 @@ def log_prob(x: ArrayLike, mean_direction: ArrayLike, concentration: ArrayLike) 
     Returns
     -------
     jax.Array
-        Of the batch's shape. NaN for a negative or NaN concentration, and for a direction that is zero or not finite.
+        Array of the batch's shape. NaN for a negative or NaN concentration, and for a zero or non-finite direction.
 
     Notes
     -----
     The error is at most 1e-6 (float32) or 1e-12 (float64) times the larger of 1 and the absolute result, at every
-    concentration: the exponent comes from the difference of the two vectors, which keeps its digits where they are
+    concentration. The exponent comes from the difference of the two vectors, which keeps its digits where they are
     close.
     """
     given, dimension, dtype = checked(
@@ -191,7 +191,7 @@ def _kl_divergence(
     rest = moments.versine_mean(first, dimension)
     by_norms = moments.log_norm(second, dimension) - moments.log_norm(first, dimension) + (second - first) * rest
     value = jnp.where(close, by_slopes, by_norms) + second * (moments.mean_cosine(first, dimension) * versine)
-    # Infinite, or NaN where an argument is.
+    # The result is infinite, or NaN where an argument is NaN.
     apart = lax.stop_gradient(p + q + versine)
     return jnp.where(infinite, jnp.where((p == q) & (versine == 0), 0, apart), value)
 
@@ -245,9 +245,9 @@ def _cosine_icdf(q: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
 
 
 def cosine_icdf(q: ArrayLike, concentration: ArrayLike, dimension: int) -> jax.Array:
-    """Return the cosine of the angle to the mean direction that has the probability `q` below it; NaN outside [0, 1].
+    """Return the cosine of the angle to the mean direction with the probability `q` below it; NaN outside [0, 1].
 
-    Its tail probability is as accurate as that of a draw. In float64 tails below 2^-200 are computed as 2^-200.
+    Its tail probability is as accurate as that of a draw. In float64, tails below 2^-200 are computed as 2^-200.
     """
     given, dtype = arguments.parameters("VonMisesFisher.cosine_icdf", None, q=q, concentration=concentration)
     arguments.result_shape("VonMisesFisher.cosine_icdf", None, **given)
@@ -267,7 +267,7 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
     weights : array, optional
         Weight of each vector, 0 or more; broadcasts to `samples` without the last axis.
     axis : int or tuple of ints, optional
-        Axes to estimate over, of `samples` without the last one, by default all; the others index separate data sets.
+        Axes of `samples` without the last one to estimate over, by default all. The others index separate data sets.
 
     Returns
     -------
@@ -298,7 +298,7 @@ def _fit(
     compute = arguments.compute_dtype(dtype)
     x = jnp.asarray(samples, compute)
     batch = x.shape[:-1]
-    # The vectors' axis comes first, and the data's last.
+    # Move the axis of the vectors to the front and the axes of the data to the end.
     x = rows(jnp.moveaxis(x, -1, 0), tuple(a + 1 for a in axes))
     if weights is None:
         size = x.shape[-1]
@@ -312,7 +312,7 @@ def _fit(
     mean_vector = total(share * x)
     length = jnp.sqrt(jnp.sum(jnp.square(mean_vector), 0))
     direction = mean_vector / length[None]
-    # 1 minus the length, as a mean of squares where it is small.
+    # Compute 1 minus the length, as a mean of squares where it is small.
     origin = lax.stop_gradient(direction)
     across = total(share[0] * jnp.sum(jnp.square(x - origin[..., None]), 0))
     # Correct for vectors that rounding has made longer or shorter than 1.
@@ -335,10 +335,11 @@ def _standard_errors(kappa: jax.Array, size: jax.Array, dimension: int) -> tuple
 
 
 def standard_errors(concentration: ArrayLike, size: ArrayLike, dimension: int) -> Estimate:
-    r"""Return the standard errors of the estimates of `fit` from `size` vectors, by the Fisher information.
+    r"""Return the standard errors of the estimates of `fit` for `size` vectors, from the Fisher information.
 
-    That of the direction is an angle in radians along each of its d - 1 tangents, :math:`1/\sqrt{n \kappa A(\kappa)}`;
-    that of the concentration is :math:`1/\sqrt{n A'(\kappa)}` (Mardia and Jupp, 2000, section 10.3.1).
+    The standard error of the direction is an angle in radians along each of its d - 1 tangents,
+    :math:`1/\sqrt{n \kappa A(\kappa)}`. That of the concentration is :math:`1/\sqrt{n A'(\kappa)}` (Mardia and Jupp,
+    2000, section 10.3.1).
     """
     caller = "VonMisesFisher.standard_errors"
     given, dtype = arguments.parameters(caller, None, concentration=concentration, size=size)

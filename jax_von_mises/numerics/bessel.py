@@ -1,10 +1,10 @@
 """Bessel functions of the von Mises distribution without cancellation: the normaliser, A = I1 / I0 and its inverse.
 
 With kappa the concentration, ``N(kappa) = 2 pi e^-kappa I0(kappa)`` normalises the density, A is the mean of cos x, and
-``C = 1 - A`` that of 1 - cos x. C is computed directly: in float32 the difference 1 - A has no correct digit from
+``C = 1 - A`` that of 1 - cos x. C is computed directly, since in float32 the difference 1 - A has no correct digit from
 kappa = 1e7 on. The derivatives are ``(log I0)' = A`` and ``A' = 1 - A / kappa - A^2``, the variance of cos x.
 
-float32 uses polynomials fitted by `tools/make_tables.py`, float64 a quadrature rule.
+float32 uses polynomials fitted by `tools/make_tables.py`, and float64 uses a quadrature rule.
 """
 
 import jax
@@ -70,11 +70,11 @@ def rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
 def scaled_rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return `rise_moments` in units of 1 / max(kappa, 1), so that squares do not underflow, and that unit.
 
-    Each element takes 32 exponentials: float32 samplers do not use this function.
+    Each element takes 32 exponentials; float32 samplers therefore do not use this function.
     """
     k = jnp.minimum(kappa, LARGEST_KAPPA)[..., None]
-    # Half angles up to where the density has fallen by e^-depth, as in `tail_integral`. The result does not depend on
-    # this end, which therefore needs no derivative.
+    # Use half angles up to where the density has fallen by e^-depth, as in `tail_integral`. The result does not depend
+    # on this end, which therefore needs no derivative.
     last = (1,) * kappa.ndim + (-1,)
     nodes, weights = (
         np.reshape(np.array(a, kappa.dtype), last) for a in (coefficients.MOMENT_NODES, coefficients.MOMENT_WEIGHTS)
@@ -87,7 +87,7 @@ def scaled_rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Arr
     rise = scale * rise
     mean = jnp.sum(weight * rise, -1, keepdims=True) / total
     variance = jnp.sum(weight * jnp.square(rise - mean), -1, keepdims=True) / total
-    # Not a division by the inverse of the second factor: XLA would turn it into a product with the square of
+    # Do not divide by the inverse of the second factor, since XLA would turn that into a product with the square of
     # `LARGEST_KAPPA`.
     unit = (1 / scale[..., 0]) * (LARGEST_KAPPA / jnp.maximum(kappa, LARGEST_KAPPA))
     return mean[..., 0], variance[..., 0], unit
@@ -121,7 +121,7 @@ def _log_i0_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...])
 
 @jax.custom_jvp
 def ratio(kappa: jax.Array) -> jax.Array:
-    """Return A(kappa) = I1(kappa) / I0(kappa), 0 at 0 and 1 at infinity.
+    """Return A(kappa) = I1(kappa) / I0(kappa), which is 0 at 0 and 1 at infinity.
 
     The relative error is 3e-7 (float32) or 1e-15 (float64).
     """
@@ -159,7 +159,7 @@ def slope(kappa: jax.Array) -> jax.Array:
 
 
 def rough_slope(kappa: jax.Array) -> jax.Array:
-    """Return `slope` to 1e-4 in float32, without its 32 exponentials: enough for Newton's method."""
+    """Return `slope` to 1e-4 in float32, without its 32 exponentials; this accuracy is enough for Newton's method."""
     if kappa.dtype == jnp.float64:
         return slope(kappa)
     a = ratio(kappa)
@@ -181,10 +181,10 @@ def inverse_ratio(resultant: jax.Array, rest: jax.Array) -> jax.Array:
     kappa = r * (1 + c * (1 + r)) / jnp.maximum(c * (1 + r), np.finfo(c.dtype).tiny)
     start = kappa
     for _ in range(4 if c.dtype == jnp.float64 else 3):
-        # Newton's method for A or for 1 - A, whichever keeps its digits.
+        # Use Newton's method for A or for 1 - A, whichever keeps its digits.
         error = jnp.where(r < 0.5, ratio(kappa) - r, c - one_minus_ratio(kappa))
         kappa = kappa - error / rough_slope(kappa)
-    # Here the starting value is exact to rounding, and the slope may underflow.
+    # Where `rest` is below eps^1.5, the starting value is exact to rounding and the slope may underflow.
     kappa = jnp.where(c < np.finfo(c.dtype).eps ** 1.5, start, kappa)
     return jnp.where(c <= 0, jnp.inf, jnp.maximum(kappa, 0))
 

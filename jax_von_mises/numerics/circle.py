@@ -8,14 +8,15 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises.numerics.elementary import clip, nan_unless
 
-# The largest float below pi: the float32 nearest pi is larger than pi.
+# The largest float below pi. The float32 nearest pi is larger than pi.
 LARGEST_ANGLE = {
     np.dtype(np.float32): float(np.nextafter(np.float32(np.pi), np.float32(0))),
     np.dtype(np.float64): float(np.pi),
 }
 TWO_PI = 2 * np.pi
-# 2 pi as a sum of three numbers, the first two with few digits. Their products with the number of turns are exact up
-# to 2^12 turns (float32) or 2^27 (float64); for more turns their rounding errors stay below the spacing of `loc`.
+# 2 pi as a sum of three numbers, of which the first two have few digits. Their products with the number of turns are
+# exact up to 2^12 turns (float32) or 2^27 (float64). For more turns, their rounding errors stay below the spacing of
+# `loc`.
 TURN_PARTS = {
     "float32": (6.25, 0.033184051513671875, 2 * np.pi - 6.25 - 0.033184051513671875),
     "float64": (6.283185243606567, 6.357301884918343e-08, 2.4492935982947064e-16),
@@ -29,9 +30,9 @@ def largest_angle(dtype: DTypeLike) -> float:
 
 
 def reduce_turns(loc: jax.Array) -> jax.Array:
-    """Return `loc` minus full turns, in [-pi, pi] up to rounding; unchanged if it lies there.
+    """Return `loc` minus full turns, in [-pi, pi] up to rounding. It is unchanged if it lies there.
 
-    NaN where `loc` is not finite, or so large that neighbouring floats are more than a radian apart.
+    The result is NaN where `loc` is not finite, or so large that neighbouring floats are more than a radian apart.
     """
     name = np.dtype(loc.dtype).name
     turns = lax.round(loc * (1 / TWO_PI), lax.RoundingMethod.TO_NEAREST_EVEN)
@@ -45,7 +46,7 @@ def reduce_turns(loc: jax.Array) -> jax.Array:
 def wrap(x: jax.Array, loc: jax.Array) -> jax.Array:
     """Return x + loc wrapped to [-pi, pi), for both in [-pi, pi].
 
-    A sum in the interval keeps all digits. The derivative in either argument is 1, also where the sum is clipped.
+    A sum in the interval keeps all its digits. The derivative in either argument is 1, even where the sum is clipped.
     """
     total = x + loc
     turn = jnp.where(total >= np.pi, -1.0, jnp.where(total < -np.pi, 1.0, 0.0)).astype(total.dtype)
@@ -71,7 +72,7 @@ def rounded_off(x: jax.Array, loc: jax.Array) -> jax.Array:
 
     .. [1] D. E. Knuth. The Art of Computer Programming, volume 2, 1998, section 4.2.2, theorem B.
     """
-    # In this order: XLA would cancel a constant `loc` that is subtracted and added again.
+    # Keep this order, since XLA would cancel a constant `loc` that is subtracted and added again.
     difference = x - loc
     part = difference - x
     return (x - (difference - part)) + (-loc - part)

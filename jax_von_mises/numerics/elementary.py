@@ -1,8 +1,8 @@
 """Elementary functions in forms that XLA keeps in one vector loop.
 
 XLA's ``exp2``, ``log2``, ``sin`` and ``cos`` are accurate for all arguments. The functions here cover only the ranges
-that the quantile needs, cost half as much on a CPU, and never split its fusion. float64 uses XLA's exponential and
-logarithm.
+that the quantile needs, cost half as much on a CPU, and never split a fusion. For float64 they use XLA's exponential
+and logarithm.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def polynomial(terms: Sequence[float | jax.Array], x: jax.Array) -> jax.Array:
 
 
 def clip(x: jax.Array, low: float, high: float) -> jax.Array:
-    """Return `x` clipped to two constants; NaN stays NaN, and the derivative at a bound is 1, not 1/2."""
+    """Return `x` clipped to two constants; NaN is kept, and the derivative at a bound is 1, not 1/2."""
     return jnp.where(x < low, low, jnp.where(x > high, high, x))
 
 
@@ -61,7 +61,7 @@ def polynomial2(table: Sequence[Sequence[float]], x: jax.Array, y: jax.Array) ->
 
 
 def nan_unless(x: jax.Array, good: jax.Array) -> jax.Array:
-    """Return `x` where `good`, else NaN, also for the derivative: in reverse mode a selection would make it 0."""
+    """Return `x` where `good`, else NaN, also in the derivative, which a selection would make 0 in reverse mode."""
     return x * jnp.where(good, 1, jnp.nan).astype(x.dtype)
 
 
@@ -84,13 +84,13 @@ def whole_bits(x: jax.Array) -> jax.Array:
     """Return an int32 whose lower bits are the nearest integer to float32 `x`, |x| < 2^22; undefined for other `x`.
 
     Adding 1.5 * 2^23 leaves no bits for a fraction, so the mantissa ends in the integer. A conversion to an integer
-    would also saturate and check for NaN: six instructions on a CPU.
+    would also saturate and check for NaN, which takes six instructions on a CPU.
     """
     return lax.bitcast_convert_type(x + WHOLE_SHIFT, jnp.int32)
 
 
 def scale_by(x: jax.Array, exponent: jax.Array) -> jax.Array:
-    """Return `x` times 2 to the power of the lower bits of `exponent`, for a normal result; NaN stays NaN."""
+    """Return `x` times 2 to the power of the lower bits of `exponent`, for a normal result; NaN is kept."""
     bits = lax.bitcast_convert_type(x, jnp.int32) + (exponent << MANTISSA_BITS)
     return lax.bitcast_convert_type(bits, jnp.float32)
 
@@ -106,7 +106,7 @@ def exp2(x: jax.Array) -> jax.Array:
 
 @exp2.defjvp
 def _exp2_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    # In terms of `exp2`, so that second derivatives exist: operations on bits have none.
+    # Use `exp2`, so that second derivatives exist; operations on bits have none.
     y = exp2(*primals)
     return y, LN_2 * y * tangents[0]
 
@@ -131,7 +131,7 @@ def _log2_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -
 def reciprocal(x: jax.Array) -> jax.Array:
     """Return 1 / x of a normal number of at most 1e37, to 1 ulp.
 
-    Only by multiplications: XLA:CPU splits a program into loops over arrays in memory at a division whose result
+    Only multiplications are used. XLA:CPU splits a program into loops over arrays in memory at a division whose result
     several instructions read.
     """
     if x.dtype == jnp.float64:
@@ -150,7 +150,7 @@ def _reciprocal_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, .
 
 @jax.custom_jvp
 def inverse_root(x: jax.Array) -> jax.Array:
-    """Return 1 / sqrt(x) of a normal positive number, to 2 ulp; without divisions, as `reciprocal`."""
+    """Return 1 / sqrt(x) of a normal positive number, to 2 ulp, without divisions, like `reciprocal`."""
     if x.dtype == jnp.float64:
         return lax.rsqrt(x)
     y = lax.bitcast_convert_type(ROOT_BITS - (lax.bitcast_convert_type(x, jnp.int32) >> 1), jnp.float32)
@@ -167,7 +167,7 @@ def _inverse_root_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array,
 
 @jax.custom_jvp
 def square_root(x: jax.Array) -> jax.Array:
-    """Return sqrt(x) of a normal positive number, to 1 ulp; without divisions, as `reciprocal`."""
+    """Return sqrt(x) of a normal positive number, to 1 ulp, without divisions, like `reciprocal`."""
     if x.dtype == jnp.float64:
         return lax.sqrt(x)
     inverse = inverse_root(x)
@@ -181,7 +181,7 @@ def _square_root_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, 
 
 
 def head(x: jax.Array) -> jax.Array:
-    """Return float32 `x` with the lower half of its mantissa cleared: the product of two such heads is exact."""
+    """Return float32 `x` with the lower half of its mantissa cleared; the product of two such heads is exact."""
     return lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.uint32) & HEAD_MASK, jnp.float32)
 
 
@@ -196,7 +196,7 @@ def sine_square(x: jax.Array, exact: bool = True) -> tuple[jax.Array, jax.Array]
         return xla.round_product(sine * sine), jnp.zeros_like(x)
     x_head = head(x)
     first, low = x_head * x_head, (x + x_head) * (x - x_head)
-    # The fourth power comes from both parts: the rounded square would give it three times the error.
+    # Compute the fourth power from both parts, since the rounded square would give it three times the error.
     fourth = first * first + xla.round_here(low * (first + square), 1) if exact else square * square
     return first, low + fourth * polynomial(coefficients.SINE_SQUARE, square)
 
@@ -209,7 +209,7 @@ def wide_sine_square(x: jax.Array, factor: jax.Array) -> tuple[jax.Array, jax.Ar
     square, scaled = x * x, factor * x
     x_head = head(scaled)
     first, low = x_head * x_head, (scaled + x_head) * (scaled - x_head)
-    # As in `sine_square`, but by Horner's scheme, which rounds less: near pi/2 rounding errors weigh 1.5 times as much.
+    # As in `sine_square`, but by Horner's scheme, which rounds less. Near pi/2 rounding errors weigh 1.5 times as much.
     unscaled = first * factor**-2
     fourth = first * unscaled + xla.round_here(low * (unscaled + square), 1e30)
     sum_: float | jax.Array = coefficients.SINE_SQUARE_WIDE[-1]

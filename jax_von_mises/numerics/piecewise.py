@@ -1,6 +1,6 @@
 """Piecewise polynomials that a program tabulates at run time and then evaluates for many angles.
 
-Angles at one concentration have two tables: of the quantile, for the sampler, and of the tail probability.
+Angles at one concentration have two tables: one of the quantile, for the sampler, and one of the tail probability.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from jax_von_mises.numerics import quantile, tail_probability, xla
 from jax_von_mises.numerics.density import half_pi_rest
 from jax_von_mises.numerics.elementary import whole_bits
 
-# Octaves below 1/2, down to the smallest tail probability of samples: 2^-33 (float32) or 2^-65 (float64).
+# Number of octaves below 1/2, down to the smallest tail probability of samples: 2^-33 (float32) or 2^-65 (float64).
 OCTAVES = {"float32": 32, "float64": 64}
-# Cells per octave (as a power of two), and the degree of the polynomial in each. The interpolation error is about
-# cells^-(degree + 1) / (100 degree), below rounding in both precisions.
+# Number of cells per octave (as a power of two), and the degree of the polynomial in each. The interpolation error is
+# about cells^-(degree + 1) / (100 degree), below rounding in both precisions.
 CELL_BITS = {"float32": 4, "float64": 5}
 DEGREE = {"float32": 3, "float64": 7}
 
@@ -30,7 +30,7 @@ def cell_polynomials(values: jax.Array, nodes: np.ndarray) -> jax.Array:
 
     `nodes` are the places of the values in a cell, from 0 to 1.
     """
-    # Computed from differences: the values themselves would cost the coefficients a digit.
+    # Compute them from differences, since the values themselves would cost the coefficients a digit.
     powers = np.linalg.inv(np.vander(nodes, increasing=True)[1:, 1:]).T
     return xla.cell_coefficients(values, powers)
 
@@ -61,7 +61,7 @@ def evaluate(
 ) -> jax.Array:
     """Evaluate the polynomial of each `cell` (int32, within bounds) at `place` in [0, 1].
 
-    The coefficients are those of powers, or with `nodes` those of Newton's form.
+    The coefficients are those of powers or, with `nodes`, those of Newton's form.
     """
     places = [place - node for node in nodes[:-1]] if nodes else [place] * (len(coefficients) - 1)
     columns: list[jax.Array] = [
@@ -74,9 +74,9 @@ def evaluate(
 
 
 def table_grid(dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ascending float64 tail probabilities (rows, nodes) where tables sample the quantile, and the nodes."""
+    """Return the ascending float64 tails (rows, nodes) at which tables sample the quantile, and the nodes of a cell."""
     octaves, cells, degree = OCTAVES[dtype.name], 2 ** CELL_BITS[dtype.name], DEGREE[dtype.name]
-    # Chebyshev points with both ends, so that cells join without a step and the first coefficient is a value.
+    # Use Chebyshev points with both ends, so that cells join without a step and the first coefficient is a value.
     nodes = (1 - np.cos(np.pi * np.arange(degree + 1) / degree)) / 2
     octave = 2.0 ** -np.arange(octaves + 1.0, 1.0, -1.0)
     return (octave[:, None, None] * (1 + (np.arange(cells)[:, None] + nodes) / cells)).reshape(-1, degree + 1), nodes
@@ -112,7 +112,7 @@ def quantile_cell(t: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def below_half(dtype: DTypeLike) -> float:
-    """Return the largest float below 1/2. The largest words round to 1/2, which belongs to the last cell."""
+    """Return the largest float below 1/2. The largest words round to 1/2 and belong to the last cell."""
     return float(np.nextafter(np.dtype(dtype).type(0.5), np.dtype(dtype).type(0)))
 
 
@@ -130,7 +130,7 @@ class TailGrid(NamedTuple):
     largest_scale: float
     """Largest inverse width of a cell; its product with pi is finite."""
     dyadic: bool
-    """Whether the width of a cell is a power of two, so that places in it are exact: far in the tail one rounding of
+    """Whether the width of a cell is a power of two, so that places in it are exact. Far in the tail, one rounding of
     the angle changes the probability by a relative 1e-5 in float32, and 2e-13 in float64."""
 
 
@@ -141,7 +141,7 @@ TAIL_GRIDS = {
         4096, tuple(np.round(2.0**19 * (1 - np.cos(np.pi * np.arange(8) / 7))) / 2**20), 356.0, 2.0**-10, 1e300, False
     ),
 }
-# Tables hold the tail times this factor: the coefficients of a tail near the smallest float would underflow.
+# Tables hold the tail times this factor, since the coefficients of a tail near the smallest float would underflow.
 TAIL_FACTOR = 2.0**40
 
 
@@ -149,7 +149,7 @@ class TailTable(NamedTuple):
     """Piecewise polynomials of the tail probability at one concentration."""
 
     coefficients: jax.Array
-    """(degree + 1, cells), in Newton's form; in the upper of two halves, of the tail over the distance from pi."""
+    """(degree + 1, cells), in Newton's form; in the upper half, those of the tail over the distance from pi."""
     scale: jax.Array
     """Inverse width of a cell."""
     halves: jax.Array
@@ -168,7 +168,7 @@ def tail_table(kappa: jax.Array) -> TailTable:
     scale = jnp.where(
         jnp.isnan(kappa), kappa, jnp.where(halves, 1 / grid.half_cell, jnp.minimum(1 / cell, grid.largest_scale))
     )
-    # Cells share their ends: each needs `degree` values, and each half one more at its end.
+    # Cells share their ends. Each needs `degree` values, and each half one more at its end.
     half, degree = grid.cells // 2, len(grid.nodes) - 1
     count = (np.arange(grid.cells)[:, None] + np.array(grid.nodes[:-1])).reshape(2, -1)
     count = np.concatenate([count, [[half], [grid.cells]]], axis=1)
@@ -197,7 +197,7 @@ def evaluate_tail_table(x: jax.Array, table: TailTable) -> jax.Array:
     from_pi = jnp.abs(nearest_pi(x.dtype) - x)
     place = jnp.where(upper, from_pi, x) * table.scale
     whole = jnp.floor(place)
-    # The mask keeps the index within bounds, also for NaN and beyond the end.
+    # The mask keeps the index within bounds even for NaN and beyond the end.
     cell = whole_bits(whole.astype(jnp.float32)) & (cells - 1)
     row = jnp.where(upper, cell + cells // 2, cell)
     factor = jnp.where(upper, from_pi + 2 * half_pi_rest(x.dtype), 1) * (1 / TAIL_FACTOR)

@@ -1,9 +1,9 @@
-r"""Compute the quantile of the von Mises distribution, from a tail probability to an angle, without a loop.
+r"""Compute the quantile of the von Mises distribution without a loop, from a tail probability to an angle.
 
 Let t be the tail probability, c = 1/2 - t, and J the integral of `tail_integral`. To first order the distance to the
 root is :math:`u = J - t N e^q` (tail) or :math:`u = J + c N e^q` (centre). `refine` sums the Taylor series of the
 inverse function, x' = 1/p, in :math:`d = \kappa \sin(x) u` and :math:`e = \kappa \cos(x) u^2`. One step from `guess`
-is enough for float32, two for float64. Tails smaller than those of samples start from `deep_guess`.
+is enough for float32, and two are enough for float64. Tails smaller than those of samples start from `deep_guess`.
 """
 
 import jax
@@ -38,12 +38,12 @@ ARCSINE = (2.0, 0.33347781, 0.14624456, 0.12035545, -0.04619342, 0.19143589)
 def guess(t: jax.Array, kappa: jax.Array, inverse: jax.Array, root: jax.Array, wide: bool = False) -> jax.Array:
     """Return the float32 starting angle for the tail probability `t`; `inverse` is 1 / kappa, `root` kappa^-1/2.
 
-    The variable is a logit that saturates where the angle reaches pi, and that vanishes like the angle at t = 1/2,
+    The variable is a logit that saturates where the angle reaches pi and vanishes like the angle at t = 1/2,
 
         L = log2((1 + E) / (2 t + E)),   E = exp(-2 kappa) = p(pi) / p(0).
 
-    A polynomial in L / (2 + kappa) and 1 / (2 + kappa) covers small concentrations, one in L and 1 / kappa the
-    others; with `wide` both cover tails down to 2^-65. `coefficients` states the weighted error
+    A polynomial in L / (2 + kappa) and 1 / (2 + kappa) covers small concentrations, and one in L and 1 / kappa covers
+    the others. With `wide`, both cover tails down to 2^-65. `coefficients` states the weighted error
     |dx| max(kappa sin x, sqrt(kappa)).
     """
     switch = coefficients.GUESS64_SWITCH if wide else coefficients.GUESS_SWITCH
@@ -51,7 +51,7 @@ def guess(t: jax.Array, kappa: jax.Array, inverse: jax.Array, root: jax.Array, w
     high_table = coefficients.GUESS64_HIGH if wide else coefficients.GUESS_HIGH
     low = jnp.minimum(kappa, switch)
     floor = exp2((-2 * LOG2_E) * low)
-    # Two independent logarithms are faster than that of a quotient: the chain of operations is shorter.
+    # Two independent logarithms are faster than that of a quotient, since the chain of operations is shorter.
     level = log2(1 + floor) - log2(2 * t + floor)
     shrink = 1 / (2 + low)
     y = level * shrink
@@ -69,7 +69,8 @@ def deep_guess(t: jax.Array, kappa: jax.Array) -> jax.Array:
         P(X > x) = 2 D(Z) p(x) / sqrt(q).
 
     Away from pi, where 2 D(Z) = (1 + 1/(2 Z^2) + ...) / Z, one substitution solves the logarithm of this for q. Near pi
-    it is e^(Z^2) D(Z) = S, which Z^2 = v / (1 + v/43), v = (3/4) log(1 + (4/3) S^2), solves to 0.02 up to Z^2 = 5.
+    the equation is e^(Z^2) D(Z) = S, which Z^2 = v / (1 + v/43), v = (3/4) log(1 + (4/3) S^2), solves to 0.02 up to
+    Z^2 = 5.
     """
     # At smaller concentrations such tails lie at pi.
     kappa = jnp.clip(kappa, 1, KAPPA_MAX).astype(jnp.float32)
@@ -115,10 +116,10 @@ def refine(
 
     `deep` is true for elements below `SMALLEST_TAIL`; the others do not depend on it.
     """
-    # Even the deepest float32 tails are not short enough to need it.
+    # Even the deepest float32 tails are not short enough to need this.
     short = deep if x.dtype == jnp.float64 else None
     (j,), centre, half = integrals(x, kappa, inverse, dtype_rule=dtype_rule, deep=short)
-    # J is negative only on the side of the centre.
+    # J is negative only on the centre side.
     (x, j), (centre, half) = xla.recompute_on_cuda(
         lambda x, j: (j <= 0, HalfAngle.of(x, exact=x.dtype == jnp.float64)), (x, j), (centre, half)
     )
@@ -142,7 +143,7 @@ def refine(
 def half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array, deep: jax.Array | None = None) -> jax.Array:
     """Return |x| in [0, pi) with P(X > |x|) = `t`, for a distribution centred at 0.
 
-    Its accuracy is stated by `sample_von_mises`, and for `deep` elements by `icdf`.
+    `sample_von_mises` states the accuracy, and `icdf` the accuracy for `deep` elements.
 
     Parameters
     ----------
@@ -160,17 +161,17 @@ def half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array, deep: jax.Array 
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     inverse = root * root
     covered = t if deep is None else jnp.maximum(t, SMALLEST_TAIL[name])
-    # float32 is enough here, and gives a scalar concentration the same digits as an array of it. XLA's float64
+    # float32 is enough here. It gives a scalar concentration the same digits as an array of it, which XLA's float64
     # exponential does not.
     t32, k32, inverse32, root32 = (a.astype(jnp.float32) for a in (covered, k, inverse, root))
     x = guess(t32, k32, inverse32, root32, wide=name == "float64")
     if deep is not None:
         x = with_deep_guesses(x, t, deep, kappa)
     if name == "float64":
-        # The float32 rule is enough for the first step: the second one removes its error.
+        # The float32 rule is enough for the first step, since the second one removes its error.
         x = refine(x.astype(jnp.float64), t, c, k, inverse, dtype_rule=jnp.float32, deep=deep)
     x = refine(x, t, c, k, inverse, deep=deep)
-    # The factor is 1 up to KAPPA_MAX; beyond, it scales angles like those of the normal distribution, to 0 at infinity.
+    # The factor is 1 up to KAPPA_MAX. Beyond, it scales angles like those of the normal distribution, to 0 at infinity.
     return x * jnp.minimum(root_full * KAPPA_MAX**0.5, 1)
 
 
@@ -184,14 +185,14 @@ def inverse_density(x: jax.Array, kappa: jax.Array) -> jax.Array:
 def _inverse_density_jvp(
     primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    # In terms of the derivatives of log p: the square of p may underflow.
+    # Use the derivatives of log p, since the square of p may underflow.
     value, (along, across) = inverse_density(*primals), score(*primals)
     return value, -value * (along * tangents[0] + across * tangents[1])
 
 
 @jax.custom_jvp
 def any_half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return `half_quantile` for tails down to 0, where it is pi; differentiable in `kappa` and `t`."""
+    """Return `half_quantile`, differentiable in `kappa` and `t`, for tails down to 0, where it is pi."""
     name = np.dtype(t.dtype).name
     deep = (t > 0) & (t < SMALLEST_TAIL[name])
     x = half_quantile(jnp.maximum(t, float(np.finfo(t.dtype).tiny)), c, kappa, deep)

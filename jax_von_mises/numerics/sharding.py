@@ -15,7 +15,7 @@ def explicit(arrays: Iterable[jax.Array]) -> bool:
 
 
 def explicit_sharding(shape: tuple[int, ...], *arrays: jax.Array) -> NamedSharding | None:
-    """Return the explicit sharding of the first of `arrays` that has the result's `shape`, or None."""
+    """Return the explicit sharding of the first of `arrays` with the `shape` of the result, or None."""
     for array in arrays:
         found: NamedSharding = jax.typeof(array).sharding
         if array.shape == shape and AxisType.Explicit in found.mesh.axis_types and any(found.spec):
@@ -24,6 +24,6 @@ def explicit_sharding(shape: tuple[int, ...], *arrays: jax.Array) -> NamedShardi
 
 
 def broadcast_sharded(x: jax.Array, shape: tuple[int, ...], out_sharding: NamedSharding | None) -> jax.Array:
-    """Broadcast `x` to `shape`, with the sharding `out_sharding`."""
+    """Broadcast `x` to `shape` with the sharding `out_sharding`."""
     dimensions = tuple(range(len(shape) - x.ndim, len(shape)))
     return lax.broadcast_in_dim(x, shape, dimensions, out_sharding=out_sharding)

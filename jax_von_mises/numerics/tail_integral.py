@@ -1,11 +1,11 @@
 r"""Compute the tail integral, from which all functions of the von Mises distribution follow, and its derivatives.
 
-The distribution is symmetric about `loc`, so all formulas are for :math:`x \in [0, \pi]`, with :math:`\kappa` the
-concentration,
+The distribution is symmetric about `loc`. All formulas are therefore for :math:`x \in [0, \pi]`, with the concentration
+:math:`\kappa`,
 
 .. math:: q(x) = 2\kappa\sin^2(x/2), \qquad p(x) = e^{-q(x)} / N, \qquad N = 2\pi e^{-\kappa} I_0(\kappa).
 
-One integral serves the tail probability, the quantile and its derivative:
+One integral gives the tail probability, the quantile and its derivative:
 
 .. math:: J(x) = \int_x^{end} e^{q(x)-q(\theta)} d\theta, \qquad
           J_1(x) = \int_x^{end} (\cos\theta - A) e^{q(x)-q(\theta)} d\theta, \qquad A = I_1/I_0,
@@ -34,9 +34,9 @@ from jax_von_mises.numerics.elementary import LOG2_E, cosine, exp2, polynomial, 
 KAPPA_MAX = 1e18
 # Intervals of the tail shorter than this fraction of the angle are computed from their sine.
 SHORT = 0.1
-# The integrals are those of the centre where 2 sin^2(x/2) (1 + kappa) is below this. With a smaller bound the seven
-# nodes lose float32 accuracy on the tail side; with a larger one the centre holds so much mass that its rounding error
-# shows in the tail.
+# The integrals are those of the centre where 2 sin^2(x/2) (1 + kappa) is below this bound. With a smaller bound the
+# seven nodes lose float32 accuracy on the tail side. With a larger one the centre holds so much mass that its rounding
+# error is noticeable in the tail.
 CENTRE = 0.5
 
 
@@ -69,11 +69,11 @@ def integrals(
     far: bool = False,
     deep: jax.Array | None = None,
 ) -> tuple[list[jax.Array], jax.Array, HalfAngle]:
-    """Return J(x), with `order` 1 or 2 also J1 and J2; whether the side is the centre; and the `HalfAngle`.
+    """Return J(x) (with `order` 1 or 2 also J1 and J2), whether the side is the centre, and the `HalfAngle`.
 
-    The quadrature runs in the half angle phi = x / 2, from phi to where the exponent has grown by the rule's
-    depth, at most pi/2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a): subtracting the
-    two large exponents would leave their rounding errors.
+    The quadrature runs in the half angle phi = x / 2, from phi to where the exponent has grown by the rule's depth, at
+    most pi/2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a), since subtracting the two
+    large exponents would leave their rounding errors.
 
     `far` selects nodes for tails that no sample reaches. With the nodes for samples, `deep` is true for elements in
     such tails; the others do not depend on it.
@@ -87,7 +87,7 @@ def integrals(
     tail, cut = end - half.angle, s1 < 1
     if far or order > 0 or deep is not None:
         # This difference cancels far in the tail at large concentrations, where the interval follows from
-        # sin(b - a) = (sin^2 b - sin^2 a) / sin(b + a). Its end need not be exact: the integrand has nearly vanished.
+        # sin(b - a) = (sin^2 b - sin^2 a) / sin(b + a). Its end need not be exact, since the integrand nearly vanishes.
         delta = (0.5 * depth) * inverse
         sine = delta / jnp.maximum(sin_x, float(np.finfo(x.dtype).tiny))
         short = sine < SHORT * sin_x
@@ -117,7 +117,7 @@ def integrals(
 def exponents(
     sin_x: jax.Array, cos_x: jax.Array, span: jax.Array, kappa: jax.Array
 ) -> Callable[[float | jax.Array], jax.Array]:
-    """Return a function of a node: the binary exponent -2 log2(e) k sin(d) sin(x + d), with d = node * span."""
+    """Return a function from a node to the binary exponent -2 log2(e) k sin(d) sin(x + d), with d = node * span."""
     square = span * span
     along, across = (kappa * sin_x) * span, (kappa * cos_x) * square
     return lambda node: along * rise_along(node, square) + across * rise_across(node, square)
@@ -142,7 +142,7 @@ def rise_across(node: float | jax.Array, square: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return D = d|x| / d kappa at fixed tail probability, which is J1; 0 at infinity, NaN for NaN."""
+    """Return D = d|x| / d kappa at a fixed tail probability, which is J1; 0 at infinity, NaN for NaN."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     (_, j1), *_ = integrals(x, k, 1 / k, order=1)
     # Above `KAPPA_MAX` x moves so that 2 kappa sin^2(x/2) is constant.
@@ -157,7 +157,7 @@ def tangent(half: HalfAngle) -> jax.Array:
 
 @derivative.defjvp
 def _derivative_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    # With the cdf F, D = -(dF/dkappa) / p; hence dD/dx = kappa sin(x) D - (cos x - A).
+    # With the cdf F, D = -(dF/dkappa) / p. Hence dD/dx = kappa sin(x) D - (cos x - A).
     x, kappa = primals
     d = derivative(x, kappa)
     along, across = score(x, kappa)
@@ -165,7 +165,7 @@ def _derivative_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, .
 
 
 def second_derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return dD/dkappa = J2 - D (cos x - A), J2 being J with the factor (cos theta - A)^2 - A'."""
+    """Return dD/dkappa = J2 - D (cos x - A), where J2 is J with the factor (cos theta - A)^2 - A'."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     (_, j1, j2), *_ = integrals(x, k, 1 / k, order=2)
     beyond = tangent(HalfAngle.of(x)) / kappa / kappa

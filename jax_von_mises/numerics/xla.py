@@ -1,11 +1,11 @@
-"""Workarounds for compilers: what each achieves, which versions need it, and what to report.
+"""Workarounds for compilers, with the effect, the affected versions and the report to file for each.
 
 They do not change results: angles keep their bits, and other functions their accuracy. Modules call them as
-``xla.name(...)``. `tests/numerics/test_xla.py` and, for CUDA, ``python -m tools.gpu_programs --check`` remove those
-that are marked below, and fail when the newest JAX no longer needs them.
+``xla.name(...)``. `tests/numerics/test_xla.py` and, for CUDA, ``python -m tools.gpu_programs --check`` remove the
+workarounds marked with an asterisk, and fail when the newest JAX no longer needs them.
 
 A program is traced once and may be lowered for several platforms, so `lax.platform_dependent` chooses at lowering. Of
-the machine that traces it, only the number of CPU devices matters (`one_cpu`).
+the properties of the machine that traces it, only the number of CPU devices matters (`one_cpu`).
 
 =========================  ==================================================================
 `compute_elementwise` *    loops over arrays of any length are fast on a CPU
@@ -18,7 +18,7 @@ the machine that traces it, only the number of CPU devices matters (`one_cpu`).
 `add_terms` *              sums of long terms compile in seconds
 `sum_last_axis` *          summands are computed by vector instructions
 `cell_coefficients` *      a table is not recomputed for each coefficient
-`replace_where_any` *      a rare case costs nothing under `jax.vmap`
+`replace_where_any` *      a rare case that does not occur costs nothing under `jax.vmap`
 `multiply_high` *          a program compiles for several devices
 `recompute_on_cuda` *      few numbers cross from one CUDA kernel to the next
 `carry_sign_on_cuda` *     a number and its sign cross to the next CUDA kernel as one
@@ -41,9 +41,9 @@ from jax_von_mises.numerics.sharding import explicit
 
 # XLA:CPU does not partition smaller programs.
 SMALLEST = 2**14
-# Length of a row, and least length of a last axis that serves as rows.
+# Length of a row, and least length of a last axis that is used as rows.
 LENGTH, SHORTEST = 1024, 64
-# A single long axis whose size is a multiple of this splits evenly between two cores, and most other numbers of cores.
+# A single long axis whose size is a multiple of this splits evenly between two cores and most other numbers of cores.
 EVEN = 64
 
 Shape = tuple[int, ...]
@@ -61,7 +61,7 @@ def compute_elementwise(
     XLA:CPU splits an elementwise program into one piece for each core, along the outermost axes. If the pieces differ
     in length, their bounds are not constants and LLVM does not vectorise the loops: an odd number of angles took eight
     times as long as an even one. Rows of constant length avoid such pieces. Where the size is not a multiple of that
-    length, the last row is padded, and the result copied.
+    length, the last row is padded and the result is copied.
 
     Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: parallel loop fusions with a remainder get dynamic bounds for
     all partitions, which LLVM does not vectorise.
@@ -92,7 +92,7 @@ def _by_platform(
     constants: Any,
     *arrays: jax.Array,
 ) -> tuple[jax.Array, ...]:
-    """Do `compute_elementwise` for a function with several results."""
+    """Compute as `compute_elementwise` does, for a function with several results."""
 
     def rounded(shape: Shape, *given: Any) -> tuple[jax.Array, ...]:
         return tuple(x.astype(dtype) for x, dtype in zip(compute(shape, *given), dtypes, strict=True))
@@ -112,8 +112,8 @@ def _by_platform_jvp(
     primals: tuple[Any, ...],
     tangents: tuple[Any, ...],
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-    # Slopes are further results of the same program. Otherwise reverse mode would keep the residuals of every
-    # platform's branch in its shapes, and compute the rows of other platforms for them.
+    # Compute slopes as further results of the same program. Otherwise reverse mode would keep the residuals of every
+    # platform's branch in the shapes of that branch, and compute the rows of other platforms for them.
     constants, *arrays = primals
     moved = {j: t for j, t in enumerate(tangents[1:]) if not isinstance(t, SymbolicZero)}
 
@@ -140,8 +140,8 @@ def _by_platform_jvp(
 def rows_of(shape: Shape, *arrays: jax.Array) -> Shape | None:
     """Return the shape (rows, length) in which a CPU should compute `shape` from `arrays`, or None to keep `shape`.
 
-    Shapes stay inside a mesh, `jax.shard_map` or `jax.pmap`, and with arrays over explicit axes: there the sharding is
-    part of an array's type, and sharded arrays must not be mixed with others.
+    Shapes are kept inside a mesh, `jax.shard_map` or `jax.pmap`, and with arrays over explicit axes. There the sharding
+    is part of an array's type, and sharded arrays must not be mixed with others.
     """
     total = math.prod(shape)
     if total < SMALLEST or not may_move(*arrays):
@@ -159,7 +159,7 @@ def may_move(*arrays: jax.Array) -> bool:
 
 
 def one_cpu() -> bool:
-    """Return whether there is one CPU device. Several are used to test shardings: reshaping would move their arrays."""
+    """Return whether there is one CPU device. Tests of shardings use several, whose arrays a reshape would move."""
     try:
         return jax.device_count("cpu") == 1
     except RuntimeError:  # JAX_PLATFORMS excludes the CPU, for which a program may still be exported
@@ -181,13 +181,13 @@ def in_rows(
         flat = jnp.broadcast_to(x, shape).reshape(-1)
         return (jnp.pad(flat, (0, missing), constant_values=0.5) if missing else flat).reshape(rows)
 
-    # In a branch: XLA would move the reshape into the program, and compute the result in the pieces to be avoided.
+    # Use a branch: XLA would otherwise move the reshape into the program and compute the result in uneven pieces.
     results = _in_branch(functools.partial(compute, rows), constants, *map(fill_rows, arrays))
     return tuple(x.reshape(-1)[:total].reshape(shape) for x in results)
 
 
 def _in_branch(compute: Callable[..., T], *arrays: Any) -> T:
-    """Return ``compute(*arrays)`` from a branch that is always taken: XLA moves nothing into it or out of it."""
+    """Return ``compute(*arrays)`` from a branch that is always taken, into and out of which XLA moves nothing."""
     compute = jax.jit(compute, inline=True)  # traced once
     shapes = jax.eval_shape(compute, *arrays)
     never = lambda *_: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)  # noqa: E731
@@ -203,8 +203,8 @@ def _always() -> jax.Array:
 def hide_constants(*arrays: jax.Array) -> list[jax.Array]:
     """Return the `arrays`, hidden from XLA:CPU's constant folding.
 
-    Folding rounds a product and a sum one after the other, where a program that takes the arrays as arguments contracts
-    them into one operation: the angles would differ in their last digits.
+    Folding rounds a product and a sum one after the other, whereas a program that takes the arrays as arguments
+    contracts them into one operation. The angles would then differ in their last digits.
 
     Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: XLA:CPU removes an optimization barrier around constants before
     it folds them.
@@ -215,8 +215,8 @@ def hide_constants(*arrays: jax.Array) -> list[jax.Array]:
         return [jnp.where(known, x, 1) for x in arrays]
 
     def behind_barriers(*arrays: jax.Array) -> list[jax.Array]:
-        # One barrier each: a common one would make all arrays vary over every axis of a `jax.shard_map` over which one
-        # of them varies.
+        # Use one barrier each: a common barrier would make all arrays vary over every axis of a `jax.shard_map` over
+        # which one of them varies.
         return [barrier(x) for x in arrays]
 
     results: list[jax.Array] = lax.platform_dependent(*arrays, cpu=hidden, default=behind_barriers)
@@ -226,11 +226,11 @@ def hide_constants(*arrays: jax.Array) -> list[jax.Array]:
 def separate_loop(compute: Callable[..., T], *arrays: Any) -> T:
     """Return ``compute(*arrays)``, on a CPU in a loop separate from those that make its arguments or use its results.
 
-    In one loop with the cipher, a look-up would repeat parts of both; in one with the derivative, angles would be drawn
-    several times. Where shapes stay (`rows_of`), loops are not separated.
+    In one loop with the cipher, a look-up would repeat parts of both. In one loop with the derivative, angles would be
+    drawn several times. Loops are not separated where shapes are kept (`rows_of`).
 
     A branch separates them: XLA:CPU of JAX 0.10.2, but not of 0.12.0.1, removes an optimization barrier before it forms
-    loops. To report to XLA: a fusion recomputes what several of its instructions read.
+    loops. To report to XLA: a fusion recomputes values that several of its instructions read.
     """
     if not may_move(*jax.tree.leaves(arrays)):
         return compute(*arrays)
@@ -242,9 +242,9 @@ def separate_loop(compute: Callable[..., T], *arrays: Any) -> T:
 def in_one_loop(compute: Callable[..., Any], first: jax.Array, second: jax.Array, *arrays: Any) -> Any:
     """Return ``compute(first, second, *arrays)``; on a CPU one separate loop computes the two float32 arrays.
 
-    They leave that loop as halves of 64-bit numbers: XLA:CPU has one loop per array, and would compute in both what the
-    arrays share, such as a cipher. Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: loop fusions on a CPU have one
-    result.
+    The arrays leave that loop as halves of 64-bit numbers. XLA:CPU has one loop per array, and would compute the values
+    that the arrays share, such as a cipher, in both. Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: loop fusions
+    on a CPU have one result.
     """
     if not may_move(first, second, *arrays):
         return compute(first, second, *arrays)
@@ -277,10 +277,10 @@ def _in_one_loop_jvp(
 def finish_words(words: T) -> T:
     """Return `words`; on a CPU all are computed before the first quantile. A GPU keeps one kernel.
 
-    In one loop with the words, LLVM's vectoriser in JAX 0.12 walks every path through the quantile and its derivative
-    once per path through the rounds of the cipher, and compiles for minutes. It takes as long for the quantile alone
-    if that is not bounded by `elementary.clip`. JAX 0.10.2 compiles either form in seconds, and both run equally fast.
-    Seen with JAX 0.12.0 and 0.12.0.1; to report to LLVM (SLP vectoriser).
+    In one loop with the words, LLVM's vectoriser in JAX 0.12 follows every path through the quantile and its derivative
+    once per path through the rounds of the cipher, and compiles for minutes. The quantile alone takes as long if it is
+    not bounded by `elementary.clip`. JAX 0.10.2 compiles either form in seconds, and both run equally fast. Observed
+    with JAX 0.12.0 and 0.12.0.1; to report to LLVM (SLP vectoriser).
     """
     results: T = lax.platform_dependent(words, cpu=barrier, default=lambda words: words)
     return results
@@ -298,7 +298,7 @@ def round_here(x: jax.Array, most: float) -> jax.Array:
 
 
 def round_product(x: jax.Array) -> jax.Array:
-    """Return `x`, if it is a float64 product rounded before it enters a sum (see `round_here`).
+    """Return `x`, rounded before it enters a sum if it is a float64 product (see `round_here`).
 
     XLA:CPU contracts float64 products in loops of some shapes and not of others. Seen with JAX 0.10.2 to 0.12.0.1; to
     report as for `round_here`.
@@ -311,7 +311,7 @@ def add_terms(
 ) -> tuple[jax.Array, ...]:
     """Return the sums of the arrays ``term(node, weight)``, which have the shape and dtype of `like`.
 
-    float64 uses a loop: unrolled, its many nodes and long polynomials take XLA:CPU gigabytes to compile, and in
+    float64 uses a loop. Unrolled, its many nodes and long polynomials take gigabytes to compile on XLA:CPU, and in
     `sample_truncated` more than half a minute instead of seconds. Seen with JAX 0.10.2 to 0.12.0.1; to report to XLA:
     memory and time grow faster than the program.
     """
@@ -337,7 +337,7 @@ def sum_last_axis(values: jax.Array) -> jax.Array:
 
 
 def tree_sum(terms: list[jax.Array]) -> jax.Array:
-    """Return the sum of `terms`, added in pairs: the chain of dependent additions is short."""
+    """Return the sum of `terms`, added in pairs to keep the chain of dependent additions short."""
     while len(terms) > 1:
         terms = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)] + terms[len(terms) - len(terms) % 2 :]
     return terms[0]
@@ -349,9 +349,9 @@ def cell_coefficients(values: jax.Array, powers: np.ndarray) -> jax.Array:
     The first is ``values[:, 0]``, and the others are `powers` times the differences ``values[:, 1:] - values[:, 0]``.
 
     XLA would recompute `values` for each coefficient, but it does not fuse a matrix product with the computation of
-    its operand: on a CPU the differences are a product as well. On CUDA it tunes each product, which takes seconds and
-    may choose another order of summation in each process: there they are sums, between barriers. Seen with JAX 0.10.2
-    to 0.12.0.1; to report to XLA: a fusion that is read by columns is computed once for each column.
+    its operand. On a CPU the differences are therefore a product as well. On CUDA, XLA tunes each product, which takes
+    seconds and may choose another order of summation in each process; there they are sums, between barriers. Observed
+    with JAX 0.10.2 to 0.12.0.1. To report to XLA: a fusion that is read by columns is computed once for each column.
     """
     degree = len(powers)
 
@@ -376,9 +376,9 @@ def cell_coefficients(values: jax.Array, powers: np.ndarray) -> jax.Array:
 def replace_where_any(where: jax.Array, replace: Callable[..., jax.Array], x: jax.Array, *arrays: Any) -> jax.Array:
     """Return ``replace(x, *arrays)`` if `where` is true anywhere, else `x` without computing a replacement.
 
-    A loop of at most one round does this: `jax.vmap` turns `lax.cond` into a selection between two results, which are
-    both always computed, as its documentation says. Inside the loop the `arrays` depend on its state: XLA would move
-    what does not out of the loop, and always compute it. Seen with JAX 0.10.2 to 0.12.0.1.
+    A loop of at most one round does this: `jax.vmap` turns `lax.cond` into a selection between two results, both of
+    which are always computed, as its documentation states. Inside the loop the `arrays` depend on its state, since XLA
+    would move independent operations out of the loop and always compute them. Seen with JAX 0.10.2 to 0.12.0.1.
     """
 
     def once(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -403,7 +403,7 @@ def recompute_on_cuda(rest_of: Callable[..., R], stored: T, rest: R) -> tuple[T,
     """Return `stored` and `rest`; on CUDA only `stored` crosses to the next kernel, and `rest` is ``rest_of(*stored)``.
 
     Otherwise XLA splits a program of this length where a dozen numbers per angle cross from one kernel to the next.
-    Seen with the CUDA compiler of JAX 0.11.2 and 0.12.0.1; to report to XLA: fusions are split by the number of their
+    Seen with the CUDA compiler of JAX 0.11.2 and 0.12.0.1. To report to XLA: fusions are split by the number of their
     instructions, not by the data that crosses.
     """
 
@@ -418,8 +418,8 @@ def recompute_on_cuda(rest_of: Callable[..., R], stored: T, rest: R) -> tuple[T,
 def carry_sign_on_cuda(t: jax.Array, negative: jax.Array, most: float) -> tuple[jax.Array, jax.Array]:
     """Return `t` and `negative`; on CUDA they cross to the next kernel as one number, and `t` is at most `most`.
 
-    XLA splits a program before a look-up, where otherwise two or three numbers per angle cross, each written and read.
-    Versions and report are those of `recompute_on_cuda`.
+    XLA splits a program before a look-up. Otherwise two or three numbers per angle would cross, each written and read.
+    The versions and the report are those of `recompute_on_cuda`.
     """
 
     def cut(t: jax.Array, negative: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -436,9 +436,9 @@ def carry_sign_on_cuda(t: jax.Array, negative: jax.Array, most: float) -> tuple[
 def vary_key_on_gpu(encrypt: Callable[[tuple[jax.Array, ...]], T], key: tuple[jax.Array, ...], lo: jax.Array) -> T:
     """Return ``encrypt(key)``; on a GPU the key's words seem to depend on each element's uint32 `lo`.
 
-    Otherwise the compiler computes in a kernel of one thread whatever depends only on the key, and waits for it. Seen
-    with the CUDA compiler of JAX 0.11.2 and 0.12.0.1, and assumed for ROCm, which shares it; to report to XLA: scalars
-    could be recomputed in each thread.
+    Otherwise the compiler computes everything that depends only on the key in a kernel of one thread, and waits for it.
+    Seen with the CUDA compiler of JAX 0.11.2 and 0.12.0.1, and assumed for ROCm, which shares it. To report to XLA:
+    scalars could be recomputed in each thread.
     """
 
     def varied(key: tuple[jax.Array, ...], lo: jax.Array) -> T:

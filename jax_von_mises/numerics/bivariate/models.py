@@ -11,8 +11,8 @@ exponent E = g(a) - g(a*) is a sum of terms of one sign, each to a few ulp, for 
 
 If the mode of the cosine model is beyond a right angle, a is counted from pi, which changes the signs of k1 and r.
 
-The sine model is that of H. Singh, V. Hnizdo and E. Demchuk, Biometrika 89, 2002, 719-723; the cosine model (with
-positive interaction) that of K. V. Mardia, C. C. Taylor and G. K. Subramaniam, Biometrics 63, 2007, 505-512.
+The sine model is that of H. Singh, V. Hnizdo and E. Demchuk, Biometrika 89, 2002, 719-723. The cosine model (with
+positive interaction) is that of K. V. Mardia, C. C. Taylor and G. K. Subramaniam, Biometrics 63, 2007, 505-512.
 """
 
 from typing import NamedTuple
@@ -55,7 +55,7 @@ def head(x: jax.Array) -> jax.Array:
 
 
 def difference_of_products(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> jax.Array:
-    """Return a b - c d, to the rounding of the result unless that is tiny."""
+    """Return a b - c d, to the rounding of the result unless the result is tiny."""
     (ah, bh, ch, dh) = (head(x) for x in (a, b, c, d))
     al, bl, cl, dl = a - ah, b - bh, c - ch, d - dh
     return (ah * bh - ch * dh) + ((ah * bl - ch * dl) + (al * bh - cl * dh)) + (al * bl - cl * dl)
@@ -100,7 +100,7 @@ class Sine(NamedTuple):
         k2 = jnp.maximum(k2, least)
         d = difference_of_products(k1, k2, r, r)
         square = jnp.maximum(r * r, least**2)
-        # sin^2 and cos of the mode where it is not 0.
+        # These are sin^2 and cos of the mode where it is not 0.
         sine2 = jnp.minimum(jnp.maximum(-d, 0) * ((square + k1 * k2) / square) / (square + k1 * k1), 1)
         far = k1 * lax.rsqrt(square) * jnp.sqrt((k2 * k2 + square) / (k1 * k1 + square))
         versine = sine2 / (1 + jnp.where(d < 0, jnp.minimum(far, 1), 1))
@@ -108,7 +108,7 @@ class Sine(NamedTuple):
 
     @property
     def flip(self) -> jax.Array:
-        """1: a is always counted from 0; see `Cosine`."""
+        """Return 1, since a is always counted from 0; see `Cosine`."""
         return jnp.ones((), self.k1.dtype)
 
     def at(self, offset: jax.Array) -> Place:
@@ -119,7 +119,7 @@ class Sine(NamedTuple):
         inverse = 1 / (rho + self.top)
         square, both = self.r * self.r * inverse, 2 - versine - self.versine
         slope = inverse * (2 * self.rest) - (square * rise) * (1 + self.k1 * both * inverse)
-        # Far from a mode of small rho the difference is accurate, and the product is not.
+        # Far from a mode of small rho the difference is accurate and the product is not.
         slope = jnp.where(-square * rise * inverse > 1, self.k1 - square * both, slope)
         return Place(rise, jnp.minimum(rise * slope, 0), rho, sin, versine)
 
@@ -165,7 +165,7 @@ class Sine(NamedTuple):
 
 
 class Cosine(NamedTuple):
-    """The cosine model, W = -cos(a - b); where `flip` is -1, a is counted from pi, and k1 and r have changed sign."""
+    """The cosine model, W = -cos(a - b). Where `flip` is -1, a is counted from pi, and k1 and r have changed sign."""
 
     k1: jax.Array
     k2: jax.Array
@@ -206,7 +206,7 @@ class Cosine(NamedTuple):
     def at(self, offset: jax.Array) -> Place:
         """Return the `Place` of the angle a* + `offset`."""
         rise, sin, versine = trigonometry(offset, self.mode, self.versine)
-        # By two squares: if both are small, a single expression for rho^2 has a large relative error.
+        # Use two squares: if both are small, a single expression for rho^2 has a large relative error.
         along, across = self.second(sin, versine)
         rho = jnp.maximum(jnp.sqrt(along * along + across * across), SMALLEST[sin.dtype.name])
         inverse = 1 / (rho + self.top)

@@ -1,12 +1,12 @@
-r"""Normaliser, moments and log density of the models, by Gauss-Legendre quadrature over the first angle's marginal.
+r"""Normaliser, moments and log density of the models, by Gauss-Legendre quadrature of the first angle's marginal.
 
 The normaliser is :math:`e^{g(a^*)}` times
 
 .. math:: 4\pi\int_0^\pi e^{E(a)}\,e^{-\rho} I_0(\rho)\,da,
 
 and its first and second logarithmic derivatives in (k1, k2, r) are the means and covariances of the statistics
-T = (cos a, cos b, W). Statistics are counted from their values T* at the mode, since large numbers would cancel:
-with g(a*) = k . T*, the density is exp(k . (T - T*)) over that integral.
+T = (cos a, cos b, W). Statistics are counted from their values T* at the mode, since large numbers would cancel. With
+g(a*) = k . T*, the density is exp(k . (T - T*)) over that integral.
 """
 
 import functools
@@ -24,10 +24,10 @@ from jax_von_mises.numerics.bivariate.models import Model
 from jax_von_mises.numerics.density import log_density
 from jax_von_mises.numerics.tail_integral import gauss_legendre
 
-# Nodes of the rule, and how far e^E falls at the ends of the window.
+# Number of nodes of the rule, and the fall of E at the ends of the window.
 NODES = {"float32": 48, "float64": 160}
 DEPTH = {"float32": 19.0, "float64": 42.0}
-# Bisection steps for an end of the window, in the binary logarithm of its distance from the mode.
+# Number of bisection steps for an end of the window, in the binary logarithm of its distance from the mode.
 STEPS = {"float32": 8, "float64": 10}
 SMALLEST_DISTANCE = {"float32": -24.0, "float64": -50.0}
 
@@ -91,11 +91,11 @@ def rule(model: Model) -> Rule:
 
 
 def conditional(model: Model, place: models.Place) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """Return the means of the three statistics given a, less those at the mode, and A(rho) / rho."""
+    """Return the means of the three statistics given a, minus those at the mode, and A(rho) / rho."""
     rho, top = place.rho, model.top
     over = bessel.ratio(rho) / rho
     first, second, first_rise, second_rise, fall = model.projections(place)
-    # A / rho - 1 / rho*, which cancels if both are small.
+    # This is A / rho - 1 / rho*, which cancels if both are small.
     far = jnp.maximum(rho, bessel.SWITCH)
     inverse = jnp.where(rho < bessel.SWITCH, over - 1 / top, (fall / top - bessel.one_minus_ratio(far)) / far)
     means = place.rise, first * inverse + first_rise / top, second * inverse + second_rise / top
@@ -111,7 +111,7 @@ def mean_over(rule: Rule, values: jax.Array) -> jax.Array:
 def log_total(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
     """Return the logarithm of the normaliser over e^g(a*), with the derivative at a fixed T*, `mean_rises`.
 
-    Absolute error about 1e-6 (float32) or 1e-12.
+    The absolute error is about 1e-6 (float32) or 1e-12 (float64).
     """
     return rule(kind.of(k1, k2, r)).log_total
 
@@ -123,7 +123,7 @@ def _log_total_jvp(kind: type[Model], primals: Triple, tangents: Triple) -> tupl
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def mean_rises(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> Triple:
-    """Return the means of the three statistics less those at the mode, with the derivative at a fixed T*."""
+    """Return the means of the three statistics minus those at the mode, with the derivative at a fixed T*."""
     model = kind.of(k1, k2, r)
     found = rule(model)
     return signed(model, [mean_over(found, values) for values in conditional(found.model, found.place)[0]])
@@ -138,7 +138,7 @@ def _mean_rises_jvp(kind: type[Model], primals: Triple, tangents: Triple) -> tup
 
 
 def covariance(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> tuple[Triple, ...]:
-    """Return the covariances of the three statistics, as rows: the Fisher information about (k1, k2, r)."""
+    """Return the covariances of the three statistics, as rows; this is the Fisher information about (k1, k2, r)."""
     model = kind.of(k1, k2, r)
     found = rule(model)
     means, over = conditional(found.model, found.place)
@@ -166,7 +166,7 @@ def covariance(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) ->
 
 
 def location_information(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> Triple:
-    """Return the Fisher information of a pair about the two locations: each diagonal term, and the mixed one."""
+    """Return the Fisher information of a pair about the two locations: the two diagonal terms and the mixed one."""
     model = kind.of(k1, k2, r)
     found = rule(model)
     place, wide = found.place, found.model
@@ -185,7 +185,7 @@ def signed(model: Model, statistics: Iterable[T]) -> tuple[jax.Array, T, jax.Arr
 
 
 def inner(values: Iterable[jax.Array], tangents: Iterable[jax.Array]) -> jax.Array:
-    """Return the inner product."""
+    """Return the inner product of `values` and `tangents`."""
     products: Iterator[Any] = (value * tangent for value, tangent in zip(values, tangents, strict=True))
     total: jax.Array = sum(products)
     return total
@@ -198,10 +198,10 @@ def second_at_mode(model: Model) -> jax.Array:
 
 
 def rises(kind: type[Model], a: jax.Array, b: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> Triple:
-    """Return T - T* for angles in [-pi, pi], as accurate as differences of angles; T* is constant to derivatives."""
+    """Return T - T* for angles in [-pi, pi], as accurate as differences of angles; T* is constant in derivatives."""
     model = jax.tree.map(lax.stop_gradient, kind.of(k1, k2, r))
     turned = models.from_mode_side(a, model)
-    # The mode on the side of a.
+    # Use the mode on the side of a.
     sign = jnp.where(turned < 0, -1, 1).astype(a.dtype)
     turned, b = sign * turned, sign * b
     at_mode = second_at_mode(model)
@@ -252,7 +252,7 @@ def second_given_first(
 def marginal_log_density(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
     """Return `log_total` plus the logarithm of the marginal density of the first angle in [-pi, pi].
 
-    The marginal density is that of a pair over that of its second angle given the first, at any second angle.
+    The marginal density is the density of a pair over that of its second angle given the first, at any second angle.
     """
     rho, direction = second_given_first(kind, a, k1, k2, r)
     b = lax.stop_gradient(direction)

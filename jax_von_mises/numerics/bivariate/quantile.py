@@ -1,8 +1,8 @@
-r"""The quantile of the marginal of the first angle: from a tail probability to an angle in [0, pi), without a table.
+r"""The quantile of the marginal of the first angle, from a tail probability to an angle in [0, pi), without a table.
 
 The marginal is symmetric and has one mode on [0, pi]. Its tail T(x), towards pi or towards 0, is p J. A Gauss-Legendre
 rule from x to where the density is negligible gives J with full relative accuracy. The step towards the x whose tail is
-:math:`T e^{-f}` is that of the generalised Pareto tail with the same value and first two derivatives,
+:math:`T e^{-f}` is that of the generalised Pareto tail with the same value and the same first two derivatives,
 
 .. math:: x + J\,\frac{1 - e^{-bf}}{b}, \qquad b = 1 + J\,(\log p)',
 
@@ -25,9 +25,9 @@ from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.tail_integral import gauss_legendre
 
 NODES = {"float32": 20, "float64": 56}
-# Nodes per iteration of a loop.
+# Number of nodes per iteration of a loop.
 GROUP = 4
-# How far e^E falls within the integral of a tail.
+# Fall of E within the integral of a tail.
 DEPTH = {"float32": 17.0, "float64": 38.0}
 STEPS = {"float32": 5, "float64": 6}
 
@@ -65,7 +65,7 @@ def tail_integral(model: Model, offset: jax.Array, sign: jax.Array) -> tuple[jax
 
 
 def score(model: Model, place: models.Place) -> jax.Array:
-    """Return the derivative of the logarithm of the marginal density in a."""
+    """Return the derivative in a of the logarithm of the marginal density."""
     return bessel.ratio(place.rho) * model.slope(place) - model.k1 * place.sin
 
 
@@ -75,15 +75,15 @@ def half_quantile(model: Model, tau: jax.Array, upper: jax.Array) -> jax.Array:
     Parameters
     ----------
     model : Sine or Cosine
-        Of scalars, or of arrays like `tau`.
+        A model of scalars, or of arrays with the shape of `tau`.
     tau : array in (0, 1/2]
     upper : bool array
 
     Returns
     -------
     array
-        The share has a relative error of at most 4e-6 (float32) or 1e-11, or the angle is within 4 ulp (below the mode,
-        4 ulp of the mode).
+        The share has a relative error of at most 4e-6 (float32) or 1e-11 (float64), or the angle is within 4 ulp (below
+        the mode, 4 ulp of the mode).
     """
     dtype = tau.dtype
     sign = jnp.where(upper, 1, -1).astype(dtype)
@@ -139,7 +139,7 @@ def derivatives(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r
     model = kind.of(k1, k2, r)
     offset = a - model.mode
     means = moments.signed(model, moments.mean_rises(kind, k1, k2, r))
-    # On the side with less mass nothing cancels.
+    # Use the side with less mass, where nothing cancels.
     sign = jnp.where(offset > 0, 1, -1).astype(a.dtype)
     name = a.dtype.name
     nodes, weights = (jnp.asarray(x, a.dtype) for x in gauss_legendre(NODES[name]))
@@ -156,7 +156,7 @@ def derivatives(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r
     return moments.signed(model, [sign * length * total for total in totals])
 
 
-# arctan(t) / t in t^2 for t in [0, 1], to 3e-8: a Chebyshev fit.
+# arctan(t) / t in t^2 for t in [0, 1], to 3e-8, by a Chebyshev fit.
 ARCTANGENT = (
     0.999999998,
     -0.333332823,

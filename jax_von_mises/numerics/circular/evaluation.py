@@ -1,4 +1,4 @@
-"""Log densities at many angles, in float64 also inside float32 programs.
+"""Log densities at many angles, in float64 even inside float32 programs.
 
 A formula such as ``log(1 + rho**2 - 2 * rho * cos(x))`` loses all of its digits in float32 if the distribution is
 narrow, and float32 angles are too coarse for the nodes of a narrow mode far from 0. Everything else stays in float32.
@@ -21,16 +21,16 @@ FLOAT64 = np.dtype(np.float64)
 
 
 def scope(wide: bool) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which float64 is available, also in a float32 program, if `wide`."""
+    """Return a context in which float64 is available if `wide`, also in a float32 program."""
     return jax.enable_x64(True) if wide else contextlib.nullcontext()
 
 
 def evaluate(
     log_density: LogDensity, parameters: tuple[jax.Array, ...], base: jax.Array, step: jax.Array, wide: bool
 ) -> jax.Array:
-    """Evaluate log densities at the angles ``base + step``, of one axis; in float64 if `wide`, the sum included.
+    """Evaluate log densities at the angles ``base + step`` of one axis, in float64 (including the sum) if `wide`.
 
-    Differentiable, to any order, in `base`, `step` and `parameters`, which are of the dtype of `base`.
+    The result is differentiable to any order in `base`, `step` and `parameters`, which have the dtype of `base`.
     """
     if wide:
         levels: jax.Array = in_float64(lambda *given: (log_density(*given),), base, step, parameters)[0]
@@ -57,7 +57,7 @@ def in_float64(
     step: jax.Array,
     parameters: tuple[jax.Array, ...],
 ) -> tuple[jax.Array, ...]:
-    """Evaluate `at_angles` in float64, for float32 arguments."""
+    """Evaluate `at_angles` in float64 for float32 arguments."""
     with scope(True):
         start, away, *wide = (lax.convert_element_type(x, FLOAT64) for x in (base, step, *parameters))
         return at_angles(function, start + away, tuple(wide))
@@ -70,7 +70,7 @@ def _in_float64_jvp(
     tangents: tuple[jax.Array, jax.Array, tuple[jax.Array, ...]],
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
     # JAX applies derivative rules long after it has traced the function, when float64 is off again. The slopes are
-    # therefore a separate function, evaluated here in the same way; products with tangents are float32.
+    # therefore a separate function, evaluated here in the same way. Products with tangents are float32.
     def slopes(angle: jax.Array, *parameters: jax.Array) -> tuple[jax.Array, ...]:
         every = tuple(range(1 + len(parameters)))
         return tuple(jax.tree.leaves(jax.jacrev(function, every)(angle, *parameters)))
@@ -94,7 +94,7 @@ def _in_float64_jvp(
 
 @functools.lru_cache(maxsize=256)
 def computable_in_float64(log_density: LogDensity, shapes: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether JAX compiles a log density, with parameters of these shapes, in float64 inside a float32 program."""
+    """Return whether JAX compiles a log density with parameters of these shapes in float64 inside a float32 program."""
 
     def inside(angle: jax.Array, *parameters: jax.Array) -> jax.Array:
         return lax.convert_element_type(evaluate(log_density, parameters, angle, angle, True), np.float32)

@@ -1,10 +1,10 @@
-"""A table of the quantile of any density on the circle: each draw takes one word and one look-up.
+"""Tables of the quantile of any density on the circle: each draw takes one word and one look-up.
 
-Tail probabilities t in (0, 1/2), counted from either end, fall into the cells of `piecewise.table_grid`: octaves of
-equal cells, each with the polynomial through the quantile at some nodes. Across a gap between two modes, or at the foot
-of a spike, the quantile has a step inside a cell that no polynomial follows. Up to `HARD` such cells, found by
-evaluating the tail probability at the table's angles, have a second level: octaves of the distance in t from one point,
-on both sides of it. Draws from a table without such cells skip the second level.
+Tail probabilities t in (0, 1/2), counted from either end, fall into the cells of `piecewise.table_grid`. These are
+octaves of equal cells, each with the polynomial through the quantile at some nodes. Across a gap between two modes, or
+at the foot of a spike, the quantile has a step inside a cell that no polynomial follows. Such cells are found by
+evaluating the tail probability at the table's angles. Up to `HARD` of them have a second level: octaves of the distance
+in t from one point, on both sides of it. Draws from a table without such cells skip the second level.
 """
 
 import functools
@@ -23,7 +23,7 @@ from jax_von_mises.numerics.circular.evaluation import LogDensity
 from jax_von_mises.numerics.circular.panels import Panels, take
 from jax_von_mises.numerics.elementary import clip
 
-# Cells with a second level: a gap between two modes takes up to eight.
+# Largest number of cells with a second level. A gap between two modes takes up to eight.
 HARD = 24
 # Octaves of the second level on each side of its point, and cells in each, as a power of two.
 SUB_OCTAVES = {"float32": 16, "float64": 36}
@@ -32,9 +32,9 @@ SUB_BITS = {"float32": 2, "float64": 3}
 GOOD = {"float32": 5e-7, "float64": 2e-13}
 # Places in a cell at which to check its polynomial against the tail probability.
 CHECKED = {"float32": (0.12, 0.5), "float64": (0.02, 0.5)}
-# Between these places the error may be this many times larger.
+# The error between these places may be this many times larger.
 BETWEEN = 2.0
-# If slopes between nodes differ by this factor, a polynomial would overshoot; the cell gets a straight line.
+# If slopes between nodes differ by this factor, a polynomial would overshoot, and the cell gets a straight line.
 STEEP = 6.0
 
 
@@ -46,9 +46,9 @@ class Cells(NamedTuple):
     hard: jax.Array
     """(2 cells,) int32: index of a hard cell, or -1."""
     point: jax.Array
-    """(HARD,): place in each hard cell from which distances of the second level count."""
+    """(HARD,): place in each hard cell from which distances of the second level are counted."""
     further: jax.Array
-    """(degree + 1, HARD * cells of the second level): their polynomials."""
+    """(degree + 1, HARD * cells of the second level): polynomials of the second level."""
 
 
 class Table(NamedTuple):
@@ -65,7 +65,7 @@ class Table(NamedTuple):
         return self.panels.log_normalizer
 
     def angle(self, t: jax.Array, from_end: jax.Array) -> jax.Array:
-        """Return the angle in [-pi, pi) with the tail `t` in (0, 1/2) beyond it, towards -pi or, if `from_end`, pi."""
+        """Return the angle in [-pi, pi) with the tail `t` in (0, 1/2) towards -pi or, if `from_end`, towards pi."""
         return self.angle_of(lambda t, from_end: (t, from_end), t, from_end)
 
     def angle_of(self, split: Callable[..., tuple[jax.Array, jax.Array]], *arrays: jax.Array) -> jax.Array:
@@ -91,7 +91,7 @@ def first_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Arra
 
 
 def second_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the polynomials of both levels, and the row and place in them of a `row` and `place` in the first."""
+    """Return the polynomials of both levels, and the row and place in them for a `row` and `place` in the first."""
     name = np.dtype(place.dtype).name
     octaves, bits = SUB_OCTAVES[name], SUB_BITS[name]
     side = octaves << bits
@@ -106,7 +106,7 @@ def second_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Arr
 
 
 def octave_cell(x: jax.Array, octaves: int, bits: int) -> tuple[jax.Array, jax.Array]:
-    """Return the cell (int32) of `x` in [2^-octaves, 1), of 2^bits to an octave, and the place in it."""
+    """Return the cell (int32) of `x` in [2^-octaves, 1) with 2^bits cells per octave, and the place in it."""
     info = np.finfo(x.dtype)
     unsigned = np.uint64 if x.dtype == jnp.float64 else np.uint32
     exponent = 1 - info.minexp
@@ -128,7 +128,7 @@ def octave_places(places: np.ndarray, octaves: int, bits: int) -> np.ndarray:
 
 
 def shared(grid: np.ndarray, last: float) -> np.ndarray:
-    """Return the nodes of cells (cells, degree + 1) that share their ends, each once; the last one is `last`."""
+    """Return each node once, for cells (cells, degree + 1) that share their ends; the last node is `last`."""
     return np.append(grid[:, :-1].reshape(-1), last)
 
 
@@ -169,9 +169,9 @@ def tabulate(
     points: jax.Array | None = None,
     parameters: tuple[jax.Array, ...] = (),
 ) -> Table:
-    """Tabulate the quantile of a density on the circle; arguments as for `panels.adapt`.
+    """Tabulate the quantile of a density on the circle; the arguments are those of `panels.adapt`.
 
-    The table and its angles are differentiable in the parameters by the implicit function theorem, once, in forward and
+    The table and its angles are differentiable once in the parameters, by the implicit function theorem, in forward and
     reverse mode.
     """
     return of_panels(panels.adapt(log_density, count, dtype, wide, points, parameters))
@@ -213,7 +213,7 @@ def of_panels(divided: Panels) -> Table:
 def second_level(
     divided: Panels, from_end: jax.Array, low: jax.Array, extent: jax.Array, *, nodes: np.ndarray
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the points, polynomials and remaining errors of cells of t that begin at `low` and are `extent` long."""
+    """Return the points, polynomials and remaining errors of cells of t of length `extent` that begin at `low`."""
     dtype = np.dtype(low.dtype)
     fixed = lax.stop_gradient(divided)
     octaves, bits = SUB_OCTAVES[dtype.name], SUB_BITS[dtype.name]
@@ -244,7 +244,7 @@ def second_level(
 def step_in(fixed: Panels, from_end: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     """Return the tail probability between `low` and `high` at which the quantile is steepest, for each cell.
 
-    It is that of the middle of the panel with the least mass per unit change of the log density.
+    This is the tail probability of the middle of the panel with the least mass per unit change of the log density.
     """
     logs = jnp.log(fixed.mean + 1e-37)
     change = jnp.abs(jnp.diff(logs))

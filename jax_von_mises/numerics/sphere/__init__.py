@@ -1,4 +1,5 @@
 """The cosine of a von Mises-Fisher direction: its tail probability, quantile, derivatives, moments and normaliser.
 
-While a program is traced, `fits` computes in NumPy what depends on the dimension alone, for `radial` and `moments`.
+While a program is traced, `fits` computes in NumPy the quantities that depend only on the dimension, for `radial` and
+`moments`.
 """

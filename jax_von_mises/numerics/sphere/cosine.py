@@ -1,4 +1,4 @@
-"""The distribution function of the cosine to the mean direction and its inverse, with derivatives; see `fits`."""
+"""The distribution function of the cosine to the mean direction, its inverse and their derivatives; see `fits`."""
 
 import functools
 
@@ -23,7 +23,7 @@ def place_at(w: jax.Array, kappa: jax.Array, n: int) -> tuple[radial.Mode, radia
 
 
 def tail(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array | np.ndarray, jax.Array]:
-    """Return the probability beyond the cosine `w`, away from the mode, whether that is above `w`, and y's density."""
+    """Return the probability beyond `w`, away from the mode, whether this is above `w`, and the density of y."""
     n, name = dimension - 1, w.dtype.name
     mode, place = place_at(w, kappa, n)
     j = radial.hazard(place, n, mode.near, fits.SMALLEST[name])
@@ -35,7 +35,7 @@ def tail(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def lower_tail(w: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
-    """Return P(cosine < `w`): 0 at -1 and below, 1 at 1 and above."""
+    """Return P(cosine < `w`), which is 0 at -1 and below and 1 at 1 and above."""
     inside = jnp.abs(w) < 1
     x, limit = jnp.where(inside, w, 0), jnp.minimum(kappa, radial.KAPPA_MAX)
     if dimension == 2:
@@ -73,7 +73,7 @@ def slopes(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, j
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def quantile(q: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
-    """Return the cosine w with P(cosine < w) = `q`; NaN outside [0, 1]. Tails are at least `SMALLEST_QUANTILE`."""
+    """Return the cosine w with P(cosine < w) = `q`; NaN outside [0, 1]. Smaller tails count as `SMALLEST_QUANTILE`."""
     smallest = fits.SMALLEST_QUANTILE[q.dtype.name]
     upper = q > 0.5
     t = jnp.clip(jnp.where(upper, 1 - q, q), smallest, 0.5)

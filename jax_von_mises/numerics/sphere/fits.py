@@ -7,8 +7,8 @@ on the whole line, for every d and :math:`\kappa`. Its mode is at :math:`w = s`,
 .. math:: s = 2\kappa / (n + R), \quad R = \sqrt{n^2 + 4\kappa^2}, \quad \kappa = n s / (1 - s^2),
           \quad -f''(s) = n (1 + s^2).
 
-So s in [0, 1] replaces the concentration. Tails are counted from a pole: the near one, w = 1, or the far one,
-whose formulas are those of the near one with -w, -s and :math:`-\kappa`.
+Therefore s in [0, 1] replaces the concentration. Tails are counted from a pole, either the near one, w = 1, or the far
+one, whose formulas are those of the near one with -w, -s and :math:`-\kappa`.
 
 *The hazard integral.* With y the place where the tail begins, w its cosine and L = -f'(y), the substitution
 T = tanh(z) of the distance z from y gives
@@ -16,10 +16,10 @@ T = tanh(z) of the distance z from y gives
 .. math:: J(w, L) = \int_0^\infty e^{f(y + z) - f(y)} dz, \qquad
           f(y + z) - f(y) = (n w - L)\frac{T}{1 + w T} + \frac n2 \log(1 - T^2) - n \log(1 + w T),
 
-and the tail probability is the density at y times J. J is an analytic function of w and L also at the poles, and at
+and the tail probability is the density at y times J. J is an analytic function of w and L, also at the poles and at
 infinite concentration. The derivative of the quantile in the concentration needs -dJ/dL.
 
-Everything here is float64; ``tests/numerics/test_sphere.py`` measures the accuracies.
+All computations here use float64; ``tests/numerics/test_sphere.py`` measures the accuracies.
 """
 
 import functools
@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.polynomial import chebyshev
 
-# Rounding of results: coefficients below this share of the largest one are dropped.
+# Coefficients below this share of the largest one are dropped, since they are below the rounding of results.
 TOLERANCE = {"float32": 6e-8, "float64": 2e-14}
 # Smallest tail probabilities: of a sampler's words, of quantiles, and the smallest normal number.
 SMALLEST_WORD = {"float32": 2.0**-33, "float64": 2.0**-65}
@@ -49,7 +49,7 @@ HALF_LINE_WEIGHTS = (_STEPS[1] - _STEPS[0]) * 0.5 * np.pi * np.cosh(_STEPS) * HA
 
 
 class Surface(NamedTuple):
-    """A function of w and L: a Chebyshev series in w, whose coefficients are polynomials in a variable of L."""
+    """A function of w and L, as a Chebyshev series in w whose coefficients are polynomials in a variable of L."""
 
     rows: tuple[tuple[float, ...], ...]
     """Power coefficients of the variable, for each degree in w."""
@@ -61,7 +61,7 @@ class Surface(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """A starting value: a polynomial in the level of the tail and in s, both on [-1, 1], by powers of the first."""
+    """A starting value, as a polynomial in the level of the tail and in s, both on [-1, 1], by powers of the first."""
 
     table: tuple[tuple[float, ...], ...]
     largest_level: float
@@ -79,7 +79,7 @@ class Fits(NamedTuple):
     log_peak: tuple[float, ...]
     """Its logarithm, less the value at s = 0."""
     below: tuple[float, ...]
-    """Chebyshev series in 2 s^2 - 1 of Q in s - A = s (1 - s^2)^2 Q / (n + 1), A the mean of w."""
+    """Chebyshev series in 2 s^2 - 1 of Q in s - A = s (1 - s^2)^2 Q / (n + 1), where A is the mean of w."""
     log_area: float
     """Logarithm of the area of the unit sphere."""
 
@@ -90,7 +90,7 @@ def chebyshev_points(count: int) -> np.ndarray:
 
 
 def log_relative_density(n: int, s: np.ndarray, distance: np.ndarray) -> np.ndarray:
-    """Return f at `distance` from the mode towards the pole, less f at the mode, for signed `s`."""
+    """Return f at `distance` from the mode towards the pole, minus f at the mode, for signed `s`."""
     below, above, g = (1 - s) / 2, (1 + s) / 2, (1 - s * s) / 4
     rise = np.expm1(-2 * distance)
     spread = above + below * (1 + rise)
@@ -103,7 +103,7 @@ def log_relative_density(n: int, s: np.ndarray, distance: np.ndarray) -> np.ndar
 
 
 def line(n: int, smallest: float, points: int) -> np.ndarray:
-    """Return distances from the mode that cover all mass but `smallest`."""
+    """Return distances from the mode that cover all mass except `smallest`."""
     depth = -np.log(smallest) + 12
     end = 2 * depth / n + np.sqrt(2 * depth / n)
     return np.linspace(-end, end, points)
@@ -129,7 +129,7 @@ def fits(n: int, dtype: str) -> Fits:
     mean_square = (density * delta * delta).sum(1) * step / total
     s = s[:, 0]
     peak = np.sqrt(2 * np.pi / (n * (1 + s * s))) / total
-    # From E[L] = 0, without cancellation: by E[w] it would be a difference from s.
+    # Use E[L] = 0, which does not cancel. With E[w] this would be a difference from s.
     below = (n + 1) * mean_square / (4 * (1 + s * s))
     series = [chebyshev.chebfit(x, values, 120) for values in (peak, np.log(peak), below)]
     series[1][0] -= chebyshev.chebval(-1.0, series[1])
@@ -154,7 +154,7 @@ def hazard_integral(n: int, w: np.ndarray, slope: np.ndarray, order: int = 0) ->
 
 
 def ends(surface: Surface, n: float, w: Any) -> tuple[Any, Any]:
-    """Return the smallest and the largest L at `w` that a `Surface` covers; for arrays of NumPy and of JAX."""
+    """Return the smallest and the largest L at `w` that a `Surface` covers; for NumPy and JAX arrays."""
     if surface.near:
         return -0.05, float(n)
     return -0.68 * (w * w) - 0.02, n * w + surface.reach * (1 - w)
@@ -163,14 +163,14 @@ def ends(surface: Surface, n: float, w: Any) -> tuple[Any, Any]:
 def variable_range(
     surface: Surface, n: float, w: Any, reciprocal: Callable[[Any], Any] = np.reciprocal
 ) -> tuple[Any, Any]:
-    """Return the smallest and the largest value of r / (L + r) at `w`, for arrays of NumPy and of JAX."""
+    """Return the smallest and the largest value of r / (L + r) at `w`, for NumPy and JAX arrays."""
     smallest, largest = ends(surface, n, w)
     inverse: Callable[[Any], Any] = (lambda x: 1 / x) if surface.near else reciprocal
     return surface.scale * inverse(largest + surface.scale), surface.scale * inverse(smallest + surface.scale)
 
 
 def largest_gamma(shape: float, tail: float) -> float:
-    """Return the number that a gamma distribution exceeds with the probability `tail`."""
+    """Return the value that a gamma variable exceeds with the probability `tail`."""
     from scipy import special  # at first use: the import takes a quarter of a second
 
     number: float = special.gammainccinv(shape, tail)
@@ -194,7 +194,7 @@ def surface(n: int, dtype: str, smallest: float, near: bool, order: int = 0) -> 
     series = left @ values @ right.T
     large = np.abs(series) > TOLERANCE[dtype] * np.abs(series[0, 0])
     rows = np.flatnonzero(large.any(1))[-1] + 1
-    # At least three of each row, so that no product with 0 is left for the compiler to simplify.
+    # Keep at least three of each row, so that no product with 0 is left for the compiler to simplify.
     counts = [max(*np.flatnonzero(row), 2, 2) + 1 for row in large[:rows]]
     return bare._replace(
         rows=tuple(tuple(chebyshev.cheb2poly(row[:count]).tolist()) for row, count in zip(series, counts, strict=False))
@@ -202,7 +202,7 @@ def surface(n: int, dtype: str, smallest: float, near: bool, order: int = 0) -> 
 
 
 def closed_base(n: int, t: np.ndarray, s: np.ndarray) -> np.ndarray:
-    """Return half the log odds at the far pole's tail `t` in three dimensions, with t^(2/n) for t."""
+    """Return half the log odds at the far pole's tail `t` in three dimensions, with t^(2/n) in place of t."""
     x = np.maximum(4 * s / (1 - s * s), 1e-2)
     tau = np.exp(np.log(t) * (2 / n))
     own = np.log1p(tau * np.expm1(np.minimum(x, 600))) / x
@@ -216,8 +216,8 @@ def closed_base(n: int, t: np.ndarray, s: np.ndarray) -> np.ndarray:
 def fitted_guess(n: int, smallest: float, near: bool) -> Guess:
     """Fit the `Guess` on one side for tails down to `smallest`.
 
-    It is (y - y of the mode) sqrt(n (1 + s^2)), or on the far side below `CLOSED_BASE_BELOW` y minus
-    `closed_base`. Least squares with Lawson's weights approach the minimax error of the logarithm of t.
+    The guess is (y - y of the mode) sqrt(n (1 + s^2)), or y minus `closed_base` on the far side below
+    `CLOSED_BASE_BELOW`. Least squares with Lawson's weights approach the minimax error of the logarithm of t.
     """
     base = not near and n < (2 if smallest < DEEP else 1) * CLOSED_BASE_BELOW
     degrees = (4, 4) if near else (5, 8) if base else (6, 12)

@@ -1,7 +1,7 @@
-r"""Mean, normaliser and their derivatives of the von Mises-Fisher distribution, for every concentration; see `fits`.
+r"""Mean and normaliser of the von Mises-Fisher distribution and their derivatives, for every concentration; see `fits`.
 
-With :math:`h = (1 - s^2)^2 Q / (n + 1)` the mean of the cosine, its complement and its derivative are sums of positive
-terms,
+The mean of the cosine, its complement and its derivative are sums of positive terms in
+:math:`h = (1 - s^2)^2 Q / (n + 1)`,
 
 .. math:: A = s (1 - h), \quad 1 - A = (1 - s) + s h, \quad A' = h (1 + s^2 - s^2 h),
 
@@ -17,7 +17,7 @@ from jax_von_mises.numerics.sphere.radial import KAPPA_MAX, chebyshev_series
 
 
 def mode_cosine(kappa: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
-    """Compute `radial.mode_cosine` by divisions: JAX 0.12 takes minutes to compile its products for small arrays."""
+    """Compute `radial.mode_cosine` by divisions; JAX 0.12 takes minutes to compile its products for small arrays."""
     root = lax.sqrt(n * n + 4 * kappa * kappa)
     inverse = 1 / (n + root)
     return (2 * kappa) * inverse, (n * inverse) * (1 + n * (1 / (root + 2 * kappa)))
@@ -33,20 +33,20 @@ def shrinkage(kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array, j
 
 
 def mean_cosine(kappa: jax.Array, dimension: int) -> jax.Array:
-    """Return A, of full relative accuracy."""
+    """Return A, with full relative accuracy."""
     s, _, h = shrinkage(jnp.minimum(kappa, KAPPA_MAX), dimension)
     return with_slope(s * (1 - h), kappa, dimension)
 
 
 def versine_mean(kappa: jax.Array, dimension: int) -> jax.Array:
-    """Return 1 - A, of full relative accuracy; 0 at infinity."""
+    """Return 1 - A, with full relative accuracy; 0 at infinity."""
     limit = jnp.minimum(kappa, KAPPA_MAX)
     s, rest, h = shrinkage(limit, dimension)
     return -with_slope(-(rest + s * h) * beyond(kappa), kappa, dimension)
 
 
 def beyond(kappa: jax.Array) -> jax.Array:
-    """Return the scale of 1 - w: 1 up to `KAPPA_MAX`, then proportional to 1 / kappa."""
+    """Return the scale of 1 - w, which is 1 up to `KAPPA_MAX`, then proportional to 1 / kappa."""
     return jnp.minimum(KAPPA_MAX / jnp.maximum(kappa, 1), 1)
 
 
@@ -66,7 +66,7 @@ def with_slope(value: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
 
 
 def cosine_variance(kappa: jax.Array, dimension: int) -> jax.Array:
-    """Return A', the variance of the cosine, of full relative accuracy; 0 at infinity."""
+    """Return A', the variance of the cosine, with full relative accuracy; 0 at infinity."""
     s, _, h = shrinkage(jnp.minimum(kappa, KAPPA_MAX), dimension)
     scale = beyond(kappa)
     return h * (1 + s * s * (1 - h)) * scale * scale
@@ -90,7 +90,7 @@ def _log_norm(kappa: jax.Array, slope: jax.Array, dimension: int) -> jax.Array:
 
 
 def scaled_versine_mean(kappa: jax.Array, dimension: int) -> jax.Array:
-    """Return kappa (1 - A); n / 2 at infinity."""
+    """Return kappa (1 - A), which is n / 2 at infinity."""
     finite = jnp.minimum(kappa, KAPPA_MAX)
     return finite * versine_mean(finite, dimension)
 
@@ -108,7 +108,7 @@ def _concentration_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array
 def concentration_of(resultant: jax.Array, complement: jax.Array, dimension: int) -> jax.Array:
     """Return the kappa with A(kappa) = `resultant` = 1 - `complement`.
 
-    Newton's method starts at Banerjee's approximation. For derivatives the two arguments are one number in two forms.
+    Newton's method starts at Banerjee's approximation. In derivatives the two arguments are one number in two forms.
     """
     r, c = lax.stop_gradient(resultant), lax.stop_gradient(complement)
     largest = 1e17 if r.dtype == jnp.float32 else 1e30

@@ -9,9 +9,9 @@ With :math:`b` the own share, :math:`b^*` that of the mode, :math:`g = b^*(1 - b
           L = -n\delta\left(\tfrac{1 + s^2}{2} - s g \delta\right), \\
           f - f^* = -\tfrac n2 (g\delta^2 + e - \log q) = -\tfrac n2 (s\delta - \log q).
 
-The first form of f is a sum of positive terms, the second one is for split logarithms. The quantile of the tail
+The first form of f is a sum of positive terms, and the second is used with split logarithms. The quantile of the tail
 probability t takes one step of fourth order in log t (two in float64) from the polynomial `fits.fitted_guess`, and one
-more for tails below those of words.
+more for tails smaller than those of a sampler's words.
 """
 
 import functools
@@ -44,14 +44,14 @@ from jax_von_mises.numerics.elementary import (
 )
 from jax_von_mises.numerics.sphere import fits
 
-# Above, the distribution of (1 - w) kappa equals its limit to rounding.
+# Above this concentration, the distribution of (1 - w) kappa equals its limit to rounding.
 KAPPA_MAX = 1e18
-# Above, the distribution is a point mass.
+# Above this concentration, the distribution is a point mass.
 LARGEST_KAPPA = {"float32": 1e37, "float64": 1e300}
-# Up to this value of f* - f, in units of n/2, it is a sum of positive terms, with log(1 + e) / (2 r) - 1 by its series
-# in r^2 < 0.3 for r = e / (2 + e); above, a product and a logarithm cancel by less than the rounding of the sum.
+# Up to this value of f* - f, in units of n/2, the difference is a sum of positive terms, with log(1 + e) / (2 r) - 1 by
+# its series in r^2 < 0.3 for r = e / (2 + e). Above, a product and a logarithm cancel by less than the sum's rounding.
 SPLIT = 0.2
-# Above this n, that sum serves wherever |e| < 1/2.
+# Above this n, that sum is used wherever |e| < 1/2.
 MANY = 20
 ATANH = {"float32": tuple(fits.atanh_terms(0.3, 8)), "float64": tuple(1 / j for j in range(3, 61, 2))}
 # Largest step of log t.
@@ -77,7 +77,7 @@ class Mode(NamedTuple):
     def of(cls, kappa: jax.Array, n: int, near: jax.Array | np.ndarray) -> "Mode":
         """Compute the mode for kappa in [0, `KAPPA_MAX`]."""
         s, rest = mode_cosine(kappa, n)
-        # Near the equator from s, with one rounding; elsewhere from 1 - s, which is small and keeps its digits.
+        # Use s near the equator, with one rounding, and elsewhere 1 - s, which is small and keeps its digits.
         small, large = jnp.where(s < 0.5, 0.5 - 0.5 * s, 0.5 * rest), 0.5 + 0.5 * s
         own, other = jnp.where(near, small, large), jnp.where(near, large, small)
         product = small * large
@@ -94,7 +94,7 @@ class Place(NamedTuple):
     own: jax.Array
     other: jax.Array
     across: jax.Array
-    """b - b* = g delta, exact but for the rounding of b*."""
+    """b - b* = g delta, exact except for the rounding of b*."""
     delta: jax.Array
     e: jax.Array
     q: jax.Array
@@ -144,7 +144,7 @@ EXPM1 = tuple(1 / float(np.prod(np.arange(1.0, j + 2))) for j in range(11))
 
 
 def log_split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return an integer number of factors 2, and the logarithm of the rest, of a normal positive number."""
+    """Return the number of factors 2 of a normal positive number, and the logarithm of the remaining factor."""
     if x.dtype == jnp.float64:
         return jnp.zeros_like(x), jnp.log(x)
     bits = lax.bitcast_convert_type(x, jnp.int32)
@@ -166,7 +166,7 @@ def chebyshev_series(series: Sequence[float], x: jax.Array) -> jax.Array:
 
 
 def chebyshev_polynomials(x: jax.Array, count: int) -> list[jax.Array]:
-    """Return T_0(x) to T_count-1(x), each from two of half the degree, in short chains of operations."""
+    """Return T_0(x) to T_count-1(x), each from two of half its degree, which keeps chains of operations short."""
     found = [jnp.ones_like(x), x]
     for j in range(2, count):
         half = found[j // 2]
@@ -182,7 +182,7 @@ def evaluate_surface(surface: fits.Surface, n: float, w: jax.Array, slope: jax.A
     variable = 2 * (surface.scale * inverse - low) * span - 1
     a = (w - 0.49) * (1 / 0.51) if surface.near else w
     if w.dtype == jnp.float64:
-        # Unrolled, thousands of terms would take minutes to compile.
+        # Thousands of unrolled terms would take minutes to compile.
         width = max(map(len, surface.rows))
         table = np.array([row + (0.0,) * (width - len(row)) for row in surface.rows])
 
@@ -263,7 +263,7 @@ def log_ratio(place: Place, mode: Mode, n: int, ratio: jax.Array) -> jax.Array:
 
 def fall_parts(place: Place, mode: Mode) -> tuple[jax.Array, jax.Array]:
     """Return n/2 s delta = 2 kappa (b - b*), up to 45, as a sum of two numbers, the first exact."""
-    # On the far side b* is near 1, and so may be b.
+    # On the far side b* is near 1, and b may also be near 1.
     rest = xla.round_here(1 - place.small, 2)
     lost = (1 - rest) - place.small
     first = jnp.where(place.own_small, mode.other - rest, mode.other - place.small)
@@ -284,7 +284,7 @@ def fall_parts(place: Place, mode: Mode) -> tuple[jax.Array, jax.Array]:
 
 
 def guessed_place(t: jax.Array, n: int, mode: Mode, smallest: float) -> tuple[jax.Array, jax.Array]:
-    """Return the smaller share near the quantile of `t`, and whether it is the own one."""
+    """Return the smaller share near the quantile of `t`, and whether it is the own share."""
     log_t = LN_2 * log2(t)
     level = square_root((fits.LEVEL - LN_2) - log_t) - float(np.sqrt(fits.LEVEL))
     y = 2 * mode.s - 1
@@ -321,7 +321,7 @@ def closed_base_shares(log_t: jax.Array, n: int, mode: Mode) -> tuple[jax.Array,
 def quantile_share(
     t: jax.Array, near: jax.Array, kappa: jax.Array, dimension: int, smallest: float | None = None
 ) -> jax.Array:
-    """Return the `signed_share` of the place whose tail towards the near or the far pole has the probability `t`.
+    """Return the `signed_share` of the place where the tail towards the near or the far pole has the probability `t`.
 
     Parameters
     ----------
@@ -333,12 +333,13 @@ def quantile_share(
     dimension : int
         4 or more; for 2 see the circle, for 3 `closed_quantile_share`.
     smallest : float, optional
-        By default, the smallest tail of a sampler's words.
+        Smallest value of `t`; by default the smallest tail of a sampler's words.
 
     Returns
     -------
     array
-        The tail probability has a relative error of 2e-6 (float32) or 1e-12, or the smaller share is within 6 ulp.
+        The tail probability has a relative error of 2e-6 (float32) or 1e-12 (float64), or the smaller share is within
+        6 ulp.
     """
     n, name = dimension - 1, t.dtype.name
     limit = jnp.minimum(kappa, KAPPA_MAX)
@@ -354,7 +355,7 @@ def quantile_share(
 
 
 def signed_share(small: jax.Array, below_small: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return one number for both shares: (1 - w)/2 if that is the smaller one (`below_small`), else -(1 + w)/2."""
+    """Return both shares as one number: (1 - w)/2 if that is the smaller one (`below_small`), else -(1 + w)/2."""
     return jnp.where(below_small, small * scale_beyond(kappa), -small)
 
 
@@ -394,8 +395,8 @@ def step(place: Place, mode: Mode, n: int, ratio: jax.Array, smallest: float) ->
 def closed_quantile_share(t: jax.Array, near: jax.Array, kappa: jax.Array) -> jax.Array:
     """Compute `quantile_share` in three dimensions, where the tail is a difference of exponentials.
 
-    Towards the near pole b = -log(1 - t (1 - e^-2k)) / 2k; towards the far one k changes sign, and beyond k = 12 it is
-    computed from the other share, -log(t (1 - e^-2k) + e^-2k) / 2k.
+    Towards the near pole b = -log(1 - t (1 - e^-2k)) / 2k. Towards the far pole k changes sign, and for k > 12 the
+    other share, -log(t (1 - e^-2k) + e^-2k) / 2k, gives b.
     """
     k = jnp.maximum(kappa, 1e-20)
     floor, rise, few = jnp.exp(-2 * k), -jnp.expm1(-2 * k), k <= 12
@@ -412,7 +413,7 @@ def closed_quantile_share(t: jax.Array, near: jax.Array, kappa: jax.Array) -> ja
     if t.dtype == jnp.float64:
         own = sign * half * jnp.where(base == 1, jnp.log1p(product), jnp.log(total))
     else:
-        # Add the rounding error of the sum, by the slope of the logarithm.
+        # Add the rounding error of the sum, using the slope of the logarithm.
         lost = jnp.where(total < 4, (base - total) + product, 0) * reciprocal(total)
         own = sign * (log2(total) * scale + lost * half)
     own = jnp.minimum(own, 1)
@@ -448,7 +449,7 @@ def table_places(kappa: jax.Array, dimension: int) -> tuple[jax.Array, np.ndarra
 
 
 def odds_table(kappa: jax.Array, dimension: int) -> jax.Array:
-    """Tabulate the odds over those of the mode for one `kappa`, by cells of `piecewise.table_grid`, near side first."""
+    """Tabulate the odds over those of the mode for one `kappa`, in cells of `piecewise.table_grid`, near side first."""
     signed, near, mode, nodes = table_places(kappa, dimension)
     small = jnp.abs(signed)
     odds = jnp.where((signed >= 0) == near, small * (1 / (1 - small)), (1 - small) * (1 / small))
@@ -456,7 +457,7 @@ def odds_table(kappa: jax.Array, dimension: int) -> jax.Array:
 
 
 def slope_table(kappa: jax.Array, dimension: int) -> jax.Array:
-    """Tabulate `slope_of_distance` for one `kappa`, by the cells of `odds_table`."""
+    """Tabulate `slope_of_distance` for one `kappa`, in the cells of `odds_table`."""
     n = dimension - 1
     signed, near, mode, nodes = table_places(kappa, dimension)
     place = Place.of(jnp.abs(signed), (signed >= 0) == near, n, mode)
@@ -488,9 +489,9 @@ def look_up_share(
 
 
 def slope_of_distance(place: Place, mode: Mode, n: int, smallest: float) -> jax.Array:
-    """Return the derivative of y, towards the pole of the tail, in kappa at a fixed tail probability."""
+    """Return the derivative in kappa of y, towards the pole of the tail, at a fixed tail probability."""
     j, j_slope = (hazard(place, n, mode.near, smallest, order) for order in (0, 1))
-    # w less its mean, towards the pole; by selections, since XLA's simplifier loops on products with a sign.
+    # This is w minus its mean, towards the pole. Use selections, since XLA's simplifier loops on products with a sign.
     towards = below_mode(mode, n)
     above = jnp.where(mode.near, towards, -towards) - 2 * place.across
     rise = place.width * j_slope + above * j
@@ -498,14 +499,14 @@ def slope_of_distance(place: Place, mode: Mode, n: int, smallest: float) -> jax.
 
 
 def below_mode(mode: Mode, n: int) -> jax.Array:
-    """Return s - A, A the mean of w, of full relative accuracy."""
+    """Return s - A for the mean A of w, with full relative accuracy."""
     series = chebyshev_series(fits.fits(n, mode.s.dtype.name).below, 2 * mode.s * mode.s - 1)
     gap = 4 * mode.product
     return mode.s * (gap * gap) * series * (1 / (n + 1))
 
 
 def slope_of_share(signed: jax.Array, near: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
-    """Return the derivative in kappa of (1 - w)/2, from its `quantile_share`: never positive, 0 at infinity."""
+    """Return the derivative in kappa of (1 - w)/2, from its `quantile_share`; never positive, 0 at infinity."""
     n = dimension - 1
     mode = Mode.of(jnp.minimum(kappa, KAPPA_MAX), n, near)
     # Beyond `KAPPA_MAX` the place is not used. A step may end slightly beyond the equator, at a share above 1/2.

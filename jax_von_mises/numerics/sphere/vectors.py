@@ -1,7 +1,7 @@
 """Unit vectors: directions, the angle between two of them, and vectors about a mean direction.
 
-At a concentration of 1e7 the rounding of a float32 component is 2e-4 of the spread. Therefore a normalised direction
-stores its rounding error, and 1 - w comes from a difference of vectors.
+At a concentration of 1e7, the rounding error of a float32 component is 2e-4 of the spread. A normalised direction
+therefore stores its rounding error, and 1 - w comes from a difference of vectors.
 """
 
 from typing import NamedTuple
@@ -23,8 +23,8 @@ from jax_von_mises.numerics.elementary import (
 )
 from jax_von_mises.numerics.sphere.radial import share_below, sine
 
-# Standard normal quantile, M. Giles, "Approximating the erfinv function", GPU Computing Gems, 2010: near the centre and
-# in the tails, by powers of w - 2.5 and sqrt(w) - 3 with w = -log(4 t (1 - t)).
+# Standard normal quantile of M. Giles, "Approximating the erfinv function", GPU Computing Gems, 2010. It uses powers of
+# w - 2.5 near the centre and of sqrt(w) - 3 in the tails, with w = -log(4 t (1 - t)).
 GILES_CENTRE = (
     *(1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087),
     *(-4.39150654e-06, -3.5233877e-06, 3.43273939e-07, 2.81022636e-08),
@@ -43,9 +43,9 @@ COSINE_OF_QUARTER = tuple(
 )
 # From this dimension on the part of a normal vector across a direction is long enough to compute as a difference.
 MANY = 16
-# Numbers that `ordered_sum` adds in parallel.
+# Number of values that `ordered_sum` adds in parallel.
 LANES = 8
-# Above every product of components of a finite direction.
+# A bound above every product of components of a finite direction.
 LARGE = 1e30
 
 
@@ -57,16 +57,16 @@ class Direction(NamedTuple):
 
 
 def direction_of(vector: jax.Array) -> Direction:
-    """Return the `Direction` of vectors of any length; NaN for a zero vector and one that is not finite."""
+    """Return the `Direction` of vectors of any length; NaN for a zero or non-finite vector."""
     largest = jnp.max(jnp.abs(lax.stop_gradient(vector)), -1, keepdims=True)
-    # By a power of two, which is exact.
+    # Scale by a power of two, which is exact.
     scale = jnp.ldexp(jnp.ones_like(largest), -jnp.frexp(jnp.where(largest > 0, largest, 1))[1])
     vector = nan_unless(vector * scale, jnp.isfinite(largest))
     inverse = lax.rsqrt(jnp.sum(vector * vector, -1, keepdims=True))
     unit = vector * inverse
     if unit.dtype == jnp.float64:
         return Direction(unit, jnp.zeros_like(unit))
-    # unit / inverse as an exact product of heads plus the rest; an error of the length itself is along the vector.
+    # unit / inverse as an exact product of heads plus the rest. An error of the length itself is along the vector.
     length = lax.stop_gradient(1 / inverse)
     exact = lax.stop_gradient(unit)
     unit_head, length_head = head(exact), head(length)
@@ -76,7 +76,7 @@ def direction_of(vector: jax.Array) -> Direction:
 
 
 def versine(x: jax.Array, direction: Direction, lost: jax.Array | None = None) -> jax.Array:
-    """Return 1 - w of vectors `x`, along the last axis, to a `Direction`, to relative accuracy also where it is small.
+    """Return 1 - w between vectors `x`, along the last axis, and a `Direction`, with relative accuracy even near 0.
 
     `x` may have any length, but lengths near 1 are most accurate; `lost` is the rounding error of `x`.
     """
@@ -92,7 +92,7 @@ def versine(x: jax.Array, direction: Direction, lost: jax.Array | None = None) -
 
 
 def normal(t: jax.Array, half_minus_t: jax.Array, negative: jax.Array) -> jax.Array:
-    """Return the standard normal quantile of a tail `t` on one side, to 1e-6 (float32) or 1e-14."""
+    """Return the standard normal quantile of a tail `t` on one side, to 1e-6 (float32) or 1e-14 (float64)."""
     if t.dtype == jnp.float64:
         z = -jax.scipy.special.ndtri(t)
     else:
@@ -113,7 +113,7 @@ def cosine_and_sine(turn: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def tangents(unit: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return two unit vectors orthogonal to three-dimensional ones, by T. Duff et al., JCGT 6 (1), 2017."""
+    """Return two unit vectors orthogonal to each three-dimensional one, by T. Duff et al., JCGT 6 (1), 2017."""
     x, y, z = (unit[..., j] for j in range(3))
     sign = jnp.where(z < 0, -1, 1).astype(z.dtype)
     a = -1 / (sign + z)
@@ -123,7 +123,7 @@ def tangents(unit: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def aligned(vectors: jax.Array, ndim: int) -> jax.Array:
-    """Add leading axes of length 1 up to `ndim` axes, which JAX's rank promotion may be set to refuse."""
+    """Add leading axes of length 1 up to `ndim` axes, since JAX may be configured to refuse rank promotion."""
     return vectors.reshape((1,) * (ndim - vectors.ndim) + vectors.shape)
 
 
@@ -155,7 +155,7 @@ def place_across(signed: jax.Array, z: jax.Array, unit: jax.Array) -> jax.Array:
 
 
 def rounded(product: jax.Array) -> jax.Array:
-    """Round a product before it is added, so that a direction has the same bits in every program."""
+    """Return `product` rounded before it is added, so that a direction has the same bits in every program."""
     return xla.round_here(product, LARGE)
 
 
