@@ -53,8 +53,8 @@ class VonMises(Distribution):
         :math:`\kappa \ge 0`, broadcasts with `loc`. 0 is the uniform distribution on the circle, which NumPyro's class
         rejects.
     validate_args : bool, optional
-        Raise ValueError for parameters outside these constraints, and warn about values outside [-pi, pi], whose density
-        is then 0. Otherwise bad parameters give NaN, and the density is periodic. NumPyro's setting by default.
+        Raise ValueError for parameters outside these constraints, and warn about values outside [-pi, pi], whose
+        density is then 0. Otherwise bad parameters give NaN, and the density is periodic. NumPyro's setting by default.
 
     Examples
     --------
@@ -315,7 +315,7 @@ def von_mises_kl_divergence(p: VonMises, q: VonMises) -> jax.Array:
 def cut_at_pi(loc: jax.Array, concentration: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the cut of the distribution centred at 0, its turns, and the smaller mass on either side of the cut.
 
-    The mass is the correction that `cdf` adds: positive beyond the centre, where it is the upper tail, and negative below.
+    The mass is the correction that `cdf` adds: positive beyond the centre, where it is the upper tail, negative below it.
     """
     cut, turns = deviation(jnp.full_like(loc, -np.pi), loc)
     cut = cut - 2 * density.half_pi_rest(loc.dtype)  # at pi itself, not at the float next to it

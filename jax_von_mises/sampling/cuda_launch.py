@@ -1,8 +1,8 @@
 """Draw angles by one launch of a CUDA kernel of ``kernels/angles.cu``.
 
 The kernels are shipped as PTX, text that the driver compiles for the GPU at hand, so no compiler or toolkit is needed.
-XLA accepts them in the custom call `TARGET`, which is not a stable interface. `jax.export` rejects a program with such a
-call, so a draw is a primitive (`draw_primitive`), which is lowered to the plain path for an export.
+XLA accepts them in the custom call `TARGET`, which is not a stable interface. `jax.export` rejects a program with such
+a call, so a draw is a primitive (`draw_primitive`), which is lowered to the plain path for an export.
 
 One launch draws any number of rows. `jax.vmap` adds rows. An operand (`Operand`) is shared by all rows or has a value
 for each row; flags encode which (`Rows.flags`).

@@ -204,8 +204,8 @@ def sample_von_mises_fisher(
     dtype : optional
         float32, float64 (64-bit mode only), bfloat16 or float16, the last two computed in float32 and rounded once.
     method : {"auto", "direct", "table"}
-        How to convert a word to a cosine for d >= 4 (or an angle for d = 2); the accuracy is the same. "table" is for one
-        concentration and many directions. "auto" uses it for at least 2^14 directions (2^15 in float64). In three
+        How to convert a word to a cosine for d >= 4 (or an angle for d = 2); the accuracy is the same. "table" is for
+        one concentration and many directions. "auto" uses it for at least 2^14 directions (2^15 in float64). In three
         dimensions there is a closed form.
     out_sharding : optional
         Sharding of the result, a `NamedSharding` or a `PartitionSpec` of the mesh in scope. It may shard only the axes
@@ -225,9 +225,9 @@ def sample_von_mises_fisher(
     -----
     *Accuracy.* The cosine w to the mean direction is the quantile of a tail probability that takes 2^31 values down to
     2^-33 (2^63 down to 2^-65 in float64) on either side. The tail beyond it has a relative error below 2e-6 (1e-12), or
-    2^-33 (2^63 down to 2^-65 in float64) on either side. The tail beyond it has a relative error below 2e-6 (1e-12), or
     the smaller of 1 - w and 1 + w is within 4 ulp for d <= 10 and 6 ulp for d > 10. This holds for every concentration,
-    and was checked against a reference for d up to 1024. The vector is computed from 1 - w, so the components across the
+    and was checked against a reference for d up to 1024. The vector is computed from 1 - w, so the components across
+    the mean direction are accurate at any concentration.
 
     *Derivatives.* The derivative in the concentration follows from the implicit function theorem at a fixed tail
     probability, along the sphere. The derivative in the mean direction is that of the vector that is built from it.
