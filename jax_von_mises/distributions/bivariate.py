@@ -233,7 +233,7 @@ class BivariateVonMises(ByValue):
         return CircularDistribution(functions.MARGINALS[self._REQUEST.kind], loc, k1, k2, r, points=modes)
 
     def standard_errors(self, size: ArrayLike) -> functions.Estimate:
-        """Return the standard errors of `fit` from `size` pairs (or their sum of weights), by the Fisher information."""
+        """Return the standard errors of `fit` from `size` pairs (or their sum of weights), by Fisher information."""
         return functions.standard_errors(
             self._REQUEST.kind, f"{type(self).__name__}.standard_errors", self._of_model(), size
         )
