@@ -315,8 +315,8 @@ def von_mises_kl_divergence(p: VonMises, q: VonMises) -> jax.Array:
 def cut_at_pi(loc: jax.Array, concentration: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the cut of the distribution centred at 0, its turns, and the smaller mass on either side of the cut.
 
-    The mass is the correction that `cdf` adds. It is positive beyond the centre, where it is the upper tail, and negative
-    below it.
+    The mass is the correction that `cdf` adds. It is positive beyond the centre, where it is the upper tail, and
+    negative below it.
     """
     cut, turns = deviation(jnp.full_like(loc, -np.pi), loc)
     cut = cut - 2 * density.half_pi_rest(loc.dtype)  # at pi itself, not at the float next to it
