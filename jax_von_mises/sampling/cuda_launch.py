@@ -12,7 +12,7 @@ that was read). ``tools/launch_contract.py`` checks this on compiled programs:
 
 - The kernel receives the addresses of the operands in order, then that of the result. Scalars are passed by address,
   and equal operands are passed twice (``service/gpu/custom_kernel_emitter_cuda.cc`` 827aca0e,
-  ``codegen/emitters/kernel_arguments.cc`` 01288362). Their number is not compared with the PTX
+  ``codegen/emitters/kernel_arguments.cc`` 01288362). The number of arguments is not compared with the PTX
   (``stream_executor/cuda/cuda_kernel.cc`` 1e57a34e).
 - Grid, block and dynamic shared memory come from the attributes (``service/gpu/kernel_call.cc`` 3be98a5f). XLA does not
   read ``.maxntid``; the driver rejects a larger block.
