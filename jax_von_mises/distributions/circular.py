@@ -53,8 +53,8 @@ class CircularDistribution(ByValue):
         Many narrow features need more; `error` reports whether there are enough.
     wide : bool
         Evaluate `log_density` in float64 even in float32 programs. This avoids the rounding errors of formulas such as
-        ``log(1 + rho**2 - 2 * rho * cos(x))``, but computing the table takes up to a third longer. A function that JAX cannot
-        compile in float64, such as ``jax.scipy.special.i0e``, is evaluated in float32, as with False.
+        ``log(1 + rho**2 - 2 * rho * cos(x))``, but computing the table takes up to a third longer. A function that JAX
+        cannot compile in float64, such as ``jax.scipy.special.i0e``, is evaluated in float32, as with False.
     points : array, optional
         Angles in [-pi, pi] near modes that are narrower than 0.01 rad. Needed if there are several such modes, or
         one in a density that is flat elsewhere.
