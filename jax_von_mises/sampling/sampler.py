@@ -130,10 +130,10 @@ def sample_block(
     shape : int or tuple of ints
         Shape of the block, filled in row-major order.
     method : {"auto", "direct", "table"}
+        "auto" uses the table for one concentration, whatever the size of the block, so all blocks of a stream agree.
+    distribution : {"von-mises", "von-mises-fisher", "sine-bivariate-von-mises", "cosine-bivariate-von-mises"}
         Distribution to draw from: angles, directions with as many components as the last axis of the mean direction,
         or pairs of angles.
-        Distribution to draw from: of angles, of directions with as many components as the last axis of the mean
-        direction, or of pairs of angles.
 
     Returns
     -------
