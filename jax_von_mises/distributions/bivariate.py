@@ -46,7 +46,7 @@ def correlation_of(
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
 class BivariateVonMises(ByValue):
-    """Pairs of dependent angles: the methods that the two models share."""
+    """Base class of the two models of dependent angles."""
 
     _REQUEST: ClassVar[type[sampling.PairRequest]]
     phi_loc: ArrayLike
@@ -66,7 +66,7 @@ class BivariateVonMises(ByValue):
         validate_args: bool = False,
     ) -> None:
         caller = type(self).__name__
-        # `...` is an argument that was not given: None may stand for an array in a pytree.
+        # `...` marks an argument that was not given, since None may stand for an array in a pytree.
         correlation = correlation_of(caller, phi_concentration, psi_concentration, correlation, weighted_correlation)
         given = dict(zip(NAMES, (phi_loc, psi_loc, phi_concentration, psi_concentration, correlation), strict=True))
         for name, value in given.items():
@@ -106,7 +106,7 @@ class BivariateVonMises(ByValue):
         return jnp.broadcast_to(value, self.batch_shape).astype(self.dtype)
 
     def broadcast(self) -> Self:
-        """Return the same distribution with all parameters of the shape ``batch_shape``, for `jax.vmap`.
+        """Return the same distribution with all parameters broadcast to ``batch_shape``, for `jax.vmap`.
 
         See `VonMises.broadcast`.
         """
@@ -125,10 +125,11 @@ class BivariateVonMises(ByValue):
         start: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
         method: str = "auto",
     ) -> jax.Array:
-        """Return pairs of angles in radians in [-pi, pi), of shape `sample_shape` + ``batch_shape`` + (2,).
+        """Draw pairs of angles in [-pi, pi), in radians, of shape `sample_shape` + ``batch_shape`` + (2,).
 
-        Pair i of the batch, in row-major order, depends on the key and i alone. For the words that it takes see
-        :mod:`jax_von_mises.sampling.bivariate`. Differentiable in all parameters, by the implicit function theorem.
+        Pair i of the batch, in row-major order, depends only on the key and i. See
+        :mod:`jax_von_mises.sampling.bivariate` for the words that it takes. Draws are differentiable in all parameters,
+        by the implicit function theorem.
 
         Parameters
         ----------
@@ -151,7 +152,7 @@ class BivariateVonMises(ByValue):
     def sample_and_log_prob(
         self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
     ) -> tuple[jax.Array, jax.Array]:
-        """Return pairs as `sample` draws, and the logarithms of their densities."""
+        """Draw pairs as `sample` does, and return them with the logarithms of their densities."""
         x = self.sample(seed, sample_shape)
         return x, self.log_prob(x)
 
@@ -180,8 +181,8 @@ class BivariateVonMises(ByValue):
     def moments(self) -> functions.Moments:
         """Return the means of cos(phi - phi_loc), cos(psi - psi_loc) and the statistic of the dependence.
 
-        See `Moments`. They are the derivatives of the logarithm of the normaliser. Absolute error 1e-6 (float32) or
-        1e-13.
+        See `Moments`. They are the derivatives of the logarithm of the normaliser. The absolute error is 1e-6 (float32)
+        or 1e-13.
         """
         caller = f"{type(self).__name__}.moments"
         spread: functions.Moments = jax.tree.map(
@@ -204,7 +205,7 @@ class BivariateVonMises(ByValue):
         return functions.marginal_log_prob(self._REQUEST.kind, caller, phi, self._parameters())
 
     def marginal(self, axis: int = 0) -> CircularDistribution:
-        """Return the distribution of the first angle (`axis` 0) or the second one (1).
+        """Return the distribution of the first angle (`axis` 0) or of the second one (`axis` 1).
 
         Its `error` estimates the relative error of tail probabilities, about 3e-6 (float32) for one mode and up to
         1e-3 for two modes at concentrations of 1e7; or the angle is within 4 ulp. `marginal_log_prob` needs no table.
@@ -239,7 +240,7 @@ class BivariateVonMises(ByValue):
 
     @classmethod
     def fit(cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None) -> Self:
-        """Return the distribution of maximum likelihood.
+        """Fit the distribution by maximum likelihood.
 
         The likelihood depends on the samples through nine means of products of the angles' sines and cosines. Damped
         Newton iterations start at independent angles and at the precision of a normal distribution, and the better
@@ -258,7 +259,7 @@ class BivariateVonMises(ByValue):
         -------
         distribution
             Its parameters have the shape of the separate data sets. Concentrations stay below about 1e8 (float32) or
-            1e14, also where the likelihood has no maximum, as for equal pairs. NaN for no pairs, no weight, a negative
+            1e14, even if the likelihood has no maximum, as for equal pairs. NaN for no pairs, no weight, a negative
             weight, or an angle that is not finite. `standard_errors` returns the uncertainty.
         """
         return cls(*functions.fit(cls._REQUEST.kind, f"{cls.__name__}.fit", samples, weights, axis))

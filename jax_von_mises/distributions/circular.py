@@ -24,7 +24,7 @@ from jax_von_mises.numerics.circular import evaluation, panels, quantiles
 from jax_von_mises.numerics.elementary import clip, nan_unless
 from jax_von_mises.sampling import counter, transform
 
-# Fewer nodes miss too many features, more take too long.
+# Fewer nodes miss too many features; more nodes take too long.
 FEWEST_NODES, MOST_NODES = 512, 2**16
 # In float32; float64 has twice as many nodes in each of the same panels.
 NODES_PER_PANEL = panels.NODES["float32"]
@@ -35,31 +35,32 @@ NODES_PER_PANEL = panels.NODES["float32"]
 class CircularDistribution(ByValue):
     r"""The distribution of an angle whose density is proportional to ``exp(log_density(angle, *parameters))``.
 
-    A frozen pytree whose leaves are the parameters: it goes into and out of `jit`, `grad` and `vmap`. Sampling needs no
-    rejection: the program tabulates the quantile on intervals that adapt to the density, narrow and multimodal ones
-    included; each draw is then one random word and one table look-up.
+    A frozen pytree whose leaves are the parameters, so `jit`, `grad` and `vmap` accept and return it. Sampling needs no
+    rejection. The program tabulates the quantile on intervals that adapt to the density, including narrow and
+    multimodal ones. Each draw then takes one random word and one table look-up.
 
     Parameters
     ----------
     log_density : callable
         ``log_density(angle, *parameters)`` returns the logarithm of the density, up to a constant, at one angle in
-        [-pi, pi] in radians: a scalar for a scalar. -inf is a density of 0. Write it with `jax.numpy`, with equal
-        values at -pi and pi. It is static: define it once, since each new function compiles a new program.
+        [-pi, pi] in radians. The angle and the result are scalars; -inf is a density of 0. Write the function with
+        `jax.numpy`, with equal values at -pi and pi. It is static: define it once, since each new function causes a
+        new compilation.
     *parameters : float or array
         Parameters of the density, differentiable. `log_density` receives each as a float array.
     nodes : int
         Number of angles at which to evaluate the density (twice as many in float64), a power of two from 512 to 65536.
         Many narrow features need more; `error` reports whether there are enough.
     wide : bool
-        Evaluate `log_density` in float64 also in float32 programs. This removes the rounding of formulas such as
-        ``log(1 + rho**2 - 2 * rho * cos(x))``, and the table takes up to a third longer. If JAX cannot
-        compile the function in float64, such as ``jax.scipy.special.i0e``, it is evaluated in float32, as with False.
+        Evaluate `log_density` in float64 even in float32 programs. This avoids the rounding errors of formulas such as
+        ``log(1 + rho**2 - 2 * rho * cos(x))``, but computing the table takes up to a third longer. A function that JAX
+        cannot compile in float64, such as ``jax.scipy.special.i0e``, is evaluated in float32, as with False.
     points : array, optional
-        Angles in [-pi, pi] near modes that are narrower than 0.01 rad. Needed if there are several of these modes, or
+        Angles in [-pi, pi] near modes that are narrower than 0.01 rad. Needed if there are several such modes, or
         one in a density that is flat elsewhere.
     validate_args : bool
         Evaluate the density if the parameters are known, and raise ValueError if it is NaN or infinite, 0 everywhere,
-        or unequal at -pi and pi. Otherwise, and under a transformation, all results are then NaN.
+        or unequal at -pi and pi. Otherwise, and under a transformation, all results of such a density are NaN.
 
     Raises
     ------
@@ -69,9 +70,9 @@ class CircularDistribution(ByValue):
 
     Notes
     -----
-    *Accuracy.* The smaller of the two probabilities on either side of a draw (also of `cdf` and `icdf`) has a relative
-    error of at most `error`, or the angle is within 4 ulp; for tails down to 2^-33 (2^-65 in float64). `error` is an
-    estimate from interpolation, quadrature and rounding. With 2048 nodes it is
+    *Accuracy.* For a draw, and for `cdf` and `icdf`, the smaller of the two probabilities on either side of the angle
+    has a relative error of at most `error`, or the angle is within 4 ulp. This holds for tails down to 2^-33 (2^-65 in
+    float64). `error` is an estimate that includes interpolation, quadrature and rounding. With 2048 nodes it is
 
     ==========================================  ============  ============
     narrowest feature                           float32       float64
@@ -82,12 +83,13 @@ class CircularDistribution(ByValue):
     a mode of 0.01 rad on a flat background     1e-5          2e-8
     ==========================================  ============  ============
 
-    A mode narrower than 0.01 rad with little mass may be missed unless `points` names it, and no estimate detects that.
+    A mode narrower than 0.01 rad with little mass may be missed unless `points` has an angle near it. No estimate
+    detects this.
     A density with jumps is integrated less accurately, as `error` reports.
 
-    *Words.* Angle i of a sample comes from word i of the key's stream (words 2 i and 2 i + 1 in float64): the lowest
-    bit is 1 for the lower half of the distribution, the others are the tail probability, from -pi or from pi. So
-    ``CircularDistribution(lambda x, k: k * jnp.cos(x), k)`` draws the angles of ``VonMises(0.0, k)``.
+    *Words.* Angle i of a sample comes from word i of the key's stream (words 2 i and 2 i + 1 in float64). The lowest
+    bit is 1 for the lower half of the distribution; the other bits are the tail probability, from -pi or from pi.
+    ``CircularDistribution(lambda x, k: k * jnp.cos(x), k)`` therefore draws the angles of ``VonMises(0.0, k)``.
 
     *Derivatives.* Draws and `icdf` have first derivatives in the parameters, by the implicit function theorem, in
     forward and reverse mode; `log_prob`, `entropy` and the moments have derivatives of any order.
@@ -167,7 +169,7 @@ class CircularDistribution(ByValue):
 
     @property
     def error(self) -> jax.Array:
-        """Estimate of the largest relative error of a tail probability, of `sample`, `cdf`, `sf` and `icdf`."""
+        """Estimate of the largest relative error of a tail probability in `sample`, `cdf`, `sf` and `icdf`."""
         found: jax.Array = of_table(self, "error")
         return found
 
@@ -183,7 +185,7 @@ class CircularDistribution(ByValue):
         *,
         seed: ArrayLike | None = None,
     ) -> jax.Array:
-        """Return angles in radians in [-pi, pi), of shape `sample_shape`.
+        """Draw angles in [-pi, pi), in radians, of shape `sample_shape`.
 
         Parameters
         ----------
@@ -192,7 +194,7 @@ class CircularDistribution(ByValue):
         sample_shape : int or tuple of ints
             Shape of the result.
         seed : jax.Array
-            Another name for `key`; TFP and distrax use it.
+            Another name for `key`, used by TFP and distrax.
         """
         caller = "CircularDistribution.sample"
         key = arguments.key_or_seed(caller, key, seed)
@@ -202,7 +204,7 @@ class CircularDistribution(ByValue):
     def sample_and_log_prob(
         self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
     ) -> tuple[jax.Array, jax.Array]:
-        """Return angles as `sample` draws, and the logarithms of their densities."""
+        """Draw angles as `sample` does, and return them with the logarithms of their densities."""
         x = self.sample(seed, sample_shape)
         return x, self.log_prob(x)
 
@@ -223,13 +225,13 @@ class CircularDistribution(ByValue):
     def sf(self, value: ArrayLike) -> jax.Array:
         """Return the probability of an angle between `value` and pi; full turns count.
 
-        The relative error is at most `error`, also of a small probability.
+        The relative error is at most `error`, even for small probabilities.
         """
         found: jax.Array = tail_probability(self, *self._values("sf", value=value), upper=True)
         return found
 
     def icdf(self, q: ArrayLike) -> jax.Array:
-        """Return the angle in [-pi, pi) with probability `q` between -pi and it; NaN for `q` outside [0, 1]."""
+        """Return the angle in [-pi, pi) below which the probability is `q`; NaN for `q` outside [0, 1]."""
         found: jax.Array = quantile(self, *self._values("icdf", q=q))
         return found
 
@@ -298,7 +300,7 @@ def check_values(distribution: CircularDistribution) -> None:
 
 
 def evaluated_wide(distribution: CircularDistribution, dtype: np.dtype) -> bool:
-    """Whether to evaluate the log density in float64, in a program of `dtype`."""
+    """Return whether to evaluate the log density in float64, in a program of `dtype`."""
     shapes = tuple(np.shape(x) for x in distribution.parameters)
     narrow = dtype != np.float64 and distribution.wide
     return narrow and evaluation.computable_in_float64(distribution.log_density, shapes)
@@ -343,7 +345,7 @@ def of_table(distribution: CircularDistribution, name: str) -> jax.Array:
 
 
 def tail_and_end(*words: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the tail probability from the word (or two) of each angle, and whether it counts from pi."""
+    """Return each angle's tail probability, from its one or two words, and whether it counts from pi."""
     t, _, lower = transform.tail(words)
     return t, ~lower
 
@@ -394,7 +396,7 @@ def quantile(distribution: CircularDistribution, q: jax.Array, dtype: np.dtype) 
     upper = q > 0.5
     x, _ = panels.quantile(divided, jnp.where(upper, 1 - q, q) * divided.total, upper)
     limit = largest_angle(compute)
-    # The quantiles 0 and 1 are the ends, also where the density underflows next to them.
+    # The quantiles 0 and 1 are the ends, even if the density underflows next to them.
     x = jnp.where(q == 0, -limit, jnp.where(q == 1, limit, clip(x, -limit, limit)))
     return nan_unless(x * (1 + 0 * divided.total), (q >= 0) & (q <= 1)).astype(dtype)
 
@@ -404,17 +406,17 @@ def quantile(distribution: CircularDistribution, q: jax.Array, dtype: np.dtype) 
 class SineSkewed(ByValue):
     r"""A skewed symmetric distribution of angles, of density :math:`f(x) (1 + \lambda \sin(x - \mu))`.
 
-    A frozen pytree. `f` is the density of a distribution that is symmetric about its mean direction :math:`\mu`, which
-    is not checked. Samples are exact and take no rejection: an angle drawn from `f` is kept with
+    A frozen pytree. `f` is the density of a distribution that is symmetric about its mean direction :math:`\mu`; the
+    symmetry is not checked. Sampling is exact and needs no rejection: an angle drawn from `f` is kept with
     probability :math:`(1 + \lambda \sin(x - \mu)) / 2`, and otherwise reflected about :math:`\mu`.
 
     Parameters
     ----------
     distribution : VonMises or CircularDistribution
-        Or another object with the methods `sample`, `log_prob` and `mean`.
+        The symmetric distribution, or another object with the methods `sample`, `log_prob` and `mean`.
     skewness : float or array
-        :math:`\lambda` in [-1, 1], NaN results elsewhere. Broadcasts with the batch of the distribution, whose
-        last axes must have their full length.
+        :math:`\lambda` in [-1, 1]; other values give NaN. Broadcasts with the batch of the distribution, but may only
+        add leading axes to it.
     validate_args : bool
         Raise ValueError for a skewness outside [-1, 1] if its value is known.
 
@@ -428,8 +430,8 @@ class SineSkewed(ByValue):
     *Words.* Angle i before the reflection is angle i of ``distribution.sample(key)``. Word i of the stream of the key
     ``jax.random.fold_in(key, 1)`` decides the reflection.
 
-    *Derivatives.* Those of `log_prob` are exact. A reflection has no derivative, so those of draws are NaN. For draws
-    with derivatives, write the density as a `CircularDistribution`.
+    *Derivatives.* The derivatives of `log_prob` are exact. A reflection has no derivative, so the derivatives of draws
+    are NaN. For differentiable draws, write the density as a `CircularDistribution`.
 
     *Source.* T. Abe and A. Pewsey. "Sine-skewed circular distributions". Statistical Papers 52, 2011, (2).
 
@@ -462,7 +464,7 @@ class SineSkewed(ByValue):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the distribution's batch, after any further axes of `skewness`."""
+        """Shape of the distribution's batch, preceded by any further axes of `skewness`."""
         own, skewness = self.distribution.batch_shape, np.shape(self.skewness)
         batch = arguments.broadcast_shapes("SineSkewed", {"the distribution": own, "skewness": skewness})
         if batch[len(batch) - len(own) :] != own:
@@ -489,7 +491,7 @@ class SineSkewed(ByValue):
         *,
         seed: ArrayLike | None = None,
     ) -> jax.Array:
-        """Return angles in radians in [-pi, pi), of shape `sample_shape` + ``batch_shape``.
+        """Draw angles in [-pi, pi), in radians, of shape `sample_shape` + ``batch_shape``.
 
         `seed` is another name for `key`.
         """
@@ -501,12 +503,15 @@ class SineSkewed(ByValue):
     def sample_and_log_prob(
         self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
     ) -> tuple[jax.Array, jax.Array]:
-        """Return angles as `sample` draws, and the logarithms of their densities."""
+        """Draw angles as `sample` does, and return them with the logarithms of their densities."""
         x = self.sample(seed, sample_shape)
         return x, self.log_prob(x)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Return the logarithm of the density per radian, at angles on any turn, as accurate as the distribution's."""
+        """Return the logarithm of the density per radian, at angles on any turn.
+
+        It is as accurate as that of the distribution.
+        """
         base = self.distribution.log_prob(arguments.parameter("SineSkewed.log_prob", "value", value))
         given, _ = arguments.parameters("SineSkewed.log_prob", base.dtype, value=value, skewness=self.skewness)
         found: jax.Array = skewed_log_prob(self, base, given["value"])
@@ -548,7 +553,7 @@ def draw_skewed(distribution: SineSkewed, key: jax.Array, sample_shape: tuple[in
 
 @jax.custom_jvp
 def no_derivative(x: jax.Array, depends_on: ByValue) -> jax.Array:
-    """Return `x` with the derivative NaN in `depends_on`."""
+    """Return `x` with a derivative of NaN in `depends_on`."""
     return x
 
 

@@ -1,7 +1,7 @@
-"""Maximum likelihood of mixtures by expectation maximisation: several starts spread over the data, and the best climb.
+"""Fit mixtures by expectation maximisation: several starts are spread over the data, and the best one continues.
 
-The functions take one data set: samples along a first axis, with shares of the weight that sum to 1. `Mixture.fit` maps
-over several data sets.
+The functions take one data set, with samples along the first axis and shares of the weight that sum to 1. `Mixture.fit`
+maps over several data sets.
 """
 
 import functools
@@ -31,8 +31,8 @@ FIRST_CONCENTRATIONS = 0.5, 50.0
 def step(mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.Array) -> tuple["Mixture", jax.Array]:
     """Return the mixture after one step of expectation maximisation, and the mean log likelihood before it.
 
-    The maximisation is exact for independent angles, and a climb from the present parameters for dependent ones: the
-    likelihood never falls but for rounding. A component that has lost all weight stays as it is.
+    The maximisation is exact for independent angles. For dependent angles it climbs from the current parameters. The
+    likelihood never decreases, except by rounding. A component that has lost all weight keeps its parameters.
     """
     weights = share[:, None] * mixture.responsibilities(samples)
     value = jnp.sum(share * jnp.where(share > 0, mixture.log_prob(samples), 0))
@@ -63,8 +63,8 @@ def seed(
 ) -> tuple[jax.Array, Components]:
     """Return logits and components, each fitted to the samples nearest to one of several distant samples.
 
-    By D. Arthur and S. Vassilvitskii, k-means++, SODA 2007: the next place is a random sample, drawn with the square of
-    its chord to the nearest earlier place as weight.
+    The method is k-means++ (D. Arthur and S. Vassilvitskii, SODA 2007): the next place is a random sample, drawn with a
+    weight proportional to the square of its chord to the nearest earlier place.
     """
     angles = samples if samples.ndim > 1 else samples[:, None]
 
@@ -100,7 +100,7 @@ def seed(
 def climb(
     mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.Array, steps: int, tolerance: jax.Array
 ) -> tuple["Mixture", jax.Array]:
-    """Step until the mean log likelihood gains less than `tolerance`; return the best mixture and its value."""
+    """Step until the mean log likelihood increases by less than `tolerance`; return the best mixture and its value."""
 
     def go_on(state: State) -> jax.Array:
         count, _, _, _, gain = state

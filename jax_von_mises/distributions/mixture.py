@@ -1,6 +1,7 @@
-"""`Mixture`: weighted distributions of angles or of points of a torus, and its fit to data.
+"""`Mixture`: a mixture of distributions of angles or of points on a torus, and its fit to data.
 
-A frozen pytree with the methods of `VonMises`, which it calls: accuracy, derivatives and errors are theirs.
+A frozen pytree with the methods of `VonMises`. It calls those of its components, and shares their accuracy, derivatives
+and errors.
 """
 
 import dataclasses
@@ -29,38 +30,39 @@ from jax_von_mises.functions.fitting import axes_of
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.density import valid
 
-# Up to this many components the density is one loop over the values; each adds 0.15 s to its compilation.
+# With at most this many components, one loop over the values computes the density. Each component adds 0.15 s to the
+# compilation.
 UNROLLED = 16
 
 
 @pytree("logits", "components")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
 class Mixture(ByValue):
-    r"""A mixture :math:`\sum_j w_j p_j` of von Mises distributions, of tori of them, or of pairs of dependent angles.
+    r"""A mixture :math:`\sum_j w_j p_j` of von Mises, `Torus` or bivariate von Mises distributions.
 
-    A frozen pytree of `logits` and `components`. Accuracy, derivatives, dtypes and the results of bad parameters (NaN)
-    are those of `VonMises`; samples have no derivative in the weights. If shapes do not fit, the methods that need them
-    raise ValueError.
+    A frozen pytree of `logits` and `components`. Accuracy, derivatives, dtypes and the results for invalid parameters
+    (NaN) are those of `VonMises`. Samples have no derivative in the weights. If the shapes do not fit, the methods that
+    need them raise ValueError.
 
     Parameters
     ----------
     logits : array
-        Logarithms of the weights, up to a constant; -inf is a weight of 0. The last axis is that of the components.
+        Logarithms of the weights, up to a constant; -inf is a weight of 0. The last axis runs over the components.
     probs : array
-        The weights instead of their logarithms, 0 or more, up to a factor: they are divided by their sum. Give either
-        `logits` or `probs`. The attribute `logits` holds their logarithms.
+        The weights instead of their logarithms, 0 or more; they are divided by their sum. Give either `logits` or
+        `probs`. The attribute `logits` holds their logarithms.
     components : VonMises, Torus, SineBivariateVonMises or CosineBivariateVonMises
         The distributions, along the last axis of their batch; the batch broadcasts with the weights.
 
     Raises
     ------
     TypeError
-        For neither or both of `logits` and `probs`, or for weights or components of another kind.
+        For neither or both of `logits` and `probs`, or for weights or components of an unsupported type.
 
     Warns
     -----
     DeprecationWarning
-        For positional arguments, which the next release refuses: the first of them is taken for `logits`.
+        For positional arguments, which the next release rejects. The first one is taken as `logits`.
 
     Examples
     --------
@@ -82,7 +84,7 @@ class Mixture(ByValue):
         probs: ArrayLike | None = None,
         components: em.Components | EllipsisType = ...,
     ) -> None:
-        # `...` is an argument that was not given: None may stand for an array in a pytree.
+        # `...` marks an argument that was not given, since None may stand for an array in a pytree.
         if deprecated:
             warnings.warn(
                 "Mixture: the next release refuses positional arguments, since probabilities were taken for "
@@ -102,7 +104,7 @@ class Mixture(ByValue):
             raise TypeError("Mixture: give the weights once, as `logits` or as `probs`.")
         if logits is ...:
             logits = log_of_weights(arguments.as_jax(arguments.parameter("Mixture", "probs", probs)))
-        elif isinstance(logits, list | tuple):  # which would be a pytree itself
+        elif isinstance(logits, list | tuple):  # would itself be a pytree
             logits = arguments.as_jax(arguments.parameter("Mixture", "logits", logits))
         object.__setattr__(self, "logits", logits)
         object.__setattr__(self, "components", components)
@@ -141,7 +143,7 @@ class Mixture(ByValue):
             ) from error
 
     def broadcast(self) -> "Mixture":
-        """Return the same distribution with logits and components of the full batch shape, for `jax.vmap`.
+        """Return the same distribution with logits and components broadcast to the full batch shape, for `jax.vmap`.
 
         See `VonMises.broadcast`.
         """
@@ -156,12 +158,12 @@ class Mixture(ByValue):
         )
 
     def log_weights(self) -> jax.Array:
-        """Return the logarithms of the weights, which sum to 1, of shape ``batch_shape`` + (components,)."""
+        """Return the logarithms of the normalised weights, of shape ``batch_shape`` + (components,)."""
         shape = self._shape()
         return jnp.broadcast_to(jax.nn.log_softmax(arguments.as_jax(self.logits, self.dtype)), shape)
 
     def _each(self, method: Callable[[jax.Array], jax.Array], value: ArrayLike) -> jax.Array:
-        """Return a method of every component at `value`, on a last axis."""
+        """Evaluate a method of every component at `value`, along a new last axis."""
         value = arguments.as_jax(arguments.parameter("Mixture", "value", value))
         return method(jnp.expand_dims(value, -1 - len(self.event_shape)))
 
@@ -170,7 +172,7 @@ class Mixture(ByValue):
         return log_of_term(self.log_weights(), self._each(self.components.log_prob, value))
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Return the logarithm of the density at `value`; no term under- or overflows before the sum."""
+        """Return the logarithm of the density at `value`, without under- or overflow of its terms."""
         if self._shape()[-1] > UNROLLED:
             return special.logsumexp(self._joint(value), axis=-1)
         value = arguments.as_jax(arguments.parameter("Mixture", "value", value))
@@ -183,10 +185,10 @@ class Mixture(ByValue):
         return jnp.sum(weights * jnp.where(weights == 0, 0, probs), -1)
 
     def cdf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between -pi and `value`, both on the line: full turns count.
+        """Return the probability of an angle between -pi and `value`; full turns count.
 
-        Absolute error 3 ulp of 1. Counts from -pi, since the components share no `loc`. TypeError for the points of a
-        torus, which have no order.
+        The absolute error is 3 ulp of 1. The probability counts from -pi, since the components share no `loc`. Raises
+        TypeError for the points of a torus, which have no order.
         """
         components = self.components
         if not isinstance(components, VonMises):
@@ -198,7 +200,7 @@ class Mixture(ByValue):
         return jnp.sum(weights * (end - start), -1)
 
     def responsibilities(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of each component given `value`, on a last axis."""
+        """Return the probability of each component given `value`, along a new last axis."""
         joint = self._joint(value)
         # Components with an infinite density share all of it.
         infinite = joint == jnp.inf
@@ -212,12 +214,12 @@ class Mixture(ByValue):
         *,
         seed: ArrayLike | None = None,
     ) -> jax.Array:
-        """Return draws of shape `sample_shape` + ``batch_shape`` + ``event_shape``, angles in [-pi, pi).
+        """Draw angles in [-pi, pi), of shape `sample_shape` + ``batch_shape`` + ``event_shape``.
 
-        A component is chosen first and one angle drawn from it alone. Draws from a component with bad parameters are
-        NaN; with bad weights (a NaN or +inf among `logits`, or only -inf) all draws are. The derivative in the
-        parameters of the components is that of the chosen component; there is none in `logits`. `seed` is another name
-        for `key`.
+        Each draw first chooses a component, then draws from that component alone. Draws from a component with invalid
+        parameters are NaN. With invalid weights (a NaN or +inf among `logits`, or only -inf) all draws are NaN. The
+        derivative in the parameters of the components is that of the chosen component; there is none in `logits`.
+        `seed` is another name for `key`.
         """
         caller = "Mixture.sample"
         choose, draw = jax.random.split(arguments.key_or_seed(caller, key, seed))
@@ -238,7 +240,7 @@ class Mixture(ByValue):
         return jnp.where(known.reshape(lead + known.shape + (1,) * len(self.event_shape)), drawn, jnp.nan)
 
     def mean(self) -> jax.Array:
-        """Return the mean direction in radians: that of the mean of (cos x, sin x)."""
+        """Return the mean direction in radians, that of the mean of (cos x, sin x)."""
         weights = jnp.exp(self.log_weights())
         weights = weights.reshape(weights.shape + (1,) * len(self.event_shape))
         weights, cosine, sine = promote_and_broadcast(weights, *resultant(self.components))
@@ -261,38 +263,39 @@ class Mixture(ByValue):
         tolerance: float = 1e-6,
         largest_concentration: float = 1e4,
     ) -> "Mixture":
-        """Fit a mixture by expectation maximisation, whose every step keeps or increases the likelihood.
+        """Fit a mixture by expectation maximisation; no step decreases the likelihood.
 
         Parameters
         ----------
         samples : array
             Angles in radians; for `Torus` and pairs of angles, the last axis holds the angles of a point.
         components : class or Mixture
-            `VonMises`, `Torus`, `SineBivariateVonMises` or `CosineBivariateVonMises`, for `number` components of that
-            class from several random starts; or a mixture to start from.
+            `VonMises`, `Torus`, `SineBivariateVonMises` or `CosineBivariateVonMises`, to fit `number` components of
+            that class from several random starts; or a mixture to start from.
         weights : array, optional
             Weight of each sample, 0 or more; broadcasts with `samples` without the axis of a point's angles.
         axis : int or tuple of ints, optional
-            Axes of `samples` (without that of a point's angles) to estimate over; the others are separate data sets,
-            and become the batch of the result. All by default.
+            Axes of `samples` (without that of a point's angles) to estimate over. The others are separate data sets,
+            and become the batch of the result. All axes by default.
         number : int, optional
             Number of components, if `components` is a class.
         key : jax.Array, optional
-            Random key of the starts; ``jax.random.key(0)`` by default, so that a fit is repeatable.
+            Random key of the starts; ``jax.random.key(0)`` by default, so that fits are reproducible.
         starts : int
             Number of starts. Each takes a few steps, and the one with the largest likelihood continues.
         steps : int
             Largest number of steps.
         tolerance : float
-            The fit ends when a step increases the mean logarithm of the density by less.
+            The fit ends when a step increases the mean logarithm of the density by less than this.
         largest_concentration : float
-            Largest concentration of a component: on a single sample the likelihood would be unbounded.
+            Largest concentration of a component. Without this limit the likelihood would be unbounded for a component
+            on a single sample.
 
         Returns
         -------
         Mixture
-            The best one found. Several starts make a poor local maximum unlikely, not impossible. NaN where a data set
-            has no samples, no weight, a negative weight, or an angle that is not finite.
+            The best mixture found. Several starts make a poor local maximum unlikely, but not impossible. NaN where a
+            data set has no samples, no weight, a negative weight, or an angle that is not finite.
 
         Examples
         --------
@@ -419,7 +422,7 @@ def fit_sets(
 
 @jax.jit
 def log_prob_by_component(mixture: Mixture, value: jax.Array) -> jax.Array:
-    """Compute `Mixture.log_prob` of a broadcast mixture in one loop over the values: XLA would sum short rows."""
+    """Compute `Mixture.log_prob` of a broadcast mixture in one loop over the values, without sums over short rows."""
     event = len(axes_of_angles(mixture.components))
     log_weights = mixture.log_weights()
     joint = []

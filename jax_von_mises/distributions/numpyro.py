@@ -1,9 +1,10 @@
-"""`VonMises`, `VonMisesFisher` and the bivariate models as distributions of NumPyro, for MCMC and SVI.
+"""`VonMises`, `VonMisesFisher` and the bivariate models as NumPyro distributions, for MCMC and SVI.
 
-`VonMises` is a drop-in replacement for ``numpyro.distributions.VonMises``. It adds draws that are differentiable in the
-concentration too (so it serves in a guide), `cdf`, `icdf`, `entropy`, `kl_divergence`, and the concentration 0.
+`VonMises` is a drop-in replacement for ``numpyro.distributions.VonMises``. Its draws are differentiable in the
+concentration too, so it can serve in a guide. It also provides `cdf`, `icdf`, `entropy` and `kl_divergence`, and allows
+a concentration of 0.
 
-Needs NumPyro: ``pip install "jax_von_mises[numpyro]"``.
+Requires NumPyro: ``pip install "jax_von_mises[numpyro]"``.
 """
 
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ from jax_von_mises.numerics.elementary import clip
 from jax_von_mises.sampling import sampler, sphere
 
 try:
-    # Absolute: the library, not this module.
+    # An absolute import, of the library and not of this module.
     from numpyro.distributions import Distribution, constraints, kl_divergence
     from numpyro.distributions import VonMises as NumPyroVonMises
     from numpyro.distributions.util import promote_shapes, validate_sample
@@ -52,8 +53,8 @@ class VonMises(Distribution):
         :math:`\kappa \ge 0`, broadcasts with `loc`. 0 is the uniform distribution on the circle, which NumPyro's class
         rejects.
     validate_args : bool, optional
-        Raise ValueError for parameters outside these constraints, and warn of values outside [-pi, pi], whose density
-        is then 0. Otherwise bad parameters give NaN, and the density is periodic. NumPyro's setting by default.
+        Raise ValueError for parameters outside these constraints, and warn about values outside [-pi, pi], whose
+        density is then 0. Otherwise bad parameters give NaN, and the density is periodic. NumPyro's setting by default.
 
     Examples
     --------
@@ -71,7 +72,7 @@ class VonMises(Distribution):
     def __init__(self, loc: ArrayLike, concentration: ArrayLike, *, validate_args: bool | None = None) -> None:
         batch_shape = lax.broadcast_shapes(jnp.shape(loc), jnp.shape(concentration))
         if batch_shape:
-            # NumPyro would give Python numbers a dtype, where they take the other parameter's.
+            # NumPyro would give Python numbers a dtype, but they must take that of the other parameter.
             loc, concentration = (arguments.as_jax(x) if type(x) in (int, float) else x for x in (loc, concentration))
         self.loc, self.concentration = promote_shapes(loc, concentration)
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
@@ -88,8 +89,8 @@ class VonMises(Distribution):
     def cdf(self, value: ArrayLike) -> jax.Array:
         """Return the probability of an angle between -pi and `value`: 0 at -pi and below, 1 at pi and above.
 
-        Not `jax_von_mises.cdf`, which counts from loc - pi. The absolute error is a few ulp of 1; a probability that is
-        small because `value` is far below `loc` keeps its relative accuracy.
+        This differs from `jax_von_mises.cdf`, which counts from loc - pi. The absolute error is a few ulp of 1. A
+        probability that is small because `value` is far below `loc` keeps its relative accuracy.
         """
         return cdf(value, self.loc, self.concentration)
 
@@ -120,9 +121,9 @@ class VonMises(Distribution):
 class VonMisesFisher(Distribution):
     r"""The von Mises-Fisher distribution on the sphere, density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
 
-    Samples are reparameterised in both parameters. Use it as a likelihood or in a guide. HMC and NUTS move through flat
-    spaces: for a latent variable, draw a ``numpyro.distributions.ProjectedNormal``, or normal components that the
-    model divides by their length.
+    Samples are reparameterised in both parameters. Use it as a likelihood or in a guide. HMC and NUTS need a flat
+    space: for a latent variable, use ``numpyro.distributions.ProjectedNormal``, or normal components that the model
+    divides by their length.
 
     Parameters
     ----------
@@ -187,7 +188,7 @@ class VonMisesFisher(Distribution):
 
 
 class BivariateVonMises(Distribution):
-    """Pairs of dependent angles: the methods that the two models share. Each calls those of its distribution `OF`."""
+    """Base class of the two models of dependent angles, whose methods call those of the distribution `OF`."""
 
     arg_constraints: ClassVar = {
         "phi_loc": constraints.circular,
@@ -211,7 +212,7 @@ class BivariateVonMises(Distribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        # NumPyro marks an argument that was not given with None, `OF` with `...`.
+        # NumPyro marks a missing argument with None, and `OF` marks it with `...`.
         pair = self.OF(
             phi_loc,
             psi_loc,
@@ -251,8 +252,8 @@ class BivariateVonMises(Distribution):
 class SineBivariateVonMises(BivariateVonMises):
     r"""The sine model of two dependent angles, see `jax_von_mises.SineBivariateVonMises`.
 
-    A drop-in replacement for ``numpyro.distributions.SineBivariateVonMises``, which also allows two modes and
-    concentrations of 0, and reparameterises samples in all five parameters.
+    A drop-in replacement for ``numpyro.distributions.SineBivariateVonMises``. It also allows two modes and
+    concentrations of 0, and its samples are reparameterised in all five parameters.
 
     Parameters
     ----------
@@ -314,7 +315,8 @@ def von_mises_kl_divergence(p: VonMises, q: VonMises) -> jax.Array:
 def cut_at_pi(loc: jax.Array, concentration: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the cut of the distribution centred at 0, its turns, and the smaller mass on either side of the cut.
 
-    The mass is what `cdf` counts in excess: positive beyond the centre, where it is the upper tail, and negative below.
+    The mass is the correction that `cdf` adds. It is positive beyond the centre, where it is the upper tail, and
+    negative below it.
     """
     cut, turns = deviation(jnp.full_like(loc, -np.pi), loc)
     cut = cut - 2 * density.half_pi_rest(loc.dtype)  # at pi itself, not at the float next to it
@@ -350,14 +352,14 @@ def icdf(q: Any, loc: jax.Array, concentration: jax.Array) -> jax.Array:
     turns = jnp.where(below < 0, -1, jnp.where(above < 0, 1, 0)).astype(loc.dtype)
     angle = quantile.signed_quantile(tail, concentration)
     x = loc + jnp.where(left, angle, -angle) + TWO_PI * (turns + turns_at_cut)
-    # The ends explicitly: if the cut is deep in the tails, their probabilities round to those of nearby angles.
+    # Set the ends explicitly: if the cut is deep in the tails, their probabilities round to those of nearby angles.
     inside = jnp.where(q == 0, -np.pi, jnp.where(q == 1, np.pi, clip(x, -np.pi, np.pi)))
     return jnp.where((q >= 0) & (q <= 1), with_derivative_of(x, jnp.where(jnp.isnan(x), x, inside)), jnp.nan)
 
 
 @jax.custom_jvp
 def with_derivative_of(x: jax.Array, value: jax.Array) -> jax.Array:
-    """Return `value`, equal to `x` but for rounding, with the derivative of `x`."""
+    """Return `value`, equal to `x` up to rounding, with the derivative of `x`."""
     return value
 
 

@@ -19,11 +19,11 @@ T = TypeVar("T")
 def pytree(*fields: str, static: Sequence[str] = ()) -> Callable[[type[T]], type[T]]:
     """Register a dataclass as a pytree with the children `fields`; the `static` fields are part of its structure.
 
-    JAX may put shapes, axes, specifications or None in the place of arrays. Unflattening therefore skips the
+    JAX may put shapes, axes, specifications or None in place of arrays. Unflattening therefore skips the
     constructor, which checks and converts its arguments.
 
     WORKAROUND(jax<=0.12): ``jax.tree_util.register_dataclass`` gives two classes with the same field names equal
-    structures, so that `jax.jit` now and then runs the program of the other class. Classes registered here differ.
+    structures, so that `jax.jit` sometimes runs the program of the other class. Classes registered here differ.
     """
 
     def register(cls: type[T]) -> type[T]:
@@ -51,12 +51,12 @@ def pytree(*fields: str, static: Sequence[str] = ()) -> Callable[[type[T]], type
 class ByValue:
     """Equality and hash of a pytree, from its leaves.
 
-    Two are equal if they have the same class, and their leaves the same shape, dtype, weak type and values: a JAX
-    program compiled for one of them as a static argument then computes the same for the other.
+    Two pytrees are equal if they have the same class, and their leaves have the same shape, dtype, weak type and
+    values. A program compiled for one of them as a static argument then computes the same results for the other.
     """
 
     def __eq__(self, other: object) -> Any:
-        """Whether the leaves are equal: a bool, or a traced one where values are traced. NaN equals only itself."""
+        """Return whether the leaves are equal, as a bool, or a traced one for traced values. NaN equals only itself."""
         if type(other) is not type(self):
             return NotImplemented
         structure: Any
@@ -67,7 +67,7 @@ class ByValue:
         return not any(same is False for same in found) and functools.reduce(operator.and_, found, True)
 
     def __ne__(self, other: object) -> Any:
-        """The negation of ``==``, also of a traced bool."""
+        """Return the negation of ``==``, which may be a traced bool."""
         equal = self.__eq__(other)
         if equal is NotImplemented:
             return equal
@@ -88,7 +88,7 @@ def _same(x: Any, y: Any) -> bool | jax.Array:
         return False
     if isinstance(x, jax.core.Tracer) or isinstance(y, jax.core.Tracer):
         return jnp.all(x == y)
-    # By NumPy: while a function is traced, JAX would return a traced result.
+    # Use NumPy, since JAX returns a traced result while a function is traced.
     return bool(np.all(np.asarray(x) == np.asarray(y)))
 
 
@@ -104,5 +104,5 @@ def _hash_key(leaf: Any) -> object:
 
 
 def _kind(array: Any) -> tuple[tuple[int, ...], np.dtype, bool]:
-    """Return what two equal arrays have in common besides their values."""
+    """Return the shape, dtype and weak type, which equal arrays share."""
     return array.shape, array.dtype, bool(getattr(array, "weak_type", False))

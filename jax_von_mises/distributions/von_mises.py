@@ -16,7 +16,7 @@ from jax_von_mises.sampling import sampler
 
 
 def is_numbers(value: object) -> bool:
-    """Whether `value` is a tuple of numbers, and not of objects that stand for arrays in a pytree."""
+    """Return whether `value` is a tuple of numbers, and not of objects that stand for arrays in a pytree."""
     try:
         return isinstance(value, tuple) and len(value) > 0 and np.asarray(value).dtype.kind in "fiu"
     except (TypeError, ValueError):  # of traced numbers, or of arrays of several shapes
@@ -28,9 +28,9 @@ def is_numbers(value: object) -> bool:
 class VonMises(ByValue):
     r"""The von Mises distribution of angles, density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
 
-    A frozen pytree: it goes into and out of `jit`, `vmap`, `scan` and `grad` as it is. Its methods are the
-    functions of this package with ``loc`` and ``concentration`` filled in; accuracy, derivatives and errors are theirs.
-    ``numpyro.sample`` needs a distribution of NumPyro: `jax_von_mises.numpyro.VonMises`.
+    A frozen pytree, which `jit`, `vmap`, `scan` and `grad` accept and return. Its methods are the functions of this
+    package with ``loc`` and ``concentration`` filled in, and have their accuracy, derivatives and errors.
+    ``numpyro.sample`` needs a NumPyro distribution: `jax_von_mises.numpyro.VonMises`.
 
     Parameters
     ----------
@@ -39,14 +39,14 @@ class VonMises(ByValue):
     concentration : float or array
         :math:`\kappa` in [0, inf]; broadcasts with `loc`.
     validate_args : bool
-        Raise ValueError for a concentration that is negative or NaN, and for a `loc` that is not finite, if values are
-        known. Otherwise, and under a transformation, such values give NaN.
+        Raise ValueError for a concentration that is negative or NaN, and for a `loc` that is not finite, if the values
+        are known. Otherwise, and under a transformation, such values give NaN.
 
     Raises
     ------
     ValueError
-        If `loc` and `concentration` are numbers or arrays that do not broadcast. Anything else may stand in their place
-        in a pytree, such as an axis or None in ``in_axes=VonMises(None, 0)``, or a ``PartitionSpec``.
+        If `loc` and `concentration` are numbers or arrays that do not broadcast. Other objects may take their place in
+        a pytree, such as an axis or None in ``in_axes=VonMises(None, 0)``, or a ``PartitionSpec``.
 
     Notes
     -----
@@ -69,7 +69,7 @@ class VonMises(ByValue):
     validate_args: dataclasses.InitVar[bool] = False
 
     def __post_init__(self, validate_args: bool) -> None:
-        # A list would be a pytree itself. Other objects may stand for arrays in a pytree, and stay as they are.
+        # A list would be a pytree itself. Other objects may stand for arrays in a pytree, and are not converted.
         for name in ("loc", "concentration"):
             value = getattr(self, name)
             if isinstance(value, list) or is_numbers(value):
@@ -83,12 +83,12 @@ class VonMises(ByValue):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of `loc` and `concentration` together."""
+        """Shape to which `loc` and `concentration` broadcast."""
         return arguments.result_shape("VonMises", None, **self._parameters())
 
     @property
     def event_shape(self) -> tuple[int, ...]:
-        """Shape of one angle, that is ()."""
+        """Shape of one angle, ()."""
         return ()
 
     @property
@@ -104,10 +104,11 @@ class VonMises(ByValue):
         return jnp.broadcast_to(value, self.batch_shape).astype(self.dtype)
 
     def broadcast(self) -> "VonMises":
-        """Return the same distribution with both parameters of the shape ``batch_shape``.
+        """Return the same distribution with both parameters broadcast to ``batch_shape``.
 
-        `jax.vmap` maps over an axis that all arrays of its argument have: ``jax.vmap(f)(distribution.broadcast())``
-        maps over the first axis of the batch where ``VonMises(0.0, jnp.ones(3))`` has a parameter without that axis.
+        `jax.vmap` maps over an axis that all arrays of its argument must have. Therefore
+        ``jax.vmap(f)(distribution.broadcast())`` maps over the first axis of the batch even if a parameter lacks this
+        axis, as in ``VonMises(0.0, jnp.ones(3))``.
         """
         shape = self.batch_shape
         loc, concentration = (jnp.broadcast_to(arguments.as_jax(value), shape) for value in self._parameters().values())
@@ -121,7 +122,7 @@ class VonMises(ByValue):
         seed: ArrayLike | None = None,
         method: str = "auto",
     ) -> jax.Array:
-        """Return angles in radians in [-pi, pi), of shape `sample_shape` + ``batch_shape``.
+        """Draw angles in [-pi, pi), in radians, of shape `sample_shape` + ``batch_shape``.
 
         Parameters
         ----------
@@ -139,7 +140,7 @@ class VonMises(ByValue):
     def sample_and_log_prob(
         self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
     ) -> tuple[jax.Array, jax.Array]:
-        """Return angles as `sample` draws, and the logarithms of their densities."""
+        """Draw angles as `sample` does, and return them with the logarithms of their densities."""
         x = self.sample(seed, sample_shape)
         return x, self.log_prob(x)
 
@@ -152,7 +153,7 @@ class VonMises(ByValue):
         return von_mises.prob(value, self.loc, self.concentration)
 
     def cdf(self, value: ArrayLike) -> jax.Array:
-        """See `jax_von_mises.cdf`: full turns count."""
+        """See `jax_von_mises.cdf`; full turns count."""
         return von_mises.cdf(value, self.loc, self.concentration)
 
     def log_cdf(self, value: ArrayLike) -> jax.Array:
@@ -223,5 +224,5 @@ class VonMises(ByValue):
     def fit(
         cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None
     ) -> "VonMises":
-        """Return the distribution of maximum likelihood; see `jax_von_mises.fit`."""
+        """Fit the distribution by maximum likelihood; see `jax_von_mises.fit`."""
         return cls(*fitting.fit(samples, weights, axis))

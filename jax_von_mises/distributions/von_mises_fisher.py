@@ -21,18 +21,18 @@ from jax_von_mises.sampling import sphere
 class VonMisesFisher(ByValue):
     r"""The von Mises-Fisher distribution of directions, density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
 
-    A frozen pytree, like `VonMises`. Two dimensions are the circle.
+    A frozen pytree, like `VonMises`. In two dimensions the sphere is the circle.
 
     Parameters
     ----------
     mean_direction : array
-        :math:`\mu`, d >= 2 components along the last axis; of any length but 0, and normalised.
+        :math:`\mu`, d >= 2 components along the last axis. Any length but 0 is allowed; the vector is normalised.
     concentration : float or array
         :math:`\kappa` in [0, inf]: 0 is the uniform distribution on the sphere, inf a point mass at the mean direction.
         Broadcasts with `mean_direction` without its last axis.
     validate_args : bool
         Raise ValueError for a concentration that is negative or NaN, and for a mean direction that is zero or not
-        finite, if values are known. Otherwise, and under a transformation, such values give NaN.
+        finite, if the values are known. Otherwise, and under a transformation, such values give NaN.
 
     Raises
     ------
@@ -77,7 +77,7 @@ class VonMisesFisher(ByValue):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of `mean_direction` without its last axis and `concentration` together."""
+        """Shape to which `concentration` and `mean_direction` without its last axis broadcast."""
         return arguments.batch_shape("VonMisesFisher", (), **self._parameters())
 
     @property
@@ -98,7 +98,7 @@ class VonMisesFisher(ByValue):
         return jnp.broadcast_to(value, self.batch_shape + self.event_shape)
 
     def broadcast(self) -> "VonMisesFisher":
-        """Return the same distribution with both parameters of the full batch shape, for `jax.vmap`."""
+        """Return the same distribution with both parameters broadcast to the full batch shape, for `jax.vmap`."""
         given = self._parameters()
         return VonMisesFisher(
             self._spread_vectors(arguments.as_jax(given["mean_direction"])),
@@ -113,9 +113,9 @@ class VonMisesFisher(ByValue):
         seed: ArrayLike | None = None,
         method: str = "auto",
     ) -> jax.Array:
-        """Return unit vectors of shape `sample_shape` + ``batch_shape`` + (d,); see `sample_von_mises_fisher`.
+        """Draw unit vectors of shape `sample_shape` + ``batch_shape`` + (d,); see `sample_von_mises_fisher`.
 
-        `seed` is another name for `key`; TFP and distrax use it.
+        `seed` is another name for `key`, used by TFP and distrax.
         """
         caller = "VonMisesFisher.sample"
         key = arguments.key_or_seed(caller, key, seed)
@@ -125,7 +125,7 @@ class VonMisesFisher(ByValue):
     def sample_and_log_prob(
         self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
     ) -> tuple[jax.Array, jax.Array]:
-        """Return directions as `sample` draws, and the logarithms of their densities."""
+        """Draw directions as `sample` does, and return them with the logarithms of their densities."""
         x = self.sample(seed, sample_shape)
         return x, self.log_prob(x)
 
@@ -171,13 +171,13 @@ class VonMisesFisher(ByValue):
         return functions.cosine_cdf(value, self.concentration, self.dimension)
 
     def cosine_icdf(self, q: ArrayLike) -> jax.Array:
-        """Return the cosine of the angle to the mean direction with probability `q` below it."""
+        """Return the value below which the cosine of the angle to the mean direction lies with probability `q`."""
         return functions.cosine_icdf(q, self.concentration, self.dimension)
 
     def standard_errors(self, size: ArrayLike) -> functions.Estimate:
         """Return the standard errors of `fit` from `size` vectors.
 
-        They are those of the direction along each tangent, and of the concentration.
+        One is that of the direction along each tangent, the other that of the concentration.
         """
         return functions.standard_errors(self.concentration, size, self.dimension)
 
@@ -185,5 +185,5 @@ class VonMisesFisher(ByValue):
     def fit(
         cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None
     ) -> "VonMisesFisher":
-        """Return the distribution of maximum likelihood for unit vectors; see `functions.von_mises_fisher.fit`."""
+        """Fit the distribution to unit vectors by maximum likelihood; see `functions.von_mises_fisher.fit`."""
         return cls(*functions.fit(samples, weights, axis))

@@ -17,7 +17,7 @@ any other                threefry4x32 4       ``(hi, lo, 0, 0)`` under ``jax.ran
 ======================== ============ ======= =============================================================
 
 The generator behind an ``rbg`` key depends on the backend, the shape and the sharding. A stream must depend on none of
-them, so an ``rbg`` key serves as a threefry key here.
+them, so an ``rbg`` key is used as a threefry key here.
 
 .. [1] J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw. "Parallel random numbers: as easy as 1, 2, 3".
    SC11, 2011. doi:10.1145/2063384.2063405
@@ -116,7 +116,7 @@ def philox4x32(counter: Words, key: Words) -> Words:
 
 
 class Generator(NamedTuple):
-    """A cipher, the number of words in its block, and the function that makes counter words of a block number."""
+    """A cipher, the number of words in its block, and the function that converts a block number to counter words."""
 
     cipher: Callable[[Words, Words], Words]
     words: int
@@ -164,7 +164,7 @@ def multiply_wide(x: jax.Array, constant: int) -> tuple[jax.Array, jax.Array]:
 
 
 def halves(x: Any) -> Wide:
-    """Return an integer below 2^64, or a traced one of any dtype, as a pair (hi, lo) of uint32; accept also a pair.
+    """Convert an integer below 2^64, or a traced one of any dtype, to a pair (hi, lo) of uint32; accept pairs too.
 
     A negative integer of any dtype becomes its complement to 2^64.
     """
@@ -218,9 +218,9 @@ def indices(
 def block_words(name: str, key: jax.Array, index: Wide, width: int) -> Words:
     """Return the `width` words (1 or 2) of each element: words ``width * i`` onwards for element ``i``.
 
-    Every element encrypts the complete block that holds its words and selects them. Neighbours thus repeat each other's
-    work. GPU compilers share it, and on a CPU it costs no time, since stacking or interleaving the words of a block
-    would break the vector loop.
+    Every element encrypts the complete block that holds its words and selects them, so neighbours repeat each other's
+    work. GPU compilers share this work. On a CPU the repetition costs no time, since stacking or interleaving the words
+    of a block would break the vector loop.
     """
     cipher, words, counter = GENERATORS[name]
     per_block = words // width

@@ -1,15 +1,15 @@
-"""Decide whether one of this package's CUDA kernels draws, and report what draws on CUDA devices.
+"""Decide whether to draw with one of this package's CUDA kernels, and report the path taken on CUDA devices.
 
 XLA compiles a draw into several kernels with intermediate arrays in memory. A kernel of ``kernels/angles.cu`` draws in
 one pass: words, quantile, direction and wrap stay in registers, and only the angles are written. The path without it,
 through XLA, is the *plain path*. It defines the result of a draw, and it is used if
 
-- there is no CUDA device, or more than one: XLA cannot split a kernel over devices, and last digits should not depend
-  on whether it has to. `VARIABLE` allows kernels inside `jax.shard_map` and `jax.pmap`;
+- there is no CUDA device, or more than one. XLA cannot split a kernel over devices, and the last digits should not
+  depend on whether it has to. `VARIABLE` allows kernels inside `jax.shard_map` and `jax.pmap`;
 - the dtype is float64, or `out_sharding` is given;
 - the environment turns the kernels off;
 - the environment does not set `VARIABLE`, and the kernels have not passed their trial on this machine (`cuda_verdict`).
-  A kernel that faults destroys everything that the process has on the device, so the trial runs in a child process;
+  A kernel that faults destroys all data of the process on the device, so the trial runs in a child process;
 - the environment turns the kernels on, they have not passed their trial, and this one fails its self-test in the
   process (`cuda_self_test`);
 - the program is lowered for `jax.export` or for several devices, or a map would repeat a table (`cuda_launch`);
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAILED", "VARIABLE", "kernel_report", "setting", "tried", "use_cuda_kernel"]
 
-# "0" turns the kernels off; "1" allows them also with several devices or processes, for each device separately.
+# "0" turns the kernels off; "1" also allows them with several devices or processes, for each device separately.
 VARIABLE = "JAX_VON_MISES_CUDA_KERNEL"
 VALUES = {"0": "off", "false": "off", "off": "off", "1": "on", "true": "on", "on": "on", "": "auto", "auto": "auto"}
 # The beginning of the report of a failed self-test.
@@ -81,7 +81,7 @@ def use_cuda_kernel(request: "DrawRequest") -> bool:
 
 
 def why_not() -> str:
-    """Return, as text, why the trial does not allow the kernels."""
+    """Return a text that explains why the trial does not allow the kernels."""
     detail = [
         f"they failed it on {kind}: {failed}" if failed else f"there is no verdict for {kind}"
         for kind, failed in cuda_verdict.find().items()
@@ -98,7 +98,7 @@ def warn() -> None:
 
 
 def kernel_report() -> str | None:
-    """Return, as text, what draws on CUDA devices and why; None without such a device."""
+    """Return a text that explains which path draws on CUDA devices; None without such a device."""
     if not cuda_launch.devices():
         return None
     if not allowed():

@@ -1,9 +1,9 @@
 """Launch a CUDA kernel with the driver API, on arrays at the edge of mapped memory.
 
 XLA allocates a device's memory in one piece, in which an out-of-bounds access of a kernel goes unnoticed. Here each
-array begins at the first byte of a separate range, or ends at its last byte, and nothing is mapped before and after, so
-an access outside is an error. After an error the process cannot use the device any more; `cuda_trial` therefore runs in
-a child process.
+array begins at the first byte of a separate range, or ends at its last byte. Nothing is mapped before or after the
+range, so an access outside it is an error. After an error the process cannot use the device any more; `cuda_trial`
+therefore runs in a child process.
 
 The functions and structures are those of the CUDA driver API, sections *Virtual Memory Management*, *Module
 Management* and *Execution Control*.
@@ -23,7 +23,7 @@ __all__ = ["Driver", "DriverError", "Unavailable", "version"]
 
 LIBRARY = "libcuda.so.1"
 PINNED, ON_DEVICE, READ_AND_WRITE = 1, 1, 3
-# Every byte of a result before a kernel writes it.
+# The value of every byte of a result before a kernel writes it.
 MARK = 0xA5
 
 
@@ -110,7 +110,7 @@ class Driver:
         *operands: Any,
         at_end: bool,
     ) -> np.ndarray[Any, Any]:
-        """Launch as `cuda_launch.launch` does; arrays end with their memory if `at_end`, else they begin with it.
+        """Launch as `cuda_launch.launch` does; arrays lie at the end of their memory if `at_end`, else at its start.
 
         Raises
         ------

@@ -1,24 +1,25 @@
 """Draw angles by one launch of a CUDA kernel of ``kernels/angles.cu``.
 
-The kernels are shipped as PTX, a text that the driver compiles for the GPU at hand: neither a compiler nor a toolkit is
-needed. XLA accepts them in the custom call `TARGET`, which is not a stable interface. `jax.export` refuses a program
-with such a call, so a draw is a primitive (`draw_primitive`), which is lowered to the plain path for an export.
+The kernels are shipped as PTX, text that the driver compiles for the GPU at hand, so no compiler or toolkit is needed.
+XLA accepts them in the custom call `TARGET`, which is not a stable interface. `jax.export` rejects a program with such
+a call, so a draw is a primitive (`draw_primitive`), which is lowered to the plain path for an export.
 
-One launch draws any number of rows. `jax.vmap` adds rows, and an operand (`Operand`) is shared by all rows or has a
-value for each, which flags encode (`Rows.flags`).
+One launch draws any number of rows. `jax.vmap` adds rows. An operand (`Operand`) is shared by all rows or has a value
+for each row; flags encode which (`Rows.flags`).
 
-How XLA launches a kernel, according to its source (github.com/openxla/xla, files under ``xla/``, with the commit that
-was read). ``tools/launch_contract.py`` checks it on compiled programs:
+XLA launches a kernel as follows, according to its source (github.com/openxla/xla, files under ``xla/``, with the commit
+that was read). ``tools/launch_contract.py`` checks this on compiled programs:
 
-- The kernel gets the addresses of the operands in their order, then of the result. Scalars are passed by address, and
-  equal operands twice (``service/gpu/custom_kernel_emitter_cuda.cc`` 827aca0e, ``codegen/emitters/kernel_arguments.cc``
-  01288362). Nothing compares their number with the PTX (``stream_executor/cuda/cuda_kernel.cc`` 1e57a34e).
-- Grid, block and dynamic shared memory are the attributes (``service/gpu/kernel_call.cc`` 3be98a5f). XLA does not read
-  ``.maxntid``; the driver refuses a larger block.
-- Addresses are multiples of 16 bytes for arguments of the program and of 256 for other memory, or the run fails
-  (``service/gpu/gpu_executable_buffer_allocator.cc``).
-- The result shares no memory with an operand (``service/gpu/nvptx_alias_info.cc``) without ``input_output_aliases``.
-  If the caller donates an operand for it, XLA copies the result there afterwards.
+- The kernel receives the addresses of the operands in order, then that of the result. Scalars are passed by address,
+  and equal operands are passed twice (``service/gpu/custom_kernel_emitter_cuda.cc`` 827aca0e,
+  ``codegen/emitters/kernel_arguments.cc`` 01288362). The number of arguments is not compared with the PTX
+  (``stream_executor/cuda/cuda_kernel.cc`` 1e57a34e).
+- Grid, block and dynamic shared memory come from the attributes (``service/gpu/kernel_call.cc`` 3be98a5f). XLA does not
+  read ``.maxntid``; the driver rejects a larger block.
+- Addresses are multiples of 16 bytes for arguments of the program and of 256 bytes for other memory; otherwise the run
+  fails (``service/gpu/gpu_executable_buffer_allocator.cc``).
+- Without ``input_output_aliases``, the result shares no memory with an operand (``service/gpu/nvptx_alias_info.cc``).
+  If the caller donates an operand for the result, XLA copies the result there afterwards.
 - Memory is kept until the launch is queued, then reused by later work of the same stream
   (``pjrt/local_device_state.h``). The PTX is loaded before the first run
   (``backends/gpu/runtime/custom_kernel_thunk.cc`` 0a35eaa3), and an error in it is reported only then.
@@ -57,8 +58,8 @@ KERNEL_DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # `Kind` in angles.
 # Flags in angles.cu: which operands have a row for each row of the result, and an element for each element.
 KEY_ROWS, START_ROWS, CONCENTRATION_ROWS, LOC_ROWS, CONCENTRATIONS, LOCS = (1 << j for j in range(6))
 BLOCK_THREADS = 256
-# Blocks per multiprocessor, of all rows together: enough that all end at about the same time, and few enough that the
-# time to fill their tables of 8 KiB does not count.
+# Blocks per multiprocessor, over all rows: enough that they all finish at about the same time, and few enough that the
+# time to fill their tables of 8 KiB is negligible.
 BLOCKS = 16
 MULTIPROCESSORS = 132  # if a device does not report the number
 MOST_ROWS = 65535  # limit of a grid's second dimension; the kernel loops over more
@@ -122,7 +123,7 @@ def draw_by_kernel(
     Returns
     -------
     array of the shape and dtype of `spec`
-        With the derivatives of `transform.angles`: by the implicit function theorem at the angle drawn.
+        Differentiable like `transform.angles`, by the implicit function theorem at the angle drawn.
     """
     first = jnp.zeros(2, jnp.uint32) if start is None else jnp.stack([jnp.asarray(half, jnp.uint32) for half in start])
     return _draw_by_kernel(spec, key, first, loc, kappa)
@@ -224,10 +225,10 @@ def _map_once_more(
 def _lower(context: mlir.LoweringRuleContext, *operands: Any, **parameters: Any) -> Any:
     """Lower the primitive to the kernel where the program allows it, else to the plain path."""
     module = context.module_context
-    # `jax.export` refuses a kernel, and XLA cannot split one. The context of a `jax.shard_map` has no `num_devices`.
+    # `jax.export` rejects a kernel, and XLA cannot split one. The context of a `jax.shard_map` has no `num_devices`.
     alone = getattr(module.axis_context, "num_devices", 1) == 1 and not module.lowering_parameters.for_export
     draw = _by_platform if alone and _one_launch(**parameters) else plain_angles
-    # The shapes without the axes of a mesh, since this is the program of one device.
+    # Drop the axes of a mesh from the shapes, since this is the program of one device.
     sharded: Sequence[Any] = context.avals_in
     avals = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in sharded]
     lower = mlir.lower_fun(functools.partial(_mapped, draw), multiple_results=False)
@@ -242,7 +243,7 @@ def _one_launch(spec: KernelSpec, maps: Maps) -> bool:
 
 
 def plain_angles(spec: KernelSpec, key: jax.Array, start: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Draw by XLA what the kernel draws."""
+    """Draw the angles of the kernel by XLA."""
 
     def angles(
         shape: tuple[int, ...], stream: tuple[jax.Array, jax.Array], loc: jax.Array, kappa: jax.Array
@@ -309,7 +310,7 @@ class Rows:
     """The draws of one launch, one in each row; a pytree of the operands."""
 
     spec: KernelSpec
-    """What each row draws."""
+    """The draw of each row."""
     count: int
     key: Operand
     start: Operand
@@ -369,12 +370,12 @@ def _launch_more_rows(size: int, batched: Sequence[Rows], rows: Rows) -> tuple[j
 def _grid(count: int, rows: int, table: bool, table_per_row: bool) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the numbers of blocks and of threads per block, each along a row of `count` angles and over `rows`.
 
-    The kernel loops over the rest of both. By the `table` route each block copies a table to shared memory, or one for
-    each row (`table_per_row`).
+    The kernel loops over the remaining angles and rows. By the `table` route each block copies one table to shared
+    memory, or one table for each row (`table_per_row`).
     """
     cores = getattr(next(iter(devices()), None), "core_count", None)
     limit = BLOCKS * (cores if isinstance(cores, int) and cores > 0 else MULTIPROCESSORS)
-    # One group of four words more than the angles fill, since they may start inside a group.
+    # One more group of four words than the angles fill, since they may start inside a group.
     groups = _ceiling(count + 4, 4)
     wide = min(BLOCK_THREADS, 1 << (groups - 1).bit_length())
     # Short rows share a block if they share its table.

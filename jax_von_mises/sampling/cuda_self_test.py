@@ -1,8 +1,8 @@
 """Test a CUDA kernel before its first use in a process: compare a few thousand of its angles with the plain path's.
 
 XLA accepts the kernels in a custom call that is not a stable interface. If the environment turns them on although they
-have not passed their trial (`cuda_verdict`), each must pass this test first. Any error fails it. `verdicts` returns the
-results so far.
+have not passed their trial (`cuda_verdict`), each kernel must pass this test first. Any error is a failure. `verdicts`
+returns the results so far.
 """
 
 import functools
@@ -62,7 +62,7 @@ def verdicts() -> dict[str, str | None]:
 
 
 def _tested(spec: cuda_launch.KernelSpec) -> str | None:
-    """Return None if the kernel is correct on every kind of device in this process, else what is wrong.
+    """Return None if the kernel is correct on every kind of device in this process, else a description of the fault.
 
     The test runs in a separate thread, which can be abandoned and does not inherit the caller's trace, mesh or default
     device.
@@ -85,7 +85,7 @@ def _tested(spec: cuda_launch.KernelSpec) -> str | None:
 
 
 def difference(spec: cuda_launch.KernelSpec, device: jax.Device, count: int = TESTED) -> str | None:
-    """Return what is wrong with the kernel on a device, or None.
+    """Return a description of the kernel's fault on a device, or None.
 
     Of `count` angles, the first, the middle and the last `TESTED` are compared.
     """
@@ -122,12 +122,12 @@ def halves(start: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
 
 
 def key_words(cipher: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """Return the key that kernels of a cipher are tested with."""
+    """Return the words of the key for tests of a cipher's kernels."""
     return np.arange(KEY_SIZES[cipher], dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(12345)
 
 
 def allowed(kappa: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, Any]:
-    """Return how far apart the float32 angles of two paths may be, for concentrations of 0 or more."""
+    """Return the largest accepted distance between the float32 angles of two paths, for concentrations of 0 or more."""
     apart: np.ndarray[Any, Any]
     apart = TOLERANCE / np.sqrt(np.maximum(kappa, 1)) + ROUNDING + 4 * float(jnp.finfo(jnp.float32).eps)
     return apart

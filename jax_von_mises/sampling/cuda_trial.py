@@ -1,4 +1,4 @@
-"""Try all CUDA kernels: ``python -P -m jax_von_mises.sampling.cuda_trial``, a process that may crash.
+"""Try all CUDA kernels: ``python -P -m jax_von_mises.sampling.cuda_trial``, in a process that may crash.
 
 `runtime.kernel_trial` starts the process and keeps its verdict. For each kind of card the process prints one line of
 JSON before the trial and one after it. Each kernel is launched
@@ -65,10 +65,10 @@ def words_of(cipher: str, start: int) -> Array:
 
 
 def tables() -> Iterator[tuple[Array, Callable[[Array], Array]]]:
-    """Yield a table that makes an angle the place in its cell, and one that makes it the number of the cell.
+    """Yield a table whose angles are the places in their cells, and one whose angles are the numbers of the cells.
 
-    Each comes with the function of words that gives the expected angles. Together the two angles are the 24 leading
-    bits of the tail probability.
+    Each table comes with a function that returns the expected angles of words. Together the two angles are the 24
+    leading bits of the tail probability.
     """
     unit, none = np.ones(CELLS, np.float32), np.zeros(CELLS, np.float32)
     number = np.arange(CELLS, dtype=np.float32) / 1024
@@ -90,7 +90,7 @@ def tables() -> Iterator[tuple[Array, Callable[[Array], Array]]]:
 
 
 def faults(launch: Launch) -> Iterator[str]:
-    """Yield what is wrong with the kernels; `launch` is `Driver.launch`."""
+    """Yield a description of each fault of the kernels; `launch` is `Driver.launch`."""
     for spec in specs():
         for fault in itertools.chain(_faults_of_words(launch, spec), _faults_of_rows(launch, spec)):
             yield f"{spec.name} in {spec.dtype}: {fault}"
@@ -162,7 +162,7 @@ def _faults_of_rows(launch: Launch, spec: KernelSpec) -> Iterator[str]:
 
 
 def fault_of_maps(device: jax.Device) -> str | None:
-    """Return what is wrong with rows that `jax.vmap` adds to a draw, or None."""
+    """Return the fault of the rows that `jax.vmap` adds to a draw, or None."""
     spec = KernelSpec("threefry2x32", "direct", "float32", (ROW,))
     keys = np.random.default_rng(1).integers(2**32, size=(ROWS, 2), dtype=np.uint32)
     kappas = np.geomspace(0.1, 100, ROWS * ROW, dtype=np.float32).reshape(ROWS, ROW)

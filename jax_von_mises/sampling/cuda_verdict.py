@@ -25,7 +25,7 @@ __all__ = ["FORMAT", "TRIED_BY", "NotKept", "find", "identity", "keep", "passed"
 
 FORMAT = "jax_von_mises/kernels/1"
 TRIED_BY = "jax-von-mises doctor"
-# Bytes of a file that is read.
+# Largest size of a file that is read, in bytes.
 LARGEST = 2**14
 # The wheels with which JAX launches kernels.
 WHEELS = tuple(f"jax-cuda{release}-{part}" for release in (12, 13) for part in ("pjrt", "plugin"))
@@ -36,7 +36,7 @@ class NotKept(Exception):
 
 
 def identity(device: jax.Device) -> dict[str, Any]:
-    """Return what a verdict holds for: this card, driver and these versions only."""
+    """Return the card, the driver and the versions for which a verdict is valid."""
     return {
         "card": device.device_kind,
         "driver": environment.nvidia_driver(),

@@ -11,7 +11,7 @@ class Programs(NamedTuple):
 
     new: jax.stages.Wrapped
     into: jax.stages.Wrapped
-    """With an additional first argument: an array like the result, whose memory the result takes."""
+    """The program with an additional first argument, an array like the result, whose memory the result takes."""
 
     @classmethod
     def of(cls, program: Callable[..., jax.Array], **options: Any) -> Self:

@@ -30,7 +30,7 @@ def sample_von_mises(
     r"""Draw angles from the von Mises distribution, without rejection.
 
     The density is :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`. Element ``i`` of the result, in row-major
-    order, is the quantile of word ``i`` of the key's stream (see :mod:`jax_von_mises.sampling.counter`): it does not
+    order, is the quantile of word ``i`` of the key's stream (see :mod:`jax_von_mises.sampling.counter`). It does not
     depend on the shape, the batch or the device that draws it.
 
     Parameters
@@ -41,9 +41,9 @@ def sample_von_mises(
         Mean direction :math:`\mu` in radians; any finite number, reduced to one turn. The result is NaN where it is not
         finite, or so large (2^24 in float32) that neighbouring floats are more than a radian apart.
     concentration : float or array
-        :math:`\kappa` in [0, inf]: 0 (and what is too small for a normal float) is the uniform distribution on the
-        circle, inf a point mass at `loc`. The result is NaN where it is negative or NaN; that is no error, since its
-        value is unknown while tracing.
+        :math:`\kappa` in [0, inf]: 0 (or a value too small for a normal float) is the uniform distribution on the
+        circle, inf a point mass at `loc`. The result is NaN where it is negative or NaN. This raises no error, since
+        the value is unknown while tracing.
     shape : int, tuple or array of ints, optional
         Shape of the complete result; `loc` and `concentration` broadcast to it. Their broadcast shape by default.
     dtype : optional
@@ -51,14 +51,15 @@ def sample_von_mises(
         By default the dtype of the arguments, including arrays without axes; JAX's default float if they are Python
         numbers or integers.
     method : {"auto", "direct", "table"}
-        How a word becomes an angle; the accuracy is the same. "table" is for one concentration and many angles,
-        "direct" for everything. "auto" uses the table for one concentration and at least 2^14 angles (2^15 in
-        float64). Give "direct" or "table" where angles must not differ in the last digits between shapes.
+        How to convert a word to an angle; the accuracy is the same. "table" is for one concentration and many angles,
+        "direct" for all cases. "auto" uses the table for one concentration and at least 2^14 angles (2^15 in float64).
+        Give "direct" or "table" if the last digits of angles must not depend on the shape.
     out_sharding : optional
         Sharding of the result, a `NamedSharding`, or a `PartitionSpec` of the mesh in scope (``jax.set_mesh``). Each
-        device draws its own part, without communication; the angles are those that one device draws. By default the
-        sharding of an argument that has the result's shape and is sharded over an explicit mesh. (Under `vmap` over
-        keys with such a sharding use ``method="direct"``: JAX has no sharding rule for the table's look-up there.)
+        device draws its own part, without communication, and the angles are those that a single device draws. By
+        default the sharding of an argument that has the result's shape and is sharded over an explicit mesh. Under
+        `vmap` over keys with such a sharding use ``method="direct"``, since JAX has no sharding rule for the table
+        look-up there.
 
     Returns
     -------
@@ -79,12 +80,13 @@ def sample_von_mises(
     *Source.* The distribution is (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000; see the
     page *Method* of the documentation for its quantile.
 
-    *Derivatives.* By the implicit function theorem, in forward and reverse mode: 1 for `loc`, and for
-    `concentration` :math:`-(\partial F/\partial\kappa) / p` at the angle drawn, finite for every concentration.
+    *Derivatives.* They follow from the implicit function theorem, in forward and reverse mode. The derivative in `loc`
+    is 1. The derivative in `concentration` is :math:`-(\partial F/\partial\kappa) / p` at the angle drawn, and finite
+    for every concentration.
 
     *Streams.* The same key gives the same words on every backend, bit for bit. On one backend, one method gives the
     same angles bit for bit in every shape, transformation and program (on CUDA, if this package's kernels draw all of
-    them or none). CPU and GPU agree to the accuracy above, and so do these kernels and XLA's.
+    them or none). CPU and GPU agree to the accuracy above, as do these kernels and XLA's.
 
     Examples
     --------
@@ -122,16 +124,16 @@ def sample_block(
         `concentration` phi_concentration, psi_concentration and correlation, as in `SineBivariateVonMises`.
     start : int, traced integer scalar, or pair of them
         Position of the block's first angle, direction or pair, 0 <= start < 2^64. Inside a program it may be a traced
-        int32 or uint32 (int64 or uint64 in 64-bit mode), or for any position a pair ``(hi, lo)`` of uint32, its upper
-        and lower half. If its value is known, it is an error if it is negative or the block ends beyond 2^64; if it is
-        traced, positions count modulo 2^64.
+        int32 or uint32 (int64 or uint64 in 64-bit mode) or, for any position, a pair ``(hi, lo)`` of uint32, its upper
+        and lower half. It is an error if a known position is negative or the block ends beyond 2^64. Traced positions
+        count modulo 2^64.
     shape : int or tuple of ints
         Shape of the block, filled in row-major order.
     method : {"auto", "direct", "table"}
         "auto" uses the table for one concentration, whatever the size of the block, so all blocks of a stream agree.
     distribution : {"von-mises", "von-mises-fisher", "sine-bivariate-von-mises", "cosine-bivariate-von-mises"}
-        What is drawn: angles, directions with as many components as the last axis of the mean direction, or pairs of
-        angles.
+        Distribution to draw from: angles, directions with as many components as the last axis of the mean direction,
+        or pairs of angles.
 
     Returns
     -------
@@ -156,7 +158,7 @@ def sample_block(
 def draw(request: DrawRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
     """Draw the angles of a request, by default with its engine.
 
-    If `buffer` is given, an array like the result, the angles take its memory and it is deleted.
+    If `buffer`, an array like the result, is given, the angles take its memory and it is deleted.
     """
     return programs_for(request).run(request, buffer, engine=engine or request.engine())
 
@@ -208,7 +210,7 @@ def programs_for(request: DrawRequest) -> Programs:
 
 
 class Family(NamedTuple):
-    """How a distribution is drawn, for streams and files."""
+    """The request and the draw function of a distribution, for streams and files."""
 
     request: type[Request]
     draw: Callable[..., jax.Array]

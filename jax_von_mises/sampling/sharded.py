@@ -2,7 +2,7 @@
 
 An angle depends only on the key and its position in the stream (see :mod:`jax_von_mises.sampling.counter`), so a device
 needs to know only where its part starts. `sample_von_mises` with `out_sharding` splits a result along the axes of a
-mesh; the functions here are for per-device code, `jax.pmap` and the body of `jax.shard_map`.
+mesh; the functions here use `jax.pmap`, or serve in the body of a mapped function.
 """
 
 import functools
@@ -39,12 +39,12 @@ def sample_pmap(
     ----------
     key : jax.Array
         One random key as in `sample_von_mises`, whose stream the devices share; or a key array of shape ``(devices,)``
-        (legacy keys: uint32 of shape ``(devices, words)``), which gives each device a separate stream: ``result[d]`` is
-        then ``sample_von_mises(key[d], loc[d], concentration[d], shape[1:])``, bit for bit, for `loc` and
-        `concentration` broadcast along the leading axis.
+        (legacy keys: uint32 of shape ``(devices, words)``), which gives each device a separate stream. In that case
+        ``result[d]`` equals ``sample_von_mises(key[d], loc[d], concentration[d], shape[1:])``, bit for bit, for `loc`
+        and `concentration` broadcast along the leading axis.
     loc, concentration : float or array
         As in `sample_von_mises`; they broadcast to `shape`, aligned at the last axis. An array with the leading axis of
-        `shape` is split along it, and each device gets its part; any other goes to all devices. For one value per
+        `shape` is split along it, and each device gets its part; other arrays go to all devices. For one value per
         device write ``loc[:, None]``.
     dtype : optional
         As in `sample_von_mises`.
@@ -55,7 +55,7 @@ def sample_pmap(
         As in `sample_von_mises`: "auto" decides by the complete `shape` with one key, and by the draw of one device
         with one key per device.
     devices : sequence of jax.Device, optional
-        Devices of this process, each once; ``result[i]`` lies on ``devices[i]``. ``jax.local_devices()`` by default.
+        Devices of this process, each once; ``result[i]`` is on ``devices[i]``. ``jax.local_devices()`` by default.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def sample_pmap(
 
     Notes
     -----
-    There is one compiled program for each set of devices, shape, dtype and method, whatever the values. The function
+    One program is compiled for each set of devices, shape, dtype and method, and is used for all values. The function
     can be called inside `jax.jit` and has the derivatives of `sample_von_mises`.
 
     To call `jax.pmap` yourself, over keys and parameters of shape ``(devices,)``, make the shape a static argument:
@@ -141,7 +141,7 @@ def sample_shard(
     """Draw this device's part of one stream, inside the body of `jax.shard_map` or `jax.pmap`.
 
     Device ``j`` along `axis_name` draws the angles ``j * prod(shape)`` to ``(j + 1) * prod(shape) - 1`` of the key's
-    stream. The concatenated parts of all devices are what one device draws.
+    stream. The concatenated parts of all devices equal the draw of a single device.
 
     Parameters
     ----------
@@ -152,8 +152,8 @@ def sample_shard(
     shape : int or tuple of ints
         Shape of this device's part, filled in row-major order.
     axis_name : name or tuple of names
-        Axes of the mesh over which the devices are counted, several in row-major order. Devices that differ only in
-        other axes draw the same angles.
+        Axes of the mesh along which the devices are counted; several axes count in row-major order. Devices that differ
+        only in other axes draw the same angles.
     method : {"auto", "direct", "table"}
         As in `sample_block`: "auto" uses the table for one concentration, whatever the size.
 
@@ -170,9 +170,9 @@ def sample_shard(
 
     Notes
     -----
-    Concatenated along the leading axis, the parts are `sample_von_mises` of the complete shape with the same method.
-    Along another axis they are the same angles in a different order, since in row-major order each row crosses all
-    devices. Positions have 64 bits, with or without JAX's 64-bit mode.
+    Concatenated along the leading axis, the parts equal the result of `sample_von_mises` for the complete shape and the
+    same method. Along another axis they are the same angles in a different order, since in row-major order each row
+    crosses all devices. Positions have 64 bits, with or without JAX's 64-bit mode.
 
     Examples
     --------

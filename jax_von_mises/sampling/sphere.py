@@ -50,8 +50,8 @@ def number_positions(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the positions (hi, lo) of the numbers `first` to `first` + `count` - 1 of each direction, on a last axis.
 
-    Without that axis if `count` is None. The directions have the batch `shape`, begin at `start` and take `numbers`
-    numbers each.
+    The result has no such axis if `count` is None. The directions have the batch `shape`, begin at `start` and take
+    `numbers` numbers each.
     """
     full = shape if count is None else (*shape, count)
     place: Any = np.uint32(first)
@@ -152,7 +152,7 @@ def half_turns(words: tuple[jax.Array, ...]) -> jax.Array:
         turns = (high.astype(jnp.float32) + 0.5) * 2.0**-31
     else:
         turns = (high.astype(jnp.float64) + (words[1].astype(jnp.float64) + 0.5) * 2.0**-32) * 2.0**-31
-    # For a single number XLA would move the factor out of its powers, which then overflow.
+    # For a single number, XLA would otherwise move the factor out of its powers, which would overflow.
     return xla.round_here(turns, 1)
 
 
@@ -184,9 +184,9 @@ def sample_von_mises_fisher(
 ) -> jax.Array:
     r"""Draw directions, unit vectors in d dimensions, from the von Mises-Fisher distribution, without rejection.
 
-    The density is :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`. Direction ``i`` of the batch, in row-major order, is a
-    function of ``i`` and the key (see :mod:`jax_von_mises.sampling.sphere`): it does not depend on the shape, the batch
-    or the device that draws it.
+    The density is :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`. Direction ``i`` of the batch, in row-major order, depends
+    only on ``i`` and the key (see :mod:`jax_von_mises.sampling.sphere`), and not on the shape, the batch or the device
+    that draws it.
 
     Parameters
     ----------
@@ -204,12 +204,12 @@ def sample_von_mises_fisher(
     dtype : optional
         float32, float64 (64-bit mode only), bfloat16 or float16, the last two computed in float32 and rounded once.
     method : {"auto", "direct", "table"}
-        How a word becomes a cosine for d >= 4 (or an angle for d = 2); the accuracy is the same. "table" is for one
-        concentration and many directions. "auto" uses it for at least 2^14 directions (2^15 in float64). In three
+        How to convert a word to a cosine for d >= 4 (or an angle for d = 2); the accuracy is the same. "table" is for
+        one concentration and many directions. "auto" uses it for at least 2^14 directions (2^15 in float64). In three
         dimensions there is a closed form.
     out_sharding : optional
-        Sharding of the result, a `NamedSharding`, or a `PartitionSpec` of the mesh in scope, which may shard only the
-        axes of the batch. Each device draws its own part, without communication.
+        Sharding of the result, a `NamedSharding` or a `PartitionSpec` of the mesh in scope. It may shard only the axes
+        of the batch. Each device draws its own part, without communication.
 
     Returns
     -------
@@ -225,13 +225,13 @@ def sample_von_mises_fisher(
     -----
     *Accuracy.* The cosine w to the mean direction is the quantile of a tail probability that takes 2^31 values down to
     2^-33 (2^63 down to 2^-65 in float64) on either side. The tail beyond it has a relative error below 2e-6 (1e-12), or
-    the smaller of 1 - w and 1 + w is within 4 ulp for d <= 10 and 6 ulp for d > 10. This holds for every concentration
-    and was compared with a reference for d up to 1024. The vector is computed from 1 - w, so the components across the
-    mean direction are accurate at any concentration.
+    the smaller of 1 - w and 1 + w is within 4 ulp for d <= 10 and 6 ulp for d > 10. This holds for every concentration,
+    and was checked against a reference for d up to 1024. The vector is computed from 1 - w, so the components across
+    the mean direction are accurate at any concentration.
 
-    *Derivatives.* With respect to the concentration by the implicit function theorem at a fixed tail probability, along
-    the sphere; with respect to the mean direction by differentiating the vector that is built from it. Finite for every
-    concentration, in forward and reverse mode.
+    *Derivatives.* The derivative in the concentration follows from the implicit function theorem at a fixed tail
+    probability, along the sphere. The derivative in the mean direction is that of the vector that is built from it.
+    Both are finite for every concentration, in forward and reverse mode.
 
     *Source.* The distribution is (9.3.4) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000; see the page
     *Directions on the sphere* of the documentation for its quantile.
@@ -350,6 +350,6 @@ PROGRAMS = Programs.of(directions)
 def draw_directions(request: SphereRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
     """Draw the directions of a request, always with XLA.
 
-    If `buffer` is given, an array like the result, the directions take its memory and it is deleted.
+    If `buffer`, an array like the result, is given, the directions take its memory and it is deleted.
     """
     return PROGRAMS.run(request, buffer)

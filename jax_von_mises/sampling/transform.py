@@ -1,10 +1,10 @@
 """From words to angles in one elementwise pass: sign and tail probability, quantile, location, wrap.
 
-Two routes from the tail probability t to |x|, on the same words and to the same accuracy:
+Two routes lead from the tail probability t to |x|, with the same words and the same accuracy:
 
-- *direct*: the quantile of `quantile.half_quantile` for every element. Any concentrations.
+- *direct*: the quantile of `quantile.half_quantile` for every element, with any concentrations.
 - *table*: for one concentration. The program computes the quantile once, on a grid that halves towards t = 0, so a
-  traced concentration works too; an element then costs one row of four coefficients and three multiply-adds.
+  traced concentration works too; each element then takes one row of four coefficients and three multiply-adds.
 """
 
 import functools

@@ -1,10 +1,10 @@
 """Decide whether XLA:CPU compiles a draw with 512-bit vectors; its default is 256 bits.
 
-With 512 bits a draw by the table takes a fifth less time and has the same bits. Two kinds of draws keep 256 bits, since
-their last digits would differ: arrays of concentrations, because XLA approximates `rsqrt` differently for 16 floats
-than for 8; and float64, because XLA contracts some products and sums in one program and not in the other.
+With 512 bits a draw by the table takes a fifth less time and returns the same bits. Two kinds of draws keep 256 bits,
+since their last digits would differ. For arrays of concentrations, XLA approximates `rsqrt` differently for 16 floats
+than for 8. In float64, XLA contracts some products and sums in one program and not in the other.
 
-JAX accepts the option only for the outermost program. A user's program that draws sets it for itself, with
+JAX accepts the option only for the outermost program. A user's program that draws must set it itself, with
 ``jax.jit(..., compiler_options=wide_vectors.OPTIONS)`` or ``configure(vector_width=512)``.
 """
 
@@ -32,7 +32,7 @@ SMALLEST = 2**17
 
 
 def use_wide_vectors(request: "DrawRequest") -> bool:
-    """Return whether a request is drawn with wide vectors: its bits stay, the CPU has them, JAX is not tracing."""
+    """Return whether a request is drawn with wide vectors: the bits stay, the CPU has them, and JAX is not tracing."""
     same_bits = request.route == "table" and request.dtype != np.float64
     if not same_bits or request.out_sharding is not None or math.prod(request.shape) < SMALLEST:
         return False
