@@ -178,7 +178,7 @@ def configure(
     TypeError, ValueError
         If a value is not allowed, or the installed jaxlib rejects it; nothing was changed.
     RuntimeError
-        If JAX has started, and one of the settings can no longer change; nothing was changed. The message lists the
+        If JAX has started and one of the settings can no longer change; nothing was changed. The message lists the
         remedies.
     """
     given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}  # by argument
