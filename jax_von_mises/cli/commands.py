@@ -1,9 +1,9 @@
-"""Command line: `sample` draws into a file or a store, `verify` reads it again, `doctor` examines the machine.
+"""Command line: `sample` draws into a file or a store, `verify` checks it, `doctor` diagnoses the machine.
 
-`writer` writes and resumes. This module reads the arguments, shows progress, compares the angles with the distribution
-and prints each error in one line.
+The module `writer` writes files and resumes runs. This module parses the arguments, shows progress, compares the sample
+with the distribution and prints each error on one line.
 
-Exit codes: 0, done; 1, reading or writing failed; 2, an argument is wrong; 130, interrupted (129, 143: terminated).
+Exit codes: 0, success; 1, reading or writing failed; 2, invalid argument; 130, interrupted; 129 or 143, terminated.
 """
 
 import argparse
@@ -39,32 +39,32 @@ __all__ = ["entry", "main"]
 
 PROGRAM_NAME = "jax-von-mises"
 
-# `jax.random.key` keeps 32 bits of a Python integer unless x64 is on, so larger seeds would repeat smaller ones.
+# `jax.random.key` keeps 32 bits of a Python integer unless x64 is on, so a larger seed would repeat a smaller one.
 SEED_LIMIT = 2**32
 
-# Options of version 0.1, with which the processes of a job found each other.
+# Removed options of version 0.1, through which the processes of a job found each other.
 GONE = ("--distributed", "--coordinator", "--join-timeout", "--patience")
 
 NUMBER_OPTIONS = ("--loc", "--mean-direction", "--concentration", "--correlation", "--size", "--seed", "--block")
 
 
 class BadArgument(Exception):
-    """An invalid argument: exit code 2."""
+    """Raised for an invalid argument; the exit code is 2."""
 
 
 class Failure(Exception):
-    """A failure that the arguments did not cause: exit code 1."""
+    """Raised for a failure that the arguments did not cause; the exit code is 1."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that prints an error in one line, for batch logs."""
+    """Parser that prints an error on one line, for batch logs."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of the command line."""
+    """Return the command-line parser."""
     parser = Parser(
         prog=PROGRAM_NAME,
         description="Draw von Mises random angles, verify files, and diagnose the machine.",
@@ -184,7 +184,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def join_numbers(argv: Sequence[str]) -> list[str]:
-    """Write ``--loc -1e3`` as ``--loc=-1e3``, which argparse would otherwise take for an option."""
+    """Join ``--loc -1e3`` into ``--loc=-1e3``; argparse would otherwise parse the number as an option."""
     joined: list[str] = []
     for argument in argv:
         numbers = argument.startswith("-") and all(map(is_number, argument.split(",")))
@@ -205,7 +205,7 @@ def is_number(text: str) -> bool:
 
 
 def read_integer(option: str, text: str, limit: int | None = None) -> int:
-    """Read a non-negative whole number exactly, also from a text such as 1e7."""
+    """Read a non-negative integer exactly, including from text such as 1e7."""
     try:
         value = int(text)
     except ValueError:
@@ -235,15 +235,15 @@ def read_parameter(option: str, text: str) -> np.ndarray:
                 values = safe_files.read_npy(file)
         else:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # an empty file is refused below
+                warnings.simplefilter("ignore", UserWarning)  # an empty file is rejected below
                 values = np.loadtxt(text, delimiter=",", encoding="utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # `read_npy` and NumPy document no exceptions
+    except Exception as error:  # `read_npy` and NumPy do not document their exceptions
         if suffix == ".npy":
             advice = "not a .npy file of numbers; write it with numpy.save from a float array (pickles are not read)"
         else:
-            reason = str(error).split(";")[0]  # the rest advises callers of loadtxt
+            reason = str(error).split(";")[0]  # the rest is advice for callers of loadtxt
             advice = f"not a list of numbers ({reason}); write one number per line, without a header"
         raise BadArgument(f"{option} {text}: {advice}") from None
     if values.dtype.kind not in "fiu":
@@ -257,14 +257,14 @@ def read_parameter(option: str, text: str) -> np.ndarray:
 
 
 def check_values(option: str, text: str, values: np.ndarray, bad: np.ndarray, reason: str) -> None:
-    """Refuse the parameter if any of its values is bad, naming the first such value."""
+    """Raise an error that names the first bad value of the parameter, if it has any."""
     if np.any(bad):
         where = "" if values.ndim == 0 else f": value {int(np.argmax(bad))} (counted from 0) is {values[bad][0]:g}"
         raise BadArgument(f"{option} {text}{where}: {reason}")
 
 
 def read_parameters(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
-    """Read and check the location and the concentration, in the dtype in which they are computed."""
+    """Read and check the location and the concentration, in the dtype of the computation."""
     compute = np.float64 if options.dtype == "float64" else np.float32
     pairs = "bivariate" in options.distribution
     if options.correlation is not None and not pairs:
@@ -283,7 +283,7 @@ def read_parameters(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray
 
 
 def read_pair(option: str, text: str) -> np.ndarray:
-    """Read two numbers, one of each angle of a pair."""
+    """Read two numbers, one for each angle of a pair."""
     parts = text.split(",")
     if len(parts) != 2 or not all(map(is_number, parts)):
         raise BadArgument(f"{option} {text}: pairs need two numbers, one of each angle, separated by a comma")
@@ -291,7 +291,7 @@ def read_pair(option: str, text: str) -> np.ndarray:
 
 
 def check_loc(text: str, loc: np.ndarray, compute: type) -> np.ndarray:
-    """Check the mean direction of angles, or one for each column."""
+    """Check the mean direction of the angles, or of each column of angles."""
     check_values("--loc", text, loc, ~np.isfinite(loc), "not finite; give radians, any finite number")
     limit = LARGEST_LOC[compute.__name__]
     wider = ", or use --dtype float64" if compute is np.float32 else ""
@@ -355,7 +355,7 @@ def read_concentration(options: argparse.Namespace, compute: type, loc: np.ndarr
 
 
 class PlainProgress:
-    """Progress as lines of text, where tqdm is not installed."""
+    """Progress printed as lines of text, for use without tqdm."""
 
     INTERVAL = 2.0  # seconds between lines
 
@@ -364,7 +364,7 @@ class PlainProgress:
         self.started = self.printed = time.monotonic()
 
     def update(self, count: int) -> None:
-        """Add `count`; print a line if the last one is old, or at the end of a run that printed any."""
+        """Add `count`; print a line if the last one is `INTERVAL` old, or at the end if any line was printed."""
         self.n += count
         now = time.monotonic()
         if now - self.printed >= self.INTERVAL or (self.n >= self.total and self.printed > self.started):
@@ -379,20 +379,20 @@ class PlainProgress:
 
 
 def make_progress(initial: int, total: int, unit: str) -> Any:
-    """Return a progress bar on stderr with rate and time left: tqdm's if it is installed, else plain lines."""
+    """Return a progress bar on stderr with rate and time left; use tqdm if it is installed, else plain lines."""
     try:
         from tqdm import tqdm
     except ImportError:
         return PlainProgress(initial, total, unit)
-    # In a log every redraw is a line, so redraw as rarely as `PlainProgress` prints.
+    # In a log, each redraw adds a line, so redraw no more often than `PlainProgress` prints.
     interval = 0.1 if sys.stderr.isatty() else PlainProgress.INTERVAL
     return tqdm(initial=initial, total=total, unit=f" {unit}", unit_scale=True, file=sys.stderr, mininterval=interval)
 
 
 class Watch:
-    """Show progress, and accumulate the moments of the blocks, or of evenly spaced ones if there are many."""
+    """Show progress, and accumulate the moments of all blocks, or of evenly spaced ones if there are many."""
 
-    # Compare at most this many numbers with the distribution: comparing more would take longer than drawing them.
+    # Compare at most this many numbers with the distribution; comparing more would take longer than drawing them.
     JUDGED = 2**25
     CHUNK = 2**20  # numbers compared at a time, which limits the size of temporary arrays
 
@@ -404,7 +404,7 @@ class Watch:
         self.drawn = 0  # rows
 
     def progress(self, done: int, total: int) -> None:
-        """Show that `done` of `total` rows are written; stop if a signal has arrived."""
+        """Show that `done` of `total` rows are written; raise an exception if a signal has arrived."""
         stop_if_asked()
         self.before = done if self.before is None else self.before
         self.drawn = done - self.before
@@ -424,7 +424,7 @@ class Watch:
         self.seen += 1
 
     def read_again(self, written: writer.Written) -> None:
-        """Add the rows that workers have written to the moments: all of them, or evenly spaced pieces."""
+        """Read the rows that workers have written, or evenly spaced pieces of them, and add them to the moments."""
         result, _ = writer.open_finished("sample", written.out)
         step = max(1, self.CHUNK // self.columns)
         rows = written.shape[0]
@@ -449,7 +449,7 @@ def write_or_draw(
     loc: np.ndarray,
     concentration: np.ndarray,
 ) -> list[str]:
-    """Draw the angles into the file, and return the lines of the summary."""
+    """Draw the angles, write them to the file or store, and return the lines of the summary."""
     try:
         key = jax.random.key(seed, impl=options.key_impl)
     except ValueError as error:
@@ -491,7 +491,7 @@ def write_or_draw(
 
 
 def in_options(text: str) -> str:
-    """Return a message of the library with the options of the command line."""
+    """Return a message of the library with its arguments written as command-line options."""
     text = text.removeprefix("write_samples: ").removeprefix("verify_samples: ")
     for name in ("resume", "force", "repair"):
         text = text.replace(f"{name}=True", f"--{name}")
@@ -499,12 +499,12 @@ def in_options(text: str) -> str:
 
 
 def significant(value: float) -> str:
-    """Format a positive number with three digits, or with all digits before the point."""
+    """Format a positive number with three significant digits, or as a whole number if it is 100 or more."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def time_line(written: writer.Written, drawn: int, seconds: float, components: int) -> str:
-    """Return a line on the rates of this process, or on the total rate of workers."""
+    """Return a line with the rates of this process, or with the combined rate of the workers."""
     times = written.times
     if times is None:
         rate = significant(drawn / seconds / 1e6)
@@ -557,7 +557,7 @@ def print_report(
 
 
 def read_part(options: argparse.Namespace) -> tuple[int, int]:
-    """Read ``--part`` and ``--parts``; refuse options that contradict each other, and those of version 0.1."""
+    """Read ``--part`` and ``--parts``; reject contradictory options and the removed options of version 0.1."""
     for name in GONE:
         if getattr(options, name[2:].replace("-", "_")) is not None:
             raise BadArgument(
@@ -604,7 +604,7 @@ def open_executor(options: argparse.Namespace) -> Iterator[futures.Executor | No
             raise BadArgument(f"--scheduler {options.scheduler}: neither a file nor an address with a port")
         try:
             client = Client(None if file else options.scheduler, **file)
-        except Exception as error:  # for a file that describes no scheduler, distributed raises any
+        except Exception as error:  # distributed may raise any exception if a file does not describe a scheduler
             raise Failure(f"--scheduler {options.scheduler}: no scheduler answers there ({error})") from error
         config.update("jax_platforms", "cpu")
         with client:
@@ -617,17 +617,17 @@ def open_executor(options: argparse.Namespace) -> Iterator[futures.Executor | No
 
 @contextmanager
 def local_workers(count: int) -> Iterator[futures.Executor]:
-    """Start processes that end with this one, however it ends."""
+    """Start worker processes that end when this process ends, however it ends."""
     executor = futures.ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=prepare_worker)
     try:
-        # Processes inherit the blocked signal. Otherwise an interrupt during their imports prints a traceback.
+        # Workers inherit the blocked signal, so an interrupt during their imports does not print a traceback.
         with interrupts_later():
             for _ in range(count):
                 executor.submit(int)
         yield executor
         executor.shutdown()
     except BaseException:
-        for process in multiprocessing.active_children():  # also one that hangs, for which a shutdown would wait
+        for process in multiprocessing.active_children():  # including any that hang: shutdown would wait for them
             process.kill()
         executor.shutdown(cancel_futures=True)
         raise
@@ -635,7 +635,7 @@ def local_workers(count: int) -> Iterator[futures.Executor]:
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Delay an interrupt from the terminal, where the system can."""
+    """Delay interrupts from the terminal, where the system supports it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -669,7 +669,7 @@ def read_seconds(option: str, text: str) -> float:
 
 def run_sample(options: argparse.Namespace) -> int:
     """Run the command ``sample``."""
-    options.resume |= options.part is not None  # the command of a part both starts and continues it
+    options.resume |= options.part is not None  # the same command starts and resumes a part
     options.part, options.parts = read_part(options)
     options.timeout = read_seconds("--timeout", options.timeout)
     if options.timeout == 0:
@@ -697,7 +697,7 @@ def run_sample(options: argparse.Namespace) -> int:
 
 
 def check_name(out: str) -> None:
-    """Refuse a target of an unknown kind before JAX starts."""
+    """Reject a target of an unknown kind before JAX starts."""
     if not (target.is_npy(out) or target.is_zarr(out)):
         raise BadArgument(f"--out {out}: end its name in .npy for a NumPy file, or in .zarr for a Zarr store")
 
@@ -732,19 +732,19 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 
 class Terminated(BaseException):
-    """The process received the signal of this number, which ends it."""
+    """Raised when the process receives a terminating signal; the argument is the signal number."""
 
 
-# Batch systems end a job with the first, and a terminal that closes sends the second, which Windows lacks.
+# Batch systems end a job with SIGTERM. A terminal that closes sends SIGHUP, which Windows does not have.
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
-# Signals received. Python ignores an exception that a handler raises in a destructor or in a callback of the garbage
+# Received signals. Python ignores an exception that a handler raises in a destructor or in a callback of the garbage
 # collector (JAX has one), so `stop_if_asked` raises it again.
 asked: list[int] = []
 
 
 def stop_if_asked() -> None:
-    """Raise the exception of a received signal again, which Python may have ignored."""
+    """Raise the exception of a received signal again, in case Python ignored it."""
     if asked:
         raise KeyboardInterrupt if asked[0] == signal.SIGINT else Terminated(asked[0])
 
@@ -783,12 +783,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        Arguments without the program's name; those of the process by default.
+        Arguments without the program name; by default, those of the process.
 
     Returns
     -------
     int
-        The exit code. Wrong usage raises SystemExit(2), as argparse does.
+        The exit code. A usage error raises SystemExit(2), as in argparse.
     """
     options = make_parser().parse_args(join_numbers(sys.argv[1:] if argv is None else argv))
     prefix = f"{PROGRAM_NAME} {options.command}"
@@ -816,8 +816,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def entry() -> int:
     """Run the command line as a program; exit at once after a signal.
 
-    XLA may still be computing an array of the interrupted call, for which nothing can wait. Python's normal exit frees
-    the array's memory first, which caused a segmentation fault in one run of three.
+    After an interrupted call, XLA may still be computing an array, and no function can wait for that array. A normal
+    exit of Python frees the array's memory first, which caused a segmentation fault in one run of three.
     """
     code = main()
     if code > 128:
@@ -829,12 +829,12 @@ def entry() -> int:
 
 
 def show_warning(prefix: str, message: Warning | str, *_: object) -> None:
-    """Print a warning in one line on stderr, without the line of code that `warnings` adds."""
+    """Print a warning on one line of stderr, without the source line that `warnings` adds."""
     print(f"{prefix}: warning: {in_options(str(message))}", file=sys.stderr)
 
 
 def fail(code: int, prefix: str, reason: object, error: BaseException | None = None) -> int:
-    """Print in one line on stderr why a command failed and what was kept; return the exit code."""
+    """Print why a command failed and what was kept, on one line of stderr; return the exit code."""
     text = in_options("; ".join([str(reason).rstrip("."), *getattr(error, "__notes__", [])]))
     print(f"{prefix}: error: {' '.join(text.split())}", file=sys.stderr)
     return code

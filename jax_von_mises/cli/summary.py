@@ -1,6 +1,6 @@
 """Compare a sample with its distribution: mean direction and resultant length, with their standard errors.
 
-This module uses only NumPy and SciPy: it checks the sampler, so it shares no code with it.
+This module uses only NumPy and SciPy. It shares no code with the sampler, which it checks.
 """
 
 import math
@@ -8,18 +8,18 @@ import math
 import numpy as np
 from scipy import special
 
-# Above this concentration, 1 - I1/I0 and its derivative come from their series in 1/k: its truncation error is below
-# 2e-13 relative, while the differences of Bessel functions have lost 10 digits.
+# Above this concentration, 1 - I1/I0 and its derivative are computed from their series in 1/k. Its truncation error is
+# below 2e-13 relative, while the differences of Bessel functions have lost 10 digits there.
 SERIES_MIN = 1e3
 
 # 2 pi minus the nearest float64.
 TWO_PI_REST = 2.4492935982947064e-16
 
-# The level for the worst column, which this share of correct files exceeds.
+# The share of correct files that exceed the level for the worst column.
 FALSE_ALARM = 1e-3
-# With fewer angles per column, the mean of a column is too far from normal for that level.
+# With fewer angles per column, the distribution of a column's mean is too far from normal for that level.
 COLUMN_MIN = 100
-# Bits of a float's fraction.
+# Number of fraction bits of each dtype.
 SIGNIFICANT_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 NOTHING = "nothing was drawn, so there is nothing to compare"
@@ -61,7 +61,10 @@ class Moments:
 
 
 class DirectionMoments:
-    """Sums of 1 - w, for the cosine w to the mean direction, and of the differences from it, in float64."""
+    """Sums of 1 - w and of the differences from the mean direction, in float64.
+
+    Here, w is the cosine of the angle between a draw and the mean direction.
+    """
 
     numbers, draws = "components", "directions"
 
@@ -86,10 +89,10 @@ class DirectionMoments:
             return [NOTHING]
         gap, variance = versine_moments(self.concentration, d)
         mean = self.difference / count
-        # A component across the mean direction has the variance E[1 - w^2] / (d - 1).
+        # A component orthogonal to the mean direction has the variance E[1 - w^2] / (d - 1).
         across = float(np.linalg.norm(mean - (mean @ self.mean) * self.mean))
         spread = math.sqrt(max(2 * gap - variance - gap * gap, 0) / (d - 1))
-        # Components are rounded to steps of at most this size; the mean direction's unit vector was rounded before.
+        # Components are rounded in steps of at most this size; the mean direction's unit vector was rounded earlier.
         step = 2.0 ** -(SIGNIFICANT_BITS[dtype] + 1)
         inner = 2.0 ** -(53 if dtype == "float64" else 24)
         shift = step * math.exp(-2 * (math.pi * spread / step) ** 2) + 2 * inner
@@ -109,7 +112,7 @@ class DirectionMoments:
 
 
 class PairMoments:
-    """Sums of statistics of pairs about their locations, in float64: sines, versines and the model's dependence."""
+    """Sums of the sines, versines and dependence statistic of pairs about their locations, in float64."""
 
     numbers, draws = "angles", "pairs"
     components = columns = 2
@@ -142,7 +145,7 @@ class PairMoments:
 
 
 def pair_statistics(model: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the statistics that `PairMoments` sums, of angles about their locations."""
+    """Return the statistics that `PairMoments` sums, for angles relative to their locations."""
     dependence = np.sin(a) * np.sin(b) if model == "sine" else versine(a - b)
     return np.stack([np.sin(a), np.sin(b), versine(a), versine(b), dependence])
 
@@ -153,11 +156,11 @@ def versine(x: np.ndarray) -> np.ndarray:
 
 
 def pair_moments(model: str, k1: float, k2: float, r: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return means and variances of `pair_statistics`, by sums over both angles.
+    """Return the means and variances of `pair_statistics`, by quadrature over both angles.
 
-    Given the first angle a, the second has the concentration rho about its mean direction. The first one's density has
-    its mode where the derivative of k1 c + rho in c = cos(a) changes its sign: Gauss-Legendre panels are graded
-    towards it and both ends of the half circle. The other half mirrors it.
+    Given the first angle a, the second has the concentration rho about its mean direction. The density of the first
+    angle has its mode where the derivative of k1 c + rho with respect to c = cos(a) changes sign. Gauss-Legendre panels
+    are graded towards this mode and both ends of the half circle. The other half follows by symmetry.
     """
 
     def second(c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -178,7 +181,7 @@ def pair_moments(model: str, k1: float, k2: float, r: float) -> tuple[np.ndarray
     a = (edges[:-1, None] + width * (nodes + 1) / 2).ravel()
     along, across = second(np.cos(a))
     rho = np.hypot(along, across)
-    # A period, or as far as the second angle reaches: either way equal weights converge geometrically.
+    # Sum over a full period or over the range of the second angle; equal weights converge geometrically on both.
     reach = np.minimum(np.pi, 9 / np.sqrt(np.maximum(rho, 1e-9)))[:, None]
     place = reach * (np.arange(-48, 48) + 0.5) / 48
     log_density = (k1 * np.cos(a) + rho)[:, None] - rho[:, None] * versine(place)
@@ -204,7 +207,7 @@ def moments_of(
 
 
 def versine_moments(concentration: float, dimension: int) -> tuple[float, float]:
-    """Return mean and variance of 1 - w, for the cosine w of the von Mises-Fisher distribution.
+    """Return the mean and variance of 1 - w, for the cosine w of the von Mises-Fisher distribution.
 
     The trapezoid rule in y = log tan(angle / 2) converges geometrically. The density of y is proportional to e^f with
     f = -k (1 - w) + (d - 1)/2 log(1 - w^2).
@@ -225,7 +228,7 @@ def versine_moments(concentration: float, dimension: int) -> tuple[float, float]
 
 
 def exact_turns(loc: np.ndarray) -> np.ndarray:
-    """Return directions without full turns, in [-pi, pi] and float64; those already there are unchanged.
+    """Reduce directions to [-pi, pi] in float64; directions in that interval stay unchanged.
 
     The error must be below the spread of the angles, which may be as small as the last digit of loc.
     """
@@ -237,7 +240,7 @@ def exact_turns(loc: np.ndarray) -> np.ndarray:
 
 
 def distribution_moments(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return 1 - R and the variances of sin and cos about the mean direction, with R = I1(k) / I0(k).
+    """Return 1 - R and the variances of sin and cos about the mean direction, where R = I1(k) / I0(k).
 
     E sin^2 = R / k and Var cos = R' = 1 - R / k - R^2 (Mardia and Jupp, Directional Statistics, 2000, section 3.5.4).
     """
@@ -259,17 +262,17 @@ def distribution_moments(concentration: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def rounding(loc: np.ndarray, spread: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the spacing of angles near loc, and bounds of the effect of rounding on the means of sine and versine.
+    """Return the spacing of angles near loc, and bounds on the effect of rounding on the means of sine and versine.
 
-    Angles that spread over many steps of width g are rounded up as often as down: the mean then moves by less than
-    g exp(-2 (pi s / g)^2) for spread s (the first term of Poisson's sum), and the mean square by less than g^2. All
-    angles together may be shifted by two steps of the dtype in which they are computed: one from reducing loc to a
-    turn, one where the largest angle is the float below pi. A distant loc adds 2^-53 of itself, since 2 pi is rounded.
+    Angles that spread over many steps of width g are rounded up as often as down. For spread s, the mean then changes
+    by less than g exp(-2 (pi s / g)^2), the first term of Poisson's sum, and the mean square by less than g^2. All
+    angles may share a shift of two steps of the dtype in which they are computed: one from the reduction of loc to one
+    turn, one where the largest angle is the float below pi. A large loc adds 2^-53 of itself, since 2 pi is rounded.
     """
     bits = SIGNIFICANT_BITS[dtype]
     reach = np.minimum(np.abs(exact_turns(loc)) + spread, np.pi)
     step = np.exp2(np.floor(np.log2(np.maximum(reach, np.finfo(np.float32).tiny))) - bits)
-    # loc + x is computed in float32 unless the dtype is float64, so half precision is rounded twice.
+    # loc + x is computed in float32 unless the dtype is float64, so half-precision angles are rounded twice.
     inner = np.exp2(np.floor(np.log2(np.maximum(reach, np.finfo(np.float32).tiny))) - (52 if bits == 52 else 23))
     offset = 2 * inner + np.abs(loc) * 2.0**-53
     shift = step * np.exp(-2 * (np.pi * spread / step) ** 2) + offset
@@ -277,7 +280,7 @@ def rounding(loc: np.ndarray, spread: np.ndarray, dtype: str) -> tuple[np.ndarra
 
 
 def standard_deviations(difference: np.ndarray, allowance: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """Return the difference in standard errors, less the allowance for rounding."""
+    """Return the difference, less the allowance for rounding, in units of the standard error."""
     rest = np.sign(difference) * np.maximum(np.abs(difference) - allowance, 0.0)
     result: np.ndarray = np.where(rest == 0, 0.0, np.copysign(np.inf, rest))
     np.divide(rest, error, out=result, where=error > 0)
@@ -341,7 +344,7 @@ def row(name: str, sample: float, distribution: float, error: float, z: float) -
 def summarise_columns(
     sine_z: np.ndarray, versine_z: np.ndarray, count: int, concentration: np.ndarray, loc: np.ndarray
 ) -> list[str]:
-    """Return lines on all columns together, and on the worst column."""
+    """Return lines about all columns together and about the worst column."""
     columns = sine_z.size
     lines = [
         f"{name:24}{np.sum(z) / math.sqrt(columns):+.1f} s.e. over {columns} columns together"

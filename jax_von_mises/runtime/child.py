@@ -1,4 +1,4 @@
-"""Run code that may abort or hang in a child process: a wrong XLA flag ends the process that reads it."""
+"""Run code that may abort or hang in a child process; a wrong XLA flag, for one, ends the process that reads it."""
 
 import contextlib
 import os
@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 
 import jax
 
-# -P: import modules from where this process finds them, never from the working directory.
+# -P keeps the working directory off the module path, so that a child imports the same modules as this process.
 PYTHON = (sys.executable, "-P")
 
 # Two processes can share a GPU only if neither takes all its memory at once.
 MODEST = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-# In seconds (23 days): the time to wait for a pipe is counted in milliseconds of 31 bits.
+# In seconds (23 days). The time to wait for a pipe is a 31-bit number of milliseconds.
 LONGEST_WAIT = 2e6
 
 
 class Ended(NamedTuple):
-    """How a child ended: its exit code (None if it was killed at its timeout) and what it printed."""
+    """Result of a child: its exit code (None if it was killed at its timeout) and its output."""
 
     code: int | None
     out: str
@@ -37,25 +37,25 @@ def environment(**changes: str | None) -> dict[str, str]:
 
 
 def configuration() -> dict[str, str | None]:
-    """Return the variables with which JAX in a child starts as it is configured here."""
+    """Return the environment variables that give JAX in a child the configuration of this process."""
     config: Any = jax.config
     return {
         "JAX_PLATFORMS": config.jax_platforms or None,
         "JAX_NUM_CPU_DEVICES": str(config.jax_num_cpu_devices),
         "JAX_ENABLE_X64": str(bool(config.jax_enable_x64)),
-        # Otherwise JAX ends its tracebacks with a note on filtering, where `reason` looks for the reason.
+        # Otherwise, JAX ends its tracebacks with a note on filtering, in the place where `reason` looks.
         "JAX_TRACEBACK_FILTERING": "off",
         **MODEST,
     }
 
 
 def run(*arguments: str, timeout: float, **changes: str | None) -> Ended:
-    """Run Python with `arguments` and `changes` of the environment, and wait until it ends."""
+    """Run Python with `arguments` and with `changes` to the environment, and wait until it ends."""
     return run_command(*PYTHON, *arguments, timeout=timeout, **changes)
 
 
 def run_command(*command: str, timeout: float, **changes: str | None) -> Ended:
-    """Run a command with `changes` of the environment, and wait until it ends."""
+    """Run a command with `changes` to the environment, and wait until it ends."""
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -70,17 +70,17 @@ def run_command(*command: str, timeout: float, **changes: str | None) -> Ended:
         out, err = child.communicate(timeout=min(timeout, LONGEST_WAIT))
         return Ended(child.returncode, out, err)
     except subprocess.TimeoutExpired as late:
-        # What was captured before the timeout is bytes, even of a process that is read as text.
+        # The output captured before the timeout is bytes, even from a process that is read as text.
         captured = (late.stdout, late.stderr)
         out, err = (text.decode(errors="replace") if isinstance(text, bytes) else text or "" for text in captured)
         return Ended(None, out, err)
     finally:
-        if child.returncode is None:  # also where this process was interrupted
+        if child.returncode is None:  # also if this process was interrupted
             _kill(child)
 
 
 def _kill(child: subprocess.Popen[str]) -> None:
-    """End a child and the processes that it started, without waiting for others that hold its pipes."""
+    """Kill a child and the processes that it started, without waiting for others that hold its pipes."""
     with contextlib.suppress(OSError):
         if os.name == "posix":
             os.killpg(child.pid, signal.SIGKILL)

@@ -1,10 +1,10 @@
 """Turn on JAX's compilation cache on disk safely, in one call.
 
-Later processes then read compiled programs from the disk. By default JAX keeps no cache, and with one it keeps only
-programs that took more than a second to compile, which samplers do not.
+Later processes then read compiled programs from disk. By default, JAX keeps no cache. With a cache, it keeps only
+programs that took more than a second to compile; samplers take less.
 
 A cache is executable code: anyone who can write to it can run programs as you. Its directory is therefore private, and
-one that others can write to is refused. A disk that is full or read-only causes no more than a warning.
+a directory that others can write to is rejected. A full or read-only disk causes only a warning.
 """
 
 import atexit
@@ -27,13 +27,13 @@ from jax_von_mises.streams import safe_files
 
 DEFAULT_LIMIT = 2**30
 
-# JAX's names for entries, and for the times of their last use where JAX limits the size. No other file is removed.
+# JAX's file names for entries, and for the times of their last use if JAX limits the size. No other files are removed.
 ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")
 TIME = "-atime"
 # The modification time of this file is the time of the last check for damaged entries.
 STAMP = "checked"
 
-# In bytes. JAX writes no entry smaller than its minimum; this minimum keeps it from writing to a read-only directory.
+# Minimum entry size in bytes that keeps JAX from writing to a read-only directory.
 NEVER = 2**62
 
 ZSTD = b"\x28\xb5\x2f\xfd"
@@ -53,11 +53,11 @@ class CacheInfo(NamedTuple):
     bytes: int | None
     """Size of all programs; None for a bucket."""
     limit: int | None
-    """Bytes to which the cache is cut back; None without a limit."""
+    """Size in bytes to which the cache is reduced; None without a limit."""
     hits: int
-    """Programs of this process that were read from the cache since it was initialised."""
+    """Number of programs that this process has read from the cache since it was initialised."""
     misses: int
-    """Programs of this process that were not in the cache, and were compiled."""
+    """Number of programs that this process compiled because they were not in the cache."""
 
 
 class _State:
@@ -90,19 +90,19 @@ def initialize_compilation_cache(
 ) -> CacheInfo:
     """Keep compiled programs on disk for later processes, and use those of earlier ones.
 
-    May be called at any time, also after JAX has compiled a program, and again with another directory.
+    It can be called at any time, even after JAX has compiled a program, and again with another directory.
 
     Parameters
     ----------
     path : str or path, optional
-        The directory. If missing, it is created for you alone (mode 0700). By default JAX's own setting
-        (``JAX_COMPILATION_CACHE_DIR``), else ``jax_von_mises/compiled`` in your cache directory (``XDG_CACHE_HOME``,
-        ``~/.cache``). A URL such as ``gs://bucket/cache`` is possible with ``allow_shared=True``.
+        The directory. If missing, it is created for you alone (mode 0700). The default is JAX's own setting
+        (``JAX_COMPILATION_CACHE_DIR``), or else ``jax_von_mises/compiled`` in your cache directory (``XDG_CACHE_HOME``,
+        ``~/.cache``). A URL such as ``gs://bucket/cache`` requires ``allow_shared=True``.
     max_size : int, optional
-        Limit in bytes, or None for no limit. The least recently used programs are removed until the rest is no
-        larger, now and when the process ends. Most file systems record the time of use once a day.
+        Limit in bytes, or None for no limit. The least recently used programs are removed until the rest fits, now and
+        when the process ends. Most file systems record the time of use only once a day.
     min_compile_time : float
-        Seconds. Programs that compile faster are not kept; 0 keeps all.
+        Time in seconds. Programs that compile faster are not kept; 0 keeps all.
     allow_shared : bool
         Use the directory even if others can write to it, or if that cannot be determined. Anyone who can write to it
         can run programs as you.
@@ -110,7 +110,7 @@ def initialize_compilation_cache(
     Returns
     -------
     CacheInfo
-        As from `cache_info`.
+        State of the cache, as returned by `cache_info`.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def initialize_compilation_cache(
     Warns
     -----
     RuntimeWarning
-        The directory cannot be created or written. Existing programs are used, and none is added.
+        The directory cannot be created or written to. Existing programs are used, but none are added.
     """
     caller = "initialize_compilation_cache"
     limit = max_size if max_size is None else arguments.whole_number(caller, "max_size", max_size, 1)
@@ -217,11 +217,11 @@ def clear_cache() -> int:
 
 
 class _Entry(NamedTuple):
-    """A program in the cache; times in seconds since 1970."""
+    """A program in the cache; the times are in seconds since 1970."""
 
     path: str
     size: int
-    used: float  # the last time, as far as the file system records it
+    used: float  # time of the last use, as far as the file system records it
     written: float
     owner: int
 
@@ -232,7 +232,7 @@ def _entries(path: str) -> list[_Entry]:
     with contextlib.suppress(OSError), os.scandir(path) as files:
         for file in files:
             if ENTRY.fullmatch(file.name):
-                with contextlib.suppress(OSError):  # removed meanwhile
+                with contextlib.suppress(OSError):  # removed in the meantime
                     about = file.stat(follow_symlinks=False)
                     used = max(about.st_atime, about.st_mtime)
                     found.append(_Entry(file.path, about.st_size, used, about.st_mtime, about.st_uid))
@@ -240,14 +240,14 @@ def _entries(path: str) -> list[_Entry]:
 
 
 def _remove(path: str) -> None:
-    """Remove an entry, and the time of its last use; do nothing where the disk refuses."""
+    """Remove an entry and the file with the time of its last use; ignore errors of the file system."""
     for name in (path, path.removesuffix("-cache") + TIME):
         with contextlib.suppress(OSError):
             os.unlink(name)
 
 
 def _remove_damaged(path: str) -> None:
-    """Remove entries that a full disk has truncated: JAX would keep them, and warn in every process."""
+    """Remove entries that were truncated on a full disk; JAX would keep them and warn in every process."""
     stamp = os.path.join(path, STAMP)
     before = os.stat(stamp).st_mtime if os.path.exists(stamp) else 0.0
     for entry in _entries(path):
@@ -259,7 +259,7 @@ def _remove_damaged(path: str) -> None:
 
 
 def _complete(path: str) -> bool:
-    """Return whether a compressed file is complete; True where it cannot be read or decompressed here."""
+    """Return whether a compressed file is complete; True if it cannot be read, or if no decompressor is installed."""
     try:
         with safe_files.open_plain(path) as file:
             before = os.fstat(file.fileno())
@@ -268,13 +268,13 @@ def _complete(path: str) -> bool:
         (_zstd() if content.startswith(ZSTD) else zlib.decompress)(content)
     except (OSError, ImportError):
         return True
-    except Exception:  # each library has its own class of errors
+    except Exception:  # each library raises its own exceptions
         return False
     return True
 
 
 def _zstd() -> Callable[[bytes], bytes]:
-    """Return the decompressor of Python 3.14 or of the package zstandard, as JAX does; ImportError without either."""
+    """Return the decompressor that JAX uses, of Python 3.14 or of zstandard; raise ImportError without either."""
     decompress: Callable[[bytes], bytes]
     try:
         from compression import zstd
@@ -288,10 +288,10 @@ def _zstd() -> Callable[[bytes], bytes]:
 
 
 def _cut_back(path: str, limit: int | None) -> None:
-    """Remove the least recently used programs, until the rest is no larger than `limit`.
+    """Remove the least recently used programs until the rest is no larger than `limit`.
 
-    JAX's own limit is not used: it needs another package, and stops all writing where it finds an entry that was
-    written without it. The price is that a process may exceed the limit until it ends.
+    JAX's own limit is not used: it needs another package, and it stops all writing if it finds an entry that was
+    written without the limit. As a consequence, a process may exceed the limit until it ends.
     """
     if limit is None:
         return
@@ -313,7 +313,7 @@ def _leave() -> None:
 
 
 def _chosen(caller: str, path: Any) -> str | None:
-    """Return the path of the cache as text, a URL or an absolute path; None where no directory is known."""
+    """Return the location of the cache, a URL or an absolute path; None if no directory is known."""
     config: Any = jax.config
     if path is None:
         path = config.jax_compilation_cache_dir or _default(caller)
@@ -336,7 +336,7 @@ def _default(caller: str) -> Path | None:
 
 
 def _made(caller: str, path: str, allow_shared: bool, given: bool) -> bool | None:
-    """Create the directory if it is missing; return whether it can be written, or None if it cannot be created."""
+    """Create the directory if it is missing; return whether it is writable, or None if it cannot be created."""
     if "://" in path:
         return True
     levels = (path, *map(str, Path(path).parents))
@@ -366,7 +366,7 @@ def _made(caller: str, path: str, allow_shared: bool, given: bool) -> bool | Non
 
 
 def open_to_others(path: str) -> str | None:
-    """Return as a clause why someone else can put a program into this cache, at any level; None if nobody can."""
+    """Return a clause on why someone else can add a program to this cache, at any level; None if nobody can."""
     if "://" in path:
         return f"who can write to {path} cannot be determined here"
     if os.name == "nt":  # Windows has no modes to check

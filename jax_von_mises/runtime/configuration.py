@@ -1,4 +1,4 @@
-"""Configure how JAX starts: platform, memory, threads, XLA flags.
+"""Configure how JAX starts: platform, memory, threads and XLA flags.
 
 JAX takes its settings from options of ``jax.config``, from environment variables, and from flags in ``XLA_FLAGS``. It
 reads most of them once, when its backends start at the first use of a device. `OPTIONS` has a row for each argument of
@@ -19,8 +19,8 @@ from jax_von_mises import arguments
 from jax_von_mises.runtime import child, flags, memory
 from jax_von_mises.sampling import cuda, wide_vectors
 
-# JAX refuses to change this option once it has started, which no public function reports. Only programs of several
-# processes use the option, so changing it for a moment does no harm.
+# JAX refuses to change this option once it has started, and no public function reports whether it has. Only programs
+# with several processes use the option, so a brief change does no harm.
 EARLY = "jax_cpu_get_local_topology_timeout_minutes"
 
 STARTABLE_PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "METAL", "oneapi")
@@ -37,9 +37,9 @@ class Option(NamedTuple):
     carrier: str  # an option of jax.config (jax_...), a flag of XLA (xla_...), or a variable
     kind: type[str | bool | int | float]  # an int is at least 1 unless it has `allowed` values, a float is a share
     allowed: tuple[Any, ...] = ()
-    late: bool = False  # it can change after JAX has started
+    late: bool = False  # whether it can change after JAX has started
     tried: bool = False  # a bad value shows only when JAX starts, so a child process tries it
-    default: tuple[Any, ...] = ()  # values of an option of jax.config that is not set
+    default: tuple[Any, ...] = ()  # values of an unset option of jax.config
 
 
 OPTIONS = {
@@ -68,9 +68,9 @@ class Setting(NamedTuple):
 
     name: str
     value: Any
-    """The value as `configure` takes it; the text itself if `configure` would not take it; None if nothing is set."""
+    """The value as `configure` takes it; the raw text if `configure` would reject it; None if it is not set."""
     source: str
-    """The last to set it, ``"configure"``, ``"environment"`` (a variable of the process, or ``jax.config``), or
+    """``"configure"`` or ``"environment"`` (a variable of the process, or ``jax.config``), whichever set it last;
     ``"default"`` if neither did."""
     carrier: str
     """The option of ``jax.config``, the variable or the flag that holds it."""
@@ -117,53 +117,54 @@ def configure(
     check: bool = True,
     timeout: float = 120.0,
 ) -> tuple[Setting, ...]:
-    """Configure how JAX starts and works in this process; set all given values, or none if one of them is refused.
+    """Configure how JAX starts and runs in this process; set all given values, or none if any of them is rejected.
 
     Call it right after the imports, before the first use of JAX's devices. None leaves a setting unchanged.
 
     Parameters
     ----------
     platform : str, optional
-        Platform of JAX: ``"cpu"``, ``"cuda"``, ``"rocm"`` or ``"tpu"``, or several separated by commas, the first of
-        which is the default. By default JAX takes the best platform that it finds.
+        Platform of JAX: ``"cpu"``, ``"cuda"``, ``"rocm"`` or ``"tpu"``, or several separated by commas, of which JAX
+        uses the first by default. If it is not given, JAX uses the best platform that it finds.
     x64 : bool, optional
-        64-bit mode, with float64 and int64. May change at any time, for functions that are traced afterwards.
+        64-bit mode, with float64 and int64. It can change at any time and applies to functions traced afterwards.
     memory_fraction : float, optional
         Share of a GPU's memory that JAX may take, above 0 and at most 1; 0.75 by default.
     preallocate : bool, optional
-        Whether JAX takes that share when it starts (True, the default) or as it needs it. JAX releases memory only
-        when the process ends. Without preallocation the memory may be fragmented.
+        Whether JAX reserves that share when it starts (True, the default) or allocates memory as needed. JAX releases
+        memory only when the process ends. Without preallocation, the memory may become fragmented.
     allocator : {"default", "platform", "bfc", "cuda_async", "vmm"}, optional
         Allocator of a GPU's memory. "platform" frees memory at once and is slow.
     threads : int, optional
-        Threads of XLA's computations on a CPU; one per core by default.
+        Number of threads for XLA's computations on a CPU; one per core by default.
     vector_width : {128, 256, 512}, optional
-        Width in bits of the vectors in XLA's programs for a CPU; 256 by default. Draws outside other programs use 512
-        without this setting where that is faster and gives the same angles. With it, all programs have the same width,
-        and for an array of concentrations the last digits of angles may change.
+        Width in bits of the vectors in XLA's programs for a CPU; 256 by default. Without this setting, draws outside
+        other programs use 512 bits where that is faster and gives the same angles. With it, all programs use the same
+        width, and for an array of concentrations the last digits of the angles may change.
     cpu_devices : int, optional
-        Number of CPU devices, to try programs for several devices on one machine.
+        Number of CPU devices, for testing programs for several devices on one machine.
     compile_threads : int, optional
-        Threads with which XLA compiles for a GPU.
+        Number of threads with which XLA compiles for a GPU.
     latency_hiding : bool, optional
-        Whether XLA overlaps communication between devices with a GPU's computations. The sampler has no communication;
-        your program may have some.
+        Whether XLA overlaps communication between devices with computation on a GPU. The sampler does not communicate,
+        but your program may.
     profile_guided : bool, optional
         Whether JAX profiles the first runs of a program on a GPU, and then compiles it again with the profile
-        (``jax_enable_pgle``). For programs with communication, as above. On a CPU, JAX finds no profile and warns.
+        (``jax_enable_pgle``). Use it for programs with communication, as above. On a CPU, JAX finds no profile and
+        warns.
     profiled_runs : int, optional
-        Number of runs that are profiled.
+        Number of runs to profile.
     cuda_kernel : bool, optional
-        Whether draws on CUDA devices use this package's own kernels. True: wherever the kernels pass their test, on
-        several devices too, inside ``jax.shard_map`` and ``jax.pmap``. False: never. By default: on a single device for
-        which the kernels have passed the trial of `diagnose`. May change at any time, for functions that are traced
-        afterwards.
+        Whether draws on CUDA devices use this package's kernels. If True, draws use the kernels wherever they pass
+        their test, including on several devices, inside ``jax.shard_map`` and ``jax.pmap``. If False, they never do. By
+        default, draws use the kernels on a single device for which the kernels have passed the trial of `diagnose`. The
+        setting can change at any time and applies to functions traced afterwards.
     xla_flags : str or dict, optional
         Further XLA flags, ``"--xla_name=value ..."`` or ``{"xla_name": value}``. A flag that is already in
         ``XLA_FLAGS`` takes the new value.
     check : bool
-        Whether a child process tries the settings that could end this process: flags and the platform. It takes a
-        second or two, and longer on a GPU.
+        Whether a child process first tries the settings that could end this process: flags and the platform. The trial
+        takes a second or two, and longer on a GPU.
     timeout : float
         Seconds after which the child process is stopped.
 
@@ -175,10 +176,10 @@ def configure(
     Raises
     ------
     TypeError, ValueError
-        For a value that is not allowed, or that the installed jaxlib refuses; nothing was changed.
+        If a value is not allowed, or the installed jaxlib rejects it; nothing was changed.
     RuntimeError
-        JAX has started and can no longer change one of the settings; nothing was changed. The message lists the ways
-        out.
+        If JAX has started and one of the settings can no longer change; nothing was changed. The message lists the
+        remedies.
     """
     given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}  # by argument
     check = arguments.flag("configure", "check", check)
@@ -235,7 +236,7 @@ def settings() -> tuple[Setting, ...]:
 
 
 def reset() -> tuple[str, ...]:
-    """Undo all changes of `configure` in this process, except those that were overwritten since.
+    """Undo all changes by `configure` in this process, except those that have been overwritten since.
 
     Returns
     -------
@@ -255,7 +256,7 @@ def reset() -> tuple[str, ...]:
 
 
 def _explicit(option: Option) -> Any:
-    """Return the value of an option of ``jax.config`` or a variable; None where it is not set."""
+    """Return the value of an option of ``jax.config`` or a variable; None if it is not set."""
     name = option.carrier
     value = _present(name)
     if name == FRACTION and value is None:
@@ -267,13 +268,13 @@ def _explicit(option: Option) -> Any:
 
 
 def _source(carriers: Iterable[str], held: Mapping[str, Any]) -> str:
-    """Return the `Setting.source` of those of `carriers` that are `held`."""
+    """Return the `Setting.source` of the `carriers` that are in `held`."""
     ours = [_configured.get(name, ...) == held[name] for name in carriers if name in held]
     return "configure" if any(ours) else "environment" if ours else "default"
 
 
 def _read(kind: type[Any], value: Any) -> Any:
-    """Return a value as `configure` takes it; a text that it does not take stays unchanged."""
+    """Convert a value to the form that `configure` takes; return text that it would reject unchanged."""
     if value is None:  # a flag without a value
         return True
     if not isinstance(value, str):
@@ -293,14 +294,14 @@ def _changes(wanted: Mapping[str, Any]) -> dict[str, Any]:
     present = flags.current()
     last = {flag.name: flag.value for flag in present}
     if any(name not in last or last[name] != value for name, value in asked.items()):
-        # Other flags stay unchanged: some are given several times, and add up.
+        # Keep the other flags unchanged, since some are given several times and add up.
         kept = [flag for flag in present if flag.name not in asked]
         changes["XLA_FLAGS"] = flags.join([*kept, *(flags.Flag(name, value) for name, value in asked.items())])
     return {name: value for name, value in changes.items() if value != _present(name)}
 
 
 def _refuse_late(early: Mapping[str, Any], names: Iterable[str]) -> NoReturn:
-    """Raise an error for settings that JAX has already read, with the ways out."""
+    """Raise an error that lists the settings that JAX has already read, and the remedies."""
     carriers = {name: OPTIONS[name].carrier if name in OPTIONS else "XLA_FLAGS" for name in names}
     blamed = [
         name for name, carrier in carriers.items() if ("XLA_FLAGS" if carrier.startswith("xla_") else carrier) in early
@@ -315,7 +316,7 @@ def _refuse_late(early: Mapping[str, Any], names: Iterable[str]) -> NoReturn:
 
 
 def _try(changes: Mapping[str, Any], timeout: float) -> None:
-    """Start JAX with these settings in a child process, which they may end."""
+    """Try these settings by starting JAX in a child process, since bad settings may end it."""
     planned = {_variable(name): None if value is None else str(value) for name, value in changes.items()}
     ended = child.run("-c", flags.START, timeout=timeout, **{**child.configuration(), **planned, **child.MODEST})
     if ended.code is None:
@@ -341,7 +342,7 @@ def _try(changes: Mapping[str, Any], timeout: float) -> None:
 
 
 def _variable(name: str) -> str:
-    """Return the environment variable that sets an option of ``jax.config``; other names are variables."""
+    """Return the environment variable that sets an option of ``jax.config``; return other names unchanged."""
     return name.upper() if name.startswith("jax_") else name
 
 
@@ -366,7 +367,7 @@ def _as_text(value: object) -> str:
 
 
 def _checked(name: str, value: Any, option: Option) -> Any:
-    """Return the value of an argument of `configure`, as its carrier takes it."""
+    """Check the value of an argument of `configure`, and return it in the form that its carrier takes."""
     caller = "configure"
     if option.kind is bool:
         value = arguments.flag(caller, name, value)
@@ -382,7 +383,7 @@ def _checked(name: str, value: Any, option: Option) -> Any:
 
 
 def _must_be_allowed(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Refuse a value that is not one of `allowed`; a platform may be several of them, separated by commas."""
+    """Reject a value that is not one of `allowed`; a platform may name several of them, separated by commas."""
     given = f"configure: {name}={arguments.safe_repr(value)}"
     if not isinstance(value, str):
         raise TypeError(f"{given} must be a string such as {allowed[0]!r}.")
@@ -397,7 +398,7 @@ def _must_be_allowed(name: str, value: object, allowed: tuple[str, ...]) -> None
 
 
 def _checked_flags(value: Any) -> dict[str, str | None]:
-    """Return XLA flags as names and texts; the text is None for a flag without a value."""
+    """Return XLA flags as a dict of names and values; None stands for a flag without a value."""
     given = f"configure: xla_flags={arguments.safe_repr(value)}"
     if value is None:
         return {}

@@ -1,4 +1,4 @@
-"""Diagnose devices, drivers and settings, check that JAX draws the right angles, and suggest remedies."""
+"""Diagnose devices, drivers and settings, check that JAX draws correct angles, and suggest remedies."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from jax_von_mises.version import __version__
 
 PROBLEM, WARNING, NOTE = "problem", "warning", "note"
 
-# Settings that would distort the draws in the child, and have separate findings: other seeds, stops at NaN, no
+# Settings that would distort the draws in the child and have separate findings: a seed offset, stops at NaN, no
 # compilation, programs from a cache.
 SPOILING = ("RANDOM_SEED_OFFSET", "DEBUG_NANS", "DEBUG_INFS", "DISABLE_JIT", "TRANSFER_GUARD", "COMPILATION_CACHE_DIR")
 
@@ -32,28 +32,28 @@ class Finding(NamedTuple):
     level: str
     """``"problem"``, ``"warning"`` or ``"note"``."""
     what: str
-    """What was found."""
+    """Description of the finding."""
     do: str
-    """What to do."""
+    """Suggested remedy."""
 
 
 class Diagnosis(NamedTuple):
-    """Result of `diagnose`: ``str()`` returns a readable report, ``as_json()`` one for programs."""
+    """Result of `diagnose`; ``str()`` returns it as readable text, and ``as_json()`` as JSON."""
 
     versions: dict[str, str]
     system: str
     accelerators: tuple[hardware.Accelerators, ...]
     backend: dict[str, Any]
-    """``platform``, ``version`` and ``why``; the platform is None where JAX did not start."""
+    """``platform``, ``version`` and ``why``; the platform is None if JAX did not start."""
     devices: tuple[dict[str, Any], ...]
-    """The rate of each device, its comparison with the CPU, and its memory."""
+    """Rate, comparison with the CPU, and memory of each device."""
     settings: tuple[Setting, ...]
     cache: compilation_cache.CacheInfo
     findings: tuple[Finding, ...]
 
     @property
     def ok(self) -> bool:
-        """True if there is no problem; there may be warnings."""
+        """True if there is no problem, even if there are warnings."""
         return not any(finding.level == PROBLEM for finding in self.findings)
 
     def as_json(self) -> str:
@@ -79,13 +79,13 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
-    """Find what keeps JAX from drawing correct angles fast on this machine.
+    """Find problems that keep JAX from drawing correct angles fast on this machine.
 
-    Queries the drivers and the installed packages, checks environment variables and XLA flags, and starts JAX in a
-    child process with the configuration of this one. There each device draws angles, which are timed and compared with
-    the CPU's. The child may abort or hang without harm to this process. This takes a few seconds. On a CUDA device
-    whose kernels have not passed their trial with this driver and JAX, another child tries them and keeps the verdict
-    for later processes: see *CUDA kernels* in the documentation.
+    The function queries the drivers and the installed packages, checks environment variables and XLA flags, and starts
+    JAX in a child process with the configuration of this process. In the child, each device draws angles, which are
+    timed and compared with those of the CPU. The child may abort or hang without harm to this process. The diagnosis
+    takes a few seconds. On a CUDA device whose kernels have not passed their trial with this driver and JAX, another
+    child tries them and keeps the verdict for later processes; see *CUDA kernels* in the documentation.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
     Raises
     ------
     TypeError, ValueError
-        For an unknown platform or a bad timeout.
+        If the platform is unknown or the timeout is invalid.
     """
     if expect is not None and expect not in hardware.PLATFORMS:
         raise ValueError(
@@ -152,7 +152,7 @@ def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
 
 
 def _drivers(gpus: hardware.Accelerators, installed: Mapping[str, str], level: str) -> Iterator[Finding]:
-    """Check the driver of GPUs and JAX's plugins for them; `level` is the level where they cannot be used."""
+    """Check the driver of the GPUs and JAX's plugins for them; `level` applies if they cannot be used."""
     plugins = hardware.plugins(installed)
     cuda = [int(name.removeprefix("cuda")) for name in plugins if name.startswith("cuda")]
     if gpus.trouble and not gpus.driver:
@@ -197,7 +197,7 @@ def _drivers(gpus: hardware.Accelerators, installed: Mapping[str, str], level: s
 
 
 def _level(gpus: hardware.Accelerators, wanted: str) -> str:
-    """Return the level where these GPUs cannot be used: a note where another platform is wanted."""
+    """Return the level of findings that make these GPUs unusable; a note if another platform is wanted."""
     return PROBLEM if wanted in ("", "gpu", {"NVIDIA": "cuda", "AMD": "rocm"}[gpus.vendor]) else NOTE
 
 
@@ -220,7 +220,7 @@ def _installed(gpus: Iterable[hardware.Accelerators], installed: Mapping[str, st
 
 
 def _unused(taken: Iterable[flags.Flag], installed: Mapping[str, str], timeout: float) -> Iterator[Finding]:
-    """Find out why JAX does not use GPUs that it has a plugin for: with no other platform, JAX reports the reason."""
+    """Report why JAX does not use GPUs that it has a plugin for; without other platforms, JAX prints the reason."""
     for plugin in hardware.plugins(installed)[:1]:
         platform = plugin.rstrip("0123456789")
         changes = {"JAX_PLATFORMS": platform, "XLA_FLAGS": flags.join(taken) or None, "JAX_LOGGING_LEVEL": "INFO"}
@@ -231,7 +231,7 @@ def _unused(taken: Iterable[flags.Flag], installed: Mapping[str, str], timeout: 
 
 
 def _plugins(installed: Mapping[str, str]) -> Iterator[Finding]:
-    """Check whether the versions of JAX's packages belong together."""
+    """Check whether the versions of JAX's packages match."""
     names = hardware.plugins(installed)
     if len(names) > 1:
         yield Finding(
@@ -272,7 +272,7 @@ def _flags(timeout: float) -> tuple[list[flags.Flag], list[Finding]]:
 
 
 def _planned(good: Iterable[flags.Flag]) -> dict[str, str | None]:
-    """Return the changes of the environment for children that draw; `good` are the flags that XLA accepts."""
+    """Return the changes to the environment for children that draw; `good` holds the flags that XLA accepts."""
     planned = child.configuration()
     chosen = planned["JAX_PLATFORMS"]
     if chosen and "cpu" not in chosen.split(","):
@@ -284,16 +284,16 @@ def _planned(good: Iterable[flags.Flag]) -> dict[str, str | None]:
 def _probe(planned: Mapping[str, str | None], timeout: float) -> tuple[Steps, child.Ended]:
     """Start JAX in a child and draw; return the steps that the child reported, and how it ended."""
     ended = child.run("-m", "jax_von_mises.runtime.probe", timeout=timeout, **planned)
-    # Libraries may print other lines, and the last one may be cut short.
+    # Libraries may print other lines, and the last line may be truncated.
     return [json.loads(line) for line in ended.out.splitlines() if re.fullmatch(r'\{"step": .*\}', line)], ended
 
 
 def _try_kernels(
     planned: dict[str, str | None], timeout: float
 ) -> tuple[tuple[kernel_trial.Trial, ...], tuple[Steps, child.Ended] | None]:
-    """Try the CUDA kernels, draw by those that passed, and keep the verdicts.
+    """Try the CUDA kernels, draw with those that passed, and keep the verdicts.
 
-    Return the trials, and the result of `_probe` where the devices now draw by the kernels, else None.
+    Return the trials, and the result of `_probe` if the devices now draw with the kernels, else None.
     """
     trials = kernel_trial.run(timeout, **planned)
     probed: tuple[Steps, child.Ended] | None = None
@@ -308,7 +308,7 @@ def _try_kernels(
 
 
 def _problem(steps: Steps, ended: child.Ended, timeout: float) -> str | None:
-    """Return the first problem of a child that drew, or None; a kernel that failed its test is a problem."""
+    """Return the first problem of a child that drew, or None; a kernel that failed its test counts as a problem."""
     found = (*_start(steps, ended, timeout), *_drawn(_devices(steps)))
     return next((each.what for each in found if each.level == PROBLEM or cuda.FAILED in each.what), None)
 
@@ -374,13 +374,13 @@ def _expected(backend: Mapping[str, Any], expect: str | None) -> Iterator[Findin
 
 
 def _complaint(err: str) -> str | None:
-    """Return the first warning of JAX at its start, or None."""
+    """Return the first warning that JAX prints when it starts, or None."""
     lines = [line.strip() for line in err.splitlines() if "before absl::InitializeLog()" not in line]
     return next((line[:300] for line in lines if re.match(r"(WARNING|ERROR|W\d{4}|E\d{4})\b", line)), None)
 
 
 def _drawn(devices: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Check whether each device drew the right words and angles."""
+    """Check whether each device drew the correct random words and angles."""
     for device in devices:
         name = device["device"]
         if not device["words_agree"]:
@@ -398,7 +398,7 @@ def _drawn(devices: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
 
 
 def _tried(trials: Iterable[kernel_trial.Trial]) -> Iterator[Finding]:
-    """Report each trial of the CUDA kernels that failed, has no verdict, or whose verdict is not kept."""
+    """Report each trial of the CUDA kernels that failed, has no verdict, or has a verdict that was not kept."""
     for trial in trials:
         if trial.failed or not trial.kept:
             do = "nothing needs to be done: the plain path draws the same distribution; report the versions above"
@@ -407,7 +407,7 @@ def _tried(trials: Iterable[kernel_trial.Trial]) -> Iterator[Finding]:
             elif trial.failed == "":
                 do = f"until there is a verdict the plain path draws; set {cuda.VARIABLE}=1 to use the kernels after a "
                 do += "test in each process"
-                if trial.about.get("driver"):  # without the driver's version no directory keeps a verdict
+                if trial.about.get("driver"):  # a verdict is kept only if the driver's version is known
                     do += ", or XDG_CACHE_HOME to a private, writable directory"
             yield Finding(NOTE, f"the trial of the CUDA kernels on {trial.card}: {trial.detail}", do)
 
@@ -423,7 +423,7 @@ def _cached(info: compilation_cache.CacheInfo) -> Iterator[Finding]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without named tuples, which JSON would write as lists."""
+    """Convert the named tuples in a value to dicts, since JSON would write them as lists."""
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):
@@ -432,7 +432,7 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(name: str) -> bool:
-    """Return whether the report shows the version of a package: only two of NVIDIA's many libraries."""
+    """Return whether the report shows a package's version; it shows only two of NVIDIA's many libraries."""
     return not name.startswith("nvidia-") or "cudnn" in name or "cuda-runtime" in name
 
 

@@ -1,4 +1,4 @@
-"""Read and join XLA's flags, and try them on the installed jaxlib before they can end a process.
+"""Parse and join XLA flags, and try them with the installed jaxlib before they can end a process.
 
 XLA reads ``XLA_FLAGS`` when JAX starts. An unknown flag or an invalid value ends the process at once, without an
 exception, and the flags differ between releases. `refused` therefore tries them in a child process.
@@ -14,7 +14,7 @@ from jax_von_mises.runtime import child
 # Compile a trivial program, so that XLA reads its flags.
 START = "import jax; jax.block_until_ready(jax.jit(lambda: 0.0)())"
 
-# One flag as XLA splits them; the complete value may be quoted.
+# One flag, split as XLA splits it; the complete value may be quoted.
 WORD = re.compile(r"""--([^\s=]+)(?:(=)("[^"]*"|'[^']*'|\S*))?|(\S+)""")
 
 
@@ -26,7 +26,7 @@ class Refused(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """Advice on a flag: how serious it is to set it, what to do, and the harmless values."""
+    """Advice on a flag: the severity of setting it, the remedy, and the harmless values."""
 
     level: str
     text: str
@@ -40,7 +40,7 @@ ON = ("true", "1", "")
 FAST_MIN_MAX = Advice(HARMFUL, "lets XLA lose NaN, which marks bad arguments; leave it out", OFF)
 PRODUCTS = Advice(USELESS, "concerns matrix products, of which the sampler has none; leave it out")
 
-# Flags that guides recommend and that are gone, harmful or useless, as tried on jaxlib 0.10 to 0.12.
+# Flags that guides recommend but that are gone, harmful or useless, as tried with jaxlib 0.10 to 0.12.
 ADVICE = {
     "xla_gpu_autotune": Advice(GONE, "does not exist; the nearest is --xla_gpu_autotune_level=0 to 4"),
     "xla_gpu_platform_id": Advice(GONE, "does not exist; use CUDA_VISIBLE_DEVICES or JAX_PLATFORMS=cuda"),
@@ -78,7 +78,7 @@ ADVICE = {
 
 
 class Flag(NamedTuple):
-    """A flag in ``XLA_FLAGS``; None for a flag without a value, which differs from an empty value."""
+    """A flag in ``XLA_FLAGS``; its value is None if the flag has none, which differs from an empty one."""
 
     name: str
     value: str | None
@@ -99,9 +99,9 @@ def advice(flag: Flag) -> Advice | None:
 
 
 def parse(text: str, strict: bool = False) -> list[Flag]:
-    """Return in order the flags in `text`, the value of ``XLA_FLAGS``, or in the file that it names.
+    """Return, in order, the flags in `text`, a value of ``XLA_FLAGS``, or in the file that `text` names.
 
-    XLA ignores other words; `strict` refuses them.
+    XLA ignores other words; with `strict`, they raise an error.
     """
     text = text.strip()
     if text and not text.startswith("--"):
@@ -128,7 +128,7 @@ def current() -> list[Flag]:
 
 
 def refusals(err: str) -> list[Refused]:
-    """Return the flags that XLA refused, according to a child's stderr: all unknown flags, or one bad value."""
+    """Return the flags that XLA refused, according to a child's stderr: all unknown flags, or one with a bad value."""
     unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", err)
     if unknown:
         names = dict.fromkeys(name for name, *_ in WORD.findall(unknown[1]))
@@ -143,7 +143,7 @@ def refusals(err: str) -> list[Refused]:
 
 
 def refused(flags: Iterable[Flag], timeout: float = 120.0) -> list[Refused]:
-    """Try `flags` in child processes; return all that the installed jaxlib refuses.
+    """Try `flags` in child processes, and return those that the installed jaxlib refuses.
 
     JAX may fail to start for another reason, such as a missing platform, before it has read its flags. A child on the
     CPU then reads them.

@@ -1,4 +1,4 @@
-"""Report the machine's hardware and the packages installed for it, from drivers' programs and pip, without JAX."""
+"""Report the machine's hardware and its installed packages, from the tools of drivers and from pip, without JAX."""
 
 import contextlib
 import importlib.metadata
@@ -16,19 +16,19 @@ from jax_von_mises import environment
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
-# JAX's names of the platforms that it supports here.
+# JAX's names for the supported platforms.
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
-# The oldest major version of the driver, and the lowest compute capability, that JAX's wheels for each release of CUDA
+# The oldest major version of the driver and the lowest compute capability that JAX's wheels for each CUDA release
 # support. install_gpu.sh has the same rule.
 DRIVERS = {13: 580, 12: 525}
 CAPABILITIES = {13: 7.5, 12: 5.0}
 
-# Also where WSL and ROCm install them off the path.
+# The tools, on the path or in the directories outside it where WSL and ROCm install them.
 SMI = ("nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/usr/bin/nvidia-smi")
 ROCMINFO = ("rocminfo", "/opt/rocm/bin/rocminfo")
 
-# In seconds: a program that queries a broken driver may hang.
+# In seconds, since a program that queries a broken driver may hang.
 TOOL_TIMEOUT = 20
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy")
@@ -43,7 +43,7 @@ CUDA_LIBRARIES = re.compile(
 
 
 class Card(NamedTuple):
-    """A GPU, as its driver describes it; None for what the driver does not report."""
+    """A GPU as described by its driver; a value is None if the driver does not report it."""
 
     name: str
     total: int | None = None
@@ -60,14 +60,14 @@ class Card(NamedTuple):
 
 
 class Accelerators(NamedTuple):
-    """GPUs of one vendor, as its driver reports them."""
+    """GPUs of one vendor, as reported by its driver."""
 
     vendor: str
     """``"NVIDIA"`` or ``"AMD"``."""
     driver: str | None
     cards: tuple[Card, ...]
     trouble: str | None
-    """Why the driver could not be queried, or only in part; None where it answered."""
+    """Reason why the driver could not be queried, or only in part; None if the query succeeded."""
 
 
 def accelerators() -> tuple[Accelerators, ...]:
@@ -76,7 +76,7 @@ def accelerators() -> tuple[Accelerators, ...]:
 
 
 def _ask(names: Sequence[str], *arguments: str) -> tuple[str, str | None] | None:
-    """Return the output of the first program that is installed, and its failure or None; None if none is installed."""
+    """Return the output and the failure, or None, of the first installed program; None if none is installed."""
     program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
         return None
@@ -107,7 +107,7 @@ def _nvidia() -> Accelerators | None:
             return None
         return Accelerators("NVIDIA", driver, (), "nvidia-smi, which describes the GPUs, is not installed")
     text, trouble = answer
-    rows = _table_rows(text)  # the working cards, also where another one failed
+    rows = _table_rows(text)  # the working cards, even if another card failed
     if not rows:
         return Accelerators("NVIDIA", None, (), trouble or f"nvidia-smi reports: {' '.join(text.split())[:200]}")
     cards = (Card(row[3], _mib(row[1]), _mib(row[2]), _number(row[4:])) for row in rows)
@@ -145,7 +145,7 @@ def _amd() -> Accelerators | None:
 
 
 def packages() -> dict[str, str]:
-    """Return the versions of JAX, NumPy, SciPy, JAX's plugins and NVIDIA's libraries, as far as installed."""
+    """Return the versions of JAX, NumPy, SciPy, JAX's plugins and NVIDIA's libraries, if installed."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
@@ -169,7 +169,7 @@ def unmet(installed: Mapping[str, str]) -> list[str]:
 
 
 def missing(installed: Mapping[str, str]) -> list[str]:
-    """Return the libraries that JAX's plugins require and pip has not installed; the system's may serve instead."""
+    """Return the libraries that JAX's plugins require and pip has not installed; system libraries may replace them."""
     needed = {name for _, name, _ in _requirements(installed)}
     return sorted(name for name in needed if name.startswith("nvidia-") and name not in installed)
 
@@ -186,7 +186,7 @@ def _requirements(installed: Mapping[str, str]) -> "Iterator[tuple[str, str, Spe
 
 
 def shadows() -> dict[str, str]:
-    """Return the directories on ``LD_LIBRARY_PATH`` that hold CUDA libraries, with one library of each."""
+    """Return the directories on ``LD_LIBRARY_PATH`` that hold CUDA libraries, each with the name of one library."""
     found = {}
     for folder in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)):
         with contextlib.suppress(OSError):
@@ -197,7 +197,7 @@ def shadows() -> dict[str, str]:
 
 
 def system() -> str:
-    """Describe the system, the processor and the number of cores that this process may use, in a line."""
+    """Describe the system, the processor and the number of cores that this process may use, on one line."""
     model = environment.processor("model name") or platform.processor() or platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{platform.system()} {platform.machine()}, Python {platform.python_version()}; {model}, {cores} cores"

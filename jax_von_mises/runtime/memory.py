@@ -1,4 +1,4 @@
-"""Report the memory of each device, and how many angles fit into it."""
+"""Report the memory of each device, and the number of angles that fit into it."""
 
 import contextlib
 import math
@@ -16,35 +16,35 @@ from jax_von_mises import arguments
 from jax_von_mises.sampling import sampler
 from jax_von_mises.sampling.request import DrawRequest
 
-# Larger batches gain nothing: to draw this many angles takes milliseconds on any device, to start a program far less.
+# Larger batches gain nothing: drawing this many angles takes milliseconds, starting a program far less, on any device.
 AT_MOST = 2**30
 
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 class DeviceMemory(NamedTuple):
-    """Memory of one device in bytes; None for what neither JAX nor the system reports."""
+    """Memory of one device in bytes; a value is None if neither JAX nor the system reports it."""
 
     device: str
     """Name of the device, such as ``cuda:0`` or ``cpu:0``."""
     kind: str
-    """Description of the device by JAX."""
+    """JAX's description of the device."""
     in_use: int | None
     """Memory of this process's arrays; on a CPU, all memory of this process."""
     peak: int | None
     """Largest value of `in_use` so far."""
     limit: int | None
-    """Limit of this process, which is JAX's share of a GPU, or on a CPU the memory of the machine or of the job."""
+    """Limit of this process; on a GPU JAX's share, and on a CPU the memory of the machine or of the job."""
     free: int | None
-    """Rest of the limit; on a CPU, the memory that the system can still provide."""
+    """Unused part of the limit; on a CPU, the memory that the system can still provide."""
 
 
 def memory_report() -> tuple[DeviceMemory, ...]:
     """Report the memory of each device of this process.
 
-    On a GPU these are the numbers of JAX's allocator (``device.memory_stats``), which has reserved its share of the
-    memory; the memory of other processes is not included. On a CPU, which has no such numbers, they are those of this
-    process and of the machine, or of the job's limit (a control group, ``ulimit``) where that is lower.
+    On a GPU, the numbers come from JAX's allocator (``device.memory_stats``), which has reserved its share of the
+    memory; they do not include the memory of other processes. On a CPU, for which JAX has no such numbers, they
+    describe this process and the machine, or the job's limit (a control group, ``ulimit``) where that is lower.
 
     Returns
     -------
@@ -84,7 +84,7 @@ def suggest_batch_size(
         Number of batches in memory at once. A loop over `sample_batches` has three: the current batch, the next one,
         and the one after it, which is started when the next one is requested.
     share : float
-        Share of the free memory to use, above 0 and at most 1. The rest is for what the program does with the angles.
+        Share of the free memory to use, above 0 and at most 1. The rest is left for the program that uses the angles.
 
     Returns
     -------
@@ -132,7 +132,7 @@ def suggest_batch_size(
     if free is None:
         raise MemoryError(f"{caller}: {named(device)} does not report how much memory is free. Choose a size yourself.")
     budget = int(share * free)
-    # Start with as many rows as the results alone allow; only compiling shows what the program needs besides.
+    # Start with as many rows as the results alone allow; only compilation shows how much more the program needs.
     item = request(1).dtype.itemsize
     rows = max(1, min(AT_MOST // size, budget // (in_flight * size * item)))
     while (used := need(rows := _rounded(rows))) > budget:
@@ -146,7 +146,7 @@ def suggest_batch_size(
 
 
 def checked_share(caller: str, name: str, value: Any) -> float:
-    """Return `value`, a share of the memory, as a float above 0 and at most 1."""
+    """Check that `value`, a share of the memory, is above 0 and at most 1, and return it as a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{caller}: {name}={arguments.safe_repr(value)} must be a number.")
     if not 0 < value <= 1:
@@ -183,13 +183,13 @@ def of_device(device: jax.Device) -> DeviceMemory:
 
 
 def _of_process() -> tuple[int | None, int | None]:
-    """Return the resident memory of this process in bytes: now, and its peak."""
+    """Return the current and the peak resident memory of this process, in bytes."""
     found = _table("/proc/self/status")
     return found.get("VmRSS"), found.get("VmHWM")
 
 
 def _table(path: str) -> dict[str, int]:
-    """Return the sizes in a table of Linux, in bytes by name; empty where the system has no such table."""
+    """Return the sizes in a table of Linux, in bytes by name; empty if the system has no such table."""
     with contextlib.suppress(OSError):
         lines = re.findall(r"^(\w+):\s*(\d+) kB$", Path(path).read_text(), re.M)
         return {name: int(size) * 1024 for name, size in lines}
@@ -197,7 +197,7 @@ def _table(path: str) -> dict[str, int]:
 
 
 def host_memory() -> tuple[int | None, int | None]:
-    """Return the memory limit of this process and the free memory, in bytes; None where the system reports neither.
+    """Return the memory limit of this process and the free memory, in bytes; None if the system reports neither.
 
     The limit is the memory of the machine, or that of a control group or ``ulimit`` where it is lower.
     """
@@ -212,7 +212,7 @@ def host_memory() -> tuple[int | None, int | None]:
 
 
 def _control_groups() -> Iterator[tuple[int, int]]:
-    """Yield limit and free memory of this process's control groups, which containers and batch systems set."""
+    """Yield the limit and free memory of this process's control groups, which containers and batch systems set."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -224,19 +224,19 @@ def _control_groups() -> Iterator[tuple[int, int]]:
 
 
 def _levels(root: Path, path: str, limit: str, usage: str, cached: str) -> Iterator[tuple[int, int]]:
-    """Yield limit and free memory of a control group and of those above it, where they have a limit."""
+    """Yield the limit and free memory of a control group and of each group above it, if it has a limit."""
     # In a container the path is the host's, and the files are at the root.
     below = root / path.strip("/")
     for folder in (below, *(above for above in below.parents if above.is_relative_to(root))):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            most = int((folder / limit).read_text())  # "max" is no number: no limit
+            most = int((folder / limit).read_text())  # "max" means no limit, and is not a number
             stats = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            # Cached contents of files count as used, but can be dropped.
+            # Cached file contents count as used, but can be dropped.
             yield most, most - int((folder / usage).read_text()) + int(stats[cached])
 
 
 def _process_limits() -> Iterator[tuple[int, int]]:
-    """Yield limit and free memory by ``ulimit -v`` and ``ulimit -d``, where they are set."""
+    """Yield the limit and free memory according to ``ulimit -v`` and ``ulimit -d``, where they are set."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 

@@ -27,7 +27,7 @@ from jax_von_mises.version import __version__
 # Version of the file layout, for later releases.
 PROGRAM_FORMAT = "jax_von_mises/sampler/1"
 PROGRAM, MANIFEST = "program.bin", "manifest.json"
-# In bytes. No sampler comes near these sizes, so larger files are not read.
+# Limits in bytes. Samplers are far smaller, so larger files are not read.
 LARGEST_PROGRAM = 2**26
 LARGEST_FILE = 2**24
 LARGEST_MANIFEST = 2**20
@@ -45,11 +45,11 @@ def export_sampler(
     platforms: Sequence[str] = PLATFORMS,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Write a compiled sampler to a file, independent of the package's version that loads it.
+    """Write a compiled sampler to a file that does not depend on the package version that loads it.
 
-    The file is a zip archive of a program in JAX's portable form (``jax.export``) and a manifest in JSON. The program
-    draws the same angles as `sample_von_mises` does here, bit for bit on the same kind of device. JAX reads such
-    programs for at least six months of its own releases.
+    The file is a zip archive that contains a program in JAX's portable form (``jax.export``) and a JSON manifest. The
+    program draws the same angles as `sample_von_mises` does here, bit for bit on the same kind of device. Releases of
+    JAX can read such programs for at least six months.
 
     Parameters
     ----------
@@ -58,11 +58,11 @@ def export_sampler(
     shape, dtype, method
         As in `sample_von_mises`; fixed in the program.
     loc, concentration : float, array or jax.ShapeDtypeStruct
-        Arguments of the shape and dtype of later calls; their values do not matter.
+        Arguments with the shape and dtype of later calls; their values do not matter.
     key : jax.Array, optional
-        Any key of the implementation of later calls; by default JAX's default implementation.
+        Any key with the implementation of later calls; by default, JAX's default implementation.
     platforms : sequence of str
-        Platforms on which the program runs, out of ``"cpu"``, ``"cuda"``, ``"rocm"`` and ``"tpu"``; by default all.
+        Platforms on which the program runs, from ``"cpu"``, ``"cuda"``, ``"rocm"`` and ``"tpu"``; all by default.
     force : bool
         Replace an existing file.
 
@@ -125,11 +125,11 @@ def export_sampler(
 
 
 class LoadedSampler:
-    """A sampler from a file of `export_sampler`, called with a key, `loc` and `concentration`.
+    """A sampler from a file that `export_sampler` wrote, called with a key, `loc` and `concentration`.
 
-    It may be called inside ``jax.jit``, ``jax.lax.scan`` and ``jax.lax.map``, and differentiated once, in reverse mode
+    It can be called inside ``jax.jit``, ``jax.lax.scan`` and ``jax.lax.map``, and differentiated once, in reverse mode
     (``jax.grad``), with respect to `loc` and `concentration`. JAX supports neither ``vmap`` nor forward mode for
-    programs from files: export a program of the complete shape.
+    programs from files; export a program of the complete shape instead.
 
     Attributes
     ----------
@@ -172,8 +172,9 @@ class LoadedSampler:
 def load_sampler(path: str | os.PathLike[str]) -> LoadedSampler:
     """Read a sampler that `export_sampler` wrote.
 
-    The file is checked: its format, its size and checksum, that it runs on the platform in use, and that the program
-    calls no code outside it (XLA's custom calls). It is still executable code: load only files that you trust.
+    The function checks the format, the size and the checksum of the file. It also checks that the program runs on the
+    platform in use and calls no external code (XLA's custom calls). The file is still executable code: load only files
+    that you trust.
 
     Parameters
     ----------
@@ -188,8 +189,8 @@ def load_sampler(path: str | os.PathLike[str]) -> LoadedSampler:
     Raises
     ------
     ValueError
-        The file is no sampler, is damaged, was written by an incompatible release of this package or of JAX, or is for
-        other platforms than the one in use.
+        The file is not a sampler, is damaged, was written by an incompatible release of this package or of JAX, or is
+        for platforms other than the one in use.
     OSError
         The file cannot be read.
     """
@@ -200,11 +201,11 @@ def load_sampler(path: str | os.PathLike[str]) -> LoadedSampler:
     try:
         exported = export.deserialize(bytearray(content))
         programs = [exported, *([exported.vjp()] if exported.has_vjp() else [])]
-        # A program that calls code outside it contains the name of this operation.
+        # A program that calls external code contains the name of this operation.
         calls = any(b"custom_call" in program.mlir_module_serialized for program in programs)
         exported.mlir_module()  # fails where the installed jaxlib cannot read the program's version
         manifest |= _described(exported)
-    except Exception as error:  # JAX documents no exceptions
+    except Exception as error:  # JAX does not document its exceptions
         raise ValueError(
             f"{caller}: {path} was written by JAX {manifest['versions'].get('jax')} and cannot be read by JAX "
             f"{jax.__version__} ({' '.join(str(error).split())[:200]}). Export it again with this release."
@@ -223,7 +224,7 @@ def load_sampler(path: str | os.PathLike[str]) -> LoadedSampler:
 
 
 def _described(exported: jax.export.Exported) -> dict[str, Any]:
-    """Return the part of the manifest that is known from the program."""
+    """Return the part of the manifest that follows from the program."""
     _, loc, concentration = exported.in_avals
     (result,) = exported.out_avals
     return {
@@ -256,7 +257,7 @@ def _read(caller: str, path: str) -> tuple[dict[str, Any], bytes]:
         raise ValueError(f"{caller}: {path} is no sampler of this package: it lacks {error}. Export one.") from error
     except OSError:
         raise
-    except Exception as error:  # zipfile raises any exception of a decompressor
+    except Exception as error:  # zipfile passes on any exception of a decompressor
         raise ValueError(
             f"{caller}: {path} is damaged or no sampler of this package: {error}. Export it again."
         ) from error
@@ -264,7 +265,7 @@ def _read(caller: str, path: str) -> tuple[dict[str, Any], bytes]:
 
 
 def _serializer(caller: str) -> Any:
-    """Return the module ``jax.export``, once the package that it needs is installed."""
+    """Return the module ``jax.export``; raise ImportError if the package that it needs is missing."""
     try:
         import flatbuffers  # noqa: F401
     except ImportError as error:
@@ -277,7 +278,7 @@ def _serializer(caller: str) -> Any:
 
 
 def _platform_in_use() -> str:
-    """Return the platform that JAX uses, by the name that ``jax.export`` has for it."""
+    """Return the platform that JAX uses, by its name in ``jax.export``."""
     from jax.extend.backend import get_backend  # slow to import: it imports Pallas
 
     backend = get_backend()
@@ -287,7 +288,7 @@ def _platform_in_use() -> str:
 
 
 def _write(path: str, content: bytes, force: bool) -> None:
-    """Write a file that appears complete or not at all."""
+    """Write a file atomically: it appears complete or not at all."""
     temporary = os.path.join(os.path.dirname(os.path.abspath(path)), f".{secrets.token_hex(8)}.partial")
     try:
         with open(temporary, "xb") as file:

@@ -1,4 +1,4 @@
-"""Find mistakes in environment variables that JAX reads, or is believed to read."""
+"""Find mistakes in environment variables that JAX reads or is believed to read."""
 
 import difflib
 import os
@@ -15,7 +15,7 @@ from jax_von_mises.sampling import cuda
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
 
-# Prefixes of the variables that JAX and its libraries read, and the known ones besides the options of jax.config.
+# Prefixes of the variables that JAX and its libraries read, and the known ones that are not options of jax.config.
 READ_BY_JAX = ("JAX_", "XLA_CLIENT_", "XLA_PYTHON_CLIENT_")
 KNOWN = {
     *(FRACTION, OLD_FRACTION, PREALLOCATE, ALLOCATOR, "XLA_FLAGS"),
@@ -32,7 +32,7 @@ HIDING = (
     *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "JAX_ROCM_VISIBLE_DEVICES"),
 )
 
-# Prefix of this package's variables, and all of them.
+# Prefix of this package's variables, and the complete list of them.
 OURS, OWN = "JAX_VON_MISES_", (cuda.VARIABLE,)
 
 # Guides recommend these, but no supported release of JAX, jaxlib or the CUDA plugin reads them.
@@ -47,7 +47,7 @@ NEVER_READ = {
     "XLA_MEM_FRACTION": f"JAX reads {FRACTION}",
 }
 
-# Guides recommend these too, but other libraries read them: by prefix, which library does and what to do.
+# Guides also recommend these, but other libraries read them. Each prefix has a description and a remedy.
 THREADS = "for JAX's threads on a CPU set PJRT_NPROC, or call runtime.configure(threads=)"
 OF_OTHERS = {
     "NCCL_": (
@@ -60,7 +60,7 @@ OF_OTHERS = {
 
 
 class Mistake(NamedTuple):
-    """A mistake in a variable: how serious it is, what is wrong and what to do."""
+    """A mistake in a variable, with its level, a description and the remedy."""
 
     level: str
     what: str
@@ -76,7 +76,7 @@ def findings(gpus: bool) -> list[Mistake]:
 
 
 def _unread(name: str, known: set[str]) -> tuple[str, str, str] | None:
-    """Return level, description and remedy for a variable that JAX does not read; None for one that it reads."""
+    """Return the level, description and remedy for a variable that JAX does not read; None for one that it reads."""
     if name in NEVER_READ:
         return HARMFUL, "is not read by JAX", f"unset it; {NEVER_READ[name]}"
     if name in known:
@@ -95,7 +95,7 @@ def _unread(name: str, known: set[str]) -> tuple[str, str, str] | None:
 
 
 def _values(gpus: bool) -> Iterator[tuple[str, bool, str, str, str]]:
-    """Yield for each check the variable, whether its value is wrong, the level, the description and the remedy."""
+    """Yield, for each check, the variable, whether its value is wrong, the level, the description and the remedy."""
 
     def text(name: str, default: str = "") -> str:
         return os.environ.get(name, default).strip().lower()

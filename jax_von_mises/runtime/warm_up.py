@@ -30,9 +30,9 @@ class Compiled(NamedTuple):
     argument_bytes: int | None
     output_bytes: int | None
     temporary_bytes: int | None
-    """Memory that the program needs besides its arguments and its result."""
+    """Memory that the program needs in addition to its arguments and its result."""
     flops: float | None
-    """Operations per call, including those on integers that generate the random words."""
+    """Operations per call, including the integer operations that generate the random words."""
     bytes_accessed: float | None
 
     def __str__(self) -> str:
@@ -67,9 +67,9 @@ def warmup(
     dtypes : dtype or list of dtypes, optional
         As `dtype` of `sample_von_mises`.
     loc, concentration : float, array or jax.ShapeDtypeStruct
-        Arguments of the shape, dtype and weak type of later calls; their values do not matter.
+        Arguments with the shape, dtype and weak type of later calls; their values do not matter.
     key : jax.Array, optional
-        Any key of the implementation of later calls; by default JAX's default implementation.
+        Any key with the implementation of later calls; by default, JAX's default implementation.
     method, out_sharding
         As in `sample_von_mises`.
     block : bool
@@ -78,13 +78,13 @@ def warmup(
     Returns
     -------
     tuple of Compiled
-        One for each shape and dtype, with the dtypes of the first shape first: seconds to trace, lower and compile,
-        memory, operations.
+        One for each shape and dtype, starting with all dtypes of the first shape. Each holds the seconds to trace,
+        lower and compile, the memory, and the operations.
 
     Raises
     ------
     TypeError, ValueError
-        For a bad argument, before anything is compiled.
+        If an argument is invalid; nothing is compiled.
     """
     caller = "warmup"
     block = arguments.flag(caller, "block", block)
@@ -110,7 +110,7 @@ def warmup(
 
 
 def described(value: Any) -> Any:
-    """Return `value`; a `jax.ShapeDtypeStruct` with the dtype that it has in the program."""
+    """Return `value`; for a `jax.ShapeDtypeStruct`, change its dtype to the one in the program."""
     if isinstance(value, jax.ShapeDtypeStruct) and arguments.too_wide(value.dtype):
         narrowed: Any = value
         return narrowed.update(dtype=np.float32)
@@ -118,7 +118,7 @@ def described(value: Any) -> Any:
 
 
 def like(value: Any) -> Any:
-    """Return `value`; for a `jax.ShapeDtypeStruct` an array of its shape, dtype and weak type."""
+    """Return `value`, or for a `jax.ShapeDtypeStruct`, an array of its shape, dtype and weak type."""
     if not isinstance(value, jax.ShapeDtypeStruct):
         return value
     if value.weak_type:
@@ -127,7 +127,7 @@ def like(value: Any) -> Any:
 
 
 def _compile(request: DrawRequest, loc: Any, concentration: Any) -> Compiled:
-    # A description stays one, since it may carry a sharding over several devices.
+    # Keep each `jax.ShapeDtypeStruct` as it is, since it may carry a sharding over several devices.
     given = {"loc": loc, "concentration": concentration}.items()
     descriptions: dict[str, Any] = {name: value for name, value in given if isinstance(value, jax.ShapeDtypeStruct)}
     times = [time.perf_counter()]
