@@ -240,7 +240,7 @@ class ZarrStore:
     def write(self, first: int, rows: np.ndarray) -> None:
         """Write `rows` from row `first` on; they have reached the store when this returns."""
         with as_os_errors(self.path):
-            # A disk has stored the rows when this returns, so they need no copy. A store in memory would refer to them.
+            # A disk has the rows when this returns, so they need no copy. A store in memory would keep a reference.
             to = self.array[first : first + len(rows)]
             local = self.folder is not None
             self.in_turn(lambda: to.write(np.asarray(rows), can_reference_source_data_indefinitely=local).commit)
@@ -328,7 +328,7 @@ class ZarrStore:
             self._remove_replaced(self.folder)
 
     def _remove_records(self, keys: "Keys") -> None:
-        """Remove the writers' records, heads last, since the next run would mistake lines without a head for its own."""
+        """Remove the writers' records, heads last, since the next run would take lines without a head for its own."""
         names = keys.names()
         for pattern in (self.SEGMENT, self.WRITER_RECORD):
             for name in filter(pattern.fullmatch, names):
