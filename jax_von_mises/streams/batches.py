@@ -455,7 +455,7 @@ class HostPrefetch(Iterator[Any]):
         self.close()
 
     def close(self) -> None:
-        """Stop copying, drop waiting items, and wait for the thread to end. Later calls of `next` raise StopIteration."""
+        """Stop copying, drop waiting items, and wait for the thread to end. Later `next` calls raise StopIteration."""
         self._finish()
 
 

@@ -410,7 +410,7 @@ class ZarrStore:
         if self.replaces:
             self.run = self._keys(self.partial)
             self._lock(self.run.name)
-            self._empty(self.run)  # leftovers of a run that was killed before it wrote its record, or during its removal
+            self._empty(self.run)  # leftovers of a run killed before it wrote its record, or during its removal
             return
         if self.run is not self.final:
             with contextlib.suppress(OSError):  # not empty
