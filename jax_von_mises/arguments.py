@@ -16,13 +16,13 @@ from jax.typing import DTypeLike
 LARGEST_SIZE = 2**60
 # XLA accepts more, but very many exhaust the memory.
 MOST_AXES = 64
-# Limit of integer arguments: JAX, NumPy and Python's ranges count in 63 bits.
+# Limit on integer arguments, since JAX, NumPy and Python's ranges count in 63 bits.
 LARGEST_COUNT = 2**63
 # Larger Python floats are infinite in float32.
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
-# Limit of durations in seconds, thirty years: locks and timers count nanoseconds in 63 bits.
+# Limit on durations in seconds (thirty years), since locks and timers count nanoseconds in 63 bits.
 LARGEST_TIME = 1e9
-# Most characters of a value that a message shows.
+# Maximum number of characters of a value that a message shows.
 LONGEST = 200
 METHODS = ("auto", "direct", "table")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -30,7 +30,7 @@ INTEGERS = ("int32", "uint32", "int64", "uint64")
 
 
 def safe_repr(value: object) -> str:
-    """Return the repr of `value` for a message, shortened; a description if the repr fails."""
+    """Return the repr of `value`, shortened for a message, or a description if the repr fails."""
     if isinstance(value, int) and value.bit_length() > LONGEST:  # Python refuses to print more than 4300 digits
         return f"about {'-' if value < 0 else ''}10^{round(math.log10(abs(value)))}"
     try:
@@ -77,7 +77,7 @@ def one_key(caller: str, key: Any) -> jax.Array:
 
 
 def key_or_seed(caller: str, key: Any, seed: Any) -> jax.Array:
-    """Return the one of `key` and `seed` that was given, as a typed key."""
+    """Return whichever of `key` and `seed` was given, as a typed key."""
     if (key is None) == (seed is None):
         raise TypeError(
             f"{caller}: give one random key, as `key` or as `seed`: distribution.sample(jax.random.key(0))."
@@ -86,7 +86,7 @@ def key_or_seed(caller: str, key: Any, seed: Any) -> jax.Array:
 
 
 def legacy_shape() -> tuple[int, ...]:
-    """Return the shape of a legacy key, which depends on the default implementation that JAX is set to."""
+    """Return the shape of a legacy key, which depends on JAX's setting for the default key implementation."""
     shape: tuple[int, ...] = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
     return shape
 
@@ -94,7 +94,7 @@ def legacy_shape() -> tuple[int, ...]:
 def parameters(caller: str, dtype: DTypeLike | None, **values: object) -> tuple[dict[str, Any], np.dtype[Any]]:
     """Check the named `values`; return them as arrays by name, and the float dtype of the result.
 
-    Python numbers take the dtype of the other values here, and are arrays with a dtype afterwards.
+    Python numbers take the dtype of the other values and are returned as arrays.
     """
     given = {name: parameter(caller, name, value) for name, value in values.items()}
     dtype = float_dtype(caller, dtype, given.values())
@@ -105,7 +105,7 @@ def parameters(caller: str, dtype: DTypeLike | None, **values: object) -> tuple[
 def parameter(caller: str, name: str, value: Any) -> Any:
     """Check one value; return a Python number as a float, and anything else that JAX accepts as an array.
 
-    The float has no dtype yet. Every array has one, also a NumPy array without axes.
+    The float has no dtype yet. Every array has one, even a NumPy array without axes.
     """
     if type(value) is float:
         return value
@@ -145,7 +145,7 @@ def _with_dtype(value: Any, compute: np.dtype[Any]) -> Any:
             return np.asarray(value, compute)
     elif not isinstance(value, (np.ndarray, np.generic)) or not too_wide(value.dtype):
         return value
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, as in XLA
+    with np.errstate(over="ignore"):  # values that are too large become infinite, as in XLA
         return np.asarray(value, compute)
 
 
@@ -202,7 +202,7 @@ def float_dtype(caller: str, dtype: DTypeLike | None, values: Iterable[Any]) -> 
         found = [x.dtype for x in values if not is_weak(x) and jnp.issubdtype(x.dtype, jnp.floating)]
         if len(set(found)) == 1:
             return jax.dtypes.canonicalize_dtype(found[0])
-        # `jnp.promote_types` fails where implicit promotion is turned off.
+        # `jnp.promote_types` fails if implicit promotion is disabled.
         dtype = np.float32 if found and np.float64 not in found else np.float64
         return jax.dtypes.canonicalize_dtype(dtype)
     try:
@@ -278,9 +278,9 @@ def dimension(caller: str, name: str, vectors: Any, of: int | None = None) -> in
 
 
 def batch_shape(caller: str, shape: object, **arrays: Any) -> tuple[int, ...]:
-    """Return `shape` as a tuple, or the broadcast shape of checked `arrays` where it is None or ().
+    """Return `shape` as a tuple, or the broadcast shape of checked `arrays` if it is None or ().
 
-    All arrays but the last hold vectors: their last axis is that of the components, which is not in the result.
+    All arrays but the last hold vectors. Their last axis holds the components and is not part of the result.
     """
     *named, (last, parameter) = arrays.items()
     batch = {name: jax.ShapeDtypeStruct(np.shape(vectors)[:-1], np.float32) for name, vectors in named}
@@ -300,9 +300,9 @@ def whole_sizes(caller: str, name: str, shape: Any) -> tuple[int, ...]:
     try:
         if isinstance(shape, (str, bytes, set, dict, bool)):
             raise TypeError
-        # Arrays have this attribute whatever their number of axes.
+        # Arrays have this attribute regardless of their number of axes.
         single = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
-        # While a function is traced, iterating over a JAX array gives tracers, even if its values are known.
+        # While a function is traced, iterating over a JAX array yields tracers, even if its values are known.
         sizes = (shape,) if single else tuple(np.asarray(shape) if isinstance(shape, jax.Array) else shape)
         sizes = tuple(operator.index(size) for size in sizes)
     except TypeError as error:
@@ -429,7 +429,7 @@ def _unsigned(caller: str, name: str, value: Any, bits: int) -> Any:
 
 
 def known_position(start: object) -> int | None:
-    """Return a position in a stream as one integer; None where it is an array, traced or not."""
+    """Return a position in a stream as one integer; None if it is an array, traced or not."""
     if isinstance(start, tuple):
         hi, lo = map(known_position, start)
         return None if hi is None or lo is None else (hi << 32) + lo
@@ -439,7 +439,7 @@ def known_position(start: object) -> int | None:
 def within_stream(caller: str, start: int, end: int, described: str, numbers: int = 1, noun: str = "angle") -> None:
     """Refuse draws from `start` to `end` that reach beyond the stream's end; each takes `numbers` numbers.
 
-    The message shows `start` and what sets `end`, as `described`.
+    The message shows `start` and `described`, the argument that sets `end`.
     """
     if end * numbers > 2**64:
         length = "2^64 angles" if numbers == 1 else f"2^64 numbers, of which a {noun} takes {numbers}"
@@ -457,7 +457,7 @@ def one_of(caller: str, name: str, value: Any, allowed: Iterable[str]) -> str:
 
 
 def known_value(caller: str, name: str, value: Any) -> None:
-    """Refuse a concrete invalid parameter; the value of a traced one is unknown."""
+    """Refuse a parameter with an invalid value; the value of a traced parameter is unknown and not checked."""
     if isinstance(value, jax.core.Tracer):
         return
     value = np.asarray(value, np.float64)

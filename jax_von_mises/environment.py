@@ -80,7 +80,7 @@ def make_directories(path: str | os.PathLike[str], mode: int = 0o700) -> None:
 
 
 def open_to_others(path: str | os.PathLike[str]) -> str | None:
-    """Return, as a clause, why another user can change a directory or a parent of it; None if nobody can."""
+    """Return a clause that states why another user can change a directory or one of its parents; None if nobody can."""
     for directory in (Path(path), *Path(path).parents):
         try:
             about = os.stat(directory)
@@ -95,7 +95,7 @@ def open_to_others(path: str | os.PathLike[str]) -> str | None:
 
 
 def owned_by_other(number: int) -> str | None:
-    """Return, as a clause, that a file belongs to user `number`; None for this user and root."""
+    """Return a clause stating that a file belongs to the user `number`; None for this user and root."""
     return None if number in (os.getuid(), 0) else f"belongs to the user {_name(pwd.getpwuid, number)}"
 
 
@@ -103,7 +103,8 @@ def _open_to(about: os.stat_result, leaf: bool) -> str | None:
     """Return why others can change the directory that `about` describes; None if they cannot."""
     if (reason := owned_by_other(about.st_uid)) and (leaf or about.st_uid != _unmapped()):
         return reason
-    # With the sticky bit, as in /tmp, others can add but not replace: safe for a parent, not for the cache itself.
+    # With the sticky bit, as in /tmp, others can add files but not replace them. This is safe for a parent, but not for
+    # the cache itself.
     if about.st_mode & stat.S_ISVTX and not leaf:
         return None
     mode = f"(mode {stat.S_IMODE(about.st_mode):04o})"
@@ -115,7 +116,7 @@ def _open_to(about: os.stat_result, leaf: bool) -> str | None:
 
 
 def _unmapped() -> int | None:
-    """Return the owner that a container which maps only this user shows for system files; None elsewhere."""
+    """Return the owner of system files as seen in a container that maps only this user; None elsewhere."""
     with contextlib.suppress(OSError, ValueError):
         inside, _, count = Path("/proc/self/uid_map").read_text().split()[:3]
         if (int(inside), int(count)) != (0, 2**32 - 1):
@@ -124,7 +125,7 @@ def _unmapped() -> int | None:
 
 
 def _private_group(number: int) -> bool:
-    """Return whether this user is the only member of a group, as where each user has a group of the same name."""
+    """Return whether this user is the only member of a group, as on systems that give each user a private group."""
     try:
         group, user = grp.getgrgid(number), pwd.getpwuid(os.getuid())
     except KeyError:

@@ -1,6 +1,6 @@
-"""Long work in batches of constant memory: draws, functions over long arrays, and copies to the host.
+"""Draw streams, apply functions to long arrays, and copy arrays to the host, in batches of constant memory.
 
-The device and the host work at the same time: the next batch is started before the current one is returned. JAX's
+The device and the host work at the same time, since the next batch is started before the current one is returned. JAX's
 asynchronous dispatch suffices for computations; only copies to the host need a thread.
 """
 
@@ -42,21 +42,22 @@ def sample_batches(
 ) -> "SampleBatches | WorkerBatches":
     """Draw a long stream of angles, directions or pairs, batch by batch, in constant memory.
 
-    The concatenated batches are the rows `start` to ``start + total - 1`` of the key's stream, for any `batch_size`:
-    row i is ``sample_von_mises(key, loc, concentration, (i + 1, *row_shape))[i]`` with the same method. The next batch
-    is drawn while the caller works on the current one.
+    The concatenated batches are the rows `start` to ``start + total - 1`` of the key's stream, for any `batch_size`.
+    Row i of the stream is ``sample_von_mises(key, loc, concentration, (i + 1, *row_shape))[i]`` with the same method.
+    The next batch is drawn while the caller works on the current one.
 
     Parameters
     ----------
     key, loc, concentration, dtype
-        As in `sample_von_mises`. Their broadcast shape, () for two numbers, is the shape of a row. For directions, as
-        in `sample_von_mises_fisher`, with its `mean_direction` as `loc`: a row then has a last axis of components.
+        As in `sample_von_mises`. The broadcast shape of `loc` and `concentration`, () for two numbers, is the shape of
+        a row. For directions, as in `sample_von_mises_fisher`, with its `mean_direction` as `loc`; a row then has a
+        last axis of components.
         For pairs, `loc` holds phi_loc and psi_loc along a last axis, and `concentration` phi_concentration,
         psi_concentration and correlation, as in `SineBivariateVonMises`; a row has a last axis for the two angles.
     total : int
-        Rows to draw, 0 or more.
+        Number of rows to draw, 0 or more.
     batch_size : int
-        Rows in a batch; the last may be shorter.
+        Number of rows per batch; the last batch may be shorter.
     start : int
         Position of the first row, to continue where another run stopped. The stream has 2^64 angles.
     method : {"auto", "direct", "table"}
@@ -69,8 +70,9 @@ def sample_batches(
         Sharding of each batch ``(count, *row_shape)`` over devices, as in `sample_von_mises`. In an explicit mesh,
         `batch_size` and `total` must be multiples of the number of devices along a sharded first axis.
     executor : concurrent.futures.Executor, optional
-        Draws the batches in its workers, as in `write_samples`, without CUDA kernels. Two batches more than there are
-        workers are in progress or waiting. Batches are NumPy arrays, so `donate` and `out_sharding` are refused.
+        Executor whose workers draw the batches, as in `write_samples`, without CUDA kernels. The number of batches in
+        progress or waiting is the number of workers plus two. Batches are NumPy arrays, so `donate` and `out_sharding`
+        are not allowed.
     distribution : {"von-mises", "von-mises-fisher", "sine-bivariate-von-mises", "cosine-bivariate-von-mises"}
         Distribution to draw from: angles, directions or pairs of angles.
 
@@ -78,12 +80,12 @@ def sample_batches(
     -------
     SampleBatches
         An iterator over arrays ``(rows, *row_shape)`` of angles in radians in [-pi, pi), or of unit vectors; `len` is
-        the number of remaining batches. Several threads may iterate: each batch goes to one of them.
+        the number of remaining batches. Several threads may iterate; each batch goes to one of them.
 
     Raises
     ------
     TypeError, ValueError
-        For a bad argument, before anything is drawn.
+        For an invalid argument, before anything is drawn.
 
     Examples
     --------
@@ -128,10 +130,10 @@ class SampleBatches(Iterator[jax.Array]):
     ):
         self._stream, self._spans = stream, spans
         self._donate, self._out_sharding = donate, out_sharding
-        self._rows = rows  # every batch is drawn at this size and the last one cut, so that one program serves all
-        self._place = 0  # of the batch that is returned next
+        self._rows = rows  # all batches are drawn at this size and the last one is cut, so that one program suffices
+        self._place = 0  # index of the batch that is returned next
         self._pending: tuple[int, jax.Array] | None = None  # place and array of the batch in progress
-        self._lent: jax.Array | None = None  # the batch that the caller has, where its memory is donated
+        self._lent: jax.Array | None = None  # the batch that the caller has, if its memory is donated
         self._turn = threading.Lock()
         # Arrays of an explicit mesh must be made within its scope, and a background thread starts without one.
         self._mesh: Mesh | None = None
@@ -171,7 +173,7 @@ class SampleBatches(Iterator[jax.Array]):
             return self._pending[1]
 
     def close(self) -> None:
-        """Stop, and wait for the batch in progress: the interpreter must not end before the threads that draw it."""
+        """Stop, and wait for the batch in progress; the interpreter must not exit before the threads that draw it."""
         with self._turn:
             pending, self._pending, self._lent = self._pending, None, None
             self._place = len(self._spans)
@@ -214,14 +216,14 @@ class WorkerBatches(Iterator[np.ndarray]):
                     self._begin()
                 rows = next(self._answers)
             except BaseException:
-                # The next call goes on from here with tasks of a new crew.
+                # The next call continues from here with a new crew.
                 self._dismiss()
                 raise
             self._place += 1
             return rows
 
     def _begin(self) -> None:
-        """Meet the workers, and let them draw from the present place on."""
+        """Meet the workers, and let them draw from the current place on."""
         self._crew = crew = executors.Crew(self._caller, self._executor)
         crew.meet()
         spans = self._spans
@@ -242,7 +244,7 @@ class WorkerBatches(Iterator[np.ndarray]):
 
 
 def batched_apply(f: Callable[..., Any], arrays: Any, batch_size: int, *, out: Any = None) -> Any:
-    """Apply a function to long arrays, some rows at a time, so that the device holds few of them.
+    """Apply a function to long arrays in batches, so that the device holds only a few rows at a time.
 
     Equivalent to ``jax.tree.map(numpy.asarray, f(arrays))`` for a function that treats each row separately. The next
     batch is transferred and computed while the previous one is copied back.
@@ -250,16 +252,16 @@ def batched_apply(f: Callable[..., Any], arrays: Any, batch_size: int, *, out: A
     Parameters
     ----------
     f : callable
-        Maps `arrays` with fewer rows to an array, or a pytree of arrays, of as many rows. Row i of the result must
-        depend only on row i of `arrays`: a shorter last batch is filled up with rows before it. Compiled once, by
-        `jax.jit`.
+        Function that maps a batch of `arrays` to an array, or a pytree of arrays, with the same number of rows. Row i
+        of the result must depend only on row i of `arrays`, since a shorter last batch is filled up with the rows
+        before it. The function is compiled once, by `jax.jit`.
     arrays : array or pytree of arrays
-        Their first axes have the same length. NumPy arrays and memory maps are read in batches.
+        Arrays whose first axes have the same length. NumPy arrays and memory maps are read in batches.
     batch_size : int
-        Rows in a batch.
+        Number of rows per batch.
     out : optional
-        NumPy arrays for the result (such as memory maps), in its structure; they must not share memory with `arrays`.
-        New arrays by default.
+        NumPy arrays (such as memory maps) that receive the result, in the structure of the result. They must not share
+        memory with `arrays`. By default, new arrays are allocated.
 
     Returns
     -------
@@ -269,8 +271,8 @@ def batched_apply(f: Callable[..., Any], arrays: Any, batch_size: int, *, out: A
     Raises
     ------
     TypeError, ValueError
-        For arrays of different lengths, a result without an axis of rows, or an `out` that does not fit. Exceptions
-        of `f` are passed on.
+        For arrays of different lengths, a result without an axis of rows, or an `out` that does not match the result.
+        Exceptions raised by `f` are passed on.
 
     Examples
     --------
@@ -348,7 +350,7 @@ def _structure(caller: str, name: str, tree: Any) -> Any:
 
 
 def _check_out(caller: str, out: Any, results: Any, total: int, leaves: Sequence[Any]) -> None:
-    """Refuse an `out` without the structure, shapes and dtypes of the results, or in the memory of the arrays."""
+    """Refuse an `out` that differs from the results in structure, shape or dtype, or shares memory with the arrays."""
     given, wanted = _structure(caller, "out", out), jax.tree.structure(results)
     if given != wanted:
         raise ValueError(
@@ -372,27 +374,28 @@ def prefetch_to_host(iterator: Iterable[Any], depth: int = 1) -> "HostPrefetch":
     Parameters
     ----------
     iterator : iterable
-        Of arrays, or pytrees of them. It is advanced in a separate thread, so it must not be used elsewhere. Settings
-        that JAX keeps for each thread (the contexts ``jax.set_mesh``, ``jax.enable_x64``, ``jax.default_device``) do
-        not apply there. `sample_batches` does not need them: it remembers the mesh and the dtype, and draws on the
-        device of the key.
+        Iterable of arrays, or of pytrees of arrays. It is advanced in a separate thread, so it must not be used
+        elsewhere. Settings that JAX keeps per thread (the contexts ``jax.set_mesh``, ``jax.enable_x64``,
+        ``jax.default_device``) do not apply there. `sample_batches` does not need them, since it stores the mesh and
+        the dtype, and draws on the device of the key.
     depth : int
-        Items that may wait, 1 or more. At most ``depth`` + 2 items are in memory: those that wait, the one that is
-        being copied and the one that the consumer has. The source may hold more, as `sample_batches` does with the
-        batch in progress. A depth of 1 lets both sides work at the same time; a larger one evens out irregular work.
+        Maximum number of waiting items, 1 or more. At most ``depth`` + 2 items are in memory: those that wait, the one
+        that is being copied and the one that the consumer has. The source may hold more, as `sample_batches` does with
+        the batch in progress. A depth of 1 lets both sides work at the same time; a larger depth evens out irregular
+        work.
 
     Returns
     -------
     HostPrefetch
         An iterator over the same items, with read-only NumPy arrays in place of JAX's (not copied if the device is the
-        CPU). It is a context manager. Its ``close()`` stops early, and waits for the thread to end; an iterator that
-        is garbage collected, or alive at exit, closes itself. An exception of the source is raised by the consumer's
-        ``next``, after all earlier items. The source is closed as well, if it has ``close()``.
+        CPU). It is a context manager. Its ``close()`` stops copying early and waits for the thread to end. An iterator
+        that is garbage collected, or alive at exit, closes itself. An exception of the source is raised by the
+        consumer's ``next``, after all earlier items. The source is closed as well, if it has ``close()``.
 
     Raises
     ------
     TypeError, ValueError
-        For a bad `depth`, or an `iterator` that cannot be iterated.
+        For an invalid `depth`, or an `iterator` that cannot be iterated.
 
     Examples
     --------
@@ -452,14 +455,14 @@ class HostPrefetch(Iterator[Any]):
         self.close()
 
     def close(self) -> None:
-        """Stop copying, drop waiting items, and wait for the thread to end. Further `next` raise StopIteration."""
+        """Stop copying, drop waiting items, and wait for the thread to end. Later `next` calls raise StopIteration."""
         self._finish()
 
 
 # Items as (value, None), then (_END, the source's exception or None).
 Items = queue.Queue[tuple[Any, BaseException | None]]
 _END = object()
-# Seconds between checks whether the other side has stopped. They delay nothing while both sides work.
+# Seconds between checks of whether the other side has stopped. The checks delay nothing while both sides work.
 STOP_POLL = 0.05
 # Seconds that `close` waits for the source's next item.
 CLOSE_TIMEOUT = 30.0
@@ -491,7 +494,7 @@ def _copy_items(source: Iterator[Any], items: Items, stop: threading.Event) -> N
 
 
 def _put_unless_stopped(items: Items, item: tuple[Any, BaseException | None], stop: threading.Event) -> None:
-    """Put an item when there is room for it, unless `stop` is set before."""
+    """Put an item when there is room for it, unless `stop` is set first."""
     while not stop.is_set():
         with contextlib.suppress(queue.Full):
             return items.put(item, timeout=STOP_POLL)

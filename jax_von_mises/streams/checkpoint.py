@@ -1,11 +1,11 @@
 """Records: text files that list which blocks of a file or store have been written, with their checksums.
 
-A target appears complete or not at all: a file gets its name, and a store its metadata, once every block has been
+A target appears complete or not at all. A file gets its name, and a store its metadata, once every block has been
 written. Until then the record lists the blocks that have reached the disk, so that a process can be killed at any time.
 It begins with a JSON object, the head, which describes the stream and lists the blocks that had been written when the
 run was started or resumed. Each further block appends a line with its number and checksum. The record of a finished
-target is only a head, with all blocks. (Version 0.1 replaced the head after each block; its records are read as heads
-without lines.)
+target is only a head, which lists all blocks. (Version 0.1 replaced the head after each block; its records are read as
+heads without lines.)
 
 ======================= ===================================== ==========================================
 ..                      ``big.npy``                           ``big.zarr``
@@ -13,7 +13,7 @@ without lines.)
 while blocks are drawn  ``big.npy.partial``                   the shards ``big.zarr/c/0``, ``c/1``, ...
 head until then         ``big.npy.partial.json``              ``big.zarr/blocks-0of4.json``, one per writer
 lines                   at the end of the same file           ``big.zarr/blocks-0of4.0.txt``, ``.1.txt``, ...
-what makes it complete  the name ``big.npy``                  ``big.zarr/zarr.json``
+completed by            the name ``big.npy``                  ``big.zarr/zarr.json``
 record of all blocks    ``big.npy.json``                      ``big.zarr/blocks.json``
 ======================= ===================================== ==========================================
 
@@ -41,14 +41,14 @@ except ImportError:  # no flock on Windows: concurrent writers of one target go 
 RECORD_FORMAT = "jax_von_mises/samples/1"
 # No disk holds more angles.
 MOST_ANGLES = 2**60
-# Blocks of a target: the record of a finished one is a single JSON text that is read at once.
+# Maximum number of blocks, since the record of a finished target is a single JSON text that is read at once.
 MOST_BLOCKS = 2**20
-# Bytes: more than any record of so many blocks has.
+# Maximum size of a record in bytes. Records of so many blocks are smaller.
 LARGEST_RECORD = 2**26
-# Angles in a row. A row is drawn, and read, in one piece.
+# Maximum number of angles in a row, which is drawn and read in one piece.
 LARGEST_ROW = 2**36
 
-# The end of a complete head, and a complete line after it: anything else was cut off while it was written.
+# The end of a complete head, and a complete line after it. Anything else was cut off while it was written.
 END_OF_HEAD = b"\n}\n"
 LINE = re.compile(rb"([0-9]{1,18}) ([0-9a-f]{8})\n")
 
@@ -132,7 +132,7 @@ def parse_record(name: str, text: bytes, more: bytes = b"") -> dict[str, Any]:
         sizes = *record["shape"], math.prod(record["shape"])
         if not sizes[:-1] or min(sizes) < 0 or max(sizes) >= MOST_ANGLES or not 0 < record["block_rows"] < MOST_ANGLES:
             raise ValueError
-        # No run has so many blocks, and a loop over them would not end.
+        # No run has so many blocks, and a loop over them would take too long.
         if -(-record["shape"][0] // record["block_rows"]) > MOST_BLOCKS:
             raise ValueError
         if math.prod(record["shape"][1:]) > LARGEST_ROW or record["stored"] not in DTYPES:

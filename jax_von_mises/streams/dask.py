@@ -25,7 +25,7 @@ from jax_von_mises.sampling import sampler
 from jax_von_mises.sampling.request import DrawRequest
 
 try:
-    # Absolute: the library, not this module.
+    # This absolute import finds the library, not this module.
     import dask.array as da
     from dask.base import tokenize
     from dask.highlevelgraph import HighLevelGraph
@@ -51,8 +51,8 @@ def sample(
 ) -> "da.Array":
     """Return a Dask array of von Mises angles, which are drawn chunk by chunk when they are computed.
 
-    On devices of one kind the angles are bit for bit those of `sample_von_mises` with the same arguments, without CUDA
-    kernels, for any chunks.
+    On devices of one kind the angles are identical bit for bit to those of `sample_von_mises` with the same arguments
+    and without CUDA kernels, for any chunks.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def sample(
     Raises
     ------
     TypeError, ValueError
-        For a bad argument, before anything is drawn.
+        For an invalid argument, before anything is drawn.
 
     Examples
     --------
@@ -90,12 +90,12 @@ def sample(
     key = arguments.one_key(caller, key)
     given = {"loc": _as_array(caller, "loc", loc), "concentration": _as_array(caller, "concentration", concentration)}
     sizes: tuple[int, ...] = arguments.result_shape(caller, shape, **given)
-    # Decided for the complete array, from sizes and dtypes alone: a parameter may exceed the memory too.
+    # Choose the method for the complete array from sizes and dtypes alone, since a parameter may exceed the memory too.
     route = arguments.method(caller, method, given["concentration"])
     if route == "auto" and given["concentration"].size > 1:
         route = "direct"
     few = {name: np.zeros((), value.dtype) if value.ndim else value for name, value in given.items()}
-    # Python numbers, and JAX's arrays of them, have no fixed dtype: a number stands for them in the request.
+    # Python numbers, and JAX's arrays of them, have no fixed dtype, so a number stands for them in the request.
     numbers = {"loc": loc, "concentration": concentration}
     few |= {name: 0.0 for name, value in numbers.items() if type(value) in (int, float) or is_weak(value)}
     request = DrawRequest.whole(caller, key, few["loc"], few["concentration"], sizes, dtype, route)
@@ -122,7 +122,7 @@ def sample(
 
 
 def is_weak(value: Any) -> bool:
-    """Return whether `value` is an array of JAX whose dtype gives way to that of others."""
+    """Return whether `value` is a weakly typed JAX array, whose dtype gives way to that of others."""
     return isinstance(value, jax.Array) and bool(value.weak_type)
 
 
@@ -137,7 +137,7 @@ def _as_array(caller: str, name: str, value: Any) -> Any:
 
 
 def _must_have_sizes(caller: str, name: str, value: Any) -> None:
-    """Refuse a Dask array whose chunks have unknown sizes, as after indexing by a condition."""
+    """Refuse a Dask array whose chunks have unknown sizes, as after indexing with a boolean array."""
     if isinstance(value, da.Array) and any(map(math.isnan, value.shape)):
         raise ValueError(
             f"{caller}: {name} has chunks of unknown sizes, its shape is {value.shape}. "
@@ -224,24 +224,24 @@ def _runs(
 def log_prob(
     x: "ArrayLike | da.Array", loc: "ArrayLike | da.Array", concentration: "ArrayLike | da.Array"
 ) -> "da.Array":
-    """Return the log-density of Dask arrays of angles, as `jax_von_mises.log_prob`, chunk by chunk."""
+    """Return the log-density of Dask arrays of angles, as `jax_von_mises.log_prob` does, chunk by chunk."""
     return _elementwise(von_mises.log_prob, x=x, loc=loc, concentration=concentration)
 
 
 def cdf(x: "ArrayLike | da.Array", loc: "ArrayLike | da.Array", concentration: "ArrayLike | da.Array") -> "da.Array":
-    """Return the distribution function of Dask arrays of angles, as `jax_von_mises.cdf`, chunk by chunk."""
+    """Return the distribution function of Dask arrays of angles, as `jax_von_mises.cdf` does, chunk by chunk."""
     return _elementwise(von_mises.cdf, x=x, loc=loc, concentration=concentration)
 
 
 def icdf(p: "ArrayLike | da.Array", loc: "ArrayLike | da.Array", concentration: "ArrayLike | da.Array") -> "da.Array":
-    """Return the quantiles of Dask arrays of probabilities, as `jax_von_mises.icdf`, chunk by chunk."""
+    """Return the quantiles of Dask arrays of probabilities, as `jax_von_mises.icdf` does, chunk by chunk."""
     return _elementwise(von_mises.icdf, p=p, loc=loc, concentration=concentration)
 
 
 def _elementwise(function: Callable[..., jax.Array], **values: Any) -> "da.Array":
     """Apply a function of the package to Dask arrays, arrays and numbers, in 64 bits if one of the arrays is float64.
 
-    Numbers take the dtype of the arrays, as in the function itself. A NumPy float64 is such a number.
+    Numbers take the dtype of the arrays, as in the function itself. A NumPy float64 scalar counts as a number.
     """
     caller = f"jax_von_mises.dask.{function.__name__}"
     for name, value in values.items():

@@ -35,17 +35,17 @@ PAUSE = 0.1
 START = 3.0
 # Attempts to give a job to all workers.
 ROUNDS = 8
-# Seconds for which a record may stay invisible on another machine: SIGHT until a worker first sees the file system, LAG
-# for one that may have looked before, since NFS remembers for a minute that a file did not exist.
+# Seconds for which a record may stay invisible on another machine. SIGHT applies when a worker first looks for it. LAG
+# applies to a worker that may have looked before, since NFS caches for a minute that a file did not exist.
 SIGHT = 3.0
 LAG = 70.0
 REACH = "All workers must reach the target under the same name, on a shared file system or in an object store."
 OUT_OF_SIGHT = f"the caller's record is not there. {REACH}"
-# Jobs that a worker keeps.
+# Maximum number of jobs that a worker keeps.
 KEPT = 2
-# Seconds without a finished task after which workers are given up, where the caller sets no limit.
+# Seconds without a finished task after which a run gives up on its workers, unless the caller sets a limit.
 TIMEOUT = 600.0
-# Seconds that a run which ends early waits for blocks that are being written, in order to record them.
+# Seconds that a run that ends early waits for blocks that are still being written, in order to record them.
 GRACE = 10.0
 
 # Variables that limit the GPUs a process sees, and variables that are set where several processes share a GPU.
@@ -59,7 +59,7 @@ class ExecutorFailed(RuntimeError):
 
 
 class Worker(NamedTuple):
-    """A process that runs tasks. Workers of equal `cores` (or `cards`) share these cores (or GPUs)."""
+    """A process that runs tasks. Workers with equal `cores` (or `cards`) share these cores (or GPUs)."""
 
     host: str
     process: int
@@ -80,17 +80,17 @@ class Job(NamedTuple):
     stop: int
     """Rows `start` to ``stop - 1`` of the stream."""
     block_rows: int
-    """Rows of a block."""
+    """Number of rows in a block."""
     sharing: dict[str, list[int]]
-    """Processes that share cores or GPUs, by their `Worker.cores` and `Worker.cards`."""
+    """Processes that share cores or GPUs, keyed by `Worker.cores` and `Worker.cards`."""
 
 
 class Briefed(NamedTuple):
-    """A worker that has a job, or the reason why it cannot do it."""
+    """A worker that was given a job, with the reason if it cannot do the job."""
 
     worker: Worker
     draws_with: tuple[str, str] | None
-    """Release of JAX and kind of device, on which last digits depend."""
+    """JAX release and kind of device, on which the last digits depend."""
     trouble: str | None = None
 
 
@@ -122,7 +122,7 @@ def this_worker() -> Worker:
     """Return this process, and the cores and GPUs that it may use."""
     host = socket.gethostname()
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0)))) if hasattr(os, "sched_getaffinity") else ""
-    # Jobs of a batch system that share a machine see different GPUs under the same numbers.
+    # Batch jobs that share a machine see different GPUs under the same numbers.
     cards = ",".join(os.environ.get(name, "all") for name in (*SHOWN, "SLURM_JOB_ID"))
     short = (hashlib.sha256(text.encode()).hexdigest()[:8] for text in (cores, cards))
     return Worker(host, os.getpid(), *(f"{host} {name}" for name in short))
@@ -139,7 +139,7 @@ class Assignment:
         self.target: Target | None = None
         self.spans = Spans(job.start, job.stop, job.block_rows)
         self.turn = threading.Lock()  # the executor may run several tasks in one process
-        self.tasks = 0  # that use it now
+        self.tasks = 0  # number of tasks that use it now
         self.buffer: jax.Array | None = None
 
     def open(self) -> str | None:
@@ -162,7 +162,7 @@ class Assignment:
         with self.turn:
             target.join()
             try:
-                # This worker may have been stopped for hours, and the target finished or started again in between.
+                # This worker may have been stopped for hours, while the target was finished or started again.
                 if not target.runs(self.job.run):
                     raise checkpoint.ForeignTargetError(f"{target.path} is no longer written by the run of this task")
                 target.write(first, rows)
@@ -213,7 +213,7 @@ def in_use(run: str, job: Job | None) -> Iterator[Assignment | None]:
 
 
 def look_for(job: Job, sign: Callable[[Target], bool], seconds: float) -> Target | None:
-    """Open the target of a job once `sign` holds for it; return None after so many seconds."""
+    """Open the target of a job once `sign` holds for it; return None if it does not within so many seconds."""
     assert job.target is not None
     deadline = time.monotonic() + seconds
     while True:
@@ -294,8 +294,8 @@ _shared = False
 def take_share(job: Job) -> None:
     """Start JAX with this process's share of the machine, if it has not started yet.
 
-    XLA:CPU starts one thread for each core of the thread that starts it, and its threads inherit these cores. The
-    task's thread has all cores again afterwards. Each process gets one GPU.
+    XLA:CPU starts one thread for each core that the calling thread may use, and the new threads inherit these cores.
+    The task's thread may use all cores again afterwards. Each process gets one GPU.
     """
     global _shared
     if _shared:
@@ -326,8 +326,8 @@ def take_share(job: Job) -> None:
 def place(processes: list[int]) -> tuple[int, int]:
     """Return the index of this process among those that share cores or GPUs, and their number.
 
-    The `processes` are in the order in which they joined. One that follows others of which some have ended takes the
-    place of the last of these.
+    The `processes` are in the order in which they joined. If processes before this one have ended, it takes the place
+    of the last of them.
     """
     everyone = list(dict.fromkeys([*processes, os.getpid()]))
     number = everyone.index(os.getpid())
@@ -380,7 +380,7 @@ class Crew:
     executor : concurrent.futures.Executor
         Runs the tasks.
     timeout : float
-        Seconds without any finished task after which TimeoutError is raised.
+        Raise TimeoutError if no task finishes for this many seconds.
     """
 
     def __init__(self, caller: str, executor: futures.Executor, timeout: float = TIMEOUT):
@@ -389,7 +389,7 @@ class Crew:
         self.workers: dict[tuple[str, int], Worker] = {}
         self.draws_with: tuple[str, str] | None = None
         self.left = False  # whether tasks of a run that ended early may still write
-        # Each task has a serial number that earlier runs did not use: schedulers may run equal tasks only once.
+        # Each task has a serial number that earlier runs did not use, since schedulers may run equal tasks only once.
         self._serial = map(f"{secrets.token_hex(4)}-{{}}".format, itertools.count())
         self._answers: queue.SimpleQueue[futures.Future[Any]] = queue.SimpleQueue()
         self._waiting: dict[futures.Future[Any], tuple[int, ...]] = {}  # the block of each task, if it has one
@@ -406,13 +406,13 @@ class Crew:
             while self._waiting:
                 for _, worker in self._next(self.timeout if self.workers else None):
                     self.workers[worker[:2]] = worker
-            # A pool starts its processes together, but they do not become ready together.
+            # A pool starts its processes at the same time, but they become ready at different times.
             deadline = deadline or time.monotonic() + (START if pool else 0.0)
             if len(self.workers) == most or (len(self.workers) == known and time.monotonic() > deadline):
                 break
 
     def brief(self, job: Job, marks: frozenset[str] = frozenset()) -> None:
-        """Give every worker the job before anything is drawn; ValueError or OSError if one cannot do it.
+        """Give every worker the job before anything is drawn; raise ValueError or OSError if one cannot do it.
 
         If there are `marks`, each worker must see a record of the target with one of them.
         """
@@ -505,7 +505,7 @@ class Crew:
                     else:
                         answers[block] = answer
             except Exception as error:
-                failure = error  # answers that came before it count
+                failure = error  # answers that arrived before it still count
             if answers:
                 yield answers
             if failure is not None:
@@ -525,7 +525,7 @@ class Crew:
         return done
 
     def dismiss(self, job: Job) -> None:
-        """Let the workers close a finished run; one that gets no such task closes it when further runs follow."""
+        """Let the workers close a finished run; a worker that gets no such task closes it when later runs follow."""
         with contextlib.suppress(OSError, ExecutorFailed):
             for _ in self.workers:
                 self._submit((), release, job.run)
@@ -589,7 +589,7 @@ class Crew:
             ) from error
 
     def _admit(self, answer: Briefed | Done) -> None:
-        """Refuse a worker that does not see the target, or whose last digits may differ."""
+        """Refuse a worker that cannot see the target, or whose last digits may differ."""
         worker = answer.worker
         self.workers[worker[:2]] = worker
         if isinstance(answer, Briefed) and answer.trouble:

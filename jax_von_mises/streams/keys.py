@@ -1,8 +1,8 @@
 """Keys derived from names and numbers.
 
-Independent work needs a separate key: another epoch, another data set, another use of randomness. `derive_key` makes
-such keys, and no other code of this package calls ``fold_in``. Work that shares one stream needs one key and positions:
-see `jax_von_mises.streams.stream`.
+Each epoch, data set or other independent use of randomness needs a separate key. `derive_key` makes such keys, and no
+other code of this package calls ``fold_in``. Work that shares one stream needs one key and positions; see
+`jax_von_mises.streams.stream`.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ NUMBER_TAG = 0x6E756D62
 def derive_key(key: ArrayLike, *path: str | int | jax.Array) -> jax.Array:
     """Derive a key from names and numbers, for work that must be independent of all other work.
 
-    The rule will never change: each element of `path` applies ``fold_in`` three times, with a tag (0x6e616d65 for a
+    The rule will never change. Each element of `path` applies ``fold_in`` three times, with a tag (0x6e616d65 for a
     name, 0x6e756d62 for a number) and then with two 32-bit words. The words are the first eight bytes of the SHA-256
     of the name in UTF-8, or the upper and the lower half of the number, high word first. Hence
     ``derive_key(derive_key(key, a), b)`` is ``derive_key(key, a, b)``, and different paths give different keys, except
@@ -51,7 +51,7 @@ def derive_key(key: ArrayLike, *path: str | int | jax.Array) -> jax.Array:
     Raises
     ------
     TypeError, ValueError
-        For a bad key, or an element that is neither a name nor a whole number in range.
+        For an invalid key, or an element that is neither a name nor an integer in range.
 
     Examples
     --------
@@ -66,8 +66,8 @@ def derive_key(key: ArrayLike, *path: str | int | jax.Array) -> jax.Array:
         raise TypeError(f"{caller}: give at least one name or number, as in derive_key(key, 'epoch', 3).")
     words = [word for element in path for word in _path_words(caller, element)]
     implementation = jax.random.key_impl(typed)
-    # JAX folds an `unsafe_rbg` key by an exclusive or, which would give ("a", "b") and ("b", "a") the same key. So it
-    # is folded as the `rbg` key of the same words.
+    # JAX folds an `unsafe_rbg` key by an exclusive or, which would give ("a", "b") and ("b", "a") the same key. It
+    # is therefore folded as the `rbg` key of the same words.
     if str(implementation) == "unsafe_rbg":
         typed = jax.random.wrap_key_data(jax.random.key_data(typed), impl="rbg")
     for word in words:

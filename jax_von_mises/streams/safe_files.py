@@ -15,13 +15,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-# Compression methods for which Python respects a limit on the unpacked bytes. With the others a few kilobytes can
-# become gigabytes before their size is known.
+# Compression methods for which Python respects a limit on the unpacked bytes. With other methods, a few kilobytes can
+# expand to gigabytes before their size is known.
 BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
-# Levels of brackets in a JSON text. Records and the metadata of stores have ten.
+# Maximum nesting depth of brackets in a JSON text. Records and the metadata of stores have ten levels.
 NESTED = 100
-# Levels of folders. A Zarr store has one for each axis of an array, and TensorStore arrays have up to 32 axes.
+# Maximum nesting depth of folders. A Zarr store has one level per array axis; TensorStore arrays have up to 32 axes.
 DEEPEST = 64
 
 
@@ -70,7 +70,7 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
 
 
 def read_npy(file: BinaryIO) -> np.ndarray:
-    """Return the array in an open ``.npy`` file; any exception if it is not one, or is shorter than its header claims.
+    """Return the array in an open ``.npy`` file; raise some exception if the file is invalid or too short.
 
     The checks come first: NumPy allocates what the header claims before it reads the data, and passes on errors of
     Python's parser and of its own arithmetic.
@@ -94,17 +94,17 @@ def read_npy(file: BinaryIO) -> np.ndarray:
 def parse_json(content: bytes, limit: int) -> Any:
     """Return the value of a JSON text; ValueError if it is invalid, or has more than `limit` parts.
 
-    Brackets nested more than `NESTED` deep are refused as well. Parsers recurse: Python's raises an error unless the
-    program has lifted its recursion limit, but that of TensorStore crashes the process.
+    Brackets nested more than `NESTED` deep are refused as well. Parsers recurse. Python's parser raises an error unless
+    the program has lifted its recursion limit, but TensorStore's parser crashes the process.
     """
-    # Counted before parsing, which can take fifty times the bytes of a part.
+    # Count the parts before parsing, which can take fifty times the bytes of a part.
     if max(content.count(b","), content.count(b"[") + content.count(b"{"), content.count(b'"') // 4) > limit:
         raise ValueError(f"it has more than {limit} parts")
     try:
         text = content.decode()  # Python's parser would guess other encodings
     except UnicodeDecodeError as error:
         raise ValueError("it is not UTF-8") from error
-    # In JSON, backslashes occur only inside strings: without escapes, the quotes show what lies outside of strings.
+    # In JSON, backslashes occur only inside strings. Once the escapes are removed, the quotes delimit the strings.
     outside = "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])
     depth = 0
     for bracket in re.finditer(r"[][{}]", outside):
@@ -113,14 +113,14 @@ def parse_json(content: bytes, limit: int) -> Any:
             raise ValueError(f"its brackets are nested more than {NESTED} deep")
     try:
         return json.loads(text)
-    except ValueError as error:  # raised for numbers of too many digits too
+    except ValueError as error:  # also raised for numbers with too many digits
         raise ValueError("it is not JSON, or has numbers of too many digits") from error
 
 
 def write_new(path: str, text: str) -> None:
     """Write a small text to a new file.
 
-    A file of that name, left by a process that was killed, is removed and not overwritten: it might be a link.
+    A file of that name, left by a process that was killed, is removed and not overwritten, since it might be a link.
     """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
@@ -147,7 +147,7 @@ def take_free_name(temporary: str | os.PathLike[str], path: str | os.PathLike[st
 def strange_below(folder: str) -> str | None:
     """Return the path of something below a folder that is neither a file nor a folder; None if there is none.
 
-    OSError if folders are nested deeper than `DEEPEST`, where recursive functions would fail.
+    Raise OSError if folders are nested deeper than `DEEPEST`, where recursive functions would fail.
     """
     waiting = [(folder, 0)]
     while waiting:

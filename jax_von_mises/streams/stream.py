@@ -1,6 +1,6 @@
 """Streams of rows, and their positions in a key's sequence of words.
 
-A **stream** is the endless sequence of rows of one key, `loc`, `concentration` and dtype. A row has an angle for each
+A **stream** is the endless sequence of rows of one key, `loc`, `concentration` and dtype. A row has one angle for each
 element of the broadcast of `loc` and `concentration` (one angle for two numbers). Angle ``j`` of row ``i`` is element
 ``i * width + j`` of the key's sequence of words. For directions, `loc` holds mean directions, and a row has a vector
 for each. Only the key and the 64-bit position determine the words. Batches, devices, processes and restarts can
@@ -26,7 +26,7 @@ from jax_von_mises.sampling.sphere import SphereRequest
 
 
 class Description(NamedTuple):
-    """A stream in plain values: another process can receive them before its JAX has started."""
+    """A stream as plain values, which another process can receive before it has started JAX."""
 
     implementation: str
     """Name of the key's implementation."""
@@ -38,7 +38,7 @@ class Description(NamedTuple):
     engine: str | None
 
     def stream(self, caller: str) -> "Stream":
-        """Return the stream."""
+        """Return the stream that these values describe."""
         with jax.enable_x64(True) if self.dtype == "float64" else contextlib.nullcontext():
             key = jax.random.wrap_key_data(self.key_data, impl=self.implementation)  # type: ignore[arg-type]
             loc, concentration = self.parameters
@@ -82,7 +82,7 @@ class Stream:
 
     @property
     def width(self) -> int:
-        """Numbers in a row: angles, or components of directions."""
+        """Number of angles, or of components of directions, in a row."""
         return math.prod(self.row_shape)
 
     def within(self, caller: str, start: int, end: int, described: str) -> None:
@@ -94,7 +94,7 @@ class Stream:
     ) -> jax.Array:
         """Return rows `first` to ``first + count - 1``, ``(count, *row_shape)``; they may reuse the memory of `buffer`.
 
-        A float64 stream is computed in 64 bits in any thread: a background thread starts in JAX's default mode.
+        A float64 stream is computed in 64 bits even in a background thread, which starts in JAX's default mode.
         """
         # Transfer the position explicitly: users may forbid implicit transfers.
         start = jax.device_put(counter.halves(first * math.prod(self.row.shape)))
@@ -117,8 +117,8 @@ class Stream:
         )
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that determines the numbers, in JSON's types: equal streams have equal identities."""
-        # Version 0.1 knew a single distribution and did not write its name.
+        """Return everything that determines the numbers, as JSON types; equal streams have equal identities."""
+        # Version 0.1 had a single distribution and did not write its name.
         named = {} if self.row.distribution == "von-mises" else {"distribution": self.row.distribution}
         return {
             **named,
@@ -132,7 +132,7 @@ class Stream:
         }
 
 
-# Parameter arrays of up to so many values are written out; longer ones are identified by a hash.
+# Parameter arrays of up to this many values are written out; longer ones are identified by a hash.
 WRITTEN_OUT = 32
 
 

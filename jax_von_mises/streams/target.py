@@ -1,4 +1,4 @@
-"""The file or store that a stream is written to, chosen by its name, and the checksums of its blocks."""
+"""Open the file or store that a stream is written to, chosen by its name, and compute the checksums of its blocks."""
 
 import math
 import os

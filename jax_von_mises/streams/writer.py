@@ -1,9 +1,9 @@
-"""Streams to disk: blocks are drawn, written and recorded one by one, so that an interrupted run can be resumed.
+"""Write streams to disk in blocks that are drawn, written and recorded one by one; an interrupted run can be resumed.
 
-A block is done when its bytes have reached the disk *and* the record has its checksum. A process that is killed at any
-time therefore loses only the blocks in progress. A resumed run draws the missing blocks at their positions in the
-stream, and the result is identical to the last byte. Only the caller records blocks, even if the workers of an executor
-draw and write them.
+A block is finished when its bytes have reached the disk *and* its checksum is in the record. A process that is killed
+at any time therefore loses only the blocks in progress. A resumed run draws the missing blocks at their positions in
+the stream, and the result is identical byte for byte. Only the caller records blocks, even if the workers of an
+executor draw and write them.
 """
 
 import contextlib
@@ -29,10 +29,11 @@ from jax_von_mises.version import __version__
 
 CALLER = "write_samples"
 
-# Angles in a block. 64 MiB of float32 take far longer to draw and write than to record, and a run needs memory for two.
+# Angles per block. Drawing and writing 64 MiB of float32 takes far longer than recording it. A run needs memory for two
+# blocks.
 BLOCK_ANGLES = 2**24
 
-# Numbers that a message lists, at most.
+# Maximum number of blocks that a message lists.
 LISTED = 20
 
 
@@ -44,11 +45,11 @@ class Times(NamedTuple):
     """Times of a run. Blocks are drawn while earlier ones are written, so the times do not add up to the duration."""
 
     compiling: float
-    """Seconds to trace, lower, and compile the programs that draw, or to read them from the cache."""
+    """Seconds to trace, lower and compile the sampling programs, or to read them from the cache."""
     first_drawn: float
-    """Seconds in which the device drew the first block, without other work."""
+    """Seconds that the device took to draw the first block, with no other work in progress."""
     first_numbers: int
-    """Numbers in that block: angles, or components of directions."""
+    """Number of angles, or of components of directions, in that block."""
     writing: float
     """Seconds to copy blocks to the host, compute their checksums, write them to the disk and record them."""
     bytes_written: int
@@ -59,7 +60,7 @@ class Written(NamedTuple):
     """Result of `write_samples`."""
 
     out: str
-    """The file or store."""
+    """Name of the file or store."""
     shape: tuple[int, ...]
     """Shape of the complete array."""
     dtype: str
@@ -69,9 +70,9 @@ class Written(NamedTuple):
     kept: int
     """Blocks of this process that earlier runs had written."""
     finished: bool
-    """Whether the target is complete. Of several parts, the one that ends last completes it."""
+    """Whether the target is complete. With several parts, the last one to finish completes it."""
     times: Times | None = None
-    """Times of the run; None if nothing was drawn, or workers drew."""
+    """Times of the run; None if nothing was drawn, or if workers drew the blocks."""
 
 
 def write_samples(
@@ -95,68 +96,70 @@ def write_samples(
     observe: Callable[[np.ndarray], object] | None = None,
     distribution: str = "von-mises",
 ) -> Written:
-    """Draw a stream of angles, directions or pairs into a file or a store, in constant memory.
+    """Draw a stream of angles, directions or pairs and write it to a file or store, in constant memory.
 
-    Row i of the result is row i of the stream, as `sample_batches` draws it without CUDA kernels, for any `block_rows`,
-    `parts` and `executor`, and wherever the run was interrupted. The result appears complete or not at all. A JSON
-    record next to it describes the stream, with the CRC-32 of each block's bytes. Until it is complete, a ``.npy`` file
-    is named ``*.npy.partial``, and a store has no ``zarr.json``.
+    Row i of the result is row i of the stream, as `sample_batches` draws it without CUDA kernels. This holds for any
+    `block_rows`, `parts` and `executor`, and wherever the run was interrupted. The result appears complete or not at
+    all. A JSON record next to it describes the stream and contains the CRC-32 of each block's bytes. Until the result
+    is complete, a ``.npy`` file is named ``*.npy.partial``, and a store has no ``zarr.json``.
 
     Parameters
     ----------
     out : str or path
-        A name that ends in ``.npy``, or in ``.zarr`` for a Zarr v3 store (needs the extra ``storage``), which can also
-        be a URL for TensorStore, such as ``gs://bucket/big.zarr``.
+        A name that ends in ``.npy``, or in ``.zarr`` for a Zarr v3 store (requires the extra ``storage``). A store can
+        also be a URL for TensorStore, such as ``gs://bucket/big.zarr``.
     key, loc, concentration, dtype, method, distribution
         As in `sample_batches`.
     total : int
-        Rows. Both the rows and their angles or components must be below 2^60.
+        Number of rows. Both this number and the number of angles or components must be below 2^60.
     block_rows : int, optional
-        Rows in a block. By default a block has 2^24 numbers, or more where there would be more than 2^20 blocks. A
-        resumed run keeps its size.
+        Rows per block. By default a block has 2^24 numbers, or more if there would otherwise be more than 2^20 blocks.
+        A resumed run keeps its block size.
     resume : bool
-        Continue an earlier run of the same stream; start one if there is none. Recorded blocks are first compared with
-        their checksums, in a finished file too. If blocks are missing, a recorded one is drawn again, to check that
-        this machine draws the same last digits. (One of several parts compares only its own blocks, and none once the
-        store is complete.)
+        Continue an earlier run of the same stream, or start one if there is none. Recorded blocks are first compared
+        with their checksums, even in a finished file. If blocks are missing, one recorded block is drawn again to check
+        that this machine draws the same last digits. With several parts, each compares only its own blocks, and none
+        once the store is complete.
     force : bool
-        Replace what is at `out`: an unfinished run immediately, a finished file or local store once the new one is
-        finished. A finished store is removed first, with a RuntimeWarning, if the disk has no space for both or nothing
-        can be written next to it; in an object store it is always removed first, without a warning.
+        Replace an existing target. An unfinished run is replaced immediately, and a finished file or local store once
+        the new one is finished. A finished store is removed first, with a RuntimeWarning, if the disk has no space for
+        both or nothing can be written next to it. In an object store it is always removed first, without a warning.
     repair : bool
-        With `resume`: draw blocks again that do not match their checksums. Meanwhile a finished file or store is an
-        unfinished one. If the repair fails, all valid blocks are kept, and the same call continues it.
+        With `resume`, redraw the blocks that do not match their checksums. During the repair, a finished file or store
+        counts as unfinished. If the repair fails, all valid blocks are kept, and the same call continues it.
     part, parts : int
-        Draw share `part` of `parts`. All parts write one Zarr store, at the same time or not; more than one part
-        implies `resume`. Each call returns when its blocks are recorded. The call that then finds all blocks recorded
-        completes the store; so does any later call.
+        Draw share `part` (counted from 0) of `parts`. All parts write one Zarr store, concurrently or not; more than
+        one part implies `resume`. Each call returns when its blocks are recorded. The call that then finds all blocks
+        recorded completes the store, as does any later call.
     executor : concurrent.futures.Executor, optional
-        Draws and writes the blocks, in processes that reach `out` under the same name; this process records them.
-        Examples are a `ProcessPoolExecutor` (start method "spawn"), ``dask.distributed.Client(...).get_executor()``
-        and an ``mpi4py.futures.MPIPoolExecutor``. Workers that have not started JAX divide the cores of their machine,
-        and use one GPU each. The executor is not shut down.
+        Executor whose workers draw and write the blocks; this process records them. The workers must reach `out` under
+        the same name. Examples are a `ProcessPoolExecutor` (start method "spawn"),
+        ``dask.distributed.Client(...).get_executor()`` and an ``mpi4py.futures.MPIPoolExecutor``. Workers that have not
+        started JAX divide the cores of their machine among them and use one GPU each. The executor is not shut down.
     timeout : float
-        Seconds without any finished block from the workers of `executor` after which TimeoutError is raised.
+        Raise TimeoutError if the workers of `executor` finish no block for this many seconds.
     progress, observe : callable, optional
-        ``progress(done, total)`` is called with the rows of this process, before the first block and after each block.
-        ``observe(array)`` is called with the rows of each drawn block; with an `executor` they are read from `out`.
+        ``progress(done, total)`` is called before the first block and after each block; both arguments count the rows
+        of this process. ``observe(array)`` is called with the rows of each drawn block; with an `executor` they are
+        read from `out`.
 
     Returns
     -------
     Written
-        Name, shape and dtype of the result, the numbers of blocks drawn and kept, whether it is complete, and the times
-        of the run.
+        Name, shape and dtype of the result, the numbers of blocks drawn and kept, whether the result is complete, and
+        the times of the run.
 
     Raises
     ------
     FileExistsError
         Something exists at `out`, and neither `resume` nor `force` was given.
     ValueError, TypeError
-        For a bad argument. With `resume` also if `out` holds another stream, a block does not match its checksum, or
-        this machine or a worker draws different last digits.
+        An argument is invalid. With `resume`, also if `out` holds another stream, a block does not match its checksum,
+        or this machine or a worker draws different last digits.
     OSError
-        The disk is full or cannot be written, `out` holds files that this package did not write, or a worker does not
-        reach it. Recorded blocks are kept and can be resumed; a run that has recorded none removes what it created.
+        The disk is full or cannot be written to, `out` holds files that this package did not write, or a worker cannot
+        reach it. Recorded blocks are kept, and the run can be resumed. A run that has recorded no block removes what it
+        created.
     RuntimeError
         The executor has lost its workers. The run can be resumed, with or without another executor.
     TimeoutError
@@ -172,7 +175,7 @@ def write_samples(
     (10000,)
     """
     out = arguments.path(CALLER, "out", out)
-    # CUDA kernels differ in the last digits: a run could not be resumed without them. The disk is slower anyway.
+    # CUDA kernels differ in the last digits, so a run could not be resumed without them. The disk is slower anyway.
     stream = Stream.of(CALLER, key, loc, concentration, dtype, method, distribution, engine="xla")
     total = arguments.whole_number(CALLER, "total", total, 0)
     if total * max(stream.width, 1) >= checkpoint.MOST_ANGLES:  # also limits the number of empty rows
@@ -197,7 +200,7 @@ def write_samples(
 
 
 class WriteOptions(NamedTuple):
-    """Options of `write_samples`: how to treat an existing target, which share to draw and by whom, and callbacks."""
+    """Options of `write_samples`: treatment of an existing target, share to draw, executor and callbacks."""
 
     resume: bool = False
     force: bool = False
@@ -210,7 +213,7 @@ class WriteOptions(NamedTuple):
     observe: Callable[[np.ndarray], object] | None = None
 
     def checked(self) -> "WriteOptions":
-        """Return the options as plain values, after checking each of them and their combination."""
+        """Check each option and their combination, and return the options as plain values."""
         resume = arguments.flag(CALLER, "resume", self.resume)
         force = arguments.flag(CALLER, "force", self.force)
         repair = arguments.flag(CALLER, "repair", self.repair)
@@ -232,7 +235,7 @@ class WriteOptions(NamedTuple):
 
 @contextlib.contextmanager
 def noting_what_is_kept(run: "WriteRun") -> Iterator[None]:
-    """Add a note to an error on what the run leaves; a run that has drawn no block removes what it created."""
+    """Add a note to an error that states what is kept; remove what the run created if it has finished no block."""
     target = run.target
     try:
         yield
@@ -265,7 +268,7 @@ def block_angles(angles: int) -> int:
 
 
 def default_block_rows(stream: Stream, total: int, block_rows: int | None) -> int:
-    """Return the number of rows in a block, by default one that fills complete pages of the disk."""
+    """Return the number of rows in a block; by default a block fills complete pages of the disk."""
     if block_rows is None:
         block_rows = max(1, block_angles(total * stream.width) // max(stream.width, 1))
         page = npy.NpyFile.PAGE // stream.dtype.itemsize
@@ -274,12 +277,12 @@ def default_block_rows(stream: Stream, total: int, block_rows: int | None) -> in
 
 
 class WriteRun:
-    """The part of one process in writing a target."""
+    """The share of one process in writing a target."""
 
     def __init__(self, target: Target, stream: Stream, options: WriteOptions):
         self.target, self.stream, self.options = target, stream, options
         self.identity = stream.identity()  # computed once, since it may hash long arrays
-        self.name = secrets.token_hex(8)  # in the record, where workers check that it is still this run's
+        self.name = secrets.token_hex(8)  # in the record, so that workers can check that it still belongs to this run
         executor = options.executor
         self.crew = None if executor is None else executors.Crew(CALLER, executor, options.timeout)
         self.briefed = False  # whether the workers have the job
@@ -338,19 +341,19 @@ class WriteRun:
         }
         if self.target.replaces and not finished:
             head["replaces"] = True
-        # Formatted by hand, with one line per block: there may be a million.
+        # Formatted by hand, with one line per block, since there may be a million blocks.
         lines = ",\n".join([f'"{i}": "{mine[i]}"' for i in sorted(mine)])
         return json.dumps(head, indent=1).removesuffix("\n}") + f',\n "crc32": {{\n{lines}\n }}\n}}\n'
 
     def device(self) -> str:
-        """Return JAX's name of the kind of device that draws."""
+        """Return JAX's name for the kind of device that draws the blocks."""
         if self.crew and self.crew.draws_with:
             return self.crew.draws_with[1]
         kind: str = jax.local_devices()[0].device_kind
         return kind
 
     def prepare(self) -> bool:
-        """Start, resume or repair the target, depending on its state and the options; False if no block is missing."""
+        """Start, resume or repair the target, as its state and the options require; return False if it is complete."""
         target, options = self.target, self.options
         records, whole = target.records(), target.whole()
         there = bool(records or whole)
@@ -368,7 +371,7 @@ class WriteRun:
         return True
 
     def _go_on(self, records: list[dict[str, Any]]) -> bool:
-        """Open an unfinished run for its missing blocks; False if there are none."""
+        """Open an unfinished run to write its missing blocks; return False if there are none."""
         for record in records:
             self.adopt(record)
         self.target.replaces = any(record.get("replaces") is True for record in records)
@@ -378,7 +381,7 @@ class WriteRun:
         return self._open_missing(whole)
 
     def _repair(self) -> bool:
-        """Open a finished file or store for its damaged blocks; False if there are none."""
+        """Open a finished file or store to redraw its damaged blocks; return False if there are none."""
         record = self.target.final_record()
         if record is None:
             raise FileExistsError(f"{self.target.path}: exists without a record of this package; choose another name")
@@ -389,12 +392,12 @@ class WriteRun:
         return self._open_missing(whole=True)
 
     def _open_missing(self, whole: bool) -> bool:
-        """Open a target, `whole` if it is a finished one, for its missing blocks; False if there are none."""
+        """Open a target (a finished one if `whole`) to write its missing blocks; return False if there are none."""
         target = self.target
         if whole and len(self.done) == self.blocks:
             target.settle()
             return False
-        # Every reason to refuse is checked before anything is changed.
+        # All checks come before the first change.
         self.meet_workers()
         self.check_machine()
         self.check_room()
@@ -407,7 +410,7 @@ class WriteRun:
         return True
 
     def adopt(self, record: dict[str, Any]) -> None:
-        """Take over the blocks of a record of the same stream; refuse a record of another one."""
+        """Adopt the blocks in a record of the same stream; refuse the record of another stream."""
         if self.options.parts == 1 and not self.done:
             self.target.block_rows = record["block_rows"]
         mine = {**self.identity, **self.layout()}
@@ -424,7 +427,7 @@ class WriteRun:
         self.done |= {i: crc for i, crc in record["crc32"].items() if 0 <= i < self.blocks}
 
     def check_blocks(self, whole: bool) -> None:
-        """Compare the recorded blocks of this process with the disk."""
+        """Compare the recorded blocks of this process with their checksums."""
         damaged = damaged_blocks(self.target, self.spans(), self.own(), whole)
         if damaged and not self.options.repair:
             first, rows = self.spans()[damaged[0]]
@@ -436,7 +439,7 @@ class WriteRun:
         self.damaged = {i: self.done.pop(i) for i in damaged}
 
     def check_machine(self) -> None:
-        """Draw one block again: another machine, backend or release of JAX may round last digits differently."""
+        """Draw one block again, since another machine, backend or JAX release may round the last digits differently."""
         own = self.own() or self.damaged
         if not own:
             return
@@ -506,7 +509,7 @@ class WriteRun:
             for number, i in enumerate(todo):
                 began = clock()
                 batch = next(drawing)
-                if number < 2:  # from the third block on, another program reuses memory
+                if number < 2:  # from the third block on, another program draws, which reuses memory
                     compiling += clock() - began
                 jax.block_until_ready(batch)
                 began = clock()
@@ -521,19 +524,19 @@ class WriteRun:
                 written += len(rows)
                 if progress is not None:
                     progress(written, total)
-                del rows  # a view of `batch`, whose memory the next batch but one will reuse
+                del rows  # a view of `batch`, whose memory the batch after next will reuse
         finally:
             drawing.close()
         self.times = Times(compiling, first_drawn, first_numbers, writing, stored)
         return len(todo)
 
     def draw_by_workers(self, crew: executors.Crew, todo: list[int], written: int) -> None:
-        """Let the workers draw and write the blocks `todo`, in any order, and record them."""
+        """Let the workers draw and write the blocks `todo` in any order; record the finished blocks."""
         progress, observe, spans = self.options.progress, self.options.observe, self.spans()
         total = self.rows()
         job = self.job(crew)
         try:
-            self.brief_workers(crew)  # does nothing if there was a record when they were met
+            self.brief_workers(crew)  # does nothing if a record existed when the workers were met
             for blocks in crew.write(job, todo):
                 self.record(blocks)
                 if observe is not None:
@@ -584,7 +587,7 @@ class WriteRun:
         self.brief_workers(self.crew)
 
     def brief_workers(self, crew: executors.Crew) -> None:
-        """Give the workers the job once, as soon as there is a record by which they recognise the target."""
+        """Give the workers the job once, as soon as a record exists by which they can recognise the target."""
         marks = frozenset(self.target.marks())
         if marks and not self.briefed:
             crew.brief(self.job(crew), marks)
@@ -615,9 +618,9 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
     Parameters
     ----------
     out : str or path
-        A file or store that `write_samples` has finished. Its header or metadata must be those that the record implies.
+        A file or store that `write_samples` has finished. Its header or metadata must match the record.
     executor : concurrent.futures.Executor, optional
-        Reads the blocks in its workers, as in `write_samples`.
+        Executor whose workers read the blocks, as in `write_samples`.
 
     Returns
     -------
@@ -627,7 +630,7 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
     Raises
     ------
     ValueError
-        A block does not match its checksum, or the record does not fit the file.
+        A block does not match its checksum, or the record does not match the file.
     FileNotFoundError
         There is no such file, or no record next to it.
     RuntimeError
@@ -666,7 +669,7 @@ def open_finished(caller: str, out: str) -> tuple[Target, dict[str, Any]]:
 def damaged_blocks(
     target: Target, spans: Spans, crc: dict[int, str], whole: bool, crew: executors.Crew | None = None
 ) -> list[int]:
-    """Return the blocks of `crc` whose bytes have another checksum, read by the workers of `crew` or here."""
+    """Return the blocks whose checksum differs from that in `crc`; the workers of `crew` or this process read them."""
     if crew is None:
         return [i for i in crc if stored_checksum(target, *spans[i], whole) != crc[i]]
     found = crew.checksums(place_of(target), spans, crc, whole)
@@ -693,6 +696,6 @@ def mismatch(damaged: Sequence[int]) -> str:
 
 
 def first_few(numbers: Sequence[int]) -> str:
-    """Format a list of numbers for a message: all of them, or the first of many."""
+    """Format a list of numbers for a message, shortened to the first `LISTED`."""
     text = ", ".join(map(str, numbers[:LISTED]))
     return text if len(numbers) <= LISTED else f"{text} and {len(numbers) - LISTED} more"

@@ -33,19 +33,19 @@ from jax_von_mises.streams.checkpoint import (
 class ZarrStore:
     """One array of a Zarr v3 store, on a local disk or in an object store, written by one process or by several.
 
-    A block is a shard: one file or object that holds chunks, each of which readers can fetch alone. The array's
+    A block is a shard, one file or object that holds chunks. Readers can fetch each chunk separately. The array's
     metadata are written last; until then readers find no array. On a disk, an array that replaces a finished one is
     written next to it, as ``big.zarr.partial``. When all blocks are written, the old array is moved into it as
     ``.replaced``, the new one takes its name, and the old one is removed.
     """
 
-    # Chunks of a shard, at most.
+    # Maximum number of chunks per shard.
     CHUNKS = 64
     METADATA, RECORD, REPLACED = "zarr.json", "blocks.json", ".replaced"
-    # Bytes of metadata. Ours have two thousand; others may have added attributes.
+    # Maximum size of the metadata in bytes. Ours have two thousand; others may have added attributes.
     LARGEST_METADATA = 2**20
     WRITER_RECORD = re.compile(r"blocks-(\d+)of(\d+)\.json")
-    # Objects cannot grow. The last segment is rewritten for each line, and a new one begins after so many lines.
+    # Objects cannot be appended to. Each line rewrites the last segment, and a new segment begins after so many lines.
     SEGMENT = re.compile(r"(blocks-\d+of\d+)\.(\d+)\.txt")
     SEGMENT_LINES = 256
 
@@ -57,7 +57,7 @@ class ZarrStore:
         self.writer_record = f"{self.stem}.json"
         self.segment, self.lines = 0, ""  # number and content of the last segment
         self.alone = parts == 1
-        # Links are resolved, so that both names of a renaming lie on one file system.
+        # Resolve links, so that the old and the new name of a renamed store lie on one file system.
         self.folder = None if self.directory is None else os.path.realpath(out)
         self.partial = f"{self.folder}.partial"
         # Whether this run writes next to a finished store and will replace it.
@@ -66,7 +66,7 @@ class ZarrStore:
             for folder in (out, self.partial) if self.replaces else (out,):
                 must_be_plain_store(folder)
         self.tensorstore = import_tensorstore()
-        # One context for all, without a cache: data are not read again after they are written.
+        # One context for all operations, without a cache, since data are not read again after they are written.
         self.context = self.tensorstore.Context({"cache_pool": {"total_bytes_limit": 0}})
         self.in_turn = InTurn()
         try:
@@ -159,7 +159,7 @@ class ZarrStore:
     def check_layout(self) -> None:
         """Open the finished array as its readers do, and check its shape, dtype and codecs.
 
-        Other codecs could unpack a few bytes to any size.
+        The codecs are checked because others could expand a few bytes to any size.
         """
         self._metadata_must_be_sound(self.final)
         with as_os_errors(self.path):
@@ -215,7 +215,7 @@ class ZarrStore:
             lock(self.locked[folder], folder, self.alone)
 
     def go_on(self, text: str) -> None:
-        """Open the array of an earlier run, which has no metadata yet, and replace its record by `text`."""
+        """Open the array of an earlier run, which has no metadata yet, and replace its record with `text`."""
         self._lock_run()
         if self.replaces and self.folder is not None and os.path.isdir(self.folder):
             self._lock(self.final.name)
@@ -228,7 +228,7 @@ class ZarrStore:
         self._open()
 
     def leave(self) -> None:
-        """Close what `join` has opened."""
+        """Close the array that `join` has opened."""
         self.array = None
 
     def _open(self) -> None:
@@ -240,7 +240,7 @@ class ZarrStore:
     def write(self, first: int, rows: np.ndarray) -> None:
         """Write `rows` from row `first` on; they have reached the store when this returns."""
         with as_os_errors(self.path):
-            # A disk has the rows when this returns, so they need no copy; a store in memory would keep a reference.
+            # A disk has the rows when this returns, so they need no copy. A store in memory would keep a reference.
             to = self.array[first : first + len(rows)]
             local = self.folder is not None
             self.in_turn(lambda: to.write(np.asarray(rows), can_reference_source_data_indefinitely=local).commit)
@@ -261,7 +261,7 @@ class ZarrStore:
         return rows
 
     def _start_record(self, text: str) -> None:
-        """Replace this writer's record by a head, to which `append` adds lines."""
+        """Replace this writer's record with a head, to which `append` adds lines."""
         self.run.write(self.writer_record, text)
         for name in self.run.names():  # the new head includes the blocks of older segments
             match = self.SEGMENT.fullmatch(name)
@@ -282,7 +282,7 @@ class ZarrStore:
         return run_words(run) in (self.run.read(self.writer_record) or b"")
 
     def marks(self) -> Iterator[str]:
-        """Yield marks of the records, by which other processes check that they see the same ones."""
+        """Yield marks of the records, by which other processes check that they see the same records."""
         for keys in {self.final, self.run}:
             for name in keys.names():
                 if name == self.RECORD or self.WRITER_RECORD.fullmatch(name):
@@ -328,7 +328,7 @@ class ZarrStore:
             self._remove_replaced(self.folder)
 
     def _remove_records(self, keys: "Keys") -> None:
-        """Remove the writers' records, heads last: the next run would take lines without a head for its own."""
+        """Remove the writers' records, heads last, since the next run would take lines without a head for its own."""
         names = keys.names()
         for pattern in (self.SEGMENT, self.WRITER_RECORD):
             for name in filter(pattern.fullmatch, names):
@@ -356,7 +356,7 @@ class ZarrStore:
         os.rmdir(replaced)
 
     def interrupted_at_the_end(self) -> bool:
-        """Return False: one atomic write of the metadata completes a store."""
+        """Return False, since one atomic write of the metadata completes a store."""
         return False
 
     def discard(self) -> None:
@@ -367,8 +367,9 @@ class ZarrStore:
                 os.rmdir(folder)
 
     def _empty(self, keys: "Keys") -> None:
-        """Remove everything from a store that this package has written."""
-        # The metadata, which make it an array, go first. The records go last, since they show that the rest is ours.
+        """Remove everything that this package has written to a store."""
+        # Remove the metadata first, so that readers find no array, and the records last, since they show that the rest
+        # is ours.
         keys.delete(self.METADATA)
         if self.folder is None:
             keys.delete("c/", "c0")
@@ -381,7 +382,7 @@ class ZarrStore:
         keys.delete(self.RECORD)
 
     def bytes_needed(self, missing: int, force: bool = False) -> int:
-        """Return the bytes of free disk space that `missing` more bytes of angles need at least."""
+        """Return the least free disk space, in bytes, that `missing` more bytes of angles need."""
         if force and self.folder is not None:
             return max(missing - allocated(self.folder) - allocated(self.partial), 0)
         # Blocks that were written but not recorded already occupy their space.
@@ -393,7 +394,7 @@ class ZarrStore:
         if self.folder is not None:
             inside = os.path.join(self.partial, self.REPLACED)
             if os.path.isdir(inside) and not os.path.lexists(self.folder):
-                os.rename(inside, self.folder)  # a run was killed between the two renamings of `_take_name`
+                os.rename(inside, self.folder)  # a run was killed between the two renames in `_take_name`
             if os.path.lexists(self.partial) and not self._holds_ours_alone(self.partial):
                 raise ForeignTargetError(f"{self.partial} was not written by this package; move it away")
         old = self.whole()
@@ -409,7 +410,7 @@ class ZarrStore:
         if self.replaces:
             self.run = self._keys(self.partial)
             self._lock(self.run.name)
-            self._empty(self.run)  # leftovers of a run that was killed before its record, or during its removal
+            self._empty(self.run)  # leftovers of a run killed before it wrote its record, or during its removal
             return
         if self.run is not self.final:
             with contextlib.suppress(OSError):  # not empty
@@ -506,7 +507,7 @@ def must_be_plain_store(folder: str) -> None:
 
 
 class InTurn:
-    """Run operations that change a store in a thread, one after the other.
+    """Run operations that change a store one after another, in a separate thread.
 
     TensorStore finishes an operation even if the caller is interrupted. Further operations, such as the removal of the
     store, must wait for it.
@@ -531,7 +532,7 @@ class InTurn:
 
 
 def import_tensorstore() -> Any:
-    """Import TensorStore, which only stores need."""
+    """Import and return TensorStore, which only stores need."""
     try:
         import tensorstore
     except ImportError as error:
