@@ -578,7 +578,7 @@ class Crew:
         except (ConnectionError, futures.CancelledError, futures.BrokenExecutor) as error:
             raise ExecutorFailed(
                 f"{self.caller}: the executor has lost its workers ({type(error).__name__}: {error}). Find out why "
-                "they ended (perhaps they ran out of memory), start them again, and {self._go_on}."
+                f"they ended (perhaps they ran out of memory), start them again, and {self._go_on}."
             ) from error
         except (OSError, ValueError, TypeError, MemoryError):
             raise

@@ -380,7 +380,7 @@ def test_broken_pool(tmp_path, monkeypatch):
     ("error", "expected", "message"),
     [
         (OSError(28, "No space left on device"), OSError, "No space left on device"),
-        (futures.CancelledError(), executors.ExecutorFailed, "has lost its workers"),
+        (futures.CancelledError(), executors.ExecutorFailed, "has lost its workers .* go on with resume=True"),
         (ConnectionResetError("gone"), executors.ExecutorFailed, "has lost its workers"),
         (RuntimeError("out of memory on the device"), executors.ExecutorFailed, "RuntimeError: out of memory on"),
     ],
