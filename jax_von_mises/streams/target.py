@@ -5,7 +5,6 @@ import os
 import zlib
 
 import numpy as np
-import numpy.typing as npt
 
 from jax_von_mises import arguments
 from jax_von_mises.streams import npy, zarr
@@ -64,7 +63,7 @@ def stored_checksum(target: Target, first: int, count: int, whole: bool) -> str:
     return found
 
 
-def checksum(target: Target, rows: npt.ArrayLike, before: str = "0") -> str:
+def checksum(target: Target, rows: np.ndarray | tuple[()], before: str = "0") -> str:
     """Return the CRC-32 of the stored bytes of `rows`, continued from `before`, as eight hexadecimal digits."""
     stored = np.ascontiguousarray(rows, target.dtype.newbyteorder("<"))
     return f"{zlib.crc32(stored.view(np.uint8).reshape(-1).data, int(before, 16)):08x}"
