@@ -252,8 +252,7 @@ def read_parameter(option: str, text: str) -> np.ndarray:
         raise BadArgument(f"{option} {text}: has shape {values.shape}; give one axis of numbers")
     if values.size == 0:
         raise BadArgument(f"{option} {text}: holds no numbers")
-    numbers: np.ndarray = values.astype(np.float64)
-    return numbers
+    return values.astype(np.float64)
 
 
 def check_values(option: str, text: str, values: np.ndarray, bad: np.ndarray, reason: str) -> None:
@@ -282,12 +281,18 @@ def read_parameters(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray
     return loc, read_concentration(options, compute, loc)
 
 
+def read_list(text: str) -> np.ndarray | None:
+    """Read numbers that are separated by commas; return None for other text."""
+    parts = text.split(",")
+    return np.array([float(part) for part in parts]) if all(map(is_number, parts)) else None
+
+
 def read_pair(option: str, text: str) -> np.ndarray:
     """Read two numbers, one for each angle of a pair."""
-    parts = text.split(",")
-    if len(parts) != 2 or not all(map(is_number, parts)):
+    values = read_list(text)
+    if values is None or values.size != 2:
         raise BadArgument(f"{option} {text}: pairs need two numbers, one of each angle, separated by a comma")
-    return np.array([float(part) for part in parts])
+    return values
 
 
 def check_loc(text: str, loc: np.ndarray, compute: type) -> np.ndarray:
@@ -307,8 +312,9 @@ def read_direction(options: argparse.Namespace, compute: type) -> np.ndarray:
     text, option = options.mean_direction, "--mean-direction"
     if text is None:
         raise BadArgument("--distribution von-mises-fisher needs --mean-direction, such as 0,0,1")
-    parts = text.split(",")
-    values = np.array([float(part) for part in parts]) if all(map(is_number, parts)) else read_parameter(option, text)
+    values = read_list(text)
+    if values is None:
+        values = read_parameter(option, text)
     if values.size < 2:
         raise BadArgument(f"{option} {text}: {values.size} number; give two or more, separated by commas")
     with np.errstate(over="ignore"):
@@ -583,13 +589,12 @@ def read_part(options: argparse.Namespace) -> tuple[int, int]:
 @contextmanager
 def open_executor(options: argparse.Namespace) -> Iterator[futures.Executor | None]:
     """Start workers or connect to a cluster, according to the options."""
-    config: Any = jax.config
     if options.workers is not None:
         count = read_integer("--workers", options.workers)
         if count == 0:
             raise BadArgument("--workers 0: give 1 or more")
         # This process needs no device; on a GPU it would take memory from the workers.
-        config.update("jax_platforms", "cpu")
+        jax.config.update("jax_platforms", "cpu")
         with local_workers(count) as executor:
             yield executor
     elif options.scheduler is not None:
@@ -606,7 +611,7 @@ def open_executor(options: argparse.Namespace) -> Iterator[futures.Executor | No
             client = Client(None if file else options.scheduler, **file)
         except Exception as error:  # distributed may raise any exception if a file does not describe a scheduler
             raise Failure(f"--scheduler {options.scheduler}: no scheduler answers there ({error})") from error
-        config.update("jax_platforms", "cpu")
+        jax.config.update("jax_platforms", "cpu")
         with client:
             if not options.quiet and not client.nthreads():
                 print(f"{PROGRAM_NAME} sample: {options.scheduler} has no worker yet; waiting for one", file=sys.stderr)

@@ -265,8 +265,7 @@ def known_parameters(distribution: CircularDistribution, dtype: np.dtype) -> tup
 def check_density(distribution: CircularDistribution) -> None:
     """Raise an error if the log density does not return one real number for one angle."""
     dtype = arguments.compute_dtype(distribution.dtype)
-    struct: Any = jax.ShapeDtypeStruct
-    one_angle, *given = (struct(np.shape(x), dtype) for x in (0.0, *distribution.parameters))
+    one_angle, *given = (jax.ShapeDtypeStruct(np.shape(x), dtype) for x in (0.0, *distribution.parameters))
     try:
         found = jax.eval_shape(lambda *of: jnp.asarray(distribution.log_density(*of)), one_angle, *given)
     except TypeError as error:

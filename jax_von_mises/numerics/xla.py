@@ -49,8 +49,6 @@ EVEN = 64
 Shape = tuple[int, ...]
 T = TypeVar("T")
 R = TypeVar("R")
-# JAX does not annotate this function.
-barrier: Callable[[Any], Any] = lax.optimization_barrier
 
 
 def compute_elementwise(
@@ -217,7 +215,7 @@ def hide_constants(*arrays: jax.Array) -> list[jax.Array]:
     def behind_barriers(*arrays: jax.Array) -> list[jax.Array]:
         # Use one barrier each: a common barrier would make all arrays vary over every axis of a `jax.shard_map` over
         # which one of them varies.
-        return [barrier(x) for x in arrays]
+        return [lax.optimization_barrier(x) for x in arrays]
 
     results: list[jax.Array] = lax.platform_dependent(*arrays, cpu=hidden, default=behind_barriers)
     return results
@@ -282,7 +280,7 @@ def finish_words(words: T) -> T:
     not bounded by `elementary.clip`. JAX 0.10.2 compiles either form in seconds, and both run equally fast. Observed
     with JAX 0.12.0 and 0.12.0.1; to report to LLVM (SLP vectoriser).
     """
-    results: T = lax.platform_dependent(words, cpu=barrier, default=lambda words: words)
+    results: T = lax.platform_dependent(words, cpu=lax.optimization_barrier, default=lambda words: words)
     return results
 
 
@@ -362,11 +360,11 @@ def cell_coefficients(values: jax.Array, powers: np.ndarray) -> jax.Array:
         return jnp.concatenate([values[:, :1], product(rises, jnp.asarray(powers, values.dtype))], axis=1).T
 
     def by_sums(values: jax.Array) -> jax.Array:
-        values = barrier(values)
+        values = lax.optimization_barrier(values)
         first, *others = (values[:, j] for j in range(degree + 1))
         rises = [other - first for other in others]
         columns = [sum(rise * float(row[j]) for rise, row in zip(rises, powers, strict=True)) for j in range(degree)]
-        stacked: jax.Array = barrier(jnp.stack([first, *columns]))
+        stacked: jax.Array = lax.optimization_barrier(jnp.stack([first, *columns]))
         return stacked
 
     results: jax.Array = lax.platform_dependent(values, cuda=by_sums, default=by_products)
@@ -408,7 +406,7 @@ def recompute_on_cuda(rest_of: Callable[..., R], stored: T, rest: R) -> tuple[T,
     """
 
     def cut(stored: Any, _: R) -> tuple[Any, R]:
-        stored = barrier(stored)
+        stored = lax.optimization_barrier(stored)
         return stored, rest_of(*stored)
 
     results: tuple[T, R] = lax.platform_dependent(stored, rest, cuda=cut, default=lambda *both: both)
@@ -424,7 +422,7 @@ def carry_sign_on_cuda(t: jax.Array, negative: jax.Array, most: float) -> tuple[
 
     def cut(t: jax.Array, negative: jax.Array) -> tuple[jax.Array, jax.Array]:
         t = jnp.minimum(t, most)
-        signed = barrier(jnp.where(negative, -t, t))
+        signed = lax.optimization_barrier(jnp.where(negative, -t, t))
         return jnp.abs(signed), signed < 0
 
     results: tuple[jax.Array, jax.Array] = lax.platform_dependent(

@@ -87,14 +87,13 @@ _configured: dict[str, Any] = {}
 
 def started() -> bool:
     """Return whether JAX has started its backends, after which most settings cannot change."""
-    config: Any = jax.config
     with _lock:
-        minutes = getattr(config, EARLY)
+        minutes = getattr(jax.config, EARLY)
         try:
-            config.update(EARLY, minutes + 1)
+            jax.config.update(EARLY, minutes + 1)
         except RuntimeError:
             return True
-        config.update(EARLY, minutes)
+        jax.config.update(EARLY, minutes)
         return False
 
 
@@ -353,9 +352,8 @@ def _present(name: str) -> Any:
 
 def _put(name: str, value: Any) -> None:
     """Set an option of ``jax.config`` or a variable; None removes a variable."""
-    config: Any = jax.config
     if name.startswith("jax_"):
-        config.update(name, value)
+        jax.config.update(name, value)
     elif value is None:
         os.environ.pop(name, None)
     else:

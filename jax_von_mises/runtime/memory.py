@@ -111,8 +111,7 @@ def suggest_batch_size(
     key = jax.random.key(0) if key is None else key
 
     def request(rows: int) -> DrawRequest:
-        drawn: DrawRequest = DrawRequest.part(caller, key, loc, concentration, (rows, *sizes), dtype, method).at(0)
-        return drawn
+        return DrawRequest.part(caller, key, loc, concentration, (rows, *sizes), dtype, method).at(0)
 
     def need(rows: int) -> int:
         """Return the bytes that `in_flight` batches of `rows` rows and their program need."""

@@ -101,9 +101,8 @@ def export_sampler(
         return angles
 
     compute = arguments.compute_dtype(request.dtype)
-    struct: Any = jax.ShapeDtypeStruct
-    expected = [struct(jax.random.key_data(key).shape, np.uint32)]
-    expected += [struct(x.shape, compute) for x in (request.loc, request.concentration)]
+    expected = [jax.ShapeDtypeStruct(jax.random.key_data(key).shape, np.uint32)]
+    expected += [jax.ShapeDtypeStruct(x.shape, compute) for x in (request.loc, request.concentration)]
     # The first derivative is included, for jax.grad.
     exported = export.export(jax.jit(program), platforms=named)(*expected)
     content = exported.serialize(vjp_order=1)

@@ -233,8 +233,7 @@ def first_angle(
         a = nan_unless(a, ~jnp.isnan(k1 + k2 + r))
         return jnp.where(negative, -a, a)
 
-    a: jax.Array = xla.separate_loop(angle, words, k1, k2, r)
-    return a
+    return xla.separate_loop(angle, words, k1, k2, r)
 
 
 @first_angle.defjvp

@@ -253,8 +253,7 @@ def plain_angles(spec: KernelSpec, key: jax.Array, start: jax.Array, loc: jax.Ar
         words = counter.block_words(spec.cipher, key, counter.indices(shape, (start[0], start[1])), 1)
         return transform.angles(words, loc, kappa, spec.route)
 
-    x: jax.Array = xla.compute_elementwise(angles, spec.shape, np.dtype(spec.dtype), (key, start), loc, kappa)
-    return x
+    return xla.compute_elementwise(angles, spec.shape, np.dtype(spec.dtype), (key, start), loc, kappa)
 
 
 def kernel_angles(spec: KernelSpec, key: jax.Array, start: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:

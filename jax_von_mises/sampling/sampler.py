@@ -194,8 +194,7 @@ def angles_of(request: DrawRequest, engine: str) -> jax.Array:
 
     stream = key, request.start
     if out_sharding is None:
-        x: jax.Array = xla.compute_elementwise(angles, shape, dtype, stream, loc, concentration)
-        return x
+        return xla.compute_elementwise(angles, shape, dtype, stream, loc, concentration)
     x = angles(shape, stream, loc, concentration).astype(dtype)
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 

@@ -168,8 +168,7 @@ def across_normals(
     dimension = direction.shape[-1]
     signed = drawn_share(words, kappa, dimension, route, sharding)
     normals = vectors.normal(*transform.tail(normal_words))
-    x: jax.Array = xla.separate_loop(vectors.place_across, signed, normals, direction)
-    return x
+    return xla.separate_loop(vectors.place_across, signed, normals, direction)
 
 
 def sample_von_mises_fisher(

@@ -89,8 +89,7 @@ def angles(
         return turned(xla.finish_words(words), loc, kappa)
     if words[0].size > FEW_WORDS:
         return turned(words, loc, kappa)
-    x: jax.Array = xla.separate_loop(turned, words, loc, kappa)
-    return x
+    return xla.separate_loop(turned, words, loc, kappa)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))

@@ -175,8 +175,7 @@ def _truncated(
         words = counter.block_words(generator, key, counter.indices(shape), transform.words_per_element(compute))
         return restricted(*fractions(transform.tail(xla.finish_words(words))), *parameters)
 
-    x: jax.Array = xla.compute_elementwise(drawn, shape, dtype, key, loc, concentration, *ends)
-    return x
+    return xla.compute_elementwise(drawn, shape, dtype, key, loc, concentration, *ends)
 
 
 class Piece(NamedTuple):
@@ -429,8 +428,7 @@ def restricted(
         x = back_inside(wrap(piece.side * s, reduce_turns(piece.anchor)), low, high, width)
         return jnp.where(good_arc(low, high), x, jnp.nan)
 
-    x: jax.Array = xla.separate_loop(finish, guess, kappa, low, high, width, *given)
-    return x
+    return xla.separate_loop(finish, guess, kappa, low, high, width, *given)
 
 
 def parts_of(pieces: Piece, kappa: jax.Array) -> tuple[Part, jax.Array]:

@@ -211,8 +211,7 @@ def _runs(
 
     def run(loc: jax.Array, concentration: jax.Array, high: jax.Array, low: jax.Array) -> jax.Array:
         request = DrawRequest(key, loc, concentration, (high, low), (length,), dtype, route)
-        drawn: jax.Array = sampler.draw(request, engine="xla")
-        return drawn
+        return sampler.draw(request, engine="xla")
 
     along = 0 if loc.ndim else None, 0 if concentration.ndim else None
     if len(high) == 1:
@@ -244,14 +243,10 @@ def _elementwise(function: Callable[..., jax.Array], **values: Any) -> "da.Array
     Numbers take the dtype of the arrays, as in the function itself. A NumPy float64 scalar counts as a number.
     """
     caller = f"jax_von_mises.dask.{function.__name__}"
+    given: dict[str, Any] = {}
     for name, value in values.items():
-        if not isinstance(value, da.Array):
-            arguments.parameter(caller, name, value)
-    given = {
-        name: value if isinstance(value, da.Array | int | float) else np.asarray(value)
-        for name, value in values.items()
-    }
-    given = {name: da.asarray(value) if np.ndim(value) else value for name, value in given.items()}
+        array = value if isinstance(value, da.Array) else _as_array(caller, name, value)
+        given[name] = value if isinstance(value, int | float) else da.asarray(array) if array.ndim else array
     lazy = [value for value in given.values() if isinstance(value, da.Array)]
     with jax.enable_x64(True) if any(value.dtype == np.float64 for value in lazy) else contextlib.nullcontext():
         like = [jax.ShapeDtypeStruct((), v.dtype) if isinstance(v, da.Array) else v for v in given.values()]

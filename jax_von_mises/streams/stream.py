@@ -100,8 +100,7 @@ class Stream:
         start = jax.device_put(counter.halves(first * math.prod(self.row.shape)))
         request = self.row.at(start, shape=(count, *self.row.shape), out_sharding=out_sharding)
         with jax.enable_x64(True) if self.dtype == np.float64 else contextlib.nullcontext():
-            drawn: jax.Array = sampler.FAMILIES[self.row.distribution].draw(request, buffer, self.engine)
-            return drawn
+            return sampler.FAMILIES[self.row.distribution].draw(request, buffer, self.engine)
 
     def description(self) -> Description:
         """Return plain values from which another process makes a stream of equal `identity`."""

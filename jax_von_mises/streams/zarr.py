@@ -477,8 +477,7 @@ class Keys:
         """Return the value of a key; None if the key does not exist."""
         with as_os_errors(self.name):
             found = self._store.read(key).result()
-        value: bytes | None = found.value if found.state == "value" else None
-        return value
+        return found.value if found.state == "value" else None
 
     def write(self, key: str, text: str) -> None:
         """Set the value of a key atomically."""

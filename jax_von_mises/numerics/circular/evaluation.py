@@ -33,8 +33,7 @@ def evaluate(
     The result is differentiable to any order in `base`, `step` and `parameters`, which have the dtype of `base`.
     """
     if wide:
-        levels: jax.Array = in_float64(lambda *given: (log_density(*given),), base, step, parameters)[0]
-        return levels
+        return in_float64(lambda *given: (log_density(*given),), base, step, parameters)[0]
     return at_angles(lambda *given: (log_density(*given),), base + step, parameters)[0]
 
 
@@ -102,8 +101,7 @@ def computable_in_float64(log_density: LogDensity, shapes: tuple[tuple[int, ...]
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="Explicitly requested dtype")
-            struct: Any = jax.ShapeDtypeStruct
-            jax.jit(inside).lower(*(struct(shape, np.float32) for shape in ((1,), *shapes)))
+            jax.jit(inside).lower(*(jax.ShapeDtypeStruct(shape, np.float32) for shape in ((1,), *shapes)))
     except Exception:  # the float32 program then either works or raises the user's error
         return False
     return True

@@ -15,8 +15,8 @@ more for tails smaller than those of a sampler's words.
 """
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -404,8 +404,7 @@ def closed_quantile_share(t: jax.Array, near: jax.Array, kappa: jax.Array) -> ja
     half = 0.5 / k
     scalars = base.astype(k.dtype), factor, rise, half, LN_2 * half, jnp.where(few, 1.0, -1.0).astype(k.dtype)
     if not k.ndim:
-        barrier: Callable[[Any], Any] = lax.optimization_barrier
-        scalars = barrier(scalars)
+        scalars = lax.optimization_barrier(scalars)
     base, factor, rise, half, scale, sign = scalars
     product = t * jnp.where(near, -rise, factor)
     base, sign = jnp.where(near, 1, base), jnp.where(near, -1, sign)
