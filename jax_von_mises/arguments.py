@@ -191,7 +191,7 @@ def sharding(caller: str, value: object) -> NamedSharding | None:
     except ValueError as error:
         raise ValueError(
             f"{caller}: out_sharding={safe_repr(value)} does not fit the mesh in scope, whose axes are "
-            f"{mesh.axis_names}."
+            f"{mesh.axis_names}. Give a PartitionSpec that uses these names, each at most once."
         ) from error
 
 
@@ -209,17 +209,17 @@ def float_dtype(caller: str, dtype: DTypeLike | None, values: Iterable[Any]) -> 
         dtype = jnp.dtype(dtype).newbyteorder("=")
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
-            f"{caller}: dtype={safe_repr(dtype)} is not a dtype that JAX knows. Allowed are {', '.join(DTYPES)}."
+            f"{caller}: dtype={safe_repr(dtype)} is not a dtype that JAX knows. Give one of {', '.join(DTYPES)}."
         ) from error
     if dtype.name not in DTYPES:
         raise TypeError(
-            f"{caller}: dtype={dtype.name} cannot hold an angle. Allowed are {', '.join(DTYPES)}; "
-            "convert the angles afterwards if you need another."
+            f"{caller}: dtype={dtype.name} cannot hold an angle. Give one of {', '.join(DTYPES)}; "
+            "convert the angles afterwards if you need another dtype."
         )
     if dtype.name == "float64" and not wide:
         raise ValueError(
-            f"{caller}: dtype=float64, but JAX's 64-bit mode is off, in which JAX silently uses float32. Turn it on "
-            'with jax.config.update("jax_enable_x64", True) at start-up, or give dtype=float32.'
+            f"{caller}: dtype=float64 needs JAX's 64-bit mode, which is off, so JAX would silently use float32. "
+            'Turn it on with jax.config.update("jax_enable_x64", True) at start-up, or give dtype=float32.'
         )
     return dtype
 
@@ -272,7 +272,8 @@ def dimension(caller: str, name: str, vectors: Any, of: int | None = None) -> in
     if not shape or shape[-1] < 2 or (of is not None and shape[-1] != of):
         allowed = "2 or more" if of is None else str(of)
         raise ValueError(
-            f"{caller}: {name} has shape {shape}, but its last axis must hold the components of a vector, {allowed}."
+            f"{caller}: {name} has shape {shape}, but its last axis must hold the components of a vector: its length "
+            f"must be {allowed}."
         )
     return shape[-1]
 
@@ -392,8 +393,8 @@ def utf8(caller: str, name: str, text: str, taker: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{caller}: {name}={safe_repr(text)} contains the character {text[error.start]!r}, which is not valid "
-            f"UTF-8, as {taker} requires. Choose another name."
+            f"{caller}: {name}={safe_repr(text)} contains the character {text[error.start]!r}, which cannot be "
+            f"encoded in UTF-8, as {taker} requires. Choose another name."
         ) from error
 
 
@@ -402,7 +403,7 @@ def position(caller: str, start: Any) -> Any:
     if isinstance(start, (tuple, list)):
         if len(start) != 2:
             raise ValueError(
-                f"{caller}: start={safe_repr(start)} has {len(start)} parts. Give an integer, or a pair (hi, lo) of "
+                f"{caller}: start={safe_repr(start)} has length {len(start)}. Give an integer, or a pair (hi, lo) of "
                 "32-bit integers."
             )
         return tuple(_unsigned(caller, f"start[{name}]", x, 32) for name, x in enumerate(start))
@@ -482,6 +483,6 @@ def method(caller: str, value: Any, concentration: Any) -> str:
     if route == "table" and concentration.size != 1:
         raise ValueError(
             f"{caller}: method='table' needs one concentration, got an array of shape {concentration.shape}. "
-            "Use method='direct' (or 'auto') for many, or jax.vmap over few."
+            "Use method='direct' (or 'auto') for many concentrations, or jax.vmap for a few."
         )
     return route

@@ -96,7 +96,7 @@ def open_to_others(path: str | os.PathLike[str]) -> str | None:
 
 def owned_by_other(number: int) -> str | None:
     """Return a clause stating that a file belongs to the user `number`; None for this user and root."""
-    return None if number in (os.getuid(), 0) else f"belongs to the user {_name(pwd.getpwuid, number)}"
+    return None if number in (os.getuid(), 0) else f"belongs to user {_name(pwd.getpwuid, number)}"
 
 
 def _open_to(about: os.stat_result, leaf: bool) -> str | None:
@@ -109,9 +109,9 @@ def _open_to(about: os.stat_result, leaf: bool) -> str | None:
         return None
     mode = f"(mode {stat.S_IMODE(about.st_mode):04o})"
     if about.st_mode & stat.S_IWOTH:
-        return f"can be written by everybody {mode}"
+        return f"is writable by everyone {mode}"
     if about.st_mode & stat.S_IWGRP and not _private_group(about.st_gid):
-        return f"can be written by the group {_name(grp.getgrgid, about.st_gid)} {mode}"
+        return f"is writable by the group {_name(grp.getgrgid, about.st_gid)} {mode}"
     return None
 
 

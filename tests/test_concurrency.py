@@ -85,7 +85,7 @@ def test_processes_write_one_file(tmp_path, kind, rounds):
         "is being written by another",
         "exists",
         "was finished by another",
-        "an unfinished run is there",
+        "holds an unfinished run",
         "appeared",
     )
     for number in range(rounds):

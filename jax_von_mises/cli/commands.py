@@ -78,31 +78,34 @@ def make_parser() -> argparse.ArgumentParser:
         description="Draw von Mises angles, in radians in [-pi, pi), into a .npy file or a Zarr store, and compare "
         "them with the distribution. Memory use does not grow with the size, and an interrupted run can be resumed.",
         epilog="Element i does not depend on the size, so a longer run begins with the same angles. "
-        "Exit codes: 0 done, 1 reading or writing failed, 2 an argument is wrong, 130 interrupted.",
+        "Exit codes: 0 success, 1 failure, 2 invalid argument, 129 or 143 terminated, 130 interrupted.",
         allow_abbrev=False,
     )
     sample.add_argument(
         "--distribution",
         choices=tuple(sampler.FAMILIES),
         default="von-mises",
-        help="von-mises-fisher draws directions, unit vectors along a last axis; the bivariate ones draw pairs of "
-        "dependent angles (default von-mises)",
+        help="von-mises-fisher draws directions (unit vectors, along the last axis); the bivariate distributions "
+        "draw pairs of dependent angles (default von-mises)",
     )
     several = "a number, or a .npy or .csv file of m numbers for m columns"
     sample.add_argument(
-        "--loc", help=f"mean direction in radians: {several}; of pairs PHI,PSI, those of both angles (default 0 or 0,0)"
+        "--loc", help=f"mean direction in radians: {several}; for pairs, PHI,PSI (default 0; 0,0 for pairs)"
     )
     sample.add_argument(
         "--mean-direction",
         metavar="X,Y,...",
-        help="mean direction of von-mises-fisher: two or more numbers, or a .npy or .csv file of them; normalised",
+        help="mean direction of von-mises-fisher: two or more numbers, or a .npy or .csv file of them; it is scaled to "
+        "unit length",
     )
     sample.add_argument(
         "--concentration",
-        help=f"concentration, from 0 (uniform) to inf (all angles at loc): {several}; of pairs K1,K2, both finite "
-        "(default 1 or 1,1)",
+        help=f"concentration, from 0 (uniform) to inf (all angles at loc): {several}; for pairs, two finite numbers "
+        "K1,K2 (default 1; 1,1 for pairs)",
     )
-    sample.add_argument("--correlation", help="of pairs: any number, where 0 makes the angles independent (default 0)")
+    sample.add_argument(
+        "--correlation", help="for pairs only: any finite number; 0 makes the angles independent (default 0)"
+    )
     sample.add_argument(
         "--size",
         default="1_000_000",
@@ -115,9 +118,7 @@ def make_parser() -> argparse.ArgumentParser:
         default="float32",
         help="dtype of the angles; .npy files have no bfloat16 and store it as float32 (default float32)",
     )
-    sample.add_argument(
-        "--key-impl", help="random number generator: an implementation of JAX such as philox4x32 (default JAX's)"
-    )
+    sample.add_argument("--key-impl", help="a key implementation of JAX, such as philox4x32 (default: JAX's default)")
     sample.add_argument(
         "--out",
         default="samples.npy",
@@ -125,9 +126,11 @@ def make_parser() -> argparse.ArgumentParser:
         "a record with the checksum of each block is written next to it (default samples.npy)",
     )
     sample.add_argument(
-        "--block", help="rows that are drawn, written and recorded at a time (default: 2**24 numbers or more)"
+        "--block", help="number of rows to draw, write and record at a time (default: enough for 2**24 numbers)"
     )
-    sample.add_argument("--resume", action="store_true", help="continue an interrupted run, or start if there is none")
+    sample.add_argument(
+        "--resume", action="store_true", help="continue an interrupted run, or start a new one if there is none"
+    )
     sample.add_argument("--repair", action="store_true", help="with --resume: draw damaged blocks again")
     sample.add_argument("--force", action="store_true", help="replace an existing file or store")
     sample.add_argument("--quiet", action="store_true", help="show neither progress nor summary")
@@ -147,13 +150,13 @@ def make_parser() -> argparse.ArgumentParser:
         "--timeout",
         metavar="S",
         default="600",
-        help="seconds after which the run stops if no worker finishes a block (default 600)",
+        help="stop if no worker finishes a block for this many seconds (default 600)",
     )
     job.add_argument(
         "--part", "--process-id", metavar="I", help="write part I of N, counted from 0, as in an array job"
     )
     job.add_argument(
-        "--parts", "--processes", metavar="N", help="number of parts; the last one to end finishes the store"
+        "--parts", "--processes", metavar="N", help="number of parts; the last one to finish completes the store"
     )
     for name in GONE:
         job.add_argument(name, nargs="?", const="", help=argparse.SUPPRESS)
@@ -168,15 +171,20 @@ def make_parser() -> argparse.ArgumentParser:
     check.set_defaults(run=run_verify)
     doctor = commands.add_parser(
         "doctor",
-        help="find problems of JAX on this machine",
+        help="find problems with JAX on this machine",
         description="Check drivers, packages, environment variables and flags, and compare draws on each device with "
         "the CPU's.",
-        epilog="Exit codes: 0 no problem, 1 at least one problem, 2 an argument is wrong.",
+        epilog="Exit codes: 0 no problem, 1 at least one problem, 2 invalid argument.",
         allow_abbrev=False,
     )
-    doctor.add_argument("--expect", choices=PLATFORMS, help="platform that JAX should use; any other is a problem")
     doctor.add_argument(
-        "--timeout", metavar="S", default="180", help="seconds after which JAX is stopped (default 180)"
+        "--expect", choices=PLATFORMS, help="platform that JAX should use; any other is reported as a problem"
+    )
+    doctor.add_argument(
+        "--timeout",
+        metavar="S",
+        default="180",
+        help="time limit in seconds for each process that starts JAX (default 180)",
     )
     doctor.add_argument("--json", action="store_true", help="print the report as JSON, for programs")
     doctor.set_defaults(run=run_doctor)
@@ -249,9 +257,9 @@ def read_parameter(option: str, text: str) -> np.ndarray:
     if values.dtype.kind not in "fiu":
         raise BadArgument(f"{option} {text}: holds {values.dtype}, not real numbers; save a float array")
     if values.ndim > 1:
-        raise BadArgument(f"{option} {text}: has shape {values.shape}; give one axis of numbers")
+        raise BadArgument(f"{option} {text}: has shape {values.shape}; give a one-dimensional array")
     if values.size == 0:
-        raise BadArgument(f"{option} {text}: holds no numbers")
+        raise BadArgument(f"{option} {text}: holds no numbers; give at least one")
     return values.astype(np.float64)
 
 
@@ -291,16 +299,16 @@ def read_pair(option: str, text: str) -> np.ndarray:
     """Read two numbers, one for each angle of a pair."""
     values = read_list(text)
     if values is None or values.size != 2:
-        raise BadArgument(f"{option} {text}: pairs need two numbers, one of each angle, separated by a comma")
+        raise BadArgument(f"{option} {text}: give two numbers separated by a comma, one for each angle of a pair")
     return values
 
 
 def check_loc(text: str, loc: np.ndarray, compute: type) -> np.ndarray:
     """Check the mean direction of the angles, or of each column of angles."""
-    check_values("--loc", text, loc, ~np.isfinite(loc), "not finite; give radians, any finite number")
+    check_values("--loc", text, loc, ~np.isfinite(loc), "not finite; give a finite number of radians")
     limit = LARGEST_LOC[compute.__name__]
     wider = ", or use --dtype float64" if compute is np.float32 else ""
-    coarse = f"its neighbours in {compute.__name__} are a radian away; give at most {limit:.3g}{wider}"
+    coarse = f"neighbouring {compute.__name__} numbers are a radian apart there; give at most {limit:.0f}{wider}"
     check_values("--loc", text, loc, np.abs(loc) > limit, coarse)
     return np.asarray(loc, compute)
 
@@ -319,9 +327,11 @@ def read_direction(options: argparse.Namespace, compute: type) -> np.ndarray:
         raise BadArgument(f"{option} {text}: {values.size} number; give two or more, separated by commas")
     with np.errstate(over="ignore"):
         direction: np.ndarray = values.reshape(-1).astype(compute)
-    check_values(option, text, values, ~np.isfinite(direction), f"not finite in {compute.__name__}")
+    check_values(
+        option, text, values, ~np.isfinite(direction), f"not finite in {compute.__name__}; give finite numbers"
+    )
     if not np.any(direction):
-        raise BadArgument(f"{option} {text}: the zero vector has no direction; give another one")
+        raise BadArgument(f"{option} {text}: the zero vector has no direction; give another vector")
     return direction
 
 
@@ -329,12 +339,12 @@ def read_dependence(options: argparse.Namespace, compute: type) -> np.ndarray:
     """Read and check the two concentrations and the correlation of pairs."""
     text = "1,1" if options.concentration is None else options.concentration
     concentration = read_pair("--concentration", text)
-    allowed = f"give numbers of {compute.__name__} from 0"
+    allowed = f"give finite {compute.__name__} numbers, 0 or more"
     bad = ~(np.abs(concentration) <= np.finfo(compute).max) | (concentration < 0)
-    check_values("--concentration", text, concentration, bad, f"not finite, or negative; {allowed}")
+    check_values("--concentration", text, concentration, bad, f"negative or not finite; {allowed}")
     text = "0" if options.correlation is None else options.correlation
     if not is_number(text) or not abs(float(text)) <= np.finfo(compute).max:
-        raise BadArgument(f"--correlation {text}: not a finite number of {compute.__name__}")
+        raise BadArgument(f"--correlation {text}: not a finite {compute.__name__} number; give one, such as 0.5")
     return np.array([*concentration, float(text)], compute)
 
 
@@ -348,14 +358,16 @@ def read_concentration(options: argparse.Namespace, compute: type, loc: np.ndarr
     check_values(*name, np.isnan(concentration), f"not a number; {allowed}")
     check_values(*name, concentration < 0, f"negative; {allowed}")
     overflow = np.isfinite(concentration) & (concentration > largest)
-    check_values(*name, overflow, f"beyond {compute.__name__}; use --dtype float64, or inf for a point mass")
+    check_values(
+        *name, overflow, f"beyond the range of {compute.__name__}; use --dtype float64, or inf for a point mass"
+    )
     if options.distribution == "von-mises-fisher":
         if concentration.ndim:
             raise BadArgument(f"--concentration {text}: von-mises-fisher takes one number, not a file")
     elif loc.ndim and concentration.ndim and loc.shape != concentration.shape:
         raise BadArgument(
             f"--loc {options.loc} holds {loc.size} numbers and --concentration {text} holds {concentration.size}; give "
-            "files of one length, or a number for one of the two"
+            "files of the same length, or a single number for one of them"
         )
     return np.asarray(concentration, compute)
 
@@ -501,7 +513,7 @@ def in_options(text: str) -> str:
     text = text.removeprefix("write_samples: ").removeprefix("verify_samples: ")
     for name in ("resume", "force", "repair"):
         text = text.replace(f"{name}=True", f"--{name}")
-    return text
+    return text.replace("block_rows=", "--block ").replace("total=", "--size ")
 
 
 def significant(value: float) -> str:
@@ -530,7 +542,8 @@ def print_report(
     moments = watch.moments
     total = math.prod(written.shape) // moments.components
     if options.workers is not None:
-        where = f"by {options.workers} workers"
+        count = read_integer("--workers", options.workers)
+        where = f"by {count} worker{'s' * (count != 1)}"
     elif options.scheduler is not None:
         where = f"by the workers of {options.scheduler}"
     else:
@@ -543,7 +556,7 @@ def print_report(
         blocks += f", {written.kept} kept"
     who = f"part {options.part} of {options.parts} " if options.parts > 1 else ""
     if written.kept and not written.drawn:
-        lines = [f"{who or written.out} is complete already: nothing was drawn"]
+        lines = [f"{who or written.out} is already complete; nothing was drawn"]
     else:
         lines = [f"{who}drew {drew} {moments.draws} ({blocks}) in {seconds:.2f} s {where}: {what}"]
         if drawn:
@@ -554,11 +567,14 @@ def print_report(
             lines.append(f"{judged:,} {moments.draws} compared with the distribution:")
         lines += moments.report(options.dtype)
     if not written.finished:
-        return [*lines, f"{written.out}: the last part to end finishes it, or --resume does"]
+        return [
+            *lines,
+            f"{written.out}: not complete yet; the last part to finish completes it, as does a run with --resume",
+        ]
     size = checkpoint.readable(math.prod(written.shape) * np.dtype(written.dtype).itemsize)
     lines.append(f"{written.out}: {size}, shape {written.shape}, {written.dtype}; checksums next to it")
     if written.dtype != options.dtype:
-        lines.append("note: .npy has no bfloat16, so each value is stored as the equal float32")
+        lines.append("note: .npy files do not support bfloat16, so the values are stored, unchanged, as float32")
     return lines
 
 
@@ -567,11 +583,12 @@ def read_part(options: argparse.Namespace) -> tuple[int, int]:
     for name in GONE:
         if getattr(options, name[2:].replace("-", "_")) is not None:
             raise BadArgument(
-                f"{name} is gone: processes no longer find each other. Give --workers N for this machine, --scheduler "
-                "ADDRESS for a Dask cluster, or start N processes with --part I --parts N, as in an array job"
+                f"{name} was removed, since processes no longer find each other. Give --workers N for this machine, "
+                "--scheduler ADDRESS for a Dask cluster, or start N processes with --part I --parts N, "
+                "as in an array job"
             )
     if options.workers is not None and options.scheduler is not None:
-        raise BadArgument("--workers starts processes, and --scheduler has some already; give one of them")
+        raise BadArgument("--workers starts new processes and --scheduler uses existing ones; give only one of the two")
     if (options.part is None) != (options.parts is None):
         raise BadArgument("--part and --parts go together: give the number of this part and the number of parts")
     if options.part is None:
@@ -582,7 +599,10 @@ def read_part(options: argparse.Namespace) -> tuple[int, int]:
     if target.is_npy(options.out):
         raise BadArgument(f"--out {options.out}: a .npy file has one writer; with --parts give a .zarr store")
     if options.force:
-        raise BadArgument("--force would remove what other parts write; remove the old store first")
+        raise BadArgument(
+            "--force cannot be combined with --parts, since it would remove what other parts write; "
+            "remove the old store first"
+        )
     return read_integer("--part", options.part, parts), parts
 
 
@@ -606,11 +626,17 @@ def open_executor(options: argparse.Namespace) -> Iterator[futures.Executor | No
             ) from error
         file = {"scheduler_file": options.scheduler} if os.path.isfile(options.scheduler) else {}
         if not file and ":" not in options.scheduler:
-            raise BadArgument(f"--scheduler {options.scheduler}: neither a file nor an address with a port")
+            raise BadArgument(
+                f"--scheduler {options.scheduler}: neither a file nor an address; give a scheduler file, or an "
+                "address with a port, such as tcp://host:8786"
+            )
         try:
             client = Client(None if file else options.scheduler, **file)
         except Exception as error:  # distributed may raise any exception if a file does not describe a scheduler
-            raise Failure(f"--scheduler {options.scheduler}: no scheduler answers there ({error})") from error
+            raise Failure(
+                f"--scheduler {options.scheduler}: no scheduler answers there ({error}); start it, or correct the "
+                "address"
+            ) from error
         jax.config.update("jax_platforms", "cpu")
         with client:
             if not options.quiet and not client.nthreads():
@@ -665,10 +691,10 @@ def prepare_worker() -> None:
 
 
 def read_seconds(option: str, text: str) -> float:
-    """Read a non-negative time in seconds."""
+    """Read a positive time in seconds."""
     value = float(text) if is_number(text) else math.nan
-    if not 0 <= value < LARGEST_TIME:
-        raise BadArgument(f"{option} {text}: give seconds, 0 or more and below {LARGEST_TIME:g}")
+    if not 0 < value < LARGEST_TIME:
+        raise BadArgument(f"{option} {text}: give a positive number of seconds below {LARGEST_TIME:g}")
     return value
 
 
@@ -677,8 +703,6 @@ def run_sample(options: argparse.Namespace) -> int:
     options.resume |= options.part is not None  # the same command starts and resumes a part
     options.part, options.parts = read_part(options)
     options.timeout = read_seconds("--timeout", options.timeout)
-    if options.timeout == 0:
-        raise BadArgument("--timeout 0: give a positive number of seconds")
     size = read_integer("--size", options.size, LARGEST_COUNT)
     seed = read_integer("--seed", options.seed, SEED_LIMIT)
     if options.block is not None:
@@ -686,12 +710,12 @@ def run_sample(options: argparse.Namespace) -> int:
         if options.block == 0:
             raise BadArgument("--block 0: give 1 or more rows")
     loc, concentration = read_parameters(options)
-    check_name(options.out)
+    check_name(f"--out {options.out}")
     with open_executor(options) as executor:
         try:
             jax.local_devices()
         except RuntimeError as error:
-            raise Failure(f"JAX finds no device: {error}; JAX_PLATFORMS=cpu runs without a GPU") from error
+            raise Failure(f"JAX found no device: {error}; set JAX_PLATFORMS=cpu to run on the CPU") from error
         try:
             with jax.enable_x64(options.dtype == "float64"):
                 lines = write_or_draw(options, executor, size, seed, loc, concentration)
@@ -701,10 +725,10 @@ def run_sample(options: argparse.Namespace) -> int:
     return 0
 
 
-def check_name(out: str) -> None:
-    """Reject a target of an unknown kind before JAX starts."""
-    if not (target.is_npy(out) or target.is_zarr(out)):
-        raise BadArgument(f"--out {out}: end its name in .npy for a NumPy file, or in .zarr for a Zarr store")
+def check_name(given: str) -> None:
+    """Reject a target of an unknown kind before JAX starts; its name ends the argument `given`."""
+    if not (target.is_npy(given) or target.is_zarr(given)):
+        raise BadArgument(f"{given}: the name must end in .npy (a NumPy file) or .zarr (a Zarr store)")
 
 
 def run_verify(options: argparse.Namespace) -> int:
@@ -713,7 +737,7 @@ def run_verify(options: argparse.Namespace) -> int:
     try:
         record = writer.verify_samples(options.file)
     except ValueError as error:
-        raise Failure(str(error)) from error
+        raise Failure(in_options(str(error))) from error
     count = len(record["crc32"])
     if count == 0:
         found = "holds no numbers, so there is no checksum to compare"
@@ -726,10 +750,7 @@ def run_verify(options: argparse.Namespace) -> int:
 
 def run_doctor(options: argparse.Namespace) -> int:
     """Run the command ``doctor``."""
-    timeout = read_seconds("--timeout", options.timeout)
-    if timeout == 0:
-        raise BadArgument("--timeout 0: give a positive number of seconds")
-    found = runtime.diagnose(expect=options.expect, timeout=timeout)
+    found = runtime.diagnose(expect=options.expect, timeout=read_seconds("--timeout", options.timeout))
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # device names may contain any characters
     print(found.as_json() if options.json else found)

@@ -105,7 +105,7 @@ class DirectionMoments:
         allowed = d * (step * step / 2 + inner * spread)
         judged = map(np.asarray, (versine - gap, allowed, versine_error))
         versine_z = float(standard_deviations(*judged))
-        lines = [HEADER, row("mean part across", across, 0.0, error * math.sqrt(d - 1), across_z)]
+        lines = [HEADER, row("mean off-axis component", across, 0.0, error * math.sqrt(d - 1), across_z)]
         if gap > 0.01:
             return [*lines, row("resultant length", 1 - versine, 1 - gap, versine_error, -versine_z)]
         return [*lines, row("1 - resultant length", versine, gap, versine_error, versine_z)]
@@ -328,10 +328,10 @@ def summarise(moments: Moments, loc: np.ndarray, concentration: np.ndarray, dtyp
         k = np.broadcast_to(np.atleast_1d(concentration), coarse.shape)[coarse][0]
         where = f"at concentration {k:g}"
         if coarse.size > 1:
-            where = f"in {np.count_nonzero(coarse)} columns, such as one {where},"
+            where = f"in {np.count_nonzero(coarse)} of {coarse.size} columns (the first {where})"
         lines.append(
-            f"note: angles {where} spread by less than the spacing of {dtype} near loc; "
-            "a loc of 0 or a wider --dtype resolves them"
+            f"note: the angles {where} vary by less than the spacing of {dtype} near loc; "
+            "use a loc of 0 or a wider --dtype to resolve them"
         )
     return lines
 
@@ -351,7 +351,10 @@ def summarise_columns(
         for name, z in (("mean directions", sine_z), ("resultant lengths", -versine_z))
     ]
     if count < COLUMN_MIN:
-        return [*lines, f"columns are not compared one by one: {count} angles each, fewer than {COLUMN_MIN}"]
+        return [
+            *lines,
+            f"columns are not compared individually, since each has fewer than {COLUMN_MIN} angles ({count})",
+        ]
     worst = np.maximum(np.abs(sine_z), np.abs(versine_z))
     index = int(np.argmax(worst))
     level = -special.ndtri(FALSE_ALARM / (4 * columns))

@@ -142,8 +142,8 @@ class CircularDistribution(ByValue):
             most, shape = panels.most_points(nodes // NODES_PER_PANEL), np.shape(points)
             if len(shape) != 1 or shape[0] > most:
                 raise ValueError(
-                    f"{name}: points has shape {shape}, but must be one axis of at most {most} angles. Give more "
-                    "`nodes` for more of them."
+                    f"{name}: points has shape {shape}, but must be one-dimensional with at most {most} angles. "
+                    "Increase `nodes` to allow more."
                 )
         fields = {"log_density": log_density, "parameters": given, "nodes": nodes, "wide": wide, "points": points}
         for field, value in fields.items():
@@ -270,13 +270,13 @@ def check_density(distribution: CircularDistribution) -> None:
         found = jax.eval_shape(lambda *of: jnp.asarray(distribution.log_density(*of)), one_angle, *given)
     except TypeError as error:
         raise TypeError(
-            f"CircularDistribution: log_density fails for one angle of {dtype} and {len(distribution.parameters)} "
-            f"parameters: {error}"
+            f"CircularDistribution: log_density(angle, *parameters) fails for one {dtype} angle and "
+            f"{len(given)} parameter{'s' * (len(given) != 1)}: {error}"
         ) from error
     if found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
         raise ValueError(
-            f"CircularDistribution: log_density returns an array of shape {found.shape} and {found.dtype} for one "
-            "angle, but must return one float. Add up its terms, for example with jax.scipy.special.logsumexp."
+            f"CircularDistribution: log_density returns an array of shape {found.shape} and dtype {found.dtype} for "
+            "one angle, but must return one float. Add up its terms, for example with jax.scipy.special.logsumexp."
         )
 
 

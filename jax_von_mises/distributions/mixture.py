@@ -87,7 +87,7 @@ class Mixture(ByValue):
         # `...` marks an argument that was not given, since None may stand for an array in a pytree.
         if deprecated:
             warnings.warn(
-                "Mixture: the next release refuses positional arguments, since probabilities were taken for "
+                "Mixture: the next release will reject positional arguments, since probabilities can be mistaken for "
                 "logits. Write Mixture(logits=..., components=...) or Mixture(probs=..., components=...).",
                 DeprecationWarning,
                 stacklevel=2,
@@ -131,15 +131,15 @@ class Mixture(ByValue):
         last_axis("Mixture", batch, "components")
         if not shape or shape[-1] != batch[-1]:
             raise ValueError(
-                f"Mixture: logits has shape {shape} for components of batch_shape={batch}. Both end with the axis of "
-                "the components: give one logit for each."
+                f"Mixture: logits has shape {shape} for components of batch_shape={batch}. The last axis of both is "
+                "that of the components. Give one logit for each component."
             )
         try:
             return jnp.broadcast_shapes(shape, batch)
         except ValueError as error:
             raise ValueError(
                 f"Mixture: logits of shape {shape} and components of batch_shape={batch} do not broadcast together. "
-                "Add axes of length 1 where they should vary alone."
+                "Insert axes of length 1 to make them broadcast."
             ) from error
 
     def broadcast(self) -> "Mixture":

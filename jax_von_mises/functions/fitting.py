@@ -110,7 +110,8 @@ def axes_of(caller: str, axis: int | Sequence[int] | None, ndim: int) -> tuple[i
         ) from error
     if any(not -ndim <= a < ndim for a in axes):
         raise ValueError(
-            f"{caller}: axis={arguments.safe_repr(axis)} is out of range for samples of {ndim} dimensions."
+            f"{caller}: axis={arguments.safe_repr(axis)} is out of range for samples with {ndim} "
+            f"dimension{'s' * (ndim != 1)}."
         )
     axes = tuple(sorted(a % ndim for a in axes))
     if len(set(axes)) < len(axes):

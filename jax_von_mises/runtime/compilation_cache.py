@@ -206,7 +206,11 @@ def clear_cache() -> int:
     config: Any = jax.config
     path = config.jax_compilation_cache_dir
     if not path or "://" in path:
-        where = f"the cache is {path}; remove it there" if path else "there is no cache; initialise one first"
+        where = (
+            f"the cache is {path}, which this function cannot clear; remove its programs there"
+            if path
+            else "there is no cache; initialise one first"
+        )
         raise ValueError(f"clear_cache: {where}.")
     with _state.lock:
         found = _entries(path)
@@ -359,7 +363,7 @@ def _made(caller: str, path: str, allow_shared: bool, given: bool) -> bool | Non
     except OSError as error:
         _warn(
             caller,
-            f"{path} cannot be written ({error.strerror}), so existing programs are used, but new ones are not kept",
+            f"{path} cannot be written to ({error.strerror}), so existing programs are used, but new ones are not kept",
         )
         return False
     return True
@@ -368,7 +372,7 @@ def _made(caller: str, path: str, allow_shared: bool, given: bool) -> bool | Non
 def open_to_others(path: str) -> str | None:
     """Return a clause on why someone else can add a program to this cache, at any level; None if nobody can."""
     if "://" in path:
-        return f"who can write to {path} cannot be determined here"
+        return f"it cannot be determined here who can write to {path}"
     if os.name == "nt":  # Windows has no modes to check
         return None
     reason: str | None = environment.open_to_others(path)

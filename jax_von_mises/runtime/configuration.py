@@ -333,7 +333,7 @@ def _try(changes: Mapping[str, Any], timeout: float) -> None:
             f"{child.reason(ended)}. Nothing was changed; run `jax-von-mises doctor` to find the reason."
         )
     reasons = [f"--{item.flag}: {item.reason}" if item.flag else item.reason for item in refused]
-    reasons += [flags.ADVICE[item.flag].text for item in refused if item.flag in flags.ADVICE]
+    reasons += [f"--{item.flag} {flags.ADVICE[item.flag].text}" for item in refused if item.flag in flags.ADVICE]
     raise ValueError(
         f"configure: XLA would end this process: {'; '.join(reasons)}. Nothing was changed; correct these flags or "
         "leave them out."
@@ -388,8 +388,8 @@ def _must_be_allowed(name: str, value: object, allowed: tuple[str, ...]) -> None
     parts = value.split(",") if name == "platform" else [value]
     if "gpu" in parts:
         raise ValueError(
-            f"{given}: JAX takes 'gpu' for both 'cuda' and 'rocm' and fails where one of them is not installed. Give "
-            "one of them."
+            f"{given}: JAX reads 'gpu' as both 'cuda' and 'rocm', and fails if either is not installed. Give "
+            "one of the two."
         )
     if not set(parts) <= set(allowed):
         raise ValueError(f"{given} is not one of {', '.join(allowed)}.")
@@ -411,7 +411,7 @@ def _checked_flags(value: Any) -> dict[str, str | None]:
             raise TypeError(f"{given} must be a string or a dict of names and values.")
         text = flags.join(found)
         if flags.parse(text) != found:
-            raise ValueError("XLA reads no name with a space, and no value with both kinds of quotes")
+            raise ValueError("XLA accepts neither a name with a space nor a value with both kinds of quotes")
         if b"\0" in os.fsencode(text):
             raise ValueError("it contains a null character, which no environment variable may contain")
     except (ValueError, RecursionError) as error:

@@ -22,6 +22,8 @@ SPOILING = ("RANDOM_SEED_OFFSET", "DEBUG_NANS", "DEBUG_INFS", "DISABLE_JIT", "TR
 
 # A smaller share of free GPU memory before JAX starts means that another process uses the GPU.
 CROWDED = 0.25
+# Remedy if the CUDA kernels failed.
+NO_ACTION = "no action is needed, since the plain path draws the same distribution; report this with the versions above"
 
 Steps = Sequence[Mapping[str, Any]]
 
@@ -159,7 +161,7 @@ def _drivers(gpus: hardware.Accelerators, installed: Mapping[str, str], level: s
         yield Finding(
             level,
             f"{gpus.vendor}: {gpus.trouble}",
-            "repair or reinstall the driver (a reboot helps after an update of the kernel or the driver alone)",
+            "repair or reinstall the driver; if only the kernel or only the driver was updated, a reboot may be enough",
         )
     if gpus.vendor == "NVIDIA" and gpus.driver:
         have = int(gpus.driver.split(".")[0])
@@ -175,17 +177,17 @@ def _drivers(gpus: hardware.Accelerators, installed: Mapping[str, str], level: s
             old = [card for card in gpus.cards if card.capability is not None and card.capability < least]
             if old:
                 what = f"{old[0].name} has compute capability {old[0].capability}"
-                what += f", and JAX's CUDA {release} wheels need {least}"
+                what += f", but JAX's CUDA {release} wheels need at least {least}"
                 do = "run ./install_gpu.sh --cuda12, or hide the card with CUDA_VISIBLE_DEVICES"
                 yield Finding(level if len(old) == len(gpus.cards) else WARNING, what, do)
         if not cuda:
             do = f"update the driver to {min(hardware.DRIVERS.values())} or newer, then run ./install_gpu.sh"
             if fits:
                 do = f'run ./install_gpu.sh, or pip install "jax_von_mises[cuda{fits}]"'
-            yield Finding(level, "there is an NVIDIA GPU, but JAX has no CUDA plugin: it runs on the CPU", do)
+            yield Finding(level, "there is an NVIDIA GPU, but JAX has no CUDA plugin and therefore runs on the CPU", do)
     if gpus.vendor == "AMD" and gpus.cards and not any(name.startswith("rocm") for name in plugins):
         do = 'run ./install_gpu.sh --rocm, or pip install "jax_von_mises[rocm]"'
-        yield Finding(level, "there is an AMD GPU, but JAX has no ROCm plugin: it runs on the CPU", do)
+        yield Finding(level, "there is an AMD GPU, but JAX has no ROCm plugin and therefore runs on the CPU", do)
     for number, card in enumerate(gpus.cards):
         if card.free is not None and card.total is not None and card.free < CROWDED * card.total:
             yield Finding(
@@ -206,7 +208,7 @@ def _installed(gpus: Iterable[hardware.Accelerators], installed: Mapping[str, st
     if not any(name.startswith("cuda") for name in hardware.plugins(installed)):
         return
     if not any(one.vendor == "NVIDIA" for one in gpus):
-        do = "install the driver; start a container with its GPUs (docker run --gpus all)"
+        do = "install the driver; a container must be started with access to the GPUs (docker run --gpus all)"
         yield Finding(WARNING, "JAX has a CUDA plugin, but no NVIDIA driver was found", do)
     if missing := hardware.missing(installed):
         do = "run ./install_gpu.sh, unless CUDA and cuDNN are installed separately"
@@ -214,7 +216,7 @@ def _installed(gpus: Iterable[hardware.Accelerators], installed: Mapping[str, st
     for folder, library in hardware.shadows().items():
         yield Finding(
             WARNING,
-            f"LD_LIBRARY_PATH has {folder}, whose {library} is loaded in place of the one that pip installed",
+            f"LD_LIBRARY_PATH contains {folder}, whose {library} is loaded instead of the one that pip installed",
             "unset LD_LIBRARY_PATH for JAX",
         )
 
@@ -226,8 +228,12 @@ def _unused(taken: Iterable[flags.Flag], installed: Mapping[str, str], timeout: 
         changes = {"JAX_PLATFORMS": platform, "XLA_FLAGS": flags.join(taken) or None, "JAX_LOGGING_LEVEL": "INFO"}
         ended = child.run("-c", flags.START, timeout=timeout, **{**child.configuration(), **changes})
         why = f"no answer within {timeout:g} s" if ended.code is None else child.reason(ended)
-        what = f"JAX has its plugin for {plugin}, but does not use the GPU: {why}"
-        yield Finding(PROBLEM, what, "see the other findings; then docs/install.md, 'When the GPU is not used'")
+        what = f"JAX's plugin for {plugin} is installed, but JAX does not use the GPU: {why}"
+        yield Finding(
+            PROBLEM,
+            what,
+            "see the other findings, then 'When the GPU is not used' on the page Install of the documentation",
+        )
 
 
 def _plugins(installed: Mapping[str, str]) -> Iterator[Finding]:
@@ -237,16 +243,16 @@ def _plugins(installed: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(
             PROBLEM,
             f"JAX has plugins for {' and '.join(names)}, but can use only one",
-            f"pip uninstall jax-{names[0]}-plugin jax-{names[0]}-pjrt, or those of the other",
+            f"run pip uninstall jax-{names[0]}-plugin jax-{names[0]}-pjrt, or uninstall those of the other",
         )
     core = installed.get("jaxlib", "")
     for name, version in installed.items():
         plugin = hardware.PLUGIN.match(name)
         if plugin and version.split(".")[:3] != core.split(".")[:3]:
-            do = f'pip install --upgrade "jax[{plugin[1]}]=={installed.get("jax", core)}"'
-            yield Finding(PROBLEM, f"{name} {version} does not belong to jaxlib {core}", do)
+            do = f'run pip install --upgrade "jax[{plugin[1]}]=={installed.get("jax", core)}"'
+            yield Finding(PROBLEM, f"{name} {version} does not match jaxlib {core}", do)
     for text in hardware.unmet(installed):
-        yield Finding(PROBLEM, text, "run ./install_gpu.sh to install JAX's extra again")
+        yield Finding(PROBLEM, text, "run ./install_gpu.sh to install JAX for this GPU again")
 
 
 def _flags(timeout: float) -> tuple[list[flags.Flag], list[Finding]]:
@@ -260,7 +266,7 @@ def _flags(timeout: float) -> tuple[list[flags.Flag], list[Finding]]:
     found = []
     for item in flags.refused(present, timeout) if present else ():
         advice = flags.ADVICE.get(item.flag)
-        do = advice.text if advice and advice.level == flags.GONE else "remove it from XLA_FLAGS"
+        do = advice.text.rpartition("; ")[2] if advice and advice.level == flags.GONE else "remove it from XLA_FLAGS"
         found.append(Finding(PROBLEM, f"--{item.flag} in XLA_FLAGS ends the process: {item.reason}", do))
         present = [flag for flag in present if flag.name != item.flag]
     for flag in present:
@@ -330,13 +336,13 @@ def _start(steps: Steps, ended: child.Ended, timeout: float) -> Iterator[Finding
         "start": "JAX does not start",
         "devices": "drawing failed",
         "draw": f"drawing on {last.get('device')} failed",
-        "device": f"drawing after {last.get('device')} failed",
+        "device": f"drawing failed after {last.get('device')} was checked",
     }[last["step"]]
     if ended.code is None:
-        do = "look for a process that uses the GPU or a driver that hangs (nvidia-smi), or give a longer timeout"
+        do = "use nvidia-smi to look for a process that uses the GPU or a driver that hangs, or give a longer timeout"
         yield Finding(PROBLEM, f"{doing}: no answer within {timeout:g} s", do)
     else:
-        do = "try JAX_PLATFORMS=cpu; ./install_gpu.sh installs JAX for the GPU of this machine"
+        do = "set JAX_PLATFORMS=cpu to run on the CPU, or run ./install_gpu.sh to install JAX for this machine's GPU"
         yield Finding(PROBLEM, f"{doing}: {child.reason(ended)}", do)
 
 
@@ -366,7 +372,7 @@ def _expected(backend: Mapping[str, Any], expect: str | None) -> Iterator[Findin
     config: Any = jax.config
     chosen, platform = config.jax_platforms, backend["platform"]
     if chosen and platform is not None and platform not in chosen.replace("gpu", "cuda,rocm").split(","):
-        do = "unset it, or run ./install_gpu.sh to install JAX's plugin for it"
+        do = "unset JAX_PLATFORMS, or run ./install_gpu.sh to install JAX's plugin for that platform"
         yield Finding(PROBLEM, f"JAX_PLATFORMS={chosen}, but JAX has no such platform here and does not start", do)
     if expect is not None and platform not in (None, expect):
         do = "see the other findings; JAX_PLATFORMS selects one of the installed platforms"
@@ -384,16 +390,17 @@ def _drawn(devices: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
     for device in devices:
         name = device["device"]
         if not device["words_agree"]:
-            do = "do not use it; report the versions above"
-            yield Finding(PROBLEM, f"{name} generates other random words than the CPU", do)
+            do = "do not use this device, and report this with the versions above"
+            yield Finding(PROBLEM, f"{name} generates random words that differ from the CPU's", do)
         elif not device["agrees"]:
-            do = "remove flags from XLA_FLAGS; if that does not help, do not use the device; report the versions above"
-            yield Finding(PROBLEM, f"{name} draws other angles: {device['apart']:.1e} radians off", do)
+            do = "remove flags from XLA_FLAGS; if that does not help, do not use this device, and report this with the "
+            do += "versions above"
+            yield Finding(PROBLEM, f"{name} draws different angles: up to {device['apart']:.1e} radians off", do)
         for what in device["broken"]:
             do = "remove fast-math flags from XLA_FLAGS"
             yield Finding(PROBLEM, f"{name} fails the check that {what}", do)
         if cuda.FAILED in (device.get("path") or ""):
-            do = "nothing needs to be done: the plain path draws the same distribution; report the versions above"
+            do = NO_ACTION
             yield Finding(NOTE, f"{name}: {device['path']}", do)
 
 
@@ -401,15 +408,15 @@ def _tried(trials: Iterable[kernel_trial.Trial]) -> Iterator[Finding]:
     """Report each trial of the CUDA kernels that failed, has no verdict, or has a verdict that was not kept."""
     for trial in trials:
         if trial.failed or not trial.kept:
-            do = "nothing needs to be done: the plain path draws the same distribution; report the versions above"
+            do = NO_ACTION
             if trial.failed is None:
-                do = "until there is a verdict the plain path draws; remove the cause, or give a longer --timeout"
+                do = "the plain path is used until there is a verdict; remove the cause, or give a longer timeout"
             elif trial.failed == "":
-                do = f"until there is a verdict the plain path draws; set {cuda.VARIABLE}=1 to use the kernels after a "
-                do += "test in each process"
+                do = f"the plain path is used until there is a verdict; set {cuda.VARIABLE}=1 to use the kernels after "
+                do += "a test in each process"
                 if trial.about.get("driver"):  # a verdict is kept only if the driver's version is known
                     do += ", or XDG_CACHE_HOME to a private, writable directory"
-            yield Finding(NOTE, f"the trial of the CUDA kernels on {trial.card}: {trial.detail}", do)
+            yield Finding(NOTE, f"the trial of the CUDA kernels on {trial.card} {trial.detail}", do)
 
 
 def _cached(info: compilation_cache.CacheInfo) -> Iterator[Finding]:
@@ -472,7 +479,7 @@ def _cache_line(info: compilation_cache.CacheInfo) -> str:
     if info.path is None:
         return "none"
     size = "" if info.entries is None or info.bytes is None else f", {info.entries} programs, {_size(info.bytes)}"
-    return f"{info.path}{size}{'' if info.enabled else ', not in use'}{'' if info.writable else ', read only'}"
+    return f"{info.path}{size}{'' if info.enabled else ', not in use'}{'' if info.writable else ', read-only'}"
 
 
 def _size(count: float) -> str:

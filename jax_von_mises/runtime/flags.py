@@ -37,32 +37,32 @@ GONE, HARMFUL, USELESS = "problem", "warning", "note"
 OFF = ("false", "0")
 ON = ("true", "1", "")
 
-FAST_MIN_MAX = Advice(HARMFUL, "lets XLA lose NaN, which marks bad arguments; leave it out", OFF)
-PRODUCTS = Advice(USELESS, "concerns matrix products, of which the sampler has none; leave it out")
+FAST_MIN_MAX = Advice(HARMFUL, "lets XLA lose NaN, which marks invalid parameters; leave it out", OFF)
+PRODUCTS = Advice(USELESS, "affects only matrix products, which the sampler does not use; leave it out")
 
 # Flags that guides recommend but that are gone, harmful or useless, as tried with jaxlib 0.10 to 0.12.
 ADVICE = {
-    "xla_gpu_autotune": Advice(GONE, "does not exist; the nearest is --xla_gpu_autotune_level=0 to 4"),
+    "xla_gpu_autotune": Advice(GONE, "does not exist; use --xla_gpu_autotune_level=0 to 4, the nearest flag"),
     "xla_gpu_platform_id": Advice(GONE, "does not exist; use CUDA_VISIBLE_DEVICES or JAX_PLATFORMS=cuda"),
-    "xla_gpu_fuse_operations": Advice(GONE, "does not exist; XLA always fuses"),
-    "xla_gpu_enable_priority_fusion": Advice(GONE, "does not exist any more; priority fusion is always on"),
+    "xla_gpu_fuse_operations": Advice(GONE, "does not exist, since XLA always fuses; leave it out"),
+    "xla_gpu_enable_priority_fusion": Advice(GONE, "was removed, since priority fusion is always on; leave it out"),
     "xla_gpu_kernel_lazy_compilation_threshold": Advice(GONE, "does not exist; leave it out"),
-    "xla_gpu_enable_cudnn_frontend": Advice(GONE, "does not exist any more; leave it out"),
-    "xla_gpu_enable_async_collectives": Advice(GONE, "does not exist any more; collectives are asynchronous"),
+    "xla_gpu_enable_cudnn_frontend": Advice(GONE, "was removed; leave it out"),
+    "xla_gpu_enable_async_collectives": Advice(GONE, "was removed, since collectives are asynchronous; leave it out"),
     "xla_gpu_enable_pipelined_collectives": Advice(
-        GONE, "does not exist; --xla_gpu_enable_pipelined_all_reduce and similar flags do"
+        GONE, "does not exist; use --xla_gpu_enable_pipelined_all_reduce or a similar flag"
     ),
-    "xla_gpu_enable_llvm_module_compilation_parallelism": Advice(GONE, "exists up to jaxlib 0.10 only; leave it out"),
+    "xla_gpu_enable_llvm_module_compilation_parallelism": Advice(GONE, "was removed after jaxlib 0.10; leave it out"),
     "xla_gpu_enable_fast_min_max": FAST_MIN_MAX,
     "xla_cpu_enable_fast_min_max": FAST_MIN_MAX,
     "xla_cpu_enable_fast_math": Advice(
         HARMFUL, "changes the last digits of angles, and therefore streams; leave it out", OFF
     ),
     "xla_cpu_fast_math_honor_nans": Advice(
-        HARMFUL, "where it is false, bad concentrations give plausible angles instead of NaN; leave it out", ON
+        HARMFUL, "gives plausible angles instead of NaN for invalid concentrations if it is false; leave it out", ON
     ),
     "xla_cpu_fast_math_honor_infs": Advice(
-        HARMFUL, "where it is false, an infinite concentration gives wrong angles; leave it out", ON
+        HARMFUL, "gives wrong angles for an infinite concentration if it is false; leave it out", ON
     ),
     "xla_gpu_cuda_data_dir": Advice(USELESS, "is not needed with CUDA from pip; leave it out"),
     "xla_gpu_triton_gemm_any": PRODUCTS,
@@ -72,7 +72,7 @@ ADVICE = {
     ),
     "xla_gpu_enable_latency_hiding_scheduler": Advice(
         USELESS,
-        "hides communication between devices, of which the sampler has none; leave it out unless your program has some",
+        "overlaps communication with computation, but the sampler does not communicate; leave it out unless yours does",
     ),
 }
 

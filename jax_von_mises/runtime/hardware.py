@@ -86,12 +86,12 @@ def _ask(names: Sequence[str], *arguments: str) -> tuple[str, str | None] | None
             [program, *arguments], capture_output=True, text=True, errors="replace", timeout=TOOL_TIMEOUT
         )
     except subprocess.TimeoutExpired:
-        return "", f"{name} does not answer within {TOOL_TIMEOUT} s"
+        return "", f"{name} did not answer within {TOOL_TIMEOUT} s"
     except OSError as error:
         return "", f"{program} cannot be run ({error.strerror})"
     if done.returncode:
         said = " ".join((done.stderr.strip() or done.stdout.strip()).split())
-        return done.stdout, f"{name} fails with exit code {done.returncode}: {said[:200]}"
+        return done.stdout, f"{name} failed with exit code {done.returncode}: {said[:200]}"
     return done.stdout, None
 
 
@@ -162,7 +162,7 @@ def plugins(installed: Iterable[str]) -> list[str]:
 def unmet(installed: Mapping[str, str]) -> list[str]:
     """Return a sentence for each requirement of JAX's plugins that the installed libraries do not meet."""
     return [
-        f"{plugin} {installed[plugin]} needs {name}{wanted}, and {installed[name]} is installed"
+        f"{plugin} {installed[plugin]} needs {name}{wanted}, but {installed[name]} is installed"
         for plugin, name, wanted in _requirements(installed)
         if name in installed and not wanted.contains(installed[name], prereleases=True)
     ]

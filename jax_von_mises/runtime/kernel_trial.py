@@ -44,12 +44,12 @@ def run(timeout: float, **changes: str | None) -> tuple[Trial, ...]:
     `changes` are changes of the child's environment variables.
     """
     if MPS_VARIABLE in os.environ or MPS_PIPES.exists():
-        why = f"NVIDIA MPS shares the GPU ({MPS_VARIABLE} is set, or {MPS_PIPES} exists), and a fault would end all"
-        return (Trial("any card", None, f"not tried: {why} of its programs", {}),)
+        why = f"NVIDIA MPS shares the GPU ({MPS_VARIABLE} is set, or {MPS_PIPES} exists), so a fault would end all"
+        return (Trial("any card", None, f"was not run: {why} of its programs", {}),)
     ended = child.run(*PROGRAM, timeout=timeout, **changes)
     steps = _steps(ended.out)
     if not steps:
-        return (Trial("any card", None, f"it did not begin: {_end(ended, timeout)}", {}),)
+        return (Trial("any card", None, f"did not start: {_end(ended, timeout)}", {}),)
     outcomes = {step["about"]["card"]: step for step in steps}
     watched = functools.cache(lambda: _watched(timeout, changes))  # one run serves all cards
     found = []
@@ -58,7 +58,7 @@ def run(timeout: float, **changes: str | None) -> tuple[Trial, ...]:
         if step["step"] == "begin":
             why = _end(ended, timeout)
             failed = f"the process crashed: {why}" if _crashed(ended) else None
-        detail = f"failed: {failed}" if failed else f"not finished: {why}"
+        detail = f"failed: {failed}" if failed else f"did not finish: {why}"
         if failed == "":
             failed, detail = watched()
         found.append(Trial(card, failed, detail, step["about"]))
@@ -71,8 +71,8 @@ def draws_did_not_work(trials: Iterable[Trial], ended: child.Ended, why: str) ->
     The kernels failed if the child, which ended as `ended`, crashed or drew wrong angles. A child that was killed or
     ran out of memory is no evidence against them.
     """
-    why = f"they passed, and then {why}"
-    failed, detail = None, f"not finished: {why}"
+    why = f"the kernels passed, but then {why}"
+    failed, detail = None, f"did not finish: {why}"
     if (ended.code == 0 or _crashed(ended)) and "RESOURCE_EXHAUSTED" not in why:
         failed, detail = why, f"failed: {why}"
     return tuple(trial._replace(failed=failed, detail=detail) if trial.failed == "" else trial for trial in trials)
@@ -87,7 +87,7 @@ def _keep(trial: Trial, failed: str) -> Trial:
     try:
         cuda_verdict.keep(trial.about, failed)
     except cuda_verdict.NotKept as error:
-        return trial._replace(detail=f"{trial.detail}, which cannot be kept: {error}")
+        return trial._replace(detail=f"{trial.detail}, but the verdict cannot be kept: {error}")
     return trial._replace(kept=True)
 
 
@@ -130,7 +130,7 @@ def _watched(timeout: float, changes: Mapping[str, str | None]) -> tuple[str, st
     changes = {**changes, "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
     ended = child.run_command(tool, *OPTIONS, *child.PYTHON, *PROGRAM, timeout=timeout, **changes)
     if ended.code == FOUND:
-        summary = next((line for line in ended.out.splitlines() if "ERROR SUMMARY" in line), "an access outside")
+        summary = next((line for line in ended.out.splitlines() if "ERROR SUMMARY" in line), "an invalid memory access")
         failed = f"{SANITIZER} found {summary.strip('= ')}"
         return failed, f"failed: {failed}"
-    return "", f"passed, {'also' if ended.code == 0 else 'but not finished'} under {SANITIZER}"
+    return "", f"passed, {'also' if ended.code == 0 else 'but did not finish'} under {SANITIZER}"

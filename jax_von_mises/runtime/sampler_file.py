@@ -84,10 +84,10 @@ def export_sampler(
     named = (platforms,) if isinstance(platforms, str) else tuple(platforms) if hasattr(platforms, "__iter__") else ()
     if not named or not all(name in PLATFORMS for name in named):
         raise ValueError(
-            f"{caller}: platforms={arguments.safe_repr(platforms)} must be some of {', '.join(PLATFORMS)}."
+            f"{caller}: platforms={arguments.safe_repr(platforms)} must be one or more of {', '.join(PLATFORMS)}."
         )
     if not force and os.path.lexists(path):
-        raise FileExistsError(f"{caller}: {path} exists already. Give another name, or force=True to replace it.")
+        raise FileExistsError(f"{caller}: {path} already exists. Choose another name, or force=True to replace it.")
     export = _serializer(caller)
     key = arguments.one_key(caller, jax.random.key(0) if key is None else key)
     loc, concentration = like(described(loc)), like(described(concentration))
@@ -148,7 +148,7 @@ class LoadedSampler:
         implementation = str(jax.random.key_impl(key))
         if implementation != self.manifest["key"]:
             raise ValueError(
-                f"{caller}: key is of the implementation {implementation}, and this program is for "
+                f"{caller}: key has the implementation {implementation}, but this program is for "
                 f"{self.manifest['key']}. Make a key with jax.random.key(seed, impl={self.manifest['key']!r}), or "
                 "export the sampler again."
             )
@@ -157,7 +157,7 @@ class LoadedSampler:
             array = arguments.as_jax(arguments.parameter(caller, name, value), self._compute)
             if list(array.shape) != self.manifest[name]:
                 raise ValueError(
-                    f"{caller}: {name} has shape {array.shape}, and this program is for {tuple(self.manifest[name])}. "
+                    f"{caller}: {name} has shape {array.shape}, but this program is for {tuple(self.manifest[name])}. "
                     "Give an array of that shape, or export a sampler for this one."
                 )
             arrays.append(array)
@@ -211,12 +211,12 @@ def load_sampler(path: str | os.PathLike[str]) -> LoadedSampler:
         ) from error
     if calls:
         raise ValueError(
-            f"{caller}: the program in {path} calls code outside it, which no sampler does. Do not use this file."
+            f"{caller}: the program in {path} calls external code, which no sampler does. Do not use this file."
         )
     platform = _platform_in_use()
     if platform not in exported.platforms:
         raise ValueError(
-            f"{caller}: {path} is for {', '.join(exported.platforms)}, and JAX runs on {platform} here. Export the "
+            f"{caller}: {path} is for {', '.join(exported.platforms)}, but JAX runs on {platform} here. Export the "
             f"sampler again with platforms=({platform!r},)."
         )
     return LoadedSampler(manifest, exported)
@@ -247,18 +247,18 @@ def _read(caller: str, path: str) -> tuple[dict[str, Any], bytes]:
                 content: bytes = safe_files.read_member(file, PROGRAM, LARGEST_PROGRAM)
         written = manifest["format"]
         if written != PROGRAM_FORMAT:
-            raise ValueError(f"its format is {written!r}, and this release reads {PROGRAM_FORMAT!r}")
+            raise ValueError(f"its format is {written!r}, but this release reads {PROGRAM_FORMAT!r}")
         if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
             raise ValueError("its program does not match its checksum")
         if not isinstance(manifest["key"], str) or not isinstance(manifest["versions"], dict):
-            raise ValueError("its manifest is not one of this package")
+            raise ValueError("its manifest was not written by this package")
     except KeyError as error:
-        raise ValueError(f"{caller}: {path} is no sampler of this package: it lacks {error}. Export one.") from error
+        raise ValueError(f"{caller}: {path} is not a sampler of this package: it lacks {error}. Export one.") from error
     except OSError:
         raise
     except Exception as error:  # zipfile passes on any exception of a decompressor
         raise ValueError(
-            f"{caller}: {path} is damaged or no sampler of this package: {error}. Export it again."
+            f"{caller}: {path} is damaged, or is not a sampler of this package: {error}. Export it again."
         ) from error
     return manifest, content
 

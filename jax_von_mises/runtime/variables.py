@@ -84,7 +84,7 @@ def _unread(name: str, known: set[str]) -> tuple[str, str, str] | None:
     if name.upper() in known:
         return HARMFUL, "is not read by JAX", f"write {name.upper()}, in capitals"
     rules: tuple[tuple[str | tuple[str, ...], Collection[str], str, str, str], ...] = (
-        (OURS, OWN, "is not read by jax_von_mises", HARMFUL, f"unset it; {' and '.join(OWN)} is read"),
+        (OURS, OWN, "is not read by jax_von_mises", HARMFUL, f"unset it; jax_von_mises reads only {' and '.join(OWN)}"),
         (READ_BY_JAX, known, "is not an option of JAX", USELESS, "check whether anything else reads it, or unset it"),
     )
     for start, names, what, level, do in rules:
@@ -101,7 +101,7 @@ def _values(gpus: bool) -> Iterator[tuple[str, bool, str, str, str]]:
         return os.environ.get(name, default).strip().lower()
 
     new, old = FRACTION in os.environ, OLD_FRACTION in os.environ
-    what = f"is set together with {FRACTION}, and JAX starts no GPU with both"
+    what = f"is set together with {FRACTION}, and JAX cannot start a GPU with both"
     yield OLD_FRACTION, new, WRONG, what, f"unset {OLD_FRACTION}"
     yield OLD_FRACTION, old and not new, USELESS, "is an old name", f"use {FRACTION}"
     for name in (FRACTION, OLD_FRACTION):
@@ -110,16 +110,22 @@ def _values(gpus: bool) -> Iterator[tuple[str, bool, str, str, str]]:
     wrong = os.environ.get(PREALLOCATE, "") not in ("", *BOOLS)
     yield PREALLOCATE, wrong, HARMFUL, "counts as true: only false, False and 0 do not", "write false or true"
     do = f"give one of {', '.join(ALLOCATORS)}"
-    yield ALLOCATOR, text(ALLOCATOR) not in ALLOCATORS, WRONG, "is not an allocator of JAX: no GPU starts", do
+    yield (
+        ALLOCATOR,
+        text(ALLOCATOR) not in ALLOCATORS,
+        WRONG,
+        "is not an allocator of JAX, so JAX cannot start a GPU",
+        do,
+    )
     what = "requests memory from the driver for each array, which is slow"
     yield ALLOCATOR, text(ALLOCATOR) == "platform", HARMFUL, what, "unset it"
-    what = "requests both CUDA and ROCm, and JAX fails where one of them is missing"
-    yield "JAX_PLATFORMS", "gpu" in text("JAX_PLATFORMS").split(","), HARMFUL, what, "write cuda, or rocm"
+    what = "requests both CUDA and ROCm, and JAX fails if either is missing"
+    yield "JAX_PLATFORMS", "gpu" in text("JAX_PLATFORMS").split(","), HARMFUL, what, "write cuda or rocm"
     yield "JAX_PLATFORM_NAME", bool(text("JAX_PLATFORM_NAME")), USELESS, "is an old name", "use JAX_PLATFORMS"
     for name in HIDING:
         hidden = gpus and text(name).split(",")[0] in ("", "-1", "nodevfiles")
         yield name, hidden, HARMFUL, "hides the GPUs", "unset it, or list those to use, such as 0,1"
-    do = "give one, such as 4, or unset it"
+    do = "give a positive integer, such as 4, or unset it"
     yield "PJRT_NPROC", not text("PJRT_NPROC").isdecimal(), HARMFUL, "is not a number of threads", do
     what = "is neither on nor off, and has no effect"
     yield cuda.VARIABLE, text(cuda.VARIABLE) not in cuda.VALUES, HARMFUL, what, "write 1 or 0"

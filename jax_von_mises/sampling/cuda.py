@@ -83,17 +83,19 @@ def use_cuda_kernel(request: "DrawRequest") -> bool:
 def why_not() -> str:
     """Return a text that explains why the trial does not allow the kernels."""
     detail = [
-        f"they failed it on {kind}: {failed}" if failed else f"there is no verdict for {kind}"
+        f"the CUDA kernels failed their trial on {kind}: {failed}"
+        if failed
+        else f"the CUDA kernels have no verdict on {kind}"
         for kind, failed in cuda_verdict.find().items()
         if failed != ""
     ]
-    return f"`{cuda_verdict.TRIED_BY}` tries the CUDA kernels, and {', '.join(detail)}"
+    return f"{', '.join(detail)}; `{cuda_verdict.TRIED_BY}` tries them"
 
 
 @functools.cache
 def warn() -> None:
     """Log once that the trial does not allow the kernels."""
-    ways = f"{VARIABLE}=1 uses them after a test in each process, {VARIABLE}=0 silences this"
+    ways = f"{VARIABLE}=1 uses them after a test in each process, {VARIABLE}=0 silences this warning"
     log.warning("angles are drawn by the plain path: %s (%s)", why_not(), ways)
 
 
@@ -105,7 +107,8 @@ def kernel_report() -> str | None:
         if setting() == "off":
             return f"the plain path: {VARIABLE} turns the CUDA kernels off"
         if jax.device_count(cuda_launch.PLATFORM) > 1:
-            return f"the plain path, with several devices; {VARIABLE}=1 allows kernels in jax.shard_map and jax.pmap"
+            use = f"{VARIABLE}=1 allows the kernels in jax.shard_map and jax.pmap"
+            return f"the plain path, since there are several devices; {use}"
         return f"the plain path: {why_not()}"
     if tried():
         return "the CUDA kernels, which passed their trial"
@@ -113,4 +116,4 @@ def kernel_report() -> str | None:
     faults = [f"the plain path, since {FAILED} {name}: {fault}" for name, fault in verdicts.items() if fault]
     passed = [name for name, fault in verdicts.items() if not fault]
     lines = [f"the CUDA kernels {', '.join(passed)}"] * bool(passed) + faults
-    return "; ".join(lines) or "the plain path: no draw so far that a CUDA kernel supports"
+    return "; ".join(lines) or "the plain path: no CUDA kernel supports any of the draws so far"

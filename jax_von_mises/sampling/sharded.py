@@ -96,8 +96,8 @@ def sample_pmap(
     key = arguments.typed_keys(caller, key)
     if key.shape not in ((), (len(devices),)):
         raise ValueError(
-            f"{caller}: key is a key array of shape {key.shape}, but there are {len(devices)} devices. Give one key, "
-            f"which the devices share, or one per device: jax.random.split(key, {len(devices)})."
+            f"{caller}: key is a key array of shape {key.shape}, but the number of devices is {len(devices)}. Give one "
+            f"key, which the devices share, or one per device: jax.random.split(key, {len(devices)})."
         )
     separate = bool(key.shape)
     one = jax.ShapeDtypeStruct((), key.dtype) if separate else key
@@ -106,9 +106,9 @@ def sample_pmap(
     request = DrawRequest.whole(caller, one, loc, concentration, shape, dtype, asked)
     sizes, dtype = request.shape, request.dtype
     if not sizes or sizes[0] != len(devices):
-        has = f"has {sizes[0]} along its leading axis" if sizes else "has no leading axis"
+        has = f"has length {sizes[0]} along its leading axis" if sizes else "has no leading axis"
         raise ValueError(
-            f"{caller}: shape={sizes} {has}, which must be the number of devices, {len(devices)}. "
+            f"{caller}: shape={sizes} {has}, but the leading axis must have the number of devices, {len(devices)}. "
             f"Give shape=({len(devices)}, ...), or other devices in `devices`."
         )
     if not jax.sharding.get_abstract_mesh().empty:

@@ -64,7 +64,7 @@ def sample_antithetic(
     key, loc, concentration, sizes, of_result = _along_first_axis(caller, key, loc, concentration, shape, dtype)
     if sizes[0] % 2:
         raise ValueError(
-            f"{caller}: shape={sizes} has {sizes[0]} angles along its first axis, but they come in pairs. "
+            f"{caller}: shape={sizes} has length {sizes[0]} along its first axis, but angles come in pairs. "
             "Give an even number."
         )
     x: jax.Array = _antithetic(key, loc, concentration, sizes, of_result)

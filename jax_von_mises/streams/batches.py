@@ -112,7 +112,8 @@ def sample_batches(
         return SampleBatches(stream, Spans(start, end, batch_size), min(batch_size, total), donate, out_sharding)
     if donate or out_sharding is not None:
         raise ValueError(
-            f"{caller}: donate and out_sharding are for batches of this process; leave them out with an executor."
+            f"{caller}: donate and out_sharding apply only to batches drawn in this process; leave them out if you "
+            "give an executor."
         )
     return WorkerBatches(caller, stream, Spans(start, end, batch_size), executor)
 
@@ -346,7 +347,9 @@ def _structure(caller: str, name: str, tree: Any) -> Any:
     try:
         return jax.tree.structure(tree)
     except (SystemError, RecursionError) as error:  # JAX recurses into the tree
-        raise ValueError(f"{caller}: {name} is nested too deeply. Give an array, or a pytree of few levels.") from error
+        raise ValueError(
+            f"{caller}: {name} is nested too deeply. Give an array, or a pytree with few levels."
+        ) from error
 
 
 def _check_out(caller: str, out: Any, results: Any, total: int, leaves: Sequence[Any]) -> None:
@@ -361,7 +364,7 @@ def _check_out(caller: str, out: Any, results: Any, total: int, leaves: Sequence
         shape = (total, *result.shape[1:])
         if not isinstance(target, np.ndarray) or target.shape != shape or target.dtype != result.dtype:
             have = f"shape {np.shape(target)} and dtype {getattr(target, 'dtype', type(target).__name__)}"
-            raise ValueError(f"{caller}: out has {have}; make NumPy arrays of shape {shape} and {result.dtype}.")
+            raise ValueError(f"{caller}: out has {have}; give NumPy arrays of shape {shape} and dtype {result.dtype}.")
         if any(isinstance(leaf, np.ndarray) and np.may_share_memory(target, leaf) for leaf in leaves):
             raise ValueError(
                 f"{caller}: out shares memory with the arrays, which are read while out is written. Give other arrays."
@@ -510,7 +513,7 @@ def _stop_copying(thread: threading.Thread, stop: threading.Event) -> None:
         thread.join(timeout=STOP_POLL)
         if time.monotonic() > deadline:
             warnings.warn(
-                f"prefetch_to_host: the source returned no item for {CLOSE_TIMEOUT:g} s; its thread is left behind.",
+                f"prefetch_to_host: the source returned no item for {CLOSE_TIMEOUT:g} s; its thread was abandoned.",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -140,7 +140,7 @@ def _must_have_sizes(caller: str, name: str, value: Any) -> None:
     """Refuse a Dask array whose chunks have unknown sizes, as after indexing with a boolean array."""
     if isinstance(value, da.Array) and any(map(math.isnan, value.shape)):
         raise ValueError(
-            f"{caller}: {name} has chunks of unknown sizes, its shape is {value.shape}. "
+            f"{caller}: {name} has chunks of unknown size (its shape is {value.shape}). "
             f"Call {name}.compute_chunk_sizes() first."
         )
 

@@ -40,7 +40,7 @@ ROUNDS = 8
 SIGHT = 3.0
 LAG = 70.0
 REACH = "All workers must reach the target under the same name, on a shared file system or in an object store."
-OUT_OF_SIGHT = f"the caller's record is not there. {REACH}"
+OUT_OF_SIGHT = f"it does not see the record that the caller wrote. {REACH}"
 # Maximum number of jobs that a worker keeps.
 KEPT = 2
 # Seconds without a finished task after which a run gives up on its workers, unless the caller sets a limit.
@@ -164,7 +164,9 @@ class Assignment:
             try:
                 # This worker may have been stopped for hours, while the target was finished or started again.
                 if not target.runs(self.job.run):
-                    raise checkpoint.ForeignTargetError(f"{target.path} is no longer written by the run of this task")
+                    raise checkpoint.ForeignTargetError(
+                        f"{target.path} no longer belongs to this run, since it was finished or started again"
+                    )
                 target.write(first, rows)
             finally:
                 target.leave()
@@ -306,8 +308,9 @@ def take_share(job: Job) -> None:
     if cards:
         if count > cards and not any(name in os.environ for name in SHARED):
             raise ValueError(
-                f"{job.caller}: {count} workers on {me.host} share {cards} GPUs. Start one worker per GPU; or set "
-                "XLA_PYTHON_CLIENT_MEM_FRACTION so that their memory suffices for several; or JAX_PLATFORMS=cpu."
+                f"{job.caller}: {count} workers on {me.host} share {cards} GPU{'s' * (cards != 1)}. Start one worker "
+                "per GPU; or set XLA_PYTHON_CLIENT_MEM_FRACTION so that several workers fit on one GPU; or set "
+                "JAX_PLATFORMS=cpu."
             )
         jax.config.update("jax_cuda_visible_devices", str(number % cards))
     _shared = True
@@ -385,7 +388,7 @@ class Crew:
 
     def __init__(self, caller: str, executor: futures.Executor, timeout: float = TIMEOUT):
         self.caller, self.executor, self.timeout = caller, executor, timeout
-        self._go_on = "go on with resume=True" if caller == "write_samples" else f"call {caller} again"
+        self._go_on = "continue with resume=True" if caller == "write_samples" else f"call {caller} again"
         self.workers: dict[tuple[str, int], Worker] = {}
         self.draws_with: tuple[str, str] | None = None
         self.left = False  # whether tasks of a run that ended early may still write
@@ -566,7 +569,7 @@ class Crew:
 
     def _late(self) -> TimeoutError:
         return TimeoutError(
-            f"{self.caller}: of {len(self._waiting)} tasks that the workers have, none was finished for "
+            f"{self.caller}: the workers finished none of their tasks ({len(self._waiting)} waiting) for "
             f"{self.timeout:g} s. Look for a worker that hangs, end it, and {self._go_on}."
         )
 
@@ -593,13 +596,11 @@ class Crew:
         worker = answer.worker
         self.workers[worker[:2]] = worker
         if isinstance(answer, Briefed) and answer.trouble:
-            raise OSError(
-                f"{self.caller}: the worker {worker.process} on {worker.host} cannot do its part: {answer.trouble}"
-            )
+            raise OSError(f"{self.caller}: worker {worker.process} on {worker.host} cannot take part: {answer.trouble}")
         self.draws_with = self.draws_with or answer.draws_with
         if answer.draws_with != self.draws_with:
             theirs, others = (f"JAX {' on '.join(each or ())}" for each in (answer.draws_with, self.draws_with))
             raise ValueError(
-                f"{self.caller}: the worker {worker.process} on {worker.host} draws with {theirs}, and others with "
-                f"{others}, which may differ in last digits. Give the executor workers of one kind."
+                f"{self.caller}: worker {worker.process} on {worker.host} draws with {theirs}, but others draw with "
+                f"{others}, so the last digits may differ. Use workers of one kind."
             )

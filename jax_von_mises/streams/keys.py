@@ -91,7 +91,7 @@ def _path_words(caller: str, element: Any) -> tuple[np.uint32 | jax.Array, ...]:
         number = operator.index(element)
     except TypeError as error:
         raise TypeError(
-            f"{caller}: path element {arguments.safe_repr(element)} must be a name (str) or a whole number."
+            f"{caller}: path element {arguments.safe_repr(element)} must be a name (str) or an integer."
         ) from error
     if not 0 <= number < 2**64:
         raise ValueError(f"{caller}: path element {arguments.safe_repr(number)} must be at least 0 and below 2^64.")

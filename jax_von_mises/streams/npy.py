@@ -99,7 +99,8 @@ class NpyFile:
             size = os.fstat(file.fileno()).st_size
         if size != self.size() or header != self.header():
             raise ForeignTargetError(
-                f"{self.path} ({size} bytes) is not the file that {self.record} describes ({self.size()} bytes)"
+                f"{self.path} ({size} bytes) is not the file that {self.record} describes ({self.size()} bytes); "
+                "restore it, or move both away"
             )
 
     @property
@@ -166,7 +167,7 @@ class NpyFile:
     def _open(self, create: bool = False) -> None:
         """Open and lock the partial file; if `create` is true and there is none, create it."""
         if os.path.lexists(self.path) and not self.replaces and not self._has_both_names():
-            raise FileExistsError(f"{self.path} appeared after the run was begun; move it away, and resume")
+            raise FileExistsError(f"{self.path} appeared after the run was started; move it away, and resume")
         create = create and not os.path.lexists(self.partial)
         self._open_plain(os.O_CREAT | os.O_EXCL if create else 0)
         lock(self._opened, self.partial)

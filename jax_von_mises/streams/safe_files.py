@@ -44,7 +44,7 @@ def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
 def must_be_plain(file: BinaryIO, path: str | os.PathLike[str]) -> None:
     """Refuse an open file that is not a regular one."""
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        raise OSError(f"{path} is not a file, but a pipe, a device or the like; move it away")
+        raise OSError(f"{path} is not a regular file but a pipe, a device or similar; move it away")
 
 
 def read_plain(path: str, limit: int) -> bytes:
@@ -53,17 +53,21 @@ def read_plain(path: str, limit: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         content = b"" if size > limit else file.read(size + 1)
     if max(size, len(content)) > limit:
-        raise OSError(f"{path} has more than {limit} bytes, so it is not what its name says; move it away")
+        raise OSError(f"{path} has more than {limit} bytes, too many for a file of this name; move it away")
     return content
 
 
 def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     """Return the bytes of a file in an open zip archive; KeyError if it is missing, ValueError beyond `limit` bytes."""
+    if name not in archive.namelist():
+        raise KeyError(name)
     about = archive.getinfo(name)
     if about.compress_type not in BOUNDED:
-        raise ValueError(f"{name} in it is packed by method {about.compress_type}, which this package does not read")
+        raise ValueError(
+            f"its member {name} is compressed by method {about.compress_type}, which this package does not read"
+        )
     if about.file_size > limit:
-        raise ValueError(f"{name} in it has {about.file_size} bytes, and may have at most {limit}")
+        raise ValueError(f"its member {name} has {about.file_size} bytes, but may have at most {limit}")
     with archive.open(about) as file:
         # Without a size, read() would unpack 2 GiB before it checks the size in the archive's directory.
         return file.read(about.file_size + 1)
@@ -114,7 +118,7 @@ def parse_json(content: bytes, limit: int) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:  # also raised for numbers with too many digits
-        raise ValueError("it is not JSON, or has numbers of too many digits") from error
+        raise ValueError("it is not JSON, or contains a number with too many digits") from error
 
 
 def write_new(path: str, text: str) -> None:
@@ -153,7 +157,9 @@ def strange_below(folder: str) -> str | None:
     while waiting:
         above, depth = waiting.pop()
         if depth > DEEPEST:
-            raise OSError(f"{folder} holds folders nested more than {DEEPEST} deep, as no store does; move it away")
+            raise OSError(
+                f"{folder} holds folders nested more than {DEEPEST} levels deep, which no store does; move it away"
+            )
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(above) as found:
             for entry in found:
                 if entry.is_dir(follow_symlinks=False):

@@ -39,7 +39,8 @@ def open_target(
         raise ValueError(f"{caller}: out={arguments.safe_repr(out)} must end in .npy, or in .zarr for a Zarr store.")
     elif parts > 1:
         raise ValueError(
-            f"{caller}: out={arguments.safe_repr(out)} has one writer, not parts={parts}. Write a .zarr store instead."
+            f"{caller}: out={arguments.safe_repr(out)} can have only one writer, but parts={parts}. Write a .zarr "
+            "store instead."
         )
     else:
         target = npy.NpyFile(out, shape, dtype, block_rows)

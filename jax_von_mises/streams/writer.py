@@ -180,8 +180,8 @@ def write_samples(
     total = arguments.whole_number(CALLER, "total", total, 0)
     if total * max(stream.width, 1) >= checkpoint.MOST_ANGLES:  # also limits the number of empty rows
         raise ValueError(
-            f"{CALLER}: total={total} rows of {stream.width} are more numbers than any disk holds. Both the rows and "
-            "their numbers must be below 2^60."
+            f"{CALLER}: total={total} rows of {stream.width} numbers each are too many. The number of rows and the "
+            "total number of values must both be below 2^60."
         )
     if block_rows is not None:
         block_rows = arguments.whole_number(CALLER, "block_rows", block_rows, 1)
@@ -227,9 +227,12 @@ class WriteOptions(NamedTuple):
         if part >= parts:
             raise ValueError(f"{CALLER}: part={part} must be below parts={parts}; parts are counted from 0.")
         if parts > 1 and force:
-            raise ValueError(f"{CALLER}: force=True would remove what other parts write. Remove the old store first.")
+            raise ValueError(
+                f"{CALLER}: force=True cannot be combined with parts={parts}, since it would remove what other "
+                "parts write. Remove the old store first."
+            )
         if resume and force:
-            raise ValueError(f"{CALLER}: resume=True keeps what force=True would replace. Give one of them.")
+            raise ValueError(f"{CALLER}: resume=True keeps what force=True would replace. Give only one of them.")
         return self._replace(resume=resume, force=force, repair=repair, part=part, parts=parts, timeout=timeout)
 
 
@@ -244,7 +247,7 @@ def noting_what_is_kept(run: "WriteRun") -> Iterator[None]:
         if target.created and run.blocks and not run.done and not (run.crew and run.crew.left):
             error.add_note(discard(target))
         elif target.begun:
-            error.add_note(f"{len(run.done)} of {run.blocks} blocks are kept: go on with resume=True")
+            error.add_note(f"{len(run.done)} of {run.blocks} blocks kept; continue with resume=True")
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
             error.filename = target.path
         raise
@@ -358,8 +361,8 @@ class WriteRun:
         records, whole = target.records(), target.whole()
         there = bool(records or whole)
         if there and not (options.resume or options.parts > 1 or options.force):
-            state = "an unfinished run is there" if records else "exists"
-            ways = "give resume=True to go on with it, or force=True to replace it" if records else "give force=True"
+            state = "holds an unfinished run" if records else "already exists"
+            ways = "give " + "resume=True to continue it, or " * bool(records) + "force=True to replace it"
             raise FileExistsError(f"{target.path}: {state}; choose another name, or {ways}")
         if there and not options.force:
             return self._go_on(records) if records else self._repair()
@@ -454,9 +457,9 @@ class WriteRun:
             again = checksum(self.target, np.asarray(drawn)[:rows])
         if again != own[i]:
             raise ValueError(
-                f"{CALLER}: {self.target.path}: block {i} drawn again differs in its last digits. The run was begun on "
-                "another kind of machine, or with another release of JAX (its record names both). Resume it there, or "
-                "start again with force=True. Nothing was changed."
+                f"{CALLER}: {self.target.path}: block {i} differs in its last digits when it is drawn again. The run "
+                "was started on a different kind of machine, or with a different release of JAX (its record "
+                "names both). Resume it there, or start again with force=True. Nothing was changed."
             )
 
     def missing_bytes(self) -> int:
@@ -472,14 +475,14 @@ class WriteRun:
             if need > free:
                 more = " more than what it replaces" if force and need < missing else ""
                 raise OSError(
-                    f"{self.target.path}: needs {checkpoint.readable(need)}{more} and the disk has "
+                    f"{self.target.path}: needs {checkpoint.readable(need)}{more}, but the disk has "
                     f"{checkpoint.readable(free)} free. Free some space, or choose another disk"
                 )
         if self.blocks > checkpoint.MOST_BLOCKS:
             least = -(-self.target.shape[0] // checkpoint.MOST_BLOCKS)
             raise ValueError(
-                f"{CALLER}: block_rows={self.target.block_rows} makes {self.blocks} blocks, and the finished record "
-                f"lists at most {checkpoint.MOST_BLOCKS}. Give block_rows={least} or more."
+                f"{CALLER}: block_rows={self.target.block_rows} makes {self.blocks} blocks, but a finished record "
+                f"can list at most {checkpoint.MOST_BLOCKS}. Give block_rows={least} or more."
             )
 
     def draw(self) -> int:
@@ -580,8 +583,8 @@ class WriteRun:
         shared = self.blocks > 1 and len(hosts) > 1
         if isinstance(target, npy.NpyFile) and shared and target.block_rows * target.row_bytes % target.PAGE:
             raise ValueError(
-                f"{CALLER}: block_rows={target.block_rows} cuts pages of {target.PAGE} bytes, which workers on "
-                f"{len(hosts)} machines would write over each other. Give a multiple of "
+                f"{CALLER}: block_rows={target.block_rows} splits pages of {target.PAGE} bytes between blocks, so "
+                f"workers on {len(hosts)} machines would overwrite each other's data. Give a multiple of "
                 f"{target.PAGE // math.gcd(target.PAGE, target.row_bytes)}, or write a .zarr store."
             )
         self.brief_workers(self.crew)
@@ -653,7 +656,10 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
     finally:
         target.close()
     if damaged:
-        raise Damaged(f"{caller}: {out}: {mismatch(damaged)}")
+        raise Damaged(
+            f"{caller}: {out}: {mismatch(damaged)}. Repeat the run with resume=True and repair=True to draw "
+            "damaged blocks again."
+        )
     return record
 
 
@@ -662,7 +668,7 @@ def open_finished(caller: str, out: str) -> tuple[Target, dict[str, Any]]:
     target = open_target(caller, out, (0,), np.dtype(np.float32), 1)  # to read the record, which has the layout
     record = target.final_record() if target.whole() else None
     if record is None:
-        raise FileNotFoundError(f"{out}: no finished file with a record next to it")
+        raise FileNotFoundError(f"{out}: there is no finished file or store with a record; check the name")
     return open_target(caller, out, record["shape"], np.dtype(record["stored"]), record["block_rows"]), record
 
 

@@ -168,7 +168,8 @@ class ZarrStore:
         if self.array.shape != self.shape or self.array.dtype.numpy_dtype != self.dtype:
             found = f"{self.array.shape}, {self.array.dtype.name}"
             raise ForeignTargetError(
-                f"{self.path} ({found}) is not the array that its record describes ({self.shape}, {self.dtype})"
+                f"{self.path} ({found}) is not the array that its record describes ({self.shape}, {self.dtype}); "
+                "restore it, or move both away"
             )
         with as_os_errors(self.path):
             # TensorStore compares the stored metadata with this specification.
@@ -496,12 +497,12 @@ def must_be_plain_store(folder: str) -> None:
     TensorStore follows links, even when it removes files, and waits for the writers of pipes.
     """
     if (strange := safe_files.strange_below(folder)) is not None:
-        raise ForeignTargetError(f"{strange} is neither a file nor a directory, and no part of a store; move it away")
+        raise ForeignTargetError(f"{strange} is neither a file nor a directory, and not part of a store; move it away")
     texts = (glob.glob(os.path.join(glob.escape(folder), pattern)) for pattern in ("*.json", "*.txt"))
     for name in itertools.chain(*texts):
         if os.path.getsize(name) > LARGEST_RECORD:
             raise ForeignTargetError(
-                f"{name} has more than {LARGEST_RECORD} bytes, so it is not what its name says; move it away"
+                f"{name} has more than {LARGEST_RECORD} bytes, too many for a file of this name; move it away"
             )
 
 
@@ -536,8 +537,7 @@ def import_tensorstore() -> Any:
         import tensorstore
     except ImportError as error:
         raise ImportError(
-            'A Zarr store is written through TensorStore: pip install "jax_von_mises[storage]". '
-            "A .npy file needs nothing more."
+            'Zarr stores need TensorStore: pip install "jax_von_mises[storage]". A .npy file does not need it.'
         ) from error
     return tensorstore
 

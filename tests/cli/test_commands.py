@@ -314,7 +314,7 @@ BAD = {
     "negative exponent": (("--concentration", "-1e3"), "--concentration -1e3: negative"),
     "nan concentration": (("--concentration", "nan"), "--concentration nan: not a number"),
     "overflow": (("--concentration", "1e300"), "use --dtype float64"),
-    "distant loc": (("--loc", "1e8"), "--loc 1e8: its neighbours in float32"),
+    "distant loc": (("--loc", "1e8"), "--loc 1e8: neighbouring float32 numbers are a radian apart there; give at most 16777216,"),
     "infinite loc": (("--loc", "-inf"), "--loc -inf: not finite"),
     "word": (("--loc", "north"), "neither a number nor the name"),
     "fraction": (("--size", "1.5"), "--size 1.5: not a whole number"),
@@ -336,8 +336,8 @@ BAD = {
     "ragged": (("--loc", "ragged.csv"), "changed from 2 to 1 at row 2); write"),
     "folder": (("--loc", "folder.npy"), "not a file"),
     "lengths": (("--loc", "two.csv", "--concentration", "four.npy"), "holds 2 numbers"),
-    "suffix": (("--out", "samples.txt"), "end its name in .npy for a NumPy file, or in .zarr"),
-    "bucket": (("--out", "gs://bucket/samples.npy"), "end its name in .npy for a NumPy file, or in .zarr"),
+    "suffix": (("--out", "samples.txt"), "must end in .npy (a NumPy file) or .zarr (a Zarr store)"),
+    "bucket": (("--out", "gs://bucket/samples.npy"), "must end in .npy (a NumPy file) or .zarr (a Zarr store)"),
     "block": (("--block", "0"), "--block 0: give 1 or more rows"),
     "resume and force": (("--resume", "--force"), "--resume keeps what --force would replace"),
 }
@@ -406,9 +406,9 @@ def test_old_store_that_goes_first_is_announced_in_one_line(run, monkeypatch):
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (OSError(28, "No space left on device"), 1, "No space left on device; 2 of 10 blocks are kept"),
+        (OSError(28, "No space left on device"), 1, "No space left on device; 2 of 10 blocks kept"),
         (MemoryError("8 GiB"), 1, "out of memory: 8 GiB; 2 of 10"),
-        (KeyboardInterrupt(), 130, "interrupted; 2 of 10 blocks are kept: go on with --resume"),
+        (KeyboardInterrupt(), 130, "interrupted; 2 of 10 blocks kept; continue with --resume"),
     ],
 )
 def test_failure_midway_keeps_finished_blocks(run, monkeypatch, error, code, message):
@@ -432,7 +432,7 @@ def test_failure_midway_keeps_finished_blocks(run, monkeypatch, error, code, mes
     assert sorted(os.listdir()) == [f"samples.npy{end}" for end in ("", ".json", ".partial", ".partial.json")]
     refused = run(*command)
     assert refused.code == 2
-    assert "an unfinished run is there; choose another name, or give --resume to go on" in refused.err
+    assert "holds an unfinished run; choose another name, or give --resume to continue it" in refused.err
     resumed = run(*command, "--resume")
     assert resumed.code == 0, resumed.err
     assert "drew 800 of 1,000 angles (8 blocks, 2 kept) in" in resumed.out
@@ -498,7 +498,7 @@ def test_verify(run, capsys):
         assert commands.main(["verify", f"{size}.npy"]) == 0
         assert f"{said}; shape ({size},)" in capsys.readouterr().out
     assert commands.main(["verify", "none.npy"]) == 1
-    assert "no finished file with a record next to it" in capsys.readouterr().err
+    assert "no finished file or store with a record" in capsys.readouterr().err
     assert commands.main(["verify", "none.txt"]) == 2
 
 
@@ -583,7 +583,7 @@ def test_signal_keeps_finished_blocks(tmp_path, number, code):
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     kept = len(recorded(tmp_path / "samples.npy"))
-    assert f"{kept} of 1000 blocks are kept: go on with --resume" in err
+    assert f"{kept} of 1000 blocks kept; continue with --resume" in err
     assert sorted(os.listdir(tmp_path)) == ["samples.npy.partial", "samples.npy.partial.json"]
 
 

@@ -86,11 +86,11 @@ def test_parts_of_an_array_job(tmp_path, monkeypatch, capsys, alone):
     said = capsys.readouterr().out
     assert f"part 1 of 2 drew {60 * ROWS:,} of {BLOCKS * ROWS:,} angles (60 blocks) in" in said
     assert "compared with the distribution" not in said
-    assert "a.zarr: the last part to end finishes it, or --resume does" in said
+    assert "a.zarr: not complete yet; the last part to finish completes it, as does a run with --resume" in said
     assert commands.main([*QUIET, "--processes", "2", "--process-id", "0"]) == 0
     assert files(tmp_path / "a.zarr") == alone
     assert commands.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
-    assert "is complete already: nothing was drawn" in capsys.readouterr().out
+    assert "is already complete; nothing was drawn" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -112,12 +112,12 @@ def test_workers(tmp_path, monkeypatch, capsys, alone):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--distributed"], "--distributed is gone: processes no longer find each other. Give --workers N for this"),
-        (["--coordinator", "h:1", "--processes", "2"], "--coordinator is gone: "),
+        (["--distributed"], "--distributed was removed, since processes no longer find each other. Give --workers N for this"),
+        (["--coordinator", "h:1", "--processes", "2"], "--coordinator was removed, since "),
         (["--part", "0"], "--part and --parts go together"),
         (["--part", "2", "--parts", "2"], "--part 2: too large; give at most 1"),
-        (["--patience", "60"], "--patience is gone: "),
-        (["--join-timeout", "60"], "--join-timeout is gone: "),
+        (["--patience", "60"], "--patience was removed, since "),
+        (["--join-timeout", "60"], "--join-timeout was removed, since "),
         (["--parts", "2"], "--part and --parts go together"),
         (["--parts", "0", "--part", "0"], "--parts 0: give 1 or more"),
         (["--processes", "two", "--part", "0"], "--parts two: not a whole number"),
@@ -125,7 +125,7 @@ def test_workers(tmp_path, monkeypatch, capsys, alone):
             ["--parts", "2", "--part", "1", "--out", "a.npy"],
             "has one writer; with --parts give a .zarr store",
         ),
-        (["--parts", "2", "--part", "1", "--force"], "--force would remove what other parts write"),
+        (["--parts", "2", "--part", "1", "--force"], "--force cannot be combined with --parts"),
         (["--workers", "0"], "--workers 0: give 1 or more"),
         (["--workers", "2", "--scheduler", "tcp://h:1"], "--workers starts processes, and --scheduler has some"),
         (["--timeout", "-1"], "--timeout -1: give seconds"),
@@ -183,7 +183,7 @@ def test_stopped(tmp_path, start, number, kind):
     assert 3 <= kept < 400
     if number != signal.SIGKILL:
         (line,) = messages(tmp_path).splitlines()
-        assert f"{kept} of 400 blocks are kept: go on with --resume" in line
+        assert f"{kept} of 400 blocks kept; continue with --resume" in line
     assert start(*run, "--resume").wait(120) == 0, messages(tmp_path)
     assert len(jax_von_mises.verify_samples(out)["crc32"]) == 400
 
@@ -245,7 +245,7 @@ def test_dask_cluster(tmp_path, start, alone):
     wait_until(lambda: len(recorded(large)) >= 3, process)
     scheduler.kill()
     assert process.wait(120) == 1
-    assert "blocks are kept: go on with --resume" in messages(tmp_path)
+    assert "blocks kept; continue with --resume" in messages(tmp_path)
     workers.kill()
     kept = len(recorded(large))
     assert 3 <= kept < 400

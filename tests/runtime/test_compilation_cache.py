@@ -132,7 +132,7 @@ def test_no_cache():
 def test_writable_by_others(place):
     place.mkdir()
     place.chmod(0o777)
-    with pytest.raises(PermissionError, match=r"cache can be written by everybody \(mode 0777\).*executable code"):
+    with pytest.raises(PermissionError, match=r"cache is writable by everyone \(mode 0777\).*executable code"):
         initialize_compilation_cache(place)
     assert jax.config.jax_compilation_cache_dir is None
     place.chmod(0o1777)  # others may still add files
@@ -197,7 +197,7 @@ def test_link_to_the_directory(place):
 
 
 def test_bucket():
-    with pytest.raises(PermissionError, match="gs://bucket/cache cannot be determined"):
+    with pytest.raises(PermissionError, match="cannot be determined here who can write to gs://bucket/cache"):
         initialize_compilation_cache("gs://bucket/cache")
 
 
@@ -304,7 +304,7 @@ def test_full_and_read_only_disk(tmp_path):
     assert int(room[4]) > 0
     assert len(room) == 5, "no warning"
     assert found[1:5] == ["True", "False", "True", "0"]
-    assert "cannot be written (No space left on device)" in found[5]
+    assert "cannot be written to (No space left on device)" in found[5]
     assert added[1:5] == ["True", "False", "False", "0"]
     assert "Error writing" not in added[5], "JAX does not try"
     assert filling[1:3] == ["True", "True"], "there was room for the trial"
@@ -312,7 +312,7 @@ def test_full_and_read_only_disk(tmp_path):
     assert again[1:3] == ["True", "True"]
     assert len(again) == 5
     assert read_only[1:5] == ["True", "False", "True", "0"]
-    assert "cannot be written (Read-only file system)" in read_only[5]
+    assert "cannot be written to (Read-only file system)" in read_only[5]
     assert read_only_new[1:4] == ["True", "False", "False"]
     assert nowhere[1] == "False" or "cannot be created (Read-only file system)" in nowhere[5]
 

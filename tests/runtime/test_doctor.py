@@ -76,7 +76,7 @@ def test_lost_card(machine):
             "exit code 9",
         ),
         ('echo "No devices were found"', "nvidia-smi reports: No devices were found"),
-        ("sleep 60", "does not answer within 0.3 s"),
+        ("sleep 60", "did not answer within 0.3 s"),
         ("printf '\\377\\376'", "nvidia-smi reports"),
     ],
 )
@@ -119,7 +119,7 @@ def test_requirements(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: needs if name.endswith("plugin") else None)
     assert hardware.unmet(CUDA12 | {"nvidia-cudnn-cu12": "9.9.1"}) == []
     (text,) = hardware.unmet(CUDA12 | {"nvidia-cudnn-cu12": "9.1.0", "nvidia-nccl-cu12": "2.20"})
-    assert text == "jax-cuda12-plugin 0.10.2 needs nvidia-cudnn-cu12<10.0,>=9.8, and 9.1.0 is installed"
+    assert text == "jax-cuda12-plugin 0.10.2 needs nvidia-cudnn-cu12<10.0,>=9.8, but 9.1.0 is installed"
 
 
 def test_shadows(tmp_path, monkeypatch):
@@ -168,7 +168,7 @@ def test_others(monkeypatch):
     amd = hardware.Accelerators("AMD", "7.0", (hardware.Card("MI300X"),), None)
     assert "JAX has no ROCm plugin" in detail(doctor._drivers(amd, PIP, "problem"))
     assert detail(doctor._drivers(amd, PIP | {"jax-rocm7-plugin": "0.10.2"}, "problem")) == ""
-    broken = hardware.Accelerators("NVIDIA", None, (), "nvidia-smi fails with exit code 9")
+    broken = hardware.Accelerators("NVIDIA", None, (), "nvidia-smi failed with exit code 9")
     assert "problem: NVIDIA: nvidia-smi fails" in detail(doctor._drivers(broken, CUDA12, "problem"))
     full = nvidia("580.1", total=80 * 2**30, used=79 * 2**30)
     assert "GPU 0 (H100) has 1 GiB of 80 GiB free" in detail(doctor._drivers(full, CUDA13, "problem"))
@@ -202,7 +202,7 @@ def test_plugins(monkeypatch):
     assert detail(doctor._plugins(PIP)) == ""
     assert "plugins for cuda12 and cuda13, but can use only one" in detail(doctor._plugins(CUDA12 | CUDA13))
     old = PIP | {"jax-cuda12-plugin": "0.10.1"}
-    assert 'belong to jaxlib 0.10.2 -> pip install --upgrade "jax[cuda12]==0.10.2"' in detail(doctor._plugins(old))
+    assert 'does not match jaxlib 0.10.2 -> run pip install --upgrade "jax[cuda12]==0.10.2"' in detail(doctor._plugins(old))
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_plugins(monkeypatch):
         ({"XLA_PYTHON_CLIENT_PREALLOCATE": "no"}, "warning", "counts as true"),
         ({"XLA_PYTHON_CLIENT_ALLOCATOR": "malloc"}, "problem", "is not an allocator"),
         ({"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, "warning", "slow"),
-        ({"JAX_PLATFORMS": "gpu"}, "warning", "write cuda, or rocm"),
+        ({"JAX_PLATFORMS": "gpu"}, "warning", "write cuda or rocm"),
         ({"JAX_PLATFORM_NAME": "cpu"}, "note", "old name"),
         ({"CUDA_VISIBLE_DEVICES": ""}, "warning", "hides the GPUs"),
         ({"JAX_DISABLE_JIT": "1"}, "warning", "slow, for debugging only"),
@@ -315,11 +315,11 @@ def test_this_machine(here):
     assert set(hardware.PACKAGES) <= set(read["versions"])
     assert [item["name"] for item in read["settings"]][:2] == ["platform", "x64"]
     text = str(here)
-    assert text.endswith("all is well")
+    assert text.endswith("no problems found")
     assert max(map(len, text.splitlines())) < 160
     assert "NVIDIA driver unknown" in text
     findings = detail(here.findings)
-    assert "note: NVIDIA: nvidia-smi fails with exit code 9: NVIDIA-SMI has failed" in findings
+    assert "note: NVIDIA: nvidia-smi failed with exit code 9: NVIDIA-SMI has failed" in findings
     assert "warning: JAX_RANDOM_SEED_OFFSET=1" in findings
     assert "warning: JAX_DEBUG_NANS=1" in findings
 
@@ -372,7 +372,7 @@ def test_flags_that_cannot_be_read(monkeypatch):
         (["start"], -6, "JAX does not start: it was fatal"),
         (["start", "devices"], None, "drawing failed: no answer within 7 s"),
         (["start", "devices", "draw"], None, "drawing on cuda:1 failed: no answer"),
-        (["start", "devices", "draw", "device"], 1, "drawing after cuda:1 failed"),
+        (["start", "devices", "draw", "device"], 1, "drawing failed after cuda:1 was checked"),
         (["start", "devices", "draw", "device", "end"], 0, ""),
     ],
 )
@@ -393,7 +393,7 @@ def test_gpu_that_is_not_used(monkeypatch):
 
     monkeypatch.setattr(child, "run", run)
     text = detail(doctor._unused([], CUDA12, 9))
-    assert "problem: JAX has its plugin for cuda12, but does not use the GPU: RuntimeError: Unable to load CUDA" in text
+    assert "problem: JAX's plugin for cuda12 is installed, but JAX does not use the GPU: RuntimeError: Unable to load CUDA" in text
     assert [changes["JAX_PLATFORMS"] for changes in asked] == ["cuda"]
     assert detail(doctor._unused([], PIP, 9)) == ""
 
@@ -446,7 +446,7 @@ def of_kernels(found):
         ("", "passed", "kernels", None),
         ("", "passed, also under compute-sanitizer", "kernels", None),
         ("other words", "failed: other words", "plain, other words", "the plain path draws the same distribution"),
-        (None, "not finished: no answer within 9 s", "plain, None", "remove the cause, or give a longer"),
+        (None, "did not finish: no answer within 9 s", "plain, None", "remove the cause, or give a longer"),
     ],
 )
 def test_trial_of_the_kernels(kernels, failed, words, path, do):
@@ -482,7 +482,7 @@ def test_verdict_that_cannot_be_kept(kernels, tmp_path, about, do):
     (tmp_path / "jax_von_mises").write_text("in the way")
     kernels.trial = kernels.trial._replace(about=about)
     found = runtime.diagnose(timeout=9)
-    assert "passed, which cannot be kept: " in of_kernels(found)
+    assert "passed, but the verdict cannot be kept: " in of_kernels(found)
     assert do in of_kernels(found)
     assert ("XDG_CACHE_HOME" in of_kernels(found)) == (about["driver"] is not None)
 
@@ -516,7 +516,7 @@ def test_kernels_that_passed_and_do_not_draw(kernels, steps, ended, failed, word
     kept = cuda_verdict.read(ABOUT)
     assert "problem: drawing" not in detail(found.findings)
     assert found.devices[0]["path"] == f"plain, {kept}"
-    assert f"{'failed' if failed else 'not finished'}: they passed, and then " in of_kernels(found)
+    assert f"{'failed' if failed else 'did not finish'}: the kernels passed, but then " in of_kernels(found)
     assert words in of_kernels(found)
     assert (kept is not None) == failed
     assert words in (kept or words)
@@ -582,5 +582,5 @@ def test_a_wrong_device_is_seen(capsys, monkeypatch):
     assert good["words_agree"]
     assert not good["broken"]
     assert not bad["agrees"]
-    assert "draws other angles" in detail(doctor._drawn([bad]))
-    assert "generates other random words" in detail(doctor._drawn([good | {"words_agree": False}]))
+    assert "draws different angles" in detail(doctor._drawn([bad]))
+    assert "generates random words that differ" in detail(doctor._drawn([good | {"words_agree": False}]))

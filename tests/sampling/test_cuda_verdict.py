@@ -140,7 +140,7 @@ def test_a_verdict_that_cannot_be_kept(home, monkeypatch):
     with pytest.raises(cuda_verdict.NotKept, match="does not report its version"):
         cuda_verdict.keep(ABOUT | {"driver": None}, "")
     home.chmod(0o777)
-    with pytest.raises(cuda_verdict.NotKept, match="can be written by everybody"):
+    with pytest.raises(cuda_verdict.NotKept, match="is writable by everyone"):
         cuda_verdict.keep(ABOUT, "")
     home.chmod(0o700)
     (home / "jax_von_mises" / "kernels").rmdir()  # nothing was written
@@ -189,9 +189,9 @@ def keep(failed):
         ("", "", True, False, "the CUDA kernels, which passed their trial"),
         ("", "0", False, False, f"{cuda.VARIABLE} turns the CUDA kernels off"),
         ("", "1", True, False, "which passed their trial"),
-        (None, "", False, False, "`jax-von-mises doctor` tries the CUDA kernels, and there is no verdict for cpu"),
+        (None, "", False, False, "the CUDA kernels have no verdict on cpu; `jax-von-mises doctor` tries them"),
         (None, "1", True, True, "the CUDA kernels threefry2x32_direct"),
-        ("other words", "", False, False, "they failed it on cpu: other words"),
+        ("other words", "", False, False, "the CUDA kernels failed their trial on cpu: other words"),
         ("other words", "1", True, True, "the CUDA kernels threefry2x32_direct"),
     ],
 )
@@ -209,7 +209,7 @@ def test_several_devices_take_the_plain_path(one_card, monkeypatch):
     keep("")
     monkeypatch.setattr(jax, "device_count", lambda *_: 2)
     assert not used(jax.random.key(0))
-    assert "with several devices" in cuda.kernel_report()
+    assert "since there are several devices" in cuda.kernel_report()
 
 
 def test_a_process_keeps_its_verdict(one_card):
@@ -228,7 +228,7 @@ def test_a_process_keeps_its_verdict(one_card):
     ("verdict", "variable", "devices", "detail"),
     [
         (None, "", 1, "there is no verdict for cpu"),
-        ("other words", "", 1, "they failed it on cpu: other words"),
+        ("other words", "", 1, "the CUDA kernels failed their trial on cpu: other words"),
         ("", "", 1, None),
         (None, "0", 1, None),
         (None, "1", 1, None),
@@ -517,15 +517,15 @@ DIE = "import os, signal, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0,
         (BEGIN + DIE + "SIGSEGV)", "the process crashed: ended by signal 11", "failed: the process crashed"),
         (BEGIN + DIE + "SIGABRT)", "the process crashed: ended by signal 6", "failed: the process crashed"),
         (BEGIN + "raise SystemExit('MemoryError: x')", "the process crashed: MemoryError: x", "failed: the process"),
-        (BEGIN + DIE + "SIGKILL)", None, "not finished: ended by signal 9"),
-        (BEGIN + DIE + "SIGTERM)", None, "not finished: ended by signal 15"),
-        (BEGIN + "import time\ntime.sleep(60)", None, "not finished: no answer within 1 s"),
-        (BEGIN, None, "not finished: it ended without a verdict"),
-        (BEGIN + step("unavailable", why="no memory"), None, "not finished: no memory"),
-        ("print('nonsense')", None, "it did not begin: it ended without a verdict"),
-        (BEGIN[:-20] + "')", None, "it did not begin: it ended without a verdict"),
-        ("raise ImportError('no jax')", None, "it did not begin: ImportError: no jax"),
-        (DIE + "SIGSEGV)", None, "it did not begin: ended by signal 11"),
+        (BEGIN + DIE + "SIGKILL)", None, "did not finish: ended by signal 9"),
+        (BEGIN + DIE + "SIGTERM)", None, "did not finish: ended by signal 15"),
+        (BEGIN + "import time\ntime.sleep(60)", None, "did not finish: no answer within 1 s"),
+        (BEGIN, None, "did not finish: it ended without a verdict"),
+        (BEGIN + step("unavailable", why="no memory"), None, "did not finish: no memory"),
+        ("print('nonsense')", None, "did not start: it ended without a verdict"),
+        (BEGIN[:-20] + "')", None, "did not start: it ended without a verdict"),
+        ("raise ImportError('no jax')", None, "did not start: ImportError: no jax"),
+        (DIE + "SIGSEGV)", None, "did not start: ended by signal 11"),
     ],
 )
 def test_how_a_trial_ends(home, monkeypatch, program, failed, detail):
@@ -551,7 +551,7 @@ def test_how_a_trial_ends(home, monkeypatch, program, failed, detail):
             "compute-sanitizer found ERROR SUMMARY: 3 errors",
             "failed",
         ),
-        ("exit 1", "", "passed, but not finished under compute-sanitizer"),
+        ("exit 1", "", "passed, but did not finish under compute-sanitizer"),
     ],
 )
 def test_memory_tool(home, monkeypatch, script, failed, detail):
@@ -577,14 +577,14 @@ def test_a_gpu_shared_by_mps(home, monkeypatch, how):
         monkeypatch.setattr(kernel_trial, "MPS_PIPES", home)
     (trial,) = kernel_trial.run(60)
     assert (trial.failed, trial.kept) == (None, False)
-    assert trial.detail.startswith("not tried: NVIDIA MPS")
+    assert trial.detail.startswith("was not run: NVIDIA MPS")
 
 
 def test_an_unkept_verdict_is_reported(home, monkeypatch):
     (home / "jax_von_mises").write_text("in the way")
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", BEGIN + PASS))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
-    detail = f"passed, which cannot be kept: {home}/jax_von_mises/kernels: Not a directory"
+    detail = f"passed, but the verdict cannot be kept: {home}/jax_von_mises/kernels: Not a directory"
     assert kernel_trial.keep(kernel_trial.run(60)) == (("a card", "", detail, ABOUT, False),)
 
 
@@ -615,7 +615,7 @@ cuda_trial.main()
     [
         ("right", "", "passed"),
         ("wrong", "on cpu its float32 angles are up to", "failed: on cpu its float32"),
-        ("none", None, "not finished: no driver"),
+        ("none", None, "did not finish: no driver"),
     ],
 )
 def test_a_trial(one_card, monkeypatch, how, failed, detail):

@@ -409,7 +409,7 @@ def test_prefetch_gives_up_on_a_source_that_hangs(monkeypatch):
         yield
 
     host = jax_von_mises.prefetch_to_host(hanging())
-    with pytest.warns(RuntimeWarning, match="left behind"):
+    with pytest.warns(RuntimeWarning, match="was abandoned"):
         host.close()
     release.set()
     wait_for(lambda: not threads())

@@ -160,7 +160,7 @@ def test_full_disk(tmp_path):
     start = "import runpy, sys; runpy.run_path(sys.argv[1], None, '__main__')"
     start = start.replace("runpy.run", "sys.argv.pop(0); runpy.run").replace("argv[1]", "argv[0]")
     lines = children.run(start, program, folder, before=children.own_mounts(folder), timeout=300, JAX_PLATFORMS="cpu")
-    assert [line.split("blocks are kept")[1] for line in lines if line.startswith("FULL No space")] == [
-        ": go on with resume=True']"
+    assert [line.split("blocks kept")[1] for line in lines if line.startswith("FULL No space")] == [
+        "; continue with resume=True']"
     ] * 2, lines
     assert [line for line in lines if line.startswith("RESUMED")] == ["RESUMED 20 True True"] * 2

@@ -173,7 +173,7 @@ def test_interrupted_and_resumed_by_others(tmp_path, pool, here):
             write(out, 40_000, resume=True, executor=executor, observe=stop_after(2))
         assert kept < len(recorded(out)) < 40
         kept = len(recorded(out))
-        assert stopped.value.__notes__ == [f"{kept} of 40 blocks are kept: go on with resume=True"]
+        assert stopped.value.__notes__ == [f"{kept} of 40 blocks kept; continue with resume=True"]
     assert write(out, 40_000, resume=True).kept == kept
     same_as_alone(out, tmp_path, total=40_000)
 
@@ -279,7 +279,7 @@ def test_batches_of_workers(here):
     np.testing.assert_array_equal(np.concatenate([first, *batches]), expected)
     with jax_von_mises.prefetch_to_host(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 10**9, 100, executor=here)) as host:
         assert len(next(host)) == 100
-    with pytest.raises(ValueError, match="donate and out_sharding are for batches of this process"):
+    with pytest.raises(ValueError, match="donate and out_sharding apply only to batches drawn in this process"):
         jax_von_mises.sample_batches(KEY, 0.5, 4.0, 100, 100, donate=True, executor=here)
 
 
@@ -370,7 +370,7 @@ def test_broken_pool(tmp_path, monkeypatch):
     monkeypatch.undo()
     (note,) = failed.value.__notes__
     kept = int(note.split()[0])
-    assert note == f"{kept} of 10 blocks are kept: go on with resume=True"
+    assert note == f"{kept} of 10 blocks kept; continue with resume=True"
     assert 1 <= kept <= 4
     assert write(out, resume=True)[:6] == (str(out), (10_000,), "float32", 10 - kept, kept, True)
     same_as_alone(out, tmp_path)
@@ -380,7 +380,7 @@ def test_broken_pool(tmp_path, monkeypatch):
     ("error", "expected", "message"),
     [
         (OSError(28, "No space left on device"), OSError, "No space left on device"),
-        (futures.CancelledError(), executors.ExecutorFailed, "has lost its workers .* go on with resume=True"),
+        (futures.CancelledError(), executors.ExecutorFailed, "has lost its workers .* continue with resume=True"),
         (ConnectionResetError("gone"), executors.ExecutorFailed, "has lost its workers"),
         (RuntimeError("out of memory on the device"), executors.ExecutorFailed, "RuntimeError: out of memory on"),
     ],
@@ -402,7 +402,7 @@ def test_task_that_fails(tmp_path, here, monkeypatch, error, expected, message):
     monkeypatch.setattr(npy.NpyFile, "write", real)
     kept = len(recorded(out))
     assert kept >= 4 - 2 * (expected is not OSError)
-    assert failed.value.__notes__ == [f"{kept} of 10 blocks are kept: go on with resume=True"]
+    assert failed.value.__notes__ == [f"{kept} of 10 blocks kept; continue with resume=True"]
     assert write(out, resume=True, executor=here).kept == kept
     same_as_alone(out, tmp_path)
 
@@ -446,7 +446,7 @@ def test_late_block_of_another_run_is_not_written(tmp_path, here, monkeypatch):
         with pytest.raises(Stop):
             write(out, loc=1.0, force=True, observe=stop_after(2))
         before = contents(out)
-        with pytest.raises(checkpoint.ForeignTargetError, match="is no longer written by the run of this task"):
+        with pytest.raises(checkpoint.ForeignTargetError, match="no longer belongs to this run"):
             late()
     with Here(1) as one:
         assert "is not there" in late().trouble  # before it draws
@@ -519,7 +519,7 @@ def test_worker_that_does_not_see_the_target(tmp_path, kind):
             pool.submit(int).result()
         except futures.BrokenExecutor:
             pytest.skip("this machine lets no user mount a file system")
-        with pytest.raises(OSError, match=r"worker \d+ on .* cannot do its part: .*All workers must reach") as failed:
+        with pytest.raises(OSError, match=r"worker \d+ on .* cannot take part: .*All workers must reach") as failed:
             write(tmp_path / f"a.{kind}", executor=pool)
     assert failed.value.__notes__ == ["nothing was kept"]
     assert not contents(tmp_path / f"a.{kind}")
@@ -544,7 +544,7 @@ def test_refused_worker_changes_nothing(tmp_path, here, monkeypatch, kind, finis
     with monkeypatch.context() as patch:
         patch.setattr(target, "marks", blind)
         with pytest.raises(
-            OSError, match=r"cannot do its part: the caller's record is not there\. All workers must reach"
+            OSError, match=r"cannot take part: it does not see the record that the caller wrote\. All workers must reach"
         ):
             write(out, **options, repair="resume" in options, executor=here)
         assert contents(out) == before
@@ -568,7 +568,7 @@ def test_workers_of_different_kinds(here):
     crew = executors.Crew("write_samples", here, 1.0)
     worker = executors.Worker("a", 1, "", "")
     crew._admit(executors.Briefed(worker, ("0.10.2", "cpu")))
-    with pytest.raises(ValueError, match=r"the worker 1 on b draws with JAX 0\.10\.2 on NVIDIA H100, and others with"):
+    with pytest.raises(ValueError, match=r"worker 1 on b draws with JAX 0\.10\.2 on NVIDIA H100, but others draw with"):
         crew._admit(executors.Briefed(worker._replace(host="b"), ("0.10.2", "NVIDIA H100")))
 
 

@@ -208,7 +208,7 @@ def test_sampler_with_a_false_size_is_refused(tmp_path, sampler):
     for arguments, message in (
         ((bytes(2**24), zipfile.ZIP_DEFLATED, 100), "damaged|checksum"),
         ((bytes(2**27),), "may have at most 67108864"),
-        ((bytes(2**20), zipfile.ZIP_BZIP2, 100), "packed by method"),
+        ((bytes(2**20), zipfile.ZIP_BZIP2, 100), "compressed by method"),
         ((bytes(changed),), "does not match its checksum"),
     ):
         pack(*arguments)

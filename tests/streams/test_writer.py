@@ -80,7 +80,7 @@ def interrupted(out):
     """Return a target with four of ten finished blocks."""
     with pytest.raises(Stop) as stopped:
         write(out, observe=stop_after(4))
-    assert "4 of 10 blocks are kept" in stopped.value.__notes__[0]
+    assert "4 of 10 blocks kept" in stopped.value.__notes__[0]
     return out
 
 
@@ -410,7 +410,7 @@ def test_changed_parameters(out):
 
 def test_unfinished_target_needs_an_option(interrupted):
     before = contents(interrupted)
-    with pytest.raises(FileExistsError, match=r"unfinished run is there; .*resume=True .*force=True"):
+    with pytest.raises(FileExistsError, match=r"holds an unfinished run; .*resume=True .*force=True"):
         write(interrupted)
     assert contents(interrupted) == before
     assert write(interrupted, force=True).drawn == 10
@@ -571,10 +571,10 @@ def test_irreparable_target_keeps_its_names(tmp_path, hold):
 
 
 def test_verify_needs_a_complete_target_with_a_record(interrupted, tmp_path):
-    with pytest.raises(FileNotFoundError, match="no finished file with a record"):
+    with pytest.raises(FileNotFoundError, match="no finished file or store with a record"):
         jax_von_mises.verify_samples(interrupted)
     np.save(tmp_path / "other.npy", np.ones(3))
-    with pytest.raises(FileNotFoundError, match="no finished file with a record"):
+    with pytest.raises(FileNotFoundError, match="no finished file or store with a record"):
         jax_von_mises.verify_samples(tmp_path / "other.npy")
 
 
@@ -585,7 +585,7 @@ def test_repair_on_another_machine_changes_nothing(out, monkeypatch):
     rows = writer.Stream.rows
     monkeypatch.setattr(writer.Stream, "rows", lambda *arguments: rows(*arguments) * jax.numpy.float32(1.0001))
     before = contents(out)
-    with pytest.raises(ValueError, match="block 0 drawn again differs in its last digits"):
+    with pytest.raises(ValueError, match="block 0 differs in its last digits when it is drawn again"):
         write(out, 1_000, resume=True, repair=True)
     assert contents(out) == before
 
@@ -601,7 +601,7 @@ def test_another_machine_is_detected(interrupted, monkeypatch):
 
     before = contents(interrupted)
     monkeypatch.setattr(writer.Stream, "rows", other_digits)
-    with pytest.raises(ValueError, match="block 3 drawn again differs in its last digits"):
+    with pytest.raises(ValueError, match="block 3 differs in its last digits when it is drawn again"):
         write(interrupted, resume=True)
     assert contents(interrupted) == before
 
@@ -656,15 +656,15 @@ def test_two_writers(tmp_path, stream, kind, parts):
     [
         (dict(out="a.txt"), ValueError, "out='a.txt' must end in .npy, or in .zarr"),
         (dict(out="gs://b/a.npy"), ValueError, "must end in .npy"),
-        (dict(out="\udcff.zarr"), ValueError, "is not valid UTF-8, as TensorStore requires"),
+        (dict(out="\udcff.zarr"), ValueError, "cannot be encoded in UTF-8, as TensorStore requires"),
         (dict(out="no/a.npy"), FileNotFoundError, "no directory no; create it"),
         (dict(out="no/a.zarr"), FileNotFoundError, "no directory no; create it"),
         (dict(total=-1), ValueError, "write_samples: total=-1"),
         (dict(block_rows=0), ValueError, "block_rows=0"),
         (dict(part=2, parts=2, out="a.zarr"), ValueError, "part=2 must be below parts=2"),
-        (dict(parts=2), ValueError, "has one writer, not parts=2"),
+        (dict(parts=2), ValueError, "can have only one writer, but parts=2"),
         (dict(parts=2, out="a.zarr", force=True), ValueError, "force=True would remove"),
-        (dict(resume=True, force=True), ValueError, "Give one of them"),
+        (dict(resume=True, force=True), ValueError, "Give only one of them"),
         (dict(key=0), TypeError, "write_samples: key must be"),
         (dict(total=2**59), OSError, "needs 2048 PiB"),
         (dict(total=2**60), ValueError, "more numbers than any disk holds"),
@@ -690,7 +690,7 @@ def test_file_that_appears_meanwhile_is_kept(tmp_path, stream):
     with pytest.raises(FileExistsError, match="appeared while its angles were drawn"):
         write(out, observe=observe)
     np.testing.assert_array_equal(np.load(out), np.arange(3))
-    with pytest.raises(FileExistsError, match="appeared after the run was begun"):
+    with pytest.raises(FileExistsError, match="appeared after the run was started"):
         write(out, resume=True)
     np.testing.assert_array_equal(np.load(out), np.arange(3))
     out.unlink()
@@ -792,7 +792,7 @@ def test_record_that_is_not_saved_does_not_count(tmp_path, monkeypatch):
     monkeypatch.setattr(npy.NpyFile, "append", fail)
     with pytest.raises(OSError, match=r"a\.npy") as failed:
         write(tmp_path / "a.npy")
-    assert failed.value.__notes__ == ["2 of 10 blocks are kept: go on with resume=True"]
+    assert failed.value.__notes__ == ["2 of 10 blocks kept; continue with resume=True"]
     monkeypatch.undo()
     assert write(tmp_path / "a.npy", resume=True).kept == 2
 
@@ -812,7 +812,7 @@ def test_interrupt_while_the_first_block_is_recorded(tmp_path, monkeypatch, afte
     monkeypatch.setattr(npy.NpyFile, "append", interrupt)
     with pytest.raises(KeyboardInterrupt) as stopped:
         write(tmp_path / "a.npy")
-    assert stopped.value.__notes__ == ["1 of 10 blocks are kept: go on with resume=True"]
+    assert stopped.value.__notes__ == ["1 of 10 blocks kept; continue with resume=True"]
     monkeypatch.undo()
     assert write(tmp_path / "a.npy", resume=True).kept == 1
 
@@ -1010,7 +1010,7 @@ def test_disks(tmp_path):
     """A small private file system is full, read-only or too small."""
     unshare = children.own_mounts(tmp_path)
     full = [
-        "FULL No space left on device ['2 of 5 blocks are kept: go on with resume=True']",
+        "FULL No space left on device ['2 of 5 blocks kept; continue with resume=True']",
         *["READ-ONLY Read-only file system"] * 2,
         "RESUMED (3, 2)",
     ]
@@ -1043,7 +1043,7 @@ def test_quota(tmp_path):
     out = tmp_path / "a.npy"
     with limit_of_files(15_000), pytest.raises(OSError, match="File too large") as failed:
         write(out)
-    assert failed.value.__notes__ == ["2 of 10 blocks are kept: go on with resume=True"]
+    assert failed.value.__notes__ == ["2 of 10 blocks kept; continue with resume=True"]
     assert write(out, resume=True).kept == 2
     out = tmp_path / "b.npy"
     write(out, 1_000)
@@ -1051,7 +1051,7 @@ def test_quota(tmp_path):
     damage(out, 0)
     with limit_of_files(6_000), pytest.raises(OSError, match="File too large") as failed:
         write(out, 1_000, resume=True, repair=True)
-    assert failed.value.__notes__ == ["0 of 1 blocks are kept: go on with resume=True"]
+    assert failed.value.__notes__ == ["0 of 1 blocks kept; continue with resume=True"]
     assert {path.name for path in tmp_path.glob("b.*")} == {"b.npy.partial", "b.npy.partial.json"}
     assert write(out, 1_000, resume=True).drawn == 1
     assert out.read_bytes() == right
