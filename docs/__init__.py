@@ -1,1 +1,1 @@
-"""Programs that make parts of the documentation, and its examples."""
+"""Programs that generate parts of the documentation, and its examples."""

@@ -11,7 +11,7 @@ INK, BLUE, GREY = "#222222", "#0072B2", "#555555"
 
 
 def layers():
-    """Return the folders and modules that the contract orders, from the top to the bottom."""
+    """Return the folders and modules in the order of the contract, from top to bottom."""
     linter = tomllib.loads(
         (HERE.parent / "pyproject.toml").read_text(encoding="utf-8")
     )["tool"]["importlinter"]
@@ -20,7 +20,7 @@ def layers():
 
 
 def modules(layer):
-    """Return the modules in a folder; none of a module."""
+    """Return the names of the modules in a folder; none if the layer is a module itself."""
     return sorted(
         path.stem
         for path in (PACKAGE / layer).glob("*.py")
@@ -29,7 +29,7 @@ def modules(layer):
 
 
 def purpose(layer):
-    """Return the first line of its docstring."""
+    """Return the first line of the docstring of a layer."""
     path = (
         PACKAGE / layer / "__init__.py"
         if (PACKAGE / layer).is_dir()
@@ -41,7 +41,7 @@ def purpose(layer):
 
 
 def picture():
-    """Return the figure: a box for each layer, and one arrow."""
+    """Return the figure, with a box for each layer and an arrow for the imports."""
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyBboxPatch
 
@@ -66,9 +66,15 @@ def picture():
             color=GREY,
             style="italic",
         )
-        found = textwrap.fill("  ".join(modules(name)), 100)
+        contents = textwrap.fill("  ".join(modules(name)), 100)
         axes.text(
-            1.9, row + 0.22, found, va="center", fontsize=9, color=INK, linespacing=1.2
+            1.9,
+            row + 0.22,
+            contents,
+            va="center",
+            fontsize=9,
+            color=INK,
+            linespacing=1.2,
         )
     arrow = {"arrowstyle": "->", "color": GREY, "linewidth": 1.5}
     axes.annotate("", (-0.35, 0.1), (-0.35, len(names) - 0.4), arrowprops=arrow)

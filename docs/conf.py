@@ -1,4 +1,4 @@
-"""Sphinx: `make docs` builds the pages into docs/_build."""
+"""Configuration of Sphinx; `make docs` builds the pages into docs/_build."""
 
 import sys
 from pathlib import Path
@@ -30,14 +30,14 @@ html_math_renderer = "mathml"
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 2
 
-# Types of parameters are prose ("float or array"), not names of Python.
+# Parameter types are prose ("float or array"), not Python names.
 napoleon_use_param = False
 napoleon_use_rtype = False
 autodoc_member_order = "bysource"
-# Annotations of the fields of dataclasses say less than their docstrings.
+# The docstrings of dataclass fields are more precise than their annotations.
 autodoc_typehints = "none"
 
-# Exceptions of Python itself: their pages would need a network.
+# Built-in exceptions; links to their pages would need the network.
 nitpick_ignore = [("py:exc", "TypeError"), ("py:exc", "ValueError")]
-# Comments of the source cite the references too, and those are not on the page.
+# Some references are cited only in source comments, which are not on the page.
 suppress_warnings = ["ref.footnote"]

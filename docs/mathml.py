@@ -1,17 +1,17 @@
-"""Render formulas as MathML when the documentation is built: readers need neither a network nor scripts."""
+"""Render formulas as MathML when the documentation is built, so that readers need neither a network nor scripts."""
 
 from docutils import nodes
 from latex2mathml.converter import convert
 
 
 def inline(translator, node):
-    """Write a formula within a line."""
+    """Write an inline formula."""
     translator.body.append(convert(node.astext()))
     raise nodes.SkipNode
 
 
 def block(translator, node):
-    """Write a formula on a line by itself."""
+    """Write a displayed formula."""
     translator.body.append(
         f'<div class="math">{convert(node.astext().strip(), display="block")}</div>'
     )
@@ -19,6 +19,6 @@ def block(translator, node):
 
 
 def setup(app):
-    """Register with Sphinx."""
+    """Register the renderer with Sphinx."""
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
     return {"parallel_read_safe": True}

@@ -4,10 +4,10 @@ A page marks such a part by ``<!-- made: KIND NAME -->`` and ``<!-- end -->``, e
 
 - ``results NAME``: a table of the committed benchmark results (`docs.results`);
 - ``code EXAMPLE NAME``: a function or class of an example;
-- ``output EXAMPLE [N]``: what an example printed, or block N of it, counted from 0.
+- ``output EXAMPLE [N]``: the output of an example, or block N of that output, counted from 0.
 
 ``python -m docs.pages`` writes these parts, the notebook of the tour and the pictures in ``docs/_static``;
-``--examples`` also runs the examples again, which takes some minutes.
+``--examples`` also runs the examples again, which takes several minutes.
 """
 
 import argparse
@@ -33,7 +33,7 @@ NOTEBOOK = HERE / "tour.ipynb"
 WIDTH = 88  # of code on a page
 SECONDS = 900  # for one example on a busy machine
 
-# Pictures have a light background, and a dark one where the reader prefers dark pages.
+# Colours of the pictures on light pages, and their replacements on dark pages.
 DARK = {
     "#222222": "#e0e0e0",
     "#dddddd": "#44494f",
@@ -44,16 +44,16 @@ DARK = {
 THEME = (
     "<style>svg{background:#ffffff}@media (prefers-color-scheme:dark){svg{background:#131416;fill:#e0e0e0}"
     + "".join(
-        f'[style*="{what}: {light}"]{{{what}:{dark} !important}}'
+        f'[style*="{paint}: {light}"]{{{paint}:{dark} !important}}'
         for light, dark in DARK.items()
-        for what in ("fill", "stroke")
+        for paint in ("fill", "stroke")
     )
     + "}</style>"
 )
 
 
 def themed(svg):
-    """Return an SVG picture that follows the reader's preference of light or dark pages."""
+    """Return an SVG picture that follows the reader's preference for light or dark pages."""
     if THEME in svg:
         return svg
     end = svg.index(">", svg.index("<svg")) + 1
@@ -62,10 +62,10 @@ def themed(svg):
 
 def examples():
     """Return the names of all examples that draw a picture."""
-    found = (path for path in sorted(EXAMPLES.glob("*.py")) if path.stem != "drawing")
+    paths = (path for path in sorted(EXAMPLES.glob("*.py")) if path.stem != "drawing")
     return [
         path.stem
-        for path in found
+        for path in paths
         if "examples.drawing import" in path.read_text(encoding="utf-8")
     ]
 
@@ -86,7 +86,7 @@ def code(example, name):
 
 
 def narrow(line):
-    """Cut a long docstring of one line into lines that fit a page."""
+    """Wrap a line that starts a long docstring into lines that fit a page."""
     if len(line) <= WIDTH or not line.lstrip().startswith('"""'):
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
@@ -100,7 +100,7 @@ def narrow(line):
 
 
 def output(example, block=None):
-    """Return what an example printed, as tables of Markdown or as a text block."""
+    """Return the output of an example, as Markdown tables or as a text block."""
     text = (STATIC / f"{example}.txt").read_text(encoding="utf-8").strip("\n")
     if block is not None:
         text = re.split(r"\n\n", text)[int(block)]
@@ -108,7 +108,7 @@ def output(example, block=None):
 
 
 def filled(text, parts):
-    """Return the text of a page with all its parts made again.
+    """Return the text of a page with all its generated parts updated.
 
     Parameters
     ----------
@@ -119,15 +119,15 @@ def filled(text, parts):
     """
     makers = {"results": parts.__getitem__, "code": code, "output": output}
 
-    def make(found):
-        kind, *names = found[2].split()
-        return f"{found[1]}\n\n{makers[kind](*names)}\n\n{found[3]}"
+    def update(match):
+        kind, *names = match[2].split()
+        return f"{match[1]}\n\n{makers[kind](*names)}\n\n{match[3]}"
 
-    return PART.sub(make, text)
+    return PART.sub(update, text)
 
 
 def notebook(text):
-    """Return the tour as a Jupyter notebook without outputs: its text, and its Python blocks as cells."""
+    """Return the tour as a Jupyter notebook without outputs, whose cells are its text and its Python blocks."""
     cells = []
 
     def add(kind, source):
@@ -143,13 +143,13 @@ def notebook(text):
 
     add(
         "markdown",
-        "Install the package, then restart the runtime. Replace the address by that of the repository.",
+        "Install the package, then restart the runtime. Replace the address with that of the repository.",
     )
     add("code", '# %pip install "git+https://HOST/OWNER/jax_von_mises"')
     for number, piece in enumerate(
         re.split(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)
     ):
-        # Pictures and outputs are made by the cells; links lead to pages that a notebook does not have.
+        # The cells produce the pictures and outputs, and a notebook has no pages to link to.
         piece = (
             piece
             if number % 2
@@ -165,17 +165,17 @@ def notebook(text):
         if piece.strip():
             add("code" if number % 2 else "markdown", re.sub(r"\n{3,}", "\n\n", piece))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    made = {
+    document = {
         "cells": cells,
         "metadata": {"kernelspec": kernel},
         "nbformat": 4,
         "nbformat_minor": 5,
     }
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def draw_tour(folder):
-    """Draw the picture of the tour by the blocks of the page that lead to it."""
+    """Draw the picture of the tour with the blocks of the page up to the one that saves it."""
     text = TOUR.read_text(encoding="utf-8")
     program = ["import matplotlib", f"matplotlib.rcParams.update({plots.SETTINGS!r})"]
     for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S):
@@ -184,25 +184,25 @@ def draw_tour(folder):
         )
         if "savefig" in block:
             break
-    with tempfile.TemporaryDirectory() as made:
-        script = Path(made, "tour.py")
+    with tempfile.TemporaryDirectory() as scratch:
+        script = Path(scratch, "tour.py")
         script.write_text("\n".join(program), encoding="utf-8")
         subprocess.run(
             [sys.executable, script.name],
-            cwd=made,
+            cwd=scratch,
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        shutil.copy(Path(made, "angles.svg"), folder / "tour.svg")
+        shutil.copy(Path(scratch, "angles.svg"), folder / "tour.svg")
 
 
 def pages():
-    """Return the paths of all pages, with the README."""
+    """Return the paths of all pages, including the README."""
     return [HERE.parent / "README.md", *sorted(HERE.glob("*.md"))]
 
 
 def run(example):
-    """Run an example at full size; keep its picture and what it printed."""
+    """Run an example at full size; keep its picture and its output."""
     picture = STATIC / f"{example}.svg"
     command = [sys.executable, "-m", f"docs.examples.{example}", "--out", str(picture)]
     done = subprocess.run(
@@ -215,16 +215,16 @@ def run(example):
 
 def main(arguments=None):
     """Write all pages and pictures."""
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m docs.pages", description=__doc__.splitlines()[0]
     )
-    made.add_argument(
+    parser.add_argument(
         "--examples",
         action="store_true",
         help="also run the examples again: some minutes",
     )
-    given = made.parse_args(arguments)
-    for example in examples() if given.examples else ():
+    options = parser.parse_args(arguments)
+    for example in examples() if options.examples else ():
         print(f"running the example {example}", flush=True)
         run(example)
     results.draw(STATIC)

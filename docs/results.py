@@ -18,7 +18,7 @@ from benchmarks.text import NOISE
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 # The machine whose results the README shows.
 MACHINE = "cpu-epyc-2-cores"
-# Cases that every run has; the others belong to a grid.
+# Groups of cases that every run measures; the others belong to a grid.
 USUAL = {case.group for case in CASES}
 TITLES = {
     "sizes": "Angles per call",
@@ -28,12 +28,12 @@ TITLES = {
     "arrays": "A concentration for each angle",
     "functions": "Functions",
 }
-# A library that is faster by less than this share is not called faster.
+# A library counts as faster if its rate exceeds ours by about this fraction or more.
 CLEARLY = 0.05
 MISSING = "–"
-# Peers that are this package too.
+# Entries of the peers that measure this package.
 OWN = (OURS, "eager")
-# Heads of narrow columns.
+# Headings of narrow columns.
 SHORT = {
     "normal": "normal",
     "jax_scipy": "JAX",
@@ -48,24 +48,24 @@ SHORT = {
 
 
 def number(value):
-    """Round to three digits, without powers of ten."""
+    """Format a value with three significant digits, or all digits before the decimal point."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def count_text(count):
-    """Write a number of angles, as a power of two where it is a large one."""
+    """Format a number of angles, as a power of two if it is one and not small."""
     power = count.bit_length() - 1
     return f"$2^{{{power}}}$" if count == 2**power and power >= 10 else f"{count:,}"
 
 
 def table(head, rows):
-    """Lay out a Markdown table whose first column is text and whose other columns are numbers."""
+    """Return a Markdown table whose first column is text and whose other columns are numbers."""
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
 def case_label(case):
-    """Name a case in the words of the field."""
+    """Return the label of a case."""
     if case["group"] == "sizes":
         return count_text(case["count"])
     if case["group"] == "dtypes":
@@ -82,29 +82,28 @@ def case_label(case):
     return "one short call" if case["group"] == "small" else f"`{case['task']}`{wide}"
 
 
-def rate_text(case, found):
-    """Write a rate with its unit."""
+def rate_text(case, result):
+    """Format the rate of a result with its unit."""
     unit = TASKS[case["task"]]
     return (
-        f"{number(found['rate'] / unit.scale)} {'k' if unit.prefix == 'k' else 'M'}/s"
+        f"{number(result['rate'] / unit.scale)} {'k' if unit.prefix == 'k' else 'M'}/s"
     )
 
 
 def ratio_text(case, name):
-    """Write how many times the rate of a peer ours is; nothing where one of the two is noise."""
-    found = case["results"].get(name)
-    if found is None:
+    """Format the ratio of our rate to that of a peer, or mark it as noise if either rate varies too much."""
+    result = case["results"].get(name)
+    if result is None:
         return ""
-    if found["wide"] or case["results"][OURS]["wide"]:
+    if result["wide"] or case["results"][OURS]["wide"]:
         return NOISE
-    text = (
-        number(found["ratio"]) + "×" + ("" if found["count"] == case["count"] else "†")
-    )
-    return f"**{text}**" if found["ratio"] < 1 - CLEARLY else text
+    mark = "" if result["count"] == case["count"] else "†"
+    text = f"{number(result['ratio'])}×{mark}"
+    return f"**{text}**" if result["ratio"] < 1 - CLEARLY else text
 
 
 def speed_table(cases):
-    """Lay out some cases: our rate, then how many times the rate of each peer it is."""
+    """Return a table of cases, with our rate and its ratio to the rate of each peer."""
     peers = [
         peer.name
         for peer in PEERS
@@ -117,13 +116,13 @@ def speed_table(cases):
         first = NOISE if ours["wide"] else rate_text(case, ours)
         row = [case_label(case), first]
         if eager:
-            found = case["results"].get("eager")
+            result = case["results"].get("eager")
             row.append(
                 ""
-                if found is None
+                if result is None
                 else NOISE
-                if found["wide"]
-                else rate_text(case, found)
+                if result["wide"]
+                else rate_text(case, result)
             )
         row += [ratio_text(case, name) for name in peers]
         rows.append(
@@ -140,7 +139,7 @@ def speed_table(cases):
 
 
 def speed_tables(result):
-    """Lay out all cases of a result: draws, then functions, then the grids."""
+    """Return the tables of all cases of a result: draws, then functions, then the grids."""
     usual = [case for case in result["cases"] if case["group"] in USUAL]
     draws = [case for case in usual if case["task"] == "sample"]
     others = [case for case in usual if case["task"] != "sample"]
@@ -156,12 +155,12 @@ def speed_tables(result):
 
 
 def headline(result):
-    """Lay out what the README shows of a result: every kind of work once, draws with the range over concentrations."""
+    """Return the table of the README, with a row for each kind of work and ranges over its cases."""
     peers = ("normal", "numpy", "numpyro", "tfp", "torch")
     stands_for = {"numpy": "scipy"}
     shown = {
         "draws, one κ": [case for case in result["cases"] if case["group"] == "one"],
-        "draws, κ for each": [
+        "draws, array of κ": [
             case for case in result["cases"] if case["group"] == "array"
         ],
     } | {
@@ -173,18 +172,18 @@ def headline(result):
     ]
     rows = []
     for label, cases in shown.items():
-        sure = [case for case in cases if not case["results"][OURS]["wide"]]
-        row = [label, between([case["results"][OURS]["rate"] / 1e6 for case in sure])]
+        steady = [case for case in cases if not case["results"][OURS]["wide"]]
+        row = [label, between([case["results"][OURS]["rate"] / 1e6 for case in steady])]
         for peer in peers:
-            found = [
+            others = [
                 case["results"].get(peer, case["results"].get(stands_for.get(peer)))
-                for case in sure
+                for case in steady
             ]
             row.append(
                 between(
                     [
                         each["ratio"]
-                        for each in found
+                        for each in others
                         if each is not None and not each["wide"]
                     ]
                 )
@@ -195,7 +194,7 @@ def headline(result):
 
 
 def between(values):
-    """Write the range of some numbers."""
+    """Format the range of some values."""
     if not values:
         return MISSING
     low, high = (
@@ -206,12 +205,15 @@ def between(values):
 
 
 def slower(speed, grids, startup, directions):
-    """List all cases in which a peer is faster, in the results of four programs."""
+    """Return a table with the first case of each kind in which a peer is faster, from the results of four programs."""
     rows, seen = [], set()
     for case in [*speed["cases"], *grids["cases"]]:
-        ours, found = case["results"][OURS], case["results"]
-        others = [name for name in found if name not in OWN and not found[name]["wide"]]
-        faster = [name for name in others if found[name]["ratio"] < 1 - CLEARLY]
+        measured = case["results"]
+        ours = measured[OURS]
+        others = [
+            name for name in measured if name not in OWN and not measured[name]["wide"]
+        ]
+        faster = [name for name in others if measured[name]["ratio"] < 1 - CLEARLY]
         kind = (
             case["task"],
             case["dtype"],
@@ -220,8 +222,8 @@ def slower(speed, grids, startup, directions):
         if ours["wide"] or not faster or kind in seen:
             continue
         seen.add(kind)
-        best = min(faster, key=lambda name: found[name]["ratio"])
-        what = {
+        fastest = min(faster, key=lambda name: measured[name]["ratio"])
+        label = {
             **dict.fromkeys(("sizes", "small"), f"draws, {case['count']:,} per call"),
             "keys": f"draws, {case['key_impl']} key",
             "truncated": f"`sample_truncated`, κ = {case['concentration']:g}",
@@ -231,10 +233,10 @@ def slower(speed, grids, startup, directions):
         )
         rows.append(
             [
-                what,
+                label,
                 rate_text(case, ours),
-                LABELS[best],
-                number(found[best]["ratio"]) + "×",
+                LABELS[fastest],
+                number(measured[fastest]["ratio"]) + "×",
             ]
         )
     (first, *_) = (task["ways"] for task in startup["tasks"].values())
@@ -266,17 +268,17 @@ def slower(speed, grids, startup, directions):
 
 
 def by_concentration(rows, cell):
-    """Lay out a row for each peer, a column for each concentration."""
+    """Return a table with a row for each peer and a column for each concentration."""
     columns = list(dict.fromkeys(row["concentration"] for row in rows))
     lines = []
     for peer in dict.fromkeys(row["peer"] for row in rows):
-        found = {row["concentration"]: cell(row) for row in rows if row["peer"] == peer}
-        lines.append([LABELS[peer], *(found.get(k, "") for k in columns)])
+        cells = {row["concentration"]: cell(row) for row in rows if row["peer"] == peer}
+        lines.append([LABELS[peer], *(cells.get(k, "") for k in columns)])
     return table(["", *(f"κ = {k:g}" for k in columns)], lines)
 
 
 def accuracy_tables(result):
-    """Lay out distinct values and largest errors of all libraries that were timed."""
+    """Return tables of the distinct values and largest errors of all libraries that were timed."""
     counts = result["accuracy"]
     texts = (
         [f"**Distinct values of |x| in {counts[0]['draws']:,} float32 draws**"]
@@ -308,7 +310,7 @@ def accuracy_tables(result):
 
 
 def profile_sections(result, stem, names):
-    """Lay out sections of a profile, with their pictures."""
+    """Return the tables of some sections of a profile, with their pictures."""
     quiet, texts = result["machine_state"]["quiet"], []
     for name in names:
         section, rows = SECTIONS[name], result["sections"][name]["rows"]
@@ -327,26 +329,26 @@ def profile_sections(result, stem, names):
 
 
 def startup_table(result):
-    """Lay out a row for each way to the first angles, in milliseconds."""
+    """Return a table of times in milliseconds, with a row for each way to the first angles."""
     tasks, rows = result["tasks"].values(), []
     for way in WAYS:
-        found = [task["ways"].get(way.name) for task in tasks]
+        times = [task["ways"].get(way.name) for task in tasks]
         cells = (
             ""
             if each is None
             else NOISE
             if each["wide"]
             else f"{each['seconds'] * 1e3:.0f}"
-            for each in found
+            for each in times
         )
         rows.append([way.label, *cells])
     return table(["milliseconds", *(task["label"] for task in tasks)], rows)
 
 
 def exactness_tables(result):
-    """Lay out a row for each distribution: its least likely test, and the largest error of all tail probabilities."""
+    """Return a table of the distributions with the least likely test and the largest error of a tail probability."""
     lines = [
-        "| distribution | angles | tests | least likely | p at most | largest error, share of the bound |"
+        "| distribution | angles | tests | least likely | p at most | largest error / bound |"
     ]
     lines.append("|---|---:|---:|---|---:|---:|")
     for name, shown, tests, least in exactness.by_distribution(result):
@@ -358,7 +360,7 @@ def exactness_tables(result):
 
 
 def words_table(result):
-    """Lay out a row for each stream of words."""
+    """Return a table with a row for each stream of words."""
     lines = ["| words | bytes | tests | unusual | failed |", "|---|---:|---:|---|---:|"]
     for row in result["streams"]:
         unusual = "; ".join(row["unusual"]) or "none"
@@ -372,18 +374,18 @@ def words_table(result):
 
 
 def summary_table(program, result):
-    """Lay out a row for each case of a benchmark that sums up its cases itself."""
+    """Return the table of a benchmark that summarises its cases itself."""
     head, *rows = program.summary(result["cases"])
     return table([SHORT.get(each, each) for each in head], rows)
 
 
 def machine(result):
-    """Return a line with the machine and the versions of a result."""
-    found = result["environment"]
+    """Return a line with the machine, the versions and the kind of run of a result."""
+    found, rounds = result["environment"], result["options"]["rounds"]
     versions = ", ".join(
         f"{name} {version}" for name, version in found["versions"].items()
     )
-    run = f"{result['options']['mode']} run, {result['options']['rounds']} rounds"
+    run = f"{result['options']['mode']} run, {rounds} round{'s' * (rounds != 1)}"
     run += ", 512-bit vectors and huge pages" if result["options"].get("tuned") else ""
     return f"*{plots.machine_text(found)}; Python {found['python']}; {versions}; commit {found['commit']}; {run}.*"
 
@@ -398,19 +400,19 @@ def load():
 
 def parts():
     """Return all parts of pages that show results, as Markdown, by name."""
-    results, made = load(), {}
+    results, texts = load(), {}
     for stem, result in results.items():
         head, program = machine(result), result.get("program", "performance_benchmark")
         if program == "performance_benchmark":
-            made[stem] = [head, speed_tables(result)]
+            texts[stem] = [head, speed_tables(result)]
             if result["accuracy"] and not result["options"].get("tuned"):
-                made[f"{stem}-accuracy"] = [head, accuracy_tables(result)]
+                texts[f"{stem}-accuracy"] = [head, accuracy_tables(result)]
         elif program == "profile_gpu":
-            made[f"{stem}-accuracy"] = [
+            texts[f"{stem}-accuracy"] = [
                 head,
                 profile_sections(result, stem, ["accuracy"]),
             ]
-            made[stem] = [
+            texts[stem] = [
                 head,
                 profile_sections(
                     result, stem, [name for name in SECTIONS if name != "accuracy"]
@@ -426,22 +428,22 @@ def parts():
                 "torus": lambda result: summary_table(torus, result),
                 "streaming": lambda _: "",
             }
-            made[stem] = [head, tables[program](result)]
+            texts[stem] = [head, tables[program](result)]
     speed = results[MACHINE]
-    made["headline"] = [headline(speed)]
-    made["slower"] = [
+    texts["headline"] = [headline(speed)]
+    texts["slower"] = [
         slower(
             speed,
             *(results[f"{name}-{MACHINE}"] for name in ("grids", "startup", "sphere")),
         )
     ]
     return {
-        name: "\n\n".join(text for text in texts if text)
-        for name, texts in made.items()
+        name: "\n\n".join(block for block in blocks if block)
+        for name, blocks in texts.items()
     }
 
 
-# Functions that draw the results of a program.
+# Functions that draw the results, by program.
 PICTURES = {
     "performance_benchmark": plots.main,
     "streaming": streaming_pictures.main,

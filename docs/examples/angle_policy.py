@@ -3,7 +3,7 @@
 ``python -m docs.examples.angle_policy --out picture.svg`` prints a table and draws the
 picture of docs/angle-policy.md.
 
-A vessel sees two directions, goal and wind, and picks a heading. The reward is linear
+A vessel observes two directions, goal and wind, and chooses a heading. The reward is linear
 in the heading's unit vector, and an entropy bonus keeps the policy exploring; the best
 policy is then a von Mises distribution in closed form, with a direction and a
 concentration that depend on the state.
@@ -32,7 +32,7 @@ EVERY = 30
 SEEDS = 5
 CONCENTRATIONS = 2.0 ** np.arange(-2, 9)
 OFFSETS = (0.5, 0.0)  # radians between the policy's direction and the best one
-LOOKED_AT = (0, 30, 300, 3000)  # steps of training where gradients are measured
+LOOKED_AT = (0, 30, 300, 3000)  # training steps at which gradients are compared
 
 
 # ------------------------------------------------------------------------------------------------
@@ -45,7 +45,10 @@ def reward(heading, state):
 
 
 def best_distribution(state):
-    """Return the distribution that maximises mean reward + TEMPERATURE * entropy, with density ~ exp(reward / TEMPERATURE)."""
+    """Return the distribution that maximises mean reward + TEMPERATURE * entropy.
+
+    Its density is proportional to exp(reward / TEMPERATURE).
+    """
     goal, wind = state[..., 0], state[..., 1]
     x, y = jnp.cos(goal) + WIND * jnp.cos(wind), jnp.sin(goal) + WIND * jnp.sin(wind)
     return VonMises(jnp.arctan2(y, x), jnp.hypot(x, y) / TEMPERATURE)
@@ -110,8 +113,8 @@ policies = jax.vmap(policy, in_axes=(None, 0))
 # ------------------------------------------------------------------------------------------------
 # the estimators
 
-# Each returns numbers whose gradient, not value, is an unbiased estimate of the
-# gradient of the mean reward.
+# Each estimator returns numbers whose gradient, not value, is an unbiased estimate of
+# the gradient of the mean reward.
 
 
 def pathwise(key, distribution, state):
@@ -154,7 +157,7 @@ def loss(params, key, state, estimator):
 
 @functools.partial(jax.jit, static_argnames=("estimator", "steps", "every"))
 def train(key, estimator, rate, steps=STEPS, every=EVERY):
-    """Train with Adam and a rate that falls to 0; return the weights every `every` steps, from the initial ones on."""
+    """Train with Adam and a rate that falls to 0; return the weights at the start and every `every` steps."""
     key, init_key = random.split(key)
     params = init(init_key)
     optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
@@ -270,8 +273,8 @@ def learning_table(curves):
     states = grid_states()
     optimum = float(objective(best_distribution(states), states))
     lines = ["| trained with | objective | below the optimum |", "|---|---|---|"]
-    for name, found in curves.items():
-        last = float(np.median(found[:, -1]))
+    for name, curve in curves.items():
+        last = float(np.median(curve[:, -1]))
         lines.append(f"| {name} | {optimum - last:.5f} | {last:.1e} |")
     return "\n".join([*lines, f"| the optimum | {optimum:.5f} | |"])
 
@@ -289,11 +292,11 @@ def gradient_table(key, history, steps=STEPS):
         exact = exact_gradient(params, states)
         cells, unit = [], None
         for k, estimator in zip(keys, ESTIMATORS.values(), strict=False):
-            found = gradients(k, params, states, estimator)
-            mean, error = along_exact(found, exact)
-            unit = unit or total_variance(found)
+            samples = gradients(k, params, states, estimator)
+            mean, error = along_exact(samples, exact)
+            unit = unit or total_variance(samples)
             cells.append(
-                f"{total_variance(found) / unit:.3g}, {mean:.3f} ± {error:.3f}"
+                f"{total_variance(samples) / unit:.3g}, {mean:.3f} ± {error:.3f}"
             )
         lines.append(f"| {step} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -315,18 +318,18 @@ def picture(curves, spreads):
 
     figure = Figure(figsize=(10, 4.4), facecolor="white", layout="constrained")
     learning, variance = figure.subplots(1, 2)
-    for name, found in curves.items():
-        steps = np.arange(found.shape[1]) * EVERY
+    for name, curve in curves.items():
+        steps = np.arange(curve.shape[1]) * EVERY
         learning.fill_between(
             steps,
-            found.min(0),
-            found.max(0),
+            curve.min(0),
+            curve.max(0),
             color=STYLES[name]["color"],
             alpha=0.18,
             linewidth=0,
         )
-        learning.plot(steps, np.median(found, axis=0), **STYLES[name], markevery=10)
-    learning.set_title(f"Objective below the optimum, {len(found)} trainings")
+        learning.plot(steps, np.median(curve, axis=0), **STYLES[name], markevery=10)
+    learning.set_title(f"Objective below the optimum, {len(curve)} training runs")
     learning.set(yscale="log", xlabel=f"steps of {BATCH} angles")
     learning.xaxis.set_major_locator(ticker.MaxNLocator(4))
 
@@ -368,8 +371,8 @@ def picture(curves, spreads):
 
 def main(arguments=None):
     """Print the tables and draw the picture."""
-    given = parser(__doc__).parse_args(arguments)
-    seeds, steps = (2, 300) if given.quick else (SEEDS, STEPS)
+    options = parser(__doc__).parse_args(arguments)
+    seeds, steps = (2, 300) if options.quick else (SEEDS, STEPS)
     learn_key, gradient_key, variance_key = random.split(random.key(0), 3)
     histories, curves = learn(learn_key, seeds, steps)
     print(learning_table(curves), end="\n\nThe gradients on the way\n\n")
@@ -380,7 +383,7 @@ def main(arguments=None):
             steps,
         )
     )
-    if given.out:
+    if options.out:
         with settings():
             write(
                 picture(
@@ -390,7 +393,7 @@ def main(arguments=None):
                         for name, e in ESTIMATORS.items()
                     },
                 ),
-                given.out,
+                options.out,
             )
 
 

@@ -1,4 +1,4 @@
-"""Regression of an angle on covariates, by NUTS and by variational inference, from data with known coefficients.
+"""Regression of an angle on covariates, by NUTS and by variational inference, on data with known coefficients.
 
 ``python -m docs.examples.circular_regression --out FILE`` prints the table of the page
 *Circular regression* and draws its picture; the same machine gives the same file, byte
@@ -20,7 +20,7 @@ import jax_von_mises
 from docs.examples.drawing import COLORS, GREY, INK, parser, settings, write
 from jax_von_mises.numpyro import VonMises
 
-# `mu` is near pi, where a regression on angles as numbers fails.
+# `mu` is near pi, where a regression that treats angles as numbers fails.
 TRUTH = {"mu": 2.8, "beta": np.array([0.6, -0.3]), "concentration": 4.0}
 SIZE = 100
 
@@ -97,9 +97,9 @@ def run_svi(key, x, angles, steps=3000, samples=2000):
     optimizer = numpyro.optim.Adam(lambda step: 0.03 * 0.02 ** (step / steps))
     svi = SVI(model, guide, optimizer, Trace_ELBO(num_particles=8))
     fitting, drawing = random.split(key)
-    found = svi.run(fitting, steps, x, angles, progress_bar=False)
+    result = svi.run(fitting, steps, x, angles, progress_bar=False)
     return only_parameters(
-        Predictive(guide, params=found.params, num_samples=samples)(drawing, x, angles)
+        Predictive(guide, params=result.params, num_samples=samples)(drawing, x, angles)
     )
 
 
@@ -109,15 +109,15 @@ def only_parameters(draws):
 
 
 def columns(draws):
-    """Return a column of numbers per parameter; the direction is unrolled around its mean."""
+    """Return a column of numbers per parameter; the direction is unwrapped around its mean."""
     mu = np.asarray(draws["mu"], float)
     centre = np.angle(np.mean(np.exp(1j * mu)))
-    found = {"mu": centre + np.remainder(mu - centre + np.pi, 2 * np.pi) - np.pi}
-    found |= {
+    values = {"mu": centre + np.remainder(mu - centre + np.pi, 2 * np.pi) - np.pi}
+    values |= {
         f"beta[{i}]": column
         for i, column in enumerate(np.asarray(draws["beta"], float).T)
     }
-    return found | {"concentration": np.asarray(draws["concentration"], float)}
+    return values | {"concentration": np.asarray(draws["concentration"], float)}
 
 
 def true_values():
@@ -146,18 +146,18 @@ def table(nuts, svi):
 def predictive_density(draws, x, grid):
     """Return the density of a new angle, averaged over the rows of `x` and over draws."""
 
-    def given(mu, beta, concentration):
+    def density(mu, beta, concentration):
         locs = link(mu, beta, x)[:, None]
         return jnp.mean(jax_von_mises.prob(grid, locs, concentration), axis=0)
 
     return jnp.mean(
-        jax.vmap(given)(draws["mu"], draws["beta"], draws["concentration"]), axis=0
+        jax.vmap(density)(draws["mu"], draws["beta"], draws["concentration"]), axis=0
     )
 
 
 def picture(x, angles, nuts, svi):
     """Make the figure: data and predictions on the left, posteriors on the right."""
-    # Imported here, so that the rest runs without them.
+    # Imported here so that the rest runs without Matplotlib.
     from matplotlib.figure import Figure
     from scipy.stats import gaussian_kde
 
@@ -241,15 +241,15 @@ def picture(x, angles, nuts, svi):
 
 def main(arguments=None):
     """Simulate, infer by both methods, print the table and draw the picture."""
-    given = parser(__doc__).parse_args(arguments)
+    options = parser(__doc__).parse_args(arguments)
     data, sampling, fitting = random.split(random.key(0), 3)
     x, angles = simulate(data)
-    nuts = run_nuts(sampling, x, angles, *((150, 300) if given.quick else ()))
-    svi = run_svi(fitting, x, angles, *((300, 300) if given.quick else ()))
+    nuts = run_nuts(sampling, x, angles, *((150, 300) if options.quick else ()))
+    svi = run_svi(fitting, x, angles, *((300, 300) if options.quick else ()))
     print(*table(nuts, svi), sep="\n")
-    if given.out:
+    if options.out:
         with settings():
-            write(picture(x, angles, nuts, svi), given.out)
+            write(picture(x, angles, nuts, svi), options.out)
 
 
 if __name__ == "__main__":

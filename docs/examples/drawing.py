@@ -29,19 +29,19 @@ SETTINGS = {
 
 def parser(text):
     """Return the argument parser of the example with the docstring `text`."""
-    made = argparse.ArgumentParser(description=text.splitlines()[0])
-    made.add_argument(
+    result = argparse.ArgumentParser(description=text.splitlines()[0])
+    result.add_argument(
         "--out", type=Path, help="picture to write; the suffix determines its format"
     )
-    made.add_argument(
+    result.add_argument(
         "--quick", action="store_true", help="a smaller run, in some seconds"
     )
-    return made
+    return result
 
 
 @contextlib.contextmanager
 def settings():
-    """Apply the settings of Matplotlib, which is imported only here: the rest runs without it."""
+    """Apply the picture settings to Matplotlib, which is imported here so that the rest runs without it."""
     import matplotlib
 
     with matplotlib.rc_context(SETTINGS):

@@ -4,9 +4,9 @@
 heading filter* and draws its picture; the same machine gives the same file, byte for
 byte.
 
-A gyro measures the turns of a vehicle with a small error, and a compass its heading
-with a larger one. Some readings are outliers, and for a while there is none. The state
-is one angle, so the exact filter can be computed too, as a density on a grid.
+A gyro measures the turns of a vehicle with a small error, and a compass measures its
+heading with a larger error. Some readings are outliers, and for a while there are none.
+The state is one angle, so the exact filter can be computed too, as a density on a grid.
 """
 
 import functools
@@ -24,10 +24,10 @@ __all__ = ["main"]
 STEPS = 120
 MOTION = 150.0  # concentration of a gyro's error in one step, about 5 degrees
 COMPASS = 8.0  # concentration of a good reading, about 20 degrees
-WRONG = 0.2  # share of the readings that may point anywhere
+WRONG = 0.2  # fraction of the readings that are uniform on the circle
 OUTAGE = (50, 90)  # steps without a compass
 PARTICLES = 4096
-CELLS = 512  # of the grid: seven to a standard deviation of the gyro's error
+CELLS = 512  # of the grid, seven per standard deviation of the gyro's error
 SHOWN = 728  # seed of the pictured run, ambiguous at the start and after the outage
 RUNS = 200
 
@@ -37,7 +37,7 @@ RUNS = 200
 
 
 def gyro():
-    """Return the turn in each step by the gyro, in radians: bends to both sides, and more than one turn in total."""
+    """Return the turn in each step by the gyro, in radians, to both sides and more than a full turn in total."""
     step = jnp.arange(STEPS, dtype=jnp.float32)
     return 0.06 + 0.12 * jnp.sin(step * (2 * jnp.pi / 50))
 
@@ -89,7 +89,7 @@ def mean_direction(angles, weights):
 
 
 def systematic(offset, weights):
-    """Return the particle that each new one copies, by a comb of even teeth over the cumulated weights."""
+    """Return the index that each new particle copies, by a comb of even teeth over the cumulative weights."""
     size = weights.shape[0]
     teeth = (jnp.arange(size, dtype=weights.dtype) + offset) / size
     return jnp.minimum(jnp.searchsorted(jnp.cumsum(weights), teeth), size - 1)
@@ -147,7 +147,7 @@ def grid_filter(turns, readings, concentrations, cells=CELLS):
 
 
 def last_reading(readings, concentrations):
-    """Return the readings of the compass, and in the outage the last one before it."""
+    """Return the readings of the compass, replaced during the outage by the last one before it."""
     step = jnp.arange(readings.size)
     return readings[jax.lax.cummax(jnp.where(concentrations > 0, step, 0))]
 
@@ -166,13 +166,13 @@ def deviations(key, sizes):
     turns, concentrations = gyro(), compass()
     simulating, filtering = random.split(key)
     headings, readings = simulate(simulating, turns, concentrations)
-    found = [last_reading(readings, concentrations)]
-    found += [
+    estimates = [last_reading(readings, concentrations)]
+    estimates += [
         particle_filter(filtering, turns, readings, concentrations, size)[0]
         for size in sizes
     ]
-    found += [grid_filter(turns, readings, concentrations)[0]]
-    return [difference(estimate, headings) for estimate in found]
+    estimates += [grid_filter(turns, readings, concentrations)[0]]
+    return [difference(estimate, headings) for estimate in estimates]
 
 
 def compare(key, runs, sizes):
@@ -187,7 +187,8 @@ def compare(key, runs, sizes):
 
 
 def mean_and_error(values):
-    """Return the mean over runs and steps, and its standard error from runs, since steps of a run are dependent."""
+    """Return the mean over runs and steps, and its standard error from the means of the runs."""
+    # The steps of a run are dependent, the runs are not.
     means = np.mean(np.asarray(values, float), axis=1)
     return means.mean(), means.std(ddof=1) / np.sqrt(means.size)
 
@@ -229,9 +230,9 @@ def second_peak(density):
 
 
 def band(estimates, cloud, share=0.9):
-    """Return the ends of the middle `share` of the particles about each estimate, on the line.
+    """Return the lower ends, centres and upper ends of the bands that hold the central `share` of the particles.
 
-    The estimates are unrolled, so that the band has no jumps.
+    The estimates are unwrapped, so that the band has no jumps.
     """
     around = np.asarray(difference(cloud, estimates[:, None]), float)
     low, high = np.quantile(around, [(1 - share) / 2, (1 + share) / 2], axis=1)
@@ -240,7 +241,7 @@ def band(estimates, cloud, share=0.9):
 
 
 def moments_of_doubt(densities):
-    """Return the steps with the highest second peak, before the outage and after it."""
+    """Return the steps with the highest second peak, one before and one after the outage."""
     heights = np.array([second_peak(density) for density in densities])
     return int(np.argmax(heights[: OUTAGE[0]])), OUTAGE[1] + int(
         np.argmax(heights[OUTAGE[1] :])
@@ -261,8 +262,8 @@ def picture(seed=SHOWN):
     simulating, filtering = random.split(random.key(seed))
     headings, readings = simulate(simulating, turns, concentrations)
     estimates, cloud = (
-        np.asarray(found)
-        for found in particle_filter(filtering, turns, readings, concentrations)
+        np.asarray(array)
+        for array in particle_filter(filtering, turns, readings, concentrations)
     )
     densities = np.asarray(grid_filter(turns, readings, concentrations)[1], float)
     truth = np.asarray(difference(headings, 0.0), float)
@@ -277,7 +278,7 @@ def picture(seed=SHOWN):
     time.text(np.mean(OUTAGE) + 3, -20, "no compass", ha="center")
     low, centre, high = (np.degrees(ends) for ends in band(estimates, cloud))
     true = np.degrees(np.unwrap(truth))
-    # Copies whole turns apart; the panel shows one turn of them.
+    # Copies that differ by full turns; the panel shows one turn.
     for turn in 360 * np.arange(-4, 5):
         filled = time.fill_between(
             step, low + turn, high + turn, color=COLORS[1], alpha=0.3, linewidth=0
@@ -323,7 +324,7 @@ def picture(seed=SHOWN):
     names = {
         "true heading": dashed,
         "compass": dots,
-        "particles, left their middle 90 %": filled,
+        "particles (left: central 90 %)": filled,
         "their mean direction": middle,
         "exact density": exact,
     }
@@ -339,12 +340,12 @@ def picture(seed=SHOWN):
 
 def main(arguments=None):
     """Compare the filters over many runs, print the table and draw one run."""
-    given = parser(__doc__).parse_args(arguments)
-    runs, sizes = (32, (512,)) if given.quick else (RUNS, (64, 512, PARTICLES))
+    options = parser(__doc__).parse_args(arguments)
+    runs, sizes = (32, (512,)) if options.quick else (RUNS, (64, 512, PARTICLES))
     print(*table(compare(random.key(0), runs, sizes)), sep="\n")
-    if given.out:
+    if options.out:
         with settings():
-            write(picture(), given.out)
+            write(picture(), options.out)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ __all__ = ["main"]
 
 LOOP_DB = np.array(
     [8.0, 10.0, 12.0, 14.0, 16.0]
-)  # signal-to-noise ratios of the loop, a column of the file for each
+)  # signal-to-noise ratios of the loop, one per column of the file
 SYMBOL_DB = np.array([10.0, 13.0])  # of the symbols, Es/N0
 ROWS = 2**23
 BLOCKS = 16
@@ -53,7 +53,7 @@ BLUES = ("#9ECAE1", "#6BAED6", "#4292C6", "#0072B2", "#08306B")
 
 
 def ratio(decibels):
-    """Return the ratio of powers of a number of decibels."""
+    """Convert decibels to a ratio of powers."""
     return np.float32(10 ** (np.asarray(decibels) / 10))
 
 
@@ -90,7 +90,7 @@ def exact_with_noise(loop_snr, snr, points=8192):
 
 
 class Interrupted(Exception):
-    """Stands for a crash, a full disk, or the time limit of a cluster job."""
+    """An interruption, such as a crash, a full disk, or the time limit of a cluster job."""
 
 
 def stop_half_way(done, total):
@@ -124,7 +124,7 @@ def interrupt_and_resume(path, key, rows):
 
 
 def same_as_uninterrupted(path, key, rows):
-    """Return whether the file has the bytes of an uninterrupted run."""
+    """Return whether the file has the same bytes as the file of an uninterrupted run."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         other = Path(folder) / path.name
         record(other, key, rows)
@@ -132,12 +132,12 @@ def same_as_uninterrupted(path, key, rows):
 
 
 def tens(size):
-    """Return megabytes rounded up to tens; the rest depends on other work of the process."""
+    """Convert bytes to megabytes, rounded up to tens because the process also does other work."""
     return 10 * math.ceil(size / 1e7)
 
 
 class Memory:
-    """Measure the most memory that the process takes in a `with` block in addition, in bytes; None if unknown."""
+    """Measure the peak of the additional memory of the process in a `with` block, in bytes; None if unknown."""
 
     def __enter__(self):
         self._before, self._end = self._used(), threading.Event()
@@ -156,7 +156,7 @@ class Memory:
 
     @staticmethod
     def _used():
-        """Return the memory without pages of mapped files, which the system can reclaim; on Linux only."""
+        """Return the memory without mapped files, whose pages the system can reclaim; None except on Linux."""
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/status").read_text().splitlines():
                 if line.startswith("RssAnon:"):
@@ -199,18 +199,18 @@ def rates(rows, sums):
 
 def count_rare(key, loop_snr, total, batch=BATCH):
     """Count the phases beyond the edge among `total`, without keeping any."""
-    found = jnp.zeros((), int)
+    count = jnp.zeros((), int)
     for phases in sample_batches(
         key, 0.0, loop_snr, total, min(batch, total), donate=True
     ):
-        found = count_beyond(found, phases)
-    return int(found)
+        count = count_beyond(count, phases)
+    return int(count)
 
 
 @jax.jit
-def count_beyond(found, phases):
-    """Add the number of phases beyond the edge to `found`."""
-    return found + jnp.sum(jnp.abs(phases) > EDGE)
+def count_beyond(count, phases):
+    """Add the number of phases beyond the edge to `count`."""
+    return count + jnp.sum(jnp.abs(phases) > EDGE)
 
 
 def rate_by_uniform_numbers(loop_snr):
@@ -250,12 +250,12 @@ def table(rows, tails, noisy):
 
 
 def compare(exact, estimate, spread):
-    """Return four columns of the table."""
+    """Return four columns of a line of the table."""
     return f"{exact:10.2e}{estimate:10.2e}{spread:10.1e}{(estimate - exact) / spread:+10.1f}"
 
 
 def picture(rows, tails, noisy, rare):
-    """Make the figure: rates of large phase errors, and symbol error rates; points from draws, exact lines."""
+    """Make the figure: rates of large phase errors, and symbol error rates, with points from draws and exact lines."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.8), layout="constrained")
@@ -270,12 +270,12 @@ def picture(rows, tails, noisy, rare):
             linewidth=1.3,
         )
         estimate, spread = tails[0][:, column], tails[1][:, column]
-        seen = estimate > 0
+        positive = estimate > 0
         points(
             left,
-            np.degrees(SIZES[seen]),
-            estimate[seen],
-            spread[seen],
+            np.degrees(SIZES[positive]),
+            estimate[positive],
+            spread[positive],
             colour,
             f"{decibels:.0f} dB",
         )
@@ -310,7 +310,7 @@ def picture(rows, tails, noisy, rare):
         tails[0][EDGE_PLACE],
         tails[1][EDGE_PLACE],
         BLUES[3],
-        "no noise but that of the phase",
+        "phase noise only",
     )
     for line, (decibels, colour) in enumerate(
         zip(SYMBOL_DB, (COLORS[0], COLORS[2]), strict=True)
@@ -367,15 +367,17 @@ def points(axes, x, y, spread, colour, label, marker="o"):
 
 def main(arguments=None):
     """Draw the file with an interruption, compare it with the exact distribution, print the table, draw the picture."""
-    options = parser(__doc__)
-    options.add_argument(
+    command_line = parser(__doc__)
+    command_line.add_argument(
         "--data", type=Path, help="directory in which the file is kept"
     )
-    given = options.parse_args(arguments)
-    rows, rare = (ROWS // 8, RARE // 64) if given.quick else (ROWS, RARE)
+    options = command_line.parse_args(arguments)
+    rows, rare = (ROWS // 8, RARE // 64) if options.quick else (ROWS, RARE)
     key = jax.random.key(0)
     with contextlib.ExitStack() as stack:
-        folder = given.data or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = options.data or Path(
+            stack.enter_context(tempfile.TemporaryDirectory())
+        )
         folder.mkdir(parents=True, exist_ok=True)
         path, phases_key = folder / "phases.npy", derive_key(key, "phases")
         written, writing = interrupt_and_resume(path, phases_key, rows)
@@ -409,9 +411,9 @@ def main(arguments=None):
     print(
         f"  by icdf of float32 uniform numbers: {rate_by_uniform_numbers(loop_snr):.2e}"
     )
-    if given.out:
+    if options.out:
         with settings():
-            write(picture(rows, tails, noisy, (count, rare)), given.out)
+            write(picture(rows, tails, noisy, (count, rare)), options.out)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""A pipeline of two devices: one draws a batch of angles while the other works on the previous batch.
+"""A pipeline of two devices: one draws a batch of angles while the other works on the previous one.
 
 ``python docs/examples/pipeline.py`` prints a table. It uses the first two devices that
 JAX finds, and reports if there is only one.
 
-Walkers take steps of length 1 and turn by a von Mises angle before each. The mean
+Walkers take steps of length 1 and turn by a von Mises angle before each step. The mean
 squared distance that they reach has a closed form, so the answer is known. The result
-is a sum over many batches of one stream. The device that draws passes the angles
-directly to the one that walks, without a copy to the host.
+is a sum over many batches of one stream. The device that draws sends the angles
+directly to the device that walks, without a copy to the host.
 """
 
 import argparse
@@ -24,7 +24,9 @@ CONCENTRATION = 4.0
 WALKERS = 2**12
 STEPS = 2**8
 BATCHES = 40
-IN_FLIGHT = 2  # batches: one is drawn while one is walked; more would only take memory
+IN_FLIGHT = (
+    2  # batches: one is drawn while another is walked; more would only take memory
+)
 
 
 def draw(key, batch, shape):
@@ -91,20 +93,22 @@ def main(arguments=None):
     parser.add_argument(
         "--repeats", type=int, default=3, help="timings; the shortest is printed"
     )
-    given = parser.parse_args(arguments)
-    devices = jax.devices()[: given.devices]
-    key, shape = jax.random.key(0), (given.walkers, given.steps)
+    options = parser.parse_args(arguments)
+    devices = jax.devices()[: options.devices]
+    key, shape = jax.random.key(0), (options.walkers, options.steps)
 
     alone, one = timed(
-        given.repeats, pipeline, key, devices[0], devices[0], given.batches, shape
+        options.repeats, pipeline, key, devices[0], devices[0], options.batches, shape
     )
-    print(f"{given.batches} batches of {given.walkers} walkers and {given.steps} steps")
+    print(
+        f"{options.batches} batches of {options.walkers} walkers and {options.steps} steps"
+    )
     print(f"one device, {devices[0]}: {one:.3f} s")
     if len(devices) == 1:
         print("There is no second device: drawing and walking alternated on this one.")
     else:
         result, two = timed(
-            given.repeats, pipeline, key, *devices, given.batches, shape
+            options.repeats, pipeline, key, *devices, options.batches, shape
         )
         same = (
             "the same, bit for bit"
@@ -115,9 +119,9 @@ def main(arguments=None):
             f"drawn on {devices[0]}, walked on {devices[1]}: {two:.3f} s, {one / two:.2f} times as fast"
         )
         print(f"results: {same}")
-    mean = float(alone) / (given.batches * given.walkers)
+    mean = float(alone) / (options.batches * options.walkers)
     print(
-        f"mean squared distance: {mean:.2f}, by the distribution {expected_distance(given.steps):.2f}"
+        f"mean squared distance: {mean:.2f}, by the distribution {expected_distance(options.steps):.2f}"
     )
 
 

@@ -95,13 +95,13 @@ def errors(seed, sizes=SIZES, replicates=REPLICATES):
     """Return errors by number of angles and scheme, arrays over `sizes`, which are powers of 2."""
     keys = random.split(random.key(seed), 2 + len(sizes))
     shape = (int(max(sizes)), replicates, max(ANGLES))
-    # Leading coordinates and leading points are valid sets too, also of Sobol points.
+    # The leading coordinates and points of a set are a valid set, also for Sobol points.
     drawn = {
         "independent": independent(keys[0], *shape),
         "mirrored pairs": mirrored(keys[1], *shape),
         "Sobol points": sobol(seed, *shape),
     }
-    found = {
+    results = {
         d: {name: rms_errors(angles[..., :d], sizes) for name, angles in drawn.items()}
         for d in ANGLES
     }
@@ -110,10 +110,10 @@ def errors(seed, sizes=SIZES, replicates=REPLICATES):
         stratified(key, int(n), replicates)
         for key, n in zip(keys[2:], sizes, strict=True)
     ]
-    found[1]["strata"] = np.concatenate(
+    results[1]["strata"] = np.concatenate(
         [rms_errors(angles, [len(angles)]) for angles in sets]
     )
-    return found
+    return results
 
 
 def slope(sizes, rms):
@@ -122,11 +122,11 @@ def slope(sizes, rms):
     return np.polyfit(np.log(sizes[first:]), np.log(rms[first:]), 1)[0]
 
 
-def worth(sizes, found):
-    """Return how many independent draws have the error of each scheme at the largest size, to two digits."""
-    one_draw = np.mean(sizes * found["independent"] ** 2)  # variance of one draw
+def worth(sizes, by_scheme):
+    """Return the number of independent draws with the same error as each scheme at the largest size, to two digits."""
+    one_draw = np.mean(sizes * by_scheme["independent"] ** 2)  # variance of one draw
     equal = {
-        name: float(f"{one_draw / rms[-1] ** 2:.2g}") for name, rms in found.items()
+        name: float(f"{one_draw / rms[-1] ** 2:.2g}") for name, rms in by_scheme.items()
     }
     return equal | {"independent": max(sizes)}
 
@@ -137,11 +137,11 @@ def table(results, sizes):
         f"{'':10}{'':16}{'RMS error':>12}{'falls as':>11}{'equivalent number of':>22}",
         f"{'':10}{'':16}{f'at n = {max(sizes)}':>12}{'n to the':>11}{'independent draws':>22}",
     ]
-    for angles, found in results.items():
-        equal = worth(sizes, found)
+    for angles, by_scheme in results.items():
+        equal = worth(sizes, by_scheme)
         label = plural(angles)
-        for name in (name for name in STYLES if name in found):
-            rms = found[name]
+        for name in (name for name in STYLES if name in by_scheme):
+            rms = by_scheme[name]
             lines.append(
                 f"{label:10}{name:16}{rms[-1]:12.1e}{slope(sizes, rms):11.2f}{equal[name]:22,.0f}"
             )
@@ -179,9 +179,9 @@ def picture(results, sizes):
 
     figure = Figure(figsize=(10, 4.6), facecolor="white", layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(results), sharex=True, sharey=True))
-    for axes, (angles, found) in zip(panels, results.items(), strict=True):
+    for axes, (angles, by_scheme) in zip(panels, results.items(), strict=True):
         for power, name in GUIDES.items():
-            line = found["independent"][0] * (sizes / sizes[0]) ** power
+            line = by_scheme["independent"][0] * (sizes / sizes[0]) ** power
             axes.plot(
                 sizes,
                 line,
@@ -198,7 +198,7 @@ def picture(results, sizes):
                 va="center",
                 color="#777777",
             )
-        for name, rms in found.items():
+        for name, rms in by_scheme.items():
             axes.plot(sizes, rms, **STYLES[name])
         axes.set_title(plural(angles))
         axes.set(yscale="log", xlabel="number of points n")
@@ -216,13 +216,13 @@ def picture(results, sizes):
 
 def main(arguments=None):
     """Measure the errors, print the table and draw the picture."""
-    given = parser(__doc__).parse_args(arguments)
-    sizes, replicates = (SIZES[:4], 50) if given.quick else (SIZES, REPLICATES)
+    options = parser(__doc__).parse_args(arguments)
+    sizes, replicates = (SIZES[:4], 50) if options.quick else (SIZES, REPLICATES)
     results = errors(0, sizes, replicates)
     print(*table(results, sizes), sep="\n")
-    if given.out:
+    if options.out:
         with settings():
-            write(picture(results, sizes), given.out)
+            write(picture(results, sizes), options.out)
 
 
 if __name__ == "__main__":

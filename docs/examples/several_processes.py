@@ -32,7 +32,7 @@ __all__ = ["main"]
 BLOCKS = 24
 DIVISORS = tuple(
     n for n in range(1, BLOCKS + 1) if BLOCKS % n == 0
-)  # numbers of processes that share them evenly
+)  # numbers of processes among which the blocks divide evenly
 ROWS = 2**17  # of a block
 TRUTH = np.array(
     [2.5, 0.8], np.float32
@@ -49,17 +49,17 @@ ROOT = Path(__file__).parents[2]
 
 
 def hours(start, rows):
-    """Return the hours of `rows` places of the stream as angles; a day is one turn."""
+    """Return the hours of `rows` positions in the stream as angles; a day is one turn."""
     return 2 * np.pi / 24 * (np.arange(start, start + rows) % 24).astype(np.float32)
 
 
 def direction(parameters, hour):
-    """Return the mean direction of the wind at an hour; the sea breeze swings it."""
+    """Return the mean direction of the wind at an hour, turned by the sea breeze."""
     return parameters[0] + parameters[1] * jnp.cos(hour)
 
 
 def draw(key, block):
-    """Return the hours and directions of a block; the latter depend only on the key and their places in the stream."""
+    """Return the hours and directions of a block, which do not depend on other draws."""
     start = block * ROWS
     hour = hours(start, ROWS)
     return hour, sample_block(
@@ -81,7 +81,7 @@ def share(process, processes):
 
 
 def checksum(angles):
-    """Return the CRC-32 of all bits."""
+    """Return the CRC-32 of all bits of the angles."""
     return zlib.crc32(np.ascontiguousarray(angles).view(np.uint8).data)
 
 
@@ -140,7 +140,7 @@ def work(key, process, processes, gather):
 
 
 def join(coordinator, process, processes):
-    """Connect to the other processes; return the function `gather`, which gives each the rows of all in order."""
+    """Connect to the other processes; return the function `gather`, which returns all their rows in order."""
     jax.distributed.initialize(
         coordinator, processes, process, cluster_detection_method="deactivate"
     )
@@ -167,13 +167,15 @@ def end_with_parent():
     os._exit(1)
 
 
-def child(given):
+def child(options):
     """Run a child, which writes its result and nothing else to standard output."""
     threading.Thread(target=end_with_parent, daemon=True).start()
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)  # output of JAX's libraries goes to standard error
-        gather = join(given.coordinator, given.process, given.processes)
-        json.dump(work(jax.random.key(0), given.process, given.processes, gather), out)
+        gather = join(options.coordinator, options.process, options.processes)
+        json.dump(
+            work(jax.random.key(0), options.process, options.processes, gather), out
+        )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -181,7 +183,7 @@ def child(given):
 
 
 def environment():
-    """Return the environment of a child: no setting of JAX but the CPU, and no proxy."""
+    """Return the environment of a child, without proxies and without settings of JAX other than the CPU."""
     unwanted = ("JAX_", "XLA_", "TF_")
     kept = {
         name: value
@@ -243,7 +245,7 @@ def launch(commands, timeout=TIMEOUT):
 
 
 def end(processes):
-    """End the processes that still run."""
+    """End the processes that are still running."""
     for process in processes:
         process.kill()
         process.wait()
@@ -266,13 +268,13 @@ def together(processes):
         str(processes),
     ]
     command += ["--coordinator", f"127.0.0.1:{free_port()}"]
-    found = [
+    results = [
         json.loads(out)
         for out in launch([[*command, "--process", str(i)] for i in range(processes)])
     ]
-    if any(other != found[0] for other in found):
+    if any(other != results[0] for other in results):
         raise RuntimeError("the results of the processes differ")
-    return found[0]
+    return results[0]
 
 
 def table(alone, results):
@@ -355,15 +357,15 @@ def picture(results):
     above.invert_yaxis()
     above.tick_params(axis="y", length=0)
     above.spines["left"].set_visible(False)
-    above.set(xlim=(0, BLOCKS * million), xlabel="place in the stream, millions")
-    above.set(title="Who drew which part")
+    above.set(xlim=(0, BLOCKS * million), xlabel="position in the stream, millions")
+    above.set(title="Process that draws each part")
 
     edges = np.degrees(np.linspace(-np.pi, np.pi, BINS + 1))
-    most = max(results)
-    counts = np.array(results[most]["counts"]) / (BLOCKS * ROWS * 2 * np.pi / BINS)
+    largest = max(results)
+    counts = np.array(results[largest]["counts"]) / (BLOCKS * ROWS * 2 * np.pi / BINS)
     floor = np.zeros(BINS)
-    for process in range(most):
-        heights = counts[share(process, most)].sum(axis=0)
+    for process in range(largest):
+        heights = counts[share(process, largest)].sum(axis=0)
         below.bar(
             edges[:-1], heights, np.diff(edges), floor, align="edge", color=COLORS[process % len(COLORS)],
             edgecolor="white", linewidth=0.4,
@@ -375,33 +377,33 @@ def picture(results):
         marginal(grid),
         color=INK,
         linewidth=1.8,
-        label="density that they were drawn with",
+        label="density, averaged over the hours",
     )
     below.set(
         xlim=(-180, 180), xticks=range(-180, 181, 45), ylim=(0, 1.1 * floor.max())
     )
-    below.set(title=f"What they drew, in the colours of {most} processes")
+    below.set(title=f"All directions, in the colours of {largest} processes")
     below.set(xlabel="direction of the wind, degrees", ylabel="density")
     below.legend(frameon=False, loc="upper left")
     return figure
 
 
 def main(arguments=None):
-    """Start the processes, or run one of them."""
-    options = parser(__doc__)
-    options.add_argument(
+    """Start the processes and print their results, or run one of the processes."""
+    command_line = parser(__doc__)
+    command_line.add_argument(
         "--processes", type=int, choices=DIVISORS, help="largest number of processes"
     )
-    options.add_argument("--process", type=int, help=argparse.SUPPRESS)
-    options.add_argument("--coordinator", help=argparse.SUPPRESS)
-    given = options.parse_args(arguments)
-    if given.process is not None:
-        child(given)
+    command_line.add_argument("--process", type=int, help=argparse.SUPPRESS)
+    command_line.add_argument("--coordinator", help=argparse.SUPPRESS)
+    options = command_line.parse_args(arguments)
+    if options.process is not None:
+        child(options)
         return
-    most = given.processes or (2 if given.quick else 4)
+    largest = options.processes or (2 if options.quick else 4)
     results = {
         processes: together(processes)
-        for processes in sorted({1, 2, most} if most > 2 else {1, most})
+        for processes in sorted({1, 2, largest} if largest > 2 else {1, largest})
     }
     with jax.default_device(
         jax.devices("cpu")[0]
@@ -411,9 +413,9 @@ def main(arguments=None):
             for part in np.split(np.asarray(draw_at_once(jax.random.key(0))), BLOCKS)
         ]
     print(*table(alone, results), sep="\n")
-    if given.out:
+    if options.out:
         with settings():
-            write(picture(results), given.out)
+            write(picture(results), options.out)
 
 
 if __name__ == "__main__":

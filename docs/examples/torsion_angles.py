@@ -49,7 +49,7 @@ def read_structure(path):
 
 
 def divide(pairs):
-    """Return every other residue, to fit, and the others, held out; as many of each."""
+    """Return every other residue, for the fit, and as many held-out residues in between."""
     even = len(pairs) // 2 * 2
     return pairs[:even:2], pairs[1:even:2]
 
@@ -61,8 +61,8 @@ def divide(pairs):
 def start(key, pairs, numbers=NUMBERS, starts=STARTS):
     """Return mixtures (numbers, starts) of independent angles, centred at residues picked at random.
 
-    All have the largest number of components, and those beyond `numbers` have the weight
-    0. Such a weight stays 0, so one compiled program fits all numbers.
+    All mixtures have the largest number of components, of which the unused ones have
+    weight 0. Such a weight stays 0, so one compiled program fits all numbers.
     """
     shape = (len(numbers), starts, max(numbers))
     used = np.arange(max(numbers)) < np.array(numbers)[:, None, None]
@@ -77,7 +77,7 @@ def fit(mixtures, pairs):
     return Mixture.fit(
         np.broadcast_to(pairs, (*mixtures.batch_shape, *pairs.shape)),
         mixtures,
-        axis=2,  # that of the residues
+        axis=2,  # of the residues
         steps=STEPS,
         tolerance=1e-5,
         largest_concentration=NARROWEST,
@@ -85,7 +85,7 @@ def fit(mixtures, pairs):
 
 
 def coupled(mixtures):
-    """Return mixtures of independent angles as ones of dependent angles with correlation 0."""
+    """Convert mixtures of independent angles to mixtures of dependent angles with correlation 0."""
     angles = mixtures.components.components
     phi, psi = np.moveaxis(angles.loc, -1, 0)
     k_phi, k_psi = np.moveaxis(angles.concentration, -1, 0)
@@ -100,13 +100,13 @@ def log_density(mixtures, pairs):
 
 
 def best_start(mixtures, pairs, held_out):
-    """Return the likeliest start for each number of components: mixtures, and the log densities of both sets."""
+    """Return the most likely mixture for each number of components, and its log densities of both sets of residues."""
     fitted = np.asarray(log_density(mixtures, pairs))
     best = np.argmax(fitted.mean(0), axis=1)
     places = np.arange(len(best)), best
     unseen = np.asarray(log_density(mixtures, held_out))
-    found = jax.tree.map(lambda leaf: leaf[places], mixtures)
-    return found, fitted[:, *places], unseen[:, *places]
+    chosen = jax.tree.map(lambda leaf: leaf[places], mixtures)
+    return chosen, fitted[:, *places], unseen[:, *places]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -135,10 +135,10 @@ def psi_of_sheets(mixture, pairs):
     """Return the mean of psi in degrees, on the circle and as a number, of the largest component near sheets."""
     near = np.cos(np.asarray(mixture.components.psi_loc) - np.deg2rad(140)) > 0.5
     sheet = np.argmax(np.where(near, mixture.log_weights(), -np.inf))
-    shares = np.asarray(jax.jit(Mixture.responsibilities)(mixture, pairs))[:, sheet]
+    weights = np.asarray(jax.jit(Mixture.responsibilities)(mixture, pairs))[:, sheet]
     psi = pairs[:, 1]
-    circular = np.angle(np.sum(shares * np.exp(1j * psi)))
-    return np.rad2deg(circular), np.rad2deg(np.average(psi, weights=shares))
+    circular = np.angle(np.sum(weights * np.exp(1j * psi)))
+    return np.rad2deg(circular), np.rad2deg(np.average(psi, weights=weights))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def component_table(mixture):
 
 
 def picture(mixture, residues, criteria, unseen, numbers):
-    """Make the figure: residues, as many draws, and the held-out likelihood."""
+    """Make the figure: residues, the same number of draws, and the held-out likelihood."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 4.6), layout="constrained")
@@ -192,7 +192,7 @@ def picture(mixture, residues, criteria, unseen, numbers):
     draw = jax.jit(lambda mixture, key: mixture.sample(key, (len(residues),)))
     drawn = np.asarray(draw(mixture, jax.random.key(1)))
     draw_plane(planes[0], residues, mixture, f"{len(residues):,} residues")
-    draw_plane(planes[1], drawn, mixture, "As many draws from the mixture")
+    draw_plane(planes[1], drawn, mixture, f"{len(residues):,} draws from the mixture")
     for (name, criterion), colour in zip(criteria.items(), COLORS, strict=False):
         heights, best = unseen[name].mean(0), np.argmin(criterion)
         planes[2].plot(numbers, heights, "o-", color=colour, label=f"{name} angles")
@@ -212,7 +212,7 @@ def draw_plane(axes, points, mixture, title):
     plane = np.deg2rad(np.stack(np.meshgrid(degrees, degrees), axis=-1))
     heights = np.asarray(jax.jit(Mixture.prob)(mixture, plane.astype(np.float32)))
     heights = heights * (np.pi / 180) ** 2
-    # As an image: two thousand paths would make a large file.
+    # As an image, because two thousand paths would make a large file.
     axes.scatter(*np.rad2deg(points).T, s=5, c=COLORS[1], linewidths=0, rasterized=True)
     axes.contour(degrees, degrees, heights, LEVELS, colors=INK, linewidths=0.7)
     axes.set(xlim=(-180, 180), ylim=(-180, 180), aspect="equal")
@@ -223,20 +223,20 @@ def draw_plane(axes, points, mixture, title):
 
 def main(arguments=None):
     """Fit mixtures of both kinds, print the tables and draw the picture."""
-    options = parser(__doc__)
-    options.add_argument(
+    command_line = parser(__doc__)
+    command_line.add_argument(
         "--structures",
         type=Path,
         nargs="+",
         help="PDB or mmCIF files to fit instead of the committed residues",
     )
-    given = options.parse_args(arguments)
-    if given.structures:
-        residues = np.concatenate([read_structure(path) for path in given.structures])
+    options = command_line.parse_args(arguments)
+    if options.structures:
+        residues = np.concatenate([read_structure(path) for path in options.structures])
     else:
         residues = measured()
     pairs, held_out = divide(residues)
-    numbers, starts = ((2, 3), 2) if given.quick else (NUMBERS, STARTS)
+    numbers, starts = ((2, 3), 2) if options.quick else (NUMBERS, STARTS)
 
     tori = fit(start(jax.random.key(0), pairs, numbers, starts), pairs)
     criteria, unseen = {}, {}
@@ -247,7 +247,7 @@ def main(arguments=None):
         mixtures, fitted, unseen[name] = best_start(tried, pairs, held_out)
         criteria[name] = bic(name, fitted, numbers)
     best = np.argmin(criteria["dependent"])
-    # Without the components of weight 0.
+    # Remove the components of weight 0.
     mixture = jax.tree.map(lambda leaf: leaf[best, : numbers[best]], mixtures)
     circular, ordinary = psi_of_sheets(mixture, pairs)
 
@@ -256,9 +256,9 @@ def main(arguments=None):
     print(
         f"mean psi of the sheets: {circular:.1f} degrees on the circle, {ordinary:.1f} as a number"
     )
-    if given.out:
+    if options.out:
         with settings():
-            write(picture(mixture, residues, criteria, unseen, numbers), given.out)
+            write(picture(mixture, residues, criteria, unseen, numbers), options.out)
 
 
 if __name__ == "__main__":
