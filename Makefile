@@ -1,5 +1,5 @@
 # Two commands from a fresh clone: `make sample` and `make test`. They need Python 3.11 or newer, make and a package
-# registry; everything is installed inside the clone, and only again when setup.cfg or pyproject.toml change.
+# registry. Everything is installed inside the clone, and again only if setup.cfg, pyproject.toml or this file change.
 
 PYTHON ?= python3
 SIZE ?= 10_000_000
@@ -12,18 +12,18 @@ GUARD ?=
 NEWEST_TESTS ?= tests/sampling/test_counter.py tests/sampling/test_gradients.py tests/numerics/test_xla.py \
   tests/sampling/test_cuda.py::test_a_program_for_several_devices
 NEWEST_MARKS ?= not slow
-# Tests repeated with one CPU device, where results can differ; the others run with eight.
+# Tests that are also run with one CPU device, where results can differ; all tests run with eight.
 ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/numerics/test_xla.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
-# The release of JAX that compiles draws for a GPU, on a machine without one: the release of tools/gpu_programs.json, so
-# that a new release alone does not fail anything.
+# The release of JAX that compiles draws for a GPU on a machine without one. It is that of tools/gpu_programs.json, so
+# that a new release alone does not fail any check.
 GPU_JAX ?= 0.12.0.1
 # Releases whose launches of the CUDA kernels are checked, in addition to the newest one.
 LAUNCH_JAX ?= 0.11.2 $(GPU_JAX)
 LAUNCH_MORE ?=
 # The command to run if some of these checks are impossible here: `false` makes that an error.
 GPU_SKIP ?= true
-# Test processes, at most one per core, since each compiles its own programs. Each starts with complete files, whose
-# tests share compiled programs, and takes over remaining tests of others at the end.
+# Number of test processes, at most one per core, since each compiles its own programs. A process starts with complete
+# files, whose tests share compiled programs, and takes over remaining tests of other processes at the end.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
 PYTEST = -m pytest -q -n $(JOBS) --dist worksteal
 # The tests import few of the installed modules, and Python compiles those when they are imported.
@@ -67,7 +67,7 @@ test:
 	@$(MAKE) --no-print-directory -j2 install-tests
 	@$(MAKE) --no-print-directory -j1 test-oldest test-one-device test-newest
 
-# All tests, slow ones too, on this Python and on the newest one with the newest JAX: hours on two cores.
+# Run all tests, slow ones included, on this Python and on the newest one with the newest JAX: hours on two cores.
 test-whole: .venv-test/installed
 	.venv-test/bin/python $(PYTEST) -m "slow or not slow" $(TESTS)
 	CPU_DEVICES=1 .venv-test/bin/python $(PYTEST) -m "slow or not slow" $(ONE_DEVICE_TESTS)
@@ -139,7 +139,7 @@ gpu-programs: .venv-gpu-$(GPU_JAX)/installed
 launch-%: .venv-gpu-%/installed
 	@[ ! -e $< ] || .venv-gpu-$*/bin/python -m tools.launch_contract
 
-# Without the CUDA libraries: compiling does not need their gigabytes.
+# The CUDA libraries take gigabytes and are left out, since compiling does not need them.
 .venv-gpu-%/installed: $(PACKAGING)
 	$(call environment,$(@D),$(GPU_PYTHON))
 	@echo "installing JAX's compiler for a GPU into $(@D)"

@@ -2,7 +2,7 @@
 # Install this package for the accelerator of this machine, then draw on it and compare with the CPU.
 # `./install_gpu.sh --help` lists the options; docs/install.md explains them, and how to install by hand.
 
-# This part works in every shell, since another one may read it: when it is sourced, or given to sh.
+# This part works in every shell, since another shell may read it if the script is sourced or passed to sh.
 if [ -z "${BASH_VERSION:-}" ]; then
   echo "install_gpu.sh: error: this is a script for bash: run ./install_gpu.sh" >&2
   # shellcheck disable=SC2317 # reached where the script is not sourced
@@ -14,7 +14,7 @@ elif [ "${BASH_SOURCE[0]:-}" != "$0" ]; then
   return 2 2>/dev/null || exit 2
 fi
 
-# macOS has bash 3.2: no ${x,,}, no mapfile, and under -u no empty arrays.
+# macOS has bash 3.2, which lacks ${x,,} and mapfile, and rejects empty arrays under -u.
 set -euo pipefail
 
 usage() {
@@ -176,7 +176,7 @@ probe() {
   fi
 }
 
-# Print in a line why a program failed: the start of its output, or its exit code.
+# Print in one line why a program failed: the start of its output, or its exit code.
 reason() {
   local code=$1 text=$2 LC_ALL=C
   text=${text%%$'\n'*}
@@ -193,11 +193,11 @@ reason() {
 driver=     # 580.65.06
 major=0     # 580
 cards=0     # number of cards that nvidia-smi lists
-weakest=    # their lowest compute capability, times ten; empty if that of a card is unknown
+weakest=    # their lowest compute capability, times ten; empty if it is unknown for a card
 strongest=  # their highest
 cuda_note=  # why nvidia-smi reports no card
 
-# Read the lines of nvidia-smi such as "580.65.06, 9.0". Skip others: it prints errors to stdout, with any exit code.
+# Read the lines of nvidia-smi such as "580.65.06, 9.0". Skip others, since errors go to stdout too, with any exit code.
 read_cards() {
   local line capability pattern='^([0-9]+)\.[0-9.]+(, *(.*))?$' unknown=false
   while IFS= read -r line; do
@@ -421,7 +421,7 @@ extras=$extras${more:+,$more}
 say "found: $found"
 say "chosen: $name ($why)"
 
-# Warn of CUDA libraries on LD_LIBRARY_PATH, which is searched before the libraries that come with JAX.
+# Warn about CUDA libraries on LD_LIBRARY_PATH, which is searched before the libraries that come with JAX.
 warn_of_shadows() {
   local directories directory file names
   IFS=':;' read -r -a directories <<<"${LD_LIBRARY_PATH:-}:"
@@ -467,7 +467,7 @@ else
 fi
 while [ "$venv" != / ] && [ "$venv" != "${venv%/}" ]; do venv=${venv%/}; done
 
-# Print the version of a Python such as "3.11", or nothing if it does not start, as pyenv's shims may not.
+# Print the version of a Python, such as "3.11", or nothing if it does not start, as with some of pyenv's shims.
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true; }
 
 new_enough() {
@@ -544,7 +544,7 @@ if ! $is_new && ! "$env_python" -m pip --version >/dev/null 2>&1; then
     die "$venv has no working pip, and it cannot be added: delete $venv and run this again, or give --venv DIR"
 fi
 
-# --- other accelerators in it --------------------------------------------------------------------------------------
+# --- plugins for other accelerators --------------------------------------------------------------------------------
 
 # JAX loads all installed plugins, in no fixed order, and may combine one with another's kernels. NVIDIA's wheels for
 # CUDA 12 and 13 write cuDNN, NCCL and NVSHMEM into the same folders, so uninstalling one after installing the other
@@ -588,7 +588,7 @@ elif remove:
     print("remove", *sorted(remove | (shared & there.keys())))
 '
 
-# Without an accelerator or an option for one, keep the installed packages: a driver may fail temporarily.
+# Without an accelerator or an option for one, keep the installed packages, since a driver may fail temporarily.
 if ! $is_new && [ -n "$expect" ]; then
   answer=$("$env_python" -c "$others" "$wanted") ||
     die "$env_python could not list the installed packages: see its output above"
@@ -617,7 +617,7 @@ case $wanted in
   cuda*) progress "drawing on every device and comparing with the CPU, and trying the CUDA kernels" ;;
   *) progress "drawing on every device and comparing with the CPU" ;;
 esac
-# Where the CPU was chosen for lack of a usable GPU, the check expects the CPU.
+# If the CPU was chosen for lack of a usable GPU, the check expects the CPU.
 judged=$expect
 if [ "$wanted" = cpu ]; then judged=cpu; fi
 run "$venv/bin/jax-von-mises" doctor --expect "$judged" ||

@@ -24,7 +24,7 @@
 `sample_batches`          a long stream batch by batch; `batched_apply` for functions of long arrays
 `prefetch_to_host`        copies to NumPy in the background
 `write_samples`           a stream into a .npy file or a Zarr store, resumable; `verify_samples`
-`derive_key`              keys by names and numbers
+`derive_key`              keys from names and numbers
 `runtime`                 JAX settings, compilation cache, warm-up, export, memory, diagnosis
 ========================  =====================================================================
 """

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 
 # XLA counts bytes in 63 bits.
 LARGEST_SIZE = 2**60
-# XLA accepts more, but very many exhaust the memory.
+# NumPy's limit. XLA accepts more axes, but a great many exhaust the memory.
 MOST_AXES = 64
 # Limit on integer arguments, since JAX, NumPy and Python's ranges count in 63 bits.
 LARGEST_COUNT = 2**63
@@ -166,7 +166,7 @@ def is_array(value: object) -> bool:
 
 
 def native(array: Any) -> Any:
-    """Return `array` in the byte order of this machine, as JAX requires; arrays from files may have the other."""
+    """Return `array` in the byte order of this machine, as JAX requires; arrays from files may have the other order."""
     dtype = array.dtype
     return array if not isinstance(dtype, np.dtype) or dtype.isnative else array.astype(dtype.newbyteorder("="))
 
@@ -388,7 +388,7 @@ def path(caller: str, name: str, value: Any) -> str:
 
 
 def utf8(caller: str, name: str, text: str, taker: str) -> None:
-    """Refuse text that has no UTF-8 encoding, which `taker` needs, such as half of a surrogate pair."""
+    """Refuse text that has no UTF-8 encoding, such as half of a surrogate pair; `taker` requires the encoding."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

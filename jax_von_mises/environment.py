@@ -12,7 +12,7 @@ from typing import Any
 try:
     import grp
     import pwd
-except ImportError:  # Windows has no such modules, and no modes to check
+except ImportError:  # Windows has neither these modules nor file modes to check
     grp = pwd = None  # type: ignore[assignment]
 
 __all__ = [
@@ -31,7 +31,7 @@ PROC_CPU = Path("/proc/cpuinfo")
 
 
 def nvidia_driver() -> str | None:
-    """Return the version of the loaded NVIDIA driver, as Linux reports it; None without one."""
+    """Return the version of the loaded NVIDIA driver, as Linux reports it; None if no driver is loaded."""
     with contextlib.suppress(OSError):
         if match := re.search(r"\s(\d+\.\d+(\.\d+)?)\s", PROC_DRIVER.read_text()):
             return match[1]
@@ -48,7 +48,7 @@ def nvidia_gpus() -> int:
 
 
 def processor(field: str) -> str:
-    """Return a field that Linux reports of the first processor, such as "model name" or "flags"; "" elsewhere."""
+    """Return a field of the first processor as Linux reports it, such as "model name" or "flags"; "" if unavailable."""
     with contextlib.suppress(OSError):
         if match := re.search(rf"^{field}\s*: (.*)$", PROC_CPU.read_text(), re.MULTILINE):
             return match[1].strip()
@@ -75,7 +75,7 @@ def make_directories(path: str | os.PathLike[str], mode: int = 0o700) -> None:
     """Make a directory and its missing parents, by default accessible to this user only."""
     for folder in reversed((Path(path), *Path(path).parents)):
         if not folder.is_dir():
-            with contextlib.suppress(FileExistsError):  # another process may just have made it
+            with contextlib.suppress(FileExistsError):  # another process may have just made it
                 folder.mkdir(mode)
 
 
@@ -116,7 +116,7 @@ def _open_to(about: os.stat_result, leaf: bool) -> str | None:
 
 
 def _unmapped() -> int | None:
-    """Return the owner of system files as seen in a container that maps only this user; None elsewhere."""
+    """Return the apparent owner of system files in a container that does not map all users; None elsewhere."""
     with contextlib.suppress(OSError, ValueError):
         inside, _, count = Path("/proc/self/uid_map").read_text().split()[:3]
         if (int(inside), int(count)) != (0, 2**32 - 1):

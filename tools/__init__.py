@@ -1,1 +1,1 @@
-"""Scripts that make parts of the package; none of them is installed."""
+"""Scripts that generate and check parts of the package; they are not installed."""

@@ -1,10 +1,11 @@
-"""Check dependencies for known vulnerabilities by pip-audit; report packages that could not be looked up.
+"""Check dependencies for known vulnerabilities with pip-audit; report packages that could not be looked up.
 
-``pip freeze --exclude-editable | python -m tools.audit`` reads pinned requirements and asks pip-audit about each.
-pip-audit itself says "No known vulnerabilities found" and ends well where a package could not be looked up; here a
-package that was not looked up is no package without holes.
+``pip freeze --exclude-editable | python -m tools.audit`` reads pinned requirements and queries pip-audit for each. If a
+package cannot be looked up, pip-audit alone prints "No known vulnerabilities found" and exits with code 0. This script
+reports such a package.
 
-Exit codes: 0, all were looked up and none has a known hole; 1, one has; 2, some could not be looked up.
+Exit codes: 0 if every package was looked up and none has a known vulnerability, 1 if any has one, 2 if some packages
+could not be looked up.
 """
 
 import json
@@ -22,11 +23,11 @@ PIP_AUDIT = Path(sys.executable).with_name("pip-audit")
 
 
 class Unknown(Exception):
-    """Nothing is known of any package."""
+    """pip-audit gave no information about any package."""
 
 
 def asked(requirements, program):
-    """Return the findings of pip-audit, a line for each requirement."""
+    """Return pip-audit's findings, a dictionary for each requirement."""
     handle, name = tempfile.mkstemp(suffix=".txt")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -47,7 +48,7 @@ def asked(requirements, program):
 
 
 def main(requirements=None, program=PIP_AUDIT):
-    """Audit requirements, those of the standard input if none are given; returns the exit code."""
+    """Audit requirements, by default those of the standard input, and return the exit code."""
     lines = sys.stdin.read().splitlines() if requirements is None else requirements
     pinned = [line.strip() for line in lines if "==" in line and not line.startswith(("#", "-"))]
     others = [line.strip() for line in lines if line.strip() and "==" not in line and not line.startswith("#")]

@@ -1,15 +1,16 @@
 """Compile draws for an H100 on a machine without one, and count kernels, bytes and instructions.
 
-``make test-gpu-programs`` installs what it needs, which is JAX 0.11 or newer and what compiles for a GPU, and checks,
-in half a minute. In such an environment (for JAX 0.12.0.1 ``pip install --no-deps jax-cuda13-plugin==0.12.0.1
-jax-cuda13-pjrt==0.12.0.1``), from the repository root::
+``make test-gpu-programs`` installs JAX 0.11 or newer and its compiler for GPUs, and checks, in half a minute. In such
+an environment (for JAX 0.12.0.1 ``pip install --no-deps jax-cuda13-plugin==0.12.0.1 jax-cuda13-pjrt==0.12.0.1``), run
+from the repository root::
 
     python -m tools.gpu_programs            # writes tools/gpu_programs.json
-    python -m tools.gpu_programs --check    # exit code 1 if anything is worse than the file says
+    python -m tools.gpu_programs --check    # exit code 1 if anything is worse than in the file
 
-It counts the kernels of a draw, the bytes of memory in addition to arguments and result, and the PTX instructions per
-angle. These are not times, but a draw with more of them is slower. JAX 0.11.2 and 0.12.0.1 give the same numbers. With
-``--check`` each workaround in `WITHOUT` is also left out: if nothing gets worse without it, it can be removed.
+The script counts the kernels of a draw and, per angle, the bytes moved, the bytes of temporary memory and the PTX
+instructions. These are not times, but a draw with more of them is slower. JAX 0.11.2 and 0.12.0.1 give the same
+numbers. With ``--check`` each workaround in `WITHOUT` is also left out: if nothing gets worse without it, it can be
+removed.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from unittest import mock
 HERE = pathlib.Path(__file__).resolve().parent
 TABLE, TARGET = HERE / "gpu_programs.json", HERE / "h100.textpb"
 COUNT = 2**24
-# XLA gives a thread of a kernel for so many angles four of them, which its 16-byte stores are for.
+# In a kernel for this many angles, XLA gives each thread four angles, so that it can store 16 bytes at once.
 ANGLES = 4
 
 
@@ -36,25 +37,25 @@ def cells_by_products(values, powers):
     return jnp.concatenate([values[:, :1], rises @ jnp.asarray(powers, values.dtype)], axis=1).T
 
 
-# Workarounds of `jax_von_mises.numerics.xla`, what one would write without each, and a case that is worse then.
+# Workarounds of `jax_von_mises.numerics.xla`, each with the code without it, and a case that is then worse.
 WITHOUT = {
     "recompute_on_cuda": (lambda rest_of, stored, rest: (stored, rest), "plain direct, threefry2x32"),
     "carry_sign_on_cuda": (lambda t, negative, most: (t, negative), "plain table, threefry2x32"),
     "cell_coefficients": (cells_by_products, "kernel table, threefry2x32"),
     "vary_key_on_gpu": (lambda encrypt, key, lo: encrypt(key), "words, threefry2x32"),
 }
-# Another release of XLA may need a few more or less.
+# Tolerance for other releases of XLA, which may need slightly more.
 ROOM = 1.05
 
 INSTRUCTION = re.compile(r"^\s+(?:@!?%p\d+\s+)?[a-z][\w.]*\s[^;]*;", re.M)
 OPERATION = re.compile(r"^\s+(?:ROOT )?%(\S+) = (.*?) ([\w-]+)\((.*?)\)(?:,|$)", re.M)
-# What launches no kernel.
+# Operations that launch no kernel.
 FREE = ("parameter", "constant", "get-tuple-element", "tuple", "bitcast")
 WIDTHS = {"f32": 4, "u32": 4, "s32": 4, "bf16": 2, "f16": 2, "pred": 1}
 
 
 def cases():
-    """Name, function and arguments of everything that is compiled; the arguments as (shape, dtype)."""
+    """Yield the name, function and arguments of each program to compile; each argument as (shape, dtype)."""
     import jax
     import numpy as np
 
@@ -85,7 +86,7 @@ def cases():
 
 
 def h100():
-    """The sharding by which a program is compiled for an H100 that is not there."""
+    """Return the sharding with which a program is compiled for an H100 on a machine without one."""
     from jax.experimental import topologies
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -94,7 +95,7 @@ def h100():
 
 
 def compile_for_h100(folder):
-    """Compile each case and count."""
+    """Compile each case; return the counts, and those without each workaround."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     dumps = f"--xla_dump_to={folder} --xla_gpu_dump_llvmir=true --xla_dump_emitter_re=.*"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {dumps}".strip()
@@ -118,7 +119,7 @@ def compile_for_h100(folder):
 
 
 def without_workarounds():
-    """Each of `WITHOUT`, its case, and the case's function and arguments while it is taken out."""
+    """Yield each name in `WITHOUT`, its case, and the case's function and arguments, with the workaround disabled."""
     import jax
 
     from jax_von_mises.numerics import xla
@@ -132,7 +133,7 @@ def without_workarounds():
 
 
 def count(compiled, text):
-    """Kernels, bytes and instructions of a compiled program and the PTX of its kernels."""
+    """Return the counts of a compiled program; `text` is the PTX of its kernels."""
     operations = OPERATION.findall(compiled.as_text().split("\nENTRY", 1)[1])
     arrays = {name: of_angles(shape) for name, shape, _, _ in operations}
     launched = [each for each in operations if each[2] not in FREE]
@@ -155,13 +156,13 @@ def count(compiled, text):
 
 
 def of_angles(shape):
-    """Bytes for each angle that the arrays of an HLO shape, or of a tuple of them, have; 0 for small ones."""
+    """Return the bytes per angle of the arrays of an HLO shape, or of a tuple of shapes; 0 for small arrays."""
     found = re.findall(r"(\w+)\[(?:1,)?([\d,]+)\]", shape)
     return sum(WIDTHS[dtype] for dtype, sizes in found if sizes == str(COUNT))
 
 
 def worse(found, table):
-    """What is worse than the table says, in words."""
+    """Yield a description of each count that is worse than in the table."""
     for name, row in table.items():
         for what, most in row.items():
             have = found[name][what]
@@ -173,7 +174,7 @@ def worse(found, table):
 
 
 def main():
-    """Write or check."""
+    """Write the table, or check against it; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; compare with the file")
     given = parser.parse_args()

@@ -1,14 +1,15 @@
 """Check how XLA launches the CUDA kernels, on a machine without a GPU.
 
-`cuda_launch` launches by a custom call that any release of XLA may change. Programs are compiled for an H100, and what
-their executables say of the launch is compared with what the kernel takes. ``make test-gpu-programs`` does so for
-several releases of JAX. In an environment as `tools.gpu_programs` needs it, from the repository root::
+`cuda_launch` uses a custom call that any release of XLA may change. This script compiles programs for an H100, and
+compares the launch that their executables describe with what the kernel expects. ``make test-gpu-programs`` does so for
+several releases of JAX. In the environment that `tools.gpu_programs` needs, run from the repository root::
 
     python -m tools.launch_contract    # exit code 1 if anything differs
 
-An executable is a protocol buffer in Riegeli records, compressed by Snappy; the little of them that is needed is read
-here. The numbers of fields are those of XLA's ``gpu_executable.proto``, ``thunk.proto``, ``custom_kernel.proto`` and
-``kernel_spec.proto``. Each of the faults `PLANTED` is then made on purpose, and must be found.
+An executable is a protocol buffer in Riegeli records, compressed with Snappy; this module reads the parts of these
+formats that it needs. The field numbers are those of XLA's ``gpu_executable.proto``, ``thunk.proto``,
+``custom_kernel.proto`` and ``kernel_spec.proto``. Finally, each fault in `PLANTED` is introduced on purpose and must be
+found.
 """
 
 import math
@@ -31,12 +32,12 @@ COUNT = 1000
 # The table is read and the result written in pieces of 16 bytes.
 ALIGNMENT = 16
 TABLE_BYTES = 512 * 16
-# What a block has of shared memory without asking for more.
+# Shared memory that a block can use without requesting more.
 SHARED_BYTES = 48 * 1024
 
 
 class Argument(NamedTuple):
-    """A buffer whose address the kernel gets."""
+    """A buffer whose address the kernel receives."""
 
     name: str
     allocation: int
@@ -47,18 +48,18 @@ class Argument(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """What an executable says of a launch."""
+    """A launch as an executable describes it."""
 
     name: str
     text: str
     arguments: tuple[Argument, ...]
     order: tuple[int, ...]
-    """The argument that each parameter of the kernel gets."""
+    """Index of the argument that each parameter of the kernel receives."""
     grid: tuple[int, ...]
     block: tuple[int, ...]
     shared: int
     unknown: tuple[str, ...] = ()
-    """Fields that are set, and were not when this was written."""
+    """Fields that are set, but were not set when this module was written."""
 
 
 class Case(NamedTuple):
@@ -66,7 +67,7 @@ class Case(NamedTuple):
 
     function: Callable
     parameters: dict
-    """Shape and dtype of each parameter of the program, by its name, or names, in the kernel's source."""
+    """Shape and dtype of each parameter of the program, by its name (or names) in the kernel's source."""
     spec: cuda_launch.KernelSpec
     rows: int = 1
     tables: int = 1
@@ -74,7 +75,7 @@ class Case(NamedTuple):
 
 
 def varint(data, at):
-    """Return the number at a place, seven bits a byte, and the place after it."""
+    """Return the number at a position, stored with seven bits per byte, and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -84,7 +85,7 @@ def varint(data, at):
 
 
 def decompress(data):
-    """Decompress Snappy."""
+    """Decompress Snappy data."""
     (size, at), out = varint(data, 0), bytearray()
     while at < len(data):
         tag, at = data[at], at + 1
@@ -108,7 +109,7 @@ def decompress(data):
 
 
 def records(data):
-    """Yield the records of a Riegeli file, and of files inside of it."""
+    """Yield the records of a Riegeli file, and of the Riegeli files inside it."""
     data = data[data.index(RIEGELI) :]
     # Each block of 64 KiB begins with a header of 24 bytes, and each chunk with one of 40.
     data, at = b"".join(data[start + 24 : start + 2**16] for start in range(0, len(data), 2**16)), 0
@@ -116,7 +117,7 @@ def records(data):
         size, kind = struct.unpack_from("<8xQ8xB", data, at)
         chunk, at = data[at + 40 : at + 40 + size], at + 40 + size
         if kind not in b"smprt" or at > len(data):
-            return  # after the file
+            return  # beyond the end of the file
         if kind in b"smp":
             continue
         if kind != ord("r") or chunk[0] not in (0, ord("s")):
@@ -132,7 +133,7 @@ def records(data):
 
 
 def message(data):
-    """Return the values of each field of a protocol buffer: numbers as int, all else as bytes."""
+    """Return the values of each field of a protocol buffer, numbers as int and all others as bytes."""
     fields, at = {}, 0
     while at < len(data):
         tag, at = varint(data, at)
@@ -157,7 +158,7 @@ def get(data, *path, default=0):
 
 
 def read_launch(executable, parameters):
-    """Return the `Launch` of the one kernel of the package in a serialized executable."""
+    """Return the `Launch` of the package's only kernel in a serialized executable."""
     for record in records(executable):
         try:
             program = message(record)
@@ -173,7 +174,7 @@ def read_launch(executable, parameters):
 
 
 def launch_of(thunk, allocations, parameters):
-    """Return the `Launch` that XLA's thunk of a custom kernel makes."""
+    """Return the `Launch` that XLA's thunk of a custom kernel describes."""
     fields = message(thunk)
     kernel = message(fields[3][0])
     spec = message(kernel[2][0])
@@ -212,7 +213,7 @@ def launch_of(thunk, allocations, parameters):
 
 
 def cases():
-    """Return everything that is compiled, by name."""
+    """Return each `Case` to compile, by name."""
 
     def angles(route, dtype="float32"):
         spec = cuda_launch.KernelSpec("threefry2x32", route, dtype, (COUNT,))
@@ -235,7 +236,7 @@ def cases():
 
 
 def compile_case(case, sharding):
-    """Return the `Launch` of a case."""
+    """Compile a case and return its `Launch`."""
     given = [jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for shape, dtype in case.parameters.values()]
     compiled = jax.jit(case.function, donate_argnums=case.donated).lower(*given).compile()
     return read_launch(compiled.runtime_executable().serialize(), list(case.parameters))
@@ -248,7 +249,7 @@ def parameters_of(route):
 
 
 def faults(launch, case):
-    """Yield in words what of a launch is not as its kernel takes it."""
+    """Yield a description of each difference between a launch and what its kernel expects."""
     spec, arguments, taken = case.spec, launch.arguments, parameters_of(case.spec.route)
     part, size = cuda_launch.kernel_text(spec.name), math.prod(spec.shape)
     if launch.name != spec.name or launch.text != part:
@@ -291,7 +292,7 @@ def faults(launch, case):
         yield f"XLA sets field {field}, and did not so far"
 
 
-# Launches that are wrong on purpose, of the case "arrays": what each makes of the arguments of `cuda_launch.launch`.
+# Faults introduced on purpose in the case "arrays"; each function changes the arguments of `cuda_launch.launch`.
 PLANTED = {
     "operands in another order": lambda *given: (*given[:-2], given[-1], given[-2]),
     "a block too many": lambda name, grid, *rest: (name, (grid[0] + 1, grid[1]), *rest),
@@ -300,7 +301,7 @@ PLANTED = {
 
 
 def check(sharding):
-    """Yield what differs, and each planted fault that is not found."""
+    """Yield each difference, and each planted fault that is not found."""
     for name, case in cases().items():
         try:
             found = list(faults(compile_case(case, sharding), case))
@@ -318,7 +319,7 @@ def check(sharding):
 
 
 def main():
-    """Check."""
+    """Print all differences; return the exit code."""
     jax.config.update("jax_platforms", "cpu")
     found = [f"JAX {jax.__version__}: {fault}" for fault in check(gpu_programs.h100())]
     print("\n".join(found) or f"JAX {jax.__version__} launches the kernels as they are written")

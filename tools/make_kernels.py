@@ -1,12 +1,12 @@
 """Make `jax_von_mises/sampling/kernels/angles.ptx`, the shipped CUDA kernels, from `angles.cu`.
 
-Run from the repository root, with nvcc 13.0 on the path (half a minute; no GPU)::
+Run from the repository root, with nvcc 13.0 on the path (takes half a minute; needs no GPU)::
 
     python -m tools.make_kernels            # writes jax_von_mises/sampling/kernels/angles.ptx
     python -m tools.make_kernels --check    # only reports whether the committed file is current
 
-PTX is a text that the driver compiles for the GPU at hand. The file says in its first line which source it was made
-from; `tests/sampling/test_cuda.py` compares that, and makes the file again if nvcc is found.
+PTX is text that the driver compiles for the GPU at hand. The first line of the file identifies its source;
+`tests/sampling/test_cuda.py` compares it with the current source, and makes the file again if nvcc is found.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from jax_von_mises.numerics import circle, coefficients, density, elementary, ta
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "jax_von_mises" / "sampling" / "kernels"
 SOURCE, TARGET = FOLDER / "angles.cu", FOLDER / "angles.ptx"
-# The oldest GPUs with the instructions that the source has, and the oldest version of the text that they need, so that
-# drivers for CUDA 12 read it; nvcc would write its own.
+# The oldest GPUs with all instructions of the source, and the oldest version of PTX with these instructions, which
+# drivers for CUDA 12 can read; nvcc would write its own version.
 ARCHITECTURE, VERSION = "compute_80", "8.0"
 FLAGS = ("-ptx", f"-arch={ARCHITECTURE}", "-std=c++17", "-fmad=false", "-O3")
 
@@ -33,12 +33,12 @@ NAMED += ("RULE_NODES", "RULE_WEIGHTS", "GUESS_LOW", "GUESS_HIGH")
 
 
 def literal(x):
-    """A float32 of C."""
+    """Return a number, or a tuple of numbers, as float32 literals of C."""
     return f"{{{', '.join(map(literal, x))}}}" if isinstance(x, tuple) else f"{float(np.float32(x))!r}f"
 
 
 def header():
-    """``tables.h``: the constants of the package that the source takes."""
+    """Return ``tables.h``, which defines the package's constants that the source uses."""
     numbers = {
         "GUESS_SWITCH": coefficients.GUESS_SWITCH,
         "RULE_DEPTH": coefficients.RULE_DEPTH,
@@ -63,18 +63,18 @@ def header():
 
 
 def fingerprint():
-    """Of all that the file is made from."""
+    """Return the fingerprint of everything that the file is made from."""
     return hashlib.sha256((SOURCE.read_text() + header() + " ".join((*FLAGS, VERSION))).encode()).hexdigest()
 
 
 def make():
-    """The text of the file."""
+    """Compile the source and return the text of the file."""
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "tables.h").write_text(header())
         target = pathlib.Path(folder) / "angles.ptx"
         subprocess.run(["nvcc", *FLAGS, f"-I{folder}", "-o", target, SOURCE], check=True)
         text = target.read_text()
-    # Comments and blank lines say nothing; the compiler's own version would differ between its patches.
+    # Drop blank lines, and comments, which differ between patch releases of the compiler.
     lines = [line.split("//")[0].rstrip() for line in text.splitlines()]
     text = "\n".join(line for line in lines if line) + "\n"
     text, found = re.subn(r"^\.version .*$", f".version {VERSION}", text, flags=re.M)
@@ -83,7 +83,7 @@ def make():
 
 
 def main():
-    """Write or check."""
+    """Write the file, or report whether it is current; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; say whether the file is current")
     text = make()

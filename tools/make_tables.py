@@ -1,13 +1,12 @@
-"""Make `jax_von_mises/numerics/coefficients.py`: every fitted constant of the library, with the error each reaches.
+"""Make `jax_von_mises/numerics/coefficients.py`, which holds all fitted constants of the library with their errors.
 
 Run from the repository root, in the test environment (about five seconds)::
 
     python -m tools.make_tables            # writes jax_von_mises/numerics/coefficients.py
     python -m tools.make_tables --check    # only reports whether the committed file is current
 
-What they approximate is explained in `jax_von_mises/numerics/tail_integral.py` and
-`jax_von_mises/numerics/quantile.py`; the exact values come from `tests/reference.py`, the float64 reference that the
-tests use as well.
+`jax_von_mises/numerics/tail_integral.py` and `jax_von_mises/numerics/quantile.py` explain what the constants
+approximate. The exact values come from `tests/reference.py`, the float64 reference that the tests use as well.
 """
 
 import argparse
@@ -26,10 +25,10 @@ NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(e-?\d+)?")
 
 
 def minimax(function, low, high, degree, fixed=None):
-    """Polynomial of `degree` with the smallest largest relative error of `function` on [low, high].
+    """Return the polynomial of `degree` nearest to `function` on [low, high] in maximum relative error, and that error.
 
-    Lawson's reweighted least squares on Chebyshev points. `fixed` pins the constant coefficient, for
-    approximations that must be exact at 0. Returns power coefficients, constant first, and the error.
+    The method is Lawson's reweighted least squares on Chebyshev points. `fixed` sets the constant coefficient, for
+    approximations that must be exact at 0. The coefficients are those of powers, with the constant first.
     """
     nodes = np.cos(np.pi * (np.arange(2000) + 0.5) / 2000)
     x = (low + high) / 2 + (high - low) / 2 * nodes
@@ -57,16 +56,16 @@ def minimax(function, low, high, degree, fixed=None):
 
 
 def logit(tail, concentration, switch):
-    """The saturating odds of `quantile.guess`, as a binary logarithm."""
+    """Return the binary logarithm of the saturating odds of `quantile.guess`."""
     floor = np.exp(-2 * np.minimum(concentration, switch))
     return np.log2((1 + floor) / (2 * tail + floor))
 
 
 def fit_guess(switch, smallest_tail, low_degrees, high_degrees):
-    """Linear-programming fits of the starting angle below and above concentration `switch`.
+    """Return fits of the starting angle below and above concentration `switch`, by linear programming.
 
-    The error is weighted by max(k sin x, sqrt k): one step of `quantile.refine` leaves about the sixth
-    power of that number as relative error of the tail probability.
+    The error is weighted by max(k sin x, sqrt k), since one step of `quantile.refine` leaves about the sixth power of
+    the weighted error as relative error of the tail probability.
     """
     concentrations = np.concatenate(
         [[0.01], np.geomspace(0.02, switch / 2, 36), np.linspace(switch / 2, 1.6 * switch, 25),
@@ -84,7 +83,7 @@ def fit_guess(switch, smallest_tail, low_degrees, high_degrees):
         a, b = first[rows].ravel(), second[rows].ravel()
         spans = a.max(), b.max()
         powers = [(i, j) for i in range(degrees[0] + 1) for j in range(degrees[1] + 1)]
-        # Chebyshev products keep the linear programme well scaled; converted to powers afterwards.
+        # Chebyshev products keep the linear program well scaled; they are converted to powers afterwards.
         cheb = np.polynomial.chebyshev
         basis_a = cheb.chebvander(2 * a / spans[0] - 1, degrees[0])
         basis_b = cheb.chebvander(2 * b / spans[1] - 1, degrees[1])
@@ -121,7 +120,7 @@ def fit_guess(switch, smallest_tail, low_degrees, high_degrees):
 
 
 def cutoff_samples(depth, switch_sharpness=1.0):
-    """Half angles, spans and exact values of the mean e^{q(x) - q(theta)} on both sides."""
+    """Return half angles, concentrations, spans and exact integrals of e^{q(x) - q(theta)}, on both sides."""
     rng = np.random.default_rng(5)
     concentrations = np.sort(
         np.concatenate([[1e-3], np.exp(rng.uniform(np.log(0.03), np.log(200), 100)),
@@ -134,7 +133,7 @@ def cutoff_samples(depth, switch_sharpness=1.0):
     inside = (np.pi - x > 1e-3) & (x > 1e-2 / np.sqrt(1 + k))
     parts = []
     for central in (True, False):
-        # Ten per cent of overlap: rounding may send a point to either side of the boundary.
+        # The sides overlap by ten per cent, since rounding may put a point on either side of the boundary.
         rows = inside & (boundary < 1.1 if central else boundary > 0.9)
         xs, ks = x[rows], k[rows]
         mass = -reference.central(xs, ks) if central else reference.sf(xs, ks)
@@ -144,20 +143,21 @@ def cutoff_samples(depth, switch_sharpness=1.0):
     return tuple(np.concatenate(pair) for pair in zip(*parts, strict=True))
 
 
-CENTRE = 0.5  # must be the one of `quantile`
+CENTRE = 0.5  # must equal `tail_integral.CENTRE`
 CUT = None  # set by `fit_cut`
 
 
 def cut_angle(half, depth):
-    """Half angle where the exponent has grown by 2 k `depth`, at most pi/2, see `tail_integral.integrals`."""
+    """Return the half angle, at most pi/2, where the exponent has grown by 2 k `depth` (`tail_integral.integrals`)."""
     square = np.minimum(np.sin(half) ** 2 + depth, 1)
     return np.sqrt(square) * np.polynomial.polynomial.polyval(1 - square, CUT)
 
 
 def fit_cut(degree):
-    """arcsin(sqrt(S)) / sqrt(S) as a polynomial in 1 - S, exact at S = 1.
+    """Fit arcsin(sqrt(S)) / sqrt(S) by a polynomial in 1 - S that is exact at S = 1.
 
-    Rough elsewhere (a few per cent): it only decides where the integral is cut, and the rule is fitted to it.
+    Elsewhere an error of a few per cent is enough, since the polynomial only decides where the integral is cut, and the
+    rule is fitted to it.
     """
     s = (1 - np.cos(np.pi * (np.arange(400) + 0.5) / 400)) / 2
     exact = np.arcsin(np.sqrt(s)) / np.sqrt(s)
@@ -170,10 +170,10 @@ RULE_SHAPE = (0.422, -0.166, 1.791, -3.427, 2.316)
 
 
 def fit_rule(nodes, depth):
-    """Generalised Gauss rule on [0, 1] for the family of `cutoff_samples`: nodes, weights, error.
+    """Return nodes, weights and error of a generalised Gauss rule on [0, 1] for the family of `cutoff_samples`.
 
-    Least squares, reweighted by Lawson towards the smallest largest error. It starts from Gauss-Legendre nodes
-    carried by the map u RULE_SHAPE(u): from an arbitrary start it ends in a local minimum a thousand times worse.
+    The fit is by least squares, with Lawson's weights for the smallest maximum error. It starts from Gauss-Legendre
+    nodes mapped by u RULE_SHAPE(u); from an arbitrary start it ends in a local minimum a thousand times worse.
     """
     half, k, span, exact = cutoff_samples(depth)
     half, k, span, exact = half[:, None], k[:, None], span[:, None], exact[:, None]
@@ -224,37 +224,37 @@ def fit_rule(nodes, depth):
     return v[order], w[order], best[0]
 
 
-# ------------------------------------------------------------------------------------- the whole file
+# ---------------------------------------------------------------------------------- the complete file
 
 
 def exact_ratio_small(z):
-    """2 I1(k) / k with z = k^2 / 4."""
+    """Return 2 I1(k) / k for z = k^2 / 4."""
     k = 2 * np.sqrt(z)
     return 2 * special.i1(k) / k
 
 
 def exact_difference(u):
-    """I0(k) - I1(k) with u = k - 5/2."""
+    """Return I0(k) - I1(k) for u = k - 5/2."""
     return special.i0(u + 2.5) - special.i1(u + 2.5)
 
 
 def exact_complement_large(r):
-    """k (1 - A(k)) with r = 1 / k."""
+    """Return k (1 - A(k)) for r = 1 / k."""
     return reference.ratio_complement(1 / r) / r
 
 
 def sinc(z):
-    """sin(d) / d with z = d^2."""
+    """Return sin(d) / d for z = d^2."""
     return np.sin(np.sqrt(z)) / np.sqrt(z)
 
 
 def sine_square_rest(z):
-    """(sin(d)^2 - d^2) / d^4 with z = d^2."""
+    """Return (sin(d)^2 - d^2) / d^4 for z = d^2."""
     return (np.sin(np.sqrt(z)) ** 2 - z) / z**2
 
 
 def literal(value):
-    """Python source of a number or of nested tuples of numbers, on one line."""
+    """Return the Python source of a number or of nested tuples of numbers, on one line."""
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, int):
@@ -263,7 +263,7 @@ def literal(value):
 
 
 def rounded(values, digits):
-    """Nested tuples of floats with `digits` significant digits."""
+    """Return nested tuples of floats rounded to `digits` significant digits."""
     if np.ndim(values) == 0:
         return float(f"{float(values):.{digits}g}")
     return tuple(rounded(v, digits) for v in values)
@@ -340,17 +340,17 @@ def fitted():
         yield f"Above it: weighted error {high_error:.3f}.", f"GUESS{suffix}_HIGH", rounded(high_fit, 9)
 
 
-RULE_DEPTH = 18.0  # e^-18 is a quarter of half an ulp of float32; deeper spends nodes where there is no mass
+RULE_DEPTH = 18.0  # e^-18 is a quarter of half an ulp of float32; a larger depth spends nodes where there is no mass
 
 
 def minimax_absolute(function, low, high, degree):
-    """`minimax`, but of the absolute error: for functions that pass through 0."""
+    """Return `minimax` of the absolute error, for functions that pass through 0."""
     value, error = minimax(lambda x: function(x) + 4.0, low, high, degree)
     return value - np.r_[4.0, np.zeros(degree)], 4 * error
 
 
 def minimax_shifted(function, radius, degree):
-    """`minimax` on [-radius, radius], which avoids 0 where functions such as log1p(m) / m need a limit."""
+    """Return `minimax` on [-radius, radius] without the point 0, where log1p(m) / m, for example, needs a limit."""
     nodes = np.cos(np.pi * (np.arange(2000) + 0.5) / 2000) * radius
     exact = function(nodes)
     weight, best = np.ones_like(nodes), (np.inf, None)
@@ -367,7 +367,7 @@ def minimax_shifted(function, radius, degree):
 
 
 def render():
-    """Text of the whole file."""
+    """Return the text of the complete file."""
     lines = [
         '"""Fitted constants. Written by `tools/make_tables.py`, which states how; do not edit.',
         "",
@@ -383,17 +383,17 @@ def render():
 
 
 def outline(text):
-    """The file with every coefficient replaced by a mark: names, shapes and the errors reached.
+    """Return the text with a mark in place of every coefficient, which leaves names, shapes and errors.
 
-    What the check compares. Linear programmes have nearly as good answers far apart, so another processor or another
-    SciPy may end in other coefficients, of the same error.
+    The check compares these. Linear programs have distant solutions that are nearly as good, so another processor or
+    release of SciPy may find other coefficients with the same error.
     """
     lines = [line if line.startswith("#") else NUMBER.sub("n", line) for line in text.splitlines()]
     return "\n".join(lines)
 
 
 def main():
-    """Write the file, or compare it."""
+    """Write the file, or compare it with the committed one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="report whether the committed file is current")
     check = parser.parse_args().check

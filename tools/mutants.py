@@ -214,18 +214,18 @@ def fail_unchanged(results, options):
 
 
 def save(results, options):
-    """Write the JSON file."""
+    """Write the results to the JSON file."""
     head = {"seed": options.seed, "cosmic-ray": importlib.metadata.version("cosmic-ray")}
     options.json.write_text(json.dumps(head | {"results": results}, indent=1) + "\n")
 
 
 def load(path):
-    """Return the results in a JSON file, by what identifies a mutant."""
+    """Return the results in a JSON file, by the `identity` of the mutant."""
     return {identity(each): each for each in json.loads(path.read_text())["results"]}
 
 
 def identity(mutant):
-    """Return what identifies a mutant in two runs."""
+    """Return the values that identify a mutant in different runs."""
     return tuple(mutant[name] for name in IDENTITY)
 
 

@@ -35,7 +35,7 @@ from jax_von_mises.sampling.sphere import number_positions
 
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
 PARTS = {"loc": NAMES[:2], "concentration": NAMES[2:]}
-"""The parameters along the last axis of each of the two arrays that streams take."""
+"""The parameters along the last axes of `loc` and `concentration`, the two arrays that streams take."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +126,7 @@ class PairRequest(Request):
         }
 
     def sharded(self, caller: str, out_sharding: NamedSharding | None) -> Self:
-        """Return the request with the sharding of its result, over a mesh with automatic axes."""
+        """Return the request with the sharding of its result; its mesh must have no explicit axes."""
         if out_sharding is not None and AxisType.Explicit in out_sharding.mesh.axis_types:
             raise ValueError(
                 f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} is of a mesh with explicit axes, "
@@ -186,7 +186,7 @@ PROGRAMS = Programs.of(pairs_of)
 def draw_pairs(request: PairRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
     """Draw the pairs of a request, always with XLA.
 
-    If `buffer` is given, an array like the result, the pairs reuse its memory and `buffer` is deleted.
+    `buffer`, if given, is an array like the result: the pairs reuse its memory, and it is deleted.
     """
     return PROGRAMS.run(request, buffer)
 

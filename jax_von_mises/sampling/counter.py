@@ -6,7 +6,7 @@ counter has 64 bits, so a stream has at least 2^65 words. There is no state and 
 the batch, device or process that computes it.
 
 ======================== ============ ======= =============================================================
-key implementation       cipher       words   counter of block ``b``, ``hi`` and ``lo`` its upper and lower half
+key implementation       cipher       words   counter of block ``b`` (upper half ``hi``, lower half ``lo``)
 ======================== ============ ======= =============================================================
 ``threefry2x32``         threefry2x32 2       ``(hi, lo)``: the two halves of ``jax.random.bits(key, n, "uint64")``
 ``threefry4x32``         threefry4x32 4       ``(hi, lo, 0, 0)``
@@ -59,7 +59,7 @@ def rotate_left(x: jax.Array, bits: int) -> jax.Array:
 
 
 def threefry2x32(counter: Words, key: Words) -> Words:
-    """Encrypt two counter words under two key words [1]. Elementwise on uint32 arrays that broadcast."""
+    """Encrypt two counter words under two key words [1], elementwise on uint32 arrays that broadcast."""
     x0, x1 = counter
     schedule = (*key, key[0] ^ key[1] ^ THREEFRY_PARITY)
     x0, x1 = x0 + schedule[0], x1 + schedule[1]
@@ -74,7 +74,7 @@ def threefry2x32(counter: Words, key: Words) -> Words:
 
 
 def threefry4x32(counter: Words, key: Words) -> Words:
-    """Encrypt four counter words under four key words [1]. Elementwise on uint32 arrays that broadcast."""
+    """Encrypt four counter words under four key words [1], elementwise on uint32 arrays that broadcast."""
     schedule = (*key, key[0] ^ key[1] ^ key[2] ^ key[3] ^ THREEFRY_PARITY)
     x = [c + k for c, k in zip(counter, schedule[:4], strict=True)]
     for r in range(THREEFRY_ROUNDS):
@@ -93,7 +93,7 @@ def threefry4x32(counter: Words, key: Words) -> Words:
 
 
 def philox2x32(counter: Words, key: Words) -> Words:
-    """Encrypt two counter words under one key word [1]. Elementwise on uint32 arrays that broadcast."""
+    """Encrypt two counter words under one key word [1], elementwise on uint32 arrays that broadcast."""
     c0, c1 = counter
     (k0,) = key
     for _ in range(PHILOX_ROUNDS):
@@ -104,7 +104,7 @@ def philox2x32(counter: Words, key: Words) -> Words:
 
 
 def philox4x32(counter: Words, key: Words) -> Words:
-    """Encrypt four counter words under two key words [1]. Elementwise on uint32 arrays that broadcast."""
+    """Encrypt four counter words under two key words [1], elementwise on uint32 arrays that broadcast."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(PHILOX_ROUNDS):
@@ -124,12 +124,12 @@ class Generator(NamedTuple):
 
 
 def high_first(hi: jax.Array, lo: jax.Array, zero: jax.Array) -> Words:
-    """Return four counter words for the Threefry ciphers, of which a cipher takes as many as its block has."""
+    """Return four counter words for the Threefry ciphers; a cipher takes as many of them as its block has."""
     return hi, lo, zero, zero
 
 
 def low_first(hi: jax.Array, lo: jax.Array, zero: jax.Array) -> Words:
-    """Return four counter words for the Philox ciphers, of which a cipher takes as many as its block has."""
+    """Return four counter words for the Philox ciphers; a cipher takes as many of them as its block has."""
     return lo, hi, zero, zero
 
 
@@ -164,9 +164,9 @@ def multiply_wide(x: jax.Array, constant: int) -> tuple[jax.Array, jax.Array]:
 
 
 def halves(x: Any) -> Wide:
-    """Convert an integer below 2^64, or a traced one of any dtype, to a pair (hi, lo) of uint32; accept pairs too.
+    """Return the pair (hi, lo) of uint32 for an int below 2^64, an integer array or such a pair.
 
-    A negative integer of any dtype becomes its complement to 2^64.
+    An array may be traced and have any integer dtype; its negative elements x become 2^64 + x.
     """
     if isinstance(x, tuple):
         hi, lo = (half if isinstance(half, jax.Array) else np.uint32(half) for half in x)
@@ -216,11 +216,11 @@ def indices(
 
 
 def block_words(name: str, key: jax.Array, index: Wide, width: int) -> Words:
-    """Return the `width` words (1 or 2) of each element: words ``width * i`` onwards for element ``i``.
+    """Return the `width` words (1 or 2) of each element; those of element ``i`` start at word ``width * i``.
 
     Every element encrypts the complete block that holds its words and selects them, so neighbours repeat each other's
-    work. GPU compilers share this work. On a CPU the repetition costs no time, since stacking or interleaving the words
-    of a block would break the vector loop.
+    work. GPU compilers remove the repetition. On a CPU it costs less than stacking or interleaving the words of a
+    block, which would break the vector loop.
     """
     cipher, words, counter = GENERATORS[name]
     per_block = words // width

@@ -1,8 +1,8 @@
 """Decide whether to draw with one of this package's CUDA kernels, and report the path taken on CUDA devices.
 
 XLA compiles a draw into several kernels with intermediate arrays in memory. A kernel of ``kernels/angles.cu`` draws in
-one pass: words, quantile, direction and wrap stay in registers, and only the angles are written. The path without it,
-through XLA, is the *plain path*. It defines the result of a draw, and it is used if
+one pass: words, quantile, direction and wrap stay in registers, and only the angles are written. The path through XLA,
+without such a kernel, is the *plain path*. It defines the result of a draw, and it is used if
 
 - there is no CUDA device, or more than one. XLA cannot split a kernel over devices, and the last digits should not
   depend on whether it has to. `VARIABLE` allows kernels inside `jax.shard_map` and `jax.pmap`;

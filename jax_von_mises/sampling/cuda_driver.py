@@ -115,7 +115,7 @@ class Driver:
         Raises
         ------
         DriverError
-            The driver reports an error, as it does if the kernel reads or writes outside of its arrays.
+            The driver reports an error, for example because the kernel reads or writes outside its arrays.
         """
         dtype = np.dtype(out.dtype)
         result: np.ndarray[Any, Any]

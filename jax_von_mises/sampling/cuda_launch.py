@@ -243,13 +243,13 @@ def _one_launch(spec: KernelSpec, maps: Maps) -> bool:
 
 
 def plain_angles(spec: KernelSpec, key: jax.Array, start: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Draw the angles of the kernel by XLA."""
+    """Draw the angles of a `KernelSpec` by the plain path, with XLA."""
 
     def angles(
         shape: tuple[int, ...], stream: tuple[jax.Array, jax.Array], loc: jax.Array, kappa: jax.Array
     ) -> jax.Array:
         key, start = stream
-        # All generators of one cipher have the same form of counter, so its name serves as the generator's.
+        # All generators of one cipher have the same form of counter, so the cipher's name serves as the generator's.
         words = counter.block_words(spec.cipher, key, counter.indices(shape, (start[0], start[1])), 1)
         return transform.angles(words, loc, kappa, spec.route)
 

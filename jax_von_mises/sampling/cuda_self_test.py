@@ -35,7 +35,7 @@ TESTED = 4099
 TESTED_FROM = (0, 2**32 - 6)
 # Twice the error of either path, and the rounding of `loc`; far below the distance between angles of different words.
 TOLERANCE, ROUNDING = 4e-6, 1e-6
-# Number of words of a key.
+# Number of words in a key of each cipher.
 KEY_SIZES = {"threefry2x32": 2, "threefry4x32": 4, "philox2x32": 1, "philox4x32": 2}
 # Seconds after which a test fails. The driver compiles a kernel in well under one second.
 TIMEOUT = 120
@@ -136,10 +136,10 @@ def allowed(kappa: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, Any
 def rounded_from(
     ours: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], allowed: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which of `ours`, of any dtype, are the rounding of an angle within `allowed` of the `expected` one.
+    """Return whether each of `ours`, of any dtype, is the rounding of an angle within `allowed` of the `expected` one.
 
-    Rounding is monotonic, so they lie between the rounded bounds. Adding the spacing of a short float to `allowed`
-    instead would accept thousands of times as much.
+    Rounding is monotonic, so such values lie between the rounded bounds. Adding the spacing of 16-bit floats to
+    `allowed` instead would accept errors thousands of times as large.
     """
     largest = largest_angle(np.float32)
     # An angle next to pi may be expected on the other side of the cut.

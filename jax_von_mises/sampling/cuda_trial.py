@@ -30,7 +30,7 @@ Launch = Callable[..., Array]
 SIZES = (*range(1, 9), 1023, 1025, 4099)
 # At the beginning, inside a group of four words, before a carry, and so that the longest draw ends with the stream.
 STARTS = (0, 3, 2**32 - 6, 2**64 - SIZES[-1])
-# Angles of a draw in which each thread loops several times; on an H100, 3 million suffice.
+# Number of angles in a draw for which each thread loops several times; on an H100, 3 million suffice.
 LONG = 2**23 + 5
 CELLS = 512
 ROWS, ROW = 5, 37
@@ -97,7 +97,7 @@ def faults(launch: Launch) -> Iterator[str]:
 
 
 def _launched(launch: Launch, rows: Rows, at_end: bool, one_block: bool = False) -> Array:
-    """Return the angles of rows."""
+    """Launch rows and return their angles."""
     (name, grid, block, out), operands = cuda_launch.launch_arguments(rows)
     if one_block:  # so small that its threads loop both along a row and over rows
         grid, block = (1, 1), (min(block[0], 4), 1)
@@ -182,7 +182,7 @@ def fault_of_maps(device: jax.Device) -> str | None:
 def try_on(device: jax.Device) -> str:
     """Return "" if all kernels are correct on a device, else the first fault."""
     driver = cuda_driver.Driver(device.local_hardware_id)
-    # `difference` compares the kernel of the direct route in each dtype at once.
+    # `difference` compares the direct route's kernel in all dtypes at once.
     alone = (spec for spec in specs() if spec.route == "table" or spec.dtype == "float32")
     counts = (cuda_self_test.TESTED, LONG)
     by_xla = (cuda_self_test.difference(spec, device, count) for spec, count in itertools.product(alone, counts))

@@ -1,4 +1,4 @@
-"""Keep and read the verdict of the trial of the CUDA kernels, for a kind of card, its driver and all versions.
+"""Store and read the verdict of the CUDA kernels' trial, for one kind of card, one driver and one set of versions.
 
 The trial (`cuda_trial`) runs in a child process, which a faulty kernel may crash. Its verdict is a small file in the
 user's cache directory. A file that another user can write is ignored, since draws trust the verdict.
@@ -68,7 +68,7 @@ def path_of(about: dict[str, Any]) -> Path | None:
 
 
 def read(about: dict[str, Any]) -> str | None:
-    """Return the verdict for an identity, "" if the kernels passed, else why they failed; None without a valid one."""
+    """Return the verdict for an identity: "" if the kernels passed, else the reason; None without a valid verdict."""
     path = path_of(about)
     if path is None:
         return None

@@ -1,4 +1,4 @@
-"""Compile the program that draws a request, once with a result in new memory and once in the memory of an argument."""
+"""Compile the program that draws a request, once with its result in new memory and once in an argument's memory."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
@@ -11,7 +11,7 @@ class Programs(NamedTuple):
 
     new: jax.stages.Wrapped
     into: jax.stages.Wrapped
-    """The program with an additional first argument, an array like the result, whose memory the result takes."""
+    """The program with an additional first argument, an array like the result, whose memory the result reuses."""
 
     @classmethod
     def of(cls, program: Callable[..., jax.Array], **options: Any) -> Self:

@@ -21,7 +21,7 @@ QUANTILE_TABLE_MIN_SIZE = {"float32": 2**14, "float64": 2**15}
 class Request:
     """A draw of angles, directions or pairs, with its route, its position in the stream and its sharding.
 
-    Each subclass is a dataclass, which checks its parameters in `part` and has a field for every other argument.
+    Each subclass is a dataclass. Its `part` checks the arguments, and its fields hold them.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # lets `dataclasses.replace` accept subclasses

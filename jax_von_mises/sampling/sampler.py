@@ -1,4 +1,4 @@
-"""`sample_von_mises`, which adds keys, shapes and dtypes to `transform.angles`, and `sample_block` for all families."""
+"""Draw angles with `sample_von_mises`, and blocks of the stream of any family with `sample_block`."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -69,7 +69,7 @@ def sample_von_mises(
     Raises
     ------
     TypeError, ValueError
-        For a bad key, shape, dtype or method, before anything is computed.
+        For an invalid key, shape, dtype or method, before anything is computed.
 
     Notes
     -----
@@ -81,8 +81,8 @@ def sample_von_mises(
     page *Method* of the documentation for its quantile.
 
     *Derivatives.* They follow from the implicit function theorem, in forward and reverse mode. The derivative in `loc`
-    is 1. The derivative in `concentration` is :math:`-(\partial F/\partial\kappa) / p` at the angle drawn, and finite
-    for every concentration.
+    is 1. The derivative in `concentration` is :math:`-(\partial F/\partial\kappa) / p` at the angle drawn, and is
+    finite for every concentration.
 
     *Streams.* The same key gives the same words on every backend, bit for bit. On one backend, one method gives the
     same angles bit for bit in every shape, transformation and program (on CUDA, if this package's kernels draw all of
@@ -140,13 +140,13 @@ def sample_block(
     jax.Array
         Angles in radians in [-pi, pi), with the accuracy and the derivatives of `sample_von_mises`; or unit vectors of
         shape `shape` + (d,), with those of `sample_von_mises_fisher`; or pairs of shape `shape` + (2,). A direction
-        takes several numbers of the stream (see :mod:`jax_von_mises.sampling.sphere`), a pair takes two (see
+        takes one or more numbers of the stream (see :mod:`jax_von_mises.sampling.sphere`), a pair takes two (see
         :mod:`jax_von_mises.sampling.bivariate`).
 
     Raises
     ------
     TypeError, ValueError
-        For a bad key, start, shape, dtype or method, before anything is computed.
+        For an invalid key, start, shape, dtype or method, before anything is computed.
     """
     caller = "sample_block"
     family = family_of(caller, distribution)
@@ -158,7 +158,7 @@ def sample_block(
 def draw(request: DrawRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
     """Draw the angles of a request, by default with its engine.
 
-    If `buffer`, an array like the result, is given, the angles take its memory and it is deleted.
+    `buffer`, if given, is an array like the result: the angles reuse its memory, and it is deleted.
     """
     return programs_for(request).run(request, buffer, engine=engine or request.engine())
 

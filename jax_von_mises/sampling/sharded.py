@@ -2,7 +2,7 @@
 
 An angle depends only on the key and its position in the stream (see :mod:`jax_von_mises.sampling.counter`), so a device
 needs to know only where its part starts. `sample_von_mises` with `out_sharding` splits a result along the axes of a
-mesh; the functions here use `jax.pmap`, or serve in the body of a mapped function.
+mesh; the functions here use `jax.pmap`, or are called in the body of a mapped function.
 """
 
 import functools
@@ -65,9 +65,9 @@ def sample_pmap(
     Raises
     ------
     TypeError, ValueError
-        For a bad key, shape, dtype, method or devices; if the length of the leading axis, or of a key array, is not the
-        number of devices; and inside `jax.set_mesh`, where `jax.pmap` does not work (use `sample_von_mises` with
-        `out_sharding` there).
+        For an invalid key, shape, dtype, method or devices; if the length of the leading axis, or of a key array, is
+        not the number of devices; and inside `jax.set_mesh`, where `jax.pmap` does not work (use `sample_von_mises`
+        with `out_sharding` there).
 
     Notes
     -----
@@ -165,8 +165,8 @@ def sample_shard(
     Raises
     ------
     TypeError, ValueError
-        For a bad key, shape, dtype or method, and if `axis_name` is not an axis that the surrounding code is mapped
-        over.
+        For an invalid key, shape, dtype or method, and if `axis_name` is not an axis that the surrounding code is
+        mapped over.
 
     Notes
     -----
@@ -243,7 +243,7 @@ def _along_devices(array: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array,
 def _mapped(
     function: Callable[..., jax.Array], devices: tuple[jax.Device, ...], axes: tuple[int | None, ...]
 ) -> Callable[..., jax.Array]:
-    """Return `function` mapped over `devices`. Cached, because `jax.pmap` compiles again for each new function."""
+    """Return `function` mapped over `devices`; cached, because `jax.pmap` compiles again for each new function."""
     static = tuple(range(len(axes), len(axes) + 3))  # shape, dtype and method
     mapped: Callable[..., jax.Array] = jax.pmap(
         function, in_axes=axes, devices=devices, static_broadcasted_argnums=static

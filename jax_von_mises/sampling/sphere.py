@@ -1,16 +1,17 @@
-"""`sample_von_mises_fisher`: directions in any dimension from counter-based words, without rejection.
+"""Draw directions in any dimension from counter-based words, without rejection.
 
-*Layout of the stream.* A number takes one word (float32) or two (float64), and number j of a stream is word j, or words
-2 j and 2 j + 1. Direction i of dimension d takes the numbers
+*Layout of the stream.* A number is one word (float32) or two words (float64): number j of a stream is word j, or words
+2 j and 2 j + 1. Direction i of dimension d takes these numbers:
 
 ======  ====================================================================================================
-d = 2   i: the angle of `sample_von_mises`, from the mean direction counterclockwise
-d = 3   2 i: the cosine to the mean direction; 2 i + 1: the azimuth about it
-d >= 4  (d + 1) i: the cosine; (d + 1) i + 1 + j, j = 0, ..., d - 1: standard normal components across it
+d = 2   i: the angle of `sample_von_mises`, counterclockwise from the mean direction
+d = 3   2 i: the cosine of the angle to the mean direction; 2 i + 1: the azimuth about the mean direction
+d >= 4  (d + 1) i: the same cosine; (d + 1) i + 1 + j: component j = 0, ..., d - 1 of a standard normal vector
 ======  ====================================================================================================
 
-The lowest bit of a cosine's number is the side, 1 for the half of the probability near the mean direction. The other
-bits are the tail probability towards the pole on that side, as in `transform.tail`.
+For d >= 4, the part of the normal vector orthogonal to the mean direction is the azimuth. The lowest bit of a cosine's
+number gives its side: 1 for the half of the probability near the mean direction, 0 for the other half. The other bits
+give the tail probability towards the pole on that side, as in `transform.tail`.
 """
 
 import dataclasses
@@ -48,10 +49,10 @@ def number_positions(
     count: int | None,
     sharding: NamedSharding | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the positions (hi, lo) of the numbers `first` to `first` + `count` - 1 of each direction, on a last axis.
+    """Return the positions (hi, lo) of `count` numbers of each direction, from its number `first` on, on a last axis.
 
-    The result has no such axis if `count` is None. The directions have the batch `shape`, begin at `start` and take
-    `numbers` numbers each.
+    If `count` is None, the result has one number for each direction and no such axis. The directions have the batch
+    `shape`, begin with direction `start` of the stream, and take `numbers` numbers each.
     """
     full = shape if count is None else (*shape, count)
     place: Any = np.uint32(first)
@@ -79,7 +80,7 @@ def sharding_of_batch(sharding: NamedSharding | None, ndim: int) -> NamedShardin
 def drawn_share(
     words: tuple[jax.Array, ...], kappa: jax.Array, dimension: int, route: str, out_sharding: NamedSharding | None
 ) -> jax.Array:
-    """Return `radial.quantile_share` of the words of each cosine; differentiable in `kappa`."""
+    """Return `radial.quantile_share` for the words of each cosine; differentiable in `kappa`."""
     kappa, (t, _, near) = valid(kappa), transform.tail(words)
     if kappa.ndim:
         kappa = broadcast_sharded(kappa, t.shape, out_sharding)
@@ -146,13 +147,13 @@ def in_space(
 
 
 def half_turns(words: tuple[jax.Array, ...]) -> jax.Array:
-    """Return uniform numbers in (-1, 1) from one word or two."""
+    """Return uniform numbers in [-1, 1], each from one word (float32) or two words (float64)."""
     high = lax.bitcast_convert_type(words[0], jnp.int32)
     if len(words) == 1:
         turns = (high.astype(jnp.float32) + 0.5) * 2.0**-31
     else:
         turns = (high.astype(jnp.float64) + (words[1].astype(jnp.float64) + 0.5) * 2.0**-32) * 2.0**-31
-    # For a single number, XLA would otherwise move the factor out of its powers, which would overflow.
+    # For a single number, XLA would otherwise move the factor out of the number's powers, which would then overflow.
     return xla.round_here(turns, 1)
 
 
@@ -164,7 +165,7 @@ def across_normals(
     route: str,
     sharding: NamedSharding | None,
 ) -> jax.Array:
-    """Return directions in four dimensions and more."""
+    """Return directions in four or more dimensions."""
     dimension = direction.shape[-1]
     signed = drawn_share(words, kappa, dimension, route, sharding)
     normals = vectors.normal(*transform.tail(normal_words))
@@ -184,8 +185,8 @@ def sample_von_mises_fisher(
     r"""Draw directions, unit vectors in d dimensions, from the von Mises-Fisher distribution, without rejection.
 
     The density is :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`. Direction ``i`` of the batch, in row-major order, depends
-    only on ``i`` and the key (see :mod:`jax_von_mises.sampling.sphere`), and not on the shape, the batch or the device
-    that draws it.
+    only on the parameters, the key and ``i`` (see :mod:`jax_von_mises.sampling.sphere`), not on the shape, the batch or
+    the device that draws it.
 
     Parameters
     ----------
@@ -196,16 +197,16 @@ def sample_von_mises_fisher(
         length is 0 or not finite.
     concentration : float or array
         :math:`\kappa` in [0, inf]: 0 is the uniform distribution on the sphere, inf a point mass at the mean direction.
-        The result is NaN where it is negative or NaN. Broadcasts with `mean_direction` without its last axis.
+        The result is NaN where it is negative or NaN. It broadcasts with the batch shape of `mean_direction`.
     shape : int or tuple of ints
-        Shape of the batch, to which the parameters broadcast; the result has one more axis. The broadcast shape of the
-        parameters by default.
+        Shape of the batch, to which the parameters broadcast; by default the broadcast shape of the parameters. The
+        result has one more axis, of length d.
     dtype : optional
         float32, float64 (64-bit mode only), bfloat16 or float16, the last two computed in float32 and rounded once.
     method : {"auto", "direct", "table"}
         How to convert a word to a cosine for d >= 4 (or an angle for d = 2); the accuracy is the same. "table" is for
-        one concentration and many directions. "auto" uses it for at least 2^14 directions (2^15 in float64). In three
-        dimensions there is a closed form.
+        one concentration and many directions. "auto" uses it for at least 2^14 directions (2^15 in float64). For d = 3
+        every method uses a closed form.
     out_sharding : optional
         Sharding of the result, a `NamedSharding` or a `PartitionSpec` of the mesh in scope. It may shard only the axes
         of the batch. Each device draws its own part, without communication.
@@ -218,19 +219,19 @@ def sample_von_mises_fisher(
     Raises
     ------
     TypeError, ValueError
-        For a bad key, shape, dtype or method, or fewer than two components, before anything is computed.
+        For an invalid key, shape, dtype or method, or fewer than two components, before anything is computed.
 
     Notes
     -----
-    *Accuracy.* The cosine w to the mean direction is the quantile of a tail probability that takes 2^31 values down to
-    2^-33 (2^63 down to 2^-65 in float64) on either side. The tail beyond it has a relative error below 2e-6 (1e-12), or
-    the smaller of 1 - w and 1 + w is within 4 ulp for d <= 10 and 6 ulp for d > 10. This holds for every concentration,
-    and was checked against a reference for d up to 1024. The vector is computed from 1 - w, so the components across
-    the mean direction are accurate at any concentration.
+    *Accuracy.* The cosine w of the angle to the mean direction is the quantile of a tail probability, which takes 2^31
+    values down to 2^-33 on either side (2^63 values down to 2^-65 in float64). The tail probability beyond w has a
+    relative error below 2e-6 (1e-12 in float64), or the smaller of 1 - w and 1 + w is within 4 ulp for d <= 10 and
+    6 ulp for d > 10. This holds for every concentration, and was checked against a reference for d up to 1024. The
+    vector is computed from 1 - w, so the components orthogonal to the mean direction are accurate at any concentration.
 
     *Derivatives.* The derivative in the concentration follows from the implicit function theorem at a fixed tail
-    probability, along the sphere. The derivative in the mean direction is that of the vector that is built from it.
-    Both are finite for every concentration, in forward and reverse mode.
+    probability, and is tangent to the sphere. The derivative in the mean direction is that of the formula that
+    constructs the vector from it. Both are finite for every concentration, in forward and reverse mode.
 
     *Source.* The distribution is (9.3.4) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000; see the page
     *Directions on the sphere* of the documentation for its quantile.
@@ -254,7 +255,7 @@ def sample_von_mises_fisher(
 )
 @dataclasses.dataclass(frozen=True)
 class SphereRequest(Request):
-    """A draw of directions, for `draw_directions`; a pytree in which everything but arrays is static."""
+    """A draw of directions for `draw_directions`, as a pytree in which all fields except arrays are static."""
 
     distribution: ClassVar[str] = "von-mises-fisher"
     noun: ClassVar[str] = "direction"
@@ -280,7 +281,7 @@ class SphereRequest(Request):
         method: str,
         /,
     ) -> Self:
-        """Check a draw of directions from any position of a stream."""
+        """Return a checked request for directions from any position of a stream."""
         checked_key = arguments.one_key(caller, key)
         given = {"mean_direction": mean_direction, "concentration": concentration}
         arrays, of_result = arguments.parameters(caller, dtype, **given)
@@ -301,7 +302,7 @@ class SphereRequest(Request):
 
     @property
     def numbers(self) -> int:
-        """How many numbers of the stream one direction takes."""
+        """Count of the stream's numbers that one direction uses."""
         return numbers_per_direction(self.event_shape[0])
 
 
@@ -332,7 +333,7 @@ def directions(request: SphereRequest) -> jax.Array:
     if dimension == 2:
         x = in_plane(xla.finish_words(words(0)), direction, kappa, route, batch)
     elif dimension == 3 and width == 1:
-        # Both numbers come from one block.
+        # One block of the generator holds both numbers of a direction.
         index = counter.indices(shape, request.start, batch)
         x = in_space(counter.block_words(generator, key, index, 2), direction, kappa, route, batch)
     elif dimension == 3:
@@ -349,6 +350,6 @@ PROGRAMS = Programs.of(directions)
 def draw_directions(request: SphereRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
     """Draw the directions of a request, always with XLA.
 
-    If `buffer`, an array like the result, is given, the directions take its memory and it is deleted.
+    `buffer`, if given, is an array like the result: the directions reuse its memory, and it is deleted.
     """
     return PROGRAMS.run(request, buffer)

@@ -1,4 +1,4 @@
-"""From words to angles in one elementwise pass: sign and tail probability, quantile, location, wrap.
+"""Convert words to angles in one elementwise pass: sign and tail probability, quantile, location, wrap.
 
 Two routes lead from the tail probability t to |x|, with the same words and the same accuracy:
 
@@ -23,7 +23,7 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import clip
 from jax_von_mises.numerics.sharding import broadcast_sharded
 
-# Up to this many words, storing them before the look-up saves time. More need new memory pages, which cost more.
+# Up to this many words, storing them before the look-up saves time. More words need new memory pages, which cost more.
 FEW_WORDS = 2**22
 
 

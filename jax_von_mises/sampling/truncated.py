@@ -7,13 +7,13 @@ starting at its `near` end a. Its mass relative to the density at a is
 .. math:: I(a, w) = \int_0^w e^{q(a)-q(a+u)} du, \qquad q(a+u) - q(a) = 2\kappa \sin(u/2) \sin(a + u/2).
 
 No probability of the full distribution enters, so no arc is too unlikely or too narrow. The offset s of an angle solves
-:math:`I(a, s) = f I(a, w)`, where f is the share of the piece's mass between a and the angle. If f is above 1/2, s
+:math:`I(a, s) = f I(a, w)`, where f is the fraction of the piece's mass between a and the angle. If f is above 1/2, s
 solves the equation for the integral from s outwards instead. A fourth-order step refines a starting value of s. This
 value comes from the quantile of the full distribution if a float can hold the tail probability, and otherwise from
 bisection.
 
 *Derivatives.* Let :math:`m_1, m_2` be the masses before and after x relative to p(x), and :math:`l_1, l_2` the same
-integrals with the factor :math:`\cos\theta - \cos x`. At a fixed share of the mass before x,
+integrals with the factor :math:`\cos\theta - \cos x`. At a fixed fraction of the mass before x,
 
 .. math:: dx = d\mu + \frac{m_1 l_2 - m_2 l_1}{m_1 + m_2} d\kappa + \frac{m_2\, p(low)}{(m_1 + m_2)\, p(x)}
           (dlow - d\mu) + \frac{m_1\, p(high)}{(m_1 + m_2)\, p(x)} (dhigh - d\mu).
@@ -57,8 +57,8 @@ STEPS = {"float32": 1, "float64": 2}
 SMALLEST_KNOWN, SMALLEST_TAIL = 1e-34, quantile.SMALLEST_TAIL["float32"]
 # Fraction of a decay length up to which the first terms of a series are accurate enough to start a step.
 SHORT = 0.02
-# If rounding moves an angle out of its arc by less than this many ulp of 1, the angle is moved back to the end. Wider
-# arcs than the second number are exempt, because the other end may be as near.
+# If rounding moves an angle out of its arc by less than this many ulp of 1, the angle is moved back to the end. Arcs
+# wider than the second number are exempt, because the other end may be as near.
 SLACK = 32
 WIDE_ARC = 6.0
 # Above this concentration the formulas would overflow, and the distribution is narrower than 1e-18 or 1e-150 radians.
@@ -103,15 +103,15 @@ def sample_truncated(
     Raises
     ------
     TypeError, ValueError
-        For a bad key, shape or dtype, or an arc that is empty, longer than a turn (in `dtype`) or not finite. If the
-        ends are traced, such an arc gives NaN. A bad concentration or `loc` always gives NaN.
+        For an invalid key, shape or dtype, or an arc that is empty, longer than a turn (in `dtype`) or not finite. If
+        the ends are traced, such an arc gives NaN. An invalid concentration or `loc` always gives NaN.
 
     Notes
     -----
-    *Accuracy.* A random word determines the share u of the arc's probability before the angle. The angle's share has an
-    error of at most 1e-6 (2e-13 in float64) times the smaller of u and 1 - u, or the angle is within 4 ulp. This holds
-    for the arc with the ends low - loc and high - loc, which are rounded by up to 2 ulp. At a large concentration this
-    rounding shifts probability between the ends of an arc that contains loc + pi.
+    *Accuracy.* A random word determines the fraction u of the arc's probability before the angle. The fraction before
+    the angle drawn has an error of at most 1e-6 (2e-13 in float64) times the smaller of u and 1 - u, or the angle is
+    within 4 ulp. This holds for the arc with the ends low - loc and high - loc, which are rounded by up to 2 ulp. At a
+    large concentration this rounding shifts probability between the ends of an arc that contains loc + pi.
 
     *Derivatives.* Pathwise derivatives in `loc`, `concentration`, `low` and `high` are exact at the drawn angle.
 
@@ -297,7 +297,7 @@ class Offset(NamedTuple):
 
     @classmethod
     def of(cls, before: jax.Array, after: jax.Array, parts: Part, masses: jax.Array, kappa: jax.Array) -> Self:
-        """Return the equation for the angle with the shares `before` and `after` of the arc on its two sides."""
+        """Return the equation for the angle with the fractions `before` and `after` of the arc's mass on its sides."""
         each_mass: Arc[jax.Array] = Arc(*masses)
         each_part: Arc[Part] = Arc(*(jax.tree.map(lambda x, j=j: x[j], parts) for j in range(3)))
         choose = chosen_piece(before, after, each_mass)
@@ -411,7 +411,7 @@ def finite_concentration(kappa: jax.Array) -> jax.Array:
 def restricted(
     before: jax.Array, after: jax.Array, loc: jax.Array, kappa: jax.Array, low: jax.Array, high: jax.Array
 ) -> jax.Array:
-    """Return the angle with the shares `before` and `after` of the arc's probability on its two sides."""
+    """Return the angle with the fractions `before` and `after` of the arc's probability on its two sides."""
     k = finite_concentration(kappa)
     width = jnp.minimum(high - low, TWO_PI)
     parts, masses = parts_of(stacked(cut(low, high, width, loc)), k)
@@ -452,7 +452,7 @@ def chosen_piece(before: jax.Array, after: jax.Array, masses: Arc[jax.Array]) ->
 
 
 def shares_within(before: jax.Array, after: jax.Array, masses: Arc[jax.Array]) -> Arc[tuple[jax.Array, jax.Array]]:
-    """Return the shares of each piece's mass before and after the angle, if the angle lies in that piece."""
+    """Return the fractions of each piece's mass before and after the angle, as if the angle lay in that piece."""
     first, middle, last = masses
     total = first + middle + last
     last_after, last_before = shares_of_outer(after, before, last, first + middle)
@@ -466,7 +466,7 @@ def shares_within(before: jax.Array, after: jax.Array, masses: Arc[jax.Array]) -
 def shares_of_outer(
     outer: jax.Array, inner: jax.Array, own: jax.Array, others: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the shares of an outer piece's mass, towards the end of the arc and towards the other pieces."""
+    """Return the fractions of an outer piece's mass towards the end of the arc and towards the other pieces."""
     ratio = others / own
     return outer * (1 + ratio), inner - outer * ratio
 

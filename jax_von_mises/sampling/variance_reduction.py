@@ -51,7 +51,7 @@ def sample_antithetic(
     Raises
     ------
     TypeError, ValueError
-        For a bad key, shape or dtype. A bad concentration or `loc` gives NaN.
+        For an invalid key, shape or dtype. An invalid concentration or `loc` gives NaN.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def sample_stratified(
     Raises
     ------
     TypeError, ValueError
-        For a bad key, shape or dtype. A bad concentration or `loc` gives NaN.
+        For an invalid key, shape or dtype. An invalid concentration or `loc` gives NaN.
 
     Examples
     --------
@@ -153,7 +153,7 @@ def stream_tails(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> tr
 
 
 def within_strata(tail: transform.Tail) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return whether each element, placed in its stratum, is left of the mode, its tail probability t, and 1/2 - t."""
+    """Return whether each element, put in its stratum, is left of the mode, and its tail probability t and 1/2 - t."""
     below, above = fractions(tail)
     shape, dtype = tail.t.shape, tail.t.dtype
     # Strata are ranked from the nearer end of the distribution. If their number is odd, the mode halves the middle one.

@@ -1,8 +1,8 @@
 """Execute PTX on a machine without a GPU, instruction by instruction, with every access to memory checked.
 
-A kernel's text becomes a function of C (`translate`), which any C compiler builds together with ``machine.c``
-(`machine.Machine`). An instruction that is not known here is refused. `battery` compares the package's kernels with its
-plain path::
+`translate` makes a C function of a kernel's text, and rejects unknown instructions. `machine.Machine` builds the
+function together with ``machine.c``, with any C compiler. `battery` compares the package's kernels with its plain
+path::
 
     python -m tools.ptx
 """

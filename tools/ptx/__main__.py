@@ -1,6 +1,6 @@
-"""Execute all shipped kernels and print the launches and findings; exit code 1 for a fault or a missed damage.
+"""Execute all shipped kernels and report faults; exit code 1 for a fault, or a deliberate fault that is not found.
 
-``--quick`` takes fewer sizes and rows, ``--only NAME`` one kernel and no damage.
+``--quick`` uses fewer sizes and rows; ``--only NAME`` runs one kernel and no deliberate fault.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from tools.ptx import battery
 
 
 def main():
-    """Print a row for each part of each kernel, and one for each damage."""
+    """Print a row for each part of each kernel, and a row for each deliberate fault."""
     parser = argparse.ArgumentParser(prog="python -m tools.ptx", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rows")
     parser.add_argument("--only", choices=battery.KERNELS, metavar="NAME", help="one kernel, such as philox4x32_direct")

@@ -1,7 +1,8 @@
 """Compare the shipped kernels, executed on the CPU, with the plain path.
 
-Over sizes, starts, arrays, rows and grids; in draws of more than 2^32 angles; with approximations that are off at
-random, and as far as the hardware's may be to either side. `DAMAGES` are faults put into the text, each to be found.
+The comparison covers sizes, starts, arrays, rows and grids, and draws of more than 2^32 angles. The errors of the
+hardware's approximations are random, or as large as is allowed in either direction. `DAMAGES` are faults introduced
+into the text on purpose; each must be found.
 """
 
 import functools
@@ -23,14 +24,14 @@ __all__ = ["DAMAGES", "KERNELS", "Found", "examine", "finding"]
 KERNELS = tuple(dict.fromkeys(spec.name for spec in cuda_trial.specs()))
 QUICK_SIZES = (1, 2, 3, 4, 5, 7, 8, 255, 1023, 1025, 4099)
 SIZES = (*range(1, 41), 63, 64, 65, *QUICK_SIZES[7:], 4096, 20_001, 65_537)
-STARTS = (0, 1, 2, 3, 2**32 - 6, 2**34 - 3, 2**63 + 5, 2**64 - 5)  # the last begins again at 0
+STARTS = (0, 1, 2, 3, 2**32 - 6, 2**34 - 3, 2**63 + 5, 2**64 - 5)  # draws from the last one continue at 0
 ROWS = ((1, 5), (3, 1), (7, 10), (300, 3), (5, 1030))
 BLOCKS = ((256, 1), (1, 1), (32, 1), (96, 1), (64, 4), (3, 7), (1, 256))
-# Keys 1, 2, ... of two ciphers, and places in their streams of a word with a tail of 1/2, and of one with the least.
+# For two ciphers and the key with the words 1, 2, ...: positions of words with tail 1/2 and with the smallest tail.
 ENDS = {"threefry2x32": (2_093_925, 941_978_674), "threefry4x32": (3_949_382, 2_415_051_297)}
-# Directions up to which whole turns are taken off, and beyond; and none.
+# Mean directions at and beyond the largest that is reduced to one turn, values that are not finite, and small ones.
 LOCS = np.float32([2**24, -(2**24), np.nextafter(np.float32(2**24), np.inf), 1e30, np.inf, np.nan, 0.0, -0.0, np.pi])
-# Of the hardware's approximations, as shares of what it is allowed.
+# Least and largest error of the hardware's approximations, as fractions of the error allowed.
 ERRORS = ((-1.0, 1.0), (1.0, 1.0), (-1.0, -1.0))
 KAPPAS = (0.0, 1e-6, 0.1, 1.0, 4.9999, 5.0, 16.9, 17.1, 100.0, 1e4, 1e8, 1e20, np.inf, -1.0, np.nan)
 KEY_ROWS, START_ROWS = cuda_launch.KEY_ROWS, cuda_launch.START_ROWS
@@ -39,7 +40,7 @@ ARRAYS = cuda_launch.LOCS, cuda_launch.CONCENTRATIONS
 
 
 class Found(NamedTuple):
-    """What the launches of one part of the battery showed."""
+    """The result of the launches of one part of the battery."""
 
     part: str
     launches: int
@@ -48,7 +49,7 @@ class Found(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """A draw of `count` angles: scalars, or an array with one for each."""
+    """A draw of `count` angles; each parameter is a scalar, or an array with one value for each angle."""
 
     start: int
     count: int
@@ -74,7 +75,7 @@ def _plain(cipher, route, size):
 
 
 def plain(kernel, key, draw):
-    """Return the plain path's float32 angles of a `Draw`; of few shapes, since each is a program."""
+    """Return the plain path's float32 angles of a `Draw`, from one of two sizes, since each size compiles a program."""
     size, route = 4200 if draw.count <= 4200 else 66_000, "table" if "table" in kernel else "direct"
     loc, kappa = np.resize(draw.loc, size), draw.kappa if route == "table" else np.resize(draw.kappa, size)
     angles = _plain(kernel.split("_")[0], route, size)(key, halves(draw.start), loc, kappa)
@@ -82,15 +83,15 @@ def plain(kernel, key, draw):
 
 
 def right(kernel, key, draw, ours):
-    """Whether angles are those of the plain path within the promise of both, rounded to their dtype."""
-    kappa = np.where(draw.kappa > 0, draw.kappa, 0)  # and where it is not, both are NaN
+    """Return whether angles, rounded to their dtype, are the plain path's within the accuracy of both."""
+    kappa = np.where(draw.kappa > 0, draw.kappa, 0)  # both angles are NaN where it is negative or NaN
     expected, nothing = plain(kernel, key, draw), np.isnan(ours.astype(np.float32))
     same = nothing == np.isnan(expected)
     return (same & (nothing | rounded_from(ours, np.nan_to_num(expected), allowed(kappa)))).all()
 
 
 class Battery:
-    """Launches of one kernel by a `Machine`, counted, with what went wrong."""
+    """The launches of one kernel by a `Machine`, with their number and their faults."""
 
     def __init__(self, machine, kernel):
         self.machine, self.kernel = machine, kernel
@@ -101,11 +102,11 @@ class Battery:
         self.faults = []
 
     def key(self, *rows):
-        """Return random words of a key, or of one for each row."""
+        """Return the random words of a key, or of one key for each row."""
         return self.random.integers(0, 2**32, (*rows, KEY_SIZES[self.cipher]), dtype=np.uint32)
 
     def launch(self, about, dtype, shape, flags, operands, *, grid=None, block=None, count=None, **how):
-        """Launch `shape`, rows of angles, and return them; None after a fault."""
+        """Launch a draw of `shape`, (rows, angles in a row), and return the angles; None after a fault."""
         rows, size = shape
         count = size if count is None else count
         chosen = cuda_launch._grid(count, rows, self.by_table, bool(flags & CONCENTRATION_ROWS))
@@ -124,7 +125,7 @@ class Battery:
             return None
 
     def compare(self, about, key, draw, ours):
-        """Note where angles are not those of the plain path."""
+        """Record a fault if angles are not those of the plain path."""
         if ours is not None and not right(self.kernel, key, draw, ours):
             self.faults.append(f"{about}: {self.kernel}: other angles than the plain path's")
 
@@ -133,9 +134,9 @@ class Battery:
         return table(float(kappa)) if self.by_table else np.atleast_1d(kappa)
 
     def words(self):
-        """Word for word: tables that give back the cell that a word's tail falls into, and the place in it.
+        """Compare words exactly, with tables whose angles are the cell of a word's tail, or the place in the cell.
 
-        Of the other kernels the signs and the angles show the words.
+        For the other kernels, the comparisons of signs and angles reveal wrong words.
         """
         if not self.kernel.endswith("_table_float32"):
             return
@@ -151,7 +152,7 @@ class Battery:
                     self.faults.append(f"words from {start}: {self.kernel}: other words than the package's")
 
     def tables(self):
-        """Every cell of the table that a block fills, by any number of threads, and the one behind the last."""
+        """Check every cell of the table that a block fills, and the extra cell at its end, for various block sizes."""
         if not self.by_table:
             return
         for threads in (256, 1, 2, 3, 96, 255):
@@ -169,7 +170,7 @@ class Battery:
                         self.faults.append(f"{about}: {self.kernel}: another table than the operand")
 
     def ends(self):
-        """Where the tail probability is 1/2 and where it is least; by the other ciphers nobody has looked for them."""
+        """Compare angles where the tail probability is 1/2 or smallest, for the ciphers in `ENDS`."""
         key = np.arange(1, KEY_SIZES[self.cipher] + 1, dtype=np.uint32)
         for place in ENDS.get(self.cipher, ()):
             for j, kappa in enumerate(KAPPAS):
@@ -180,7 +181,7 @@ class Battery:
                 self.compare(about, key, draw, None if ours is None else ours[0])
 
     def directions(self):
-        """As far as whole turns are taken off, and further."""
+        """Compare angles about the directions in `LOCS`, as an array and one by one."""
         for dtype in self.dtypes:
             for flags, loc in ((ARRAYS[0], np.resize(LOCS, 37)), *((0, each) for each in LOCS)):
                 key, draw = self.key(), Draw(5, 37, loc, np.float32(3))
@@ -190,14 +191,14 @@ class Battery:
                 self.compare(about, key, draw, None if ours is None else ours[0])
 
     def sizes(self, sizes, starts):
-        """One row of every size, from starts inside of groups and before carries, with scalars and arrays."""
+        """Compare one row of each size, from starts inside groups and before carries, with scalars and arrays."""
         for j, size in enumerate(sizes):
             for start in (STARTS * 2)[j % len(STARTS) :][:starts]:
                 for dtype in self.dtypes:
                     self.draw(start, size, dtype, ERRORS[j % 3])
 
     def draw(self, start, size, dtype, error, kappa=None):
-        """One row, with scalars and with arrays of parameters, by a grid that may be too small to go round once."""
+        """Compare one row, with scalars and with arrays of parameters; a random grid may make its threads loop."""
         for flags in (0, ARRAYS[0], ARRAYS[1], sum(ARRAYS)) if not self.by_table else (0, ARRAYS[0]):
             key, one = self.key(), kappa if kappa is not None else np.exp(self.random.uniform(-8, 14))
             many = np.exp(self.random.uniform(-8, 14, size)).astype(np.float32)
@@ -207,17 +208,16 @@ class Battery:
             most = cuda_launch._grid(size, 1, self.by_table, False)[0][0]
             given = key, halves(start), self.concentrations(draw.kappa), np.atleast_1d(draw.loc)
             grid = int(self.random.integers(1, most + 1)), 1
-            # Of arrays and of the result inside of one: XLA gives 16 bytes and more, and a row begins at any element.
             ours = self.launch(about, dtype, (1, size), flags, given, grid=grid, error=error)
             self.compare(about, key, draw, None if ours is None else ours[0])
 
     def extremes(self):
-        """Concentrations where the routes change, at the ends of what is allowed, and that are none."""
+        """Compare draws at concentrations where the formula changes, at the ends of the range, and at invalid ones."""
         for j, kappa in enumerate(KAPPAS):
             self.draw(2**32 - 6, 515, self.dtypes[j % len(self.dtypes)], ERRORS[j % 3], kappa)
 
     def rows(self, shapes):
-        """Rows of a `jax.vmap`, with every combination of what they share and of what they have each."""
+        """Compare rows of a `jax.vmap`, with every combination of shared and separate operands."""
         for rows, size in shapes:
             for flags in range(64):
                 if not (self.by_table and flags & ARRAYS[1]):
@@ -235,7 +235,7 @@ class Battery:
         many = (size,) if flags & ARRAYS[1] else (1,)
         kappas = np.exp(self.random.uniform(-3, 9, of(CONCENTRATION_ROWS, *many))).astype(np.float32)
         if self.by_table:
-            kappas = np.round(kappas, -1)  # of few tables
+            kappas = np.round(kappas, -1)  # so that few tables are needed
             concentrations = np.stack([table(float(k)) for k in kappas[:, 0]])
         else:
             concentrations = kappas
@@ -248,7 +248,7 @@ class Battery:
             self.compare(f"{about}: row {row}", key, draw, ours[row])
 
     def grids(self):
-        """Every shape of grid and block that a launch may have, more blocks than work among them."""
+        """Compare rows for many shapes of grid and block, including more blocks than there is work for."""
         for block in BLOCKS:
             for grid in ((1, 1), (2, 1), (5, 3), (17, 1), (1, 9)):
                 for flags in (0, 15):
@@ -256,7 +256,7 @@ class Battery:
                     self.launch_rows(7, 1030, flags, self.dtypes[0], grid=grid, block=(block[0], high))
 
     def slices(self):
-        """Parts of draws of more than 2^32 angles: what the blocks at their ends, and at powers of two, write."""
+        """Compare what blocks at the ends, and near powers of two, write in draws of about 2^32 angles or more."""
         for count, start in ((2**32 + 4097, 0), (2**33 + 5, 2**32 - 3), (2**32 - 2, 2**64 - 2**33)):
             skew = start & 3
             blocks = -(-(count + skew + 3) // 1024)
@@ -266,7 +266,7 @@ class Battery:
                     self.slice(count, start, flags, (first, min(first + 3, blocks)), (low, high), blocks)
 
     def slice(self, count, start, flags, blocks, place, grid):
-        """Run some blocks of a large draw."""
+        """Run some blocks of a large draw, and compare their angles."""
         low, size = place[0], place[1] - place[0]
         key, loc, kappa = self.key(), np.float32(0.5), np.float32(3)
         if flags & ARRAYS[0]:
@@ -274,7 +274,7 @@ class Battery:
         if flags & ARRAYS[1]:
             kappa = np.exp(self.random.uniform(-3, 9, size)).astype(np.float32)
         operands = self.concentrations(kappa), np.atleast_1d(loc)
-        # A kernel reads the first value of each operand in any case.
+        # A kernel always reads the first value of each operand.
         operands = ((Part(x[:1], 0), Part(x, 4 * low)) if len(x) == size and low else x for x in operands)
         about = f"angles {low} to {place[1]} of {count} from {start}, flags {flags}"
         given = key, halves(start), *operands
@@ -284,7 +284,7 @@ class Battery:
         self.compare(about, key, draw, None if ours is None else ours[0])
 
     def distant_rows(self):
-        """Rows of a launch with as many as a word counts: those of one block, a pass over the grid apart."""
+        """Compare rows of a launch of 2^32 - 1 rows, the most that a word can count: one block's rows in each pass."""
         rows, size, high, over = 2**32 - 1, 5, 256, 65_535
         flags = KEY_ROWS | START_ROWS | LOC_ROWS | (0 if self.by_table else CONCENTRATION_ROWS)
         firsts = np.arange(high * (over - 1), rows, high * over, dtype=np.int64)
@@ -343,7 +343,7 @@ def examine(machine, kernel, quick=False):
             yield Found(name, battery.launches, battery.angles, tuple(battery.faults))
 
 
-# Faults to put into a kernel: what, the kernel, and the text that is replaced where it stands first.
+# Faults to put into a kernel: a description, the kernel, a pattern of its text, and what replaces the first match.
 TABLE = "philox4x32_table_float32"
 DAMAGES = (
     ("the end of the table off by one", TABLE, r"(setp\.lt\.s32 \t\S+ %r\d+, )512", r"\g<1>513"),

@@ -1,5 +1,5 @@
-// What a translated kernel runs on: memory that checks each access, threads of a block that wait for each other, and
-// the hardware's approximations, wrong by as much as NVIDIA allows them to be. `translate.py` puts the kernels behind.
+// The machine that a translated kernel runs on: memory that checks each access, threads of a block that wait for each
+// other, and the hardware's approximations, with errors as large as NVIDIA allows. `machine.py` appends a kernel.
 
 #include <math.h>
 #include <stdint.h>
@@ -10,17 +10,17 @@
 typedef struct {
   uint32_t x, y;
 } Pair;
-// A buffer on the device: its addresses there, and where its bytes are here; `written` counts writes, NULL forbids them.
+// A buffer: its addresses on the device, and its bytes here; `written` counts writes to each byte, NULL forbids any.
 typedef struct {
   uint64_t first, end;
   uint8_t *bytes, *written;
 } Buffer;
-// The arguments of a launch, without its blocks.
+// The arguments of a launch, except for the blocks to run.
 typedef struct {
   const Buffer *buffers;
   int32_t buffer_count;
   Pair grid, block;
-  double least_error, most_error;  // of approximations, as shares of what is allowed
+  double least_error, most_error;  // of approximations, as fractions of the allowed error
 } Launch;
 typedef struct {
   Pair tid, ntid, ctaid, nctaid;
@@ -29,14 +29,14 @@ typedef struct {
 // ------------------------------------------------------------------------------------------------------- faults
 
 enum { NONE, OUTSIDE, MISALIGNED, TWICE, SHARED_OUTSIDE, SHARED_UNSET, SHARED_RACE, BARRIER, DIVISION, ENDLESS };
-// The first fault, and the line of the kernel's text that it is in.
+// The first fault, and its line in the kernel's text.
 static int fault, fault_line;
 static int fail(int what, int line) {
   if (!fault) fault = what, fault_line = line;
   return 0;
 }
 
-// Whether a thread that branches must end: after a fault, and where it would run on for ever.
+// Return whether a thread must end at a branch: after a fault, or if it seems to loop for ever.
 enum { MOST_BRANCHES = 1 << 24 };
 static int branches;
 static int stop(int line) {
@@ -63,9 +63,10 @@ static void *global(uint64_t address, uint64_t size, int writes, int line) {
   return nowhere;
 }
 
-// Shared memory, in units of four bytes: who wrote and read each since the block's start, and before how many barriers.
+// Shared memory, in units of four bytes, each with its last writer and reader since the block's start, and the number
+// of barriers that had passed then.
 enum { SHARED_BYTES = 48 << 10, UNITS = SHARED_BYTES / 4, NOBODY = -1, SEVERAL = -2 };
-uint8_t shared_bytes[SHARED_BYTES] __attribute__((aligned(16)));  // after a launch, of its last block
+uint8_t shared_bytes[SHARED_BYTES] __attribute__((aligned(16)));  // after a launch, those of its last block
 static struct {
   int32_t writer, written_at, reader, read_at;
 } units[UNITS];
@@ -113,8 +114,8 @@ static uint32_t float_bits(float x) {
 }
 static float flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
 
-// Approximations of x are right to the last digit, and then off by up to what "PTX ISA", 9.7.3, states as the maximum:
-// as if by chance, but always by the same for one x, as a function is.
+// Approximations of x are exact values with an error of up to the maximum that "PTX ISA", 9.7.3, states. The error is
+// pseudo-random, but always the same for one x.
 static float off_by(float x, double right, double most) {
   uint64_t hash = float_bits(x) * 0x9E3779B97F4A7C15ull;
   hash = (hash ^ hash >> 29) * 0xBF58476D1CE4E5B9ull;
@@ -156,7 +157,7 @@ static uint64_t insert(uint64_t a, uint64_t b, uint32_t place, uint32_t length) 
   return (b & ~mask) | ((a << place) & mask);
 }
 
-// To the nearest, ties to even.
+// Round to nearest, ties to even.
 static uint32_t bfloat16(float x) {
   const uint32_t bits = float_bits(x);
   return isnan(x) ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
@@ -180,7 +181,7 @@ typedef void Kernel(const uint64_t *param, Place place);
 enum { THREADS = 1024, STACK = 64 << 10, ENDED = -1 };
 static ucontext_t scheduler, threads[THREADS];
 static char *stacks;
-// At which line's barrier each thread waits.
+// The line of the barrier at which each thread waits.
 static int waits_at[THREADS];
 static Kernel *kernel;
 static const uint64_t *params;
@@ -198,7 +199,7 @@ static void run_thread(void) {
   waits_at[running] = ENDED;
 }
 
-// All threads of a block, each up to the next barrier in turn, in an order that changes.
+// Run all threads of a block, each in turn up to its next barrier, in an order that varies.
 static void run_block(int count) {
   for (int t = 0; t < count; t++) {
     getcontext(threads + t);
@@ -219,7 +220,7 @@ static void run_block(int count) {
   }
 }
 
-// Blocks `from` up to and not including `to`, along x and along y. Returns the fault, with its line.
+// Run the blocks from `from` up to, but not including, `to`, along x and y. Return the fault, with its line.
 static int run(Kernel *of, const Launch *launch, const uint64_t *given, Pair from, Pair to, int *line) {
   job = *launch;
   kernel = of;

@@ -16,9 +16,9 @@ from tools.ptx.translate import translate
 __all__ = ["FAULTS", "Fault", "Machine", "compiler"]
 
 SOURCE = Path(__file__).with_name("machine.c")
-# Products and sums stay apart, as in the text. With the processor's own multiply-add it is several times as fast.
+# Products and sums are not contracted, as in the text. The processor's own `fmaf` makes this several times as fast.
 OPTIONS = ("-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC")
-# As `fault` of machine.c numbers them.
+# In the order of `fault` in machine.c.
 FAULTS = (
     "an access outside of every operand and of the result",
     "a misaligned access",
@@ -34,7 +34,7 @@ NOT_WRITTEN = "a byte of the result that is not written"
 
 
 class Fault(Exception):
-    """What a kernel did wrong; `.text` is one of `FAULTS`, `NOT_WRITTEN` or a broken rule of the launch."""
+    """An error of a kernel or its launch; `text` is from `FAULTS` or `NOT_WRITTEN`, or names a broken launch rule."""
 
     def __init__(self, kernel, text, line=None):
         super().__init__(f"{kernel}: {text}" + (f", line {line} of its body" if line else ""))
@@ -61,7 +61,7 @@ class _Launch(ctypes.Structure):
 
 
 class Part(NamedTuple):
-    """A part of an operand or result that is too large for this machine: where it begins there, in bytes."""
+    """A part of an operand or result that is too large for this machine, and the offset of the part in bytes."""
 
     array: np.ndarray
     offset: int
@@ -79,7 +79,7 @@ def compiler():
 
 
 class Machine:
-    """The kernels of a PTX text; each is compiled when it is launched first."""
+    """The kernels of a PTX text; each is compiled at its first launch."""
 
     def __init__(self, text):
         self.kernels = translate(text)
@@ -94,7 +94,7 @@ class Machine:
             file, target = Path(folder, "kernel.c"), Path(folder, "kernel.so")
             file.write_text(source)
             subprocess.run([compiler(), *OPTIONS, "-o", target, file, "-lm"], check=True)
-            # It keeps Python's lock while it runs: the state of a launch is global.
+            # `PyDLL` keeps Python's lock while a launch runs, since the state of a launch is global.
             return ctypes.PyDLL(os.fspath(target))
 
     def shared_memory(self, name):
@@ -111,13 +111,13 @@ class Machine:
         grid, block : pairs of int
             Blocks of the grid and threads of a block, along x and y.
         out : array
-            An empty one of the result's shape and dtype; or a `Part` with one, or a tuple of those.
+            Empty array of the result's shape and dtype, a `Part` with such an array, or a tuple of such Parts.
         *operands : arrays, or tuples of Parts
-            What the kernel's parameters point to, in their order; the result is the last.
+            Values that the kernel's parameters point to, in order; the last parameter points to the result.
         blocks, blocks_over : pairs of int, optional
-            The blocks along x, and along y, to run, from the first up to the second; all of them by default.
+            Range of the blocks to run along x and along y, without its end; by default all.
         error : pair of float
-            The least and the most error of each approximation, as shares of what the hardware is allowed.
+            Least and largest error of each approximation, as fractions of the error that the hardware is allowed.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class Machine:
             raise Fault(name, f"at most {kernel.most_threads} threads to a block, and a launch with {block}")
         if not (0 < grid[0] < 2**31 and 0 < grid[1] < 2**16):
             raise Fault(name, f"a grid that no GPU takes: {grid}")
-        # Far apart: nothing reaches from one into another.
+        # Far apart, so that no access reaches from one into another.
         bases = [j + 1 << 44 for j in range(len(kernel.parameters))]
         places = [(base, part) for base, each in zip(bases, (*operands, out), strict=True) for part in _parts(each)]
         buffers = (_Buffer * len(places))()

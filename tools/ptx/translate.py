@@ -7,14 +7,14 @@ __all__ = ["Kernel", "Unknown", "translate"]
 
 TYPES = {"u32": "uint32_t", "b32": "uint32_t", "s32": "int32_t", "u64": "uint64_t", "b64": "uint64_t"}
 TYPES |= {"s64": "int64_t", "f32": "float", "u16": "uint16_t", "pred": "uint8_t"}
-# Registers by the beginning of their names, as nvcc names them by their kind.
+# The kind of a register by the beginning of its name, as nvcc names registers.
 REGISTERS = {"p": "pred", "f": "f32", "r": "b32", "rd": "b64"}
 SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid)\.([xy])")
 COMPARISONS = {"eq": "a == b", "ne": "a != b", "lt": "a < b", "le": "a <= b", "gt": "a > b", "ge": "a >= b"}
-# Also true where one is no number.
+# Also true if an operand is NaN.
 COMPARISONS |= {"ltu": "!(a >= b)", "leu": "!(a > b)", "gtu": "!(a <= b)", "geu": "!(a < b)"}
 
-# By an instruction: the types of the operands a, b, c, d, and its value. A shift by more than the width leaves nothing.
+# For each instruction, the types of its operands a, b, c, d and its value in C. Too large shifts shift out all bits.
 VALUES = {
     "add.s32 sub.s32 mul.lo.s32": ("u32 u32", "a {} b"),
     "add.s64 sub.s64 mul.lo.s64": ("u64 u64", "a {} b"),
@@ -82,7 +82,7 @@ class Unknown(ValueError):
 
 
 class Kernel(NamedTuple):
-    """What a text declares of a kernel, and the function of C that it becomes."""
+    """The declarations of a kernel in a PTX text, and the C function that it becomes."""
 
     name: str
     parameters: tuple[str, ...]
@@ -92,7 +92,7 @@ class Kernel(NamedTuple):
 
 
 def translate(text):
-    """Return a `Kernel` for each of a PTX text, by its name."""
+    """Return a `Kernel` for each kernel of a PTX text, by name."""
     return {entry[1]: _kernel(*entry.groups()) for entry in ENTRY.finditer(text)}
 
 
@@ -109,7 +109,7 @@ def _kernel(name, parameters, directives, body):
 
 
 class _Function:
-    """One kernel's translation, line by line."""
+    """The translation of one kernel, line by line."""
 
     def __init__(self, parameters):
         self.parameters = parameters
@@ -117,7 +117,7 @@ class _Function:
         self.shared_bytes = 0
 
     def statement(self, line, number):
-        """Return the C of a line."""
+        """Return the C code of a line."""
         if not line or line.startswith((".pragma", "//")):
             return ""
         found = re.fullmatch(r"\.reg \.(\w+)\s+%(\w+?)<(\d+)>;", line)
@@ -141,12 +141,12 @@ class _Function:
 
     @staticmethod
     def registers(kind, count):
-        """Return their declaration; each starts with noise, which a kernel that forgets to set it would show."""
+        """Return a declaration of registers, which start with noise to reveal a kernel that forgets to set one."""
         names = ", ".join(f"{kind}{j} = noise" for j in range(1, count))
         return f"{TYPES[REGISTERS[kind]]} {names};" if names else ""
 
     def instruction(self, name, operands, number):
-        """Return the statement of an instruction."""
+        """Return the C statement of an instruction."""
         if name == "ret":
             return "return;"
         if name in ("bra", "bra.uni"):
@@ -198,7 +198,7 @@ class _Function:
         return found[1] + found[2]
 
     def value(self, operand):
-        """Return the C of what an operand is."""
+        """Return the C expression of an operand."""
         if found := SPECIAL.fullmatch(operand):
             return f"place.{found[1]}.{found[2]}"
         if operand.startswith("%"):
