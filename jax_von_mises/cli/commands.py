@@ -1,4 +1,4 @@
-"""Command line: `sample` draws into a file or a store, `verify` checks it, `doctor` diagnoses the machine.
+"""Run the command line: `sample` draws into a file or a store, `verify` checks it, `doctor` diagnoses the machine.
 
 The module `writer` writes files and resumes runs. This module parses the arguments, shows progress, compares the sample
 with the distribution and prints each error on one line.
@@ -264,7 +264,7 @@ def read_parameter(option: str, text: str) -> np.ndarray:
 
 
 def check_values(option: str, text: str, values: np.ndarray, bad: np.ndarray, reason: str) -> None:
-    """Raise an error that names the first bad value of the parameter, if it has any."""
+    """Raise an error that names the first invalid value of the parameter, if there is one."""
     if np.any(bad):
         where = "" if values.ndim == 0 else f": value {int(np.argmax(bad))} (counted from 0) is {values[bad][0]:g}"
         raise BadArgument(f"{option} {text}{where}: {reason}")
@@ -304,7 +304,7 @@ def read_pair(option: str, text: str) -> np.ndarray:
 
 
 def check_loc(text: str, loc: np.ndarray, compute: type) -> np.ndarray:
-    """Check the mean direction of the angles, or of each column of angles."""
+    """Check the mean direction of the angles, or the mean directions of columns of angles."""
     check_values("--loc", text, loc, ~np.isfinite(loc), "not finite; give a finite number of radians")
     limit = LARGEST_LOC[compute.__name__]
     wider = ", or use --dtype float64" if compute is np.float32 else ""
@@ -382,7 +382,7 @@ class PlainProgress:
         self.started = self.printed = time.monotonic()
 
     def update(self, count: int) -> None:
-        """Add `count`; print a line if the last one is `INTERVAL` old, or at the end if any line was printed."""
+        """Add `count`; print a line if the last one is `INTERVAL` seconds old, or at the end if any was printed."""
         self.n += count
         now = time.monotonic()
         if now - self.printed >= self.INTERVAL or (self.n >= self.total and self.printed > self.started):
@@ -393,7 +393,7 @@ class PlainProgress:
             self.printed = now
 
     def close(self) -> None:
-        """Do nothing: each line is complete."""
+        """Do nothing, since each line is complete."""
 
 
 def make_progress(initial: int, total: int, unit: str) -> Any:
@@ -658,7 +658,7 @@ def local_workers(count: int) -> Iterator[futures.Executor]:
         yield executor
         executor.shutdown()
     except BaseException:
-        for process in multiprocessing.active_children():  # including any that hang: shutdown would wait for them
+        for process in multiprocessing.active_children():  # including any that hang, since shutdown waits for them
             process.kill()
         executor.shutdown(cancel_futures=True)
         raise
@@ -777,7 +777,7 @@ def stop_if_asked() -> None:
 
 @contextmanager
 def terminate_by_exception() -> Iterator[None]:
-    """Turn the signals that end a process into an exception, so that the partial file is removed."""
+    """Turn the signals that end a process into an exception, so that the run can clean up and report what is kept."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
@@ -843,7 +843,7 @@ def entry() -> int:
     """Run the command line as a program; exit at once after a signal.
 
     After an interrupted call, XLA may still be computing an array, and no function can wait for that array. A normal
-    exit of Python frees the array's memory first, which caused a segmentation fault in one run of three.
+    exit of Python frees the array's memory first, which caused a segmentation fault in one run in three.
     """
     code = main()
     if code > 128:

@@ -8,14 +8,15 @@ import math
 import numpy as np
 from scipy import special
 
-# Above this concentration, 1 - I1/I0 and its derivative are computed from their series in 1/k. Its truncation error is
-# below 2e-13 relative, while the differences of Bessel functions have lost 10 digits there.
+# Above this concentration, 1 - I1/I0 and the derivative of I1/I0 are computed from their series in 1/k, with relative
+# errors below 1e-12 and 5e-12. Differences of Bessel functions lose digits; the relative error of the derivative would
+# be 2e-9 there, and larger above.
 SERIES_MIN = 1e3
 
 # 2 pi minus the nearest float64.
 TWO_PI_REST = 2.4492935982947064e-16
 
-# The share of correct files that exceed the level for the worst column.
+# Fraction of correct files whose worst column exceeds the reported level.
 FALSE_ALARM = 1e-3
 # With fewer angles per column, the distribution of a column's mean is too far from normal for that level.
 COLUMN_MIN = 100
@@ -98,7 +99,8 @@ class DirectionMoments:
         shift = step * math.exp(-2 * (math.pi * spread / step) ** 2) + 2 * inner
         error = spread / math.sqrt(count)
         rest = max(across - math.sqrt(d) * shift, 0.0)
-        # The squared mean has a chi-squared distribution; show the normal deviate with the same tail probability.
+        # The squared norm of the orthogonal mean, divided by the squared standard error, is chi-squared with d - 1
+        # degrees of freedom. Show the normal deviate with the same tail probability.
         tail = special.chdtrc(d - 1, (rest / error) ** 2) if error > 0 else float(rest == 0)
         across_z = float(-special.ndtri(tail)) if rest else 0.0
         versine, versine_error = self.versine / count, math.sqrt(variance / count)
@@ -159,8 +161,9 @@ def pair_moments(model: str, k1: float, k2: float, r: float) -> tuple[np.ndarray
     """Return the means and variances of `pair_statistics`, by quadrature over both angles.
 
     Given the first angle a, the second has the concentration rho about its mean direction. The density of the first
-    angle has its mode where the derivative of k1 c + rho with respect to c = cos(a) changes sign. Gauss-Legendre panels
-    are graded towards this mode and both ends of the half circle. The other half follows by symmetry.
+    angle has its mode near the point where the derivative of k1 c + rho with respect to c = cos(a) changes sign.
+    Gauss-Legendre panels are graded towards this point and both ends of the half circle. The other half follows by
+    symmetry.
     """
 
     def second(c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -181,18 +184,19 @@ def pair_moments(model: str, k1: float, k2: float, r: float) -> tuple[np.ndarray
     a = (edges[:-1, None] + width * (nodes + 1) / 2).ravel()
     along, across = second(np.cos(a))
     rho = np.hypot(along, across)
-    # Sum over a full period or over the range of the second angle; equal weights converge geometrically on both.
+    # Sum over a full period, or over the range in which the second angle's density is not negligible. Equal weights
+    # converge geometrically in both cases.
     reach = np.minimum(np.pi, 9 / np.sqrt(np.maximum(rho, 1e-9)))[:, None]
     place = reach * (np.arange(-48, 48) + 0.5) / 48
     log_density = (k1 * np.cos(a) + rho)[:, None] - rho[:, None] * versine(place)
-    share = np.exp(log_density - log_density.max()) * reach * (width * weights).ravel()[:, None]
-    share /= share.sum()
+    probability = np.exp(log_density - log_density.max()) * reach * (width * weights).ravel()[:, None]
+    probability /= probability.sum()
     statistics = pair_statistics(
-        model, np.broadcast_to(a[:, None], share.shape), np.arctan2(across, along)[:, None] + place
+        model, np.broadcast_to(a[:, None], probability.shape), np.arctan2(across, along)[:, None] + place
     )
-    mean = np.sum(share * statistics, axis=(1, 2))
+    mean = np.sum(probability * statistics, axis=(1, 2))
     mean[:2] = 0  # by symmetry
-    return mean, np.sum(share * np.square(statistics - mean[:, None, None]), axis=(1, 2))
+    return mean, np.sum(probability * np.square(statistics - mean[:, None, None]), axis=(1, 2))
 
 
 def moments_of(
@@ -207,10 +211,10 @@ def moments_of(
 
 
 def versine_moments(concentration: float, dimension: int) -> tuple[float, float]:
-    """Return the mean and variance of 1 - w, for the cosine w of the von Mises-Fisher distribution.
+    """Return the mean and variance of 1 - w under the von Mises-Fisher distribution.
 
-    The trapezoid rule in y = log tan(angle / 2) converges geometrically. The density of y is proportional to e^f with
-    f = -k (1 - w) + (d - 1)/2 log(1 - w^2).
+    Here, w is the cosine of the angle to the mean direction. The trapezoid rule in y = log tan(angle / 2) converges
+    geometrically. The density of y is proportional to e^f with f = -k (1 - w) + (d - 1)/2 log(1 - w^2).
     """
     n, k = dimension - 1, concentration
     if k == math.inf:
@@ -221,16 +225,16 @@ def versine_moments(concentration: float, dimension: int) -> tuple[float, float]
     y = 0.5 * (math.log(least) - math.log1p(-least)) + np.linspace(-reach, reach, 4001)
     versine = 2 * special.expit(2 * y)
     f = -k * versine + 0.5 * n * (special.log_expit(2 * y) + special.log_expit(-2 * y))
-    share = np.exp(f - f.max())
-    share /= share.sum()
-    mean = float(share @ versine)
-    return mean, float(share @ (versine - mean) ** 2)
+    probability = np.exp(f - f.max())
+    probability /= probability.sum()
+    mean = float(probability @ versine)
+    return mean, float(probability @ (versine - mean) ** 2)
 
 
 def exact_turns(loc: np.ndarray) -> np.ndarray:
     """Reduce directions to [-pi, pi] in float64; directions in that interval stay unchanged.
 
-    The error must be below the spread of the angles, which may be as small as the last digit of loc.
+    The error of this reduction must be below the spread of the angles, which may be as small as the last digit of loc.
     """
     loc = np.asarray(loc, np.float64)
     rest = np.fmod(loc, 2 * np.pi)  # exact, as is the next line
@@ -267,7 +271,7 @@ def rounding(loc: np.ndarray, spread: np.ndarray, dtype: str) -> tuple[np.ndarra
     Angles that spread over many steps of width g are rounded up as often as down. For spread s, the mean then changes
     by less than g exp(-2 (pi s / g)^2), the first term of Poisson's sum, and the mean square by less than g^2. All
     angles may share a shift of two steps of the dtype in which they are computed: one from the reduction of loc to one
-    turn, one where the largest angle is the float below pi. A large loc adds 2^-53 of itself, since 2 pi is rounded.
+    turn, and one where the largest angle is the float below pi. Since 2 pi is rounded, the shift grows by 2^-53 |loc|.
     """
     bits = SIGNIFICANT_BITS[dtype]
     reach = np.minimum(np.abs(exact_turns(loc)) + spread, np.pi)

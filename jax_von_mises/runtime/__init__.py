@@ -5,7 +5,7 @@
 `initialize_compilation_cache`    keep compiled programs on disk for later processes
 `cache_info` `clear_cache`        show the cache's contents, hits and misses; empty it
 `warmup`                          compile before the first request
-`export_sampler` `load_sampler`   write a compiled sampler to a file, and read it
+`export_sampler` `load_sampler`   write a sampler to a file as a portable program, and read it
 `memory_report`                   memory of each device
 `suggest_batch_size`              number of rows that fit in the memory
 `diagnose`                        find problems of the machine and suggest remedies

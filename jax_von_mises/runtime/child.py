@@ -1,4 +1,4 @@
-"""Run code that may abort or hang in a child process; a wrong XLA flag, for one, ends the process that reads it."""
+"""Run code that may abort or hang, such as JAX with an invalid XLA flag, in a child process."""
 
 import contextlib
 import os
@@ -14,9 +14,9 @@ import jax
 # -P keeps the working directory off the module path, so that a child imports the same modules as this process.
 PYTHON = (sys.executable, "-P")
 
-# Two processes can share a GPU only if neither takes all its memory at once.
+# Two processes can share a GPU only if neither reserves its memory in advance.
 MODEST = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-# In seconds (23 days). The time to wait for a pipe is a 31-bit number of milliseconds.
+# Longest timeout in seconds (23 days), since a wait for a pipe takes a 31-bit number of milliseconds.
 LONGEST_WAIT = 2e6
 
 

@@ -90,7 +90,7 @@ def initialize_compilation_cache(
 ) -> CacheInfo:
     """Keep compiled programs on disk for later processes, and use those of earlier ones.
 
-    It can be called at any time, even after JAX has compiled a program, and again with another directory.
+    The function can be called at any time, even after JAX has compiled a program, and again with another directory.
 
     Parameters
     ----------
@@ -237,9 +237,9 @@ def _entries(path: str) -> list[_Entry]:
         for file in files:
             if ENTRY.fullmatch(file.name):
                 with contextlib.suppress(OSError):  # removed in the meantime
-                    about = file.stat(follow_symlinks=False)
-                    used = max(about.st_atime, about.st_mtime)
-                    found.append(_Entry(file.path, about.st_size, used, about.st_mtime, about.st_uid))
+                    status = file.stat(follow_symlinks=False)
+                    used = max(status.st_atime, status.st_mtime)
+                    found.append(_Entry(file.path, status.st_size, used, status.st_mtime, status.st_uid))
     return found
 
 
@@ -294,7 +294,7 @@ def _zstd() -> Callable[[bytes], bytes]:
 def _cut_back(path: str, limit: int | None) -> None:
     """Remove the least recently used programs until the rest is no larger than `limit`.
 
-    JAX's own limit is not used: it needs another package, and it stops all writing if it finds an entry that was
+    JAX's own limit is not used, since it needs another package and stops all writing if it finds an entry that was
     written without the limit. As a consequence, a process may exceed the limit until it ends.
     """
     if limit is None:
@@ -370,7 +370,7 @@ def _made(caller: str, path: str, allow_shared: bool, given: bool) -> bool | Non
 
 
 def open_to_others(path: str) -> str | None:
-    """Return a clause on why someone else can add a program to this cache, at any level; None if nobody can."""
+    """Return, as a clause, why others can add programs to this cache, directly or from above; None if they cannot."""
     if "://" in path:
         return f"it cannot be determined here who can write to {path}"
     if os.name == "nt":  # Windows has no modes to check

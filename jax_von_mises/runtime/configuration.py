@@ -1,8 +1,9 @@
 """Configure how JAX starts: platform, memory, threads and XLA flags.
 
 JAX takes its settings from options of ``jax.config``, from environment variables, and from flags in ``XLA_FLAGS``. It
-reads most of them once, when its backends start at the first use of a device. `OPTIONS` has a row for each argument of
-`configure`. All values are checked, and tried in a child process, before any is set.
+reads most of them once, when its backends start at the first use of a device. `OPTIONS` has a row for each setting of
+`configure` except `xla_flags`. Before any setting changes, all values are checked, and those that could end the process
+are tried in a child process.
 """
 
 import contextlib
@@ -35,10 +36,10 @@ class Option(NamedTuple):
     """A row of `OPTIONS`: what an argument of `configure` sets, and its allowed values."""
 
     carrier: str  # an option of jax.config (jax_...), a flag of XLA (xla_...), or a variable
-    kind: type[str | bool | int | float]  # an int is at least 1 unless it has `allowed` values, a float is a share
+    kind: type[str | bool | int | float]  # without `allowed`, an int is at least 1; a float is above 0 and at most 1
     allowed: tuple[Any, ...] = ()
     late: bool = False  # whether it can change after JAX has started
-    tried: bool = False  # a bad value shows only when JAX starts, so a child process tries it
+    tried: bool = False  # an invalid value shows only when JAX starts, so a child process tries it
     default: tuple[Any, ...] = ()  # values of an unset option of jax.config
 
 
@@ -64,7 +65,7 @@ BOOLS = {"true": True, "True": True, "1": True, "false": False, "False": False, 
 
 
 class Setting(NamedTuple):
-    """A setting and its present value."""
+    """A setting and its current value."""
 
     name: str
     value: Any
@@ -128,9 +129,9 @@ def configure(
     x64 : bool, optional
         64-bit mode, with float64 and int64. It can change at any time and applies to functions traced afterwards.
     memory_fraction : float, optional
-        Share of a GPU's memory that JAX may take, above 0 and at most 1; 0.75 by default.
+        Fraction of a GPU's memory that JAX may take, above 0 and at most 1; 0.75 by default.
     preallocate : bool, optional
-        Whether JAX reserves that share when it starts (True, the default) or allocates memory as needed. JAX releases
+        Whether JAX reserves this memory when it starts (True, the default) or allocates memory as needed. JAX releases
         memory only when the process ends. Without preallocation, the memory may become fragmented.
     allocator : {"default", "platform", "bfc", "cuda_async", "vmm"}, optional
         Allocator of a GPU's memory. "platform" frees memory at once and is slow.
@@ -141,7 +142,7 @@ def configure(
         other programs use 512 bits where that is faster and gives the same angles. With it, all programs use the same
         width, and for an array of concentrations the last digits of the angles may change.
     cpu_devices : int, optional
-        Number of CPU devices, for testing programs for several devices on one machine.
+        Number of CPU devices, for testing multi-device programs on one machine.
     compile_threads : int, optional
         Number of threads with which XLA compiles for a GPU.
     latency_hiding : bool, optional
@@ -149,7 +150,7 @@ def configure(
         but your program may.
     profile_guided : bool, optional
         Whether JAX profiles the first runs of a program on a GPU, and then compiles it again with the profile
-        (``jax_enable_pgle``). Use it for programs with communication, as above. On a CPU, JAX finds no profile and
+        (``jax_enable_pgle``). It helps programs that communicate between devices. On a CPU, JAX finds no profile and
         warns.
     profiled_runs : int, optional
         Number of runs to profile.
@@ -162,8 +163,8 @@ def configure(
         Further XLA flags, ``"--xla_name=value ..."`` or ``{"xla_name": value}``. A flag that is already in
         ``XLA_FLAGS`` takes the new value.
     check : bool
-        Whether a child process first tries the settings that could end this process: flags and the platform. The trial
-        takes a second or two, and longer on a GPU.
+        Whether a child process first tries the settings that could end this process: the platform, the allocator and
+        XLA flags. The trial takes a second or two, and longer on a GPU.
     timeout : float
         Seconds after which the child process is stopped.
 
@@ -209,8 +210,8 @@ def settings() -> tuple[Setting, ...]:
     Returns
     -------
     tuple of Setting
-        One for each argument of `configure`. ``xla_flags`` holds the XLA flags for which there is no other argument;
-        its source is ``"configure"`` if `configure` set any of them.
+        One for each argument of `configure` except `check` and `timeout`. ``xla_flags`` holds the XLA flags that no
+        other argument sets; its source is ``"configure"`` if `configure` set any of them.
     """
     with _lock:
         early = not started()
@@ -255,7 +256,7 @@ def reset() -> tuple[str, ...]:
 
 
 def _explicit(option: Option) -> Any:
-    """Return the value of an option of ``jax.config`` or a variable; None if it is not set."""
+    """Return the value of an option of ``jax.config`` or an environment variable; None if it is not set."""
     name = option.carrier
     value = _present(name)
     if name == FRACTION and value is None:
@@ -289,13 +290,13 @@ def _changes(wanted: Mapping[str, Any]) -> dict[str, Any]:
     changes = {name: value for name, value in wanted.items() if not name.startswith("xla_")}
     if FRACTION in changes:
         changes[OLD_FRACTION] = None
-    asked = {name: value for name, value in wanted.items() if name.startswith("xla_")}
+    requested = {name: value for name, value in wanted.items() if name.startswith("xla_")}
     present = flags.current()
     last = {flag.name: flag.value for flag in present}
-    if any(name not in last or last[name] != value for name, value in asked.items()):
+    if any(name not in last or last[name] != value for name, value in requested.items()):
         # Keep the other flags unchanged, since some are given several times and add up.
-        kept = [flag for flag in present if flag.name not in asked]
-        changes["XLA_FLAGS"] = flags.join([*kept, *(flags.Flag(name, value) for name, value in asked.items())])
+        kept = [flag for flag in present if flag.name not in requested]
+        changes["XLA_FLAGS"] = flags.join([*kept, *(flags.Flag(name, value) for name, value in requested.items())])
     return {name: value for name, value in changes.items() if value != _present(name)}
 
 
@@ -315,7 +316,7 @@ def _refuse_late(early: Mapping[str, Any], names: Iterable[str]) -> NoReturn:
 
 
 def _try(changes: Mapping[str, Any], timeout: float) -> None:
-    """Try these settings by starting JAX in a child process, since bad settings may end it."""
+    """Try these settings by starting JAX in a child process, since invalid settings may end the process."""
     planned = {_variable(name): None if value is None else str(value) for name, value in changes.items()}
     ended = child.run("-c", flags.START, timeout=timeout, **{**child.configuration(), **planned, **child.MODEST})
     if ended.code is None:
@@ -346,12 +347,12 @@ def _variable(name: str) -> str:
 
 
 def _present(name: str) -> Any:
-    """Return the present value of an option of ``jax.config`` or a variable."""
+    """Return the current value of an option of ``jax.config`` or an environment variable."""
     return getattr(jax.config, name) if name.startswith("jax_") else os.environ.get(name)
 
 
 def _put(name: str, value: Any) -> None:
-    """Set an option of ``jax.config`` or a variable; None removes a variable."""
+    """Set an option of ``jax.config`` or an environment variable; None removes a variable."""
     if name.startswith("jax_"):
         jax.config.update(name, value)
     elif value is None:

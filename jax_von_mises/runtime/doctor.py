@@ -20,7 +20,7 @@ PROBLEM, WARNING, NOTE = "problem", "warning", "note"
 # compilation, programs from a cache.
 SPOILING = ("RANDOM_SEED_OFFSET", "DEBUG_NANS", "DEBUG_INFS", "DISABLE_JIT", "TRANSFER_GUARD", "COMPILATION_CACHE_DIR")
 
-# A smaller share of free GPU memory before JAX starts means that another process uses the GPU.
+# If a smaller fraction of GPU memory is free before JAX starts, another process uses the GPU.
 CROWDED = 0.25
 # Remedy if the CUDA kernels failed.
 NO_ACTION = "no action is needed, since the plain path draws the same distribution; report this with the versions above"
@@ -115,8 +115,8 @@ def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
     wanted = (expect or config.jax_platforms or "").split(",")[0]
     installed = hardware.packages()
     gpus = hardware.accelerators()
-    taken, refused = _flags(timeout)
-    planned = _planned(taken)
+    accepted, refused = _flags(timeout)
+    planned = _planned(accepted)
     steps, ended = _probe(planned, timeout)
     trials: tuple[kernel_trial.Trial, ...] = ()
     # A trial is only meaningful where the plain path draws correct angles.
@@ -135,7 +135,7 @@ def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
         *refused,
         *_start(steps, ended, timeout),
         *_expected(backend, expect),
-        *(_unused(taken, installed, timeout) if cards and wanted != "cpu" and backend["platform"] == "cpu" else ()),
+        *(_unused(accepted, installed, timeout) if cards and wanted != "cpu" and backend["platform"] == "cpu" else ()),
         *_drawn(devices),
         *_tried(trials),
         *_cached(info),
@@ -221,11 +221,11 @@ def _installed(gpus: Iterable[hardware.Accelerators], installed: Mapping[str, st
         )
 
 
-def _unused(taken: Iterable[flags.Flag], installed: Mapping[str, str], timeout: float) -> Iterator[Finding]:
-    """Report why JAX does not use GPUs that it has a plugin for; without other platforms, JAX prints the reason."""
+def _unused(accepted: Iterable[flags.Flag], installed: Mapping[str, str], timeout: float) -> Iterator[Finding]:
+    """Report why JAX does not use GPUs that it has a plugin for; with only their platform set, it prints the reason."""
     for plugin in hardware.plugins(installed)[:1]:
         platform = plugin.rstrip("0123456789")
-        changes = {"JAX_PLATFORMS": platform, "XLA_FLAGS": flags.join(taken) or None, "JAX_LOGGING_LEVEL": "INFO"}
+        changes = {"JAX_PLATFORMS": platform, "XLA_FLAGS": flags.join(accepted) or None, "JAX_LOGGING_LEVEL": "INFO"}
         ended = child.run("-c", flags.START, timeout=timeout, **{**child.configuration(), **changes})
         why = f"no answer within {timeout:g} s" if ended.code is None else child.reason(ended)
         what = f"JAX's plugin for {plugin} is installed, but JAX does not use the GPU: {why}"
@@ -277,13 +277,13 @@ def _flags(timeout: float) -> tuple[list[flags.Flag], list[Finding]]:
     return present, found
 
 
-def _planned(good: Iterable[flags.Flag]) -> dict[str, str | None]:
-    """Return the changes to the environment for children that draw; `good` holds the flags that XLA accepts."""
+def _planned(accepted: Iterable[flags.Flag]) -> dict[str, str | None]:
+    """Return the changes to the environment for children that draw; `accepted` holds the flags that XLA accepts."""
     planned = child.configuration()
     chosen = planned["JAX_PLATFORMS"]
     if chosen and "cpu" not in chosen.split(","):
         planned["JAX_PLATFORMS"] = f"{chosen},cpu"  # the CPU for comparison
-    planned["XLA_FLAGS"] = flags.join(good) or None
+    planned["XLA_FLAGS"] = flags.join(accepted) or None
     return planned | {f"JAX_{name}": None for name in SPOILING}
 
 

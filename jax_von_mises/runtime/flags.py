@@ -26,7 +26,7 @@ class Refused(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """Advice on a flag: the severity of setting it, the remedy, and the harmless values."""
+    """Advice on a flag: the severity of setting it, the problem with its remedy, and the harmless values."""
 
     level: str
     text: str
@@ -78,7 +78,7 @@ ADVICE = {
 
 
 class Flag(NamedTuple):
-    """A flag in ``XLA_FLAGS``; its value is None if the flag has none, which differs from an empty one."""
+    """A flag in ``XLA_FLAGS``; its value is None if the flag has none, which differs from an empty value."""
 
     name: str
     value: str | None
@@ -93,13 +93,13 @@ class Flag(NamedTuple):
 
 
 def advice(flag: Flag) -> Advice | None:
-    """Return the `Advice` on a `Flag` with its value, or None."""
+    """Return the `Advice` on a `Flag`; None if there is none, or if the flag's value is harmless."""
     found = ADVICE.get(flag.name)
     return None if found is None or (flag.value or "").lower() in found.fine else found
 
 
 def parse(text: str, strict: bool = False) -> list[Flag]:
-    """Return, in order, the flags in `text`, a value of ``XLA_FLAGS``, or in the file that `text` names.
+    """Return, in order, the flags in `text`, which is a value of ``XLA_FLAGS`` or the name of a file with flags.
 
     XLA ignores other words; with `strict`, they raise an error.
     """
@@ -128,7 +128,7 @@ def current() -> list[Flag]:
 
 
 def refusals(err: str) -> list[Refused]:
-    """Return the flags that XLA refused, according to a child's stderr: all unknown flags, or one with a bad value."""
+    """Return the flags that XLA refused, from a child's stderr: all unknown flags, or one with an invalid value."""
     unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", err)
     if unknown:
         names = dict.fromkeys(name for name, *_ in WORD.findall(unknown[1]))
@@ -153,13 +153,13 @@ def refused(flags: Iterable[Flag], timeout: float = 120.0) -> list[Refused]:
     planned = child.configuration()
     while left:
         ended = child.run("-c", START, timeout=timeout, **{**planned, "XLA_FLAGS": join(left)})
-        news = refusals(ended.err) if ended.code != 0 else []
-        names = {item.flag for item in news}
+        latest = refusals(ended.err) if ended.code != 0 else []
+        names = {item.flag for item in latest}
         rest = [flag for flag in left if flag.name not in names]
-        found += news
+        found += latest
         if len(rest) < len(left):
             left = rest
-        elif ended.code != 0 and not news and planned["JAX_PLATFORMS"] != "cpu":
+        elif ended.code != 0 and not latest and planned["JAX_PLATFORMS"] != "cpu":
             planned["JAX_PLATFORMS"] = "cpu"
         else:
             break

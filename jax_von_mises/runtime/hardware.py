@@ -1,4 +1,4 @@
-"""Report the machine's hardware and its installed packages, from the tools of drivers and from pip, without JAX."""
+"""Report the machine's hardware and installed packages, from drivers' tools and package metadata, without JAX."""
 
 import contextlib
 import importlib.metadata
@@ -28,7 +28,7 @@ CAPABILITIES = {13: 7.5, 12: 5.0}
 SMI = ("nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/usr/bin/nvidia-smi")
 ROCMINFO = ("rocminfo", "/opt/rocm/bin/rocminfo")
 
-# In seconds, since a program that queries a broken driver may hang.
+# Timeout in seconds, since a program that queries a broken driver may hang.
 TOOL_TIMEOUT = 20
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy")
@@ -76,7 +76,10 @@ def accelerators() -> tuple[Accelerators, ...]:
 
 
 def _ask(names: Sequence[str], *arguments: str) -> tuple[str, str | None] | None:
-    """Return the output and the failure, or None, of the first installed program; None if none is installed."""
+    """Run the first installed program of `names`; return its output and its failure, or None if none is installed.
+
+    The failure is None if the program succeeded.
+    """
     program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
         return None
@@ -96,11 +99,11 @@ def _ask(names: Sequence[str], *arguments: str) -> tuple[str, str | None] | None
 
 
 def _nvidia() -> Accelerators | None:
-    asked = "--query-gpu=driver_version,memory.total,memory.used"
+    fields = "--query-gpu=driver_version,memory.total,memory.used"
     rest = ("--format=csv,noheader,nounits",)
-    answer = _ask(SMI, f"{asked},name,compute_cap", *rest)
+    answer = _ask(SMI, f"{fields},name,compute_cap", *rest)
     if answer is not None and not _table_rows(answer[0]):
-        answer = _ask(SMI, f"{asked},name", *rest)  # drivers before 510 do not report the capability
+        answer = _ask(SMI, f"{fields},name", *rest)  # drivers before 510 do not report the capability
     if answer is None:
         driver: str | None = environment.nvidia_driver()
         if not driver:

@@ -41,7 +41,7 @@ class Trial(NamedTuple):
 def run(timeout: float, **changes: str | None) -> tuple[Trial, ...]:
     """Try the kernels on each kind of card, and return a `Trial` for each.
 
-    `changes` are changes of the child's environment variables.
+    `changes` are applied to the child's environment variables.
     """
     if MPS_VARIABLE in os.environ or MPS_PIPES.exists():
         why = f"NVIDIA MPS shares the GPU ({MPS_VARIABLE} is set, or {MPS_PIPES} exists), so a fault would end all"
@@ -52,7 +52,7 @@ def run(timeout: float, **changes: str | None) -> tuple[Trial, ...]:
         return (Trial("any card", None, f"did not start: {_end(ended, timeout)}", {}),)
     outcomes = {step["about"]["card"]: step for step in steps}
     watched = functools.cache(lambda: _watched(timeout, changes))  # one run serves all cards
-    found = []
+    verdicts = []
     for card, step in outcomes.items():
         failed, why = step.get("failed"), step.get("why", "it ended without a verdict")
         if step["step"] == "begin":
@@ -61,12 +61,12 @@ def run(timeout: float, **changes: str | None) -> tuple[Trial, ...]:
         detail = f"failed: {failed}" if failed else f"did not finish: {why}"
         if failed == "":
             failed, detail = watched()
-        found.append(Trial(card, failed, detail, step["about"]))
-    return tuple(found)
+        verdicts.append(Trial(card, failed, detail, step["about"]))
+    return tuple(verdicts)
 
 
 def draws_did_not_work(trials: Iterable[Trial], ended: child.Ended, why: str) -> tuple[Trial, ...]:
-    """Return `trials` with those that passed revised, after a draw by the kernels had the problem `why`.
+    """Revise the verdicts of trials that passed, after a draw by the kernels showed the problem `why`.
 
     The kernels failed if the child, which ended as `ended`, crashed or drew wrong angles. A child that was killed or
     ran out of memory is no evidence against them.

@@ -16,7 +16,8 @@ from jax_von_mises import arguments
 from jax_von_mises.sampling import sampler
 from jax_von_mises.sampling.request import DrawRequest
 
-# Larger batches gain nothing: drawing this many angles takes milliseconds, starting a program far less, on any device.
+# Larger batches gain nothing: on any device, drawing this many angles takes milliseconds or longer, and starting a
+# program takes far less.
 AT_MOST = 2**30
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -34,7 +35,7 @@ class DeviceMemory(NamedTuple):
     peak: int | None
     """Largest value of `in_use` so far."""
     limit: int | None
-    """Limit of this process; on a GPU JAX's share, and on a CPU the memory of the machine or of the job."""
+    """Limit of this process: on a GPU, the memory that JAX may use; on a CPU, that of the machine or of the job."""
     free: int | None
     """Unused part of the limit; on a CPU, the memory that the system can still provide."""
 
@@ -42,14 +43,14 @@ class DeviceMemory(NamedTuple):
 def memory_report() -> tuple[DeviceMemory, ...]:
     """Report the memory of each device of this process.
 
-    On a GPU, the numbers come from JAX's allocator (``device.memory_stats``), which has reserved its share of the
-    memory; they do not include the memory of other processes. On a CPU, for which JAX has no such numbers, they
-    describe this process and the machine, or the job's limit (a control group, ``ulimit``) where that is lower.
+    On a GPU, the numbers come from JAX's allocator (``device.memory_stats``), which has reserved part of the memory;
+    they do not include the memory of other processes. On a CPU, for which JAX has no such numbers, they describe this
+    process and the machine, or the job's limit (a control group, ``ulimit``) where that is lower.
 
     Returns
     -------
     tuple of DeviceMemory
-        One for each of ``jax.local_devices()``.
+        One entry for each device in ``jax.local_devices()``.
     """
     return tuple(of_device(device) for device in jax.local_devices())
 
@@ -84,7 +85,8 @@ def suggest_batch_size(
         Number of batches in memory at once. A loop over `sample_batches` has three: the current batch, the next one,
         and the one after it, which is started when the next one is requested.
     share : float
-        Share of the free memory to use, above 0 and at most 1. The rest is left for the program that uses the angles.
+        Fraction of the free memory to use, above 0 and at most 1. The rest is left for the program that uses the
+        angles.
 
     Returns
     -------
@@ -145,7 +147,7 @@ def suggest_batch_size(
 
 
 def checked_share(caller: str, name: str, value: Any) -> float:
-    """Check that `value`, a share of the memory, is above 0 and at most 1, and return it as a float."""
+    """Check that `value`, a fraction of the memory, is above 0 and at most 1, and return it as a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{caller}: {name}={arguments.safe_repr(value)} must be a number.")
     if not 0 < value <= 1:
@@ -154,7 +156,7 @@ def checked_share(caller: str, name: str, value: Any) -> float:
 
 
 def _rounded(rows: int) -> int:
-    """Round down to five significant bits: fewer sizes mean fewer programs to compile."""
+    """Round down to five significant bits, since fewer sizes mean fewer programs to compile."""
     step = 1 << max(0, rows.bit_length() - 5)
     return rows // step * step
 
@@ -228,10 +230,10 @@ def _levels(root: Path, path: str, limit: str, usage: str, cached: str) -> Itera
     below = root / path.strip("/")
     for folder in (below, *(above for above in below.parents if above.is_relative_to(root))):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            most = int((folder / limit).read_text())  # "max" means no limit, and is not a number
+            maximum = int((folder / limit).read_text())  # "max" means no limit, and is not a number
             stats = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
             # Cached file contents count as used, but can be dropped.
-            yield most, most - int((folder / usage).read_text()) + int(stats[cached])
+            yield maximum, maximum - int((folder / usage).read_text()) + int(stats[cached])
 
 
 def _process_limits() -> Iterator[tuple[int, int]]:
@@ -242,6 +244,6 @@ def _process_limits() -> Iterator[tuple[int, int]]:
         sizes = Path("/proc/self/statm").read_text().split()
         page = os.sysconf("SC_PAGE_SIZE")
         for name, pages in (("RLIMIT_AS", sizes[0]), ("RLIMIT_DATA", sizes[5])):
-            most = resource.getrlimit(getattr(resource, name))[0]
-            if most != resource.RLIM_INFINITY:
-                yield most, most - int(pages) * page
+            maximum = resource.getrlimit(getattr(resource, name))[0]
+            if maximum != resource.RLIM_INFINITY:
+                yield maximum, maximum - int(pages) * page

@@ -79,7 +79,7 @@ def words_on(device: jax.Device) -> np.ndarray:
 
 @functools.cache
 def reference() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the angles that the CPU draws by both routes, and its words."""
+    """Return the CPU's angles by both routes, and its random words."""
     cpu = jax.local_devices(backend="cpu")[0]
     return np.asarray(draw_on(cpu, ANGLES)), np.asarray(draw_on(cpu, DIRECT, method="direct")), words_on(cpu)
 
@@ -115,7 +115,7 @@ def examine(device: jax.Device) -> None:
 
 
 def main() -> None:
-    """Run all steps."""
+    """Start JAX, examine its devices, and report each step."""
     report("start", jax=jax.__version__)
     backend = get_backend()
     devices = jax.local_devices()

@@ -1,4 +1,4 @@
-"""Write compiled samplers to files for other processes, machines and releases, and read them."""
+"""Write samplers to files as portable programs for other processes, machines and releases, and read them."""
 
 import contextlib
 import dataclasses
@@ -45,11 +45,11 @@ def export_sampler(
     platforms: Sequence[str] = PLATFORMS,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Write a compiled sampler to a file that does not depend on the package version that loads it.
+    """Write a sampler to a file, as a program that is independent of the package version that loads it.
 
     The file is a zip archive that contains a program in JAX's portable form (``jax.export``) and a JSON manifest. The
-    program draws the same angles as `sample_von_mises` does here, bit for bit on the same kind of device. Releases of
-    JAX can read such programs for at least six months.
+    program draws the same angles as `sample_von_mises` does here without CUDA kernels, bit for bit on the same kind of
+    device. Releases of JAX can read such programs for at least six months.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def export_sampler(
     loc, concentration : float, array or jax.ShapeDtypeStruct
         Arguments with the shape and dtype of later calls; their values do not matter.
     key : jax.Array, optional
-        Any key with the implementation of later calls; by default, JAX's default implementation.
+        Any key with the implementation of later calls; by default, a key of JAX's default implementation.
     platforms : sequence of str
         Platforms on which the program runs, from ``"cpu"``, ``"cuda"``, ``"rocm"`` and ``"tpu"``; all by default.
     force : bool
@@ -76,7 +76,7 @@ def export_sampler(
     FileExistsError
         The file exists, and `force` is not set.
     ImportError
-        JAX needs ``flatbuffers`` to write programs: ``pip install "jax_von_mises[export]"``.
+        ``flatbuffers``, which JAX needs to write programs, is missing: ``pip install "jax_von_mises[export]"``.
     """
     caller = "export_sampler"
     path = arguments.path(caller, "path", path)

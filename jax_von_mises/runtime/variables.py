@@ -70,8 +70,8 @@ class Mistake(NamedTuple):
 def findings(gpus: bool) -> list[Mistake]:
     """Return the mistakes in the environment of a machine with or without `gpus`."""
     known = KNOWN | {name.upper() for name in jax.config.values} | {*OWN}
-    found = [(name, *about) for name in sorted(os.environ) if (about := _unread(name, known))]
-    found += [(name, level, what, do) for name, bad, level, what, do in _values(gpus) if bad and name in os.environ]
+    found = [(name, *details) for name in sorted(os.environ) if (details := _unread(name, known))]
+    found += [(name, level, what, do) for name, wrong, level, what, do in _values(gpus) if wrong and name in os.environ]
     return [Mistake(level, f"{name}={os.environ[name]} {what}", do) for name, level, what, do in found]
 
 

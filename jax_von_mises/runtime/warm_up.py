@@ -69,7 +69,7 @@ def warmup(
     loc, concentration : float, array or jax.ShapeDtypeStruct
         Arguments with the shape, dtype and weak type of later calls; their values do not matter.
     key : jax.Array, optional
-        Any key with the implementation of later calls; by default, JAX's default implementation.
+        Any key with the implementation of later calls; by default, a key of JAX's default implementation.
     method, out_sharding
         As in `sample_von_mises`.
     block : bool
@@ -78,8 +78,8 @@ def warmup(
     Returns
     -------
     tuple of Compiled
-        One for each shape and dtype, starting with all dtypes of the first shape. Each holds the seconds to trace,
-        lower and compile, the memory, and the operations.
+        One program for each shape and dtype, starting with all dtypes of the first shape. Each entry holds the seconds
+        to trace, lower and compile, the memory, and the operations.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Draw streams, apply functions to long arrays, and copy arrays to the host, in batches of constant memory.
+"""Draw streams, apply functions to long arrays, and copy arrays to the host, batch by batch in constant memory.
 
 The device and the host work at the same time, since the next batch is started before the current one is returned. JAX's
 asynchronous dispatch suffices for computations; only copies to the host need a thread.
@@ -49,11 +49,11 @@ def sample_batches(
     Parameters
     ----------
     key, loc, concentration, dtype
-        As in `sample_von_mises`. The broadcast shape of `loc` and `concentration`, () for two numbers, is the shape of
-        a row. For directions, as in `sample_von_mises_fisher`, with its `mean_direction` as `loc`; a row then has a
-        last axis of components.
-        For pairs, `loc` holds phi_loc and psi_loc along a last axis, and `concentration` phi_concentration,
-        psi_concentration and correlation, as in `SineBivariateVonMises`; a row has a last axis for the two angles.
+        As in `sample_von_mises`. The broadcast shape of `loc` and `concentration` is the shape of a row, () if both
+        are numbers. For directions, as in `sample_von_mises_fisher`, where `loc` is its `mean_direction`; a row then
+        has a last axis of components. For pairs, as in `SineBivariateVonMises`: `loc` holds phi_loc and psi_loc along a
+        last axis, and `concentration` holds phi_concentration, psi_concentration and correlation; a row has a last
+        axis for the two angles.
     total : int
         Number of rows to draw, 0 or more.
     batch_size : int
@@ -64,7 +64,7 @@ def sample_batches(
         "auto" uses the table for a single concentration, whatever the batch size, so that all batches agree.
     donate : bool
         Reuse the memory of the batch before last for the next one. A batch is then valid only until the next one is
-        requested (later use raises RuntimeError, "Array has been deleted"). The whole run needs two buffers, and is
+        requested (later use raises RuntimeError, "Array has been deleted"). The complete run needs two buffers, and is
         faster where allocation is slow, as it is for large batches on a CPU.
     out_sharding : optional
         Sharding of each batch ``(count, *row_shape)`` over devices, as in `sample_von_mises`. In an explicit mesh,
@@ -78,7 +78,7 @@ def sample_batches(
 
     Returns
     -------
-    SampleBatches
+    SampleBatches or WorkerBatches
         An iterator over arrays ``(rows, *row_shape)`` of angles in radians in [-pi, pi), or of unit vectors; `len` is
         the number of remaining batches. Several threads may iterate; each batch goes to one of them.
 
@@ -119,7 +119,7 @@ def sample_batches(
 
 
 class SampleBatches(Iterator[jax.Array]):
-    """Iterator over the batches of a stream, made by `sample_batches`."""
+    """Iterator over the batches of a stream, returned by `sample_batches`."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class SampleBatches(Iterator[jax.Array]):
 
 
 class WorkerBatches(Iterator[np.ndarray]):
-    """Iterator over the batches of a stream that the workers of an executor draw, made by `sample_batches`."""
+    """Iterator over the batches of a stream that the workers of an executor draw, returned by `sample_batches`."""
 
     def __init__(self, caller: str, stream: Stream, spans: Spans, executor: Executor):
         self._caller, self._executor, self._stream, self._spans = caller, executor, stream, spans
@@ -420,7 +420,7 @@ def prefetch_to_host(iterator: Iterable[Any], depth: int = 1) -> "HostPrefetch":
 
 
 class HostPrefetch(Iterator[Any]):
-    """Iterator over host copies, made by `prefetch_to_host`."""
+    """Iterator over host copies, returned by `prefetch_to_host`."""
 
     def __init__(self, source: Iterator[Any], depth: int):
         self._items: Items = queue.Queue(depth)

@@ -2,10 +2,10 @@
 
 A target appears complete or not at all. A file gets its name, and a store its metadata, once every block has been
 written. Until then the record lists the blocks that have reached the disk, so that a process can be killed at any time.
-It begins with a JSON object, the head, which describes the stream and lists the blocks that had been written when the
-run was started or resumed. Each further block appends a line with its number and checksum. The record of a finished
-target is only a head, which lists all blocks. (Version 0.1 replaced the head after each block; its records are read as
-heads without lines.)
+The record begins with a JSON object, the head, which describes the stream and lists the blocks that had been written
+when the run was started or resumed. Each further block appends a line with its number and checksum. The record of a
+finished target is only a head, which lists all blocks. (Version 0.1 replaced the head after each block; its records are
+read as heads without lines.)
 
 ======================= ===================================== ==========================================
 ..                      ``big.npy``                           ``big.zarr``
@@ -43,7 +43,7 @@ RECORD_FORMAT = "jax_von_mises/samples/1"
 MOST_ANGLES = 2**60
 # Maximum number of blocks, since the record of a finished target is a single JSON text that is read at once.
 MOST_BLOCKS = 2**20
-# Maximum size of a record in bytes. Records of so many blocks are smaller.
+# Maximum size of a record in bytes; a record of `MOST_BLOCKS` blocks is smaller.
 LARGEST_RECORD = 2**26
 # Maximum number of angles in a row, which is drawn and read in one piece.
 LARGEST_ROW = 2**36
@@ -73,10 +73,10 @@ def allocated(path: str) -> int:
     """Return the bytes that a file, or all files below a directory, occupy on the disk; 0 if there is none."""
     if not os.path.isdir(path):
         try:
-            about = os.stat(path, follow_symlinks=False)
+            status = os.stat(path, follow_symlinks=False)
         except OSError:
             return 0
-        return 512 * about.st_blocks if hasattr(about, "st_blocks") else about.st_size
+        return 512 * status.st_blocks if hasattr(status, "st_blocks") else status.st_size
     return sum(allocated(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
 
 
@@ -118,8 +118,8 @@ def lines_of(blocks: dict[int, str]) -> str:
 def parse_record(name: str, text: bytes, more: bytes = b"") -> dict[str, Any]:
     """Return the record in `text`, a head followed by lines, and in the lines of `more`.
 
-    Heads are written atomically, so an incomplete one is not ours. Lines count up to the first incomplete one, where a
-    process or machine stopped while writing.
+    Heads are written atomically, so an incomplete one was not written by this package. Lines count up to the first
+    incomplete one, where a process or machine stopped while writing.
     """
     head, end, lines = text.partition(END_OF_HEAD)
     try:

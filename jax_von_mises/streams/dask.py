@@ -1,4 +1,4 @@
-"""Dask arrays of angles, whose chunks are drawn when and where they are needed.
+"""Sample Dask arrays of angles, whose chunks are drawn when and where they are needed.
 
 A chunk is a box of the array. The position of an angle in the key's stream is its row-major index in the complete
 array. A chunk therefore consists of runs of consecutive positions, which one program draws. A task needs the key, the
@@ -95,7 +95,7 @@ def sample(
     if route == "auto" and given["concentration"].size > 1:
         route = "direct"
     few = {name: np.zeros((), value.dtype) if value.ndim else value for name, value in given.items()}
-    # Python numbers, and JAX's arrays of them, have no fixed dtype, so a number stands for them in the request.
+    # Python numbers and weakly typed JAX arrays have no fixed dtype, so a number stands for them in the request.
     numbers = {"loc": loc, "concentration": concentration}
     few |= {name: 0.0 for name, value in numbers.items() if type(value) in (int, float) or is_weak(value)}
     request = DrawRequest.whole(caller, key, few["loc"], few["concentration"], sizes, dtype, route)
@@ -238,7 +238,7 @@ def icdf(p: "ArrayLike | da.Array", loc: "ArrayLike | da.Array", concentration: 
 
 
 def _elementwise(function: Callable[..., jax.Array], **values: Any) -> "da.Array":
-    """Apply a function of the package to Dask arrays, arrays and numbers, in 64 bits if one of the arrays is float64.
+    """Apply a function of the package to Dask arrays, arrays and numbers, in 64 bits if an array is float64.
 
     Numbers take the dtype of the arrays, as in the function itself. A NumPy float64 scalar counts as a number.
     """

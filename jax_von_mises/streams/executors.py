@@ -1,9 +1,10 @@
 """Draw and write blocks in the workers of an executor.
 
-Any `concurrent.futures.Executor` can schedule the tasks, which are independent, can be repeated, and return a few
-bytes. The caller finds the workers (`meet`) and gives each a `Job` (`brief`). Afterwards a task contains only the
-number of a block (`write_block`). A worker keeps its jobs, with the compiled program and, from its first block on, the
-open target. A worker that joins later answers `Unknown`, and gets the job with its next block.
+Any `concurrent.futures.Executor` can schedule the tasks, which are independent and can be repeated. Tasks that write
+return only a few bytes. The caller finds the workers (`meet`) and gives each a `Job` (`brief`). Afterwards a task
+contains only the number of a block (`write_block`). A worker keeps its latest jobs, with the compiled program and, from
+its first block on, the open target. A worker that joins later answers `Unknown`, and its block is then submitted again
+with the job.
 """
 
 import collections
@@ -36,7 +37,7 @@ START = 3.0
 # Attempts to give a job to all workers.
 ROUNDS = 8
 # Seconds for which a record may stay invisible on another machine. SIGHT applies when a worker first looks for it. LAG
-# applies to a worker that may have looked before, since NFS caches for a minute that a file did not exist.
+# applies to a worker that may have looked before, since NFS remembers for a minute that a file did not exist.
 SIGHT = 3.0
 LAG = 70.0
 REACH = "All workers must reach the target under the same name, on a shared file system or in an object store."
@@ -86,7 +87,7 @@ class Job(NamedTuple):
 
 
 class Briefed(NamedTuple):
-    """A worker that was given a job, with the reason if it cannot do the job."""
+    """Answer of a worker that was given a job, with the reason if it cannot do the job."""
 
     worker: Worker
     draws_with: tuple[str, str] | None
@@ -95,7 +96,7 @@ class Briefed(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A worker that does not have the job."""
+    """Answer of a worker that does not have the job."""
 
     worker: Worker
 
@@ -186,7 +187,7 @@ _taking = threading.RLock()
 
 
 def assignment(run: str, job: Job | None) -> Assignment | None:
-    """Return the assignment of a run, made from `job` if there is none; None if there is no job either."""
+    """Return the assignment of a run, created from `job` if there is none yet; None if there is no job either."""
     with _taking:
         found = _assignments.pop(run, None)
         if found is None and job is not None:
@@ -215,7 +216,7 @@ def in_use(run: str, job: Job | None) -> Iterator[Assignment | None]:
 
 
 def look_for(job: Job, sign: Callable[[Target], bool], seconds: float) -> Target | None:
-    """Open the target of a job once `sign` holds for it; return None if it does not within so many seconds."""
+    """Open the target of a job once `sign` holds for it; return None if it does not hold within `seconds`."""
     assert job.target is not None
     deadline = time.monotonic() + seconds
     while True:
@@ -234,15 +235,15 @@ def brief(_serial: str, job: Job, marks: frozenset[str]) -> Briefed:
     try:
         found = assignment(job.run, job)
         assert found is not None
-        seen = look_for(job, lambda target: any(mark in marks for mark in target.marks()), SIGHT) if marks else None
-        if seen is not None:
-            seen.close()
+        visible = look_for(job, lambda target: any(mark in marks for mark in target.marks()), SIGHT) if marks else None
+        if visible is not None:
+            visible.close()
     except OSError as error:
         return Briefed(this_worker(), None, f"{error}. {REACH}")
     except (ImportError, ValueError, RuntimeError) as error:
         return Briefed(this_worker(), None, str(error))
     time.sleep(PAUSE)
-    return Briefed(this_worker(), found.draws_with, OUT_OF_SIGHT if marks and seen is None else None)
+    return Briefed(this_worker(), found.draws_with, OUT_OF_SIGHT if marks and visible is None else None)
 
 
 def write_block(_serial: str, run: str, block: int, job: Job | None = None) -> Done | Unknown | Briefed:
@@ -294,10 +295,11 @@ _shared = False
 
 
 def take_share(job: Job) -> None:
-    """Start JAX with this process's share of the machine, if it has not started yet.
+    """Limit JAX in this process, once, to the process's share of the machine; no effect if JAX has already started.
 
     XLA:CPU starts one thread for each core that the calling thread may use, and the new threads inherit these cores.
-    The task's thread may use all cores again afterwards. Each process gets one GPU.
+    JAX therefore starts here, while the task's thread is limited; afterwards that thread may use all cores again. Each
+    process gets one GPU.
     """
     global _shared
     if _shared:
@@ -352,8 +354,8 @@ def has_ended(process: int) -> bool:
 
 def uses_cuda() -> bool:
     """Return whether JAX can use NVIDIA GPUs in this process."""
-    asked = getattr(jax.config, "jax_platforms", None)
-    if asked and not {"cuda", "gpu"} & set(asked.split(",")):
+    platforms = getattr(jax.config, "jax_platforms", None)
+    if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
         return False
     with contextlib.suppress(ModuleNotFoundError):
         return any(importlib.util.find_spec(name) for name in CUDA_PLUGINS)
@@ -399,19 +401,20 @@ class Crew:
 
     def meet(self) -> None:
         """Find the workers. Wait for the first one without a limit, since a batch system may have to start it."""
-        most = getattr(self.executor, "_max_workers", None)  # of a pool, which starts its processes with the tasks
+        # The size of a pool, which starts its processes when it gets tasks.
+        maximum = getattr(self.executor, "_max_workers", None)
         pool = isinstance(self.executor, futures.ProcessPoolExecutor)
         deadline = None
         while True:
             known = len(self.workers)
-            for _ in range(most if isinstance(most, int) else max(8, 4 * known)):
+            for _ in range(maximum if isinstance(maximum, int) else max(8, 4 * known)):
                 self._submit((), meet)
             while self._waiting:
                 for _, worker in self._next(self.timeout if self.workers else None):
                     self.workers[worker[:2]] = worker
             # A pool starts its processes at the same time, but they become ready at different times.
             deadline = deadline or time.monotonic() + (START if pool else 0.0)
-            if len(self.workers) == most or (len(self.workers) == known and time.monotonic() > deadline):
+            if len(self.workers) == maximum or (len(self.workers) == known and time.monotonic() > deadline):
                 break
 
     def brief(self, job: Job, marks: frozenset[str] = frozenset()) -> None:
@@ -490,7 +493,7 @@ class Crew:
     def _each(
         self, blocks: Iterable[int], task: Callable[[int], tuple[Any, ...]], job: Job | None = None
     ) -> Iterator[dict[int, Any]]:
-        """Submit the task of each block; yield the answers of finished ones by block."""
+        """Submit the task of each block; yield the answers of finished tasks by block."""
         left = iter(blocks)
         while True:
             # Enough tasks to keep all workers busy, and few enough to cancel.
@@ -528,7 +531,7 @@ class Crew:
         return done
 
     def dismiss(self, job: Job) -> None:
-        """Let the workers close a finished run; a worker that gets no such task closes it when later runs follow."""
+        """Let the workers close a finished run; a worker that gets no such task closes it during later runs."""
         with contextlib.suppress(OSError, ExecutorFailed):
             for _ in self.workers:
                 self._submit((), release, job.run)
@@ -536,14 +539,14 @@ class Crew:
                 pass
 
     def _send(self, about: tuple[int, ...], task: Callable[..., Any], *arguments: object) -> futures.Future[Any]:
-        """Submit a task, whose future the caller waits for."""
+        """Submit a task and return its future, for which the caller waits."""
         with self._failures():
             future = self.executor.submit(task, next(self._serial), *arguments)
         self._waiting[future] = about
         return future
 
     def _submit(self, about: tuple[int, ...], task: Callable[..., Any], *arguments: object) -> None:
-        """Submit a task, whose answer `_next` yields."""
+        """Submit a task whose answer `_next` yields."""
         self._send(about, task, *arguments).add_done_callback(self._answers.put)
 
     def _results(self, timeout: float | None) -> Iterator[tuple[tuple[int, ...], Any]]:

@@ -1,4 +1,4 @@
-"""Keys derived from names and numbers.
+"""Derive keys from names and numbers.
 
 Each epoch, data set or other independent use of randomness needs a separate key. `derive_key` makes such keys, and no
 other code of this package calls ``fold_in``. Work that shares one stream needs one key and positions; see
@@ -32,7 +32,7 @@ def derive_key(key: ArrayLike, *path: str | int | jax.Array) -> jax.Array:
     ``derive_key(derive_key(key, a), b)`` is ``derive_key(key, a, b)``, and different paths give different keys, except
     with probability 2^-64 for a collision of hashes. An ``unsafe_rbg`` key is folded as an ``rbg`` key.
 
-    Batches, devices and processes that share *one* stream do not need separate keys: give each its positions
+    Batches, devices and processes that share *one* stream do not need separate keys; give each its positions
     (`sample_block`, `sample_batches`, `sample_shard`), and the result does not depend on how many there are.
 
     Parameters

@@ -32,7 +32,7 @@ class NpyFile:
 
     # The data start at a page boundary, so that complete pages can bypass the system's cache.
     PAGE = 4096
-    # Bytes copied at a time to the aligned memory that such writes require.
+    # Bytes copied at a time to the aligned memory that direct writes require.
     STAGE = 2**21
 
     def __init__(self, path: str, shape: tuple[int, ...], dtype: np.dtype, block_rows: int):
@@ -66,7 +66,7 @@ class NpyFile:
         """Return a list with the record of the unfinished run, or an empty list if there is none."""
         self.final_record()  # raises an error for a foreign file of that name, which `finish` would overwrite
         if not os.path.lexists(self.partial_record):
-            # A run that was killed in `begin` leaves an empty file.
+            # A run that was killed in `begin` may leave an empty file.
             if os.path.lexists(self.partial) and (not os.path.isfile(self.partial) or os.path.getsize(self.partial)):
                 raise ForeignTargetError(f"{self.partial} has no record of this package next to it; move it away")
             return []
@@ -110,7 +110,7 @@ class NpyFile:
         return self.file
 
     def begin(self, text: str) -> None:
-        """Start a run that has no blocks yet, with the record `text`, and overwrite an unfinished run."""
+        """Start a run that has no blocks yet, with the record `text`; replace any unfinished run."""
         self._open(create=True)
         # The record is replaced first, so that the old run is unchanged if this fails.
         self._start_record(text)
@@ -120,7 +120,7 @@ class NpyFile:
             self._move_to_another_file()
 
     def _move_to_another_file(self) -> None:
-        """Give the partial file's name to a new file, as workers of an earlier run may still write to the old one."""
+        """Give the partial file's name to a new file, since workers of an old run may still write to the old file."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.fresh)
         descriptor = self._no_link(self.fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -145,7 +145,7 @@ class NpyFile:
         self._start_record(text)
 
     def join(self) -> None:
-        """Open the file to write blocks into it, while another process records and finishes it."""
+        """Open the file to write blocks into it, while another process records them and finishes the file."""
         self._open_plain()
         self._open_direct()
 
@@ -212,7 +212,7 @@ class NpyFile:
             )
 
     def _must_be_ready(self, name: str) -> None:
-        """Raise an error if the finished file cannot be written to, before it is renamed."""
+        """Raise an error, before the finished file is renamed, if it cannot be written to."""
         if os.path.islink(name):
             raise ForeignTargetError(
                 f"{name} is a symbolic link, to {os.path.realpath(name)}, and would no longer be one after the repair. "
@@ -237,9 +237,9 @@ class NpyFile:
 
     def _write_direct(self, data: memoryview, offset: int, direct: int, stage: mmap.mmap) -> int:
         """Write the complete pages of `data`, bypassing the cache; return how many bytes the system accepted."""
-        done, whole = 0, len(data) - len(data) % self.PAGE
-        while done < whole:
-            part = data[done : done + min(self.STAGE, whole - done)]
+        done, end = 0, len(data) - len(data) % self.PAGE
+        while done < end:
+            part = data[done : done + min(self.STAGE, end - done)]
             stage[: len(part)] = part
             with memoryview(stage)[: len(part)] as aligned:
                 try:
@@ -278,7 +278,7 @@ class NpyFile:
     def append(self, lines: str) -> None:
         """Add lines to the record, and flush them to the disk.
 
-        The position in the file changes only after that, so an interrupted call can be repeated.
+        The stored end of the record changes only after that, so an interrupted call can be repeated.
         """
         assert self.log is not None
         data = lines.encode()
@@ -367,7 +367,7 @@ class NpyFile:
         """Turn the finished file into an unfinished one in which some blocks are missing."""
         self._must_be_ready(self.path)
         self.begun = True
-        # The order is the reverse of `finish`, so that a run can resume and repair the file if this is interrupted.
+        # The order is the reverse of `finish`, so that a run that is interrupted here can be resumed and repaired.
         if not os.path.lexists(self.partial_record):
             os.replace(self.record, self.partial_record)
         os.replace(self.path, self.partial)

@@ -1,4 +1,4 @@
-"""Bounded, non-blocking access to files that somebody else may have made.
+"""Read and replace files that somebody else may have created, within limits and without blocking.
 
 Opening a pipe can block, a device may have no end, a link may lead to a file that must be kept, and an archive may
 unpack to any size. All code that reads or replaces a file of a given name uses these functions.
@@ -31,7 +31,7 @@ def at_once(path: str, flags: int) -> int:
 
 
 def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file to read its bytes; OSError for a pipe, a device or the like."""
+    """Open a file to read its bytes; raise OSError for a pipe, a device or the like."""
     file = open(path, "rb", opener=at_once)  # noqa: SIM115
     try:
         must_be_plain(file, path)
@@ -48,7 +48,7 @@ def must_be_plain(file: BinaryIO, path: str | os.PathLike[str]) -> None:
 
 
 def read_plain(path: str, limit: int) -> bytes:
-    """Return the bytes of a file; OSError if there are more than `limit`."""
+    """Return the bytes of a file; raise OSError if there are more than `limit`."""
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
         content = b"" if size > limit else file.read(size + 1)
@@ -58,7 +58,7 @@ def read_plain(path: str, limit: int) -> bytes:
 
 
 def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    """Return the bytes of a file in an open zip archive; KeyError if it is missing, ValueError beyond `limit` bytes."""
+    """Return a file in an open zip archive; raise KeyError without it, and ValueError beyond `limit` bytes."""
     if name not in archive.namelist():
         raise KeyError(name)
     about = archive.getinfo(name)
@@ -76,8 +76,8 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
 def read_npy(file: BinaryIO) -> np.ndarray:
     """Return the array in an open ``.npy`` file; raise some exception if the file is invalid or too short.
 
-    The checks come first: NumPy allocates what the header claims before it reads the data, and passes on errors of
-    Python's parser and of its own arithmetic.
+    The checks come first, since NumPy allocates what the header claims before it reads the data, and passes on errors
+    of Python's parser and of its own arithmetic.
     """
     layout = np.lib.format
     headers = {(1, 0): layout.read_array_header_1_0, (2, 0): layout.read_array_header_2_0}
@@ -96,12 +96,12 @@ def read_npy(file: BinaryIO) -> np.ndarray:
 
 
 def parse_json(content: bytes, limit: int) -> Any:
-    """Return the value of a JSON text; ValueError if it is invalid, or has more than `limit` parts.
+    """Return the value of a JSON text; raise ValueError if it is invalid, or has more than `limit` parts.
 
-    Brackets nested more than `NESTED` deep are refused as well. Parsers recurse. Python's parser raises an error unless
-    the program has lifted its recursion limit, but TensorStore's parser crashes the process.
+    Brackets nested more than `NESTED` deep are refused as well, since parsers recurse. Python's parser then raises an
+    error, unless the program has raised the recursion limit, but TensorStore's parser crashes the process.
     """
-    # Count the parts before parsing, which can take fifty times the bytes of a part.
+    # Count the parts before parsing, since a parsed part can take fifty times the memory of its text.
     if max(content.count(b","), content.count(b"[") + content.count(b"{"), content.count(b'"') // 4) > limit:
         raise ValueError(f"it has more than {limit} parts")
     try:
@@ -135,7 +135,7 @@ def write_new(path: str, text: str) -> None:
 
 
 def take_free_name(temporary: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Rename a file to a free name; FileExistsError if the name is taken."""
+    """Rename a file to a free name; raise FileExistsError if the name is taken."""
     try:
         os.link(temporary, path)
     except FileExistsError:

@@ -1,10 +1,10 @@
 """Streams of rows, and their positions in a key's sequence of words.
 
-A **stream** is the endless sequence of rows of one key, `loc`, `concentration` and dtype. A row has one angle for each
-element of the broadcast of `loc` and `concentration` (one angle for two numbers). Angle ``j`` of row ``i`` is element
-``i * width + j`` of the key's sequence of words. For directions, `loc` holds mean directions, and a row has a vector
-for each. Only the key and the 64-bit position determine the words. Batches, devices, processes and restarts can
-therefore divide the rows of one stream among them, and the result does not depend on the division.
+A **stream** is the sequence of rows of one key, `loc`, `concentration` and dtype. A row has one angle for each element
+of the broadcast of `loc` and `concentration` (one angle if both are numbers). Angle ``j`` of row ``i`` is element
+``i * width + j`` of the key's sequence of words. For directions, `loc` holds mean directions, and a row has one vector
+for each of them. Only the key and the 64-bit position determine the words. Batches, devices, processes and restarts can
+therefore divide the rows of one stream among themselves, and the result does not depend on the division.
 """
 
 import contextlib
@@ -47,12 +47,12 @@ class Description(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stream:
-    """One stream of rows, made by `Stream.of`, which checks its arguments."""
+    """One stream of rows, created by `Stream.of`, which checks its arguments."""
 
     row: DrawRequest | SphereRequest
     """The request for the first row."""
     engine: str | None = None
-    """The engine that draws it, as `DrawRequest.engine` returns it; None to let each request choose."""
+    """The engine that draws the rows, as `DrawRequest.engine` returns it; None to let each request choose."""
 
     @classmethod
     def of(
@@ -86,7 +86,7 @@ class Stream:
         return math.prod(self.row_shape)
 
     def within(self, caller: str, start: int, end: int, described: str) -> None:
-        """Refuse the rows from `start` to `end`, as `described`, if they reach beyond the end of the stream."""
+        """Raise an error if the rows from `start` to `end`, as `described` in the message, pass the stream's end."""
         self.row.within_stream(caller, start, end * max(math.prod(self.row.shape), 1), described)
 
     def rows(
@@ -103,7 +103,7 @@ class Stream:
             return sampler.FAMILIES[self.row.distribution].draw(request, buffer, self.engine)
 
     def description(self) -> Description:
-        """Return plain values from which another process makes a stream of equal `identity`."""
+        """Return plain values from which another process makes a stream with the same `identity`."""
         row = self.row
         return Description(
             str(jax.random.key_impl(row.key)),
@@ -136,9 +136,9 @@ WRITTEN_OUT = 32
 
 
 def _parameter_identity(value: ArrayLike, dtype: np.dtype) -> str | dict[str, Any]:
-    """Return a parameter as the computation rounds it: a number as text, an array's shape with its values or hash.
+    """Return a parameter, rounded as in the computation: a number as text, an array by its shape and values or hash.
 
-    A value that is too large is infinite, as in the computation.
+    Values that are too large become infinite, as in the computation.
     """
     with np.errstate(over="ignore"):
         value = np.ascontiguousarray(np.asarray(value), arguments.compute_dtype(dtype)) + 0  # + 0: no negative zero
@@ -158,7 +158,7 @@ def split_evenly(count: int, parts: int, part: int) -> range:
 class Spans:
     """First position and length of each batch of `size` in [start, stop); the last may be shorter.
 
-    They are computed on demand, since there may be billions.
+    The spans are computed on demand, since there may be billions.
     """
 
     def __init__(self, start: int, stop: int, size: int):

@@ -54,7 +54,7 @@ def stored_checksum(target: Target, first: int, count: int, whole: bool) -> str:
     width = math.prod(target.shape[1:])
     found = checksum(target, ())
     if width == 0:
-        return found  # without a loop over up to 2^59 empty rows
+        return found  # there are no bytes, but there may be too many rows for a loop
     step = max(1, PIECE // (width * target.dtype.itemsize))
     for start in range(first, first + count, step):
         rows = target.read(start, min(step, first + count - start), whole)

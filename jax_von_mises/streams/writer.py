@@ -29,8 +29,8 @@ from jax_von_mises.version import __version__
 
 CALLER = "write_samples"
 
-# Angles per block. Drawing and writing 64 MiB of float32 takes far longer than recording it. A run needs memory for two
-# blocks.
+# Number of angles per block. Drawing and writing such a block (64 MiB of float32) takes far longer than recording it. A
+# run needs memory for two blocks.
 BLOCK_ANGLES = 2**24
 
 # Maximum number of blocks that a message lists.
@@ -53,7 +53,7 @@ class Times(NamedTuple):
     writing: float
     """Seconds to copy blocks to the host, compute their checksums, write them to the disk and record them."""
     bytes_written: int
-    """Bytes of those blocks."""
+    """Size of the written blocks in bytes."""
 
 
 class Written(NamedTuple):
@@ -66,9 +66,9 @@ class Written(NamedTuple):
     dtype: str
     """Dtype in the file or store."""
     drawn: int
-    """Blocks drawn by this call."""
+    """Number of blocks drawn by this call."""
     kept: int
-    """Blocks of this process that earlier runs had written."""
+    """Number of this process's blocks that earlier runs had written."""
     finished: bool
     """Whether the target is complete. With several parts, the last one to finish completes it."""
     times: Times | None = None
@@ -121,21 +121,24 @@ def write_samples(
         that this machine draws the same last digits. With several parts, each compares only its own blocks, and none
         once the store is complete.
     force : bool
-        Replace an existing target. An unfinished run is replaced immediately, and a finished file or local store once
-        the new one is finished. A finished store is removed first, with a RuntimeWarning, if the disk has no space for
-        both or nothing can be written next to it. In an object store it is always removed first, without a warning.
+        Replace an existing target. An unfinished run is removed at once, but a finished file or local store is kept
+        until the new one is finished. If the disk has no space for both stores, or nothing can be written next to the
+        old one, the old store is removed first, with a RuntimeWarning. In an object store, the old array is always
+        removed first, without a warning.
     repair : bool
-        With `resume`, redraw the blocks that do not match their checksums. During the repair, a finished file or store
-        counts as unfinished. If the repair fails, all valid blocks are kept, and the same call continues it.
+        With `resume`, redraw the blocks that do not match their checksums. A finished file or store becomes unfinished
+        until its repair is complete. If the repair is interrupted, all valid blocks are kept, and the same call
+        continues it.
     part, parts : int
-        Draw share `part` (counted from 0) of `parts`. All parts write one Zarr store, concurrently or not; more than
-        one part implies `resume`. Each call returns when its blocks are recorded. The call that then finds all blocks
-        recorded completes the store, as does any later call.
+        Index of this part, counted from 0, and number of parts into which the blocks are divided. All parts write one
+        Zarr store, concurrently or not; more than one part implies `resume`. Each call returns when its own blocks are
+        recorded. A call that then finds the blocks of all parts recorded completes the store.
     executor : concurrent.futures.Executor, optional
         Executor whose workers draw and write the blocks; this process records them. The workers must reach `out` under
         the same name. Examples are a `ProcessPoolExecutor` (start method "spawn"),
-        ``dask.distributed.Client(...).get_executor()`` and an ``mpi4py.futures.MPIPoolExecutor``. Workers that have not
-        started JAX divide the cores of their machine among them and use one GPU each. The executor is not shut down.
+        ``dask.distributed.Client(...).get_executor()`` and an ``mpi4py.futures.MPIPoolExecutor``. Workers in which JAX
+        has not yet started divide the cores of their machine among themselves and use one GPU each. The executor is
+        not shut down.
     timeout : float
         Raise TimeoutError if the workers of `executor` finish no block for this many seconds.
     progress, observe : callable, optional
@@ -154,12 +157,13 @@ def write_samples(
     FileExistsError
         Something exists at `out`, and neither `resume` nor `force` was given.
     ValueError, TypeError
-        An argument is invalid. With `resume`, also if `out` holds another stream, a block does not match its checksum,
-        or this machine or a worker draws different last digits.
+        An argument is invalid, or the workers use several JAX releases or kinds of device. With `resume`: `out` holds
+        another stream, a block does not match its checksum, or the last digits of a recorded block differ when it is
+        drawn again.
     OSError
         The disk is full or cannot be written to, `out` holds files that this package did not write, or a worker cannot
-        reach it. Recorded blocks are kept, and the run can be resumed. A run that has recorded no block removes what it
-        created.
+        reach `out`. Recorded blocks are kept, and the run can be resumed. A run that has recorded no block removes what
+        it created.
     RuntimeError
         The executor has lost its workers. The run can be resumed, with or without another executor.
     TimeoutError
@@ -175,7 +179,8 @@ def write_samples(
     (10000,)
     """
     out = arguments.path(CALLER, "out", out)
-    # CUDA kernels differ in the last digits, so a run could not be resumed without them. The disk is slower anyway.
+    # CUDA kernels and XLA differ in the last digits, so only kernels could resume a run drawn with kernels. The disk is
+    # slower than both.
     stream = Stream.of(CALLER, key, loc, concentration, dtype, method, distribution, engine="xla")
     total = arguments.whole_number(CALLER, "total", total, 0)
     if total * max(stream.width, 1) >= checkpoint.MOST_ANGLES:  # also limits the number of empty rows
@@ -200,7 +205,7 @@ def write_samples(
 
 
 class WriteOptions(NamedTuple):
-    """Options of `write_samples`: treatment of an existing target, share to draw, executor and callbacks."""
+    """Options of `write_samples`: treatment of an existing target, part to draw, executor and callbacks."""
 
     resume: bool = False
     force: bool = False
@@ -238,12 +243,12 @@ class WriteOptions(NamedTuple):
 
 @contextlib.contextmanager
 def noting_what_is_kept(run: "WriteRun") -> Iterator[None]:
-    """Add a note to an error that states what is kept; remove what the run created if it has finished no block."""
+    """Add a note on what is kept to an error; if no block is finished, remove what the run created."""
     target = run.target
     try:
         yield
     except BaseException as error:
-        # While a worker may still write, the target is kept.
+        # The target is kept while a worker may still write to it.
         if target.created and run.blocks and not run.done and not (run.crew and run.crew.left):
             error.add_note(discard(target))
         elif target.begun:
@@ -257,7 +262,7 @@ def discard(target: Target) -> str:
     """Remove what a run has created, and return a note for the error that ended it."""
     try:
         target.discard()
-    except OSError as error:  # must not hide the error of the run
+    except OSError as error:  # must not replace the error that ended the run
         return f"nothing was kept, but {error.filename or target.path} could not be removed: {error.strerror}"
     return "nothing was kept"
 
@@ -280,7 +285,7 @@ def default_block_rows(stream: Stream, total: int, block_rows: int | None) -> in
 
 
 class WriteRun:
-    """The share of one process in writing a target."""
+    """The part of one process in writing a target."""
 
     def __init__(self, target: Target, stream: Stream, options: WriteOptions):
         self.target, self.stream, self.options = target, stream, options
@@ -359,16 +364,16 @@ class WriteRun:
         """Start, resume or repair the target, as its state and the options require; return False if it is complete."""
         target, options = self.target, self.options
         records, whole = target.records(), target.whole()
-        there = bool(records or whole)
-        if there and not (options.resume or options.parts > 1 or options.force):
+        exists = bool(records or whole)
+        if exists and not (options.resume or options.parts > 1 or options.force):
             state = "holds an unfinished run" if records else "already exists"
             ways = "give " + "resume=True to continue it, or " * bool(records) + "force=True to replace it"
             raise FileExistsError(f"{target.path}: {state}; choose another name, or {ways}")
-        if there and not options.force:
+        if exists and not options.force:
             return self._go_on(records) if records else self._repair()
         self.check_room(options.force)
         self.meet_workers()
-        if there:
+        if exists:
             target.replace(self.missing_bytes())
         target.begin(self.text())
         return True
@@ -378,7 +383,7 @@ class WriteRun:
         for record in records:
             self.adopt(record)
         self.target.replaces = any(record.get("replaces") is True for record in records)
-        # A process that was killed in `finish` leaves a finished file whose record has its old name.
+        # If a process was killed in `finish`, the file may be complete while its record still has its partial name.
         whole = self.target.interrupted_at_the_end() and len(self.done) == self.blocks
         self.check_blocks(whole)
         return self._open_missing(whole)
@@ -463,11 +468,11 @@ class WriteRun:
             )
 
     def missing_bytes(self) -> int:
-        """Return the bytes of the missing blocks of this process."""
+        """Return the size in bytes of this process's missing blocks."""
         return self.missing_rows() * self.stream.width * self.target.dtype.itemsize
 
     def check_room(self, force: bool = False) -> None:
-        """Refuse more bytes than the disk can hold, or more blocks than a record can list."""
+        """Raise an error if the disk has no space for the missing blocks, or if there are too many for a record."""
         if (disk := self.target.disk) is not None:
             missing = self.missing_bytes()
             need = self.target.bytes_needed(missing, force)
@@ -512,7 +517,7 @@ class WriteRun:
             for number, i in enumerate(todo):
                 began = clock()
                 batch = next(drawing)
-                if number < 2:  # from the third block on, another program draws, which reuses memory
+                if number < 2:  # the second call starts the third block, with the program that reuses memory
                     compiling += clock() - began
                 jax.block_until_ready(batch)
                 began = clock()
@@ -539,7 +544,7 @@ class WriteRun:
         total = self.rows()
         job = self.job(crew)
         try:
-            self.brief_workers(crew)  # does nothing if a record existed when the workers were met
+            self.brief_workers(crew)  # unless `meet_workers` found a record and briefed them
             for blocks in crew.write(job, todo):
                 self.record(blocks)
                 if observe is not None:

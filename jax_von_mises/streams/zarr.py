@@ -42,10 +42,10 @@ class ZarrStore:
     # Maximum number of chunks per shard.
     CHUNKS = 64
     METADATA, RECORD, REPLACED = "zarr.json", "blocks.json", ".replaced"
-    # Maximum size of the metadata in bytes. Ours have two thousand; others may have added attributes.
+    # Maximum size of the metadata in bytes. This class writes about two thousand; others may have added attributes.
     LARGEST_METADATA = 2**20
     WRITER_RECORD = re.compile(r"blocks-(\d+)of(\d+)\.json")
-    # Objects cannot be appended to. Each line rewrites the last segment, and a new segment begins after so many lines.
+    # Objects cannot be appended to, so each line rewrites the last segment. After so many lines, a new segment begins.
     SEGMENT = re.compile(r"(blocks-\d+of\d+)\.(\d+)\.txt")
     SEGMENT_LINES = 256
 
@@ -92,8 +92,8 @@ class ZarrStore:
 
     def _is_ours(self, name: str) -> bool:
         """Return whether this class or TensorStore makes files of this name in a store's directory."""
-        given = name in ("c", self.METADATA, self.RECORD, self.REPLACED) or name.endswith(".__lock")
-        return given or bool(self.WRITER_RECORD.fullmatch(name) or self.SEGMENT.fullmatch(name))
+        fixed = name in ("c", self.METADATA, self.RECORD, self.REPLACED) or name.endswith(".__lock")
+        return fixed or bool(self.WRITER_RECORD.fullmatch(name) or self.SEGMENT.fullmatch(name))
 
     def _keys(self, name: str) -> "Keys":
         return Keys(self.tensorstore, self.context, self.in_turn, name)
@@ -241,7 +241,7 @@ class ZarrStore:
     def write(self, first: int, rows: np.ndarray) -> None:
         """Write `rows` from row `first` on; they have reached the store when this returns."""
         with as_os_errors(self.path):
-            # A disk has the rows when this returns, so they need no copy. A store in memory would keep a reference.
+            # The call waits until a disk has the rows, so they need no copy. A store in memory would keep a reference.
             to = self.array[first : first + len(rows)]
             local = self.folder is not None
             self.in_turn(lambda: to.write(np.asarray(rows), can_reference_source_data_indefinitely=local).commit)
@@ -279,11 +279,11 @@ class ZarrStore:
             self.segment, self.lines = self.segment + 1, ""
 
     def runs(self, run: str) -> bool:
-        """Return whether the record of the unfinished run has this run's name."""
+        """Return whether the record of the unfinished run has the name `run`."""
         return run_words(run) in (self.run.read(self.writer_record) or b"")
 
     def marks(self) -> Iterator[str]:
-        """Yield marks of the records, by which other processes check that they see the same records."""
+        """Yield marks of the records, with which other processes check that they see the same records."""
         for keys in {self.final, self.run}:
             for name in keys.names():
                 if name == self.RECORD or self.WRITER_RECORD.fullmatch(name):
@@ -383,12 +383,12 @@ class ZarrStore:
         keys.delete(self.RECORD)
 
     def bytes_needed(self, missing: int, force: bool = False) -> int:
-        """Return the least free disk space, in bytes, that `missing` more bytes of angles need."""
+        """Return the free disk space, in bytes, that writing `missing` more bytes of angles requires."""
         if force and self.folder is not None:
             return max(missing - allocated(self.folder) - allocated(self.partial), 0)
         # Blocks that were written but not recorded already occupy their space.
-        whole = math.prod(self.shape) * self.dtype.itemsize
-        return max(min(missing, whole - allocated(os.path.join(self.run.name, "c"))), 0)
+        total = math.prod(self.shape) * self.dtype.itemsize
+        return max(min(missing, total - allocated(os.path.join(self.run.name, "c"))), 0)
 
     def replace(self, missing: int) -> None:
         """Prepare to write a new array of `missing` bytes; the old one is kept if the disk has space for both."""
@@ -427,7 +427,7 @@ class ZarrStore:
         self.run = self.final
 
     def _holds_ours_alone(self, folder: str) -> bool:
-        """Return whether a directory holds only files of this class, or those that a forced run has moved there."""
+        """Return whether a directory holds an unfinished run, or only files of this class."""
         if os.path.islink(folder) or not os.path.isdir(folder):
             return False
         return self._has_run(folder) or all(map(self._is_ours, os.listdir(folder)))
@@ -516,7 +516,7 @@ class InTurn:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
         try:
-            # Start the thread now: an executor that is interrupted while it starts its thread would start a second one.
+            # Start the thread now, since an executor that is interrupted while starting it would start a second one.
             self._thread.submit(int).result()
         except BaseException:
             self.close()
