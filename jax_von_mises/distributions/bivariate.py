@@ -1,4 +1,4 @@
-"""`SineBivariateVonMises` and `CosineBivariateVonMises`: pairs of dependent angles, under NumPyro's parameter names."""
+"""Define `SineBivariateVonMises` and `CosineBivariateVonMises`, pairs of dependent angles, with NumPyro's names."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -128,7 +128,7 @@ class BivariateVonMises(ByValue):
         """Draw pairs of angles in [-pi, pi), in radians, of shape `sample_shape` + ``batch_shape`` + (2,).
 
         Pair i of the batch, in row-major order, depends only on the key and i. See
-        :mod:`jax_von_mises.sampling.bivariate` for the words that it takes. Draws are differentiable in all parameters,
+        :mod:`jax_von_mises.sampling.bivariate` for the words that it uses. Draws are differentiable in all parameters,
         by the implicit function theorem.
 
         Parameters
@@ -141,7 +141,7 @@ class BivariateVonMises(ByValue):
             Position of the first pair, as in `sample_block`, to draw a slice of a long stream; 0 by default.
         method : {"auto", "direct", "table"}
             How to compute the first angle from a word: "table" for one set of concentrations and many pairs, "direct"
-            for any. "auto" takes the table for 2^14 pairs or more (2^15 in float64), and for every slice.
+            for any parameters. "auto" uses the table for 2^14 pairs or more (2^15 in float64), and for every slice.
         """
         caller = f"{type(self).__name__}.sample"
         key = arguments.key_or_seed(caller, key, seed)
@@ -159,7 +159,7 @@ class BivariateVonMises(ByValue):
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at pairs of angles along the last axis of `value`, per square radian.
 
-        The error is at most 2e-6 (float32) or 1e-12 times max(1, abs(log_prob)), beyond the effect of
+        The error is at most 2e-6 (float32) or 1e-12 (float64) times max(1, abs(log_prob)), beyond the effect of
         rounding the angles' differences from the locations.
         """
         return functions.log_prob(self._REQUEST.kind, f"{type(self).__name__}.log_prob", value, self._parameters())
@@ -182,7 +182,7 @@ class BivariateVonMises(ByValue):
         """Return the means of cos(phi - phi_loc), cos(psi - psi_loc) and the statistic of the dependence.
 
         See `Moments`. They are the derivatives of the logarithm of the normaliser. The absolute error is 1e-6 (float32)
-        or 1e-13.
+        or 1e-13 (float64).
         """
         caller = f"{type(self).__name__}.moments"
         spread: functions.Moments = jax.tree.map(
@@ -207,8 +207,9 @@ class BivariateVonMises(ByValue):
     def marginal(self, axis: int = 0) -> CircularDistribution:
         """Return the distribution of the first angle (`axis` 0) or of the second one (`axis` 1).
 
-        Its `error` estimates the relative error of tail probabilities, about 3e-6 (float32) for one mode and up to
-        1e-3 for two modes at concentrations of 1e7; or the angle is within 4 ulp. `marginal_log_prob` needs no table.
+        The `error` of the result estimates the relative error of tail probabilities, unless the angle is within 4 ulp.
+        It is about 3e-6 (float32) for one mode, and up to 1e-3 for two modes at concentrations of 1e7.
+        `marginal_log_prob` needs no table.
 
         Raises
         ------
@@ -233,7 +234,7 @@ class BivariateVonMises(ByValue):
         return CircularDistribution(functions.MARGINALS[self._REQUEST.kind], loc, k1, k2, r, points=modes)
 
     def standard_errors(self, size: ArrayLike) -> functions.Estimate:
-        """Return the standard errors of `fit` from `size` pairs (or their sum of weights), by Fisher information."""
+        """Return the standard errors of `fit` for `size` pairs (or that sum of weights), from Fisher information."""
         return functions.standard_errors(
             self._REQUEST.kind, f"{type(self).__name__}.standard_errors", self._of_model(), size
         )
@@ -243,8 +244,8 @@ class BivariateVonMises(ByValue):
         """Fit the distribution by maximum likelihood.
 
         The likelihood depends on the samples through nine means of products of the angles' sines and cosines. Damped
-        Newton iterations start at independent angles and at the precision of a normal distribution, and the better
-        result is kept.
+        Newton iterations start from independent angles and from the precision matrix of a normal distribution, and the
+        better result is kept.
 
         Parameters
         ----------
@@ -253,14 +254,15 @@ class BivariateVonMises(ByValue):
         weights : array, optional
             Weight of each pair, 0 or more; broadcasts with `samples` without the last axis.
         axis : int or tuple of ints, optional
-            Axes of `samples` without the last one to estimate over; the others are separate data sets. All by default.
+            Axes of `samples`, not counting the last one, to estimate over; the others are separate data sets. All by
+            default.
 
         Returns
         -------
         distribution
             Its parameters have the shape of the separate data sets. Concentrations stay below about 1e8 (float32) or
-            1e14, even if the likelihood has no maximum, as for equal pairs. NaN for no pairs, no weight, a negative
-            weight, or an angle that is not finite. `standard_errors` returns the uncertainty.
+            1e14 (float64), even if the likelihood has no maximum, as for equal pairs. NaN for no pairs, no weight, a
+            negative weight, or an angle that is not finite. `standard_errors` returns the uncertainty.
         """
         return cls(*functions.fit(cls._REQUEST.kind, f"{cls.__name__}.fit", samples, weights, axis))
 
@@ -294,9 +296,9 @@ class SineBivariateVonMises(BivariateVonMises):
     Raises
     ------
     TypeError
-        For neither or both of the two correlations.
+        If neither or both of the two correlations are given.
     ValueError
-        For parameters that do not broadcast.
+        If parameters do not broadcast.
 
     Examples
     --------
@@ -340,9 +342,9 @@ class CosineBivariateVonMises(BivariateVonMises):
     Raises
     ------
     TypeError
-        For neither or both of the two correlations.
+        If neither or both of the two correlations are given.
     ValueError
-        For parameters that do not broadcast.
+        If parameters do not broadcast.
 
     Examples
     --------

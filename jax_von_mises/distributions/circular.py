@@ -1,6 +1,6 @@
-"""`CircularDistribution`: any density on the circle; `SineSkewed`: a skewed symmetric distribution.
+"""Define `CircularDistribution`, any density on the circle, and `SineSkewed`, a skewed symmetric distribution.
 
-Every method computes what it needs from the density inside its program; see `jax_von_mises.numerics.circular`.
+Each method computes what it needs from the density inside its own program; see `jax_von_mises.numerics.circular`.
 """
 
 import dataclasses
@@ -37,13 +37,13 @@ class CircularDistribution(ByValue):
 
     A frozen pytree whose leaves are the parameters, so `jit`, `grad` and `vmap` accept and return it. Sampling needs no
     rejection. The program tabulates the quantile on intervals that adapt to the density, including narrow and
-    multimodal ones. Each draw then takes one random word and one table look-up.
+    multimodal ones. Each draw then takes one random word (two in float64) and one table look-up.
 
     Parameters
     ----------
     log_density : callable
         ``log_density(angle, *parameters)`` returns the logarithm of the density, up to a constant, at one angle in
-        [-pi, pi] in radians. The angle and the result are scalars; -inf is a density of 0. Write the function with
+        [-pi, pi] in radians. The angle and the result are scalars; -inf means a density of 0. Write the function with
         `jax.numpy`, with equal values at -pi and pi. It is static: define it once, since each new function causes a
         new compilation.
     *parameters : float or array
@@ -66,7 +66,7 @@ class CircularDistribution(ByValue):
     ------
     TypeError, ValueError
         For a `log_density` that is not callable or does not return one real number, parameters that are not numbers,
-        and a number of `nodes` or `points` that is not allowed.
+        and an invalid number of `nodes` or `points`.
 
     Notes
     -----
@@ -79,16 +79,15 @@ class CircularDistribution(ByValue):
     ==========================================  ============  ============
     one mode, of any width down to 1e-3 rad     1e-6          2e-13
     one mode of 3e-4 rad                        4e-6          1e-12
-    up to four modes of 0.05 rad and more       2e-6          1e-9
+    up to four modes of 0.05 rad or more        2e-6          1e-9
     a mode of 0.01 rad on a flat background     1e-5          2e-8
     ==========================================  ============  ============
 
     A mode narrower than 0.01 rad with little mass may be missed unless `points` has an angle near it. No estimate
-    detects this.
-    A density with jumps is integrated less accurately, as `error` reports.
+    detects this. A density with jumps is integrated less accurately, as `error` reports.
 
     *Words.* Angle i of a sample comes from word i of the key's stream (words 2 i and 2 i + 1 in float64). The lowest
-    bit is 1 for the lower half of the distribution; the other bits are the tail probability, from -pi or from pi.
+    bit is 1 for the lower half of the distribution; the other bits encode the tail probability, from -pi or from pi.
     ``CircularDistribution(lambda x, k: k * jnp.cos(x), k)`` therefore draws the angles of ``VonMises(0.0, k)``.
 
     *Derivatives.* Draws and `icdf` have first derivatives in the parameters, by the implicit function theorem, in
@@ -170,13 +169,13 @@ class CircularDistribution(ByValue):
     @property
     def error(self) -> jax.Array:
         """Estimate of the largest relative error of a tail probability in `sample`, `cdf`, `sf` and `icdf`."""
-        found: jax.Array = of_table(self, "error")
-        return found
+        result: jax.Array = of_table(self, "error")
+        return result
 
     def log_normalizer(self) -> jax.Array:
         """Return the logarithm of the integral of exp(log_density) over the circle."""
-        found: jax.Array = of_panels(self, "log_normalizer")
-        return found
+        result: jax.Array = of_panels(self, "log_normalizer")
+        return result
 
     def sample(
         self,
@@ -198,8 +197,8 @@ class CircularDistribution(ByValue):
         """
         caller = "CircularDistribution.sample"
         key = arguments.key_or_seed(caller, key, seed)
-        found: jax.Array = draw(self, key, arguments.whole_sizes(caller, "sample_shape", sample_shape))
-        return found
+        result: jax.Array = draw(self, key, arguments.whole_sizes(caller, "sample_shape", sample_shape))
+        return result
 
     def sample_and_log_prob(
         self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
@@ -210,8 +209,8 @@ class CircularDistribution(ByValue):
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density per radian, at angles on any turn."""
-        found: jax.Array = log_prob(self, *self._values("log_prob", value=value))
-        return found
+        result: jax.Array = log_prob(self, *self._values("log_prob", value=value))
+        return result
 
     def prob(self, value: ArrayLike) -> jax.Array:
         """Return the density per radian, at angles on any turn."""
@@ -219,36 +218,36 @@ class CircularDistribution(ByValue):
 
     def cdf(self, value: ArrayLike) -> jax.Array:
         """Return the probability of an angle between -pi and `value`; full turns count, as in `jax_von_mises.cdf`."""
-        found: jax.Array = tail_probability(self, *self._values("cdf", value=value), upper=False)
-        return found
+        result: jax.Array = tail_probability(self, *self._values("cdf", value=value), upper=False)
+        return result
 
     def sf(self, value: ArrayLike) -> jax.Array:
         """Return the probability of an angle between `value` and pi; full turns count.
 
         The relative error is at most `error`, even for small probabilities.
         """
-        found: jax.Array = tail_probability(self, *self._values("sf", value=value), upper=True)
-        return found
+        result: jax.Array = tail_probability(self, *self._values("sf", value=value), upper=True)
+        return result
 
     def icdf(self, q: ArrayLike) -> jax.Array:
         """Return the angle in [-pi, pi) below which the probability is `q`; NaN for `q` outside [0, 1]."""
-        found: jax.Array = quantile(self, *self._values("icdf", q=q))
-        return found
+        result: jax.Array = quantile(self, *self._values("icdf", q=q))
+        return result
 
     def entropy(self) -> jax.Array:
         """Return the differential entropy in nats."""
-        found: jax.Array = of_panels(self, "entropy")
-        return found
+        result: jax.Array = of_panels(self, "entropy")
+        return result
 
     def mean(self) -> jax.Array:
         """Return the mean direction in radians; it is poorly defined if `mean_resultant_length` is near 0."""
-        found: jax.Array = of_panels(self, "mean")
-        return found
+        result: jax.Array = of_panels(self, "mean")
+        return result
 
     def mean_resultant_length(self) -> jax.Array:
         """Return the length of the mean of the unit vectors, between 0 and 1."""
-        found: jax.Array = of_panels(self, "mean_resultant_length")
-        return found
+        result: jax.Array = of_panels(self, "mean_resultant_length")
+        return result
 
     def _values(self, method: str, **values: ArrayLike) -> tuple[Any, np.dtype]:
         """Return the only value as an array, and the dtype of the result."""
@@ -326,21 +325,21 @@ def of_panels(distribution: CircularDistribution, name: str) -> jax.Array:
     dtype, compute = rounded(distribution)
     divided = divide(distribution, compute)
     if name == "log_normalizer":
-        found = divided.log_normalizer
+        result = divided.log_normalizer
     elif name == "entropy":
-        found = divided.entropy()
+        result = divided.entropy()
     else:
         cosine, sine = (divided.expectation(of(divided.angles)) for of in (jnp.cos, jnp.sin))
-        found = jnp.arctan2(sine, cosine) if name == "mean" else jnp.sqrt(cosine * cosine + sine * sine)
-    return found.astype(dtype)
+        result = jnp.arctan2(sine, cosine) if name == "mean" else jnp.sqrt(cosine * cosine + sine * sine)
+    return result.astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnames="name")
 def of_table(distribution: CircularDistribution, name: str) -> jax.Array:
     """Return the attribute `name` of the table of the quantile."""
     dtype, compute = rounded(distribution)
-    found: jax.Array = getattr(quantiles.of_panels(divide(distribution, compute)), name)
-    return found.astype(dtype)
+    result: jax.Array = getattr(quantiles.of_panels(divide(distribution, compute)), name)
+    return result.astype(dtype)
 
 
 def tail_and_end(*words: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -381,9 +380,9 @@ def tail_probability(distribution: CircularDistribution, value: jax.Array, dtype
     x = jnp.asarray(value, compute)
     x, turns = deviation(x, jnp.zeros_like(x))
     divided = divide(distribution, compute)
-    found = panels.tail(divided, clip(x, -np.pi, np.pi), jnp.full(x.shape, upper)) / divided.total
-    found = jnp.minimum(found, 1)
-    return (found - turns if upper else found + turns).astype(dtype)
+    result = panels.tail(divided, clip(x, -np.pi, np.pi), jnp.full(x.shape, upper)) / divided.total
+    result = jnp.minimum(result, 1)
+    return (result - turns if upper else result + turns).astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnames="dtype")
@@ -496,8 +495,8 @@ class SineSkewed(ByValue):
         """
         caller = "SineSkewed.sample"
         key = arguments.key_or_seed(caller, key, seed)
-        found: jax.Array = draw_skewed(self, key, arguments.whole_sizes(caller, "sample_shape", sample_shape))
-        return found
+        result: jax.Array = draw_skewed(self, key, arguments.whole_sizes(caller, "sample_shape", sample_shape))
+        return result
 
     def sample_and_log_prob(
         self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
@@ -509,12 +508,12 @@ class SineSkewed(ByValue):
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density per radian, at angles on any turn.
 
-        It is as accurate as that of the distribution.
+        The accuracy is that of the `log_prob` of the distribution.
         """
         base = self.distribution.log_prob(arguments.parameter("SineSkewed.log_prob", "value", value))
         given, _ = arguments.parameters("SineSkewed.log_prob", base.dtype, value=value, skewness=self.skewness)
-        found: jax.Array = skewed_log_prob(self, base, given["value"])
-        return found
+        result: jax.Array = skewed_log_prob(self, base, given["value"])
+        return result
 
     def prob(self, value: ArrayLike) -> jax.Array:
         """Return the density per radian, at angles on any turn."""

@@ -1,6 +1,6 @@
-"""Fit mixtures by expectation maximisation: several starts are spread over the data, and the best one continues.
+"""Fit mixtures by expectation maximisation, from several starts spread over the data, of which the best continues.
 
-The functions take one data set, with samples along the first axis and shares of the weight that sum to 1. `Mixture.fit`
+The functions take one data set, with samples along the first axis and weights `share` that sum to 1. `Mixture.fit`
 maps over several data sets.
 """
 
@@ -20,27 +20,28 @@ if TYPE_CHECKING:
     from jax_von_mises.distributions.mixture import Mixture
 
 Components = VonMises | Torus | BivariateVonMises
-# Steps taken, the present mixture, the best one, its mean log likelihood, and the last gain.
+# Steps taken, the current mixture, the best one, its mean log likelihood, and the last gain.
 State = tuple[jax.Array, "Mixture", "Mixture", jax.Array, jax.Array]
 # Steps from each start before the best one continues.
 TRIAL_STEPS = 15
-# Range of the first concentrations of the components, so that none starts at a single point.
+# Range of the components' initial concentrations, so that none starts at a single point.
 FIRST_CONCENTRATIONS = 0.5, 50.0
 
 
 def step(mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.Array) -> tuple["Mixture", jax.Array]:
     """Return the mixture after one step of expectation maximisation, and the mean log likelihood before it.
 
-    The maximisation is exact for independent angles. For dependent angles it climbs from the current parameters. The
-    likelihood never decreases, except by rounding. A component that has lost all weight keeps its parameters.
+    The maximisation is exact for independent angles. For dependent angles it takes a few Newton steps from the current
+    parameters. The likelihood never decreases, except by rounding. A component that has lost all weight keeps its
+    parameters.
     """
     weights = share[:, None] * mixture.responsibilities(samples)
     value = jnp.sum(share * jnp.where(share > 0, mixture.log_prob(samples), 0))
     total = jnp.sum(weights, 0)
-    found = refit(mixture.components, samples, weights, largest)
-    found = jax.tree.map(lambda new, old: jnp.where(jnp.isnan(new), old, new), found, mixture.components)
+    refitted = refit(mixture.components, samples, weights, largest)
+    refitted = jax.tree.map(lambda new, old: jnp.where(jnp.isnan(new), old, new), refitted, mixture.components)
     logits = jnp.log(total).astype(mixture.logits.dtype)
-    return type(mixture)(logits=logits, components=found), value
+    return type(mixture)(logits=logits, components=refitted), value
 
 
 def refit(components: Components, samples: jax.Array, weights: jax.Array, largest: jax.Array) -> Components:
@@ -64,7 +65,7 @@ def seed(
     """Return logits and components, each fitted to the samples nearest to one of several distant samples.
 
     The method is k-means++ (D. Arthur and S. Vassilvitskii, SODA 2007): the next place is a random sample, drawn with a
-    weight proportional to the square of its chord to the nearest earlier place.
+    probability proportional to its weight and to the square of its chord to the nearest earlier place.
     """
     angles = samples if samples.ndim > 1 else samples[:, None]
 
@@ -102,11 +103,11 @@ def climb(
 ) -> tuple["Mixture", jax.Array]:
     """Step until the mean log likelihood increases by less than `tolerance`; return the best mixture and its value."""
 
-    def go_on(state: State) -> jax.Array:
+    def should_continue(state: State) -> jax.Array:
         count, _, _, _, gain = state
         return (count <= steps) & (gain > tolerance)
 
-    def again(state: State) -> State:
+    def next_state(state: State) -> State:
         count, at, best, best_value, _ = state
         after, value = step(at, samples, share, largest)
         better = value > best_value
@@ -115,7 +116,7 @@ def climb(
 
     lowest = jnp.full((), -jnp.inf, share.dtype)
     state = jnp.zeros((), jnp.int32), mixture, mixture, lowest, -lowest
-    _, _, best, value, _ = lax.while_loop(go_on, again, state)
+    _, _, best, value, _ = lax.while_loop(should_continue, next_state, state)
     return best, value
 
 
@@ -138,6 +139,6 @@ def from_seeds(
         logits, components = seed(key, kind, number, samples, share)
         return climb(mixture(logits=logits, components=components), samples, share, largest, TRIAL_STEPS, tolerance)
 
-    found, values = lax.map(trial, jax.random.split(key, starts))
+    mixtures, values = lax.map(trial, jax.random.split(key, starts))
     best = jnp.argmax(values)
-    return climb(jax.tree.map(lambda leaf: leaf[best], found), samples, share, largest, steps, tolerance)[0]
+    return climb(jax.tree.map(lambda leaf: leaf[best], mixtures), samples, share, largest, steps, tolerance)[0]

@@ -1,7 +1,7 @@
-"""`Mixture`: a mixture of distributions of angles or of points on a torus, and its fit to data.
+"""Define `Mixture`, a mixture of distributions of angles or of points on a torus, and fit it to data.
 
-A frozen pytree with the methods of `VonMises`. It calls those of its components, and shares their accuracy, derivatives
-and errors.
+`Mixture` is a frozen pytree with the methods of `VonMises`. They call those of the components, and have the same
+accuracy, derivatives and errors.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ class Mixture(ByValue):
     Raises
     ------
     TypeError
-        For neither or both of `logits` and `probs`, or for weights or components of an unsupported type.
+        If neither or both of `logits` and `probs` are given, or for weights or components of an unsupported type.
 
     Warns
     -----
@@ -187,8 +187,8 @@ class Mixture(ByValue):
     def cdf(self, value: ArrayLike) -> jax.Array:
         """Return the probability of an angle between -pi and `value`; full turns count.
 
-        The absolute error is 3 ulp of 1. The probability counts from -pi, since the components share no `loc`. Raises
-        TypeError for the points of a torus, which have no order.
+        The absolute error is 3 ulp of 1. The probability counts from -pi, since the components have no common `loc`.
+        Raises TypeError for the points of a torus, which have no order.
         """
         components = self.components
         if not isinstance(components, VonMises):
@@ -202,7 +202,7 @@ class Mixture(ByValue):
     def responsibilities(self, value: ArrayLike) -> jax.Array:
         """Return the probability of each component given `value`, along a new last axis."""
         joint = self._joint(value)
-        # Components with an infinite density share all of it.
+        # Components with an infinite density share the probability equally.
         infinite = joint == jnp.inf
         joint = jnp.where(jnp.any(infinite, -1, keepdims=True), jnp.where(infinite, 0.0, -jnp.inf), joint)
         return jax.nn.softmax(joint, axis=-1)
@@ -384,7 +384,7 @@ def fit_sets(
     angles_good = jnp.isfinite(x).all(tuple(range(share.ndim, x.ndim)))
     share = share / jnp.sum(share, 1, keepdims=True)
     good = (angles_good & (share >= 0)).all(1) if share.shape[1] else jnp.zeros(share.shape[0], bool)
-    # A bad data set must not delay the others: the loop runs until all have converged.
+    # An invalid data set must not delay the others, since the loop runs until all have converged.
     x = jnp.where(good.reshape(-1, 1, *(1 for _ in event)), x, 0)
     share = jnp.where(good[:, None], share, 1 / max(share.shape[1], 1))
     if not share.shape[1]:
@@ -449,13 +449,13 @@ def log_of_term(log_weight: jax.Array, log_prob: jax.Array) -> jax.Array:
 
 
 def promote_and_broadcast(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Broadcast `arrays` together, in the dtype of the last one, also where JAX's implicit promotion is off."""
+    """Broadcast `arrays` together, in the dtype of the last one, even where JAX's implicit promotion is off."""
     shape = jnp.broadcast_shapes(*(a.shape for a in arrays))
     return tuple(jnp.broadcast_to(a, shape).astype(arrays[-1].dtype) for a in arrays)
 
 
 def axes_of_angles(components: em.Components) -> tuple[int, ...]:
-    """Return the axes of the arrays of `components` after those of the batch: a torus has one for its angles."""
+    """Return the sizes of the axes of `components` after those of the batch: the angles of a torus, else none."""
     return components.event_shape if isinstance(components, Torus) else ()
 
 

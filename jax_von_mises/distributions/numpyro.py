@@ -1,8 +1,8 @@
 """`VonMises`, `VonMisesFisher` and the bivariate models as NumPyro distributions, for MCMC and SVI.
 
 `VonMises` is a drop-in replacement for ``numpyro.distributions.VonMises``. Its draws are differentiable in the
-concentration too, so it can serve in a guide. It also provides `cdf`, `icdf`, `entropy` and `kl_divergence`, and allows
-a concentration of 0.
+concentration too, so it can be used in a guide. It also provides `cdf`, `icdf`, `entropy` and `kl_divergence`, and
+allows a concentration of 0.
 
 Requires NumPyro: ``pip install "jax_von_mises[numpyro]"``.
 """
@@ -25,7 +25,7 @@ from jax_von_mises.numerics.elementary import clip
 from jax_von_mises.sampling import sampler, sphere
 
 try:
-    # An absolute import, of the library and not of this module.
+    # This absolute import refers to the library, not to this module.
     from numpyro.distributions import Distribution, constraints, kl_divergence
     from numpyro.distributions import VonMises as NumPyroVonMises
     from numpyro.distributions.util import promote_shapes, validate_sample
@@ -50,11 +50,12 @@ class VonMises(Distribution):
     loc : float or array
         Mean direction :math:`\mu` in radians, any finite number.
     concentration : float or array
-        :math:`\kappa \ge 0`, broadcasts with `loc`. 0 is the uniform distribution on the circle, which NumPyro's class
-        rejects.
+        :math:`\kappa \ge 0`, broadcasts with `loc`. Unlike in NumPyro's class, it may be 0, which gives the uniform
+        distribution on the circle.
     validate_args : bool, optional
         Raise ValueError for parameters outside these constraints, and warn about values outside [-pi, pi], whose
-        density is then 0. Otherwise bad parameters give NaN, and the density is periodic. NumPyro's setting by default.
+        density is then 0. Otherwise invalid parameters give NaN, and the density is periodic. The default is NumPyro's
+        setting.
 
     Examples
     --------
@@ -64,7 +65,7 @@ class VonMises(Distribution):
     ...     direction = numpyro.sample("direction", VonMises(0.5, 4.0))
     """
 
-    # A concentration of 0 is allowed: values and derivatives are those of the limit.
+    # A concentration of 0 is allowed; values and derivatives are those of the limit.
     arg_constraints: ClassVar = {"loc": constraints.real, "concentration": constraints.nonnegative}
     reparametrized_params: ClassVar = ["loc", "concentration"]
     support = constraints.circular
@@ -110,7 +111,7 @@ class VonMises(Distribution):
 
     @property
     def variance(self) -> jax.Array:
-        """Circular variance 1 - I1(concentration) / I0(concentration), as in NumPyro's own class."""
+        """Circular variance 1 - I1(concentration) / I0(concentration), as in NumPyro's class."""
         return jnp.broadcast_to(von_mises.variance(self.concentration), self.batch_shape)
 
     def entropy(self) -> jax.Array:
@@ -122,8 +123,8 @@ class VonMisesFisher(Distribution):
     r"""The von Mises-Fisher distribution on the sphere, density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
 
     Samples are reparameterised in both parameters. Use it as a likelihood or in a guide. HMC and NUTS need a flat
-    space: for a latent variable, use ``numpyro.distributions.ProjectedNormal``, or normal components that the model
-    divides by their length.
+    space: for a latent variable, use ``numpyro.distributions.ProjectedNormal``, or a vector of normal components that
+    the model divides by its length.
 
     Parameters
     ----------
@@ -133,7 +134,7 @@ class VonMisesFisher(Distribution):
     concentration : float or array
         :math:`\kappa \ge 0`, broadcasts with `mean_direction` without its last axis.
     validate_args : bool, optional
-        Raise ValueError for parameters outside these constraints. Otherwise bad parameters give NaN.
+        Raise ValueError for parameters outside these constraints. Otherwise invalid parameters give NaN.
 
     Examples
     --------
@@ -250,7 +251,7 @@ class BivariateVonMises(Distribution):
 
 
 class SineBivariateVonMises(BivariateVonMises):
-    r"""The sine model of two dependent angles, see `jax_von_mises.SineBivariateVonMises`.
+    r"""The sine model of two dependent angles; see `jax_von_mises.SineBivariateVonMises`.
 
     A drop-in replacement for ``numpyro.distributions.SineBivariateVonMises``. It also allows two modes and
     concentrations of 0, and its samples are reparameterised in all five parameters.
@@ -260,7 +261,7 @@ class SineBivariateVonMises(BivariateVonMises):
     phi_loc, psi_loc, phi_concentration, psi_concentration, correlation, weighted_correlation
         As in `jax_von_mises.SineBivariateVonMises`.
     validate_args : bool, optional
-        Raise ValueError for parameters outside their ranges, and for locations outside [-pi, pi]. Otherwise bad
+        Raise ValueError for parameters outside their ranges, and for locations outside [-pi, pi]. Otherwise invalid
         parameters give NaN.
 
     Examples
@@ -275,7 +276,7 @@ class SineBivariateVonMises(BivariateVonMises):
 
 
 class CosineBivariateVonMises(BivariateVonMises):
-    r"""The cosine model of two dependent angles, see `jax_von_mises.CosineBivariateVonMises`.
+    r"""The cosine model of two dependent angles; see `jax_von_mises.CosineBivariateVonMises`.
 
     Samples are reparameterised in all five parameters.
 
@@ -284,7 +285,7 @@ class CosineBivariateVonMises(BivariateVonMises):
     phi_loc, psi_loc, phi_concentration, psi_concentration, correlation, weighted_correlation
         As in `jax_von_mises.CosineBivariateVonMises`.
     validate_args : bool, optional
-        Raise ValueError for parameters outside their ranges, and for locations outside [-pi, pi]. Otherwise bad
+        Raise ValueError for parameters outside their ranges, and for locations outside [-pi, pi]. Otherwise invalid
         parameters give NaN.
 
     Examples
@@ -313,10 +314,10 @@ def von_mises_kl_divergence(p: VonMises, q: VonMises) -> jax.Array:
 
 
 def cut_at_pi(loc: jax.Array, concentration: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the cut of the distribution centred at 0, its turns, and the smaller mass on either side of the cut.
+    """Return the number of turns that `cdf` subtracts and the mass that it adds, since it counts from -pi.
 
-    The mass is the correction that `cdf` adds. It is positive beyond the centre, where it is the upper tail, and
-    negative below it.
+    The mass is the smaller one on either side of -pi in the distribution centred at `loc`: the upper tail if -pi is
+    above the centre, else the lower tail with a negative sign.
     """
     cut, turns = deviation(jnp.full_like(loc, -np.pi), loc)
     cut = cut - 2 * density.half_pi_rest(loc.dtype)  # at pi itself, not at the float next to it
@@ -332,7 +333,7 @@ def cdf(value: Any, loc: jax.Array, concentration: jax.Array) -> jax.Array:
     turns_at_cut, mass = cut_at_pi(loc, concentration)
     difference, turns = deviation(clip(value, -np.pi, np.pi), loc)
     turns = turns - turns_at_cut
-    upper = turns < 0  # less the tail above
+    upper = turns < 0  # subtract the tail above the angle
     tail = tail_probability.lower_tail(jnp.where(upper, -difference, difference), concentration)
     probability = jnp.where(upper, -tail, turns + tail) + mass
     return with_derivative_of(probability, clip(probability, 0, 1))
@@ -344,15 +345,15 @@ def icdf(q: Any, loc: jax.Array, concentration: jax.Array) -> jax.Array:
     concentration = valid(concentration)
     loc = less_turns(loc, 0.0)
     turns_at_cut, mass = cut_at_pi(loc, concentration)
-    # Probabilities of the centred distribution on both sides of the angle. A negative one is beyond the cut of that
-    # distribution at loc - pi or loc + pi, and counts from the other end.
+    # Probabilities of the centred distribution on both sides of the angle. If one is negative, the angle is beyond the
+    # cut of that distribution at loc - pi or loc + pi, and is counted from the other end.
     below, above = q - mass, (1 - q) + mass
     left = (above < 0) | ((below >= 0) & (below <= above))
     tail = jnp.where(below < 0, -below, jnp.where(above < 0, -above, jnp.where(left, below, above)))
     turns = jnp.where(below < 0, -1, jnp.where(above < 0, 1, 0)).astype(loc.dtype)
     angle = quantile.signed_quantile(tail, concentration)
     x = loc + jnp.where(left, angle, -angle) + TWO_PI * (turns + turns_at_cut)
-    # Set the ends explicitly: if the cut is deep in the tails, their probabilities round to those of nearby angles.
+    # Set the ends explicitly, since their probabilities round to those of nearby angles if the cut is deep in a tail.
     inside = jnp.where(q == 0, -np.pi, jnp.where(q == 1, np.pi, clip(x, -np.pi, np.pi)))
     return jnp.where((q >= 0) & (q <= 1), with_derivative_of(x, jnp.where(jnp.isnan(x), x, inside)), jnp.nan)
 

@@ -56,15 +56,15 @@ class ByValue:
     """
 
     def __eq__(self, other: object) -> Any:
-        """Return whether the leaves are equal, as a bool, or a traced one for traced values. NaN equals only itself."""
+        """Return whether the leaves are equal, as a bool or a traced bool; a leaf with NaN equals only itself."""
         if type(other) is not type(self):
             return NotImplemented
         structure: Any
         (leaves, structure), (others, other_structure) = jax.tree.flatten(self), jax.tree.flatten(other)
         if structure != other_structure:
             return False
-        found = [_same(x, y) for x, y in zip(leaves, others, strict=True)]
-        return not any(same is False for same in found) and functools.reduce(operator.and_, found, True)
+        results = [_same(x, y) for x, y in zip(leaves, others, strict=True)]
+        return not any(same is False for same in results) and functools.reduce(operator.and_, results, True)
 
     def __ne__(self, other: object) -> Any:
         """Return the negation of ``==``, which may be a traced bool."""
@@ -100,7 +100,7 @@ def _hash_key(leaf: Any) -> object:
         )
     if not is_array(leaf):
         return leaf
-    return *_kind(leaf), (np.asarray(leaf) + 0).tobytes()  # + 0: no negative zero, which equals the other one
+    return *_kind(leaf), (np.asarray(leaf) + 0).tobytes()  # adding 0 turns -0.0 into 0.0, which equals it
 
 
 def _kind(array: Any) -> tuple[tuple[int, ...], np.dtype, bool]:

@@ -43,8 +43,8 @@ def shape_of_components(caller: str, components: Any, example: str) -> tuple[int
 class Torus(ByValue):
     """Distribution of points on a torus, whose angles are independent and have von Mises distributions.
 
-    A frozen pytree. Accuracy, derivatives, dtypes and the results of bad parameters (NaN) are those of `VonMises`. If
-    the components have no axis of angles, the methods that need it raise ValueError.
+    A frozen pytree. Accuracy, derivatives, dtypes and the results for invalid parameters (NaN) are those of `VonMises`.
+    If the components have no axis of angles, the methods that need it raise ValueError.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`VonMises`: `functions.von_mises` as one object, under the method names of NumPyro, TFP and distrax."""
+"""Define `VonMises`, with `functions.von_mises` as methods, named as in NumPyro, TFP and distrax."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def is_numbers(value: object) -> bool:
     """Return whether `value` is a tuple of numbers, and not of objects that stand for arrays in a pytree."""
     try:
         return isinstance(value, tuple) and len(value) > 0 and np.asarray(value).dtype.kind in "fiu"
-    except (TypeError, ValueError):  # of traced numbers, or of arrays of several shapes
+    except (TypeError, ValueError):  # for traced numbers, and for arrays of several shapes
         return False
 
 

@@ -1,4 +1,4 @@
-"""`VonMisesFisher`: `functions.von_mises_fisher` as one object, under the method names of NumPyro, TFP and distrax."""
+"""Define `VonMisesFisher`, with `functions.von_mises_fisher` as methods, named as in NumPyro, TFP and distrax."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -132,7 +132,7 @@ class VonMisesFisher(ByValue):
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at unit vectors, per unit of area.
 
-        The error is at most 1e-6 (float32) or 1e-12 times max(1, abs(log_prob)).
+        The error is at most 1e-6 (float32) or 1e-12 (float64) times max(1, abs(log_prob)).
         """
         return functions.log_prob(value, self.mean_direction, self.concentration)
 
@@ -177,7 +177,7 @@ class VonMisesFisher(ByValue):
     def standard_errors(self, size: ArrayLike) -> functions.Estimate:
         """Return the standard errors of `fit` from `size` vectors.
 
-        One is that of the direction along each tangent, the other that of the concentration.
+        The first is that of the direction along each tangent, in radians, and the second that of the concentration.
         """
         return functions.standard_errors(self.concentration, size, self.dimension)
 

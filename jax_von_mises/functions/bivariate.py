@@ -25,7 +25,7 @@ from jax_von_mises.numerics.elementary import nan_unless
 Kind = type[models.Sine | models.Cosine]
 T = TypeVar("T")
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
-# Concentrations estimated by `fit` end near these where the likelihood has no maximum.
+# Concentrations estimated by `fit` end near these values where the likelihood has no maximum.
 LARGEST = {"float32": 1e8, "float64": 1e14}
 # Largest number of steps to maximise the likelihood, and largest number within one step of expectation maximisation.
 STEPS, FEW_STEPS = 60, 2
@@ -49,11 +49,11 @@ class Moments(NamedTuple):
     """Means of the statistics of a model: the derivatives of the logarithm of its normaliser in the parameters."""
 
     phi_cosine: jax.Array
-    """Of cos(phi - phi_loc)."""
+    """Mean of cos(phi - phi_loc)."""
     psi_cosine: jax.Array
-    """Of cos(psi - psi_loc)."""
+    """Mean of cos(psi - psi_loc)."""
     interaction: jax.Array
-    """Of sin(phi - phi_loc) sin(psi - psi_loc), or of -cos(phi - phi_loc - psi + psi_loc)."""
+    """Mean of sin(phi - phi_loc) sin(psi - psi_loc), or of -cos(phi - phi_loc - psi + psi_loc)."""
 
 
 def checked(caller: str, **values: ArrayLike) -> tuple[tuple[Any, ...], np.dtype]:
@@ -70,8 +70,8 @@ def by_dtype(function: Callable[..., T]) -> Callable[[Kind, tuple[Any, ...], np.
     def compiled(kind: Kind, values: tuple[Any, ...], dtype: np.dtype) -> Any:
         compute = arguments.compute_dtype(dtype)
         arrays = [jnp.asarray(x, compute) for x in values]
-        most = max(x.ndim for x in arrays)
-        arrays = [x.reshape((1,) * (most - x.ndim) + x.shape) if x.ndim else x for x in arrays]
+        ndim = max(x.ndim for x in arrays)
+        arrays = [x.reshape((1,) * (ndim - x.ndim) + x.shape) if x.ndim else x for x in arrays]
         return jax.tree.map(lambda x: x.astype(dtype), function(kind, *arrays))
 
     return compiled
@@ -156,7 +156,7 @@ class Sums(NamedTuple):
     """Weighted means of the products of (1, sin, 1 - cos) of the two angles, counted from `origins`."""
 
     products: jax.Array
-    """(3, 3) on the first axes, by the first and the second angle."""
+    """Array whose first two axes, of length 3, belong to the first and the second angle."""
     origins: tuple[jax.Array, jax.Array]
 
 
@@ -187,7 +187,7 @@ def mean_product(sums: Sums, first: jax.Array, second: jax.Array) -> jax.Array:
 def statistic_means(
     kind: Kind, sums: Sums, alpha: jax.Array, beta: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the means of cos a - 1, cos b - 1, and W minus its value at 0; angles count from `alpha` and `beta`."""
+    """Return the means of cos a - 1, cos b - 1 and W minus its value at 0; a and b count from `alpha` and `beta`."""
     mean = functools.partial(mean_product, sums)
     one = jnp.asarray([1.0, 0.0, 0.0], alpha.dtype)
     (sine_a, versine_a), (sine_b, versine_b) = turned(alpha), turned(beta)
@@ -242,7 +242,7 @@ def maximise(
     """
     dtype = start.dtype
 
-    def go_on(state: State) -> jax.Array:
+    def should_continue(state: State) -> jax.Array:
         step, _, _, gain, damping = state
         return (step < steps) & (gain > LEAST_GAIN[dtype.name]) & (damping < 1e6)
 
@@ -263,7 +263,7 @@ def maximise(
         return step + 1, at, found, gain, jnp.where(good, 0.1 * damping, jnp.maximum(10 * damping, 1e-3))
 
     state = jnp.zeros((), jnp.int32), start, log_likelihood(kind, sums, start), jnp.full((), jnp.inf, dtype)
-    _, at, (value, *_), *_ = lax.while_loop(go_on, climb, (*state, jnp.full((), 1e-3, dtype)))
+    _, at, (value, *_), *_ = lax.while_loop(should_continue, climb, (*state, jnp.full((), 1e-3, dtype)))
     return at, value
 
 

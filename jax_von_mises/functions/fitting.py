@@ -22,7 +22,7 @@ from jax_von_mises.numerics.elementary import cosine, nan_unless, sine_over
 PILOT = 16
 # Number of summands in a block.
 SUM_BLOCK = 2**14
-# Above this concentration A' = 1 / (2 kappa^2) to rounding, and its square may underflow.
+# Above this concentration A' = 1 / (2 kappa^2) to rounding, and may underflow.
 NORMAL = 1e9
 
 
@@ -159,7 +159,7 @@ def rows(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 
 
 def total(values: jax.Array) -> jax.Array:
-    """Return the sum over the last axis, in blocks: rounding errors grow with the number of blocks, not of values."""
+    """Return the sum over the last axis in blocks; rounding errors grow with the number of blocks, not of values."""
     size = values.shape[-1]
     if size > SUM_BLOCK:
         pad = [(0, 0)] * (values.ndim - 1) + [(0, -size % SUM_BLOCK)]
@@ -176,7 +176,7 @@ def means(x: jax.Array, share: jax.Array, origin: jax.Array) -> tuple[jax.Array,
 
 
 def pilot(x: jax.Array, share: jax.Array) -> jax.Array:
-    """Return the most central of the first few angles exactly, so that equal angles do not deviate from it."""
+    """Return the most central of the first few angles, unrounded, so that equal angles do not deviate from it."""
     if not x.shape[-1]:
         return jnp.full(x.shape[:-1], jnp.nan, x.dtype)
     x, share = lax.stop_gradient(x[..., :PILOT]), lax.stop_gradient(share[..., :PILOT])

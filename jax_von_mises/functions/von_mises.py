@@ -112,7 +112,7 @@ def _log_prob(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Arr
 def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     r"""Return the logarithm of the density, :math:`\kappa\cos(x-\mu) - \log(2\pi I_0(\kappa))`.
 
-    It has period 2 pi in `x`. At infinite concentration it is inf at `loc` and -inf elsewhere.
+    The result has period 2 pi in `x`. At infinite concentration it is inf at `loc` and -inf elsewhere.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def _prob(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
 def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     r"""Return the density per radian, :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
 
-    It has period 2 pi in `x`.
+    The result has period 2 pi in `x`.
 
     Parameters
     ----------
@@ -291,15 +291,15 @@ def _log_cdf(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Arra
     difference, turns = deviation(x, loc)
     concentration = valid(concentration)
     within = tail_probability.log_lower_tail(difference, concentration)
-    # Select twice: the logarithm of an unselected 0 would still make the derivative NaN.
+    # Select twice, since the logarithm of an unselected 0 would still make the derivative NaN.
     beyond = jnp.where(turns == 0, 1, turns + tail_probability.lower_tail(difference, concentration))
     return jnp.where(turns == 0, within, jnp.log(beyond))
 
 
 def log_cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
-    """Return the logarithm of `cdf`, also for tails that underflow.
+    """Return the logarithm of `cdf`, even for tails that underflow.
 
-    It is NaN where full turns make `cdf` negative.
+    The result is NaN where full turns make `cdf` negative.
 
     Parameters
     ----------
@@ -418,7 +418,7 @@ def _isf(q: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
 def isf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     """Return the angle in [loc - pi, loc + pi] with probability `q` above it, the inverse of `sf`.
 
-    It is as accurate as `icdf`.
+    The result is as accurate as that of `icdf`.
 
     Parameters
     ----------
@@ -452,7 +452,7 @@ def _entropy(concentration: jax.Array) -> jax.Array:
 def entropy(concentration: ArrayLike) -> jax.Array:
     r"""Return the differential entropy in nats, :math:`\log(2\pi I_0(\kappa)) - \kappa A(\kappa)`.
 
-    It is log(2 pi) at concentration 0 and -inf at infinity.
+    The entropy is log(2 pi) at concentration 0 and -inf at infinity.
 
     Parameters
     ----------
@@ -487,7 +487,7 @@ def scaled_complement(k: jax.Array) -> jax.Array:
 def mean(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     """Return the mean direction in radians, `loc` wrapped to [-pi, pi).
 
-    The result is `loc` also for the uniform distribution, which has no mean direction.
+    The result is `loc` even for the uniform distribution, which has no mean direction.
 
     Parameters
     ----------
@@ -599,8 +599,9 @@ def stddev(concentration: ArrayLike) -> jax.Array:
 
     Notes
     -----
-    It is the standard deviation of the normal distribution that, wrapped around the circle, has the same mean resultant
-    length (Mardia and Jupp, *Directional Statistics*, 2000, section 2.3.1). It has full relative accuracy.
+    The circular standard deviation is that of the normal distribution that, wrapped around the circle, has the same
+    mean resultant length (Mardia and Jupp, *Directional Statistics*, 2000, section 2.3.1). The result has full relative
+    accuracy.
     """
     return evaluate("stddev", _stddev, concentration=concentration)
 
@@ -615,7 +616,7 @@ def spread_of(k: jax.Array) -> jax.Array:
 
 @spread_of.defjvp
 def _spread_of_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    # At both ends the quotient is undefined: take its limit.
+    # At both ends the quotient is undefined, so take its limit.
     (k,) = primals
     value = spread_of(k)
     middle = (k > 0) & (value > 0)
@@ -623,8 +624,9 @@ def _spread_of_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ..
     return value, jnp.where(k == 0, -jnp.inf, jnp.where(value == 0, 0, slope)) * tangents[0]
 
 
-# Largest ratio of two close concentrations, for which the divergence is the integral form of Taylor's remainder. The
-# Gauss-Legendre nodes on [0, 1], with weights that include the factor of the remainder, integrate A' to rounding.
+# Largest ratio of two close concentrations, for which the divergence is computed as the integral form of Taylor's
+# remainder. The Gauss-Legendre nodes on [0, 1], with weights that include the factor of the remainder, integrate A' to
+# rounding.
 KL_REACH = {"float32": 4.0, "float64": 2.0}
 KL_NODES, _WEIGHTS = np.array(gauss_legendre(10))
 KL_WEIGHTS = _WEIGHTS * (1 - KL_NODES)
@@ -635,8 +637,8 @@ def kl_divergence(
 ) -> jax.Array:
     r"""Return the Kullback-Leibler divergence of one von Mises distribution from another, in nats.
 
-    It is the mean, under the first distribution, of the logarithm of the ratio of the first density to the other. It is
-    never negative, and has full relative accuracy even where the two distributions are close.
+    The divergence is the mean, under the first distribution, of the logarithm of the ratio of the first density to the
+    other. It is never negative, and has full relative accuracy even where the two distributions are close.
 
     Parameters
     ----------
@@ -663,8 +665,8 @@ def kl_divergence(
 
     Notes
     -----
-    With :math:`A = I_1/I_0` it is :math:`\log(I_0(\kappa')/I_0(\kappa)) + A(\kappa)\,(\kappa - \kappa'\cos(\mu -
-    \mu'))`.
+    With :math:`A = I_1/I_0` the divergence is :math:`\log(I_0(\kappa')/I_0(\kappa)) + A(\kappa)\,(\kappa -
+    \kappa'\cos(\mu - \mu'))`.
     """
     return evaluate(
         "kl_divergence",
@@ -682,7 +684,7 @@ def _kl_divergence(
     p, q = valid(concentration), valid(other_concentration)
     rest = bessel.one_minus_ratio(p)
     difference = q - p
-    # For close concentrations integrate Taylor's remainder, as a sum of positive terms.
+    # For close concentrations, integrate Taylor's remainder, as a sum of positive terms.
     reach = KL_REACH[np.dtype(p.dtype).name]
     close = (q < reach * p + (reach - 1)) & (p < reach * q + (reach - 1))
     step = jnp.where(close, difference, 0)

@@ -85,7 +85,8 @@ def log_prob(x: ArrayLike, mean_direction: ArrayLike, concentration: ArrayLike) 
     Parameters
     ----------
     x : array
-        Unit vectors along the last axis. Vectors of another length give their direction, with a larger rounding error.
+        Unit vectors along the last axis. Vectors of another length count as their direction, with a larger rounding
+        error.
     mean_direction : array
         Vectors along the last axis, of any length but 0.
     concentration : float or array
@@ -178,7 +179,7 @@ def _kl_divergence(
     p, q, versine = spread(p, q, versine)
     infinite = (p == jnp.inf) | (q == jnp.inf)
     first, second = (jnp.where(infinite, 1, x) for x in (p, q))
-    # For close concentrations integrate Taylor's remainder, as a sum of positive terms.
+    # For close concentrations, integrate Taylor's remainder, as a sum of positive terms.
     reach = KL_REACH[p.dtype.name]
     near = dimension * (reach - 1)
     close = (second < reach * first + near) & (first < reach * second + near)
@@ -231,7 +232,8 @@ def cosine_cdf(value: ArrayLike, concentration: ArrayLike, dimension: int) -> ja
     Returns
     -------
     jax.Array
-        The lower tail has a relative error of 4e-6 (float32) or 1e-12 (float64), or that of 6 ulp of 1 -+ `value`.
+        The lower tail has a relative error of 4e-6 (float32) or 1e-12 (float64), or an error that corresponds to 6 ulp
+        of 1 -+ `value`.
     """
     given, dtype = arguments.parameters("VonMisesFisher.cosine_cdf", None, value=value, concentration=concentration)
     arguments.result_shape("VonMisesFisher.cosine_cdf", None, **given)
@@ -267,7 +269,8 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
     weights : array, optional
         Weight of each vector, 0 or more; broadcasts to `samples` without the last axis.
     axis : int or tuple of ints, optional
-        Axes of `samples` without the last one to estimate over, by default all. The others index separate data sets.
+        Axes of `samples`, not counting the last one, to estimate over; by default all. The others index separate data
+        sets.
 
     Returns
     -------

@@ -68,13 +68,13 @@ def rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def scaled_rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return `rise_moments` in units of 1 / max(kappa, 1), so that squares do not underflow, and that unit.
+    """Return `rise_moments` in units of 1 / max(kappa, 1), so that squares do not underflow, and the unit.
 
     Each element takes 32 exponentials; float32 samplers therefore do not use this function.
     """
     k = jnp.minimum(kappa, LARGEST_KAPPA)[..., None]
-    # Use half angles up to where the density has fallen by e^-depth, as in `tail_integral`. The result does not depend
-    # on this end, which therefore needs no derivative.
+    # Use half angles up to where the density has fallen by a factor of e^-depth, as in `tail_integral`. The result does
+    # not depend on this end, which therefore needs no derivative.
     last = (1,) * kappa.ndim + (-1,)
     nodes, weights = (
         np.reshape(np.array(a, kappa.dtype), last) for a in (coefficients.MOMENT_NODES, coefficients.MOMENT_WEIGHTS)
@@ -174,7 +174,8 @@ def rough_slope(kappa: jax.Array) -> jax.Array:
 def inverse_ratio(resultant: jax.Array, rest: jax.Array) -> jax.Array:
     """Return the concentration in [0, inf] with A(kappa) = `resultant`; `rest` is 1 - `resultant`.
 
-    Both are arguments so that neither end loses digits. The relative error is 6e-7 (float32) or 4e-15 (float64).
+    Two arguments are needed to keep all digits near 0 and near 1. The relative error is 6e-7 (float32) or 4e-15
+    (float64).
     """
     r, c = resultant, rest
     # Banerjee et al., J. Mach. Learn. Res. 6, 2005, equation 4.4 for the circle: within 4 %, and exact at both ends.

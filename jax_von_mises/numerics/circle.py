@@ -30,7 +30,7 @@ def largest_angle(dtype: DTypeLike) -> float:
 
 
 def reduce_turns(loc: jax.Array) -> jax.Array:
-    """Return `loc` minus full turns, in [-pi, pi] up to rounding. It is unchanged if it lies there.
+    """Return `loc` minus full turns, in [-pi, pi] up to rounding, and unchanged if it already lies there.
 
     The result is NaN where `loc` is not finite, or so large that neighbouring floats are more than a radian apart.
     """
@@ -44,9 +44,10 @@ def reduce_turns(loc: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def wrap(x: jax.Array, loc: jax.Array) -> jax.Array:
-    """Return x + loc wrapped to [-pi, pi), for both in [-pi, pi].
+    """Return x + loc wrapped to [-pi, pi), for `x` and `loc` in [-pi, pi].
 
-    A sum in the interval keeps all its digits. The derivative in either argument is 1, even where the sum is clipped.
+    A sum that lies in the interval keeps all its digits. The derivative in either argument is 1, even where the sum is
+    clipped.
     """
     total = x + loc
     turn = jnp.where(total >= np.pi, -1.0, jnp.where(total < -np.pi, 1.0, 0.0)).astype(total.dtype)

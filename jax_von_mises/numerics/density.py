@@ -104,15 +104,15 @@ LARGEST_EXPONENT = {"float32": 88.0, "float64": 708.0}
 def rescaled(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return an angle in [0, pi] and a concentration with the same q, and the factor of the angle.
 
-    Both are scaled if x^2 may underflow. The factors are powers of two, so q keeps all its digits. Where they are not
-    1, the distribution is normal to rounding.
+    The angle and the concentration are scaled if x^2 may underflow. The factors are powers of two, so q keeps all its
+    digits. Where they are not 1, the distribution is normal to rounding.
     """
     factor, k = scaling(jnp.clip(kappa, KAPPA_MIN, float(np.finfo(kappa.dtype).max)))
     return jnp.minimum(x * factor, np.pi), k, factor
 
 
 def scaling(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return a power of two by which to multiply small angles, and `kappa` divided by its square."""
+    """Return a power of two by which to multiply small angles, and `kappa` divided by the square of that power."""
     name = np.dtype(kappa.dtype).name
     huge = kappa > HUGE[name]
     return jnp.where(huge, FACTOR[name], 1), kappa * jnp.where(huge, FACTOR[name] ** -2, 1)

@@ -28,18 +28,18 @@ HEAD_MASK = np.uint32(0xFFFFF000)
 # ln 2 as a sum of two numbers; the product of the first with any exponent is exact.
 LN2_HEAD = 0.693359375
 LN2_TAIL = LN_2 - LN2_HEAD
-# Newton's method for 1 / x and 1 / sqrt(x) starts from these minus the bits of x, or half of them.
+# Newton's method for 1 / x and 1 / sqrt(x) starts from these constants minus the bits of x, or minus half of them.
 RECIPROCAL_BITS = np.int32(0x7EF311C7)
 ROOT_BITS = np.int32(0x5F3759DF)
-# `log2` splits x = 2^e (1 + m) with m in [-1/3, 1/3]: this is the bit pattern of 2/3.
+# `log2` splits x = 2^e (1 + m) with m in [-1/3, 1/3]; this is the bit pattern of 2/3.
 TWO_THIRDS_BITS = np.int32(0x3F2AAAAB)
 
 
 def polynomial(terms: Sequence[float | jax.Array], x: jax.Array) -> jax.Array:
     """Return the sum of terms[j] x^j by Estrin's scheme.
 
-    The chain of dependent operations bounds the samplers' speed on a CPU. With as many multiply-adds as Horner's
-    scheme, Estrin's tree is three times shallower at degree 7.
+    The chain of dependent operations bounds the samplers' speed on a CPU. At degree 7, Estrin's tree has as many
+    multiply-adds as Horner's scheme, but a depth of 3 instead of 7.
     """
     sums: list[Any] = list(terms)
     while len(sums) > 1:
@@ -61,7 +61,7 @@ def polynomial2(table: Sequence[Sequence[float]], x: jax.Array, y: jax.Array) ->
 
 
 def nan_unless(x: jax.Array, good: jax.Array) -> jax.Array:
-    """Return `x` where `good`, else NaN, also in the derivative, which a selection would make 0 in reverse mode."""
+    """Return `x` where `good`, else NaN with a NaN derivative, which a selection would make 0 in reverse mode."""
     return x * jnp.where(good, 1, jnp.nan).astype(x.dtype)
 
 
@@ -131,7 +131,7 @@ def _log2_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -
 def reciprocal(x: jax.Array) -> jax.Array:
     """Return 1 / x of a normal number of at most 1e37, to 1 ulp.
 
-    Only multiplications are used. XLA:CPU splits a program into loops over arrays in memory at a division whose result
+    There is no division, because XLA:CPU splits a program into loops over arrays in memory at a division whose result
     several instructions read.
     """
     if x.dtype == jnp.float64:
@@ -186,7 +186,7 @@ def head(x: jax.Array) -> jax.Array:
 
 
 def sine_square(x: jax.Array, exact: bool = True) -> tuple[jax.Array, jax.Array]:
-    """Return sin(x)^2 for x in [0, pi/4] as a sum of two numbers, in float32 the first without rounding.
+    """Return sin(x)^2 for x in [0, pi/4] as a sum of two numbers, of which the first is exact in float32.
 
     The float32 error is 2e-8, or 5e-9 with `exact`.
     """
@@ -202,9 +202,9 @@ def sine_square(x: jax.Array, exact: bool = True) -> tuple[jax.Array, jax.Array]
 
 
 def wide_sine_square(x: jax.Array, factor: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return ``factor**2 sin(x)**2`` for |x| <= pi/2 as a sum of two numbers like `sine_square`, to 3.2e-7.
+    """Return ``factor**2 * sin(x)**2`` for |x| <= pi/2 as a sum of two numbers like `sine_square`, to 3.2e-7.
 
-    `factor` is a power of two for an x whose square underflows.
+    `factor` is a power of two that keeps the square of a tiny x from underflowing.
     """
     square, scaled = x * x, factor * x
     x_head = head(scaled)
@@ -244,7 +244,7 @@ def exp_product(a: jax.Array, b: tuple[jax.Array, jax.Array, jax.Array], c: jax.
         return jnp.exp(2 * a * (b[0] + b[1] + b[2]) - c)
     large, small = product_parts(a, b)
     whole, exponent = nearest_whole(LOG2_E * (large - c))
-    # All differences but the last are exact: they are multiples of a power of two that float32 holds.
+    # All differences but the last are exact, since they are multiples of a power of two that float32 holds.
     return scale_by(
         polynomial(coefficients.EXP, (((large - whole * LN2_HEAD) - c) - whole * LN2_TAIL) + small), exponent
     )

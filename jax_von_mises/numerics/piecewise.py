@@ -1,6 +1,7 @@
 """Piecewise polynomials that a program tabulates at run time and then evaluates for many angles.
 
-Angles at one concentration have two tables: one of the quantile, for the sampler, and one of the tail probability.
+For angles at one concentration there are two tables, one of the quantile, for the sampler, and one of the tail
+probability.
 """
 
 from collections.abc import Sequence
@@ -30,16 +31,16 @@ def cell_polynomials(values: jax.Array, nodes: np.ndarray) -> jax.Array:
 
     `nodes` are the places of the values in a cell, from 0 to 1.
     """
-    # Compute them from differences, since the values themselves would cost the coefficients a digit.
+    # Compute the coefficients from differences, since using the values themselves would cost a digit.
     powers = np.linalg.inv(np.vander(nodes, increasing=True)[1:, 1:]).T
     return xla.cell_coefficients(values, powers)
 
 
 def divided_differences(nodes: Sequence[float]) -> tuple[list[float], np.ndarray]:
-    """Return the nodes in Leja's order, and the matrix from rises above the first value to Newton's coefficients.
+    """Return the nodes in Leja's order, and the matrix that maps rises above the first value to Newton coefficients.
 
-    At degree 7 power coefficients lose four digits to cancellation. In Leja's order each node has the largest product
-    of distances from those before it, which keeps the coefficients small.
+    At degree 7, power coefficients lose four digits to cancellation. In Leja's order, each node is the one with the
+    largest product of distances from the nodes before it, which keeps the coefficients small.
     """
     order = [0]
     while len(order) < len(nodes):
@@ -61,7 +62,7 @@ def evaluate(
 ) -> jax.Array:
     """Evaluate the polynomial of each `cell` (int32, within bounds) at `place` in [0, 1].
 
-    The coefficients are those of powers or, with `nodes`, those of Newton's form.
+    The coefficients are those of powers of `place` or, with `nodes`, of Newton's form.
     """
     places = [place - node for node in nodes[:-1]] if nodes else [place] * (len(coefficients) - 1)
     columns: list[jax.Array] = [
@@ -76,7 +77,7 @@ def evaluate(
 def table_grid(dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """Return the ascending float64 tails (rows, nodes) at which tables sample the quantile, and the nodes of a cell."""
     octaves, cells, degree = OCTAVES[dtype.name], 2 ** CELL_BITS[dtype.name], DEGREE[dtype.name]
-    # Use Chebyshev points with both ends, so that cells join without a step and the first coefficient is a value.
+    # Use Chebyshev points and both ends, so that cells join without a step and the first coefficient is a value.
     nodes = (1 - np.cos(np.pi * np.arange(degree + 1) / degree)) / 2
     octave = 2.0 ** -np.arange(octaves + 1.0, 1.0, -1.0)
     return (octave[:, None, None] * (1 + (np.arange(cells)[:, None] + nodes) / cells)).reshape(-1, degree + 1), nodes
@@ -121,7 +122,7 @@ class TailGrid(NamedTuple):
 
     cells: int
     nodes: tuple[float, ...]
-    """Places in a cell, dyadic fractions, so that pi minus a node is exact."""
+    """Places in a cell: dyadic fractions, so that pi minus a node is exact."""
     wide: float
     """Below this concentration the table has two halves, one from 0 upwards and one from the float nearest pi
     downwards. Above it the tail at pi underflows, and the table ends where e^-q = e^(-2 `wide`)."""
@@ -136,7 +137,7 @@ class TailGrid(NamedTuple):
 
 TAIL_GRIDS = {
     "float32": TailGrid(2048, (0.0, 0.25, 0.75, 1.0), 45.0, 2.0**-9, 1e30, True),
-    # Chebyshev points with both ends.
+    # Chebyshev points, with both ends included.
     "float64": TailGrid(
         4096, tuple(np.round(2.0**19 * (1 - np.cos(np.pi * np.arange(8) / 7))) / 2**20), 356.0, 2.0**-10, 1e300, False
     ),
@@ -149,7 +150,7 @@ class TailTable(NamedTuple):
     """Piecewise polynomials of the tail probability at one concentration."""
 
     coefficients: jax.Array
-    """(degree + 1, cells), in Newton's form; in the upper half, those of the tail over the distance from pi."""
+    """(degree + 1, cells), in Newton's form; with two halves, the upper one is the tail over the distance from pi."""
     scale: jax.Array
     """Inverse width of a cell."""
     halves: jax.Array
@@ -168,7 +169,7 @@ def tail_table(kappa: jax.Array) -> TailTable:
     scale = jnp.where(
         jnp.isnan(kappa), kappa, jnp.where(halves, 1 / grid.half_cell, jnp.minimum(1 / cell, grid.largest_scale))
     )
-    # Cells share their ends. Each needs `degree` values, and each half one more at its end.
+    # Cells share their ends. Each needs `degree` values, and each half needs one more at its end.
     half, degree = grid.cells // 2, len(grid.nodes) - 1
     count = (np.arange(grid.cells)[:, None] + np.array(grid.nodes[:-1])).reshape(2, -1)
     count = np.concatenate([count, [[half], [grid.cells]]], axis=1)
@@ -196,12 +197,12 @@ def evaluate_tail_table(x: jax.Array, table: TailTable) -> jax.Array:
     # Rounding may have moved the angle beyond pi, where the tail is negligible.
     from_pi = jnp.abs(nearest_pi(x.dtype) - x)
     place = jnp.where(upper, from_pi, x) * table.scale
-    whole = jnp.floor(place)
+    floor = jnp.floor(place)
     # The mask keeps the index within bounds even for NaN and beyond the end.
-    cell = whole_bits(whole.astype(jnp.float32)) & (cells - 1)
+    cell = whole_bits(floor.astype(jnp.float32)) & (cells - 1)
     row = jnp.where(upper, cell + cells // 2, cell)
     factor = jnp.where(upper, from_pi + 2 * half_pi_rest(x.dtype), 1) * (1 / TAIL_FACTOR)
-    value = evaluate(table.coefficients, row, place - whole, nodes=nodes) * factor
+    value = evaluate(table.coefficients, row, place - floor, nodes=nodes) * factor
     return jnp.where(place >= cells, 0, jnp.maximum(value, 0))
 
 

@@ -51,7 +51,7 @@ def guess(t: jax.Array, kappa: jax.Array, inverse: jax.Array, root: jax.Array, w
     high_table = coefficients.GUESS64_HIGH if wide else coefficients.GUESS_HIGH
     low = jnp.minimum(kappa, switch)
     floor = exp2((-2 * LOG2_E) * low)
-    # Two independent logarithms are faster than that of a quotient, since the chain of operations is shorter.
+    # Two independent logarithms are faster than the logarithm of a quotient, since the chain of operations is shorter.
     level = log2(1 + floor) - log2(2 * t + floor)
     shrink = 1 / (2 + low)
     y = level * shrink
@@ -68,11 +68,11 @@ def deep_guess(t: jax.Array, kappa: jax.Array) -> jax.Array:
 
         P(X > x) = 2 D(Z) p(x) / sqrt(q).
 
-    Away from pi, where 2 D(Z) = (1 + 1/(2 Z^2) + ...) / Z, one substitution solves the logarithm of this for q. Near pi
-    the equation is e^(Z^2) D(Z) = S, which Z^2 = v / (1 + v/43), v = (3/4) log(1 + (4/3) S^2), solves to 0.02 up to
-    Z^2 = 5.
+    Away from pi, where 2 D(Z) = (1 + 1/(2 Z^2) + ...) / Z, one substitution solves the logarithm of this equation for
+    q. Near pi the equation is e^(Z^2) D(Z) = S. Up to Z^2 = 5 it is solved to 0.02 by Z^2 = v / (1 + v/43) with
+    v = (3/4) log(1 + (4/3) S^2).
     """
-    # At smaller concentrations such tails lie at pi.
+    # At smaller concentrations such small tails lie at pi.
     kappa = jnp.clip(kappa, 1, KAPPA_MAX).astype(jnp.float32)
     double, inverse = 2 * kappa, 1 / kappa
     level = -LN_2 * log2(t).astype(jnp.float32) - LOG_2_ROOT_PI  # log(1 / (t N sqrt(2 kappa)))
@@ -81,7 +81,7 @@ def deep_guess(t: jax.Array, kappa: jax.Array) -> jax.Array:
     s2 = exp2((2 * LOG2_E) * clip(double - level, -40, 12)) * 0.25
     v = (0.75 * LN_2) * log2(1 + (4 / 3) * s2) * (1 - 0.2 * inverse)
     near = v / (1 + v * (1 / 43))
-    # The larger of q and Z^2 follows from the other.
+    # The larger of q and Z^2 follows from the smaller one.
     z2 = jnp.where(near < 5, near, double - q)
     q = jnp.where(near < 5, double - near, q)
     square = jnp.minimum(q, z2) * (0.5 * inverse)
@@ -109,14 +109,14 @@ def refine(
 ) -> jax.Array:
     """Take one step towards the quantile of `t`, from an `x` with a weighted error (see `guess`) below about 0.08.
 
-    The series to fifth order leaves an error of about the sixth power of that of `x`:
+    The series below, to fifth order, leaves an error of about the sixth power of the error of `x`:
 
         x + u (1 + d/2 + (2 d^2 + e)/6 + (6 d^3 + 7 d e - d u^2)/24
                  + (24 d^4 + 46 d^2 e + 7 e^2 - 11 d^2 u^2 - e u^2)/120)
 
-    `deep` is true for elements below `SMALLEST_TAIL`; the others do not depend on it.
+    `deep` is true for elements whose `t` is below `SMALLEST_TAIL`; the results of the others do not depend on it.
     """
-    # Even the deepest float32 tails are not short enough to need this.
+    # Even the deepest float32 tails have intervals that are long enough to be computed as a difference.
     short = deep if x.dtype == jnp.float64 else None
     (j,), centre, half = integrals(x, kappa, inverse, dtype_rule=dtype_rule, deep=short)
     # J is negative only on the centre side.
@@ -148,12 +148,13 @@ def half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array, deep: jax.Array 
     Parameters
     ----------
     t, c
-        Tail probability in (0, 1/2], at least 2^-33 (float32) or 2^-65 (float64), and 1/2 - `t`. Both are arguments so
+        Tail probability in (0, 1/2], at least 2^-33 (float32) or 2^-65 (float64), and 1/2 - `t`. Both are arguments, so
         that angles near 0 keep their relative accuracy.
     kappa
         Concentration in [0, inf]; NaN gives NaN.
     deep
-        True where `t` may be smaller, down to the smallest normal float. The other elements do not depend on it.
+        True where `t` may be smaller, down to the smallest normal float. The results of other elements do not depend on
+        it.
     """
     name = np.dtype(t.dtype).name
     root_full = lax.rsqrt(jnp.maximum(kappa, KAPPA_MIN))
@@ -161,8 +162,8 @@ def half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array, deep: jax.Array 
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     inverse = root * root
     covered = t if deep is None else jnp.maximum(t, SMALLEST_TAIL[name])
-    # float32 is enough here. It gives a scalar concentration the same digits as an array of it, which XLA's float64
-    # exponential does not.
+    # float32 is enough here. In float32, a scalar concentration and an array of it give the same digits, which XLA's
+    # float64 exponential does not ensure.
     t32, k32, inverse32, root32 = (a.astype(jnp.float32) for a in (covered, k, inverse, root))
     x = guess(t32, k32, inverse32, root32, wide=name == "float64")
     if deep is not None:
@@ -171,7 +172,7 @@ def half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array, deep: jax.Array 
         # The float32 rule is enough for the first step, since the second one removes its error.
         x = refine(x.astype(jnp.float64), t, c, k, inverse, dtype_rule=jnp.float32, deep=deep)
     x = refine(x, t, c, k, inverse, deep=deep)
-    # The factor is 1 up to KAPPA_MAX. Beyond, it scales angles like those of the normal distribution, to 0 at infinity.
+    # The factor is 1 up to KAPPA_MAX. Beyond that, it scales angles as in the normal distribution, to 0 at infinity.
     return x * jnp.minimum(root_full * KAPPA_MAX**0.5, 1)
 
 

@@ -17,9 +17,9 @@ def explicit(arrays: Iterable[jax.Array]) -> bool:
 def explicit_sharding(shape: tuple[int, ...], *arrays: jax.Array) -> NamedSharding | None:
     """Return the explicit sharding of the first of `arrays` with the `shape` of the result, or None."""
     for array in arrays:
-        found: NamedSharding = jax.typeof(array).sharding
-        if array.shape == shape and AxisType.Explicit in found.mesh.axis_types and any(found.spec):
-            return found
+        sharding: NamedSharding = jax.typeof(array).sharding
+        if array.shape == shape and AxisType.Explicit in sharding.mesh.axis_types and any(sharding.spec):
+            return sharding
     return None
 
 

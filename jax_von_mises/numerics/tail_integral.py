@@ -32,7 +32,7 @@ from jax_von_mises.numerics.elementary import LOG2_E, cosine, exp2, polynomial, 
 
 # Above this concentration the distribution is normal to rounding, and angles scale with kappa^-1/2.
 KAPPA_MAX = 1e18
-# Intervals of the tail shorter than this fraction of the angle are computed from their sine.
+# Intervals of the tail whose sine is below this fraction of sin(x) are computed from that sine.
 SHORT = 0.1
 # The integrals are those of the centre where 2 sin^2(x/2) (1 + kappa) is below this bound. With a smaller bound the
 # seven nodes lose float32 accuracy on the tail side. With a larger one the centre holds so much mass that its rounding
@@ -75,8 +75,8 @@ def integrals(
     most pi/2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a), since subtracting the two
     large exponents would leave their rounding errors.
 
-    `far` selects nodes for tails that no sample reaches. With the nodes for samples, `deep` is true for elements in
-    such tails; the others do not depend on it.
+    `far` selects nodes for tails that no sample reaches. With the nodes for samples, `deep` marks the elements in such
+    tails; the results of other elements do not depend on it.
     """
     nodes, weights, depth = rule(dtype_rule or x.dtype, far)
     half = HalfAngle.of(x, exact=far or x.dtype == jnp.float64)
@@ -87,7 +87,8 @@ def integrals(
     tail, cut = end - half.angle, s1 < 1
     if far or order > 0 or deep is not None:
         # This difference cancels far in the tail at large concentrations, where the interval follows from
-        # sin(b - a) = (sin^2 b - sin^2 a) / sin(b + a). Its end need not be exact, since the integrand nearly vanishes.
+        # sin(b - a) = (sin^2 b - sin^2 a) / sin(b + a). Its end need not be exact, since the integrand nearly vanishes
+        # there.
         delta = (0.5 * depth) * inverse
         sine = delta / jnp.maximum(sin_x, float(np.finfo(x.dtype).tiny))
         short = sine < SHORT * sin_x
@@ -145,7 +146,7 @@ def derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return D = d|x| / d kappa at a fixed tail probability, which is J1; 0 at infinity, NaN for NaN."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     (_, j1), *_ = integrals(x, k, 1 / k, order=1)
-    # Above `KAPPA_MAX` x moves so that 2 kappa sin^2(x/2) is constant.
+    # Above `KAPPA_MAX`, x moves so that 2 kappa sin^2(x/2) is constant.
     return jnp.where(kappa > KAPPA_MAX, -tangent(HalfAngle.of(x)) / kappa, j1)
 
 

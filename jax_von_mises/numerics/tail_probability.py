@@ -1,8 +1,8 @@
 """Compute the probabilities on either side of an angle, their logarithms and the hazard, down to the smallest float.
 
-They follow from the integral J of `tail_integral`, with more nodes than the sampler needs. At large concentrations the
-factors of a probability would overflow or underflow; `density.rescaled` and `density.density_root` prevent that.
-For many angles at one concentration, see `piecewise`.
+All follow from the integral J of `tail_integral`, in float32 with more nodes than the sampler needs. At large
+concentrations, the factors of a probability would overflow or underflow; `density.rescaled` and `density.density_root`
+prevent that. For many angles at one concentration, see `piecewise`.
 """
 
 import jax
@@ -21,7 +21,7 @@ def lower_tail(x: jax.Array, kappa: jax.Array) -> jax.Array:
 
 
 def of_either_side(x: jax.Array, tail: jax.Array) -> jax.Array:
-    """Return P(X < x) from `tail` = P(X > |x|), which gives 1/2 at 0, or 1 for a point mass."""
+    """Return P(X < x) from `tail` = P(X > |x|); at x = 0 this is 1/2, or 1 for a point mass."""
     return jnp.where(x >= 0, 1 - tail, tail)
 
 
@@ -43,18 +43,18 @@ def odd_derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
 
 
 def tail_beyond(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return P(X > x) for x in [0, pi], which is 0 below the smallest float."""
+    """Return P(X > x) for x in [0, pi]; a probability below the smallest float is 0."""
     # The float nearest pi may exceed pi.
     return jnp.maximum(signed_tail(x, kappa), 0)
 
 
 def signed_tail(x: jax.Array, kappa: jax.Array, scale: float = 1.0) -> jax.Array:
-    """Return `tail_beyond` times `scale`, which is negative between pi and the float nearest it."""
+    """Return `tail_beyond` times `scale`, but negative where x is between pi and the float nearest pi."""
     return sides(x, kappa, scale)[0]
 
 
 def sides(x: jax.Array, kappa: jax.Array, scale: float = 1.0) -> tuple[jax.Array, jax.Array]:
-    """Return `signed_tail` and P(0 < X < x) times `scale`, each with relative accuracy; their sum is `scale` / 2."""
+    """Return `signed_tail` and P(0 < X < x) times `scale`, with full relative accuracy; they sum to `scale` / 2."""
     moved, k, _ = rescaled(x, kappa)
     (j,), centre, half = integrals(moved, k, 1 / k, far=True)
     root, n = density_root(half, k, 1 / k)
@@ -64,13 +64,13 @@ def sides(x: jax.Array, kappa: jax.Array, scale: float = 1.0) -> tuple[jax.Array
 
 @jax.custom_jvp
 def log_lower_tail(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return log P(X < x), also for tails that underflow."""
+    """Return log P(X < x), even for tails that underflow."""
     far, rate, probability = tail_rate(x, kappa)
     return jnp.where(far, log_density(x, kappa) - jnp.log(rate), jnp.log(probability))
 
 
 def tail_rate(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return whether log P for P = P(X < x) needs P = J p because P is small, 1 / J there (1 elsewhere), and P."""
+    """Return whether P = P(X < x) is so small that log P must come from P = J p, 1 / J there (else 1), and P."""
     moved, k, factor = rescaled(jnp.abs(x), kappa)
     (j,), centre, _ = integrals(moved, k, 1 / k, far=True)
     # Where a rescaled angle is not small, 1 / J is the slope of log p to rounding. At a float beyond pi, J counts as 0.
@@ -95,7 +95,7 @@ def _log_lower_tail_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Arra
 
 @jax.custom_jvp
 def hazard(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return p(x) / P(X < x), also where both underflow."""
+    """Return p(x) / P(X < x), even where both underflow."""
     far, rate, probability = tail_rate(x, kappa)
     return jnp.where(far, rate, density(x, kappa) / probability)
 

@@ -1,18 +1,18 @@
-"""Workarounds for compilers, with the effect, the affected versions and the report to file for each.
+"""Work around compiler defects. Each function states its effect, the affected versions and the report to file.
 
-They do not change results: angles keep their bits, and other functions their accuracy. Modules call them as
-``xla.name(...)``. `tests/numerics/test_xla.py` and, for CUDA, ``python -m tools.gpu_programs --check`` remove the
-workarounds marked with an asterisk, and fail when the newest JAX no longer needs them.
+The workarounds preserve the bits of angles and the accuracy of all other results. Modules call the functions as
+``xla.name(...)``. For those marked with an asterisk, `tests/numerics/test_xla.py` and, for CUDA, ``python -m
+tools.gpu_programs --check`` remove the workaround and fail if the newest JAX no longer needs it.
 
-A program is traced once and may be lowered for several platforms, so `lax.platform_dependent` chooses at lowering. Of
-the properties of the machine that traces it, only the number of CPU devices matters (`one_cpu`).
+JAX traces a program once and may lower it for several platforms, so `lax.platform_dependent` chooses a branch when the
+program is lowered. Of the properties of the tracing machine, only the number of CPU devices matters (`one_cpu`).
 
 =========================  ==================================================================
 `compute_elementwise` *    loops over arrays of any length are fast on a CPU
 `hide_constants` *         an angle does not depend on which arguments are constants
-`separate_loop` *          on a CPU words, look-ups and derivatives are separate loops
-`finish_words` *           on a CPU words and quantiles are separate loops
-`in_one_loop`              a cipher that two arrays share is computed once
+`separate_loop` *          on a CPU, words, look-ups and derivatives are in separate loops
+`finish_words` *           on a CPU, words and quantiles are in separate loops
+`in_one_loop`              a cipher that two arrays need is computed once
 `round_here` *             a product is rounded before it is added, in every program
 `round_product` *          a float64 product is rounded before it is added
 `add_terms` *              sums of long terms compile in seconds
@@ -41,9 +41,9 @@ from jax_von_mises.numerics.sharding import explicit
 
 # XLA:CPU does not partition smaller programs.
 SMALLEST = 2**14
-# Length of a row, and least length of a last axis that is used as rows.
+# Length of a row, and smallest length of a last axis that serves as rows.
 LENGTH, SHORTEST = 1024, 64
-# A single long axis whose size is a multiple of this splits evenly between two cores and most other numbers of cores.
+# A single long axis whose size is a multiple of this splits evenly between 2, 4, ..., 64 cores.
 EVEN = 64
 
 Shape = tuple[int, ...]
@@ -57,17 +57,18 @@ def compute_elementwise(
     """Return ``compute(shape, constants, *arrays)`` rounded to `dtype`, on a CPU computed in rows where that is faster.
 
     XLA:CPU splits an elementwise program into one piece for each core, along the outermost axes. If the pieces differ
-    in length, their bounds are not constants and LLVM does not vectorise the loops: an odd number of angles took eight
-    times as long as an even one. Rows of constant length avoid such pieces. Where the size is not a multiple of that
-    length, the last row is padded and the result is copied.
+    in length, their bounds are not constants and LLVM does not vectorise the loops; an odd number of angles took eight
+    times as long as an even number. Rows of constant length avoid such pieces. Where the size is not a multiple of the
+    row length, the last row is padded and the result is copied.
 
-    Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: parallel loop fusions with a remainder get dynamic bounds for
-    all partitions, which LLVM does not vectorise.
+    Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA: parallel loop fusions with a remainder get dynamic bounds
+    for all partitions, which LLVM does not vectorise.
 
     Parameters
     ----------
     compute
-        An elementwise function of the `arrays`, for any shape of the right size. It closes over no array.
+        An elementwise function of the `arrays`, for any shape with the right number of elements. It closes over no
+        array.
     shape
         Shape of the result, to which the arrays broadcast.
     dtype
@@ -78,7 +79,7 @@ def compute_elementwise(
     rows = rows_of(shape, *arrays)
     if rows is None:
         return compute(shape, constants, *arrays).astype(dtype)
-    return _by_platform(lambda *given: (compute(*given),), shape, rows, (dtype,), constants, *arrays)[0]
+    return _by_platform(lambda *args: (compute(*args),), shape, rows, (dtype,), constants, *arrays)[0]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3))
@@ -92,8 +93,8 @@ def _by_platform(
 ) -> tuple[jax.Array, ...]:
     """Compute as `compute_elementwise` does, for a function with several results."""
 
-    def rounded(shape: Shape, *given: Any) -> tuple[jax.Array, ...]:
-        return tuple(x.astype(dtype) for x, dtype in zip(compute(shape, *given), dtypes, strict=True))
+    def rounded(shape: Shape, *args: Any) -> tuple[jax.Array, ...]:
+        return tuple(x.astype(dtype) for x, dtype in zip(compute(shape, *args), dtypes, strict=True))
 
     in_shape = functools.partial(rounded, shape)
     by_rows = functools.partial(in_rows, rounded, shape, rows)
@@ -110,8 +111,8 @@ def _by_platform_jvp(
     primals: tuple[Any, ...],
     tangents: tuple[Any, ...],
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-    # Compute slopes as further results of the same program. Otherwise reverse mode would keep the residuals of every
-    # platform's branch in the shapes of that branch, and compute the rows of other platforms for them.
+    # Compute slopes as further results of the same program. Otherwise, reverse mode would store the residuals of every
+    # platform's branch in that branch's shapes, and each platform would also compute rows for the others.
     constants, *arrays = primals
     moved = {j: t for j, t in enumerate(tangents[1:]) if not isinstance(t, SymbolicZero)}
 
@@ -126,8 +127,8 @@ def _by_platform_jvp(
             results += push({i: jnp.full_like(x, i == j) for i, x in moving.items()})
         return results
 
-    of_slopes = (arrays[0].dtype,) * (len(dtypes) * len(moved))
-    results = _by_platform(with_slopes, shape, rows, dtypes + of_slopes, constants, *arrays)
+    slope_dtypes = (arrays[0].dtype,) * (len(dtypes) * len(moved))
+    results = _by_platform(with_slopes, shape, rows, dtypes + slope_dtypes, constants, *arrays)
     values, slopes = results[: len(dtypes)], iter(results[len(dtypes) :])
     total = [jnp.zeros(shape, arrays[0].dtype)] * len(dtypes)
     for tangent in moved.values():
@@ -138,8 +139,8 @@ def _by_platform_jvp(
 def rows_of(shape: Shape, *arrays: jax.Array) -> Shape | None:
     """Return the shape (rows, length) in which a CPU should compute `shape` from `arrays`, or None to keep `shape`.
 
-    Shapes are kept inside a mesh, `jax.shard_map` or `jax.pmap`, and with arrays over explicit axes. There the sharding
-    is part of an array's type, and sharded arrays must not be mixed with others.
+    Shapes are kept inside a mesh, `jax.shard_map` or `jax.pmap`, and for arrays on a mesh with explicit axes. There the
+    sharding is part of an array's type, and sharded arrays must not be mixed with others.
     """
     total = math.prod(shape)
     if total < SMALLEST or not may_move(*arrays):
@@ -152,12 +153,15 @@ def rows_of(shape: Shape, *arrays: jax.Array) -> Shape | None:
 
 
 def may_move(*arrays: jax.Array) -> bool:
-    """Return whether arrays may take another shape or enter a branch: no mesh or second CPU device shards them."""
+    """Return whether arrays may be reshaped or enter a branch: neither a mesh nor several CPU devices shard them."""
     return one_cpu() and not explicit(arrays) and jax.sharding.get_abstract_mesh().empty
 
 
 def one_cpu() -> bool:
-    """Return whether there is one CPU device. Tests of shardings use several, whose arrays a reshape would move."""
+    """Return whether there is exactly one CPU device.
+
+    Tests of sharding use several, between which a reshape would move arrays.
+    """
     try:
         return jax.device_count("cpu") == 1
     except RuntimeError:  # JAX_PLATFORMS excludes the CPU, for which a program may still be exported
@@ -169,7 +173,7 @@ def in_rows(
 ) -> tuple[jax.Array, ...]:
     """Return the results of ``compute(rows, constants, *arrays)`` in `shape`, to which the `arrays` broadcast.
 
-    Arrays of a single value stay scalars. The last row is padded with 1/2, a valid value of every argument.
+    An array of one element becomes a scalar. The last row is padded with 1/2, which is valid for every argument.
     """
     total, missing = math.prod(shape), math.prod(rows) - math.prod(shape)
 
@@ -179,13 +183,13 @@ def in_rows(
         flat = jnp.broadcast_to(x, shape).reshape(-1)
         return (jnp.pad(flat, (0, missing), constant_values=0.5) if missing else flat).reshape(rows)
 
-    # Use a branch: XLA would otherwise move the reshape into the program and compute the result in uneven pieces.
+    # Use a branch, since XLA would otherwise move the reshape into the program and compute the result in uneven pieces.
     results = _in_branch(functools.partial(compute, rows), constants, *map(fill_rows, arrays))
     return tuple(x.reshape(-1)[:total].reshape(shape) for x in results)
 
 
 def _in_branch(compute: Callable[..., T], *arrays: Any) -> T:
-    """Return ``compute(*arrays)`` from a branch that is always taken, into and out of which XLA moves nothing."""
+    """Return ``compute(*arrays)`` from a branch that is always taken, so that XLA moves nothing into or out of it."""
     compute = jax.jit(compute, inline=True)  # traced once
     shapes = jax.eval_shape(compute, *arrays)
     never = lambda *_: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)  # noqa: E731
@@ -194,18 +198,18 @@ def _in_branch(compute: Callable[..., T], *arrays: Any) -> T:
 
 
 def _always() -> jax.Array:
-    """Return True in a form that XLA:CPU does not fold into a constant: a sort."""
+    """Return True, computed by a sort, which XLA:CPU does not fold into a constant."""
     return lax.sort(lax.iota(jnp.uint32, 2))[0] == 0
 
 
 def hide_constants(*arrays: jax.Array) -> list[jax.Array]:
     """Return the `arrays`, hidden from XLA:CPU's constant folding.
 
-    Folding rounds a product and a sum one after the other, whereas a program that takes the arrays as arguments
-    contracts them into one operation. The angles would then differ in their last digits.
+    Folding rounds a product before it is added, whereas a program that takes the arrays as arguments contracts the
+    product and the sum into one operation. The angles would then differ in their last digits.
 
-    Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: XLA:CPU removes an optimization barrier around constants before
-    it folds them.
+    Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA: XLA:CPU removes an optimization barrier around constants
+    before it folds them.
     """
 
     def hidden(*arrays: jax.Array) -> list[jax.Array]:
@@ -213,8 +217,8 @@ def hide_constants(*arrays: jax.Array) -> list[jax.Array]:
         return [jnp.where(known, x, 1) for x in arrays]
 
     def behind_barriers(*arrays: jax.Array) -> list[jax.Array]:
-        # Use one barrier each: a common barrier would make all arrays vary over every axis of a `jax.shard_map` over
-        # which one of them varies.
+        # Use one barrier per array. Under `jax.shard_map`, a common barrier would make every array vary over all axes
+        # over which any of them varies.
         return [lax.optimization_barrier(x) for x in arrays]
 
     results: list[jax.Array] = lax.platform_dependent(*arrays, cpu=hidden, default=behind_barriers)
@@ -222,13 +226,13 @@ def hide_constants(*arrays: jax.Array) -> list[jax.Array]:
 
 
 def separate_loop(compute: Callable[..., T], *arrays: Any) -> T:
-    """Return ``compute(*arrays)``, on a CPU in a loop separate from those that make its arguments or use its results.
+    """Return ``compute(*arrays)``, on a CPU computed in a loop separate from its producers and its consumers.
 
-    In one loop with the cipher, a look-up would repeat parts of both. In one loop with the derivative, angles would be
-    drawn several times. Loops are not separated where shapes are kept (`rows_of`).
+    If a look-up shared a loop with the cipher, XLA would repeat parts of both. If the derivative shared a loop with the
+    draws, angles would be drawn several times. Loops are separated only where `may_move` allows it.
 
-    A branch separates them: XLA:CPU of JAX 0.10.2, but not of 0.12.0.1, removes an optimization barrier before it forms
-    loops. To report to XLA: a fusion recomputes values that several of its instructions read.
+    A branch separates them, since XLA:CPU in JAX 0.10.2 (but not in 0.12.0.1) removes optimization barriers before it
+    forms loops. To report to XLA: a fusion recomputes values that several of its instructions read.
     """
     if not may_move(*jax.tree.leaves(arrays)):
         return compute(*arrays)
@@ -240,9 +244,9 @@ def separate_loop(compute: Callable[..., T], *arrays: Any) -> T:
 def in_one_loop(compute: Callable[..., Any], first: jax.Array, second: jax.Array, *arrays: Any) -> Any:
     """Return ``compute(first, second, *arrays)``; on a CPU one separate loop computes the two float32 arrays.
 
-    The arrays leave that loop as halves of 64-bit numbers. XLA:CPU has one loop per array, and would compute the values
-    that the arrays share, such as a cipher, in both. Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: loop fusions
-    on a CPU have one result.
+    The arrays leave that loop as the two halves of 64-bit numbers. Otherwise XLA:CPU would use one loop per array, and
+    compute in each loop the values that both arrays need, such as a cipher. Observed with JAX 0.10.2 to 0.12.0.1. To
+    report to XLA: loop fusions on a CPU have one result.
     """
     if not may_move(first, second, *arrays):
         return compute(first, second, *arrays)
@@ -273,12 +277,12 @@ def _in_one_loop_jvp(
 
 
 def finish_words(words: T) -> T:
-    """Return `words`; on a CPU all are computed before the first quantile. A GPU keeps one kernel.
+    """Return `words`; a CPU computes all of them before the first quantile, and a GPU keeps one kernel.
 
-    In one loop with the words, LLVM's vectoriser in JAX 0.12 follows every path through the quantile and its derivative
-    once per path through the rounds of the cipher, and compiles for minutes. The quantile alone takes as long if it is
-    not bounded by `elementary.clip`. JAX 0.10.2 compiles either form in seconds, and both run equally fast. Observed
-    with JAX 0.12.0 and 0.12.0.1; to report to LLVM (SLP vectoriser).
+    If words and quantiles share a loop, LLVM's vectoriser in JAX 0.12 follows every path through the quantile and its
+    derivative once for each path through the cipher's rounds, and compilation takes minutes. Compiling the quantile
+    alone takes as long unless `elementary.clip` bounds it. JAX 0.10.2 compiles either form in seconds, and both run
+    equally fast. Observed with JAX 0.12.0 and 0.12.0.1. To report to LLVM (SLP vectoriser).
     """
     results: T = lax.platform_dependent(words, cpu=lax.optimization_barrier, default=lambda words: words)
     return results
@@ -287,10 +291,10 @@ def finish_words(words: T) -> T:
 def round_here(x: jax.Array, most: float) -> jax.Array:
     """Return the smaller of the product `x` and `most`, rounded to its dtype before it enters a sum.
 
-    XLA:CPU contracts a product and a sum into one operation in some programs and not in others, and reorders sums of
+    XLA:CPU contracts a product and a sum into one operation in some programs but not in others, and reorders sums of
     constants, so that angles would differ between programs. A selection prevents both.
 
-    Seen with JAX 0.10.2 to 0.12.0.1. To report to XLA: contraction cannot be controlled per operation.
+    Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA: contraction cannot be controlled per operation.
     """
     return jnp.where(x > most, most, x)
 
@@ -298,8 +302,8 @@ def round_here(x: jax.Array, most: float) -> jax.Array:
 def round_product(x: jax.Array) -> jax.Array:
     """Return `x`, rounded before it enters a sum if it is a float64 product (see `round_here`).
 
-    XLA:CPU contracts float64 products in loops of some shapes and not of others. Seen with JAX 0.10.2 to 0.12.0.1; to
-    report as for `round_here`.
+    XLA:CPU contracts float64 products in loops of some shapes but not of others. Observed with JAX 0.10.2 to 0.12.0.1;
+    the report is that of `round_here`.
     """
     return jnp.minimum(x, 1e300) if x.dtype == jnp.float64 else x
 
@@ -309,9 +313,9 @@ def add_terms(
 ) -> tuple[jax.Array, ...]:
     """Return the sums of the arrays ``term(node, weight)``, which have the shape and dtype of `like`.
 
-    float64 uses a loop. Unrolled, its many nodes and long polynomials take gigabytes to compile on XLA:CPU, and in
-    `sample_truncated` more than half a minute instead of seconds. Seen with JAX 0.10.2 to 0.12.0.1; to report to XLA:
-    memory and time grow faster than the program.
+    float64 uses a loop. Unrolled, its many nodes and long polynomials take gigabytes to compile on XLA:CPU, and
+    compiling `sample_truncated` takes more than half a minute instead of seconds. Observed with JAX 0.10.2 to 0.12.0.1.
+    To report to XLA: compilation memory and time grow faster than the program.
     """
     if like.dtype == jnp.float64:
 
@@ -329,7 +333,7 @@ def sum_last_axis(values: jax.Array) -> jax.Array:
     """Return the sum over the last axis, as a matrix product.
 
     XLA:CPU would fuse a sum with the computation of `values`, and then compute these one number at a time instead of by
-    vector instructions. Seen with JAX 0.10.2 to 0.12.0.1; to report to XLA.
+    vector instructions. Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA.
     """
     return jnp.matmul(values, jnp.ones(values.shape[-1], values.dtype), precision=lax.Precision.HIGHEST)
 
@@ -344,12 +348,14 @@ def tree_sum(terms: list[jax.Array]) -> jax.Array:
 def cell_coefficients(values: jax.Array, powers: np.ndarray) -> jax.Array:
     """Return the coefficients (n + 1, cells) of `values` (cells, n + 1).
 
-    The first is ``values[:, 0]``, and the others are `powers` times the differences ``values[:, 1:] - values[:, 0]``.
+    The first row is ``values[:, 0]``. The others are the differences ``values[:, 1:] - values[:, :1]`` times the matrix
+    `powers`, transposed.
 
     XLA would recompute `values` for each coefficient, but it does not fuse a matrix product with the computation of
-    its operand. On a CPU the differences are therefore a product as well. On CUDA, XLA tunes each product, which takes
-    seconds and may choose another order of summation in each process; there they are sums, between barriers. Observed
-    with JAX 0.10.2 to 0.12.0.1. To report to XLA: a fusion that is read by columns is computed once for each column.
+    its operand. The differences are therefore a matrix product as well. On CUDA, XLA tunes each matrix product, which
+    takes seconds and may choose a different order of summation in each process; sums between barriers replace the
+    products there. Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA: a fusion that is read by columns is computed
+    once for each column.
     """
     degree = len(powers)
 
@@ -374,9 +380,9 @@ def cell_coefficients(values: jax.Array, powers: np.ndarray) -> jax.Array:
 def replace_where_any(where: jax.Array, replace: Callable[..., jax.Array], x: jax.Array, *arrays: Any) -> jax.Array:
     """Return ``replace(x, *arrays)`` if `where` is true anywhere, else `x` without computing a replacement.
 
-    A loop of at most one round does this: `jax.vmap` turns `lax.cond` into a selection between two results, both of
-    which are always computed, as its documentation states. Inside the loop the `arrays` depend on its state, since XLA
-    would move independent operations out of the loop and always compute them. Seen with JAX 0.10.2 to 0.12.0.1.
+    This is a loop of at most one iteration, because `jax.vmap` turns `lax.cond` into a selection between two results
+    that are always computed, as its documentation states. Inside the loop, the `arrays` depend on its state; otherwise
+    XLA would move independent operations out of the loop and always compute them. Observed with JAX 0.10.2 to 0.12.0.1.
     """
 
     def once(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -390,7 +396,7 @@ def multiply_high(x: jax.Array, constant: int | np.uint32) -> jax.Array:
     """Return the upper half of the 64-bit product of uint32 `x` and a uint32 constant.
 
     `lax.mulhi` cannot be compiled for several devices ("Unable to convert MHLO to StableHLO"). Compilers turn this form
-    into the same instruction. Seen with JAX 0.10.2 to 0.12.0.1; to report to JAX.
+    into the same instruction. Observed with JAX 0.10.2 to 0.12.0.1. To report to JAX.
     """
     with jax.enable_x64(True):
         product = lax.convert_element_type(x, np.uint64) * np.uint64(constant)
@@ -400,9 +406,9 @@ def multiply_high(x: jax.Array, constant: int | np.uint32) -> jax.Array:
 def recompute_on_cuda(rest_of: Callable[..., R], stored: T, rest: R) -> tuple[T, R]:
     """Return `stored` and `rest`; on CUDA only `stored` crosses to the next kernel, and `rest` is ``rest_of(*stored)``.
 
-    Otherwise XLA splits a program of this length where a dozen numbers per angle cross from one kernel to the next.
-    Seen with the CUDA compiler of JAX 0.11.2 and 0.12.0.1. To report to XLA: fusions are split by the number of their
-    instructions, not by the data that crosses.
+    Otherwise XLA would split so long a program where a dozen numbers per angle cross from one kernel to the next.
+    Observed with the CUDA compiler of JAX 0.11.2 and 0.12.0.1. To report to XLA: fusions are split by the number of
+    their instructions, not by the data that crosses.
     """
 
     def cut(stored: Any, _: R) -> tuple[Any, R]:
@@ -416,8 +422,8 @@ def recompute_on_cuda(rest_of: Callable[..., R], stored: T, rest: R) -> tuple[T,
 def carry_sign_on_cuda(t: jax.Array, negative: jax.Array, most: float) -> tuple[jax.Array, jax.Array]:
     """Return `t` and `negative`; on CUDA they cross to the next kernel as one number, and `t` is at most `most`.
 
-    XLA splits a program before a look-up. Otherwise two or three numbers per angle would cross, each written and read.
-    The versions and the report are those of `recompute_on_cuda`.
+    XLA splits a program before a look-up. Otherwise two or three numbers per angle would be written to memory there and
+    read again. The versions and the report are those of `recompute_on_cuda`.
     """
 
     def cut(t: jax.Array, negative: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -432,11 +438,11 @@ def carry_sign_on_cuda(t: jax.Array, negative: jax.Array, most: float) -> tuple[
 
 
 def vary_key_on_gpu(encrypt: Callable[[tuple[jax.Array, ...]], T], key: tuple[jax.Array, ...], lo: jax.Array) -> T:
-    """Return ``encrypt(key)``; on a GPU the key's words seem to depend on each element's uint32 `lo`.
+    """Return ``encrypt(key)``; on a GPU the key's words appear to depend on each element's uint32 `lo`.
 
-    Otherwise the compiler computes everything that depends only on the key in a kernel of one thread, and waits for it.
-    Seen with the CUDA compiler of JAX 0.11.2 and 0.12.0.1, and assumed for ROCm, which shares it. To report to XLA:
-    scalars could be recomputed in each thread.
+    Otherwise the compiler would compute everything that depends only on the key in a kernel of one thread, and wait for
+    it. Observed with the CUDA compiler of JAX 0.11.2 and 0.12.0.1, and assumed for ROCm, which shares this compiler. To
+    report to XLA: scalars could be recomputed in each thread.
     """
 
     def varied(key: tuple[jax.Array, ...], lo: jax.Array) -> T:

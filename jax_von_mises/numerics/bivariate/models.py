@@ -6,7 +6,7 @@ With a and b the two angles about their locations, the density of either model i
 
 For a given a the last two terms are :math:`\rho(a)\cos(b - \nu(a))`, so b is von Mises, and the marginal density of a
 is proportional to :math:`e^{k_1\cos a} I_0(\rho)`. The function :math:`g = k_1\cos a + \rho` is concave in cos a, so
-the marginal has one mode for a in [0, pi]. Everything is counted from the mode a* of g: with u = cos a - cos a* the
+the marginal has one mode for a in [0, pi]. Everything is measured from the mode a* of g. With u = cos a - cos a*, the
 exponent E = g(a) - g(a*) is a sum of terms of one sign, each to a few ulp, for all parameters.
 
 If the mode of the cosine model is beyond a right angle, a is counted from pi, which changes the signs of k1 and r.
@@ -26,7 +26,7 @@ from jax_von_mises.numerics import elementary
 from jax_von_mises.numerics.circle import rounded_off
 from jax_von_mises.numerics.density import half_pi_rest
 
-# Lower bound of the second concentration: the second angle is then uniform, but has a mean direction.
+# Lower bound of the second concentration, at which the second angle is uniform but still has a mean direction.
 SMALLEST = {"float32": 1e-10, "float64": 1e-20}
 HEAD_MASK64 = 0xFFFFFFFFF8000000
 
@@ -62,7 +62,7 @@ def difference_of_products(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Arra
 
 
 def trigonometry(offset: jax.Array, mode: jax.Array, versine: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return cos a - cos a*, sin a and 1 - cos a for a = mode + offset in [0, pi]; `versine` is that of the mode."""
+    """Return cos a - cos a*, sin a and 1 - cos a for a = mode + offset in [0, pi]; `versine` is 1 - cos a*."""
     half = 0.5 * offset
     square = half * half
     sin_half, cos_half = half * elementary.sine_over(square), elementary.cosine(square)
@@ -119,7 +119,7 @@ class Sine(NamedTuple):
         inverse = 1 / (rho + self.top)
         square, both = self.r * self.r * inverse, 2 - versine - self.versine
         slope = inverse * (2 * self.rest) - (square * rise) * (1 + self.k1 * both * inverse)
-        # Far from a mode of small rho the difference is accurate and the product is not.
+        # Far from a mode of small rho the difference is accurate, but the product is not.
         slope = jnp.where(-square * rise * inverse > 1, self.k1 - square * both, slope)
         return Place(rise, jnp.minimum(rise * slope, 0), rho, sin, versine)
 
@@ -177,7 +177,7 @@ class Cosine(NamedTuple):
     top: jax.Array
     """rho at the mode."""
     rest: jax.Array
-    """Derivative of g in cos a at a = 0, where it is positive."""
+    """Derivative of g in cos a at a = 0 if it is positive, else 0."""
     gap: jax.Array
     """k2 - r, whose absolute value is rho at a = 0."""
     flip: jax.Array
@@ -206,7 +206,7 @@ class Cosine(NamedTuple):
     def at(self, offset: jax.Array) -> Place:
         """Return the `Place` of the angle a* + `offset`."""
         rise, sin, versine = trigonometry(offset, self.mode, self.versine)
-        # Use two squares: if both are small, a single expression for rho^2 has a large relative error.
+        # Use two squares, since a single expression for rho^2 has a large relative error if both are small.
         along, across = self.second(sin, versine)
         rho = jnp.maximum(jnp.sqrt(along * along + across * across), SMALLEST[sin.dtype.name])
         inverse = 1 / (rho + self.top)

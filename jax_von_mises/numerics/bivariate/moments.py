@@ -5,8 +5,8 @@ The normaliser is :math:`e^{g(a^*)}` times
 .. math:: 4\pi\int_0^\pi e^{E(a)}\,e^{-\rho} I_0(\rho)\,da,
 
 and its first and second logarithmic derivatives in (k1, k2, r) are the means and covariances of the statistics
-T = (cos a, cos b, W). Statistics are counted from their values T* at the mode, since large numbers would cancel. With
-g(a*) = k . T*, the density is exp(k . (T - T*)) over that integral.
+T = (cos a, cos b, W). Statistics are measured from their values T* at the mode, since large numbers would otherwise
+cancel. With g(a*) = k . T*, the density is exp(k . (T - T*)) divided by that integral.
 """
 
 import functools
@@ -36,7 +36,7 @@ T = TypeVar("T", jax.Array, int)
 
 
 def reach(model: Model, start: jax.Array, sign: jax.Array | int, depth: jax.Array | float) -> jax.Array:
-    """Return the distance from offset `start` along `sign` (1 or -1) to a fall of E by `depth`, or to the end."""
+    """Return the distance from offset `start` along `sign`, 1 or -1, to where E has fallen by `depth` or to the end."""
     room = jnp.where(sign > 0, np.pi - model.mode - start, model.mode + start)
     least = model.at(start).exponent - depth
     room, least = jnp.broadcast_arrays(room, least)
@@ -64,14 +64,14 @@ def density(place: models.Place) -> jax.Array:
 
 
 class Rule(NamedTuple):
-    """Nodes of the integral and their shares of it, on a last axis."""
+    """Nodes of the integral and the fraction that each contributes, on a last axis."""
 
     model: Model
-    """With the last axis."""
+    """The parameters, with a last axis of length 1."""
     place: models.Place
     share: jax.Array
     log_total: jax.Array
-    """Without the last axis: the logarithm of the normaliser over e^g(a*)."""
+    """The logarithm of the normaliser over e^g(a*), without the last axis."""
 
 
 def rule(model: Model) -> Rule:
@@ -95,7 +95,7 @@ def conditional(model: Model, place: models.Place) -> tuple[tuple[jax.Array, ...
     rho, top = place.rho, model.top
     over = bessel.ratio(rho) / rho
     first, second, first_rise, second_rise, fall = model.projections(place)
-    # This is A / rho - 1 / rho*, which cancels if both are small.
+    # `inverse` is A / rho - 1 / rho*. Where rho is large, both terms are small and nearly cancel.
     far = jnp.maximum(rho, bessel.SWITCH)
     inverse = jnp.where(rho < bessel.SWITCH, over - 1 / top, (fall / top - bessel.one_minus_ratio(far)) / far)
     means = place.rise, first * inverse + first_rise / top, second * inverse + second_rise / top
@@ -125,8 +125,8 @@ def _log_total_jvp(kind: type[Model], primals: Triple, tangents: Triple) -> tupl
 def mean_rises(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> Triple:
     """Return the means of the three statistics minus those at the mode, with the derivative at a fixed T*."""
     model = kind.of(k1, k2, r)
-    found = rule(model)
-    return signed(model, [mean_over(found, values) for values in conditional(found.model, found.place)[0]])
+    integral = rule(model)
+    return signed(model, [mean_over(integral, values) for values in conditional(integral.model, integral.place)[0]])
 
 
 @mean_rises.defjvp
@@ -140,24 +140,26 @@ def _mean_rises_jvp(kind: type[Model], primals: Triple, tangents: Triple) -> tup
 def covariance(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> tuple[Triple, ...]:
     """Return the covariances of the three statistics, as rows; this is the Fisher information about (k1, k2, r)."""
     model = kind.of(k1, k2, r)
-    found = rule(model)
-    means, over = conditional(found.model, found.place)
-    place = found.place
+    integral = rule(model)
+    means, over = conditional(integral.model, integral.place)
+    place = integral.place
     rho = place.rho
-    # The second angle contributes by its deviations along and across its mean direction.
+    # The second angle contributes through its deviations along its mean direction and orthogonal to it.
     slope = bessel.slope(rho)
-    first, second, *_ = found.model.projections(place)
-    first_across, second_across = found.model.across(place)
+    first, second, *_ = integral.model.projections(place)
+    first_across, second_across = integral.model.across(place)
     zero = jnp.zeros_like(rho)
     along, across = (zero, first / rho, second / rho), (zero, first_across / rho, second_across / rho)
-    centred = [values - mean_over(found, values)[..., None] for values in means]
+    centred = [values - mean_over(integral, values)[..., None] for values in means]
     signs: tuple[jax.Array | int, ...] = signed(model, (1, 1, 1))
     return tuple(
         signed(
             model,
             [
                 sign
-                * mean_over(found, centred[i] * centred[j] + slope * along[i] * along[j] + over * across[i] * across[j])
+                * mean_over(
+                    integral, centred[i] * centred[j] + slope * along[i] * along[j] + over * across[i] * across[j]
+                )
                 for j in range(3)
             ],
         )
@@ -166,15 +168,15 @@ def covariance(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) ->
 
 
 def location_information(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> Triple:
-    """Return the Fisher information of a pair about the two locations: the two diagonal terms and the mixed one."""
+    """Return the Fisher information of a pair about the two locations: the two diagonal terms and the mixed term."""
     model = kind.of(k1, k2, r)
-    found = rule(model)
-    place, wide = found.place, found.model
+    integral = rule(model)
+    place, wide = integral.place, integral.model
     over = bessel.ratio(place.rho) / place.rho
     cosine = 1 - place.versine
     first, second, *_ = wide.projections(place)
-    of_phi, of_psi, shared = (mean_over(found, x) for x in (cosine, over * first, over * second))
-    mixed = mean_over(found, wide.mixed_slope(cosine, over * first, over * second))
+    of_phi, of_psi, shared = (mean_over(integral, x) for x in (cosine, over * first, over * second))
+    mixed = mean_over(integral, wide.mixed_slope(cosine, over * first, over * second))
     return model.k1 * of_phi + model.r * shared, model.k2 * of_psi + model.r * shared, -model.r * mixed
 
 
@@ -252,7 +254,8 @@ def second_given_first(
 def marginal_log_density(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
     """Return `log_total` plus the logarithm of the marginal density of the first angle in [-pi, pi].
 
-    The marginal density is the density of a pair over that of its second angle given the first, at any second angle.
+    The marginal density is the density of a pair divided by that of its second angle given the first, whatever the
+    second angle is.
     """
     rho, direction = second_given_first(kind, a, k1, k2, r)
     b = lax.stop_gradient(direction)

@@ -35,7 +35,7 @@ STEPS = {"float32": 5, "float64": 6}
 def add_terms(
     term: Callable[[jax.Array, jax.Array], tuple[jax.Array, ...]], nodes: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, ...]:
-    """Sum the arrays of ``term(node, weight)``, in a loop over groups of nodes, which compiles much faster."""
+    """Sum the arrays of ``term(node, weight)`` in a loop over groups of nodes; an unrolled sum compiles slowly."""
 
     def group(at: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
         return functools.reduce(lambda x, y: tuple(map(jnp.add, x, y)), [term(*each) for each in zip(*at, strict=True)])
@@ -48,7 +48,7 @@ def add_terms(
 
 
 def tail_integral(model: Model, offset: jax.Array, sign: jax.Array) -> tuple[jax.Array, models.Place]:
-    """Return J, the mass from a* + `offset` towards pi (`sign` = 1) or 0 (-1) over the density there, and the place."""
+    """Return J, the mass from a* + `offset` towards pi (`sign` 1) or 0 (-1) over the density there, and the place."""
     name = offset.dtype.name
     nodes, weights = (jnp.asarray(x, offset.dtype) for x in gauss_legendre(NODES[name]))
     length = moments.reach(model, offset, sign, DEPTH[name] + moments.allowance(model))
@@ -70,7 +70,7 @@ def score(model: Model, place: models.Place) -> jax.Array:
 
 
 def half_quantile(model: Model, tau: jax.Array, upper: jax.Array) -> jax.Array:
-    """Return the angle in [0, pi) with the share `tau` of the half circle beyond it, towards pi if `upper`, else 0.
+    """Return the angle in [0, pi) with the fraction `tau` of the half circle's mass beyond it, towards pi or 0.
 
     Parameters
     ----------
@@ -78,12 +78,13 @@ def half_quantile(model: Model, tau: jax.Array, upper: jax.Array) -> jax.Array:
         A model of scalars, or of arrays with the shape of `tau`.
     tau : array in (0, 1/2]
     upper : bool array
+        Whether the mass is counted towards pi.
 
     Returns
     -------
     array
-        The share has a relative error of at most 4e-6 (float32) or 1e-11 (float64), or the angle is within 4 ulp (below
-        the mode, 4 ulp of the mode).
+        The fraction has a relative error of at most 4e-6 (float32) or 1e-11 (float64), or the angle is within 4 ulp
+        (below the mode, 4 ulp of the mode).
     """
     dtype = tau.dtype
     sign = jnp.where(upper, 1, -1).astype(dtype)
@@ -149,8 +150,8 @@ def derivatives(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r
     def term(node: jax.Array, weight: jax.Array) -> tuple[jax.Array, ...]:
         place = model.at(offset + (sign * length) * node)
         share = weight * moments.density(place) / here
-        given, _ = moments.conditional(model, place)
-        return tuple(share * (value - mean) for value, mean in zip(given, means, strict=True))
+        conditional_means, _ = moments.conditional(model, place)
+        return tuple(share * (value - mean) for value, mean in zip(conditional_means, means, strict=True))
 
     totals = add_terms(term, nodes, weights)
     return moments.signed(model, [sign * length * total for total in totals])
@@ -173,7 +174,7 @@ ARCTANGENT = (
 
 @jax.custom_jvp
 def direction(cosine: jax.Array, sine: jax.Array) -> jax.Array:
-    """Return the angle of a vector of length 1e-20 or more; float32 compiles to one vector loop."""
+    """Return the angle of a vector of length 1e-20 or more; in float32 this compiles to one vector loop."""
     if sine.dtype == jnp.float64:
         return jnp.arctan2(sine, cosine)
     across, along = jnp.abs(sine), jnp.abs(cosine)

@@ -21,7 +21,7 @@ FLOAT64 = np.dtype(np.float64)
 
 
 def scope(wide: bool) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which float64 is available if `wide`, also in a float32 program."""
+    """Return a context in which float64 is available if `wide`, even in a float32 program."""
     return jax.enable_x64(True) if wide else contextlib.nullcontext()
 
 
@@ -33,8 +33,8 @@ def evaluate(
     The result is differentiable to any order in `base`, `step` and `parameters`, which have the dtype of `base`.
     """
     if wide:
-        return in_float64(lambda *given: (log_density(*given),), base, step, parameters)[0]
-    return at_angles(lambda *given: (log_density(*given),), base + step, parameters)[0]
+        return in_float64(lambda *args: (log_density(*args),), base, step, parameters)[0]
+    return at_angles(lambda *args: (log_density(*args),), base + step, parameters)[0]
 
 
 def at_angles(
@@ -43,8 +43,8 @@ def at_angles(
     """Evaluate the arrays ``function(angle, *parameters)`` at each angle, in the dtype of `angles`."""
 
     def of_dtype(angle: jax.Array) -> tuple[jax.Array, ...]:
-        found = function(angle, *parameters)
-        return tuple(lax.convert_element_type(jnp.asarray(x), angles.dtype) for x in found)
+        results = function(angle, *parameters)
+        return tuple(lax.convert_element_type(jnp.asarray(x), angles.dtype) for x in results)
 
     return jax.vmap(of_dtype)(angles)
 
@@ -74,11 +74,11 @@ def _in_float64_jvp(
         every = tuple(range(1 + len(parameters)))
         return tuple(jax.tree.leaves(jax.jacrev(function, every)(angle, *parameters)))
 
-    found = in_float64(function, *primals)
+    results = in_float64(function, *primals)
     each = iter(in_float64(slopes, *primals))
     moved = (tangents[0] + tangents[1], *tangents[2])
     out = []
-    for values in found:
+    for values in results:
         total = jnp.zeros(values.shape, moved[0].dtype)
         for j, tangent in enumerate(moved):
             slope = lax.convert_element_type(next(each), tangent.dtype)
@@ -88,7 +88,7 @@ def _in_float64_jvp(
                 total = total + jnp.tensordot(slope, tangent, tangent.ndim, precision=lax.Precision.HIGHEST)
         with scope(True):
             out.append(lax.convert_element_type(total, FLOAT64))
-    return found, tuple(out)
+    return results, tuple(out)
 
 
 @functools.lru_cache(maxsize=256)

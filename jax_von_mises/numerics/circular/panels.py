@@ -5,7 +5,8 @@ r"""Divide the circle into intervals (panels) that adapt to a density, and integ
    .. math:: (v + s)\, s^{1/9} + \text{floor},
 
    where v is the variation of the log density over the panel (plus twice its second difference), and s is the panel's
-   mass over the smaller of the two tail probabilities that contain it. This power is optimal for a rule of order 8.
+   mass divided by the smaller of the two tail probabilities that contain it. The power 1/9 is optimal for a rule of
+   order 8.
 2. *Rule.* In each panel, the density is replaced by its Legendre interpolant at Gauss-Legendre nodes. The integral of
    the interpolant from an end is computed in the factored form
    :math:`(1+z)(c_0 - (1-z) \sum_k c_k P_k'(z) / (k(k+1)))`. It is exactly 0 at that end, and has full relative accuracy
@@ -31,7 +32,7 @@ NODES = {"float32": 8, "float64": 16}
 STEPS = {"float32": 3, "float64": 5}
 # Smallest tail probability that a random word can represent.
 SMALLEST_TAIL = {"float32": 2.0**-33, "float64": 2.0**-65}
-# Share of the panels that are spread evenly, so that a later pass can find a feature that the first one missed.
+# Fraction of the panels that are spread evenly, so that a later pass can find a feature that the first one missed.
 FLOOR = 0.2
 POWER = 1 / 9
 # Error of an integral over part of a panel, relative to the panel's last Legendre coefficient times its width.
@@ -44,7 +45,7 @@ DEPTH = 1e5
 BLOCK = 16
 # Distances of the first pass's edges from a hinted angle, in radians.
 HINT_DISTANCES = 2.0 ** -np.arange(2.0, 24.0, 2.5)
-# Between -pi and pi, the log density may differ by this number plus this share of its range.
+# The log densities at -pi and pi may differ by this number times (1 + the range of the log density).
 END_TOLERANCE = 1e-3
 
 
@@ -58,7 +59,7 @@ class Panels(NamedTuple):
     mean: jax.Array
     """Scaled mean density of each panel, of shape (count,)."""
     shape: jax.Array
-    """Coefficients of the sum in point 2 above in powers of z in [-1, 1], lowest first, of shape (n - 1, count)."""
+    """Power coefficients of the sum in step 2 above, z in [-1, 1], lowest first, of shape (n - 1, count)."""
     mass: jax.Array
     """Scaled mass before each edge, counted from -pi and from pi, of shape (2, count + 1)."""
     total: jax.Array
@@ -107,7 +108,7 @@ def rule(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def prefix_sums(x: jax.Array) -> jax.Array:
-    """Return cumulative sums along the last axis, to a few roundings; its length is a multiple of `BLOCK`."""
+    """Return cumulative sums along the last axis, whose length is a multiple of `BLOCK`, to a few roundings."""
     product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
     blocks = x.reshape(*x.shape[:-1], -1, BLOCK)
     inner = product(blocks, jnp.asarray(np.triu(np.ones((BLOCK, BLOCK))), x.dtype))
@@ -208,7 +209,7 @@ def adapt(
     log_density : callable
         Logarithm of the density, up to a constant: ``log_density(angle, *parameters)`` at one angle in [-pi, pi]. It
         may be -inf where the density is 0. All results are NaN if it is NaN or +inf anywhere, if the density is 0
-        everywhere, or if its logarithm differs between -pi and pi by more than 0.001 of its range.
+        everywhere, or if its logarithm differs between -pi and pi by more than 0.001 times (1 + its range).
     count : int
         A power of two, 32 or more.
     dtype : dtype
@@ -251,8 +252,8 @@ def adapt(
         # The shift is rounded to the dtype in which it is stored, so that the differences are exact.
         shift = lax.convert_element_type(jnp.max(lax.stop_gradient(levels)), dtype)
         fall = levels - lax.convert_element_type(shift, work)
-        found = [lax.convert_element_type(x, dtype).reshape(base.shape) for x in (jnp.exp(fall), fall, levels)]
-    values, fall, levels = found
+        converted = [lax.convert_element_type(x, dtype).reshape(base.shape) for x in (jnp.exp(fall), fall, levels)]
+    values, fall, levels = converted
     values = values * jnp.where(periodic, 1, jnp.nan).astype(dtype)
     mean = product(values, jnp.asarray(weights, dtype))
     # Deviations from the mean are used, so that small coefficients keep their digits.

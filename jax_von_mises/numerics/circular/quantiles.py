@@ -1,8 +1,8 @@
-"""Tables of the quantile of any density on the circle: each draw takes one word and one look-up.
+"""Tabulate the quantile of any density on the circle, so that a draw takes one look-up.
 
-Tail probabilities t in (0, 1/2), counted from either end, fall into the cells of `piecewise.table_grid`. These are
-octaves of equal cells, each with the polynomial through the quantile at some nodes. Across a gap between two modes, or
-at the foot of a spike, the quantile has a step inside a cell that no polynomial follows. Such cells are found by
+Tail probabilities t in (0, 1/2), counted from either end, fall into the cells of `piecewise.table_grid`. These divide
+each octave equally, and each holds the polynomial through the quantile at some nodes. Across a gap between two modes,
+or at the foot of a spike, the quantile has a step inside a cell that no polynomial follows. Such cells are found by
 evaluating the tail probability at the table's angles. Up to `HARD` of them have a second level: octaves of the distance
 in t from one point, on both sides of it. Draws from a table without such cells skip the second level.
 """
@@ -91,18 +91,18 @@ def first_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Arra
 
 
 def second_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the polynomials of both levels, and the row and place in them for a `row` and `place` in the first."""
+    """Return the polynomials of both levels, and the row and place in them for those of the first level."""
     name = np.dtype(place.dtype).name
     octaves, bits = SUB_OCTAVES[name], SUB_BITS[name]
     side = octaves << bits
     number = take(cells.hard, row)
     away = place - take(cells.point, jnp.maximum(number, 0))
     distance = jnp.abs(away) * (1 - 2.0 ** (1 - octaves)) + 2.0**-octaves
-    second, there = octave_cell(distance, octaves, bits)
+    second, second_place = octave_cell(distance, octaves, bits)
     second = second + (cells.hard.shape[0] + number * (2 * side)) + jnp.where(away > 0, side, 0)
     hard = number >= 0
     both = jnp.concatenate([cells.coefficients, cells.further], 1)
-    return both, jnp.where(hard, second, row), jnp.where(hard, there, place)
+    return both, jnp.where(hard, second, row), jnp.where(hard, second_place, place)
 
 
 def octave_cell(x: jax.Array, octaves: int, bits: int) -> tuple[jax.Array, jax.Array]:
@@ -152,11 +152,11 @@ def checks(cells: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(np.arange(cells), places.size), np.tile(places, cells)
 
 
-def tail_error(fixed: Panels, got: jax.Array, t: jax.Array, from_end: jax.Array) -> jax.Array:
-    """Return the relative error of the tail `t` of each angle `got`, beyond four float spacings of the angle."""
-    eps = float(np.finfo(got.dtype).eps)
-    spacing = 4 * eps * jnp.abs(got)
-    ends = jnp.stack([got - spacing, got + spacing])
+def tail_error(fixed: Panels, angle: jax.Array, t: jax.Array, from_end: jax.Array) -> jax.Array:
+    """Return the relative error of the tail `t` of each `angle`, beyond the effect of four float spacings."""
+    eps = float(np.finfo(angle.dtype).eps)
+    spacing = 4 * eps * jnp.abs(angle)
+    ends = jnp.stack([angle - spacing, angle + spacing])
     tails = panels.tail(fixed, ends, jnp.broadcast_to(from_end, ends.shape)) / fixed.total
     return jnp.maximum(jnp.maximum(jnp.min(tails, 0) - t, t - jnp.max(tails, 0)), 0) / t
 
@@ -191,8 +191,10 @@ def of_panels(divided: Panels) -> Table:
     start = np.tile(grid[:, 0], 2)
     extent = np.tile(grid[:, -1] - grid[:, 0], 2)
     rows, places = checks(2 * cells, dtype)
-    got = piecewise.evaluate(lax.stop_gradient(coefficients), rows, jnp.asarray(places, dtype))
-    error = tail_error(fixed, got, jnp.asarray(start[rows] + places * extent[rows], dtype), jnp.asarray(rows >= cells))
+    angle = piecewise.evaluate(lax.stop_gradient(coefficients), rows, jnp.asarray(places, dtype))
+    error = tail_error(
+        fixed, angle, jnp.asarray(start[rows] + places * extent[rows], dtype), jnp.asarray(rows >= cells)
+    )
     worst, cell = lax.top_k(jnp.max(error.reshape(2 * cells, -1), 1), HARD + 1)
     cell, needed = cell[:HARD], worst[:HARD] > GOOD[dtype.name]
     cell = cell.astype(jnp.int32)
@@ -202,8 +204,8 @@ def of_panels(divided: Panels) -> Table:
     refine = functools.partial(second_level, nodes=nodes)
 
     def none(divided: Panels, *_: jax.Array) -> tuple[jax.Array, ...]:
-        found = jax.eval_shape(refine, divided, *hard_cells)
-        return tuple(jnp.zeros(x.shape, x.dtype) for x in found)
+        results = jax.eval_shape(refine, divided, *hard_cells)
+        return tuple(jnp.zeros(x.shape, x.dtype) for x in results)
 
     point, further, remaining = lax.cond(jnp.any(needed), refine, none, divided, *hard_cells)
     interpolation = jnp.maximum(worst[HARD], jnp.max(jnp.where(needed, remaining, worst[:HARD])))
@@ -213,7 +215,7 @@ def of_panels(divided: Panels) -> Table:
 def second_level(
     divided: Panels, from_end: jax.Array, low: jax.Array, extent: jax.Array, *, nodes: np.ndarray
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the points, polynomials and remaining errors of cells of t of length `extent` that begin at `low`."""
+    """Return the points, polynomials and remaining errors of the cells of t from `low` to `low` + `extent`."""
     dtype = np.dtype(low.dtype)
     fixed = lax.stop_gradient(divided)
     octaves, bits = SUB_OCTAVES[dtype.name], SUB_BITS[dtype.name]
@@ -236,8 +238,8 @@ def second_level(
     rows, places = checks(HARD * 2 * len(grid), dtype)
     t, inside = at(octave_places(np.array(CHECKED[dtype.name]), octaves, bits).reshape(-1))
     sides = jnp.broadcast_to(from_end[:, None, None], t.shape)
-    got = piecewise.evaluate(lax.stop_gradient(further), rows, jnp.asarray(places, dtype))
-    error = tail_error(fixed, got, jnp.maximum(t, 1e-37).reshape(-1), sides.reshape(-1))
+    angle = piecewise.evaluate(lax.stop_gradient(further), rows, jnp.asarray(places, dtype))
+    error = tail_error(fixed, angle, jnp.maximum(t, 1e-37).reshape(-1), sides.reshape(-1))
     return point[:, 0, 0], further, jnp.max(jnp.where(inside, error.reshape(t.shape), 0), (1, 2))
 
 

@@ -1,5 +1,5 @@
-"""The cosine of a von Mises-Fisher direction: its tail probability, quantile, derivatives, moments and normaliser.
+"""Numerics of the von Mises-Fisher distribution: tails and quantiles of the cosine, moments and normaliser.
 
-While a program is traced, `fits` computes in NumPy the quantities that depend only on the dimension, for `radial` and
-`moments`.
+The cosine is that of the angle to the mean direction. While a program is traced, `fits` computes in NumPy the
+quantities that depend only on the dimension, for `radial` and `moments`.
 """

@@ -1,4 +1,7 @@
-"""The distribution function of the cosine to the mean direction, its inverse and their derivatives; see `fits`."""
+"""Compute the distribution function of the cosine of the angle to the mean direction, its inverse and derivatives.
+
+The notation is that of `fits`.
+"""
 
 import functools
 
@@ -23,7 +26,7 @@ def place_at(w: jax.Array, kappa: jax.Array, n: int) -> tuple[radial.Mode, radia
 
 
 def tail(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array | np.ndarray, jax.Array]:
-    """Return the probability beyond `w`, away from the mode, whether this is above `w`, and the density of y."""
+    """Return the probability beyond `w` as seen from the mode, whether that side is above `w`, and the density of y."""
     n, name = dimension - 1, w.dtype.name
     mode, place = place_at(w, kappa, n)
     j = radial.hazard(place, n, mode.near, fits.SMALLEST[name])
@@ -73,7 +76,10 @@ def slopes(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, j
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def quantile(q: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
-    """Return the cosine w with P(cosine < w) = `q`; NaN outside [0, 1]. Smaller tails count as `SMALLEST_QUANTILE`."""
+    """Return the cosine w with P(cosine < w) = `q`; NaN outside [0, 1].
+
+    In three or more dimensions, tails between 0 and `fits.SMALLEST_QUANTILE` are computed as the latter.
+    """
     smallest = fits.SMALLEST_QUANTILE[q.dtype.name]
     upper = q > 0.5
     t = jnp.clip(jnp.where(upper, 1 - q, q), smallest, 0.5)

@@ -1,8 +1,8 @@
-r"""Polynomials for the sphere of one dimension, fitted in NumPy while a program is traced.
+r"""Fit polynomials for the sphere of a given dimension, in NumPy, while a program is traced.
 
-*Coordinates.* Let w be the cosine of the angle to the mean direction, d the dimension and n = d - 1. The logarithm of
-the odds :math:`2 y = \log((1 + w)/(1 - w))` has the density :math:`e^f` with :math:`f = \kappa w + (n/2)\log(1 - w^2)`
-on the whole line, for every d and :math:`\kappa`. Its mode is at :math:`w = s`,
+*Coordinates.* Let w be the cosine of the angle to the mean direction, d the dimension and n = d - 1. Half the log odds,
+:math:`y = \tfrac12 \log((1 + w)/(1 - w))`, has a density proportional to :math:`e^f` on the whole line, with
+:math:`f = \kappa w + (n/2)\log(1 - w^2)`, for every d and :math:`\kappa`. Its mode is at :math:`w = s`,
 
 .. math:: s = 2\kappa / (n + R), \quad R = \sqrt{n^2 + 4\kappa^2}, \quad \kappa = n s / (1 - s^2),
           \quad -f''(s) = n (1 + s^2).
@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.polynomial import chebyshev
 
-# Coefficients below this share of the largest one are dropped, since they are below the rounding of results.
+# Coefficients below this fraction of the largest one are dropped, since they are below the rounding error of results.
 TOLERANCE = {"float32": 6e-8, "float64": 2e-14}
 # Smallest tail probabilities: of a sampler's words, of quantiles, and the smallest normal number.
 SMALLEST_WORD = {"float32": 2.0**-33, "float64": 2.0**-65}
@@ -61,9 +61,10 @@ class Surface(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """A starting value, as a polynomial in the level of the tail and in s, both on [-1, 1], by powers of the first."""
+    """A starting value, as a polynomial in the level of the tail and in s, both scaled to [-1, 1]."""
 
     table: tuple[tuple[float, ...], ...]
+    """Coefficients, by powers of the level and then of s."""
     largest_level: float
     closed_base: bool
     error: float
@@ -77,7 +78,7 @@ class Fits(NamedTuple):
     peak: tuple[float, ...]
     """Chebyshev series in 2 s^2 - 1 of the density at the mode over sqrt(n (1 + s^2) / (2 pi))."""
     log_peak: tuple[float, ...]
-    """Its logarithm, less the value at s = 0."""
+    """Chebyshev series in 2 s^2 - 1 of the logarithm of that ratio, minus its value at s = 0."""
     below: tuple[float, ...]
     """Chebyshev series in 2 s^2 - 1 of Q in s - A = s (1 - s^2)^2 Q / (n + 1), where A is the mean of w."""
     log_area: float
@@ -129,7 +130,7 @@ def fits(n: int, dtype: str) -> Fits:
     mean_square = (density * delta * delta).sum(1) * step / total
     s = s[:, 0]
     peak = np.sqrt(2 * np.pi / (n * (1 + s * s))) / total
-    # Use E[L] = 0, which does not cancel. With E[w] this would be a difference from s.
+    # Use E[L] = 0, where nothing cancels. With E[w], the result would be a difference from s.
     below = (n + 1) * mean_square / (4 * (1 + s * s))
     series = [chebyshev.chebfit(x, values, 120) for values in (peak, np.log(peak), below)]
     series[1][0] -= chebyshev.chebval(-1.0, series[1])
@@ -170,8 +171,9 @@ def variable_range(
 
 
 def largest_gamma(shape: float, tail: float) -> float:
-    """Return the value that a gamma variable exceeds with the probability `tail`."""
-    from scipy import special  # at first use: the import takes a quarter of a second
+    """Return the value that a gamma variable exceeds with probability `tail`."""
+    # Import at first use, since this takes a quarter of a second.
+    from scipy import special
 
     number: float = special.gammainccinv(shape, tail)
     return number
@@ -194,7 +196,7 @@ def surface(n: int, dtype: str, smallest: float, near: bool, order: int = 0) -> 
     series = left @ values @ right.T
     large = np.abs(series) > TOLERANCE[dtype] * np.abs(series[0, 0])
     rows = np.flatnonzero(large.any(1))[-1] + 1
-    # Keep at least three of each row, so that no product with 0 is left for the compiler to simplify.
+    # Keep at least three coefficients of each row, so that no product with 0 is left for the compiler to simplify.
     counts = [max(*np.flatnonzero(row), 2, 2) + 1 for row in large[:rows]]
     return bare._replace(
         rows=tuple(tuple(chebyshev.cheb2poly(row[:count]).tolist()) for row, count in zip(series, counts, strict=False))
@@ -217,7 +219,7 @@ def fitted_guess(n: int, smallest: float, near: bool) -> Guess:
     """Fit the `Guess` on one side for tails down to `smallest`.
 
     The guess is (y - y of the mode) sqrt(n (1 + s^2)), or y minus `closed_base` on the far side below
-    `CLOSED_BASE_BELOW`. Least squares with Lawson's weights approach the minimax error of the logarithm of t.
+    `CLOSED_BASE_BELOW`. Least squares with Lawson's weights approaches the minimax error of the logarithm of t.
     """
     base = not near and n < (2 if smallest < DEEP else 1) * CLOSED_BASE_BELOW
     degrees = (4, 4) if near else (5, 8) if base else (6, 12)
@@ -246,15 +248,15 @@ def fitted_guess(n: int, smallest: float, near: bool) -> Guess:
     levels, places = np.meshgrid(2 * level / largest - 1, x)
     basis = chebyshev.chebvander2d(levels.ravel(), places.ravel(), degrees)
     target, weight = target.ravel(), weight.ravel()
-    share, best, error = np.ones_like(target), np.zeros(basis.shape[1]), np.inf
+    lawson, best, error = np.ones_like(target), np.zeros(basis.shape[1]), np.inf
     for _ in range(8):
-        rows = basis * (weight * weight * share)[:, None]
+        rows = basis * (weight * weight * lawson)[:, None]
         coefficients = np.linalg.solve(basis.T @ rows, rows.T @ target)
         missing = np.abs(basis @ coefficients - target) * weight
         if missing.max() < error:
             error, best = missing.max(), coefficients
-        share = share * (missing / missing.max() + 1e-3)
-        share /= share.mean()
+        lawson = lawson * (missing / missing.max() + 1e-3)
+        lawson /= lawson.mean()
     table = best.reshape(degrees[0] + 1, degrees[1] + 1)
     by_power = np.stack([all_powers(row) for row in table])
     by_power = np.stack([all_powers(column) for column in by_power.T]).T
@@ -271,5 +273,5 @@ def atanh_terms(largest: float, count: int) -> list[float]:
 
 def all_powers(series: np.ndarray) -> np.ndarray:
     """Return as many power coefficients as the Chebyshev `series` has terms."""
-    found = chebyshev.cheb2poly(series)
-    return np.pad(found, (0, len(series) - len(found)))
+    powers = chebyshev.cheb2poly(series)
+    return np.pad(powers, (0, len(series) - len(powers)))

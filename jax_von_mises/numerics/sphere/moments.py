@@ -17,7 +17,7 @@ from jax_von_mises.numerics.sphere.radial import KAPPA_MAX, chebyshev_series
 
 
 def mode_cosine(kappa: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
-    """Compute `radial.mode_cosine` by divisions; JAX 0.12 takes minutes to compile its products for small arrays."""
+    """Compute `radial.mode_cosine` with divisions; JAX 0.12 takes minutes to compile that function for small arrays."""
     root = lax.sqrt(n * n + 4 * kappa * kappa)
     inverse = 1 / (n + root)
     return (2 * kappa) * inverse, (n * inverse) * (1 + n * (1 / (root + 2 * kappa)))
@@ -79,12 +79,12 @@ def log_norm(kappa: jax.Array, dimension: int) -> jax.Array:
 
 def _log_norm(kappa: jax.Array, slope: jax.Array, dimension: int) -> jax.Array:
     n = dimension - 1
-    made = fits.fits(n, kappa.dtype.name)
+    fit = fits.fits(n, kappa.dtype.name)
     limit = jnp.minimum(kappa, KAPPA_MAX)
     s, rest = mode_cosine(limit, n)
     gap = jnp.where(s < 0.5, jnp.log1p(-s * s), jnp.log(rest * (1 + s)))
-    series = chebyshev_series(made.log_peak, 2 * s * s - 1)
-    value = made.log_area + ((n / 2) * gap - n * (s / (1 + s)) - (0.5 * jnp.log1p(s * s) + series))
+    series = chebyshev_series(fit.log_peak, 2 * s * s - 1)
+    value = fit.log_area + ((n / 2) * gap - n * (s / (1 + s)) - (0.5 * jnp.log1p(s * s) + series))
     value = value + jnp.where(kappa > KAPPA_MAX, (n / 2) * jnp.log(beyond(kappa)), 0)
     return _with_slope(lax.stop_gradient(value), kappa, -slope)
 
@@ -108,7 +108,7 @@ def _concentration_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array
 def concentration_of(resultant: jax.Array, complement: jax.Array, dimension: int) -> jax.Array:
     """Return the kappa with A(kappa) = `resultant` = 1 - `complement`.
 
-    Newton's method starts at Banerjee's approximation. In derivatives the two arguments are one number in two forms.
+    Newton's method starts at Banerjee's approximation. Derivatives treat the two arguments as one number in two forms.
     """
     r, c = lax.stop_gradient(resultant), lax.stop_gradient(complement)
     largest = 1e17 if r.dtype == jnp.float32 else 1e30

@@ -1,4 +1,4 @@
-r"""Tail probabilities and quantiles of the cosine w to the mean direction, and their derivatives; notation of `fits`.
+r"""Compute tail probabilities and quantiles of the cosine w, and their derivatives, in the notation of `fits`.
 
 A place is a pair of shares: `own` = (1 -+ w)/2, which is 0 at the pole of the tail, and `other` = 1 - `own`.
 The smaller share keeps its digits at both poles and at any concentration.
@@ -49,7 +49,8 @@ KAPPA_MAX = 1e18
 # Above this concentration, the distribution is a point mass.
 LARGEST_KAPPA = {"float32": 1e37, "float64": 1e300}
 # Up to this value of f* - f, in units of n/2, the difference is a sum of positive terms, with log(1 + e) / (2 r) - 1 by
-# its series in r^2 < 0.3 for r = e / (2 + e). Above, a product and a logarithm cancel by less than the sum's rounding.
+# its series in r^2 < 0.3 for r = e / (2 + e). Above it, a product and a logarithm nearly cancel, which costs less than
+# the sum's rounding.
 SPLIT = 0.2
 # Above this n, that sum is used wherever |e| < 1/2.
 MANY = 20
@@ -59,7 +60,7 @@ LARGEST_STEP = 0.7
 
 
 class Mode(NamedTuple):
-    """The mode, on the side of each element."""
+    """The mode, counted from the pole of each element's tail."""
 
     kappa: jax.Array
     near: jax.Array | np.ndarray
@@ -120,7 +121,7 @@ class Place(NamedTuple):
         return 4 * (self.own * self.other)
 
     def moved(self, distance: jax.Array) -> jax.Array:
-        """Return `small` at the place `distance` nearer to the pole in y."""
+        """Return `small` after a move by `distance` in y towards the pole."""
         x = expm1(-2 * distance)
         change = (self.own * self.other) * x * reciprocal(1 + self.own * x)
         return jnp.where(self.own_small, self.small + change, self.small - change)
@@ -144,7 +145,7 @@ EXPM1 = tuple(1 / float(np.prod(np.arange(1.0, j + 2))) for j in range(11))
 
 
 def log_split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the number of factors 2 of a normal positive number, and the logarithm of the remaining factor."""
+    """Return the number of factors of 2 in a normal positive number (0 in float64), and the logarithm of the rest."""
     if x.dtype == jnp.float64:
         return jnp.zeros_like(x), jnp.log(x)
     bits = lax.bitcast_convert_type(x, jnp.int32)
@@ -166,12 +167,12 @@ def chebyshev_series(series: Sequence[float], x: jax.Array) -> jax.Array:
 
 
 def chebyshev_polynomials(x: jax.Array, count: int) -> list[jax.Array]:
-    """Return T_0(x) to T_count-1(x), each from two of half its degree, which keeps chains of operations short."""
-    found = [jnp.ones_like(x), x]
+    """Return T_0(x) to T_count-1(x), each from two of half its degree, to keep chains of operations short."""
+    values = [jnp.ones_like(x), x]
     for j in range(2, count):
-        half = found[j // 2]
-        found.append(2 * half * half - 1 if j % 2 == 0 else 2 * half * found[j // 2 + 1] - x)
-    return found[:count]
+        half = values[j // 2]
+        values.append(2 * half * half - 1 if j % 2 == 0 else 2 * half * values[j // 2 + 1] - x)
+    return values[:count]
 
 
 def evaluate_surface(surface: fits.Surface, n: float, w: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -205,20 +206,20 @@ def hazard(place: Place, n: int, near: jax.Array | np.ndarray, smallest: float, 
     """Compute J at a `Place`, or with `order` 1 its derivative -dJ/dL, for tails down to `smallest`."""
     if n == 2:
         return closed_hazard(place, order)
-    found = []
+    by_side = []
     for side in (True, False):
         surface = fits.surface(n, place.small.dtype.name, smallest, side, order)
         value, inverse = evaluate_surface(surface, float(n), place.cosine, place.slope)
         for _ in range(order + 1):
             value = value * inverse
-        found.append(value)
-    return jnp.where(near, found[0], found[1])
+        by_side.append(value)
+    return jnp.where(near, by_side[0], by_side[1])
 
 
 def closed_hazard(place: Place, order: int) -> jax.Array:
     """Compute `hazard` in three dimensions, from the integral of v^order e^(x v) over [0, 1].
 
-    With u = T / (1 + w T), up to 1/(1 + w), the integrand is e^(c u) with c = 2 w - L, and x = c / (1 + w).
+    With u = T / (1 + w T), which ends at 1/(1 + w), the integrand is e^(c u) with c = 2 w - L, and x = c / (1 + w).
     """
     reach = 0.5 * reciprocal(place.other)
     x = (2 * place.cosine - place.slope) * reach
@@ -235,9 +236,9 @@ def closed_hazard(place: Place, order: int) -> jax.Array:
 
 def peak_density(n: int, s: jax.Array) -> jax.Array:
     """Return the density of y at the mode."""
-    made = fits.fits(n, s.dtype.name)
+    fit = fits.fits(n, s.dtype.name)
     root = square_root((n / (2 * np.pi)) * (1 + s * s))
-    return chebyshev_series(made.peak, 2 * s * s - 1) * root
+    return chebyshev_series(fit.peak, 2 * s * s - 1) * root
 
 
 def log_ratio(place: Place, mode: Mode, n: int, ratio: jax.Array) -> jax.Array:
@@ -288,12 +289,12 @@ def guessed_place(t: jax.Array, n: int, mode: Mode, smallest: float) -> tuple[ja
     log_t = LN_2 * log2(t)
     level = square_root((fits.LEVEL - LN_2) - log_t) - float(np.sqrt(fits.LEVEL))
     y = 2 * mode.s - 1
-    found = [fits.fitted_guess(n, smallest, side) for side in (True, False)]
-    places = [polynomial2(each.table, level * (2 / each.largest_level) - 1, y) for each in found]
+    guesses = [fits.fitted_guess(n, smallest, side) for side in (True, False)]
+    places = [polynomial2(each.table, level * (2 / each.largest_level) - 1, y) for each in guesses]
     width = inverse_root(n * (1 + mode.s * mode.s))
     near = width * places[0]
     own, other = mode.own, mode.other
-    if found[1].closed_base:
+    if guesses[1].closed_base:
         base_own, base_other = closed_base_shares(log_t, n, mode)
         own, other = jnp.where(mode.near, own, base_own), jnp.where(mode.near, other, base_other)
         distance = jnp.where(mode.near, near, places[1])
@@ -321,7 +322,7 @@ def closed_base_shares(log_t: jax.Array, n: int, mode: Mode) -> tuple[jax.Array,
 def quantile_share(
     t: jax.Array, near: jax.Array, kappa: jax.Array, dimension: int, smallest: float | None = None
 ) -> jax.Array:
-    """Return the `signed_share` of the place where the tail towards the near or the far pole has the probability `t`.
+    """Return the `signed_share` of the place where the tail towards the near or the far pole has probability `t`.
 
     Parameters
     ----------
@@ -373,8 +374,8 @@ def sine(signed: jax.Array) -> jax.Array:
 
 def scale_beyond(kappa: jax.Array) -> jax.Array:
     """Return the factor of 1 - w: 1 up to `KAPPA_MAX`, then falling to 0 at infinity."""
-    most = LARGEST_KAPPA[kappa.dtype.name]
-    return jnp.where(kappa > most, 0, jnp.minimum(KAPPA_MAX * reciprocal(jnp.clip(kappa, 1, most)), 1))
+    largest = LARGEST_KAPPA[kappa.dtype.name]
+    return jnp.where(kappa > largest, 0, jnp.minimum(KAPPA_MAX * reciprocal(jnp.clip(kappa, 1, largest)), 1))
 
 
 def step(place: Place, mode: Mode, n: int, ratio: jax.Array, smallest: float) -> jax.Array:
@@ -395,8 +396,8 @@ def step(place: Place, mode: Mode, n: int, ratio: jax.Array, smallest: float) ->
 def closed_quantile_share(t: jax.Array, near: jax.Array, kappa: jax.Array) -> jax.Array:
     """Compute `quantile_share` in three dimensions, where the tail is a difference of exponentials.
 
-    Towards the near pole b = -log(1 - t (1 - e^-2k)) / 2k. Towards the far pole k changes sign, and for k > 12 the
-    other share, -log(t (1 - e^-2k) + e^-2k) / 2k, gives b.
+    Towards the near pole b = -log(1 - t (1 - e^-2k)) / (2k). Towards the far pole k changes sign, and for k > 12 the
+    other share, -log(t (1 - e^-2k) + e^-2k) / (2k), gives b.
     """
     k = jnp.maximum(kappa, 1e-20)
     floor, rise, few = jnp.exp(-2 * k), -jnp.expm1(-2 * k), k <= 12
@@ -423,7 +424,7 @@ def closed_quantile_share(t: jax.Array, near: jax.Array, kappa: jax.Array) -> ja
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 3))
 def share_at(t: jax.Array, near: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
-    """Compute `quantile_share` in dimension 3 or more at constant tails, with its derivative in `kappa`."""
+    """Compute `quantile_share` in three or more dimensions at constant tails, with its derivative in `kappa`."""
     if dimension == 3:
         return closed_quantile_share(t, near, kappa)
     return quantile_share(t, near, kappa, dimension)
@@ -490,7 +491,8 @@ def look_up_share(
 def slope_of_distance(place: Place, mode: Mode, n: int, smallest: float) -> jax.Array:
     """Return the derivative in kappa of y, towards the pole of the tail, at a fixed tail probability."""
     j, j_slope = (hazard(place, n, mode.near, smallest, order) for order in (0, 1))
-    # This is w minus its mean, towards the pole. Use selections, since XLA's simplifier loops on products with a sign.
+    # `above` is w minus its mean, towards the pole. Use selections, since XLA's simplifier loops on products with a
+    # sign.
     towards = below_mode(mode, n)
     above = jnp.where(mode.near, towards, -towards) - 2 * place.across
     rise = place.width * j_slope + above * j

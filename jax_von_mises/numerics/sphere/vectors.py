@@ -1,7 +1,8 @@
 """Unit vectors: directions, the angle between two of them, and vectors about a mean direction.
 
 At a concentration of 1e7, the rounding error of a float32 component is 2e-4 of the spread. A normalised direction
-therefore stores its rounding error, and 1 - w comes from a difference of vectors.
+therefore stores its rounding error. With w the cosine of the angle between two vectors, 1 - w comes from their
+difference.
 """
 
 from typing import NamedTuple
@@ -41,7 +42,8 @@ SINE_OF_QUARTER = tuple(
 COSINE_OF_QUARTER = tuple(
     (-1) ** j * _QUARTER ** (2 * j) / float(np.prod(np.arange(1.0, 2 * j + 1))) for j in range(13)
 )
-# From this dimension on the part of a normal vector across a direction is long enough to compute as a difference.
+# From this dimension on, the part of a normal vector orthogonal to a direction is long enough to compute as a
+# difference.
 MANY = 16
 # Number of values that `ordered_sum` adds in parallel.
 LANES = 8
@@ -66,7 +68,7 @@ def direction_of(vector: jax.Array) -> Direction:
     unit = vector * inverse
     if unit.dtype == jnp.float64:
         return Direction(unit, jnp.zeros_like(unit))
-    # unit / inverse as an exact product of heads plus the rest. An error of the length itself is along the vector.
+    # Compute unit / inverse as an exact product of heads plus the rest. An error of the length is along the vector.
     length = lax.stop_gradient(1 / inverse)
     exact = lax.stop_gradient(unit)
     unit_head, length_head = head(exact), head(length)
@@ -76,9 +78,10 @@ def direction_of(vector: jax.Array) -> Direction:
 
 
 def versine(x: jax.Array, direction: Direction, lost: jax.Array | None = None) -> jax.Array:
-    """Return 1 - w between vectors `x`, along the last axis, and a `Direction`, with relative accuracy even near 0.
+    """Return 1 - w for the cosine w of the angle between vectors `x` and a `Direction`, with relative accuracy near 0.
 
-    `x` may have any length, but lengths near 1 are most accurate; `lost` is the rounding error of `x`.
+    Vectors are along the last axis. Those of `x` may have any length, but lengths near 1 give the smallest errors;
+    `lost` is the rounding error of `x`.
     """
     ndim = max(x.ndim, direction.unit.ndim)
     unit, rest = (aligned(each, ndim) for each in direction)
@@ -92,7 +95,7 @@ def versine(x: jax.Array, direction: Direction, lost: jax.Array | None = None) -
 
 
 def normal(t: jax.Array, half_minus_t: jax.Array, negative: jax.Array) -> jax.Array:
-    """Return the standard normal quantile of a tail `t` on one side, to 1e-6 (float32) or 1e-14 (float64)."""
+    """Return the standard normal quantile of a one-sided tail `t`, to 1e-6 (float32) or 1e-14 (float64)."""
     if t.dtype == jnp.float64:
         z = -jax.scipy.special.ndtri(t)
     else:
@@ -105,15 +108,15 @@ def normal(t: jax.Array, half_minus_t: jax.Array, negative: jax.Array) -> jax.Ar
 
 def cosine_and_sine(turn: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return cos(pi x) and sin(pi x) for x = `turn` in [-1, 1]."""
-    few = (6, 7) if turn.dtype == jnp.float32 else (12, 13)
+    counts = (6, 7) if turn.dtype == jnp.float32 else (12, 13)
     square = turn * turn
-    s = turn * polynomial(SINE_OF_QUARTER[: few[0]], square)
-    c = polynomial(COSINE_OF_QUARTER[: few[1]], square)
+    s = turn * polynomial(SINE_OF_QUARTER[: counts[0]], square)
+    c = polynomial(COSINE_OF_QUARTER[: counts[1]], square)
     return 1 - 2 * s * s, 2 * s * c
 
 
 def tangents(unit: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return two unit vectors orthogonal to each three-dimensional one, by T. Duff et al., JCGT 6 (1), 2017."""
+    """Return two unit vectors orthogonal to each three-dimensional `unit`, by T. Duff et al., JCGT 6 (1), 2017."""
     x, y, z = (unit[..., j] for j in range(3))
     sign = jnp.where(z < 0, -1, 1).astype(z.dtype)
     a = -1 / (sign + z)
@@ -140,8 +143,8 @@ def place_in_space(signed: jax.Array, turn: jax.Array, unit: jax.Array) -> jax.A
 def place_across(signed: jax.Array, z: jax.Array, unit: jax.Array) -> jax.Array:
     """Return vectors in any dimension from a `signed_share` and normal vectors `z`.
 
-    The part of `z` across `unit` is the azimuth. Without a reflection no direction is special, and all derivatives are
-    finite.
+    The part of `z` orthogonal to `unit` gives the azimuth. Since there is no reflection, no direction is special and
+    all derivatives are finite.
     """
     unit = aligned(unit, z.ndim)
     along = ordered_sum(rounded(z * unit))
@@ -160,7 +163,7 @@ def rounded(product: jax.Array) -> jax.Array:
 
 
 def ordered_sum(terms: jax.Array) -> jax.Array:
-    """Sum over the last axis in the same order in every program, with as many numbers at a time as a register holds."""
+    """Sum over the last axis in the same order in every program, adding as many numbers at once as a register holds."""
     size = terms.shape[-1]
     cut = size - size % LANES if size > LANES else 0
     lanes = xla.tree_sum([terms[..., j : j + LANES] for j in range(0, cut, LANES)]) if cut else terms[..., :0]
