@@ -1,4 +1,4 @@
-"""Undo the changes that the programs make in their process."""
+"""Restore the environment variables that the benchmark programs set in their process."""
 
 import pytest
 

@@ -101,16 +101,16 @@ def in_stages(clock, *stages):
 
 def test_stages_are_distinguished(clock):
     competitor, fetch = in_stages(clock, (0.125, 0.5, 0.25))
-    found = timing.stages({"a": competitor}, fetch, 3, clock)
-    assert found == {"a": [timing.Stages(0.125, 0.5, 0.25)] * 3}
+    stages = timing.stages({"a": competitor}, fetch, 3, clock)
+    assert stages == {"a": [timing.Stages(0.125, 0.5, 0.25)] * 3}
 
 
 def test_stages_of_short_calls_are_averaged_over_a_turn(clock):
     first, odd, even = (9.0, 9.0, 9.0), (2.0**-8, 2.0**-7, 0.0), (2.0**-7, 2.0**-8, 2.0**-7)
     # The first call sets the number of calls in a turn, 7; the second warms up the turn and is not timed.
     competitor, fetch = in_stages(clock, first, (2.0**-6, 0.0, 0.0), first, odd, odd, odd, odd, even, even, even)
-    (found,) = timing.stages({"a": competitor}, fetch, 1, clock)["a"]
-    assert found == pytest.approx(((4 + 3 * 2) / 7 / 256, (4 * 2 + 3) / 7 / 256, 3 * 2 / 7 / 256))
+    (stages,) = timing.stages({"a": competitor}, fetch, 1, clock)["a"]
+    assert stages == pytest.approx(((4 + 3 * 2) / 7 / 256, (4 * 2 + 3) / 7 / 256, 3 * 2 / 7 / 256))
 
 
 def test_median_quartiles_and_spread():
@@ -123,7 +123,7 @@ def test_median_quartiles_and_spread():
 
 @pytest.mark.parametrize(("turns", "wide"), [(1, True), (2, True), (3, False)])
 def test_too_few_turns_have_no_spread(turns, wide):
-    """They agree with each other, which proves nothing."""
+    """One or two turns count as wide, since their agreement proves nothing."""
     assert timing.Timing(1.0, (0.5,) * turns).wide == wide
 
 
@@ -183,8 +183,8 @@ def test_verdicts():
     table = [goals.Goal("cpu", "one", "numpy", 15), goals.Goal("gpu", "one", "numpy", 100)]
     cases = [entry("a", "one", 1.0, numpy=15.2), entry("b", "one", 1.0, numpy=14.8), entry("c", "one", 1.0)]
     cases += [entry("d", "small", 1.0, numpy=1.0), entry("e", "one", 1.0, numpy=15.1)]
-    found = goals.verdicts("cpu", cases, table)
-    assert [(v.case, v.state) for v in found] == [
+    verdicts = goals.verdicts("cpu", cases, table)
+    assert [(v.case, v.state) for v in verdicts] == [
         ("a", goals.MET),
         ("b", goals.MISSED),
         ("c", goals.NOT_MEASURED),
@@ -213,13 +213,13 @@ def test_the_higher_goal_counts_from_its_concentration_on():
 
 def test_noise_and_a_busy_machine_give_no_verdict():
     case = entry("a", "one", 1.0, numpy=20.0)
-    asked = [goals.Goal("cpu", "one", "numpy", 15)]
-    assert goals.verdicts("cpu", [case], asked)[0].state == goals.MET
-    assert goals.verdicts("cpu", [case], asked, busy=True)[0].state == quiet.BUSY
+    table = [goals.Goal("cpu", "one", "numpy", 15)]
+    assert goals.verdicts("cpu", [case], table)[0].state == goals.MET
+    assert goals.verdicts("cpu", [case], table, busy=True)[0].state == quiet.BUSY
     case["results"]["ours"]["wide"] = True
-    assert goals.verdicts("cpu", [case], asked)[0].state == goals.TOO_NOISY
+    assert goals.verdicts("cpu", [case], table)[0].state == goals.TOO_NOISY
     del case["results"]["ours"]
-    assert goals.verdicts("cpu", [case], asked)[0].state == goals.NOT_MEASURED
+    assert goals.verdicts("cpu", [case], table)[0].state == goals.NOT_MEASURED
 
 
 def test_accuracy_counts():
@@ -251,10 +251,10 @@ def test_questions_reach_into_both_tails():
 
 def test_distances_are_zero_for_the_reference_and_see_an_error():
     for error in accuracy.ERRORS:
-        given = accuracy.questions(error.task, 5.0)
-        right = getattr(reference, error.task)(given.astype(np.float64), 5.0)
-        assert not np.any(accuracy.distances(error.task, 5.0, given, right)[error.measure])
-        wrong = accuracy.distances(error.task, 5.0, given, right + 1e-3)[error.measure]
+        inputs = accuracy.questions(error.task, 5.0)
+        right = getattr(reference, error.task)(inputs.astype(np.float64), 5.0)
+        assert not np.any(accuracy.distances(error.task, 5.0, inputs, right)[error.measure])
+        wrong = accuracy.distances(error.task, 5.0, inputs, right + 1e-3)[error.measure]
         assert np.max(wrong) >= 0.9e-3
 
 
@@ -298,13 +298,13 @@ def test_run_case_reports_rates_and_reasons():
         Fake("absent", absent),
         Fake("broken", broken),
     ]
-    found = performance_benchmark.run_case(CASE, table, rounds=2, capped=True)
-    assert found["missing"] == {"absent": "no such library", "broken": "failed: RuntimeError: out of memory"}
-    counts = {name: result["count"] for name, result in found["results"].items()}
+    measured = performance_benchmark.run_case(CASE, table, rounds=2, capped=True)
+    assert measured["missing"] == {"absent": "no such library", "broken": "failed: RuntimeError: out of memory"}
+    counts = {name: result["count"] for name, result in measured["results"].items()}
     assert counts == {"ours": 100, "capped": 10, "slow": 20, "both": 20}
-    assert found["results"]["ours"]["ratio"] == 1
-    rates = {name: result["rate"] for name, result in found["results"].items()}
-    assert found["results"]["capped"]["ratio"] == rates["ours"] / rates["capped"]
+    assert measured["results"]["ours"]["ratio"] == 1
+    rates = {name: result["rate"] for name, result in measured["results"].items()}
+    assert measured["results"]["capped"]["ratio"] == rates["ours"] / rates["capped"]
     uncapped = performance_benchmark.run_case(CASE, table[:3], rounds=1, capped=False)
     assert [result["count"] for result in uncapped["results"].values()] == [100, 100, 20]
 
@@ -318,16 +318,16 @@ def test_a_failure_of_ours_is_an_error():
 @pytest.mark.parametrize("case", [*GRIDS["dtypes"], *GRIDS["keys"]], ids=lambda case: case.name)
 def test_our_draws_in_each_dtype_and_of_each_key(case, monkeypatch):
     monkeypatch.setattr(timing, "SHORTEST_TURN", 0.0)
-    found = performance_benchmark.run_case(case._replace(count=50), peers.PEERS[:1], 1, capped=True)
-    assert not found["missing"]
-    assert found["results"]["ours"]["dtype"] == case.dtype
+    measured = performance_benchmark.run_case(case._replace(count=50), peers.PEERS[:1], 1, capped=True)
+    assert not measured["missing"]
+    assert measured["results"]["ours"]["dtype"] == case.dtype
     assert not jax.config.jax_enable_x64
 
 
 def test_a_key_that_jax_does_not_have_is_a_reason():
     chosen = [peer for peer in peers.PEERS if peer.name in ("ours", "normal")]
-    found = performance_benchmark.run_case(CASE._replace(key_impl="md5"), chosen, 1, capped=True)
-    assert found["missing"] == dict.fromkeys(("ours", "normal"), "this JAX has no md5")
+    measured = performance_benchmark.run_case(CASE._replace(key_impl="md5"), chosen, 1, capped=True)
+    assert measured["missing"] == dict.fromkeys(("ours", "normal"), "this JAX has no md5")
 
 
 def test_errors_skip_failing_peers_and_report_nan():
@@ -342,7 +342,7 @@ def test_errors_skip_failing_peers_and_report_nan():
 
 
 def ready(peer, case):
-    """Prepare `peer`; skip if its library is missing."""
+    """Return the prepared `peer`, or None if it lacks the task; skip if its library is missing."""
     if case.task in peer.lacks:
         with pytest.raises(peers.Unavailable):
             peer.prepare(case)
@@ -360,10 +360,10 @@ def ready(peer, case):
 @pytest.mark.parametrize("peer", peers.PEERS, ids=lambda peer: peer.name)
 def test_every_peer_computes_its_tasks(peer, task):
     case = Case("tiny", task, count=50, concentration=5.0, task=task, size=40)
-    found = ready(peer, case)
-    if found is None:
+    prepared = ready(peer, case)
+    if prepared is None:
         return
-    draw, fresh, wait = found.competitor
+    draw, fresh, wait = prepared.competitor
     # Other libraries warn, and broadcast in their own ways.
     with warnings.catch_warnings(), jax.numpy_rank_promotion("allow"):
         warnings.simplefilter("ignore")
@@ -371,7 +371,7 @@ def test_every_peer_computes_its_tasks(peer, task):
     for result in results:
         wait(result)
     if isinstance(results[0], np.ndarray | list):
-        assert found.device == "cpu"  # the result is ready when the call returns
+        assert prepared.device == "cpu"  # the result is ready when the call returns
     else:
         assert waits(wait)
     if task == "fit":
@@ -381,7 +381,7 @@ def test_every_peer_computes_its_tasks(peer, task):
         assert np.allclose(locs, np.angle(mean), atol=1e-5)
         assert np.allclose(exact.ratio(np.asarray(concentrations, float)), np.abs(mean), rtol=1e-5)
         return
-    first, second = (found.read(result) for result in results)
+    first, second = (prepared.read(result) for result in results)
     assert first.shape == second.shape == (() if task == "gradient" else (50,))
     assert not np.array_equal(first, second)
     if task == "truncated":
@@ -393,16 +393,18 @@ def test_every_peer_computes_its_tasks(peer, task):
     if task in ("icdf", "cdf", "log_prob"):
         right = getattr(reference, task)(case.inputs(0).astype(np.float64), 5.0)
         assert np.allclose(first, right, atol=1e-5)
-        assert np.allclose(found.read(draw(found.give(case.inputs(0)))), right, atol=1e-5)
+        assert np.allclose(prepared.read(draw(prepared.give(case.inputs(0)))), right, atol=1e-5)
 
 
 def test_our_gradient_is_that_of_the_draws():
     case = Case("tiny", "gradient", count=50, concentration=5.0, task="gradient")
     ours = peers.PEERS[0]
-    found = ours.prepare(case).competitor
-    key = found.fresh(0)
+    competitor = ours.prepare(case).competitor
+    key = competitor.fresh(0)
     x = np.asarray(ours.package().sample_von_mises(key, 0.0, 5.0, (50,), "float32"), np.float64)
-    assert found.draw(key) == pytest.approx(np.sum(np.sign(x) * exact.dquantile_dk(np.abs(x), 5.0)), rel=1e-4, abs=1e-4)
+    assert competitor.draw(key) == pytest.approx(
+        np.sum(np.sign(x) * exact.dquantile_dk(np.abs(x), 5.0)), rel=1e-4, abs=1e-4
+    )
 
 
 @pytest.fixture(scope="module")
@@ -426,8 +428,8 @@ def run(tmp_path_factory):
 def test_tuned_runs_start_again_with_huge_pages(monkeypatch):
     started = []
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
-    monkeypatch.setattr(performance_benchmark.os, "execv", lambda *given: started.append(given))
-    monkeypatch.setattr("jax_von_mises.runtime.configure", lambda **given: started.append(given))
+    monkeypatch.setattr(performance_benchmark.os, "execv", lambda *arguments: started.append(arguments))
+    monkeypatch.setattr("jax_von_mises.runtime.configure", lambda **arguments: started.append(arguments))
     performance_benchmark.tune(["--tuned", "--quick"])
     (python, command), width = started
     assert command == [python, "-m", "benchmarks.performance_benchmark", "--tuned", "--quick"]
@@ -542,7 +544,7 @@ def test_plots_refuse_other_files(text, message, tmp_path, capsys):
 
 
 def test_untimeable_settings_are_refused(monkeypatch):
-    """Without compilation or a device, every number would measure something else."""
+    """Settings without compilation or a device are refused, since every number would measure something else."""
     with jax.disable_jit(), pytest.raises(SystemExit, match="JAX_DISABLE_JIT is on"):
         environment.describe()
 
@@ -559,6 +561,6 @@ def test_variables_that_matter_are_recorded(monkeypatch):
     for name, value in names.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MY_PASSWORD", "x")
-    found = environment.describe()["variables"]
-    assert found.items() >= names.items()
-    assert "MY_PASSWORD" not in found
+    recorded = environment.describe()["variables"]
+    assert recorded.items() >= names.items()
+    assert "MY_PASSWORD" not in recorded

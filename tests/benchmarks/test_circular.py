@@ -13,10 +13,10 @@ def test_a_run(tmp_path, capsys):
     cases = [circular.Case("von Mises", 0), circular.Case("three modes", 128)]
     path = tmp_path / "circular.json"
     assert circular.main(["--rounds", "3", "--json", str(path)], cases) == 0
-    printed, found = capsys.readouterr().out, json.loads(path.read_text())
-    assert [case["name"] for case in found["cases"]] == [case.name for case in cases]
-    for case in found["cases"]:
+    printed, result = capsys.readouterr().out, json.loads(path.read_text())
+    assert [case["name"] for case in result["cases"]] == [case.name for case in cases]
+    for case in result["cases"]:
         assert case["name"] in printed
         assert all(each["seconds"] > 0 for each in case["results"].values())
-    assert set(found["cases"][1]["results"]) == {"jax_von_mises", "sample_von_mises"}
-    assert results.summary_table(circular, found).count("\n") == 3
+    assert set(result["cases"][1]["results"]) == {"jax_von_mises", "sample_von_mises"}
+    assert results.summary_table(circular, result).count("\n") == 3

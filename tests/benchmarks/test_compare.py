@@ -18,7 +18,7 @@ def states(comparison):
 
 
 def compared(before, after, tolerance=0.3, **environment):
-    """Compare a case whose peers take the old seconds with one whose peers take the new ones."""
+    """Compare two results of a case, from the seconds that each peer takes before and after."""
     old, new = result_file(timed_case(**before)), result_file(timed_case(**after), **environment)
     return compare.compare(old, new, tolerance)
 
@@ -34,20 +34,20 @@ def compared(before, after, tolerance=0.3, **environment):
     ],
 )
 def test_tolerance(seconds, state):
-    found = compared({"ours": 1.0, "numpy": 10.0}, {"ours": seconds, "numpy": 10.0})
-    assert states(found) == {("k=1", "numpy"): state}
-    assert [change.peer for change in found.regressions] == (["numpy"] if state == compare.SLOWER else [])
+    comparison = compared({"ours": 1.0, "numpy": 10.0}, {"ours": seconds, "numpy": 10.0})
+    assert states(comparison) == {("k=1", "numpy"): state}
+    assert [change.peer for change in comparison.regressions] == (["numpy"] if state == compare.SLOWER else [])
 
 
 def test_a_peer_that_became_faster_is_a_loss_too():
-    found = compared({"ours": 1.0, "numpy": 10.0}, {"ours": 1.0, "numpy": 5.0})
-    (change,) = found.regressions
+    comparison = compared({"ours": 1.0, "numpy": 10.0}, {"ours": 1.0, "numpy": 5.0})
+    (change,) = comparison.regressions
     assert (change.old, change.new) == (10.0, 5.0)
 
 
 def test_a_slower_machine_is_no_regression():
-    found = compared({"ours": 1.0, "numpy": 10.0}, {"ours": 3.0, "numpy": 30.0})
-    assert states(found) == {("k=1", "numpy"): compare.SAME}
+    comparison = compared({"ours": 1.0, "numpy": 10.0}, {"ours": 3.0, "numpy": 30.0})
+    assert states(comparison) == {("k=1", "numpy"): compare.SAME}
 
 
 def test_our_rate_is_judged_where_no_peer_can_be():
@@ -56,29 +56,29 @@ def test_our_rate_is_judged_where_no_peer_can_be():
     assert states(noisy_peer) == {("k=1", "numpy"): compare.TOO_NOISY, ("k=1", "rate"): compare.SLOWER}
 
 
-@pytest.mark.parametrize("about", [{"cpu": "another CPU"}, {"cores": 4}, {"device": "H100"}])
-def test_rates_of_other_machines_are_not_compared(about):
-    found = compared({"ours": 1.0, "numpy": 10.0}, {"ours": 3.0, "numpy": 10.0}, **about)
-    assert states(found) == {("k=1", "numpy"): compare.SLOWER}
-    (name,) = about
-    assert any(line.startswith(f"{name}: ") for line in found.differences)
-    assert states(compared({"ours": 1.0}, {"ours": 3.0}, **about)) == {}
+@pytest.mark.parametrize("machine", [{"cpu": "another CPU"}, {"cores": 4}, {"device": "H100"}])
+def test_rates_of_other_machines_are_not_compared(machine):
+    comparison = compared({"ours": 1.0, "numpy": 10.0}, {"ours": 3.0, "numpy": 10.0}, **machine)
+    assert states(comparison) == {("k=1", "numpy"): compare.SLOWER}
+    (name,) = machine
+    assert any(line.startswith(f"{name}: ") for line in comparison.differences)
+    assert states(compared({"ours": 1.0}, {"ours": 3.0}, **machine)) == {}
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
 @pytest.mark.parametrize("who", ["ours", "numpy"])
 def test_noise_gives_no_verdict(where, who):
-    """The ratio falls to a tenth, but one of its four timings is wide."""
+    """A ratio that falls to a tenth gets no verdict if one of its four timings is wide."""
     timings = {"before": {"ours": 1.0, "numpy": 10.0}, "after": {"ours": 10.0, "numpy": 10.0}}
     assert compared(**timings).regressions
     timings[where][who] = NOISY
-    found = compared(**timings)
-    assert states(found)["k=1", "numpy"] == compare.TOO_NOISY
-    assert not [change for change in found.regressions if change.peer == "numpy"]
+    comparison = compared(**timings)
+    assert states(comparison)["k=1", "numpy"] == compare.TOO_NOISY
+    assert not [change for change in comparison.regressions if change.peer == "numpy"]
 
 
 def test_a_change_within_the_noise_is_no_change():
-    """Four spreads of 15 %, none of them wide, combine to 30 %: a loss of 20 % is within the noise."""
+    """A loss of 20 % is within the noise of four spreads of 15 %, none of them wide, which combine to 30 %."""
     steady, loose = [1.0] * 5, [0.9, 0.925, 1.0, 1.075, 1.1]
     scaled = [1.25 * seconds for seconds in loose]
     before, after = {"ours": loose, "numpy": loose}, {"ours": scaled, "numpy": loose}
@@ -92,12 +92,12 @@ def test_a_change_within_the_noise_is_no_change():
 
 
 def test_a_busy_machine_gives_no_verdict(tmp_path):
-    made = [result_file(timed_case(ours=seconds, numpy=10.0)) for seconds in (1.0, 5.0)]
-    made[1]["machine_state"] = quiet.decide(9.0, 2, 0.0, 0.5).as_dict()
-    found = compare.compare(*made)
-    assert set(states(found).values()) == {quiet.BUSY}
-    assert found.judged == 0
-    assert any("the new run was busy: load average 9.0" in line for line in found.differences)
+    results = [result_file(timed_case(ours=seconds, numpy=10.0)) for seconds in (1.0, 5.0)]
+    results[1]["machine_state"] = quiet.decide(9.0, 2, 0.0, 0.5).as_dict()
+    comparison = compare.compare(*results)
+    assert set(states(comparison).values()) == {quiet.BUSY}
+    assert comparison.judged == 0
+    assert any("the new run was busy: load average 9.0" in line for line in comparison.differences)
 
 
 def test_different_work_is_not_compared():
@@ -109,9 +109,9 @@ def test_different_work_is_not_compared():
     new["cases"][1]["missing"]["torch"] = "not installed"
     new["cases"].append(timed_case("c", ours=1.0))
     old["cases"].append(timed_case("d", ours=1.0))
-    found = compare.compare(old, new)
-    assert states(found) == {("b", "rate"): compare.SAME}
-    assert found.unmatched == [
+    comparison = compare.compare(old, new)
+    assert states(comparison) == {("b", "rate"): compare.SAME}
+    assert comparison.unmatched == [
         ("a", "count: 1000 and now 2000"),
         ("b", "NumPy did 1,000 and now 1"),
         ("b", "PyTorch is in the old result only (not installed)"),
@@ -128,13 +128,13 @@ def test_noise_alone_is_no_pass(tmp_path):
 
 
 def test_versions_that_differ_are_listed():
-    found = compared({"ours": 1.0}, {"ours": 1.0}, versions={"jax": "0.12.0"})
-    assert found.differences == ["jax: 0.10.2 and now 0.12.0", "numpy: 2.4.6 and now None"]
+    comparison = compared({"ours": 1.0}, {"ours": 1.0}, versions={"jax": "0.12.0"})
+    assert comparison.differences == ["jax: 0.10.2 and now 0.12.0", "numpy: 2.4.6 and now None"]
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two results, the second of which is slower."""
+    """Return a folder with two results, of which the new one is slower."""
     for name, seconds in (("old", 1.0), ("new", 2.0)):
         files.write_json(tmp_path / f"{name}.json", result_file(timed_case(ours=seconds, numpy=10.0)))
     return tmp_path
@@ -166,8 +166,8 @@ def test_impossible_numbers_are_refused(name, value, folder):
     assert run(folder, "--from", "new.json", "--compare", "bad.json") == 2
 
 
-def test_a_bad_old_file_is_reported_before_the_measurement(folder, monkeypatch):
-    monkeypatch.setattr(performance_benchmark, "measure", lambda given: pytest.fail("measured"))
+def test_an_invalid_old_file_is_reported_before_the_measurement(folder, monkeypatch):
+    monkeypatch.setattr(performance_benchmark, "measure", lambda options: pytest.fail("measured"))
     assert run(folder, "--compare", "none.json") == 2
 
 
@@ -181,14 +181,14 @@ def test_a_bad_old_file_is_reported_before_the_measurement(folder, monkeypatch):
         ["--tolerance", "nan"],
     ],
 )
-def test_senseless_options_are_refused(arguments, folder):
+def test_invalid_options_are_refused(arguments, folder):
     with pytest.raises(SystemExit, match="2"):
         run(folder, *arguments)
 
 
 def test_the_committed_result_equals_itself():
     result = files.read_result(RESULT)
-    found = compare.compare(result, result)
-    assert {change.state for change in found.changes} <= {compare.SAME, compare.TOO_NOISY}
-    assert sum(change.peer != "rate" for change in found.changes) >= 40
-    assert not found.unmatched
+    comparison = compare.compare(result, result)
+    assert {change.state for change in comparison.changes} <= {compare.SAME, compare.TOO_NOISY}
+    assert sum(change.peer != "rate" for change in comparison.changes) >= 40
+    assert not comparison.unmatched

@@ -1,4 +1,4 @@
-"""The search for errors of a sampler: its expected values, counts, false alarms, and the damage it must find."""
+"""The search for errors of a sampler: its expected values, counts, false alarms, and the damage that it must detect."""
 
 import json
 
@@ -25,20 +25,20 @@ def silent(*_, **__):
 
 @pytest.mark.parametrize("k", [0.0, 0.5, 100.0, 1e7])
 def test_masses_are_those_of_the_floats_in_a_bin(k):
-    found = expected.bins(k, "float32", 64)
-    assert found.even
-    assert np.allclose(found.mass, 1 / 64, rtol=0.05)
-    edges = found.edges.astype(np.float32)
+    bins = expected.bins(k, "float32", 64)
+    assert bins.even
+    assert np.allclose(bins.mass, 1 / 64, rtol=0.05)
+    edges = bins.edges.astype(np.float32)
     middle = (edges.astype(float) + np.nextafter(edges, np.float32(-10)).astype(float)) / 2
     below = np.where(middle < 0, reference.sf(np.abs(middle), k), 1 - reference.sf(np.abs(middle), k))
-    assert np.allclose(np.cumsum(found.mass), [*below, 1], rtol=1e-9, atol=1e-12)
+    assert np.allclose(np.cumsum(bins.mass), [*below, 1], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_bins_of_short_floats_are_their_values(dtype):
-    found = expected.bins(5.0, dtype, 2**16)
-    assert not found.even
-    places = found.edges[1:-1]
+    bins = expected.bins(5.0, dtype, 2**16)
+    assert not bins.even
+    places = bins.edges[1:-1]
     assert np.array_equal(places.astype(jnp.dtype(dtype)).astype(np.float64), places)
     middle = expected.below(places, dtype)
     below = 2 * middle - places
@@ -53,7 +53,7 @@ def test_bins_of_short_floats_are_their_values(dtype):
 @pytest.mark.parametrize("k", [0.0, 0.5, 5.0])
 @pytest.mark.parametrize("method", ["table", "direct"])
 def test_tails_of_the_sampler_keep_the_promise(k, method):
-    """The exact probabilities of the sampler, from all angles of tails below 2^-11, are never reported."""
+    """The sampler's exact tail probabilities below 2^-11, from all of its angles there, are never reported."""
     tails = expected.tails(k)
     words = jnp.arange(2**22, dtype=jnp.uint32) << 10 >> 10
     angles = jax.jit(every_word.transform.angles, static_argnums=3)
@@ -66,19 +66,19 @@ def test_tails_of_the_sampler_keep_the_promise(k, method):
     assert np.all(beyond[deep] <= tails.most[deep])
     assert beyond[-1] > 0, "a threshold that no angle reaches"
     for mass in (beyond, tails.least, tails.most):
-        seen = np.where(deep, mass, tails.mass) * 10**13
-        (verdict,) = verdicts.tail_tests({"angles": 10**13, "beyond": np.round(seen).astype(np.int64)}, tails)
+        counts = np.where(deep, mass, tails.mass) * 10**13
+        (verdict,) = verdicts.tail_tests({"angles": 10**13, "beyond": np.round(counts).astype(np.int64)}, tails)
         assert verdict.p > 0.1
 
 
 @pytest.mark.parametrize("k", [0.0, 2.0, 1e7])
 def test_moments_are_known(k):
-    found = expected.moments(k, (1, 2), "float32")
-    mean, variance, slack = found["versine"][:, 0]
+    moments = expected.moments(k, (1, 2), "float32")
+    mean, variance, slack = moments["versine"][:, 0]
     assert mean == pytest.approx(1 - float(reference.ratio(k)), rel=1e-9)
-    assert found["sine"][0] == pytest.approx([0, 0], abs=1e-12)
+    assert moments["sine"][0] == pytest.approx([0, 0], abs=1e-12)
     # The mean square of the sine is A / k.
-    assert found["sine"][1, 0] == pytest.approx(0.5 if k == 0 else float(reference.ratio(k)) / k, rel=1e-9)
+    assert moments["sine"][1, 0] == pytest.approx(0.5 if k == 0 else float(reference.ratio(k)) / k, rel=1e-9)
     assert 0 < slack < 1e-5 * np.sqrt(variance)
 
 
@@ -88,40 +88,40 @@ def test_moments_are_known(k):
 @pytest.mark.slow
 @pytest.mark.parametrize(("k", "dtype"), [(0.5, "float32"), (1e7, "float32"), (5.0, "bfloat16"), (5.0, "float64")])
 def test_counts_are_those_of_numpy(k, dtype):
-    """They agree for one block, and for three in one call of the device as on a GPU."""
+    """Counts agree with NumPy's for one block, and for three blocks in one call of the device as on a GPU."""
     keys = jax.random.key(1), jax.random.key(2)
     bins = expected.bins(k, dtype, 2**8)
     tails = expected.tails(k) if dtype == "float32" else expected.NO_TAILS
     (mean,) = expected.moments(k, (1,), dtype)["versine"][0]
     draw = exactness.sampler(dtype, "table")
-    given = draw, keys, k, bins, tails, mean, SMALL
-    single = [counting.count_blocks(i, 1, *given) for i in range(3)]
-    together = counting.count_blocks(0, 3, *given)
+    arguments = draw, keys, k, bins, tails, mean, SMALL
+    single = [counting.count_blocks(i, 1, *arguments) for i in range(3)]
+    together = counting.count_blocks(0, 3, *arguments)
     assert set(together) == set(single[0])
     for name, value in together.items():
         each = np.sum([sums[name] for sums in single], axis=0)
         assert np.array_equal(value, each) if value.dtype.kind == "i" else np.allclose(value, each, 1e-5, 1e-2), name
-    found = single[0]
+    counted = single[0]
     with jax.enable_x64(dtype == "float64"):
         x, other = (np.asarray(draw(key, np.float32(k), (0, 0), SMALL)).astype(np.float64) for key in keys)
-    assert found["lost"] == 0
+    assert counted["lost"] == 0
     counts = np.bincount(np.searchsorted(bins.edges, x, side="right"), minlength=len(bins.mass))
-    assert np.array_equal(found["bins"], counts)
-    assert np.array_equal(found["beyond"], np.sum(np.abs(x)[:, None] >= tails.places, axis=0))
-    for j, versine, sine in zip(counting.ORDERS, found["versines"], found["sines"], strict=True):
+    assert np.array_equal(counted["bins"], counts)
+    assert np.array_equal(counted["beyond"], np.sum(np.abs(x)[:, None] >= tails.places, axis=0))
+    for j, versine, sine in zip(counting.ORDERS, counted["versines"], counted["sines"], strict=True):
         assert versine == pytest.approx(np.sum(1 - np.cos(j * x)), rel=1e-5)
         assert sine == pytest.approx(np.sum(np.sin(j * x)), abs=1e-5 * np.sum(np.abs(np.sin(j * x))))
     v, w = (2 * np.sin(each / 2) ** 2 - mean for each in (x, other))
     s = np.sin(x)
-    for lag, products in zip(counting.LAGS, found["lagged"], strict=True):
+    for lag, products in zip(counting.LAGS, counted["lagged"], strict=True):
         after = np.roll(v, -lag), np.roll(s, -lag)
         exact = np.sum(v * after[0]), np.sum(s * after[1]), np.sum(v * after[1])
         size = 2e-5 * len(x) * np.array([np.var(v), np.var(s), np.std(v) * np.std(s)])
         assert np.all(np.abs(products - exact) < size)
-    assert found["across"][0] == pytest.approx(np.sum(v * w), abs=2e-5 * len(x) * np.var(v))
-    assert found["rises"] == np.sum(x[1:] > x[:-1])
-    assert found["changes"] == np.sum((x < 0) != (np.roll(x, -1) < 0))
-    assert found["positive"] == np.sum(x >= 0)
+    assert counted["across"][0] == pytest.approx(np.sum(v * w), abs=2e-5 * len(x) * np.var(v))
+    assert counted["rises"] == np.sum(x[1:] > x[:-1])
+    assert counted["changes"] == np.sum((x < 0) != (np.roll(x, -1) < 0))
+    assert counted["positive"] == np.sum(x >= 0)
 
 
 @pytest.mark.slow
@@ -132,8 +132,8 @@ def test_invalid_angles_are_reported():
         keys = (jax.random.key(1),) * 2
         sums = counting.count_blocks(0, number, draw, keys, 5.0, bins, expected.tails(5.0), 0.1, SMALL)
         assert sums["lost"] == number
-    found = {each.test: each.p for each in verdicts.of_counts(sums, bins, expected.tails(5.0), 5.0, "float32")}
-    assert found["every angle is one"] == 0
+    p_values = {each.test: each.p for each in verdicts.of_counts(sums, bins, expected.tails(5.0), 5.0, "float32")}
+    assert p_values["every angle is one"] == 0
 
 
 # Verdicts
@@ -142,9 +142,9 @@ def test_invalid_angles_are_reported():
 def made_up(off=0.0, slack=0.0, count=10**6, size=100):
     """Return sums whose bins are exactly as expected, except one."""
     mass = np.full(size, 1 / size)
-    seen = count * mass
-    seen[3] += off * np.sqrt(seen[3])
-    return {"angles": count, "bins": seen}, expected.Bins(np.zeros(size - 1), mass, np.full(size, slack), True)
+    counts = count * mass
+    counts[3] += off * np.sqrt(counts[3])
+    return {"angles": count, "bins": counts}, expected.Bins(np.zeros(size - 1), mass, np.full(size, slack), True)
 
 
 def test_a_bin_that_is_off_is_found_and_its_slack_is_subtracted():
@@ -159,22 +159,22 @@ def test_a_bin_that_is_off_is_found_and_its_slack_is_subtracted():
 
 @pytest.mark.parametrize("slack", [0.0, 1e-6])
 def test_false_alarms_of_the_worst_of_many_bins_are_bounded(slack):
-    """The rate is bounded even for bins with few angles, whose counts are not normal; by exact sums over all counts."""
+    """The rate is bounded even for bins with few angles, whose counts are not normal (by exact sums over counts)."""
     count, bins = 2**22, 2**14
-    seen = np.arange(0, 800)
-    once = verdicts.binomial(seen, count, 1 / bins - slack, 1 / bins + slack)
+    counts = np.arange(0, 800)
+    once = verdicts.binomial(counts, count, 1 / bins - slack, 1 / bins + slack)
     for rate in (1e-3, 1e-8):
         reported = np.minimum(1, bins * once) < rate
         for mass in (1 / bins, 1 / bins - slack, 1 / bins + slack):
-            real = bins * np.sum(stats.binom.pmf(seen[reported], count, mass))
+            real = bins * np.sum(stats.binom.pmf(counts[reported], count, mass))
             assert real <= rate * (1 + 1e-9)
             if not slack:
                 assert real > rate / 4
 
 
 def test_bins_with_few_angles_are_joined():
-    seen, awaited, slack = verdicts.joined(np.arange(10), np.full(10, 48.0), np.full(10, 0.5))
-    assert (seen.sum(), awaited.sum(), slack.sum()) == (45, 480, 5)
+    observed, awaited, slack = verdicts.joined(np.arange(10), np.full(10, 48.0), np.full(10, 0.5))
+    assert (observed.sum(), awaited.sum(), slack.sum()) == (45, 480, 5)
     assert np.all(awaited >= 192)
 
 
@@ -192,17 +192,17 @@ def test_a_missing_tail_is_found():
 
 @pytest.mark.slow
 def test_p_values_of_a_correct_sampler_are_not_small():
-    """Each is an upper bound; those without slack are uniform."""
-    k, found = 2.0, []
+    """All p-values are upper bounds, and those of tests without slack are uniform."""
+    k, p_values = 2.0, []
     bins, tails = expected.bins(k, "float32", 2**8), expected.tails(k)
     (mean,) = expected.moments(k, (1,), "float32")["versine"][0]
     draw = exactness.sampler("float32", "table")
     for seed in range(40):
         keys = jax.random.key(seed), jax.random.key(100 + seed)
         sums = counting.count_blocks(0, 1, draw, keys, k, bins, tails, mean, SMALL)
-        found.append({verdict.test: verdict.p for verdict in verdicts.of_counts(sums, bins, tails, k, "float32")})
-    for test in found[0]:
-        values = np.array([each[test] for each in found])
+        p_values.append({verdict.test: verdict.p for verdict in verdicts.of_counts(sums, bins, tails, k, "float32")})
+    for test in p_values[0]:
+        values = np.array([each[test] for each in p_values])
         assert np.mean(values < 0.25) < 0.6
         assert values.min() > 1e-5
         if test in ("signs", "runs of signs", "runs up and down"):
@@ -220,7 +220,7 @@ def test_the_rate_of_false_alarms_is_shared():
 
 
 def test_the_other_threefry_is_the_published_one():
-    """Known answers of Random123."""
+    """`stream.threefry` gives the known answers of Random123."""
     assert stream.threefry((0, 0), (0, 0)) == (0x6B200159, 0x99BA4EFE)
     ones = 0xFFFFFFFF
     assert stream.threefry((ones, ones), (ones, ones)) == (0x1CB996FC, 0xBB002BE7)
@@ -239,7 +239,7 @@ def small_chunks(monkeypatch):
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("k", [0.5, 0.0, 1e4])
 def test_errors_are_those_against_an_independent_quantile(k):
-    """The interpolated quantile has an error far below the guaranteed one, and errors have the right units."""
+    """The interpolated quantile is far more accurate than the guarantee, and errors have the right units."""
     with jax.enable_x64(True):
         table = jnp.asarray(every_word.cubics(k))
         for first in (0, 2**25 + 12345, 2**31 - 2**14):
@@ -257,7 +257,7 @@ def test_errors_are_those_against_an_independent_quantile(k):
             share, tail = errors(exact + 1e-6 * t / np.exp(every_word.reference.log_prob(exact, k)))
             assert np.allclose(tail, 1e-6, rtol=1e-3) or coarse
             assert np.max(share) < 0.501
-            # Rounded once: half of one ulp of the four; and off by nine ulp, or more for smaller angles.
+            # Angles rounded once use half of an ulp of the four; the next ones are off by nine ulp or more.
             single = exact.astype(np.float32)
             assert np.max(next(errors(single))) < 0.126
             share, tail = errors(single * np.float32(1 + 9 * 2.0**-23))
@@ -301,8 +301,8 @@ def test_one_wrong_angle_of_all_is_found(monkeypatch, method):
 
 def reported(draw, k):
     """Return the tests that report a sampler, from a million angles."""
-    found = exactness.examine(plan.Distribution(k), draw, jax.random.key(5), 4, state.State(None, {}), silent)
-    return {verdict.test for verdict in verdicts.alarms(found.verdicts)}
+    examined = exactness.examine(plan.Distribution(k), draw, jax.random.key(5), 4, state.State(None, {}), silent)
+    return {verdict.test for verdict in verdicts.alarms(examined.verdicts)}
 
 
 STREAM = "angle i is the quantile of word i"
@@ -355,13 +355,13 @@ def test_an_interrupted_run_continues_to_the_same_counts(tmp_path, monkeypatch, 
     monkeypatch.setattr(exactness.run, "__defaults__", (None, exactness.SEED, tiny, silent))
     broken, full, result = tmp_path / "broken.npz", tmp_path / "full.npz", tmp_path / "result.json"
     options = ["--angles", "2e5", "--state"]
-    # Interrupted while counting, then while checking tail probabilities.
+    # Interrupt the run while it counts, then while it checks tail probabilities.
     for method, calls in (("add", 2), ("put", 4)):
         with monkeypatch.context() as patch:
             right, left = getattr(state.State, method), [None] * calls
 
-            def stop(*given, right=right, left=left):
-                right(*given)
+            def stop(*arguments, right=right, left=left):
+                right(*arguments)
                 left.pop()
                 if not left:
                     raise KeyboardInterrupt
@@ -375,10 +375,10 @@ def test_an_interrupted_run_continues_to_the_same_counts(tmp_path, monkeypatch, 
         assert set(one.files) == set(other.files)
         for name in one.files:
             assert np.array_equal(one[name], other[name]), name
-    found = json.loads(result.read_text())
-    assert found["angles"] == 8 * SMALL
-    assert found["reported"] == 0
-    assert {each["law"] for each in found["verdicts"]} == set(found["laws"]) == {each.name for each in tiny}
+    output = json.loads(result.read_text())
+    assert output["angles"] == 8 * SMALL
+    assert output["reported"] == 0
+    assert {each["law"] for each in output["verdicts"]} == set(output["laws"]) == {each.name for each in tiny}
     # Counts of another run, and other files, are refused.
     capsys.readouterr()
     assert exactness.main([*options, str(broken), "--seed", "1"]) == 2
@@ -392,7 +392,7 @@ def test_an_interrupted_run_continues_to_the_same_counts(tmp_path, monkeypatch, 
 
 
 def test_every_distribution_gets_its_share():
-    found = plan.shares(10**9, plan.DISTRIBUTIONS)
-    assert set(found) == set(plan.DISTRIBUTIONS)
-    assert 10**9 <= sum(found.values()) * plan.BLOCK < 1.1 * 10**9
+    blocks = plan.shares(10**9, plan.DISTRIBUTIONS)
+    assert set(blocks) == set(plan.DISTRIBUTIONS)
+    assert 10**9 <= sum(blocks.values()) * plan.BLOCK < 1.1 * 10**9
     assert min(plan.shares(1, plan.DISTRIBUTIONS).values()) == 1

@@ -12,10 +12,10 @@ NOISY = [0.5, 0.7, 1.0, 1.6, 2.0]
 
 def attempt(*entries):
     """Judge a case with these measurements, one after another; return the states and the number of attempts."""
-    given = list(entries)
-    entry, verdicts = guard.attempt(lambda: given.pop(0), "cpu", BOUNDS)
-    assert entry is entries[len(entries) - len(given) - 1]
-    return {verdict.peer: verdict.state for verdict in verdicts}, len(entries) - len(given)
+    remaining = list(entries)
+    entry, verdicts = guard.attempt(lambda: remaining.pop(0), "cpu", BOUNDS)
+    assert entry is entries[len(entries) - len(remaining) - 1]
+    return {verdict.peer: verdict.state for verdict in verdicts}, len(entries) - len(remaining)
 
 
 def test_bounds_are_below_every_goal():
@@ -68,7 +68,7 @@ def test_overall_verdict(verdicts, word, code):
 
 @pytest.mark.parametrize(("seconds", "spread", "word"), [(1.0, 0, "PASS"), (30.0, 0, "FAIL"), (30.0, 0.5, "TOO NOISY")])
 def test_a_run(seconds, spread, word, tmp_path, monkeypatch, capsys):
-    """The complete program on made-up timings; on a busy machine it measures nothing."""
+    """The complete program judges made-up timings; on a busy machine it measures nothing."""
     monkeypatch.setattr(quiet, "check", lambda: quiet.decide(0.0, 2, 0.0, spread))
     monkeypatch.setattr(
         performance_benchmark, "run_case", lambda case, *_: timed_case(case.name, ours=seconds, numpy=50.0, normal=5.0)

@@ -23,13 +23,14 @@ def row(line, seconds=1.0, spread=0.01, count=100, **more):
     return {"line": line, "count": count} | measuring.summary(turns, count) | more
 
 
-def result(state=QUIET, **found):
+def result(state=QUIET, **measured):
     """Return a result with these sections."""
-    about = {"platform": "cpu", "device": "cpu", "device_count": 1, "cpu": "made up", "cores": 2, "load_average": 0.1}
-    about |= {"system": "made up", "python": "3", "x64": False, "versions": {}, "variables": {}, "commit": None}
+    environment = {"platform": "cpu", "device": "cpu", "device_count": 1, "cpu": "made up", "cores": 2}
+    environment |= {"load_average": 0.1, "system": "made up", "python": "3", "x64": False, "versions": {}}
+    environment |= {"variables": {}, "commit": None}
     options = {"mode": "quick", "rounds": 3}
-    found = {"environment": about, "options": options, "seconds": 1.0, "sections": found}
-    return found | {"machine_state": state.as_dict()}
+    data = {"environment": environment, "options": options, "seconds": 1.0, "sections": measured}
+    return data | {"machine_state": state.as_dict()}
 
 
 def test_a_race_gives_medians_rates_and_failures():
@@ -76,23 +77,23 @@ def test_xla_counts_what_a_chain_does(program, dtype, each):
     assert compiled.cost_analysis()["flops"] == pytest.approx(100 * each * roofline.STEPS, rel=0.1)
 
 
-def test_accuracy_sees_a_breach(monkeypatch):
+def test_accuracy_detects_a_breach(monkeypatch):
     assert accuracy.errors(5.0, "table", 30)["worst"] < 1
     exact = accuracy.transform.angles
-    monkeypatch.setattr(accuracy.transform, "angles", lambda *given: exact(*given) * np.float32(1 + 3e-6))
+    monkeypatch.setattr(accuracy.transform, "angles", lambda *arguments: exact(*arguments) * np.float32(1 + 3e-6))
     assert accuracy.errors(5.0, "table", 30)["worst"] > 1
 
 
-def test_compilations_are_seen():
+def test_compilations_are_counted():
     jax.clear_caches()
-    with programs.compilations() as seen:
+    with programs.compilations() as compiled:
         jax.jit(lambda x: x + 1)(np.float32(1))
-    assert len(seen) == 1
+    assert len(compiled) == 1
 
 
 def test_another_key_and_concentration_compile_nothing():
-    found = programs.compiled_again(TINY)
-    assert {step: len(compiled) for step, compiled in found.items()} == {
+    names = programs.compiled_again(TINY)
+    assert {step: len(compiled) for step, compiled in names.items()} == {
         **dict.fromkeys(("first call", "another size"), 1),
         **dict.fromkeys(("same call", "another key", "another concentration"), 0),
     }
@@ -108,7 +109,7 @@ def compile_data(**again):
 def test_findings_do_not_depend_on_a_busy_machine():
     errors = {"rows": [{"line": "table", "worst": 0.4}, {"line": "direct", "worst": 1.2}]}
     again = compile_data(**{"another key": ["g"]})
-    assert [found.good for found in findings.findings(result(QUIET, accuracy=errors, compile=compile_data()))] == [
+    assert [finding.good for finding in findings.findings(result(QUIET, accuracy=errors, compile=compile_data()))] == [
         False,
         True,
     ]
@@ -149,16 +150,16 @@ def ran(request, tmp_path_factory):
         fewer.setattr(calls, "IMPLEMENTATIONS", calls.IMPLEMENTATIONS[-2:])
         fewer.setattr(calls, "DTYPES", calls.DTYPES[:2])
         fewer.setattr(accuracy, "CONCENTRATIONS", (5.0,))
-        given = ["--quick", "--out", str(out), "--json", str(kept), "--sections", *request.param]
-        assert profile.main(given, TINY) == 0
+        options = ["--quick", "--out", str(out), "--json", str(kept), "--sections", *request.param]
+        assert profile.main(options, TINY) == 0
     return out, json.loads(kept.read_text()), request.param
 
 
 def test_every_section_is_measured_and_shown(ran):
-    out, found, names = ran
-    assert set(found["sections"]) == set(names)
+    out, saved, names = ran
+    assert set(saved["sections"]) == set(names)
     page = (out / "report.html").read_text()
-    for name, data in found["sections"].items():
+    for name, data in saved["sections"].items():
         failed = [line for line in data.get("rows", []) if "failed" in line]
         assert "error" not in data, data
         assert data["rows"], name
@@ -200,13 +201,13 @@ def test_paths_are_refused_before_the_measurement(tmp_path, capsys):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "mine.txt").write_text("")
-    for given in (
+    for options in (
         ["--out", str(tmp_path / "file")],
         ["--out", str(folder)],
         ["--json", str(tmp_path / "no" / "x.json")],
     ):
-        assert profile.main(given) == 2
-        assert given[0] in capsys.readouterr().err
+        assert profile.main(options) == 2
+        assert options[0] in capsys.readouterr().err
 
 
 def test_plans_are_larger_in_full_and_on_a_gpu():

@@ -19,11 +19,11 @@ from benchmarks import quiet
     ],
 )
 def test_decision(measured, reason):
-    found = quiet.decide(*measured)
-    assert found.quiet == (not reason)
-    assert reason in found.reason
-    assert found.reason in found.text()
-    assert json.loads(json.dumps(found.as_dict(), allow_nan=False)) == found._asdict()
+    state = quiet.decide(*measured)
+    assert state.quiet == (not reason)
+    assert reason in state.reason
+    assert state.reason in state.text()
+    assert json.loads(json.dumps(state.as_dict(), allow_nan=False)) == state._asdict()
 
 
 def test_the_worst_core_counts():
@@ -34,8 +34,8 @@ def test_the_worst_core_counts():
 
 
 def test_a_real_check():
-    found = quiet.check(0.1)
-    assert found.load >= 0
-    assert 0 <= found.steal <= 1
-    assert math.isfinite(found.spread)
-    assert found.quiet == (found.reason == "")
+    state = quiet.check(0.1)
+    assert state.load >= 0
+    assert 0 <= state.steal <= 1
+    assert math.isfinite(state.spread)
+    assert state.quiet == (state.reason == "")

@@ -17,11 +17,11 @@ def test_a_run(tmp_path, capsys):
     ]
     path = tmp_path / "sphere.json"
     assert sphere.main(["--rounds", "3", "--json", str(path)], cases) == 0
-    printed, found = capsys.readouterr().out, json.loads(path.read_text())
-    assert [case["name"] for case in found["cases"]] == [case.name for case in cases]
-    for case in found["cases"]:
+    printed, result = capsys.readouterr().out, json.loads(path.read_text())
+    assert [case["name"] for case in result["cases"]] == [case.name for case in cases]
+    for case in result["cases"]:
         assert case["name"] in printed
         assert all(each["rate"] > 0 for each in case["results"].values())
-    assert set(found["cases"][0]["results"]) >= {"jax_von_mises", "jax.random.normal", "SciPy"}
-    assert "the draw alone" in found["cases"][2]["results"]
-    assert results.summary_table(sphere, found).count("\n") == 4
+    assert set(result["cases"][0]["results"]) >= {"jax_von_mises", "jax.random.normal", "SciPy"}
+    assert "the draw alone" in result["cases"][2]["results"]
+    assert results.summary_table(sphere, result).count("\n") == 4

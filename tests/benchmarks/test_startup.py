@@ -18,8 +18,8 @@ def pretended(order):
 
 @pytest.mark.slow
 def test_result(tmp_path, monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr(startup, "ask", lambda order: asked.append(order) or pretended(order))
+    orders = []
+    monkeypatch.setattr(startup, "ask", lambda order: orders.append(order) or pretended(order))
     monkeypatch.setattr(quiet, "check", lambda: quiet.decide(0.0, 2, 0.0, 0.0))
     assert startup.main(["--rounds", "3", "--json", str(tmp_path / "result.json")]) == 0
     result = json.loads((tmp_path / "result.json").read_text())
@@ -29,10 +29,10 @@ def test_result(tmp_path, monkeypatch, capsys):
     assert ways["compile"]["seconds"] == pytest.approx(1.0)
     assert ways["file"]["seconds"] == pytest.approx(1.05)
     assert ways["cache"]["parts"]["first"] == pytest.approx(0.1)
-    # Ways with a full cache have filled it before, peers have been tried, and each way that keeps has a separate cache.
+    # Before the rounds, processes fill each full cache and try each peer; ways that keep programs have separate caches.
     before = sum(way.cache == "full" or way.peer != startup.OURS for way in startup.WAYS) - 1
-    assert len(asked) == 1 + 2 * (before + 3 * (len(startup.WAYS) - 1))
-    empty = [order["cache"] for order in asked if order["cache"] and "keep" in order["cache"]]
+    assert len(orders) == 1 + 2 * (before + 3 * (len(startup.WAYS) - 1))
+    empty = [order["cache"] for order in orders if order["cache"] and "keep" in order["cache"]]
     assert len(set(empty)) == len(empty) == 6
     assert result["machine_state"]["quiet"]
     text = capsys.readouterr().out
@@ -57,17 +57,17 @@ def test_goals(seconds, busy, state):
 
 @pytest.mark.slow
 def test_a_process(tmp_path):
-    """A process that loads a file and has a cache covers all steps."""
+    """A process that loads a file and has a cache reports the time of every step."""
     ways = [way for way in startup.WAYS if way.name == "file-cache"]
-    found, missing = startup.measure(ways, ["array"], 1, tmp_path)
+    measured, missing = startup.measure(ways, ["array"], 1, tmp_path)
     assert missing == {}
-    (parts,) = found["array"]["file-cache"]
+    (parts,) = measured["array"]["file-cache"]
     assert list(parts) == list(startup.PARTS)
     assert np.all(np.array(list(parts.values())) > 0)
     assert list((tmp_path / "array-file-cache").glob("*-cache")), "the program was kept"
 
 
-def test_bad_arguments(capsys, tmp_path):
+def test_invalid_arguments(capsys, tmp_path):
     with pytest.raises(SystemExit, match="2"):
         startup.main(["--json", str(tmp_path / "no" / "x.json")])
     assert "there is no folder" in capsys.readouterr().err

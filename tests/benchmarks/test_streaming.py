@@ -48,8 +48,8 @@ def test_a_complete_run(measured):
     assert set(sections["disk"]["results"]) == {"plain", "npy", "zarr", "save", "draw", "read"}
     assert {"prefetch 1", "prefetch 2", "prefetch 4", "draw", "work"} <= set(sections["host busy"]["results"])
     for name in ("host idle", "host busy", "disk"):
-        for found in sections[name]["results"].values():
-            assert found["rate"] == pytest.approx(sections[name]["count"] / np.median(found["seconds"]))
+        for entry in sections[name]["results"].values():
+            assert entry["rate"] == pytest.approx(sections[name]["count"] / np.median(entry["seconds"]))
     held = sections["memory"]
     assert held["whole_bytes"] == 4 * SIZE
     assert held["results"]["npy"]["trace"][0][1] > 10_000_000
@@ -70,7 +70,7 @@ def test_texts_of_the_committed_result():
     sections = json.loads(COMMITTED.read_text())["sections"]
     for name in ("host idle", "host busy", "disk", "memory"):
         text = streaming.section_text(name, sections[name])
-        assert all(found["label"] in text for found in sections[name]["results"].values())
+        assert all(row["label"] in text for row in sections[name]["results"].values())
     assert "that of plain write of ready bytes" in streaming.section_text("disk", sections["disk"])
 
 
@@ -167,15 +167,15 @@ def test_ratios_are_taken_round_by_round():
         "plain": cases.Run("plain", competitor(9, 1, 2, 8)),
         "ours": cases.Run("ours", competitor(7, 2, 4, 4), "plain"),
     }
-    found = streaming.compare(runs, 100, 3, lambda: now[0])
-    assert found["plain"]["seconds"] == [1, 2, 8]
-    assert found["plain"]["rate"] == 50
-    assert found["ours"]["first_call_seconds"] == 7
-    assert found["ours"]["ratio"] == 0.5  # median of 1/2, 2/4 and 8/4
-    assert found["ours"]["ratio_quartiles"] == [0.5, 1.25]
+    comparison = streaming.compare(runs, 100, 3, lambda: now[0])
+    assert comparison["plain"]["seconds"] == [1, 2, 8]
+    assert comparison["plain"]["rate"] == 50
+    assert comparison["ours"]["first_call_seconds"] == 7
+    assert comparison["ours"]["ratio"] == 0.5  # median of 1/2, 2/4 and 8/4
+    assert comparison["ours"]["ratio_quartiles"] == [0.5, 1.25]
 
 
-# In a separate process, since memory of earlier tests may be freed here meanwhile.
+# Use a separate process, since this one may free memory of earlier tests meanwhile.
 GROWTH = """
 import time
 import numpy as np
@@ -198,7 +198,7 @@ def test_growth_of_memory_is_recorded():
 
 def test_file_systems_are_found_by_the_longest_mount(monkeypatch):
     mounts = [("/", "ext4"), ("/data/deep", "nfs4"), ("/data", "xfs"), ("/data", "tmpfs")]
-    found = [SimpleNamespace(mountpoint=place, fstype=kind) for place, kind in mounts]
-    monkeypatch.setattr(streaming.psutil, "disk_partitions", lambda all: found)
+    partitions = [SimpleNamespace(mountpoint=place, fstype=kind) for place, kind in mounts]
+    monkeypatch.setattr(streaming.psutil, "disk_partitions", lambda all: partitions)
     places = ("/home", "/data", "/data/deep/er", "/database")
     assert [streaming.filesystem(Path(place)) for place in places] == ["ext4", "tmpfs", "nfs4", "ext4"]

@@ -21,12 +21,12 @@ def test_a_run(tmp_path, capsys):
     # NumPyro's class broadcasts and promotes in its own ways.
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         assert torus.main(["--rounds", "3", "--json", str(path)], cases) == 0
-    printed, found = capsys.readouterr().out, json.loads(path.read_text())
-    assert [case["name"] for case in found["cases"]] == [case.name for case in cases]
-    for case in found["cases"]:
+    printed, result = capsys.readouterr().out, json.loads(path.read_text())
+    assert [case["name"] for case in result["cases"]] == [case.name for case in cases]
+    for case in result["cases"]:
         assert case["name"] in printed
         assert all(each["rate"] > 0 for each in case["results"].values())
-    assert set(found["cases"][0]["results"]) == {"jax_von_mises", "sample_von_mises", "NumPyro"}
-    assert set(found["cases"][3]["results"]) == {"jax_von_mises", "NumPyro"}
-    assert "the draw alone" in found["cases"][2]["results"]
-    assert results.summary_table(torus, found).count("\n") == 5
+    assert set(result["cases"][0]["results"]) == {"jax_von_mises", "sample_von_mises", "NumPyro"}
+    assert set(result["cases"][3]["results"]) == {"jax_von_mises", "NumPyro"}
+    assert "the draw alone" in result["cases"][2]["results"]
+    assert results.summary_table(torus, result).count("\n") == 5

@@ -44,30 +44,30 @@ length= 128 megabytes (2^27 bytes), time= 4.4 seconds
 def test_reports():
     assert words.parse(GOOD) == words.Report(27, 162, (), ())
     assert words.parse(GOOD).passed
-    found = words.parse(BAD)
-    assert (found.power, found.tests, len(found.unusual), len(found.failed)) == (27, 100, 1, 2)
-    assert found.failed[1] == "[Low1/32]FPF-14+6/16:all R= +13.1 p = 1.1e-11 FAIL"
-    assert not found.passed
+    report = words.parse(BAD)
+    assert (report.power, report.tests, len(report.unusual), len(report.failed)) == (27, 100, 1, 2)
+    assert report.failed[1] == "[Low1/32]FPF-14+6/16:all R= +13.1 p = 1.1e-11 FAIL"
+    assert not report.passed
     with pytest.raises(ValueError, match="no tested length: 'invalid test length'"):
         words.parse("invalid test length")
 
 
 @pytest.fixture
 def small(monkeypatch):
-    """Blocks of few words, so that a test covers several."""
+    """Make blocks of few words, so that a test covers several."""
     monkeypatch.setattr(words, "BLOCK", 64)
     monkeypatch.setattr(words, "LANES", 16)
     monkeypatch.setattr(words, "SHORT", 8)
 
 
 def first(order, number):
-    """Return the first words of a cipher that another implementation computes, too."""
-    made = words.blocks("threefry2x32", order, seed=5)
-    return np.concatenate(list(itertools.islice(made, 3)))[:number]
+    """Return the first words in an order, for a cipher that `independent` computes, too."""
+    blocks = words.blocks("threefry2x32", order, seed=5)
+    return np.concatenate(list(itertools.islice(blocks, 3)))[:number]
 
 
 def independent(key, places):
-    """Return the words of a key by a cipher that is independent of the package."""
+    """Return words of a key from a cipher that is independent of the package."""
     data = [int(each) for each in jax.random.key_data(key)]
     return [word(data, place) for place in places]
 
@@ -76,7 +76,7 @@ def test_orders(small):
     key = jax.random.key(5)
     assert first("stream", 150).tolist() == independent(key, range(150))
     each = [jax.random.fold_in(key, i) for i in range(24)]
-    # Sixteen keys take turns, and eight words of each key.
+    # "keys" takes one word from each of sixteen keys in turn, and "split" takes eight words of each key.
     table = np.array([independent(one, range(9)) for one in each])
     assert first("keys", 144).tolist() == table[:16].T.ravel().tolist()
     assert first("split", 192).tolist() == table[:, :8].ravel().tolist()
@@ -84,7 +84,7 @@ def test_orders(small):
 
 @pytest.mark.parametrize("cipher", words.CIPHERS)
 def test_ciphers(small, cipher):
-    """JAX has a key for each, and each has distinct words."""
+    """JAX has keys for every cipher, and every cipher gives distinct words."""
     block = next(words.blocks(cipher, "stream"))
     assert block.dtype == np.uint32
     assert len(np.unique(block)) == 64
@@ -93,24 +93,33 @@ def test_ciphers(small, cipher):
 STAND_IN = """#!{python}
 import sys
 assert sys.argv[1:] == ["stdin32", "-tlmin", "{least}", "-tlmax", "{power}", "-multithreaded"], sys.argv
-had = len(sys.stdin.buffer.read(2**{power}))
-assert had == 2**{power}, had
-print({said!r})
+size = len(sys.stdin.buffer.read(2**{power}))
+assert size == 2**{power}, size
+print({output!r})
 """
 
 
-def stand_in(folder, said, power):
-    """A program that reads PractRand's input and prints this output."""
+def stand_in(folder, output, power):
+    """Return the path of a program that reads PractRand's input and prints `output`."""
     path = folder / "RNG_test"
-    path.write_text(STAND_IN.format(python=sys.executable, said=said, power=power, least=min(power, 27)))
+    path.write_text(STAND_IN.format(python=sys.executable, output=output, power=power, least=min(power, 27)))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
 
 
-@pytest.mark.parametrize(("said", "code", "verdict"), [(GOOD, 0, "passed"), (BAD, 1, "FAILED")])
-def test_a_run(tmp_path, capsys, small, said, code, verdict):
+@pytest.mark.parametrize(("output", "code", "verdict"), [(GOOD, 0, "passed"), (BAD, 1, "FAILED")])
+def test_a_run(tmp_path, capsys, small, output, code, verdict):
     path = tmp_path / "result.json"
-    command = ["--power", "16", "--practrand", stand_in(tmp_path, said, 16), "--orders", "stream", "--json", str(path)]
+    command = [
+        "--power",
+        "16",
+        "--practrand",
+        stand_in(tmp_path, output, 16),
+        "--orders",
+        "stream",
+        "--json",
+        str(path),
+    ]
     assert words.main(command) == code
     text = capsys.readouterr().out
     assert "2^27 bytes" in text
@@ -121,8 +130,8 @@ def test_a_run(tmp_path, capsys, small, said, code, verdict):
 
 
 def test_a_test_that_stops_early_has_not_passed(tmp_path, capsys, small):
-    said = GOOD.replace("(2^27 bytes)", "(2^15 bytes)")
-    command = ["--power", "16", "--practrand", stand_in(tmp_path, said, 16), "--orders", "stream"]
+    output = GOOD.replace("(2^27 bytes)", "(2^15 bytes)")
+    command = ["--power", "16", "--practrand", stand_in(tmp_path, output, 16), "--orders", "stream"]
     assert words.main(command) == 1
     assert "2^15    162        0       0  FAILED" in capsys.readouterr().out
 
@@ -134,7 +143,7 @@ def test_without_practrand(capsys):
 
 @pytest.mark.slow
 def test_raw_words_go_to_the_reader():
-    """A reader that has enough words and closes the pipe causes no error."""
+    """A reader that closes the pipe once it has enough words causes no error."""
     root = Path(words.__file__).parents[1]
     command = f"{sys.executable} -m benchmarks.words --raw --seed 5 --orders stream | head -c 4000"
     done = subprocess.run(command, shell=True, cwd=root, capture_output=True, timeout=120)

@@ -20,8 +20,8 @@ def test_tables(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(workers, "QUICK", (10**5, 50, 1))
     monkeypatch.setattr(writer, "BLOCK_ANGLES", 2**15)
     workers.main(["--quick", "--directory", str(tmp_path)])
-    said = capsys.readouterr().out
-    assert "1e+05 float32 angles, 4 blocks, to Zarr; medians of 1 rounds" in said
+    output = capsys.readouterr().out
+    assert "1e+05 float32 angles, 4 blocks, to Zarr; medians of 1 rounds" in output
     for row in ("one process", "1 worker", "2 workers", "npy", "zarr"):
-        assert f"\n  {row} " in said
+        assert f"\n  {row} " in output
     assert not list(tmp_path.iterdir())

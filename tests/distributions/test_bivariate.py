@@ -42,7 +42,7 @@ def statistics(name, x, locs=LOCS):
 
 @names
 def test_log_prob(name, key):
-    """It agrees with mpmath everywhere, also where the second angle has the least conditional concentration."""
+    """The log density agrees with mpmath, also where the second angle has the least conditional concentration."""
     near = np.geomspace(1e-6, 0.1, 10, dtype=np.float32)
     for k in ((5.0, 6.0, -7.0), (0.3, 0.2, 4.0), (1.0, 3.0, 3.0), (5.0, 6.0, -6.0), (0.0, 0.0, 0.0)):
         x = np.array(jax.random.uniform(key, (80, 2), minval=-3.1, maxval=3.1))
@@ -76,7 +76,7 @@ def test_log_prob_of_concentrated_pairs(name, key):
 
 @slow
 def test_no_correlation_is_the_product():
-    """Densities, entropy, moments and conditional distributions are those of two von Mises distributions."""
+    """Without correlation, densities, entropy and moments are those of two independent von Mises distributions."""
     x = np.random.default_rng(0).uniform(-3, 3, (50, 2)).astype(np.float32)
     for k1, k2 in ((5.0, 0.3), (0.0, 1e6), (1e7, 2.0)):
         first, second = VonMises(LOCS[0], k1), VonMises(LOCS[1], k2)
@@ -86,16 +86,16 @@ def test_no_correlation_is_the_product():
             np.testing.assert_allclose(pair.log_prob(x), expected, rtol=6e-7, atol=1e-6)
             np.testing.assert_allclose(pair.marginal_log_prob(x[:, 0]), first.log_prob(x[:, 0]), rtol=6e-7, atol=1e-6)
             assert float(pair.entropy()) == pytest.approx(float(first.entropy() + second.entropy()), abs=2e-6)
-            found = pair.moments()
-            np.testing.assert_allclose(found[:2], [1 - first.variance(), 1 - second.variance()], atol=4e-7)
-            given = pair.conditional(x[:, 0])
-            np.testing.assert_allclose(given.loc, np.broadcast_to(LOCS[1], 50), atol=1e-6)
-            np.testing.assert_allclose(given.concentration, np.full(50, k2), rtol=1e-6)
+            moments = pair.moments()
+            np.testing.assert_allclose(moments[:2], [1 - first.variance(), 1 - second.variance()], atol=4e-7)
+            conditional = pair.conditional(x[:, 0])
+            np.testing.assert_allclose(conditional.loc, np.broadcast_to(LOCS[1], 50), atol=1e-6)
+            np.testing.assert_allclose(conditional.concentration, np.full(50, k2), rtol=1e-6)
 
 
 @slow
 def test_no_correlation_draws_the_product(key):
-    """Each angle is that of `sample_von_mises` from the same words, up to rounding."""
+    """Without correlation, each angle is what the sampler draws from the same words, up to rounding."""
     words = counter.words(key, (5000,), 2)
     for name in CLASSES:
         x = pairs(name, (5.0, 0.3, 0.0)).sample(key, (5000,), method="direct")
@@ -107,7 +107,7 @@ def test_no_correlation_draws_the_product(key):
 @slow
 @names
 def test_marginal_and_conditional(name):
-    """Their product is the density, and the marginal density integrates to 1."""
+    """The density is the product of marginal and conditional densities, and the marginal density integrates to 1."""
     phi = np.linspace(-np.pi, np.pi, 400, endpoint=False).astype(np.float32)
     for k in ((5.0, 6.0, -7.0), (1.0, 3.0, 3.0)):
         pair = pairs(name, k)
@@ -120,17 +120,17 @@ def test_marginal_and_conditional(name):
 @slow
 @names
 def test_marginal(name):
-    """Tails and density of both marginals against the reference, to the stated error or 4 ulp of the angle."""
+    """Quantiles of both marginals have the reference's tails, to the stated error or 4 ulp of the angle."""
     q = np.float32([1e-6, 1e-3, 0.1, 0.3, 0.5, 0.8, 0.999])
     for k in ((5.0, 6.0, -7.0), (1e3, 2e3, 500.0), (1e7, 1e7, 2e7)):
         for axis, (k1, k2) in enumerate([k[:2], k[1::-1]]):
-            found = CLASSES[name](0.0, 0.0, *map(np.float32, k)).marginal(axis)
-            x = np.float64(found.icdf(q))
+            marginal = CLASSES[name](0.0, 0.0, *map(np.float32, k)).marginal(axis)
+            x = np.float64(marginal.icdf(q))
             exact = reference.Marginal(name, k1, k2, k[2], points=np.abs(x))
             above, _, density = exact.tails(np.abs(x))
             tail = np.where(x < 0, q, np.float64(1) - q)
             room = 4 * np.spacing(np.float32(np.abs(x))) * density / 2
-            assert (np.abs(above / 2 - tail) <= np.maximum(float(found.error), 2e-6) * tail + room).all(), (k, axis)
+            assert (np.abs(above / 2 - tail) <= np.maximum(float(marginal.error), 2e-6) * tail + room).all(), (k, axis)
     pair = pairs(name, (5.0, 6.0, -7.0))
     np.testing.assert_allclose(pair.marginal().log_prob(0.3), pair.marginal_log_prob(0.3), atol=2e-6)
     assert float(pair.marginal(1).mean()) == pytest.approx(float(pair.mean()[1]), abs=2e-6)
@@ -143,7 +143,7 @@ def test_marginal(name):
 @slow
 @names
 def test_derivatives_of_log_prob(name):
-    """First derivatives in all arguments, and second ones in the parameters, agree with differences in float64."""
+    """First derivatives agree with differences in float64, second ones are symmetric, and float32 agrees."""
     point, k = np.array([0.9, -0.4], np.float32), (5.0, 6.0, -7.0)
 
     def log_prob(x, *parameters):
@@ -160,8 +160,8 @@ def test_derivatives_of_log_prob(name):
         np.testing.assert_allclose(second, rough, atol=1e-9)
         np.testing.assert_allclose(second, np.transpose(second), atol=1e-9)
     single = jax.jit(jax.grad(log_prob, tuple(range(6))))(point, *LOCS, *(np.float32(x) for x in k))
-    for found, exact in zip(single, slopes, strict=True):
-        np.testing.assert_allclose(found, exact, rtol=2e-6, atol=2e-6)
+    for actual, exact in zip(single, slopes, strict=True):
+        np.testing.assert_allclose(actual, exact, rtol=2e-6, atol=2e-6)
 
 
 # ----------------------------------------------------------------------------------------------------- draws
@@ -170,7 +170,7 @@ def test_derivatives_of_log_prob(name):
 @slow
 @names
 def test_moments_of_draws(name, key):
-    """They are within 4.5 standard deviations of the exact ones, by either route, also with two modes."""
+    """Moments of draws are within 4.5 standard errors of the exact ones, by either route, also with two modes."""
     for k in SETS:
         exact = reference.Marginal(name, *map(float, np.float32(k))).means()
         for method, size in (("table", 100_000), ("direct", 10_000)):
@@ -204,7 +204,7 @@ def test_chi_square_in_two_dimensions(name, size, count, key):
 @slow
 @names
 def test_importance_sampling(name, key):
-    """Draws weighted by exp(-W) have the moments of the model with a weaker dependence, from its densities."""
+    """Draws weighted by a ratio of densities have the moments of the model with a weaker dependence."""
     strong, weak = pairs(name, (5.0, 6.0, 3.0)), pairs(name, (5.0, 6.0, 2.0))
     x = strong.sample(key, (10**6,))
     weights = np.exp(np.asarray(weak.log_prob(x) - strong.log_prob(x), float))
@@ -253,14 +253,14 @@ def test_layout(name, key):
 
 
 def test_the_end_of_the_stream():
-    """A pair takes two of the 2^64 words of a stream: beyond 2^63 pairs would repeat."""
+    """A pair takes two of the 2^64 words of a stream, so draws beyond pair 2^63 are refused."""
     pair, key = pairs("sine", (5.0, 6.0, 3.0)), jax.random.key(1)
     assert pair.sample(key, (4,), start=2**63 - 4).shape == (4, 2)
     with pytest.raises(ValueError, match="reach beyond the stream's 2\\^64 numbers, of which a pair takes 2"):
         pair.sample(key, (4,), start=2**63 - 3)
 
 
-# Checksums of the words of ten pairs from places 0 and 2^33; a change breaks every stream.
+# Checksums of the words of ten pairs from pairs 0 and 2^33 on; a change breaks every stream.
 DIGESTS = {
     ("threefry2x32", "float32"): "47d6c95e6373b045",
     ("threefry2x32", "float64"): "efdfd2595a68edac",
@@ -280,8 +280,8 @@ def words_of(implementation, dtype, start):
 @pytest.mark.parametrize(("implementation", "dtype"), DIGESTS)
 def test_words_are_frozen(implementation, dtype):
     words = [words_of(implementation, dtype, start) for start in (None, 2**33)]
-    found = hashlib.sha256(np.ascontiguousarray(np.stack(words), "<u4").tobytes()).hexdigest()[:16]
-    assert found == DIGESTS[implementation, dtype]
+    digest = hashlib.sha256(np.ascontiguousarray(np.stack(words), "<u4").tobytes()).hexdigest()[:16]
+    assert digest == DIGESTS[implementation, dtype]
 
 
 def test_words_are_those_of_the_stream():
@@ -298,28 +298,28 @@ def test_words_are_those_of_the_stream():
 @names
 @pytest.mark.parametrize("k", [(5.0, 6.0, 3.0), (5.0, 6.0, -7.0), (0.3, 0.2, 4.0), (1e4, 2e4, -9e3), (0.0, 0.0, 8.0)])
 def test_fit(name, k, key):
-    """Fits of batches are within 4.5 standard errors of the truth, and gain about half a nat per parameter."""
+    """Fits of batches are within 4.5 standard errors of the truth, and gain about half a nat per parameter over it."""
     pair = pairs(name, k)
     x = pair.sample(key, (3, 5000))
-    found, errors = CLASSES[name].fit(x, axis=1), pair.standard_errors(5000)
-    assert found.batch_shape == (3,)
-    gain = np.asarray((found.log_prob(jnp.swapaxes(x, 0, 1)) - pair.log_prob(jnp.swapaxes(x, 0, 1))).sum(0), float)
+    fitted, errors = CLASSES[name].fit(x, axis=1), pair.standard_errors(5000)
+    assert fitted.batch_shape == (3,)
+    gain = np.asarray((fitted.log_prob(jnp.swapaxes(x, 0, 1)) - pair.log_prob(jnp.swapaxes(x, 0, 1))).sum(0), float)
     assert ((gain > -0.05) & (gain < 15)).all(), gain
     if min(k[:2]) > 1:
-        for at, error in zip(jax.tree.leaves(found), errors, strict=True):
+        for at, error in zip(jax.tree.leaves(fitted), errors, strict=True):
             truth = dict(zip(errors._fields, (*LOCS, *k), strict=True))[errors._fields[list(errors).index(error)]]
             assert (np.abs(np.asarray(at) - truth) < 4.5 * float(error)).all()
 
 
 @slow
 def test_fit_of_weights_and_bad_data(key):
-    """A weight is a repetition; invalid samples give NaN; an error in one data set does not affect another."""
+    """A weight is a repetition; invalid samples give NaN; NaN in one data set does not affect another."""
     x = SineBivariateVonMises(*LOCS, 5.0, 6.0, 3.0).sample(key, (40,))
     counts = jnp.arange(40) % 4
     weighted = SineBivariateVonMises.fit(x, weights=counts.astype(jnp.float32))
     repeated = SineBivariateVonMises.fit(jnp.repeat(x, counts, axis=0))
-    for found, expected in zip(jax.tree.leaves(weighted), jax.tree.leaves(repeated), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=2e-3)
+    for actual, expected in zip(jax.tree.leaves(weighted), jax.tree.leaves(repeated), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=2e-3)
     two = SineBivariateVonMises.fit(jnp.stack([x, x.at[3, 1].set(jnp.nan)]), axis=1)
     assert np.isnan(two.correlation).tolist() == [False, True]
     assert np.isnan(SineBivariateVonMises.fit(jnp.zeros((0, 2))).phi_loc)
@@ -346,12 +346,12 @@ def test_against_scipy(name, key):
     best = optimize.minimize(
         loss, [*LOCS, 2.0, 3.0, 1.5], method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-12}
     )
-    found = CLASSES[name].fit(x.astype(np.float32))
-    np.testing.assert_allclose([float(leaf) for leaf in jax.tree.leaves(found)], best.x, atol=1e-2)
-    assert float(-found.log_prob(x.astype(np.float32)).mean()) <= best.fun + 2e-6
+    fitted = CLASSES[name].fit(x.astype(np.float32))
+    np.testing.assert_allclose([float(leaf) for leaf in jax.tree.leaves(fitted)], best.x, atol=1e-2)
+    assert float(-fitted.log_prob(x.astype(np.float32)).mean()) <= best.fun + 2e-6
 
 
-# ---------------------------------------------------------------------------------------- objects and bad input
+# ---------------------------------------------------------------------------------- objects and invalid input
 
 
 @slow
@@ -374,15 +374,15 @@ def test_pytree_and_batches(key):
 
 
 @slow
-def test_bad_parameters(key):
-    """They give NaN in their own element, and with `validate_args` an error that names the allowed values."""
-    for index, bad in ((2, -1.0), (3, np.nan), (4, np.inf), (2, np.inf), (0, np.inf)):
+def test_invalid_parameters(key):
+    """Invalid parameters give NaN in their own element, and with `validate_args` an error with the allowed values."""
+    for index, value in ((2, -1.0), (3, np.nan), (4, np.inf), (2, np.inf), (0, np.inf)):
         parameters = [jnp.array([0.1, 0.1]), 0.2, jnp.array([1.0, 1.0]), jnp.array([2.0, 2.0]), jnp.array([0.5, 0.5])]
-        parameters[index] = parameters[index].at[0].set(bad)
+        parameters[index] = parameters[index].at[0].set(value)
         for cls in CLASSES.values():
             pair = cls(*parameters)
             assert np.isnan(pair.log_prob(jnp.zeros(2))).tolist() == [True, False]
-            assert np.isnan(pair.sample(key)).any(-1).tolist() == [True, False], (index, bad)
+            assert np.isnan(pair.sample(key)).any(-1).tolist() == [True, False], (index, value)
             with pytest.raises(ValueError, match=r"BivariateVonMises: \w+ is .* but must be"):
                 cls(*parameters, validate_args=True)
 
@@ -455,11 +455,11 @@ def test_nuts(key):
     mcmc = MCMC(NUTS(model), num_warmup=300, num_samples=300, progress_bar=False)
     with jax.numpy_dtype_promotion("standard"):
         mcmc.run(key)
-    found, best = mcmc.get_samples(), SineBivariateVonMises.fit(x)
+    samples, best = mcmc.get_samples(), SineBivariateVonMises.fit(x)
     errors = best.standard_errors(400)
     names = "phi", "psi", "k1", "k2", "correlation"
     for name, at, error in zip(names, jax.tree.leaves(best), errors, strict=True):
-        assert abs(float(found[name].mean()) - float(at)) < 0.6 * float(error), name
+        assert abs(float(samples[name].mean()) - float(at)) < 0.6 * float(error), name
 
 
 @slow
@@ -481,6 +481,6 @@ def test_svi(key):
 
     svi = SVI(model, guide, optax.adam(0.05), Trace_ELBO(num_particles=256))
     with jax.numpy_dtype_promotion("standard"):
-        found = svi.run(key, 500, progress_bar=False).params
-    np.testing.assert_allclose([found["phi"], found["psi"]], LOCS, atol=0.03)
-    np.testing.assert_allclose([found["k1"], found["k2"], found["correlation"]], [5.0, 6.0, 3.0], rtol=0.1)
+        params = svi.run(key, 500, progress_bar=False).params
+    np.testing.assert_allclose([params["phi"], params["psi"]], LOCS, atol=0.03)
+    np.testing.assert_allclose([params["k1"], params["k2"], params["correlation"]], [5.0, 6.0, 3.0], rtol=0.1)

@@ -1,4 +1,4 @@
-"""`CircularDistribution` and `SineSkewed`: comparison with VonMises and closed forms, layout, refusals."""
+"""`CircularDistribution` and `SineSkewed`: comparison with VonMises and closed forms, layout, errors."""
 
 import hashlib
 
@@ -73,7 +73,7 @@ def test_shapes_draw_the_same_stream(key, size):
 def test_von_mises(key, kappa):
     """Every method, and every angle, agrees with `VonMises`."""
     own, other = CircularDistribution(von_mises, 0.0, kappa), VonMises(0.0, kappa)
-    # On other turns the rounding of the angle matters.
+    # On other turns the rounding of the angle matters to narrow distributions.
     x, q = jnp.linspace(-9, 9, 200) if kappa < 10 else jnp.linspace(-3.1, 3.1, 200), jnp.linspace(0, 1, 101)
     np.testing.assert_allclose(own.sample(key, 5000), other.sample(key, 5000), rtol=1e-5, atol=3e-7)
     np.testing.assert_allclose(own.log_prob(x), other.log_prob(x), rtol=1e-6, atol=2e-6)
@@ -88,15 +88,15 @@ def test_von_mises(key, kappa):
     if kappa:
         moved = CircularDistribution(von_mises, 2.0, kappa)
         assert float(moved.mean()) == pytest.approx(2, abs=1e-6)
-        # The cdf starts at -pi, that of VonMises opposite to its direction.
+        # The cdf starts at -pi, but that of VonMises opposite to its direction.
         assert float(moved.cdf(2.0)) == pytest.approx(float(other.cdf(0.0) - other.cdf(-np.pi - 2)), abs=1e-6)
 
 
 @slow
 def test_derivatives(key):
-    """Derivatives of log density, entropy and draws are those of VonMises, also the second ones of the log density."""
+    """Derivatives of log density, entropy and draws are those of VonMises, as are second ones of the log density."""
     of = {"own": lambda k: CircularDistribution(von_mises, 0.0, k), "other": lambda k: VonMises(0.0, k)}
-    found = {}
+    derivatives = {}
     for name, make in of.items():
         functions = (
             lambda k, make=make: make(k).log_prob(1.0),
@@ -104,13 +104,13 @@ def test_derivatives(key):
             lambda k, make=make: jnp.sum(jnp.cos(make(k).sample(key, (1000,)))),
             lambda k, make=make: make(k).icdf(0.3),
         )
-        found[name] = [jax.grad(f)(3.0) for f in functions] + [jax.grad(jax.grad(functions[0]))(3.0)]
-    np.testing.assert_allclose(found["own"], found["other"], rtol=1e-5, atol=1e-5)
+        derivatives[name] = [jax.grad(f)(3.0) for f in functions] + [jax.grad(jax.grad(functions[0]))(3.0)]
+    np.testing.assert_allclose(derivatives["own"], derivatives["other"], rtol=1e-5, atol=1e-5)
 
 
 @slow
 def test_float64_inside_of_float32():
-    """A formula that float32 cannot evaluate uses float64 by default, or float32 if float64 does not compile."""
+    """A formula that float32 cannot evaluate is computed in float64, unless it does not compile there."""
     assert float(CircularDistribution(wrapped_cauchy, 0.9999).error) < 1e-6
     assert np.isnan(CircularDistribution(wrapped_cauchy, 0.9999, wide=False).error)
     with_bessel = CircularDistribution(lambda x, k: k * jnp.cos(x) - jnp.log(special.i0e(k)), 3.0)
@@ -122,7 +122,7 @@ def test_float64_inside_of_float32():
 
 @slow
 def test_pytree(key):
-    """Parameters are leaves; equality is that of function, settings and values."""
+    """Parameters are leaves; distributions with the same function, settings and values are equal."""
     distribution = CircularDistribution(von_mises, 0.5, 4.0)
     assert jax.tree.leaves(distribution) == [0.5, 4.0]
     assert distribution == CircularDistribution(von_mises, 0.5, 4.0)
@@ -139,7 +139,7 @@ def test_pytree(key):
 
 @slow
 def test_mixture_of_von_mises(key):
-    """A mixture by its own class and as any density has the same probabilities."""
+    """A mixture has the same probabilities as a `Mixture` and as a `CircularDistribution`."""
     parts = Mixture(
         logits=jnp.log(jnp.array([0.3, 0.7])), components=VonMises(jnp.array([-2.0, 1.0]), jnp.array([9.0, 40.0]))
     )
@@ -178,17 +178,17 @@ def test_refusals(make, error, message):
 
 @slow
 def test_values_are_checked_on_request():
-    """Invalid values give NaN by default."""
+    """Invalid values give NaN by default, and an error with `validate_args`."""
     for make, message in (
-        (lambda **given: CircularDistribution(lambda x: x, **given), "at -pi and 3.14159 at pi"),
-        (lambda **given: CircularDistribution(von_mises, 0.0, np.nan, **given), "NaN or"),
-        (lambda **given: CircularDistribution(lambda x: x * 0 - jnp.inf, **given), "-inf at all of them"),
+        (lambda **options: CircularDistribution(lambda x: x, **options), "at -pi and 3.14159 at pi"),
+        (lambda **options: CircularDistribution(von_mises, 0.0, np.nan, **options), "NaN or"),
+        (lambda **options: CircularDistribution(lambda x: x * 0 - jnp.inf, **options), "-inf at all of them"),
     ):
         with pytest.raises(ValueError, match=message):
             make(validate_args=True)
         distribution = make()
-        for found in (distribution.sample(jax.random.key(0), 3), distribution.log_prob(0.5), distribution.cdf(0.5)):
-            assert np.isnan(found).all()
+        for result in (distribution.sample(jax.random.key(0), 3), distribution.log_prob(0.5), distribution.cdf(0.5)):
+            assert np.isnan(result).all()
     CircularDistribution(von_mises, 0.0, 3.0, validate_args=True)
 
 
@@ -200,20 +200,20 @@ BASES = {
 
 @pytest.mark.parametrize("name", ["von Mises", pytest.param("wrapped Cauchy", marks=slow)])
 def test_sine_skewed(key, name):
-    """Angles have the density of `log_prob`, and its integral is 1."""
+    """Angles have the density `prob`, whose integral is 1."""
     distribution = SineSkewed(BASES[name](), -0.7)
     x = np.asarray(distribution.sample(key, (200_000,)))
     edges = np.linspace(-np.pi, np.pi, 51)
     middles = (np.linspace(-np.pi, np.pi, 5001)[:-1] + np.pi / 5000).astype(np.float32)
-    share = np.asarray(distribution.prob(middles), np.float64).reshape(50, 100).sum(1) * 2 * np.pi / 5000
-    assert share.sum() == pytest.approx(1, abs=1e-5)
+    mass = np.asarray(distribution.prob(middles), np.float64).reshape(50, 100).sum(1) * 2 * np.pi / 5000
+    assert mass.sum() == pytest.approx(1, abs=1e-5)
     counts, _ = np.histogram(x, edges)
-    assert stats.chisquare(counts, x.size * share / share.sum()).pvalue > P_VALUE
+    assert stats.chisquare(counts, x.size * mass / mass.sum()).pvalue > P_VALUE
 
 
 @slow
 def test_sine_skewed_words(key):
-    """A word of another key reflects the angle of the distribution about the mean direction."""
+    """A word of another key decides whether an angle of the base is reflected about the mean direction."""
     base = VonMises(0.5, 2.0)
     x, drawn = np.asarray(base.sample(key, 1000)), np.asarray(SineSkewed(base, 0.9).sample(key, 1000))
     words = np.asarray(counter.words(jax.random.fold_in(key, 1), (1000,), 1)[0]).astype(np.float64)
@@ -227,9 +227,9 @@ def test_sine_skewed_words(key):
 @slow
 def test_sine_skewed_batches(key):
     assert SineSkewed(VonMises(np.zeros(3), 1.0), np.zeros((2, 1))).sample(key, (5,)).shape == (5, 2, 3)
-    bad = SineSkewed(VonMises(0.0, 1.0), np.array([0.5, 1.5, np.nan]))
-    assert np.isnan(bad.sample(key)).tolist() == [False, True, True]
-    assert np.isnan(bad.log_prob(0.3)).tolist() == [False, True, True]
+    partly_invalid = SineSkewed(VonMises(0.0, 1.0), np.array([0.5, 1.5, np.nan]))
+    assert np.isnan(partly_invalid.sample(key)).tolist() == [False, True, True]
+    assert np.isnan(partly_invalid.log_prob(0.3)).tolist() == [False, True, True]
     assert np.isnan(jax.grad(lambda s: SineSkewed(VonMises(0.0, 1.0), s).sample(key))(0.3))
     slope = jax.grad(lambda s: SineSkewed(VonMises(0.0, 1.0), s).log_prob(1.0))(0.3)
     assert float(slope) == pytest.approx(np.sin(1) / (1 + 0.3 * np.sin(1)), rel=1e-6)

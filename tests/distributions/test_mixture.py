@@ -24,7 +24,7 @@ def three():
 
 
 def tori():
-    """Return two tori of two angles each."""
+    """Return a mixture of two tori of two angles each."""
     components = VonMises(jnp.array([[-1.0, 2.0], [1.5, -0.5]]), jnp.array([[3.0, 8.0], [6.0, 1.0]]))
     return Mixture(logits=jnp.array([0.0, 0.7]), components=Torus(components))
 
@@ -41,7 +41,7 @@ def program(method):
 
 
 def run(distribution, method, *arguments):
-    """Call a method in a compiled program, which takes a fraction of the time to compile each operation alone."""
+    """Call a method as one program, which compiles in a fraction of the time of separate operations."""
     return program(method)(distribution, *arguments)
 
 
@@ -81,9 +81,9 @@ def test_cdf():
     fine = np.linspace(-np.pi, np.pi, 2**14 + 1)
     total = np.r_[0, np.cumsum((density(fine[1:]) + density(fine[:-1])) / 2)] * (fine[1] - fine[0])
     mixture, x = three(), np.float32([-3.0, -2.0, 0.0, 0.5, 2.9, 3.1])
-    found = run(mixture, "cdf", x)
-    np.testing.assert_allclose(found, np.interp(x, fine, total), atol=1e-6)
-    np.testing.assert_allclose(run(mixture, "cdf", np.float32(x + 4 * np.pi)) - 2, found, atol=3e-6)
+    cdf = run(mixture, "cdf", x)
+    np.testing.assert_allclose(cdf, np.interp(x, fine, total), atol=1e-6)
+    np.testing.assert_allclose(run(mixture, "cdf", np.float32(x + 4 * np.pi)) - 2, cdf, atol=3e-6)
     assert abs(float(run(mixture, "cdf", -np.pi))) < 1e-6
     # The largest float below pi is not pi.
     assert float(run(mixture, "cdf", 3.1415925)) == pytest.approx(1, abs=1e-6)
@@ -114,7 +114,7 @@ def test_samples_follow_the_distribution(key):
 
 
 def test_one_component_gives_the_angles_of_the_sampler(key):
-    """A weight of 1 gives the draws of `sample_von_mises`: one angle per element, not one per component."""
+    """A weight of 1 gives the draws of `sample_von_mises`, one angle per element instead of one per component."""
     mixture = Mixture(logits=[-jnp.inf, 0.0, -jnp.inf], components=three().components)
     loc, concentration = np.full((2, 100), [[LOCS[1]], [CONCENTRATIONS[1]]], np.float32)
     expected = sample_von_mises(random.split(key)[1], loc, concentration)
@@ -122,7 +122,7 @@ def test_one_component_gives_the_angles_of_the_sampler(key):
 
 
 def test_batches(key):
-    """Three mixtures of two, with logits and locations that vary along different axes."""
+    """Logits and components that vary along different axes give a batch of 3 x 4 mixtures."""
     mixture = Mixture(logits=jnp.zeros((3, 1, 2)), components=VonMises(jnp.zeros((4, 1)), jnp.array([1.0, 5.0])))
     assert mixture.batch_shape == (3, 4)
     assert mixture.event_shape == ()
@@ -139,7 +139,7 @@ def test_batches(key):
 
 
 def test_stable_where_densities_underflow():
-    """For densities of e^-4000 and less, the nearest component decides."""
+    """Where densities underflow (e^-4000), the nearest component determines the log density."""
     mixture = Mixture(logits=[0.0, 0.0], components=VonMises([0.0, 1.0], [1e4, 1e4]))
     value = float(run(mixture, "log_prob", 2.0))
     with jax.enable_x64(True):
@@ -150,7 +150,7 @@ def test_stable_where_densities_underflow():
 
 @pytest.mark.parametrize("value", [0.0, 1.0, np.pi])
 def test_gradients_with_a_weight_of_zero(value):
-    """They are finite and ignore the component without weight, even if it is a point mass at the value."""
+    """Densities and gradients ignore a component without weight, even if it is a point mass at the value."""
     for k in (1.0, 1e6, jnp.inf):
         mixture = Mixture(logits=[0.0, -jnp.inf, 1.0], components=VonMises([0.0, 1.0, 2.0], jnp.array([2.0, k, 1e3])))
         without = Mixture(logits=[0.0, 1.0], components=VonMises([0.0, 2.0], [2.0, 1e3]))
@@ -179,7 +179,7 @@ def test_gradients_are_differences():
 
 
 def test_samples_have_derivatives(key):
-    """They are 1 in the location of the chosen component and 0 in the others."""
+    """Samples have derivative 1 in the location of the chosen component and 0 in the others."""
     mixture = three()
 
     def angles(loc):
@@ -272,7 +272,7 @@ def test_expectation_maximisation_recovers_the_parameters(key):
 
 @pytest.mark.parametrize("make", [three, pytest.param(tori, marks=pytest.mark.slow)])
 def test_pytree(key, make):
-    """Mapped, and inside and outside of programs, results agree."""
+    """A mixture is a pytree, and its results agree under `jax.vmap` and as a batch."""
     distribution = make()
     leaves, structure = jax.tree.flatten(distribution)
     assert all(a is b for a, b in zip(jax.tree.leaves(structure.unflatten(leaves)), leaves, strict=True))
@@ -297,8 +297,8 @@ def test_weights():
     assert Mixture(logits=None, probs=[0.5, 0.5], components=components).logits.shape == (2,)
     assert Mixture(logits=[0.0, 0.0], probs=None, components=components).logits.shape == (2,)
     assert Mixture(logits=None, components=0).logits is None
-    for bad in ([0.3, -0.7, 1.0], [0.3, np.nan, 1.0], [0.3, np.inf, 1.0], [0.0, 0.0, 0.0]):
-        assert np.isnan(run(Mixture(probs=bad, components=components), "log_prob", 0.5)).any()
+    for probs in ([0.3, -0.7, 1.0], [0.3, np.nan, 1.0], [0.3, np.inf, 1.0], [0.0, 0.0, 0.0]):
+        assert np.isnan(run(Mixture(probs=probs, components=components), "log_prob", 0.5)).any()
 
 
 def test_gradients_in_probabilities():
@@ -314,13 +314,13 @@ def test_gradients_in_probabilities():
 
 def test_weights_by_name():
     components = VonMises([-1.0, 2.0], [5.0, 20.0])
-    for given in (
+    for weights in (
         {},
         {"logits": [0.0, 1.0], "probs": [0.5, 0.5]},
         {"probs": None},
     ):
         with pytest.raises(TypeError, match="Mixture: give the weights once, as `logits` or as `probs`"):
-            Mixture(components=components, **given)
+            Mixture(components=components, **weights)
     with pytest.raises(TypeError, match="Mixture: give `components`"):
         Mixture(probs=[0.5, 0.5])
     with pytest.raises(TypeError, match="Mixture: probs must be a real number or an array"):
@@ -341,7 +341,7 @@ def test_weights_by_name():
 
 
 def test_broadcast_for_vmap():
-    """It repeats parameters along the first axis of the batch where they lack it."""
+    """`broadcast` repeats parameters along the first axis of the batch where they lack it."""
     components = VonMises(jnp.zeros((4, 1)), jnp.array([1.0, 5.0]))
     for distribution in (
         Mixture(logits=jnp.zeros(4), components=Torus(VonMises(jnp.zeros((3, 4, 1)), jnp.array([1.0, 5.0])))),

@@ -27,7 +27,7 @@ def mean_log_prob(distribution, x):
 
 
 def reference_fit(x, loc, kappa, weights, steps):
-    """Expectation maximisation of a mixture of tori (or angles, one column), each line a textbook formula."""
+    """Fit a mixture of tori (or of angles, as one column) by expectation maximisation, with textbook formulas."""
     for _ in range(steps):
         terms = kappa * np.cos(x[:, None] - loc) - np.log(2 * np.pi * special.i0e(kappa)) - kappa
         joint = np.log(weights) + terms.sum(-1)
@@ -43,34 +43,34 @@ def reference_fit(x, loc, kappa, weights, steps):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["angles", "tori"])
 def test_against_reference(name, key):
-    """From the same start, as many steps of the reference in float64 give the same mixture."""
+    """From the same start, 30 steps of the float64 reference give the same mixture."""
     truth = KINDS[name]
     x = np.asarray(truth.sample(key, (800,)))
     tori = name == "tori"
     start_loc = np.array([[0.0, 1.0], [1.0, 0.0]]) if tori else np.array([[-0.5], [0.5]])
     start = VonMises(*(jnp.float32(a if tori else a[:, 0]) for a in (start_loc, np.ones_like(start_loc))))
     start = Mixture(probs=[0.5, 0.5], components=Torus(start) if tori else start)
-    found = Mixture.fit(x, start, steps=30, tolerance=-1.0)
+    fitted = Mixture.fit(x, start, steps=30, tolerance=-1.0)
     columns = x.astype(float) if tori else x.astype(float)[:, None]
     loc, kappa, weights = reference_fit(columns, start_loc, np.ones_like(start_loc), np.array([0.5, 0.5]), 30)
-    parts = found.components.components if tori else found.components
+    parts = fitted.components.components if tori else fitted.components
     np.testing.assert_allclose(np.reshape(parts.loc, loc.shape), loc, atol=2e-4)
     np.testing.assert_allclose(np.reshape(parts.concentration, loc.shape), kappa, rtol=1e-3)
-    np.testing.assert_allclose(np.exp(found.log_weights()), weights, atol=1e-4)
+    np.testing.assert_allclose(np.exp(fitted.log_weights()), weights, atol=1e-4)
 
 
 @slow
 @pytest.mark.parametrize("name", ["angles", "tori", "sines", "cosines"])
 def test_likelihood_never_falls(name, key):
-    """No step from a distant start lowers it, except by the rounding of its sum."""
+    """No step from a distant start lowers the likelihood, except by the rounding of its sum."""
     truth = KINDS[name]
     x = truth.sample(key, (600,))
-    share = jnp.full((600,), 1 / 600)
-    logits, components = em.seed(key, type(truth.components), 3, x, share)
+    weights = jnp.full((600,), 1 / 600)
+    logits, components = em.seed(key, type(truth.components), 3, x, weights)
     distribution, values = Mixture(logits=logits, components=components), []
     step = jax.jit(em.step)
     for _ in range(40):
-        distribution, value = step(distribution, x, share, jnp.float32(1e4))
+        distribution, value = step(distribution, x, weights, jnp.float32(1e4))
         values.append(float(value))
     rises = np.diff(values)
     assert rises.min() > -2e-6, values
@@ -83,27 +83,27 @@ def test_fit_finds_the_truth(name, key):
     """On other samples the fit is as likely as the truth, up to the cost of its free parameters."""
     truth = KINDS[name]
     x, others = truth.sample(key, (2000,)), truth.sample(jax.random.fold_in(key, 1), (4000,))
-    found = Mixture.fit(x, type(truth.components), number=2, starts=4)
-    assert found.batch_shape == ()
-    gain = float(mean_log_prob(found, x) - mean_log_prob(truth, x))
+    fitted = Mixture.fit(x, type(truth.components), number=2, starts=4)
+    assert fitted.batch_shape == ()
+    gain = float(mean_log_prob(fitted, x) - mean_log_prob(truth, x))
     assert 0 <= gain < 15 / 2000
-    assert float(mean_log_prob(truth, others) - mean_log_prob(found, others)) < 15 / 2000
-    assert found.sample(key, (5,)).shape == (5, *truth.event_shape)
-    assert found.mean().shape == truth.event_shape
-    weights = np.sort(np.exp(found.log_weights()))
+    assert float(mean_log_prob(truth, others) - mean_log_prob(fitted, others)) < 15 / 2000
+    assert fitted.sample(key, (5,)).shape == (5, *truth.event_shape)
+    assert fitted.mean().shape == truth.event_shape
+    weights = np.sort(np.exp(fitted.log_weights()))
     np.testing.assert_allclose(weights, np.sort(np.exp(truth.log_weights())), atol=0.06)
 
 
 @slow
 def test_weights_and_batches(key):
-    """A weight is a repetition; each data set of a batch is fitted alone; NaN affects only its own data set."""
+    """A weight is a repetition, and each data set of a batch is fitted alone, so NaN affects only its own."""
     x = ANGLES.sample(key, (300,))
     counts = jnp.arange(300) % 3
     start = Mixture(probs=[0.5, 0.5], components=VonMises([-0.5, 0.5], [1.0, 1.0]))
     weighted = Mixture.fit(x, start, weights=counts.astype(jnp.float32))
     repeated = Mixture.fit(jnp.repeat(x, counts), start)
-    for found, expected in zip(jax.tree.leaves(weighted), jax.tree.leaves(repeated), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-3)
+    for actual, expected in zip(jax.tree.leaves(weighted), jax.tree.leaves(repeated), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=2e-2, atol=2e-3)
     sets = jnp.stack([x, x.at[0].set(jnp.nan), -x], 1)
     several = Mixture.fit(sets, start, axis=0)
     assert several.batch_shape == (3,)
@@ -118,14 +118,14 @@ def test_weights_and_batches(key):
 
 @slow
 def test_collapse_is_bounded(key):
-    """For equal samples, a component stays at the largest concentration, and the result is finite."""
+    """A component that collapses on equal samples stops at the largest concentration, and the result is finite."""
     x = jnp.concatenate([jnp.full((20,), 1.0), ANGLES.sample(key, (200,))])
-    found = Mixture.fit(x, VonMises, number=4, largest_concentration=500.0)
-    assert np.isfinite(found.components.concentration).all()
-    assert float(found.components.concentration.max()) <= 500
+    fitted = Mixture.fit(x, VonMises, number=4, largest_concentration=500.0)
+    assert np.isfinite(fitted.components.concentration).all()
+    assert float(fitted.components.concentration.max()) <= 500
 
 
-def test_bad_arguments():
+def test_invalid_arguments():
     x = np.zeros((5, 2), np.float32)
     with pytest.raises(TypeError, match=r"Mixture.fit: components=3 must be one of the classes VonMises, Torus"):
         Mixture.fit(x, 3, number=2)

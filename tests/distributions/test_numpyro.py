@@ -23,7 +23,7 @@ from numpyro.infer.reparam import CircularReparam  # noqa: E402
 from jax_von_mises.numpyro import VonMises  # noqa: E402
 from tests import reference  # noqa: E402
 
-# Locations on both sides, next to the ends and at them, and turns away.
+# Locations on both sides of 0, near the end of the support and at it, and full turns away.
 LOCS = (0.0, 0.5, -3.1, math.pi, 7.0, -100.0)
 CONCENTRATIONS = (0.0, 0.3, 2.0, 50.0)
 PARAMETERS = [(0.5, 2.0), (np.float32([-3.0, 0.0, 2.0]), 4.0), (np.float32([[0.1], [3.0]]), np.float32([0.0, 1, 30]))]
@@ -85,9 +85,9 @@ def test_shapes_and_dtypes(key, distribution):
         return x, distribution.log_prob(x), distribution.cdf(x)
 
     for sample_shape in ((), (2, 3)):
-        found = jax.eval_shape(lambda sample_shape=sample_shape: values(sample_shape))
-        assert {value.shape for value in found} == {sample_shape + batch} == {distribution.shape(sample_shape)}
-        assert {value.dtype for value in found} == {np.dtype(np.float32)}
+        results = jax.eval_shape(lambda sample_shape=sample_shape: values(sample_shape))
+        assert {value.shape for value in results} == {sample_shape + batch} == {distribution.shape(sample_shape)}
+        assert {value.dtype for value in results} == {np.dtype(np.float32)}
     for value in jax.eval_shape(
         lambda: (distribution.mean, distribution.mode, distribution.variance, distribution.entropy())
     ):
@@ -132,7 +132,7 @@ def test_pytree(distribution):
 
 @pytest.mark.slow
 def test_vmap(key):
-    """Parameters, whole distributions and keys can be the mapped argument."""
+    """Parameters, distributions and keys can be the mapped argument."""
     locs, ks = np.float32([0.0, 1.0, -2.0]), np.float32([0.5, 2.0, 9.0])
     x = VonMises(locs, ks).sample(key)
     expected = VonMises(locs, ks).log_prob(x)
@@ -196,7 +196,7 @@ def test_gradients_of_log_prob():
 
 
 def test_gradients_of_samples(key):
-    """They are 1 in `loc`, and those of the quantile in the concentration, on either side of a turn."""
+    """Samples have the derivative 1 in `loc`, and the quantile's in the concentration, on either side of a turn."""
     loc, k, shape = 3.0, 2.0, (500,)
 
     def draw(loc, k):
@@ -214,13 +214,13 @@ def test_gradients_of_samples(key):
 @pytest.mark.parametrize("loc", LOCS)
 def test_cdf(loc, k):
     x = np.linspace(-np.pi, np.pi, 41).astype(np.float32)
-    found = np.asarray(VonMises(loc, k).cdf(x))
-    # Between locations outside the support, the rounding of turns matters.
-    np.testing.assert_allclose(found, probability(x, rounded(loc), k), atol=PROBABILITY_ERROR, rtol=0)
-    assert found[0] == 0
-    assert found[-1] == pytest.approx(1, abs=PROBABILITY_ERROR)
-    assert np.all(np.diff(found) >= 0)
-    assert np.all(found <= 1)
+    cdf = np.asarray(VonMises(loc, k).cdf(x))
+    # For locations outside the support, the rounding of turns is part of the error.
+    np.testing.assert_allclose(cdf, probability(x, rounded(loc), k), atol=PROBABILITY_ERROR, rtol=0)
+    assert cdf[0] == 0
+    assert cdf[-1] == pytest.approx(1, abs=PROBABILITY_ERROR)
+    assert np.all(np.diff(cdf) >= 0)
+    assert np.all(cdf <= 1)
 
 
 @pytest.mark.slow
@@ -239,10 +239,10 @@ def test_icdf(loc, k):
 
 @pytest.mark.slow
 def test_cdf_against_mpmath():
-    """Small probabilities keep their relative accuracy if the cut lies in the upper half of the distribution."""
+    """Small probabilities keep their relative accuracy if the cut is in the upper half of the distribution."""
     loc, k = 0.5, 20.0
     for x in (-2.0, -1.0, 0.25):
-        # The cut lies in the upper tail, whose missing mass lies between -pi and 1/2 - pi.
+        # The cut is in the upper tail, whose missing mass lies between -pi and 1/2 - pi.
         tail = float(reference.mp_tail(0.5 - x, k) + reference.mp_tail(math.pi - 0.5, k))
         assert VonMises(loc, k).cdf(x) == pytest.approx(tail, rel=5e-6)
         assert VonMises(loc, k).icdf(np.float32(tail)) == pytest.approx(x, abs=2e-6)
@@ -250,12 +250,12 @@ def test_cdf_against_mpmath():
 
 @pytest.mark.parametrize(("loc", "k"), [(math.pi, 1e7), (-3.14, 1e6), (1e4, 1e5)])
 def test_cdf_of_a_concentrated_distribution(loc, k, key):
-    """The distribution is cut at pi and not at the float next to it, also whole turns away."""
+    """The distribution is cut at pi and not at the float next to it, even for locations full turns away."""
     loc, k = np.float32(loc), np.float32(k)
     x = np.asarray(VonMises(loc, k).sample(key, (200,)))
     centred = np.float64(loc) - 2 * np.pi * np.rint(np.float64(loc) / (2 * np.pi))
     turns = 2 * np.pi * np.arange(-1, 2)[:, None]
-    # The normal distribution with this standard deviation, up to 1 / k.
+    # The normal distribution with this standard deviation is accurate to about 1 / k.
     masses = special.ndtr((x + turns - centred) * np.sqrt(np.float64(k)))
     below = special.ndtr((-np.pi + turns - centred) * np.sqrt(np.float64(k)))
     expected = np.sum(masses - below, axis=0)
@@ -264,7 +264,7 @@ def test_cdf_of_a_concentrated_distribution(loc, k, key):
 
 def test_cdf_outside_the_support():
     distribution = VonMises(0.5, 2.0)
-    # These have the shapes of the tests above, to reuse their programs.
+    # Use the shapes of the tests above, to reuse their programs.
     values = np.resize(np.float32([-4.0, 4.0, -np.inf, np.inf, np.nan]), 41)
     np.testing.assert_array_equal(distribution.cdf(values)[:5], [0, 1, 0, 1, np.nan])
     assert np.all(np.isnan(distribution.icdf(np.resize(np.float32([-0.1, 1.1, np.nan]), 33))))
@@ -282,7 +282,7 @@ def slopes(method, values, loc, k):
 @pytest.mark.slow
 @pytest.mark.parametrize("loc", [0.5, -3.0, math.pi])
 def test_derivatives_of_cdf_and_icdf(loc):
-    """They are the density in the angle, also at the ends, and differences of the reference in the parameters."""
+    """Derivatives are the density in the angle, also at the ends, and agree with differences in the parameters."""
     k, step = 2.0, 1e-5
     x = np.float32([-math.pi, -3.0, -1.0, 0.4, 2.0, math.pi])
     loc = rounded(loc)
@@ -293,14 +293,14 @@ def test_derivatives_of_cdf_and_icdf(loc):
     density = np.exp(log_density(x.astype(float), loc, k))
     along_loc = difference(lambda h: probability(x, loc + h, k))
     along_k = difference(lambda h: probability(x, loc, k + h))
-    found = slopes("cdf", x, np.float32(loc), np.float32(k))
-    np.testing.assert_allclose(found, [density, along_loc, along_k], atol=2e-6)
+    derivatives = slopes("cdf", x, np.float32(loc), np.float32(k))
+    np.testing.assert_allclose(derivatives, [density, along_loc, along_k], atol=2e-6)
 
     inside = slice(1, -1)
     q = probability(x[inside], loc, k).astype(np.float32)
     expected = np.stack([np.ones(len(q)), -along_loc[inside], -along_k[inside]]) / density[inside]
-    found = slopes("icdf", q, np.float32(loc), np.float32(k))
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+    derivatives = slopes("icdf", q, np.float32(loc), np.float32(k))
+    np.testing.assert_allclose(derivatives, expected, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize(("loc", "k"), [(0.5, 0.0), (-2.0, 0.7), (7.0, 40.0)])
@@ -329,9 +329,9 @@ def test_kl_divergence(classes):
     (loc, k), (other_loc, other_k) = ([np.float64(v)[..., None] for v in pair] for pair in (first, other))
     log_p, log_q = log_density(x, loc, k), log_density(x, other_loc, other_k)
     expected = np.mean(2 * np.pi * np.exp(log_p) * (log_p - log_q), axis=-1)
-    found = kl_divergence(p, q)
-    assert found.shape == (2, 2)
-    np.testing.assert_allclose(found, expected, rtol=2e-6)
+    divergence = kl_divergence(p, q)
+    assert divergence.shape == (2, 2)
+    np.testing.assert_allclose(divergence, expected, rtol=2e-6)
     independent = kl_divergence(p.to_event(1), q.expand((2, 2)).to_event(1))
     np.testing.assert_allclose(independent, expected.sum(-1), rtol=2e-6)
 
@@ -341,7 +341,7 @@ def test_kl_divergence(classes):
 
 @pytest.fixture
 def implicit_promotion():
-    """NumPyro's own inference divides floats by integers."""
+    """Allow implicit promotion, since NumPyro's own inference divides floats by integers."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 
@@ -364,7 +364,7 @@ def test_sample_statement_and_predictive(key):
 
 PRIOR = (2.0, 1.5)
 OBSERVATION = 0.7  # concentration of each observed angle
-# On both sides of the cut, so the posterior is there, too.
+# The data lie on both sides of the cut, and so does the posterior.
 DATA = np.float32([2.8, -2.9, 1.9, 3.0, -2.2, -3.1, 2.5, 0.4, 2.9, -1.7])
 
 
@@ -375,7 +375,7 @@ def conjugate_model(data):
 
 
 def conjugate_posterior():
-    """Return the posterior in closed form, from the sum of the vectors of prior and data, and the log evidence."""
+    """Return the posterior in closed form, from the sum of prior and data vectors, and the log evidence."""
     data = DATA.astype(float)
     total = PRIOR[1] * np.exp(1j * PRIOR[0]) + OBSERVATION * np.exp(1j * data).sum()
     loc, k = np.angle(total), np.abs(total)
@@ -394,7 +394,7 @@ def test_nuts_finds_the_conjugate_posterior():
     mcmc.run(random.key(1), DATA)
     loc, k, _ = conjugate_posterior()
     draws = np.asarray(mcmc.get_samples()["loc"], float)
-    # The mean is A(k) along the posterior direction, and 0 across it.
+    # The mean is A(k) along the posterior direction, and 0 orthogonal to it.
     for values, expected in ((np.cos(draws - loc), reference.ratio(k)), (np.sin(draws - loc), 0.0)):
         error = np.std(values) / np.sqrt(effective_sample_size(values[None]))
         assert error < 0.025
@@ -412,21 +412,21 @@ def guide(data):
 @pytest.mark.usefixtures("implicit_promotion")
 @pytest.mark.parametrize("objective", [Trace_ELBO, TraceMeanField_ELBO])
 def test_svi_finds_the_conjugate_posterior(objective):
-    """The guide's family contains the posterior, where the bound equals the evidence."""
+    """SVI finds the posterior, which is in the guide's family, and where the bound equals the evidence."""
     steps = 800
     adam = numpyro.optim.Adam(lambda step: 0.1 * 0.995**step)
     svi = SVI(conjugate_model, guide, adam, loss=objective(num_particles=16))
     result = svi.run(random.key(2), steps, DATA, progress_bar=False)
     loc, k, log_evidence = conjugate_posterior()
-    found = result.params["loc_q"] - loc
-    assert abs(np.remainder(found + np.pi, 2 * np.pi) - np.pi) < 0.02
+    error = result.params["loc_q"] - loc
+    assert abs(np.remainder(error + np.pi, 2 * np.pi) - np.pi) < 0.02
     assert result.params["concentration_q"] == pytest.approx(k, rel=0.05)
     losses = np.asarray(result.losses[-50:], float)
     assert np.mean(losses) == pytest.approx(-log_evidence, abs=0.002 + 5 * np.std(losses) / np.sqrt(len(losses)))
 
 
 def test_bound_at_the_posterior_is_the_evidence(key):
-    """The two densities differ there by a constant: each single draw gives the evidence, and KL is 0."""
+    """At the posterior the log densities differ by a constant, so every single draw gives the evidence."""
     loc, k, log_evidence = conjugate_posterior()
     exact = {"loc_q": jnp.float32(loc), "concentration_q": jnp.float32(k)}
     for i in range(3):

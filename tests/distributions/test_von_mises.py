@@ -48,10 +48,10 @@ def test_any_object_can_replace_an_array(distribution):
     ):
         tree = jax.tree.map(function, distribution)
         assert type(tree) is type(distribution)
-        found = structure.flatten_up_to(tree)
-        assert [type(leaf) for leaf in found] == [type(function(leaf)) for leaf in leaves]
-        assert found == [function(leaf) for leaf in leaves]
-    # So do traced arrays, and the axes to map over.
+        replaced = structure.flatten_up_to(tree)
+        assert [type(leaf) for leaf in replaced] == [type(function(leaf)) for leaf in leaves]
+        assert replaced == [function(leaf) for leaf in leaves]
+    # Traced arrays and the axes to map over can replace arrays, too.
     pairs = jax.jit(lambda distribution: jax.tree.map(lambda leaf: (leaf, 2 * leaf), distribution))(distribution)
     np.testing.assert_array_equal(jax.tree.leaves(pairs)[1], 2 * leaves[0])
     axes = jax.tree.map(lambda leaf: 0, distribution)
@@ -113,7 +113,7 @@ def test_shapes(loc, concentration, shape, key):
 
 
 def test_methods_are_the_functions(key):
-    """They agree under all names, those of SciPy, NumPyro, TFP and distrax."""
+    """Methods agree with the functions under all names, those of SciPy, NumPyro, TFP and distrax."""
     loc, k = 0.4, jnp.array([0.5, 3.0])
     distribution, other = VonMises(loc, k), VonMises(0.1, 2.0)
     for names, function in {
@@ -188,7 +188,7 @@ def test_validation():
     assert np.isnan(jax.jit(lambda k: VonMises(0.0, k, validate_args=True).entropy())(-1.0))
 
 
-def test_bad_calls(key):
+def test_invalid_calls(key):
     distribution = VonMises(0.0, 1.0)
     for arguments in ({}, {"key": key, "seed": key}):
         with pytest.raises(TypeError, match=r"VonMises.sample: give one random key"):
@@ -200,13 +200,13 @@ def test_bad_calls(key):
 def look_alike(cls):
     """Return another class with the fields of `cls`, as users may register."""
     names = [field.name for field in dataclasses.fields(cls)]
-    made = dataclasses.make_dataclass(cls.__name__, names, frozen=True, eq=False)
-    return jax.tree_util.register_dataclass(made, data_fields=tuple(names), meta_fields=())
+    look_alike_class = dataclasses.make_dataclass(cls.__name__, names, frozen=True, eq=False)
+    return jax.tree_util.register_dataclass(look_alike_class, data_fields=tuple(names), meta_fields=())
 
 
 @pytest.mark.parametrize("cls", [jvm.VonMises, jvm.Torus, jvm.Mixture])
 def test_other_classes_do_not_share_programs(cls):
-    """JAX finds compiled programs by the structure of their arguments."""
+    """A class with the same fields has another structure, by which JAX finds compiled programs."""
     other = look_alike(cls)
     children = {field.name: 1.0 for field in dataclasses.fields(cls)}
     mine, theirs = jax.tree.structure(cls(**children)), jax.tree.structure(other(**children))
@@ -243,7 +243,7 @@ def test_equal_parameters():
     assert VonMises(0.0, jnp.asarray(1.0)) != VonMises(0.0, jnp.float32(1)), "of weak type"
     assert VonMises(0.0, [1.0]) == VonMises(0.0, np.array([1.0]))
     assert VonMises(0.0, 1.0) != jvm.Torus(VonMises(0.0, 1.0))
-    # NaN differs from every number, itself included; but a distribution equals itself.
+    # NaN differs from every number, itself included, but a distribution equals itself.
     distribution = VonMises(0.0, np.array([1.0, np.nan]))
     assert distribution == distribution
     assert distribution != VonMises(0.0, np.array([1.0, np.nan]))
@@ -260,7 +260,7 @@ def test_equality_under_transformations():
     assert not equal(distribution, other)
     assert not equal(distribution, VonMises(0.0, jnp.ones(3)))
     assert jax.vmap(lambda k: VonMises(0.0, k) == VonMises(0.0, 1.0 + k - k))(jnp.ones(2)).all()
-    # Known values stay known if something else is traced, or if the traced one cannot be equal.
+    # Comparisons of known values stay known while others are traced, as do those that a traced value cannot satisfy.
     assert (
         jax.jit(
             lambda x: 1.0 if distribution == VonMises(0.0, np.ones(2, np.float32)) and distribution != other else x

@@ -15,7 +15,7 @@ slow = pytest.mark.slow
 
 
 def exact_log_prob(x, mu, k):
-    """Return the log density in 30 digits, with 1 - w from the difference of the normalised vectors."""
+    """Return the log density of the normalised vectors, computed with 30 digits."""
     with mp.workdps(30):
         d = len(mu)
         norm = reference.moments(d, k)[2]
@@ -48,13 +48,13 @@ def test_against_scipy(d, key):
         x /= np.linalg.norm(x, axis=1, keepdims=True)
         np.testing.assert_allclose(distribution.log_prob(x.astype(np.float32)), theirs.logpdf(x), atol=2e-5)
         assert float(distribution.entropy()) == pytest.approx(theirs.entropy(), abs=2e-6)
-        found, (their_mu, their_k) = VonMisesFisher.fit(x.astype(np.float32)), stats.vonmises_fisher.fit(x)
-        np.testing.assert_allclose(found.mean_direction, their_mu, atol=1e-5)
-        assert float(found.concentration) == pytest.approx(their_k, rel=1e-5)
+        fitted, (their_mu, their_k) = VonMisesFisher.fit(x.astype(np.float32)), stats.vonmises_fisher.fit(x)
+        np.testing.assert_allclose(fitted.mean_direction, their_mu, atol=1e-5)
+        assert float(fitted.concentration) == pytest.approx(their_k, rel=1e-5)
 
 
 def test_against_openturns():
-    """OpenTURNS (release 1.27) has only the circle: the density of two dimensions."""
+    """In two dimensions, the density agrees with OpenTURNS (release 1.27), which has only the circle."""
     openturns = pytest.importorskip("openturns", reason="OpenTURNS is not installed; it is no extra of this package")
     angles = np.linspace(-3, 3, 13)
     x = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
@@ -71,7 +71,7 @@ def test_entropy_and_divergence_are_means(key):
     x = p.sample(key, (100_000,))
     assert float(p.entropy()) == pytest.approx(-float(p.log_prob(x).mean()), abs=0.01)
     assert float(p.kl_divergence(q)) == pytest.approx(float((p.log_prob(x) - q.log_prob(x)).mean()), abs=0.05)
-    # For close distributions it is half the Fisher information times the squared difference.
+    # For close distributions, the divergence is half the Fisher information times the squared difference.
     close = VonMisesFisher(mu, 3.0 * (1 + 1e-4))
     information = float(reference.moments(4, 3.0)[1])
     assert float(p.kl_divergence(close)) == pytest.approx(0.5 * information * 3e-4**2, rel=2e-3)
@@ -81,14 +81,14 @@ def test_entropy_and_divergence_are_means(key):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("k", [30.0, 0.5, 1e5])
 def test_fit(k, key):
-    """With weights, batches and standard errors, the truth is within four of these; a weight is a repetition."""
+    """Fits of batches are within four standard errors of the truth; a weight is a repetition."""
     mu = direction(3)
     distribution = VonMisesFisher(mu, k)
     x = distribution.sample(key, (3, 20_000))
-    found, errors = VonMisesFisher.fit(x, axis=1), distribution.standard_errors(20_000)
-    assert found.batch_shape == (3,)
-    assert (np.abs(found.concentration - k) < 4 * errors.concentration).all()
-    angle = np.linalg.norm(np.asarray(found.mean_direction) - mu, axis=-1)
+    fitted, errors = VonMisesFisher.fit(x, axis=1), distribution.standard_errors(20_000)
+    assert fitted.batch_shape == (3,)
+    assert (np.abs(fitted.concentration - k) < 4 * errors.concentration).all()
+    angle = np.linalg.norm(np.asarray(fitted.mean_direction) - mu, axis=-1)
     assert (angle < 4 * np.sqrt(2) * errors.mean_direction).all()
     twice = VonMisesFisher.fit(x[0, :10], weights=jnp.arange(10.0))
     repeated = VonMisesFisher.fit(jnp.repeat(x[0, :10], jnp.arange(10), axis=0))
@@ -110,13 +110,13 @@ def test_limits():
     assert point.log_prob(jnp.stack([mu, -mu])).tolist() == [np.inf, -np.inf]
     assert float(point.entropy()) == -np.inf
     np.testing.assert_allclose(VonMisesFisher(3 * mu, 2.0).mode(), mu, rtol=1e-6)
-    for bad in (VonMisesFisher(mu, -1.0), VonMisesFisher(0 * mu, 1.0)):
-        assert np.isnan(bad.log_prob(mu))
-        assert np.isnan(bad.mode()).all()
+    for invalid in (VonMisesFisher(mu, -1.0), VonMisesFisher(0 * mu, 1.0)):
+        assert np.isnan(invalid.log_prob(mu))
+        assert np.isnan(invalid.mode()).all()
 
 
 def test_derivatives_of_log_prob():
-    """They lie along the sphere, in all arguments; the normaliser has the derivative A."""
+    """Derivatives in value and mean direction are tangent to the sphere, and the normaliser has the derivative A."""
     mu, x = direction(4), jnp.eye(4)[1]
 
     def log_prob(x, mu, k):
@@ -154,7 +154,7 @@ def test_pytree_and_batches(key):
     jax.tree.map(lambda _: None, distribution)
 
 
-def test_bad_parameters():
+def test_invalid_parameters():
     with pytest.raises(ValueError, match=r"VonMisesFisher: mean_direction .* 2 or more"):
         VonMisesFisher([1.0], 1.0)
     with pytest.raises(ValueError, match="do not broadcast"):
@@ -222,9 +222,9 @@ def test_nuts(key):
     mcmc = MCMC(NUTS(spherical_model), num_warmup=300, num_samples=300, progress_bar=False)
     with jax.numpy_dtype_promotion("standard"):  # NumPyro's own inference divides floats by integers
         mcmc.run(key, x)
-    found = mcmc.get_samples()
-    assert abs(float(found["kappa"].mean()) - float(VonMisesFisher.fit(x).concentration)) < 1
-    mean = (found["raw"] / jnp.linalg.norm(found["raw"], axis=-1, keepdims=True)).mean(0)
+    samples = mcmc.get_samples()
+    assert abs(float(samples["kappa"].mean()) - float(VonMisesFisher.fit(x).concentration)) < 1
+    mean = (samples["raw"] / jnp.linalg.norm(samples["raw"], axis=-1, keepdims=True)).mean(0)
     np.testing.assert_allclose(mean, mu, atol=0.05)
 
 
@@ -251,8 +251,8 @@ def test_svi(key):
 
     svi = SVI(model, guide, optax.adam(0.05), Trace_ELBO(num_particles=64))
     with jax.numpy_dtype_promotion("standard"):
-        found = svi.run(key, 400, progress_bar=False).params
+        params = svi.run(key, 400, progress_bar=False).params
     total = 2.0 * np.asarray(x).sum(0)
-    assert float(found["kappa"]) == pytest.approx(np.linalg.norm(total), rel=0.1)
-    unit = np.asarray(found["raw"]) / np.linalg.norm(found["raw"])
+    assert float(params["kappa"]) == pytest.approx(np.linalg.norm(total), rel=0.1)
+    unit = np.asarray(params["raw"]) / np.linalg.norm(params["raw"])
     np.testing.assert_allclose(unit, total / np.linalg.norm(total), atol=0.03)

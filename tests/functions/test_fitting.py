@@ -19,7 +19,7 @@ def draw(loc, k, shape, dtype="float32", seed=0):
 
 
 def exact_fit(x, w=None):
-    """Return direction and concentration in mpmath, with the angles taken as exact."""
+    """Return the direction and the concentration in mpmath, taking the angles as exact."""
     with mp.workdps(50):
         w = [mp.mpf(1)] * len(x) if w is None else [mp.mpf(float(v)) for v in w]
         x = [mp.mpf(float(v)) for v in x]
@@ -32,7 +32,7 @@ def exact_fit(x, w=None):
 
 
 def inverse(c):
-    """Solve the asymptotic 1 - A = 1/2k + 1/8k^2 + 1/8k^3 by two fixed-point steps; error 1e-12 from k = 1e4."""
+    """Solve the asymptotic series of 1 - A up to 1 / k^4 by fixed-point steps; its error is 1e-12 from k = 1e4 on."""
     k = 1 / (2 * c)
     for _ in range(6):
         k = (1 / mp.mpf(2) + 1 / (8 * k) + 1 / (8 * k * k) + 25 / (128 * k**3)) / c
@@ -42,29 +42,29 @@ def inverse(c):
 @pytest.mark.parametrize("dtype", EPS)
 @pytest.mark.parametrize("k", [0.05, 3.0, 7.0, 40.0, 1e6, 1e10])
 def test_exact(k, dtype):
-    """The angles lie about several directions, also at the cut. Near 0 the few data determine only the direction."""
+    """Fits agree with mpmath, up to the rounding of sums, for angles about 0 and next to the cut."""
     with jax.enable_x64(dtype == "float64"):
         for i, loc in enumerate((0.0, 3.1)):
             x = draw(loc, k, 300, dtype, seed=i)
             direction, concentration = exact_fit(x)
-            found = fit(x)
-            assert found.concentration.dtype == dtype
+            fitted = fit(x)
+            assert fitted.concentration.dtype == dtype
             # The rounding of a sum of 300 terms, and the effect of an ulp of the mean length on the concentration.
             a, c = float(reference.ratio(concentration)), float(reference.ratio_complement(concentration))
             condition = min(a, c) / (concentration * float(reference.ratio_slope(concentration)))
-            assert float(found.concentration) == pytest.approx(concentration, rel=60 * EPS[dtype] * (1 + condition))
+            assert float(fitted.concentration) == pytest.approx(concentration, rel=60 * EPS[dtype] * (1 + condition))
             spread = 1 / np.sqrt(concentration * a)
             step = 60 * EPS[dtype] * max(spread, 0.1) + 4 * EPS[dtype]
-            assert abs(np.angle(np.exp(1j * (float(found.loc) - direction)))) <= step
+            assert abs(np.angle(np.exp(1j * (float(fitted.loc) - direction)))) <= step
 
 
 def test_an_outlier_among_the_first():
-    """The first angles serve as origin; one far from all others must not cost digits."""
+    """The first angles serve as origin, but one that is far from all others costs no digits."""
     x = np.r_[3.0, 1e-3 * np.random.default_rng(0).normal(size=999)].astype(np.float32)
     direction, concentration = exact_fit(x)
-    found = fit(x)
-    assert float(found.concentration) == pytest.approx(concentration, rel=2e-5)
-    assert float(found.loc) == pytest.approx(direction, abs=1e-7)
+    fitted = fit(x)
+    assert float(fitted.concentration) == pytest.approx(concentration, rel=2e-5)
+    assert float(fitted.loc) == pytest.approx(direction, abs=1e-7)
 
 
 def test_many_angles():
@@ -72,18 +72,18 @@ def test_many_angles():
     x = draw(1.0, 2.0, 1_000_001)
     exact = np.asarray(x, np.float64)
     c, s = np.cos(exact).mean(), np.sin(exact).mean()
-    found = fit(x)
-    assert float(found.loc) == pytest.approx(np.arctan2(s, c), abs=1e-6)
-    assert float(reference.ratio(float(found.concentration))) == pytest.approx(np.hypot(s, c), rel=2e-6)
+    fitted = fit(x)
+    assert float(fitted.loc) == pytest.approx(np.arctan2(s, c), abs=1e-6)
+    assert float(reference.ratio(float(fitted.concentration))) == pytest.approx(np.hypot(s, c), rel=2e-6)
 
 
 def test_against_scipy():
     x = draw(0.5, 3.0, (8, 400), "float64")
-    found = fit(x.astype(np.float32), axis=1)
+    fitted = fit(x.astype(np.float32), axis=1)
     for i in range(len(x)):
         k, loc, _ = stats.vonmises.fit(x[i], fscale=1)
-        assert float(found.loc[i]) == pytest.approx(loc, abs=2e-6)
-        assert float(found.concentration[i]) == pytest.approx(k, rel=2e-5)
+        assert float(fitted.loc[i]) == pytest.approx(loc, abs=2e-6)
+        assert float(fitted.concentration[i]) == pytest.approx(k, rel=2e-5)
 
 
 def test_is_the_maximum():
@@ -138,12 +138,12 @@ def test_extremes():
         ([0.0, 1.0, 1.0], [1e-37, 1e-37, 0.0], 0.5, 4.4086),
         strict=True,
     )
-    found = fit(np.float32(x), np.float32(w), axis=1)
+    fitted = fit(np.float32(x), np.float32(w), axis=1)
     known = np.isfinite(concentration)
-    np.testing.assert_allclose(np.asarray(found.loc)[known], np.array(loc)[known], rtol=1e-4)
-    np.testing.assert_allclose(np.asarray(found.concentration)[known], np.array(concentration)[known], rtol=1e-4)
-    np.testing.assert_array_equal(np.asarray(found.loc)[~known], np.array(loc)[~known])
-    np.testing.assert_array_equal(np.asarray(found.concentration)[~known], np.array(concentration)[~known])
+    np.testing.assert_allclose(np.asarray(fitted.loc)[known], np.array(loc)[known], rtol=1e-4)
+    np.testing.assert_allclose(np.asarray(fitted.concentration)[known], np.array(concentration)[known], rtol=1e-4)
+    np.testing.assert_array_equal(np.asarray(fitted.loc)[~known], np.array(loc)[~known])
+    np.testing.assert_array_equal(np.asarray(fitted.concentration)[~known], np.array(concentration)[~known])
 
     assert fit([-2.5]) == (-2.5, np.inf)
     assert fit(np.full(1000, 3.0)) == (3.0, np.inf)
@@ -160,8 +160,8 @@ def test_extremes():
 
 def mixed(x, w=None):
     """Return a number that depends on both estimates."""
-    found = fit(x, w)
-    return found.loc + 0.7 * found.concentration
+    fitted = fit(x, w)
+    return fitted.loc + 0.7 * fitted.concentration
 
 
 @jax.jit
@@ -214,15 +214,15 @@ def test_errors_of_arguments():
 def test_standard_errors(k):
     """The spread of 2000 estimates agrees with the information, up to the bias of order 1 / n of small samples."""
     size = 1000
-    found = fit(draw(0.0, k, (2000, size)), axis=1)
+    fitted = fit(draw(0.0, k, (2000, size)), axis=1)
     errors = standard_errors(k, size)
     # The relative standard deviation of a standard deviation from 2000 estimates is 1.6 %.
-    assert np.std(np.asarray(found.loc, np.float64)) == pytest.approx(float(errors.loc), rel=0.06)
-    assert np.std(np.asarray(found.concentration, np.float64)) == pytest.approx(float(errors.concentration), rel=0.06)
+    assert np.std(np.asarray(fitted.loc, np.float64)) == pytest.approx(float(errors.loc), rel=0.06)
+    assert np.std(np.asarray(fitted.concentration, np.float64)) == pytest.approx(float(errors.concentration), rel=0.06)
 
 
 def test_standard_errors_are_the_information():
-    """They come from the mean square of the first derivatives of log p, by quadrature over the circle."""
+    """Standard errors are those of the mean square of the first derivatives of log p, by quadrature."""
     with jax.enable_x64(True):
         x = np.linspace(-np.pi, np.pi, 400, endpoint=False)
         scores = jax.jit(jax.vmap(jax.grad(lambda a, x: log_prob(x, a[0], a[1])), (None, 0)))

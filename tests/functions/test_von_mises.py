@@ -43,7 +43,7 @@ def dtype(request):
 
 
 def angles(k, dtype):
-    """Return angles from near the mode far into the tails, pi included; rounded, then taken as exact."""
+    """Return angles from near the mode far into the tails, including pi; rounded, then taken as exact."""
     x = np.r_[0, np.geomspace(1e-6, 60, 300) / np.sqrt(1 + k), np.linspace(0, np.pi, 50), np.pi - np.geomspace(1e-7, 1)]
     x = np.unique(x[(x <= np.pi) & (x >= 0)].astype(dtype))
     return x[x.astype(np.float64) <= np.pi]  # the float32 next to pi is larger than pi
@@ -75,11 +75,11 @@ def test_density(k, dtype):
     for sign in (1, -1):
         error = np.abs(compute("log_prob", sign * x, k, dtype) - exact) / np.maximum(1, np.abs(exact))
         assert error.max() <= LOG_PROB[dtype], f"{error.max():.2e} at x={x[error.argmax()]}"
-        found = compute("prob", sign * x, k, dtype)
+        density = compute("prob", sign * x, k, dtype)
         normal = exact > np.log(np.finfo(dtype).tiny)
-        error = np.abs(found[normal] / np.exp(exact[normal]) - 1)
+        error = np.abs(density[normal] / np.exp(exact[normal]) - 1)
         assert error.max() <= PROB[dtype], f"{error.max():.2e} at x={x[normal][error.argmax()]}"
-        assert (found[~normal] <= 1.01 * np.finfo(dtype).tiny).all()
+        assert (density[~normal] <= 1.01 * np.finfo(dtype).tiny).all()
 
 
 @pytest.mark.few(1)
@@ -98,10 +98,10 @@ def test_probabilities(k, dtype):
         assert (small[~normal] <= 4 * np.finfo(dtype).tiny).all()
         assert np.abs(large - (0.5 + reference.central(x.astype(float), k))).max() <= 2 * EPS[dtype]
     for function, sign in (("log_cdf", -1), ("log_sf", 1))[: 2 if dtype == "float32" else 1]:
-        found = compute(function, sign * x, k, dtype)
+        log_probability = compute(function, sign * x, k, dtype)
         # Next to pi the tail goes to 0 with the distance, and its logarithm to -inf.
         here = (log_tail > -1e30) & (np.pi - x > 1e-7)
-        error = np.abs(found - log_tail)[here] / np.maximum(1, np.abs(log_tail[here]))
+        error = np.abs(log_probability - log_tail)[here] / np.maximum(1, np.abs(log_tail[here]))
         assert error.max() <= TAIL[dtype], f"{error.max():.2e} at x={x[here][error.argmax()]}"
 
 
@@ -121,14 +121,14 @@ def test_table(k, dtype):
     x = np.r_[np.linspace(0, top, 120_000), np.geomspace(least, 1, 5000) * top, np.pi - np.geomspace(least, 1, 5000)]
     x = x.astype(dtype)
     x = np.resize(x[x.astype(np.float64) <= np.pi], von_mises.TAIL_TABLE_MIN_SIZE)
-    looked_at = np.random.default_rng(0).permutation(len(x))[: len(x) // 8]
-    exact = x[looked_at].astype(np.float64)
+    checked = np.random.default_rng(0).permutation(len(x))[: len(x) // 8]
+    exact = x[checked].astype(np.float64)
     log_tail = reference.log_sf(exact, k)
     normal = log_tail > np.log(4 * tiny)
     parameters = np.zeros((), dtype), np.asarray(k, dtype)
     for lower, upper, sign in ((jvm.cdf, jvm.sf, -1), (jvm.sf, jvm.cdf, 1)):
         with jax.enable_x64(dtype == "float64"):
-            small, large = (np.asarray(f(sign * x, *parameters), float)[looked_at] for f in (lower, upper))
+            small, large = (np.asarray(f(sign * x, *parameters), float)[checked] for f in (lower, upper))
         error = np.abs(small[normal] / np.exp(log_tail[normal]) - 1)
         assert error.max() <= TAIL[dtype], f"{error.max():.2e} at x={exact[normal][error.argmax()]}"
         assert (small[~normal] <= 5 * tiny).all()
@@ -137,7 +137,7 @@ def test_table(k, dtype):
 
 @pytest.mark.slow
 def test_table_changes_no_special_value():
-    """Invalid values, the point mass, whole turns and derivatives are as without the table."""
+    """The table changes no result for invalid values, the point mass or full turns, and no derivative."""
     count = von_mises.TAIL_TABLE_MIN_SIZE
     x = np.linspace(-9, 9, count, dtype=np.float32)
     x[7] = np.nan
@@ -163,7 +163,7 @@ def test_table_mapped_and_sharded():
     np.testing.assert_allclose(cut, direct, rtol=6e-6, atol=3e-7)
 
 
-# Places where the deepest tails begin to lie next to pi, in float32 and float64, and where none does any more.
+# Include concentrations from which on some, or none, of the deepest tails are near pi, in float32 and in float64.
 @pytest.mark.parametrize("k", [*CONCENTRATIONS, 1e-30, 1e-6, 12.0, 25.0, 44.0, 60.0, 150.0, 354.0, 700.0, 1e6, 1e12])
 def test_quantiles(k, dtype):
     """Both tails are accurate down to the smallest normal float."""
@@ -175,7 +175,7 @@ def test_quantiles(k, dtype):
     ulp = np.spacing(np.maximum(exact, tiny).astype(dtype)).astype(float)
     rate = reference.pdf(exact, k) / q
     bound = np.where(q < DEEP[dtype], DEEP_QUANTILE[dtype], QUANTILE[dtype])
-    # `isf` differs only in a sign: one dtype is enough.
+    # `isf` differs only in a sign, so one dtype is enough.
     for function, sign in (("icdf", -1), ("isf", 1))[: 2 if dtype == "float32" else 1]:
         error = np.abs(sign * compute(function, q, k, dtype) - exact)
         allowed = np.maximum(bound / rate, 4 * ulp)
@@ -185,7 +185,7 @@ def test_quantiles(k, dtype):
 
 @pytest.mark.parametrize("k", [1e-6, 43.0, 350.0, 1e30])
 def test_deep_quantiles_in_mpmath(k, dtype):
-    """mpmath checks the reference where a tail is the smallest normal float."""
+    """mpmath confirms the reference where a tail is the smallest normal float."""
     kind = np.dtype(dtype).type
     q = np.maximum(np.geomspace(float(np.finfo(dtype).tiny), DEEP[dtype], 2).astype(dtype), np.finfo(dtype).tiny)
     k = float(kind(k))
@@ -198,7 +198,7 @@ def test_deep_quantiles_in_mpmath(k, dtype):
 
 
 def with_deep_tails(dtype):
-    """Return probabilities, the same with a deep tail in every seventh place, and concentrations."""
+    """Return probabilities, the same ones with a deep tail in every seventh place, and concentrations."""
     rng = np.random.default_rng(5)
     q, k = rng.uniform(size=LANES).astype(dtype), (10.0 ** rng.uniform(-2, 5, LANES)).astype(dtype)
     mixed = q.copy()
@@ -207,16 +207,16 @@ def with_deep_tails(dtype):
 
 
 def test_deep_tails_change_no_other_quantile(dtype):
-    """All other quantiles have the same bits."""
+    """Deep tails in an array change no bit of its other quantiles."""
     q, mixed, k = with_deep_tails(dtype)
     rest = np.arange(LANES) % 7 != 0
-    found, expected = (call("icdf", each, q.dtype.type(0), k)[rest] for each in (mixed, q))
-    np.testing.assert_array_equal(found, expected)
+    actual, expected = (call("icdf", each, q.dtype.type(0), k)[rest] for each in (mixed, q))
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.slow
 def test_deep_tails_and_nan_under_vmap():
-    """They have the bits and derivatives of one call with arrays; invalid values give NaN, also in reverse mode."""
+    """Deep tails under `jax.vmap` have the bits and derivatives of one call with arrays, and NaN stays in its lane."""
     _, q, k = with_deep_tails("float32")
     loc = np.zeros(LANES, np.float32)
     np.testing.assert_array_equal(jax.jit(jax.vmap(jvm.icdf))(q, loc, k), jvm.icdf(q, loc, k))
@@ -229,7 +229,7 @@ def test_deep_tails_and_nan_under_vmap():
 
 
 def test_deep_tails_on_a_mesh():
-    """In the body of `jax.shard_map` some devices have such tails and others do not."""
+    """Quantiles in the body of `jax.shard_map` are the same if only some devices have deep tails."""
     q = np.full(64, 0.3, np.float32)
     q[5] = 1e-20
     mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(AxisType.Auto,))
@@ -240,7 +240,7 @@ def test_deep_tails_on_a_mesh():
 
 
 def fastest(*calls):
-    """Return the shortest time of each call, taken in turns."""
+    """Return the shortest time of each call; the calls alternate."""
     times = np.full((len(calls), 9), np.inf)
     for call in calls:
         jax.block_until_ready(call())
@@ -254,9 +254,9 @@ def fastest(*calls):
 
 @pytest.mark.slow
 def test_quantiles_take_bounded_time():
-    """Under `jax.vmap` they take the time of a call with an array; with one deep tail, about that without.
+    """Neither `jax.vmap` nor a deep tail makes quantiles much slower than a plain call.
 
-    The goals are factors of 1.3 and 1.5 on a quiet machine. With bisections the factors were 20 and more.
+    The goals are factors of 1.3 and 1.5 on a quiet machine. With bisections the factors were 20 or more.
     """
     q = jnp.asarray(np.random.default_rng(0).uniform(size=200_000), jnp.float32)
     deep = q.at[1000].set(1e-20)
@@ -270,7 +270,7 @@ def test_quantiles_take_bounded_time():
 
 @pytest.mark.parametrize("k", [0.0, 0.5, 20.0, 1e6])
 def test_quantile_inverts_cdf(k, dtype):
-    """The inverse is exact where rounding of the probability permits: in the tails and about the mode."""
+    """The inverse is as exact as rounding of the probability permits, in the tails and near the mode."""
     z = np.r_[np.linspace(-8, 0, 60)]
     x = np.unique(np.clip(z / np.sqrt(1 + k), -3.1, 0)).astype(dtype)
     q = compute("cdf", x, k, dtype)
@@ -299,7 +299,7 @@ def log_prob_and_cdf(x, loc, k):
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("loc", "k", "constant"), [*((*far, False) for far in FAR), (*FAR[1], True)])
 def test_far_from_zero(loc, k, constant, dtype):
-    """No digit of x - loc is lost at angles about `loc`, also across pi, and if loc is many turns away."""
+    """No digit of x - loc is lost at angles near `loc`, even across pi, or if `loc` is many turns away."""
     loc, k = np.dtype(dtype).type(loc), np.dtype(dtype).type(k)
     x = float(loc) + np.random.default_rng(0).normal(size=100) / np.sqrt(float(k))
     x = (np.remainder(x + np.pi, 2 * np.pi) - np.pi).astype(dtype)
@@ -308,27 +308,27 @@ def test_far_from_zero(loc, k, constant, dtype):
     slack = {"float32": 1e-11, "float64": 1e-18}[dtype] * abs(float(loc))
 
     values = jax.jit(lambda x: log_prob_and_cdf(x, loc, k))(x) if constant else log_prob_and_cdf(x, loc, k)
-    for name, found in zip(("log_prob", "cdf"), values, strict=True):
-        found = np.asarray(found, float)
+    for name, actual in zip(("log_prob", "cdf"), values, strict=True):
+        actual = np.asarray(actual, float)
         if name == "log_prob":
-            want = reference.log_pdf(exact, float(k))
+            expected = reference.log_pdf(exact, float(k))
             slope = float(k) * np.abs(np.sin(exact))
-            allowed = LOG_PROB[dtype] * np.maximum(1, np.abs(want)) + slope * slack
+            allowed = LOG_PROB[dtype] * np.maximum(1, np.abs(expected)) + slope * slack
         else:
             tail = reference.sf(np.abs(exact), float(k))
-            want = np.where(exact < 0, tail, 1 - tail)
-            found = found - np.rint(found - want)  # whole turns, which cost digits
+            expected = np.where(exact < 0, tail, 1 - tail)
+            actual = actual - np.rint(actual - expected)  # full turns, which cost digits
             turns = np.abs(x.astype(float) - float(loc)) / 6
             allowed = (3 + turns) * EPS[dtype] + reference.pdf(exact, float(k)) * slack
-        assert (np.abs(found - want) <= allowed).all(), (name, np.max(np.abs(found - want) / allowed))
+        assert (np.abs(actual - expected) <= allowed).all(), (name, np.max(np.abs(actual - expected) / allowed))
 
 
 def test_far_concentrations():
-    """Values beyond those of other tests, whose squares and inverses overflow."""
+    """Results are accurate for concentrations whose squares or inverses overflow."""
     k, x = (each.astype(np.float32).ravel() for each in np.meshgrid([1.1e18, 1e30, 3e38], [-2.0, -3.1]))
     exact = -2 * k.astype(float) * np.sin(x.astype(float) / 2) ** 2
-    found = call("log_cdf", x, np.float32(0), k)
-    np.testing.assert_allclose(found, np.where(exact > -3.4e38, exact, -np.inf), rtol=1e-6)
+    log_cdf = call("log_cdf", x, np.float32(0), k)
+    np.testing.assert_allclose(log_cdf, np.where(exact > -3.4e38, exact, -np.inf), rtol=1e-6)
     at_pi = np.float32(np.pi)
     assert call("log_cdf", -at_pi, np.float32(0), np.float32(1)) == -np.inf
     assert call("log_sf", at_pi, np.float32(0), np.float32(1)) == -np.inf
@@ -371,8 +371,8 @@ def test_point_mass():
         "log_sf": [0, -np.inf, -np.inf],
     }
     for name, values in expected.items():
-        found = compute(name, x, np.inf, dtype)
-        np.testing.assert_array_equal(found, values, err_msg=name)
+        actual = compute(name, x, np.inf, dtype)
+        np.testing.assert_array_equal(actual, values, err_msg=name)
     np.testing.assert_array_equal(compute("icdf", np.array([0.1, 0.5, 0.9]), np.inf, dtype), 0)
     infinite = jnp.array(jnp.inf, dtype)
     assert jvm.entropy(infinite) == -np.inf
@@ -381,36 +381,36 @@ def test_point_mass():
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_bad_values_give_nan(name):
-    """Each kind of invalid value gives NaN alone, and the neighbouring lanes keep their values.
+def test_invalid_values_give_nan(name):
+    """Each invalid value gives NaN in its own lane, and the neighbouring lanes keep their values.
 
     This includes cases whose result is known for any distribution: infinite concentration, probabilities 0 and 1.
     """
     places = {1: (2,), 2: (1, 2), 3: (0, 1, 2), 4: (1, 2, 0, 3)}[FUNCTIONS[name]]
     concentrations = {1: (0,), 2: (1,), 3: (2,), 4: (1, 3)}[FUNCTIONS[name]]
-    rows, bad = [], []
+    rows, invalid = [], []
     for values in ((0.3, 0.4, 2.0, 1.0), (0.3, 0.4, np.inf, 1.0), (0.0, 0.4, 2.0, 1.0), (1.0, 0.4, 2.0, 1.0)):
         good = [values[place] for place in places]
         for i in range(len(good)):
             for value in (np.nan, -1.0 if i in concentrations else np.inf):
                 rows += [good, [*good[:i], value, *good[i + 1 :]]]
-                bad += [False, True]
-    found = np.isnan(call(name, *np.array(rows, np.float32).T))
-    assert found.tolist() == bad, [row for row, x, y in zip(rows, found, bad, strict=True) if x != y]
+                invalid += [False, True]
+    is_nan = np.isnan(call(name, *np.array(rows, np.float32).T))
+    assert is_nan.tolist() == invalid, [row for row, x, y in zip(rows, is_nan, invalid, strict=True) if x != y]
 
 
-def test_bad_values_have_no_derivative():
-    """Reverse mode gives NaN, too: a selection of NaN would give the derivative 0."""
+def test_invalid_values_have_no_derivative():
+    """Reverse mode gives NaN, too, where a selection of NaN would give the derivative 0."""
     slope = jax.jit(jax.grad(lambda *at: jnp.sum(jvm.log_prob(*at)), (0, 1, 2)))
     good = [np.full(4, value, np.float32) for value in (0.3, 0.4, 2.0)]
     good[0][1] = good[1][2] = good[2][3] = np.nan
-    for place, found in enumerate(map(np.asarray, slope(*good))):
-        assert np.isnan(found[[0, 1 + place]]).tolist() == [False, True], place
+    for place, slopes in enumerate(map(np.asarray, slope(*good))):
+        assert np.isnan(slopes[[0, 1 + place]]).tolist() == [False, True], place
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_arguments(name):
-    """Shapes and dtypes of results, which need no compilation; messages name the function and the argument."""
+    """Results have the broadcast shape and the common dtype, and messages name the function and the argument."""
     function, count = getattr(jvm, name), FUNCTIONS[name]
     arguments = [np.full(shape, 0.5, jnp.bfloat16) for shape in ((4, 1), (3,), (2, 1, 1), ())[:count]]
     value = jax.eval_shape(lambda: function(*arguments))
@@ -424,7 +424,7 @@ def test_arguments(name):
 
 
 def test_transformations():
-    """One function stands for all: broadcasting, jit, vmap and the rounding of bfloat16 share one implementation."""
+    """One function is tested for all: broadcasting, jit, vmap and the rounding of bfloat16 share one implementation."""
     rng = np.random.default_rng(0)
     arguments = [rng.uniform(0.1, 0.9, shape).astype(np.float32) for shape in ((4, 1), (3,), (2, 1, 1))]
     value = jvm.log_prob(*arguments)
@@ -479,12 +479,12 @@ def test_divergence(dtype):
         ],
         kind,
     )
-    found = call("kl_divergence", *cases.T)
+    divergence = call("kl_divergence", *cases.T)
     exact = np.array([exact_divergence(*map(float, case)) for case in cases])
-    np.testing.assert_allclose(found, exact, rtol=40 * EPS[dtype], atol=1e-40)
+    np.testing.assert_allclose(divergence, exact, rtol=40 * EPS[dtype], atol=1e-40)
     same = (cases[:, 0] == 0) & (cases[:, 1] == cases[:, 3])
     assert same.any()
-    assert (found[same] == 0).all()
+    assert (divergence[same] == 0).all()
 
 
 def test_divergence_is_the_mean_of_the_difference():
@@ -560,21 +560,21 @@ def derivatives(name, at, twice=False):
 @functools.cache
 def exact_derivatives(name):
     """Return (x, k) as float32, and `differences` there: at the mode, next to it, and far out or at pi."""
-    found = []
+    rows = []
     for k in (0.0, 1e-3, 0.5, 6.0, 1e3):
         for z in (0.0, 0.7, 9.0):
             x, k = float(np.float32(min(z / np.sqrt(1 + k), 3.1415925))), float(np.float32(k))
-            found.append((x, k, *differences({"log_prob": mp_log_prob, "cdf": mp_cdf}[name], x, k)))
-    return found
+            rows.append((x, k, *differences({"log_prob": mp_log_prob, "cdf": mp_cdf}[name], x, k)))
+    return rows
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["log_prob", "cdf"])
 def test_derivatives(name, dtype):
-    """Check x and the concentration in units of the distribution's scales. `loc` is the mirror of x."""
+    """Derivatives agree with mpmath, in units of the distribution's scales; those in `loc` mirror those in x."""
     exact = exact_derivatives(name)
-    found = derivatives(name, np.array([(x, 0, k) for x, k, *_ in exact], dtype), twice=True)
-    for first, second, (x, k, (fx, fk), (fxx, fxk, fkk)) in zip(*found, exact, strict=True):
+    derivatives_at_points = derivatives(name, np.array([(x, 0, k) for x, k, *_ in exact], dtype), twice=True)
+    for first, second, (x, k, (fx, fk), (fxx, fxk, fkk)) in zip(*derivatives_at_points, exact, strict=True):
         step, bend = 1 / np.sqrt(1 + k), 1 + k
         few = 32 * EPS[dtype] * max(1.0, np.abs(reference.log_pdf(x, k)) if name == "log_prob" else 1.0)
         np.testing.assert_allclose(first * [step, step, bend], [fx * step, -fx * step, fk * bend], atol=few)
@@ -587,30 +587,30 @@ def test_derivatives(name, dtype):
 @pytest.mark.parametrize("twice", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["log_cdf", "icdf", *slow("prob", "sf", "log_sf", "isf")])
 def test_other_derivatives(name, twice):
-    """The others agree with central differences in float64, of the values and of the gradients."""
+    """Derivatives of the other functions agree with central differences in float64, of values and of gradients."""
     with jax.enable_x64(True):
         firsts = (0.02, 0.4, 0.5, 0.9) if name in ("icdf", "isf") else (-2.0, -0.3, 0.0, 1.2)
         at = np.array([(first, 0.1, k) for first in firsts for k in (0.3, 4.0, 60.0)])
-        # From each point, a step forward and one back in each argument.
+        # Step forward and back from each point, in each argument.
         sizes = 1e-5 * np.maximum(1, np.abs(at))
         steps = [sign * np.where(np.arange(3) == i, sizes, 0) for i in range(3) for sign in (1, -1)]
         around = np.concatenate([at + step for step in steps])
         if twice:
-            _, found = derivatives(name, at, twice=True)
+            _, actual = derivatives(name, at, twice=True)
             values = derivatives(name, around).reshape(3, 2, len(at), 3)
         else:
-            found = derivatives(name, at)[..., None]
+            actual = derivatives(name, at)[..., None]
             values = call(name, *around.T).reshape(3, 2, len(at), 1)
         for i in range(3):
             difference = (values[i, 0] - values[i, 1]) / (2 * sizes[:, i, None])
             rtol, atol = (2e-6, 1e-7) if twice else (1e-6, 1e-8)
-            np.testing.assert_allclose(found[:, i], difference, rtol=rtol, atol=atol)
+            np.testing.assert_allclose(actual[:, i], difference, rtol=rtol, atol=atol)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sign"), [("log_cdf", -1), pytest.param("log_sf", 1, marks=pytest.mark.slow)])
 def test_slope_in_kappa_of_steep_tails(name, sign):
-    """It is that of the log density, cos x - A; also at the float next to pi, beyond which there is no mass."""
+    """The slope of a steep log tail is that of the log density, cos x - A, even at the float next to pi."""
     angles = [np.pi, np.nextafter(np.float32(np.pi), np.float32(0)), 3.14, 3.1, 2.0, 1.0, 1e-4]
     at = np.array([(sign * x, 0, k) for x in angles for k in (1e18, 1e19, 1e24, 1e30, 1e36)], np.float32)
     expected = -2 * np.sin(at[:, 0].astype(float) / 2) ** 2
@@ -618,7 +618,7 @@ def test_slope_in_kappa_of_steep_tails(name, sign):
 
 
 def test_ends_of_the_deviation():
-    """sqrt(-2 log A) has infinite slope at 0 and slope 0 at infinity, and is never NaN."""
+    """The slope of sqrt(-2 log A) is -inf at 0 and 0 at infinity, and never NaN."""
     slope = derivatives("stddev", np.float32([[0.0], [1e-30], [2.0], [3e38], [np.inf]]))[:, 0]
     assert slope[0] == -np.inf
     assert np.isfinite(slope[1:4]).all()
@@ -629,7 +629,7 @@ def test_ends_of_the_deviation():
 
 @pytest.mark.slow
 def test_second_derivatives_of_deep_quantiles():
-    """1 / p^2 overflows long before 1 / p."""
+    """Second derivatives of deep quantiles do not overflow, although 1 / p^2 does so long before 1 / p."""
     t, k = float(np.float32(1e-30)), float(np.float32(45.1))
     _, second = derivatives("icdf", np.array([(t, 0, k)], np.float32), twice=True)
     assert not np.isnan(second).any()
@@ -652,7 +652,7 @@ def test_second_derivatives_of_deep_quantiles():
     ],
 )
 def test_no_derivative_is_nan(name, twice):
-    """First and second derivatives at the corners where formulas divide by zero but the distribution is regular."""
+    """First and second derivatives exist where formulas divide by zero but the distribution is regular."""
     firsts = {"icdf": (0.0, 1e-38, 0.5, 1.0), "isf": (0.0, 0.5, 1.0)}.get(name, (0.0, np.pi, -np.pi, 1e-30, 3.0, -2.0))
     concentrations = (1e-6, 1.0, 1e10) if name == "stddev" else (0.0, 1e-38, 1e-20, 1.0, 1e10, 1e17, 1e20, 1e30)
     points = [(first, k) for first in firsts for k in concentrations]
@@ -663,11 +663,11 @@ def test_no_derivative_is_nan(name, twice):
     }[FUNCTIONS[name]]
     at = np.array(at, np.float32)
     first, second = derivatives(name, at, twice=True) if twice else (derivatives(name, at), None)
-    bad = np.isnan(first).any(-1)
-    assert not bad.any(), at[bad]
+    invalid = np.isnan(first).any(-1)
+    assert not invalid.any(), at[invalid]
     if twice:
-        bad = np.isnan(second).any((-1, -2))
-        assert not bad.any(), at[bad]
+        invalid = np.isnan(second).any((-1, -2))
+        assert not invalid.any(), at[invalid]
 
 
 # ------------------------------------------------------------------------------------------------------ docstrings
@@ -686,14 +686,14 @@ def parameter_texts(function):
 
 
 def test_docstrings():
-    """Parameters are in their order, with the same words for the same parameter, result and error in all docstrings."""
+    """All docstrings list parameters in order, and describe the same parameter, result or error in the same words."""
     first = {}
     for name in FUNCTIONS:
         function = getattr(jvm, name)
-        found, parameters = sections(function), parameter_texts(function)
+        texts, parameters = sections(function), parameter_texts(function)
         assert list(parameters) == list(inspect.signature(function).parameters), name
-        assert "NaN where" in found["Returns"], name
-        common = {"Returns": found["Returns"].partition("NaN where")[0].split(), "Raises": found["Raises"]}
-        for about, text in (parameters | common).items():
-            assert text, (name, about)
-            assert text == first.setdefault(about, text), (name, about)
+        assert "NaN where" in texts["Returns"], name
+        common = {"Returns": texts["Returns"].partition("NaN where")[0].split(), "Raises": texts["Raises"]}
+        for heading, text in (parameters | common).items():
+            assert text, (name, heading)
+            assert text == first.setdefault(heading, text), (name, heading)

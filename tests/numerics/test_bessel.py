@@ -14,12 +14,12 @@ from tests import reference
 GRID = np.r_[1e-30, np.geomspace(1e-8, 1e-2, 40), np.geomspace(1e-2, 100, 400), np.geomspace(100, 1e30, 100)]
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
 DTYPES = ("float32", "float64")
-# Bounds in units in the last place for each function, a few above the largest error seen.
+# Bounds in units in the last place for each function, a few above the largest measured error.
 ULP = {"log_i0": 4, "ratio": 3, "one_minus_ratio": 3, "slope": 6, "inverse_ratio": 8}
 
 
 def exact(name, k):
-    """Return the reference in float64, or from mpmath where that cancels."""
+    """Return the reference in float64, or from mpmath where float64 cancels."""
     if name == "log_i0":
         # Below 1 the logarithm of the norm has no digit of log I0, which is k^2 / 4 - k^4 / 64 + ...
         mps = np.array([float(reference.mp_log_i0(float(v))) for v in k[k < 30]])
@@ -37,7 +37,7 @@ LANES = 601
 
 @functools.cache
 def compiled(name, derivatives=0):
-    """Return a function of `bessel`, or a derivative of one, as one program, as the package uses it."""
+    """Return a function of `bessel`, or its derivative of this order, compiled as one program as in the package."""
     function = getattr(bessel, name)
     for _ in range(derivatives):
         function = jax.grad(function)
@@ -61,9 +61,9 @@ def test_values(name, dtype):
     k = grid(dtype)
     with jax.enable_x64(dtype == "float64"):
         value = call(name, k, dtype)
-    want = exact(name, k.astype(np.float64))
-    normal = want > np.finfo(dtype).tiny
-    error = np.abs(value / want - 1)[normal]
+    expected = exact(name, k.astype(np.float64))
+    normal = expected > np.finfo(dtype).tiny
+    error = np.abs(value / expected - 1)[normal]
     # Between 1e-15 and 30 the difference of two Bessel functions in the reference is accurate to 1e-14 only.
     allowed = ULP[name] * EPS[dtype] + (3e-14 if name != "log_i0" and dtype == "float64" else 0)
     assert error.max() <= allowed, f"{error.max() / EPS[dtype]:.2f} ulp at k={k[normal][error.argmax()]:g}"
@@ -72,7 +72,7 @@ def test_values(name, dtype):
 
 @pytest.mark.parametrize("name", ["log_i0", "ratio", "one_minus_ratio", "slope"])
 def test_float64_against_mpmath(name):
-    """The errors are a few ulp, where the float64 reference is not accurate enough to show it."""
+    """Errors in float64 are a few ulp, which the float64 reference is not accurate enough to show."""
     points = [1e-6, 0.2, 0.99, 1.01, 4.9, 5.1, 7.9, 8.1, 29.0, 1e3, 1e7]
     exact = {
         "log_i0": reference.mp_log_i0,
@@ -81,8 +81,8 @@ def test_float64_against_mpmath(name):
         "slope": reference.mp_ratio_slope,
     }[name]
     with jax.enable_x64(True), mp.workdps(60):
-        for k, found in zip(points, call(name, points, "float64"), strict=True):
-            error = abs(float(mp.mpf(float(found)) / exact(k) - 1))
+        for k, value in zip(points, call(name, points, "float64"), strict=True):
+            error = abs(float(mp.mpf(float(value)) / exact(k) - 1))
             assert error <= (ULP[name] + 2) * EPS["float64"], f"k={k}: {error / EPS['float64']:.1f} ulp"
 
 
@@ -102,28 +102,28 @@ def test_ends(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_inverse(dtype):
-    """A and 1 - A, both exact and rounded once, give back the concentration."""
+    """The inverse recovers the concentration from A and 1 - A, both exact and rounded once."""
     k = grid(dtype).astype(np.float64)
     r, c = reference.ratio(k), reference.ratio_complement(k)
     with jax.enable_x64(dtype == "float64"):
-        found = np.asarray(jax.jit(bessel.inverse_ratio)(r.astype(dtype), c.astype(dtype)), np.float64)
+        inverse = np.asarray(jax.jit(bessel.inverse_ratio)(r.astype(dtype), c.astype(dtype)), np.float64)
     # The effect on the concentration of rounding the smaller of A and 1 - A.
     slope = reference.ratio_slope(k)
     rounding = EPS[dtype] / 2 * np.where(r < 0.5, r, c) / (slope * k)
     allowed = ULP["inverse_ratio"] * EPS[dtype] + 2 * rounding + (1e-13 if dtype == "float64" else 0)
-    error = np.abs(found / k - 1)
+    error = np.abs(inverse / k - 1)
     worst = np.argmax(error / allowed)
     assert (error <= allowed).all(), f"{error[worst]:.2e} at k={k[worst]:g}, allowed {allowed[worst]:.2e}"
 
 
 def test_inverse_ends():
-    found = bessel.inverse_ratio(jnp.array([0.0, 1.0, jnp.nan]), jnp.array([1.0, 0.0, jnp.nan]))
-    np.testing.assert_array_equal(found, [0, np.inf, np.nan])
+    inverse = bessel.inverse_ratio(jnp.array([0.0, 1.0, jnp.nan]), jnp.array([1.0, 0.0, jnp.nan]))
+    np.testing.assert_array_equal(inverse, [0, np.inf, np.nan])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_derivatives(dtype):
-    """First derivatives: A, A' and 1 / A'. Second one of log I0: A'. Third: A'' by differences of the reference."""
+    """Derivatives of log I0 are A and A', and those of A are A' and A'', by differences of the reference."""
     k = np.array([0.0, 1e-3, 0.7, 4.0, 6.0, 50.0, 1e4], dtype).astype(float)
     a, slope = reference.ratio(k), reference.ratio_slope(k)
     with jax.enable_x64(dtype == "float64"):
@@ -133,8 +133,8 @@ def test_derivatives(dtype):
             ("one_minus_ratio", 1, -slope),
             ("log_i0", 2, slope),
         ):
-            found = call(name, k, dtype, order)
-            np.testing.assert_allclose(found, exact, rtol=8 * EPS[dtype], atol=1e-30, err_msg=name)
+            value = call(name, k, dtype, order)
+            np.testing.assert_allclose(value, exact, rtol=8 * EPS[dtype], atol=1e-30, err_msg=name)
         third = call("ratio", k, dtype, 2)
     step = 1e-4 * (1 + k)
     difference = (reference.ratio_slope(k + step) - reference.ratio_slope(np.abs(k - step))) / (step + step)

@@ -33,34 +33,34 @@ def anchored(name, rises, k):
 
 @names
 def test_reference(name):
-    """mpmath over both angles confirms the quadrature over one angle that the other tests compare with."""
+    """Sums over both angles in mpmath confirm the quadrature over one angle that the other tests compare with."""
     for k in ((0, 0, 0), (2, 3, 1), (5, 6, -7), (0.3, 0.2, 9), (3, 3, 3), (1, 3, 3)):
-        found = reference.Marginal(name, *k)
-        at_mode = k[0] * np.cos(found.mode) + found.top
-        assert at_mode + found.log_total == pytest.approx(reference.log_normaliser_mp(name, *k), abs=1e-11)
+        marginal = reference.Marginal(name, *k)
+        at_mode = k[0] * np.cos(marginal.mode) + marginal.top
+        assert at_mode + marginal.log_total == pytest.approx(reference.log_normaliser_mp(name, *k), abs=1e-11)
 
 
 @sine_first
 @pytest.mark.parametrize(
-    ("dtype", "count", "most"),
+    ("dtype", "count", "bound"),
     [
         ("float32", 40, 1e-6),
         pytest.param("float32", 1500, 1e-6, marks=slow),
         pytest.param("float64", 300, 1e-12, marks=slow),
     ],
 )
-def test_normaliser_and_moments(name, dtype, count, most):
-    """Absolute error of the log normaliser, minus the part that the mode explains, and of its derivatives."""
+def test_normaliser_and_moments(name, dtype, count, bound):
+    """The log normaliser, without the part that the mode explains, and the means are accurate to `bound`."""
     with jax.enable_x64(dtype == "float64"):
-        given = reference.parameters(name, count)
-        k = [jnp.asarray(x, dtype) for x in given.T]
+        parameters = reference.parameters(name, count)
+        k = [jnp.asarray(x, dtype) for x in parameters.T]
         total = np.asarray(program(name, moments.log_total)(*k), float)
         means = np.array(anchored(name, [np.asarray(x, float) for x in program(name, moments.mean_rises)(*k)], k))
         jax.clear_caches()
         program.cache_clear()
-    exact = [reference.Marginal(name, *map(float, k)) for k in given]
-    assert np.abs(total - [found.log_total for found in exact]).max() < most
-    assert np.abs(means - np.array([found.means() for found in exact]).T).max() < most
+    exact = [reference.Marginal(name, *map(float, k)) for k in parameters]
+    assert np.abs(total - [marginal.log_total for marginal in exact]).max() < bound
+    assert np.abs(means - np.array([marginal.means() for marginal in exact]).T).max() < bound
 
 
 @slow
@@ -70,8 +70,8 @@ def test_derivatives_of_normaliser(name):
     step, k = 1e-3, (5.0, 6.0, -7.0)
 
     def log_normaliser(*k):
-        found = reference.Marginal(name, *k)
-        return k[0] * np.cos(found.mode) + found.top + found.log_total
+        marginal = reference.Marginal(name, *k)
+        return k[0] * np.cos(marginal.mode) + marginal.top + marginal.log_total
 
     means = anchored(name, program(name, moments.mean_rises)(*map(jnp.float32, k)), [jnp.float32(x) for x in k])
     covariance = np.array(program(name, moments.covariance)(*map(jnp.float32, k)))
@@ -87,7 +87,7 @@ def test_derivatives_of_normaliser(name):
 @sine_first
 @pytest.mark.parametrize("count", [0, pytest.param(60, marks=slow)])
 def test_quantile(name, count):
-    """The probability of the half circle beyond each angle agrees, down to the last float of a word, in both tails."""
+    """The probability of the half circle beyond each angle is accurate, down to the smallest word, in both tails."""
     check_quantile(name, reference.parameters(name, count)[:: 1 if count else 4], np.float32, 2.0**-32, 4e-6)
 
 
@@ -98,7 +98,7 @@ def test_float64_quantile(name):
         check_quantile(name, reference.parameters(name, 10), np.float64, 2.0**-64, 1e-11)
 
 
-def check_quantile(name, given, dtype, smallest, most):
+def check_quantile(name, parameters, dtype, smallest, bound):
     tau = np.exp(np.linspace(np.log(smallest), np.log(0.5), 50)).astype(dtype)
     tau, upper = np.r_[tau, tau], np.r_[np.ones(50, bool), np.zeros(50, bool)]
 
@@ -106,24 +106,24 @@ def check_quantile(name, given, dtype, smallest, most):
     def draw(k1, k2, r):
         return quantile.half_quantile(KINDS[name].of(k1, k2, r), jnp.asarray(tau), jnp.asarray(upper))
 
-    for k in given:
+    for k in parameters:
         model = KINDS[name].of(*(jnp.asarray(x, dtype) for x in k))
         x = np.asarray(draw(*(dtype(each) for each in k)), float)
-        # Measured from the model's own origin: a difference from pi would lose the digits of a small angle.
+        # Measure from the model's own origin, since a difference from pi would lose the digits of a small angle.
         flip = float(model.flip)
-        found = reference.Marginal(name, flip * float(k[0]), float(k[1]), flip * float(k[2]), points=x)
-        above, below, density = found.tails(x)
-        share = np.where(upper, above, below)
+        marginal = reference.Marginal(name, flip * float(k[0]), float(k[1]), flip * float(k[2]), points=x)
+        above, below, density = marginal.tails(x)
+        tail = np.where(upper, above, below)
         # An angle below the mode has the resolution of the mode.
         room = 4 * np.spacing(np.where(upper, x, np.maximum(x, float(model.mode))).astype(dtype)) * density
-        error = np.maximum(np.abs(share - tau) - room, 0) / tau
-        assert error.max() < most, (k, error.max())
+        error = np.maximum(np.abs(tail - tau) - room, 0) / tau
+        assert error.max() < bound, (k, error.max())
 
 
 @slow
 @names
 def test_table(name):
-    """The table is the quantile, to the accuracy of tails or of angles."""
+    """The table agrees with the direct quantile, to 4e-6 of the tail probability or 4 ulp of the angle."""
     tau = jnp.exp(jnp.linspace(np.log(2.0**-32), np.log(0.5), 3001)).astype(jnp.float32)
     upper = jnp.arange(3001) % 2 == 0
 
@@ -134,17 +134,17 @@ def test_table(name):
 
     for k in ((2, 3, 1), (5, 6, -7), (1e7, 1e7, 2e7), (1e5, 1e5, 1.0005e5), (0, 5, 5), (0, 0, 0), (0.3, 0.2, 40)):
         model = KINDS[name].of(*map(jnp.float32, k))
-        found, direct = (np.asarray(x, float) for x in both(*map(jnp.float32, k)))
+        from_table, direct = (np.asarray(x, float) for x in both(*map(jnp.float32, k)))
         beyond = np.pi - direct if float(model.flip) < 0 else direct
         marginal = reference.Marginal(name, *map(float, np.float32(k)), points=beyond)
         density = marginal.tails(beyond)[2]
         room = 4 * np.spacing(np.maximum(direct, float(model.mode)).astype(np.float32))
-        error = np.maximum(np.abs(found - direct) - room, 0) * density / np.asarray(tau)
+        error = np.maximum(np.abs(from_table - direct) - room, 0) * density / np.asarray(tau)
         assert error.max() < 4e-6, k
 
 
 def test_direction():
     angle = np.linspace(-np.pi, np.pi, 4001)[:-1]
     for length in (1e-9, 1.0, 1e8):
-        found = quantile.direction(jnp.float32(length * np.cos(angle)), jnp.float32(length * np.sin(angle)))
-        np.testing.assert_allclose(found, angle, atol=4e-7)
+        actual = quantile.direction(jnp.float32(length * np.cos(angle)), jnp.float32(length * np.sin(angle)))
+        np.testing.assert_allclose(actual, angle, atol=4e-7)

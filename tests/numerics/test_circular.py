@@ -21,7 +21,7 @@ FLOAT32 = np.dtype(np.float32)
 
 @functools.cache
 def program(log_density, dtype=FLOAT32, wide=True, count=256):
-    """Return draws, direct quantiles, tails and estimates of the examples with one log density, in one program."""
+    """Return a program for draws, direct quantiles, tails and estimates of the examples with one log density."""
 
     def run(t, from_end, x, points, *parameters):
         table = quantiles.tabulate(log_density, count, dtype, wide, points, parameters)
@@ -35,18 +35,18 @@ def program(log_density, dtype=FLOAT32, wide=True, count=256):
 
 
 def words(dtype, deepest):
-    """Return tail probabilities of every size from either end, and in between; and angles."""
+    """Return tail probabilities of all sizes, whether each counts from the end, and angles."""
     rng = np.random.default_rng(7)
     t = np.concatenate([0.5 * 2.0 ** -rng.uniform(0, deepest - 1, 4_000), rng.uniform(0, 0.5, 4_000)])
     return t.astype(dtype), rng.random(t.size) < 0.5, np.sort(rng.uniform(-3.1, 3.1, 1_000)).astype(dtype)
 
 
 def compare(example, dtype=FLOAT32, wide=True, count=256, points=None, deepest=33):
-    """Return the estimated error, the true one, that of the log normaliser, and the number of hard cells."""
+    """Return the estimated error, the true error, the error of the log normaliser, and the number of hard cells."""
     reference, (t, from_end, x) = Reference(example), words(dtype, deepest)
-    given = [np.asarray(p, dtype) for p in example.parameters]
+    parameters = [np.asarray(p, dtype) for p in example.parameters]
     run = program(example.log_density, dtype, wide, count)
-    *angles, low, high, log_normalizer, error, hard = map(np.asarray, run(t, from_end, x, points, *given))
+    *angles, low, high, log_normalizer, error, hard = map(np.asarray, run(t, from_end, x, points, *parameters))
     worst = 0.0
     for drawn in angles:
         lower, upper = reference.tails(drawn)
@@ -55,11 +55,11 @@ def compare(example, dtype=FLOAT32, wide=True, count=256, points=None, deepest=3
         worst = max(worst, np.max(np.maximum(off, 0) / t))
         assert np.all(np.abs(drawn) <= np.pi + 1e-6)
     lower, upper = reference.tails(x)
-    small, found = np.minimum(lower, upper), np.where(lower < upper, low, high)
+    small, actual = np.minimum(lower, upper), np.where(lower < upper, low, high)
     allowed = 4 * reference.density(x.astype(float)) * np.spacing(np.abs(x)).astype(float)
     named = small > 2.0**-deepest
     worst = max(
-        worst, np.max((np.maximum(np.abs(found - small) - allowed, 0) / np.maximum(small, 1e-300))[named], initial=0)
+        worst, np.max((np.maximum(np.abs(actual - small) - allowed, 0) / np.maximum(small, 1e-300))[named], initial=0)
     )
     return float(error), worst, abs(float(log_normalizer) - reference.log_normalizer), int(hard)
 
@@ -74,13 +74,13 @@ def test_reference(x):
         (EXAMPLES["exp(8 cos 2x)"], lambda x: 8 * mp.cos(2 * x)),
     ):
         points = [0.0, *(s * 10.0**-j for j in range(8) for s in (-1, 1))]
-        found = Reference(example).tails(np.array([x]))[0][0]
-        assert found == pytest.approx(exact_tail(x, log_density, points), rel=1e-10)
+        tail = Reference(example).tails(np.array([x]))[0][0]
+        assert tail == pytest.approx(exact_tail(x, log_density, points), rel=1e-10)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_error_is_at_least_the_true_one(name):
-    """It bounds the error of draws, quantiles and probabilities, and is not so large that it is useless."""
+    """The estimate bounds the error of draws, quantiles and probabilities, and is not so large that it is useless."""
     example = EXAMPLES[name]
     error, worst, off, hard = compare(example)
     assert worst <= error <= max(20 * worst, example.bound)
@@ -125,16 +125,16 @@ def test_jumps_are_reported():
     assert worst <= error < 0.1
 
 
-def test_bad_densities_give_nan():
-    """NaN parameters, a density of zero, and an infinite density."""
+def test_invalid_densities_give_nan():
+    """NaN parameters, a density of zero and an infinite density give NaN."""
     weights, kappa, centres = (np.asarray(p, np.float32) for p in EXAMPLES["three modes"].parameters)
-    for given in (
+    for parameters in (
         (weights * np.nan, kappa, centres),
         (weights * 0, kappa, centres),
         (weights, -np.inf * kappa, centres),
     ):
-        for found in program(mixture, FLOAT32, True, 256)(*words(FLOAT32, 33), None, *given)[:-1]:
-            assert np.isnan(found).all()
+        for result in program(mixture, FLOAT32, True, 256)(*words(FLOAT32, 33), None, *parameters)[:-1]:
+            assert np.isnan(result).all()
 
 
 @slow
@@ -147,7 +147,7 @@ def test_ends_that_differ_give_nan():
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("rho", [0.5, 0.9, 0.99])
 def test_derivative_of_angles(rho, wide):
-    """The wrapped Cauchy distribution has a closed quantile, tan(x/2) = (1 - rho)/(1 + rho) tan(pi (F - 1/2))."""
+    """Derivatives agree with the closed quantile tan(x/2) = (1 - rho)/(1 + rho) tan(pi (F - 1/2)) of wrapped Cauchy."""
     rng = np.random.default_rng(1)
     t = (0.5 * 2.0 ** -rng.uniform(0, 20, 2000)).astype(np.float32)
     from_end = rng.random(t.size) < 0.5

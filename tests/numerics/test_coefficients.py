@@ -12,13 +12,13 @@ def test_tables_are_current():
 
 
 def test_a_table_is_current():
-    """A table that is fast to fit: its coefficients, and the error stated in the file."""
-    found, error = make_tables.minimax(make_tables.sinc, 1e-9, make_tables.HALF_PI**2, 4)
-    assert pytest.approx(found, rel=1e-4) == coefficients.SINE
+    """The coefficients and the stated error of a table that is fast to fit are those of the generator."""
+    fitted, error = make_tables.minimax(make_tables.sinc, 1e-9, make_tables.HALF_PI**2, 4)
+    assert pytest.approx(fitted, rel=1e-4) == coefficients.SINE
     assert f"[0, pi/2]: relative error {error:.1e}.\nSINE = " in make_tables.TARGET.read_text()
 
 
-def test_outline_sees_a_changed_error_name_and_shape():
+def test_outline_shows_a_changed_error_name_and_shape():
     text = make_tables.TARGET.read_text()
     outline = make_tables.outline(text)
     assert outline.count("n,") > 200

@@ -19,11 +19,11 @@ CONCENTRATIONS = (
     25.0, 80.0, 1e3, 1e5, 1e8, 1e12, 1e17, 1e20, 1e30,
 )  # fmt: skip
 WORDS = 2**31  # 31 bits; the 32nd is the sign
-# By default take one word in STRIDE (a prime, so that no bit pattern is favoured) and all words at both ends;
-# `-m slow` takes every word.
+# By default, test one word in STRIDE (a prime, so that no bit pattern is favoured) and all words at both ends;
+# `-m slow` tests every word.
 STRIDE = 18731
 # The accuracy of `sample_von_mises`: the larger of a relative error of the tail probability and 4 ulp of the angle.
-# The two meet where one ulp of the angle moves its tail by a quarter of the bound; beyond, floats are too coarse.
+# The two meet where one ulp of the angle changes its tail by a quarter of the bound; beyond, floats are too coarse.
 BOUND = {"float32": 2e-6, "float64": 1e-12}
 BOUND_ULP = 4
 CELLS = 256  # per octave; the error of Hermite interpolation of the exact quantile is then 4e-12
@@ -108,8 +108,8 @@ def check_words(m, k, method):
 
 
 @pytest.mark.parametrize("k", [0.3, 12.0, 1e5])
-def test_word_errors_sees_errors(k):
-    """The check finds no error in exact angles, and the size and place of one wrong angle."""
+def test_word_errors_detects_errors(k):
+    """`word_errors` reports no error for exact angles, and the size and place of one wrong angle."""
     m = np.random.default_rng(6).integers(0, WORDS, 5000, dtype=np.uint32)
     t = (m + 0.5) * 2.0**-32
     x = reference.quantile(t, k)
@@ -139,7 +139,7 @@ def test_every_word(k, method):
 
 
 def test_many_concentrations():
-    """Concentrations between those of the grid, each with its own words."""
+    """Angles are accurate for 400 random concentrations, each with separate words."""
     rng = np.random.default_rng(3)
     k = np.float32(10.0 ** rng.uniform(-3, 6, 400))
     m = rng.integers(0, WORDS, (400, 50), dtype=np.uint32)
@@ -153,7 +153,7 @@ def test_many_concentrations():
 @pytest.mark.parametrize("method", ["direct", "table"])
 @pytest.mark.parametrize("k", [0.0, 0.3, 20.0, 33.0, 1e4, 1e12])
 def test_float64(k, method):
-    """63-bit words reach into tails beyond those of float32."""
+    """Angles of 63-bit words are accurate, also in tails beyond those of float32."""
     rng = np.random.default_rng(4)
     m = np.concatenate([
         rng.integers(0, 2**63, 5000, dtype=np.uint64),
@@ -168,14 +168,14 @@ def test_float64(k, method):
 
 @pytest.mark.parametrize("k", [0.3, 5.0, 40.0, 1e6])
 def test_monotone(k):
-    """Neighbouring tail probabilities are closer than the rounding of an angle: steps back are at most a few ulp."""
+    """Angles decrease with the word, except for steps of a few ulp where neighbours are closer than their rounding."""
     for method in ("direct", "table"):
         runs = np.stack([words(first, first + 2**14) for first in (0, 2**20, 2**25, 2**28, 2**29, 2**30)])
         x = np.asarray(angle(method)(runs.ravel(), np.float32(k))).reshape(runs.shape)
         assert (np.diff(x) <= BOUND_ULP * np.spacing(x[:, 1:])).all()
 
 
-def test_infinite_and_bad_concentrations():
+def test_infinite_and_invalid_concentrations():
     m = words(0, WORDS, 2**20)
     for method in ("direct", "table"):
         assert (np.asarray(angle(method)(m, np.float32(np.inf))) == 0).all()
@@ -186,7 +186,7 @@ def test_infinite_and_bad_concentrations():
 @pytest.mark.parametrize("method", ["direct", "table"])
 @pytest.mark.parametrize("k", [1e5, 1e9])
 def test_distinct_values(k, method):
-    """They are as many as for a normal sampler of that width; samplers through arccos have about 1000 and 1 here."""
+    """As many values are distinct as from a normal sampler; samplers through arccos have about 1000 and 1 here."""
     key = random.key(8)
     draws = 2 * 10**5
     ours = np.unique(np.abs(sample_von_mises(key, 0.0, k, (draws,), method=method)))
@@ -220,7 +220,7 @@ def test_bessel(k):
 
 
 def test_half_quantile_takes_complement():
-    """Next to t = 1/2 the angle keeps its relative accuracy, since c is given separately."""
+    """Near t = 1/2 the angle keeps its relative accuracy, since c is given separately."""
     c = np.float32([1e-9, 1e-7, 1e-4])
     half_quantile = jax.jit(quantile.half_quantile)
     for k in (0.0, 2.0, 1e4):

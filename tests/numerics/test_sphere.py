@@ -43,7 +43,7 @@ def test_reference(d):
 
 @pytest.mark.parametrize("d", DIMENSIONS)
 def test_quantile(d):
-    """The tail probability is accurate to 2e-6, or the smaller share to 4 ulp (6 ulp from d = 11 on)."""
+    """The error is below 2e-6 of the tail probability, or 4 ulp of min(1 - w, 1 + w) / 2 (6 ulp from d = 11 on)."""
     t, near, kappa = grid(np.float32, 30, 2.0**-33)
     signed = np.asarray(program(quantile, d)(t, near, kappa))
     small, own = np.abs(signed).astype(float), (signed >= 0) == near
@@ -69,16 +69,16 @@ def test_quantile_in_float64(d):
 @slow
 @pytest.mark.parametrize("d", [4, 5, 100])
 def test_table(d):
-    """Every tail of a grid between the table's nodes is within the bounds of the direct route."""
+    """Look-ups between the table's nodes are within the bounds of the direct route."""
     t = np.exp(np.random.default_rng(d).uniform(np.log(2.0**-33), np.log(0.5), 400)).astype(np.float32)
     near = np.arange(400) % 2 == 0
 
     def look_up(kappa):
         return radial.look_up_share(jnp.asarray(t), near, radial.odds_table(kappa, d), kappa, d)
 
-    found = jax.jit(look_up)
+    program_of_table = jax.jit(look_up)
     for k in (0.0, 0.3, 7.0, 1e3, 1e7):
-        signed = np.asarray(found(np.float32(k)))
+        signed = np.asarray(program_of_table(np.float32(k)))
         small, own = np.abs(signed).astype(float), (signed >= 0) == near
         k = float(np.float32(k))
         error = np.abs(np.expm1(reference.log_tail(small, near, own, d, k) - np.log(t.astype(float))))
@@ -101,7 +101,7 @@ def test_slope(d):
     use = (kappa > 0.01) & (kappa < 1e8)
     t, near, kappa = t[use], near[use], kappa[use]
     signed = program(quantile, d)(t, near, kappa)
-    found = np.asarray(program(slope, d)(signed, near, kappa), float)
+    slopes = np.asarray(program(slope, d)(signed, near, kappa), float)
     signed = np.asarray(signed, float)
     small, own = np.abs(signed), (signed >= 0) == near
     h = 1e-4 * kappa.astype(float)
@@ -111,7 +111,7 @@ def test_slope(d):
     tails = [reference.log_tail(small + j * step, near, own, d, kappa) for j in (-2, -1, 1, 2)]
     by_small = (tails[0] - 8 * tails[1] + 8 * tails[2] - tails[3]) / (12 * step)
     exact = -by_kappa / by_small * np.where(signed >= 0, 1, -1)
-    np.testing.assert_allclose(found, exact, rtol=3e-5)
+    np.testing.assert_allclose(slopes, exact, rtol=3e-5)
 
 
 def all_moments(kappa, d):
@@ -131,14 +131,14 @@ def test_moments(d, dtype):
         bound = 1e-10
     kappa = np.concatenate([[0.0], np.geomspace(1e-3, 1e9, 13)]).astype(dtype)
     with jax.enable_x64(dtype == "float64"):
-        found = [np.asarray(x, float) for x in program(all_moments, d)(jnp.asarray(kappa))]
-        back = program(moments_inverse, d)(jnp.asarray(found[0], dtype), jnp.asarray(found[1], dtype))
+        values = [np.asarray(x, float) for x in program(all_moments, d)(jnp.asarray(kappa))]
+        back = program(moments_inverse, d)(jnp.asarray(values[0], dtype), jnp.asarray(values[1], dtype))
     for i, k in enumerate(kappa):
         a, variance, norm = reference.moments(d, k)
-        assert abs(mp.mpf(found[0][i]) - a) <= bound * abs(a)
-        assert abs(mp.mpf(found[1][i]) / (1 - a) - 1) < bound
-        assert abs(mp.mpf(found[2][i]) / variance - 1) < bound
-        assert abs(mp.mpf(found[3][i]) - norm) < bound * max(1, abs(norm))
+        assert abs(mp.mpf(values[0][i]) - a) <= bound * abs(a)
+        assert abs(mp.mpf(values[1][i]) / (1 - a) - 1) < bound
+        assert abs(mp.mpf(values[2][i]) / variance - 1) < bound
+        assert abs(mp.mpf(values[3][i]) - norm) < bound * max(1, abs(norm))
     np.testing.assert_allclose(back, kappa, rtol=2e-6 if dtype == "float32" else 1e-11)
 
 
@@ -150,23 +150,23 @@ def moments_inverse(resultant, complement, d):
 def test_cosine_cdf_and_icdf(d):
     w = np.linspace(-1, 1, 41)[1:-1].astype(np.float32)
     w, kappa = (x.ravel() for x in np.meshgrid(w, np.float32([0.0, 0.3, 5.0, 40.0, 1e4])))
-    found = np.asarray(functions.cosine_cdf(w, kappa, d), float)
+    probability = np.asarray(functions.cosine_cdf(w, kappa, d), float)
     small = 0.5 * (1 - np.abs(w.astype(float)))
     near, far = (reference.log_tail(small, side, (w >= 0) == side, d, kappa.astype(float)) for side in (True, False))
     tiny = far < np.log(1.2e-38)
     exact = np.exp(far)
-    assert (found[tiny] == 0).all()
+    assert (probability[tiny] == 0).all()
     tail = ~tiny & (far < near)
     ulp = np.spacing(small.astype(np.float32)).astype(float)
     moved = np.abs(np.expm1(reference.log_tail(small + 6 * ulp, False, w < 0, d, kappa.astype(float)) - far))
-    assert (np.abs(found / np.maximum(exact, 1e-300) - 1) < np.maximum(4e-6, moved))[tail].all()
-    # Rounding the mode's share by 2^-24 of it moves the mode as much in y, and tails by the density there.
+    assert (np.abs(probability / np.maximum(exact, 1e-300) - 1) < np.maximum(4e-6, moved))[tail].all()
+    # Rounding (1 - w) / 2 of the mode by a relative 2^-24 moves the mode as much in y, and tails by the density there.
     s = 2 * kappa.astype(float) / (d - 1 + np.hypot(d - 1, 2 * kappa.astype(float)))
     density = np.sqrt((d - 1) * (1 + s * s) / (2 * np.pi))
-    assert (np.abs(found - exact) < 1.8e-7 + 2.0**-24 * density).all()
+    assert (np.abs(probability - exact) < 1.8e-7 + 2.0**-24 * density).all()
     inside = (exact > 1e-30) & (exact < 0.9)
-    back = np.asarray(functions.cosine_icdf(found, kappa, d), float)
-    # As accurate as cosines can be with a float32 probability.
+    back = np.asarray(functions.cosine_icdf(probability, kappa, d), float)
+    # A float32 probability allows no more accurate cosine.
     slope = np.abs(np.gradient(exact.reshape(5, -1), w[:39].astype(float), axis=1).ravel())
     assert (np.abs(back - w)[inside] < 3e-7 + 1e-6 * (exact / np.maximum(slope, 1e-300))[inside]).all()
     np.testing.assert_array_equal(functions.cosine_icdf(np.float32([0, 1]), 3.0, d), [-1, 1])
@@ -174,7 +174,7 @@ def test_cosine_cdf_and_icdf(d):
 
 
 def test_fits_state_their_error():
-    """The guess is within reach of one step, in every dimension that the sampler supports."""
+    """The fitted guess is within reach of one step, in every dimension that the sampler supports."""
     for n in (3, 4, 9, 10, 40, 1023):
         for near in (True, False):
             assert fits.fitted_guess(n, fits.SMALLEST_WORD["float32"], near).error < 0.08

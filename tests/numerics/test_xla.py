@@ -1,6 +1,6 @@
-"""Workarounds for XLA:CPU are only in programs for a CPU, wherever these are traced.
+"""Workarounds for XLA:CPU, which only programs for a CPU contain, wherever they are traced.
 
-Arrays with sizes that it partitions badly are computed in rows: the same bits, shapes and shardings.
+Arrays of sizes that XLA:CPU partitions badly are computed in rows, with the same bits, shapes and shardings.
 """
 
 import math
@@ -24,12 +24,12 @@ from tests.marks import slow
 
 NEWER = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
 # Whether a workaround is needed is tested with the newest JAX.
-needed = pytest.mark.skipif(not NEWER, reason="only the newest JAX says what can go")
+needed = pytest.mark.skipif(not NEWER, reason="only the newest JAX decides which workarounds are needed")
 
 
 @pytest.fixture
 def one_device(monkeypatch):
-    """Simulate a machine with a single CPU device; programs for several devices are dropped."""
+    """Simulate a machine with a single CPU device; clear programs compiled for several devices."""
     monkeypatch.setattr(xla, "one_cpu", lambda: True)
     jax.clear_caches()
     yield
@@ -63,23 +63,23 @@ def program_for(name, *platforms):
     """Return a program of `PROGRAMS`, traced here and lowered for `platforms`."""
     function, argument = PROGRAMS[name]
     jax.clear_caches()
-    return export.export(jax.jit(lambda given: function(given)), platforms=platforms)(argument)
+    return export.export(jax.jit(lambda x: function(x)), platforms=platforms)(argument)
 
 
 def text_of(program):
-    """Return its operations, without source locations."""
+    """Return the operations of a program, without source locations."""
     return re.sub(r"^#loc.*\n| loc\((?:[^()]|\([^()]*\))*\)", "", program.mlir_module(), flags=re.M)
 
 
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("name", ["log_prob", *slow("table", "gradient", "icdf")])
 def test_only_programs_for_a_cpu_are_made_for_one(name, monkeypatch):
-    """The programs are the same on a machine with eight GPUs: its default backend makes no difference."""
+    """Only programs for a CPU contain the workarounds, even on a machine with eight GPUs."""
     here = {platform: text_of(program_for(name, platform)) for platform in ("cpu", "cuda")}
-    for found in ("20x1024", "stablehlo.sort"):
-        assert found in here["cpu"]
-        assert found not in here["cuda"]
-        assert found in text_of(program_for(name, "cpu", "cuda"))
+    for operation in ("20x1024", "stablehlo.sort"):
+        assert operation in here["cpu"]
+        assert operation not in here["cuda"]
+        assert operation in text_of(program_for(name, "cpu", "cuda"))
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(jax, "device_count", lambda backend=None: 1 if backend == "cpu" else 8)
     for platform, text in here.items():
@@ -88,7 +88,7 @@ def test_only_programs_for_a_cpu_are_made_for_one(name, monkeypatch):
 
 @pytest.mark.usefixtures("one_device")
 def test_only_programs_for_a_gpu_hide_the_key():
-    """They mix its words with a zero per element, so that values that depend on the key alone are no kernel."""
+    """Only programs for a GPU mix the key's words with zeros, so that no separate kernel computes values of the key."""
     mixed = {platform: text_of(program_for("table", platform)).count("xor") for platform in ("cpu", "cuda", "tpu")}
     assert mixed["cpu"] == mixed["tpu"] < mixed["cuda"]
 
@@ -97,9 +97,9 @@ def test_only_programs_for_a_gpu_hide_the_key():
 @pytest.mark.parametrize("name", ["log_prob", *slow("table", "gradient")])
 def test_a_program_for_several_platforms_gives_the_same_bits(name):
     function, argument = PROGRAMS[name]
-    given = jnp.full(argument.shape, 2.0)
-    expected = jax.jit(lambda given: function(given))(given)
-    np.testing.assert_array_equal(program_for(name, "cpu", "cuda").call(given), expected)
+    x = jnp.full(argument.shape, 2.0)
+    expected = jax.jit(lambda x: function(x))(x)
+    np.testing.assert_array_equal(program_for(name, "cpu", "cuda").call(x), expected)
 
 
 @pytest.mark.usefixtures("one_device")
@@ -126,20 +126,20 @@ def test_rows(shape, rows):
 
 
 def test_into_rows_and_out():
-    x, seen = jnp.arange(20_011.0), []
+    x, shapes = jnp.arange(20_011.0), []
 
-    def add(shape, constants, *given):
-        seen.append((shape, *(each.shape for each in given)))
-        return (given[0] + given[1] + constants[0],)
+    def add(shape, constants, *arrays):
+        shapes.append((shape, *(each.shape for each in arrays)))
+        return (arrays[0] + arrays[1] + constants[0],)
 
-    found = xla.in_rows(add, x.shape, (20, 1024), (jnp.ones(()),), x, jnp.ones((1, 1)))[0]
-    assert np.array_equal(found, x + 2)
-    assert set(seen) == {((20, 1024), (20, 1024), ())}
+    total = xla.in_rows(add, x.shape, (20, 1024), (jnp.ones(()),), x, jnp.ones((1, 1)))[0]
+    assert np.array_equal(total, x + 2)
+    assert set(shapes) == {((20, 1024), (20, 1024), ())}
 
 
 @pytest.mark.usefixtures("one_device")
 def test_derivatives_in_rows():
-    """First and second derivatives, in arguments with an element per result and in shared ones; rounded once."""
+    """First and second derivatives are correct in elementwise and in shared arguments, and are rounded once."""
     x, two = jnp.linspace(-1, 1, 20_011), jnp.float32(2)
 
     def power(shape, constants, x, k):
@@ -171,7 +171,7 @@ def draw(key, loc, concentration, *shape, **options):
     return jvm.sample_von_mises(key, loc, concentration, *shape, **options)
 
 
-# Draws and functions for each shape: the sampler by both routes and dtypes, its derivative, and the distribution.
+# Results of one shape: draws by both routes and in two dtypes, their derivatives, and functions of the distribution.
 RESULTS = {
     "table": lambda key: draw(key, 0.3, 4.0, SHAPE, method="table"),
     "direct": lambda key: draw(key, jnp.full((1, 1), 0.3), 4.0, SHAPE, method="direct"),
@@ -193,17 +193,17 @@ RESULTS = {
     "name", ["table", "gradient of log_prob", *slow(*sorted({*RESULTS} - {"table", "gradient of log_prob"}))]
 )
 def test_the_same_bits(name, key, monkeypatch):
-    found = {}
+    results = {}
     for one in (False, True):
         monkeypatch.setattr(xla, "one_cpu", lambda one=one: one)
         jax.clear_caches()
-        found[one] = RESULTS[name](key)
+        results[one] = RESULTS[name](key)
     jax.clear_caches()
-    assert found[True].shape == found[False].shape
-    assert found[True].dtype == found[False].dtype
-    a, b = np.asarray(found[True]), np.asarray(found[False])
+    assert results[True].shape == results[False].shape
+    assert results[True].dtype == results[False].dtype
+    a, b = np.asarray(results[True]), np.asarray(results[False])
     if name in ("slope", "gradient", "log_prob", "cdf", "gradient of log_prob"):
-        # To a tolerance, not bit for bit: XLA of JAX 0.12 contracts depending on the loop; 9 ulp seen.
+        # Not bit for bit, since XLA of JAX 0.12 contracts products depending on the loop; 9 ulp were measured.
         assert (np.abs(a - b) <= (16 if NEWER else 8) * np.spacing(np.abs(b))).all()
     else:
         assert np.array_equal(a, b)
@@ -213,7 +213,7 @@ def test_the_same_bits(name, key, monkeypatch):
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("axis_type", [pytest.param(AxisType.Auto, marks=pytest.mark.slow), AxisType.Explicit])
 def test_meshes_keep_their_shapes(axis_type, key):
-    """They do in the body of `jax.shard_map`, with a mesh in scope, and with arrays that have an explicit mesh."""
+    """Shapes are kept in the body of `jax.shard_map`, with a mesh in scope, and for arrays with an explicit mesh."""
     size, devices = 20_011, min(2, jax.device_count())
     mesh = jax.make_mesh((devices,), ("d",), axis_types=(axis_type,))
     expected = jvm.sample_von_mises(key, 0.3, 4.0, (devices * size,), method="table")
@@ -243,16 +243,16 @@ def test_meshes_keep_their_shapes(axis_type, key):
 @pytest.mark.usefixtures("one_device")
 def test_nan_stays_where_it_is():
     x = jnp.ones(20_011).at[7].set(jnp.nan)
-    found = jvm.log_prob(x, 0.0, 2.0)
-    assert np.flatnonzero(np.isnan(found)).tolist() == [7]
+    log_prob = jvm.log_prob(x, 0.0, 2.0)
+    assert np.flatnonzero(np.isnan(log_prob)).tolist() == [7]
 
 
-# ------------------------------------------------------------------- what the compilers would do without a workaround
+# --------------------------------------------------------------------------------- compilers without the workarounds
 
 
 @pytest.fixture
 def without(monkeypatch):
-    """Remove a workaround: return a function that replaces it with the plain code."""
+    """Return a function that replaces a workaround with plain code."""
 
     def replace(name, plain):
         monkeypatch.setattr(xla, name, plain)
@@ -284,7 +284,7 @@ def test_constants_are_folded_without_hiding(without):
 
 @pytest.mark.slow
 def test_a_barrier_hides_constants_from_newer_releases(without):
-    """With JAX 0.12 as the oldest supported release, it can replace the sort."""
+    """A barrier hides constants from JAX 0.12 on, and can replace the sort when older releases are dropped."""
     without("hide_constants", lambda *arrays: [jax.lax.optimization_barrier(x) for x in arrays])
     a, b = draws_of_a_constant_and_of_an_argument()
     assert (a == b).all() == NEWER
@@ -313,7 +313,7 @@ def of_rows_of_three_and_of_one_row(key):
 )
 @pytest.mark.parametrize("rounds", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_products_are_contracted_without_rounding(name, plain, draws, rounds, without, monkeypatch):
-    """Products are contracted in one program and not in another, whose angles then differ."""
+    """Without rounding, products are contracted in one program but not in another, and the angles differ."""
     monkeypatch.setattr(xla, "one_cpu", lambda: False)
     with jax.enable_x64(True):
         if not rounds:
@@ -323,7 +323,7 @@ def test_products_are_contracted_without_rounding(name, plain, draws, rounds, wi
 
 
 def test_residuals_have_the_shapes_of_every_platform():
-    """`xla.compute_elementwise` defines its own derivatives for this reason."""
+    """Residuals have the CPU's shapes on every platform, so `xla.compute_elementwise` defines its own derivatives."""
 
     def total(x):
         by_rows = lambda x: jnp.sin(x.reshape(5, 7)).reshape(35)  # noqa: E731
@@ -334,7 +334,7 @@ def test_residuals_have_the_shapes_of_every_platform():
 
 
 def test_vmap_computes_both_sides_of_a_condition():
-    """`xla.replace_where_any` is a loop for this reason."""
+    """`jax.vmap` turns a condition into a selection, so `xla.replace_where_any` is a loop."""
 
     def conditional(x):
         return jax.lax.cond(x > 0, jnp.sin, jnp.cos, x)
@@ -355,7 +355,7 @@ def test_the_upper_half_of_a_product_is_not_compiled_for_several_devices():
 
 
 def test_long_sums_are_loops_in_float64():
-    """The alternative, copies of the term, takes long to compile."""
+    """Long sums are loops in float64, where copies of the term would compile slowly."""
 
     def equations(dtype):
         nodes = np.linspace(0.0, 1.0, 32)
@@ -374,7 +374,7 @@ import jax.numpy as jnp
 import jax_von_mises as jvm
 from jax_von_mises.numerics import xla
 """
-# Programs of few angles, dominated by compilation.
+# Draw few angles, so that compilation dominates.
 COMPILE = """
 jax.config.update("jax_enable_x64", True)
 key, k = jax.random.key(0), jnp.ones(64, {dtype!r})
@@ -403,7 +403,7 @@ TRUNCATED = "jvm.sample_truncated(key, 0.3, k, -1.0, 1.0, dtype='float64')"
     ],
 )
 def test_compiling_takes_minutes_without(name, plain, program, dtype, devices):
-    """Without the workaround a program takes over twice the time to compile, plus two seconds."""
+    """Without the workaround, a program takes over twice as long to compile, plus two seconds."""
     if name != "add_terms" and not NEWER:
         pytest.skip("the LLVM of JAX before 0.12 compiles this in seconds")
     code = PRELUDE + COMPILE.format(name=name, plain=plain, program=program, dtype=dtype)
@@ -418,7 +418,7 @@ def test_compiling_takes_minutes_without(name, plain, program, dtype, devices):
             process.kill()
 
 
-# On two cores, since two pieces of an odd number of angles are slow; JAX counts the cores that it may use.
+# Use two cores, on which two pieces of an odd number of angles are slow; JAX counts the cores that it may use.
 TIMES = """
 key = jax.random.key(0)
 x = jvm.sample_von_mises(key, 0.3, 4.0, (2**20,))
@@ -448,7 +448,7 @@ UNEVEN = "jvm.sample_von_mises(key, 0.3, 4.0, (2**18 + 1,), method='table')"
     ],
 )
 def test_running_takes_several_times_as_long_without(name, plain, program):
-    """The factor is about three on two cores."""
+    """Without the workaround, a program takes over 1.7 times as long on two cores, and typically three times."""
     cores = sorted(os.sched_getaffinity(0))[:2] if hasattr(os, "sched_getaffinity") else []
     if len(cores) < 2:
         pytest.skip("takes two cores, and a system that can hand them to a process")
@@ -460,7 +460,7 @@ def test_running_takes_several_times_as_long_without(name, plain, program):
 
 @needed
 def test_a_table_is_computed_again_for_each_coefficient(without):
-    """Its values are then not stored."""
+    """Without `cell_coefficients`, the values of a table are computed for each coefficient instead of stored."""
 
     def by_columns(values, powers):
         first, *others = values.T
@@ -480,7 +480,7 @@ def test_a_table_is_computed_again_for_each_coefficient(without):
 @needed
 @pytest.mark.usefixtures("one_device")
 def test_a_draw_is_computed_again_for_its_derivative(without):
-    """Its cipher then runs several times."""
+    """Without `separate_loop`, a draw with its derivative runs the cipher several times."""
 
     def ciphers():
         jax.clear_caches()

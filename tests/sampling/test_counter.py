@@ -1,4 +1,4 @@
-"""The random words: published values, JAX's generators, and the guarantees of streams."""
+"""The random words, compared with published values and JAX's generators, and the guarantees of their streams."""
 
 import functools
 
@@ -50,19 +50,19 @@ def program(size, width):
 @pytest.mark.parametrize(("cipher", "words", "key_words", "digits", "answer"), KNOWN_ANSWERS)
 def test_random123_known_answers(cipher, words, key_words, digits, answer):
     uint32 = [jnp.uint32(d) for d in digits]
-    got = cipher(tuple(uint32[:words]), tuple(uint32[words : words + key_words]))
-    assert tuple(int(word) for word in got) == answer
+    output = cipher(tuple(uint32[:words]), tuple(uint32[words : words + key_words]))
+    assert tuple(int(word) for word in output) == answer
 
 
 def test_philox4x32_is_the_cpp_sequence():
-    """C++26 prescribes one value: draw 10000 of a default-constructed std::philox4x32 is 1955073260."""
+    """C++26 requires draw 10000 of a default-constructed std::philox4x32 to be 1955073260."""
     key = random.wrap_key_data(jnp.array([20111115, 0], jnp.uint32), impl="philox4x32")
     assert stream(key, 10000)[-1] == 1955073260
 
 
 @pytest.mark.parametrize("start", [0, 7, 2**33 - 3])
 def test_threefry_words_are_the_halves_of_jax_bits(start):
-    """Word pair b is element b of `jax.random.bits(key, n, "uint64")`; far along, it comes from the cipher itself."""
+    """Word pair b is element b of `jax.random.bits(key, n, "uint64")`; distant pairs are compared with the cipher."""
     key = random.key(42)
     words = stream(key, 2048, 2 * start)
     if start == 0:
@@ -113,7 +113,7 @@ def test_two_words_per_element_are_the_same_stream(implementation):
 @pytest.mark.parametrize("implementation", ["threefry2x32", "philox4x32"])
 @pytest.mark.parametrize("start", [0, 1, 6, 2**32 - 5, 2**33 - 1, 2**64 - 20])
 def test_a_slice_is_the_stream(implementation, start):
-    """Word i does not depend on the start of the slice, also across the carries of the 64-bit counter."""
+    """Word i does not depend on the start of the slice, even across carries of the 64-bit counter."""
     key = random.key(11, impl=implementation)
     full = stream(key, 20, start)
     parts = np.concatenate([stream(key, 1, start + i) for i in range(20)])
@@ -129,7 +129,7 @@ def test_indices_count_rows(shape):
 
 
 def test_indices_beyond_32_bits():
-    """Shapes too large to draw: only the last elements are computed."""
+    """Indices continue beyond 32 bits; only the last elements of this large shape are computed."""
     shape = (3, 2**16 + 1, 2**17)
 
     def corner(high, low):
@@ -142,7 +142,7 @@ def test_indices_beyond_32_bits():
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_an_axis_longer_than_32_bits(axis, key):
-    """Its elements continue the stream beyond 32 bits instead of repeating it."""
+    """An axis of more than 2^32 elements continues the stream instead of repeating it."""
     rest = 3
     shape = (2**33 + 5, rest) if axis == 0 else (rest, 2**33 + 5)
     start = (2**33 + 1) * rest if axis == 0 else 2 * (2**33 + 5) + 2**33 + 1
@@ -159,7 +159,7 @@ def test_an_axis_longer_than_32_bits(axis, key):
 
 
 def test_angles_of_an_axis_longer_than_32_bits(key):
-    """The sampler gives beyond 2^32 the angles of a later start."""
+    """Beyond 2^32, angles equal those of a block that starts there."""
     late = jax.jit(lambda key: jax_von_mises.sample_von_mises(key, 0.5, 4.0, (2**32 + 9,))[-9:])(key)
     expected = jax_von_mises.sample_block(key, 0.5, 4.0, 2**32, (9,), method="table")
     np.testing.assert_array_equal(late, expected)
@@ -191,7 +191,7 @@ def test_foreign_generators_use_their_own_bits():
 
 
 def test_wide_products():
-    """64-bit positions without JAX's 64-bit mode: the device number times the size of its part."""
+    """`multiply_wide` multiplies modulo 2^64, without JAX's 64-bit mode."""
     for x in (0, 1, 7, 2**31 - 1, 2**32 - 1):
         for constant in (0, 1, 100, 2**30, 2**32 - 1, 2**32, 2**59 + 12345):
             hi, lo = counter.multiply_wide(jnp.uint32(x), constant)

@@ -1,4 +1,4 @@
-"""The CUDA kernels without a GPU: their text executed on the CPU and assembled, and their use in a draw.
+"""The CUDA kernels, tested without a GPU: run on the CPU, assembled, and used in draws.
 
 The programs of tests that draw are small and few, since each is compiled for both paths.
 """
@@ -33,18 +33,18 @@ COUNT = 2**12
 
 @jax.jit
 def table_of(kappa):
-    """Return the table as a kernel takes it."""
+    """Return the table as a kernel reads it."""
     return piecewise.quantile_table(kappa).T
 
 
-def host(job, start, loc, kappa, flags=0, **how):
+def host(job, start, loc, kappa, flags=0, **kwargs):
     """Return the angles of a job from its kernel; `kappa` is an array, or a number for the table route."""
     (count,) = job.shape
     sizes = np.array([count, 0, 1, flags, cuda_launch.KERNEL_DTYPES[job.dtype]], np.uint32)
-    given = kappa if job.route == "direct" else np.asarray(table_of(jnp.float32(kappa)))
+    values = kappa if job.route == "direct" else np.asarray(table_of(jnp.float32(kappa)))
     place = np.array([start >> 32, start % 2**32], np.uint32)
     out = jax.ShapeDtypeStruct(job.shape, job.dtype)
-    return host_kernels.launch(job.name, (3, 1), (64, 1), out, key_of(job.cipher), place, sizes, given, loc, **how)
+    return host_kernels.launch(job.name, (3, 1), (64, 1), out, key_of(job.cipher), place, sizes, values, loc, **kwargs)
 
 
 def key_of(cipher):
@@ -65,7 +65,7 @@ def around(a, b):
 
 
 def test_the_text_is_that_of_the_source():
-    """Its first line identifies the source."""
+    """The first line of the kernels' text identifies its source."""
     first = make_kernels.TARGET.read_text().splitlines()[0]
     assert make_kernels.fingerprint() in first, "run `python -m tools.make_kernels`"
 
@@ -84,7 +84,7 @@ def test_the_text_is_what_the_compiler_makes_of_the_source():
     "architecture", ["sm_90", *(pytest.param(a, marks=pytest.mark.slow) for a in ("sm_80", "sm_100"))]
 )
 def test_the_text_assembles(architecture, tmp_path):
-    """Each kernel alone, as XLA gets it; XLA would report an error only on a GPU."""
+    """Each kernel assembles alone, as XLA gets it, almost without spills; XLA would report errors only on a GPU."""
     if shutil.which("ptxas") is None:
         pytest.skip("no ptxas to assemble with")
     head, parts = cuda_launch._ptx()
@@ -107,8 +107,8 @@ def test_the_text_assembles(architecture, tmp_path):
 def test_angles_by_the_table():
     """The error is at most 4 ulp of the angle, or of the outer end of its cell if that is further out.
 
-    Next to 0 the last cubic ends in a difference of equal numbers, where another order of rounding changes the last
-    digit of its largest term, Q(31/64). Both orders keep the guarantee, which is one on the probability.
+    Near 0 the last cubic is a difference of nearly equal numbers, where another order of rounding changes the last
+    digit of its largest term, Q(31/64). Both orders keep the guarantee, which concerns the probability.
     """
     job = cuda_launch.KernelSpec("threefry2x32", "table", "float32", (COUNT,))
     for kappa in KAPPAS:
@@ -121,10 +121,10 @@ def test_angles_by_the_table():
 
 @pytest.mark.parametrize("error", battery.ERRORS)
 def test_angles_by_the_direct_route(error):
-    """The sampler's accuracy holds against the reference, with every error that the hardware's functions may have.
+    """The direct route keeps the sampler's accuracy for every error that the hardware's functions may have.
 
-    The bounds are 2e-6 of the tail probability, or 4 ulp of the angle. The difference of two compilers has no smaller
-    bound: on the plain path alone, XLA is up to 12 ulp from the exact angle where the tail's bound is the wider one.
+    The bounds are 2e-6 of the tail probability, or 4 ulp of the angle. Angles of two compilers may differ by more: on
+    the plain path alone, XLA is up to 12 ulp from the exact angle where the bound on the tail is the wider one.
     """
     job = cuda_launch.KernelSpec("philox4x32", "direct", "float32", (COUNT,))
     program = jax.jit(lambda key: counter.block_words(job.cipher, key, counter.indices((COUNT,), (0, 0)), 1)[0])
@@ -142,7 +142,7 @@ def test_angles_by_the_direct_route(error):
 
 
 def test_arrays_of_parameters():
-    """A concentration and a direction for each angle, negative and NaN ones included, starting inside a block."""
+    """Angles agree with the plain path for arrays of parameters, invalid ones included, from inside a block on."""
     job = cuda_launch.KernelSpec("threefry2x32", "direct", "float32", (1027,))
     kappa = np.geomspace(1e-3, 1e6, 1027).astype(np.float32)
     loc = np.linspace(-400, 400, 1027).astype(np.float32)
@@ -155,35 +155,35 @@ def test_arrays_of_parameters():
         np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
         assert np.flatnonzero(np.isnan(a)).tolist() == [5, 7, 600, 601, 602]
         good = ~np.isnan(a)
-        # The last digits of the direction, and the bounds of both.
+        # The rounding of the direction, and the error bounds of both paths.
         assert (around(a, b)[good] <= 5e-7 + 4e-6 / np.sqrt(np.maximum(kappa[good], 1))).all()
         assert (np.abs(a[good]) < np.pi).all()
 
 
 def launches(monkeypatch):
-    """Record the names of launched kernels, as programs with them are traced."""
+    """Record the names of the kernels that programs launch, when they are traced."""
     names = []
 
-    def launch(name, *given):
+    def launch(name, *arguments):
         names.append(name)
-        return host_kernels.callback(name, *given)
+        return host_kernels.callback(name, *arguments)
 
     monkeypatch.setattr(cuda_launch, "launch", launch)
     return names
 
 
 def test_draws_go_to_the_kernel(on_host, key):  # noqa: F811
-    """Draws use the kernel where it applies, with the plain path's angles within the bounds of both."""
+    """Draws use the kernel where it applies, and its angles agree with the plain path's within the bounds of both."""
     names = launches(on_host)
     cases = [
         (dict(concentration=4.0, shape=(77,), method="table"), "threefry2x32_table_float32"),
         (dict(concentration=jnp.array([[0.5], [50.0]]), shape=(2, 9), dtype="bfloat16"), "threefry2x32_direct"),
     ]
-    for given, name in cases:
+    for arguments, name in cases:
         del names[:]
-        ours = jax_von_mises.sample_von_mises(key, 2.5, **given)
+        ours = jax_von_mises.sample_von_mises(key, 2.5, **arguments)
         assert set(names) == {name}
-        expected = by_the_plain_path(on_host, jax_von_mises.sample_von_mises, key, 2.5, **given)
+        expected = by_the_plain_path(on_host, jax_von_mises.sample_von_mises, key, 2.5, **arguments)
         assert (ours.dtype, ours.shape) == (expected.dtype, expected.shape)
         assert around(np.asarray(ours), np.asarray(expected)).max() <= 5e-6 + 4 * float(jnp.finfo(ours.dtype).eps)
     for shape, dtype, sharding in (((8,), "float64", None), ((0,), "float32", None), ((8,), "float32", "named")):
@@ -192,18 +192,18 @@ def test_draws_go_to_the_kernel(on_host, key):  # noqa: F811
     assert "passed their trial" in cuda.kernel_report()
 
 
-def by_the_plain_path(monkeypatch, function, *given, **named):
+def by_the_plain_path(monkeypatch, function, *arguments, **options):
     """Return the result with the kernels turned off."""
     monkeypatch.setenv(cuda.VARIABLE, "0")
     try:
-        return function(*given, **named)
+        return function(*arguments, **options)
     finally:
         monkeypatch.delenv(cuda.VARIABLE)
 
 
 @pytest.mark.slow
 def test_parts_equal_the_complete_draw(on_host, key):  # noqa: F811
-    """A block of a stream, and a batch of one, agree bit for bit."""
+    """A block and a batch equal the same parts of the complete draw, bit for bit."""
     draw = jax.jit(lambda start: jax_von_mises.sample_block(key, 1.0, 4.0, start, (333,)))
     full = jax_von_mises.sample_von_mises(key, 1.0, 4.0, (2000,), method="table")
     np.testing.assert_array_equal(draw(np.uint32(1234)), full[1234 : 1234 + 333])
@@ -213,7 +213,7 @@ def test_parts_equal_the_complete_draw(on_host, key):  # noqa: F811
 
 @pytest.mark.parametrize("method", [pytest.param("table", marks=pytest.mark.slow), "direct"])
 def test_vmap(on_host, key, method):  # noqa: F811
-    """Mapping over any argument, also twice, launches one kernel with rows, which equal single draws."""
+    """Mapping over any argument, even twice, launches one kernel, whose rows equal single draws."""
     names = launches(on_host)
     keys, locs = jax.random.split(key, 3), jnp.array([-3.0, 3.0])
     kappas = jnp.array([[0.5, 8.0], [1.0, 2.0], [4.0, 4.0]])
@@ -222,25 +222,25 @@ def test_vmap(on_host, key, method):  # noqa: F811
         return jax_von_mises.sample_von_mises(key, loc, kappa, (41,), method=method)
 
     twice = jax.jit(jax.vmap(jax.vmap(draw, (None, 0, 0)), (0, None, 0)))
-    found = twice(keys, locs, kappas)
-    assert found.shape == (3, 2, 41)
+    result = twice(keys, locs, kappas)
+    assert result.shape == (3, 2, 41)
     assert len(set(names)) == 1
     for i in range(3):
         for j in range(2):
-            np.testing.assert_array_equal(found[i, j], draw(keys[i], locs[j], kappas[i, j]))
+            np.testing.assert_array_equal(result[i, j], draw(keys[i], locs[j], kappas[i, j]))
 
 
 def test_arrays_under_vmap(on_host, key):  # noqa: F811
-    """An array of concentrations in each row, one direction for all rows, and a shared array."""
+    """Rows equal single draws, both for separate arrays of concentrations and for a shared one."""
     kappas = jnp.linspace(0.5, 9, 6).reshape(2, 3)
 
     def draw(key, kappa):
         return jax_von_mises.sample_von_mises(key, 0.5, kappa, (4, 3), method="direct")
 
-    found = jax.vmap(draw, (None, 0))(key, kappas)
+    mapped = jax.vmap(draw, (None, 0))(key, kappas)
     shared = jax.vmap(draw, (0, None))(jax.random.split(key, 2), kappas[0])
     for row in range(2):
-        np.testing.assert_array_equal(found[row], draw(key, kappas[row]))
+        np.testing.assert_array_equal(mapped[row], draw(key, kappas[row]))
         np.testing.assert_array_equal(shared[row], draw(jax.random.split(key, 2)[row], kappas[0]))
 
 
@@ -268,22 +268,22 @@ def test_derivatives(on_host, key):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["table", "direct"])
 def test_further_derivatives(on_host, key, method):  # noqa: F811
-    """Derivatives in the direction, forward derivatives, and second ones."""
+    """Derivatives in the direction, in forward mode and of second order agree with the plain path's."""
 
     def total(loc, kappa):
         return (jax_von_mises.sample_von_mises(key, loc, kappa, (64,), method=method) ** 2).sum()
 
     def all_of_them():
         # Use a new function, since a known one would not be traced again.
-        function, given = lambda *given: total(*given), (jnp.float32(0.3), jnp.float32(2.0))
-        forward = jax.jacfwd(function, argnums=1)(*given)
-        return *jax.grad(function, argnums=(0, 1))(*given), forward, *jax.grad(jax.grad(function, 1), (0, 1))(*given)
+        function, point = lambda *arguments: total(*arguments), (jnp.float32(0.3), jnp.float32(2.0))
+        forward = jax.jacfwd(function, argnums=1)(*point)
+        return *jax.grad(function, argnums=(0, 1))(*point), forward, *jax.grad(jax.grad(function, 1), (0, 1))(*point)
 
     np.testing.assert_allclose(all_of_them(), by_the_plain_path(on_host, all_of_them), rtol=2e-4)
 
 
 def test_several_devices(on_host, key):  # noqa: F811
-    """Inside shard_map and pmap each device draws its part by the kernel if allowed; otherwise the plain path draws."""
+    """In shard_map and pmap, each device draws its part by the kernel if that is turned on, else by the plain path."""
     on_host.setattr(jax, "device_count", lambda *_: 8)
     names = launches(on_host)
     jax.eval_shape(lambda key: jax_von_mises.sample_pmap(key, 0.0, 4.0, (8, 49)), key)
@@ -310,9 +310,9 @@ def test_several_devices(on_host, key):  # noqa: F811
     np.testing.assert_array_equal(mapped, parts)
 
 
-def lowered(function, *given):
+def lowered(function, *arguments):
     """Return the program for CUDA, on a machine without a GPU."""
-    return jax.jit(function).trace(*given).lower(lowering_platforms=("cuda",)).as_text()
+    return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
 
 
 def one_draw(route):
@@ -322,7 +322,7 @@ def one_draw(route):
 
 
 def test_the_program_for_a_gpu():
-    """The program contains the kernel's text and nothing of the plain path."""
+    """The program contains the kernel's text and no operation of the plain path."""
     text = lowered(one_draw("direct"), jnp.zeros(2, jnp.uint32), jnp.ones(1000))
     assert text.count(cuda_launch.TARGET) == 1
     assert ".visible .entry threefry2x32_direct" in text
@@ -343,7 +343,7 @@ def test_the_program_for_a_gpu():
     ],
 )
 def test_each_map_is_one_launch(route, keys, kappas, in_axes, kernel):
-    """Rows share a table without copies, and the rows can be counted."""
+    """A map is one launch unless rows would need copies of a table, or their number is 0 or exceeds 32 bits."""
     draw = one_draw(route)
     for each in in_axes:
         draw = jax.vmap(draw, each)
@@ -352,7 +352,7 @@ def test_each_map_is_one_launch(route, keys, kappas, in_axes, kernel):
 
 
 def test_a_program_for_several_devices():
-    """Compiled for one device, it holds the plain path, except for the parts inside `jax.shard_map`."""
+    """A program for several devices contains the plain path, except for the parts inside `jax.shard_map`."""
     mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
     key = jax.ShapeDtypeStruct((2,), "uint32", sharding=jax.sharding.NamedSharding(mesh, PartitionSpec()))
     draw = functools.partial(one_draw("direct"), kappa=jnp.float32(4))
@@ -362,18 +362,18 @@ def test_a_program_for_several_devices():
 
 
 def test_without_compilation_the_plain_path_draws(monkeypatch):
-    """The default device does not determine the device of the operands."""
+    """Outside of jit the plain path draws, since the operands need not be on the default device."""
     monkeypatch.setattr(cuda_launch, "PLATFORM", "cpu")
     monkeypatch.setattr(cuda_launch, "launch", lambda *_: pytest.fail("launched"))
     spec = cuda_launch.KernelSpec("threefry2x32", "direct", "float32", (8,))
-    given = key_of(spec.cipher), np.zeros(2, np.uint32), np.float32(0), np.float32(4)
-    found = jax.eval_shape(functools.partial(cuda_launch.draw_primitive().impl, spec=spec, maps=()), *given)
-    assert found.shape == spec.shape
+    operands = key_of(spec.cipher), np.zeros(2, np.uint32), np.float32(0), np.float32(4)
+    output = jax.eval_shape(functools.partial(cuda_launch.draw_primitive().impl, spec=spec, maps=()), *operands)
+    assert output.shape == spec.shape
 
 
 @pytest.mark.parametrize("platforms", [pytest.param(("cuda",), marks=pytest.mark.slow), ("cpu", "cuda")])
 def test_exported_programs(monkeypatch, key, platforms):
-    """They hold the plain path, even for a function whose other programs launch a kernel."""
+    """An exported program contains the plain path, even if other programs of its function launch a kernel."""
     pytest.importorskip("flatbuffers", reason="jax.export writes programs with it")
     monkeypatch.setattr(cuda_launch, "devices", lambda: ("a card",))
     monkeypatch.setattr(cuda, "whole_on_one_device", lambda *_: True)
@@ -385,26 +385,26 @@ def test_exported_programs(monkeypatch, key, platforms):
     def draw(key, kappa):
         return jax_von_mises.sample_von_mises(key, 0.0, kappa, (3000,), method="table")
 
-    given = jax.random.split(key, 2), jnp.float32(4.0)
-    text = draw.trace(*given).lower(lowering_platforms=("cuda",)).as_text()
+    arguments = jax.random.split(key, 2), jnp.float32(4.0)
+    text = draw.trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
     assert ".visible .entry threefry2x32_table_float32" in text
-    program = jax.export.deserialize(jax.export.export(draw, platforms=platforms)(*given).serialize(vjp_order=1))
+    program = jax.export.deserialize(jax.export.export(draw, platforms=platforms)(*arguments).serialize(vjp_order=1))
     assert program.platforms == platforms
     assert cuda_launch.TARGET not in program.mlir_module()
     if "cpu" in platforms:
-        np.testing.assert_array_equal(program.call(*given), draw(*given))
+        np.testing.assert_array_equal(program.call(*arguments), draw(*arguments))
 
 
 @pytest.mark.slow
 def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
-    """Wrong angles, an error, a hang: each appears once in the log and in the report, and the plain path draws."""
+    """After wrong angles, an error or a hang, the plain path draws; the failure is logged once and reported."""
     expected = by_the_plain_path(on_host, jax_von_mises.sample_von_mises, key, 0.0, 4.0, (99,))
     never = threading.Event()
     on_host.setattr(cuda, "tried", lambda: False)
     on_host.setenv(cuda.VARIABLE, "1")
 
-    def shifted(*given):
-        return host_kernels.callback(*given) + jnp.float32(1e-4)
+    def shifted(*arguments):
+        return host_kernels.callback(*arguments) + jnp.float32(1e-4)
 
     def broken(*_):
         raise ValueError("no such target")
@@ -421,8 +421,8 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
         with caplog.at_level("DEBUG", logger="jax_von_mises"):
             for _ in range(2):
                 # Draw in a trace, where the test must not become part of the program.
-                found = jax.jit(lambda key: jax_von_mises.sample_von_mises(key, 0.0, 4.0, (99,)))(key)
-        np.testing.assert_array_equal(found, expected)
+                angles = jax.jit(lambda key: jax_von_mises.sample_von_mises(key, 0.0, 4.0, (99,)))(key)
+        np.testing.assert_array_equal(angles, expected)
         assert sum("CUDA kernel" in record.message for record in caplog.records) == 1
         assert detail in caplog.text
         assert detail in cuda.kernel_report()
@@ -443,7 +443,7 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
     ],
 )
 def test_a_kernel_is_tested_to_float32_whatever_is_drawn_first(on_host, method, first):  # noqa: F811
-    """An error of 1 % is within the last digit of bfloat16 at many angles, and must not pass for float32."""
+    """An error of 1 %, within the last digit of bfloat16 at many angles, must not pass for float32."""
     host_kernels.forget()
 
     def off(name, grid, block, out, *operands):
@@ -458,14 +458,14 @@ def test_a_kernel_is_tested_to_float32_whatever_is_drawn_first(on_host, method, 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["table", "direct"])
 def test_a_kernel_is_tested_in_each_dtype_that_it_rounds_to(on_host, method):  # noqa: F811
-    """The direct kernel has all of them: a rounding that truncates is found when the first float32 is drawn."""
+    """The direct kernel rounds to every dtype, so truncation to bfloat16 also turns it off for float32."""
     host_kernels.forget()
 
     def cut_off(name, grid, block, out, *operands):
-        found = host_kernels.callback(name, grid, block, out, *operands)
+        angles = host_kernels.callback(name, grid, block, out, *operands)
         if out.dtype != jnp.bfloat16:
-            return found
-        return jnp.where(jnp.abs(found) > 1, jnp.nextafter(found, jnp.zeros_like(found)), found)
+            return angles
+        return jnp.where(jnp.abs(angles) > 1, jnp.nextafter(angles, jnp.zeros_like(angles)), angles)
 
     on_host.setattr(cuda_launch, "launch", cut_off)
     assert not cuda_self_test.passes(cuda_launch.KernelSpec("philox2x32", method, "bfloat16", (8,)))
@@ -473,7 +473,7 @@ def test_a_kernel_is_tested_in_each_dtype_that_it_rounds_to(on_host, method):  #
 
 
 def test_roundings_are_recognised():
-    """They are, also next to the circle's cut, where the other side is as near."""
+    """Correctly rounded angles are accepted, also next to the cut, where the other side of the circle is as near."""
     expected = np.array([0.0, 1.0, 3.14159, -3.1415925])
     for dtype in (np.float32, jnp.bfloat16, np.float16):
         right = expected.astype(dtype)
@@ -485,12 +485,12 @@ def test_roundings_are_recognised():
         detail = cuda_self_test.rounded_from(next_up, expected[:2], 1e-5)
         assert detail.tolist() == [False, dtype == np.float32]
     assert cuda_self_test.rounded_from(np.float32([-3.14159, 3.1415925]), expected[2:], 1e-5).all()
-    assert not cuda_self_test.rounded_from(np.float32([np.pi, np.pi]), expected[2:], 1e-5).any(), "below pi it must be"
+    assert not cuda_self_test.rounded_from(np.float32([np.pi, np.pi]), expected[2:], 1e-5).any(), "angles are below pi"
 
 
 def test_blocks_of_a_launch(monkeypatch):
-    """They are as many as keep a GPU busy with enough work, and no more: each first fills a table of 8 KiB."""
-    most = cuda_launch.BLOCKS * cuda_launch.MULTIPROCESSORS
+    """A launch has enough blocks to keep a GPU busy, but few more, since each block first fills a table of 8 KiB."""
+    limit = cuda_launch.BLOCKS * cuda_launch.MULTIPROCESSORS
     monkeypatch.setattr(cuda_launch, "devices", lambda: ())
     for count in (1, 41, 4099, 2**20, 2**26):
         for rows in (1, 2, 3, 100, 1024, 3000, 2**20):
@@ -502,14 +502,14 @@ def test_blocks_of_a_launch(monkeypatch):
                 assert along <= needed[0]
                 assert over <= min(needed[1], 65535)
                 # Enough blocks to keep the GPU busy.
-                assert along * over >= min(needed[0] * needed[1], most) * (2 / 3)
+                assert along * over >= min(needed[0] * needed[1], limit) * (2 / 3)
                 if not (table and of_rows):
-                    assert along * over < 2 * most or over > most
-                # Few blocks fill a row's own tables; one table for all rows needs only enough blocks for a busy GPU.
+                    assert along * over < 2 * limit or over > limit
+                # Few blocks share the table of each row; with one table, enough blocks for a busy GPU suffice.
                 if table and of_rows:
-                    assert along < most / min(rows, most) + 1
+                    assert along < limit / min(rows, limit) + 1
                 elif table:
-                    assert along * over < 2 * most
+                    assert along * over < 2 * limit
     assert cuda_launch._grid(2**20, 1024, True, False)[0] == (3, 1024)
 
 
@@ -518,7 +518,7 @@ def test_blocks_of_a_launch(monkeypatch):
     [(None, True, False), ("1", True, True), ("off", False, False), ("auto", True, False)],
 )
 def test_the_switch(on_host, key, value, alone, together):  # noqa: F811
-    """Off, on and automatic; several devices need it on."""
+    """The variable turns kernels on or off; by default, only processes with a single device use them."""
     on_host.setattr(cuda_self_test, "passes", lambda spec: True)
     on_host.setattr(cuda, "whole_on_one_device", lambda *_: True)
     if value is not None:
@@ -530,7 +530,7 @@ def test_the_switch(on_host, key, value, alone, together):  # noqa: F811
 
 
 def test_kernels_are_off_on_untried_cards(on_host, key):  # noqa: F811
-    """They are off until turned on: the process could not survive a kernel that faults."""
+    """Kernels are off on untried cards until turned on, since a process could not survive a kernel that faults."""
     on_host.setattr(cuda, "tried", lambda: False)
     on_host.setattr(cuda_verdict, "find", lambda: {"cpu": None})
     on_host.setattr(cuda_self_test, "_tested", lambda spec: pytest.fail("tested"))
@@ -544,7 +544,7 @@ def test_kernels_are_off_on_untried_cards(on_host, key):  # noqa: F811
 
 @pytest.mark.parametrize(("capabilities", "used"), [(("8.0", "10.0"), True), (("9.0", "7.5"), False)])
 def test_unsupported_cards(monkeypatch, capabilities, used):
-    """One such card is enough, since a program may be for all cards."""
+    """One unsupported card turns the kernels off, since a program may be for all cards."""
     cards = [types.SimpleNamespace(device_kind=each, compute_capability=each) for each in capabilities]
     monkeypatch.setattr(jax, "local_devices", lambda backend: cards)
     assert cuda_launch.devices.__wrapped__() == (tuple(cards) if used else ())
@@ -552,7 +552,7 @@ def test_unsupported_cards(monkeypatch, capabilities, used):
 
 
 def test_without_a_gpu_nothing_is_tried(monkeypatch, key):
-    """No device, no test, no thread."""
+    """Without a GPU there is no device to use and no self-test."""
     monkeypatch.setattr(jax, "device_count", lambda *_: 1)
     monkeypatch.setattr(cuda_self_test, "_tested", lambda spec: pytest.fail("tested"))
     assert cuda_launch.devices() == ()

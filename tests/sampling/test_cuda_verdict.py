@@ -1,7 +1,7 @@
-"""The default use of the kernels: after a trial that they passed, and never for a file.
+"""The kernels are used by default after they have passed their trial, and never for a file.
 
-The trial's checks run on the kernels as executed on the CPU. Its driver is a stand-in in C, and its process is one
-that behaves like processes on a GPU after an error.
+The trial's checks run on kernels that the CPU executes. A stand-in in C replaces the driver, and stand-in programs
+replace the process of the trial; they end as processes on a GPU do after an error.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("failed", ["", "other words"])
 def test_a_verdict_is_kept(home, failed):
-    """It holds for the same setup only, in a private file."""
+    """A verdict holds for its own setup only, and is kept in a private file."""
     path = cuda_verdict.keep(ABOUT, failed)
     assert cuda_verdict.read(ABOUT) == failed
     assert path.stat().st_mode & 0o777 == 0o600
@@ -60,31 +60,31 @@ def test_a_verdict_is_kept(home, failed):
 
 
 def test_the_setup_of_a_verdict(home, monkeypatch):
-    """It depends on everything that may affect a kernel's result."""
-    found = [cuda_verdict.identity(jax.devices()[0])]
+    """The setup of a verdict has everything that may affect a kernel's result."""
+    identities = [cuda_verdict.identity(jax.devices()[0])]
     monkeypatch.setattr(environment, "nvidia_driver", lambda: "580.65.06")
-    found.append(cuda_verdict.identity(jax.devices()[0]))
+    identities.append(cuda_verdict.identity(jax.devices()[0]))
     monkeypatch.setattr(cuda_launch, "ptx_text", lambda: "another text")
-    found.append(cuda_verdict.identity(jax.devices()[0]))
+    identities.append(cuda_verdict.identity(jax.devices()[0]))
     monkeypatch.setattr(cuda_driver, "version", lambda: 13010)
-    found.append(cuda_verdict.identity(jax.devices()[0]))
+    identities.append(cuda_verdict.identity(jax.devices()[0]))
     for version in ("0.12.0", "0.12.0.1"):
         wheel = home / "jax_cuda13_pjrt.dist-info"
         wheel.mkdir(exist_ok=True)
         (wheel / "METADATA").write_text(f"Name: jax-cuda13-pjrt\nVersion: {version}\n")
         monkeypatch.syspath_prepend(home)
-        found.append(cuda_verdict.identity(jax.devices()[0]))
-        assert f"jax-cuda13-pjrt {version}" in found[-1]["wheels"]
-    assert set(found[0]) == {
+        identities.append(cuda_verdict.identity(jax.devices()[0]))
+        assert f"jax-cuda13-pjrt {version}" in identities[-1]["wheels"]
+    assert set(identities[0]) == {
         *("card", "driver", "user-mode driver", "cuda"),
         *("jaxlib", "jax", "wheels", "jax_von_mises", "ptx"),
     }
-    assert [a == b for a, b in itertools.pairwise(found)] == [False] * 5
-    assert cuda_verdict.path_of(found[0]) is None, "no driver reports its version"
+    assert [a == b for a, b in itertools.pairwise(identities)] == [False] * 5
+    assert cuda_verdict.path_of(identities[0]) is None, "no driver reports its version"
 
 
 def changed(**fields):
-    """Return a function that writes a verdict with other fields."""
+    """Return a function that changes fields of a verdict's file."""
     return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
@@ -136,7 +136,7 @@ def test_damaged_and_foreign_files_are_no_verdict(home, damage):
 
 
 def test_a_verdict_that_cannot_be_kept(home, monkeypatch):
-    """The error gives the reason; it is also raised if the verdict could not be read back."""
+    """The error gives the reason; it is also raised if the verdict could not be read again."""
     with pytest.raises(cuda_verdict.NotKept, match="does not report its version"):
         cuda_verdict.keep(ABOUT | {"driver": None}, "")
     home.chmod(0o777)
@@ -158,7 +158,7 @@ def test_a_verdict_that_cannot_be_kept(home, monkeypatch):
 
 @pytest.fixture
 def one_card(home, monkeypatch):
-    """A process whose CPU device stands for a CUDA device and that has only a verdict to decide by."""
+    """A process whose CPU device stands in for a CUDA device; only verdicts decide whether it uses kernels."""
     monkeypatch.setattr(cuda_launch, "PLATFORM", "cpu")
     monkeypatch.setattr(jax, "device_count", lambda *_: 1)
     monkeypatch.setattr(environment, "nvidia_driver", lambda: "580.65.06")
@@ -179,7 +179,7 @@ def used(key):
 
 
 def keep(failed):
-    """Keep a verdict on this device, like another process."""
+    """Keep a verdict on this device, as another process would."""
     assert cuda_verdict.keep(cuda_verdict.identity(cuda_launch.devices()[0]), failed)
 
 
@@ -196,7 +196,7 @@ def keep(failed):
     ],
 )
 def test_verdict_selects_the_path(one_card, monkeypatch, verdict, variable, drawn, self_test, detail):
-    """A verdict of success selects the kernel; the variable overrides it. A kernel that passed is not tested again."""
+    """A passed trial selects the kernel, and the variable overrides it. A kernel that passed is not tested again."""
     if verdict is not None:
         keep(verdict)
     monkeypatch.setenv(cuda.VARIABLE, variable)
@@ -213,7 +213,7 @@ def test_several_devices_take_the_plain_path(one_card, monkeypatch):
 
 
 def test_a_process_keeps_its_verdict(one_card):
-    """A verdict that another process reaches meanwhile changes no angles here."""
+    """A verdict that another process reaches after the first draw changes no angles here."""
     assert not used(jax.random.key(0))
     keep("")
     assert not used(jax.random.key(0))
@@ -238,7 +238,7 @@ def test_a_process_keeps_its_verdict(one_card):
 def test_one_line_gives_the_reason_for_the_plain_path(
     one_card, monkeypatch, caplog, verdict, variable, devices, detail
 ):
-    """The log has one visible line with the remedy if the verdict decides."""
+    """If the verdict decides, the log has one warning, which names the remedy."""
     if verdict is not None:
         keep(verdict)
     monkeypatch.setenv(cuda.VARIABLE, variable)
@@ -309,7 +309,7 @@ def short(x, name, sizes, at_end):
 
 
 def one_row(x, name, sizes, at_end):
-    """Give a row the start of the first one."""
+    """Give row 2 the angles of row 0."""
     if len(x) > 1:
         x[2] = x[0]
 
@@ -339,7 +339,7 @@ def test_wrong_kernels_fail(small, damage, detail):
 
 
 def test_one_block_draws_all_rows(small):
-    """It processes several rows, which a card's grid seldom does."""
+    """The trial also launches a single block, which processes several rows, as a card's grid seldom does."""
 
     def launch(name, grid, block, out, *operands, at_end):
         x = on_this_host(name, grid, block, out, *operands, at_end=at_end).copy()
@@ -352,10 +352,10 @@ def test_one_block_draws_all_rows(small):
 
 
 def test_rows_of_maps_are_tried(on_host):  # noqa: F811
-    """Each row has its own key and concentrations."""
+    """The trial finds rows of `jax.vmap` in the wrong order, since each has its own key and concentrations."""
     device = jax.devices()[0]
     assert cuda_trial.fault_of_maps(device) is None
-    on_host.setattr(cuda_launch, "launch", lambda *given: host_kernels.callback(*given)[::-1])
+    on_host.setattr(cuda_launch, "launch", lambda *arguments: host_kernels.callback(*arguments)[::-1])
     assert (
         cuda_trial.fault_of_maps(device) == "threefry2x32_direct in rows of jax.vmap: angles are not the plain path's"
     )
@@ -363,7 +363,7 @@ def test_rows_of_maps_are_tried(on_host):  # noqa: F811
 
 @pytest.mark.slow
 def test_long_draws_are_tried(on_host):  # noqa: F811
-    """They are checked in the middle and at the end, too, where threads process several angles."""
+    """The trial finds errors in the middle and at the end of long draws, where threads process several angles."""
     on_host.setattr(cuda_trial, "LONG", 12001)
     on_host.setattr(cuda_trial, "specs", lambda: [cuda_launch.KernelSpec("threefry2x32", "table", "float32", (8,))])
     on_host.setattr(cuda_trial, "faults", lambda launch: ())
@@ -403,11 +403,11 @@ def library(tmp_path_factory):
 
 @pytest.fixture
 def driver(library, monkeypatch):
-    """Put the stand-in in place of the driver; none of its functions fails."""
+    """Replace the driver by the stand-in; none of its functions fails."""
     monkeypatch.setattr(cuda_driver, "LIBRARY", library)
-    found = ctypes.CDLL(library)
-    found.fail(b"", 0)
-    return found
+    stand_in = ctypes.CDLL(library)
+    stand_in.fail(b"", 0)
+    return stand_in
 
 
 def arguments(size, dtype="float32"):
@@ -419,27 +419,27 @@ def arguments(size, dtype="float32"):
 
 @pytest.mark.parametrize(("size", "dtype"), [(1, "bfloat16"), (8, "float32"), (1025, "float16")])
 def test_launches_by_the_driver(driver, size, dtype):
-    """The launch is at either edge of the memory, with the given operands and the written result."""
+    """Results at either edge of the memory are what the kernel wrote from the given operands."""
     before = driver.launched()
-    made = cuda_driver.Driver()
+    launcher = cuda_driver.Driver()
     for at_end in (False, True):
-        x = made.launch(*arguments(size, dtype), at_end=at_end)
+        x = launcher.launch(*arguments(size, dtype), at_end=at_end)
         assert (x.shape, x.dtype) == ((1, size), np.dtype(dtype))
         assert x.tobytes() == (bytes([0, 0, 0, 0, 1, 0, 0, 0]) * size)[: x.nbytes]
     assert driver.launched() - before == 2
     with pytest.raises(ValueError, match="more bytes than the 65536 of its memory"):
-        made.launch(*arguments(2**15), at_end=False)
+        launcher.launch(*arguments(2**15), at_end=False)
 
 
 @pytest.mark.parametrize("name", cuda_driver.FUNCTIONS)
 def test_errors_of_the_driver(driver, name):
-    """An error before a launch is no verdict on the kernels; a later one is."""
+    """An error while the driver is set up makes it unavailable; an error during a launch is a `DriverError`."""
     driver.fail(name.encode(), 700)
     expected = f"{name} fails with error 700"
     if name in ("cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuCtxSynchronize") or "Memcpy" in name:
-        made = cuda_driver.Driver()
+        launcher = cuda_driver.Driver()
         with pytest.raises(cuda_driver.DriverError, match=expected):
-            made.launch(*arguments(8), at_end=False)
+            launcher.launch(*arguments(8), at_end=False)
     else:
         with pytest.raises(cuda_driver.Unavailable, match=expected):
             cuda_driver.Driver()
@@ -489,7 +489,7 @@ cuda_driver.Driver().launch(*arguments(5), at_end=bool(int(sys.argv[4])))
     ],
 )
 def test_a_byte_outside_is_found(library, before, after, at_end, code):
-    """If a result begins with its memory, the byte before it is checked; if it ends with it, the byte after."""
+    """A write just before a result at the start of its memory, or just after one at its end, ends the process."""
     command = [sys.executable, "-c", OVERRUN, library, str(before), str(after), str(at_end)]
     done = subprocess.run(command, env=children.environment(), capture_output=True, cwd=children.ROOT)
     assert done.returncode == code
@@ -555,7 +555,7 @@ def test_how_a_trial_ends(home, monkeypatch, program, failed, detail):
     ],
 )
 def test_memory_tool(home, monkeypatch, script, failed, detail):
-    """Its finding counts, but not its failure to run."""
+    """A finding of compute-sanitizer counts, but not its failure to run."""
     tool = home / "compute-sanitizer"
     check = '[ "$1 $2 $5 $6" = "--tool memcheck --error-exitcode 9" ] || exit 1; shift 6'
     tool.write_text(f"#!/bin/sh\n{check}\n{script}\n")
@@ -569,7 +569,7 @@ def test_memory_tool(home, monkeypatch, script, failed, detail):
 
 @pytest.mark.parametrize("how", ["variable", "folder"])
 def test_a_gpu_shared_by_mps(home, monkeypatch, how):
-    """A fault would end the other programs."""
+    """Kernels are not tried on a GPU shared by MPS, where a fault would end the other programs."""
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", BEGIN + FAIL))
     if how == "variable":
         monkeypatch.setenv(kernel_trial.MPS_VARIABLE, "/pipes")
@@ -588,7 +588,7 @@ def test_an_unkept_verdict_is_reported(home, monkeypatch):
     assert kernel_trial.keep(kernel_trial.run(60)) == (("a card", "", detail, ABOUT, False),)
 
 
-WHOLE = """
+COMPLETE_TRIAL = """
 import sys
 import jax
 from jax_von_mises import environment
@@ -598,7 +598,7 @@ from tests.sampling.test_cuda_verdict import on_this_host
 environment.nvidia_driver = lambda: "580.65.06"
 cuda_launch.PLATFORM, cuda_launch.launch = "cpu", host_kernels.callback
 if "wrong" in sys.argv:
-    cuda_launch.launch = lambda *given: -host_kernels.callback(*given)
+    cuda_launch.launch = lambda *arguments: -host_kernels.callback(*arguments)
 class Driver:
     def __init__(self, ordinal):
         if "none" in sys.argv:
@@ -619,8 +619,8 @@ cuda_trial.main()
     ],
 )
 def test_a_trial(one_card, monkeypatch, how, failed, detail):
-    """A process runs the trial, and a draw of another process then uses a kernel."""
-    monkeypatch.setattr(kernel_trial, "PROGRAM", ("-W", "error", "-c", WHOLE, how))
+    """A separate process runs the trial, and draws then use a kernel if it passed."""
+    monkeypatch.setattr(kernel_trial, "PROGRAM", ("-W", "error", "-c", COMPLETE_TRIAL, how))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
     monkeypatch.chdir(children.ROOT)
     (trial,) = kernel_trial.keep(kernel_trial.run(300, PYTHONPATH=str(children.ROOT), JAX_NUM_CPU_DEVICES="1"))
@@ -634,19 +634,19 @@ def test_a_trial(one_card, monkeypatch, how, failed, detail):
 
 
 def test_files_are_drawn_by_the_plain_path(on_host, tmp_path, key):  # noqa: F811
-    """A run can then continue without kernels; batches of the same stream use kernels."""
+    """Files are drawn by the plain path, so a run can continue without kernels; batches use kernels."""
     names = []
 
-    def launch(name, *given):
+    def launch(name, *operands):
         names.append(name)
-        return host_kernels.callback(name, *given)
+        return host_kernels.callback(name, *operands)
 
     on_host.setattr(cuda_launch, "launch", launch)
-    given = key, 1.0, 4.0, 3000
-    jax_von_mises.write_samples(tmp_path / "angles.npy", *given, block_rows=1000)
+    arguments = key, 1.0, 4.0, 3000
+    jax_von_mises.write_samples(tmp_path / "angles.npy", *arguments, block_rows=1000)
     assert not names
-    next(jax_von_mises.sample_batches(*given, batch_size=3000))
+    next(jax_von_mises.sample_batches(*arguments, batch_size=3000))
     assert names
     on_host.setenv(cuda.VARIABLE, "0")
-    (plain,) = jax_von_mises.sample_batches(*given, batch_size=3000)
+    (plain,) = jax_von_mises.sample_batches(*arguments, batch_size=3000)
     np.testing.assert_array_equal(np.load(tmp_path / "angles.npy"), plain)

@@ -1,4 +1,4 @@
-"""Goodness of fit of two million angles each, with one rate of false alarms (`goodness_of_fit.FALSE_ALARM`)."""
+"""Goodness-of-fit tests of two million angles each, at one false-alarm rate (`goodness_of_fit.FALSE_ALARM`)."""
 
 import functools
 import itertools
@@ -39,7 +39,7 @@ def assert_distribution(x, k, where):
 
 
 def assert_independent(streams):
-    """Assert that no two streams are correlated, in step or one apart, nor neighbours in one stream."""
+    """Assert that neighbours in a stream are independent, and any two streams, aligned or shifted by one."""
     p_values = {}
     for i, u in enumerate(streams):
         for lag in LAGS:
@@ -61,7 +61,7 @@ def test_one_concentration(key, loc, k):
 
 @pytest.mark.slow
 def test_lanes_of_a_mixed_batch(key):
-    """Each lane has its own distribution; no two lanes are dependent, nor neighbours in one lane."""
+    """Each lane has its own distribution, and angles of two lanes or of neighbours in a lane are independent."""
     locs, ks = np.float32(PAIRS[1::2]).T
     x = np.asarray(sample_von_mises(key, locs, ks, (2**18, len(ks))))
     lanes = []
@@ -101,7 +101,7 @@ def test_float64(key, k, method):
 
 @pytest.mark.parametrize(("dtype", "step"), [("bfloat16", 2.0**-7), ("float16", 2.0**-10)])
 def test_narrow_dtypes(key, dtype, step):
-    """Narrow dtypes have few values, which the other tests would reject; so chi-square uses these values as bins.
+    """Narrow dtypes have few values, which the other tests would reject, so chi-square uses these values as bins.
 
     The bin of a value has all angles that round to it, from the midpoints to its neighbours.
     """
@@ -119,7 +119,7 @@ def test_narrow_dtypes(key, dtype, step):
     goodness_of_fit.assert_fits({"chi-square": goodness_of_fit.chi_square(counts, -2 * DRAWS * np.diff(tails))}, dtype)
 
 
-# The tests must be able to fail: a published sampler has or had each of these defects.
+# The tests must be able to fail: each of these defects occurs, or occurred, in a published sampler.
 
 
 def rejected(x, k, by):
@@ -137,20 +137,20 @@ def sound(k):
 
 
 def test_rejects_quantised_angles():
-    """Angles from a float32 arccos, as in other JAX samplers, have only 1254 distinct values."""
+    """The 1254 distinct values of a float32 arccos, which other JAX samplers use, are rejected."""
     x = sound(1e5)
     rejected(np.arccos(np.float32(np.cos(x))) * np.sign(x), 1e5, by="halving bins")
 
 
 def test_rejects_a_missing_tail():
-    """Uniform numbers of 15 bits give no angle beyond a tail probability of 2^-15, where 128 are expected."""
+    """A tail that ends at probability 2^-15, as with 15-bit uniform numbers, is rejected; it should have 128 angles."""
     x = sound(2.0)
     tail = exact_tail(2.0)(x)
     rejected(np.where(tail > 2.0**-15, x, 0.1), 2.0, by="halving bins")
 
 
 def test_rejects_a_heavy_tail():
-    """One angle in 10,000 is uniform, as from a rejection loop that gave up."""
+    """One uniform angle in 10,000, as from a rejection loop that gave up, is rejected."""
     x = sound(1e3).copy()
     x[::10_000] = np.linspace(-3, 3, len(x[::10_000]))
     rejected(x, 1e3, by="halving bins")
@@ -177,8 +177,8 @@ def test_rejects_a_repeated_value():
 
 
 @pytest.mark.parametrize("damage", ["copied", "mirrored", "as far out"])
-def test_sees_dependence(damage):
-    """One angle in 50 repeats its neighbour, its mirror image, or its distance with a random sign."""
+def test_detects_dependence(damage):
+    """Dependence of one angle in 50 on its neighbour is detected: a copy, a mirror image, or a random sign."""
     u = np.random.default_rng(0).uniform(size=2**18)
     source = u[::50][: len(u[1::50])]
     sign = np.random.default_rng(1).integers(0, 2, len(source))
@@ -188,12 +188,12 @@ def test_sees_dependence(damage):
     assert goodness_of_fit.independent(u[1:], u[:-1]) <= goodness_of_fit.P_VALUE
 
 
-# The parts of the tests.
+# The components of the tests.
 
 
 @pytest.mark.parametrize("k", [0.0, 0.3, 17.0, 1e6])
 def test_exact_tail(k):
-    """The relative error is 1e-10, or the effect of rounding the angle, which is coarser next to pi."""
+    """The relative error is below 1e-10, apart from the effect of rounding the angle, which is larger near pi."""
     x = reference.quantile(np.r_[np.geomspace(1e-10, 0.4999, 2000), 0.5 - np.geomspace(1e-9, 1e-4, 500)], k)
     tail = reference.sf(x, k)
     rounding = np.spacing(x) * reference.pdf(x, k)
@@ -214,7 +214,7 @@ def test_mean_cosine(k):
 
 
 def test_p_values_are_uniform():
-    """For uniform numbers, p-values of every test are uniform at the levels that 400 repetitions resolve."""
+    """For uniform numbers, every test has p-values below 5 % at about that rate, in 400 repetitions."""
     rng = np.random.default_rng(2)
     exact, repetitions = exact_tail(2.0), 400
     p_values = []
@@ -223,6 +223,6 @@ def test_p_values_are_uniform():
         x = np.where(u < 0.5, -1, 1) * np.interp(np.minimum(u, 1 - u), exact.t[::-1], exact.x[::-1])
         p_values.append([*goodness_of_fit.battery(x, 2.0, exact).values(), goodness_of_fit.independent(u[1:], u[:-1])])
     below = np.mean(np.array(p_values) < 0.05, axis=0)
-    # Four standard deviations of the count, and Bonferroni's bounds lie below 5 %.
+    # The first bound allows four standard deviations; tests with a Bonferroni correction have rates below 5 %.
     assert (below < 0.05 + 4 * np.sqrt(0.05 * 0.95 / repetitions)).all(), below
     assert (below > 0.005).all(), below

@@ -25,7 +25,7 @@ jax.config.update("jax_num_cpu_devices", 2)
 jax.distributed.initialize(f"127.0.0.1:{port}", 2, process, cluster_detection_method="deactivate")
 assert jax.process_count() == 2 and jax.device_count() == 4 and len(jax.local_devices()) == 2
 key, loc = jax.random.key(3), np.linspace(-3, 3, 8, dtype=np.float32)
-found = {}
+results = {}
 
 def record(name, draw):
     text = jax.jit(draw).lower(key).compile().as_text()
@@ -33,7 +33,7 @@ def record(name, draw):
     assert not array.is_fully_addressable
     shards = [([[s.start, s.stop] for s in shard.index], np.asarray(shard.data).tolist())
               for shard in array.addressable_shards]
-    found[name] = {"text": text, "shards": shards}
+    results[name] = {"text": text, "shards": shards}
 
 for kind in (AxisType.Auto, AxisType.Explicit):
     mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(kind, kind))
@@ -50,9 +50,9 @@ record("shard_map", jax.shard_map(lambda key: sample_shard(key, loc, 4.0, (3, 8)
                                 mesh=mesh, in_specs=P(), out_specs=P("x")))
 sharding = NamedSharding(mesh, P("x"))
 mean = jax.jit(lambda key: sample_von_mises(key, 0.5, 4.0, (12,), out_sharding=sharding).mean())
-found["mean"] = mean.lower(key).compile().as_text()
+results["mean"] = mean.lower(key).compile().as_text()
 with open(sys.argv[3], "w") as file:
-    json.dump(found, file)
+    json.dump(results, file)
 jax.distributed.shutdown()
 """
 
@@ -73,12 +73,12 @@ def reports(tmp_path_factory):
     command = [sys.executable, "-W", "error", "-c", PROGRAM, port]
     both = [subprocess.Popen([*command, str(i), str(name)], **pipes) for i, name in enumerate(names)]
     try:
-        ends = [process.communicate(timeout=180)[0] for process in both]
+        outputs = [process.communicate(timeout=180)[0] for process in both]
     finally:
         for process in both:
             process.kill()
             process.wait()
-    assert [process.returncode for process in both] == [0, 0], "\n".join(ends)
+    assert [process.returncode for process in both] == [0, 0], "\n".join(outputs)
     return [json.loads(name.read_text()) for name in names]
 
 
@@ -88,19 +88,19 @@ CASES = [f"{kind} {name}" for kind in ("Auto", "Explicit") for name in ("rows", 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*CASES, "shard_map"])
 def test_each_process_draws_its_shards(reports, name):
-    """The shards equal the array of one process bit for bit, each element in one place; no program communicates."""
+    """The shards equal the array of one process bit for bit, without overlap, and no program communicates."""
     key, loc = jax.random.key(3), np.linspace(-3, 3, 8, dtype=np.float32)
     if "table" in name:
         expected = jax_von_mises.sample_von_mises(key, 0.5, 4.0, (12, 8), method="table")
     else:
         expected = jax_von_mises.sample_von_mises(key, loc, 4.0, (12, 8), method="direct")
-    found = np.full((12, 8), np.nan, np.float32)
+    assembled = np.full((12, 8), np.nan, np.float32)
     for process in reports:
         assert len(process[name]["shards"]) == 2
         for index, data in process[name]["shards"]:
             box = tuple(slice(*bounds) for bounds in index)
-            assert np.isnan(found[box]).all()
-            found[box] = data
+            assert np.isnan(assembled[box]).all()
+            assembled[box] = data
         assert not COLLECTIVE.search(process[name]["text"])
         assert COLLECTIVE.search(process["mean"])  # the control: communication would appear in this form
-    np.testing.assert_array_equal(found, np.asarray(expected))
+    np.testing.assert_array_equal(assembled, np.asarray(expected))

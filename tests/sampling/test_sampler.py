@@ -16,7 +16,7 @@ from tests.arrays import equal
 
 KEY = random.key(5)
 METHODS = ("direct", "table")
-# A key determines the words and a method their angles, so keys other than the default one are tested with one method.
+# A key determines the words, and a method their angles, so keys other than the default are tested with one method.
 KEYS_AND_METHODS = [
     *(("threefry2x32", method) for method in METHODS),
     *(
@@ -38,7 +38,7 @@ def test_shape_does_not_matter(implementation, method):
     key = random.key(1, impl=implementation)
     draw = functools.partial(sample_von_mises, key, 0.3, 2.5, method=method)
     flat = draw(shape=(2310,))
-    # Each shape is a program to compile: all for the default key, a few critical ones for the others.
+    # Each shape is a program to compile, so other keys than the default use only the most critical ones.
     default = implementation == "threefry2x32"
     for shape in ((2310, 1), (7, 11, 5, 6)) if default else ((7, 11, 5, 6),):
         assert equal(draw(shape=shape).reshape(-1), flat)
@@ -67,7 +67,7 @@ def test_block_beyond_32_bits():
 
 @pytest.mark.slow
 def test_traced_start():
-    """Inside a program a block may start anywhere, also beyond 32 bits: the blocks of a loop are those of a stream."""
+    """A traced start may be anywhere in a stream, even beyond 32 bits; the blocks of a loop form the stream."""
     draw = functools.partial(sample_block, KEY, 0.3, 2.5, shape=(100,))
     full = sample_von_mises(KEY, 0.3, 2.5, (8, 100), method="table")
     assert equal(jax.lax.scan(lambda at, _: (at + 100, draw(at)), 0, None, 8)[1], full)
@@ -89,7 +89,7 @@ def test_traced_start():
 
 
 def test_slices_of_one_size_run_one_program():
-    """Streams rely on this: blocks at any place, odd ones too, agree bit for bit where they overlap."""
+    """Blocks of one size agree bit for bit where they overlap, as streams require."""
     draw = functools.partial(sample_block, KEY, 0.0, jnp.array([0.5, 30.0]), shape=(50, 2))
     assert equal(draw(100)[10:], draw(120)[:40])
 
@@ -128,7 +128,7 @@ def kernel_size():
 @pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_inside_jit(method):
-    """The angles are the same inside a user's program, also with other work around them."""
+    """The angles are the same inside a user's program, also among other computations."""
     draw = functools.partial(sample_von_mises, shape=(5000,), method=method)
     outside = draw(KEY, 0.3, 2.5)
     assert equal(jax.jit(draw)(KEY, 0.3, 2.5), outside)
@@ -140,15 +140,15 @@ def test_inside_jit(method):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_constants_of_a_program(method):
-    """Arguments that are constants for the compiler give the same angles as unknown ones.
+    """Constant arguments give the same angles as traced ones.
 
-    Otherwise the compiler would compute with them at compile time, with other rounding.
+    Without precautions, the compiler computes with constants at compile time, and rounds differently.
     """
     draw = functools.partial(sample_von_mises, method=method)
     cases = [(0.3, k, (3000,)) for k in (0.0, 0.169663861, 0.5, 1.79095924, 14.2028522, 17.0, 40.5, 24506.9375)]
     if method == "direct":
         cases.append((0.3, np.float32([[0.1], [0.7], [9.1]]), (3, 1000)))
-    # Whole turns are subtracted at any concentration; the point mass shows the last digit of the remainder.
+    # `loc` is reduced at any concentration; the point mass shows the last digit of the remainder.
     cases += [(loc, np.inf, (100,)) for loc in (-2.0, 9.0, 12345.678, -777777.7, 8388609.0, 16000001.0)]
     cases += [(loc, 3.0, (100,)) for loc in (-2.0, 16000001.0)]
     # All cases share a program, which compiles faster than one program each.
@@ -177,9 +177,9 @@ def test_vmap_over_parameters(method):
 def test_vmap_over_everything():
     keys = random.split(KEY, 3)
     locs = jnp.linspace(-1.0, 1.0, 3)
-    got = jax.vmap(sample_von_mises, in_axes=(0, 0, None))(keys, locs, jnp.array([1.0, 2.0]))
+    actual = jax.vmap(sample_von_mises, in_axes=(0, 0, None))(keys, locs, jnp.array([1.0, 2.0]))
     expected = jnp.stack([sample_von_mises(k, m, jnp.array([1.0, 2.0])) for k, m in zip(keys, locs, strict=True)])
-    assert equal(got, expected)
+    assert equal(actual, expected)
 
 
 def test_scan():
@@ -187,9 +187,9 @@ def test_scan():
         return total + 1, sample_von_mises(key, 0.0, total, (7,))
 
     keys = random.split(KEY, 4)
-    _, got = jax.lax.scan(step, jnp.float32(1.0), keys)
+    _, actual = jax.lax.scan(step, jnp.float32(1.0), keys)
     expected = jnp.stack([sample_von_mises(key, 0.0, float(i + 1), (7,)) for i, key in enumerate(keys)])
-    assert equal(got, expected)
+    assert equal(actual, expected)
 
 
 @pytest.mark.slow
@@ -197,8 +197,8 @@ def test_checkpoint():
     def loss(concentration):
         return jnp.sum(jnp.cos(sample_von_mises(KEY, 0.0, concentration, (100,))))
 
-    expected, found = (jax.jit(jax.grad(f))(2.0) for f in (loss, jax.checkpoint(loss)))
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    expected, actual = (jax.jit(jax.grad(f))(2.0) for f in (loss, jax.checkpoint(loss)))
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -232,7 +232,7 @@ def test_default_shape_is_the_broadcast():
 
 @pytest.mark.parametrize("array", [np.array, pytest.param(jnp.array, marks=pytest.mark.slow)])
 def test_shape_as_an_array(array):
-    """An array is a valid shape, as for `jax.random`, and so is a single integer."""
+    """An array or a single integer is a valid shape, as for `jax.random`."""
     flat, block = array([2, 3]), sample_von_mises(KEY, 0.0, 1.0, (2, 3))
     assert equal(sample_von_mises(KEY, 0.0, 1.0, flat), block)
     assert equal(sample_block(KEY, 0.0, 1.0, 0, flat, method="direct"), block)
@@ -257,7 +257,7 @@ def test_dtype(dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("f2", "i8"))])
 def test_byte_order_does_not_matter(dtype):
-    """Files from other machines have another byte order, and the same numbers."""
+    """Arrays of the other byte order, as in files from other machines, give the same results."""
     ours = np.array([1, 2, 5], f"={dtype}")
     theirs = ours.astype(ours.dtype.newbyteorder(">" if ours.dtype.newbyteorder("<").isnative else "<"))
     assert not theirs.dtype.isnative
@@ -305,7 +305,7 @@ def test_float64_streams(method):
     ],
 )
 def test_float64_shapes(shapes, sizes):
-    """The compiler contracts products and sums only in loops of some shapes; the angles do not depend on it."""
+    """The angles do not depend on the shape, although the compiler contracts products and sums only in some loops."""
     with jax.enable_x64(True):
         for k in (0.01, 0.5, 3.0, 40.0, 1e4):
             flat = sample_von_mises(KEY, 0.3, k, (3000,), method="direct")
@@ -323,7 +323,7 @@ def test_float64_shapes(shapes, sizes):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("loc", [0.0, 3.0, np.pi, -np.pi, 3.1415925, 1e3, -1e6])
 def test_range(dtype, loc):
-    """Angles lie in [-pi, pi) for every concentration, also with the mode on either side of the cut."""
+    """Angles lie in [-pi, pi) for every concentration, with the mode on either side of the cut."""
     for concentration in (0.0, 1.0, 1e4, jnp.inf):
         for method in METHODS:
             x = np.asarray(sample_von_mises(KEY, loc, concentration, (5000,), dtype, method=method), np.float64)
@@ -332,12 +332,12 @@ def test_range(dtype, loc):
 
 
 def test_whole_turns_do_not_matter():
-    """`loc` is reduced without the error of a rounded 2 pi, up to where its own spacing matters."""
+    """`loc` is reduced without the error of a rounded 2 pi, as far as its own spacing allows."""
     turns = np.array([1, -1, 5, 1000, -123456])
     loc = np.float32(0.5 + 2 * np.pi * turns)
     expected = np.remainder(loc.astype(np.float64) + np.pi, 2 * np.pi) - np.pi
-    got = sample_von_mises(KEY, loc, jnp.inf)
-    np.testing.assert_allclose(got, expected, atol=3e-7, rtol=0)
+    actual = sample_von_mises(KEY, loc, jnp.inf)
+    np.testing.assert_allclose(actual, expected, atol=3e-7, rtol=0)
 
 
 def test_angles_that_need_no_wrap_keep_their_digits():
@@ -357,7 +357,7 @@ def ten_inside_jit(method):
     ("loc", "concentration"),
     [(0.0, -1.0), (0.0, -0.5e-30), (0.0, jnp.nan), (jnp.nan, 1.0), (jnp.inf, 1.0), (-jnp.inf, 1.0), (1e20, 1.0)],
 )
-def test_bad_values_give_nan(method, loc, concentration):
+def test_invalid_values_give_nan(method, loc, concentration):
     assert np.isnan(sample_von_mises(KEY, loc, concentration, (10,), method=method)).all()
     assert np.isnan(ten_inside_jit(method)(KEY, loc, concentration)).all()
 
@@ -382,7 +382,7 @@ def test_limits(method):
 
 
 def test_mirror():
-    """The lowest bit of a word is the sign, so 2^31 words and their neighbours give opposite angles."""
+    """The lowest bit of a word is the sign, so words that differ only in this bit give opposite angles."""
     low = np.arange(0, 2**16, dtype=np.uint32) << 16
     angles = jax.jit(lambda low: transform.angles((low,), jnp.float32(0.0), jnp.float32(2.0), "table"))
     assert equal(angles(low), -angles(low | 1))
@@ -390,7 +390,7 @@ def test_mirror():
 
 # ---------------------------------------------------------------------------------------------- errors
 
-BAD_CALLS = [
+INVALID_CALLS = [
     (dict(key=0), TypeError, "sample_von_mises: key must be a JAX random key, got 0 of type int.*jax.random.key"),
     (dict(key=jnp.ones(2)), TypeError, "key must be a JAX random key, got an array of dtype float32"),
     (dict(key=jnp.ones(3, jnp.uint32)), ValueError, r"key is a uint32 array of shape \(3,\).*jax.random.key"),
@@ -428,8 +428,8 @@ BAD_CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("change", "error", "message"), BAD_CALLS)
-def test_bad_arguments(change, error, message):
+@pytest.mark.parametrize(("change", "error", "message"), INVALID_CALLS)
+def test_invalid_arguments(change, error, message):
     arguments = dict(key=KEY, loc=0.0, concentration=1.0) | change
     with pytest.raises(error, match=message) as caught:
         sample_von_mises(**arguments)
@@ -441,7 +441,7 @@ def test_traced_shape_names_the_remedy():
         jax.jit(lambda n: sample_von_mises(KEY, 0.0, 1.0, (n,)))(3)
 
 
-BAD_STARTS = [
+INVALID_STARTS = [
     (-1, ValueError, r"start=-1 must be at least 0 and below 2\^64, the length of a stream"),
     (2**64, ValueError, "start=18446744073709551616 must be"),
     (1.5, TypeError, "start=1.5 must be an integer"),
@@ -457,7 +457,7 @@ BAD_STARTS = [
     ),
     ((2**32 - 1, 2**32 - 2), ValueError, r"start=18446744073709551614 and shape=.* reach beyond"),
 ]
-BAD_TRACED_STARTS = [
+INVALID_TRACED_STARTS = [
     (np.float32(2), "start is traced with dtype float32 and shape .*must be a scalar of int32, uint32"),
     (np.arange(2), r"start is traced with dtype int32 and shape \(2,\)"),
     (True, "start is traced with dtype bool"),
@@ -465,13 +465,13 @@ BAD_TRACED_STARTS = [
 ]
 
 
-@pytest.mark.parametrize(("start", "error", "message"), BAD_STARTS)
-def test_bad_start(start, error, message):
+@pytest.mark.parametrize(("start", "error", "message"), INVALID_STARTS)
+def test_invalid_start(start, error, message):
     with pytest.raises(error, match="sample_block: " + message):
         sample_block(KEY, 0.0, 1.0, start, (3,))
 
 
-@pytest.mark.parametrize(("start", "message"), BAD_TRACED_STARTS)
-def test_bad_traced_start(start, message):
+@pytest.mark.parametrize(("start", "message"), INVALID_TRACED_STARTS)
+def test_invalid_traced_start(start, message):
     with pytest.raises(TypeError, match="sample_block: " + message):
         jax.jit(lambda start: sample_block(KEY, 0.0, 1.0, start, (3,)))(start)

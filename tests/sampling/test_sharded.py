@@ -1,4 +1,4 @@
-"""One stream over eight devices: the angles of one device bit for bit, without communication."""
+"""One stream on several devices: the angles of one device, bit for bit, without communication."""
 
 import functools
 import logging
@@ -68,15 +68,15 @@ EXCHANGES = [
 
 
 @pytest.mark.parametrize(("exchange", "name"), EXCHANGES, ids=[name for _, name in EXCHANGES])
-def test_collectives_are_seen(exchange, name):
-    """The control of the tests below: a program with an exchange is recognised."""
+def test_collectives_are_detected(exchange, name):
+    """`collectives` recognises an exchange between devices, as a control of the tests below."""
     mesh = mesh_of((8,), AxisType.Auto)
     mapped = jax.shard_map(exchange, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
     assert name in collectives(compiled(mapped, jnp.arange(64.0)))
 
 
-def test_sums_over_a_sharded_result_are_seen():
-    """The control with our sampler in the program."""
+def test_sums_over_a_sharded_result_are_detected():
+    """A sum over a sharded draw communicates, as a control with the sampler in the program."""
     sharding = NamedSharding(mesh_of((8,), AxisType.Auto), P("x"))
     assert collectives(compiled(lambda key: jnp.sum(sample_von_mises(key, 0.3, 2.5, 800, out_sharding=sharding)), KEY))
 
@@ -111,7 +111,7 @@ def test_pmap_shapes():
 
 @pytest.mark.slow
 def test_pmap_auto_decides_by_the_complete_shape():
-    """2^14 angles use the table, although the 2^11 of a single device would use the direct route."""
+    """2^14 angles use the table, although the 2^11 angles of a single device would use the direct route."""
     full = (8, 2**11)
     assert equal(sample_pmap(KEY, 0.3, 2.5, full), draw(full))
     assert equal(sample_pmap(KEY, 0.3, 2.5, full), draw(full, method="table"))
@@ -120,7 +120,7 @@ def test_pmap_auto_decides_by_the_complete_shape():
 
 @pytest.mark.slow
 def test_pmap_parameters():
-    """Parameters with the device axis are partitioned; without it, or with length 1, every device has all of them."""
+    """Parameters with the device axis are partitioned; without it, or with length 1, every device has a copy."""
     every = np.geomspace(0.1, 100, 5, dtype=np.float32)
     each = np.geomspace(0.01, 1000, 8, dtype=np.float32)[:, None]
     loc = jnp.linspace(-3, 3, 8)[:, None]
@@ -135,7 +135,7 @@ def test_pmap_parameters():
     ids=["typed", "legacy"],
 )
 def test_pmap_keys_of_the_devices(make, method, size):
-    """Each device has a separate stream: row d is the draw of one device with key d and its parameters."""
+    """Each device has a separate stream: row d equals a single-device draw with key d and its parameters."""
     keys = random.split(make(7), 8)
     loc, concentration = jnp.linspace(-3, 3, 8), jnp.geomspace(0.1, 100, 8)
     x = sample_pmap(keys, loc[:, None], concentration[:, None], (8, size), method=method)
@@ -149,7 +149,7 @@ def test_pmap_keys_of_the_devices(make, method, size):
 
 @pytest.mark.slow
 def test_pmap_keys_of_some_devices():
-    """One device works, too, with a key array of one key, and with concentrations shared by all devices."""
+    """A key array also works on some devices, or one, and with concentrations shared by all devices."""
     for count in (1, 3):
         keys, devices = random.split(KEY, count), jax.devices()[:count]
         x = sample_pmap(keys, 0.3, jnp.geomspace(1, 9, 5), (count, 5), "bfloat16", devices=devices)
@@ -158,7 +158,7 @@ def test_pmap_keys_of_some_devices():
 
 
 def test_pmap_parameters_of_the_devices():
-    """The pattern of JAX's guides is refused because axes are matched from the last one; the message's remedy works."""
+    """Parameters of shape (devices,) are refused, since axes align from the last; the message's remedy works."""
     loc, concentration = jnp.zeros(8), jnp.full(8, 5.0)
     for key in (KEY, random.split(KEY, 8)):
         with pytest.raises(ValueError, match=r"loc has shape \(8,\).*shape=\(8, 10\).*write loc\[:, None\] to match"):
@@ -170,7 +170,7 @@ def test_pmap_parameters_of_the_devices():
 
 @pytest.mark.slow
 def test_pmap_devices():
-    """Devices are used in the given order, several or one; a committed key is moved."""
+    """Devices are used in the given order, even a single one, and a committed key is moved."""
     some = jax.devices()[:2:-2]
     x = sample_pmap(KEY, 0.3, 2.5, (3, 50), devices=some)
     assert equal(x, draw((3, 50)))
@@ -209,7 +209,7 @@ def test_pmap_compiles_once(caplog):
 
 @pytest.mark.slow
 def test_pmap_transformations():
-    """Inside a program, under vmap, and differentiated, results are those of one device."""
+    """In a program, under vmap and differentiated, results equal those of one device."""
     pmapped = functools.partial(sample_pmap, shape=(2, 50), method="direct", devices=jax.devices()[:2])
     alone = functools.partial(sample_von_mises, shape=(2, 50), method="direct")
     assert equal(jax.jit(pmapped)(KEY, 0.3, 2.5), alone(KEY, 0.3, 2.5))
@@ -231,13 +231,13 @@ def test_pmap_has_no_collectives(method):
 
 def test_pmap_of_the_user():
     keys = random.split(KEY, 8)
-    got = jax.pmap(lambda key: sample_von_mises(key, 0.3, 2.5, (50,)))(keys)
-    assert equal(got, jnp.stack([sample_von_mises(key, 0.3, 2.5, (50,)) for key in keys]))
+    actual = jax.pmap(lambda key: sample_von_mises(key, 0.3, 2.5, (50,)))(keys)
+    assert equal(actual, jnp.stack([sample_von_mises(key, 0.3, 2.5, (50,)) for key in keys]))
 
 
 # --------------------------------------------------------------------------------------------- shardings
 
-# Each case takes two programs, which compile fast for two devices.
+# Each case compiles two programs, which is fast for two devices.
 SHARDINGS = [
     (AxisType.Auto, (2,), P(None, "x"), "table"),
     (AxisType.Explicit, (2, 1), P("x", "y"), "direct"),
@@ -257,7 +257,7 @@ SHARDINGS = [
 def test_out_sharding(axis_type, sizes, spec, method):
     mesh = mesh_of(sizes, axis_type)
     sharding = NamedSharding(mesh, spec)
-    # Once in a user's program, and once with the mesh in scope: the second program knows the mesh.
+    # Draw with a PartitionSpec for the mesh in scope, and with a NamedSharding inside a user's program.
     full = jax.jit(functools.partial(sample_von_mises, shape=(8, 120), method=method, out_sharding=sharding))
     with jax.set_mesh(mesh):
         results = [draw((8, 120), method=method, out_sharding=spec)]
@@ -311,7 +311,7 @@ def test_out_sharding_float64(sizes, axis_type, method):
     ids=str,
 )
 def test_sharded_parameters(axis_type, sizes, spec):
-    """An argument with the shape of the result passes its sharding on, also in 2-D meshes, and parts are not moved."""
+    """A result takes the sharding of an argument of its shape, without communication, also on 2-D meshes."""
     concentration = jnp.geomspace(0.1, 100, 64).reshape(8, 8)
     mesh = mesh_of(sizes, axis_type)
     sharding = NamedSharding(mesh, spec)
@@ -327,7 +327,7 @@ def test_sharded_parameters(axis_type, sizes, spec):
 
 @pytest.mark.slow
 def test_out_sharding_array_parameters(axis_type):
-    """All devices have the concentrations of a partitioned result."""
+    """A partitioned result may share an array of concentrations, which is copied to all devices."""
     concentration = jnp.geomspace(0.1, 100, 16)
     mesh = mesh_of((2,), axis_type)
     with jax.set_mesh(mesh):
@@ -347,7 +347,7 @@ def test_out_shardings_of_the_program(method):
     assert equal(cut(KEY, 0.3, 2.5), draw((2000,), method=method))
 
 
-def test_bad_shardings(axis_type):
+def test_invalid_shardings(axis_type):
     with pytest.raises(ValueError, match=r"out_sharding=.* no mesh is in scope. Enter one with jax.set_mesh"):
         draw((8,), out_sharding=P("x"))
     with jax.set_mesh(mesh_of((8,), axis_type)):
@@ -397,7 +397,7 @@ def test_shard(axis_type, sizes, axes, method):
 
 @pytest.mark.slow
 def test_shard_over_one_axis_of_two(axis_type):
-    """Devices that differ only in the other axis hold the same angles, as shard_map itself verifies."""
+    """Devices that differ only in the other axis draw the same angles, as shard_map itself verifies."""
     for options in ({}, {"axis_names": {"x"}}):
 
         @jax.jit
@@ -410,7 +410,7 @@ def test_shard_over_one_axis_of_two(axis_type):
 
 @pytest.mark.slow
 def test_shard_in_pmap_and_vmap():
-    """It works wherever there is a named axis."""
+    """`sample_shard` works wherever there is a named axis, as in `jax.pmap` and `jax.vmap`."""
     for transform in (jax.pmap, jax.vmap):
         parts = transform(lambda _: sample_shard(KEY, 0.3, 2.5, (120,), "x"), axis_name="x")
         assert equal(parts(np.arange(2)), draw((2, 120), method="table"))
@@ -418,7 +418,7 @@ def test_shard_in_pmap_and_vmap():
 
 @pytest.mark.parametrize("implementation", OTHER_KEYS)
 def test_shard_parameters_and_keys(axis_type, implementation):
-    """Each device has its own concentrations, and all share one location."""
+    """Parts with separate concentrations and one location equal the draw of one device, for every type of key."""
     key = random.key(5, impl=implementation)
     concentration = jnp.geomspace(0.1, 100, 64).reshape(8, 8)
     mesh = mesh_of((8,), axis_type)
@@ -440,20 +440,20 @@ def test_shard_float64():
 
 @pytest.mark.slow
 def test_shard_derivatives():
-    """The derivative of a concentration shared by all devices, with and without shard_map's own checks."""
+    """The derivative in a shared concentration equals that of one device, with and without shard_map's checks."""
     alone = functools.partial(sample_von_mises, KEY, 0.3, shape=(8, 120))
     expected = jax.jit(jax.grad(lambda k: jnp.sum(alone(k))))(2.5)
     for check in (True, False):
         parts = shard_map(mesh_of((2,), AxisType.Auto), P("x"), check_vma=check)(
             lambda key, k: sample_shard(key, 0.3, k, (4, 120), "x", method="direct")
         )
-        found = jax.jit(jax.grad(lambda k, f=parts: jnp.sum(f(KEY, k))))(2.5)
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        actual = jax.jit(jax.grad(lambda k, f=parts: jnp.sum(f(KEY, k))))(2.5)
+        np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 @pytest.mark.slow
 def test_shard_beyond_32_bits():
-    """Eight parts of 2^30 angles, of which only the last angles are computed; without 64-bit mode."""
+    """Eight parts of 2^30 angles continue the stream beyond 32 bits; only their last angles are computed."""
     size = 2**30
 
     @jax.jit
@@ -462,26 +462,26 @@ def test_shard_beyond_32_bits():
         return sample_shard(key, 0.3, k, (size,), "x", method="table")[-4:]
 
     memory = ends.lower(KEY, 2.5).compile().memory_analysis()
-    assert memory.temp_size_in_bytes < 2**20, "the parts would be made in full"
+    assert memory.temp_size_in_bytes < 2**20, "the parts are computed in full"
     expected = [sample_block(KEY, 0.3, 2.5, (j + 1) * size - 4, (4,)) for j in range(8)]
     assert equal(ends(KEY, 2.5), jnp.concatenate(expected))
 
 
 def test_shard_map_of_the_user(axis_type):
-    """Each device has a key and a concentration, and draws as usual."""
+    """`sample_von_mises` works in a user's shard_map, with a key and a concentration for each device."""
     keys, concentrations = random.split(KEY, 8), jnp.geomspace(0.1, 100, 8)
     mesh = mesh_of((8,), axis_type)
     mapped = jax.shard_map(
         lambda key, k: sample_von_mises(key[0], 0.3, k[0], (50,)), mesh=mesh, in_specs=P("x"), out_specs=P("x")
     )
     expected = [sample_von_mises(key, 0.3, k, (50,)) for key, k in zip(keys, concentrations, strict=True)]
-    got = jax.jit(mapped)(*jax.device_put((keys, concentrations), NamedSharding(mesh, P("x"))))
-    assert equal(got, jnp.concatenate(expected))
+    actual = jax.jit(mapped)(*jax.device_put((keys, concentrations), NamedSharding(mesh, P("x"))))
+    assert equal(actual, jnp.concatenate(expected))
 
 
 # ---------------------------------------------------------------------------------------------- errors
 
-BAD_PMAPS = [
+INVALID_PMAPS = [
     (
         dict(shape=(4, 10)),
         ValueError,
@@ -511,8 +511,8 @@ BAD_PMAPS = [
 ]
 
 
-@pytest.mark.parametrize(("change", "error", "message"), BAD_PMAPS)
-def test_bad_pmap(change, error, message):
+@pytest.mark.parametrize(("change", "error", "message"), INVALID_PMAPS)
+def test_invalid_pmap(change, error, message):
     arguments = dict(key=KEY, loc=0.0, concentration=1.0, shape=(8, 2)) | change
     with pytest.raises(error, match="sample_pmap: .*" + message):
         sample_pmap(**arguments)
@@ -524,7 +524,7 @@ def test_pmap_device_twice():
 
 
 def test_pmap_inside_a_mesh():
-    """The error of jax.pmap itself does not help there."""
+    """Inside a mesh, an error names the remedy, since the error of `jax.pmap` itself does not help."""
     with (
         jax.set_mesh(mesh_of((8,), AxisType.Auto)),
         pytest.raises(ValueError, match=r"sample_pmap: a mesh with the axes \('x',\) is in scope.*out_sharding"),
@@ -532,7 +532,7 @@ def test_pmap_inside_a_mesh():
         sample_pmap(KEY, 0.0, 1.0, (8,))
 
 
-BAD_SHARDS = [
+INVALID_SHARDS = [
     (dict(axis_name="z"), ValueError, "axis_name='z' is not an axis.*in the body of jax.shard_map or jax.pmap"),
     (dict(axis_name=("x", "z")), ValueError, "axis_name=.* is not an axis"),
     (dict(axis_name=()), ValueError, r"axis_name=\(\) is not an axis"),
@@ -548,8 +548,8 @@ BAD_SHARDS = [
 ]
 
 
-@pytest.mark.parametrize(("change", "error", "message"), BAD_SHARDS)
-def test_bad_shard(change, error, message):
+@pytest.mark.parametrize(("change", "error", "message"), INVALID_SHARDS)
+def test_invalid_shard(change, error, message):
     arguments = dict(key=KEY, loc=0.0, concentration=1.0, shape=(2,), axis_name="x") | change
     with pytest.raises(error, match="sample_shard: .*" + message):
         jax.eval_shape(
@@ -574,13 +574,13 @@ def test_pipeline(capsys, devices):
     printed = capsys.readouterr().out
     assert ("results: the same, bit for bit" in printed) == (devices == 2)
     assert ("There is no second device" in printed) == (devices == 1)
-    found, expected = map(float, re.search(r"distance: (\S+), by the distribution (\S+)", printed).groups())
+    mean, expected = map(float, re.search(r"distance: (\S+), by the distribution (\S+)", printed).groups())
     # The squared distance is about exponential, so this is six standard errors.
-    assert abs(found / expected - 1) < 6 / np.sqrt(4 * 64)
+    assert abs(mean / expected - 1) < 6 / np.sqrt(4 * 64)
 
 
 def test_pipeline_keeps_its_devices():
-    """Each batch is on the first device, the sums are on the second."""
+    """Batches are drawn on the first device and summed on the second."""
     first, second = jax.devices()[2:4]
     shape = (64, 100)
     assert pipeline.draw(jax.device_put(KEY, first), 1, shape).devices() == {first}

@@ -29,7 +29,7 @@ def block_of(key, mu, kappa, start, shape, method="direct"):
 
 # ------------------------------------------------------------------------------------------------ the stream
 
-# Checksums of the words of directions 0 to 9, and of 10 from place 2^33 on. They are frozen: see docs/guarantees.md.
+# Checksums of the words of directions 0 to 9 and 2^33 to 2^33 + 9. They are frozen: see docs/guarantees.md.
 DIGESTS = {
     ("threefry2x32", 3, "float32"): "47d6c95e6373b045",
     ("threefry2x32", 5, "float32"): "ff98b81043041a2c",
@@ -41,7 +41,7 @@ DIGESTS = {
 
 
 def words_of(implementation, d, dtype, start):
-    """Return the words of ten directions, from the functions of the sampler."""
+    """Return the words of ten directions, as the sampler computes them."""
     generator, key = counter.key_words(random.key(7, impl=implementation))
     width, numbers = 2 if dtype == "float64" else 1, sphere.numbers_per_direction(d)
     start = None if start is None else counter.halves(start)
@@ -52,12 +52,12 @@ def words_of(implementation, d, dtype, start):
 @pytest.mark.parametrize(("implementation", "d", "dtype"), DIGESTS)
 def test_words_are_frozen(implementation, d, dtype):
     words = [words_of(implementation, d, dtype, start) for start in (None, 2**33)]
-    found = hashlib.sha256(np.ascontiguousarray(np.stack(words), "<u4").tobytes()).hexdigest()[:16]
-    assert found == DIGESTS[implementation, d, dtype]
+    digest = hashlib.sha256(np.ascontiguousarray(np.stack(words), "<u4").tobytes()).hexdigest()[:16]
+    assert digest == DIGESTS[implementation, d, dtype]
 
 
 def test_words_are_those_of_the_stream():
-    """Direction i takes the words from (d + 1) i on of the key's stream."""
+    """Direction i takes words 6 i to 6 i + 5 of the key's stream for d = 5, and words 2 i and 2 i + 1 for d = 3."""
     words = counter.words(random.key(7), (60,), 1)[0]
     assert equal(words_of("threefry2x32", 5, "float32", None), np.asarray(words).reshape(10, 6))
     assert equal(words_of("threefry2x32", 3, "float32", None), np.asarray(words)[:20].reshape(10, 2))
@@ -65,7 +65,7 @@ def test_words_are_those_of_the_stream():
 
 @pytest.mark.parametrize("d", [5, pytest.param(3, marks=slow)])
 def test_the_first_directions(d):
-    """Other arithmetic gives the same vectors from the words: SciPy's normal quantiles and NumPy's sums."""
+    """Directions agree with those that NumPy and SciPy compute from the same words."""
     words = words_of("threefry2x32", d, "float32", None).astype(np.int64)
     mu, k = direction(d).astype(float), 4.0
     cosine = (jnp.asarray(words[:, 0], jnp.uint32),)
@@ -91,7 +91,7 @@ def test_the_first_directions(d):
 @pytest.mark.parametrize("implementation", counter.GENERATORS)
 @pytest.mark.parametrize("d", [3, 5, 2])
 def test_slices(d, implementation):
-    """Slices agree bit for bit in any shape and program; distant directions are distinct."""
+    """A block equals the same slice of a full draw bit for bit, in any shape; a distant block has other directions."""
     key, mu = random.key(1, impl=implementation), direction(d)
     full = np.asarray(sample_von_mises_fisher(key, mu, 2.5, (240,), method="direct"))
     block = block_of(key, mu, 2.5, 70, (100,))
@@ -104,7 +104,7 @@ def test_slices(d, implementation):
 @pytest.mark.parametrize("method", ["direct", "table", "each"])
 @pytest.mark.parametrize("d", [3, 4, 5, 7, 20, 100])
 def test_bits_do_not_depend_on_the_program(d, method):
-    """Pieces of uneven length, for which XLA:CPU makes other loops, and several CPU devices give the same bits."""
+    """Pieces of any length, for which XLA:CPU generates other loops, and a larger program draw the same bits."""
     count, mu = 2**15, direction(d)
     kappa = np.float32(2.5) if method != "each" else np.geomspace(1e-2, 1e4, count).astype(np.float32)
     method = "direct" if method == "each" else method
@@ -138,7 +138,7 @@ def mesh(request):
 @pytest.mark.parametrize("each", [False, pytest.param(True, marks=slow)])
 @pytest.mark.parametrize("d", [3, *(pytest.param(d, marks=slow) for d in (2, 5))])
 def test_devices_draw_their_parts(d, each, mesh):
-    """Two devices draw the directions of one, for one concentration and for one each."""
+    """Two devices draw the same directions as one device, for one concentration and for one per direction."""
     kappa, spec = np.geomspace(0.1, 100, 64, dtype=np.float32) if each else np.float32(2.5), PartitionSpec("data")
     with jax.set_mesh(mesh):
         parts = sample_von_mises_fisher(KEY, direction(d), kappa, (64,), out_sharding=spec)
@@ -165,7 +165,7 @@ def test_derivatives_over_devices(d, mesh):
 @slow
 @pytest.mark.parametrize("d", [3, 5, 100])
 def test_derivative_by_table(d):
-    """The derivative of many directions with one concentration is the direct one, up to interpolation error."""
+    """Derivatives by the table agree with those by the direct route, up to interpolation error."""
     draw = functools.partial(sample_von_mises_fisher, KEY, direction(d), shape=(2**13,))
     for k in (0.0, 0.3, 5.0, 1e3, 1e7, 1e20):
         table, direct = (
@@ -176,7 +176,7 @@ def test_derivative_by_table(d):
 
 
 def test_two_dimensions_are_the_circle():
-    """The angle to the mean direction is the one that `sample_von_mises` draws."""
+    """In two dimensions, directions have the angles that `sample_von_mises` draws."""
     mu = direction(2)
     x = np.asarray(sample_von_mises_fisher(KEY, mu, 3.0, (500,), method="direct"), float)
     angle = sample_von_mises(KEY, float(np.arctan2(mu[1], mu[0])), 3.0, (500,), method="direct")
@@ -188,33 +188,33 @@ def test_two_dimensions_are_the_circle():
 
 @pytest.mark.parametrize("d", MANY)
 def test_goodness_of_fit(d):
-    """The cosine has its distribution, the part across is uniform, and the two are independent."""
+    """The cosine has its distribution, the orthogonal direction is uniform, and the two are independent."""
     mu, size = direction(d).astype(float), 2**15
     draw = jax.jit(lambda k: sample_von_mises_fisher(KEY, direction(d), k, (size,), method="direct"))
     for k in (0.0, 3.0, 200.0):
         x = np.asarray(draw(jnp.float32(k)), float)
         np.testing.assert_allclose(np.linalg.norm(x, axis=1), 1, atol=2e-6)
-        across = x - (x @ mu)[:, None] * mu
-        radius = np.linalg.norm(across, axis=1)
+        orthogonal = x - (x @ mu)[:, None] * mu
+        radius = np.linalg.norm(orthogonal, axis=1)
         small = 0.5 * radius**2 / (1 + np.abs(x @ mu))
         cosine = x @ mu
         below = np.exp(reference.log_tail(small, False, cosine < 0, d, k))
         assert stats.kstest(below, "uniform").pvalue > 1e-4
         basis = np.linalg.svd(np.eye(d) - np.outer(mu, mu))[0][:, : d - 1]
-        part = (across / radius[:, None]) @ basis
+        coordinates = (orthogonal / radius[:, None]) @ basis
         if d > 2:
             # The square of one coordinate of a uniform direction has a beta distribution.
-            assert stats.kstest(part[:, 0] ** 2, stats.beta(0.5, 0.5 * (d - 2)).cdf).pvalue > 1e-4
-            assert abs(np.mean(part[:, 0] * part[:, 1])) < 5 / np.sqrt(size)
-        assert np.abs(part.mean(0)).max() < 5 / np.sqrt(size)
-        assert abs(stats.spearmanr(below, part[:, 0]).statistic) < 5 / np.sqrt(size)
-        assert abs(stats.spearmanr(below, np.abs(part[:, 0])).statistic) < 5 / np.sqrt(size) or d == 2
+            assert stats.kstest(coordinates[:, 0] ** 2, stats.beta(0.5, 0.5 * (d - 2)).cdf).pvalue > 1e-4
+            assert abs(np.mean(coordinates[:, 0] * coordinates[:, 1])) < 5 / np.sqrt(size)
+        assert np.abs(coordinates.mean(0)).max() < 5 / np.sqrt(size)
+        assert abs(stats.spearmanr(below, coordinates[:, 0]).statistic) < 5 / np.sqrt(size)
+        assert abs(stats.spearmanr(below, np.abs(coordinates[:, 0])).statistic) < 5 / np.sqrt(size) or d == 2
 
 
 @slow
 @pytest.mark.parametrize("d", [3, 5])
 def test_rotation_equivariance(d):
-    """About another mean direction the distribution is the rotated one, by second moments, also at the poles."""
+    """The second moments rotate with the mean direction, also along the first axis."""
     for mu in (direction(d), np.eye(d, dtype=np.float32)[0], -np.eye(d, dtype=np.float32)[0]):
         x = np.asarray(sample_von_mises_fisher(KEY, mu, 4.0, (2**15,), method="direct"), float)
         second = x.T @ x / len(x)
@@ -224,7 +224,7 @@ def test_rotation_equivariance(d):
 
 
 def test_high_concentrations_keep_their_digits():
-    """Polar angles are distinct, by the part across the mean direction, and scale correctly up to the point mass."""
+    """Concentrated directions have distinct polar angles of scale 1 / sqrt(k); infinite k gives the point mass."""
     draw = jax.jit(lambda k: sample_von_mises_fisher(KEY, jnp.eye(3)[2], k, (100_000,)))
     for k in (1e5, 1e7, 1e18, 1e25):
         x = np.asarray(draw(jnp.float32(k)), float)
@@ -269,7 +269,7 @@ def test_short_floats_are_rounded_once():
 
 @pytest.mark.parametrize("d", [5, *(pytest.param(d, marks=slow) for d in (2, 3, 16))])
 def test_derivative_of_the_mean_cosine(d):
-    """d/dk E[w] is A', 0.1474 at d = 5 and k = 2, within four standard errors."""
+    """The mean derivative of the cosine is A'(2), within four standard errors; A'(2) = 0.1474 for d = 5."""
     mu = direction(d)
 
     def cosines(k):
@@ -286,7 +286,7 @@ def test_derivative_of_the_mean_cosine(d):
 @pytest.mark.parametrize("d", [3, 2, 4, 16])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_single_direction(d, dtype):
-    """It is the first of many and has derivatives; XLA treats arrays of one number differently."""
+    """A single direction, which XLA compiles differently, equals the first of several and has finite derivatives."""
     with jax.enable_x64(dtype == "float64"):
         draw = functools.partial(sample_von_mises_fisher, KEY, jnp.eye(d, dtype=dtype)[0], dtype=dtype, method="direct")
         several = draw(3.0, (3,))
@@ -315,7 +315,7 @@ def test_derivatives_are_finite_and_along_the_sphere():
 
 @slow
 def test_second_derivative():
-    """The second derivative of the mean cosine is A'' at k = 2, through the formula of the first one."""
+    """The second derivative of the mean cosine agrees with a central difference of its first derivative."""
     draw = functools.partial(sample_von_mises_fisher, KEY, jnp.eye(5)[0], shape=(2**12,), method="direct")
     first = jax.grad(lambda k: jnp.mean(draw(k)[:, 0]))
     steps = [float(jax.jit(first)(jnp.float32(2 + h))) for h in (-0.05, 0.05)]
@@ -339,15 +339,15 @@ def test_shapes_broadcast():
 
 
 @pytest.mark.parametrize("d", [3, pytest.param(2, marks=slow), pytest.param(4, marks=slow)])
-def test_bad_values_affect_only_their_own_element(d):
+def test_invalid_values_affect_only_their_own_element(d):
     mus = np.tile(direction(d), (6, 1))
     mus[1], mus[3, 0] = 0, np.nan
     kappa = np.float32([1, 1, -1, 1, np.nan, 1])
-    found = np.isnan(sample_von_mises_fisher(KEY, mus, kappa)).all(-1)
-    assert found.tolist() == [False, True, True, True, True, False]
+    invalid = np.isnan(sample_von_mises_fisher(KEY, mus, kappa)).all(-1)
+    assert invalid.tolist() == [False, True, True, True, True, False]
 
 
-def test_bad_arguments_are_refused():
+def test_invalid_arguments_raise():
     for mu in (1.0, [1.0], np.zeros((3, 1)), np.zeros((3, 0))):
         with pytest.raises(ValueError, match=r"sample_von_mises_fisher: mean_direction .* 2 or more"):
             sample_von_mises_fisher(KEY, mu, 1.0)

@@ -1,4 +1,4 @@
-"""Dependent and truncated angles: their distributions, and their gain over independent angles."""
+"""Dependent and truncated angles: their distributions, and their smaller variance than independent angles."""
 
 import functools
 import itertools
@@ -16,7 +16,7 @@ from jax_von_mises.sampling import truncated, variance_reduction
 from tests import arcs, goodness_of_fit, reference
 
 CONCENTRATIONS = (0.0, 0.5, 4.0, 100.0, 1e6)
-# Bound for `sample_truncated`: relative error of the smaller share, if it is not an error of 4 ulp in the angle.
+# Bound for `sample_truncated`: relative error of the smaller fraction of the arc, or else 4 ulp of the angle.
 TOLERANCE = {"float32": 1e-6, "float64": 2e-13}
 ULPS = 4
 RNG_SEED = 8
@@ -28,7 +28,7 @@ exact_tail = functools.cache(goodness_of_fit.ExactTail)
 
 
 def assert_distribution(x, loc, k):
-    """Assert that angles, independent or more even than that, pass all goodness-of-fit tests."""
+    """Assert that angles that are independent, or more even than that, pass all goodness-of-fit tests."""
     goodness_of_fit.assert_fits(
         goodness_of_fit.battery(np.asarray(x, np.float64).ravel() - loc, k, exact_tail(k)), f"loc={loc}, k={k}"
     )
@@ -54,7 +54,7 @@ def test_half_of_the_pairs_are_draws_of_the_sampler(key):
 
 
 def test_antithetic_distribution(key):
-    # Take one of each pair: both together are too even for tests of independent angles.
+    # Take one angle of each pair, since pairs are too even for tests of independent angles.
     x = np.asarray(sample_antithetic(key, 0.0, 4.0, (2**17,)))
     assert_distribution(x[: 2**16], 0.0, 4.0)
     assert_distribution(x[2**16 :], 0.0, 4.0)
@@ -78,7 +78,7 @@ def test_one_angle_in_each_stratum(key, count, dtype):
     with jax.enable_x64(dtype == "float64"):
         x = np.asarray(sample_stratified(key, 0.0, k, (count, 4, len(k)), dtype), np.float64)
     tail = reference.sf(np.abs(x), k)
-    # Up to the accuracy of tail probabilities; float32 strata end within a thousandth of one here.
+    # Allow for the error of tail probabilities: in float32, below two thousandths of a stratum.
     slack = {"float32": 3e-6, "float64": 2e-12}[dtype] * tail * count
     place = np.where(x < 0, tail, 1 - tail) * count - np.arange(count)[:, None, None]
     assert ((place >= -slack) & (place <= 1 + slack)).all()
@@ -86,12 +86,12 @@ def test_one_angle_in_each_stratum(key, count, dtype):
 
 @pytest.mark.parametrize("count", [2**31 + 3, 2**32])
 def test_more_strata_than_an_int32_counts(key, count):
-    """Only those at the ends and near the middle are computed."""
+    """Strata are numbered beyond 2^31; only those at the ends and near the middle are computed."""
     places = (0, count // 2 - 1, count - count // 2, count - 1)
 
     def some(key):
-        found = variance_reduction.within_strata(variance_reduction.stream_tails(key, (count,), jnp.float32))
-        return [jnp.stack([x[place] for place in places]) for x in found]
+        tails = variance_reduction.within_strata(variance_reduction.stream_tails(key, (count,), jnp.float32))
+        return [jnp.stack([x[place] for place in places]) for x in tails]
 
     left, t, c = map(np.asarray, jax.jit(some)(key))
     assert left.tolist() == [True, True, False, False]
@@ -102,7 +102,7 @@ def test_more_strata_than_an_int32_counts(key, count):
 
 
 def test_strata_of_the_far_tail(key):
-    """The outermost of 2^16 strata keeps its resolution: its angles have the distribution of that tail."""
+    """Angles in the outermost of 2^16 strata on both sides keep their resolution and have that tail's distribution."""
     x = np.asarray(sample_stratified(key, 0.0, 4.0, (2**16, 64)), np.float64)
     outer = np.r_[reference.sf(-x[0], 4.0), reference.sf(x[-1], 4.0)] * 2**16
     assert goodness_of_fit.kolmogorov_smirnov(np.sort(outer)) > goodness_of_fit.P_VALUE
@@ -110,7 +110,7 @@ def test_strata_of_the_far_tail(key):
 
 
 def test_stratified_distribution(key):
-    # Replicates are independent: take a random stratum of each replicate.
+    # Take a random stratum of each replicate, since replicates are independent.
     x = np.asarray(sample_stratified(key, 0.0, 4.0, (16, 2**16)))
     pick = np.random.default_rng(RNG_SEED).integers(0, 16, 2**16)
     assert_distribution(x[pick, np.arange(2**16)], 0.0, 4.0)
@@ -125,7 +125,7 @@ def test_parameters_broadcast_behind_the_strata(key):
     assert (np.floor(10 * np.where(deviation < 0, tail, 1 - tail)) == np.arange(10)[:, None]).all()
 
 
-# ------------------------------------------------------------------------------------------ what they gain
+# ------------------------------------------------------------------------------------------ variance reduction
 
 
 def variance_ratio(scheme, function, count, replicates=400, k=2.0):
@@ -144,7 +144,7 @@ def sobol(key, loc, k, shape):
 
 
 def test_antithetic_gain():
-    # About loc = 0.3 the sine of x - 0.3 is odd: its variance is only rounding. sin x is nearly odd, cos x is even.
+    # About loc = 0.3, sin(x - 0.3) is odd and varies only by rounding; sin x is nearly odd, and cos(x - 0.3) even.
     assert variance_ratio(sample_antithetic, lambda x: np.sin(x - 0.3), 64) < 1e-10
     assert variance_ratio(sample_antithetic, np.sin, 64) < 0.2
     assert 1.6 < variance_ratio(sample_antithetic, lambda x: np.cos(x - 0.3), 64) < 2.4
@@ -153,7 +153,7 @@ def test_antithetic_gain():
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [sample_stratified, sobol])
 def test_gain_grows(scheme):
-    """The relative variance is of order n^-2: 256 times less for 16 times as many angles; here at least 60 times."""
+    """The variance ratio falls as n^-2: 16 times as many angles give 256 times less, and here at least 60 times."""
     few, many = (variance_ratio(scheme, np.cos, count) for count in (8, 128))
     assert few < 0.4
     assert many < few / 60
@@ -179,7 +179,7 @@ def fractions(key, shape, dtype):
 
 
 def words(key, shape, dtype):
-    """Draw shares before and behind, half of them down to the smallest."""
+    """Draw the fractions of an arc before and after each angle, a half of them down to the smallest."""
     before, after = (np.array(a) for a in fractions(key, shape, dtype))
     rng = np.random.default_rng(RNG_SEED)
     quarter = shape[0] // 4
@@ -196,7 +196,7 @@ def reversed_program(*arguments):
 
 
 def reverse(*arguments):
-    """Return angles of shares and arcs of one shape, and the reverse-mode derivatives in `loc`, `k`, `low`, `high`."""
+    """Return angles at fractions of arcs, and their reverse-mode derivatives in `loc`, `k`, `low` and `high`."""
     x, slopes = reversed_program(*arguments)
     return np.asarray(x), np.stack(slopes)
 
@@ -204,7 +204,7 @@ def reverse(*arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_share_of_the_arc(key, dtype):
-    """Every angle has before it the share of the arc's probability that its word determines."""
+    """The fraction of the arc's probability before every angle is the one that its word determines."""
     k, low, high = random_arcs(150, dtype)
     with jax.enable_x64(dtype == "float64"):
         before, after = words(key, (16, 150), dtype)
@@ -218,13 +218,13 @@ def test_share_of_the_arc(key, dtype):
         earlier = arcs.share_before(y - ULPS * ulp, a, b, concentration)
         later = arcs.share_before(y + ULPS * ulp, a, b, concentration)
         u, v = float(before[i, j]), float(after[i, j])
-        # Opposite to the mode, where both ends matter, an ulp of an end moves the density there by this.
+        # Opposite to the mode, where both ends matter, an ulp of an end changes the density there by this much.
         moved = 4 * np.finfo(dtype).eps * concentration * max(abs(np.sin(a)), abs(np.sin(b))) if b > np.pi else 0
         slack = (TOLERANCE[dtype] + moved) * min(u, v)
-        where = f"k={concentration}, arc from {a} to {b}: x={y}, share {u}"
+        where = f"k={concentration}, arc from {a} to {b}: x={y}, fraction {u}"
         side = 0 if u < v else 1
-        low_share, high_share = sorted((earlier[side], later[side]))
-        assert low_share - slack <= min(u, v) <= high_share + slack, where
+        low_fraction, high_fraction = sorted((earlier[side], later[side]))
+        assert low_fraction - slack <= min(u, v) <= high_fraction + slack, where
 
 
 def test_reference_agrees_with_mpmath():
@@ -247,7 +247,7 @@ def test_reference_agrees_with_mpmath():
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_angles_lie_in_the_arc(key, dtype):
-    """Hundreds of arcs on any turn and about any direction; exactly where the ends are in [-pi, pi)."""
+    """Angles of arcs on any turn lie in the arc up to rounding, and exactly if its ends are in [-pi, pi)."""
     k, low, high = random_arcs(600, dtype)
     loc = np.random.default_rng(1).uniform(-4, 4, 600).astype(dtype)
     with jax.enable_x64(dtype == "float64"):
@@ -269,10 +269,10 @@ def test_angles_lie_in_the_arc(key, dtype):
 def test_truncated_distribution(key, loc, k, low, high):
     x = np.asarray(truncated_many(key, loc, k, low, high))[:1000]
     low, high = float(np.float32(low)), float(np.float32(high))
-    shares = [
+    fractions_before = [
         arcs.share_before(y, a, b, k)[0] for a, y, b in (arcs.on_line(v, loc, low, high) for v in x.astype(float))
     ]
-    ordered = np.sort(shares)
+    ordered = np.sort(fractions_before)
     assert goodness_of_fit.kolmogorov_smirnov(ordered) > goodness_of_fit.P_VALUE
     counts = np.bincount((20 * ordered).astype(int).clip(0, 19), minlength=20)
     assert goodness_of_fit.chi_square(counts, np.full(20, 50)) > goodness_of_fit.P_VALUE
@@ -284,7 +284,7 @@ def test_full_circle_is_the_distribution(key):
 
 @pytest.mark.parametrize("k", [1e12, 1e20, 1e30, jnp.inf])
 def test_huge_concentration(key, k):
-    """The angle is the mode if the arc contains it, with all digits; otherwise the nearer end."""
+    """Angles are normal about the mode, with all digits, if the arc contains it, or else lie at the nearer end."""
     x = np.asarray(truncated_many(key, 0.0, k, -1.0, 2.0), np.float64)
     if k == jnp.inf:
         assert (x == 0).all()
@@ -315,7 +315,7 @@ SLOPES = [
 
 
 def quantile(u, v, loc, k, low, high, start):
-    """Return the angle on the line about `loc` with shares `u` before it and `v` behind, by bisection and Newton."""
+    """Return the unwrapped angle with fractions `u` of the arc before it and `v` after it, by Newton's method."""
     a, x, b = arcs.on_line(start, loc, low, high)
     for _ in range(5):
         before, after = arcs.mass(a, x, k, x), arcs.mass(x, b, k, x)
@@ -334,16 +334,16 @@ def angles_and_slopes(key, case):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SLOPES)
 def test_slopes_are_differences_of_quantiles(key, case):
-    """In each argument, slopes agree with central differences of the reference at the same word."""
+    """Slopes in each argument agree with central differences of the reference at the same fractions."""
     with jax.enable_x64(True):
         x, slopes = map(np.asarray, angles_and_slopes(key, case))
-        shares = [np.asarray(a) for a in fractions(key, (12,), "float64")]
+        before, after = (np.asarray(a) for a in fractions(key, (12,), "float64"))
     steps = [1e-6 * min(1.0, case[3] - case[2])] * 4
     steps[1] = max(1e-5 * case[1], 1e-6)
     for i, (step, slope) in enumerate(zip(steps, slopes, strict=True)):
         for n in range(12):
             ends = [[value + sign * step * (i == j) for j, value in enumerate(case)] for sign in (1, -1)]
-            up, down = (quantile(shares[0][n], shares[1][n], *end, x[n]) for end in ends)
+            up, down = (quantile(before[n], after[n], *end, x[n]) for end in ends)
             expected = (up - down) / (2 * step)
             size = max(1.0, abs(x[n]) / case[1]) if i == 1 else 1.0
             assert slope[n] == pytest.approx(expected, rel=1e-5, abs=1e-8 * size + 2e-15 / step), (i, x[n])
@@ -351,7 +351,7 @@ def test_slopes_are_differences_of_quantiles(key, case):
 
 @pytest.mark.slow
 def test_slopes_in_float32(key):
-    """They agree with float64 at the same angles, by reverse mode: the slopes of the distribution there."""
+    """Reverse-mode slopes in float32 agree with float64 slopes of the distribution at the same angles."""
     before, after = words(key, (16, 150), "float32")
     columns = np.float32([SLOPES[j % len(SLOPES)] for j in range(150)]).T
     x, slopes = reverse(before, after, *(np.broadcast_to(a, before.shape) for a in columns))
@@ -360,7 +360,7 @@ def test_slopes_in_float32(key):
         for y, value in zip(x[:, j].astype(float), slopes[i][:, j].astype(float), strict=True):
             a, y, b = arcs.on_line(y, loc, low, high)
             expected = exact_slope(i, a, y, b, k)
-            # The rounding of an end about `loc` changes its density by the change of the exponent in half an ulp.
+            # The rounded distance of an end from `loc` changes the density there by this fraction.
             rounding = 2.4e-7 * k * np.sin(min(np.pi / 2, max(abs(a), abs(b))))
             scale = (high - low) / max(k, 1) if i == 1 else 1.0
             assert value == pytest.approx(expected, rel=1e-5 + rounding, abs=5e-7 * scale + (0 if i == 1 else rounding))
@@ -373,14 +373,14 @@ def exact_slope(argument, a, x, b, k):
     of_low, of_high = after * np.exp(arcs.rise(a, x - a, k)), before * np.exp(arcs.rise(b, x - b, k))
     if argument != 1:
         return {0: 1 - of_low - of_high, 2: of_low, 3: of_high}[argument]
-    # d log mass / dk = mean of cos, by a difference that loses half of the digits.
+    # d log mass / dk is a mean of the cosine; the difference loses half of the digits.
     step = 1e-5 * max(k, 1e-2)
     shift = [arcs.mass(a, x, k + s, x) * after - arcs.mass(x, b, k + s, x) * before for s in (step, -step)]
     return -(shift[0] - shift[1]) / (2 * step)
 
 
 def test_slopes_at_the_ends_of_the_range(key):
-    """They are finite for every concentration, and NaN for a negative one."""
+    """Slopes are finite for every concentration from 0 to infinity, and NaN for a negative one."""
     before, after = words(key, (16, 150), "float32")
     ks = np.float32([0.0, 3.0, 1e8, np.inf, -1.0])
     row = (np.float32(0.2), np.resize(ks, 150), np.float32(-1.0), np.float32(2.5))
@@ -422,7 +422,7 @@ def test_jit_and_vmap(key, draw):
 
 @pytest.mark.slow
 def test_derivatives_of_pairs_and_strata(key):
-    """They are those of the quantile, mirrored for pairs."""
+    """Derivatives of strata are those of the quantile, and those of pairs are mirrored."""
     slopes = jax.jit(jax.jacfwd(functools.partial(sample_antithetic, key, shape=(6,)), 1))(0.5, 3.0)
     np.testing.assert_array_equal(slopes[:3], -slopes[3:])
     x, slope = jax.jit(lambda k: jax.jvp(lambda k: sample_stratified(key, 0.0, k, (9,)), (k,), (1.0,)))(3.0)
@@ -440,7 +440,7 @@ def test_short_floats_and_empty_shapes(key, draw):
 
 
 @pytest.mark.parametrize("draw", [sample_antithetic, sample_stratified])
-def test_bad_shapes(key, draw):
+def test_invalid_shapes(key, draw):
     with pytest.raises(ValueError, match=r"shape=\(\) has no first axis"):
         draw(key, 0.0, 1.0, ())
     with pytest.raises(ValueError, match=r"loc has shape \(4,\), .* shape\[1:\]=\(\)"):
@@ -464,7 +464,7 @@ def test_pairs_are_even(key):
 @pytest.mark.parametrize(
     ("low", "high"), [(1.0, 1.0), (2.0, 1.0), (0.0, 6.3), (1.0, 1.0 + 1e-9), (0.0, np.nan), (-np.inf, 0.0)]
 )
-def test_bad_arcs(key, low, high):
+def test_invalid_arcs(key, low, high):
     with pytest.raises(ValueError, match=r"sample_truncated: low=.* and high=.* are not the ends of an arc in float32"):
         sample_truncated(key, 0.0, 1.0, low, high)
     with pytest.raises(ValueError, match=r"at index \(1,\)"):
@@ -474,7 +474,7 @@ def test_bad_arcs(key, low, high):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_truncated_at_the_largest_concentrations(dtype, key):
-    """A point mass to the last float: at `loc`, or at the end next to it."""
+    """The largest concentrations give a point mass at `loc`, or at the end of the arc next to it."""
     with jax.enable_x64(dtype == "float64"):
         for k in (float(np.finfo(dtype).max), np.inf):
             k = np.asarray(k, dtype)

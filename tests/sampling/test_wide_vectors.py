@@ -1,4 +1,4 @@
-"""Draws compiled with vectors of 512 bits: the same angles, and only if a call may choose its own options."""
+"""Draws compiled with 512-bit vectors: equal angles, and their use only where a call can choose its own options."""
 
 import jax
 import numpy as np
@@ -14,21 +14,21 @@ wide = pytest.mark.skipif(not wide_vectors.supported(), reason="needs a processo
 
 @pytest.fixture
 def draws(monkeypatch):
-    """Record the `sampler.Programs` of each draw."""
-    seen, choose = [], sampler.programs_for
+    """Record whether each draw runs the wide or the plain programs."""
+    recorded, choose = [], sampler.programs_for
 
-    def noted(request):
-        seen.append("wide" if choose(request) is sampler.WIDE else "plain")
+    def recording(request):
+        recorded.append("wide" if choose(request) is sampler.WIDE else "plain")
         return choose(request)
 
-    monkeypatch.setattr(sampler, "programs_for", noted)
-    return seen
+    monkeypatch.setattr(sampler, "programs_for", recording)
+    return recorded
 
 
 @wide
 @pytest.mark.parametrize("impl", ["threefry2x32", "philox4x32", "rbg"])
 def test_same_angles(impl, draws):
-    """The angles agree for every concentration, also if the last piece of a program's work is shorter."""
+    """The angles agree for every concentration, even if the last chunk of a program's work is shorter."""
     key, shape = jax.random.key(7, impl=impl), (COUNT + 3,)
     in_program = jax.jit(lambda k: sample_von_mises(key, 0.3, k, shape))
     for k in np.float32([0, 1e-30, 1e-3, 0.3, 2, 40, 900, 1e5, 1e9, np.inf, np.nan]):

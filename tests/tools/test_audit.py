@@ -33,15 +33,15 @@ def test_clean(tmp_path, capsys):
 
 def test_a_vulnerability(tmp_path, capsys):
     assert audit.main(["numpy==2.0.0", "own @ file:///x"], reporting(tmp_path, HOLE)) == 1
-    said = capsys.readouterr().out
-    assert "numpy 2.0.0: PYSEC-1, fixed in: 2.0.1" in said
-    assert "not audited: own @ file:///x: not a pinned release" in said
+    output = capsys.readouterr().out
+    assert "numpy 2.0.0: PYSEC-1, fixed in: 2.0.1" in output
+    assert "not audited: own @ file:///x: not a pinned release" in output
 
 
 @pytest.mark.parametrize(
     ("requirements", "dependencies", "words"),
     [
-        # As seen when a mirror answers in place of the database: pip-audit itself reports success.
+        # If a mirror answers in place of the database, pip-audit itself reports success.
         (["numpy==2.0.0"], [SKIPPED], "not audited: numpy: Dependency not found on PyPI"),
         (["numpy==2.0.0", "Jax_Lib==1"], [CLEAN], "not audited: Jax_Lib==1: pip-audit does not report it"),
         (["numpy==2.0.0", "x @ file:///x"], [CLEAN], "not audited: x @ file:///x"),
@@ -50,9 +50,9 @@ def test_a_vulnerability(tmp_path, capsys):
 )
 def test_packages_not_looked_up(tmp_path, capsys, requirements, dependencies, words):
     assert audit.main(requirements, reporting(tmp_path, *dependencies)) == 2
-    said = capsys.readouterr().out
-    assert words in said
-    assert "NOT AUDITED" in said
+    output = capsys.readouterr().out
+    assert words in output
+    assert "NOT AUDITED" in output
 
 
 def test_service_that_cannot_be_reached(tmp_path, capsys):
@@ -63,13 +63,13 @@ def test_service_that_cannot_be_reached(tmp_path, capsys):
     assert "does not start" in capsys.readouterr().out
 
 
-def test_its_request(tmp_path):
-    """It asks about pinned releases only, without resolving or installing anything."""
+def test_request(tmp_path):
+    """The request covers pinned releases only, without resolving or installing anything."""
     request = tmp_path / "request"
     script = f"""
 import sys
-given = sys.argv[1:]
-open({str(request)!r}, "w").write(open(given[given.index("-r") + 1]).read() + " ".join(given))
+arguments = sys.argv[1:]
+open({str(request)!r}, "w").write(open(arguments[arguments.index("-r") + 1]).read() + " ".join(arguments))
 print('{{"dependencies": []}}')
 """
     audit.main(["numpy==2.0.0", "-e git+https://x"], stand_in(tmp_path, script))

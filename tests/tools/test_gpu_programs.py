@@ -12,19 +12,19 @@ from tools import gpu_programs
 
 
 def test_the_table_is_a_bound():
-    """Another kernel, another byte, 20 % more instructions and narrow stores are reported; improvements are not."""
+    """More kernels, more bytes, 20 % more instructions and narrow stores are reported; improvements are not."""
     table = json.loads(gpu_programs.TABLE.read_text())
     assert list(gpu_programs.worse(table, table)) == []
-    for what, found in (("kernels", 99), ("bytes moved an angle", 99), ("instructions an angle", 999)):
-        changed = {name: row | {what: found} for name, row in table.items()}
+    for quantity, value in (("kernels", 99), ("bytes moved an angle", 99), ("instructions an angle", 999)):
+        changed = {name: row | {quantity: value} for name, row in table.items()}
         assert len(list(gpu_programs.worse(changed, table))) == len(table)
         assert list(gpu_programs.worse(table, changed)) == []
     name = "plain table, threefry2x32"
     assert list(gpu_programs.worse(table | {name: table[name] | {"stores of 16 bytes": 0}}, table))
 
 
-def test_it_runs_before_every_merge():
-    """Its environments are separate, one with a fixed release, so that the counts do not change by themselves."""
+def test_the_checks_run_before_every_merge():
+    """The checks have separate environments, one with a fixed release, so that counts do not change by themselves."""
     assert "\nmake test-gpu-programs\n" in (children.ROOT / ".ci/run").read_text()
     command = ["make", "--dry-run", "--always-make", "GPU_PYTHON=python3.12", "GPU_JAX=0.12.0.1"]
     done = subprocess.run(
@@ -37,7 +37,7 @@ def test_it_runs_before_every_merge():
 
 @pytest.mark.parametrize(("skip", "code"), [("true", 0), ("false", 2)])
 def test_programs_that_cannot_be_compiled(tmp_path, skip, code):
-    """It is reported, and an error on request, as in the weekly run."""
+    """Programs that cannot be compiled are reported, and are an error with GPU_SKIP=false, as in the weekly run."""
     shutil.copy(children.ROOT / "Makefile", tmp_path)
     for name in ("setup.cfg", "pyproject.toml"):
         (tmp_path / name).touch()
@@ -50,8 +50,8 @@ def test_programs_that_cannot_be_compiled(tmp_path, skip, code):
 
 
 @pytest.mark.parametrize("command", ["tools.gpu_programs --check", "tools.launch_contract"])
-def test_nothing_is_worse_or_launched_otherwise(command):
-    """A separate process dumps the compiled programs."""
+def test_nothing_is_worse_or_launched_differently(command):
+    """No program is worse than the table or launched in another way; a separate process dumps them."""
     pytest.importorskip("jax_plugins.xla_cuda13", reason="nothing here compiles for a GPU: see tools/gpu_programs.py")
     environment = children.environment(JAX_PLATFORMS="cpu")
     command = [sys.executable, "-m", *command.split()]

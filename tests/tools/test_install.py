@@ -1,7 +1,7 @@
-"""install_gpu.sh: its decisions, refusals and commands.
+"""The decisions, refusals and commands of install_gpu.sh.
 
-It sees only the stand-ins of a folder: for nvidia-smi, for rocminfo, and for a Python whose environments are empty and
-whose pip records its arguments.
+The script sees only stand-ins from one folder: for nvidia-smi, for rocminfo, and for a Python whose environments are
+empty and whose pip records its arguments.
 """
 
 import configparser
@@ -18,8 +18,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 BASH, SH = shutil.which("bash"), shutil.which("sh")
 pytestmark = pytest.mark.skipif(not BASH or os.name != "posix", reason="a script for bash")
 
-# As `python3` it makes environments; a copy in an environment is its Python. A real Python reads the lists of installed
-# packages, from the folder `site` of the environment.
+# As `python3` this stand-in creates environments, and a copy of it is the Python of an environment. A real Python reads
+# the lists of installed packages, from the folder `site` of the environment.
 PYTHON = f"""#!{SH}
 here=${{0%/*}}
 case $1 in
@@ -75,7 +75,7 @@ class Machine:
         self.system("Linux", "x86_64")
 
     def program(self, name, text):
-        """Make a program; a name with slashes is one under `tree`."""
+        """Make a program; a name with slashes is under `tree`."""
         path = self.tree / name if "/" in name else self.bin / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -92,7 +92,7 @@ class Machine:
         self.program("uname", f"#!{SH}\necho {name} {machine}\n")
 
     def says(self, program, text, code=0, plain=None, plain_code=0):
-        """Make a program that prints a text; `plain` is the answer of nvidia-smi without a query for compute_cap."""
+        """Make a program that prints a text; `plain` is the answer of nvidia-smi to a query without compute_cap."""
         if plain is None:
             plain, plain_code = text, code
         texts = [self.path / f"{program.replace('/', '-')}.{i}" for i in (0, 1)]
@@ -163,7 +163,7 @@ def line(process, start):
 
 
 def refused(process, message, code=1):
-    """Assert one plain line on stderr, the last one, and this exit code."""
+    """Assert that the last line on stderr is an error with this message, and the exit code."""
     assert process.returncode == code, (process.stdout, process.stderr)
     last = process.stderr.splitlines()[-1]
     assert last.startswith("install_gpu.sh: error: ")
@@ -225,7 +225,7 @@ def test_broken_nvidia_smi_is_quoted(machine):
 @pytest.mark.skipif(not shutil.which("timeout"), reason="without timeout the script waits")
 @pytest.mark.parametrize("stubborn", ["", "trap '' TERM\n"])
 def test_hanging_nvidia_smi(machine, stubborn):
-    """The script stops waiting after a time, and does not ask again."""
+    """The script waits for a limited time, and does not ask again."""
     machine.program("nvidia-smi", f'#!{SH}\n{stubborn}echo asked >> "$LOG"\nfor i in 1 2 3 4 5 6; do sleep 1; done\n')
     start = time.monotonic()
     process = machine.run("--dry-run", PROBE_SECONDS="0.2")
@@ -236,7 +236,7 @@ def test_hanging_nvidia_smi(machine, stubborn):
 
 
 def test_without_timeout(machine):
-    """macOS and small systems lack it."""
+    """The script works without `timeout`, which macOS and small systems lack."""
     (machine.bin / "timeout").unlink(missing_ok=True)
     machine.says("nvidia-smi", "580.65.06, 9.0\n")
     assert line(machine.run("--dry-run"), "chosen: ").startswith("CUDA 13")
@@ -248,7 +248,7 @@ def test_without_timeout(machine):
 )
 @pytest.mark.parametrize("broken", [False, True])
 def test_driver_from_the_kernel(machine, driver, chosen, broken):
-    """Without an answer of nvidia-smi, the cards are unknown."""
+    """Without an answer from nvidia-smi, the kernel reports the driver, but the cards are unknown."""
     if broken:
         machine.says("nvidia-smi", "Failed to initialize NVML: Driver/library version mismatch\n", 18)
     machine.file("proc/driver/nvidia/version", KERNEL.format(driver))
@@ -360,7 +360,7 @@ def test_the_requested_accelerator_is_used(machine):
 
 @pytest.mark.parametrize(("option", "expect"), [("--cuda12", "cuda"), ("--cuda13", "cuda"), ("--rocm", "rocm")])
 def test_requested_accelerator_is_missing(machine, option, expect):
-    """The script installs it with a warning; the check at the end judges."""
+    """The script installs a missing accelerator on request, with a warning, and the final check decides."""
     process = machine.run(option)
     assert process.returncode == 0, process.stderr
     assert f"warning: {option} is installed as requested, but the final check needs" in process.stderr
@@ -369,7 +369,7 @@ def test_requested_accelerator_is_missing(machine, option, expect):
 
 @pytest.mark.parametrize("form", [("--extras", "bench,docs"), ("--extras=bench,docs",)])
 def test_extras(machine, form):
-    """They are added to the extras that the script installs by itself."""
+    """Requested extras are added to those that the script installs by itself."""
     machine.says("nvidia-smi", "580.65.06, 9.0\n")
     process = machine.run("--dry-run", *form)
     assert process.returncode == 0, process.stderr
@@ -381,7 +381,7 @@ def test_extras(machine, form):
 
 
 def test_extras_are_those_of_the_package(machine):
-    """They are those of setup.cfg except accelerators, which other options select; a wrong name lists them."""
+    """Valid extras are those of setup.cfg except accelerators, which other options select; an error lists them."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     accelerators = {"cuda12", "cuda13", "rocm", "gpu-aot"}
@@ -428,13 +428,13 @@ def test_misuse(machine, options, message):
     assert machine.files() == before
 
 
-def test_bad_patience(machine):
+def test_invalid_patience(machine):
     machine.says("nvidia-smi", "580.65.06, 9.0\n")
     refused(machine.run(PROBE_SECONDS="abc"), "PROBE_SECONDS=abc is not a number of seconds", code=2)
 
 
 def test_path_of_the_shell(machine):
-    """With CDPATH `cd` may go elsewhere, and prints the path."""
+    """The script finds its clone even if `cd` prints the path and may go elsewhere, because CDPATH is set."""
     start = [BASH, f"{machine.clone.name}/install_gpu.sh"]
     process = machine.run("--dry-run", start=start, cwd=machine.clone.parent, CDPATH=f".:{machine.path}:/tmp")
     assert process.returncode == 0, process.stderr
@@ -450,7 +450,7 @@ def test_help(machine):
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 def test_sourced(machine, shell):
-    """It prints an error and does nothing; the shell that sourced it continues."""
+    """A sourced script prints an error and does nothing, and the shell that sourced it continues."""
     script = machine.clone / "install_gpu.sh"
     process = machine.run(start=[shutil.which(shell), "-c", f'. "{script}"; echo "alive, $?"'])
     assert process.stdout == "alive, 2\n"
@@ -476,7 +476,7 @@ def test_dry_run_changes_nothing(machine):
 
 
 def test_installs_twice(machine):
-    """It runs as a program, from another directory. The second time it keeps the environment."""
+    """The script runs as a program from another directory, and a second run keeps the environment."""
     machine.says("nvidia-smi", "580.65.06, 9.0\n")
     commands = [
         "python -m pip install -q --disable-pip-version-check -e .[cli,cuda13]",
@@ -582,7 +582,7 @@ def test_incomplete_environments(machine):
 
 
 def test_python(machine):
-    """$PYTHON, or else python3; 3.11 or newer, with venv and ensurepip."""
+    """The script uses $PYTHON, or else python3, and requires version 3.11 or newer with venv and ensurepip."""
     shutil.copy(machine.bin / "python3", machine.bin / "python3.12")
     assert machine.run(PYTHON="python3.12", STAND_IN_VERSION="3.12").returncode == 0
     assert machine.done()[0].startswith("python3.12 -m venv")
@@ -623,7 +623,7 @@ def test_pip_fails(machine):
 
 @pytest.mark.parametrize("code", [1, 2])
 def test_check_fails(machine, code):
-    """Exit code 2 would come from a version of the package without the check."""
+    """A failed check is an error; exit code 2 would come from a version of the package without the check."""
     refused(machine.run(DOCTOR_FAILS=code), "installed, but the check failed")
     assert machine.done()[-1] == "jax-von-mises doctor --expect cpu"
 
@@ -649,7 +649,7 @@ CUDA13 = (
     ("nvidia-cublas", (), "pip"),
 )
 BROUGHT = "nvidia-cublas-cu12 nvidia-cudnn-cu12 nvidia-helper-of-cublas"
-# Both packages share the folder of cuDNN: removing one leaves that of CUDA 13 incomplete.
+# Both packages share the folder of cuDNN, and removing one would leave that of CUDA 13 incomplete, so both are removed.
 WITH_A_HOLE = BROUGHT.replace("cudnn-cu12", "cudnn-cu12 nvidia-cudnn-cu13")
 OTHERS = {
     "13 over 12": ("--cuda13", CUDA12, f"jax-cuda12-pjrt jax-cuda12-plugin {BROUGHT}"),
@@ -693,7 +693,7 @@ def test_libraries_needed_by_others_are_not_removed(machine, package, by):
 
 
 def test_shadowed_libraries(machine):
-    """The message names the directory and the libraries, once each, except those of the driver."""
+    """The warning names the directory and the libraries, once each, except those of the driver."""
     machine.says("nvidia-smi", "580.65.06, 9.0\n")
     cuda, driver = machine.path / "the cuda", machine.path / "driver"
     for file in (cuda / "libcudnn_ops.so.9", cuda / "libcudnn.so.8", cuda / "libcublas.so", driver / "libcuda.so.1"):
@@ -710,7 +710,7 @@ def test_shadowed_libraries(machine):
 
 @pytest.mark.skipif(not shutil.which("make"), reason="for make")
 def test_make_sample(machine):
-    """It installs once, and again when the script changes; PYTHON= selects the Python."""
+    """`make sample` installs once, and again when the script changes; PYTHON= selects the Python."""
     shutil.copy(machine.bin / "python3", machine.bin / "python3.12")
     make = [shutil.which("make"), "-s", "sample", "PYTHON=python3.12", "SIZE=10"]
     sample = "jax-von-mises sample --concentration 4 --size 10 --out samples.npy --force"

@@ -1,4 +1,4 @@
-"""The check of XLA's launches of the CUDA kernels finds a launch that the kernel does not expect."""
+"""The check of XLA's launches of the CUDA kernels detects a launch that the kernel does not expect."""
 
 import pytest
 
@@ -21,19 +21,19 @@ def launch(spec):
 
 @pytest.mark.parametrize("cipher", ["threefry2x32", "threefry4x32", "philox2x32", "philox4x32"])
 def test_the_shipped_text_fits(cipher):
-    """Its parameters, launch bounds and shared memory fit for every kernel."""
+    """The parameters, launch bounds and shared memory of every kernel fit its launch."""
     for name in ("arrays", "table", "bfloat16"):
         case = CASES[name]._replace(spec=CASES[name].spec._replace(cipher=cipher))
         assert list(launch_contract.faults(launch(case.spec), case)) == []
 
 
-def changed(found, name, **fields):
-    """Return a launch with another argument of this name."""
-    return found._replace(arguments=tuple(x._replace(**fields) if x.name == name else x for x in found.arguments))
+def changed(original, name, **fields):
+    """Return the launch with changed fields of the argument `name`."""
+    return original._replace(arguments=tuple(x._replace(**fields) if x.name == name else x for x in original.arguments))
 
 
 def test_each_fault_is_found():
-    """The message names each fault."""
+    """Each fault of a launch is found, and the message names it."""
     case = CASES["table"]
     good = launch(case.spec)
     key, start, sizes, table, loc, out = good.arguments
@@ -61,7 +61,7 @@ def test_each_fault_is_found():
 
 
 def test_executables_are_read():
-    """Snappy's literals and copies, and nested records; another compression is refused."""
+    """Snappy's literals and copies and nested records are read; another compression is refused."""
     assert launch_contract.decompress(b"\x0a\x04ab\x11\x02") == b"ababababab"
     with pytest.raises(ValueError, match="Snappy"):
         launch_contract.decompress(b"\x0b\x04ab\x11\x02")

@@ -7,7 +7,7 @@ from tests import host_kernels
 from tools.ptx import battery, machine
 from tools.ptx.translate import Unknown, translate
 
-# Run the others with the slow tests; those that differ most come first.
+# These differ most, so they run by default; the others run with the slow tests.
 FIRST = ("threefry2x32_table_float32", "philox4x32_direct")
 OTHERS = tuple(kernel for kernel in battery.KERNELS if kernel not in FIRST)
 
@@ -40,12 +40,12 @@ def entry(body, name="kernel"):
     return ENTRY.format(name=name, body="\n".join(f"\t{line};" for line in body.split("; ")))
 
 
-def run(body, given, threads=4):
-    """Return its output, a word for each thread."""
+def run(body, operand, threads=4):
+    """Return the output of a kernel, a word for each thread."""
     if machine.compiler() is None:
         pytest.skip("no C compiler")
-    given = np.asarray(given)
-    return machine.Machine(entry(body)).launch("kernel", (1, 1), (threads, 1), np.empty_like(given), given)
+    operand = np.asarray(operand)
+    return machine.Machine(entry(body)).launch("kernel", (1, 1), (threads, 1), np.empty_like(operand), operand)
 
 
 WORDS = np.array([0, 1, 0x80000000, 0xFFFFFFFF, 0x12345678, 0xDEADBEEF, 31, 33], np.uint32)
@@ -75,27 +75,27 @@ WORDS = np.array([0, 1, 0x80000000, 0xFFFFFFFF, 0x12345678, 0xDEADBEEF, 31, 33],
     ],
 )  # fmt: skip
 def test_instructions(instruction, expected):
-    """Compare the operations on words of every sign with Python's integers."""
+    """Operations on words of every sign agree with Python's integers."""
     body = f"ld.global.u32 %r2, [%rd4]; {instruction}; st.global.u32 [%rd5], %r3".replace("$end:;", "\n$end:\n")
-    found = run(body, WORDS, len(WORDS))
-    given = [(int(a), j) if expected.__code__.co_argcount == 2 else (int(a),) for j, a in enumerate(WORDS)]
-    assert found.tolist() == [expected(*each) % 2**32 for each in given]
+    result = run(body, WORDS, len(WORDS))
+    arguments = [(int(a), j) if expected.__code__.co_argcount == 2 else (int(a),) for j, a in enumerate(WORDS)]
+    assert result.tolist() == [expected(*each) % 2**32 for each in arguments]
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("bf16x2", "bfloat16"), ("f16x2", "float16")])
 def test_rounding_to_pairs(kind, dtype):
-    """They round as NumPy does: ties, values too large or too small, and NaN."""
+    """Pairs are rounded as by NumPy, with ties, values too large or too small, and NaN."""
     import ml_dtypes
 
     values = [1 + 2.0**-9, 1 + 3 * 2.0**-9, 1 + 2.0**-11, 65519.0, 65520.0, 1e-8, 6e-8, -3.1415925, np.inf, np.nan]
-    given = np.array(values, np.float32)
+    operand = np.array(values, np.float32)
     body = f"ld.global.f32 %f1, [%rd4]; cvt.rn.{kind}.f32 %r3, %f1, 0f3F800000; st.global.u32 [%rd5], %r3"
-    found = run(body, given.view(np.uint32), len(given)).view(np.uint16).reshape(-1, 2)
+    pairs = run(body, operand.view(np.uint32), len(operand)).view(np.uint16).reshape(-1, 2)
     dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
     with np.errstate(over="ignore"):
-        expected = given.astype(dtype).astype(np.float32)
-    np.testing.assert_array_equal(found[:, 1].view(dtype).astype(np.float32), expected)
-    assert set(found[:, 0].view(dtype).tolist()) == {1.0}
+        expected = operand.astype(dtype).astype(np.float32)
+    np.testing.assert_array_equal(pairs[:, 1].view(dtype).astype(np.float32), expected)
+    assert set(pairs[:, 0].view(dtype).tolist()) == {1.0}
 
 
 STORE = "st.global.u32 [%rd5], %r1"
@@ -119,7 +119,7 @@ STORE = "st.global.u32 [%rd5], %r1"
     ],
 )
 def test_faults(body, fault):
-    """Each is reported by its name."""
+    """Each fault is reported by its name."""
     with pytest.raises(machine.Fault, match=f"^kernel: {fault}"):
         run(body, WORDS[:3], 3)
 
@@ -141,7 +141,7 @@ def test_unknown_instructions_are_refused(instruction):
 
 
 def test_launches_that_no_gpu_takes():
-    """More threads than the kernel declares, another number of operands, an empty grid."""
+    """A launch with too many threads, another number of operands or an empty grid is a fault."""
     built = machine.Machine(entry(STORE))
     for grid, block, operands in (((1, 1), (65, 1), 1), ((1, 1), (1, 1), 2), ((0, 1), (1, 1), 1)):
         with pytest.raises(machine.Fault):
@@ -151,16 +151,16 @@ def test_launches_that_no_gpu_takes():
 @pytest.mark.parametrize("kernel", [*FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_shipped_kernels(kernel):
     """Words, angles, tables, rows and grids of every shape are correct, and no other memory is touched."""
-    for found in battery.examine(host_kernels.built(), kernel, quick=True):
-        assert not found.faults, f"{found.part}: {len(found.faults)} of {found.launches}: {found.faults[:3]}"
+    for outcome in battery.examine(host_kernels.built(), kernel, quick=True):
+        assert not outcome.faults, f"{outcome.part}: {len(outcome.faults)} of {outcome.launches}: {outcome.faults[:3]}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", battery.KERNELS)
 def test_shipped_kernels_by_every_size(kernel):
-    """The same with every size up to 40, large sizes, and hundreds of rows."""
-    for found in battery.examine(host_kernels.built(), kernel):
-        assert not found.faults, f"{found.part}: {len(found.faults)} of {found.launches}: {found.faults[:3]}"
+    """Kernels are also correct for every size up to 40, large sizes, and hundreds of rows."""
+    for outcome in battery.examine(host_kernels.built(), kernel):
+        assert not outcome.faults, f"{outcome.part}: {len(outcome.faults)} of {outcome.launches}: {outcome.faults[:3]}"
 
 
 # One of each kind comes first.
@@ -174,6 +174,6 @@ KINDS = ("the end of a row", "no barrier after a row's", "a difference with its"
     ids=lambda damage: damage[0].replace(" ", "-"),
 )
 def test_damage_is_found(damage):
-    """A fault in the text shows as a fault of the machine, or as other angles."""
+    """Damage to the text shows as a fault of the machine, or as other angles."""
     host_kernels.built()
     assert battery.finding(*damage[1:])
