@@ -236,6 +236,7 @@ def separate_loop(compute: Callable[..., T], *arrays: Any) -> T:
     """
     if not may_move(*jax.tree.leaves(arrays)):
         return compute(*arrays)
+    compute = jax.jit(compute, inline=True)  # traced once for all platforms
     results: T = lax.platform_dependent(*arrays, cpu=functools.partial(_in_branch, compute), default=compute)
     return results
 
@@ -444,6 +445,8 @@ def vary_key_on_gpu(encrypt: Callable[[tuple[jax.Array, ...]], T], key: tuple[ja
     it. Observed with the CUDA compiler of JAX 0.11.2 and 0.12.0.1, and assumed for ROCm, which shares this compiler. To
     report to XLA: scalars could be recomputed in each thread.
     """
+
+    encrypt = jax.jit(encrypt, inline=True)  # traced once for all platforms
 
     def varied(key: tuple[jax.Array, ...], lo: jax.Array) -> T:
         always_zero = (lo >> 31) >> 1
