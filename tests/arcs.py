@@ -1,6 +1,6 @@
-"""The distribution restricted to an arc, in float64 NumPy: shares of the arc's probability, however small.
+"""Tail probabilities of the distribution restricted to an arc, in float64 NumPy, however small.
 
-It is independent of the package: composite Gauss-Legendre quadrature on the monotone parts of the arc.
+The module is independent of the package: it uses composite Gauss-Legendre quadrature on the monotone parts of the arc.
 """
 
 import itertools
@@ -39,14 +39,14 @@ def mass(a, b, k, at):
 
 
 def share_before(x, a, b, k):
-    """Return the shares of the arc's probability before and behind x, clipped to the arc from a to b."""
+    """Return the fractions of the arc's probability below and above x, which is clipped to the arc from a to b."""
     x = min(max(x, a), b)
     before, after = mass(a, x, k, x), mass(x, b, k, x)
     return before / (before + after), after / (before + after)
 
 
 def on_line(x, loc, low, high):
-    """Return `low`, x and `high` about the mode on the line, in this order up to rounding."""
+    """Return `low`, x and `high` as angles about the mode on the line, ascending up to rounding."""
     a = low - loc
     a -= 2 * np.pi * np.rint(a / (2 * np.pi))
     b = a + (high - low) if abs(high - loc) > np.pi or abs(low - loc) > np.pi else high - loc

@@ -16,7 +16,10 @@ def exponent(name, a, b, k1, k2, r, lib=math):
 
 
 def log_normaliser_mp(name, k1, k2, r, size=64):
-    """Sum over a grid of both angles in mpmath: exact to rounding for parameters up to about ten, by periodicity."""
+    """Return the log normaliser in mpmath, from a sum over a grid of both angles.
+
+    The integrand is periodic, so the sum is exact to rounding for parameters up to about ten.
+    """
     with mp.workdps(20):
         k1, k2, r = (mp.mpf(float(k)) for k in (k1, k2, r))
         grid = [2 * mp.pi * j / size for j in range(size)]
@@ -53,7 +56,7 @@ def mode(name, k1, k2, r):
 
 
 class Marginal:
-    """The first angle on [0, pi], in panels graded towards its mode and both ends, with density e^(g - g(mode))."""
+    """The density e^(g - g(mode)) of the first angle on [0, pi], on panels graded towards its mode and both ends."""
 
     def __init__(self, name, k1, k2, r, points=()):
         self.name, self.k1, self.k2, self.r = name, k1, k2, r
@@ -73,13 +76,13 @@ class Marginal:
         rise = -2 * np.sin((a - self.mode) / 2) * np.sin((a + self.mode) / 2)
         both = np.cos(a) + math.cos(self.mode)
         squares = -(self.r**2) * rise * both if self.name == "sine" else -2 * self.k2 * self.r * rise
-        here = rho(self.name, a, self.k2, self.r)
-        return self.k1 * rise + squares / np.maximum(here + self.top, 1e-300) + np.log(special.i0e(here))
+        rhos = rho(self.name, a, self.k2, self.r)
+        return self.k1 * rise + squares / np.maximum(rhos + self.top, 1e-300) + np.log(special.i0e(rhos))
 
     def means(self):
         """Return the means of the three statistics."""
-        here = np.maximum(rho(self.name, self.a, self.k2, self.r), 1e-300)
-        over = special.i1e(here) / special.i0e(here) / here
+        rhos = np.maximum(rho(self.name, self.a, self.k2, self.r), 1e-300)
+        over = special.i1e(rhos) / special.i0e(rhos) / rhos
         if self.name == "sine":
             first, second = self.k2 + 0 * self.a, self.r * np.sin(self.a) ** 2
         else:
@@ -87,7 +90,7 @@ class Marginal:
         return [(self.mass * x).sum() / self.total for x in (np.cos(self.a), over * first, over * second)]
 
     def tails(self, a):
-        """Return the shares of the half circle above and below `a`, one of `points`, and the density there."""
+        """Return the probabilities above and below `a` on [0, pi], and the density there; `a` is one of `points`."""
         sums = self.mass.sum(1)
         below = np.concatenate([[0], np.cumsum(sums)])
         above = np.concatenate([np.cumsum(sums[::-1])[::-1], [0]])
@@ -96,7 +99,7 @@ class Marginal:
 
 
 def parameters(name, count, seed=1):
-    """Draw parameters from 0 to 1e7, many of them on or near the border between one mode and two."""
+    """Draw parameters from 0 to 1e7, many of them on or near the boundary between one mode and two."""
     rng = np.random.default_rng(seed)
     fixed = [
         (0, 0, 0),

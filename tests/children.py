@@ -14,14 +14,14 @@ ROOT = Path(jax_von_mises.__file__).parent.parent
 
 
 def environment(**changes):
-    """Return the environment of such a process; a variable changed to None is removed."""
+    """Return the environment variables for a child process; variables changed to None are removed."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     changed = os.environ | {"PYTHONPATH": path} | changes
     return {name: value for name, value in changed.items() if value is not None}
 
 
 def own_mounts(place):
-    """Return a command prefix that gives a private mount namespace, tried at `place`; skip if the system refuses."""
+    """Return a command prefix that creates a private mount namespace; skip the test if mounting `place` is refused."""
     unshare = ["unshare", "--user", "--map-root-user", "--mount"]
     try:
         subprocess.run([*unshare, "mount", "-t", "tmpfs", "tmpfs", place], check=True, capture_output=True)
@@ -41,7 +41,7 @@ def fill_disk(file, spare=0):
 
 
 def run(program, *arguments, before=(), timeout=120, **changes):
-    """Run a program with warnings as errors; return the lines it printed. It must succeed.
+    """Run a program with warnings as errors, assert that it succeeds, and return the lines that it printed.
 
     `before` precedes Python in the command line.
     """
@@ -59,13 +59,13 @@ def run(program, *arguments, before=(), timeout=120, **changes):
 def imported():
     """Return a `multiprocessing` context whose processes have already imported the package."""
     context = multiprocessing.get_context("forkserver")
-    # Import the package in the server, once for all children: nothing here may start JAX's threads.
+    # Import the package once, in the server, for all children. These imports must not start JAX's threads.
     context.set_forkserver_preload(["jax_von_mises.streams.writer", "pytest"])
     return context
 
 
 def forked(target, *arguments):
-    """Start ``target(*arguments, pipe)`` in a process of `imported`; return the process and our end of the pipe.
+    """Start ``target(*arguments, pipe)`` in a process of `imported()`; return the process and our end of the pipe.
 
     Return once the process has sent a first message, which reports that it is ready.
     """

@@ -1,7 +1,7 @@
 """Densities on the circle as formulas for NumPy and `jax.numpy`, and their integrals in float64.
 
 The angle is a scalar in `jax.numpy` and has a last axis of length 1 in NumPy. The reference integrates by
-Gauss-Legendre rules on intervals that shrink towards the named points, to 1e-9 radians; `exact_tail` by mpmath.
+Gauss-Legendre rules on intervals that shrink towards the named points, to 1e-9 radians; `exact_tail` uses mpmath.
 """
 
 from typing import NamedTuple
@@ -15,14 +15,14 @@ IMAGES = np.arange(-3, 4) * 2 * np.pi
 
 
 def logsumexp(terms, m):
-    """Return the log sum over the last axis, which is the only one for a scalar angle."""
+    """Return the log of the sum of exponentials over the last axis, the only axis for a scalar angle."""
     top = m.max(terms, -1, keepdims=True)
-    found = top + m.log(m.sum(m.exp(terms - top), -1, keepdims=True))
-    return found if m is np else found[0]
+    total = top + m.log(m.sum(m.exp(terms - top), -1, keepdims=True))
+    return total if m is np else total[0]
 
 
 def mixture(x, weights, concentrations, centres, m=jnp):
-    """Return a mixture of von Mises densities, given by their values at the modes."""
+    """Return the log density of a von Mises mixture; `weights` are the values of its components at their modes."""
     return logsumexp(m.log(weights) - 2 * concentrations * m.sin(0.5 * (x - centres)) ** 2, m)
 
 
@@ -39,7 +39,7 @@ def cardioid(x, rho, m=jnp):
 
 
 def kato_jones(x, gamma, rho, skew, m=jnp):
-    """S. Kato and M. C. Jones, Biometrika 102, 2015, (3)."""
+    """Return the log density (3) of S. Kato and M. C. Jones, Biometrika 102, 2015, without its normaliser."""
     return m.log1p(2 * gamma * (m.cos(x) - rho * m.cos(skew)) / (1 + rho**2 - 2 * rho * m.cos(x - skew)))
 
 
@@ -48,13 +48,13 @@ def sine_skewed(x, kappa, skewness, m=jnp):
 
 
 def harmonics(x, cosine, sine, m=jnp):
-    """The generalised von Mises distribution, of any order."""
+    """Return the log density of the generalised von Mises distribution of order 3, without its normaliser."""
     angles = m.asarray(np.arange(1, 4), x.dtype) * x
     return m.sum(cosine * m.cos(angles) + sine * m.sin(angles), -1, keepdims=m is np)
 
 
 def kernels(x, counts, kappa, m=jnp):
-    """Return the kernel estimate of a histogram with equal bins."""
+    """Return the log of the kernel density estimate from a histogram with 12 equal bins, without its normaliser."""
     centres = m.asarray((np.arange(12) + 0.5) * np.pi / 6 - np.pi, x.dtype)
     return logsumexp(m.log(counts) + kappa * m.cos(x - centres), m)
 
@@ -69,11 +69,11 @@ class Example(NamedTuple):
 
 
 def of_mixture(*parts, bound=1.5e-6):
-    """Return a mixture of parts (share, concentration, centre); a fourth part has almost no share."""
+    """Return a mixture of (weight, concentration, centre), padded to three components by ones of negligible weight."""
     parts = (*parts, *[(1e-30, 0.0, 0.0)] * (3 - len(parts)))
-    share, kappa, centre = np.array(parts, np.float64).T
+    weight, kappa, centre = np.array(parts, np.float64).T
     kappa, centre = np.float32(kappa).astype(float), np.float32(centre).astype(float)
-    at_mode = share / np.array([float(mp.exp(-k) * mp.besseli(0, k)) for k in kappa])
+    at_mode = weight / np.array([float(mp.exp(-k) * mp.besseli(0, k)) for k in kappa])
     at_mode = np.float32(at_mode).astype(float)
     return Example(mixture, (at_mode, kappa, centre), tuple(centre), bound)
 
@@ -129,12 +129,12 @@ class Reference:
         self.log_normalizer = self.top + np.log(self.total)
 
     def log_densities(self, x):
-        """Return the log density at many angles, minus the largest one at an edge."""
+        """Return the log density at many angles, minus its largest value at the edges."""
         with np.errstate(divide="ignore"):
             return self.example.log_density(np.asarray(x)[..., None], *self.example.parameters, m=np)[..., 0] - self.top
 
     def integral(self, low, high):
-        """Return the scaled masses of intervals without a steep place inside."""
+        """Return the unnormalised masses of intervals that contain no steep place."""
         half = 0.5 * (high - low)
         x = (0.5 * (high + low))[:, None] + half[:, None] * NODES
         return half * (np.exp(self.log_densities(x)) @ WEIGHTS)
@@ -152,7 +152,7 @@ class Reference:
 
 
 def exact_tail(x, log_density, points):
-    """Return P(X < x) by mpmath, for a `log_density` of one mpmath number."""
+    """Return P(X < x) in mpmath; `log_density` takes one mpmath number."""
     with mp.workdps(30):
         ends = [-mp.pi, *sorted(p for p in points if -np.pi < p < np.pi), mp.pi]
         density = lambda x: mp.exp(log_density(x))  # noqa: E731

@@ -12,8 +12,8 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-# Meshes need several devices. With one, as most users have, programs have other shapes, so some tests run again with
-# CPU_DEVICES=1 (`make test`).
+# Meshes need several devices. Most users have one, for which programs have other shapes, so `make test` repeats some
+# tests with CPU_DEVICES=1.
 jax.config.update("jax_num_cpu_devices", int(os.environ.get("CPU_DEVICES", "8")))
 # The package converts dtypes and aligns ranks itself, so it must work for users who turned JAX's promotion off.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -43,13 +43,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def key(request):
-    """Return a random key that depends on the test's full name and parameters: no two tests share words."""
+    """Return a random key that depends on the test's full name and parameters; no two tests share random words."""
     return jax.random.key(zlib.crc32(request.node.nodeid.encode()))
 
 
 @pytest.fixture
 def no_cache_afterwards():
-    """Restore JAX's own settings, which a compilation cache changes."""
+    """Restore the JAX settings that a compilation cache changes."""
     names = ("compilation_cache_dir", "persistent_cache_min_compile_time_secs", "persistent_cache_min_entry_size_bytes")
     before = {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
     yield

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for numbers at which formulas tend to fail: switches of the package, and the ends of floats.
+"""Hypothesis strategies for numbers at which formulas tend to fail: where formulas switch, and the limits of floats.
 
 A case is one element of each argument; a list of cases fills arrays of one shape, so that one compiled program serves
 all examples.
@@ -12,15 +12,15 @@ from jax_von_mises.numerics import bessel, circle, coefficients, density, piecew
 from jax_von_mises.sampling import truncated
 
 LANES = 96
-# Decimal exponents that cover all sizes of floats.
+# Decimal exponents, positive and negative, up to which numbers are drawn: nearly the range of floats.
 EXPONENTS = {"float32": 37.0, "float64": 300.0}
 
 
 def concentration_switches(dtype):
     """Return the concentrations at which a formula changes."""
     names = (dtype,) if dtype == "float64" else ("float32",)
-    found = [density.KAPPA_MIN, tail_integral.KAPPA_MAX, bessel.SWITCH, bessel.LOG_SWITCH64, bessel.RATIO_SWITCH64]
-    found += [
+    switches = [density.KAPPA_MIN, tail_integral.KAPPA_MAX, bessel.SWITCH, bessel.LOG_SWITCH64, bessel.RATIO_SWITCH64]
+    switches += [
         bessel.LARGEST_KAPPA,
         coefficients.GUESS_SWITCH,
         coefficients.GUESS64_SWITCH,
@@ -29,14 +29,14 @@ def concentration_switches(dtype):
         1.0,
         1e-3,
     ]
-    found += [table[name] for table in (density.HUGE, truncated.POINT_MASS) for name in names]
-    return found
+    switches += [table[name] for table in (density.HUGE, truncated.POINT_MASS) for name in names]
+    return switches
 
 
 def angle_switches(dtype):
     """Return the angles at which a formula changes or a turn ends."""
-    found = [np.pi * part for part in (0.25, 0.5, 2 / 3, 1, 1.5, 2, 3, 4, 101)]
-    return [*found, circle.largest_angle(dtype), circle.LARGEST_LOC[dtype], 2.0**12, 6.25]
+    switches = [np.pi * part for part in (0.25, 0.5, 2 / 3, 1, 1.5, 2, 3, 4, 101)]
+    return [*switches, circle.largest_angle(dtype), circle.LARGEST_LOC[dtype], 2.0**12, 6.25]
 
 
 def probability_switches(dtype):
@@ -63,7 +63,7 @@ def size(dtype, low=-30.0, high=30.0):
 
 
 def concentrations(dtype, bad=False):
-    """Draw concentrations from 0 to infinity; with `bad` also invalid ones."""
+    """Draw concentrations from 0 to infinity; with `bad`, also invalid ones."""
     info = np.finfo(dtype)
     ends = [0.0, -0.0, float(info.tiny), float(info.max), np.inf]
     edges = with_neighbours(concentration_switches(dtype), dtype)
@@ -72,7 +72,7 @@ def concentrations(dtype, bad=False):
 
 
 def angles(dtype, bad=False):
-    """Draw angles within a turn and on other turns; with `bad` also invalid ones."""
+    """Draw angles within a turn and on other turns; with `bad`, also invalid ones."""
     edges = with_neighbours(angle_switches(dtype), dtype)
     edges = [0.0, -0.0, float(np.finfo(dtype).tiny), *edges, *(-edge for edge in edges)]
     good = [
@@ -84,7 +84,7 @@ def angles(dtype, bad=False):
 
 
 def probabilities(dtype, bad=False):
-    """Draw probabilities from 0 to 1, as many near 0 as near 1; with `bad` also invalid ones."""
+    """Draw probabilities from 0 to 1, many of them near 0 or 1; with `bad`, also invalid ones."""
     info = np.finfo(dtype)
     edges = with_neighbours(probability_switches(dtype), dtype)
     edges += [1 - edge for edge in edges]
@@ -98,7 +98,7 @@ def probabilities(dtype, bad=False):
 
 
 def parameters(dtype, bad=False):
-    """Draw (loc, concentration); with `bad` also invalid ones."""
+    """Draw (loc, concentration); with `bad`, also invalid ones."""
     good = st.tuples(angles(dtype), concentrations(dtype))
     return st.one_of(good, good, good, st.tuples(angles(dtype, bad), concentrations(dtype, bad)))
 
@@ -118,8 +118,8 @@ def near_the_mode(draw, dtype, bad=False):
 def lanes(cases, dtype, count=LANES):
     """Draw lists of cases as arrays of one length, one array for each element of a case."""
 
-    def arrays(found):
-        columns = np.array(found, dtype).reshape(len(found), -1).T
+    def arrays(values):
+        columns = np.array(values, dtype).reshape(len(values), -1).T
         return tuple(np.resize(column, count) for column in columns)
 
     return st.lists(cases, min_size=1, max_size=count).map(arrays)

@@ -1,7 +1,7 @@
 """Run `write_samples` with each file operation failing or interrupted in turn.
 
-The process has loaded `faults.c` before the C library. It reads a row of the table of faults from its input, goes
-through every operation of such a run, and reports the errors.
+This program runs with the library of `faults.c` preloaded. It reads rows of the table of faults from its input, lets
+operations of the row's run fail one at a time, and prints the problems that it finds.
 """
 
 import contextlib
@@ -33,25 +33,25 @@ ARGUMENTS = ("key", "loc", "concentration", "total")
 BLOCK_BYTES, HEADER_BYTES = 4_096, 4_096
 
 TAKES_SPACE, ANY = 1, 3
-# Kinds of operations that fail, the error, whether all later ones fail too, or a signal instead.
+# For each fault: the kinds of operations that fail, the error, whether all later ones fail too, and a signal instead.
 FAULTS = {
     "EIO": (ANY, errno.EIO, False, 0),
     "ENOSPC": (TAKES_SPACE, errno.ENOSPC, True, 0),
     "EFBIG": (TAKES_SPACE, errno.EFBIG, False, 0),
-    # Python retries what the system interrupts for a moment.
+    # Python retries system calls that fail with EINTR.
     "EINTR": (ANY, errno.EINTR, False, 0),
-    # Both signals raise an exception in the run; the command line also turns the second one into an exception.
+    # Both signals raise an exception in this program; the command line also turns SIGTERM into an exception.
     "SIGINT": (ANY, 0, False, signal.SIGINT),
     "SIGTERM": (ANY, 0, False, signal.SIGTERM),
-    # Ends a process that does only this run.
+    # This signal ends a separate process that performs only the run.
     "SIGKILL": (ANY, 0, False, signal.SIGKILL),
-    # Nothing can be changed any more, so the files stay as a killed process leaves them.
+    # All later operations fail, too, so the files stay as a killed process would leave them.
     "killed": (ANY, errno.EIO, True, 0),
 }
 
 
 class Stop(BaseException):
-    """An interrupt."""
+    """An interruption of a run."""
 
 
 def write(out, stream, **options):
@@ -60,7 +60,7 @@ def write(out, stream, **options):
 
 
 def begun(out, blocks, stream=STREAM, **options):
-    """Leave an unfinished run of `blocks` blocks."""
+    """Write `blocks` blocks of a stream and interrupt the run."""
     left = iter(range(blocks - 1))
 
     def observe(_):
@@ -71,11 +71,11 @@ def begun(out, blocks, stream=STREAM, **options):
         write(out, stream, observe=observe, **options)
     except Stop:
         return
-    raise AssertionError("the run was not broken off")
+    raise AssertionError("the run was not interrupted")
 
 
 def shard(out, block):
-    """Return the file and the offset of a block; a failed run may leave an ``.npy`` under either name."""
+    """Return (file, offset) of a block for each file with it; a failed run may leave either name of an ``.npy``."""
     if out.suffix == ".zarr":
         return [(out / "c" / str(block), 0)]
     names = (out, out.with_name(f"{out.name}.partial"))
@@ -138,7 +138,8 @@ def finished_and_unfinished_other(out):
 
 
 REPAIR = dict(resume=True, repair=True)
-# What exists, the options of the run, the blocks valid before it, and whether it replaces a finished store.
+# For each scenario: what prepares the files, the options of the run, the blocks valid before it, and whether it
+# replaces a finished array.
 SCENARIOS = {
     "fresh": (nothing, {}, (), False),
     "resume": (unfinished, dict(resume=True), (0, 1), False),
@@ -151,41 +152,43 @@ SCENARIOS = {
     "force over both": (finished_and_unfinished_other, dict(force=True), (), True),
     "force without space for two": (finished_other, dict(force=True), (), False),
 }
-# Free bytes in a scenario without space: fewer than a new store needs and an old one releases.
+# Free bytes in the scenario without space for two stores: too few for a new one until the old one is removed.
 SPACE = 10_000
 
 
 def tree(folder):
-    """Map the name of every file below a folder to its bytes, and of every directory to None."""
+    """Map the name of every file below a folder to its bytes, and that of every directory to None."""
     paths = sorted(folder.rglob("*"))
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
 
 
-def restore(folder, found):
+def restore(folder, entries):
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for name, data in found.items():
+    for name, data in entries.items():
         if data is None:
             (folder / name).mkdir()
         else:
             (folder / name).write_bytes(data)
 
 
-def files(found):
-    """Return the files without the directories, since an empty directory may be left."""
-    return {name: data for name, data in found.items() if data is not None}
+def files(entries):
+    """Return the entries that are files, since an empty directory may be left."""
+    return {name: data for name, data in entries.items() if data is not None}
 
 
-def array(found, out):
-    """Return the files that readers of the finished array use, if there is one."""
+def array(entries, out):
+    """Return the files that readers of a finished array use; None if there is no such array."""
     if out.suffix == ".npy":
-        return found.get(out.name)
-    seen = {name: data for name, data in found.items() if name.startswith((f"{out.name}/c/", f"{out.name}/zarr.json"))}
-    return seen if f"{out.name}/zarr.json" in seen else None
+        return entries.get(out.name)
+    used = {
+        name: data for name, data in entries.items() if name.startswith((f"{out.name}/c/", f"{out.name}/zarr.json"))
+    }
+    return used if f"{out.name}/zarr.json" in used else None
 
 
 def lost(out, before, now, valid, crc):
-    """Return the valid blocks, or their checksums, that were lost."""
+    """Return a description of each valid block, or checksum of one, that was lost."""
     problems = []
     records = {}
     for name, data in now.items():
@@ -202,9 +205,9 @@ def lost(out, before, now, valid, crc):
 
 
 def go_through(kind, scenario, fault, first, step, library):
-    """Let operations of a run fail, one in each run: `first` and every `step` after it.
+    """Repeat a run and let one operation fail each time: number `first`, and every `step`-th after it.
 
-    Return the number of runs, the number that failed, and the errors found in them.
+    Return the number of runs, how many of them raised an error, and descriptions of the problems found.
     """
     prepare, options, valid, replaces = SCENARIOS[scenario]
     which, code, lasting, number = FAULTS[fault]
@@ -227,11 +230,13 @@ def go_through(kind, scenario, fault, first, step, library):
             blocks[block] = path.read_bytes()[place : None if kind == "zarr" else place + BLOCK_BYTES]
         expected = full | bystanders
         arrays = array(start, out), array(expected, out)
-        # Force removes an unfinished run, and a finished one if there is no space for two.
-        gone = f"{out.name}.partial" if arrays[0] and "space" not in scenario else out.name
-        nothing_kept = {name: data for name, data in start.items() if not f"{name}/".startswith(f"{gone}/")}
-        little = lambda _: types.SimpleNamespace(free=SPACE)  # noqa: E731
-        disk = mock.patch.object(shutil, "disk_usage", little) if "space" in scenario else contextlib.nullcontext()
+        # `force` removes an unfinished run, and a finished one only if the disk has no space for two.
+        removed = f"{out.name}.partial" if arrays[0] and "space" not in scenario else out.name
+        nothing_kept = {name: data for name, data in start.items() if not f"{name}/".startswith(f"{removed}/")}
+        little_space = lambda _: types.SimpleNamespace(free=SPACE)  # noqa: E731
+        disk = (
+            mock.patch.object(shutil, "disk_usage", little_space) if "space" in scenario else contextlib.nullcontext()
+        )
         problems, failed = [], 0
         for at in itertools.count(first, step):
             restore(folder, start)
@@ -255,19 +260,19 @@ def go_through(kind, scenario, fault, first, step, library):
 
             failed += error is not None
             if number == 0 and error is not None and (error.errno != code or a_name(error) not in str(error)):
-                wrong("the error does not say what failed")
+                wrong("the error does not state what failed")
             missing = [n for n, data in bystanders.items() if data not in now.values()]
             if missing:
                 wrong(f"{missing} are lost")
             for problem in lost(out, blocks, now, valid, crc):
                 wrong(problem)
-            # Between two renames neither name exists, if the process is killed there.
+            # A process killed between two renames leaves no array under the final name.
             killed = fault in ("killed", "SIGKILL")
             if replaces and array(now, out) not in arrays and (not killed or array(now, out) is not None):
-                wrong("neither the old one nor the new one is there")
+                wrong("neither the old array nor the new one exists")
             kept_nothing = "nothing was kept" in getattr(error, "__notes__", []) and not killed
             if kept_nothing and files(now) != files(nothing_kept):
-                wrong("something was kept, or something lost")
+                wrong("the files are not those that 'nothing was kept' implies")
             try:
                 try:
                     write(out, STREAM, **REPAIR)
@@ -276,18 +281,18 @@ def go_through(kind, scenario, fault, first, step, library):
                         raise
                     write(out, STREAM, force=True)
             except Exception as raised:
-                wrong(f"cannot be mended: {raised!r}")
+                wrong(f"cannot be repaired: {raised!r}")
             else:
-                again = tree(folder)
-                if again != expected:
-                    different = sorted(n for n in again.keys() | expected if again.get(n) != expected.get(n))
-                    wrong(f"mended, but {different} differ")
+                repaired = tree(folder)
+                if repaired != expected:
+                    different = sorted(n for n in repaired.keys() | expected if repaired.get(n) != expected.get(n))
+                    wrong(f"repaired, but {different} differ")
             if operations < at:
                 return {"runs": (at - first) // step, "failed": failed, "problems": problems}
 
 
 def go_through_export(scenario, fault, first, step, library):
-    """Do the same for `export_sampler`, which leaves a complete file or none."""
+    """Repeat `export_sampler` as `go_through` repeats a run; each time a complete file or none must be left."""
     which, code, lasting, number = FAULTS[fault]
     force = scenario == "force"
     with tempfile.TemporaryDirectory() as name:
@@ -317,7 +322,7 @@ def go_through_export(scenario, fault, first, step, library):
 
 
 def is_killed(out, options, at):
-    """Return whether a process is killed at an operation of the run: False if it has fewer operations."""
+    """Return whether a run is killed at an operation; False if the run has fewer operations."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["jax_von_mises.streams.writer"])
     process = context.Process(target=run_killed, args=(out, options, at, ANGLES))
@@ -328,7 +333,7 @@ def is_killed(out, options, at):
 
 
 def run_killed(out, options, at, angles):
-    """The body of such a process."""
+    """Perform a run that is killed at an operation; the body of a process."""
     give(angles)
     ctypes.CDLL(None).faults_arm(os.fsencode(out), ANY, at, 0, False, signal.SIGKILL)
     write(out, STREAM, **options)
@@ -340,7 +345,7 @@ def a_name(error):
 
 
 def draws():
-    """Let streams return angles drawn once: the test is about writing them."""
+    """Draw all angles once and let streams return them, since only writing is tested."""
     angles = {each["loc"]: jax_von_mises.sample_von_mises(*map(each.get, ARGUMENTS)) for each in (STREAM, OTHER, THIRD)}
     ANGLES.update({loc: np.asarray(x) for loc, x in angles.items()})
     give(ANGLES)
@@ -350,7 +355,7 @@ ANGLES: dict = {}
 
 
 def give(angles):
-    """Let streams return these angles, by `loc`."""
+    """Let streams return these angles, a mapping from `loc`."""
 
     def rows(self, first, count, *_):
         return jax.device_put(angles[float(self.row.loc)][first : first + count])

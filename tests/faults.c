@@ -1,6 +1,6 @@
 /* Fail or interrupt the n-th call that changes a file below a folder; loaded before the C library (LD_PRELOAD).
 
-   This includes all calls of the process, also those of TensorStore's threads. */
+   All calls of the process count, including those of TensorStore's threads. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,14 +22,14 @@ static int error_code, signal_number, kinds, lasting;
 static long place;
 static atomic_long seen;
 
-/* Fail calls of the kinds `which` with `code`: number `at`, and with `sticky` all later ones; or send a signal. */
+/* Let call number `at` of the kinds `which` fail with `code`, and with `sticky` all later ones; or send a signal. */
 void faults_arm(const char *folder, int which, long at, int code, int sticky, int number) {
     snprintf(watched, sizeof watched, "%s", folder);
     kinds = which, place = at, error_code = code, lasting = sticky, signal_number = number;
     atomic_store(&seen, 0);
 }
 
-/* Stop, and return the number of calls. */
+/* Stop watching, and return the number of calls seen. */
 long faults_disarm(void) {
     watched[0] = 0;
     return atomic_load(&seen);

@@ -1,8 +1,8 @@
-"""Goodness-of-fit tests with one stated rate of false alarms for the whole suite.
+"""Goodness-of-fit tests with a single stated false-alarm rate for the whole suite.
 
 The float64 reference maps angles to probabilities, which are tested for uniformity: in the bulk (Kolmogorov-Smirnov,
-Anderson-Darling, chi-square on equal bins), in the tails and near the mode (chi-square on bins that halve). The
-trigonometric moments are tested, too.
+Anderson-Darling, chi-square on equal bins), in the tails and near the mode (chi-square on successively halved bins).
+The trigonometric moments are tested, too.
 
 .. [1] T. W. Anderson, D. A. Darling. "Asymptotic theory of certain goodness of fit criteria based on stochastic
    processes". Ann. Math. Statist. 23, 1952. doi:10.1214/aoms/1177729437
@@ -15,14 +15,14 @@ from scipy import special, stats
 
 from tests import reference
 
-# The probability that a correct sampler fails any of the at most TESTS single tests of the suite. Seeds are fixed, so
-# this is the rate of failures per change of the words, not per repetition.
+# The probability that a correct sampler fails any of the suite's tests, of which there are at most TESTS. Seeds are
+# fixed, so this is the rate of failures per change of the random words, not per repetition.
 FALSE_ALARM = 1e-4
 TESTS = 1000
 P_VALUE = FALSE_ALARM / TESTS
 EQUAL_BINS = 2**10
 LARGEST_OCTAVE = 20
-FEWEST = 10  # expected in a bin; bins with fewer are merged
+FEWEST = 10  # expected counts in a bin; bins with fewer are merged
 MOMENTS = 4
 GRID = 2**14  # gives the interpolation of `ExactTail` an error of 1e-10
 SMALLEST_TAIL = 2.0**-40
@@ -31,8 +31,8 @@ SMALLEST_TAIL = 2.0**-40
 class ExactTail:
     """P(X > |x|) from a table of exact values, with relative error 1e-10: fast enough for millions of angles.
 
-    Cubic Hermite interpolation in x with the exact slope, on exact quantiles of evenly spaced logits of 2 t: dense
-    towards pi and towards 0.
+    Cubic Hermite polynomials in x with exact slopes interpolate exact quantiles of evenly spaced logits of 2 t, which
+    are dense towards pi and towards 0.
     """
 
     def __init__(self, k):
@@ -43,7 +43,7 @@ class ExactTail:
         width = np.diff(self.x)
         low, high = -width * reference.pdf(self.x[:-1], k), -width * reference.pdf(self.x[1:], k)
         rise = np.diff(self.t)
-        # Coefficients of powers of the fraction of a cell; next to pi, cells have a width of a few floats or zero.
+        # Coefficients of powers of the position within a cell. Next to pi, cells are only a few floats wide, or empty.
         self.scale = np.divide(1, width, out=np.zeros_like(width), where=width > 0)
         self.powers = np.stack([self.t[:-1], low, 3 * rise - 2 * low - high, low + high - 2 * rise], -1)
 
@@ -64,7 +64,7 @@ def probabilities(x, exact):
 
 
 def kolmogorov_smirnov(u):
-    """Return the p-value of the largest distance between the empirical cdf of sorted `u` and the uniform one."""
+    """Return the p-value of the largest distance between the empirical cdf of sorted `u` and the uniform cdf."""
     n = len(u)
     distance = max((np.arange(1, n + 1) / n - u).max(), (u - np.arange(n) / n).max())
     return stats.kstwobign.sf(distance * np.sqrt(n))
@@ -82,13 +82,13 @@ def anderson_darling_tail(a):
     """Return P(A^2 > a) for large `a` and infinitely many samples.
 
     A^2 is the sum of w_j z_j^2 with normal z_j and w_j = 1 / (j (j + 1)) [1]. Far out the first term, w_1 = 1/2,
-    dominates: P(z_1^2 / 2 > a) = erfc(sqrt(a)). The sum Y of the others lowers its level: as erfc(sqrt(a - Y)) is about
-    erfc(sqrt(a)) e^Y (1 + Y / (2 a)), they contribute the factor
+    dominates: P(z_1^2 / 2 > a) = erfc(sqrt(a)). The sum Y of the other terms lowers its level: since erfc(sqrt(a - Y))
+    is about erfc(sqrt(a)) e^Y (1 + Y / (2 a)), they contribute the factor
 
         E[e^Y] (1 + E[Y e^Y] / (2 a E[e^Y])),   E[e^Y] = product over j > 1 of (1 - 2 w_j)^-1/2 = sqrt(3),
         E[Y e^Y] / E[e^Y] = sum over j > 1 of w_j / (1 - 2 w_j) = sum of 1 / ((j - 1) (j + 2)) = 11 / 18.
 
-    The relative error is below 1 % from a = 2.5 on, P = 0.05. The approximations of [2] have absolute errors of 2e-6,
+    The relative error is below 1 % from a = 2.5 (P = 0.05) on. The approximations of [2] have absolute errors of 2e-6,
     too large for the small probabilities needed here.
     """
     a = max(a, 1e-3)
@@ -108,30 +108,30 @@ def equal_bins(u):
 
 def halving_bins(x, tail):
     """Return p-values of chi-square on bins of probability 1/4, 1/8, ...: towards both tails, and towards the mode."""
-    share = 2.0 ** -np.arange(2, LARGEST_OCTAVE + 3)
-    share[-1] *= 2  # the last bin has all the rest
-    keep = len(tail) * share >= FEWEST
-    expected = len(tail) * np.r_[share[keep], share[~keep].sum()]
-    # Without merged bins the last one is empty.
+    mass = 2.0 ** -np.arange(2, LARGEST_OCTAVE + 3)
+    mass[-1] *= 2  # the last bin holds all the rest
+    keep = len(tail) * mass >= FEWEST
+    expected = len(tail) * np.r_[mass[keep], mass[~keep].sum()]
+    # If no bins were merged, the last one is empty.
     used = expected > 0
     p_values = []
     for distance in (tail, 0.5 - tail):
         octave = np.clip(-np.log2(np.maximum(distance, 2.0**-60)).astype(int) - 1, 0, LARGEST_OCTAVE)
-        sides = [np.bincount(octave[side], minlength=len(share)) for side in (x < 0, x >= 0)]
+        sides = [np.bincount(octave[side], minlength=len(mass)) for side in (x < 0, x >= 0)]
         observed = [np.r_[counts[keep], counts[~keep].sum()][used] for counts in sides]
         p_values.append(chi_square(np.concatenate(observed), np.tile(expected[used], 2)))
     return p_values
 
 
 def lowest_frequency(k):
-    """Return the lowest frequency of `moments`: 1 for wide distributions, else a wave per standard deviation."""
+    """Return the lowest frequency of `moments`: 1 for wide distributions, else a radian per standard deviation."""
     return max(1.0, np.sqrt(k))
 
 
 def mean_cosine(frequency, k):
-    """Return E[cos(frequency X)] for any real frequency, by quadrature where the density is above e^-DEPTH."""
+    """Return E[cos(frequency X)] for real frequencies, by quadrature where the density exceeds e^-DEPTH of its peak."""
     span = 2 * np.arcsin(np.sqrt(min(1.0, 0.5 * reference.DEPTH / max(k, 1.0))))
-    # Over 9 standard deviations at frequency 8, 12 waves: 160 nodes resolve them in four equal parts.
+    # At 8 times the lowest frequency, 9 standard deviations hold 12 waves, which 160 nodes in four equal parts resolve.
     x = span / 4 * (np.arange(4)[:, None] + (reference.NODES + 1) / 2)
     return 2 * span / 8 * np.sum(reference.WEIGHTS * np.cos(frequency * x) * reference.pdf(x, k))
 
@@ -174,7 +174,7 @@ def battery(x, k, exact):
 def independent(u, v):
     """Return the p-value of the correlations of two sets of uniform numbers and of their distances from the middle.
 
-    The second correlation detects angles that are as far out as their neighbours, but on either side.
+    The second correlation detects angles that share their neighbours' distance from the mode, but not their side.
     """
     n = len(u)
     p_values = []
@@ -184,6 +184,6 @@ def independent(u, v):
 
 
 def assert_fits(p_values, where):
-    """Fail and name the tests that reject."""
-    bad = {name: p for name, p in p_values.items() if not p > P_VALUE}
-    assert not bad, f"{where}: {bad}"
+    """Assert that no test rejects; the message names those that do."""
+    rejected = {name: p for name, p in p_values.items() if not p > P_VALUE}
+    assert not rejected, f"{where}: {rejected}"

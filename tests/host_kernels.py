@@ -12,35 +12,35 @@ from tools.ptx import machine
 
 @functools.cache
 def built():
-    """Return the machine; skip without a compiler for it."""
+    """Return the machine that executes kernels; skip the test without a C compiler for it."""
     if machine.compiler() is None:
         pytest.skip("no C compiler to execute the kernels with")
     return machine.Machine(cuda_launch.ptx_text())
 
 
 def launch(name, grid, block, out, *operands, **how):
-    """Return a kernel's result; raise `machine.Fault` for any error on the way."""
+    """Launch a kernel and return its result; raise `machine.Fault` for any error."""
     return built().launch(name, grid, block, np.empty(out.shape, out.dtype), *map(np.asarray, operands), **how)
 
 
 def callback(name, grid, block, out, *operands):
-    """Replace `cuda_launch.launch` in a program for the CPU."""
+    """Launch a kernel as a callback of a program for the CPU, in place of `cuda_launch.launch`."""
     host = functools.partial(launch, name, grid, block, out)
-    return jax.pure_callback(lambda *given: host(*given), out, *operands)
+    return jax.pure_callback(lambda *arrays: host(*arrays), out, *operands)
 
 
 def forget():
-    """Let kernels be tested again."""
+    """Forget the verdicts, so that kernels are tested again."""
     cuda_self_test._verdicts.clear()
 
 
-# Kernels that have passed their test in this process; each is tested once, as for a user.
+# Kernels that have passed their self-test in this process; each is tested only once, as it is for a user.
 PASSED = {}
 
 
 @pytest.fixture
 def on_host(monkeypatch):
-    """Let the CPU device of this process stand for a CUDA device."""
+    """Let the CPU device of this process stand in for a CUDA device."""
     built()
     monkeypatch.setattr(cuda_launch, "PLATFORM", "cpu")
     monkeypatch.setattr(cuda_launch, "launch", callback)

@@ -1,4 +1,4 @@
-"""A fake clock, and made-up results of benchmarks."""
+"""A fake clock and made-up results of benchmarks."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from benchmarks.peers import OURS
 
 
 class FakeClock:
-    """Seconds that pass only when a test adds them, and the order of events."""
+    """A clock that advances only when a test adds seconds, and a log of events in their order."""
 
     def __init__(self):
         self.now = 0.0
@@ -36,7 +36,7 @@ class FakeClock:
 
 
 class Pending:
-    """A result that is not ready yet, as JAX and PyTorch return them."""
+    """A result that is not ready yet, like those that JAX and PyTorch return."""
 
     def __init__(self):
         self.waited = False
@@ -72,19 +72,19 @@ def timed(seconds, count):
 
 
 def timed_case(name="k=1", group="one", *, missing=None, **seconds):
-    """Return a case of a result file: for each peer the seconds of its turns, or the seconds of a steady one."""
+    """Return a case of a result file, given the seconds of each peer's rounds; one number stands for equal rounds."""
     case = Case(name, group, count=1000, concentration=1.0)
     results = {}
-    for peer, turns in seconds.items():
-        results[peer] = timed(np.broadcast_to(turns, 5).tolist() if np.isscalar(turns) else turns, case.count)
-    for found in results.values():
-        found["ratio"] = results[OURS]["rate"] / found["rate"]
+    for peer, rounds in seconds.items():
+        results[peer] = timed(np.broadcast_to(rounds, 5).tolist() if np.isscalar(rounds) else rounds, case.count)
+    for result in results.values():
+        result["ratio"] = results[OURS]["rate"] / result["rate"]
     return {**case._asdict(), "results": results, "missing": missing or {}}
 
 
 def result_file(*cases, **environment):
     """Return a result file with these cases."""
-    about = {
+    defaults = {
         "platform": "cpu",
         "device": "cpu",
         "device_count": 1,
@@ -100,7 +100,7 @@ def result_file(*cases, **environment):
     }
     return {
         "format": 2,
-        "environment": about | environment,
+        "environment": defaults | environment,
         "options": {"mode": "quick", "rounds": 5},
         "seconds": 1.0,
         "cases": list(cases),
@@ -111,7 +111,7 @@ def result_file(*cases, **environment):
 
 
 def entry(name, group, concentration, **ratios):
-    """Return the part of a result file that the goals use, from our ratio to each peer."""
+    """Return the part of a case that the goals use, given our ratio to each peer."""
     results = {peer: {"ratio": ratio, "wide": False, "spread": 0.0} for peer, ratio in ratios.items()}
     results[OURS] = {"wide": False, "spread": 0.0}
     return {"name": name, "group": group, "concentration": concentration, "results": results}

@@ -1,12 +1,12 @@
 """Reference values of the von Mises distribution about 0, in float64 NumPy and in mpmath.
 
-They are independent of the package: plain Gauss-Legendre quadrature of
+The values are independent of the package. They come from plain Gauss-Legendre quadrature of
 
     J(x) = integral of e^{q(x) - q(theta)} d theta,   q(theta) = 2 k sin^2(theta / 2),
 
-from x to the place where the integrand has fallen by e^-DEPTH, or to pi (tail), or from 0 to x (centre). Both are
-positive and have a relative error of 1e-15 at any k, as exponents are differences of q, computed as products of sines.
-The concentration may be anything from 0 to inf, where the distribution is a point mass at 0.
+from x to the place where the integrand has fallen by e^-DEPTH, or to pi (tail), or from 0 to x (centre). The integrand
+is positive and its exponents are differences of q, computed as products of sines, so both integrals have a relative
+error of 1e-15 at any k. The concentration may be anything from 0 to inf, where the distribution is a point mass at 0.
 """
 
 import mpmath as mp
@@ -24,7 +24,10 @@ LARGEST = 1e200
 
 
 def gauss_legendre(count):
-    """Return nodes and weights on [-1, 1], exact to rounding: those of NumPy and SciPy are off by 1e-12 at the ends."""
+    """Return nodes and weights on [-1, 1], exact to rounding.
+
+    Those of NumPy and SciPy have errors of 1e-12 at the ends.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(count)
     with mp.workdps(30):
         for i, node in enumerate(nodes):
@@ -39,7 +42,7 @@ def gauss_legendre(count):
     return nodes, weights
 
 
-# The hardest integrand is half a normal density, 9 standard deviations wide; 36 nodes give all integrals to 1e-15.
+# The hardest integrand is half a normal density, 9 standard deviations wide; 36 nodes would suffice for 1e-15.
 NODES, WEIGHTS = gauss_legendre(40)
 
 
@@ -85,7 +88,7 @@ def ratio(k):
 
 
 def ratio_complement(k):
-    """Return 1 - I1(k) / I0(k) without cancellation: the difference below 30, the asymptotic series above."""
+    """Return 1 - I1(k) / I0(k): the difference below k = 30, and the asymptotic series, without cancellation, above."""
     k = np.asarray(k, float)
     near = np.minimum(k, ASYMPTOTIC)
     total, difference = _series(k)
@@ -117,21 +120,21 @@ def chunked(function):
 
 
 def scaled_integral(x, k, tail, slope=False):
-    """Return J(x) on one side; with `slope` the integrand also has the factor cos(theta) - A(k).
+    """Return J(x) on one side; with `slope`, the integrand also has the factor cos(theta) - A(k).
 
     The integral of the centre is negative, since it runs from x down to 0.
     """
     half_sin, half_cos = np.sin(x / 2), np.cos(x / 2)
     if tail:
         span = (np.pi - x) + PI_REST
-        # Up to the angle 2 b with sin(b)^2 - sin(x / 2)^2 = d, if it exists, without subtracting angles.
+        # Integrate up to the angle 2 b with sin(b)^2 - sin(x / 2)^2 = d, if it exists, without subtracting angles.
         d = 0.5 * DEPTH / np.maximum(k, 1)  # no cut for k below 21
         cut = half_sin**2 + d < 1
         total = x / 2 + np.arcsin(np.sqrt(np.minimum(half_sin**2 + d, 1)))
         span = np.where(cut, np.minimum(2 * np.arcsin(np.clip(d / np.sin(total), -1, 1)), span), span)
     else:
         span = -x
-    # With the half step h / 2 from x: cos x - cos(x + h) = 2 sin(h / 2) sin(x + h / 2), and the second by its sum rule.
+    # For a step h from x, cos x - cos(x + h) = 2 sin(h / 2) sin(x + h / 2); the addition theorem gives the second sine.
     sine = np.sin((span / 4)[:, None] * (NODES + 1))
     cosine = np.sqrt(1 - sine * sine)
     sin_x, cos_x = 2 * half_sin * half_cos, (half_cos - half_sin) * (half_cos + half_sin)
@@ -221,7 +224,7 @@ def _quantile(t, k, c):
 
 @np.vectorize
 def deviation(x, loc):
-    """Return x - loc modulo a turn, with the floats taken as exact."""
+    """Return x - loc modulo a full turn, treating the floats as exact."""
     x, loc = float(x), float(loc)
     if abs(x - loc) < 3 and abs(x) < 1e3 and float(np.float32(x)) == x and float(np.float32(loc)) == loc:
         return x - loc
@@ -230,7 +233,7 @@ def deviation(x, loc):
         return float(difference - 2 * mp.pi * mp.nint(difference / (2 * mp.pi)))
 
 
-# The same functions in mpmath: slow, and without care for cancellation, which 40 digits cover.
+# The same functions in mpmath, which are slow; with 40 digits they need no care for cancellation.
 
 
 def mp_norm(k):
@@ -247,7 +250,7 @@ def mp_norm(k):
 
 
 def mp_log_i0(k):
-    """Return log I0(k) in mpmath, also where it is k^2 / 4."""
+    """Return log I0(k) in mpmath, also at small k, where it is about k^2 / 4."""
     with mp.workdps(100):
         return mp.mpf(k) + mp.log(mp_norm(k) / (2 * mp.pi))
 
@@ -278,7 +281,7 @@ def mp_tail(x, k):
         points = [x, *(p for p in (x + j * width for j in (0.1, 0.3, 1, 2, 4, 8, 16, 32)) if p < mp.pi)]
         if points[-1] + 20 * width > mp.pi:
             points.append(mp.pi)
-        # Integrate relative to the density at x: mpmath stops at an absolute error of 1e-40.
+        # Integrate relative to the density at x, since mpmath stops at an absolute error of 1e-40.
         level = mp.sin(x / 2) ** 2
         return mp.quad(lambda u: mp.exp(-2 * k * (mp.sin(u / 2) ** 2 - level)), points) * mp_pdf(x, k)
 
@@ -302,7 +305,7 @@ def mp_quantile(t, k, start):
 
 
 def mp_dquantile_dk(x, k):
-    """Return d x / d k at fixed tail probability in mpmath, (dS/dk) / pdf by a central difference in k."""
+    """Return d x / d k at fixed tail probability in mpmath, as (dS/dk) / pdf with a central difference in k."""
     with mp.workdps(40):
         step = mp.mpf(k) * mp.mpf(10) ** -12
         difference = mp_tail(x, mp.mpf(k) + step) - mp_tail(x, mp.mpf(k) - step)

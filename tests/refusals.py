@@ -1,6 +1,6 @@
 """A table of the arguments that public functions must reject, and a program that tries them.
 
-``python -m tests.refusals FOLDER`` calls every function with one bad argument at a time, and prints for each call a
+``python -m tests.refusals FOLDER`` calls every function with one invalid argument at a time, and prints for each call a
 line of JSON: function, argument, value, and outcome. A call that takes longer than `PATIENCE` ends the program with a
 traceback.
 """
@@ -28,7 +28,7 @@ KEY = jax.random.key(3)
 DEEP: list = [1.0]
 for _ in range(5_000):
     DEEP = [DEEP]
-# An integer that Python cannot print. A message can fail to show it, as the list above.
+# Python can print neither this integer nor the list above, so a message that shows them would fail.
 HUGE = 10**5_000
 WORDS = ["text", object(), DEEP, HUGE]
 NOTHING = [None, *WORDS]
@@ -37,7 +37,7 @@ ABSURD = 10**30
 NAN, INF = float("nan"), float("inf")
 COUNTS = [*NOTHING, -1, 1.5, NAN, True, np.zeros(2, int)]
 
-# Invalid values for each kind of argument, one for each way to be wrong; None is invalid unless it is the default.
+# Invalid values for each kind of argument, one for each kind of mistake; None is invalid unless it is the default.
 BAD = {
     "key": [*WORDS, 0, NAN, np.zeros(3), np.zeros(2, np.int32), np.zeros((3, 2), np.uint32), jax.random.split(KEY, 3)],
     "numbers": [*NOTHING, 1j, True, [[1.0], [1.0, 2.0]], np.array(["a"]), np.ma.masked_array([1.0], [True]), KEY],
@@ -80,7 +80,7 @@ BAD["path of utf-8"] = [*BAD["path"], "\udcff"]
 
 
 class Refusal(NamedTuple):
-    """A public function, valid arguments, and the kinds of those to make invalid one by one."""
+    """A public function, valid arguments for it, and the kind of each argument that is to be made invalid."""
 
     function: object
     good: dict
@@ -88,7 +88,7 @@ class Refusal(NamedTuple):
     reported_as: str | None = None
     """The function name in the messages if it differs, for example for a method that calls a function."""
     renamed: str | None = None
-    """Another name of the argument that messages may have."""
+    """Another name that messages may use for the argument."""
 
 
 def arrays(names):
@@ -123,14 +123,14 @@ VALUE = {"value": np.full(3, 0.5, np.float32)}
 
 def methods(distribution, name, **functions):
     """Return rows for methods of a distribution that take numbers; the values name the functions that they call."""
-    found = {}
+    rows = {}
     for method, called in functions.items():
         call = getattr(distribution, method)
         argument = next(iter(inspect.signature(call).parameters))
         function = getattr(jvm, called)
         renamed = None if inspect.isclass(function) else next(iter(inspect.signature(function).parameters))
-        found[f"{name}.{method}"] = Refusal(call, arrays([argument]), {argument: "numbers"}, called, renamed)
-    return found
+        rows[f"{name}.{method}"] = Refusal(call, arrays([argument]), {argument: "numbers"}, called, renamed)
+    return rows
 
 
 # Grouped by part of the package.
@@ -478,10 +478,10 @@ def public():
     # Both models inherit their methods from one class.
     classes["SineBivariateVonMises"] = jvm.SineBivariateVonMises.__base__
     classes["numpyro.SineBivariateVonMises"] = jax_von_mises.numpyro.SineBivariateVonMises.__base__
-    found = {*jvm.__all__, *runtime.__all__} - {"runtime"} - RESULTS
+    names = {*jvm.__all__, *runtime.__all__} - {"runtime"} - RESULTS
     for name, cls in classes.items():
-        found |= {f"{name}.{member}" for member, value in vars(cls).items() if member[0] != "_" and acts(value)}
-    return found
+        names |= {f"{name}.{member}" for member, value in vars(cls).items() if member[0] != "_" and acts(value)}
+    return names
 
 
 def acts(member):
@@ -496,7 +496,7 @@ def stands_for_default(function, argument):
 
 
 def refuse():
-    """Make all calls; yield for each its function, argument, value, error (None if it returned) and message."""
+    """Make all calls; for each, yield the function, argument, value, error (None if it returned) and message."""
     for name, (function, good, kinds, reported_as, renamed) in {
         k: v for each in FUNCTIONS.values() for k, v in each.items()
     }.items():
@@ -526,8 +526,8 @@ def refuse():
 def main(folder):
     """Print a line of JSON for each call."""
     os.chdir(folder)
-    for found in refuse():
-        print(json.dumps(found), flush=True)
+    for call in refuse():
+        print(json.dumps(call), flush=True)
     faulthandler.cancel_dump_traceback_later()
 
 

@@ -1,6 +1,6 @@
 """The cosine of the von Mises-Fisher distribution in float64 NumPy and in mpmath, independent of the package.
 
-A place is y = log tan of half the angle, negative towards the mean direction, with the density e^f,
+A place is y, the log of the tangent of half the angle from the mean direction, with the density e^f,
 
     f(y) = -2 k a + (d - 1)/2 log(a b),   a = (1 - w)/2 = 1/(1 + e^(-2 y)),   b = 1 - a.
 """
@@ -27,7 +27,7 @@ def log_density(y, d, k):
 
 
 def mode(d, k):
-    """Return the y of the largest density."""
+    """Return the y at which the density is largest."""
     n = d - 1
     root = np.hypot(n, 2 * k)
     small = 0.5 * n / (n + root) * (1 + n / (root + 2 * k))
@@ -35,7 +35,7 @@ def mode(d, k):
 
 
 def log_integral(y, d, k, away):
-    """Return the logarithm of the integral of e^(f - f(mode)) from `y` up if `away`, else down."""
+    """Return the logarithm of the integral of e^(f - f(mode)) above `y` if `away`, else below."""
     y, k, away = np.broadcast_arrays(*(np.asarray(x, t) for x, t in ((y, float), (k, float), (away, bool))))
     sign, top = np.where(away, 1.0, -1.0), log_density(mode(d, k), d, k)
     first = log_density(y, d, k)
@@ -55,7 +55,10 @@ def log_integral(y, d, k, away):
 
 
 def log_tail(small, near, small_is_own, d, k):
-    """Return the log probability beyond a place towards either pole, whose own share is `small` or 1 - `small`."""
+    """Return the log probability of the cap beyond a place: around the mean direction if `near`, else opposite to it.
+
+    The cap takes the fraction `small` of the sphere's diameter if `small_is_own`, else 1 - `small`.
+    """
     odds = np.log(small) - np.log1p(-small)
     y = 0.5 * np.where(small_is_own == near, odds, -odds)
     peak = mode(d, k)
@@ -76,7 +79,7 @@ def moments(d, k):
 
 
 def exact_tail(small, near, d, k):
-    """Return the tail of `log_tail` for an own share `small`, by mpmath in the share itself."""
+    """Return the probability of a cap with the fraction `small` of the diameter, integrated over it in mpmath."""
     with mp.workdps(30):
         n, k, end = mp.mpf(d - 1), mp.mpf(float(k)), mp.mpf(float(small))
         sign = -2 * k if near else 2 * k

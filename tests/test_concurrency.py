@@ -1,4 +1,4 @@
-"""Many threads and processes: they draw the angles of one, one writes a file, and all share one cache."""
+"""Concurrent threads and processes draw the angles of one, write files without conflict, and share a cache."""
 
 import json
 import os
@@ -29,8 +29,8 @@ def drawn(i):
     return np.asarray(x), float(jax_von_mises.log_prob(0.3, 0.1 * i, 0.5 * i))
 
 
-def test_threads_draw_what_one_draws():
-    """Threads draw the same angles from the first call on, when all compile, two of them each program."""
+def test_threads_draw_the_angles_of_one():
+    """Threads draw the angles of a single thread, even while all of them compile, two of them each program."""
     barrier = threading.Barrier(8)
 
     def first(i):
@@ -59,12 +59,12 @@ def test_threads_write_separate_files(tmp_path):
 RUN = dict(total=10 * 4_096, block_rows=4_096)
 
 
-def writing_child(out, angles, line, ready, options):
-    """Write the file that all processes write, and report the outcome; the body of a process."""
+def writing_child(out, angles, barrier, ready, options):
+    """Write the file that several processes write, and report the outcome; the body of a process."""
     draws(angles)
     zarr.import_tensorstore()
     jax.block_until_ready(jax.device_put(0.0))
-    line.wait(60)
+    barrier.wait(60)
     try:
         written = write(out, **RUN, **options)
     except (OSError, ValueError) as error:
@@ -90,16 +90,16 @@ def test_processes_write_one_file(tmp_path, kind, rounds):
     )
     for number in range(rounds):
         out = tmp_path / f"{number}.{kind}"
-        line = context.Barrier(4)
+        barrier = context.Barrier(4)
         pipes = [context.Pipe() for _ in range(4)]
-        every = [
-            context.Process(target=writing_child, args=(out, angles, line, theirs, {"resume": bool(i % 2)}))
+        processes = [
+            context.Process(target=writing_child, args=(out, angles, barrier, theirs, {"resume": bool(i % 2)}))
             for i, (_, theirs) in enumerate(pipes)
         ]
-        for process in every:
+        for process in processes:
             process.start()
         reports = []
-        for (ours, _), process in zip(pipes, every, strict=True):
+        for (ours, _), process in zip(pipes, processes, strict=True):
             assert ours.poll(120), "it hangs"
             reports.append(ours.recv())
             process.join(60)
@@ -129,19 +129,19 @@ print(json.dumps([float(jax.jit(lambda x: x + 1)(1.0)), runtime.cache_info().ent
 @pytest.mark.skipif(os.name != "posix", reason="modes and owners are those of POSIX")
 @pytest.mark.parametrize("processes", [2, pytest.param(12, marks=pytest.mark.slow)])
 def test_processes_create_one_cache(tmp_path, processes):
-    """No cache exists before, all processes begin at the same time, and none of them warns."""
+    """Processes that start together without a cache create one, and none of them warns."""
     tmp_path.chmod(0o700)
     command = [sys.executable, "-W", "error", "-c", CACHE, str(tmp_path / "new" / "cache")]
     environment = children.environment(JAX_PLATFORMS="cpu", JAX_COMPILATION_CACHE_DIR=None)
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    every = [subprocess.Popen(command, env=environment, **pipes) for _ in range(processes)]
-    for process in every:
+    started = [subprocess.Popen(command, env=environment, **pipes) for _ in range(processes)]
+    for process in started:
         assert process.stdout.readline() == "ready\n"
-    for process in every:
+    for process in started:
         process.stdin.write("\n")
         process.stdin.flush()
     reports = []
-    for process in every:
+    for process in started:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
         reports.append(json.loads(out))

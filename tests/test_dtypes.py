@@ -1,4 +1,4 @@
-"""Dtypes of results: arrays keep theirs; Python numbers and JAX's weak arrays take those of other arguments."""
+"""Dtypes of results: arrays keep theirs, and Python numbers and JAX's weak arrays take those of other arguments."""
 
 import inspect
 import warnings
@@ -27,7 +27,7 @@ def mixture(loc, concentration):
     return jvm.Mixture(logits=[0.0], components=jax.tree.map(lambda leaf: leaf[None], components))
 
 
-# Functions of numbers whose result has a dtype.
+# Calls with numbers, each with a result whose dtype is tested.
 CALLS = {
     **{name: getattr(jvm, name) for name in (*DENSITIES, *MOMENTS)},
     "sample_von_mises": lambda loc, k: jvm.sample_von_mises(KEY, loc, k, 2),
@@ -69,7 +69,7 @@ def dtype_of(call, *values):
 
 
 def numbers(call):
-    """Return values for the call: the ends of an arc ascend, even after rounding."""
+    """Return ascending values for a call, also after rounding, since the ends of an arc must ascend."""
     return [0.25 + i for i in range(count(call))]
 
 
@@ -101,7 +101,7 @@ def test_arrays_have_a_dtype(kind):
 
 
 def test_numbers_next_to_an_array_with_axes():
-    """The shape of a number does not give it a dtype."""
+    """A Python number takes the dtype of an array of any shape."""
     for half in (jnp.ones(3, jnp.bfloat16), np.ones((2, 1), np.float16)):
         for distribution in (jvm.VonMises(0.5, half), numpyro_von_mises(0.5, half), numpyro_von_mises(half, 2)):
             assert jax.eval_shape(lambda distribution=distribution: distribution.log_prob(0.25)).dtype == half.dtype
@@ -115,8 +115,8 @@ def test_streams_and_files(tmp_path):
     assert jvm.write_samples(tmp_path / "angles.npy", KEY, *half, 3).dtype == "float16"
 
 
-def test_programs_made_ahead():
-    """`warmup` compiles the described program, and the call then finds it."""
+def test_programs_compiled_in_advance():
+    """A call after `warmup` with described arguments finds its program and compiles nothing."""
     compiled = []
 
     def count_programs(name, seconds, **_):
@@ -130,12 +130,12 @@ def test_programs_made_ahead():
     ]
     jax.monitoring.register_event_duration_secs_listener(count_programs)
     try:
-        for described, given, dtype in calls:
+        for described, argument, dtype in calls:
             shape = (5, *described.shape)
-            (found,) = runtime.warmup(shape, loc=described, concentration=described, key=KEY)
-            assert found.dtype == dtype
+            (program,) = runtime.warmup(shape, loc=described, concentration=described, key=KEY)
+            assert program.dtype == dtype
             compiled.clear()
-            assert jvm.sample_von_mises(KEY, given, given, shape).dtype == dtype
+            assert jvm.sample_von_mises(KEY, argument, argument, shape).dtype == dtype
             assert not compiled, dtype
         half = jax.ShapeDtypeStruct((), jnp.float16)
         assert runtime.warmup((7,), loc=weak, concentration=half, key=KEY)[0].dtype == "float16"
@@ -151,7 +151,7 @@ COMPUTED = ("sample_von_mises", "log_prob", "mean", "standard_errors")
 
 @pytest.mark.parametrize("name", CALLS)
 def test_numbers_beyond_float32(name):
-    """They become infinite without a warning, in each place that allows infinity."""
+    """Numbers beyond float32 become infinite without a warning, in each argument that may be infinite."""
     call = CALLS[name]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -188,7 +188,7 @@ def test_streams_of_a_point_mass(tmp_path):
 
 
 def test_integers_of_64_bits():
-    """JAX would take their lower half, here 0, which gives the uniform distribution."""
+    """Integers of 64 bits keep their values; JAX would take their lower half, here 0: the uniform distribution."""
     far = np.array([2**40, 2**41])
     np.testing.assert_array_equal(jvm.variance(far), jvm.variance(far.astype(np.float32)))
     np.testing.assert_array_equal(jvm.variance(far[0]), jvm.variance(2.0**40))

@@ -1,4 +1,4 @@
-"""Long work leaks nothing: no memory, threads, open files, arrays or compiled programs.
+"""Long runs leak no memory, threads, open files, arrays or compiled programs.
 
 ``ENDURANCE_MINUTES=60 pytest -m slow tests/test_endurance.py`` runs for an hour; the default is a minute.
 """
@@ -24,7 +24,7 @@ import jax_von_mises as jvm
 
 SECONDS = 60 * float(os.environ.get("ENDURANCE_MINUTES", "1"))
 THREADS = 4
-# Numbers whose results are known before the threads begin.
+# How many numbers have results that are known before the threads begin.
 KNOWN = 2
 # Allocators keep less than this; a leak in each call soon exceeds it.
 MEMORY = 64 * 2**20
@@ -34,7 +34,7 @@ COUNT = 2**14
 
 
 def given(number):
-    """Return the key and the parameters of a number."""
+    """Return a key and parameters that depend on a number."""
     rng = np.random.default_rng(number)
     return jax.random.key(number), np.float32(rng.uniform(-np.pi, np.pi)), np.float32(10 ** rng.uniform(-2, 6))
 
@@ -48,7 +48,7 @@ def gradient(key, loc, concentration):
 
 
 def actions(folder):
-    """Map the public ways to draw and to compute to functions of a number; shapes do not depend on the number."""
+    """Map names to functions of a number, which determines the key and the parameters but no shape."""
     devices = jax.local_device_count()
     mesh = jax.make_mesh((devices,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
@@ -71,7 +71,7 @@ def actions(folder):
         out.with_name(f"{out.name}.json").unlink(missing_ok=True)
         return np.array([int(crc, 16) for crc in record["crc32"].values()], np.uint32)
 
-    found = {
+    calls = {
         "sample small": lambda number: jvm.sample_von_mises(*given(number), (1_000,)),
         "sample matrix": lambda number: jvm.sample_von_mises(*given(number), (64, 48)),
         "sample large": lambda number: jvm.sample_von_mises(*given(number), (COUNT,)),
@@ -90,16 +90,16 @@ def actions(folder):
     with contextlib.suppress(ImportError):
         import tensorstore  # noqa: F401
 
-        found["store"] = lambda number: stream(number, "zarr")
-    return found
+        calls["store"] = lambda number: stream(number, "zarr")
+    return calls
 
 
 def digest(result):
     """Return the checksum of all elements of a result."""
-    found = 0
+    checksum = 0
     for leaf in jax.tree.leaves(result):
-        found = zlib.crc32(np.ascontiguousarray(leaf), found)
-    return found
+        checksum = zlib.crc32(np.ascontiguousarray(leaf), checksum)
+    return checksum
 
 
 def work(calls, known, seconds):
@@ -112,8 +112,8 @@ def work(calls, known, seconds):
             while not stop.is_set() and time.monotonic() < end:
                 name = rng.choice(list(calls))
                 number = rng.choice([rng.randrange(KNOWN), rng.randrange(2**31)])
-                found = digest(calls[name](number))
-                assert known.get((name, number), found) == found, f"{name}, number {number}: other numbers than before"
+                result = digest(calls[name](number))
+                assert known.get((name, number), result) == result, f"{name}, number {number}: other values than before"
                 done[name] += 1
         except BaseException:
             stop.set()  # one failure is enough
@@ -155,7 +155,7 @@ def test_long_work_leaks_nothing(tmp_path):
         jax.monitoring.unregister_event_duration_listener(listen)
     print(f"{dict(done)}\nbefore: {before}\nafter: {after}\nevents of JAX: {dict(events)}")
     growth = {name: after[name] - before[name] for name in before}
-    assert set(done) == set(calls), "an action was never done: give more time"
+    assert set(done) == set(calls), "an action never ran: increase ENDURANCE_MINUTES"
     assert growth["arrays"] == growth["files"] == 0
     assert growth["threads"] <= POOL
     assert growth["memory"] < MEMORY

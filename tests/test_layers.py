@@ -1,6 +1,6 @@
 """Imports and names of the package: only public JAX, no heavy imports, and the documented names.
 
-The order of its folders is a contract in pyproject.toml, which `make lint` checks.
+`make lint` checks the order of its folders, which is a contract in pyproject.toml.
 """
 
 import importlib

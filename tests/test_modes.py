@@ -1,6 +1,7 @@
-"""All public functions in the modes of JAX: no error, and the same bits as in the default mode.
+"""All public functions run in every mode of JAX, with the same bits as in the default mode.
 
-``make test-one-device`` runs them on one CPU device, as most users do; ``-m slow`` on eight, and in each mode alone.
+``make test-one-device`` runs these tests on one CPU device, as most users have; ``-m slow`` adds each mode alone, and
+cases on eight devices.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 import jax_von_mises as jvm
 from jax_von_mises import numpyro, runtime
 
-# The other tests run under stricter rules than most users do.
+# The other tests run under stricter promotion rules than most users have.
 PLAIN = (lambda: jax.numpy_dtype_promotion("standard"), lambda: jax.numpy_rank_promotion("allow"))
 MODES = {
     "plain": PLAIN,
@@ -38,7 +39,7 @@ TOGETHER = [name for name in MODES if name not in ("threefry_partitionable", "en
 
 
 class Arguments(NamedTuple):
-    """Valid arguments, four of each."""
+    """Valid arguments; each array has four elements."""
 
     key: jax.Array
     loc: jax.Array
@@ -151,16 +152,16 @@ DEVICES = jax.config.jax_num_cpu_devices
 
 def calls(*modes):
     """Return parameters for all calls, with each of `modes` if given; the marks select the default cases."""
-    found = []
+    cases = []
     for name in CALLS:
         marks = (pytest.mark.slow,) if name in LENGTHY or DEVICES > 1 or modes else ()
-        found += [pytest.param(name, *mode, marks=marks) for mode in ([(m,) for m in modes] or [()])]
-    return found
+        cases += [pytest.param(name, *mode, marks=marks) for mode in ([(m,) for m in modes] or [()])]
+    return cases
 
 
 @pytest.fixture(scope="module", autouse=True)
 def programs_are_kept(tmp_path_factory):
-    """Read programs from a cache: modes trace again, but mostly make the same programs."""
+    """Keep programs in a cache, since modes trace functions again but mostly produce the same programs."""
     changes = {
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs")),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -192,9 +193,9 @@ def compare(name, modes, arguments):
         for mode in modes:
             for enter in MODES[mode]:
                 stack.enter_context(enter())
-        found = flat(CALLS[name](arguments))
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
+        results = flat(CALLS[name](arguments))
+    assert len(results) == len(expected)
+    for one, other in zip(results, expected, strict=True):
         assert one.dtype == other.dtype
         if "disable_jit" in modes:  # each operation is then a separate program with its own rounding
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
@@ -209,7 +210,7 @@ def test_together(name, arguments):
 
 @pytest.mark.parametrize("name", ["sample_von_mises", "cdf"])
 def test_float32_in_64_bits(name, arguments):
-    """Arguments of 32 bits are computed in 32 bits."""
+    """Arguments of 32 bits are computed in 32 bits, even if x64 is enabled."""
     compare(name, ["enable_x64"], arguments)
 
 
@@ -222,8 +223,8 @@ def test_alone(name, mode, arguments):
 
 @pytest.mark.parametrize("name", ["sample_von_mises", "icdf", "fit", "sample_batches"])
 def test_no_hidden_transfers(name, arguments):
-    """With parameters on the device, no other value is transferred."""
+    """If the parameters are on the device, no other value is transferred."""
     expected = flat(CALLS[name](arguments))
     with jax.transfer_guard("disallow"):
-        found = flat(CALLS[name](arguments))
-    assert all(map(np.array_equal, found, expected))
+        results = flat(CALLS[name](arguments))
+    assert all(map(np.array_equal, results, expected))

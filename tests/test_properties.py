@@ -1,4 +1,4 @@
-"""Properties that hold for all numbers, tried by hypothesis on difficult ones.
+"""Properties that hold for all numbers, tested by hypothesis on difficult numbers.
 
 The quick profile is the default; ``make test TESTS="tests/test_properties.py --hypothesis-profile=thorough"`` searches
 longer, with other numbers each time.
@@ -20,7 +20,7 @@ from jax_von_mises.sampling import transform
 from jax_von_mises.sampling.truncated import good_arc
 from tests import extremes, reference
 
-# The tests of each function cover float64, too.
+# The tests of the individual functions also cover float64.
 DTYPES = ("float32", pytest.param("float64", marks=pytest.mark.slow))
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
 # The accuracy that the docstrings guarantee.
@@ -53,9 +53,9 @@ def slack_of(x, loc, dtype):
     """Return the allowed error of the reduction by whole turns."""
     with np.errstate(invalid="ignore"):
         away = np.abs(x - loc)
-    few = away < 2**12 * 2 * np.pi
+    few_turns = away < 2**12 * 2 * np.pi
     return np.where(
-        away < 3, 0, np.where(few, REDUCTION[dtype] * away, 2 * np.spacing(away.astype(dtype)).astype(float))
+        away < 3, 0, np.where(few_turns, REDUCTION[dtype] * away, 2 * np.spacing(away.astype(dtype)).astype(float))
     )
 
 
@@ -85,30 +85,30 @@ def log_density(d, k):
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(data=st.data())
 def test_densities_and_probabilities(dtype, data):
-    """They are accurate at every angle and concentration, and NaN for invalid parameters only."""
+    """Densities and probabilities are accurate for all angles and concentrations, and NaN only for invalid ones."""
     cases = data.draw(extremes.lanes(extremes.near_the_mode(dtype, bad=True), dtype))
     with jax.enable_x64(dtype == "float64"):
-        found, slopes = jax.tree.map(np.asarray, values_and_slopes(*cases))
-    assert all(value.dtype == dtype for value in jax.tree.leaves((found, slopes)))
-    found = dict(zip(found, wide(*found.values()), strict=True))
+        values, slopes = jax.tree.map(np.asarray, values_and_slopes(*cases))
+    assert all(value.dtype == dtype for value in jax.tree.leaves((values, slopes)))
+    values = dict(zip(values, wide(*values.values()), strict=True))
     with np.errstate(all="ignore"):
         difference = cases[0] - cases[1]  # in the dtype
         x, loc, k = wide(*cases)
-        none = invalid(loc, k) | ~np.isfinite(x) | ~reducible(difference, dtype)
+        undefined = invalid(loc, k) | ~np.isfinite(x) | ~reducible(difference, dtype)
         turns = np.rint(difference.astype(float) / (2 * np.pi))
-    for name, value in found.items():
-        missing = none
+    for name, value in values.items():
+        missing = undefined
         if name.startswith("log_") and name != "log_prob":
-            # Whole turns make the probability negative; half a turn away, rounding decides whether they do.
+            # On other turns the cdf or sf may be negative, and its logarithm NaN; half a turn away, rounding decides.
             with np.errstate(invalid="ignore"):
                 sure = ~(np.abs(np.abs(difference) - np.pi) < 1e-5)
-                missing = none | (found[name.removeprefix("log_")] < 0)
+                missing = undefined | (values[name.removeprefix("log_")] < 0)
             assert (np.isnan(value) == missing)[sure].all(), name
         else:
             assert (np.isnan(value) == missing).all(), name
 
-    x, loc, k, turns, difference = (a[~none] for a in (x, loc, k, turns, difference.astype(float)))
-    found = {name: value[~none] for name, value in found.items()}
+    x, loc, k, turns, difference = (a[~undefined] for a in (x, loc, k, turns, difference.astype(float)))
+    values = {name: value[~undefined] for name, value in values.items()}
     d = reference.deviation(x, loc) if len(x) else x
     slack = slack_of(x, loc, dtype)
     point = np.isinf(k)
@@ -118,26 +118,26 @@ def test_densities_and_probabilities(dtype, data):
     with np.errstate(all="ignore"):
         exact = log_density(d, inside)
         usual = ~point & (k <= 1e200)
-        error = np.abs(found["log_prob"] - exact) - LOG_PROB[dtype] * np.maximum(1, np.abs(exact)) - steep
+        error = np.abs(values["log_prob"] - exact) - LOG_PROB[dtype] * np.maximum(1, np.abs(exact)) - steep
         assert (error[usual & (exact > -info.max / 2)] <= 0).all(), "log_prob"
         normal = usual & (exact > np.log(info.tiny) + 1e-3) & (steep < 1)
-        error = np.abs(found["prob"] / np.exp(exact) - 1) - RELATIVE[dtype] - 2 * steep
+        error = np.abs(values["prob"] / np.exp(exact) - 1) - RELATIVE[dtype] - 2 * steep
         assert (error[normal] <= 0).all(), "prob"
-        assert (found["prob"][usual & (exact < np.log(info.tiny)) & (steep < 1)] <= 1.01 * info.tiny).all()
-        assert ((found["prob"] >= 0) & (found["log_prob"] <= np.inf)).all()
-        assert np.isin(found["prob"][point & (slack == 0)], [0, np.inf]).all()
+        assert (values["prob"][usual & (exact < np.log(info.tiny)) & (steep < 1)] <= 1.01 * info.tiny).all()
+        assert ((values["prob"] >= 0) & (values["log_prob"] <= np.inf)).all()
+        assert np.isin(values["prob"][point & (slack == 0)], [0, np.inf]).all()
 
         tail = reference.sf(np.minimum(np.abs(d), np.pi), inside)
         below = turns + np.where(d < 0, tail, 1 - tail)
         moved = reference.pdf(d, inside) * slack
-        # Half a turn away, rounding decides which turn it is, and nothing else changes.
-        few = 2 * EPS[dtype] * (1 + np.abs(turns)) + moved
+        # Half a turn away, rounding decides which turn it is, which changes the value by 1.
+        allowed = 2 * EPS[dtype] * (1 + np.abs(turns)) + moved
         for name, value in (("cdf", below), ("sf", 1 - below)):
-            off = np.abs(found[name] - value)
-            assert (np.minimum(off, np.abs(off - 1))[usual] <= few[usual]).all(), name
+            off = np.abs(values[name] - value)
+            assert (np.minimum(off, np.abs(off - 1))[usual] <= allowed[usual]).all(), name
             at_half = np.abs(np.abs(d) - np.pi) < 1e-5
-            assert (off[usual & ~at_half] <= few[usual & ~at_half]).all(), name
-        both = found["cdf"] + found["sf"]
+            assert (off[usual & ~at_half] <= allowed[usual & ~at_half]).all(), name
+        both = values["cdf"] + values["sf"]
         assert (np.abs(both - 1) <= 2 * EPS[dtype] * (1 + np.abs(turns))).all()
         first = usual & (np.abs(difference) < 3.1415)
         log_tail = reference.log_sf(np.minimum(np.abs(d), np.pi), inside)
@@ -145,29 +145,29 @@ def test_densities_and_probabilities(dtype, data):
         for name, sign in (("cdf", 1), ("sf", -1)):
             small = first & (sign * d < 0)
             normal = small & (tail > 2 * info.tiny)
-            assert (np.abs(found[name] / tail - 1)[normal] <= (RELATIVE[dtype] + 2 * hazard)[normal]).all(), name
-            assert (found[name][small & (tail < info.tiny / 2)] <= 4 * info.tiny).all(), name
+            assert (np.abs(values[name] / tail - 1)[normal] <= (RELATIVE[dtype] + 2 * hazard)[normal]).all(), name
+            assert (values[name][small & (tail < info.tiny / 2)] <= 4 * info.tiny).all(), name
             known = small & (log_tail > -info.max / 2)
-            error = np.abs(found[f"log_{name}"] - log_tail) / np.maximum(1, np.abs(log_tail)) - RELATIVE[dtype]
+            error = np.abs(values[f"log_{name}"] - log_tail) / np.maximum(1, np.abs(log_tail)) - RELATIVE[dtype]
             assert (error[known & (slack == 0)] <= 0).all(), f"log_{name}"
-    assert_slopes(slopes, none, cases, d, k, inside, point)
+    assert_slopes(slopes, undefined, cases, d, k, inside, point)
 
 
-def assert_slopes(slopes, none, cases, d, k, inside, point):
-    """Derivatives are NaN for invalid parameters and finite otherwise; those of log p have the known values."""
+def assert_slopes(slopes, undefined, cases, d, k, inside, point):
+    """Assert that derivatives are NaN only for invalid parameters, and that those of log p have the exact values."""
     dtype = cases[0].dtype.name
     for name in SLOPES:
         for place, slope in enumerate(slopes[name]):
-            assert (np.isnan(slope) == none)[~np.isinf(cases[2])].all(), (name, place)
-    along, _, across = (np.asarray(s, float)[~none] for s in slopes["log_prob"])
-    usual = ~point & (k < 1e30) & (slack_of(*wide(*cases[:2]), dtype)[~none] == 0)
+            assert (np.isnan(slope) == undefined)[~np.isinf(cases[2])].all(), (name, place)
+    by_x, _, by_k = (np.asarray(s, float)[~undefined] for s in slopes["log_prob"])
+    usual = ~point & (k < 1e30) & (slack_of(*wide(*cases[:2]), dtype)[~undefined] == 0)
     with np.errstate(all="ignore"):
         exact = -inside * np.sin(d)
-        assert (np.abs(along - exact) <= 8 * EPS[dtype] * np.abs(exact) + np.finfo(dtype).tiny)[usual].all()
+        assert (np.abs(by_x - exact) <= 8 * EPS[dtype] * np.abs(exact) + np.finfo(dtype).tiny)[usual].all()
         exact = reference.ratio_complement(inside) - 2 * np.sin(d / 2) ** 2
         scale = reference.ratio_complement(inside) + 2 * np.sin(d / 2) ** 2
-        # The reference is a difference up to 30.
-        assert (np.abs(across - exact) <= 16 * EPS[dtype] * scale + 4 * EPS["float64"])[usual].all()
+        # Up to k = 30 the reference is itself a difference, with an absolute error.
+        assert (np.abs(by_k - exact) <= 16 * EPS[dtype] * scale + 4 * EPS["float64"])[usual].all()
 
 
 # ------------------------------------------------------------------------------------------------------- quantiles
@@ -186,14 +186,14 @@ def test_quantiles(dtype, data):
     )
     q, loc, k = data.draw(extremes.lanes(case, dtype))
     with jax.enable_x64(dtype == "float64"):
-        found = [np.asarray(x) for x in quantiles(q, loc, k)]
-    assert all(x.dtype == dtype for x in found)
-    lower, upper, centred = wide(*found)
+        results = [np.asarray(x) for x in quantiles(q, loc, k)]
+    assert all(x.dtype == dtype for x in results)
+    lower, upper, centred = wide(*results)
     q, loc, k = wide(q, loc, k)
-    none = invalid(loc, k) | ~((q >= 0) & (q <= 1))
-    assert (np.isnan(lower) == none).all()
-    assert (np.isnan(upper) == none).all()
-    q, loc, k, lower, upper, centred = (a[~none] for a in (q, loc, k, lower, upper, centred))
+    undefined = invalid(loc, k) | ~((q >= 0) & (q <= 1))
+    assert (np.isnan(lower) == undefined).all()
+    assert (np.isnan(upper) == undefined).all()
+    q, loc, k, lower, upper, centred = (a[~undefined] for a in (q, loc, k, lower, upper, centred))
     step = EPS[dtype] * (2 + np.abs(loc))
     for x in (lower, upper):
         assert (np.abs(x - loc) <= np.pi + 2 * step).all()
@@ -239,7 +239,7 @@ def angles_of_words(words, loc, k, method):
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(data=st.data())
 def test_words_to_angles(dtype, data):
-    """The sampler is accurate on words that occur once in four billion."""
+    """The sampler is accurate even for words that occur once in four billion draws."""
     case = st.tuples(WORDS, WORDS, extremes.parameters(dtype, bad=True))
     cases = data.draw(st.lists(case, min_size=1, max_size=extremes.LANES))
     first, second = (np.resize(np.array([c[i] for c in cases], np.uint32), extremes.LANES) for i in (0, 1))
@@ -250,10 +250,10 @@ def test_words_to_angles(dtype, data):
         one = np.asarray(angles_of_words(words, loc[:1][0], k[:1][0], "table"))
     assert x.dtype == one.dtype == dtype
     loc, k, x, centred, one = wide(loc, k, x, centred, one)
-    none = invalid(loc, k) | ~reducible(loc, dtype)
-    assert (np.isnan(x) == none).all()
-    assert (np.isnan(one) == none[0]).all()
-    for angles in (x[~none], one[~np.isnan(one)]):
+    undefined = invalid(loc, k) | ~reducible(loc, dtype)
+    assert (np.isnan(x) == undefined).all()
+    assert (np.isnan(one) == undefined[0]).all()
+    for angles in (x[~undefined], one[~np.isnan(one)]):
         assert ((angles >= -np.pi) & (angles < np.pi)).all()
     m = [first.astype(object) >> 1, second.astype(object)]
     t = np.array(
@@ -265,19 +265,21 @@ def test_words_to_angles(dtype, data):
     )
     good = ~(np.isnan(k) | (k < 0)) & (k < 1e200)
     assert_quantile(np.abs(centred[good]), t[good], k[good], dtype)
-    # Next to pi is the other end of the circle.
+    # Next to pi, rounding may lead to the other end of the circle.
     assert (np.signbit(centred) == (first & 1 == 1))[good & (centred != 0) & (np.abs(centred) < 3.14159)].all()
     # Adding `loc` is a rotation, up to the rounding of sums next to pi.
-    rest = np.abs(reference.deviation(x[~none], loc[~none]) - centred[~none]) if (~none).any() else np.zeros(1)
-    rest = np.minimum(rest, np.abs(rest - 2 * np.pi))
-    assert (rest <= 6 * EPS[dtype] + slack_of(loc[~none], 0, dtype)).all()
-    if not none[0] and k[0] < 1e200:
+    error = np.zeros(1)
+    if not undefined.all():
+        error = np.abs(reference.deviation(x[~undefined], loc[~undefined]) - centred[~undefined])
+    error = np.minimum(error, np.abs(error - 2 * np.pi))
+    assert (error <= 6 * EPS[dtype] + slack_of(loc[~undefined], 0, dtype)).all()
+    if not undefined[0] and k[0] < 1e200:
         turned = reference.deviation(one, np.full_like(one, loc[0]))
         if loc[0] == 0:
             assert_quantile(np.abs(turned), t, np.full_like(t, k[0]), dtype)
 
 
-# Two angles, each with the largest allowed error.
+# Each of two neighbouring angles may have the largest allowed error.
 STEPS_BACK = 2 * ULPS
 NEIGHBOURS = 2**11
 
@@ -286,7 +288,7 @@ NEIGHBOURS = 2**11
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(data=st.data())
 def test_order(dtype, data):
-    """Neighbouring probabilities have neighbouring angles, in order up to a few units in the last place."""
+    """Angles of neighbouring probabilities are in order, up to a few units in the last place."""
     case = st.tuples(extremes.probabilities(dtype), WORDS, extremes.parameters(dtype)).map(
         lambda c: (c[0], c[1], c[2][1])
     )
@@ -299,8 +301,10 @@ def test_order(dtype, data):
     k = np.array(k, dtype)
     with jax.enable_x64(dtype == "float64"):
         lower, upper, _ = quantiles(q, np.zeros_like(q), np.full_like(q, k))
-        both = [words] * (1 if dtype == "float32" else 2)
-        drawn = [np.abs(angles_of_words(tuple(both), np.zeros_like(k), k, method)) for method in ("direct", "table")]
+        word_arrays = [words] * (1 if dtype == "float32" else 2)
+        drawn = [
+            np.abs(angles_of_words(tuple(word_arrays), np.zeros_like(k), k, method)) for method in ("direct", "table")
+        ]
     for x, sign in ((lower, 1), (upper, -1), *((x, -1) for x in drawn)):
         back = -sign * np.diff(wide(x)[0])
         assert (back <= STEPS_BACK * np.spacing(np.abs(np.asarray(x)[1:]))).all()
@@ -308,7 +312,7 @@ def test_order(dtype, data):
 
 # ------------------------------------------------------------------------------------------------------- streams
 
-# Anywhere, and across the places where the low half of 64 bits overflows, also in counters of two or four words.
+# Positions anywhere, and around overflows of the counter's low 32 bits, at two or four words per count, too.
 OVERFLOWS = [2**32, 3 * 2**32, 2**33, 2**34, 2**63, 2**64 - extremes.LANES]
 PLACES = st.one_of(
     st.tuples(st.sampled_from(OVERFLOWS), st.integers(1 - extremes.LANES // 2, 0)).map(sum),
@@ -384,22 +388,22 @@ def arc(draw):
 @pytest.mark.slow
 @given(SEEDS, st.data())
 def test_arcs(seed, data):
-    """Angles lie inside the arc and on the circle; they are NaN for invalid parameters or arcs only."""
+    """Angles lie inside the arc and in [-pi, pi), and are NaN only for invalid parameters or arcs."""
     loc, k, low, high = data.draw(extremes.lanes(arc(), "float32", 24))
     x = np.asarray(truncated(random.key(seed), loc, k, low, high, (4, 24)))
     assert x.dtype == np.float32
     with np.errstate(all="ignore"):
-        none = invalid(loc, k) | ~good_arc(low, high, np)
+        undefined = invalid(loc, k) | ~good_arc(low, high, np)
         ends = [reducible(a, "float32") for a in (loc, low, high, low - loc, high - loc)]
-    assert np.isnan(x)[:, none].all()
-    usual = ~none & np.logical_and.reduce(ends)
+    assert np.isnan(x)[:, undefined].all()
+    usual = ~undefined & np.logical_and.reduce(ends)
     x, low, high = wide(x, low, high)
     low, high = low[usual], high[usual]
     assert ((x >= -np.pi) & (x < np.pi))[:, usual].all()
     beyond = exact_from(x[:, usual], low)
     width = np.minimum(high - low, 2 * np.pi)
-    few = 2e-6 + np.spacing(np.abs(low).astype(np.float32)) + np.spacing(np.abs(high).astype(np.float32))
-    assert ((beyond <= width + few) | (beyond >= 2 * np.pi - few)).all()
+    slack = 2e-6 + np.spacing(np.abs(low).astype(np.float32)) + np.spacing(np.abs(high).astype(np.float32))
+    assert ((beyond <= width + slack) | (beyond >= 2 * np.pi - slack)).all()
 
 
 def exact_from(x, low):
@@ -428,17 +432,17 @@ def information(loc, k, other_loc, other_k):
 def test_moments(data):
     two = st.tuples(*[extremes.parameters("float32", bad=True)] * 2).map(lambda pair: pair[0] + pair[1])
     loc, k, other_loc, other_k = cases = data.draw(extremes.lanes(two, "float32"))
-    *found, errors = information(*cases)
-    entropy, variance, stddev, mean, mode, kl, same, se_loc, se_k = wide(*found, *errors)
+    *results, errors = information(*cases)
+    entropy, variance, stddev, mean, mode, kl, same, se_loc, se_k = wide(*results, *errors)
     with np.errstate(all="ignore"):
         difference = loc - other_loc
     loc, k, other_loc, other_k = wide(*cases)
     for value in (entropy, variance, stddev, se_loc, se_k):
         assert (np.isnan(value) == ~(k >= 0)).all()
     assert (np.isnan(mean) == (invalid(loc, k) | ~reducible(loc, "float32"))).all()
-    none = invalid(loc, k) | invalid(other_loc, other_k)
-    assert (np.isnan(kl) == (none | ~reducible(difference, "float32")))[~none].all()
-    assert np.isnan(kl)[none].all()
+    undefined = invalid(loc, k) | invalid(other_loc, other_k)
+    assert (np.isnan(kl) == (undefined | ~reducible(difference, "float32")))[~undefined].all()
+    assert np.isnan(kl)[undefined].all()
     assert (same == 0)[~np.isnan(same)].all()
     assert (kl >= 0)[~np.isnan(kl)].all()
     good = k >= 0
@@ -463,7 +467,7 @@ def fits(x, w):
 
 @given(st.data())
 def test_fit(data):
-    """The fit lies in its range and does not depend on the order of angles, a mirror, or the unit of the weights."""
+    """The fit lies in its range, and its spread is the same for other orders, mirrored angles, and scaled weights."""
     sets, size = 12, 8
     x = np.resize(
         np.array(data.draw(st.lists(extremes.angles("float32"), min_size=1, max_size=sets * size)), np.float32),
@@ -507,30 +511,32 @@ LOGITS = st.one_of(st.floats(-200, 200, width=32), st.sampled_from([0.0, -np.inf
 
 @given(st.data())
 def test_mixtures(data):
-    """The density is the weighted sum of the components', and is never NaN for valid weights and parameters."""
+    """The density is the weighted sum of the components' densities, and never NaN for valid weights and parameters."""
     columns = data.draw(extremes.lanes(components(), "float32", 32))
     logits, loc, k = (np.stack(columns[i : i + 3], -1) for i in (0, 3, 6))
     x = columns[9]
-    log_prob, prob, cdf, share, mean = wide(*mixtures(logits, loc, k, x))
+    log_prob, prob, cdf, responsibilities, mean = wide(*mixtures(logits, loc, k, x))
     with np.errstate(all="ignore"):
-        some = (logits > -np.inf).any(-1) & reducible(x[:, None] - loc, "float32").all(-1) & (np.abs(loc) < 1e7).all(-1)
+        valid = (
+            (logits > -np.inf).any(-1) & reducible(x[:, None] - loc, "float32").all(-1) & (np.abs(loc) < 1e7).all(-1)
+        )
         logs = np.asarray(jvm.log_prob(x[:, None], loc, k), float)
         weights = logits.astype(float) - logits.max(-1, keepdims=True)
         weights -= np.log(np.exp(weights).sum(-1, keepdims=True))
         joint = np.where(weights == -np.inf, -np.inf, weights + logs)
         top = joint.max(-1)
         exact = np.where(np.isinf(top), top, top + np.log(np.exp(joint - top[:, None]).sum(-1)))
-    assert not np.isnan(log_prob[some]).any()
-    finite = some & (np.abs(exact) < 1e37)
+    assert not np.isnan(log_prob[valid]).any()
+    finite = valid & (np.abs(exact) < 1e37)
     assert (np.abs(log_prob - exact) <= 1e-6 * np.maximum(1, np.abs(exact)))[finite].all()
-    assert (log_prob == exact)[some & np.isinf(exact)].all()
+    assert (log_prob == exact)[valid & np.isinf(exact)].all()
     with np.errstate(all="ignore"):
         sure = finite & (exact > -80) & (exact < 80)
         assert (np.abs(prob / np.exp(exact) - 1) <= 1e-5)[sure].all()
-    assert not np.isnan(cdf[some & np.isfinite(k).all(-1)]).any()
-    total = share.sum(-1)
-    assert (np.abs(total - 1) <= 1e-6)[some & ~(exact == -np.inf)].all()
-    assert ((mean >= -np.pi) & (mean < np.pi))[some & reducible(loc, "float32").all(-1)].all()
+    assert not np.isnan(cdf[valid & np.isfinite(k).all(-1)]).any()
+    total = responsibilities.sum(-1)
+    assert (np.abs(total - 1) <= 1e-6)[valid & ~(exact == -np.inf)].all()
+    assert ((mean >= -np.pi) & (mean < np.pi))[valid & reducible(loc, "float32").all(-1)].all()
 
 
 # ------------------------------------------------------------------------------------------------- transformations
@@ -555,7 +561,7 @@ def by_scan(f):
 
 
 def by_cond(f):
-    """Call the function in a branch that some rows take and others do not."""
+    """Call the function in either branch of a condition, which differs between rows."""
 
     def one(key, loc, k):
         return lax.cond(k > 1, lambda: f(key, loc, k), lambda: f(key, loc + 0, k))
@@ -581,8 +587,8 @@ def by_axes(f):
     def all_rows(keys, locs, ks):
         pairs = jnp.stack([locs, ks]).reshape(2, 2, -1)
         inner = jax.vmap(lambda key, pair: f(key, pair[0], pair[1]), in_axes=(0, 1), out_axes=-1)
-        found = jax.vmap(inner, in_axes=(0, 1), out_axes=-1)(keys.reshape(2, -1), pairs)
-        return jax.tree.map(lambda x: jnp.moveaxis(x, (-1, -2), (0, 1)).reshape(ROWS, *x.shape[:-2]), found)
+        result = jax.vmap(inner, in_axes=(0, 1), out_axes=-1)(keys.reshape(2, -1), pairs)
+        return jax.tree.map(lambda x: jnp.moveaxis(x, (-1, -2), (0, 1)).reshape(ROWS, *x.shape[:-2]), result)
 
     return all_rows
 
@@ -614,16 +620,16 @@ SLOW = {"cond", "vmap of jit", "loop", "axes"}
     extremes.lanes(extremes.parameters("float32", bad=True), "float32", ROWS),
 )
 def test_transformations_change_no_bit(name, seeds, parameters):
-    """Angles equal those of a call for each key bit for bit, and their derivatives up to rounding."""
+    """Transformed draws equal separate calls bit for bit, and so do their derivatives up to rounding."""
     rows = jnp.stack([random.key(seed) for seed in seeds]), *parameters
-    found, slopes = map(np.asarray, transformed(name)(*rows))
-    one = transformed_not_at_all()
+    angles, slopes = map(np.asarray, transformed(name)(*rows))
+    one = untransformed()
     expected = [one(*row) for row in zip(*rows, strict=True)]
     alone = [drawn(*row) for row in zip(*rows, strict=True)]
-    assert np.array_equal(found, np.stack(alone), equal_nan=True)
+    assert np.array_equal(angles, np.stack(alone), equal_nan=True)
     np.testing.assert_allclose(slopes, np.stack([x[1] for x in expected]), rtol=1e-5, atol=1e-6)
 
 
 @functools.cache
-def transformed_not_at_all():
+def untransformed():
     return jax.jit(both)

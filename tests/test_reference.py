@@ -12,7 +12,7 @@ TAILS = np.array([0.5 - 2.0**-30, 1e-2, 2.0**-60])
 EPS = np.finfo(float).eps
 # A mass is a sum of 40 terms times a density, whose exponent of up to 42 carries the rounding of the sine.
 MASS = 40 * EPS
-# The cancelling factor cos(theta) - A(k) adds to it.
+# The cancelling factor cos(theta) - A(k) adds to this error.
 SLOPE = 200 * EPS
 
 
@@ -22,7 +22,7 @@ def relative(value, exact):
 
 @pytest.mark.parametrize("k", CONCENTRATIONS)
 def test_against_mpmath(k):
-    """Tail, centre, quantile and its derivative agree, from near the mode to tails of 2^-60."""
+    """Tail, centre, quantile and its derivative agree with mpmath, from near the mode to tails of 2^-60."""
     x = reference.quantile(TAILS, k)
     tail, centre, slope = reference.sf(x, k), reference.central(x, k), reference.dquantile_dk(x, k)
     for j, t in enumerate(TAILS):
@@ -37,7 +37,7 @@ def test_against_mpmath(k):
 
 
 def test_quantile_inverts_tail():
-    """On a dense grid the inverse is exact to the rounding of the angle: the iteration stops early nowhere."""
+    """On a dense grid the quantile inverts the tail up to the rounding of the angle; no iteration stops early."""
     k, t = np.meshgrid(np.r_[0.0, 1e-300, np.geomspace(1e-3, 1e5, 60)], 2.0 ** -np.linspace(1, 60, 150))
     x = reference.quantile(t, k)
     rounding = np.spacing(x) * reference.pdf(x, k) / t
@@ -67,7 +67,7 @@ def test_derivative_of_quantile(k, t):
 
 @pytest.mark.parametrize("k", [0.0, 1e-3, 1.0, 7.0, 1e3, 1e30])
 def test_quantile_next_to_zero(k):
-    """There c = 1/2 - t decides, which is lost in t; the angle is c / density(0)."""
+    """Next to 0 the angle is c / density(0); t alone cannot resolve c = 1/2 - t."""
     c = np.array([1e-9, 1e-15, 1e-30])
     np.testing.assert_allclose(reference.quantile(0.5 - c, k, c), c * reference.norm(k), rtol=8 * EPS)
     assert reference.quantile(0.5, k) == 0
@@ -75,7 +75,7 @@ def test_quantile_next_to_zero(k):
 
 @pytest.mark.parametrize("k", [0.0, 1e-3, 1.0, 7.0])
 def test_next_to_pi(k):
-    """The tail is the density at pi times the distance from the true pi, not from the nearest double."""
+    """Next to pi the tail is the density times the distance from the exact pi, not from the nearest double."""
     x = np.pi - np.array([0.0, 2.0**-51, 1e-13])
     with mp.workdps(40):
         width = np.array([float(mp.pi - mp.mpf(float(v))) for v in x])
@@ -83,7 +83,7 @@ def test_next_to_pi(k):
 
 
 def test_normal_limit():
-    """At 1e30, x sqrt(k) is a normal variable to 30 digits."""
+    """At k = 1e30, x sqrt(k) has a normal distribution to 30 digits."""
     z = -special.ndtri(TAILS)
     np.testing.assert_allclose(reference.quantile(TAILS, 1e30) * 1e15, z, rtol=1e-13)
     np.testing.assert_allclose(reference.dquantile_dk(z * 1e-15, 1e30) * 1e45, -z / 2, rtol=1e-13)

@@ -1,4 +1,4 @@
-"""Invalid arguments of all public functions: a clear message or NaN, in bounded time."""
+"""Invalid arguments of all public functions give a clear message or NaN, in bounded time."""
 
 import json
 import subprocess
@@ -10,8 +10,8 @@ import pytest
 
 import jax_von_mises as jvm
 
-pytest.importorskip("numpyro", reason="the distribution for NumPyro is called too: the extra `numpyro`")
-pytest.importorskip("flatbuffers", reason="samplers are exported too: the extra `export`")
+pytest.importorskip("numpyro", reason="the table includes the distributions for NumPyro: the extra `numpyro`")
+pytest.importorskip("flatbuffers", reason="the table includes exports of samplers: the extra `export`")
 
 from tests import children, refusals
 
@@ -20,24 +20,24 @@ LONGEST = 700
 
 
 def test_every_public_function_is_in_the_table():
-    """A new function must be listed with its invalid arguments."""
+    """The table lists every public function, and no other, with its invalid arguments."""
     named = {name for group in refusals.FUNCTIONS.values() for name in group}
     assert refusals.public() - named - refusals.WITHOUT_ARGUMENTS == set()
     assert named - refusals.public() == set()
     assert refusals.WITHOUT_ARGUMENTS - refusals.public() == set()
 
 
-def test_bad_arguments_get_a_clear_message(tmp_path):
-    """The error is a ValueError or TypeError that names function and argument; no crash, no hang, and no file."""
+def test_invalid_arguments_get_a_clear_message(tmp_path):
+    """Each invalid argument raises a ValueError or TypeError that names function and argument, and leaves no file."""
     command = [sys.executable, "-W", "error", "-m", "tests.refusals", str(tmp_path)]
     environment = children.environment(XLA_FLAGS=None, JAX_NUM_CPU_DEVICES="2")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=children.ROOT, env=environment)
-    lines = done.stdout.splitlines()
-    assert done.returncode == 0, f"after {lines[-1:]}: {done.stderr}"
-    found = [json.loads(line) for line in lines]
-    assert len(found) > 1000
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=children.ROOT, env=environment)
+    lines = completed.stdout.splitlines()
+    assert completed.returncode == 0, f"after {lines[-1:]}: {completed.stderr}"
+    calls = [json.loads(line) for line in lines]
+    assert len(calls) > 1000
     unclear = []
-    for call in found:
+    for call in calls:
         function, *arguments = call["names"]
         kind = {"ValueError", "TypeError"} & set(call["error"] or ())
         # `shapes` and `dtypes` hold several values, one of which is invalid.
@@ -69,18 +69,18 @@ VALUES = {
     ],
     ids=["sample_von_mises", "icdf", "kl_divergence", "standard_errors"],
 )
-def test_bad_values_affect_only_their_own_element(function, names, low, high):
-    """They give NaN, extreme ones NaN or an allowed value, and every other element keeps its bits."""
-    width = 2 * max(len(bad) + len(extreme) for bad, extreme in VALUES.values())
+def test_invalid_values_affect_only_their_own_element(function, names, low, high):
+    """Invalid values give NaN, extreme values NaN or an allowed value, and all other elements keep their bits."""
+    width = 2 * max(len(invalid) + len(extreme) for invalid, extreme in VALUES.values())
     good = [np.full(width, 0.5, np.float32) for _ in names]
     undisturbed = jax.tree.leaves(function(*good))
     for place, name in enumerate(names):
-        bad, extreme = VALUES[name]
+        invalid, extreme = VALUES[name]
         mixed = good[place].copy()
-        mixed[1 : 2 * (len(bad) + len(extreme)) : 2] = [*bad, *extreme]
-        found = jax.tree.leaves(function(*good[:place], mixed, *good[place + 1 :]))
-        for x, expected in zip(map(np.asarray, found), map(np.asarray, undisturbed), strict=True):
+        mixed[1 : 2 * (len(invalid) + len(extreme)) : 2] = [*invalid, *extreme]
+        results = jax.tree.leaves(function(*good[:place], mixed, *good[place + 1 :]))
+        for x, expected in zip(map(np.asarray, results), map(np.asarray, undisturbed), strict=True):
             np.testing.assert_array_equal(x[::2].view(np.int32), expected[::2].view(np.int32))
             assert (np.isnan(x) | ((x >= np.float32(low)) & (x <= np.float32(high)))).all(), (place, mixed, x)
-        spoilt = np.isnan(np.stack(found))[:, 1 : 2 * len(bad) : 2]
-        assert spoilt.any(0).all() if function is jvm.standard_errors else spoilt.all(), (place, bad)
+        is_nan = np.isnan(np.stack(results))[:, 1 : 2 * len(invalid) : 2]
+        assert is_nan.any(0).all() if function is jvm.standard_errors else is_nan.all(), (place, invalid)

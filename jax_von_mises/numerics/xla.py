@@ -445,7 +445,6 @@ def vary_key_on_gpu(encrypt: Callable[[tuple[jax.Array, ...]], T], key: tuple[ja
     it. Observed with the CUDA compiler of JAX 0.11.2 and 0.12.0.1, and assumed for ROCm, which shares this compiler. To
     report to XLA: scalars could be recomputed in each thread.
     """
-
     encrypt = jax.jit(encrypt, inline=True)  # traced once for all platforms
 
     def varied(key: tuple[jax.Array, ...], lo: jax.Array) -> T:

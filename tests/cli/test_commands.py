@@ -56,7 +56,7 @@ def subprocess_sample(directory, *argv, **environment):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("block", ["1000", "1e9"])
 def test_file_holds_the_draws_of_the_function(run, block):
-    """They agree bit for bit, for any division of the file into blocks."""
+    """The file agrees with the function bit for bit, for any division into blocks."""
     result = run("--block", block, "--loc", "-0.5", "--concentration", "3", "--size", "2_345", "--seed", "7")
     assert result.code == 0, result.err
     expected = jax_von_mises.sample_von_mises(
@@ -159,7 +159,7 @@ def test_spreadsheet_mark(run):
 )
 @pytest.mark.parametrize("concentration", ["0", "0.01", "2", "1e5", "1e12", "1e30"])
 def test_summary_finds_no_fault(run, concentration, dtype):
-    """The seed is fixed, so this tests only the summary's arithmetic, at every concentration."""
+    """Correct angles pass the summary at every concentration; the seed is fixed, so no failure is due to chance."""
     result = run("--size", "1e5", "--concentration", concentration, "--loc", "0.7", "--dtype", dtype)
     scores = [float(line.split()[-2]) for line in result.out.splitlines() if line.endswith("s.e.")]
     assert len(scores) == 2
@@ -180,7 +180,7 @@ SPHERE = ("--distribution", "von-mises-fisher", "--size", "1000", "--concentrati
 
 
 def test_directions(run):
-    """The file holds the draws of the function, and the summary judges the cosines and the part across."""
+    """The file holds the draws of the function; the summary tests the cosines and the part orthogonal to the mean."""
     result = run(*SPHERE, "--mean-direction", "-3,0,4", "--seed", "7", "--block", "400")
     assert result.code == 0, result.err
     mean = np.float32([-3, 0, 4])
@@ -195,7 +195,7 @@ def test_directions(run):
     np.savetxt("mean.csv", mean)
     np.savetxt("two.csv", [1, 2])
     assert run(*SPHERE, "--mean-direction", "mean.csv", "--seed", "7", "--resume").code == 0
-    for wrong, message in (
+    for change, message in (
         ((), "needs --mean-direction, such as 0,0,1"),
         (("--mean-direction", "0,0"), "the zero vector has no direction"),
         (("--mean-direction", "1"), "1 number; give two or more"),
@@ -205,13 +205,13 @@ def test_directions(run):
         (("--mean-direction", "1,2", "--concentration", "two.csv"), "von-mises-fisher takes one number"),
         (("--mean-direction", "1,2", "--distribution", "von-mises"), "--mean-direction is for --distribution"),
     ):
-        result = run(*SPHERE, *wrong)
+        result = run(*SPHERE, *change)
         assert result.code == 2
         assert message in result.err
 
 
 def test_summary_of_directions_finds_faults():
-    """It reports another concentration and another mean direction; correct directions pass."""
+    """The summary reports a wrong concentration and a wrong mean direction; correct directions pass."""
     mean = np.array([1.0, 2.0, 2.0, 0.0]) / 3
     for k, mu, line in ((20.0, mean, None), (20.5, mean, 1), (20.0, mean + 0.02 * np.eye(4)[3], 0)):
         moments = summary.DirectionMoments(mean, np.float64(20.0))
@@ -221,7 +221,7 @@ def test_summary_of_directions_finds_faults():
 
 
 def test_moments_of_directions():
-    """They agree with Bessel functions, from flat to far beyond the overflow of these."""
+    """Moments of directions agree with Bessel functions, from flat distributions to where these functions overflow."""
     for d, k in ((2, 0.5), (3, 1e6), (10, 3.0), (1000, 50.0), (5, 1e12)):
         with mpmath.workdps(40):
             a = mpmath.besseli(mpmath.mpf(d) / 2, k) / mpmath.besseli(mpmath.mpf(d) / 2 - 1, k)
@@ -235,7 +235,7 @@ PAIRS = ("--distribution", "sine-bivariate-von-mises", "--size", "1000", "--loc"
 
 
 def test_pairs(run):
-    """The file holds what the class draws, and the summary judges five statistics."""
+    """The file holds the draws of the class, and the summary tests five statistics."""
     result = run(*PAIRS, "--correlation", "-4", "--seed", "7", "--block", "400")
     assert result.code == 0, result.err
     pair = jax_von_mises.SineBivariateVonMises(*map(np.float32, (-3, 1, 5, 6, -4)))
@@ -244,7 +244,7 @@ def test_pairs(run):
     scores = [float(line.split()[-2]) for line in result.out.splitlines() if line.endswith("s.e.")]
     assert len(scores) == 5
     assert max(map(abs, scores)) < 4.5
-    for wrong, message in (
+    for change, message in (
         (("--loc", "1"), "--loc 1: pairs need two numbers, one of each angle, separated by a comma"),
         (("--loc", "1,inf"), "value 1 (counted from 0) is inf: not finite"),
         (("--concentration", "1,-2"), "value 1 (counted from 0) is -2: not finite, or negative"),
@@ -253,22 +253,22 @@ def test_pairs(run):
         (("--mean-direction", "1,2"), "--mean-direction is for --distribution von-mises-fisher"),
         (("--distribution", "von-mises", "--correlation", "1"), "--correlation is for pairs"),
     ):
-        result = run(*PAIRS, *wrong)
+        result = run(*PAIRS, *change)
         assert result.code == 2
         assert message in result.err
 
 
 @pytest.mark.parametrize("model", ["sine", "cosine"])
 def test_moments_of_pairs(model):
-    """Against sums over a grid of both angles; and of a normal distribution, which concentrated angles have."""
+    """Moments of pairs equal sums over a grid of both angles, or those of a normal distribution if concentrated."""
     grid = np.arange(-128, 128) * np.pi / 128
     a, b = np.meshgrid(grid, grid)
     for k in ((5.0, 6.0, -7.0), (0.3, 0.2, 4.0), (1.0, 3.0, 3.0), (0.0, 0.0, 0.0), (0.0, 2.0, 0.0)):
-        share = np.exp(reference.exponent(model, a, b, *k, np))
-        share /= share.sum()
+        probability = np.exp(reference.exponent(model, a, b, *k, np))
+        probability /= probability.sum()
         statistics = summary.pair_statistics(model, a, b)
-        mean = np.sum(share * statistics, axis=(1, 2))
-        variance = np.sum(share * statistics**2, axis=(1, 2)) - mean**2
+        mean = np.sum(probability * statistics, axis=(1, 2))
+        variance = np.sum(probability * statistics**2, axis=(1, 2)) - mean**2
         np.testing.assert_allclose(summary.pair_moments(model, *k), (mean, variance), atol=1e-9)
     k1, k2, r = 3e7, 2e7, 1e7
     cross = -r if model == "sine" else r
@@ -282,19 +282,19 @@ def test_moments_of_pairs(model):
 
 
 def test_summary_of_pairs_finds_faults():
-    """Pairs of other parameters, each found by the line that is about it."""
-    given = np.array([0.5, -1.0]), np.array([20.0, 30.0, 10.0])
+    """Each wrong parameter of pairs is reported in the line on its statistic; correct pairs pass."""
+    parameters = np.array([0.5, -1.0]), np.array([20.0, 30.0, 10.0])
     pair = jax_von_mises.SineBivariateVonMises
     for change, line in (((0, 0, 0, 0, 0), None), ((0.02, 0, 0, 0, 0), 0), ((0, 0, 0, 2, 0), 3), ((0, 0, 0, 0, -2), 4)):
-        k = np.float32(np.concatenate(given) + change)
-        moments = summary.PairMoments("sine", *given)
+        k = np.float32(np.concatenate(parameters) + change)
+        moments = summary.PairMoments("sine", *parameters)
         moments.add(np.asarray(pair(*k).sample(jax.random.key(1), (50_000,))))
         scores = [abs(float(row.split()[-2])) for row in moments.report("float32")[1:]]
         assert max(scores) < 4.5 if line is None else scores[line] > 5
 
 
 def test_turns_are_reduced_exactly():
-    """The direction is exact to the last digit, far away too; angles inside a turn do not change."""
+    """The reduction is exact to the last digit, even far away; angles within a turn do not change."""
     loc = np.array([0.7, -3.0, np.pi, 3.2, -100.0, 1e5, -1e10, 2.0**50 + 0.25])
     with mpmath.workprec(200):
         exact = [float(x - mpmath.nint(x / (2 * mpmath.pi)) * 2 * mpmath.pi) for x in map(mpmath.mpf, loc.tolist())]
@@ -314,7 +314,10 @@ BAD = {
     "negative exponent": (("--concentration", "-1e3"), "--concentration -1e3: negative"),
     "nan concentration": (("--concentration", "nan"), "--concentration nan: not a number"),
     "overflow": (("--concentration", "1e300"), "use --dtype float64"),
-    "distant loc": (("--loc", "1e8"), "--loc 1e8: neighbouring float32 numbers are a radian apart there; give at most 16777216,"),
+    "distant loc": (
+        ("--loc", "1e8"),
+        "--loc 1e8: neighbouring float32 numbers are a radian apart there; give at most 16777216,",
+    ),
     "infinite loc": (("--loc", "-inf"), "--loc -inf: not finite"),
     "word": (("--loc", "north"), "neither a number nor the name"),
     "fraction": (("--size", "1.5"), "--size 1.5: not a whole number"),
@@ -344,7 +347,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("argv", "message"), BAD.values(), ids=BAD)
-def test_bad_argument_gives_one_line(run, argv, message):
+def test_invalid_argument_gives_one_line(run, argv, message):
     np.save("pickle.npy", np.array([{}], object), allow_pickle=True)
     np.save("strings.npy", np.array(["1"]))
     np.save("square.npy", np.ones((2, 2)))
@@ -412,7 +415,7 @@ def test_old_store_that_goes_first_is_announced_in_one_line(run, monkeypatch):
     ],
 )
 def test_failure_midway_keeps_finished_blocks(run, monkeypatch, error, code, message):
-    """The third block fails: the old file stays until the new one is complete, and the new one can be resumed."""
+    """If the third block fails, the old file stays until the new one is complete, and the new one can be resumed."""
     assert run(*SMALL).code == 0
     old = np.load("samples.npy")
     write, calls = npy.NpyFile.write, []
@@ -450,7 +453,7 @@ def test_resume_of_another_stream(run):
 
 @pytest.mark.parametrize("size", [100, 300, 1_000])
 def test_times(run, monkeypatch, size):
-    """Drawing is timed for the first block alone, compiling for both programs, writing for all blocks."""
+    """The times are those of drawing the first block alone, of compiling both programs, and of writing all blocks."""
     clock = [0.0]
     monkeypatch.setattr(writer.time, "perf_counter", lambda: clock[0])
 
@@ -478,9 +481,9 @@ def test_verify(run, capsys):
     """The checksums match, until a bit of the file is flipped."""
     assert run(*SMALL, "--block", "100").code == 0
     assert commands.main(["verify", "samples.npy"]) == 0
-    said = capsys.readouterr().out
-    assert "all 10 blocks match their checksums; shape (1000,)" in said
-    assert '"concentration": "3.0"' in said
+    output = capsys.readouterr().out
+    assert "all 10 blocks match their checksums; shape (1000,)" in output
+    assert '"concentration": "3.0"' in output
     with open("samples.npy", "r+b") as file:
         file.seek(-1, os.SEEK_END)
         last = file.read(1)[0]
@@ -493,10 +496,10 @@ def test_verify(run, capsys):
         file.write(bytes(range(256)))
     assert commands.main(["verify", "samples.npy"]) == 1
     assert "2 blocks do not match their checksums: 7, 9" in capsys.readouterr().err
-    for size, said in (("1", "the one block matches its checksum"), ("0", "there is no checksum to compare")):
+    for size, message in (("1", "the one block matches its checksum"), ("0", "there is no checksum to compare")):
         assert run("--size", size, "--out", f"{size}.npy").code == 0
         assert commands.main(["verify", f"{size}.npy"]) == 0
-        assert f"{said}; shape ({size},)" in capsys.readouterr().out
+        assert f"{message}; shape ({size},)" in capsys.readouterr().out
     assert commands.main(["verify", "none.npy"]) == 1
     assert "no finished file or store with a record" in capsys.readouterr().err
     assert commands.main(["verify", "none.txt"]) == 2
@@ -514,7 +517,7 @@ def test_zarr_store(run):
 
 
 def test_judges_every_nth_block(run, monkeypatch):
-    """The summary judges every n-th block, and prints so; memory and time are for drawing."""
+    """The summary judges every n-th block, and prints how many angles it compared."""
     monkeypatch.setattr(commands.Watch, "JUDGED", 2_500)
     monkeypatch.setattr(commands.Watch, "CHUNK", 300)
     result = run("--size", "10_000", "--block", "1000")
@@ -534,7 +537,7 @@ class Collected:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_in_a_destructor(number):
-    """Python silently drops the exception there; it is raised again with the next block."""
+    """An exception that Python drops in a destructor is raised again with the next block."""
     if signal.getsignal(number) == signal.SIG_IGN:
         pytest.skip("what started the tests ignores this signal, and so does every command")
     error = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: commands.Terminated}[number]
@@ -570,7 +573,7 @@ def test_ignored_signals_stay_ignored():
     ids=["int", "term", "hup"],
 )
 def test_signal_keeps_finished_blocks(tmp_path, number, code):
-    """The signal comes while blocks are written, as the record shows; the same command with --resume continues."""
+    """After a signal while blocks are written, recorded blocks stay, and the message names --resume."""
     if signal.getsignal(number) == signal.SIG_IGN:
         pytest.skip("what started the tests ignores this signal, as nohup does, and so does every command")
     process = subprocess_sample(tmp_path, "--size", "1e9", "--block", "1e6")
@@ -596,7 +599,7 @@ def test_plain_progress_without_tqdm(run, monkeypatch):
 
 
 def test_plain_progress(monkeypatch, capsys):
-    """A line every two seconds and at the end; none for a shorter run, whose rate would be that of compiling."""
+    """Lines come every two seconds and at the end, but not for a short run, whose rate would be that of compiling."""
     clock = [0.0]
     monkeypatch.setattr(commands.time, "monotonic", lambda: clock[0])
     short, long = commands.PlainProgress(0, 100, "angles"), commands.PlainProgress(0, 100, "angles")
@@ -609,5 +612,5 @@ def test_plain_progress(monkeypatch, capsys):
     clock[0] = 2.5
     long.update(30)
     long.update(50)
-    said = capsys.readouterr().err.splitlines()
-    assert said == ["20 angles, 20%, 10 per second, 8 s left", "100 angles, 100%, 40 per second, 0 s left"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["20 angles, 20%, 10 per second, 8 s left", "100 angles, 100%, 40 per second, 0 s left"]

@@ -41,7 +41,7 @@ def alone(tmp_path_factory):
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a program in the directory of the test; none is left at the end of the test."""
+    """Return a function that starts a program in the test's directory; all are killed at the end of the test."""
     started = []
 
     def start(*command, **options):
@@ -72,21 +72,21 @@ def messages(tmp_path):
 
 def wait_until(condition, process=None, seconds=120):
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline
         assert process is None or process.poll() is None, "it was over too early"
         time.sleep(0.01)
-    return found
+    return result
 
 
 def test_parts_of_an_array_job(tmp_path, monkeypatch, capsys, alone):
-    """Parts run one by one, by either name of the options; the last one finishes, and any of them can be repeated."""
+    """Parts run one by one, with either name of the options; the last one finishes, and any of them can be repeated."""
     monkeypatch.chdir(tmp_path)
     assert commands.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
-    said = capsys.readouterr().out
-    assert f"part 1 of 2 drew {60 * ROWS:,} of {BLOCKS * ROWS:,} angles (60 blocks) in" in said
-    assert "compared with the distribution" not in said
-    assert "a.zarr: not complete yet; the last part to finish completes it, as does a run with --resume" in said
+    output = capsys.readouterr().out
+    assert f"part 1 of 2 drew {60 * ROWS:,} of {BLOCKS * ROWS:,} angles (60 blocks) in" in output
+    assert "compared with the distribution" not in output
+    assert "a.zarr: not complete yet; the last part to finish completes it, as does a run with --resume" in output
     assert commands.main([*QUIET, "--processes", "2", "--process-id", "0"]) == 0
     assert files(tmp_path / "a.zarr") == alone
     assert commands.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
@@ -98,11 +98,13 @@ def test_workers(tmp_path, monkeypatch, capsys, alone):
     """Workers write the bytes of one process, and the summary describes them."""
     monkeypatch.chdir(tmp_path)
     assert commands.main([*SAMPLE, "--workers", "2"]) == 0
-    said = capsys.readouterr()
-    assert f"drew {BLOCKS * ROWS:,} angles ({BLOCKS} blocks) in " in said.out
-    assert re.search(r"^drew and wrote at .* M/s, including compilation and the start of the workers$", said.out, re.M)
-    assert "by 2 workers: float32, seed 5" in said.out
-    scores = [float(line.split()[-2]) for line in said.out.splitlines() if line.endswith("s.e.")]
+    captured = capsys.readouterr()
+    assert f"drew {BLOCKS * ROWS:,} angles ({BLOCKS} blocks) in " in captured.out
+    assert re.search(
+        r"^drew and wrote at .* M/s, including compilation and the start of the workers$", captured.out, re.M
+    )
+    assert "by 2 workers: float32, seed 5" in captured.out
+    scores = [float(line.split()[-2]) for line in captured.out.splitlines() if line.endswith("s.e.")]
     assert len(scores) == 2
     assert max(map(abs, scores)) < 4
     assert files(tmp_path / "a.zarr") == alone
@@ -112,7 +114,10 @@ def test_workers(tmp_path, monkeypatch, capsys, alone):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--distributed"], "--distributed was removed, since processes no longer find each other. Give --workers N for this"),
+        (
+            ["--distributed"],
+            "--distributed was removed, since processes no longer find each other. Give --workers N for this",
+        ),
         (["--coordinator", "h:1", "--processes", "2"], "--coordinator was removed, since "),
         (["--part", "0"], "--part and --parts go together"),
         (["--part", "2", "--parts", "2"], "--part 2: too large; give at most 1"),
@@ -131,7 +136,7 @@ def test_workers(tmp_path, monkeypatch, capsys, alone):
         (["--timeout", "-1"], "--timeout -1: give seconds"),
     ],
 )
-def test_bad_argument_gives_one_line(tmp_path, monkeypatch, capfd, argv, message):
+def test_invalid_argument_gives_one_line(tmp_path, monkeypatch, capfd, argv, message):
     monkeypatch.chdir(tmp_path)
     assert commands.main([*QUIET, *argv]) == 2
     text = "".join(capfd.readouterr())
@@ -148,14 +153,14 @@ def test_dask_that_is_not_installed(tmp_path, monkeypatch, capsys):
 
 
 def group(process):
-    """Return the living processes of a group, whose number is that of the first one."""
-    found = []
+    """Return the living processes of the group that `process` leads."""
+    members = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
             state, _, number = file.read().rpartition(")")[2].split()[:3]
             if int(number) == process.pid and state != "Z":
-                found.append(int(name))
-    return found
+                members.append(int(name))
+    return members
 
 
 LARGE = ["sample", "--quiet", "--concentration", "4", "--size", "1e8", "--block", "2.5e5", "--out"]
@@ -165,8 +170,8 @@ LARGE = ["sample", "--quiet", "--concentration", "4", "--size", "1e8", "--block"
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="reads /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("kind", ["npy", "zarr"])
-def test_stopped(tmp_path, start, number, kind):
-    """Ctrl-C reaches the workers, too. Recorded blocks stay, no process is left, and one process finishes the run."""
+def test_signal_stops_the_run(tmp_path, start, number, kind):
+    """After a signal, recorded blocks stay, no process is left, and one process can finish the run."""
     out = tmp_path / f"a.{kind}"
     run = ["-W", "error", "-m", "jax_von_mises", *LARGE, out]
     process = start(*run, "--workers", "2")
@@ -192,7 +197,7 @@ def test_stopped(tmp_path, start, number, kind):
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="reads /proc")
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 0.5, 1.0])
 def test_interrupt_while_workers_start(tmp_path, start, seconds):
-    """Ctrl-C reaches them while they import: the command prints one line on stderr, and no process is left."""
+    """Ctrl-C while workers import gives one line on stderr and leaves no process."""
     process = start("-W", "error", "-m", "jax_von_mises", *LARGE, tmp_path / "a.npy", "--workers", "2")
     wait_until(lambda: len(group(process)) >= 4, process)  # with the one that multiprocessing starts to clean up
     time.sleep(seconds)
@@ -205,7 +210,7 @@ def test_interrupt_while_workers_start(tmp_path, start, seconds):
 
 @pytest.mark.slow
 def test_worker_that_hangs_is_ended(tmp_path, start):
-    """The command gives up in time and leaves no waiting process."""
+    """If a worker hangs, the command gives up in time and leaves no process."""
     out = tmp_path / "a.zarr"
     run = ["-W", "error", "-m", "jax_von_mises", *LARGE, out]
     process = start(*run, "--workers", "1", "--timeout", "3")
@@ -223,7 +228,7 @@ def test_worker_that_hangs_is_ended(tmp_path, start):
 
 @pytest.mark.slow
 def test_dask_cluster(tmp_path, start, alone):
-    """An address or a scheduler file names it; the scheduler is killed and restarted, and --resume continues."""
+    """A scheduler file or an address names the cluster; if its scheduler is killed, --resume continues on another."""
     pytest.importorskip("distributed", reason="Dask is not installed: the extra `dask`")
     file, out = tmp_path / "scheduler.json", tmp_path / "a.zarr"
 

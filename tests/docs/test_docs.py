@@ -1,9 +1,9 @@
-"""The pages: their code runs as it is printed, from top to bottom, and prints what the page shows.
+"""The code of the pages runs as printed, from top to bottom, and prints what the page shows.
 
-``python`` blocks of a page run one after the other in one process, ``py`` blocks each in one of its own. Lines of
-``sh`` and ``console`` blocks run in one directory, but for those that install, take minutes or need a cluster: these
-are held against the programs that they call. What a newcomer runs first is part of ``make test``; ``make docs-code``
-runs every page, and the examples of the docstrings.
+The ``python`` blocks of a page run one after another in one process, and each ``py`` block in a separate process. The
+lines of ``sh`` and ``console`` blocks run in one directory, except those that install, take minutes or need a cluster,
+which are only compared with the programs that they call. ``make test`` runs the page that a newcomer reads first;
+``make docs-code`` runs every page, and the examples of the docstrings.
 """
 
 import ast
@@ -29,32 +29,32 @@ from tests import children
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
-# Languages of blocks, in what is written behind the fence; directives are Sphinx's.
+# Languages of blocks, as written after the fence; directives are Sphinx's.
 CODE, TEXT = ("python", "py", "sh", "console", "yaml"), ("text",)
 
-# Code that a page shows of an example, whose own tests run it.
+# Excerpts of an example, which the example's own tests run.
 EXCERPT = re.compile(r"^<!-- made: code .*?^<!-- end -->$", re.M | re.S)
-# Statements whose output stands behind them.
+# Statements followed by their output in a comment.
 SHOWN = re.compile(r"^ *print\(.*\)  # (.+)$", re.M)
 
-# A job script of a cluster, which is looked at as a whole.
+# The mark of a cluster's job script, which is not run here.
 JOB = "#SBATCH"
-# What makes a run of `jax-von-mises` one that is only read: hours, or a bucket.
+# Arguments of `jax-von-mises` in lines that are only parsed, since they take hours or need a bucket.
 TOO_LONG = re.compile(r"1e1[0-9]|gs://|/shared/|10_000_000")
-# What cannot be run here and is no program of ours.
+# Programs of others that cannot run here.
 FOREIGN = ("git", "cd", "source", "xprof", "nvidia-smi", "docker", "wget", "pytest")
-# What runs here without being a program of ours.
+# Programs of others that run here.
 COMPANIONS = ("dask", "until", "kill", "wait", "cmp", "ls", "export")
 
 
 def blocks(page, *languages):
-    """The blocks of a page in these languages, in order."""
+    """Return the blocks of a page in these languages, in order."""
     text = EXCERPT.sub("", PAGES[page].read_text(encoding="utf-8"))
     return [body for language, body in re.findall(r"^```(\S*)\n(.*?)^```$", text, re.M | re.S) if language in languages]
 
 
 def lines(block):
-    """The command lines of a block; of a transcript those behind the prompt."""
+    """Return the command lines of a block; of a transcript, only those after a prompt."""
     entered = block.replace("\\\n", " ").splitlines()
     if any(line.startswith("$ ") for line in entered):
         entered = [line[2:] for line in entered if line.startswith("$ ")]
@@ -62,27 +62,27 @@ def lines(block):
 
 
 def with_blocks(*languages):
-    """Pages that have such blocks."""
+    """Return the pages that have blocks in these languages."""
     return [page for page in PAGES if blocks(page, *languages)]
 
 
 def newcomers_first(pages):
-    """Parameters of a test for these pages, of which ``make test`` runs the one that a newcomer reads first."""
+    """Return pages as parameters of a test; all are slow except the one that a newcomer reads first."""
     slow = pytest.mark.slow
     return [page if page == "README" else pytest.param(page, marks=slow) for page in pages]
 
 
 def words(line):
-    """The words of a command line, without what comes after it."""
+    """Return the words of a command line, up to the first operator of the shell."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|<>")
     lexer.whitespace_split = True
-    found = list(lexer)
-    ends = (i for i, word in enumerate(found) if set(word) <= set(";&|<>"))
-    return found[: next(ends, len(found))]
+    tokens = list(lexer)
+    ends = (i for i, word in enumerate(tokens) if set(word) <= set(";&|<>"))
+    return tokens[: next(ends, len(tokens))]
 
 
 def runs(line):
-    """Whether a line is one to run here."""
+    """Return whether a command line can run here."""
     first = words(line)[:1]
     if first == ["jax-von-mises"]:
         return not TOO_LONG.search(line)
@@ -91,14 +91,14 @@ def runs(line):
 
 @pytest.fixture
 def as_users_have_it(monkeypatch, tmp_path):
-    """JAX with its usual promotion, an empty directory, and a home of its own."""
+    """Provide JAX's default promotion, an empty directory, and a separate cache directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
 
-def test_every_block_is_of_a_kind_that_is_tested():
+def test_every_block_has_a_tested_language():
     for page, path in PAGES.items():
         languages = re.findall(r"^```([^\s`]+)$", path.read_text(encoding="utf-8"), re.M)
         unknown = {name for name in languages if name not in (*CODE, *TEXT) and not name.startswith("{")}
@@ -124,20 +124,20 @@ def test_python_runs(page):
 
 
 def agrees(line, shown):
-    """Whether a printed line is what the page shows: the same text up to an ellipsis, with the same numbers."""
+    """Return whether a printed line matches the page: the same text up to an ellipsis, with the same numbers."""
     number = re.compile(r"-?\d+\.\d*(?:e-?\d+)?")
     start = shown.split("...")[0]
-    words, values = number.sub("", line), [float(found) for found in number.findall(line)]
-    given = [float(found) for found in number.findall(start)]
+    words, values = number.sub("", line), [float(digits) for digits in number.findall(line)]
+    expected = [float(digits) for digits in number.findall(start)]
     # The last digits differ between processors.
-    close = all(abs(value - each) <= 1e-4 * abs(each) for value, each in zip(values, given, strict=False))
+    close = all(abs(value - each) <= 1e-4 * abs(each) for value, each in zip(values, expected, strict=False))
     return close and "".join(words.split()).startswith("".join(number.sub("", start).split()))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", with_blocks("py"))
-def test_python_that_comes_first_runs(page, tmp_path, monkeypatch):
-    """What must come before JAX starts is written as `py`, and runs in a process of its own."""
+def test_py_blocks_run(page, tmp_path, monkeypatch):
+    """Code that must run before JAX starts is written as `py`, and runs in a separate process."""
     monkeypatch.chdir(tmp_path)
     for block in blocks(page, "py"):
         assert "configure" in block or "jax.config" in block
@@ -153,19 +153,19 @@ PAGES_THAT_RUN = [
 
 @pytest.mark.parametrize("page", newcomers_first(PAGES_THAT_RUN))
 def test_commands_run(page, tmp_path):
-    """All of a page in one directory; `jax-von-mises` is what is tested here, installed or not."""
+    """All commands of a page run in one directory; `jax-von-mises` is the tested package, installed or not."""
     program = tmp_path / "bin" / "jax-von-mises"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -W error -m jax_von_mises "$@"\n')
     program.chmod(0o755)
     (program.parent / "dask").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m dask "$@"\n')
     (program.parent / "dask").chmod(0o755)
-    found = [line for block in blocks(page, "sh", "console") if JOB not in block for line in lines(block)]
-    script = "\n".join(line for line in found if runs(line))
+    entered = [line for block in blocks(page, "sh", "console") if JOB not in block for line in lines(block)]
+    script = "\n".join(line for line in entered if runs(line))
     if ".zarr" in script:
         pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
     if page == "tour":
-        # The page has written this file before, from Python.
+        # The Python code of the page writes this file first.
         write = "import jax, jax_von_mises as j; j.write_samples('angles.npy', jax.random.key(0), .5, 4., 3_000_000)"
         script = f'{sys.executable} -c "{write}"\n{script}'
     environment = children.environment(PATH=f"{program.parent}{os.pathsep}{os.environ['PATH']}")
@@ -181,7 +181,7 @@ def test_commands_run(page, tmp_path):
 
 
 def commands():
-    """All command lines of all pages, as (page, words): of shells, and of a list in YAML."""
+    """Yield all command lines of all pages as (page, words), from shell blocks and from lists in YAML."""
     for page in PAGES:
         for block in blocks(page, "sh", "console"):
             yield from ((page, words(line)) for line in lines(block) if words(line))
@@ -191,48 +191,48 @@ def commands():
 
 
 def help_of(module):
-    """What a program of the repository says of its options."""
-    found = importlib.import_module(module)
-    if hasattr(found, "__path__"):
-        found = importlib.import_module(f"{module}.__main__")
+    """Return the --help text of a program of the repository."""
+    program = importlib.import_module(module)
+    if hasattr(program, "__path__"):
+        program = importlib.import_module(f"{module}.__main__")
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
-        found.main(["--help"])
+        program.main(["--help"])
     return printed.getvalue()
 
 
-def test_commands_are_understood():
-    """Those that cannot be run here too: by the parser of the program, or by what it says of its options."""
+def test_commands_are_valid():
+    """Commands are valid, even if they cannot run here, by the program's parser or its --help text."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     extras = set(setup["options.extras_require"])
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    seen = {}
-    for page, found in commands():
-        name, options = found[0], [word.split("=")[0] for word in found[1:] if word.startswith("--")]
-        seen[name] = seen.get(name, 0) + 1
-        where = f"{page}: {' '.join(found)}"
-        if name in ("jax-von-mises", "srun") and "jax-von-mises" in found:
-            given = command_line.make_parser().parse_args(found[found.index("jax-von-mises") + 1 :])
-            if given.command == "sample":
-                command_line.check_name(given.out)
+    counts = {}
+    for page, command in commands():
+        name, options = command[0], [word.split("=")[0] for word in command[1:] if word.startswith("--")]
+        counts[name] = counts.get(name, 0) + 1
+        where = f"{page}: {' '.join(command)}"
+        if name in ("jax-von-mises", "srun") and "jax-von-mises" in command:
+            arguments = command_line.make_parser().parse_args(command[command.index("jax-von-mises") + 1 :])
+            if arguments.command == "sample":
+                command_line.check_name(arguments.out)
         elif name == "pip":
-            asked = re.findall(r"(?:jax_von_mises|\.)\[([\w,]+)\]", " ".join(found))
-            assert {extra for each in asked for extra in each.split(",")} <= extras, where
+            requested = re.findall(r"(?:jax_von_mises|\.)\[([\w,]+)\]", " ".join(command))
+            assert {extra for each in requested for extra in each.split(",")} <= extras, where
         elif name == "make":
-            assert {word for word in found[1:] if "=" not in word} <= targets, where
+            assert {word for word in command[1:] if "=" not in word} <= targets, where
         elif name == "./install_gpu.sh":
             script = (ROOT / "install_gpu.sh").read_text()
             assert all(option in script for option in options), where
-        elif found[:2] == ["python", "-m"]:
-            printed = help_of(found[2])
+        elif command[:2] == ["python", "-m"]:
+            printed = help_of(command[2])
             assert all(option in printed for option in options), where
         else:
             assert name in (*FOREIGN, *COMPANIONS), where
-    assert all(seen[name] >= 3 for name in ("jax-von-mises", "pip", "make", "python"))
+    assert all(counts[name] >= 3 for name in ("jax-von-mises", "pip", "make", "python"))
 
 
-def test_programs_named_in_the_text_are_there():
-    """In `python -m` of running text too."""
+def test_programs_named_in_the_text_exist():
+    """Modules after `python -m` and paths in running text exist."""
     for page, path in PAGES.items():
         text = path.read_text(encoding="utf-8")
         for module in re.findall(r"`[^`\n]*python -m ([\w.]+)", text):
@@ -254,9 +254,9 @@ WITH_EXAMPLES = [
 def test_examples_of_docstrings(module):
     if module.endswith("numpyro"):
         pytest.importorskip("numpyro", reason="NumPyro is not installed")
-    found = doctest.testmod(importlib.import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)
-    assert found.attempted
-    assert not found.failed
+    result = doctest.testmod(importlib.import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted
+    assert not result.failed
 
 
 def test_job_script_is_a_shell_script():
@@ -284,16 +284,16 @@ def test_the_gallery_has_every_example():
 
 
 def test_pages_show_the_committed_results_and_examples():
-    """Otherwise: `python -m docs.pages`."""
+    """Tables and excerpts of the pages are current; `python -m docs.pages` updates them."""
     pytest.importorskip("matplotlib", reason="the tables are made by the programs that draw: the extra `bench`")
     parts = results.parts()
-    old = [path.name for path in PAGES.values() if pages.filled(text := path.read_text("utf-8"), parts) != text]
-    assert not old, "run python -m docs.pages"
+    outdated = [path.name for path in PAGES.values() if pages.filled(text := path.read_text("utf-8"), parts) != text]
+    assert not outdated, "run python -m docs.pages"
     assert pages.notebook(PAGES["tour"].read_text(encoding="utf-8")) == pages.NOTEBOOK.read_text(encoding="utf-8")
 
 
 def test_links_lead_to_files():
-    """Of Markdown, and of pictures: within the repository, as a code host shows it."""
+    """Relative links and pictures lead to files of the repository, as a code host shows them."""
     for page, path in PAGES.items():
         text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
         for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", text):
@@ -305,11 +305,11 @@ def test_the_citation_has_the_version():
     assert re.findall(r"^version: (.*)$", text, re.M) == [jax_von_mises.__version__]
 
 
-def test_what_the_readme_says_of_results():
-    """What stands outside of its tables, which are made of the results."""
+def test_statements_of_the_readme_match_the_results():
+    """Statements outside the tables, which are generated from the results, agree with them."""
     text = PAGES["README"].read_text(encoding="utf-8")
-    found = results.load()
-    speed, grids = found[results.MACHINE], found[f"grids-{results.MACHINE}"]
+    committed = results.load()
+    speed, grids = committed[results.MACHINE], committed[f"grids-{results.MACHINE}"]
     assert f"{results.plots.machine_text(speed['environment'])}".split(",")[0] in text
     counts = {
         case["count"] for case in speed["cases"] if case["group"] in ("one", "array", "cdf", "log_prob", "gradient")
@@ -344,12 +344,12 @@ def reference():
 
 @pytest.mark.parametrize("module", ["__init__.py", "runtime/__init__.py", "numpyro.py", "dask.py"])
 def test_the_reference_has_every_public_name(module):
-    # As text: NumPyro and Dask need not be installed.
+    # Read the file as text, since NumPyro and Dask need not be installed.
     text = (ROOT / "jax_von_mises" / module).read_text(encoding="utf-8")
     public = set(ast.literal_eval(re.search(r"^__all__ = (\[.*?\])", text, re.M | re.S)[1])) - {"runtime"}
-    place = ".".join(["jax_von_mises", *Path(module).with_suffix("").parts]).removesuffix(".__init__")
+    prefix = ".".join(["jax_von_mises", *Path(module).with_suffix("").parts]).removesuffix(".__init__")
     shown = set(reference()) | {"jax_von_mises.initialize_compilation_cache"}
-    assert {f"{place}.{name}" for name in public} <= shown
+    assert {f"{prefix}.{name}" for name in public} <= shown
     listed = set(re.findall(r"`(?:[\w.]+\.)?(\w+)", PAGES["functions"].read_text(encoding="utf-8")))
     # Classes of results are not in the tables.
     assert {name for name in public if name[0].islower() or module != "runtime/__init__.py"} <= listed

@@ -1,4 +1,4 @@
-"""The filters for a heading against closed forms, and against each other."""
+"""The filters for a heading, compared with closed forms and with each other."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ RUNS = 40
 
 
 def test_systematic_resampling_copies_in_proportion():
-    """Each particle as often as its weight says, rounded down or up, whatever the offset."""
+    """Each particle is copied in proportion to its weight, rounded down or up, for any offset."""
     weights = np.exp(3 * np.random.default_rng(0).normal(size=200))
     expected = 200 * weights / weights.sum()
     systematic = jax.jit(example.systematic)
@@ -31,8 +31,8 @@ def ratio(k):
 
 @pytest.fixture(scope="module")
 def one_reading():
-    """A reading next to pi and then none: the mean resultant has a closed form after every step."""
-    turn = 0.7  # many whole turns in all
+    """Return a reading next to pi, followed by none, and the exact mean resultant after every step."""
+    turn = 0.7  # many full turns in total
     turns, readings = (jnp.full(example.STEPS, value, jnp.float32) for value in (turn, 3.1))
     concentrations = jnp.zeros(example.STEPS).at[0].set(example.COMPASS)
     after = np.arange(example.STEPS)
@@ -41,7 +41,7 @@ def one_reading():
 
 
 def resultant(densities):
-    """Mean unit vector, as a complex number, of densities on the grid along the last axis."""
+    """Return the mean unit vector, as a complex number, of densities on the grid along the last axis."""
     return np.mean(2 * np.pi * np.asarray(densities, float) * np.exp(1j * np.asarray(example.grid(), float)), axis=-1)
 
 
@@ -54,36 +54,36 @@ def test_grid_filter_has_the_exact_moments(one_reading):
 
 
 def test_particles_have_the_exact_moments(one_reading, key):
-    """Up to five standard deviations of 4096 particles."""
+    """The particles have the exact moments, up to five standard deviations of 4096 particles."""
     inputs, expected = one_reading
     estimates, cloud = example.particle_filter(key, *inputs)
     assert np.abs(cloud[0] - cloud[1]).max() > 0
-    found = np.mean(np.exp(1j * np.asarray(cloud, float)), axis=1)
-    np.testing.assert_allclose(found, expected, atol=5 / np.sqrt(example.PARTICLES))
+    moments = np.mean(np.exp(1j * np.asarray(cloud, float)), axis=1)
+    np.testing.assert_allclose(moments, expected, atol=5 / np.sqrt(example.PARTICLES))
     np.testing.assert_allclose(np.exp(1j * np.asarray(estimates)), np.exp(1j * np.angle(expected)), atol=0.1)
 
 
 @pytest.fixture(scope="module")
 def runs():
-    """Headings, readings and what the exact filter says, run by run, from the keys of `compare`."""
+    """Return headings, readings and the results of the exact filter, run by run, from the keys of `compare`."""
     turns, concentrations = example.gyro(), example.compass()
-    found = []
+    results = []
     for key in random.split(random.key(2), RUNS):
         headings, readings = example.simulate(random.split(key)[0], turns, concentrations)
-        found.append((headings, readings, *example.grid_filter(turns, readings, concentrations)))
-    return [np.asarray(each) for each in zip(*found, strict=True)]
+        results.append((headings, readings, *example.grid_filter(turns, readings, concentrations)))
+    return [np.asarray(each) for each in zip(*results, strict=True)]
 
 
 def test_particles_follow_the_exact_filter(runs, key):
-    """Their mean resultant is that of the exact posterior, step by step, to a few times 1 / sqrt(4096)."""
+    """The particles' mean resultant is that of the exact posterior at every step, to a few times 1 / sqrt(4096)."""
     _, readings, _, densities = (each[0] for each in runs)
     cloud = np.asarray(example.particle_filter(key, example.gyro(), readings, example.compass())[1], float)
     miss = np.abs(np.mean(np.exp(1j * cloud), axis=1) - resultant(densities))
     assert np.sqrt(np.mean(miss**2)) < 3 / np.sqrt(example.PARTICLES)
 
 
-def test_nothing_happens_at_pi(runs):
-    """Turning all readings turns the posterior, also where it then lies across the ends of the grid."""
+def test_rotated_readings_rotate_the_posterior(runs):
+    """Rotated readings rotate the posterior, even where it then lies across the ends of the grid."""
     _, readings, _, plain = (each[0] for each in runs)
     cells = 200
     turned = readings + np.float32(2 * np.pi * cells / example.CELLS)
@@ -100,10 +100,10 @@ def test_exact_filter_knows_its_error(runs):
 
 
 def test_exact_filter_is_far_better_than_a_reading(runs):
-    """With a compass, by a loss that no estimate can have less of in the mean."""
+    """At steps with a compass reading, the exact filter has less than 0.3 times the mean loss of the readings."""
     headings, readings, estimates, _ = runs
-    seen = np.asarray(example.compass()) > 0
-    alone, exact = (np.mean(1 - np.cos(angles - headings)[:, seen]) for angles in (readings, estimates))
+    observed = np.asarray(example.compass()) > 0
+    alone, exact = (np.mean(1 - np.cos(angles - headings)[:, observed]) for angles in (readings, estimates))
     assert exact < 0.3 * alone
 
 

@@ -1,4 +1,4 @@
-"""The example of an interrupted file: its estimates and its bytes are right."""
+"""The example of an interrupted file gives the bytes of an uninterrupted one, and correct estimates."""
 
 import json
 
@@ -16,13 +16,13 @@ ROWS = 2**17
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """A file with an accident on the way, and what the second call did."""
+    """Return the path of a file that was interrupted and resumed, and what the second call did."""
     path = tmp_path_factory.mktemp("phases") / "phases.npy"
     return path, *example.interrupt_and_resume(path, jax.random.key(1), ROWS)
 
 
 @pytest.fixture(scope="module")
-def found(file):
+def rates(file):
     return example.rates(*example.read(file[0]))
 
 
@@ -34,13 +34,13 @@ def test_file_is_resumed_to_the_same_bytes(file):
 
 
 def test_symbol_error_against_scipy():
-    """In double precision, and where the phase alone decides."""
+    """Symbol errors agree with SciPy in double precision; without noise the phase alone decides."""
     phase = np.linspace(-3, 3, 61)
     for snr in (1.0, 10.0, 20.0):
-        right = special.ndtr(np.sqrt(2 * snr) * np.cos(phase + np.pi / 4))
-        right *= special.ndtr(np.sqrt(2 * snr) * np.sin(phase + np.pi / 4))
-        found = example.symbol_error(phase.astype(np.float32), np.float32(snr))
-        np.testing.assert_allclose(found, 1 - right, rtol=3e-5)
+        correct = special.ndtr(np.sqrt(2 * snr) * np.cos(phase + np.pi / 4))
+        correct *= special.ndtr(np.sqrt(2 * snr) * np.sin(phase + np.pi / 4))
+        errors = example.symbol_error(phase.astype(np.float32), np.float32(snr))
+        np.testing.assert_allclose(errors, 1 - correct, rtol=3e-5)
     certain = example.symbol_error(np.float32([0.78, 0.79, -0.78, -0.79]), np.float32(1e9))
     assert certain.tolist() == [0, 1, 0, 1]
 
@@ -53,7 +53,7 @@ def test_exact_values_against_scipy(snr):
         return np.exp(loop * (np.cos(angle) - 1)) / (2 * np.pi * special.i0e(loop))
 
     nodes, weights = np.polynomial.legendre.leggauss(100)
-    width = 3 * np.pi / 8  # half of what lies between the edge and the other side of the circle
+    width = 3 * np.pi / 8  # half the arc between the edge and the other side of the circle
     tail = 2 * width * np.sum(weights * density(np.pi / 4 + width * (nodes + 1)))
     assert example.exact_without_noise(np.float32(loop)) == pytest.approx(tail, rel=2e-5)
     grid = np.linspace(-np.pi, np.pi, 4096, endpoint=False)
@@ -62,10 +62,10 @@ def test_exact_values_against_scipy(snr):
     assert example.exact_with_noise(np.float32(loop), np.float32(10)) == pytest.approx(mean, rel=2e-5)
 
 
-def test_rates_of_the_file(file, found):
-    """As NumPy finds them in the whole array; and five standard errors from what is exact."""
+def test_rates_of_the_file(file, rates):
+    """Rates equal those that NumPy computes from the array, and lie within five standard errors of the exact ones."""
     phases = np.load(file[0]).astype(float)
-    (tails, _), (errors, spread) = found
+    (tails, _), (errors, spread) = rates
     for size, estimates in zip(example.SIZES, tails, strict=True):
         np.testing.assert_array_equal(estimates, np.mean(np.abs(phases) > size, axis=0))
     for line, decibels in enumerate(example.SYMBOL_DB):
@@ -80,7 +80,7 @@ def test_rates_of_the_file(file, found):
 
 
 def test_rare_phases_are_counted():
-    """17 thousand of a million draws, in batches that do not divide it."""
+    """Rare phases, 17 thousand in a million, are counted in batches that do not divide the number of draws."""
     snr = example.ratio(10.0)
     exact = float(example.exact_without_noise(snr))
     count = example.count_rare(jax.random.key(3), snr, 10**6, batch=2**18)
@@ -88,7 +88,7 @@ def test_rare_phases_are_counted():
 
 
 def test_main_keeps_the_file_in_the_given_folder(tmp_path, monkeypatch, capsys):
-    """The second run uses it, and draws nothing."""
+    """The second run uses the file of the first, and draws nothing."""
     monkeypatch.setattr(example, "ROWS", 2**17)
     monkeypatch.setattr(example, "RARE", 2**18)
     for kept in (example.BLOCKS // 2, example.BLOCKS):

@@ -1,4 +1,4 @@
-"""The example of several processes: they agree with one, and all of them end."""
+"""The example of several processes agrees with one process, and all processes end."""
 
 import zlib
 
@@ -13,31 +13,31 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def alone():
-    """What this process finds by itself."""
+    """Return the results of this process alone."""
     return example.work(jax.random.key(0), 0, 1, lambda rows: rows)
 
 
 @pytest.fixture(scope="module")
-def whole():
+def stream():
     return np.asarray(example.draw_at_once(jax.random.key(0)))
 
 
-def test_blocks_are_parts_of_one_stream(alone, whole):
-    parts = np.split(whole, example.BLOCKS)
+def test_blocks_are_parts_of_one_stream(alone, stream):
+    parts = np.split(stream, example.BLOCKS)
     assert alone["checksums"] == [zlib.crc32(part.tobytes()) for part in parts]
     assert len(set(alone["checksums"])) == example.BLOCKS
     for part, counts in zip(parts, alone["counts"], strict=True):
         assert counts == np.histogram(part, example.BINS, (-np.pi, np.pi))[0].tolist()
 
 
-def test_fit_finds_the_truth(alone, whole):
-    """Within five standard errors, and where the gradient of all angles is 0."""
-    found = np.array(alone["parameters"])
-    hour = np.arange(len(whole)) % 24 * np.pi / 12
+def test_fit_finds_the_truth(alone, stream):
+    """The fit lies within five standard errors of the truth, where the gradient of all angles is 0."""
+    estimates = np.array(alone["parameters"])
+    hour = np.arange(len(stream)) % 24 * np.pi / 12
     information = example.CONCENTRATION * 0.80999 * len(hour) * np.array([1, 0.5])  # A(3) = I1(3)/I0(3)
     np.testing.assert_allclose(example.information(), information, rtol=1e-4)
-    assert np.all(np.abs(found - example.TRUTH) < 5 / np.sqrt(information))
-    residual = np.sin(whole.astype(float) - found[0] - found[1] * np.cos(hour))
+    assert np.all(np.abs(estimates - example.TRUTH) < 5 / np.sqrt(information))
+    residual = np.sin(stream.astype(float) - estimates[0] - estimates[1] * np.cos(hour))
     score = example.CONCENTRATION * np.array([residual.sum(), (residual * np.cos(hour)).sum()])
     assert np.all(np.abs(score / information) < 1e-6)
 
@@ -46,12 +46,12 @@ def test_gradient_is_that_of_the_likelihood():
     parameters = np.array([1.0, 0.5], np.float32)
     hour, directions = np.float32([0.0, 2.0, -1.0]), np.float32([0.3, 2.0, -3.0])
     angle = directions.astype(float) - 1 - 0.5 * np.cos(hour.astype(float))
-    right = [3 * np.sin(angle).sum(), 3 * (np.sin(angle) * np.cos(hour.astype(float))).sum()]
-    np.testing.assert_allclose(example.gradient(parameters, hour, directions), right, rtol=1e-5)
+    expected = [3 * np.sin(angle).sum(), 3 * (np.sin(angle) * np.cos(hour.astype(float))).sum()]
+    np.testing.assert_allclose(example.gradient(parameters, hour, directions), expected, rtol=1e-5)
 
 
 def test_two_processes_agree_with_one(alone):
-    """Whatever flags this process was started with."""
+    """Two processes agree with one, whatever flags this process was started with."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_FLAGS", "--xla_no_such_flag")
         patch.setenv("JAX_PLATFORMS", "no_such_platform")

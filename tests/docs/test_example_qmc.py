@@ -1,4 +1,4 @@
-"""The integrals over angles: the known answer, the distribution of every scheme, and how fast its error falls."""
+"""The integrals over angles: the known answer, the distribution of each scheme, and the rate at which errors fall."""
 
 import itertools
 
@@ -16,19 +16,19 @@ REPLICATES = 50
 
 
 @pytest.fixture(scope="module")
-def found():
+def rms_errors():
     return example.errors(0, np.array(SIZES), REPLICATES)
 
 
 def test_squared_distance():
-    """A straight chain, and a square that closes."""
+    """The squared distance is 16 for a straight chain, and 0 for a square that closes."""
     assert float(example.squared_distance(np.zeros(3, np.float32))) == pytest.approx(16)
     assert float(example.squared_distance(np.full(3, np.pi / 2, np.float32))) == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize("angles", [1, 2, 3])
 def test_exact_mean_by_quadrature(angles):
-    """Sums over the grid of a full turn are integrals of smooth periodic functions, to all digits."""
+    """The exact mean equals a sum over a grid of full turns, which integrates smooth periodic functions exactly."""
     grid = np.linspace(-np.pi, np.pi, 32, endpoint=False)
     weights = np.exp(example.CONCENTRATION * np.cos(grid - example.LOC))
     weights /= weights.sum()
@@ -38,7 +38,7 @@ def test_exact_mean_by_quadrature(angles):
     assert example.exact_mean(angles) == pytest.approx(joint @ np.abs(np.exp(1j * heading).sum(axis=1)) ** 2, rel=1e-12)
 
 
-# In the shapes of `found`, so that the programs are compiled once.
+# In the shapes of `rms_errors`, so that the programs are compiled once.
 SCHEMES = {
     "independent": lambda: example.independent(random.key(1), max(SIZES), REPLICATES, 6),
     "mirrored pairs": lambda: example.mirrored(random.key(1), max(SIZES), REPLICATES, 6),
@@ -49,7 +49,7 @@ SCHEMES = {
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_angles_of_each_scheme_have_the_distribution(name):
-    """Their trigonometric moments have no bias, by the spread of the replicates."""
+    """The angles' trigonometric moments have no bias, judged by the spread of the replicates."""
     angles = np.asarray(SCHEMES[name](), float)
     assert angles.shape[:2] == (max(SIZES), REPLICATES)
     for order in (1, 2):
@@ -57,38 +57,38 @@ def test_angles_of_each_scheme_have_the_distribution(name):
         means = np.mean(np.cos(order * (angles - example.LOC)), axis=(0, 2))
         assert abs(means.mean() - exact) < 5 * means.std(ddof=1) / np.sqrt(REPLICATES)
         means = np.mean(np.sin(order * (angles - example.LOC)), axis=(0, 2))
-        assert abs(means.mean()) < 5 * means.std(ddof=1) / np.sqrt(REPLICATES) + 1e-8  # of rounding
+        assert abs(means.mean()) < 5 * means.std(ddof=1) / np.sqrt(REPLICATES) + 1e-8  # for rounding
 
 
-def test_pairs_follow_each_other():
-    """So that the first points are whole pairs."""
+def test_mirrored_angles_are_adjacent():
+    """Mirrored angles are adjacent, so that the first points are complete pairs."""
     angles = np.asarray(SCHEMES["mirrored pairs"](), float)
     around = np.exp(1j * (angles - example.LOC))
     np.testing.assert_allclose(around[::2], np.conj(around[1::2]), atol=1e-6)
 
 
 def test_sobol_angles_are_as_even_as_the_points():
-    """In probability, one of n is in each of n strata, in every coordinate."""
+    """In every coordinate, each of n strata of equal probability holds exactly one of n points."""
     angles = np.asarray(SCHEMES["Sobol points"](), float)[:, :4]
-    share = stats.vonmises.cdf(angles - example.LOC, example.CONCENTRATION)
-    within = max(SIZES) * np.sort(share, axis=0) - np.arange(max(SIZES))[:, None, None]
+    probability = stats.vonmises.cdf(angles - example.LOC, example.CONCENTRATION)
+    within = max(SIZES) * np.sort(probability, axis=0) - np.arange(max(SIZES))[:, None, None]
     assert within.min() > -5e-3
     assert within.max() < 1 + 5e-3
 
 
-def test_independent_error_is_the_standard_deviation(found):
-    """Of 2 + 2 cos(x), by Bessel functions; two sizes of 50 replicates tell its square to 14 %."""
+def test_independent_error_is_the_standard_deviation(rms_errors):
+    """The error is the standard deviation of 2 + 2 cos(x), whose square two sizes of 50 replicates give to 14 %."""
     first, second = (special.ive(p, example.CONCENTRATION) / special.i0e(example.CONCENTRATION) for p in (1, 2))
     variance = 4 * (0.5 + 0.5 * second * np.cos(2 * example.LOC) - (first * np.cos(example.LOC)) ** 2)
-    assert np.mean(np.array(SIZES) * found[1]["independent"] ** 2) == pytest.approx(variance, rel=0.5)
+    assert np.mean(np.array(SIZES) * rms_errors[1]["independent"] ** 2) == pytest.approx(variance, rel=0.5)
 
 
-def test_errors_fall_as_they_should(found):
-    slopes = {d: {name: example.slope(SIZES, rms) for name, rms in by.items()} for d, by in found.items()}
+def test_errors_fall_at_the_expected_rates(rms_errors):
+    slopes = {d: {name: example.slope(SIZES, rms) for name, rms in by.items()} for d, by in rms_errors.items()}
     assert slopes[1]["independent"] == pytest.approx(-0.5, abs=0.2)
     assert slopes[1]["strata"] == pytest.approx(-1.5, abs=0.25)
     assert slopes[1]["Sobol points"] < -1.2
     assert slopes[6]["Sobol points"] < -0.6
-    assert [list(by) for by in found.values()][1:] == [["independent", "mirrored pairs", "Sobol points"]] * 2
-    last = {name: rms[-1] for name, rms in found[6].items()}
+    assert [list(by) for by in rms_errors.values()][1:] == [["independent", "mirrored pairs", "Sobol points"]] * 2
+    last = {name: rms[-1] for name, rms in rms_errors[6].items()}
     assert last["Sobol points"] < 0.6 * last["mirrored pairs"] < 0.36 * last["independent"]

@@ -36,7 +36,7 @@ def svi(implicit_promotion, data):
 
 @pytest.mark.parametrize("method", ["nuts", "svi"])
 def test_circular_regression_finds_the_coefficients(method, request):
-    """Within five posterior standard deviations, which are small: neither another optimum nor the prior is."""
+    """Coefficients are within five standard deviations of the truth, which excludes other optima and the prior."""
     columns = example.columns(request.getfixturevalue(method))
     for name, value in example.true_values().items():
         sd = np.std(columns[name])
@@ -50,5 +50,5 @@ def test_predictive_density_is_one_and_follows_the_model(nuts, data):
     assert np.mean(density) * 2 * np.pi == pytest.approx(1, abs=1e-5)
     resultant = np.mean(2 * np.pi * density * np.exp(1j * grid.astype(float)))
     observed = np.mean(np.exp(1j * np.asarray(data[1], float)))
-    # A mean of 100 unit vectors, off by some 0.07.
+    # The mean of 100 unit vectors has a standard error of about 0.07.
     assert abs(resultant - observed) < 0.15

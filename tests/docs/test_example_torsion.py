@@ -51,7 +51,7 @@ def test_measured_residues():
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [".pdb", ".cif"])
 def test_structures_are_read(tmp_path, ending):
-    """A chain that is built with known angles; the first and the last residue lack one of the two."""
+    """The known angles of a chain are read; those of the first and last residue, which lack one, are left out."""
     bio = pytest.importorskip("Bio.PDB", reason="structures are read by Biopython")
     angles = [(-60.0, -45.0), (-120.0, 130.0), (-65.0, 170.0), (60.0, 40.0), (-90.0, -175.0), (-70.0, 150.0)]
     path = tmp_path / "made.pdb"
@@ -65,14 +65,14 @@ def test_structures_are_read(tmp_path, ending):
 
 
 def test_the_gain_has_the_standard_error_of_means_of_blocks():
-    """Blocks of ten equal gains have as much information as one of each."""
+    """Blocks of ten equal gains carry as much information as blocks of one."""
     gains = np.random.default_rng(0).normal(size=example.BLOCKS)
     mean, error = example.mean_gain(np.repeat(gains, 10))
     np.testing.assert_allclose([mean, error], [gains.mean(), gains.std(ddof=1) / np.sqrt(len(gains))])
 
 
 def test_bic_counts_the_parameters():
-    """One weight less than components; four or five numbers for each."""
+    """BIC counts one weight fewer than components, and four or five parameters per component."""
     fitted = np.tile([-2.0, -1.0], (100, 1))
     expected = np.array([2.0, 1.0]) + np.array([5, 11]) * np.log(100) / 200
     np.testing.assert_allclose(example.bic("dependent", fitted, (1, 2)), expected)
@@ -90,7 +90,7 @@ def test_the_mean_of_psi_crosses_the_cut():
 
 @pytest.mark.slow
 def test_main(capsys, tmp_path):
-    """The fits of pairs start from those of independent angles, so they are at least as likely."""
+    """The fits of pairs are at least as likely as those of independent angles, from which they start."""
     pytest.importorskip("matplotlib")
     example.main(["--quick", "--out", str(tmp_path / "picture.svg")])
     rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]

@@ -1,4 +1,4 @@
-"""Public functions: every parameter is annotated, and their docstrings have the parameters of their signatures."""
+"""Public functions have annotated parameters, and their docstrings describe the parameters of the signature."""
 
 import ast
 import inspect
@@ -15,24 +15,24 @@ PACKAGE = Path(jax_von_mises.__file__).parent
 
 def public():
     """Return the public functions, and the public methods of public classes, by name."""
-    found = {}
+    result = {}
     for module in (jax_von_mises, runtime):
         for name in module.__all__:
             value = getattr(module, name)
             if inspect.isclass(value):
                 methods = {key: getattr(each, "__func__", each) for key, each in vars(value).items() if key[0] != "_"}
                 functions = {key: each.fget if isinstance(each, property) else each for key, each in methods.items()}
-                found |= {f"{name}.{key}": each for key, each in functions.items() if inspect.isfunction(each)}
+                result |= {f"{name}.{key}": each for key, each in functions.items() if inspect.isfunction(each)}
             elif callable(value) and not inspect.isclass(value):
-                found[name] = value
-    return found
+                result[name] = value
+    return result
 
 
 FUNCTIONS = public()
 
 
 def described(docstring):
-    """Return the names of the section Parameters of a docstring."""
+    """Return the names in the Parameters section of a docstring, or None without that section."""
     section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", inspect.cleandoc(docstring), re.M | re.S)
     if section is None:
         return None
@@ -54,7 +54,7 @@ def test_annotated_and_described(name):
 
 
 def test_docstrings_are_static():
-    """What an editor shows without running the package is what `help` shows."""
+    """No docstring is assigned at run time, so editors show what `help` shows."""
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Assign | ast.AugAssign):

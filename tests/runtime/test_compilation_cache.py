@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture
 def place(tmp_path):
-    """A directory that may hold a cache."""
+    """Return a path for a cache in a private directory."""
     tmp_path.chmod(0o700)
     return tmp_path / "cache"
 
@@ -55,7 +55,7 @@ if "late" in sys.argv:
 
 
 def test_later_processes_find_what_earlier_ones_compiled(place):
-    """They do so even if they turn the cache on late; its directory is private whatever the umask."""
+    """Later processes find programs even if they turn the cache on late; its directory is private for any umask."""
     total, cold = json.loads(children.run(DRAW, place)[0])
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert cold["hits"] == 0
@@ -72,7 +72,7 @@ def test_default_directory(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert initialize_compilation_cache().path == str(tmp_path / "xdg/jax_von_mises/compiled")
-    # JAX's own setting comes first.
+    # JAX's own setting has priority.
     assert initialize_compilation_cache().path == str(tmp_path / "xdg/jax_von_mises/compiled")
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "other"))
     info = initialize_compilation_cache(max_size=None)
@@ -95,12 +95,12 @@ def test_created_directories_are_private(tmp_path, monkeypatch):
             assert initialize_compilation_cache().enabled
         finally:
             os.umask(before)
-        made = (path, *path.parents[:3])
-        assert [stat.S_IMODE(folder.stat().st_mode) for folder in made] == [0o700] * 4
+        created = (path, *path.parents[:3])
+        assert [stat.S_IMODE(folder.stat().st_mode) for folder in created] == [0o700] * 4
 
 
-def test_no_place_for_the_default(tmp_path, monkeypatch):
-    """The user did not choose the place, so this is no error."""
+def test_unusable_default_directory(tmp_path, monkeypatch):
+    """An unusable default directory is no error, since the user did not choose it."""
     tmp_path.chmod(0o700)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -177,7 +177,7 @@ def test_owner(place, monkeypatch):
 
 
 def test_entries_of_others(place):
-    """They date from a time when the directory was open."""
+    """Entries of other users are refused, since they may date from a time when the directory was open."""
     if os.getuid() != 0:
         pytest.skip("only root can give a file to someone else")
     place.mkdir(mode=0o755)
@@ -189,7 +189,7 @@ def test_entries_of_others(place):
 
 
 def test_link_to_the_directory(place):
-    """The target of the link counts."""
+    """A link to a directory is resolved, and its target is the cache."""
     place.mkdir(mode=0o700)
     link = place.parent / "link"
     link.symlink_to(place)
@@ -218,7 +218,7 @@ def test_turned_off(place):
 
 
 def test_incomplete_programs_are_removed(place, monkeypatch):
-    """A full disk leaves them; JAX would warn of them in every process, and never replace them."""
+    """Incomplete programs, left by a full disk, are removed; JAX would warn of them in every process and keep them."""
     place.mkdir(mode=0o700)
     full = entry(place, "full")
     cut = entry(place, "cut", content=full.read_bytes()[:-7])
@@ -228,7 +228,7 @@ def test_incomplete_programs_are_removed(place, monkeypatch):
     def missing():
         raise ImportError
 
-    monkeypatch.setattr(compilation_cache, "_zstd", missing)  # without a reader, there is no message
+    monkeypatch.setattr(compilation_cache, "_zstd", missing)  # without a reader, such entries stay
     assert initialize_compilation_cache(place).entries == 2
     assert full.exists()
     assert other.exists()
@@ -246,7 +246,7 @@ def test_incomplete_programs_are_removed(place, monkeypatch):
 
 
 def test_limit(place):
-    """The least recently used entries go first, now and at the end of a process; other files are not touched."""
+    """The least recently used entries are removed first; other files are not touched."""
     place.mkdir(mode=0o700)
     mine = ("notes.txt", "session-cache", "session-atime", f"{0:063}-cache")
     for name in mine:

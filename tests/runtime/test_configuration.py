@@ -10,7 +10,7 @@ from jax_von_mises import runtime
 from jax_von_mises.runtime import child, flags
 from tests import children
 
-# A process without the variables of this one.
+# Removes the variables of this process from the environment of another.
 WITHOUT = {name: None for name in os.environ if name.startswith(("JAX_", "XLA_", "PJRT_"))}
 
 EARLY = """
@@ -19,14 +19,14 @@ import jax
 from jax_von_mises import runtime
 from jax_von_mises.runtime import configuration
 variables = dict(os.environ)
-made = runtime.configure(
+configured = runtime.configure(
     platform="cpu", x64=True, memory_fraction=0.5, preallocate=False, allocator="bfc", threads=1, vector_width=512,
     cpu_devices=3, compile_threads=2, latency_hiding=True, profile_guided=True, profiled_runs=5, cuda_kernel=False,
     xla_flags={"xla_gpu_autotune_level": 0, "xla_cpu_enable_fast_min_max": False, "xla_dump_hlo_pass_re": ""},
 )
 assert not configuration.started(), "looking must not start JAX"
-assert made == runtime.settings()
-assert all(item.source == "configure" and item.changeable for item in made)
+assert configured == runtime.settings()
+assert all(item.source == "configure" and item.changeable for item in configured)
 assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.5" and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ
 assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == os.environ["JAX_VON_MISES_CUDA_KERNEL"] == "false"
 # The user's flags stay, also cumulative ones, except those set here.
@@ -63,8 +63,8 @@ assert jax.config.jax_pgle_profiling_runs == 9 and not jax.config.jax_enable_pgl
 
 def test_set_shown_and_undone():
     own = "--xla_cpu_enable_fast_min_max=true --xla_disable_hlo_passes=a --xla_disable_hlo_passes=b"
-    given = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".6", "XLA_FLAGS": own, "JAX_PLATFORMS": None}
-    message, changeable, kept = children.run(EARLY, **given)
+    variables = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".6", "XLA_FLAGS": own, "JAX_PLATFORMS": None}
+    message, changeable, kept = children.run(EARLY, **variables)
     assert "on cpu, and threads, cpu_devices, xla_flags can no longer change" in message
     assert "PJRT_NPROC=2 JAX_NUM_CPU_DEVICES=4" in message
     assert "XLA_FLAGS=" in message
@@ -133,21 +133,21 @@ assert shown()["threads"] == ["many", "environment"]
 @pytest.mark.few(1)
 @pytest.mark.parametrize("environment", [False, True])
 def test_each_setting_has_its_value_and_source(environment):
-    """Every argument of `configure` has them, also if its value is JAX's default."""
+    """Every argument of `configure` is shown with its value and source, even if its value is JAX's default."""
     values = {name: value for name, (value, _, _) in VALUES.items()}
     assert set(values) == set(inspect.signature(runtime.configure).parameters) - {"check", "timeout"}
-    given = dict(WITHOUT)
+    variables = dict(WITHOUT)
     if environment:
         texts = {}
         for _, variable, text in VALUES.values():
             texts.setdefault(variable, []).append(text)
-        given |= {variable: " ".join(listed) for variable, listed in texts.items()}
-    (line,) = children.run(SHOWN, **given, VALUES=json.dumps(values))
-    found = json.loads(line)
+        variables |= {variable: " ".join(listed) for variable, listed in texts.items()}
+    (line,) = children.run(SHOWN, **variables, VALUES=json.dumps(values))
+    shown = json.loads(line)
     without = {name: [value, "environment"] if environment else [None, "default"] for name, value in values.items()}
-    assert found["before"] == found["reset"] == without
+    assert shown["before"] == shown["reset"] == without
     for name, value in values.items():
-        assert found[name] == without | {name: [value, "configure"]}
+        assert shown[name] == without | {name: [value, "configure"]}
 
 
 REFUSED = """
@@ -208,7 +208,7 @@ def test_fatal_settings_are_refused():
         ({"x64": True, "xla_flags": {"xla_a": "\ud800"}}, ValueError, "surrogates not allowed"),
     ],
 )
-def test_bad_arguments(options, error, words):
+def test_invalid_arguments(options, error, words):
     before = dict(os.environ)
     with pytest.raises(error, match=f"configure: .*{words}"):
         runtime.configure(**options)
@@ -235,13 +235,13 @@ def test_flags_are_read_as_xla_reads_them(tmp_path):
 
 @pytest.mark.slow
 def test_all_refused_flags_are_found(monkeypatch):
-    """XLA reports one of several kinds at a time, and JAX may stop for another reason first."""
+    """All refused flags are found, although XLA reports one kind at a time and JAX may stop for other reasons."""
     without_gpu = child.configuration() | {"JAX_PLATFORMS": "gpu"}
     monkeypatch.setattr(child, "configuration", lambda: without_gpu)
-    given = "--xla_no_such=1 --xla_gpu_autotune_level=x --xla_nor_this --xla_gpu_enable_command_buffer=NOPE"
-    refused = flags.refused(flags.parse(f"{given} --xla_cpu_multi_thread_eigen=true --xla_dump_hlo_pass_re="))
+    invalid = "--xla_no_such=1 --xla_gpu_autotune_level=x --xla_nor_this --xla_gpu_enable_command_buffer=NOPE"
+    refused = flags.refused(flags.parse(f"{invalid} --xla_cpu_multi_thread_eigen=true --xla_dump_hlo_pass_re="))
     reasons = {item.flag: item.reason for item in refused}
-    assert set(reasons) == {flag.name for flag in flags.parse(given)}
+    assert set(reasons) == {flag.name for flag in flags.parse(invalid)}
     assert reasons["xla_gpu_autotune_level"] == "its value 'x' is not allowed"
     assert reasons["xla_gpu_enable_command_buffer"] == "its value 'NOPE' is not allowed"
 

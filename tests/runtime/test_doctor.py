@@ -34,7 +34,7 @@ def stand_in(folder, program, script):
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine whose drivers' programs are only the stand-ins written here."""
+    """Return a function that writes stand-ins for drivers' programs, the only such programs of this machine."""
     for name, program in (("SMI", "nvidia-smi"), ("ROCMINFO", "rocminfo")):
         monkeypatch.setattr(hardware, name, (str(tmp_path / program),))
     monkeypatch.setattr(environment, "PROC_DRIVER", tmp_path / "version")
@@ -52,7 +52,7 @@ def test_nvidia(machine):
 
 
 def test_old_nvidia(machine):
-    """The driver's program does not know the capability."""
+    """Cards are found even if the driver's program does not know the compute capability."""
     machine(
         "nvidia-smi", 'case "$1" in *compute_cap*) echo "not a valid field"; exit 2;; esac; echo "470.8, 99, 4, K80"'
     )
@@ -61,7 +61,7 @@ def test_old_nvidia(machine):
 
 
 def test_lost_card(machine):
-    """The remaining cards count, whatever the exit code."""
+    """If a card is lost, the remaining cards count, whatever the exit code."""
     machine("nvidia-smi", 'echo "580.65.06, 99, 4, H100, 9.0"; echo "GPU 1 is lost"; exit 15')
     (found,) = hardware.accelerators()
     assert (found.driver, len(found.cards)) == ("580.65.06", 1)
@@ -98,7 +98,7 @@ def test_driver_without_its_program(machine, tmp_path):
 
 
 def test_amd(machine):
-    """An AMD card is found next to a failing driver of NVIDIA."""
+    """An AMD card is found even if NVIDIA's driver fails."""
     machine("nvidia-smi", "exit 9")
     name = 'echo "*******  Name: AMD EPYC"; echo "  Marketing Name:          AMD EPYC"; echo "  Device Type:  CPU"'
     card = name.replace("EPYC", "Instinct MI300X").replace("CPU", "GPU")
@@ -138,7 +138,7 @@ def nvidia(driver, **card):
     return hardware.Accelerators("NVIDIA", driver, cards, None)
 
 
-# Driver, plugin and GPU, each from another vendor.
+# Combinations of driver, plugin and GPU.
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_driver(driver, installed, words):
         assert re.search(words, text), text
 
 
-def test_others(monkeypatch):
+def test_other_combinations(monkeypatch):
     monkeypatch.setattr(hardware, "missing", lambda installed: [])
     assert "no NVIDIA driver was found" in detail(doctor._installed((), CUDA12))
     assert detail(doctor._installed((nvidia("580.1"),), CUDA12)) == detail(doctor._installed((), PIP)) == ""
@@ -182,7 +182,7 @@ def test_others(monkeypatch):
 
 
 def test_problems_of_unused_gpus():
-    """A GPU that is not selected raises no problem."""
+    """Failures of a GPU that is not selected are notes, not problems."""
     amd = hardware.Accelerators("AMD", None, (), "x")
     levels = [doctor._level(one, wanted) for one in (nvidia("580.1"), amd) for wanted in ("", "cuda", "rocm", "cpu")]
     assert levels == ["problem", "problem", "note", "note", "problem", "note", "problem", "note"]
@@ -202,11 +202,13 @@ def test_plugins(monkeypatch):
     assert detail(doctor._plugins(PIP)) == ""
     assert "plugins for cuda12 and cuda13, but can use only one" in detail(doctor._plugins(CUDA12 | CUDA13))
     old = PIP | {"jax-cuda12-plugin": "0.10.1"}
-    assert 'does not match jaxlib 0.10.2 -> run pip install --upgrade "jax[cuda12]==0.10.2"' in detail(doctor._plugins(old))
+    assert 'does not match jaxlib 0.10.2 -> run pip install --upgrade "jax[cuda12]==0.10.2"' in detail(
+        doctor._plugins(old)
+    )
 
 
 @pytest.mark.parametrize(
-    ("given", "level", "words"),
+    ("changes", "level", "words"),
     [
         ({"TF_XLA_CACHE_DIR": "/x"}, "warning", "is not read by JAX"),
         ({"TF_FORCE_GPU_ALLOW_GROWTH": "true"}, "warning", "JAX reads XLA_PYTHON_CLIENT_PREALLOCATE=false"),
@@ -250,11 +252,11 @@ def test_plugins(monkeypatch):
         ),
     ],
 )
-def test_variables(monkeypatch, given, level, words):
+def test_variables(monkeypatch, changes, level, words):
     for name in os.environ:
         if name.startswith(("JAX_", "XLA_", "CUDA_", "TF_", "NCCL_", "OMP_")):
             monkeypatch.delenv(name)
-    for name, value in given.items():
+    for name, value in changes.items():
         monkeypatch.setenv(name, value)
     found = variables.findings(gpus=True)
     if level is None:
@@ -286,7 +288,7 @@ print(sum(name == "tf_XLAEigen" for name in names))
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """A diagnosis of this machine, with a failing driver and variables that would disturb the trial."""
+    """Return a diagnosis of this machine, with a failing driver and variables that would disturb the trial."""
     folder = tmp_path_factory.mktemp("machine")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware, "SMI", (stand_in(folder, "nvidia-smi", 'echo "NVIDIA-SMI has failed"; exit 9'),))
@@ -299,7 +301,7 @@ def here(tmp_path_factory):
 
 
 def test_this_machine(here):
-    """No problem is found if the CPU is expected: install_gpu.sh expects it without a working driver."""
+    """There is no problem if the CPU is expected, as install_gpu.sh expects it without a working driver."""
     assert here.ok, here
     assert here.backend["platform"] == "cpu"
     assert here.backend["why"] == "JAX_PLATFORMS=cpu requests it"
@@ -325,13 +327,13 @@ def test_this_machine(here):
 
 
 def test_command_line(here, monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr(runtime, "diagnose", lambda **options: asked.append(options) or here)
+    calls = []
+    monkeypatch.setattr(runtime, "diagnose", lambda **options: calls.append(options) or here)
     assert commands.main(["doctor"]) == 0
     assert capsys.readouterr().out.strip() == str(here)
     assert commands.main(["doctor", "--json", "--expect", "cpu", "--timeout", "9"]) == 0
     assert json.loads(capsys.readouterr().out)["backend"]["platform"] == "cpu"
-    assert asked == [{"expect": None, "timeout": 180.0}, {"expect": "cpu", "timeout": 9.0}]
+    assert calls == [{"expect": None, "timeout": 180.0}, {"expect": "cpu", "timeout": 9.0}]
     bad = here._replace(findings=(runtime.Finding("problem", "x", "y"),))
     monkeypatch.setattr(runtime, "diagnose", lambda **options: bad)
     assert commands.main(["doctor"]) == 1
@@ -340,7 +342,7 @@ def test_command_line(here, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_flags_that_end_or_spoil(monkeypatch):
+def test_flags_that_end_jax_or_change_angles(monkeypatch):
     """JAX is started without the flags that end it, and the effect of the others on the angles is checked."""
     monkeypatch.setenv(
         "XLA_FLAGS", "--xla_gpu_autotune=1 --xla_cpu_enable_fast_math=true --xla_cpu_fast_math_honor_nans=false"
@@ -360,9 +362,9 @@ def test_flags_that_end_or_spoil(monkeypatch):
 
 def test_flags_that_cannot_be_read(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "no-such-file")
-    taken, found = doctor._flags(60)
-    assert taken == []
-    assert "XLA_FLAGS cannot be read: No such file or directory" in detail(found)
+    accepted, findings = doctor._flags(60)
+    assert accepted == []
+    assert "XLA_FLAGS cannot be read: No such file or directory" in detail(findings)
 
 
 @pytest.mark.parametrize(
@@ -384,17 +386,18 @@ def test_child_that_does_not_finish(steps, code, words):
 
 def test_gpu_that_is_not_used(monkeypatch):
     """Plugin and driver are installed but JAX runs on the CPU: the doctor asks JAX for the reason."""
-    said = "RuntimeError: Unable to load CUDA. Is it installed?\n\nAssertionError\n"
-    asked = []
+    message = "RuntimeError: Unable to load CUDA. Is it installed?\n\nAssertionError\n"
+    calls = []
 
     def run(*arguments, timeout, **changes):
-        asked.append(changes)
-        return child.Ended(1, "", said)
+        calls.append(changes)
+        return child.Ended(1, "", message)
 
     monkeypatch.setattr(child, "run", run)
     text = detail(doctor._unused([], CUDA12, 9))
-    assert "problem: JAX's plugin for cuda12 is installed, but JAX does not use the GPU: RuntimeError: Unable to load CUDA" in text
-    assert [changes["JAX_PLATFORMS"] for changes in asked] == ["cuda"]
+    reason = "RuntimeError: Unable to load CUDA"
+    assert f"problem: JAX's plugin for cuda12 is installed, but JAX does not use the GPU: {reason}" in text
+    assert [changes["JAX_PLATFORMS"] for changes in calls] == ["cuda"]
     assert detail(doctor._unused([], PIP, 9)) == ""
 
 
@@ -405,17 +408,17 @@ ABOUT = {"card": "H100", "driver": "580.65.06"}
 
 @pytest.fixture
 def kernels(tmp_path, monkeypatch):
-    """A machine with kernels; a function that diagnoses it, given the outcome of their trial and of draws by them."""
+    """Simulate a machine with kernels; return its state, with the outcomes of their trial and of draws by them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tmp_path.chmod(0o700)
     tried = []
 
     def probe(planned, timeout):
-        wish, kept = planned.get(cuda.VARIABLE), cuda_verdict.read(ABOUT)
-        path = "kernels" if wish or kept == "" else f"plain, {kept}"
+        requested, kept = planned.get(cuda.VARIABLE), cuda_verdict.read(ABOUT)
+        path = "kernels" if requested or kept == "" else f"plain, {kept}"
         steps, ended = [{"step": "device", **DEVICE, "path": path}, {"step": "end"}], child.Ended(0, "", "")
-        if wish:
-            assert kept is None, "kept before devices have drawn by the kernels"
+        if requested:
+            assert kept is None, "a verdict was kept before devices have drawn with the kernels"
             steps, ended = state.draws or (steps, ended)
         elif state.plain:
             steps, ended = state.plain
@@ -434,7 +437,7 @@ def kernels(tmp_path, monkeypatch):
 
 
 def of_kernels(found):
-    """Return the finding on the trial; "" without one."""
+    """Return the finding on the trial, or an empty string."""
     return "\n".join(
         line for line in detail(found.findings).splitlines() if "trial of the CUDA kernels on H100" in line
     )
@@ -450,7 +453,7 @@ def of_kernels(found):
     ],
 )
 def test_trial_of_the_kernels(kernels, failed, words, path, do):
-    """It runs if the probe finds no verdict, and the devices draw again afterwards; no outcome is a problem."""
+    """The trial runs if the probe finds no verdict, and the devices draw again afterwards; no outcome is a problem."""
     kernels.trial = kernels.trial._replace(failed=failed, detail=words)
     found = runtime.diagnose(timeout=9)
     assert kernels.tried == [(9, None)]
@@ -478,7 +481,7 @@ def test_no_trial_without_kernels(kernels):
     ],
 )
 def test_verdict_that_cannot_be_kept(kernels, tmp_path, about, do):
-    """The advice names a directory only if one would help."""
+    """The advice names a directory only if a directory would help."""
     (tmp_path / "jax_von_mises").write_text("in the way")
     kernels.trial = kernels.trial._replace(about=about)
     found = runtime.diagnose(timeout=9)
@@ -509,8 +512,8 @@ SELF_TEST = f"the plain path, since {cuda.FAILED} threefry2x32_table_float32: no
         (DRAWING, child.Ended(None, "", ""), False, "no answer within 9 s"),
     ],
 )
-def test_kernels_that_passed_and_do_not_draw(kernels, steps, ended, failed, words):
-    """A failure of the kernels is kept, but not another end of the child; the report is that of the plain path."""
+def test_kernels_that_passed_but_do_not_draw(kernels, steps, ended, failed, words):
+    """A failure of the kernels is kept, unlike other ends of the child; the plain path then draws without a problem."""
     kernels.draws = steps, ended
     found = runtime.diagnose(timeout=9)
     kept = cuda_verdict.read(ABOUT)
@@ -523,7 +526,7 @@ def test_kernels_that_passed_and_do_not_draw(kernels, steps, ended, failed, word
 
 
 def test_interrupt_while_kernels_draw(kernels, monkeypatch):
-    """No verdict is kept, since the user may have interrupted a hang."""
+    """An interrupt leaves no verdict, since the user may have interrupted a hang."""
     plain = doctor._probe
 
     def interrupted(planned, timeout):
@@ -539,7 +542,7 @@ def test_interrupt_while_kernels_draw(kernels, monkeypatch):
 
 @pytest.mark.slow
 def test_grandchild_that_holds_the_pipe():
-    """The doctor does not wait for it."""
+    """The doctor does not wait for a grandchild that keeps the pipe open."""
     program = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).wait()"
     began = time.monotonic()
     assert child.run("-c", program, timeout=0.5).code is None
@@ -570,7 +573,7 @@ def test_known_angles():
 
 
 @pytest.mark.slow
-def test_a_wrong_device_is_seen(capsys, monkeypatch):
+def test_wrong_device_is_detected(capsys, monkeypatch):
     """A device that draws correctly passes; one that is off by little more than rounding does not."""
     monkeypatch.setattr(probe, "ANGLES", 2**15)
     device = jax.devices()[1]

@@ -1,4 +1,4 @@
-"""Suggested batch sizes: they fit under a real memory limit, and much larger ones do not."""
+"""Suggested batch sizes fit under a real memory limit, and much larger ones do not."""
 
 import sys
 
@@ -53,7 +53,10 @@ except MemoryError as error:
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
 @pytest.mark.parametrize(("columns", "in_flight"), [(1, 3), pytest.param(5, 1, marks=pytest.mark.slow)])
 def test_near_the_limit(columns, in_flight):
-    """The third of three batches of a loop may come late, so the failing size must be larger there."""
+    """A suggested size fits under a real limit, and one `beyond` times as large does not.
+
+    In a loop the third of three batches may come late, so the size that fails must be larger there.
+    """
     (message,) = children.run(NEAR, columns, in_flight, {1: 1.4, 3: 1.9}[in_flight])
     assert message.startswith(f"suggest_batch_size: one row of {columns * 2**28} angles needs ")
 
@@ -85,7 +88,7 @@ def test_report():
 
 @pytest.mark.slow
 def test_suggestion(monkeypatch):
-    """It depends on the free memory of the device, and is limited to a useful size."""
+    """The suggestion depends on the free memory of the device, and is limited to a useful size."""
     free = 2**20
     monkeypatch.setattr(memory, "host_memory", lambda: (2**40, free))
     rows = runtime.suggest_batch_size(4.0, method="direct", in_flight=2, share=1)
@@ -105,7 +108,7 @@ def test_suggestion(monkeypatch):
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_control_groups(tmp_path, monkeypatch, version):
-    """Limits of containers and batch jobs, of any level, in both layouts of the kernel."""
+    """Limits of containers and batch jobs are found at any level, in both layouts of control groups."""
     root = tmp_path if version == 2 else tmp_path / "memory"
     names = {
         1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

@@ -17,7 +17,7 @@ from jax_von_mises.runtime import sampler_file
 
 @pytest.fixture
 def compiled():
-    """Count the programs that JAX compiles or loads from disk from here on."""
+    """Return a list that grows with each program that JAX compiles or loads from disk from here on."""
     events = []
 
     def count(name, seconds, **_):
@@ -32,17 +32,17 @@ def compiled():
 
 def test_nothing_is_left_to_compile(key, compiled):
     many = np.linspace(1, 3, 7, dtype=np.float32)
-    found = runtime.warmup([40_001, (5, 7), None], ("float32", "bfloat16"), key=key, concentration=many[:1])
-    assert [(item.shape, item.dtype) for item in found] == [
+    programs = runtime.warmup([40_001, (5, 7), None], ("float32", "bfloat16"), key=key, concentration=many[:1])
+    assert [(item.shape, item.dtype) for item in programs] == [
         (shape, dtype) for shape in ((40_001,), (5, 7), (1,)) for dtype in ("float32", "bfloat16")
     ]
-    assert [item.method for item in found] == ["table"] * 2 + ["direct"] * 4
-    for item in found:
+    assert [item.method for item in programs] == ["table"] * 2 + ["direct"] * 4
+    for item in programs:
         assert min(item.trace_seconds, item.lower_seconds, item.compile_seconds) > 0
         assert item.output_bytes == np.prod(item.shape) * np.dtype(item.dtype).itemsize
         assert item.temporary_bytes >= 0
         assert item.flops > item.shape[0]
-    assert str(found[2]).startswith("float32[5, 7] (direct): ")
+    assert str(programs[2]).startswith("float32[5, 7] (direct): ")
     other = jax.random.key(0, impl="rbg")
     runtime.warmup((9,), key=other)
     runtime.warmup((5, 7), loc=0, concentration=jax.ShapeDtypeStruct((7,), np.float32), key=key)
@@ -60,7 +60,7 @@ def test_nothing_is_left_to_compile(key, compiled):
 
 
 def test_described_arguments_on_other_devices(compiled, key):
-    """A description may name the devices of an array."""
+    """`warmup` accepts descriptions that name the devices of an array."""
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[2])
     k = jax.device_put(np.linspace(1, 3, 6, dtype=np.float32), sharding)
     runtime.warmup(6, concentration=jax.ShapeDtypeStruct(k.shape, k.dtype, sharding=sharding), key=key)
@@ -77,7 +77,7 @@ def test_described_arguments_on_other_devices(compiled, key):
         ((3, ["float32", "int8"]), TypeError, "int8 cannot hold an angle"),
     ],
 )
-def test_bad_arguments_of_warmup(arguments, error, words, compiled):
+def test_invalid_arguments_of_warmup(arguments, error, words, compiled):
     with pytest.raises(error, match=f"warmup: .*{words}"):
         runtime.warmup(*arguments)
     with pytest.raises(TypeError, match="block=1"):
@@ -87,7 +87,7 @@ def test_bad_arguments_of_warmup(arguments, error, words, compiled):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Return a sampler in a file, shared by the tests that only read it."""
+    """Return the path and manifest of an exported sampler, shared by the tests that only read it."""
     path = tmp_path_factory.mktemp("sampler") / "many.sampler"
     manifest = runtime.export_sampler(path, (40, 3), concentration=np.ones(3, np.float32))
     return path, manifest
@@ -124,7 +124,7 @@ def test_same_angles_and_derivatives(written, key):
 
 @pytest.mark.slow
 def test_options(tmp_path):
-    """The table, another dtype, another generator, one platform; and a legacy key to draw with."""
+    """A sampler can use the table, another dtype and generator, and one platform; other keys are refused."""
     key = jax.random.key(3, impl="unsafe_rbg")
     path = tmp_path / ("a" * 250)  # names of maximum length leave no space for another ending
     options = dict(method="table", key=key, loc=np.float32(0), platforms="cpu")
@@ -132,7 +132,7 @@ def test_options(tmp_path):
     sampler = runtime.load_sampler(str(path))
     expected = sample_von_mises(key, 0.1, 3.0, 100, "bfloat16", method="table")
     np.testing.assert_array_equal(sampler(key, 0.1, 3.0), expected)
-    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     with pytest.raises(ValueError, match="has the implementation threefry2x32, but this program is for unsafe_rbg"):
         sampler(jax.random.PRNGKey(0))
 
@@ -157,7 +157,7 @@ def test_nothing_is_overwritten(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("platforms", [("cpu", "gpu"), (), 3])
-def test_bad_platforms(tmp_path, platforms):
+def test_invalid_platforms(tmp_path, platforms):
     with pytest.raises(ValueError, match=r"export_sampler: platforms=.*must be one or more of cpu, cuda"):
         runtime.export_sampler(tmp_path / "a", 3, platforms=platforms)
     assert not list(tmp_path.iterdir())
@@ -173,15 +173,15 @@ def test_without_flatbuffers(tmp_path, monkeypatch):
 def repacked(path, target, manifest=None, content=None, names=(sampler_file.MANIFEST, sampler_file.PROGRAM)):
     """Write a file of the same layout with other content."""
     with zipfile.ZipFile(path) as file:
-        found = [file.read(sampler_file.MANIFEST), file.read(sampler_file.PROGRAM)]
-    description = json.loads(found[0]) | (manifest or {})
+        parts = [file.read(sampler_file.MANIFEST), file.read(sampler_file.PROGRAM)]
+    description = json.loads(parts[0]) | (manifest or {})
     with zipfile.ZipFile(target, "w") as file:
         file.writestr(names[0], json.dumps(description))
-        file.writestr(names[1], found[1] if content is None else content)
+        file.writestr(names[1], parts[1] if content is None else content)
 
 
 def test_damage(written, tmp_path):
-    """For any flipped bit the program is refused, or is the program that was written."""
+    """If a bit of the file is flipped, the program is refused, or is the one that was written."""
     full = written[0].read_bytes()
     path = tmp_path / "damaged"
     refused = 0
@@ -227,7 +227,7 @@ def test_other_archives(written, tmp_path):
 
 
 def test_programs_that_jax_cannot_read(written, tmp_path):
-    """They stand for programs of a release too old or too new; the checksum is correct."""
+    """Programs that JAX cannot read, as of a release too old or too new, are refused even with a correct checksum."""
     path, content = tmp_path / "x", b"\x10\0\0\0" + bytes(500)
     repacked(written[0], path, {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}, content)
     with pytest.raises(ValueError, match=f"was written by JAX {jax.__version__} and cannot be read"):
@@ -235,7 +235,7 @@ def test_programs_that_jax_cannot_read(written, tmp_path):
 
 
 def test_programs_that_call_code_outside(written, tmp_path):
-    """Custom calls run any function registered with XLA, with any arguments; no sampler has them."""
+    """Programs with custom calls are refused, since these can run any function registered with XLA."""
     outside = jax.export.export(jax.jit(lambda key, loc, k: loc + jnp.linalg.cholesky(jnp.eye(3)).sum() + k))
     arguments = ((2,), "uint32"), ((), "float32"), ((3,), "float32")
     like = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in arguments]
@@ -252,7 +252,7 @@ def test_programs_that_call_code_outside(written, tmp_path):
 
 
 def test_too_large(written, tmp_path):
-    """An archive may claim any unpacked size."""
+    """A program larger than the limit is refused, since an archive may claim any unpacked size."""
     path = tmp_path / "bomb"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr(sampler_file.MANIFEST, "{}")

@@ -1,4 +1,4 @@
-"""Batches: the same stream for every batch size, constant memory, and background copies that end."""
+"""Batches form the same stream for any batch size, in constant memory, and background copies always end."""
 
 import gc
 import threading
@@ -43,7 +43,7 @@ def test_start_continues_the_stream(stream):
 
 @pytest.mark.slow
 def test_rows_of_arrays_and_wide_floats():
-    """A concentration for each column, in float64, also if another thread advances the iterator."""
+    """Rows with a concentration for each column equal those of one float64 call, also if another thread draws them."""
     concentration = np.array([0.1, 3.0, 50.0])
     with jax.enable_x64(True):
         expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.0, concentration, (50, 3), "float64"))
@@ -61,7 +61,7 @@ def test_nothing_to_draw():
 
 
 def test_donation_reuses_two_buffers():
-    """Addresses repeat, the previous batch is deleted, and a view of it keeps its values."""
+    """Donated batches use two addresses; the previous batch is deleted, but a view of it keeps its values."""
     size = 2**12
     iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 8 * size, size, donate=True)
     addresses, previous = set(), None
@@ -99,7 +99,7 @@ def test_one_program_serves_all_batches():
     assert sampler.PLAIN.new._cache_size() == 1
 
 
-def test_the_next_batch_is_under_way():
+def test_next_batch_is_already_started():
     """When a batch is returned, the next one has already been started."""
     iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 30, 10)
     next(iterator)
@@ -141,14 +141,14 @@ def test_end_of_the_stream():
         (dict(out_sharding=3), TypeError, "out_sharding=3"),
     ],
 )
-def test_bad_arguments_at_once(change, error, message):
+def test_invalid_arguments_raise_at_once(change, error, message):
     arguments = dict(key=KEY, loc=0.5, concentration=4.0, total=10, batch_size=5) | change
     with pytest.raises(error, match=message):
         jax_von_mises.sample_batches(**arguments)
 
 
 def test_interrupt_between_two_batches(stream, monkeypatch):
-    """A prepared batch is drawn again unless it is the next one: no batch is lost, and none comes twice."""
+    """An interrupt between two batches loses no batch and repeats none."""
     iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 400)
     draw, calls = batches.SampleBatches._draw, []
 
@@ -167,25 +167,25 @@ def test_interrupt_between_two_batches(stream, monkeypatch):
 
 
 def test_threads_share_an_iterator(stream):
-    """Each batch goes to one of them."""
+    """Each batch goes to exactly one of the threads."""
     iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 10)
     drawn = []
 
-    def take():
+    def consume():
         drawn.extend(float(batch[0]) for batch in iterator)
 
-    takers = [threading.Thread(target=take) for _ in range(4)]
-    for taker in takers:
-        taker.start()
-    for taker in takers:
-        taker.join(60)
+    consumers = [threading.Thread(target=consume) for _ in range(4)]
+    for consumer in consumers:
+        consumer.start()
+    for consumer in consumers:
+        consumer.join(60)
     assert sorted(drawn) == sorted(map(float, stream[::10]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["mesh in scope", pytest.param("mesh in sharding", marks=pytest.mark.slow)])
 def test_explicit_mesh(stream, scope):
-    """The stream is the same if another thread advances the iterator, and with a ragged end."""
+    """The stream is the same on an explicit mesh, with a short last batch, and if another thread draws it."""
     mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Explicit,))
     arguments = (KEY, 0.5, 4.0, 2_488, 400)
     if scope == "mesh in scope":
@@ -317,7 +317,7 @@ def test_prefetch_of_batches(stream):
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_prefetch_runs_ahead_by_its_depth(depth):
-    """It runs no further: `depth` items wait, and the thread holds one more."""
+    """The thread runs ahead only until `depth` items wait and it holds one more."""
     source = Source(100)
     with jax_von_mises.prefetch_to_host(source, depth) as host:
         wait_for(lambda: source.given == depth + 1)
@@ -358,7 +358,7 @@ def test_prefetch_forgotten_leaves_no_thread():
 
 
 def test_prefetch_forgotten_in_its_own_thread():
-    """The garbage collector may run in the thread of the iterator that it frees."""
+    """A forgotten iterator is freed even if the garbage collector runs in its own thread."""
 
     def collecting():
         while True:
@@ -379,7 +379,7 @@ def test_prefetch_closed_by_an_error_of_the_consumer():
 
 
 def test_prefetch_closed_while_the_consumer_waits():
-    """Another thread closes it: the consumer gets the end of the iterator and does not hang."""
+    """If another thread closes the iterator, a waiting consumer gets its end and does not hang."""
     release = threading.Event()
 
     def slow():

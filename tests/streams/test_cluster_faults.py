@@ -1,6 +1,6 @@
-"""A Dask cluster with killed and hanging workers or a full disk: complete files, or a clear error and a resumed run.
+"""Dask clusters with killed or hanging workers or full disks: complete files, or a clear error and a resumed run.
 
-The tests of the command line kill the scheduler.
+The tests of the command line also kill the scheduler.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ RUN = dict(total=60 * 2**17, block_rows=2**17)
 
 @contextlib.contextmanager
 def local_cluster(folder, **settings):
-    """Three processes, each with a nanny that starts another process when it ends.
+    """Yield a client of three worker processes, each with a nanny that replaces it when it ends.
 
-    The cluster drops a nanny whose worker is not back in time, by default 15 s, which importing JAX may take here.
+    By default the cluster drops a nanny whose worker is not back in 15 s, which importing JAX may take here.
     """
     import dask
 
@@ -44,7 +44,7 @@ def local_cluster(folder, **settings):
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """Return the bytes that one process writes, of both kinds."""
+    """Return the bytes that one process writes, for both kinds of target."""
     folder = tmp_path_factory.mktemp("alone")
     for kind in ("npy", "zarr"):
         write(folder / f"a.{kind}", **RUN)
@@ -52,16 +52,16 @@ def expected(tmp_path_factory):
 
 
 def processes(client):
-    """Return the process of each worker, without their nannies, by address."""
-    return client.run(os.getpid, on_error="ignore")  # of the living ones
+    """Map the address of each worker to its process, which is not its nanny's."""
+    return client.run(os.getpid, on_error="ignore")  # dead workers are left out
 
 
 def strike(client, number, at):
-    """Return a callback that once signals a random worker that has a block, after `at` blocks; and those signalled."""
-    struck = []
+    """Return a callback that signals one random busy worker after `at` blocks, and the list of signalled processes."""
+    signalled = []
 
     def progress(done, _):
-        while not struck and done >= at * RUN["block_rows"]:
+        while not signalled and done >= at * RUN["block_rows"]:
             living = processes(client)
             busy = sorted(address for address, blocks in client.processing().items() if blocks and address in living)
             if not busy:
@@ -69,9 +69,9 @@ def strike(client, number, at):
             victim = living[random.Random(at).choice(busy)]
             with contextlib.suppress(ProcessLookupError):  # it was killed before and is still listed
                 os.kill(victim, number)
-                struck.append(victim)
+                signalled.append(victim)
 
-    return progress, struck
+    return progress, signalled
 
 
 def test_killed_workers(tmp_path, expected):
@@ -82,32 +82,32 @@ def test_killed_workers(tmp_path, expected):
             client.wait_for_workers(2, timeout=60)  # the third may still be starting
             out = tmp_path / f"{trial}" / f"a.{('npy', 'zarr')[trial % 2]}"
             out.parent.mkdir()
-            progress, struck = strike(client, signal.SIGKILL, rng.randrange(1, 40))
+            progress, signalled = strike(client, signal.SIGKILL, rng.randrange(1, 40))
             assert write(out, **RUN, executor=client.get_executor(), progress=progress).finished
-            assert struck
+            assert signalled
             assert contents(out) == expected[out.suffix[1:]]
 
 
 def test_worker_that_hangs_is_replaced(tmp_path, expected):
-    """The scheduler has a limit for the silence of a worker."""
+    """A worker that hangs is replaced if the scheduler limits how long a worker may be silent."""
     with local_cluster(tmp_path, **{"distributed.scheduler.worker-ttl": "10s"}) as client:
-        progress, struck = strike(client, signal.SIGSTOP, 5)
+        progress, signalled = strike(client, signal.SIGSTOP, 5)
         assert write(tmp_path / "a.npy", **RUN, executor=client.get_executor(), progress=progress).finished
         with contextlib.suppress(ProcessLookupError):  # its nanny has ended it
-            os.kill(struck[0], signal.SIGKILL)
+            os.kill(signalled[0], signal.SIGKILL)
     assert contents(tmp_path / "a.npy") == expected["npy"]
 
 
 def test_worker_that_hangs_ends_the_run(tmp_path, expected):
-    """Without the limit there is a clear error, and the run can be resumed. The worker continues late without harm."""
+    """Without that limit, a clear error ends the run, which can be resumed. The worker continues late without harm."""
     out = tmp_path / "a.zarr"
     with local_cluster(tmp_path) as client:
-        progress, struck = strike(client, signal.SIGSTOP, 5)
+        progress, signalled = strike(client, signal.SIGSTOP, 5)
         with pytest.raises(TimeoutError, match=r"none was finished for 5 s\. Look for a worker that hangs"):
             write(out, **RUN, executor=client.get_executor(), progress=progress, timeout=5.0)
         assert 5 <= len(recorded(out)) < 60
         assert write(out, **RUN, resume=True).finished
-        os.kill(struck[0], signal.SIGCONT)
+        os.kill(signalled[0], signal.SIGCONT)
         client.wait_for_workers(3, timeout=60)
         assert len(processes(client)) == 3  # the worker has answered
     assert contents(out) == expected["zarr"]
@@ -152,11 +152,11 @@ if __name__ == "__main__":
 
 
 def test_full_disk(tmp_path):
-    """There is a clear error, and the run can be resumed when there is space again."""
+    """A full disk gives a clear error, and the run can be resumed when there is space again."""
     folder, program = tmp_path / "disk", tmp_path / "full.py"
     folder.mkdir()
     program.write_text(FULL)
-    # Its processes import it again, so it must be a file.
+    # The processes of the cluster import the program again, so it must be a file.
     start = "import runpy, sys; runpy.run_path(sys.argv[1], None, '__main__')"
     start = start.replace("runpy.run", "sys.argv.pop(0); runpy.run").replace("argv[1]", "argv[0]")
     lines = children.run(start, program, folder, before=children.own_mounts(folder), timeout=300, JAX_PLATFORMS="cpu")

@@ -1,4 +1,4 @@
-"""Dask arrays: the angles of one call for any chunks, functions of them, and a small graph."""
+"""Dask arrays: the angles of one call for any chunks, functions of Dask arrays, and a small graph."""
 
 import pickle
 
@@ -18,7 +18,7 @@ KEY = jax.random.key(3)
 
 @pytest.fixture(autouse=True)
 def in_this_thread():
-    """Compute one chunk after the other, so that errors and warnings are seen."""
+    """Compute chunks one after another in this thread, so that tests see errors and warnings."""
     import dask
 
     with dask.config.set(scheduler="synchronous"):
@@ -29,7 +29,7 @@ def in_this_thread():
     ("shape", "chunks"),
     [
         ((1_000,), 300),
-        ((40, 25), (20, 25)),  # complete rows: one run
+        ((40, 25), (20, 25)),  # complete rows: one run of positions per chunk
         ((40, 25), (20, 5)),
         ((), ()),
         ((0, 3), (1, 2)),
@@ -39,16 +39,16 @@ def in_this_thread():
     ],
 )
 def test_angles_of_one_call(shape, chunks):
-    found = jvm_dask.sample(KEY, 0.5, 4.0, shape, chunks=chunks)
+    result = jvm_dask.sample(KEY, 0.5, 4.0, shape, chunks=chunks)
     expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, shape))
-    assert (found.shape, found.dtype) == (shape, np.float32)
-    np.testing.assert_array_equal(found.compute(), expected)
+    assert (result.shape, result.dtype) == (shape, np.float32)
+    np.testing.assert_array_equal(result.compute(), expected)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunks", [(100, 50), 9_000])
-def test_long_arrays_take_the_table(chunks):
-    """One call of this size uses it, also if a single chunk would not."""
+def test_large_arrays_use_the_table(chunks):
+    """A large array uses the table, as one call of its size does, even if each chunk alone is too small for it."""
     shape = (200, 100)
     expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, shape))
     np.testing.assert_array_equal(jvm_dask.sample(KEY, 0.5, 4.0, shape, chunks=chunks).compute(), expected)
@@ -59,27 +59,27 @@ def test_long_arrays_take_the_table(chunks):
     "dtype", ["float32", *(pytest.param(each, marks=pytest.mark.slow) for each in ("bfloat16", "float64"))]
 )
 def test_parameters_are_arrays(lazy, dtype):
-    """They broadcast, and each chunk gets its part."""
+    """Parameters that are arrays broadcast, and each chunk gets its part of them."""
     loc, concentration = np.linspace(-3, 3, 6, dtype=np.float32), np.geomspace(0.1, 1e3, 7, dtype=np.float32)[:, None]
     with jax.enable_x64(dtype == "float64"):
         expected = np.asarray(jax_von_mises.sample_von_mises(KEY, loc, concentration, (3, 7, 6), dtype))
-        given = (da.from_array(loc, 4), da.from_array(concentration, (3, 1))) if lazy else (loc, concentration)
-        found = jvm_dask.sample(KEY, *given, (3, 7, 6), dtype, chunks=(3, 4, 3))
-    assert found.dtype == expected.dtype
-    np.testing.assert_array_equal(found.compute(), expected)
+        parameters = (da.from_array(loc, 4), da.from_array(concentration, (3, 1))) if lazy else (loc, concentration)
+        result = jvm_dask.sample(KEY, *parameters, (3, 7, 6), dtype, chunks=(3, 4, 3))
+    assert result.dtype == expected.dtype
+    np.testing.assert_array_equal(result.compute(), expected)
     with jax.enable_x64(dtype == "float64"):
-        assert jvm_dask.sample(KEY, *given, dtype=dtype, chunks=4).shape == (7, 6)
+        assert jvm_dask.sample(KEY, *parameters, dtype=dtype, chunks=4).shape == (7, 6)
 
 
 @pytest.mark.parametrize("wide", [True, False])
-@pytest.mark.parametrize("given", [(0.5, 4), (np.float32(0.5), 4.0), (0, np.arange(1, 6))])
-def test_numbers_have_the_default_dtype(given, wide):
-    """The default is that of `sample_von_mises`, where the words of an angle depend on the dtype."""
+@pytest.mark.parametrize("parameters", [(0.5, 4), (np.float32(0.5), 4.0), (0, np.arange(1, 6))])
+def test_numbers_have_the_default_dtype(parameters, wide):
+    """Numbers have the default dtype of `sample_von_mises`, on which the random words of an angle depend."""
     with jax.enable_x64(wide):
-        expected = np.asarray(jax_von_mises.sample_von_mises(KEY, *given, (5,)))
-        found = jvm_dask.sample(KEY, *given, (5,), chunks=2).compute()
-    assert found.dtype == expected.dtype
-    np.testing.assert_array_equal(found, expected)
+        expected = np.asarray(jax_von_mises.sample_von_mises(KEY, *parameters, (5,)))
+        result = jvm_dask.sample(KEY, *parameters, (5,), chunks=2).compute()
+    assert result.dtype == expected.dtype
+    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_other_keys(implementation):
 
 
 def test_operations_of_dask(tmp_path):
-    """Dask slices, rechunks and stores it, and equal arrays have equal names."""
+    """Dask slices, rechunks and stores an array, and equal arrays have equal names."""
     shape = (60, 40)
     expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, shape))
     angles = jvm_dask.sample(KEY, 0.5, 4.0, shape, chunks=(25, 40))
@@ -138,15 +138,15 @@ def test_positions_beyond_32_bits():
     "name", ["log_prob", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cdf", "icdf"))]
 )
 def test_functions_of_arrays(name, dtype):
-    """Functions keep the dtype of the arrays, also float64, which NumPy makes where JAX would not."""
+    """Functions keep the dtype of their arrays, also float64, which NumPy creates where JAX would not."""
     x = np.linspace(0.01, 0.99, 60).astype(dtype).reshape(6, 10)
     loc = np.linspace(-1, 1, 10).astype(dtype)
     with jax.enable_x64(dtype == "float64"):
         expected = np.asarray(getattr(jax_von_mises, name)(x, loc, 4.0))
-    for given in ((da.from_array(x, (6, 5)), loc), (x, da.from_array(loc, 5))):
-        found = getattr(jvm_dask, name)(*given, 4.0)
-        assert (found.dtype, found.shape) == (dtype, (6, 10))
-        np.testing.assert_array_equal(found.compute(), expected)
+    for arguments in ((da.from_array(x, (6, 5)), loc), (x, da.from_array(loc, 5))):
+        result = getattr(jvm_dask, name)(*arguments, 4.0)
+        assert (result.dtype, result.shape) == (dtype, (6, 10))
+        np.testing.assert_array_equal(result.compute(), expected)
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -154,13 +154,13 @@ def test_functions_of_arrays(name, dtype):
     "loc", [np.float64(0.5), np.asarray(0.5), np.float32(0.5), 0.5], ids=lambda loc: type(loc).__name__
 )
 def test_numbers_follow_the_angles(loc, wide):
-    """The dtype is that of the function itself, by the x64 mode of the caller, not of the computing thread."""
+    """The dtype is that of the function itself in the x64 mode of the caller, not of the computing thread."""
     x = np.linspace(-3, 3, 7, dtype=np.float32)
     with jax.enable_x64(wide):
         expected = np.asarray(jax_von_mises.log_prob(x, loc, 4.0))
-        found = jvm_dask.log_prob(da.from_array(x, 3), loc, 4.0)
-    assert found.dtype == found.compute().dtype == expected.dtype
-    np.testing.assert_array_equal(found.compute(), expected)
+        result = jvm_dask.log_prob(da.from_array(x, 3), loc, 4.0)
+    assert result.dtype == result.compute().dtype == expected.dtype
+    np.testing.assert_array_equal(result.compute(), expected)
 
 
 def test_arrays_of_numbers_have_no_fixed_dtype():
@@ -168,12 +168,12 @@ def test_arrays_of_numbers_have_no_fixed_dtype():
     with jax.enable_x64(True):
         parameters = np.float32(0.5), jnp.asarray(4.0)
         expected = np.asarray(jax_von_mises.sample_von_mises(KEY, *parameters, (10,)))
-        found = jvm_dask.sample(KEY, *parameters, (10,), chunks=4).compute()
-    assert found.dtype == expected.dtype == np.float32
-    np.testing.assert_array_equal(found, expected)
+        result = jvm_dask.sample(KEY, *parameters, (10,), chunks=4).compute()
+    assert result.dtype == expected.dtype == np.float32
+    np.testing.assert_array_equal(result, expected)
 
 
-def test_bad_values_of_functions():
+def test_invalid_values_of_functions():
     x = da.zeros((4, 3), dtype="float32")
     for value in ("north", None):
         with pytest.raises(TypeError, match=r"^jax_von_mises\.dask\.log_prob: loc"):
@@ -183,12 +183,12 @@ def test_bad_values_of_functions():
 
 
 def test_chunks_of_unknown_sizes():
-    """They work if no other chunks must match them; otherwise the error names the remedy."""
+    """Chunks of unknown sizes work if no other chunks must match them; otherwise the error names the remedy."""
     x = np.linspace(-3, 3, 10, dtype=np.float32)
     lazy = da.from_array(x, 3)
     some = lazy[lazy > 0]
     np.testing.assert_array_equal(jvm_dask.log_prob(some, 0.5, 4.0), jax_von_mises.log_prob(x[x > 0], 0.5, 4.0))
-    for bad in (
+    for call in (
         lambda: jvm_dask.log_prob(lazy, some, 4.0),
         lambda: jvm_dask.sample(KEY, some, 4.0),
         lambda: jvm_dask.sample(KEY, some, 4.0, (5,)),
@@ -196,7 +196,7 @@ def test_chunks_of_unknown_sizes():
         with pytest.raises(
             ValueError, match=r"^jax_von_mises\.dask\.\w+: loc has chunks of .* loc\.compute_chunk_sizes\(\)"
         ):
-            bad()
+            call()
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_chunks_of_unknown_sizes():
         (dict(chunks=(1, 2, 3)), ValueError, "[Cc]hunks"),
     ],
 )
-def test_bad_arguments(change, error, message):
+def test_invalid_arguments(change, error, message):
     with pytest.raises(error, match=message):
         jvm_dask.sample(**(dict(key=KEY, loc=0.0, concentration=4.0, shape=(4, 2)) | change))
 

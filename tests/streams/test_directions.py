@@ -47,7 +47,7 @@ def test_batches_are_the_stream(stream, donate):
 
 @pytest.mark.slow
 def test_rows_of_several_directions():
-    """A row has a direction for each parameter, which determines its place in the stream."""
+    """A row has one direction for each mean direction, and its place in the stream follows from their number."""
     means = np.stack([MEAN, -MEAN])
     (rows,) = batches(7, 7, means)
     again = np.concatenate([np.asarray(batch) for batch in batches(4, 2, means, start=3)])
@@ -66,7 +66,7 @@ def test_sharded_batches(stream):
 
 
 def test_interrupted_and_resumed(out, stream, tmp_path):
-    """The file of the resumed run equals that of an uninterrupted one, to the last byte."""
+    """The file of the resumed run equals that of an uninterrupted run, to the last byte."""
     with pytest.raises(Stop):
         write(out, observe=stop_after(4))
     assert not finished(out)
@@ -100,7 +100,7 @@ def test_repair(tmp_path, stream):
 
 
 def test_parts(tmp_path, stream):
-    """Three parts, of which the middle one ends last."""
+    """Three parts write the stream, even if the middle one ends last."""
     out = tmp_path / "directions.zarr"
     assert [write(out, part=part, parts=3).finished for part in (0, 2, 1)] == [False, False, True]
     np.testing.assert_array_equal(read(out), stream)
@@ -116,7 +116,7 @@ def test_workers(out, stream, here):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_dtypes(tmp_path, dtype):
-    """A block drawn again in five dimensions has the same bytes."""
+    """A run in five dimensions can be resumed, since a block drawn again has the same bytes."""
     mean = np.eye(5)[2]
     with jax.enable_x64(dtype == "float64"):
         for kind in ("npy", "zarr"):
@@ -128,12 +128,12 @@ def test_dtypes(tmp_path, dtype):
 
 
 def test_refusals(tmp_path):
-    for wrong, error, message in (
+    for change, error, message in (
         ({"distribution": "fisher"}, ValueError, "distribution='fisher' is not one of 'von-mises', 'von-mises-fisher'"),
         ({"mean": 0.5}, ValueError, "mean_direction has shape"),
         ({"total": 2**59}, ValueError, "more numbers than any disk holds"),
     ):
         with pytest.raises(error, match=message):
-            write(tmp_path / "a.npy", **wrong)
+            write(tmp_path / "a.npy", **change)
     with pytest.raises(ValueError, match="2\\^64 numbers, of which a direction takes 2"):
         batches(100, 100, start=2**63 - 150)

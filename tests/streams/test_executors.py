@@ -38,7 +38,7 @@ def same_as_alone(out, tmp_path, **arguments):
 
 
 class Here(futures.ThreadPoolExecutor):
-    """An executor that sends its tasks, counted in bytes, to threads; each is a worker with separate jobs."""
+    """An executor that pickles tasks, counts their bytes and runs them in threads, each a worker with separate jobs."""
 
     def __init__(self, workers=2):
         super().__init__(workers)
@@ -46,7 +46,7 @@ class Here(futures.ThreadPoolExecutor):
         self.submitted, self.serials = [], []
 
     def submit(self, task, /, *arguments):
-        """Pack the task, as an engine does before sending it."""
+        """Pickle the task, as an engine does before sending it."""
         sent = pickle.dumps((task, arguments))
         self.sent[task.__name__] += len(sent)
         self.submitted.append(task.__name__)
@@ -60,7 +60,7 @@ class Here(futures.ThreadPoolExecutor):
 
 
 class Jobs(threading.local):
-    """Make the state of a process separate for each thread."""
+    """The jobs that a process keeps, separate for each thread."""
 
     def __init__(self):
         self.kept = {}
@@ -80,7 +80,7 @@ class Jobs(threading.local):
 
 @pytest.fixture
 def here(monkeypatch):
-    """Two workers in threads of this process, which count as processes."""
+    """Yield an executor with two threads of this process, which count as worker processes."""
     monkeypatch.setattr(executors, "PAUSE", 0.02)
     monkeypatch.setattr(executors, "has_ended", lambda process: False)
     monkeypatch.setattr(executors, "_assignments", Jobs())
@@ -93,7 +93,7 @@ def here(monkeypatch):
 
 @pytest.fixture(scope="module")
 def pool():
-    """Two processes, started in the same way on every system."""
+    """Yield a pool of two processes, started in the same way on every system."""
     with futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
         yield executor
 
@@ -108,7 +108,7 @@ def test_process_pool(tmp_path, pool, kind):
 
 @pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_dask(tmp_path, monkeypatch, processes):
-    """Workers in threads, or in processes as on a cluster; a failed task is repeated if Dask is set to retry."""
+    """Dask's workers are threads, or processes as on a cluster; a failed task is repeated if Dask is set to retry."""
     distributed = pytest.importorskip("distributed", reason="Dask is not installed: the extra `dask`")
     options = dict(n_workers=3, threads_per_worker=1, dashboard_address=":0", processes=processes)
     out = tmp_path / "a.zarr"
@@ -156,7 +156,7 @@ def test_mpi(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_columns_and_float64(tmp_path, pool, kind):
-    """The workers' JAX is in its default mode of 32 bits."""
+    """Workers draw float64 although their JAX is in its default mode of 32 bits."""
     with jax.enable_x64(True):
         arguments = dict(total=330, loc=np.linspace(-3, 3, 5), dtype="float64", block_rows=100)
         out = tmp_path / f"a.{kind}"
@@ -165,7 +165,7 @@ def test_columns_and_float64(tmp_path, pool, kind):
 
 
 def test_interrupted_and_resumed_by_others(tmp_path, pool, here):
-    """Begun here, continued by threads and by processes, finished here."""
+    """A run is begun in this process, continued by threads and by processes, and finished here."""
     out = tmp_path / "a.zarr"
     kept = 0
     for executor in (None, here, pool):
@@ -207,20 +207,20 @@ def test_observed_blocks_are_read_again(tmp_path, here):
 
 
 def test_parameters_travel_once_per_worker(tmp_path, here):
-    """They are not sent with every block; and the look-ahead is bounded."""
+    """Parameters are not sent with every block, and few blocks are submitted in advance."""
     loc = np.linspace(-3, 3, 20_000, dtype=np.float32)
     arguments = dict(total=100, loc=loc, block_rows=1)
-    deepest = []
+    queued = []
     out = tmp_path / "a.npy"
-    write(out, **arguments, executor=here, progress=lambda *_: deepest.append(here._work_queue.qsize()))
+    write(out, **arguments, executor=here, progress=lambda *_: queued.append(here._work_queue.qsize()))
     assert here.submitted.count("write_block") >= 100
     assert here.sent["brief"] + here.sent["write_block"] < 5 * loc.nbytes
-    assert max(deepest) <= 6
+    assert max(queued) <= 6
     same_as_alone(out, tmp_path, **arguments)
 
 
 def test_worker_that_joins_later_asks_for_the_job(tmp_path, here, monkeypatch):
-    """It gets the job with its next block."""
+    """A worker that was not briefed gets the job with its next block."""
     monkeypatch.setattr(executors.Crew, "brief", lambda self, job, marks=None: None)
     out = tmp_path / "a.zarr"
     write(out, executor=here)
@@ -242,7 +242,7 @@ def test_compiled_once(tmp_path):
 
 
 def test_repeated_block_is_the_same(tmp_path, here):
-    """An engine repeats a task whose answer was lost."""
+    """A block is the same if an engine repeats its task because an answer was lost."""
     real = executors.Crew._submit
 
     def twice(self, about, task, *arguments):
@@ -257,7 +257,7 @@ def test_repeated_block_is_the_same(tmp_path, here):
 
 
 def test_verified_by_workers(tmp_path, here):
-    """Each worker reads some blocks; a damaged one is named."""
+    """Each worker reads some blocks, and a damaged block is named."""
     out = tmp_path / "a.zarr"
     write(out)
     assert jax_von_mises.verify_samples(out, executor=here) == jax_von_mises.verify_samples(out)
@@ -269,7 +269,7 @@ def test_verified_by_workers(tmp_path, here):
 
 
 def test_batches_of_workers(here):
-    """They come in order, as NumPy arrays, some ahead of the consumer, from any start."""
+    """Batches from workers come in order, as NumPy arrays, from any start, and are drawn ahead of the consumer."""
     expected = np.asarray(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 2_500, start=70).__next__())
     batches = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 100, start=70, executor=here)
     assert len(batches) == 25
@@ -289,28 +289,28 @@ def batches_by(executor, total=2_500):
 
 def test_consumed_batches_are_freed(here):
     batches = batches_by(here)
-    seen = [weakref.ref(batch) for batch in batches]
+    references = [weakref.ref(batch) for batch in batches]
     gc.collect()
-    assert len(seen) == 25
-    assert not any(each() is not None for each in seen[:-1])
+    assert len(references) == 25
+    assert not any(reference() is not None for reference in references[:-1])
 
 
 class Interrupted(Here):
-    """An executor in whose use the terminal interrupts: at the given submissions, counted from 0."""
+    """An executor that raises KeyboardInterrupt at the given submissions, counted from 0."""
 
     def __init__(self, at):
         super().__init__()
         self.at, self.count = at, itertools.count()
 
     def submit(self, task, /, *arguments):
-        """Raise instead, if it is the turn of this submission."""
+        """Submit the task, or raise if it is the turn of an interrupt."""
         if next(self.count) in self.at:
             raise KeyboardInterrupt
         return super().submit(task, *arguments)
 
 
-def test_interrupted_batches_go_on(here):
-    """After an interrupt, while the workers are met or later, the next batches are those that were still to come."""
+def test_interrupted_batches_continue(here):
+    """After an interrupt, while the workers join or later, iteration continues with the next batch."""
     expected = np.concatenate(list(batches_by(here)))
     with Interrupted({2, 30}) as executor:
         batches, drawn, interrupts = batches_by(executor), [], 0
@@ -324,18 +324,18 @@ def test_interrupted_batches_go_on(here):
 
 
 def test_threads_share_batches(here):
-    """Each batch goes to one of the threads."""
+    """Each batch goes to exactly one of the threads."""
     expected = {batch.tobytes() for batch in batches_by(here)}
     batches = batches_by(here)
     with futures.ThreadPoolExecutor(3) as threads:
-        shares = list(threads.map(list, [batches] * 3))
-    drawn = [batch.tobytes() for share in shares for batch in share]
+        received = list(threads.map(list, [batches] * 3))
+    drawn = [batch.tobytes() for each in received for batch in each]
     assert len(drawn) == 25
     assert set(drawn) == expected
 
 
-def test_batches_do_not_wait_for_ever(here, monkeypatch):
-    """A worker that hangs ends the wait, and the message names the function that was called."""
+def test_batches_do_not_wait_forever(here, monkeypatch):
+    """The wait for a worker that hangs times out, and the message names the function that was called."""
     monkeypatch.setattr(executors.Crew.__init__, "__defaults__", (1.0,))
     batches = batches_by(here)
     next(batches)
@@ -350,7 +350,7 @@ def test_batches_do_not_wait_for_ever(here, monkeypatch):
 
 
 def end(_serial, run, block, job=None):
-    """A task that ends its process."""
+    """Write a block as a task; from block 4 on, kill this process instead."""
     if block >= 4:
         os.kill(os.getpid(), signal.SIGKILL)
     return executors.write_block(_serial, run, block, job)
@@ -359,7 +359,7 @@ def end(_serial, run, block, job=None):
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="kills as POSIX does")
 def test_broken_pool(tmp_path, monkeypatch):
-    """A pool does not restart a worker: recorded blocks stay, and the run can continue with any engine."""
+    """If a pool loses its worker, which it does not restart, recorded blocks stay and any engine can continue."""
     out = tmp_path / "a.zarr"
     monkeypatch.setattr(executors, "write_block", end)
     with (
@@ -386,7 +386,7 @@ def test_broken_pool(tmp_path, monkeypatch):
     ],
 )
 def test_task_that_fails(tmp_path, here, monkeypatch, error, expected, message):
-    """Blocks that other workers have finished by then are recorded."""
+    """If a task fails, the blocks that other workers have finished by then are recorded."""
     out = tmp_path / "a.npy"
     real, calls = npy.NpyFile.write, []
 
@@ -408,7 +408,7 @@ def test_task_that_fails(tmp_path, here, monkeypatch, error, expected, message):
 
 
 def test_worker_that_hangs(tmp_path, here, monkeypatch):
-    """The run ends in time, and the worker does no harm when it continues."""
+    """A worker that hangs ends the run in time, and does no harm when it continues."""
     out = tmp_path / "a.npy"
     real, hang = npy.NpyFile.write, threading.Event()
 
@@ -432,7 +432,7 @@ def test_worker_that_hangs(tmp_path, here, monkeypatch):
 
 
 def test_late_block_of_another_run_is_not_written(tmp_path, here, monkeypatch):
-    """A stopped worker continues when its file belongs to a new run."""
+    """A stopped worker that continues does not write to a file that belongs to a new run."""
     monkeypatch.setattr(executors, "LAG", 0.1)
     out = tmp_path / "a.npy"
     jobs = []
@@ -456,7 +456,7 @@ def test_late_block_of_another_run_is_not_written(tmp_path, here, monkeypatch):
 
 
 class Held:
-    """A writer of targets in which workers stop, like a suspended process, until they are released."""
+    """A replacement of `write` in which workers stop, like a suspended process, until they are released."""
 
     def __init__(self, patch, kind):
         self.reached, self.go = threading.Event(), threading.Event()
@@ -465,7 +465,7 @@ class Held:
         patch.setattr(target, "write", lambda target, first, rows: self.write(target, first, rows))
 
     def write(self, target, first, rows):
-        """Write, in a worker later than requested."""
+        """Write the rows, in a worker only after its release."""
         if threading.current_thread() is not threading.main_thread():
             self.reached.set()
             self.go.wait()
@@ -473,7 +473,7 @@ class Held:
 
 
 def test_late_write_of_another_run_has_no_effect(tmp_path, monkeypatch):
-    """A worker stops in the middle of writing, and its file is then begun again."""
+    """A worker that stops in the middle of writing does not change its file, which a new run has begun again."""
     out, held = tmp_path / "a.npy", Held(monkeypatch, "npy")
     with futures.ThreadPoolExecutor(1) as old:
         with pytest.raises(TimeoutError):
@@ -488,7 +488,7 @@ def test_late_write_of_another_run_has_no_effect(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_run_without_a_recorded_block_can_be_resumed(tmp_path, monkeypatch, kind):
-    """Its workers may still write: the files that they need stay, and no others can be in the way."""
+    """Workers of a run without a recorded block may still write; their files stay, and the run can be resumed."""
     out, held = tmp_path / f"a.{kind}", Held(monkeypatch, kind)
     with futures.ThreadPoolExecutor(1) as old:
         with pytest.raises(TimeoutError) as error:
@@ -500,7 +500,7 @@ def test_run_without_a_recorded_block_can_be_resumed(tmp_path, monkeypatch, kind
 
 
 def hide(folder):
-    """Begin a worker with an empty private file system over a directory."""
+    """Mount an empty private file system over a directory, at the start of a worker."""
     libc = ctypes.CDLL(None, use_errno=True)
     newns, private = 0x00020000, 0x44000
     if libc.unshare(newns) or libc.mount(None, b"/", None, private, None):
@@ -512,7 +512,7 @@ def hide(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_worker_that_does_not_see_the_target(tmp_path, kind):
-    """There is an error before anything is drawn, and no file is left."""
+    """A worker that does not see the target causes an error before anything is drawn, and no file is left."""
     context = multiprocessing.get_context("spawn")
     with futures.ProcessPoolExecutor(1, context, initializer=hide, initargs=(tmp_path,)) as pool:
         try:
@@ -531,7 +531,7 @@ def test_worker_that_does_not_see_the_target(tmp_path, kind):
     [(False, dict(force=True)), (True, dict(force=True)), (False, dict(resume=True)), (True, dict(resume=True))],
 )
 def test_refused_worker_changes_nothing(tmp_path, here, monkeypatch, kind, finished, options):
-    """The target stays to the byte if a worker does not see it, and a damaged block is not drawn again."""
+    """If a worker does not see the target, no byte of it changes, and no damaged block is drawn again."""
     monkeypatch.setattr(executors, "SIGHT", 0.1)
     out = tmp_path / f"a.{kind}"
     with contextlib.nullcontext() if finished else pytest.raises(Stop):
@@ -544,7 +544,8 @@ def test_refused_worker_changes_nothing(tmp_path, here, monkeypatch, kind, finis
     with monkeypatch.context() as patch:
         patch.setattr(target, "marks", blind)
         with pytest.raises(
-            OSError, match=r"cannot take part: it does not see the record that the caller wrote\. All workers must reach"
+            OSError,
+            match=r"cannot take part: it does not see the record that the caller wrote\. All workers must reach",
         ):
             write(out, **options, repair="resume" in options, executor=here)
         assert contents(out) == before
@@ -553,7 +554,7 @@ def test_refused_worker_changes_nothing(tmp_path, here, monkeypatch, kind, finis
 
 
 def test_record_that_a_worker_sees_late(tmp_path, here, monkeypatch):
-    """As on a network file system: the worker has looked before, and the system repeats the old answer for a while."""
+    """A worker waits for a record that a network file system, which repeats old answers for a while, shows late."""
     out, real, looks = tmp_path / "a.npy", npy.NpyFile.runs, []
     monkeypatch.setattr(executors, "LAG", 1.5)
     monkeypatch.setattr(
@@ -564,7 +565,7 @@ def test_record_that_a_worker_sees_late(tmp_path, here, monkeypatch):
 
 
 def test_workers_of_different_kinds(here):
-    """Workers with another release or another device, whose angles may differ in the last digits."""
+    """Workers with another release or device are refused, since their angles may differ in the last digits."""
     crew = executors.Crew("write_samples", here, 1.0)
     worker = executors.Worker("a", 1, "", "")
     crew._admit(executors.Briefed(worker, ("0.10.2", "cpu")))
@@ -573,7 +574,7 @@ def test_workers_of_different_kinds(here):
 
 
 def test_file_whose_pages_two_machines_would_share(tmp_path, here, monkeypatch):
-    """A network file system writes whole pages: blocks that share one are refused before any change."""
+    """Network file systems write complete pages, so blocks of two machines that share a page are refused at once."""
     names = iter("ab" * 100)
     monkeypatch.setattr(
         executors, "this_worker", lambda: executors.Worker(next(names), threading.get_ident(), "cores", "cards")
@@ -593,16 +594,16 @@ def job(**sharing):
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """A worker whose JAX has not started; the cores of its threads, and its GPU."""
-    found = types = {"cores": [], "gpu": None}
+    """Simulate a worker whose JAX has not started; return the cores of its threads and its GPU, as they are set."""
+    settings = {"cores": [], "gpu": None}
     monkeypatch.setattr(executors, "_shared", False)
     monkeypatch.setattr(executors, "has_ended", lambda process: False)
     monkeypatch.setattr(executors, "this_worker", lambda: executors.Worker("host", os.getpid(), "cores", "cards"))
-    monkeypatch.setattr(jax.config, "update", lambda name, value: types.update(gpu=(name, value)))
+    monkeypatch.setattr(jax.config, "update", lambda name, value: settings.update(gpu=(name, value)))
     if hasattr(os, "sched_setaffinity"):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-        monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: found["cores"].append(list(cores)))
-    return found
+        monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: settings["cores"].append(list(cores)))
+    return settings
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not report the cores of a process")
@@ -616,7 +617,7 @@ def fresh(monkeypatch):
     ],
 )
 def test_cores_are_divided(fresh, monkeypatch, others, cores):
-    """The thread of the task regains all cores when JAX has started; XLA's threads have inherited their share."""
+    """XLA's threads inherit a share of the cores; the task's thread regains all of them when JAX has started."""
     monkeypatch.setattr(executors, "uses_cuda", lambda: False)
     executors.take_share(job(cores=[*others, os.getpid()]))
     assert fresh["cores"] == ([] if cores is None else [cores, list(range(8))])
@@ -625,7 +626,7 @@ def test_cores_are_divided(fresh, monkeypatch, others, cores):
 
 
 def test_place_of_a_later_worker(monkeypatch):
-    """It takes the place of an ended worker, whose GPU is free; a later machine is divided among its own workers."""
+    """A later worker takes the place of an ended one, whose GPU is free; each machine is divided among its workers."""
     me = os.getpid()
     monkeypatch.setattr(executors, "has_ended", lambda process: process == 2)
     assert executors.place([1, 2, 3, me]) == (1, 3)
@@ -681,19 +682,19 @@ def test_gpus_are_counted_without_jax(tmp_path, monkeypatch, shown, count):
 def cores_of_threads(_):
     """Return the cores of this thread and of all XLA threads of this process."""
     time.sleep(0.1)
-    mine, found = None, collections.Counter()
+    mine, counts = None, collections.Counter()
     for task in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/status") as file:
             lines = dict(line.split(":\t", 1) for line in file.read().splitlines())
             if int(task) == threading.get_native_id():
                 mine = lines["Cpus_allowed_list"]
             elif "Eigen" in lines["Name"]:
-                found[lines["Cpus_allowed_list"]] += 1
-    return os.getpid(), mine, dict(found)
+                counts[lines["Cpus_allowed_list"]] += 1
+    return os.getpid(), mine, dict(counts)
 
 
 def test_threads_of_two_workers(tmp_path, pool):
-    """The system reports them for the workers that have written the files above."""
+    """XLA's threads of two workers have disjoint cores, and the tasks' threads may use all cores."""
     if not os.path.exists("/proc/self/task") or len(os.sched_getaffinity(0)) < 2:
         pytest.skip("reads /proc, with two cores or more")
     write(tmp_path / "a.npy", executor=pool)

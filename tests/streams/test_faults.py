@@ -1,8 +1,8 @@
-"""Let an operation on a file fail or be interrupted: no valid block is lost, and the same command continues.
+"""Failing or interrupted operations on files lose no valid block, and the same command continues the run.
 
 The table combines an initial state and a request (`fault_runs.SCENARIOS`) with a fault (`fault_runs.FAULTS`). Every
-operation is tried, those of TensorStore included. The quick tests fail every other operation and kill at those
-between; the slow ones try all faults at each.
+operation is tried, including those of TensorStore. The quick tests let every other operation fail and kill the run at
+those between; the slow tests try every fault at every operation.
 """
 
 import json
@@ -23,16 +23,16 @@ TABLE = [
     (kind, scenario)
     for kind in ("npy", "zarr")
     for scenario in fault_runs.SCENARIOS
-    if kind == "zarr" or "space" not in scenario  # a file is never removed first
+    if kind == "zarr" or "space" not in scenario  # a .npy file is never removed first
 ]
 
 
 @pytest.fixture(scope="module")
-def answer(tmp_path_factory):
-    """Return a function that asks a process in which calls of the C library fail; all rows share its programs."""
+def try_row(tmp_path_factory):
+    """Return a function that tries a row in a process whose C library fails; all rows share its compiled programs."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None or not sys.platform.startswith("linux"):
-        pytest.skip("failures are put in the way of Linux's C library, by a C compiler")
+        pytest.skip("needs Linux and a C compiler, to replace functions of the C library")
     library = tmp_path_factory.mktemp("faults") / "faults.so"
     subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True)
     command = [sys.executable, "-W", "error", "-m", "tests.fault_runs"]
@@ -51,20 +51,20 @@ def answer(tmp_path_factory):
         process.stdin.close()
 
 
-def lose_nothing(answer, *row):
-    found = answer(*row)
-    assert not found["problems"], "\n".join(found["problems"])
-    assert found["runs"] >= 2
-    # One or two operations may fail without consequence, so that the run continues.
-    assert "EINTR" in row or found["failed"] >= found["runs"] - 2
+def lose_nothing(try_row, *row):
+    report = try_row(*row)
+    assert not report["problems"], "\n".join(report["problems"])
+    assert report["runs"] >= 2
+    # One or two operations may fail without consequence, and the run then continues.
+    assert "EINTR" in row or report["failed"] >= report["runs"] - 2
 
 
 @pytest.mark.parametrize(("kind", "scenario"), TABLE)
 @pytest.mark.parametrize(("fault", "first", "step"), QUICK + SLOW)
-def test_nothing_is_lost(answer, kind, scenario, fault, first, step):
+def test_nothing_is_lost(try_row, kind, scenario, fault, first, step):
     if fault == "SIGKILL" and "space" in scenario:
-        pytest.skip("another process sees how much space there is")
-    lose_nothing(answer, kind, scenario, fault, first, step)
+        pytest.skip("the reported disk space cannot be changed in another process")
+    lose_nothing(try_row, kind, scenario, fault, first, step)
 
 
 @pytest.mark.few(1)
@@ -76,5 +76,5 @@ def test_nothing_is_lost(answer, kind, scenario, fault, first, step):
         *(pytest.param(*row, marks=pytest.mark.slow) for row in (("fresh", "EIO"), ("force", "SIGINT"))),
     ],
 )
-def test_exported_sampler_is_complete_or_absent(answer, scenario, fault):
-    lose_nothing(answer, "export", scenario, fault, 1, 1)
+def test_exported_sampler_is_complete_or_absent(try_row, scenario, fault):
+    lose_nothing(try_row, "export", scenario, fault, 1, 1)

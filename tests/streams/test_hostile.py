@@ -23,7 +23,7 @@ RESUME, FORCE = {"resume": True}, {"force": True}
 
 
 def begin(out):
-    """Leave an interrupted run."""
+    """Write one block and interrupt the run."""
     with pytest.raises(Stop):
         write(out, observe=stop_after(1))
 
@@ -50,13 +50,13 @@ TEXTS = [b"", b"\xff\xfe" * 100, b"null", b'{"format": ' + b"[" * 10**5]
 
 
 @pytest.mark.parametrize("kind", ["npy", "zarr"])
-def test_bad_record_is_refused(tmp_path, kind):
-    """Every caller refuses it, with nothing drawn or changed."""
+def test_invalid_record_is_refused(tmp_path, kind):
+    """Every caller refuses an invalid record, and draws and changes nothing."""
     out = tmp_path / f"a.{kind}"
     write(out, 2_000)
     record = record_of(out)
-    right = record.read_bytes()
-    for text in (*TEXTS, *(json.dumps(json.loads(right) | change).encode() for change in VALUES)):
+    valid = record.read_bytes()
+    for text in (*TEXTS, *(json.dumps(json.loads(valid) | change).encode() for change in VALUES)):
         record.write_bytes(text)
         before = contents(out)
         for call in (jax_von_mises.verify_samples, lambda out: write(out, 2_000, **RESUME)):
@@ -70,7 +70,7 @@ def test_bad_record_is_refused(tmp_path, kind):
 
 
 def test_json_is_bounded_before_it_is_parsed():
-    """TensorStore's parser crashes on deeply nested brackets; parsed values take far more memory than their bytes."""
+    """JSON with deep nesting, which crashes TensorStore's parser, or many parts, which take much memory, is refused."""
     for text, message in (
         (b"[" * 101 + b"]" * 101, "more than 100 deep"),
         (b'["\\\\", "\\"", ' + b"[" * 101 + b"]" * 101 + b"]", "more than 100 deep"),
@@ -85,7 +85,7 @@ def test_json_is_bounded_before_it_is_parsed():
 
 
 def test_metadata_nested_deeply_is_refused(tmp_path):
-    """TensorStore would parse the metadata of a store."""
+    """Deeply nested metadata of a store are refused before TensorStore parses them."""
     out = tmp_path / "a.zarr"
     write(out, 2_000)
     ours = (out / "zarr.json").read_bytes()
@@ -99,7 +99,7 @@ def test_metadata_nested_deeply_is_refused(tmp_path):
 
 @pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symbolic", "hard"])
 def test_links_are_not_written_through(tmp_path, link):
-    """A link replaces the partial file or the temporary name of a record."""
+    """Nothing is written through a link in place of a partial file, a record, or a record's temporary name."""
     out, precious = tmp_path / "a.npy", tmp_path / "precious"
     begin(out)
     partial = tmp_path / "a.npy.partial"
@@ -125,7 +125,7 @@ def test_links_are_not_written_through(tmp_path, link):
 
 @pytest.mark.parametrize("make", [write, begin], ids=["finished", "unfinished"])
 def test_links_in_a_store_are_not_followed(tmp_path, make):
-    """A link replaces a shard, which a new store would remove, or a file that TensorStore would write to."""
+    """A link in place of the folder of shards, or of a file that TensorStore writes, is refused and not followed."""
     out, home = tmp_path / "a.zarr", tmp_path / "home"
     home.mkdir()
     (home / "precious").write_bytes(b"what stays")
@@ -145,7 +145,7 @@ def test_links_in_a_store_are_not_followed(tmp_path, make):
 
 
 def npy(text, data=bytes(64), version=1, length=None):
-    """Write a ``.npy`` file with this header."""
+    """Return the bytes of a ``.npy`` file with this header."""
     header = text.encode() + b"\n"
     count = len(header) if length is None else length
     return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", count) + header + data
@@ -168,13 +168,13 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize("content", PARAMETERS.values(), ids=PARAMETERS)
-def test_bad_parameter_file_is_refused_in_one_line(tmp_path, monkeypatch, capsys, content):
+def test_invalid_parameter_file_is_refused_in_one_line(tmp_path, monkeypatch, capsys, content):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.npy").write_bytes(content)
     assert commands.main(["sample", "--size", "3", "--loc", "x.npy"]) == 2
-    said = capsys.readouterr().err
-    assert "--loc x.npy: not a .npy file of numbers" in said or "--loc x.npy: holds" in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert "--loc x.npy: not a .npy file of numbers" in message or "--loc x.npy: holds" in message
+    assert message.count("\n") == 1
     assert os.listdir(tmp_path) == ["x.npy"]
 
 
@@ -188,7 +188,7 @@ def sampler(tmp_path_factory):
 
 
 def test_sampler_with_a_false_size_is_refused(tmp_path, sampler):
-    """A sampler packed by another method, or with a flipped bit, is refused, too."""
+    """A sampler with a false size, packed by another method, or with a flipped bit is refused."""
     with zipfile.ZipFile(io.BytesIO(sampler)) as file:
         manifest, program = file.read(sampler_file.MANIFEST), file.read(sampler_file.PROGRAM)
     path = tmp_path / "x"
@@ -230,7 +230,7 @@ SOURCES = [
 
 
 def dangers(text):
-    """Return the lines of a source that could execute their input, each with the reason."""
+    """Yield the lines of a source that could execute their input, each with the reason."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names = {alias.name.split(".")[0] for alias in node.names}
@@ -244,21 +244,23 @@ def dangers(text):
         called = ast.unparse(node.func)
         if called in CALLS:
             yield node.lineno, called
-        given = {keyword.arg: keyword.value for keyword in node.keywords}
-        shell = given.get("shell")
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords}
+        shell = keywords.get("shell")
         if shell is not None and not (isinstance(shell, ast.Constant) and shell.value is False):
             yield node.lineno, "shell"
-        allowed = given.get("allow_pickle")
+        allowed = keywords.get("allow_pickle")
         # The default is off in every supported NumPy.
         if allowed is not None and not (isinstance(allowed, ast.Constant) and allowed.value is False):
             yield node.lineno, "allow_pickle"
 
 
 def test_no_input_is_executed():
-    """No pickles, no evaluation, no shell: neither in the package nor around it."""
+    """Neither the package nor the benchmarks and docs use pickles, evaluate input, or start a shell."""
     assert len(SOURCES) > 60
-    found = {str(path.relative_to(children.ROOT)): list(dangers(path.read_text(encoding="utf-8"))) for path in SOURCES}
-    assert {path: lines for path, lines in found.items() if lines} == {}
+    dangerous = {
+        str(path.relative_to(children.ROOT)): list(dangers(path.read_text(encoding="utf-8"))) for path in SOURCES
+    }
+    assert {path: lines for path, lines in dangerous.items() if lines} == {}
 
 
 def test_execution_is_detected():

@@ -1,4 +1,4 @@
-"""Interrupt or kill at any moment: no hang, no thread or lock left, and the resumed run gives the same bytes."""
+"""Runs interrupted or killed at any moment do not hang, leave no thread or lock, and resume to the same bytes."""
 
 import contextlib
 import os
@@ -35,14 +35,14 @@ def undisturbed(tmp_path, kind):
 
 
 def draws(angles):
-    """Let streams of this process return these angles: loading the programs takes longer than the rest."""
+    """Let streams of this process return these angles, since loading the programs takes longer than the rest."""
     writer.Stream.rows = lambda self, first, count, *_: jax.device_put(angles[first : first + count])
 
 
 def disturbed_child(out, angles, ready):
-    """Write given angles while being disturbed; the body of a process. A second signal is one too many.
+    """Write given angles while signals arrive; the body of a process.
 
-    A signal that ends a process raises an exception, as in the command line.
+    A signal that ends a process raises an exception, as in the command line; further signals are ignored.
     """
 
     def stop(number, frame):
@@ -61,7 +61,7 @@ def disturbed_child(out, angles, ready):
         write(out, **RUN, resume=True)
     except KeyboardInterrupt:
         others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-        # A thread that was just started ends as well, but nobody has waited for it, nor can before it has begun.
+        # A thread that has just been started ends as well, but nothing could wait for it before it began.
         deadline = time.monotonic() + 5
         while any(thread.is_alive() or thread.ident is None for thread in others) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -71,7 +71,7 @@ def disturbed_child(out, angles, ready):
 
 
 def disturb(tmp_path, kind, numbers, times):
-    """Send signals at random instants of runs, each resuming the previous one; return the numbers of blocks found.
+    """Send signals at random instants of runs, each resuming the previous one; return the block counts that they left.
 
     The instants cover all stages: checking, beginning, drawing, recording, finishing.
     """
@@ -122,7 +122,7 @@ def test_streams_to_disk(tmp_path, kind, numbers, times):
         assert len(set(kept)) >= 6
 
 
-# Until then a signal meets the imports of JAX, some of which it aborts.
+# The test waits for the printed line, since a signal may abort some of JAX's imports.
 COMMAND = """
 import sys
 from jax_von_mises.cli import commands
@@ -132,7 +132,7 @@ sys.exit(commands.entry())
 
 
 def commands(tmp_path, kind, times, late):
-    """Interrupt the command line at random instants, and resume it."""
+    """Interrupt the command line at random instants and resume it; return the checksums."""
     command = [sys.executable, "-W", "error", "-c", COMMAND, "sample", "--quiet", "--concentration", "4"]
     command += ["--size", "3e7", "--block", "1e6", "--resume", "--out"]
     environment = children.environment(JAX_PLATFORMS="cpu")
@@ -146,7 +146,7 @@ def commands(tmp_path, kind, times, late):
         time.sleep(rng.uniform(0, late))
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
-        # Before its handlers are installed, and after they are removed, Python handles a signal.
+        # Python itself handles a signal before the command's handlers are installed and after they are removed.
         assert process.returncode in (0, 128 + number, -number), err
         assert process.returncode != 128 + number or "error: " in err.splitlines()[-1]
     done = subprocess.run([*command, out], env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path)
@@ -227,7 +227,7 @@ def test_iterators(alarm, times):
 
 
 def test_operations_of_a_store_keep_their_order(monkeypatch):
-    """The order stays even if the first is interrupted before its runner knows its thread."""
+    """Operations of a store keep their order, even if the caller is interrupted while the first one's thread starts."""
     in_turn, order = zarr.InTurn(), []
     real = threading.Thread.start
 
@@ -276,7 +276,7 @@ def test_compilation_cache(tmp_path):
         _, err = process.communicate(timeout=60)
         # In plain JAX 0.10, too, every third process interrupted while XLA compiles crashes as Python ends.
         crashed = process.returncode == -signal.SIGSEGV and err.rstrip().endswith("KeyboardInterrupt")
-        # The last code occurs after Python has restored the system's handler at its end.
+        # The last code occurs when Python has already restored the system's handler at its end.
         assert crashed or process.returncode in (0, 1, -signal.SIGINT, -signal.SIGTERM), err
     (first,) = children.run(CACHED, tmp_path / "cache", JAX_PLATFORMS="cpu", JAX_COMPILATION_CACHE_DIR=None)[1:]
     expected = float(jax_von_mises.sample_von_mises(jax.random.key(1), 0.0, 4.0, (1000,)).sum())

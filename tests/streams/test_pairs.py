@@ -1,4 +1,4 @@
-"""Streams and files of pairs of angles: the rows of one stream, however they are cut, also after a break."""
+"""Streams and files of pairs of angles: one stream for any division, also after an interruption."""
 
 import jax
 import numpy as np
@@ -31,7 +31,7 @@ def batches(total, size, concentration=CONCENTRATION, **options):
 
 
 def assert_stream(pairs, first=0, name=SINE):
-    """The pairs are those of the stream from `first` on, to rounding: other shapes draw other last digits."""
+    """Assert that pairs are those of the stream from `first` on, up to rounding, which depends on the shape."""
     drawn = CLASSES[name](*LOC, *CONCENTRATION).sample(KEY, (1_000,), method="table")[first : first + len(pairs)]
     difference = np.float64(pairs) - np.float64(drawn)
     assert np.abs(np.remainder(difference + np.pi, 2 * np.pi) - np.pi).max() < 2e-6
@@ -39,7 +39,7 @@ def assert_stream(pairs, first=0, name=SINE):
 
 @pytest.mark.parametrize("name", [SINE, pytest.param("cosine-bivariate-von-mises", marks=pytest.mark.slow)])
 def test_batches_are_the_stream(name):
-    """From any position, of any size, donated or not, and as slices that `sample_block` draws."""
+    """Batches from any position and of any size, donated or not, are slices of the stream, and so are blocks."""
     for donate in (False, True):
         drawn = [np.array(batch) for batch in batches(850, 100, start=150, donate=donate, distribution=name)]
         assert [len(batch) for batch in drawn] == [100] * 8 + [50]
@@ -50,7 +50,7 @@ def test_batches_are_the_stream(name):
 
 @pytest.mark.slow
 def test_rows_of_several_pairs():
-    """A row has a pair for each set of parameters, and its place in the stream follows from that."""
+    """A row has one pair for each set of parameters, and its place in the stream follows from their number."""
     sets = np.stack([CONCENTRATION, -CONCENTRATION * np.float32([-1, -1, 1])])
     (rows,) = batches(7, 7, sets)
     again = np.concatenate([np.asarray(batch) for batch in batches(4, 2, sets, start=3)])
@@ -73,8 +73,8 @@ def test_sharded_batches():
 
 
 @pytest.mark.parametrize("kind", ["npy", "zarr"])
-def test_broken_off_and_resumed(kind, tmp_path):
-    """The file of the resumed run is that of one that was not broken off, to the last byte; its record names all."""
+def test_interrupted_and_resumed(kind, tmp_path):
+    """The resumed run writes the bytes of an uninterrupted one, and its record describes the stream."""
     out = tmp_path / f"pairs.{kind}"
     with pytest.raises(Stop):
         write(out, observe=stop_after(4))
@@ -104,7 +104,7 @@ def test_workers_and_parts(here, tmp_path):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_dtypes(tmp_path, dtype):
-    """A block drawn again has the same bytes."""
+    """A run can be resumed, since a block drawn again has the same bytes."""
     out = tmp_path / "pairs.zarr"
     with jax.enable_x64(dtype == "float64"):
         with pytest.raises(Stop):
@@ -117,9 +117,9 @@ def test_dtypes(tmp_path, dtype):
 
 
 def test_refusals(tmp_path):
-    for name, wrong in (("loc", {"loc": 0.5}), ("concentration", {"concentration": [5.0, 6.0]})):
-        given = {"loc": LOC, "concentration": CONCENTRATION, **wrong}
+    for name, change in (("loc", {"loc": 0.5}), ("concentration", {"concentration": [5.0, 6.0]})):
+        parameters = {"loc": LOC, "concentration": CONCENTRATION, **change}
         with pytest.raises(ValueError, match=f"write_samples: {name} has shape .* its last axis must hold phi_{name}"):
-            jax_von_mises.write_samples(tmp_path / "a.npy", KEY, **given, total=10, distribution=SINE)
+            jax_von_mises.write_samples(tmp_path / "a.npy", KEY, **parameters, total=10, distribution=SINE)
     with pytest.raises(ValueError, match="2\\^64 numbers, of which a pair takes 2"):
         batches(100, 100, start=2**63 - 50)

@@ -1,4 +1,4 @@
-"""Keys and counters: derived keys follow the documented rule, and shares cover every row once."""
+"""Keys and counters: derived keys follow the documented rule, and parts cover every row once."""
 
 import hashlib
 
@@ -17,8 +17,8 @@ def data(key):
     return tuple(np.asarray(jax.random.key_data(key)).tolist())
 
 
-def test_rule_is_the_documented_one():
-    """The rule, by hand: three fold_in for each element, a tag and two words."""
+def test_derived_keys_follow_the_documented_rule():
+    """For each path element, `fold_in` is applied three times: to a tag and to two words."""
     digest = hashlib.sha256(b"epoch").digest()
     words = [0x6E616D65, int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:8], "big")]
     words += [0x6E756D62, 5, 3]
@@ -29,7 +29,7 @@ def test_rule_is_the_documented_one():
 
 
 def test_derived_key_is_frozen():
-    """The derived key of a known path: a change of this value breaks the streams of all users."""
+    """The derived key of a known path does not change: a change would break the streams of all users."""
     derived = jax_von_mises.derive_key(jax.random.key(0, impl="threefry2x32"), "epoch", 3, "device", 1)
     assert data(derived) == (1344172034, 3508488532)
 
@@ -91,19 +91,19 @@ def test_legacy_key():
         ((2**64,), ValueError, "below 2"),
     ],
 )
-def test_bad_path(path, error, message):
+def test_invalid_path(path, error, message):
     with pytest.raises(error, match=message):
         jax_von_mises.derive_key(KEY, *path)
 
 
 @pytest.mark.parametrize("key", [0, None, np.zeros(3), jax.random.split(KEY, 2)])
-def test_bad_key(key):
+def test_invalid_key(key):
     with pytest.raises((TypeError, ValueError), match="derive_key: key"):
         jax_von_mises.derive_key(key, "a")
 
 
 @pytest.mark.parametrize("parts", [1, 2, 7, 100])
-def test_shares_are_all_once(parts):
+def test_parts_cover_every_index_once(parts):
     for count in (0, 1, 10, 97):
         shares = [split_evenly(count, parts, part) for part in range(parts)]
         assert [i for share in shares for i in share] == list(range(count))
@@ -119,8 +119,8 @@ def test_spans():
     assert endless[-1] == (2**60 - 2, 2)
 
 
-def test_identity_tells_streams_apart():
-    """It contains everything that determines an angle, and nothing else."""
+def test_identity_distinguishes_streams():
+    """The identity contains everything that determines an angle, and nothing else."""
 
     def identity(key=KEY, loc=0.5, concentration=4.0, dtype=None, method="auto"):
         return Stream.of("test", key, loc, concentration, dtype, method).identity()
@@ -147,7 +147,7 @@ def test_identity_tells_streams_apart():
 
 
 @pytest.mark.slow
-def test_shares_of_a_stream_beyond_32_bits():
+def test_parts_of_a_stream_beyond_32_bits():
     """Row i has the same bits in every division, also where the index of the word passes 2^32."""
     start = 2**32 - 700
     full = np.asarray(jax_von_mises.sample_block(KEY, 0.5, 4.0, start, 1500))

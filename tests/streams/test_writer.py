@@ -1,4 +1,4 @@
-"""Write files and stores: they hold the stream after any fault, and appear complete or not at all.
+"""Files and stores hold the stream after any fault, and appear complete or not at all.
 
 Almost all tests write 10,000 angles in blocks of 1,000, so that they share two compiled programs.
 """
@@ -31,7 +31,7 @@ def write(out, total=10_000, *, key=KEY, loc=0.5, concentration=4.0, dtype=None,
 
 
 def read(out):
-    """Return the array as read by other libraries: NumPy, and TensorStore with only the path."""
+    """Return the array as other libraries read it: NumPy, or TensorStore with only the path."""
     if str(out).endswith(".npy"):
         return np.load(out, mmap_mode="r")
     import tensorstore
@@ -42,15 +42,15 @@ def read(out):
 
 def contents(out):
     """Return every byte under the name, and under names that begin with it."""
-    found = {}
+    result = {}
     for path in sorted(out.parent.glob(out.name + "*")):
         files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-        found |= {str(file.relative_to(out.parent)): file.read_bytes() for file in files}
-    return found
+        result |= {str(file.relative_to(out.parent)): file.read_bytes() for file in files}
+    return result
 
 
 class Stop(BaseException):
-    """An interrupt, as the code sees it: neither Exception nor expected."""
+    """An interrupt that, like KeyboardInterrupt, is not an Exception."""
 
 
 def stop_after(blocks):
@@ -77,7 +77,7 @@ def out(request, tmp_path):
 
 @pytest.fixture
 def interrupted(out):
-    """Return a target with four of ten finished blocks."""
+    """Return an unfinished target with four of ten blocks."""
     with pytest.raises(Stop) as stopped:
         write(out, observe=stop_after(4))
     assert "4 of 10 blocks kept" in stopped.value.__notes__[0]
@@ -106,7 +106,7 @@ def test_file_does_not_depend_on_the_block_size(tmp_path, stream, block_rows):
 
 
 def test_default_blocks_are_of_one_size():
-    """They are, up to the number of blocks that a finished record lists."""
+    """Default blocks have one size, unless a finished record would then list too many of them."""
     for angles, block in ((10, 2**24), (10**12, 2**24), (2**44, 2**24), (2**44 + 1, 2**25), (10**15, 2**30)):
         assert writer.block_angles(angles) == block
     wide = writer.Stream.of("test", KEY, np.zeros(1_000, np.float32), 4.0, None, "auto")
@@ -123,10 +123,10 @@ def test_dtypes_and_columns(tmp_path, dtype):
         written = [write(tmp_path / f"a.{kind}", 330, loc=loc, dtype=dtype, block_rows=100) for kind in KINDS]
     for done in written:
         assert done.shape == (330, 5)
-        found = read(done.out)
+        array = read(done.out)
         stored = "float32" if dtype == "bfloat16" and done.out.endswith(".npy") else dtype
-        assert (found.dtype.name, done.dtype) == (stored, stored)
-        np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
+        assert (array.dtype.name, done.dtype) == (stored, stored)
+        np.testing.assert_array_equal(array.astype(np.float64), expected.astype(np.float64))
         jax_von_mises.verify_samples(done.out)
 
 
@@ -150,12 +150,12 @@ def test_record_describes_the_draw(out):
     assert (record["shape"], record["block_rows"], len(record["crc32"])) == ([2_500], 1_000, 3)
     if out.is_dir():
         assert json.loads((out / "zarr.json").read_text())["attributes"]["jax_von_mises"] == record["stream"]
-    # Of both kinds, by zlib over NumPy's bytes.
+    # For both kinds, the checksum is zlib's over NumPy's bytes.
     assert record["crc32"]["2"] == f"{zlib.crc32(np.asarray(read(out))[2_000:].tobytes()):08x}"
 
 
 def test_whole_pages_bypass_the_cache(tmp_path, stream, monkeypatch):
-    """Direct writes, plain ones, and a file system that refuses direct writes half way give the same bytes."""
+    """Direct writes, plain ones, and direct writes that the file system refuses halfway give the same bytes."""
     if not hasattr(os, "O_DIRECT"):
         pytest.skip("this system has no direct writes")
     write(tmp_path / "direct.npy", block_rows=4_096)
@@ -180,17 +180,17 @@ def test_whole_pages_bypass_the_cache(tmp_path, stream, monkeypatch):
 
 
 def test_interrupted_and_resumed(interrupted, stream, tmp_path):
-    """The target is incomplete until the last block, and then equals an undisturbed one to the last byte."""
+    """The target is incomplete until the last block, and then equals that of an undisturbed run to the last byte."""
     out = interrupted
     assert not finished(out)
     done = write(out, resume=True)
     assert (done.drawn, done.kept) == (6, 4)
     np.testing.assert_array_equal(read(out), stream)
-    found = contents(out)
+    resumed = contents(out)
     undisturbed = tmp_path / "undisturbed" / out.name
     undisturbed.parent.mkdir()
     write(undisturbed)
-    assert found == contents(undisturbed)
+    assert resumed == contents(undisturbed)
 
 
 def test_resume_begins_a_run_and_keeps_a_complete_one(out):
@@ -214,7 +214,7 @@ def test_interrupt_before_the_first_block_leaves_no_file(out, monkeypatch):
 
 @pytest.mark.parametrize("stage", ["append", "settle"])
 def test_interrupted_at_the_end(out, monkeypatch, tmp_path, stage):
-    """A run stops between the last block and the last rename; the next run only finishes."""
+    """If a run stops between the last block and the last rename, the next run only finishes."""
     target = npy.NpyFile if out.suffix == ".npy" else zarr.ZarrStore
     real = getattr(target, stage)
     calls = []
@@ -231,11 +231,11 @@ def test_interrupted_at_the_end(out, monkeypatch, tmp_path, stage):
     monkeypatch.undo()
     done = write(out, resume=True)
     assert done.drawn <= 1
-    found = contents(out)
+    resumed = contents(out)
     undisturbed = tmp_path / "undisturbed" / out.name
     undisturbed.parent.mkdir()
     write(undisturbed)
-    assert found == contents(undisturbed)
+    assert resumed == contents(undisturbed)
 
 
 # Records
@@ -247,13 +247,13 @@ def heads(out):
 
 
 def recorded(out):
-    """Return the blocks in the record of an unfinished target; none without a record."""
-    found = {}
+    """Return the blocks in the record of an unfinished target, none without a record."""
+    blocks = {}
     for head in heads(out):
         lines = b"".join(path.read_bytes() for path in sorted(out.glob(f"{head.stem}.*.txt")))
         with contextlib.suppress(FileNotFoundError):
-            found |= checkpoint.parse_record(str(head), head.read_bytes(), lines)["crc32"]
-    return found
+            blocks |= checkpoint.parse_record(str(head), head.read_bytes(), lines)["crc32"]
+    return blocks
 
 
 def test_nothing_is_written_twice(out, monkeypatch):
@@ -284,7 +284,7 @@ def test_nothing_is_written_twice(out, monkeypatch):
     "torn", [b"4", b"4 ", b"4 0123abc", b"4 01234567", b"\0" * 40, b"4\0\0\0\0\0\0\0\0\0\n5 01234567\n"]
 )
 def test_torn_line_is_an_unrecorded_block(interrupted, torn):
-    """A power failure leaves such a line. The block is drawn again, and a later run reads the record correctly."""
+    """A line torn by a power failure does not count: its block is drawn again, and later runs can read the record."""
     lines = interrupted / "blocks-0of1.0.txt" if interrupted.is_dir() else heads(interrupted)[0]
     with open(lines, "ab") as file:
         file.write(torn)
@@ -304,7 +304,7 @@ OLD = children.ROOT / "tests" / "streams" / "written_by_0_1"
 
 @pytest.fixture
 def old(tmp_path, monkeypatch):
-    """Return copies of those files in a directory; streams return the angles in them, whatever the machine draws."""
+    """Return a directory with copies of those files; streams return their angles, whatever this machine draws."""
     shutil.copytree(OLD, tmp_path, dirs_exist_ok=True)
     angles = np.load(OLD / "finished.npy")
 
@@ -317,7 +317,7 @@ def old(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_finished_by_0_1(old, kind):
-    """They are verified, kept as they are, and repaired to the same bytes."""
+    """Files finished by 0.1 are verified, kept as they are, and repaired to the same bytes."""
     out = old / f"finished.{kind}"
     before = contents(out)
     assert jax_von_mises.verify_samples(out)["made_with"]["jax_von_mises"] == "0.1.0"
@@ -338,7 +338,7 @@ def test_finished_by_0_1(old, kind):
 
 @pytest.mark.parametrize(("name", "kept"), [("unfinished.npy", 4), ("unfinished.zarr", 4), ("parts.zarr", 5)])
 def test_begun_by_0_1(old, name, kept):
-    """They are resumed, also after another interruption, to the bytes that 0.1 would have written."""
+    """Runs begun by 0.1 are resumed, also after another interruption, to the bytes that 0.1 would have written."""
     out, full = old / name, old / f"finished{os.path.splitext(name)[1]}"
     with pytest.raises(Stop):
         write(out, 300, block_rows=999, resume=True, observe=stop_after(2))
@@ -354,7 +354,7 @@ def test_begun_by_0_1(old, name, kept):
 
 
 def test_record_of_a_finished_file_is_that_of_0_1(old):
-    """It is equal to the last byte, except for the releases."""
+    """The record is equal to the last byte, except for the releases."""
     for out, name in ((old / "new.npy", "new.npy.json"), (old / "new.zarr", "new.zarr/blocks.json")):
         write(out, 300, block_rows=30)
         expected = (OLD / name.replace("new", "finished")).read_text()
@@ -396,7 +396,7 @@ def test_target_finished_by_another_process_is_kept(interrupted, monkeypatch):
 
 
 def test_changed_parameters(out):
-    """They are refused for an unfinished and for a finished target, and no file changes."""
+    """Changed parameters are refused for unfinished and for finished targets, and no file changes."""
     with pytest.raises(Stop):
         write(out, observe=stop_after(1))
     for _ in range(2):
@@ -405,7 +405,7 @@ def test_changed_parameters(out):
             with pytest.raises(ValueError, match=f"holds another stream: .*{message}"):
                 write(out, **({"resume": True} | change))
             assert contents(out) == before
-        assert write(out, block_rows=333, resume=True).kept in (1, 10)  # the block size does not change
+        assert write(out, block_rows=333, resume=True).kept in (1, 10)  # the recorded block size stays
 
 
 def test_unfinished_target_needs_an_option(interrupted):
@@ -438,7 +438,7 @@ def test_old_target_stays_until_the_new_one_is_complete(out, stream):
 
 
 def test_neighbours_of_a_store_stay(tmp_path, stream):
-    """Neighbours stay under any name, and files of a killed run are not part of the new store."""
+    """Neighbours of any name stay, and files of a killed run do not become part of the new store."""
     out, backup = tmp_path / "a.zarr", tmp_path / "a.zarr.replaced"
     write(out, loc=1.0)
     shutil.copytree(out, backup)
@@ -462,16 +462,16 @@ def test_force_through_a_link_asks_the_disk_of_the_store(tmp_path, monkeypatch):
     (tmp_path / "real").mkdir()
     (tmp_path / "a.zarr").symlink_to(tmp_path / "real" / "a.zarr", target_is_directory=True)
     write(tmp_path / "real" / "a.zarr", loc=1.0)
-    asked = []
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: asked.append(path) or types.SimpleNamespace(free=10**9))
+    paths = []
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: paths.append(path) or types.SimpleNamespace(free=10**9))
     write(tmp_path / "a.zarr", force=True)
-    assert {os.path.realpath(path) for path in asked} == {str(tmp_path / "real")}
+    assert {os.path.realpath(path) for path in paths} == {str(tmp_path / "real")}
     assert (tmp_path / "a.zarr").is_symlink()
     jax_von_mises.verify_samples(tmp_path / "a.zarr")
 
 
 def test_force_that_fails_keeps_the_record_of_the_old_file(tmp_path, monkeypatch):
-    """The record stays even if a failed repair had renamed the file before."""
+    """The record of the old file stays, even if a failed repair had renamed the file before."""
     out = tmp_path / "a.npy"
     write(out)
     damage(out, 7)
@@ -509,7 +509,7 @@ def damage(out, block):
 
 
 def test_damaged_block(interrupted, stream):
-    """It is named and kept until the user asks for it to be drawn again."""
+    """A damaged block is named, and kept until the user asks for a repair."""
     damage(interrupted, 2)
     before = contents(interrupted)
     with pytest.raises(
@@ -524,7 +524,7 @@ def test_damaged_block(interrupted, stream):
 
 @pytest.mark.parametrize("lost", ["all of a shard", "its end", "its index"])
 def test_lost_block(interrupted, stream, lost):
-    """A truncated file or shard, a missing shard, and one with an unreadable index are damaged blocks."""
+    """A truncated file or shard, a missing shard, and a shard with an unreadable index count as damaged blocks."""
     path, place = block_file(interrupted, 3)
     if place:
         os.truncate(path, place + {"all of a shard": 0, "its end": 10, "its index": 3_999}[lost])
@@ -541,7 +541,7 @@ def test_lost_block(interrupted, stream, lost):
 
 @pytest.mark.parametrize("hold", ["link", "lock", "permission"])
 def test_irreparable_target_keeps_its_names(tmp_path, hold):
-    """A finished file is renamed to an unfinished one only if it is writable."""
+    """A repair renames a finished file to an unfinished one only if the file is writable."""
     out, real = tmp_path / "a.npy", tmp_path / "real.npy"
     write(out)
     damage(out, 3)
@@ -579,7 +579,7 @@ def test_verify_needs_a_complete_target_with_a_record(interrupted, tmp_path):
 
 
 def test_repair_on_another_machine_changes_nothing(out, monkeypatch):
-    """The only block is damaged: its replacement is compared with its checksum."""
+    """Even if the only block is damaged, its replacement is compared with the recorded checksum."""
     write(out, 1_000)
     damage(out, 0)
     rows = writer.Stream.rows
@@ -591,7 +591,7 @@ def test_repair_on_another_machine_changes_nothing(out, monkeypatch):
 
 
 def test_another_machine_is_detected(interrupted, monkeypatch):
-    """Blocks are as written, but this machine draws other angles: one last digit is enough."""
+    """A machine that draws other angles is detected, even if a single last digit differs."""
     rows = writer.Stream.rows
 
     def other_digits(self, first, count, *rest):
@@ -631,7 +631,7 @@ def test_foreign_files_are_left_alone(tmp_path, options):
 
 @pytest.mark.parametrize(("kind", "parts"), [("npy", 1), ("zarr", 1), ("zarr", 2)])
 def test_two_writers(tmp_path, stream, kind, parts):
-    """A second single writer is refused before any change, also while the parts of a job write."""
+    """A second run without `part` is refused before any change, also while the parts of a job write."""
     pytest.importorskip("fcntl", reason="locks are POSIX's")
     out = tmp_path / f"a.{kind}"
     refused = []
@@ -672,7 +672,7 @@ def test_two_writers(tmp_path, stream, kind, parts):
         (dict(total=10**30, loc=np.zeros(0)), ValueError, "total=10{30} must be at least 0 and below 2"),
     ],
 )
-def test_bad_arguments(tmp_path, monkeypatch, change, error, message):
+def test_invalid_arguments(tmp_path, monkeypatch, change, error, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=message):
         write(**(dict(out="a.npy") | change))
@@ -699,7 +699,7 @@ def test_file_that_appears_meanwhile_is_kept(tmp_path, stream):
 
 
 def test_resume_of_a_damaged_complete_target(out, stream):
-    """It is read again, and drawn again if the user asks for it."""
+    """Resuming a complete target reads it again, and draws damaged blocks again if the user asks for it."""
     write(out)
     damage(out, 7)
     before = contents(out)
@@ -720,7 +720,7 @@ def swap_header(out):
 
 @pytest.mark.parametrize("change", [swap_header, lambda out: os.truncate(out, 44_104), lambda out: np.save(out, [1])])
 def test_file_that_contradicts_its_record(tmp_path, change):
-    """The blocks alone may still be correct."""
+    """A file that contradicts its record is refused, even if its blocks are correct."""
     out = tmp_path / "a.npy"
     write(out)
     change(out)
@@ -759,7 +759,7 @@ def test_force_over_an_unfinished_run_removes_it(interrupted, tmp_path):
 
 
 def test_last_part_killed_while_it_removes_the_records(tmp_path, monkeypatch):
-    """The store is complete; any later call removes the rest."""
+    """If the last part is killed at this point, the store is complete, and any later call removes the rest."""
     out = tmp_path / "a.zarr"
     assert not write(out, part=1, parts=2).finished
     delete = zarr.Keys.delete
@@ -780,7 +780,7 @@ def test_last_part_killed_while_it_removes_the_records(tmp_path, monkeypatch):
 
 
 def test_record_that_is_not_saved_does_not_count(tmp_path, monkeypatch):
-    """The note states the number of blocks that can be resumed."""
+    """A block whose record is not saved does not count in the note, which states how many can be resumed."""
     real, calls = npy.NpyFile.append, []
 
     def fail(self, lines):
@@ -799,7 +799,7 @@ def test_record_that_is_not_saved_does_not_count(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_interrupt_while_the_first_block_is_recorded(tmp_path, monkeypatch, after):
-    """Its bytes are on the disk, so it is kept, and the note counts it."""
+    """The first block is on the disk when its record is interrupted, so it is kept, and the note counts it."""
     real, calls = npy.NpyFile.append, []
 
     def interrupt(self, lines):
@@ -841,12 +841,12 @@ def test_object_store(stream):
     assert set(target.run.names()) == {"blocks.json", "zarr.json", *(f"c/{i}" for i in range(10))}
 
 
-# Several processes in one store, here one after the other
+# Several processes write one store, here one after another
 
 
 @pytest.mark.parametrize("parts", [3, 12])
 def test_parts_make_one_store(tmp_path, parts):
-    """In any order they give the bytes of one process; the last one finishes, whatever its number."""
+    """Parts in any order give the bytes of one process; the last one finishes the store, whatever its number."""
     out = tmp_path / "parts.zarr"
     *others, last = np.random.default_rng(parts).permutation(parts).tolist()
     for part in others:
@@ -862,8 +862,8 @@ def test_parts_make_one_store(tmp_path, parts):
     assert write(out, part=1, parts=parts).drawn == 0
 
 
-def test_other_number_of_parts_goes_on(tmp_path, stream):
-    """Three parts begin, one of them dies, and one process finishes."""
+def test_one_process_continues_three_parts(tmp_path, stream):
+    """Of three parts, one finishes, one is interrupted and one never starts; one process then finishes the store."""
     out = tmp_path / "a.zarr"
     write(out, part=1, parts=3)
     with pytest.raises(Stop):
@@ -874,7 +874,7 @@ def test_other_number_of_parts_goes_on(tmp_path, stream):
 
 
 def test_parts_that_end_together(tmp_path, monkeypatch):
-    """Both find all blocks recorded and finish: the second changes nothing, even if it looked before."""
+    """If two parts find all blocks recorded and finish, the second changes nothing, even if it looked before."""
     out = tmp_path / "a.zarr"
     write(out, part=1, parts=2)
     finish = zarr.ZarrStore.finish
@@ -894,7 +894,7 @@ def test_parts_that_end_together(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("options", [{"resume": True}, {"part": 0, "parts": 2}], ids=["resume", "part"])
 def test_store_that_no_part_has_finished(tmp_path, monkeypatch, options):
-    """All blocks are recorded, but each part looked too early or was killed then: any later call finishes."""
+    """If all blocks are recorded but no part has finished the store, any later call finishes it."""
     out = tmp_path / "a.zarr"
     write(out, part=1, parts=2)
     monkeypatch.setattr(zarr.ZarrStore, "finish", lambda *_: stop_after(1)(()))
@@ -907,7 +907,7 @@ def test_store_that_no_part_has_finished(tmp_path, monkeypatch, options):
 
 
 def test_rows_without_angles(out):
-    """Nothing is read for any number of such rows."""
+    """Any number of rows without angles is written and verified at once, since nothing is read."""
     rows = 10**18
     assert write(out, rows, loc=np.zeros(0), block_rows=rows).shape == (rows, 0)
     assert jax_von_mises.verify_samples(out)["shape"] == (rows, 0)
@@ -927,7 +927,7 @@ def test_parts_of_different_streams(tmp_path):
 
 
 def test_memory_stays_the_same(tmp_path):
-    """60 blocks of 1 MiB: the memory does not grow after the first 20."""
+    """Memory does not grow after the first 20 of 60 blocks of 1 MiB."""
     if not os.path.exists("/proc/self/statm"):
         pytest.skip("reads /proc")
     held = []
@@ -1007,7 +1007,7 @@ print(write_samples(out, **arguments, resume=True, repair=True).drawn, open(out,
 
 
 def test_disks(tmp_path):
-    """A small private file system is full, read-only or too small."""
+    """On a file system that is full, read-only or too small, errors are clear and runs can be resumed."""
     unshare = children.own_mounts(tmp_path)
     full = [
         "FULL No space left on device ['2 of 5 blocks kept; continue with resume=True']",
