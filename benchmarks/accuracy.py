@@ -1,7 +1,7 @@
 """Measure accuracy: distinct values of each sampler, and the largest errors of the functions.
 
 A float32 sampler that takes ``arccos`` of a cosine near 1 can return only the angles of the few cosines that float32
-has there. A million draws show this: in exact arithmetic nearly all would be distinct.
+has there. A million draws show this, since nearly all of them would be distinct in exact arithmetic.
 """
 
 from typing import NamedTuple
@@ -34,7 +34,7 @@ WIDTH = 10.0  # standard deviations on each side: tails down to 1e-23, which flo
 
 
 class Error(NamedTuple):
-    """A way to measure the error of the function for `task`, with its label in tables."""
+    """A measure of the error of the function for `task`, with its label in tables."""
 
     task: str
     measure: str
@@ -43,8 +43,8 @@ class Error(NamedTuple):
 
 ERRORS = (
     Error("cdf", "absolute", "cdf, absolute"),
-    Error("cdf", "tail", "cdf below 1/2, as a share of it"),
-    Error("log_prob", "scaled", "log_prob, as a share of max(1, |log_prob|)"),
+    Error("cdf", "tail", "cdf below 1/2, relative"),
+    Error("log_prob", "scaled", "log_prob, relative to max(1, |log_prob|)"),
     Error("icdf", "scaled", "icdf, in units of 1 / sqrt(1 + concentration)"),
 )
 
@@ -55,8 +55,8 @@ def summarise(angles):
     Returns
     -------
     dict
-        ``distinct``, the number of distinct finite ``|x|``; ``zero`` and ``nan``, the shares of draws that are exactly
-        0 and that are NaN.
+        ``distinct``, the number of distinct finite ``|x|``; ``zero`` and ``nan``, the fractions of draws that are
+        exactly 0 and that are NaN.
     """
     sizes = np.abs(np.asarray(angles, np.float32).ravel())
     finite = sizes[np.isfinite(sizes)]
@@ -67,12 +67,12 @@ def summarise(angles):
     }
 
 
-def answer(peer, case, given=None):
-    """Return the result of one call with arguments `given`, or else those of `case`; None if the peer cannot run."""
+def answer(peer, case, arguments=None):
+    """Return the result of one call with `arguments`, by default the input of `case`; None if the peer cannot run."""
     try:
         ready = peer.prepare(case)
         competitor = ready.competitor
-        result = competitor.draw(competitor.fresh(0) if given is None else ready.give(given))
+        result = competitor.draw(competitor.fresh(0) if arguments is None else ready.give(arguments))
         competitor.wait(result)
         return ready.read(result)
     except Exception as error:
@@ -104,16 +104,16 @@ def questions(task, k):
     return np.linspace(-width, width, POINTS).astype(np.float32)
 
 
-def distances(task, k, given, found):
-    """Map each measure of `task` to the errors of the values `found` at the arguments `given`."""
-    given, found = given.astype(np.float64), np.asarray(found, np.float64)
-    right = getattr(reference, task)(given, k)
-    error = np.abs(found - right)
+def distances(task, k, arguments, values):
+    """Map each measure of `task` to the errors of `values` at `arguments`."""
+    arguments, values = arguments.astype(np.float64), np.asarray(values, np.float64)
+    right = getattr(reference, task)(arguments, k)
+    error = np.abs(values - right)
     if task == "icdf":
         return {"scaled": error * np.sqrt(1 + k)}
     if task == "log_prob":
         return {"scaled": error / np.maximum(1, np.abs(right))}
-    return {"absolute": error, "tail": (error / right)[given < 0]}
+    return {"absolute": error, "tail": (error / right)[arguments < 0]}
 
 
 def errors(tasks, peers=PEERS, concentrations=ERROR_CONCENTRATIONS):
@@ -122,21 +122,21 @@ def errors(tasks, peers=PEERS, concentrations=ERROR_CONCENTRATIONS):
     Returns
     -------
     list of dict
-        Rows of ``task``, ``measure``, ``peer``, ``concentration`` and ``largest``, None if any value is NaN or
+        Rows of ``task``, ``measure``, ``peer``, ``concentration`` and ``largest``, which is None if an error is NaN or
         infinite.
     """
     rows = []
     for task in dict.fromkeys(error.task for error in ERRORS if error.task in tasks):
         for concentration in concentrations:
             k = float(np.float32(concentration))
-            given = questions(task, k)
+            arguments = questions(task, k)
             # One element: the peer's timing input is not used here.
             case = Case(f"{task} k={concentration:g}", task, 1, concentration, task)
             for peer in peers:
-                found = answer(peer, case, given)
-                if found is None:
+                values = answer(peer, case, arguments)
+                if values is None:
                     continue
-                for measure, error in distances(task, k, given, found).items():
+                for measure, error in distances(task, k, arguments, values).items():
                     largest = float(np.max(error))
                     row = {"task": task, "measure": measure, "peer": peer.name, "concentration": concentration}
                     rows.append({**row, "largest": largest if np.isfinite(largest) else None})
@@ -144,7 +144,7 @@ def errors(tasks, peers=PEERS, concentrations=ERROR_CONCENTRATIONS):
 
 
 def by_concentration(rows, cell):
-    """Return a table with a line for each peer and a column for each concentration."""
+    """Return a table with a row for each peer and a column for each concentration."""
     columns = list(dict.fromkeys(row["concentration"] for row in rows))
     lines = [("", *(f"k={k:g}" for k in columns))]
     for name in dict.fromkeys(row["peer"] for row in rows):

@@ -6,7 +6,7 @@ import numpy as np
 
 __all__ = ["ARC", "CASES", "GRIDS", "LOCS", "SEED", "TASKS", "WEIGHTS", "Case", "LogUniform", "Task", "on_gpu"]
 
-# A GPU draws 2^24 angles in the time of a few kernel launches; this many times more measure the kernel.
+# A GPU draws 2^24 angles in the time of a few kernel launches; this many times as many angles measure the kernel.
 GPU_FACTOR = 16
 SEED = 20260101
 ARC = (-1.0, 2.0)
@@ -34,12 +34,12 @@ TASKS = {
     "fit": Task("data sets", 1e3, "k"),
     "truncated": Task("draws"),  # from the arc `ARC`
     "mixture": Task("points"),  # the log density of two components, `WEIGHTS` and `LOCS`
-    "gradient": Task("draws"),  # of the sum of the draws, in their common concentration
+    "gradient": Task("draws"),  # of the sum of the draws, with respect to their common concentration
 }
 
 
 class LogUniform(NamedTuple):
-    """A concentration for every draw, log-uniform between two bounds."""
+    """Concentrations, one for each draw, log-uniform between two bounds."""
 
     low: float
     high: float
@@ -51,11 +51,11 @@ class LogUniform(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One timing: `task` done `count` times at `concentration`, about 0, in `dtype`.
+    """A timed case: `count` results of `task` for `concentration` and location 0, in `dtype`.
 
-    Goals apply to a `group`: for samplers "one" (one concentration for all draws), "array" (one for each draw) or
-    "small" (a short call, which measures overhead); for other tasks the task, and for a grid its name. `size` is the
-    number of angles in a data set.
+    Goals apply to a `group`. For samplers it is "one" (one concentration for all draws), "array" (one for each draw) or
+    "small" (a short call, which measures overhead). For other cases it is their name, and in a grid the grid's name.
+    `size` is the number of angles in a data set.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Case(NamedTuple):
         elif self.task == "fit":
             values = generator.vonmises(0.0, self.concentration, (self.count, self.size))
         else:
-            values = generator.uniform(-3.14, 3.14, self.count)  # closer to pi, rounding could pass it
+            values = generator.uniform(-3.14, 3.14, self.count)  # an angle closer to pi could round to more than pi
         return values.astype(self.dtype)
 
     def describe(self):
@@ -128,7 +128,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 KEYS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32", "rbg", "unsafe_rbg")
 FUNCTIONS = ("icdf", "cdf", "log_prob", "gradient")
 
-# Cases along one axis each, which users ask for by name.
+# Further cases, which users request by name.
 GRIDS = {
     "sizes": tuple(Case("size=1" if power == 0 else f"size=2^{power}", "sizes", 2**power, 5.0) for power in SIZES),
     "concentrations": tuple(
@@ -150,7 +150,7 @@ GRIDS = {
     ),
 }
 
-# Groups whose size is the point of the case.
+# Groups of cases whose size must not change.
 FIXED = ("small", "sizes", "arrays")
 
 

@@ -1,7 +1,7 @@
-"""Time `CircularDistribution`: making its table, and drawing from it compared with `sample_von_mises`.
+"""Time the table and the draws of `CircularDistribution`, compared with `sample_von_mises`.
 
-``python -m benchmarks.circular`` times densities with one mode and with several in turns with `sample_von_mises`, for
-the same number of angles. ``--json FILE`` keeps all results.
+``python -m benchmarks.circular`` times densities with one mode and with several. `sample_von_mises` takes turns with
+the draws, and draws the same number of angles. ``--json FILE`` saves all results.
 """
 
 import sys
@@ -17,14 +17,14 @@ COUNT = 2**22
 
 
 class Case(NamedTuple):
-    """`count` draws from the density of this name; 0 times the table alone."""
+    """`count` draws from the density with this name; if `count` is 0, only its table."""
 
     density: str
     count: int
 
     @property
     def name(self):
-        """Its label in tables."""
+        """Label of the case in tables."""
         return f"{self.density}, {f'{self.count} angles' if self.count else 'table'}"
 
 
@@ -33,7 +33,7 @@ CASES = tuple(Case(density, count) for density in DENSITIES for count in (0, COU
 
 
 def log_density(name):
-    """Return a log density as a function of the angle and one parameter, and the parameter."""
+    """Return a log density as a function of the angle and one parameter, and the value of that parameter."""
     import jax.numpy as jnp
 
     def three_modes(x, kappa):
@@ -76,7 +76,7 @@ def competitors(case):
 
 def summary(records):
     """Return the rows of a table: milliseconds, rates, and the rate relative to `sample_von_mises`."""
-    lines = [("density", "ms", "million per second", "of sample_von_mises", "first call")]
+    lines = [("density", "ms", "million per second", "rate / sample_von_mises", "first call")]
     for record in records:
         own, peer = record["results"]["jax_von_mises"], record["results"].get("sample_von_mises")
         rate = f"{own['rate'] / 1e6:.3g}" if peer else ""

@@ -1,4 +1,4 @@
-"""Compare two results of `performance_benchmark`: which cases became slower or faster.
+"""Compare two results of `performance_benchmark`, and find the cases that became slower or faster.
 
 The comparison uses our ratios to the peers timed in the same run, since a slower machine slows both. It uses our rate
 only if no ratio can be judged and the machine is the same. A noisy timing in either run gives no verdict.
@@ -16,7 +16,8 @@ from benchmarks.timing import noise_of
 
 __all__ = ["TOLERANCE", "Change", "Comparison", "compare", "share", "text"]
 
-# Share of a ratio. Runs on one machine differ by 10 %; a lost fusion or a second pass over memory costs 30 % or more.
+# Largest tolerated loss, relative to the old ratio. Runs on one machine differ by 10 %, whereas a lost fusion or a
+# second pass over memory costs 30 % or more.
 TOLERANCE = 0.3
 
 SLOWER, FASTER = "SLOWER", "faster"
@@ -25,7 +26,7 @@ TOO_NOISY = "too noisy"
 STATES = (SLOWER, FASTER, SAME, TOO_NOISY, BUSY)
 
 RATE = "rate"
-# Fields that must agree for two cases, and for two machines, to be the same.
+# Fields that must be equal for two cases to be the same work, and for two machines to be the same.
 WORK = ("count", "concentration", "task", "size", "dtype", "key_impl")
 MACHINE = ("platform", "device", "device_count", "cpu", "cores")
 SETTINGS = ("system", "python", "x64", "variables")
@@ -34,7 +35,7 @@ SETTINGS = ("system", "python", "x64", "variables")
 class Change(NamedTuple):
     """One number of a case in both runs: the ratio to `peer`, or our rate if `peer` is `RATE`.
 
-    `noise` is the relative uncertainty of the change, from the spread of all its timings.
+    `noise` is the relative uncertainty of the change, computed from the spreads of all its timings.
     """
 
     case: str
@@ -52,7 +53,7 @@ class Comparison(NamedTuple):
     differences: list[str]
     """Differences in machines, settings and versions."""
     unmatched: list[tuple[str, str]]
-    """Cases, and the parts of them that are in only one result or measure other work."""
+    """Cases with the reason why they, or parts of them, are not compared."""
     tolerance: float
 
     @property
@@ -62,28 +63,28 @@ class Comparison(NamedTuple):
 
     @property
     def regressions(self):
-        """Changes that are slower beyond noise and tolerance."""
+        """Losses that exceed the noise and the tolerance."""
         return [change for change in self.changes if change.state == SLOWER]
 
 
 def share(string):
-    """Read a share above 0 and below 1."""
+    """Read a number above 0 and below 1."""
     value = float(string)
     if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{string} is not above 0 and below 1")
+        raise argparse.ArgumentTypeError(f"must be above 0 and below 1, not {string}")
     return value
 
 
 def judge(factor, noise, tolerance):
     """Return the state of a change by `factor` whose timings are steady."""
-    # A loss and the gain that undoes it count alike: 0.7 and 1 / 0.7.
+    # A loss and the gain that reverses it count alike, such as 0.7 and 1 / 0.7.
     if abs(math.log(factor)) <= max(math.log1p(noise), -math.log1p(-tolerance)):
         return SAME
     return FASTER if factor > 1 else SLOWER
 
 
 def change_of(case, peer, numbers, timings, tolerance, busy):
-    """Return the `Change` from the old number to the new one, which both come from `timings`."""
+    """Return the `Change` from the old number to the new one; both come from `timings`."""
     noise = noise_of(result["spread"] for result in timings)
     noisy = any(result["wide"] for result in timings)
     state = BUSY if busy else TOO_NOISY if noisy else judge(numbers[1] / numbers[0], noise, tolerance)
@@ -91,21 +92,21 @@ def change_of(case, peer, numbers, timings, tolerance, busy):
 
 
 def differing(old, new, names):
-    """Return a line for each of `names` whose values differ."""
+    """Return a line for each field in `names` whose values differ."""
     pairs = ((name, old.get(name), new.get(name)) for name in names)
-    return [f"{name}: {before} and now {after}" for name, before, after in pairs if before != after]
+    return [f"{name}: {before} before, {after} now" for name, before, after in pairs if before != after]
 
 
 def work_of(case):
-    """Return the work of a case, with defaults for fields that older files lack."""
+    """Return the fields that define the work of a case, with defaults for those that older files lack."""
     return {name: case.get(name, Case._field_defaults.get(name)) for name in WORK}
 
 
 def compare_case(old, new, tolerance, same_machine, busy):
-    """Return the changes of one case, and its parts without a counterpart."""
+    """Return the changes of one case, and the reasons why parts of it are not compared."""
     name = new["name"]
-    if found := differing(work_of(old), work_of(new), WORK):
-        return [], [(name, line) for line in found]
+    if differences := differing(work_of(old), work_of(new), WORK):
+        return [], [(name, line) for line in differences]
     before, after = old["results"], new["results"]
     changes, unmatched = [], []
     for peer in dict.fromkeys((*before, *after)):
@@ -115,7 +116,7 @@ def compare_case(old, new, tolerance, same_machine, busy):
             why = f" ({reason})" if reason else ""
             unmatched.append((name, f"{LABELS.get(peer, peer)} is in the {where} result only{why}"))
         elif before[peer]["count"] != after[peer]["count"]:
-            counts = f"{before[peer]['count']:,} and now {after[peer]['count']:,}"
+            counts = f"{before[peer]['count']:,} before and {after[peer]['count']:,} now"
             unmatched.append((name, f"{LABELS.get(peer, peer)} did {counts}"))
         elif peer != OURS and "ratio" in before[peer] and "ratio" in after[peer]:
             timings = (before[OURS], before[peer], after[OURS], after[peer])
@@ -135,14 +136,14 @@ def compare(old, new, tolerance=TOLERANCE):
     Parameters
     ----------
     old, new : dict
-        As `files.read_result` returns them.
+        Results, as returned by `files.read_result`.
     tolerance : float
-        Largest loss, as a share of the ratio, that does not count as slower.
+        Largest loss, relative to the old ratio, that does not count as slower.
 
     Returns
     -------
     Comparison
-        Changes in the order of the new result.
+        The changes, in the order of the new result.
     """
     machines = differing(old["environment"], new["environment"], MACHINE)
     settings = differing(old["environment"], new["environment"], SETTINGS)
@@ -160,9 +161,9 @@ def compare(old, new, tolerance=TOLERANCE):
         if case["name"] not in cases:
             unmatched.append((case["name"], "in the new result only"))
             continue
-        found, alone = compare_case(cases.pop(case["name"]), case, tolerance, not machines, busy)
-        changes += found
-        unmatched += alone
+        case_changes, reasons = compare_case(cases.pop(case["name"]), case, tolerance, not machines, busy)
+        changes += case_changes
+        unmatched += reasons
     unmatched += [(name, "in the old result only") for name in cases]
     return Comparison(changes, differences, unmatched, tolerance)
 
@@ -172,15 +173,15 @@ def text(comparison):
     lines = ["Compared with the old result: our rate as a multiple of the peer's"]
     lines += [f"  {line}" for line in comparison.differences]
     if comparison.changes:
-        found = [("case", "against", "old", "new", "change", "noise", "")]
+        rows = [("case", "against", "old", "new", "change", "noise", "")]
         for change in sorted(comparison.changes, key=lambda change: STATES.index(change.state)):
             against, form = LABELS.get(change.peer, change.peer), "{:.2f}"
             if change.peer == RATE:
                 against, form = "our rate, per s", "{:.4g}"
             numbers = form.format(change.old), form.format(change.new)
             percent = f"{change.new / change.old - 1:+.0%}"
-            found.append((change.case, against, *numbers, percent, f"{change.noise:.0%}", change.state))
-        lines.append(table(found))
+            rows.append((change.case, against, *numbers, percent, f"{change.noise:.0%}", change.state))
+        lines.append(table(rows))
     reasons = {}
     for case, reason in comparison.unmatched:
         reasons.setdefault(reason, []).append(case)
@@ -191,5 +192,5 @@ def text(comparison):
     elif comparison.judged:
         lines.append(f"  {comparison.judged} numbers judged, none slower by more than {comparison.tolerance:.0%}")
     else:
-        lines.append("  No number could be judged: the runs are too noisy, or have no case in common.")
+        lines.append("  No number could be judged: the runs are too noisy or have no case in common.")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The machine and the libraries of a result."""
+"""Describe the machine and the libraries of a result."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ LIBRARIES = (
     "cupy-cuda13x",
     "tensorstore",
 )
-# Variables that change what JAX compiles, where it runs or how many threads there are.
+# Variables that change what JAX compiles, where it runs or how many threads it uses.
 VARIABLES = re.compile(r"(JAX|XLA|PJRT)_\w+|GLIBC_TUNABLES|\w+_(NUM_THREADS|VISIBLE_DEVICES)")
 
 
@@ -67,7 +67,7 @@ def versions():
 
 @contextlib.contextmanager
 def without_cache():
-    """Turn JAX's compilation cache off: it would make first calls look short."""
+    """Turn JAX's compilation cache off, since it would make first calls look short."""
     import jax
 
     before = jax.config.jax_enable_compilation_cache
@@ -87,9 +87,9 @@ def describe():
     try:
         device = jax.devices()[0]
     except (RuntimeError, AssertionError) as error:
-        asked = f" with JAX_PLATFORMS={jax.config.jax_platforms}" if jax.config.jax_platforms else ""
+        setting = f" with JAX_PLATFORMS={jax.config.jax_platforms}" if jax.config.jax_platforms else ""
         raise SystemExit(
-            f"JAX does not start{asked}: {error}. Run `jax-von-mises doctor` to find the reason."
+            f"JAX does not start{setting}: {error}. Run `jax-von-mises doctor` to find the reason."
         ) from error
     return {
         "platform": device.platform,

@@ -22,12 +22,12 @@ __all__ = [
     "write_text",
 ]
 
-# Bytes; all results are smaller.
+# Upper limit in bytes, above the size of all results.
 LARGEST = 2**26
 
 
 def new_file(text):
-    """Read the name of an output file; reject a missing folder before the measurement, not after it."""
+    """Read the name of an output file; reject a missing folder before the measurement rather than after it."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: there is no folder {path.parent}")
@@ -38,7 +38,7 @@ def new_file(text):
 
 @contextlib.contextmanager
 def atomic_file(path, mode, permissions=0o644, **options):
-    """Open a file that replaces `path` once complete: `path` always holds the old file or the new one, never a part."""
+    """Open a file that replaces `path` once complete; until then, `path` keeps the old file."""
     path = Path(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     try:
@@ -60,7 +60,7 @@ def write_text(path, text):
 
 
 def rounded(value, digits=6):
-    """Return `value` with all floats rounded to `digits` digits, which halves the size of files."""
+    """Return `value` with all floats rounded to `digits` significant digits, which halves the size of files."""
     if isinstance(value, dict):
         return {name: rounded(each, digits) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -90,7 +90,7 @@ def finite(text):
     """Read a number of a result; raise ValueError unless it is finite and small enough to compute with."""
     value = float(text)
     if not math.isfinite(value) or abs(value) > 1e100:
-        raise ValueError(f"it holds the number {text[:20]}, which is no measurement")
+        raise ValueError(f"it holds the number {text[:20]}, which is not a measurement")
     return int(text) if text.lstrip("-").isdigit() else value
 
 
@@ -117,7 +117,7 @@ def read_json(path):
 def checked(result):
     """Return `result` if it has the format of `performance_benchmark`; raise ValueError otherwise."""
     if result["format"] != 2:
-        raise ValueError(f"its format is {result['format']} and not 2")
+        raise ValueError(f"its format is {result['format']}, not 2")
     return result
 
 
@@ -136,15 +136,15 @@ def read_result(path):
             for found in case["results"].values():
                 int(found["count"]), bool(found["wide"])
                 if not (found["rate"] > 0 and found["spread"] >= 0 and found.get("ratio", 1) > 0):
-                    raise ValueError(f"a rate or a ratio of {case['name']} is not positive")
+                    raise ValueError(f"a rate, spread or ratio of {case['name']} is invalid")
             str(case["name"]), str(case["group"]), case["concentration"]
         if "machine_state" in result:
             bool(result["machine_state"]["quiet"]), str(result["machine_state"]["reason"])
         dict(result["environment"]["versions"]), str(result["environment"]["device"])
     except KeyError as error:
-        raise ValueError(f"{path} is no result of performance_benchmark: it has no {error}") from error
+        raise ValueError(f"{path} is not a result of performance_benchmark: it has no {error}") from error
     except (AttributeError, TypeError) as error:
-        raise ValueError(f"{path} is no result of performance_benchmark: {error}") from error
+        raise ValueError(f"{path} is not a result of performance_benchmark: {error}") from error
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot read {path}: {error}") from error
     return result

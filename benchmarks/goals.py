@@ -22,7 +22,7 @@ STATES = (MET, MISSED, TOO_CLOSE, TOO_NOISY, BUSY, NOT_MEASURED)
 
 
 class Goal(NamedTuple):
-    """Require `at_least` times the rate of `peer` for `group` on `platform`, from the concentration `above` on."""
+    """Require `at_least` times the rate of `peer` for `group` on `platform`, for concentrations of `above` or more."""
 
     platform: str
     group: str
@@ -31,7 +31,7 @@ class Goal(NamedTuple):
     above: float = 0.0
 
     def covers(self, platform, case):
-        """Return whether the goal applies to `case`, a dict of a result file."""
+        """Return whether the goal applies to `case`, an entry of a result file."""
         if (platform, case["group"]) != (self.platform, self.group):
             return False
         return self.above == 0 or (not isinstance(case["concentration"], dict) and case["concentration"] >= self.above)
@@ -50,10 +50,10 @@ GOALS = (
     Goal("cpu", "small", "normal", 1),
     Goal("cpu", "icdf", "scipy", 1000),
     Goal("cpu", "cdf", "scipy", 100),
-    # The fastest peer, compiled and warm: SciPy is slow.
+    # The fastest peer, compiled and warm, since SciPy is slow.
     Goal("cpu", "cdf", "tfp", 20),
     Goal("cpu", "cdf64", "scipy", 5),
-    # Another distribution, whose quantile is one function; the goal is 4e7 draws per second.
+    # The peer draws from another distribution, whose quantile is one function; the goal means 4e7 draws per second.
     Goal("cpu", "truncated", "normal", 0.2),
     Goal("cpu", "mixture", "tfp", 1.5),
     Goal("cpu", "log_prob", "tfp", 1.5),
@@ -69,10 +69,10 @@ GOALS = (
 
 
 class Verdict(NamedTuple):
-    """Whether one case reached one goal; `ratio` is None if one of the two did not run.
+    """The outcome of one case for one goal; `ratio` is None if the package or the peer did not run.
 
-    `noisy` marks rounds of either that disagree, and `busy` a machine that was not quiet: such a ratio gives no
-    verdict. Otherwise `noise` is the relative uncertainty of the ratio.
+    A ratio gives no verdict if the rounds of either disagree (`noisy`) or the machine was not quiet (`busy`). Otherwise
+    `noise` is its relative uncertainty.
     """
 
     case: str
@@ -85,7 +85,7 @@ class Verdict(NamedTuple):
 
     @property
     def state(self):
-        """One of `STATES`."""
+        """State of the verdict, one of `STATES`."""
         if self.ratio is None:
             return NOT_MEASURED
         if self.busy:
@@ -133,7 +133,7 @@ def verdicts(platform, cases, goals=GOALS, busy=False):
 
 def verdict_table(found, labels):
     """Return verdicts as text, with the count of each state at the end."""
-    lines = [("case", "against", "at least", "found", "")]
+    lines = [("case", "against", "at least", "measured", "")]
     for verdict in found:
         ratio = "-" if verdict.ratio is None else marked(f"{verdict.ratio:.2f}", verdict.noisy or verdict.busy)
         lines.append((verdict.case, labels[verdict.peer], f"{verdict.at_least:g}", ratio, verdict.state))

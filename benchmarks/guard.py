@@ -1,7 +1,6 @@
-"""Guard the speed: judge a few cases by a share of their goals, with one verdict.
+"""Guard the speed: judge a few cases against reduced goals, with one verdict.
 
-A share of each goal is low enough for any kind of machine. A noisy case is repeated; if it stays noisy, it is not
-judged.
+The reduced goals are low enough for any kind of machine. A noisy case is repeated; if it stays noisy, it is not judged.
 """
 
 from benchmarks import goals
@@ -9,7 +8,7 @@ from benchmarks.peers import OURS
 
 __all__ = ["CASES", "EXIT_CODES", "PEERS", "attempt", "bounds", "overall"]
 
-# Shares of the goals. Small calls measure the overhead of Python and of the system, which varies more.
+# Fractions of the goals. Small calls measure the overhead of Python and of the system, which varies more.
 SHARE, SMALL_SHARE = 0.4, 0.25
 CASES = ("k=0.1", "k=1e4", "array", "small", "cdf", "fit")
 PEERS = (OURS, "normal", "numpy", "scipy", "numpyro")
@@ -23,24 +22,24 @@ OPEN = (goals.TOO_NOISY, goals.TOO_CLOSE)
 
 
 def bounds():
-    """Return the goals, reduced to their shares."""
+    """Return the reduced goals."""
     return tuple(
         goal._replace(at_least=(SMALL_SHARE if goal.group == "small" else SHARE) * goal.at_least)
         for goal in goals.GOALS
     )
 
 
-def attempt(measure, platform, asked, attempts=ATTEMPTS):
+def attempt(measure, platform, required, attempts=ATTEMPTS):
     """Measure a case until each of its verdicts is settled, at most `attempts` times.
 
     Parameters
     ----------
     measure : callable
-        Measures the case and returns its entry of the result file.
+        Function that measures the case and returns its entry of the result file.
     platform : str
-        Where JAX runs.
-    asked : sequence of Goal
-        The bounds.
+        Platform on which JAX runs.
+    required : sequence of Goal
+        The goals to judge.
     attempts : int
         Largest number of measurements.
 
@@ -49,12 +48,12 @@ def attempt(measure, platform, asked, attempts=ATTEMPTS):
     entry : dict
         The entry of the last measurement.
     verdicts : list of Verdict
-        Each from the first attempt that settled it; replacing it with a later one would be a choice of results.
+        Each is from the first attempt that settled it, since replacing it with a later one would select results.
     """
     settled = {}
     for _ in range(attempts):
         entry = measure()
-        for verdict in goals.verdicts(platform, [entry], asked):
+        for verdict in goals.verdicts(platform, [entry], required):
             if verdict.peer not in settled or settled[verdict.peer].state in OPEN:
                 settled[verdict.peer] = verdict
         if not any(verdict.state in OPEN for verdict in settled.values()):

@@ -1,13 +1,14 @@
-"""Speed and accuracy of the samplers and functions, compared with other libraries in the same process.
+"""Measure the speed and accuracy of the samplers and functions, compared with other libraries in one process.
 
 ``python -m benchmarks.performance_benchmark --quick`` times the most important cases in about two minutes on two cores;
 without ``--quick`` all cases take about half an hour. It prints a table for each case, the accuracy, and a verdict on
-each goal; ``--json FILE`` keeps all results, for ``python -m benchmarks.plots FILE`` and for later comparisons.
-``--tuned`` gives all competitors 512-bit vectors and huge pages, settings that users have, too.
+each goal; ``--json FILE`` saves all results for ``python -m benchmarks.plots FILE`` and for later comparisons.
+``--tuned`` enables 512-bit vectors in XLA and huge pages for all competitors, as users can.
 
-``--grid sizes dtypes keys`` and other grids vary one property each. ``--compare OLD.json`` names the cases that became
-slower, also without a new run: ``--from NEW.json --compare OLD.json``. ``--guard`` judges a few cases by a share of
-their goals: the exit code is 0 for PASS and TOO NOISY, 1 for FAIL, and 2 if nothing can be judged.
+``--grid sizes dtypes keys`` and other grids vary the size, the dtype, the key and other properties.
+``--compare OLD.json`` lists the cases that became slower; with ``--from NEW.json`` it compares two files without a new
+run. ``--guard`` judges a few cases against reduced goals; the exit code is 0 for PASS and TOO NOISY, 1 for FAIL, and 2
+if nothing can be judged.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from benchmarks.text import case_table, environment_text, missing_text, positive
 __all__ = ["FORMAT", "main", "prepare", "run_case"]
 
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
-FORMAT = 2  # of the result file; grows when a reader of old files would misread a new one
+FORMAT = 2  # of the result file; increased when a reader of old files would misread a new one
 
 
 class Mode(NamedTuple):
@@ -66,12 +67,12 @@ def prepare(peer, case, capped):
     return case.count, peer.prepare(case)
 
 
-def noting(competitor, seen):
-    """Return a copy of `competitor` that appends the dtype of every result to `seen`, None if that is not one array."""
+def noting(competitor, dtypes):
+    """Return a copy of `competitor` that appends the dtype of each result to `dtypes`, None if it is not one array."""
 
     def wait(result):
         dtype = getattr(result, "dtype", None)
-        seen.append(None if dtype is None else str(dtype).removeprefix("torch."))
+        dtypes.append(None if dtype is None else str(dtype).removeprefix("torch."))
         return competitor.wait(result)
 
     return competitor._replace(wait=wait)
@@ -83,10 +84,10 @@ def first_calls(case, peers, capped, tick):
     Returns
     -------
     started : dict of str to tuple
-        For each peer that runs: its number of elements, its `Ready` function, the seconds of its first call, and the
+        For each peer that runs, its number of elements, its `Ready` function, the seconds of its first call, and the
         dtype of the result.
     missing : dict of str to str
-        For each other peer: the reason.
+        For each other peer, the reason.
     """
     started, missing = {}, {}
     for peer in peers:
@@ -99,7 +100,7 @@ def first_calls(case, peers, capped, tick):
         except Unavailable as reason:
             missing[peer.name] = str(reason)
         except Exception as error:
-            # A peer may run out of memory or break on this JAX, which is reported; this package must not.
+            # A peer that runs out of memory or breaks on this JAX is reported; for this package it is an error.
             if peer.name == OURS:
                 raise
             missing[peer.name] = f"failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
@@ -147,37 +148,37 @@ def run_case(case, peers, rounds, capped):
 
 
 def parser():
-    """Make the command line."""
-    made = argparse.ArgumentParser(
+    """Build the argument parser."""
+    parser = argparse.ArgumentParser(
         prog="python -m benchmarks.performance_benchmark", description=__doc__.splitlines()[0]
     )
-    size = made.add_mutually_exclusive_group()
+    size = parser.add_mutually_exclusive_group()
     size.add_argument(
         "--quick", action="store_true", help="measure fewer cases in fewer rounds, with less work for slow peers"
     )
     size.add_argument("--guard", action="store_true", help="judge a few cases: PASS, FAIL or TOO NOISY")
-    made.add_argument("--json", metavar="FILE", type=new_file, help="write timings, environment, accuracy, verdicts")
+    parser.add_argument("--json", metavar="FILE", type=new_file, help="write timings, environment, accuracy, verdicts")
     names = [case.name for case in (*CASES, *grid_cases(GRIDS))]
     default = ", ".join(case.name for case in CASES)
-    text = f"measure these cases, also of the grids, such as {GRIDS['sizes'][-1].name}; default: {default}"
-    made.add_argument("--cases", nargs="+", choices=names, default=[], metavar="CASE", help=text)
-    made.add_argument(
+    text = f"measure these cases, which may belong to grids, such as {GRIDS['sizes'][-1].name}; default: {default}"
+    parser.add_argument("--cases", nargs="+", choices=names, default=[], metavar="CASE", help=text)
+    parser.add_argument(
         "--grid", nargs="+", choices=GRIDS, default=[], metavar="GRID", help=f"measure these grids: {', '.join(GRIDS)}"
     )
     names = [peer.name for peer in PEERS]
-    made.add_argument(
-        "--peers", nargs="+", choices=names, metavar="PEER", help=f"measure these peers: {', '.join(names)}"
+    parser.add_argument(
+        "--peers", nargs="+", choices=names, metavar="PEER", help=f"measure only these peers: {', '.join(names)}"
     )
     text = ", ".join(f"{mode.rounds} {name}" for name, mode in MODES.items())
-    made.add_argument("--tuned", action="store_true", help="use 512-bit vectors and huge pages, for all competitors")
-    made.add_argument("--rounds", type=positive, help=f"number of turns of each peer; default: {text}")
-    made.add_argument(
-        "--compare", metavar="OLD.json", help="name the changes since this result; exit code 1 if a case is slower"
+    parser.add_argument("--tuned", action="store_true", help="use 512-bit vectors in XLA, and huge pages")
+    parser.add_argument("--rounds", type=positive, help=f"number of rounds; default: {text}")
+    parser.add_argument(
+        "--compare", metavar="OLD.json", help="list changes since this result; the exit code is 1 if a case is slower"
     )
-    made.add_argument("--from", dest="measured", metavar="NEW.json", help="compare this result, without a new run")
-    text = f"largest loss, as a share of a ratio, that does not count as slower; default: {compare.TOLERANCE:g}"
-    made.add_argument("--tolerance", type=compare.share, default=compare.TOLERANCE, metavar="SHARE", help=text)
-    return made
+    parser.add_argument("--from", dest="measured", metavar="NEW.json", help="compare this result, without a new run")
+    text = f"largest loss, relative to the old ratio, that does not count as slower; default: {compare.TOLERANCE:g}"
+    parser.add_argument("--tolerance", type=compare.share, default=compare.TOLERANCE, metavar="SHARE", help=text)
+    return parser
 
 
 def grid_cases(names):
@@ -185,9 +186,9 @@ def grid_cases(names):
     return [case for name in names for case in GRIDS[name]]
 
 
-def chosen(given, default):
+def chosen(options, default):
     """Return the requested cases, in the order of the tables."""
-    wanted = {*given.cases, *(case.name for case in grid_cases(given.grid))} or default
+    wanted = {*options.cases, *(case.name for case in grid_cases(options.grid))} or default
     return [case for case in (*CASES, *grid_cases(GRIDS)) if case.name in wanted]
 
 
@@ -213,7 +214,7 @@ def measure_cases(cases, measure, platform, judging, busy):
 
 
 def measure_accuracy(cases, peers, mode):
-    """Measure and print the accuracy for the tasks of the default cases among `cases`; grids measure speed alone."""
+    """Measure and print the accuracy for the tasks of the default cases among `cases`; grids measure only speed."""
     names = {case.name for case in CASES}
     tasks = {case.task for case in cases if case.name in names}
     counts, errors = [], []
@@ -222,58 +223,58 @@ def measure_accuracy(cases, peers, mode):
         counts = accuracy.measure(peers, concentrations=mode.distinct)
         print(accuracy.count_table(counts))
     if tasks & {error.task for error in accuracy.ERRORS}:
-        print("\nLargest errors, relative to float64 quadrature at the same float32 arguments", flush=True)
+        print("\nLargest errors, compared with float64 quadrature at the same float32 arguments", flush=True)
         errors = accuracy.errors(tasks, peers, mode.errors)
         print(accuracy.error_tables(errors))
     return counts, errors
 
 
-def measure(given):
+def measure(options):
     """Run and print the requested measurements; return the result."""
-    # By default JAX reserves three quarters of a GPU; the other libraries need memory, too.
+    # By default JAX reserves three quarters of a GPU's memory, which the other libraries need, too.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    name = "guard" if given.guard else "quick" if given.quick else "full"
+    name = "guard" if options.guard else "quick" if options.quick else "full"
     mode = MODES[name]
-    rounds = given.rounds or mode.rounds
-    peers = [peer for peer in PEERS if peer.name in (given.peers or mode.peers)]
-    cases = chosen(given, mode.cases)
+    rounds = options.rounds or mode.rounds
+    peers = [peer for peer in PEERS if peer.name in (options.peers or mode.peers)]
+    cases = chosen(options, mode.cases)
 
-    found = environment.describe()
+    machine = environment.describe()
     state = quiet.check()
-    print(environment_text(found))
+    print(environment_text(machine))
     print(f"  {state.text()}")
-    print(f"  Medians of {rounds} rounds, in which all peers take turns; the spread is the interquartile range.")
-    platform = found["platform"]
+    print(f"  Medians of {rounds} rounds, in which all peers take turns; spread: interquartile range over median.")
+    platform = machine["platform"]
     capped = mode.capped or platform != "cpu"
-    if given.guard and not state.quiet:
+    if options.guard and not state.quiet:
         cases = []  # no ratio could be judged
     entries, verdicts = measure_cases(
-        cases, lambda case: run_case(case, peers, rounds, capped), platform, given.guard, not state.quiet
+        cases, lambda case: run_case(case, peers, rounds, capped), platform, options.guard, not state.quiet
     )
-    counts, errors = ([], []) if given.guard else measure_accuracy(cases, peers, mode)
-    if not given.guard:
+    counts, errors = ([], []) if options.guard else measure_accuracy(cases, peers, mode)
+    if not options.guard:
         verdicts = goals.verdicts(platform, entries, busy=not state.quiet)
     if verdicts:
         print("\nGoals: our rate as a multiple of the peer's")
         print(goals.verdict_table(verdicts, LABELS))
     result = {
         "format": FORMAT,
-        "environment": found,
+        "environment": machine,
         "machine_state": state.as_dict(),
-        "options": {"mode": name, "rounds": rounds, "tuned": given.tuned},
+        "options": {"mode": name, "rounds": rounds, "tuned": options.tuned},
         "cases": entries,
         "accuracy": counts,
         "errors": errors,
         "goals": [{**verdict._asdict(), "state": verdict.state} for verdict in verdicts],
     }
-    if given.guard:
+    if options.guard:
         result["verdict"] = guard.overall(verdicts) if state.quiet else guard.TOO_NOISY
         print(f"\n{result['verdict']}" + ("" if state.quiet else f": {quiet.BUSY}, {state.reason}"))
     return result
 
 
 def tune(arguments):
-    """Restart this process with huge pages, a setting that glibc reads once, and set XLA's vectors to 512 bits."""
+    """Restart this process with huge pages, which glibc enables only at startup, and set XLA's vectors to 512 bits."""
     if HUGE_PAGES not in os.environ.get("GLIBC_TUNABLES", "").split(":"):
         os.environ["GLIBC_TUNABLES"] = ":".join(filter(None, [os.environ.get("GLIBC_TUNABLES"), HUGE_PAGES]))
         os.execv(sys.executable, [sys.executable, "-m", "benchmarks.performance_benchmark", *arguments])
@@ -288,30 +289,30 @@ def main(arguments=None):
     Returns
     -------
     int
-        Exit code: 1 if `--compare` finds a regression or the guard fails, 2 if a file is no result or nothing can be
+        Exit code: 1 if `--compare` finds a regression or the guard fails, 2 if a file is not a result or nothing can be
         judged; otherwise 0, even if goals are missed.
     """
-    made = parser()
-    given = made.parse_args(arguments)
-    if given.measured is not None and (given.compare is None or given.json is not None or given.guard):
-        made.error("--from replaces a run in a comparison: it needs --compare, and neither --json nor --guard")
-    if given.tuned and given.measured is None:
+    command_line = parser()
+    options = command_line.parse_args(arguments)
+    if options.measured is not None and (options.compare is None or options.json is not None or options.guard):
+        command_line.error("--from replaces a new run, so it needs --compare and excludes --json and --guard")
+    if options.tuned and options.measured is None:
         tune(sys.argv[1:] if arguments is None else arguments)
     start = time.perf_counter()
     try:
         # Read the files before the measurement takes minutes.
-        old = None if given.compare is None else read_result(given.compare)
-        result = None if given.measured is None else read_result(given.measured)
+        old = None if options.compare is None else read_result(options.compare)
+        result = None if options.measured is None else read_result(options.measured)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     if result is None:
         with environment.without_cache():
-            result = measure(given)
-        finish(start, given.json, result)
-    code = guard.EXIT_CODES[result["verdict"]] if given.guard else 0
+            result = measure(options)
+        finish(start, options.json, result)
+    code = guard.EXIT_CODES[result["verdict"]] if options.guard else 0
     if old is not None:
-        comparison = compare.compare(old, result, given.tolerance)
+        comparison = compare.compare(old, result, options.tolerance)
         print(f"\n{compare.text(comparison)}")
         code = code or (1 if comparison.regressions else 0 if comparison.judged else 2)
     return code

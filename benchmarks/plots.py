@@ -48,9 +48,9 @@ SETTINGS = {
 
 
 def speed_series(result):
-    """Map each peer to concentrations and rates in million draws per second, for the cases of one concentration.
+    """Map each peer to pairs of a concentration and a rate in million draws per second.
 
-    Noisy rates are left out.
+    Only cases with one concentration for all draws count. Noisy rates are left out.
     """
     series = {}
     for case in result["cases"]:
@@ -62,7 +62,7 @@ def speed_series(result):
 
 
 def accuracy_series(result):
-    """Map each peer to concentrations and numbers of distinct values."""
+    """Map each peer to pairs of a concentration and a number of distinct values."""
     series = {}
     for row in result["accuracy"]:
         series.setdefault(row["peer"], []).append((row["concentration"], row["distinct"]))
@@ -70,16 +70,16 @@ def accuracy_series(result):
 
 
 def draws_text(result):
-    """Return the draws per call, and the peers that drew fewer."""
+    """Return the number of draws per call as text, with the peers that drew fewer."""
     cases = [case for case in result["cases"] if case["group"] == "one"]
-    most = max((case["count"] for case in cases), default=0)
+    largest = max((case["count"] for case in cases), default=0)
     fewer = {}
     for case in cases:
         for name, found in case["results"].items():
             if found["count"] < case["count"]:
                 fewer.setdefault(found["count"], {})[LABELS[name]] = None
     exceptions = "; ".join(f"{', '.join(names)}: {draws:,}" for draws, names in fewer.items())
-    return f"{most:,}" + (f" ({exceptions})" if exceptions else "")
+    return f"{largest:,}" + (f" ({exceptions})" if exceptions else "")
 
 
 def draw(axes, series):
@@ -101,7 +101,7 @@ def machine_text(found):
 
 
 def picture(result):
-    """Return the figure of both panels."""
+    """Return the figure with both panels."""
     from matplotlib import ticker
     from matplotlib.figure import Figure
 
@@ -109,14 +109,14 @@ def picture(result):
     speed, accuracy = figure.subplots(1, 2)
     handles = draw(speed, speed_series(result))
     speed.set_title("Speed: million float32 draws per second")
-    # Room for the slowest line, and between the fastest one and the title.
+    # Leave room below the lowest line, and between the highest one and the title.
     speed.margins(y=0.12)
     speed.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
 
     counts = accuracy_series(result)
     handles |= draw(accuracy, counts)
-    million = max((row["draws"] for row in result["accuracy"]), default=0)
-    accuracy.set_title(f"Accuracy: distinct values in {million:,} draws")
+    draws = max((row["draws"] for row in result["accuracy"]), default=0)
+    accuracy.set_title(f"Accuracy: distinct values in {draws:,} draws")
     accuracy.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
     for axes in (speed, accuracy):
         axes.minorticks_off()
@@ -155,37 +155,38 @@ def run(arguments, module, text, source, upgrade, make):
     source : str
         Name of the program that writes the results.
     upgrade : callable
-        Takes the JSON object of a file and returns the result; raises KeyError or ValueError if it is not one.
+        Function that takes the JSON object in a file and returns the result; it raises KeyError or ValueError if the
+        object is not a result.
     make : callable
-        Takes the result and returns the figure.
+        Function that takes the result and returns the figure.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=text.splitlines()[0])
     parser.add_argument("result", type=Path, help=f"file written by {source} --json")
     parser.add_argument("--out", type=Path, required=True, help="picture to write; its suffix gives the format")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
         import matplotlib
     except ImportError:
-        print(f"the pictures need matplotlib: {install_command('plots')}", file=sys.stderr)
+        print(f"the pictures need matplotlib; install it with {install_command('plots')}", file=sys.stderr)
         return 1
     try:
         with matplotlib.rc_context(SETTINGS):
-            figure = make(upgrade(read_json(given.result)))
+            figure = make(upgrade(read_json(options.result)))
     except KeyError as error:
-        print(f"{given.result} is no result of {source}: it has no {error}", file=sys.stderr)
+        print(f"{options.result} is not a result of {source}: it has no {error}", file=sys.stderr)
         return 1
     except (TypeError, AttributeError, IndexError) as error:
-        print(f"{given.result} is no result of {source}: {error}", file=sys.stderr)
+        print(f"{options.result} is not a result of {source}: {error}", file=sys.stderr)
         return 1
     except (OSError, ValueError) as error:
-        print(f"cannot read {given.result}: {error}", file=sys.stderr)
+        print(f"cannot read {options.result}: {error}", file=sys.stderr)
         return 1
     with matplotlib.rc_context(SETTINGS):
         # Without a date, the same result gives the same bytes.
-        metadata = {"Date": None} if given.out.suffix == ".svg" else None
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(given.out, metadata=metadata, dpi=150)
-    print(f"written to {given.out}")
+        metadata = {"Date": None} if options.out.suffix == ".svg" else None
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(options.out, metadata=metadata, dpi=150)
+    print(f"written to {options.out}")
     return 0
 
 

@@ -1,7 +1,7 @@
 """Check whether the machine is quiet enough for timings.
 
-`check` takes about a second. Every program that measures times calls it first, prints the state and keeps it in the
-result. On a busy machine a program still reports its timings with their spread, but draws no conclusions.
+`check` takes about a second. Programs that draw conclusions from times call it first, print the state and store it in
+the result. On a busy machine a program still reports its timings with their spread, but draws no conclusions.
 """
 
 import threading
@@ -20,14 +20,14 @@ BUSY = "machine busy: nothing concluded"
 # Measured on two cores of a virtual machine: the spread was 0.02 to 0.13 while nothing else ran, and 0.26 to 1.4 while
 # other processes used more than half of the CPU time.
 MOST_SPREAD = 0.2
-# Share of the CPU time that the hypervisor may give to other virtual machines during the calibration.
+# Fraction of the CPU time that the hypervisor may give to other virtual machines during the calibration.
 MOST_STEAL = 0.02
 # Load average per core. It covers a minute, so the previous program may contribute one per core.
 MOST_LOAD = 1.5
 # Fewer repetitions on a core give no meaningful quartiles.
 FEWEST_REPETITIONS = 8
 
-# One repetition takes a few milliseconds: long enough for another process on the core to interrupt it.
+# One repetition takes a few milliseconds, long enough for another process on the core to interrupt it.
 SINES, SIZE = 16, 2**15
 
 
@@ -38,9 +38,9 @@ class Quiet(NamedTuple):
     load: float
     """Load average of the last minute."""
     steal: float
-    """Share of the CPU time that the hypervisor took away."""
+    """Fraction of the CPU time that the hypervisor took away."""
     spread: float
-    """Interquartile range of the repetitions of a fixed calculation, as a share of their median, on the worst core."""
+    """Interquartile range of the repetitions of a fixed calculation, divided by their median, on the worst core."""
     reason: str
     """Why the machine is busy; empty if it is quiet."""
 
@@ -77,7 +77,7 @@ def worst_spread(repetitions):
 
 
 def repeat(until, seconds):
-    """Append the seconds of each repetition of a fixed calculation to `seconds`; NumPy releases the GIL in it."""
+    """Append the seconds of each repetition of a fixed calculation, in which NumPy releases the GIL, to `seconds`."""
     angles = np.linspace(0.0, 1.0, SIZE)
     result = np.empty_like(angles)
     while (start := time.perf_counter()) < until:
@@ -102,6 +102,6 @@ def check(seconds=1.0):
     after = psutil.cpu_times()
     # Only Linux reports steal.
     steal = getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)
-    # The first repetition touches the memory for the first time.
+    # Leave out the first repetition, which touches the memory for the first time.
     spread = worst_spread([each[1:] for each in repetitions])
     return decide(psutil.getloadavg()[0], count, steal / max(sum(after) - sum(before), 1e-9), spread)

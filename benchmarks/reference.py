@@ -1,8 +1,8 @@
-"""The von Mises distribution about 0 in float64, the reference for errors.
+"""Compute the von Mises distribution about 0 in float64, the reference for errors.
 
-The relative error is below 1e-11 for concentrations from 0 to 1e9. SciPy uses a normal approximation from concentration
-50 on. Gauss-Legendre quadrature here integrates the density from the angle to the place where it has fallen by e^-40,
-or to pi, so that small tails keep their digits.
+The relative error is below 1e-11 for concentrations from 0 to 1e9; SciPy switches to a normal approximation at
+concentration 50. Gauss-Legendre quadrature integrates the density from the angle to the point where it has fallen by a
+factor of e^-40, or to pi, so that small tails keep their digits.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ __all__ = ["cdf", "icdf", "log_prob"]
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(60)
 DEPTH = 40.0
-BLOCK = 2**12  # points at a time, whose nodes fit the cache
+BLOCK = 2**12  # points at a time; their nodes fit in the cache
 
 
 def log_prob(x, k):
@@ -40,7 +40,7 @@ def cdf(x, k):
 
 
 def icdf(q, k):
-    """Return the angle in [-pi, pi] with the probability q below it, by bisection."""
+    """Return the angle in [-pi, pi] below which the probability is q, by bisection."""
     small = np.minimum(q, 1 - q)
     low, high = np.zeros_like(q), np.full_like(q, min(np.pi, 10 / np.sqrt(max(k, 1e-9))))
     for _ in range(60):

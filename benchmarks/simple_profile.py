@@ -22,38 +22,38 @@ __all__ = ["advice", "main"]
 CONCENTRATION = 5.0
 SIZES = {"cpu": (2**10, 2**20, 2**24), "gpu": (2**10, 2**20, 2**28)}
 ROUNDS = 9
-# Free bytes needed per draw: `jax.random.normal` holds four float32 arrays, and other programs may share a GPU.
+# Free bytes needed per draw: twice the four float32 arrays of `jax.random.normal`, as other programs may share a GPU.
 ROOM = 32
 
 NORMAL = "normal"
 COMPARED = [peer for peer in PEERS if peer.name in (OURS, NORMAL)]
 
-# Seconds of a first call that make a compilation cache worthwhile.
+# Seconds; a compilation cache is worthwhile if a first call takes longer.
 LONG_COMPILE = 0.2
 
 
 def unused_gpu():
-    """Return the name of a GPU that JAX does not use although no setting selects the CPU; None otherwise."""
+    """Return the name of a GPU that JAX leaves unused although no setting selects the CPU; None if there is none."""
     import jax
 
     from jax_von_mises.runtime import hardware
 
     if jax.default_backend() != "cpu" or "cpu" in (jax.config.jax_platforms or ""):
         return None
-    for found in hardware.accelerators():
-        return found.cards[0].name if found.cards else f"{found.vendor} GPU"
+    for gpus in hardware.accelerators():
+        return gpus.cards[0].name if gpus.cards else f"{gpus.vendor} GPU"
     return None
 
 
 def bytes_text(size):
-    """Return a number of bytes as text, "unknown" for None."""
+    """Return a number of bytes as text, or "unknown" for None."""
     from jax_von_mises.streams.checkpoint import readable
 
     return "unknown" if size is None else readable(size)
 
 
 def print_first_call(count):
-    """Compile the sampler and print each stage; return the seconds that a cache would save, and the program."""
+    """Compile the sampler and print the time of each stage; return the seconds a cache would save, and the program."""
     from jax_von_mises import runtime
 
     (compiled,) = runtime.warmup((count,), concentration=CONCENTRATION)
@@ -80,12 +80,12 @@ def stage_row(case, busy):
 
 
 def fitting(sizes, free):
-    """Return the sizes that fit into `free` bytes, at least the smallest one."""
+    """Return the sizes that fit into `free` bytes, but at least the smallest one."""
     return tuple(size for size in sizes if free is None or ROOM * size <= free) or sizes[:1]
 
 
 def print_memory(count, compiled):
-    """Print the memory of the largest call and that of the device."""
+    """Print the memory of the largest call and of the device."""
     from jax_von_mises import runtime
 
     held = runtime.memory_report()[0]
@@ -104,14 +104,14 @@ def print_memory(count, compiled):
 
 
 def advice(gpu, busy, entry, compiling):
-    """Return recommendations in a few sentences, none of them from noisy rates.
+    """Return recommendations, one sentence each; none of them is based on noisy rates.
 
     Parameters
     ----------
     gpu : str or None
         A GPU that JAX does not use.
     busy : bool
-        Whether the machine was not quiet.
+        Whether the machine was busy.
     entry : dict
         The result of `run_case` for the largest case.
     compiling : float
@@ -119,37 +119,37 @@ def advice(gpu, busy, entry, compiling):
     """
     lines = []
     if gpu is not None:
-        lines.append(f"JAX does not use the {gpu}: run jax-von-mises doctor for the reason.")
+        lines.append(f"JAX does not use the {gpu}; run jax-von-mises doctor to find the reason.")
     found = entry["results"]
     if busy:
-        lines.append("Other work slowed this program down: run it again when the machine is quiet.")
+        lines.append("Other work slowed this program down; run it again when the machine is quiet.")
     elif any(result["wide"] for result in found.values()):
-        lines.append("The rounds disagree on the largest arrays: run this again when the machine is quiet.")
+        lines.append("The rounds disagree for the largest arrays; run this program again when the machine is quiet.")
     elif found[NORMAL]["ratio"] * (1 + timing.noise_of(result["spread"] for result in found.values())) < 1:
-        lines.append("The sampler is slower than jax.random.normal on a large array: run jax-von-mises doctor.")
+        lines.append("The sampler is slower than jax.random.normal for a large array; run jax-von-mises doctor.")
     if compiling > LONG_COMPILE:
-        lines.append("To save the first call of later processes, call initialize_compilation_cache().")
+        lines.append("To shorten the first call of later processes, call initialize_compilation_cache().")
     return lines
 
 
 def main(arguments=None):
     """Run the profile; return the exit code."""
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m benchmarks.simple_profile",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.parse_args(arguments)
-    # Otherwise the report would count only the memory that JAX has not reserved as free.
+    parser.parse_args(arguments)
+    # By default JAX reserves three quarters of a GPU's memory, which other programs may need.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from jax_von_mises import runtime
 
     start = time.perf_counter()
-    about = environment.describe()
+    machine = environment.describe()
     state = quiet.check()
     busy, gpu = not state.quiet, unused_gpu()
-    print(environment_text(about) + (f"\n  {gpu}: not used by JAX" if gpu else "") + f"\n  {state.text()}")
-    sizes = SIZES["cpu" if about["platform"] == "cpu" else "gpu"]
+    print(environment_text(machine) + (f"\n  {gpu}: not used by JAX" if gpu else "") + f"\n  {state.text()}")
+    sizes = SIZES["cpu" if machine["platform"] == "cpu" else "gpu"]
     sizes = fitting(sizes, runtime.memory_report()[0].free)
     compiling, compiled = print_first_call(sizes[-1])
     stages = [("draws", "until it returns", "until it is ready", "copy to the host", "spread")]

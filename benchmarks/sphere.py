@@ -1,8 +1,9 @@
-"""Time directions on the sphere, compared in turns with `jax.random.normal`, SciPy and TensorFlow Probability.
+"""Time directions on the sphere, compared with `jax.random.normal`, SciPy and TensorFlow Probability.
 
-``python -m benchmarks.sphere`` draws directions in several dimensions, with one concentration for all and one for each,
-the cosines alone, and the derivative in the concentration. `jax.random.normal` draws the same number of components, so
-the ratio to it is the cost relative to the cheapest array of that size. ``--json FILE`` keeps all results.
+``python -m benchmarks.sphere`` times directions in several dimensions, with one concentration for all draws and with a
+separate one for each, only the cosines, and the derivative with respect to the concentration. The competitors take
+turns. `jax.random.normal` draws the same number of components, so the ratio to it is the cost relative to the cheapest
+random array of that size. ``--json FILE`` saves all results.
 """
 
 import sys
@@ -15,12 +16,12 @@ from benchmarks.timing import Competitor
 
 __all__ = ["CASES", "Case", "competitors", "main", "summary"]
 
-# Slow peers get this many elements; their rates are scaled from these.
+# SciPy, which is slow, draws at most this many directions per call.
 FEW = 2**14
 
 
 class Case(NamedTuple):
-    """`count` draws of `kind` in `dimension` dimensions: directions, cosines alone, or the derivative of their sum."""
+    """`count` draws in `dimension` dimensions: directions, cosines, or the derivative of the sum of directions."""
 
     kind: str
     dimension: int
@@ -30,7 +31,7 @@ class Case(NamedTuple):
 
     @property
     def name(self):
-        """Its label in tables."""
+        """Label of the case in tables."""
         return f"{self.kind}, d = {self.dimension}, {'a concentration each' if self.each else 'one concentration'}"
 
 
@@ -78,14 +79,14 @@ def competitors(case):
         from scipy import stats
 
         few = min(n, FEW)
-        theirs = stats.vonmises_fisher(mean.astype(float) / np.linalg.norm(mean.astype(float)), 5.0)
-        found["SciPy"] = Competitor(lambda i: theirs.rvs(few, random_state=i)), few
+        distribution = stats.vonmises_fisher(mean.astype(float) / np.linalg.norm(mean.astype(float)), 5.0)
+        found["SciPy"] = Competitor(lambda i: distribution.rvs(few, random_state=i)), few
         found |= tfp(of_keys, n, d)
     return found
 
 
 def tfp(of_keys, n, d):
-    """Return TensorFlow Probability's sampler if it is installed; it supports up to five dimensions."""
+    """Return TensorFlow Probability's sampler, which supports up to five dimensions, if the library is installed."""
     try:
         from tensorflow_probability.substrates.jax import distributions
     except ImportError:
@@ -97,7 +98,7 @@ def tfp(of_keys, n, d):
 
 
 def summary(records):
-    """Return the rows of a table: rates, and times relative to `jax.random.normal` with as many components."""
+    """Return the rows of a table: rates, and times relative to `jax.random.normal` for equally many components."""
     names = list(dict.fromkeys(name for record in records for name in record["results"]))
     lines = [("million per second", *names, "time / normal", "first call")]
     for record in records:

@@ -1,8 +1,8 @@
 """Measure the time to the first angles of a new process: compiled, from the compilation cache or an exported sampler.
 
-``python -m benchmarks.startup`` starts a process for each way to begin, in random order, in several rounds. Each
-process imports JAX, starts it, gets ready (turns the cache on, loads the file), draws, and draws again. The compared
-time is that of getting ready and of the first draw. It does not include imports, nor keys and parameters, for which JAX
+``python -m benchmarks.startup`` runs several rounds, each with a new process for every way to start, in random order. A
+process imports JAX, starts it, gets ready (enables the cache, loads the file), and draws twice. The compared time is
+that of getting ready and of the first draw. It excludes imports, and the creation of keys and parameters, for which JAX
 compiles programs, too.
 """
 
@@ -42,7 +42,7 @@ class Way(NamedTuple):
     name: str
     label: str
     cache: str | None = None
-    """None, ``"empty"`` or ``"full"``."""
+    """State of the compilation cache: ``"empty"``, ``"full"``, or None if it is not used."""
     file: bool = False
     peer: str = OURS
     module: str = "jax_von_mises"
@@ -50,7 +50,7 @@ class Way(NamedTuple):
 
 
 def peer_ways(peer, label, module):
-    """Return the ways of another library: without a cache and from a full one."""
+    """Return the ways for another library, without a cache and with a full one."""
     return (
         Way(peer, label, peer=peer, module=module),
         Way(f"{peer}-cache", f"{label}, from the cache", cache="full", peer=peer, module=module),
@@ -77,7 +77,7 @@ TASKS = {
     "array": Case("a concentration for each of 1000", "array", 1000, LogUniform(1.0, 9.0)),
 }
 
-# Seconds to get ready and for the first draw.
+# Upper limits, in seconds, of getting ready and the first draw together.
 GOALS = {"compile": 1.0, "cache": 0.2}
 
 
@@ -120,7 +120,7 @@ def live(order):
 def ask(order):
     """Run `live` in a new process and return its result."""
     command = [sys.executable, "-m", "benchmarks.startup", "--order", json.dumps(order)]
-    # Keep the user's own cache away from every way.
+    # No way may use the user's own cache.
     environment = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -142,7 +142,7 @@ def measure(ways, tasks, rounds, folder):
             for way in ways:
                 cache = way.cache and f"{folder}/{name}-{way.name}"
                 orders[name, way.name] = order = {"way": way.name, "task": name, "cache": cache, "file": path}
-                # This untimed run fills the cache and brings the libraries into the system's memory.
+                # This untimed run fills the compilation cache and loads the libraries into the system's file cache.
                 if (way.cache == "full" or way.peer != OURS) and way.name not in missing:
                     tick()
                     answer = ask(order)
@@ -181,7 +181,7 @@ def summarise(found):
 
 def summary_text(name, summary, busy=False):
     """Return one task as a table."""
-    rows = [("", "import", "get ready", "first call", "both", "spread", "second call")]
+    rows = [("", "import", "get ready", "first call", "sum", "spread", "second call")]
     doubtful = False
     for way, found in summary.items():
         doubt = busy or found["wide"]
@@ -192,7 +192,7 @@ def summary_text(name, summary, busy=False):
         )
         rows.append((LABELS[way], import_, ready, first, both, f"{found['spread']:.0%}", second))
     parts = next(iter(summary.values()))["parts"]
-    before = f"  before: import jax {time_text(parts['import_jax'])}, start it {time_text(parts['start'])}"
+    before = f"  before: importing jax takes {time_text(parts['import_jax'])}, starting it {time_text(parts['start'])}"
     return "\n".join([TASKS[name].name, table(rows), before, *([MARKED] if doubtful else [])])
 
 
@@ -200,51 +200,56 @@ def goal_text(summary, busy=False):
     """Return the verdicts on `GOALS` as a table."""
     verdicts = []
     for name, ways in summary.items():
-        for way, most in GOALS.items():
+        for way, limit in GOALS.items():
             if way in ways:
                 found, noise = ways[way], timing.noise_of([ways[way]["spread"]])
-                case, ratio = f"{name}: at most {most:g} s", most / ways[way]["seconds"]
+                case, ratio = f"{name}: at most {limit:g} s", limit / ways[way]["seconds"]
                 verdicts.append(goals.Verdict(case, way, 1, ratio, found["wide"], noise, busy))
     return goals.verdict_table(verdicts, LABELS) if verdicts else ""
 
 
 def parser():
     """Build the argument parser."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__.splitlines()[0])
-    made.add_argument("--quick", action="store_true", help="measure fewer rounds")
-    made.add_argument(
-        "--rounds", type=positive, help="number of turns of each; {quick} with --quick, else {full}".format(**ROUNDS)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="measure fewer rounds")
+    parser.add_argument(
+        "--rounds", type=positive, help="number of rounds; {quick} with --quick, else {full}".format(**ROUNDS)
     )
-    made.add_argument(
-        "--tasks", nargs="+", choices=TASKS, default=tuple(TASKS), help=f"measure these tasks: {', '.join(TASKS)}"
+    parser.add_argument(
+        "--tasks", nargs="+", choices=TASKS, default=tuple(TASKS), help=f"measure only these tasks: {', '.join(TASKS)}"
     )
     names = [way.name for way in WAYS]
-    made.add_argument(
-        "--ways", nargs="+", choices=names, default=names, metavar="WAY", help=f"measure these ways: {', '.join(names)}"
+    parser.add_argument(
+        "--ways",
+        nargs="+",
+        choices=names,
+        default=names,
+        metavar="WAY",
+        help=f"measure only these ways: {', '.join(names)}",
     )
-    made.add_argument("--json", metavar="FILE", type=new_file, help="write all times and the environment")
-    made.add_argument("--order", help=argparse.SUPPRESS)
-    return made
+    parser.add_argument("--json", metavar="FILE", type=new_file, help="write all times and the environment")
+    parser.add_argument("--order", help=argparse.SUPPRESS)
+    return parser
 
 
 def main(arguments=None):
     """Run the benchmark; return the exit code, which is 0 even if goals are missed."""
-    given = parser().parse_args(arguments)
-    if given.order is not None:
-        print(json.dumps(live(json.loads(given.order))))
+    options = parser().parse_args(arguments)
+    if options.order is not None:
+        print(json.dumps(live(json.loads(options.order))))
         return 0
-    mode = "quick" if given.quick else "full"
-    rounds = given.rounds or ROUNDS[mode]
-    ways = [way for way in WAYS if way.name in given.ways]
+    mode = "quick" if options.quick else "full"
+    rounds = options.rounds or ROUNDS[mode]
+    ways = [way for way in WAYS if way.name in options.ways]
     began = time.perf_counter()
-    about = environment.describe()
+    machine = environment.describe()
     state = quiet.check()
     busy = not state.quiet
-    print(f"{environment_text(about)}\n  {state.text()}")
+    print(f"{environment_text(machine)}\n  {state.text()}")
     print(f"  Medians of {rounds} rounds, with a new process for each way, in random order.", flush=True)
     try:
         with tempfile.TemporaryDirectory(prefix="jax_von_mises-") as folder:
-            found, missing = measure(ways, given.tasks, rounds, folder)
+            found, missing = measure(ways, options.tasks, rounds, folder)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130
@@ -260,11 +265,11 @@ def main(arguments=None):
         print(f"\nGoals: allowed time as a multiple of the measured one\n{text}")
     finish(
         began,
-        given.json,
+        options.json,
         {
             "format": FORMAT,
             "program": "startup",
-            "environment": about,
+            "environment": machine,
             "machine_state": state.as_dict(),
             "options": {"mode": mode, "rounds": rounds},
             "tasks": {name: {"label": TASKS[name].name, "ways": summary[name]} for name in summary},

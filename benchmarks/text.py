@@ -1,4 +1,4 @@
-"""Text tables of the benchmarks, and arguments of their command lines."""
+"""Format the text tables of the benchmarks, and read arguments of their command lines."""
 
 import argparse
 import contextlib
@@ -26,7 +26,7 @@ __all__ = [
     "wide_text",
 ]
 
-# Replaces a number whose rounds disagree, where its spread does not fit.
+# Printed instead of a number whose rounds disagree, where its spread does not fit.
 NOISE = "noise"
 MARKED = "  ~: the rounds disagree or the machine is busy; draw no conclusions from this number"
 # Seconds between the dots of `progress`.
@@ -35,7 +35,7 @@ TICK = 2.0
 
 @contextlib.contextmanager
 def progress():
-    """Yield a function to call often; it prints a dot to the standard error at most every `TICK` seconds."""
+    """Yield a function to call often; it prints a dot to standard error at most every `TICK` seconds."""
     last, dots = time.monotonic(), 0
 
     def tick():
@@ -53,7 +53,7 @@ def positive(text):
     """Read a count of 1 or more."""
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
     return value
 
 
@@ -64,7 +64,7 @@ def install_command(extra):
 
 
 def table(rows):
-    """Align columns: the first to the left, the others to the right."""
+    """Return rows as text with aligned columns, the first to the left and the others to the right."""
     rows = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -94,14 +94,14 @@ def wide_text(label, spread):
     return f"  noise: {label}: the middle half of the rounds spans {spread:.0%} of the median"
 
 
-def environment_text(found):
+def environment_text(machine):
     """Return the environment in a few lines of text."""
     lines = [
-        f"{found['device_count']} x {found['device']} ({found['platform']})",
-        f"CPU {found['cpu']}, {found['cores']} cores",
-        f"{found['system']}, Python {found['python']}, x64 {'on' if found['x64'] else 'off'}",
-        ", ".join(f"{name} {version}" for name, version in found["versions"].items()),
-        *(f"{name}={value}" for name, value in found["variables"].items()),
+        f"{machine['device_count']} x {machine['device']} ({machine['platform']})",
+        f"CPU {machine['cpu']}, {machine['cores']} cores",
+        f"{machine['system']}, Python {machine['python']}, x64 {'on' if machine['x64'] else 'off'}",
+        ", ".join(f"{name} {version}" for name, version in machine["versions"].items()),
+        *(f"{name}={value}" for name, value in machine["variables"].items()),
     ]
     return "\n".join("  " + line for line in lines)
 

@@ -1,6 +1,6 @@
 """Time calls.
 
-- A call lasts until its result is ready: JAX and the GPU libraries return before they have finished.
+- A call lasts until its result is ready, since JAX and the GPU libraries return before they have finished.
 - The first call, which traces and compiles, is timed separately.
 - Competitors take turns, so that a machine that slows down during the run slows all of them.
 - Every call gets a new input, which is made outside the timed span.
@@ -24,12 +24,12 @@ __all__ = ["Competitor", "Stages", "Timing", "first_call", "interleave", "noise_
 SHORTEST_TURN = 0.1
 MOST_CALLS = 2000
 
-# Seconds. Longer calls have a turn only in every third round: a single one averages over disturbances, and they would
-# take most of the run.
+# Seconds. Longer calls have a turn only in every third round, since a single one averages over disturbances, and they
+# would otherwise take most of the run.
 LONG_CALL = 1.0
 LONG_CALL_ROUNDS = 3
 
-# Quartiles further apart than this share of the median describe the machine rather than the code.
+# Quartiles further apart than this fraction of the median describe the machine rather than the code.
 WIDE_SPREAD = 0.2
 # Fewer turns give no meaningful quartiles.
 FEWEST_TURNS = 3
@@ -71,7 +71,7 @@ class Timing(NamedTuple):
 
     @property
     def spread(self):
-        """Interquartile range as a share of the median."""
+        """Interquartile range divided by the median."""
         low, high = self.quartiles
         return (high - low) / self.median
 
@@ -84,7 +84,7 @@ class Timing(NamedTuple):
 def noise_of(spreads):
     """Return the relative uncertainty of a product or ratio of times with these spreads.
 
-    Independent errors add as squares.
+    Independent errors add in quadrature.
     """
     return max(LEAST_NOISE, math.sqrt(sum(spread**2 for spread in spreads)))
 
@@ -128,15 +128,15 @@ def first_call(competitor, clock=time.perf_counter):
 
 
 def interleave(competitors, rounds, clock=time.perf_counter, measure=timed, total=as_is):
-    """Time competitors in turns.
+    """Time competitors that take turns.
 
     Parameters
     ----------
     competitors : dict of str to Competitor
-        Each has been called before, with input 0.
+        Competitors by name; each has been called before, with input 0.
     rounds : int
-        Number of turns of each. The order changes from round to round, so that no competitor always follows the same
-        one and inherits its warm cache or hot core.
+        Number of rounds. The order changes from round to round, so that no competitor always follows the same one and
+        inherits its warm cache or hot core.
     clock : callable
         Returns seconds.
     measure : callable
@@ -172,15 +172,15 @@ def interleave(competitors, rounds, clock=time.perf_counter, measure=timed, tota
 
 
 def stages(competitors, fetch, rounds, clock=time.perf_counter):
-    """Time the `Stages` of calls in turns, as `interleave` does; ``fetch(result)`` returns when the host has it."""
+    """Time the `Stages` of calls, as `interleave` does; ``fetch(result)`` returns when the host has the result."""
     return interleave(competitors, rounds, clock, functools.partial(staged, fetch=fetch), sum)
 
 
 def take_turns(competitors, rounds, clock=time.perf_counter):
-    """Time competitors with long calls: one call of each per round.
+    """Time competitors with long calls, with one call of each per round.
 
-    The seconds can be compared round by round, which matters if the machine drifts, as disks do. The arguments are
-    those of `interleave`; each key maps to the seconds of every round.
+    The seconds can be compared round by round, which matters if the machine's speed drifts, as that of disks does. The
+    arguments are those of `interleave`; the result maps each name to its seconds in every round.
     """
     seconds = {name: [] for name in competitors}
     order = random.Random(0)

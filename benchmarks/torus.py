@@ -1,8 +1,9 @@
-"""Time pairs of angles, compared in turns with `sample_von_mises` and NumPyro's bivariate class.
+"""Time pairs of angles, compared with `sample_von_mises` and NumPyro's bivariate class.
 
-``python -m benchmarks.torus`` draws pairs from one distribution and from one distribution each, with and without
-derivatives, and computes the log density and its gradient for many distributions. `sample_von_mises` with an array of
-concentrations draws one angle per pair, a lower bound on the work. ``--json FILE`` keeps all results.
+``python -m benchmarks.torus`` draws pairs from a common distribution and from a separate one for each pair, with and
+without derivatives, and computes the log density and its gradient for many distributions. The competitors take turns.
+`sample_von_mises` with an array of concentrations draws one angle per pair, which is a lower bound on the work.
+``--json FILE`` saves all results.
 """
 
 import sys
@@ -14,7 +15,7 @@ from benchmarks import turns
 
 __all__ = ["CASES", "Case", "competitors", "main", "summary"]
 
-# NumPyro gets this many pairs and distributions, from which its rates are scaled: it draws about 1e4 pairs per second.
+# NumPyro, which draws about 1e4 pairs per second, gets only this many pairs and distributions.
 FEW_PAIRS, FEW_DISTRIBUTIONS = 2**10, 8
 
 
@@ -22,7 +23,7 @@ class Case(NamedTuple):
     """`count` draws or log densities of a `model` with concentrations 5 and 6 and a `correlation`, or random ones."""
 
     kind: str
-    """ "pairs", "gradient" (of the sum of pairs, in the correlation) or "log_prob" (with its gradient)."""
+    """ "pairs", "gradient" (of the sum of pairs, with respect to the correlation) or "log_prob" (with its gradient)."""
     model: str
     count: int
     correlation: float = 3.0
@@ -31,7 +32,7 @@ class Case(NamedTuple):
 
     @property
     def name(self):
-        """Its label in tables."""
+        """Label of the case in tables."""
         of = "a distribution each" if self.each else f"correlation {self.correlation:g}"
         return f"{self.kind}, {self.model} model, {of}"
 
@@ -59,8 +60,8 @@ def competitors(case):
     n = case.count
     random = np.random.default_rng(turns.SEED)
     spread = np.exp(random.uniform(np.log(0.01), np.log(1e4), (2, n)))
-    share = random.uniform(-1.5, 1.5, n)
-    parameters = (*spread, share * np.sqrt(spread[0] * spread[1])) if case.each else (5.0, 6.0, case.correlation)
+    ratio = random.uniform(-1.5, 1.5, n)
+    parameters = (*spread, ratio * np.sqrt(spread[0] * spread[1])) if case.each else (5.0, 6.0, case.correlation)
     parameters = tuple(jnp.asarray(x, jnp.float32) for x in parameters)
     points = jnp.asarray(random.uniform(-np.pi, np.pi, (n, 2)), jnp.float32)
 
@@ -74,7 +75,7 @@ def competitors(case):
         return jax.grad(lambda r: draw(key, k1, k2, r).sum())(r)
 
     def log_prob(key, k1, k2, r):
-        """Compute at points moved at random, so that no two calls have the same values."""
+        """Compute the log density and its gradient at randomly shifted points, which differ from call to call."""
         moved = points + jax.random.uniform(key)
         return jax.value_and_grad(lambda k: cls(0.0, 0.0, *k).log_prob(moved).sum())((k1, k2, r))
 
@@ -88,8 +89,8 @@ def competitors(case):
     if case.kind == "gradient":
         found["the draw alone"] = of_keys(draw), n
     # NumPyro supports neither two modes, nor derivatives of draws, nor the cosine model.
-    takes = case.kind == "log_prob" or (case.kind == "pairs" and not case.each)
-    if takes and case.model == "sine" and case.correlation == 3.0:
+    supported = case.kind == "log_prob" or (case.kind == "pairs" and not case.each)
+    if supported and case.model == "sine" and case.correlation == 3.0:
         found |= numpyro(of_keys, case, parameters, points)
     return found
 
@@ -117,7 +118,7 @@ def numpyro(of_keys, case, parameters, points):
 
 
 def summary(records):
-    """Return the rows of a table: rates, and the time of one call of ours."""
+    """Return the rows of a table: rates, and the times of one call and of the first call of ours."""
     names = list(dict.fromkeys(name for record in records for name in record["results"]))
     lines = [("million per second", *names, "one call", "first call")]
     for record in records:

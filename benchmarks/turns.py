@@ -1,7 +1,7 @@
-"""Time competitors in turns on each case, with one command line for the benchmarks of a distribution.
+"""Time competitors that take turns on each case, for the benchmarks of single distributions.
 
-Such a program has `CASES`, a function `competitors` that maps names to a competitor and its number of draws per call,
-and a function `summary` that returns all records as rows of a table.
+Such a program defines `CASES`, a function `competitors` that maps each name to a competitor and its number of draws per
+call, and a function `summary` that returns all records as rows of a table.
 """
 
 import argparse
@@ -28,12 +28,12 @@ def of_keys(function, *parameters):
     return Competitor(lambda key: compiled(key, *parameters), fresh, jax.block_until_ready)
 
 
-def run(case, made, rounds):
+def run(case, competitors, rounds):
     """Time the competitors on a case; return its record."""
-    first = {name: first_call(competitor) for name, (competitor, _) in made.items()}
-    turns = interleave({name: competitor for name, (competitor, _) in made.items()}, rounds)
+    first = {name: first_call(competitor) for name, (competitor, _) in competitors.items()}
+    turns = interleave({name: competitor for name, (competitor, _) in competitors.items()}, rounds)
     results = {}
-    for name, (_, count) in made.items():
+    for name, (_, count) in competitors.items():
         timing = Timing(first[name], tuple(turns[name]))
         results[name] = {
             "seconds": timing.median,
@@ -45,28 +45,28 @@ def run(case, made, rounds):
     return {**case._asdict(), "name": case.name, "results": results}
 
 
-def parser(program, about):
+def parser(program, description):
     """Build the argument parser."""
-    made = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}", description=about.splitlines()[0])
-    made.add_argument("--quick", action="store_true", help="measure {quick} rounds, not {full}".format(**ROUNDS))
-    made.add_argument("--rounds", type=positive, metavar="N", help="number of turns of each competitor")
-    made.add_argument("--json", metavar="FILE", type=new_file, help="write the times and the environment")
-    return made
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}", description=description.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="measure {quick} rounds, not {full}".format(**ROUNDS))
+    parser.add_argument("--rounds", type=positive, metavar="N", help="number of rounds")
+    parser.add_argument("--json", metavar="FILE", type=new_file, help="write the times and the environment")
+    return parser
 
 
-def main(program, about, cases, competitors, summary, arguments):
+def main(program, description, cases, competitors, summary, arguments):
     """Time all cases of the program with this name and docstring, print a table, and return 0."""
-    given = parser(program, about).parse_args(arguments)
-    mode = "quick" if given.quick else "full"
-    rounds = given.rounds or ROUNDS[mode]
-    start, found = time.perf_counter(), environment.describe()
-    print(environment_text(found))
+    options = parser(program, description).parse_args(arguments)
+    mode = "quick" if options.quick else "full"
+    rounds = options.rounds or ROUNDS[mode]
+    start, machine = time.perf_counter(), environment.describe()
+    print(environment_text(machine))
     records = []
     for case in cases:
         records.append(run(case, competitors(case), rounds))
         print(case.name, flush=True)
     print(f"\n{table(summary(records))}")
-    options = {"mode": mode, "rounds": rounds, "seed": SEED}
-    result = {"format": FORMAT, "program": program, "environment": found, "options": options, "cases": records}
-    finish(start, given.json, result)
+    settings = {"mode": mode, "rounds": rounds, "seed": SEED}
+    result = {"format": FORMAT, "program": program, "environment": machine, "options": settings, "cases": records}
+    finish(start, options.json, result)
     return 0

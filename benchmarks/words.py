@@ -1,15 +1,15 @@
-"""Test the random words from which the angles are made, with PractRand.
+"""Test the random words behind the angles with PractRand.
 
-``python -m benchmarks.words`` pipes the words, as the sampler uses them, into PractRand's ``RNG_test`` [1]_: 2^36 bytes
-in each of three orders, the ways in which users derive numbers from one seed.
+``python -m benchmarks.words`` pipes the words, as the sampler uses them, into PractRand's ``RNG_test`` [1]_. It tests
+2^36 bytes in each of three orders, which correspond to the ways in which users derive numbers from one seed.
 
 - ``stream``: the words of one key.
 - ``keys``: a word from each of 4096 keys made by ``fold_in``, then the next word of each, and so on.
-- ``split``: the first 64 words of key after key, each made by ``fold_in``: short streams from many keys.
+- ``split``: the first 64 words of each key in a sequence made by ``fold_in``, that is, short streams from many keys.
 
-``--raw`` writes the words to the standard output instead, for other test programs. PractRand also tests the lowest bits
-of the words alone. It is not a Python package: build it, then put its ``RNG_test`` on the path or name it with
-``--practrand``.
+PractRand also tests the lowest bits of the words separately. It is not a Python package: build it, then put its
+``RNG_test`` on the path or pass its location with ``--practrand``. ``--raw`` writes the words to standard output
+instead, for other test programs.
 
 .. [1] C. Doty-Humphrey. PractRand, version 0.94 or newer. https://pracrand.sourceforge.net
 """
@@ -34,8 +34,8 @@ __all__ = ["CIPHERS", "ORDERS", "Report", "blocks", "main", "parse"]
 
 FORMAT = 1
 SEED = 20261121
-BLOCK = 2**22  # words in a call
-LANES = 2**12  # keys that take turns
+BLOCK = 2**22  # words per call
+LANES = 2**12  # keys that take turns in the order `keys`
 SHORT = 64  # words of each key in the order `split`
 CIPHERS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
 # log2 of the tested bytes.
@@ -43,7 +43,7 @@ TESTED = {"quick": 30, "full": 36}
 
 
 def stream(key):
-    """Return a function that maps the number of a block to its words, all of one key."""
+    """Return a function that maps the index of a block to its words, all from one key."""
     import jax
 
     from jax_von_mises.sampling import counter
@@ -53,7 +53,7 @@ def stream(key):
 
 
 def keys(key):
-    """Return a function that maps the number of a block to its words, from many keys in turn."""
+    """Return a function that maps the index of a block to its words, from many keys in turn."""
     import jax
 
     from jax_von_mises.sampling import counter
@@ -69,36 +69,36 @@ def keys(key):
 
 
 def split(key):
-    """Return a function that maps the number of a block to the first words of further keys, at most 2^32 in total."""
+    """Return a function that maps the index of a block to the first words of its keys; there are at most 2^32 keys."""
     import jax
     import jax.numpy as jnp
 
     from jax_von_mises.sampling import counter
 
-    many = BLOCK // SHORT
+    count = BLOCK // SHORT
 
     def draw(key, first):
-        each = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(many, dtype=jnp.uint32))
+        each = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(count, dtype=jnp.uint32))
         return jax.vmap(lambda key: counter.words(key, (SHORT,), 1)[0])(each).reshape(-1)
 
     compiled = jax.jit(draw)
-    return lambda i: compiled(key, np.uint32(i * many))
+    return lambda i: compiled(key, np.uint32(i * count))
 
 
 ORDERS = {"stream": stream, "keys": keys, "split": split}
 
 
 def blocks(cipher, order, seed=SEED):
-    """Yield endless arrays of `BLOCK` uint32 words; the device makes the next one in the meantime."""
+    """Yield arrays of `BLOCK` uint32 words without end; the device computes the next one in the meantime."""
     import jax
 
     make = ORDERS[order](jax.random.key(seed, impl=cipher))
     following = make(0)
     number = 0
     while True:
-        found, number = following, number + 1
+        current, number = following, number + 1
         following = make(number)
-        yield np.asarray(found).astype("<u4", copy=False)
+        yield np.asarray(current).astype("<u4", copy=False)
 
 
 class Report(NamedTuple):
@@ -124,7 +124,7 @@ def parse(text):
     """Return the `Report` of the last length in PractRand's output; raise ValueError if there is none."""
     places = list(LENGTH.finditer(text))
     if not places:
-        raise ValueError(f"RNG_test reports no tested length: {text.strip()[-200:]!r}")
+        raise ValueError(f"RNG_test reported no tested length: {text.strip()[-200:]!r}")
     detail = text[places[-1].end() :]
     lines = [" ".join(line.split()) for line in detail.splitlines()]
     # One line for each anomalous test: name, raw value, p-value, verdict.
@@ -138,21 +138,21 @@ def parse(text):
     )
 
 
-def examine(program, made, power, say=print):
+def examine(program, source, power, say=print):
     """Pipe blocks of words into ``RNG_test`` until it has read ``2**power`` bytes; return its `Report`."""
     command = [program, "stdin32", "-tlmin", str(min(power, 27)), "-tlmax", str(power), "-multithreaded"]
-    said = []
+    lines = []
 
     def listen(pipe):
         for line in pipe:
-            said.append(line.decode(errors="replace"))
-            say(said[-1].rstrip())
+            lines.append(line.decode(errors="replace"))
+            say(lines[-1].rstrip())
 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
         listener = threading.Thread(target=listen, args=(child.stdout,))
         listener.start()
         try:
-            for block in made:
+            for block in source:
                 child.stdin.write(block.data)
         except BrokenPipeError:
             pass  # PractRand has read enough, or found a failure
@@ -163,31 +163,33 @@ def examine(program, made, power, say=print):
             with contextlib.suppress(BrokenPipeError):
                 child.stdin.close()
             listener.join()
-    return parse("".join(said))
+    return parse("".join(lines))
 
 
 def parser():
     """Build the argument parser."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.words", description=__doc__.splitlines()[0])
-    made.add_argument(
-        "--quick", action="store_true", help="test 2^{quick} bytes of each, not 2^{full}".format(**TESTED)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.words", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--quick", action="store_true", help="test 2^{quick} bytes of each stream, not 2^{full}".format(**TESTED)
     )
-    made.add_argument("--power", type=positive, metavar="N", help="test 2^N bytes of each")
-    made.add_argument("--ciphers", nargs="+", choices=CIPHERS, default=CIPHERS[:1], metavar="CIPHER")
-    made.add_argument("--orders", nargs="+", choices=ORDERS, default=list(ORDERS), metavar="ORDER")
-    made.add_argument("--seed", type=int, default=SEED, help="seed of the key; default: %(default)s")
-    made.add_argument(
+    parser.add_argument("--power", type=positive, metavar="N", help="test 2^N bytes of each stream")
+    parser.add_argument("--ciphers", nargs="+", choices=CIPHERS, default=CIPHERS[:1], metavar="CIPHER")
+    parser.add_argument("--orders", nargs="+", choices=ORDERS, default=list(ORDERS), metavar="ORDER")
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of the key; default: %(default)s")
+    parser.add_argument(
         "--practrand", default="RNG_test", metavar="PROGRAM", help="PractRand's RNG_test; default: %(default)s"
     )
-    made.add_argument("--raw", action="store_true", help="write endless words of the first cipher and order")
-    made.add_argument("--json", metavar="FILE", type=new_file, help="write the reports and the environment")
-    return made
+    parser.add_argument(
+        "--raw", action="store_true", help="write words of the first cipher and order to standard output, without end"
+    )
+    parser.add_argument("--json", metavar="FILE", type=new_file, help="write the reports and the environment")
+    return parser
 
 
-def write_raw(given):
+def write_raw(options):
     """Write words until the reader closes the pipe."""
     try:
-        for block in blocks(given.ciphers[0], given.orders[0], given.seed):
+        for block in blocks(options.ciphers[0], options.orders[0], options.seed):
             sys.stdout.buffer.write(block.data)
     except BrokenPipeError:
         # Otherwise Python would fail again when it flushes at exit.
@@ -197,37 +199,38 @@ def write_raw(given):
 
 def main(arguments=None):
     """Run the test; return 0 if all pass, 1 if a test fails, 2 without PractRand, 130 if interrupted."""
-    given = parser().parse_args(arguments)
-    if given.raw:
-        return write_raw(given)
-    program = shutil.which(given.practrand)
+    options = parser().parse_args(arguments)
+    if options.raw:
+        return write_raw(options)
+    program = shutil.which(options.practrand)
     if program is None:
         print(
-            f"PractRand's RNG_test was not found as {given.practrand}. Build it (https://pracrand.sourceforge.net) and "
-            "put it on the path or name it by --practrand; or pipe the words of --raw into another test program.",
+            f"PractRand's RNG_test was not found as {options.practrand}. Build it (https://pracrand.sourceforge.net) "
+            "and put it on the path or pass its location with --practrand. To use another test program, pipe the words "
+            "of --raw into it.",
             file=sys.stderr,
         )
         return 2
-    power = given.power or TESTED["quick" if given.quick else "full"]
+    power = options.power or TESTED["quick" if options.quick else "full"]
     start = time.perf_counter()
-    about = environment.describe()
-    print(environment_text(about))
+    machine = environment.describe()
+    print(environment_text(machine))
     rows = []
     try:
-        for cipher in given.ciphers:
-            for order in given.orders:
+        for cipher in options.ciphers:
+            for order in options.orders:
                 print(f"\n{cipher}, {order}: 2^{power} bytes", flush=True)
                 begun = time.perf_counter()
-                report = examine(program, blocks(cipher, order, given.seed), power)
+                report = examine(program, blocks(cipher, order, options.seed), power)
                 rows.append({"cipher": cipher, "order": order, "seconds": time.perf_counter() - begun})
                 rows[-1] |= report._asdict() | {"passed": report.passed and report.power >= power}
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130
     print(f"\n{summary(rows)}")
-    options = {"mode": "quick" if given.quick else "full", "rounds": 1, "power": power, "seed": given.seed}
-    result = {"format": FORMAT, "program": "words", "environment": about, "options": options, "streams": rows}
-    finish(start, given.json, result)
+    settings = {"mode": "quick" if options.quick else "full", "rounds": 1, "power": power, "seed": options.seed}
+    result = {"format": FORMAT, "program": "words", "environment": machine, "options": settings, "streams": rows}
+    finish(start, options.json, result)
     return 0 if all(row["passed"] for row in rows) else 1
 
 

@@ -1,7 +1,7 @@
 """Measure the cost of writing a store with workers, and of recording many blocks.
 
 ``python -m benchmarks.workers --quick`` takes a minute on two cores and needs 0.5 GB of free disk; without ``--quick``
-it draws 1e9 angles, 4 GB, several times. ``--directory`` selects the disk. The program removes its files at the end.
+it draws 1e9 angles (4 GB) several times. ``--directory`` selects the disk. The program removes its files at the end.
 """
 
 import argparse
@@ -30,26 +30,26 @@ QUICK = 10**8, 6_000, 3
 
 
 def cpu_seconds():
-    """Return the CPU time of this process and of its living child processes."""
+    """Return the CPU time of this process and of its running child processes, in seconds."""
     here = psutil.Process()
     times = [process.cpu_times() for process in (here, *here.children(recursive=True))]
     return sum(each.user + each.system for each in times)
 
 
 def timed(work):
-    """Return the wall time and the CPU time of `work()` in seconds."""
+    """Return the wall time and the CPU time of `work()`, in seconds."""
     began, used = time.perf_counter(), cpu_seconds()
     work()
     return time.perf_counter() - began, cpu_seconds() - used
 
 
 def stores(size, rounds, scratch):
-    """Return wall times and CPU times in seconds of each way to write a store; the ways take turns."""
+    """Return the wall and CPU times, in seconds, of each way to write a store; the ways take turns."""
     context = multiprocessing.get_context("spawn")
     with futures.ProcessPoolExecutor(1, context) as one, futures.ProcessPoolExecutor(2, context) as two:
         ways = {"one process": None, "1 worker": one, "2 workers": two}
         found = {name: [] for name in ways}
-        for i in range(-1, rounds):  # the first compiles, and starts the workers
+        for i in range(-1, rounds):  # round -1 compiles and starts the workers
             for name, executor in ways.items():
                 out, total = scratch.fresh("a.zarr"), size if i >= 0 else 4 * writer.BLOCK_ANGLES
                 draw = (out, jax.random.key(i % 2**32), LOC, CONCENTRATION, total, DTYPE)
@@ -60,7 +60,7 @@ def stores(size, rounds, scratch):
 
 
 def records(blocks, scratch, kind):
-    """Return the seconds to record `blocks` blocks one by one, and to read the record when the run is resumed."""
+    """Return the seconds to record `blocks` blocks one by one, and to read the record as a resumed run does."""
     out = scratch.fresh(f"a.{kind}")
     stream = Stream.of("benchmark", jax.random.key(0), LOC, CONCENTRATION, DTYPE, "auto")
     target = open_target("benchmark", str(out), (blocks,), np.dtype(DTYPE), 1)
@@ -78,29 +78,29 @@ def records(blocks, scratch, kind):
 
 
 def main(arguments=None):
-    """Measure, and print two tables."""
-    options = argparse.ArgumentParser(prog="python -m benchmarks.workers", description=__doc__.splitlines()[0])
-    options.add_argument("--quick", action="store_true", help="do a tenth of the work")
-    options.add_argument("--directory", type=Path, help="write to this directory; default: the one for temporary files")
-    options.add_argument("--size", type=positive, help="number of angles of a store")
-    given = options.parse_args(arguments)
-    size, blocks, rounds = QUICK if given.quick else (SIZE, BLOCKS, ROUNDS)
-    size = given.size or size
+    """Run the measurements and print two tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.workers", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="do a tenth of the work")
+    parser.add_argument("--directory", type=Path, help="directory to write to; default: the one for temporary files")
+    parser.add_argument("--size", type=positive, help="number of angles in a store")
+    options = parser.parse_args(arguments)
+    size, blocks, rounds = QUICK if options.quick else (SIZE, BLOCKS, ROUNDS)
+    size = options.size or size
     print(environment_text(environment.describe()))
-    with tempfile.TemporaryDirectory(dir=given.directory) as name:
+    with tempfile.TemporaryDirectory(dir=options.directory) as name:
         scratch = Scratch(name)
         found = stores(size, rounds, scratch)
         count = -(-size // writer.BLOCK_ANGLES)
         median = {name: np.median(seconds, axis=0) for name, seconds in found.items()}
         alone = median["one process"][1]
         print(f"\n{size:.0e} {DTYPE} angles, {count} blocks, to Zarr; medians of {rounds} rounds")
-        rows = [("", "by the clock", "CPU time", "CPU time more, per block")]
+        rows = [("", "wall time", "CPU time", "extra CPU time per block")]
         for way, (clock, cpu) in median.items():
-            more = "" if way == "one process" else f"{(cpu - alone) / count * 1e3:+.1f} ms"
-            rows.append((way, time_text(clock), time_text(cpu), more))
+            extra = "" if way == "one process" else f"{(cpu - alone) / count * 1e3:+.1f} ms"
+            rows.append((way, time_text(clock), time_text(cpu), extra))
         print(table(rows))
-        print(f"\n{blocks:,} blocks recorded one by one ({blocks * writer.BLOCK_ANGLES:.1e} angles), and read again")
-        rows = [("", "record all", "per block", "read again")]
+        print(f"\nRecord of {blocks:,} blocks ({blocks * writer.BLOCK_ANGLES:.1e} angles), written one by one")
+        rows = [("", "record all", "per block", "read all")]
         for kind in ("npy", "zarr"):
             recorded, read = records(blocks, scratch, kind)
             rows.append((kind, time_text(recorded), time_text(recorded / blocks), time_text(read)))

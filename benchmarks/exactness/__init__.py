@@ -1,5 +1,5 @@
 """Test whether the angles follow their von Mises distribution, on up to 1e12 draws.
 
 ``python -m benchmarks.exactness --quick`` takes a minute; without ``--quick`` it draws 1e10 angles (1e12 on a GPU). It
-keeps only counts and sums. `verdicts` has the tests, and `damage` the samplers that must not pass them.
+keeps only counts and sums. `verdicts` defines the tests, and `damage` defines samplers that must not pass them.
 """

@@ -20,7 +20,7 @@ from jax_von_mises.sampling import counter
 __all__ = ["SEED", "Examined", "by_distribution", "examine", "main", "run", "sentence"]
 
 FORMAT = 2  # of the result file
-STATE = 3  # of the state file: raise it when its sums change
+STATE = 3  # of the state file; increase it when the sums change
 SEED = 20261121
 
 
@@ -28,29 +28,29 @@ def angles(text):
     """Read a number of angles, which may be written as 1e10."""
     value = float(text)
     if not (value >= 1 and value == int(value)):
-        raise argparse.ArgumentTypeError(f"{text} is not an integer of at least 1")
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, not {text}")
     return int(value)
 
 
 def parser():
     """Build the argument parser."""
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m benchmarks.exactness", description="Test whether the angles follow their distribution."
     )
-    made.add_argument("--quick", action="store_true", help=f"draw {plan.QUICK:,} angles: under a minute on two cores")
-    made.add_argument(
+    parser.add_argument("--quick", action="store_true", help=f"draw {plan.QUICK:,} angles: under a minute on two cores")
+    parser.add_argument(
         "--angles", type=angles, metavar="N", help="number of angles; default: 1e10 on a CPU, 1e12 on a GPU"
     )
-    made.add_argument("--seed", type=int, default=SEED, help="seed of the key; default: %(default)s")
-    text = "check the angles of some tail probabilities or of every one; default: some with --quick, else every"
-    made.add_argument("--words", choices=plan.WORDS, help=text)
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of the key; default: %(default)s")
+    text = "check the angles at some tail probabilities or at every one; default: some with --quick, else every"
+    parser.add_argument("--words", choices=plan.WORDS, help=text)
     text = "keep the counts in this file, and continue from it"
-    made.add_argument("--state", metavar="FILE", type=new_file, help=text)
+    parser.add_argument("--state", metavar="FILE", type=new_file, help=text)
     text = "write the verdicts and the input of benchmarks.exactness.pictures"
-    made.add_argument("--json", metavar="FILE", type=new_file, help=text)
+    parser.add_argument("--json", metavar="FILE", type=new_file, help=text)
     text = f"test a damaged sampler, which the tests must report: {', '.join(map(repr, DAMAGES))}, or all"
-    made.add_argument("--damage", choices=[*DAMAGES, "all"], metavar="NAME", help=text)
-    return made
+    parser.add_argument("--damage", choices=[*DAMAGES, "all"], metavar="NAME", help=text)
+    return parser
 
 
 def sampler(dtype, method):
@@ -67,7 +67,9 @@ def sampler(dtype, method):
 
 def rate_text(number, start):
     """Return the rate of `number` angles since `start`, as text."""
-    return f"{number / (time.perf_counter() - start) / 1e6:.0f} million per second" if number else "all from the state"
+    if not number:
+        return "all from the state file"
+    return f"{number / (time.perf_counter() - start) / 1e6:.0f} million per second"
 
 
 class Examined(NamedTuple):
@@ -164,7 +166,7 @@ def run(angles, words, state=None, seed=SEED, distributions=plan.DISTRIBUTIONS, 
 
 
 def by_distribution(result):
-    """Yield for each distribution its name, its pictures' data, the number of tests, and the least likely verdict."""
+    """Yield the name, the picture data, the number of tests and the least likely verdict of each distribution."""
     for name, shown in result["laws"].items():
         tests = [verdict for verdict in result["verdicts"] if verdict["law"] == name]
         yield name, shown, len(tests), min(tests, key=lambda verdict: verdict["p"])
@@ -180,21 +182,21 @@ def main(arguments=None):
     """Return 0 if no test reports an error, 1 if one does, 2 for a state of another run, 130 if interrupted."""
     import jax
 
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     start = time.perf_counter()
-    found = environment.describe()
-    print(environment_text(found))
-    if given.damage:
-        return damaged(given)
-    angles = given.angles or (plan.QUICK if given.quick else plan.FULL.get(jax.default_backend(), plan.FULL["cpu"]))
-    words = given.words or ("some" if given.quick else "every")
+    machine = environment.describe()
+    print(environment_text(machine))
+    if options.damage:
+        return damaged(options)
+    angles = options.angles or (plan.QUICK if options.quick else plan.FULL.get(jax.default_backend(), plan.FULL["cpu"]))
+    words = options.words or ("some" if options.quick else "every")
     try:
-        examined, drawn = run(angles, words, given.state, given.seed)
+        examined, drawn = run(angles, words, options.state, options.seed)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        kept = f"continue with --state {given.state}" if given.state else "nothing is kept without --state"
+        kept = f"continue with --state {options.state}" if options.state else "nothing is kept without --state"
         print(f"\ninterrupted; {kept}", file=sys.stderr)
         return 128 + signal.SIGINT
     rows = [(each, verdict) for each, one in examined.items() for verdict in one.verdicts]
@@ -203,8 +205,8 @@ def main(arguments=None):
         {
             "format": FORMAT,
             "program": "exactness",
-            "environment": found,
-            "options": {"mode": "quick" if given.quick else "full", "rounds": 1, "seed": given.seed},
+            "environment": machine,
+            "options": {"mode": "quick" if options.quick else "full", "rounds": 1, "seed": options.seed},
             "angles": drawn,
             "false_alarm": verdicts.FALSE_ALARM,
             "reported": len(reported),
@@ -220,22 +222,22 @@ def main(arguments=None):
         if verdict in reported:
             print(f"REPORTED: {each.name}, {verdict.test}: {verdict.found} (p < {verdict.p:.1e})")
     print(sentence(result))
-    finish(start, given.json, result)
+    finish(start, options.json, result)
     return 1 if reported else 0
 
 
-def damaged(given):
+def damaged(options):
     """Test damaged samplers; return 0 if each was reported."""
     import jax
 
     missed = []
-    for name in DAMAGES if given.damage == "all" else [given.damage]:
+    for name in DAMAGES if options.damage == "all" else [options.damage]:
         damage = DAMAGES[name]
         distribution = plan.Distribution(damage.concentration)
-        blocks = plan.shares(given.angles or plan.QUICK, [distribution])[distribution]
+        blocks = plan.shares(options.angles or plan.QUICK, [distribution])[distribution]
         draw = jax.jit(damage.draw, static_argnums=3)
         try:
-            found = examine(distribution, draw, jax.random.key(given.seed), blocks, State(None, {}))
+            found = examine(distribution, draw, jax.random.key(options.seed), blocks, State(None, {}))
         except ImportError as error:
             print(f"{name}: {damage.about}: not tested, {error}")
             continue

@@ -1,4 +1,4 @@
-"""Counts and sums over blocks of angles, so that no angle is kept."""
+"""Count and sum over blocks of angles, so that no angle is kept."""
 
 import functools
 
@@ -15,14 +15,14 @@ __all__ = ["LAGS", "ORDERS", "at_once", "count_blocks"]
 ORDERS = (1, 2, 3, 4)
 # Neighbours, lanes of vector units, rows of warps and of blocks, and distant angles.
 LAGS = (1, 2, 3, 4, 8, 32, 64, 1024, 2**14)
-# Rounding puts the guess of a bin off by at most this many bins.
+# Rounding shifts the guess of a bin by at most this many bins.
 STEPS = 2
-# Most angles have passed few thresholds. With copies of the counts, GPU threads rarely wait for the same count.
+# Most angles pass few thresholds. With several copies of the counts, GPU threads rarely wait for the same count.
 COPIES = 2**10
 
 
 def at_once():
-    """Return the number of blocks per call: many on a GPU, which counts one in less time than a call takes."""
+    """Return the number of blocks per call, which is large on a GPU, where counting a block is faster than a call."""
     return 2**8 if jax.default_backend() == "gpu" else 1
 
 
@@ -37,7 +37,7 @@ def place_of(x, places, guess):
 
 
 def bin_of(x, edges, k, even):
-    """Return the number of the bin of each angle; for NaN, one more than the number of bins."""
+    """Return the index of the bin of each angle; for NaN, the number of bins."""
     if even:
         guess = jnp.floor(jvm.cdf(x, jnp.zeros((), x.dtype), k) * (len(edges) + 1))
     else:
@@ -50,18 +50,18 @@ def passed(x, levels, k):
     if not len(levels):
         return jnp.zeros(x.shape, jnp.int32)
     size = jnp.abs(x)
-    # The first threshold has a tail of 1/4 on each side, and each further one half of the one before.
+    # The first threshold has a tail of 1/4 on each side, and each further one half the tail of the one before.
     octave = -jnp.log2(jvm.sf(size, jnp.zeros((), x.dtype), k)) - 1
     return place_of(size, levels, jnp.nan_to_num(octave, posinf=len(levels)))
 
 
 def total(values):
-    """Sum in float64, whose rounding error is far below chance."""
+    """Sum in float64, whose rounding error is far below the statistical error."""
     return jnp.sum(values, dtype=jnp.float64)
 
 
 def multiples(x):
-    """Return sin(j x) and 1 - cos(j x) for the `ORDERS`, from the half angle: small x keep their digits."""
+    """Return sin(j x) and 1 - cos(j x) for the `ORDERS`, from the half angle, so that small x keep their digits."""
     sine, cosine = jnp.sin(x / 2), jnp.cos(x / 2)
     s, c = sine, cosine
     halves = [s]
@@ -97,7 +97,7 @@ def block_sums(x, other, edges, levels, k, mean, even):
     sines, versines = lax.optimization_barrier(multiples(x))
     theirs = lax.optimization_barrier((2 * jnp.sin(other / 2) ** 2 - mean, jnp.sin(other)))
     mine = versines[0] - mean, sines[0]
-    # The block is a ring: its first angles follow its last ones, and are as independent as any others.
+    # Treat the block as a ring. Its first angles follow its last ones, and are as independent as any others.
     ring = lax.optimization_barrier([jnp.concatenate([each, each[: LAGS[-1]]]) for each in (*mine, x < 0)])
     after = lambda lag: [each[lag : lag + len(x)] for each in ring]  # noqa: E731
     return {
@@ -117,13 +117,13 @@ _block_sums = jax.jit(block_sums, static_argnames="even")
 
 
 @functools.partial(jax.jit, static_argnames=("draw", "block", "even"))
-def _loop(first, number, keys, *given, draw, block, even):
-    """Sum `block_sums` over blocks, with counts in place of the numbers of each angle."""
-    edges, levels, k, _ = given
+def _loop(first, number, keys, *arguments, draw, block, even):
+    """Sum `block_sums` over blocks, with counts of the bins and thresholds instead of those of each angle."""
+    edges, levels, k, _ = arguments
 
     def one(i):
         start = counter.halves((first + i).astype(jnp.uint64) * np.uint64(block))
-        sums = block_sums(*(draw(key, k, start, block) for key in keys), *given, even)
+        sums = block_sums(*(draw(key, k, start, block) for key in keys), *arguments, even)
         copy = lax.iota(jnp.int32, block) % COPIES
         copies = jnp.zeros((COPIES, len(levels) + 2), jnp.int64).at[copy, sums["passed"]].add(1)
         bins = jnp.zeros(len(edges) + 2, jnp.int64).at[sums["bin"]].add(1)
@@ -134,14 +134,14 @@ def _loop(first, number, keys, *given, draw, block, even):
 
 
 def count_blocks(first, number, draw, keys, k, bins, tails, mean, block):
-    """Return counts and sums of the blocks ``first`` to ``first + number - 1``; several take one call of the device.
+    """Return counts and sums of the blocks ``first`` to ``first + number - 1``, several in one call of the device.
 
     Parameters
     ----------
     first, number : int
         Index of the first block, and number of blocks.
     draw : callable
-        ``draw(key, k, start, count)``, the angles of a stream from `start` on, a pair (hi, lo) of uint32.
+        ``draw(key, k, start, count)`` returns the angles of a stream from `start` on, a pair (hi, lo) of uint32.
     keys : tuple of two keys
         The keys of the counted stream and of the stream compared with it.
     k, mean : float
@@ -151,17 +151,17 @@ def count_blocks(first, number, draw, keys, k, bins, tails, mean, block):
         Angles in a block.
     """
     k = np.float32(k)
-    given = np.float64(bins.edges), np.float64(tails.places), k, np.float64(mean)
+    arguments = np.float64(bins.edges), np.float64(tails.places), k, np.float64(mean)
     with jax.enable_x64(True):
         if number == 1:
-            # Draw, sum and count in separate programs: several times as fast on a CPU as a single one.
+            # Draw, sum and count in separate programs, which is several times as fast on a CPU as a single program.
             x, other = (draw(key, k, counter.halves(first * block), block) for key in keys)
-            sums = jax.device_get(_block_sums(x, other, *given, even=bins.even))
+            sums = jax.device_get(_block_sums(x, other, *arguments, even=bins.even))
             for name, size in (("bin", len(bins.mass) + 1), ("passed", len(tails.mass) + 2)):
                 sums[name] = np.bincount(sums[name], minlength=size)
         else:
             options = {"draw": draw, "block": block, "even": bins.even}
-            sums = jax.device_get(_loop(np.int64(first), np.int64(number), keys, *given, **options))
+            sums = jax.device_get(_loop(np.int64(first), np.int64(number), keys, *arguments, **options))
     *counted, lost = sums.pop("bin")
     return sums | {
         "bins": np.array(counted),

@@ -1,4 +1,4 @@
-"""Damaged samplers, each with an error that a real sampler had. The tests must report all of them."""
+"""Define damaged samplers, each with an error that a real sampler had. The tests must report all of them."""
 
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ def quantised(key, k, start, count):
 
 
 def short_tail(key, k, start, count):
-    """Use only 24 bits of the word, like samplers that first make a uniform float32."""
+    """Use only 24 bits of the word, like samplers that first generate a uniform float32 number."""
     word = words(key, start, count)
     return transform.angles((word & np.uint32(0xFFFFFF01) | np.uint32(0x80),), jnp.float32(0), k, "table")
 
@@ -67,7 +67,7 @@ def biased_sign(key, k, start, count):
 
 
 def repeated(key, k, start, count):
-    """Repeat in every 64th place the angle eight places before, like lanes that share a counter."""
+    """Replace every 64th angle by the one eight places before, like lanes that share a counter."""
     x = right(key, k, start, count)
     place = lax.iota(jnp.int32, count)
     return jnp.where(place % 64 == 0, jnp.roll(x, 8), x)
@@ -93,9 +93,9 @@ DAMAGES = {
     "quantised": Damage("angles on a grid of 2^-18", quantised),
     "24 bits": Damage("a tail probability of 24 bits", short_tail),
     "one segment": Damage("an error of 1e-5 in one cell of the table", bent_segment),
-    "swapped words": Damage("two words of each block change places", swapped),
-    "sign": Damage("a sign bit that is set once in a thousand times", biased_sign),
-    "repeated": Damage("angles that are those of another lane", repeated),
+    "swapped words": Damage("the two words of each block are swapped", swapped),
+    "sign": Damage("a sign bit that is set in one of a thousand words", biased_sign),
+    "repeated": Damage("every 64th angle is that of another lane", repeated),
     "arccos": Damage("angles through the arccosine of a float32 cosine", by_arccos, 1e7),
     "numpyro": Damage("NumPyro's sampler at concentration 1e7", numpyro, 1e7),
 }

@@ -1,9 +1,9 @@
-"""Compare the quantile of every tail probability that a float32 angle can have.
+"""Check the angle of every tail probability that a float32 draw can have.
 
 A word has 31 bits for the tail probability t of its angle, and one for the sign. The check therefore covers every t: it
 compares 2^31 angles of the function that the sampler calls with a float64 quantile that is independent of the package.
 That quantile is computed to 1e-10 at 2^17 values of t, 4096 in each octave, and interpolated by cubics with the exact
-slopes, whose error is far smaller.
+slopes, which add a far smaller error.
 """
 
 from typing import NamedTuple
@@ -33,39 +33,39 @@ class Worst(NamedTuple):
     """The largest errors in each octave of t, from 2^-33 to 1/2; zero where no t was checked."""
 
     share: np.ndarray
-    """Error as a share of the guaranteed one: 2e-6 of the tail probability, or 4 ulp of the angle."""
+    """Error divided by the guaranteed one: 2e-6 of the tail probability, or 4 ulp of the angle."""
     tail: np.ndarray
     """Relative error of the tail probability."""
 
 
 def cubics(k):
-    """Return for each cell a cubic in the place in the cell, 0 to 1, and the density: shape (5, cells)."""
+    """Return the coefficients of a cubic in the place in each cell, 0 to 1, and the density: shape (5, cells)."""
     octave = 2.0 ** np.arange(OCTAVES)
     u = np.append((octave[:, None] * (1 + np.arange(2**CELL_BITS) / 2**CELL_BITS)).ravel(), 2.0**OCTAVES)
     t = u / 2**33
     with jax.enable_x64(True):
         x = np.array(jvm.isf(jnp.asarray(t), 0.0, jnp.float64(k)))
-    # The package's quantile only starts two Newton steps on the reference's tail probability.
+    # The package's quantile is only the start of two Newton steps on the reference's tail probability.
     x = np.clip(x, 0, np.pi)
     for _ in range(2):
         x = np.clip(x + (reference.tail(x, k) - t) / np.exp(reference.log_prob(x, k)), 0, np.pi)
     density = np.exp(reference.log_prob(x, k))
     off = np.abs(reference.tail(x, k) - t)
-    # Next to pi, the spacing of float64 may be more than 1e-9 of t. That of float32 is far larger.
+    # Next to pi, one spacing of float64 may change t by more than 1e-9 of it. A spacing of float32 is far larger.
     if not np.all((off < 1e-9 * t) | (off < 2 * np.spacing(x) * density)):
-        raise RuntimeError(f"the reference does not settle at concentration {k:g}")
+        raise RuntimeError(f"the reference does not converge at concentration {k:g}")
     width, rise = np.diff(t), np.diff(x)
     start, end = -width / density[:-1], -width / density[1:]
     return np.stack([x[:-1], start, 3 * rise - 2 * start - end, start + end - 2 * rise, density[:-1]])
 
 
 def errors(x, first, table):
-    """Return the errors of angles `x` from t number `first` on: as shares of the guaranteed error, and relative in t.
+    """Return the errors of angles `x` from t number `first` on, relative to the guaranteed error and relative to t.
 
-    Near 0 the reference is accurate to 1e-11 of t, which is many ulp of the angle; but there the guarantee is one in t.
+    Near 0 the reference is accurate to 1e-11 of t, which is many ulp of the angle, but there the guarantee is one in t.
     """
     u = 2 * (first.astype(jnp.float64) + lax.iota(jnp.float64, CHUNK)) + 1
-    # The exponent and the first bits of u number its cell, and the other bits are the place in it.
+    # The exponent and the first bits of u are the number of its cell, and the other bits are the place in the cell.
     bits = lax.bitcast_convert_type(u, jnp.uint64)
     row = ((bits >> (MANTISSA - CELL_BITS)) - (1023 << CELL_BITS)).astype(jnp.int32)
     place = (bits & (2 ** (MANTISSA - CELL_BITS) - 1)).astype(jnp.float64) * 2.0 ** (CELL_BITS - MANTISSA)
@@ -81,7 +81,7 @@ def errors(x, first, table):
 
 
 def chunks(number):
-    """Return `number` of the `CHUNKS`, evenly spaced; the first one has all octaves but the eight largest."""
+    """Return `number` of the `CHUNKS`, evenly spaced; the first one has all octaves but the nine largest."""
     return np.unique(np.linspace(0, CHUNKS - 1, min(number, CHUNKS)).astype(int))
 
 

@@ -1,7 +1,8 @@
 """Compute the probabilities that the tests expect, exactly for the floats of a dtype.
 
-A sampler rounds, so a bin is a set of floats, and its probability is that of all real numbers that round to them: the
-integral, by quadrature in float64, between the midpoints to the neighbouring floats. Rounding causes no false alarm.
+A sampler rounds, so a bin is a set of floats. Its probability is that of all real numbers that round to them, the
+integral between the midpoints to the neighbouring floats, by quadrature in float64. Rounding therefore causes no false
+alarm.
 
 The sampler may also have its guaranteed error: 2e-6 of the tail probability of every angle (1e-12 in float64), or
 4 units in the last place of the angle. The *slack* of a bin is the effect of this error at its two ends.
@@ -22,7 +23,7 @@ ULP = 4
 # Tail probabilities of float32 angles are (m + 1/2) / LATTICE for integers m from 0 to LATTICE / 2 - 1.
 LATTICE = 2.0**32
 OCTAVES = 32
-REACH = 12.0  # half the range of the integrals of moments, in standard deviations
+REACH = 12.0  # half the range of integration for the moments, in standard deviations
 
 
 class Bins(NamedTuple):
@@ -53,7 +54,7 @@ NO_TAILS = Tails(*[np.zeros(0)] * 4)
 
 
 def below(places, dtype):
-    """Return the midpoints from `places`, float64 values of `dtype`, to the next smaller values of `dtype`."""
+    """Return the midpoints between `places`, float64 values of `dtype`, and the next smaller values of `dtype`."""
     values = np.asarray(places).astype(jnp.dtype(dtype))
     smaller = np.nextafter(values, np.asarray(-np.inf, values.dtype))
     return (values.astype(np.float64) + smaller.astype(np.float64)) / 2
@@ -70,7 +71,7 @@ def slack_at(places, mass_below, k, dtype):
 
 def bins(k, dtype, number):
     """Return `number` bins of nearly equal probability, fewer where floats are too coarse for that."""
-    # The package's quantiles may place the edges: any edges will do, since the reference gives the probabilities.
+    # Any edges will do, even from the package's quantiles, since the reference gives the probabilities.
     guess = jvm.icdf(jnp.arange(1, number, dtype=jnp.float32) / number, jnp.float32(0), jnp.float32(k))
     edges = np.unique(np.asarray(guess).astype(jnp.dtype(dtype)).astype(np.float64))
     ends = reference.cdf(below(edges, dtype), k)
@@ -105,11 +106,11 @@ def moments(k, orders, dtype, points=2**18):
     dict
         ``versine`` and ``sine``: arrays (3, orders) of mean, variance and slack.
     """
-    # The density is smooth, and periodic or negligible at the ends: an evenly spaced sum is its integral to rounding.
+    # The density is smooth, and periodic or negligible at the ends, so evenly spaced sums equal integrals to rounding.
     width = min(np.pi, REACH / np.sqrt(max(k, 1e-9)))
     x = np.linspace(-width, width, points, endpoint=False)
     weight = np.exp(reference.log_prob(x, k)) * 2 * width / points
-    # A cdf that is off by at most d(x) moves the mean of f by at most the integral of |f'| d.
+    # A cdf error of at most d(x) moves the mean of f by at most the integral of |f'| d.
     some = x[::64]
     allowed = slack_at(some, reference.cdf(some, k), k, dtype) * 64 * 2 * width / points
     found = {"versine": [], "sine": []}

@@ -1,6 +1,6 @@
 """Draw a result of ``benchmarks.exactness``: bins, tails, the error of each angle, and all tests.
 
-``python -m benchmarks.exactness.pictures result.json --out picture.svg``.
+Run ``python -m benchmarks.exactness.pictures result.json --out picture.svg``.
 """
 
 import sys
@@ -28,14 +28,14 @@ def summary(sums, bins, tails):
 
 
 def current(result):
-    """Return the result; raise ValueError if another program wrote it."""
+    """Return the result; raise ValueError if another program wrote it, or this one in another format."""
     if result["program"] != "exactness" or result["format"] != 2:
-        raise ValueError("it was written by another program")
+        raise ValueError("it was written by another program or in another format")
     return result
 
 
 def picture(result):
-    """Make the figure of four panels."""
+    """Return the figure with four panels."""
     from matplotlib.figure import Figure
     from scipy import stats
 
@@ -84,7 +84,7 @@ def picture(result):
 
 
 def main(arguments=None):
-    """Write the picture; returns the exit code."""
+    """Write the picture; return the exit code."""
     return plots.run(arguments, "benchmarks.exactness.pictures", __doc__, "exactness", current, picture)
 
 

@@ -1,4 +1,4 @@
-"""The distributions to test, and the number of angles of each."""
+"""Define the distributions to test, and the number of angles of each."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ BLOCK = 2**22  # angles per call of the sampler
 BINS = 2**16
 QUICK = 2**26
 FULL = {"cpu": 10**10, "gpu": 10**12}
-# Number of the `every_word.CHUNKS` chunks of tail probabilities to check.
+# How many of the `every_word.CHUNKS` chunks of tail probabilities to check.
 WORDS = {"some": 4, "every": 512}
 
 
@@ -22,7 +22,7 @@ class Distribution(NamedTuple):
 
     @property
     def name(self):
-        """Its name in tables and files."""
+        """Name of the distribution in tables and files."""
         return f"k={self.concentration:g}, {self.dtype}, {self.method}"
 
 

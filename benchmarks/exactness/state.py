@@ -1,4 +1,4 @@
-"""The sums of all distributions, kept in a file from which an interrupted run continues."""
+"""Keep the sums of all distributions in a file from which an interrupted run continues."""
 
 import json
 import time
@@ -15,7 +15,7 @@ SAVE_SECONDS = 30.0
 class State:
     """Sums by the name of the distribution, kept in the file `path` unless it is None.
 
-    `identity` names the run of the sums; ValueError if the file belongs to another run or is no state.
+    `identity` describes the run. A file of another run, or one that is not a state, raises ValueError.
     """
 
     def __init__(self, path, identity):
@@ -35,12 +35,12 @@ class State:
                     distribution, _, field = name.rpartition("/")
                     self.sums.setdefault(distribution, {})[field] = file[name][()]
         except Exception as error:  # zipfile, NumPy and zlib raise different types
-            message = f"--state {self.path} is no state of this program: {error}. Name another file."
+            message = f"--state {self.path} is not a state of this program: {error}. Name another file."
             raise ValueError(message) from error
         if differs:
             raise ValueError(
-                f"--state {self.path} is of another run: {', '.join(differs)} differ. Name another file, or give the "
-                "options of that run."
+                f"--state {self.path} is from another run (different {', '.join(differs)}). Name another file, or give "
+                "the options of that run."
             )
 
     def add(self, name, sums):
@@ -49,7 +49,7 @@ class State:
         self.put(name, sums if before is None else {field: before[field] + each for field, each in sums.items()})
 
     def put(self, name, sums):
-        """Replace sums; save every `SAVE_SECONDS`."""
+        """Replace the sums of a distribution; save every `SAVE_SECONDS`."""
         self.sums[name] = sums
         if time.monotonic() - self.saved > SAVE_SECONDS:
             self.save()

@@ -1,8 +1,8 @@
 """Turn counts and sums into p-values under the guaranteed accuracy.
 
-Each p-value is an upper bound: the guaranteed error (`slack` in `expected`) is subtracted first. A sampler within its
-guarantee therefore fails no more often than the common rate of false alarms, however many angles are drawn, and one
-outside it fails for certain if enough are drawn.
+Each p-value is an upper bound, since the guaranteed error (`slack` in `expected`) is subtracted first. However many
+angles are drawn, a sampler within its guarantee therefore fails no more often than the overall rate of false alarms.
+One outside it fails for certain if enough are drawn.
 """
 
 from typing import NamedTuple
@@ -33,7 +33,7 @@ def joined(observed, awaited, slack):
     places = np.searchsorted(np.cumsum(awaited), np.arange(FEWEST, np.sum(awaited) - FEWEST, FEWEST))
     starts = np.unique(np.concatenate([[0], places + 1]))
     starts = starts[starts < len(awaited)]
-    # Only the slack at both ends counts; the sum is larger, which never makes a false alarm.
+    # Only the slack at both ends counts; the sum of all slacks is larger, which cannot cause a false alarm.
     return tuple(np.add.reduceat(np.asarray(each, np.float64), starts) for each in (observed, awaited, slack))
 
 
@@ -45,7 +45,7 @@ def binomial(seen, count, least, most):
 
 
 def bonferroni(p):
-    """Return the smallest p-value times their number."""
+    """Return the smallest p-value times the number of p-values, at most 1."""
     return float(min(1.0, np.size(p) * np.min(p)))
 
 
@@ -62,7 +62,7 @@ def bin_tests(sums, bins):
     square, freedom = float(np.sum(excess**2 / awaited)), max(1, len(awaited) - 1)
     found = f"chi-square {square:,.0f} of {freedom + 1:,} bins"
     yield Verdict("bins of equal probability", found, float(stats.chi2.sf(square, freedom)))
-    # The sum hides a single bad bin. The normal approximation is too coarse this far out.
+    # The sum can hide a single wrong bin. The normal approximation is too coarse this far out.
     p = binomial(seen, count, (awaited - slack) / count, (awaited + slack) / count)
     i = int(np.argmin(p))
     found = f"{seen[i]:,.0f} angles of {awaited[i]:,.1f} expected, give or take {slack[i]:.2g}"
@@ -80,7 +80,7 @@ def tail_tests(sums, tails):
 
 
 def moment_tests(sums, moments):
-    """Test the means of 1 - cos(j x) and sin(j x); `moments` as `expected.moments` returns them."""
+    """Test the means of 1 - cos(j x) and sin(j x), with the `moments` that `expected.moments` returns."""
     count = sums["angles"]
     for name, (means, variances, slack) in moments.items():
         off = np.abs(sums[f"{name}s"] / count - means)
@@ -91,7 +91,7 @@ def moment_tests(sums, moments):
 
 
 def correlation_tests(sums, moments):
-    """Test mean products of neighbours, and of two streams at the same place; they are 0 for independent angles."""
+    """Test mean products at several lags, and of two streams at the same place; they are 0 for independent angles."""
     even, odd = (moments[name][1, 0] for name in ("versine", "sine"))
     names = ("versine versine", "sine sine", "versine sine")
     for test, products, places in (

@@ -23,35 +23,35 @@ PARTS = (
 
 def parser():
     """Build the argument parser."""
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu_acceptance",
         description="Check the accuracy and the speed of the sampler on a GPU.",
     )
-    made.add_argument(
+    parser.add_argument(
         "--quick", action="store_true", help="draw a hundredth of the angles, with fewer sizes and rounds"
     )
-    made.add_argument(
+    parser.add_argument(
         "--every-size", action="store_true", help="check all sizes from 1 to 4099; each compiles a program"
     )
-    detail = f"run only these parts, even if FILE has them: checks (all but speed), {', '.join(PARTS)}"
-    made.add_argument("--only", nargs="+", choices=("checks", *PARTS), metavar="PART", default=[], help=detail)
+    detail = f"run only these parts, even if FILE has them: checks (all parts but speed), {', '.join(PARTS)}"
+    parser.add_argument("--only", nargs="+", choices=("checks", *PARTS), metavar="PART", default=[], help=detail)
     detail = "write the result after each part; continue from an existing file"
-    made.add_argument("--json", metavar="FILE", type=new_file, help=detail)
-    made.add_argument("--picture", metavar="FILE", type=new_file, help="draw the rates (.svg, .png)")
+    parser.add_argument("--json", metavar="FILE", type=new_file, help=detail)
+    parser.add_argument("--picture", metavar="FILE", type=new_file, help="draw the rates (.svg, .png)")
     # For the tests: run every line of the program on any device.
-    made.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
-    return made
+    parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
+    return parser
 
 
-def plan_of(given):
+def plan_of(options):
     """Return the plan that the options select."""
-    plan = TINY if given.tiny else QUICK if given.quick else FULL
-    return plan._replace(sizes=tuple(range(1, 4100))) if given.every_size else plan
+    plan = TINY if options.tiny else QUICK if options.quick else FULL
+    return plan._replace(sizes=tuple(range(1, 4100))) if options.every_size else plan
 
 
 def speed_text(rows, missing):
     """Return the table of rates."""
-    lines = [("", "numbers", "a call", "G/s", "GB/s", "of memory", "")]
+    lines = [("", "numbers", "time", "G/s", "GB/s", "of memory rate", "")]
     for name, row in sorted(rows.items(), key=lambda item: -item[1]["rate"]):
         rates = f"{row['rate'] / 1e9:.3g}", f"{row['bytes_per_second'] / 1e9:.3g}", f"{row['share_of_memory']:.0%}"
         lines.append((name, f"{row['count']:,}", time_text(row["seconds"]), *rates, "noisy" if row["noisy"] else ""))
@@ -61,27 +61,27 @@ def speed_text(rows, missing):
 def verdict_text(verdicts):
     """Yield a line for each goal."""
     for found in verdicts:
-        unit = " of its bytes per second" if found["of_bytes"] else ""
+        unit = " in bytes per second" if found["of_bytes"] else ""
         reached = found["why"] if found["ratio"] is None else f"{found['ratio']:.3g}"
         goal = f"{found['name']}: at least {found['at_least']:g} x {found['peer']}{unit}"
         yield f"  {found['state']}: {goal}: {reached}"
 
 
 def identity(result):
-    """Return the fields that a file must share with this run for the run to continue from it."""
-    found = result["environment"]
-    about = {name: result[name] for name in ("format", "program", "plan")}
-    return about | {name: found[name] for name in ("device", "commit", "versions")}
+    """Return the fields that must be the same in a file and in this run, so that the run can continue from the file."""
+    machine = result["environment"]
+    fields = {name: result[name] for name in ("format", "program", "plan")}
+    return fields | {name: machine[name] for name in ("device", "commit", "versions")}
 
 
 def begun(path, result):
-    """Return the result in the file, or `result` without one; raise ValueError if the file is of another run."""
+    """Return the result in the file, or `result` if there is none; raise ValueError if another run wrote the file."""
     if path is None:
         return result
     if not path.exists():
         left = [file.name for file in path.parent.iterdir() if file.name.startswith(f"{path.stem}.distributions.")]
         if left:
-            raise ValueError(f"{', '.join(left)} has counts of another run; remove it, or name another file.")
+            raise ValueError(f"found counts of another run in {', '.join(left)}; remove them, or name another file.")
         return result
     try:
         before = read_json(path)
@@ -89,25 +89,25 @@ def begun(path, result):
         rows = [(row["part"], row["ok"], row["check"], row["detail"]) for row in before["checks"]]
         seconds = float(before["seconds"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no result of this program: {error}. Name another file.") from error
+        raise ValueError(f"{path} is not a result of this program: {error}. Name another file.") from error
     if differs:
-        raise ValueError(f"{path} is of another run: {', '.join(differs)} differ. Name another file.")
-    print(f"continuing from {path}, which has {len(rows)} checks of {seconds:.0f} s")
+        raise ValueError(f"{path} is from another run (different {', '.join(differs)}). Name another file.")
+    print(f"continuing from {path}: {len(rows)} checks, {seconds:.0f} s so far")
     return before
 
 
-def to_make(given, result):
-    """Return the parts asked for; without any, those that the result lacks or could not make."""
-    if given.only:
-        asked = {part for part in PARTS if part != "speed"} if "checks" in given.only else set()
-        return [part for part in PARTS if part in asked.union(given.only)]
-    made = {row["part"]: True for row in result["checks"]} | {"speed": "speed" in result}
-    made |= {row["part"]: False for row in result["checks"] if row["ok"] is None}
-    return [part for part in PARTS if not made.get(part)]
+def to_make(options, result):
+    """Return the requested parts; by default, those that the result lacks or whose checks could not be run."""
+    if options.only:
+        requested = {part for part in PARTS if part != "speed"} if "checks" in options.only else set()
+        return [part for part in PARTS if part in requested.union(options.only)]
+    done = {row["part"]: True for row in result["checks"]} | {"speed": "speed" in result}
+    done |= {row["part"]: False for row in result["checks"] if row["ok"] is None}
+    return [part for part in PARTS if not done.get(part)]
 
 
 def make(part, plan, result, state):
-    """Run a part and put its outcome into the result."""
+    """Run a part and store its outcome in the result."""
     from benchmarks.gpu_acceptance import checks, speed
 
     print(f"\n{part}", flush=True)
@@ -126,22 +126,22 @@ def make(part, plan, result, state):
 
 def main(arguments=None):
     """Return 0 if all checks pass and no goal is missed, 1 if not, 2 if the program cannot run here."""
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     start = time.perf_counter()
-    found = environment.describe()
-    if not given.tiny and (reason := unfit(found)):
+    machine = environment.describe()
+    if not options.tiny and (reason := unfit(machine)):
         print(f"gpu_acceptance: {reason} Nothing was done.", file=sys.stderr)
         return 2
-    print(environment_text(found))
+    print(environment_text(machine))
     from benchmarks.gpu_acceptance import checks
     from jax_von_mises.sampling import cuda
 
-    plan = plan_of(given)
-    result = {"format": FORMAT, "program": "gpu_acceptance", "environment": found, "plan": plan._asdict()}
-    # In the form in which a file returns it.
+    plan = plan_of(options)
+    result = {"format": FORMAT, "program": "gpu_acceptance", "environment": machine, "plan": plan._asdict()}
+    # Convert it to the form in which it is read from a file.
     result = json.loads(json.dumps(rounded(result | {"checks": [], "seconds": 0.0})))
     try:
-        result = begun(given.json, result)
+        result = begun(options.json, result)
     except ValueError as error:
         print(f"gpu_acceptance: {error} Nothing was done.", file=sys.stderr)
         return 2
@@ -149,14 +149,14 @@ def main(arguments=None):
 
     def keep():
         result["seconds"] = before + time.perf_counter() - start
-        if given.json is not None:
-            write_json(given.json, rounded(result))
+        if options.json is not None:
+            write_json(options.json, rounded(result))
 
     keep()
-    state = None if given.json is None else given.json.with_suffix(".distributions")
-    # Kernels are off on a machine that has not tried them, or if the environment turns them off.
+    state = None if options.json is None else options.json.with_suffix(".distributions")
+    # Otherwise kernels would be off on a machine that has not tried them, or if the environment turns them off.
     with environment.without_cache(), checks.switched("1"):
-        for part in to_make(given, result):
+        for part in to_make(options, result):
             make(part, plan, result, state)
             result["drawn by"] = cuda.kernel_report()
             keep()
@@ -165,22 +165,23 @@ def main(arguments=None):
     wrong = [row["check"] for row in result["checks"] if row["ok"] is False]
     missed = [each["name"] for each in result.get("verdicts", []) if each["state"] == "MISSED"]
     print(f"{len(result['checks'])} checks, wrong: {', '.join(wrong) or 'none'}")
-    print(f"goals missed: {', '.join(missed) or 'none'}; not made so far: {', '.join(lacking) or 'nothing'}")
-    if given.picture is not None and "speed" in result:
-        draw_picture(given.picture, result)
-    print(f"\n{result['seconds']:.0f} s in total" + (f", written to {given.json}" if given.json is not None else ""))
+    print(f"goals missed: {', '.join(missed) or 'none'}; not run so far: {', '.join(lacking) or 'nothing'}")
+    if options.picture is not None and "speed" in result:
+        draw_picture(options.picture, result)
+    written = f", written to {options.json}" if options.json is not None else ""
+    print(f"\n{result['seconds']:.0f} s in total{written}")
     return 1 if wrong or missed else 0
 
 
-def unfit(found):
+def unfit(machine):
     """Return why the program cannot run here, or None."""
-    if found["platform"] != "gpu" or not has("cuda"):
-        detail = f"JAX runs on {found['platform']} here, and this program needs a CUDA device."
+    if machine["platform"] != "gpu" or not has("cuda"):
+        detail = f"JAX runs on {machine['platform']} here, but this program needs a CUDA device."
         return f"{detail} `jax-von-mises doctor --expect cuda` shows why JAX does not use one."
     if not has("cpu"):
         return "JAX has no CPU device to compare with; keep cpu in JAX_PLATFORMS, as in JAX_PLATFORMS=cuda,cpu."
-    if found["device_count"] > 1:
-        return "there are several devices, and the program measures one; set CUDA_VISIBLE_DEVICES=0."
+    if machine["device_count"] > 1:
+        return "there are several devices, but the program measures one; set CUDA_VISIBLE_DEVICES=0."
     return None
 
 
@@ -200,10 +201,10 @@ def draw_picture(path, result):
 
     figure = pictures.picture(result)
     if figure is None:
-        print(f"no picture: matplotlib is not installed: {install_command('plots')}")
+        print(f"no picture, because matplotlib is not installed; install it with {install_command('plots')}")
     else:
         figure.savefig(path)
-        print(f"drawn in {path}")
+        print(f"picture written to {path}")
 
 
 if __name__ == "__main__":

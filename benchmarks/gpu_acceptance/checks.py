@@ -1,4 +1,4 @@
-"""Checks on a GPU: each yields its outcomes as `Found`."""
+"""Check the sampler on a GPU; each check yields its outcomes as `Found`."""
 
 import contextlib
 import functools
@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Found(NamedTuple):
-    """The outcome of one check; `ok` is None if it could not be made."""
+    """The outcome of one check; `ok` is None if it could not be run."""
 
     check: str
     ok: bool | None
@@ -70,7 +70,7 @@ def switched(value):
 
 
 def path_name(kernel):
-    """Return the name that the tables give a path."""
+    """Return the name of a path in the tables."""
     return "kernel" if kernel else "plain"
 
 
@@ -81,15 +81,15 @@ def draw(key, loc, kappa, start, shape, dtype, method, kernel):
     return sampler.PLAIN.new(request, engine="kernel" if kernel else "xla")
 
 
-def on_cpu(function, *given):
+def on_cpu(function, *arguments):
     """Return the result of `function` on the CPU."""
     cpu = jax.local_devices(backend="cpu")[0]
     with jax.default_device(cpu):
-        return np.asarray(function(*jax.device_put(given, cpu)))
+        return np.asarray(function(*jax.device_put(arguments, cpu)))
 
 
 def drawn_twice(kernel, key, loc, kappa, *where):
-    """Return the angles here and those of the plain path on the CPU; `where` is start, shape, dtype, method."""
+    """Return the angles from this device and from the plain path on the CPU; `where` is start, shape, dtype, method."""
     given = key, np.float32(loc), np.float32(kappa)
     return np.asarray(draw(*given, *where, kernel)), on_cpu(lambda *given: draw(*given, *where, False), *given)
 
@@ -123,7 +123,7 @@ def words(plan):
 
 
 def compared(x, words, kappa):
-    """Return the largest error of angles about 0, given their words, as a share of the allowed error."""
+    """Return the largest error of angles about 0, given their words, relative to the allowed error."""
     t = ((words >> 1) + 0.5) * 2.0**-32
     size = np.abs(x).astype(np.float64)
     if not np.isfinite(size).all() or not np.array_equal(x < 0, (words & 1 == 1) & (size > 0)):
@@ -154,7 +154,7 @@ def angles(plan):
 
 
 def arrays(plan):
-    """Compare draws with arrays of parameters with the CPU's, from the beginning of a group of four and from inside."""
+    """Compare draws for arrays of parameters with the CPU's, starting at and inside a group of four angles."""
     key, count = jax.random.key(10), plan.arrays
     kappa = np.geomspace(1e-3, 1e8, count).astype(np.float32)
     loc = np.linspace(-400, 400, count).astype(np.float32)
@@ -166,15 +166,15 @@ def arrays(plan):
         "directions, by the table": (loc, 5.0, "table"),
     }
     for kernel, (name, (loc, kappa, method)) in itertools.product(fused(), cases.items()):
-        # The allowed error of both paths together, in the angle and in the direction.
+        # The allowed difference between two paths, in the angle and in the direction.
         allowed = cuda_self_test.allowed(kappa)
         right, worst = True, 0.0
         for start in (0, 2**32 - 5):
             x, on_cpu = drawn_twice(kernel, key, loc, kappa, start, (count,), "float32", method)
             apart = np.abs(np.mod(x.astype(np.float64) - on_cpu + np.pi, 2 * np.pi) - np.pi)
-            there = ~np.isnan(on_cpu)
-            right = right and np.array_equal(there, ~np.isnan(x)) and bool((np.abs(x[there]) < np.pi).all())
-            worst = max(worst, float(np.max((apart / allowed)[there])))
+            valid = ~np.isnan(on_cpu)
+            right = right and np.array_equal(valid, ~np.isnan(x)) and bool((np.abs(x[valid]) < np.pi).all())
+            worst = max(worst, float(np.max((apart / allowed)[valid])))
         detail = f"{count:,} angles, at most {worst:.2f} of the allowed difference to the CPU's; NaN in the same places"
         yield Found(f"arrays, {name}, {path_name(kernel)}", right and worst <= 1, detail)
 
@@ -194,9 +194,9 @@ def parameters(plan):
 
 
 def dtypes(plan):
-    """Compare 16-bit floats with rounded float32, and float64 with the CPU's."""
+    """Compare 16-bit floats with rounded float32 angles, and float64 angles with the CPU's."""
     for kernel in fused():
-        # The plain path rounds long after the cipher, whichever it is; each kernel rounds by itself.
+        # The plain path rounds in the same way for every cipher, but each kernel rounds by itself.
         for cipher, method in itertools.product(CIPHERS if kernel else CIPHERS[:1], METHODS):
             key = key_of(cipher)
             if key is None:
@@ -216,32 +216,33 @@ def dtypes(plan):
     yield Found("float64", apart < 1e-11, f"{apart:.1e} from the CPU's")
 
 
-# The first begins a group of four, and kernels write complete groups at once; the second is inside a group.
+# Places to start, at the beginning of a group of four, which kernels write at once, and inside a group.
 WHERE = (2**32 - 1004, 2**32 - 1001)
 # Few sizes for the plain path, where XLA handles the ends.
 PLAIN_SIZES = (1, 3, 1024, 4099)
 
 
 def sizes(plan):
-    """Compare draws of every size with the longest one, from the beginning of a group of four and from inside."""
+    """Compare draws of every size with the longest one, starting at and inside a group of four angles."""
     key = jax.random.key(6)
     cases = [(kernel, method, "float32") for kernel in fused() for method in ("direct", "table")]
     cases += [(True, method, "bfloat16") for method in METHODS if True in fused()]
     for kernel, method, dtype in cases:
-        # Each size is a separate program, and XLA takes seconds to compile one that is more than a launch.
+        # Each size is a separate program, and XLA takes seconds to compile a program that does more than a launch.
         tried = plan.sizes if (method, dtype) == ("direct", "float32") else plan.few_sizes
         tried = tried if kernel else [size for size in PLAIN_SIZES if size <= max(tried)]
 
         def part(start, size, kernel=kernel, method=method, dtype=dtype):
             return np.asarray(draw(key, 1.0, 5.0, start, (size,), dtype, method, kernel))
 
-        most = max(tried)
-        longest = [part(start, most) for start in WHERE]
+        largest = max(tried)
+        longest = [part(start, largest) for start in WHERE]
         skip = WHERE[1] - WHERE[0]
-        wrong = [] if np.array_equal(longest[0][skip:], longest[1][: most - skip]) else ["the longest of either"]
+        same = np.array_equal(longest[0][skip:], longest[1][: largest - skip])
+        wrong = [] if same else ["overlap of the longest draws"]
         for start, full in zip(WHERE, longest, strict=True):
             wrong += [f"{size} from {start}" for size in tried if not np.array_equal(part(start, size), full[:size])]
-        detail = f"{len(tried)} sizes up to {most}, each from {len(WHERE)} places"
+        detail = f"{len(tried)} sizes up to {largest}, each from {len(WHERE)} places"
         detail += f"; wrong: {', '.join(wrong[:10])}" if wrong else ""
         yield Found(f"sizes, {method}, {dtype}, {path_name(kernel)}", not wrong, detail)
 
@@ -271,7 +272,7 @@ def huge(plan):
 
 
 def gradients(plan):
-    """Compare gradients in the concentration and in the direction with the CPU's."""
+    """Compare gradients with respect to the concentration and the direction with the CPU's."""
     key = jax.random.key(8)
     for kernel, method in itertools.product(fused(), METHODS):
 
@@ -281,9 +282,9 @@ def gradients(plan):
 
         worst = 0.0
         for kappa in (0.1, 1.0, 5.0, 100.0, 1e4):
-            given = jnp.float32(0.3), jnp.float32(kappa)
-            ours = np.asarray(jax.jit(functools.partial(gradient, kernel=kernel))(*given))
-            cpu = on_cpu(functools.partial(gradient, kernel=False), *given)
+            arguments = jnp.float32(0.3), jnp.float32(kappa)
+            ours = np.asarray(jax.jit(functools.partial(gradient, kernel=kernel))(*arguments))
+            cpu = on_cpu(functools.partial(gradient, kernel=False), *arguments)
             worst = max(worst, float(np.max(np.abs(ours - cpu) / np.abs(cpu))))
         yield Found(
             f"gradients, {method}, {path_name(kernel)}", worst < GRADIENT, f"relative error at most {worst:.1e}"
@@ -291,9 +292,9 @@ def gradients(plan):
 
 
 def rows(plan):
-    """Map over key, direction and concentration, together and one by one, and over many short rows."""
+    """Map the sampler over key, direction and concentration, together and one by one, and over many short rows."""
     keys = jax.random.split(jax.random.key(9), 3)
-    given = keys, jnp.array([-3.0, 0.5, 3.0]), jnp.array([0.1, 5.0, 1e3])
+    arguments = keys, jnp.array([-3.0, 0.5, 3.0]), jnp.array([0.1, 5.0, 1e3])
     for method, count in itertools.product(METHODS, (64, 1027)):
 
         @jax.jit
@@ -302,13 +303,13 @@ def rows(plan):
 
         same = []
         for over in ((0, 0, 0), (0, None, None), (None, 0, None), (None, None, 0)):
-            some = [x if axis == 0 else x[1] for x, axis in zip(given, over, strict=True)]
+            some = [x if axis == 0 else x[1] for x, axis in zip(arguments, over, strict=True)]
             single = [one(*(x[i] if axis == 0 else x for x, axis in zip(some, over, strict=True))) for i in range(3)]
             same.append(np.array_equal(jax.jit(jax.vmap(one, over))(*some), np.stack(single)))
-        twice = jax.jit(jax.vmap(jax.vmap(one, (None, None, 0)), (0, 0, None)))(*given)
-        single = [[one(key, loc, kappa) for kappa in given[2]] for key, loc in zip(*given[:2], strict=True)]
+        twice = jax.jit(jax.vmap(jax.vmap(one, (None, None, 0)), (0, 0, None)))(*arguments)
+        single = [[one(key, loc, kappa) for kappa in arguments[2]] for key, loc in zip(*arguments[:2], strict=True)]
         same.append(np.array_equal(twice, np.stack(single)))
-        yield Found(f"vmap, {method}, {count} angles", all(same), f"rows of {len(same)} kinds equal single draws")
+        yield Found(f"vmap, {method}, {count} angles", all(same), f"rows mapped in {len(same)} ways equal single draws")
     for method in METHODS:
 
         def short(key, loc, kappa, method=method):
@@ -316,7 +317,7 @@ def rows(plan):
 
         many = jax.random.split(jax.random.key(11), plan.rows), *jnp.linspace(-3, 9, 2 * plan.rows).reshape(2, -1)
         together = jax.jit(jax.vmap(short))(*many)
-        apart = jax.jit(lambda *given, short=short: jax.lax.map(lambda each: short(*each), given))(*many)
+        apart = jax.jit(lambda *arguments, short=short: jax.lax.map(lambda each: short(*each), arguments))(*many)
         shared = jax.jit(jax.vmap(lambda key, short=short: short(key, 1.0, 2.0)))(many[0])
         alone = jax.jit(lambda keys, short=short: jax.lax.map(lambda key: short(key, 1.0, 2.0), keys))(many[0])
         same = np.array_equal(together, apart, equal_nan=True) and np.array_equal(shared, alone)
@@ -352,7 +353,7 @@ def distributions(plan, state=None):
 
     The counts are kept in files whose names begin with `state`, if given, from which a later run continues.
     """
-    # The same number of angles for each distribution.
+    # Give every distribution the same number of angles.
     equal = tuple(each._replace(weight=1) for each in exactness_plan.DISTRIBUTIONS)
     paths = [("the distributions", "as-drawn", plan.distributions, "every", "1")]
     if True in fused():
@@ -374,20 +375,20 @@ def outside(plan, tool="compute-sanitizer"):
     if found is None:
         yield Found(name, None, f"{tool} is not on the path")
         return
-    # Allocate each array separately: the tool cannot tell arrays within one allocation apart.
+    # Allocate each array separately, since the tool cannot tell arrays within one allocation apart.
     alone = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", cuda.VARIABLE: "1"}
     command = [found, "--tool", "memcheck", "--error-exitcode", "9"]
     command += [sys.executable, "-m", "benchmarks.gpu_acceptance.outside"]
     code, lines = bounded(command, plan.outside, os.environ | alone)
     if code is None:
-        # The tool found nothing, but did not see all cases: that is no pass.
+        # The tool has found nothing so far, but has not checked all cases, so this is not a pass.
         lines = [f"not finished in {plan.outside} s", *lines[-1:]]
     detail = "; ".join(lines[:1] + lines[-1:] if code is None else lines[-2:])
     yield Found(name, code == 0, detail or "no output")
 
 
 def bounded(command, seconds, environment):
-    """Run a command; return its exit code, None after a timeout, and its lines. Its children end with it."""
+    """Run a command; return its exit code (None after a timeout) and its lines. A timeout also ends its children."""
     options = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     with subprocess.Popen(command, env=environment, cwd=ROOT, **options) as child:
         try:
@@ -398,7 +399,7 @@ def bounded(command, seconds, environment):
     return code, [line.strip() for line in output.splitlines() if line.strip()]
 
 
-# The longest ones come last.
+# The longest checks come last.
 CHECKS = {
     check.__name__: check
     for check in (

@@ -1,6 +1,6 @@
 """Draw with the CUDA kernels under a tool that checks memory accesses; run by `checks.outside`.
 
-Each case is reported as soon as it is done, so the output of a run that timed out shows how far it came.
+Each case is reported as soon as it is finished, so the output of a run that timed out shows how far it got.
 """
 
 import sys
@@ -15,7 +15,7 @@ from jax_von_mises.sampling import cuda, cuda_launch, cuda_self_test
 
 __all__ = ["main"]
 
-# Ends at every place in a group of four and in a block of threads; starts at and inside a group.
+# Draws that end at every place in a group of four and inside a block of threads, and start at and inside a group.
 SIZES = (1, 3, 4, 5, 1027, 2**20 + 3)
 STARTS = (0, 2**32 - 6)
 
@@ -51,7 +51,7 @@ def cases():
 
 
 def main(say=print):
-    """Draw all cases; return 1 if no kernel drew one of them."""
+    """Draw all cases; return 1 if a case was not drawn by a kernel, otherwise 0."""
     # A kernel's self-test is slow while every access is checked.
     cuda_self_test.TIMEOUT = 3600
     for cipher in CIPHERS:
@@ -59,12 +59,12 @@ def main(say=print):
             cuda_self_test.passes(cuda_launch.KernelSpec(cipher, method, "float32", ()))
     launched, launch = [], cuda_launch.launch
 
-    def noted(name, *given):
+    def noted(name, *arguments):
         launched.append(name)
-        return launch(name, *given)
+        return launch(name, *arguments)
 
     cuda_launch.launch = noted
-    seen, number = set(), 0
+    kernels, number = set(), 0
     try:
         for name, draw in cases():
             launched.clear()
@@ -72,12 +72,12 @@ def main(say=print):
             if not launched:
                 say(f"not drawn by a kernel: {name}; {cuda.kernel_report()}", flush=True)
                 return 1
-            seen.update(launched)
+            kernels.update(launched)
             number += 1
             say(f"done: {name}", flush=True)
     finally:
         cuda_launch.launch = launch
-    say(f"{number} programs by {len(seen)} kernels", flush=True)
+    say(f"{number} programs by {len(kernels)} kernels", flush=True)
     return 0
 
 

@@ -4,7 +4,7 @@ __all__ = ["picture"]
 
 
 def picture(result):
-    """Draw the rates as bars, with the memory's limit for float32; return None without matplotlib."""
+    """Draw the rates as bars, with the memory limit for float32 as a line; return None without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

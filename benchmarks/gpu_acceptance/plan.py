@@ -1,4 +1,4 @@
-"""The sizes of the checks and timings."""
+"""Define the sizes of the checks and timings."""
 
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ class Plan(NamedTuple):
     distributions: int
     """Angles of each distribution that `benchmarks.exactness` tests."""
     distributions_plain: int
-    """Angles of each distribution that it tests on the plain path, if there are kernels too."""
+    """Angles of each distribution that are also tested on the plain path, if there are kernels."""
     outside: int
     """Time limit in seconds of the tool that checks memory accesses."""
     draws: int
@@ -37,7 +37,7 @@ class Plan(NamedTuple):
     rounds: int
 
 
-# Every remainder modulo 4, around the end of one block of threads and up to the end of the fourth.
+# Every remainder modulo 4 around powers of two, up to the end of the fourth block of threads.
 SIZES = tuple(sorted({*range(1, 18), *(2**j + d for j in range(5, 13) for d in range(-3, 4))}))
 FEW_SIZES = (*range(1, 10), 1022, 1023, 1024, 1025, 4093, 4096, 4099)
 FULL = Plan(

@@ -1,4 +1,4 @@
-"""Time both paths, JAX's samplers, other libraries and the memory, which take turns in one process."""
+"""Time both paths, JAX's samplers, other libraries and the memory, all taking turns in one process."""
 
 import itertools
 from typing import NamedTuple
@@ -31,7 +31,7 @@ class Goal(NamedTuple):
 
     @property
     def of_kernel(self):
-        """Whether the goal is one for a CUDA kernel."""
+        """Whether the goal applies to a CUDA kernel."""
         return self.name.startswith(f"{path_name(True)}, ")
 
 
@@ -70,14 +70,14 @@ def of_keys(function, implementation="threefry2x32"):
 
 def ours(count, implementation, dtype, method, kernel, kappa):
     """Return a competitor that draws by one path; the concentration is an argument, as in a user's program."""
-    given = jnp.zeros((), jnp.float32), jnp.asarray(kappa, jnp.float32)
+    arguments = jnp.zeros((), jnp.float32), jnp.asarray(kappa, jnp.float32)
 
     def draw(key, loc, kappa):
         request = DrawRequest(key, loc, kappa, None, (count,), jnp.dtype(dtype), method)
         return sampler.PLAIN.new(request, engine="kernel" if kernel else "xla")
 
-    made = of_keys(draw, implementation)
-    return made and made._replace(draw=lambda key: made.draw(key, *given))
+    competitor = of_keys(draw, implementation)
+    return competitor and competitor._replace(draw=lambda key: competitor.draw(key, *arguments))
 
 
 def no_kernel():
@@ -87,7 +87,7 @@ def no_kernel():
 
 def entries(plan):
     """Return the timed functions by name, and the reasons for the missing ones."""
-    made, missing = {}, {}
+    timed, missing = {}, {}
     one = [
         (f"{implementation}, {dtype}", plan.draws, implementation, dtype, "table", KAPPA)
         for implementation, dtype in itertools.product(("threefry2x32", "philox4x32"), ("float32", "bfloat16"))
@@ -101,19 +101,19 @@ def entries(plan):
             missing[name] = "this JAX has no such key"
         else:
             # The array of concentrations is read, too.
-            made[name] = Entry(count, 8 if what == "arrays" else jnp.dtype(dtype).itemsize, competitor)
+            timed[name] = Entry(count, 8 if what == "arrays" else jnp.dtype(dtype).itemsize, competitor)
     for name in ("bits", "uniform", "normal"):
         function = getattr(jax.random, name)
-        made[f"jax.random.{name}"] = Entry(plan.draws, 4, of_keys(lambda key, f=function: f(key, (plan.draws,))))
+        timed[f"jax.random.{name}"] = Entry(plan.draws, 4, of_keys(lambda key, f=function: f(key, (plan.draws,))))
     few = plan.timed_arrays
-    made[f"{NORMAL}, arrays"] = Entry(few, 4, of_keys(lambda key: jax.random.normal(key, (few,))))
+    timed[f"{NORMAL}, arrays"] = Entry(few, 4, of_keys(lambda key: jax.random.normal(key, (few,))))
     for name, width, function in (
         ("fill", 4, lambda x: jnp.full(plan.draws, x[0])),
         ("copy", 8, lambda x: -x),
     ):
         arrays = [jnp.full(plan.draws if name == "copy" else 8, np.float32(i)) for i in range(2)]
         fresh = lambda i, arrays=arrays: jax.block_until_ready(arrays[i % 2])  # noqa: E731
-        made[name] = Entry(plan.draws, width, timing.Competitor(jax.jit(function), fresh, jax.block_until_ready))
+        timed[name] = Entry(plan.draws, width, timing.Competitor(jax.jit(function), fresh, jax.block_until_ready))
     for peer in PEERS:
         if peer.name in OTHERS:
             count = min(plan.peers, peer.most.get("sample", plan.peers))
@@ -125,19 +125,19 @@ def entries(plan):
             except Exception as error:  # a library that does not run on this machine
                 missing[peer.name] = f"{type(error).__name__}: {str(error)[:150]}"
             else:
-                made[peer.name] = Entry(count, 4, competitor)
-    return made, missing
+                timed[peer.name] = Entry(count, 4, competitor)
+    return timed, missing
 
 
 def measure(plan, say=print):
-    """Time all functions in turns; return rows by name, and the reasons for the missing ones."""
-    made, missing = entries(plan)
-    competitors = {name: entry.competitor for name, entry in made.items()}
+    """Time all functions, which take turns; return rows by name, and the reasons for the missing ones."""
+    timed, missing = entries(plan)
+    competitors = {name: entry.competitor for name, entry in timed.items()}
     first = {name: timing.first_call(competitor) for name, competitor in competitors.items()}
-    say(f"  timing {len(made)} in {plan.rounds} rounds", flush=True)
+    say(f"  timing {len(timed)} functions in {plan.rounds} rounds", flush=True)
     seconds = timing.interleave(competitors, plan.rounds)
     rows = {}
-    for name, entry in made.items():
+    for name, entry in timed.items():
         found = timing.Timing(first[name], tuple(seconds[name]))
         rows[name] = {
             "count": entry.count,
@@ -157,7 +157,7 @@ def measure(plan, say=print):
 
 
 def judge(rows, missing):
-    """Return each goal with its ratio and its state: met, MISSED, too close or too noisy to tell, or not measured.
+    """Return each goal with its ratio and its state: met, MISSED, too noisy, or not measured.
 
     A goal for the kernels that is not measured counts as missed if there is a CUDA device.
     """

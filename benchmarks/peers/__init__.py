@@ -1,6 +1,6 @@
-"""The timed samplers and functions: a class for each library, with a method for every task that it supports.
+"""Define the timed samplers and functions: a class for each library, with a method for each task that it supports.
 
-All distributions are centred at 0. `Peer.lacks` has the reason for each task that a library does not support.
+All distributions are centred at 0. `Peer.lacks` gives the reason for each task that a library does not support.
 """
 
 from benchmarks.peers.common import OURS, Peer, Ready, Unavailable

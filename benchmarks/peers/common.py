@@ -14,7 +14,7 @@ OURS = "ours"
 BENCH = 'pip install -e ".[bench]" in the clone'
 NO_DERIVATIVE = "samples have no derivative in the concentration"
 
-# The calls cycle through this many arrays, so that none gets the input of the previous one.
+# The calls cycle through this many arrays, so that no call gets the input of the previous one.
 ARRAYS = 4
 
 
@@ -23,10 +23,10 @@ class Unavailable(Exception):
 
 
 class Ready(NamedTuple):
-    """A function ready for one case.
+    """A function prepared for one case.
 
-    `competitor` is timed. `give` converts a NumPy array to its input, if it takes one, and `read` converts its result
-    to a NumPy array.
+    `competitor` is timed. `give` converts a NumPy array to the input of the function, if it takes an array, and `read`
+    converts its result to a NumPy array.
     """
 
     competitor: Competitor
@@ -36,11 +36,11 @@ class Ready(NamedTuple):
 
 
 class Peer:
-    """A competitor: for each task a method that returns a `Ready` function for a case, or the reason in `lacks`.
+    """A competitor, with a method for each task that returns a `Ready` function for a case, or a reason in `lacks`.
 
     A method imports its library itself and raises `Unavailable` if the library is missing. On the CPU a peer gets at
-    most ``most[task]`` elements in a quick run or when JAX runs on a GPU, and at most ``most_ever[task]`` in any run:
-    more would take too long, or so much memory that the system kills the process.
+    most ``most[task]`` elements in a quick run or when JAX runs on a GPU, and at most ``most_ever[task]`` in any run,
+    since more would take too long, or so much memory that the system kills the process.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Peer:
         return getattr(self, case.task)(case)
 
     def limit(self, task, capped):
-        """Return the largest number of elements of a call on the CPU; None without a limit."""
+        """Return the largest number of elements per call on the CPU, or None if there is no limit."""
         limits = (self.most.get(task) if capped else None, self.most_ever.get(task))
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -67,6 +67,6 @@ def lacks(reason, *tasks):
 
 
 def rotating(case, give):
-    """Return a `fresh` for `Competitor` that cycles through a few arrays, all made now."""
+    """Return a function for `Competitor.fresh` that cycles through a few arrays, all made now."""
     arrays = [give(case.inputs(i)) for i in range(ARRAYS)]
     return lambda i: arrays[i % ARRAYS]

@@ -1,4 +1,4 @@
-"""Peers compiled by JAX, this package included."""
+"""Peers compiled by JAX, including this package."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ __all__ = ["TFP", "JaxNormal", "JaxScipy", "NumPyro", "Ours", "OursEager"]
 
 
 def parameters(case):
-    """Return `loc` and `concentration` on the device, to pass as arguments: a compiler could fold constants."""
+    """Return `loc` and `concentration` on the device, to pass as arguments, since a compiler could fold constants."""
     import jax
     import jax.numpy as jnp
 
@@ -25,14 +25,14 @@ def of_keys(case, function, read=np.asarray):
     """Compile ``function(key, loc, concentration)`` and give every call a new key."""
     import jax
 
-    given = parameters(case)
+    arguments = parameters(case)
     try:
         key = jax.random.key(SEED, impl=case.key_impl)
     except ValueError as error:
         raise Unavailable(f"this JAX has no {case.key_impl}") from error
     compiled = jax.jit(function)
     competitor = Competitor(
-        draw=lambda key: compiled(key, *given),
+        draw=lambda key: compiled(key, *arguments),
         fresh=lambda i: jax.block_until_ready(jax.random.fold_in(key, i)),
         wait=jax.block_until_ready,
     )
@@ -55,7 +55,7 @@ def of_arrays(case, function):
     import jax
     import jax.numpy as jnp
 
-    given = parameters(case)
+    arguments = parameters(case)
     compiled = jax.jit(function)
 
     def give(array):
@@ -63,7 +63,7 @@ def of_arrays(case, function):
 
     fresh = rotating(case, give)
     return Ready(
-        Competitor(lambda x: compiled(x, *given), fresh, jax.block_until_ready),
+        Competitor(lambda x: compiled(x, *arguments), fresh, jax.block_until_ready),
         give=give,
         device=jax.default_backend(),
     )
@@ -88,32 +88,32 @@ class Ours(Peer):
         return lambda key, loc, concentration: sample(key, loc, concentration, (case.count,), case.dtype)
 
     def sample(self, case):
-        """Draws."""
+        """Prepare draws."""
         return of_keys(case, self.sampler(case))
 
     def gradient(self, case):
-        """The derivative of draws."""
+        """Prepare the derivative of draws."""
         return gradient_of(case, self.sampler(case))
 
     def truncated(self, case):
-        """Draws from an arc."""
+        """Prepare draws from an arc."""
         sample = self.package().sample_truncated
         return of_keys(case, lambda key, loc, k: sample(key, loc, k, *ARC, (case.count,), case.dtype))
 
     def icdf(self, case):
-        """Quantiles."""
+        """Prepare quantiles."""
         return of_arrays(case, self.package().icdf)
 
     def cdf(self, case):
-        """Probabilities."""
+        """Prepare probabilities."""
         return of_arrays(case, self.package().cdf)
 
     def log_prob(self, case):
-        """Log densities."""
+        """Prepare log densities."""
         return of_arrays(case, self.package().log_prob)
 
     def mixture(self, case):
-        """Log densities of a mixture."""
+        """Prepare log densities of a mixture."""
         package = self.package()
 
         def log_prob(x, loc, concentration):
@@ -123,7 +123,7 @@ class Ours(Peer):
         return of_arrays(case, log_prob)
 
     def fit(self, case):
-        """Estimates of a batch of data sets."""
+        """Prepare estimates for a batch of data sets."""
         fit = self.package().fit
         return of_arrays(case, lambda x, loc, concentration: fit(x, axis=1))
 
@@ -135,23 +135,23 @@ class OursEager(Peer):
     lacks: ClassVar = lacks("timed for draws alone", *(task for task in TASKS if task != "sample"))
 
     def sample(self, case):
-        """Draws."""
+        """Prepare draws."""
         ready = of_keys(case, lambda key, loc, concentration: key)
-        given, sample = parameters(case), Ours().sampler(case)
-        return ready._replace(competitor=ready.competitor._replace(draw=lambda key: sample(key, *given)))
+        arguments, sample = parameters(case), Ours().sampler(case)
+        return ready._replace(competitor=ready.competitor._replace(draw=lambda key: sample(key, *arguments)))
 
 
 class JaxNormal(Peer):
-    """JAX's normal sampler: another distribution, but the fastest sampler that JAX users know."""
+    """JAX's normal sampler, which draws another distribution but is the fastest sampler that JAX users know."""
 
     name, label = "normal", "jax.random.normal"
     lacks: ClassVar = lacks("only its draws are compared", "icdf", "cdf", "log_prob", "mixture", "fit", "gradient")
 
     def sample(self, case):
-        """Draws."""
+        """Prepare draws."""
         import jax
 
-        # A normal distribution approximates the von Mises one with the standard deviation 1 / sqrt(concentration).
+        # A normal distribution with standard deviation 1 / sqrt(concentration) approximates the von Mises distribution.
         scale = np.sqrt(case.concentrations)
         return of_keys(
             case,
@@ -160,7 +160,7 @@ class JaxNormal(Peer):
         )
 
     def truncated(self, case):
-        """Draws of `jax.random.truncated_normal` between the same bounds."""
+        """Prepare draws of `jax.random.truncated_normal` between the same bounds."""
         import jax
 
         def draw(key, loc, concentration):
@@ -177,13 +177,13 @@ class JaxScipy(Peer):
     lacks: ClassVar = lacks("has only the density", "sample", "truncated", "icdf", "cdf", "fit", "gradient")
 
     def log_prob(self, case):
-        """Log densities."""
+        """Prepare log densities."""
         from jax.scipy.stats import vonmises
 
         return of_arrays(case, lambda x, loc, concentration: vonmises.logpdf(x - loc, concentration))
 
     def mixture(self, case):
-        """Log densities of a mixture."""
+        """Prepare log densities of a mixture."""
         import jax.numpy as jnp
         from jax.scipy.stats import vonmises
 
@@ -198,14 +198,14 @@ class JaxScipy(Peer):
 
 
 class WithClass(Peer):
-    """A library with a class `VonMises`, whose samples take the shape of the parameters."""
+    """A library with a class `VonMises`, whose samples include the shape of the parameters."""
 
     def library(self):
         """Import the library's distributions."""
         raise NotImplementedError
 
     def distribution(self):
-        """Return its von Mises class."""
+        """Return the library's von Mises class."""
         return self.library().VonMises
 
     def sampler(self, case):
@@ -215,21 +215,21 @@ class WithClass(Peer):
         return lambda key, loc, concentration: distribution(loc, concentration).sample(key, shape)
 
     def sample(self, case):
-        """Draws."""
+        """Prepare draws."""
         return of_keys(case, self.sampler(case))
 
     def log_prob(self, case):
-        """Log densities."""
+        """Prepare log densities."""
         distribution = self.distribution()
         return of_arrays(case, lambda x, loc, concentration: distribution(loc, concentration).log_prob(x))
 
     def mixture(self, case):
-        """Log densities of a mixture."""
-        found = self.library()
+        """Prepare log densities of a mixture."""
+        module = self.library()
 
         def log_prob(x, loc, concentration):
-            parts = found.VonMises(loc + np.array(LOCS, case.dtype), concentration)
-            return found.MixtureSameFamily(found.Categorical(probs=np.array(WEIGHTS, case.dtype)), parts).log_prob(x)
+            parts = module.VonMises(loc + np.array(LOCS, case.dtype), concentration)
+            return module.MixtureSameFamily(module.Categorical(probs=np.array(WEIGHTS, case.dtype)), parts).log_prob(x)
 
         return of_arrays(case, log_prob)
 
@@ -243,7 +243,7 @@ class NumPyro(WithClass):
         **lacks("does not fit by itself", "fit"),
         **lacks(NO_DERIVATIVE, "gradient"),
     }
-    # Its rate does not depend on the number of draws; each takes the memory of eleven float32 numbers.
+    # Its rate does not depend on the number of draws; each draw takes as much memory as eleven float32 numbers.
     most: ClassVar = {"sample": 2**22}
     most_ever: ClassVar = {"sample": 2**26}
 
@@ -257,7 +257,7 @@ class NumPyro(WithClass):
 
 
 class TFP(WithClass):
-    """TensorFlow Probability on JAX: draws as NumPyro does, with an implicit derivative."""
+    """TensorFlow Probability on JAX, which draws as NumPyro does but with an implicit derivative."""
 
     name, label = "tfp", "TensorFlow Probability"
     lacks: ClassVar = {
@@ -271,13 +271,13 @@ class TFP(WithClass):
         """Import the library's distributions."""
         try:
             from tensorflow_probability.substrates.jax import distributions
-        except Exception as error:  # a release that does not fit the installed JAX fails in many ways while importing
+        except Exception as error:  # a release incompatible with the installed JAX fails in many ways on import
             reason = "not installed" if isinstance(error, ModuleNotFoundError) else f"broken: {type(error).__name__}"
             raise Unavailable(f"{reason}: pip install tfp-nightly") from error
         return distributions
 
     def sampler(self, case):
-        """Return the sampler; its seed is an array of words."""
+        """Return the sampler, whose seed is an array of words."""
         import jax
 
         if case.key_impl != "threefry2x32":
@@ -289,10 +289,10 @@ class TFP(WithClass):
         )
 
     def gradient(self, case):
-        """The derivative of draws."""
+        """Prepare the derivative of draws."""
         return gradient_of(case, self.sampler(case))
 
     def cdf(self, case):
-        """Probabilities."""
+        """Prepare probabilities."""
         distribution = self.distribution()
         return of_arrays(case, lambda x, loc, concentration: distribution(loc, concentration).cdf(x))

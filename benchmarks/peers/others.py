@@ -1,4 +1,4 @@
-"""Peers outside JAX."""
+"""Peers that do not use JAX."""
 
 import contextlib
 import importlib.util
@@ -25,16 +25,17 @@ class NumPy(Peer):
     most: ClassVar = {"sample": 2**22}  # its rate does not depend on the number of draws
 
     def sample(self, case):
-        """Draws."""
+        """Prepare draws."""
         generator = np.random.default_rng(SEED)
         concentration = np.asarray(case.concentrations, np.float64)
         return Ready(Competitor(lambda _: generator.vonmises(0.0, concentration, case.count)))
 
 
 class MKL(Peer):
-    """``mkl_random``: float64 rejection with Intel's vectors on one core.
+    """``mkl_random``: float64 rejection with Intel's vector library on one core.
 
-    It runs in a separate process, since it disturbs NumPy's generator; request and reply take about 50 microseconds.
+    The library runs in a separate process, since it disturbs NumPy's generator; request and reply take about 50
+    microseconds.
     """
 
     name, label = "mkl", "mkl_random"
@@ -42,7 +43,7 @@ class MKL(Peer):
     most: ClassVar = {"sample": 2**22}
 
     def sample(self, case):
-        """Draws."""
+        """Prepare draws."""
         if importlib.util.find_spec("mkl_random") is None:
             raise Unavailable("not installed: pip install mkl_random")
         spawn = multiprocessing.get_context("spawn")
@@ -64,18 +65,18 @@ class MKL(Peer):
 
 
 def draw_by_mkl(connection, concentration, count):
-    """Serve `MKL`: None requests draws, and a number the draws of that call; those of the last two calls are kept."""
+    """Serve `MKL`: None requests new draws, and a number the draws of that call; the last two calls are kept."""
     import mkl_random
 
     generator, calls, kept = mkl_random.MKLRandomState(SEED), itertools.count(), {}
     with contextlib.suppress(EOFError):
         while True:
-            asked = connection.recv()
-            if asked is None:
+            request = connection.recv()
+            if request is None:
                 call = next(calls)
                 kept.pop(call - 2, None)
                 kept[call] = generator.vonmises(0.0, concentration, count)
-            connection.send(None if asked is None else kept[asked])
+            connection.send(None if request is None else kept[request])
 
 
 class SciPy(Peer):
@@ -87,8 +88,8 @@ class SciPy(Peer):
         **lacks("not implemented for this distribution", "truncated", "mixture"),
         **lacks(NO_DERIVATIVE, "gradient"),
     }
-    # Fits and quantiles are loops in Python, whose rate does not depend on the number; a million quantiles would take
-    # 15 minutes. The other limits are for runs on a GPU, whose cases are larger.
+    # Fits and quantiles are loops in Python, whose rate does not depend on the number of elements; a million quantiles
+    # would take 15 minutes. The other limits are for runs on a GPU, whose cases are larger.
     most: ClassVar = {"fit": 100, "cdf": 2**20, "log_prob": 2**20}
     most_ever: ClassVar = {"icdf": 256}
 
@@ -102,25 +103,25 @@ class SciPy(Peer):
         return Ready(Competitor(lambda x: function(x, concentration), rotating(case, give)), give=give)
 
     def icdf(self, case):
-        """Quantiles, by a root search for each point."""
+        """Prepare quantiles, by a root search for each point."""
         from scipy import stats
 
         return self.of_arrays(case, stats.vonmises.ppf)
 
     def cdf(self, case):
-        """Probabilities."""
+        """Prepare probabilities."""
         from scipy import stats
 
         return self.of_arrays(case, stats.vonmises.cdf)
 
     def log_prob(self, case):
-        """Log densities."""
+        """Prepare log densities."""
         from scipy import stats
 
         return self.of_arrays(case, stats.vonmises.logpdf)
 
     def fit(self, case):
-        """Estimates, one data set at a time: SciPy takes no batch."""
+        """Prepare estimates, one data set at a time, since SciPy takes no batch."""
         from scipy import stats
 
         return self.of_arrays(case, lambda x, concentration: [stats.vonmises.fit(row, fscale=1) for row in x])
@@ -136,8 +137,8 @@ class Torch(Peer):
         **lacks("does not fit by itself", "fit"),
         **lacks(NO_DERIVATIVE, "gradient"),
     }
-    # Its loop runs until the last element is accepted, on arrays larger than the cache. Fewer draws are in its favour:
-    # its measured rate halves each time their number grows fourfold.
+    # Its loop runs over arrays larger than the cache until the last element is accepted. Fewer draws are in its favour,
+    # since its measured rate halves each time their number grows fourfold.
     most: ClassVar = {"sample": 2**21}
     most_ever: ClassVar = {"sample": 2**24}  # at 94 to 121 bytes of memory per draw
 
@@ -164,16 +165,16 @@ class Torch(Peer):
         )
 
     def sample(self, case):
-        """Draws; the loop is TorchScript, which `torch.compile` does not change."""
-        torch, device, given = self.start(case)
-        distribution = torch.distributions.VonMises(*given, validate_args=False)
+        """Prepare draws; their loop is TorchScript, which `torch.compile` does not change."""
+        torch, device, parameters = self.start(case)
+        distribution = torch.distributions.VonMises(*parameters, validate_args=False)
         torch.manual_seed(SEED)
         shape = () if case.per_draw else (case.count,)
         return self.ready(torch, device, lambda _: distribution.sample(shape))
 
     def log_prob(self, case):
-        """Log densities, from a compiled program."""
-        torch, device, given = self.start(case)
+        """Prepare log densities, computed by a compiled program."""
+        torch, device, parameters = self.start(case)
 
         def density(x, loc, concentration):
             return torch.distributions.VonMises(loc, concentration, validate_args=False).log_prob(x)
@@ -182,7 +183,7 @@ class Torch(Peer):
         torch.compiler.reset()
         compiled = torch.compile(density, dynamic=False)
         fresh = rotating(case, lambda array: torch.as_tensor(array).to(device))
-        return self.ready(torch, device, lambda x: compiled(x, *given), fresh=fresh)
+        return self.ready(torch, device, lambda x: compiled(x, *parameters), fresh=fresh)
 
 
 class CuPy(Peer):
@@ -192,7 +193,7 @@ class CuPy(Peer):
     lacks: ClassVar = ONLY_DRAWS
 
     def sample(self, case):
-        """Draws."""
+        """Prepare draws."""
         try:
             import cupy
         except ImportError as error:

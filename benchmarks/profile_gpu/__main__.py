@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 FORMAT = 2  # of the result file
 REPORT = "report.html"
-# Lists the files of a report, in its folder. A new report removes only these.
+# File in the folder of a report that lists the report's files. A new report removes only these.
 LIST = "files.json"
 
 
@@ -51,21 +51,21 @@ def measure(plan, names):
     return found
 
 
-def run(given, folder, plan=None):
+def run(options, folder, plan=None):
     """Measure the requested sections, write the page and the pictures to `folder`, and return the result."""
     start = time.perf_counter()
-    about = environment.describe()
+    machine = environment.describe()
     state = quiet.check()
-    print(f"{environment_text(about)}\n  {state.text()}", flush=True)
-    plan = plan or make_plan(given.quick, about["platform"], folder)
-    plan = plan._replace(folder=folder, rounds=given.rounds or plan.rounds)
+    print(f"{environment_text(machine)}\n  {state.text()}", flush=True)
+    plan = plan or make_plan(options.quick, machine["platform"], folder)
+    plan = plan._replace(folder=folder, rounds=options.rounds or plan.rounds)
     with environment.without_cache():
-        sections = measure(plan, given.sections)
+        sections = measure(plan, options.sections)
     if state.quiet:  # another program may have started meanwhile
         state = quiet.check()
-    options = {name: value for name, value in plan._asdict().items() if name != "folder"}
-    result = {"format": FORMAT, "program": "profile_gpu", "environment": about, "machine_state": state.as_dict()}
-    result |= {"options": options, "seconds": time.perf_counter() - start, "sections": sections}
+    settings = {name: value for name, value in plan._asdict().items() if name != "folder"}
+    result = {"format": FORMAT, "program": "profile_gpu", "environment": machine, "machine_state": state.as_dict()}
+    result |= {"options": settings, "seconds": time.perf_counter() - start, "sections": sections}
     drawn = pictures.draw(result)
     for name, (_, png) in drawn.items():
         (folder / f"{name}.png").write_bytes(png)
@@ -98,46 +98,47 @@ def publish(work, out):
 
 def parser():
     """Build the argument parser."""
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m benchmarks.profile_gpu",
         description="Profile time and memory on this machine: one HTML page with tables and pictures.",
     )
-    made.add_argument("--quick", action="store_true", help="use smaller sizes and fewer turns: about two minutes")
-    made.add_argument("--out", type=Path, default=Path("profile"), help="folder of the report; default: %(default)s")
+    parser.add_argument("--quick", action="store_true", help="use smaller sizes and fewer rounds; about two minutes")
+    parser.add_argument("--out", type=Path, default=Path("profile"), help="folder of the report; default: %(default)s")
     names = tuple(SECTIONS)
-    made.add_argument("--sections", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
-    made.add_argument("--rounds", type=positive, help="number of turns of each competitor")
-    made.add_argument("--json", metavar="FILE", type=Path, help="also write all measurements, with the environment")
-    return made
+    detail = f"measure only these sections: {', '.join(names)}"
+    parser.add_argument("--sections", nargs="+", choices=names, default=names, metavar="NAME", help=detail)
+    parser.add_argument("--rounds", type=positive, help="number of rounds")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write all measurements, with the environment")
+    return parser
 
 
-def refusal(given, out):
-    """Return why the given paths cannot be written, or None."""
-    if given.json is not None and (given.json.is_dir() or not given.json.parent.is_dir()):
-        return f"--json {given.json}: name a file in a folder that exists"
+def refusal(options, out):
+    """Return why the paths in `options` cannot be written, or None."""
+    if options.json is not None and (options.json.is_dir() or not options.json.parent.is_dir()):
+        return f"--json {options.json}: name a file in a folder that exists"
     if out.exists() and not out.is_dir():
-        return f"--out {given.out} is a file; name a folder"
+        return f"--out {options.out} is a file; name a folder"
     if out.is_dir() and any(out.iterdir()) and listed(out) is None:
-        return f"--out {given.out} holds files that are not a report; name another folder"
+        return f"--out {options.out} contains files but no report; name another folder"
     return None
 
 
 def main(arguments=None, plan=None):
-    """Profile and write the report; return the exit code, 0 even if a section failed, which the page states."""
-    given = parser().parse_args(arguments)
-    out = given.out.resolve()
-    if reason := refusal(given, out):
+    """Profile this machine and write the report; return the exit code, which is 0 even if a section failed."""
+    options = parser().parse_args(arguments)
+    out = options.out.resolve()
+    if reason := refusal(options, out):
         print(reason, file=sys.stderr)
         return 2
-    # By default JAX reserves three quarters of a GPU, which would hide the memory of single calls.
+    # By default JAX reserves three quarters of a GPU's memory, which other programs may need.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".partial", dir=out.parent) as work:
-            result = run(given, Path(work), plan)
+            result = run(options, Path(work), plan)
             publish(Path(work), out)
-        if given.json is not None:
-            write_json(given.json, rounded(result))
+        if options.json is not None:
+            write_json(options.json, rounded(result))
     except KeyboardInterrupt:
         print("\ninterrupted; no report was written", file=sys.stderr)
         return 130
@@ -147,7 +148,7 @@ def main(arguments=None, plan=None):
     except OSError as error:
         print(f"\ncannot write the report: {error}", file=sys.stderr)
         return 1
-    print(f"{result['seconds']:.0f} s; written to {given.out / REPORT}")
+    print(f"{result['seconds']:.0f} s; written to {options.out / REPORT}")
     return 0
 
 

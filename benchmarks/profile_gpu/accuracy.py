@@ -19,8 +19,8 @@ def errors(k, route, points):
     Returns
     -------
     dict
-        ``tail``, the probabilities; ``share``, the error of each angle as a share of the guaranteed one, in its tail
-        probability or in units in the last place, whichever is less; ``worst``, the largest share.
+        ``tail``, the probabilities; ``share``, the error of each angle divided by the guaranteed error, in its tail
+        probability or in units in the last place, whichever is smaller; ``worst``, the largest of these.
     """
     numbers = np.unique(np.geomspace(1, 2.0**31 - 1, points).astype(np.uint64)) - 1
     t = (numbers.astype(np.float64) + 0.5) * 2.0**-32

@@ -32,8 +32,8 @@ def sizes(plan, tick):
 def taken(call):
     """Return the largest number of additional bytes in use while `call` ran; None if unknown.
 
-    The device's allocator counts them, if it has counters: it reports the peak of all time, so the result is None for a
-    call below an earlier peak. On a CPU it is the growth of the process, which misses memory that is reused.
+    If the device's allocator has counters, it reports its highest peak so far, so the result is None if the call stays
+    below an earlier peak. On a CPU the result is the growth of the process, which misses memory that is reused.
     """
     device = jax.local_devices()[0]
     before = device.memory_stats() or {}
@@ -47,7 +47,7 @@ def taken(call):
 
 
 def memory(plan, tick):
-    """Measure the memory of one call: as the compiled program states it, and as seen while it runs."""
+    """Measure the memory of one call, as stated by the compiled program and as observed while it runs."""
     rows = []
     for count in plan.sizes:  # ascending, for `taken`
         for route in ROUTES:
@@ -69,7 +69,7 @@ def memory(plan, tick):
 
 
 def transfer(plan, tick):
-    """Time the three stages of one call for each size: until it returns, until it is computed, until the host has it.
+    """Time the three stages of a call for each size: until it returns, until it is computed, and until the host has it.
 
     The copy to the host takes no time if device and host share one memory.
     """
@@ -85,7 +85,7 @@ def transfer(plan, tick):
 
 
 def mean_direction(angles):
-    """Return the mean direction of a batch, computed on the host as work in parallel to the device."""
+    """Return the mean direction of a batch, computed on the host while the device works."""
     angles = np.asarray(angles)
     return np.arctan2(np.sin(angles).mean(), np.cos(angles).mean())
 

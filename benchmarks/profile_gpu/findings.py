@@ -1,6 +1,6 @@
-"""The few findings of a report: facts about programs and angles, which a busy machine does not change.
+"""Derive the few findings of a report: facts about programs and angles, which a busy machine does not change.
 
-No finding rests on times and rates. The tables show them with their spread, and
+No finding is based on times or rates. The tables show these with their spread, and
 ``python -m benchmarks.performance_benchmark`` compares them with those of other libraries.
 """
 
@@ -34,22 +34,22 @@ def accuracy(data):
     worst = max(data["rows"], key=lambda row: row["worst"])
     where = f"{worst['worst']:.0%} of the guaranteed error ({worst['line']})"
     if worst["worst"] <= 1:
-        yield Finding(True, f"The angles keep the guaranteed accuracy: at most {where}.")
+        yield Finding(True, f"The angles meet the guaranteed accuracy, with at most {where}.")
     else:
-        yield Finding(False, f"Angles miss the guaranteed accuracy: {where}. Report this as a defect, with this page.")
+        yield Finding(False, f"Angles miss the guaranteed accuracy, with {where}. Report this defect with this page.")
 
 
 def compiled(data):
-    """Name the arguments for which JAX needlessly compiles again."""
+    """List the arguments for which JAX needlessly compiles again."""
     again = [step for step in ("same call", "another key", "another concentration") if data["compiled"][step]]
     if not data["compiled"]["first call"]:
         yield Finding(
-            False, "JAX's log names no compiled program: its wording has changed, so recompilation is unknown."
+            False, "JAX's log names no compiled program. Its wording has changed, so recompilations are unknown."
         )
     elif again:
         yield Finding(False, f"JAX compiles again for: {', '.join(again)}. Look for a changing dtype or Python number.")
     else:
-        yield Finding(True, "Another key and another concentration compile nothing; another size compiles one program.")
+        yield Finding(True, "A new key or another concentration compiles nothing; another size compiles one program.")
 
 
 def memory(data):
@@ -57,5 +57,5 @@ def memory(data):
     largest = max(row["count"] for row in data["rows"])
     rows = [row for row in data["rows"] if row["count"] == largest]
     needs = ", ".join(f"{readable(row['temporary'])} ({row['line']})" for row in rows)
-    text = f"Next to its result of {readable(rows[0]['result'])}, a draw of {largest:,} angles needs {needs}."
+    text = f"In addition to its result of {readable(rows[0]['result'])}, a draw of {largest:,} angles needs {needs}."
     yield Finding(True, text)

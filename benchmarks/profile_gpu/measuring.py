@@ -1,4 +1,4 @@
-"""Amounts of work of the profile, and timing of calls in turns by the rules of `benchmarks.timing`."""
+"""Define the amount of work of the profile, and time calls by the rules of `benchmarks.timing`."""
 
 import functools
 import time
@@ -20,7 +20,7 @@ class Plan(NamedTuple):
     mode: str
     platform: str
     rounds: int
-    """Number of turns of each competitor."""
+    """Number of rounds, in which the competitors take turns."""
     folder: Path
     """Folder of the trace."""
     count: int
@@ -28,11 +28,11 @@ class Plan(NamedTuple):
     sizes: tuple[int, ...]
     """Angles per call for the sections that vary the size."""
     firsts: int
-    """Number of first calls, each with nothing compiled before."""
+    """Number of first calls, each after all compiled programs have been discarded."""
     batches: int
     """Number of batches of `count` angles in a stream."""
     chain: int
-    """Number of elements of the arithmetic that measures a ceiling."""
+    """Number of elements in the arithmetic programs that measure a ceiling."""
     tail_points: int
     """Number of tail probabilities at which the accuracy is checked."""
     concentration: float = 5.0
@@ -65,7 +65,7 @@ class Sample(NamedTuple):
 
 
 def failure(error):
-    """Return an exception in one line."""
+    """Return an exception as one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
@@ -76,7 +76,7 @@ def summary(seconds, count=None):
     Parameters
     ----------
     seconds : sequence of float
-        Seconds per call, of each turn.
+        Seconds per call in each turn.
     count : int, optional
         Angles per call, for the rate.
 
@@ -97,7 +97,7 @@ def summary(seconds, count=None):
 
 
 def race(samples, rounds, tick=lambda: None, clock=time.perf_counter):
-    """Time competitors in turns and return a row for each; the row of one that fails at its first call has the reason.
+    """Time competitors that take turns; return a row for each, which has the reason if its first call fails.
 
     Parameters
     ----------

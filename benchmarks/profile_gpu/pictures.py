@@ -15,7 +15,7 @@ from jax_von_mises.streams.checkpoint import readable
 __all__ = ["draw"]
 
 WIDTH = 6.4  # inches
-# Placeholder for the text colour, which the page decides.
+# Placeholder for the text colour, which the page determines.
 INK = "#010203"
 THEME = "<style>svg{color:#222}@media (prefers-color-scheme:dark){svg{color:#dcdcdc}}</style>"
 # Readable on white and on black, and distinguishable by colour-blind readers (after Okabe and Ito).
@@ -26,7 +26,7 @@ PALE = 0.35
 
 
 def draw(result):
-    """Return the pictures of a result by the names of the sections, each as SVG and PNG bytes."""
+    """Return the pictures of a result by section, each as SVG and PNG bytes."""
     import matplotlib
     from matplotlib.figure import Figure
 

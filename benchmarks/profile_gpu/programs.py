@@ -22,7 +22,7 @@ TRACED_CALLS = 5
 
 
 def compiling(plan, tick):
-    """Time the stages of a first call, each time with nothing compiled, and list the arguments that compile again."""
+    """Time the stages of a first call, each time with nothing compiled before, and list what compiles again."""
     stages = defaultdict(list)
     for _ in range(plan.firsts):
         tick()
@@ -62,7 +62,7 @@ def compilations():
 
 
 def compiled_again(plan):
-    """Return the programs that JAX compiles for a first draw, and for draws with one other argument."""
+    """Return the programs that JAX compiles for a first draw, and for draws with one argument changed."""
     count = plan.sizes[0]
     other = plan._replace(concentration=plan.concentration + 1)
     steps = {

@@ -1,4 +1,4 @@
-"""Make the page of a profile from its values and a template."""
+"""Build the page of a profile from its data and a template."""
 
 import base64
 import datetime
@@ -21,12 +21,12 @@ FORMATS = {
     "bytes": lambda value, row: readable(value),
     "per element": lambda value, row: f"{value / row['count']:.3g}",
 }
-# Forms of timed values: shown with their spread, and in grey if unsteady or measured on a busy machine.
+# Formats of timed values: shown with their spread, except for shares, and in grey if unsteady or from a busy machine.
 TIMED = ("time", "rate", "share")
 
 
 def cells(row, columns, quiet):
-    """Return the cells of a row as pairs of text and whether to show it in grey."""
+    """Return the cells of a row as pairs of the text and whether it is grey."""
     if "failed" in row:
         return [(row["line"], False), (row["failed"], True), *[("", False)] * (len(columns) - 2)]
     found = []
@@ -48,7 +48,7 @@ def page(result, pictures):
     result : dict
         The measurements.
     pictures : dict of str to bytes
-        SVG files by the names of the sections.
+        SVG files by section.
     """
     quiet = result["machine_state"]["quiet"]
     sections = []

@@ -1,9 +1,9 @@
 """Compare each stage of a draw with the limits of this device.
 
-The ceilings are measured in the same turns, by programs that do nothing else: a copy and a fill for bytes; chains of
-multiply-adds, and rounds like those of the ciphers, for operations. XLA counts the operations of all programs. It adds
-integer operations to those on floats and counts no table look-up, so the share of a stage is a rough figure. Near 1,
-only less work can make the stage faster; far below 1, another limit applies.
+The ceilings are measured in the same rounds, by programs that do nothing else: a copy and a fill for bytes, and chains
+of multiply-adds and rounds like those of the ciphers for operations. XLA counts the operations of all programs. It does
+not distinguish integer from floating-point operations and does not count table look-ups, so the share of a stage is
+approximate. If it is near 1, only less work can make the stage faster; if it is far below 1, another limit applies.
 """
 
 import jax
@@ -99,7 +99,7 @@ def compiled_sample(name, kind, count, function, fresh, *more):
 
 
 def roofline(plan, tick):
-    """Time ceilings and stages in turns."""
+    """Time ceilings and stages, which take turns."""
     count, k = plan.count, np.float32(plan.concentration)
     fresh = {"key": keys, "words": inputs(np.uint32, count), "floats": inputs(np.float32, count)}
     few_words, few_floats = inputs(np.uint32, plan.chain), inputs(np.float32, plan.chain)
@@ -123,7 +123,7 @@ def roofline(plan, tick):
 def ceiling(rows, kind):
     """Return the highest rate per second of the programs of one kind; None if all of them failed.
 
-    The rate is that of the fastest quarter of the turns: a disturbance of some turns does not lower the ceiling.
+    The rate is taken at the first quartile of the times, so that disturbed turns do not lower the ceiling.
     """
     return max(
         (row[kind] / row["fastest"] for row in rows if row["kind"] == kind and "failed" not in row), default=None
@@ -134,6 +134,6 @@ def share(row, ceilings):
     """Return the share of its bound that a stage reaches, and the ceiling that sets the bound."""
     if row["kind"] != "stage" or "failed" in row or None in ceilings.values():
         return {}
-    least = {kind: row[kind] / most for kind, most in ceilings.items()}
+    least = {kind: row[kind] / rate for kind, rate in ceilings.items()}
     by = max(least, key=least.get)
     return {"share": least[by] / row["seconds"], "bound_by": by}

@@ -1,4 +1,4 @@
-"""The sections of the report: their measurements, tables and pictures."""
+"""Define the sections of the report, with their measurements, tables and pictures."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,7 +9,7 @@ __all__ = ["SECTIONS", "Column", "Section"]
 
 
 class Column(NamedTuple):
-    """A column of a table: its heading, the field of each row, and how a value is written (see `report.FORMATS`)."""
+    """A column of a table: its heading, the field of the rows, and how a value is written (see `report.FORMATS`)."""
 
     heading: str
     field: str
@@ -34,41 +34,42 @@ class Section(NamedTuple):
 RATES = "million angles per second"
 
 SECTIONS = {
-    # Memory comes first: a device reports its peak of all time, and later sections use more.
+    # Memory comes first, since a device reports only its highest peak so far, and later sections use more.
     "memory": Section(
         "Memory",
-        "Memory of one call: the result, what the compiled program needs next to it, and what was seen to be taken "
-        "(too little on a CPU, where a process uses freed memory again).",
+        "Memory of one call: its result, the temporary memory of the compiled program, and the measured increase. On a "
+        "CPU the measured increase can be too small, because a process reuses freed memory.",
         calls.memory,
         (
             Column("", "line"),
             ANGLES,
             Column("result", "result", "bytes"),
             Column("temporary", "temporary", "bytes"),
-            Column("seen", "seen", "bytes"),
+            Column("measured", "seen", "bytes"),
         ),
         ("bytes", "memory"),
     ),
     "compile": Section(
         "Compilation",
-        "The stages of a first call, each time with nothing compiled before.",
+        "The stages of a first call, measured after all compiled programs have been discarded.",
         programs.compiling,
         (Column("", "line"), ANGLES, TIME),
         ("times", "milliseconds"),
     ),
     "sizes": Section(
         "Angles per call",
-        "Small calls are mostly overhead; from some size on, more angles per call only need more memory.",
+        "Small calls are mostly overhead. Beyond a certain size, more angles per call only need more memory.",
         calls.sizes,
         (Column("", "line"), ANGLES, TIME, RATE),
         ("rates by size", RATES),
     ),
     "roofline": Section(
         "Roofline",
-        "Ceilings of this device, and how near each stage of a draw comes to them. A stage moves its arguments, its "
-        "results and twice its temporaries, and does the operations that XLA counts; its bound is the longer of the "
-        "two times at the ceilings. XLA counts no table look-up, and adds integer operations to those on floats: the "
-        "share is a rough figure.",
+        "The ceilings of this device, and how close each stage of a draw comes to them. A stage moves its arguments, "
+        "its results and twice its temporary arrays, and performs the operations that XLA counts. Its bound is the "
+        "longer of the two times that these take at the ceilings, and its share is the bound divided by the measured "
+        "time. The share is approximate, because XLA does not distinguish integer from floating-point operations and "
+        "does not count table look-ups.",
         roofline.roofline,
         (
             Column("", "line"),
@@ -83,38 +84,38 @@ SECTIONS = {
     ),
     "transfer": Section(
         "Transfer",
-        "The three stages of a call: until it returns, until the angles are computed, until the host has them (no copy "
-        "where both share one memory).",
+        "The three stages of a call: until it returns (dispatch), until the angles are computed (compute), and until "
+        "the host has them (to_host). If device and host share one memory, nothing is copied.",
         calls.transfer,
         (Column("", "line"), ANGLES, TIME),
         ("times by size", "microseconds"),
     ),
     "streams": Section(
         "Streams",
-        "A stream of batches, whose mean direction the host computes. With donate=True a batch takes the memory of an "
-        "earlier one; with prefetch_to_host the copy to the host runs in the background.",
+        "A stream of batches; the host computes the mean direction of each batch. With donate=True, a batch reuses the "
+        "memory of an earlier one; with prefetch_to_host, the copy to the host runs in the background.",
         calls.streams,
         (Column("", "line"), RATE),
         ("rates", RATES),
     ),
     "dtypes": Section(
         "Dtypes",
-        "bfloat16 and float16 are computed in float32 and rounded once; fewer distinct values are left. float64 needs "
-        "JAX_ENABLE_X64=1.",
+        "bfloat16 and float16 angles are computed in float32 and rounded once, which leaves fewer distinct values. "
+        "float64 needs JAX_ENABLE_X64=1.",
         calls.dtypes,
         (Column("", "line"), RATE, Column("draws", "count", "count"), Column("distinct values", "distinct", "count")),
         ("rates", RATES),
     ),
     "keys": Section(
         "Keys",
-        "The cipher of the key makes the random words, which are most of the work where one concentration is drawn.",
+        "The cipher of the key generates the random words, which is most of the work for a single concentration.",
         calls.implementations,
         (Column("", "line"), RATE),
         ("rates", RATES),
     ),
     "devices": Section(
         "Devices",
-        "One draw over several devices, with as many angles for each of them.",
+        "One draw over several devices, with the same number of angles on each.",
         calls.devices,
         (Column("devices", "line"), ANGLES, RATE),
         ("rates", RATES),
@@ -128,9 +129,9 @@ SECTIONS = {
     ),
     "accuracy": Section(
         "Accuracy",
-        "Errors of float32 angles at tail probabilities from 1/2 down to 2^-33, as a share of the guaranteed error: a "
-        "relative error of 2e-6 in the tail probability, or 4 units in the last place of the angle. Nothing is drawn: "
-        "the words that give these probabilities are chosen.",
+        "Errors of float32 angles at tail probabilities from 1/2 down to 2^-33, as a share of the guaranteed error (a "
+        "relative error of 2e-6 in the tail probability, or 4 units in the last place of the angle). The words are not "
+        "random, but chosen to give these probabilities.",
         accuracy.accuracy,
         (Column("", "line"), Column("largest error, share of the guarantee", "worst", "share")),
         ("errors", "share of the guaranteed error"),

@@ -1,5 +1,5 @@
-"""Measure rates and memory of long streams to the host and the disk, compared with loops written by hand.
+"""Measure rates and memory of long streams to the host and the disk, compared with hand-written loops.
 
-``python -m benchmarks.streaming --quick`` measures, ``python -m benchmarks.streaming.pictures`` draws a result. `cases`
-has the timed runs; `process` records the memory of a new process.
+``python -m benchmarks.streaming --quick`` measures, and ``python -m benchmarks.streaming.pictures`` draws a result. The
+module `cases` defines the timed runs; `process` records the memory of a new process.
 """

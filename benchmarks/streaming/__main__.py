@@ -1,8 +1,8 @@
 """Measure rates and memory of long streams to the host and the disk.
 
-``python -m benchmarks.streaming --quick`` takes a minute on two cores and needs 0.5 GB of free disk. Without
-``--quick`` it draws 1e9 angles, 4 GB, many times. ``--directory`` selects the disk. The program removes its files at
-the end, also after Ctrl-C. ``--json FILE`` keeps all results, for ``benchmarks.streaming.pictures`` to draw.
+``python -m benchmarks.streaming --quick`` takes a minute on two cores and needs 0.5 GB of free disk space. Without
+``--quick`` it draws 1e9 angles (4 GB) many times. ``--directory`` selects the disk. The program removes its files at
+the end, even after Ctrl-C. ``--json FILE`` saves all results for ``benchmarks.streaming.pictures``.
 """
 
 import argparse
@@ -25,21 +25,21 @@ from jax_von_mises.streams import checkpoint, writer
 
 __all__ = ["main"]
 
-FORMAT = 1  # of the result file; grows when a reader of old files would misread a new one
+FORMAT = 1  # of the result file; increased when a reader of old files would misread a new one
 ROUNDS = {"quick": 3, "full": 7}
 SIZE = {"quick": 10**8, "full": 10**9}
 
-# Angles and batch size of the streams to the host, which keep no angles.
+# Length and batch size of the streams to the host, whose angles are not kept.
 SHORT = 2**27
 HOST_BATCH = 2**22
 # A stream has at least this many batches, so that work can overlap.
 PARTS = 8
 
-# Free space for the largest file, its record and the file system's overhead.
+# Free space relative to the size of the largest file, with room for its record and the file system's overhead.
 SLACK = 1.05
 MEMORY_FILES = ("tmpfs", "ramfs")
 
-# The goals: a share of the rate of a plain write, and the number of batches in memory at a time.
+# The goals: the lowest rate relative to a plain write, and the largest number of batches in memory at a time.
 WRITE_SHARE = 0.8
 MOST_BATCHES = 4
 BOUNDED = ("npy", "zarr", "prefetch")
@@ -54,22 +54,22 @@ class Plan(NamedTuple):
 
     @property
     def short(self):
-        """Angles of a stream to the host."""
+        """Number of angles in a stream to the host."""
         return min(self.size, SHORT)
 
     @property
     def block(self):
-        """Angles of a block on the disk."""
+        """Number of angles in a block on the disk."""
         return min(writer.BLOCK_ANGLES, self.size // PARTS)
 
     @property
     def bytes(self):
-        """Free space that the largest file needs."""
+        """Free space in bytes that the largest file needs."""
         return int(SLACK * self.size * cases.ITEM) + 2**22
 
 
 def compare(runs, count, rounds, clock=time.perf_counter):
-    """Time runs of `count` angles in turns; return their entries of the result file."""
+    """Time runs of `count` angles that take turns; return their entries of the result file."""
     first = {name: timing.first_call(run.competitor, clock) for name, run in runs.items()}
     seconds = timing.take_turns({name: run.competitor for name, run in runs.items()}, rounds, clock)
     results = {}
@@ -87,7 +87,7 @@ def compare(runs, count, rounds, clock=time.perf_counter):
             "against": run.against,
         }
         if run.against is not None:
-            # Divide round by round: a machine that is slow for minutes slows both.
+            # Divide round by round, since a machine that is slow for minutes slows both.
             ratios = np.divide(seconds[run.against], seconds[name])
             results[name] |= {
                 "ratio": float(np.median(ratios)),
@@ -116,7 +116,7 @@ def host_case(plan, scratch):
 
 
 def disk_case(plan, scratch):
-    """Measure files and stores."""
+    """Measure the rates of writing files and stores."""
     runs, missing = cases.disk(plan.size, plan.block, scratch)
     title = f"{plan.size:,} angles, {checkpoint.readable(plan.size * cases.ITEM)}, to the disk, fsync included"
     return {"disk": case(title, plan.size, runs, plan, missing)}
@@ -144,7 +144,7 @@ def case_text(found):
     results = found["results"]
     (against,) = {result["against"] for result in results.values()} - {None}
     rows = [("", "M angles/s", "quartiles", "GB/s", "ratio", "quartiles")]
-    notes = [f"  ratio: the rate divided by that of {results[against]['label']}, median of the rounds"]
+    notes = [f"  ratio: median over the rounds of the rate divided by the rate of {results[against]['label']}"]
     if any(result["wide"] for result in results.values()):
         notes.append(f"  {NOISE}: the quartiles are too far apart, or the rounds too few, for a meaningful median")
     for result in results.values():
@@ -160,9 +160,9 @@ def case_text(found):
 
 
 def memory_text(found):
-    """Return the memory as text."""
+    """Return the memory section as text."""
     block = found["block_bytes"]
-    rows = [("", "at the start", "most", "growth", f"in batches of {checkpoint.readable(block)}", "time")]
+    rows = [("", "at the start", "maximum", "growth", f"growth in batches of {checkpoint.readable(block)}", "time")]
     for result in found["results"].values():
         held = [total for _, total in result["trace"]]
         growth = result["growth_bytes"]
@@ -199,53 +199,53 @@ def judge(sections):
 
 def goals_text(found):
     """Return the goals as text."""
-    return table([("", "found", ""), *((each["goal"], f"{each['found']:.2f}", each["state"]) for each in found)])
+    return table([("", "measured", ""), *((each["goal"], f"{each['found']:.2f}", each["state"]) for each in found)])
 
 
 def angles(text):
     """Read a number of angles, such as 1e9."""
     value = float(text)
     if not (value.is_integer() and PARTS <= value <= 2**53):
-        raise argparse.ArgumentTypeError(f"{text} is not an integer from {PARTS} to 2^53")
+        raise argparse.ArgumentTypeError(f"must be an integer from {PARTS} to 2^53, not {text}")
     return int(value)
 
 
 def parser():
     """Build the argument parser."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=__doc__.splitlines()[0])
-    made.add_argument("--quick", action="store_true", help="measure fewer angles in fewer rounds")
-    made.add_argument(
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="measure fewer angles in fewer rounds")
+    parser.add_argument(
         "--size",
         type=angles,
-        help="number of angles to the disk; {quick:.0e} with --quick, else {full:.0e}".format(**SIZE),
+        help="number of angles written to the disk; {quick:.0e} with --quick, else {full:.0e}".format(**SIZE),
     )
-    made.add_argument(
+    parser.add_argument(
         "--rounds",
         type=positive,
-        help="number of turns of each run; {quick} with --quick, else {full}".format(**ROUNDS),
+        help="number of rounds; {quick} with --quick, else {full}".format(**ROUNDS),
     )
-    made.add_argument("--json", metavar="FILE", type=new_file, help="write all timings, traces and the environment")
-    made.add_argument("--directory", type=Path, help="write to this directory; default: the one for temporary files")
-    made.add_argument(
+    parser.add_argument("--json", metavar="FILE", type=new_file, help="write all timings, traces and the environment")
+    parser.add_argument("--directory", type=Path, help="directory to write to; default: the one for temporary files")
+    parser.add_argument(
         "--sections",
         nargs="+",
         choices=SECTIONS,
         default=list(SECTIONS),
         metavar="SECTION",
-        help=f"measure only these: {', '.join(SECTIONS)}",
+        help=f"measure only these sections: {', '.join(SECTIONS)}",
     )
-    return made
+    return parser
 
 
 def refused(plan, directory):
     """Return why the benchmark cannot write to `directory`, or None."""
     if not directory.is_dir():
-        return f"--directory {directory} is no directory: give an existing one"
+        return f"--directory {directory} is not a directory; give an existing one"
     free = shutil.disk_usage(directory).free
     if free < plan.bytes:
         return (
-            f"{directory} has {checkpoint.readable(free)} free and {plan.size:,} angles need "
-            f"{checkpoint.readable(plan.bytes)}: give a smaller --size, or another --directory"
+            f"{directory} has {checkpoint.readable(free)} free, but {plan.size:,} angles need "
+            f"{checkpoint.readable(plan.bytes)}; give a smaller --size or another --directory"
         )
     return None
 
@@ -253,19 +253,19 @@ def refused(plan, directory):
 def filesystem(directory):
     """Return the type of the file system of `directory`, such as ext4, tmpfs or nfs; None if unknown."""
     mounts = ((Path(each.mountpoint), each.fstype) for each in psutil.disk_partitions(all=True))
-    around = [(len(mount.parts), kind) for mount, kind in mounts if directory.is_relative_to(mount)]
-    # Of two mounts at one place, the later one hides the other.
-    return max(reversed(around), key=lambda found: found[0], default=(0, None))[1]
+    containing = [(len(mount.parts), kind) for mount, kind in mounts if directory.is_relative_to(mount)]
+    # Of two mounts at the same path, the later one hides the earlier one.
+    return max(reversed(containing), key=lambda found: found[0], default=(0, None))[1]
 
 
-def measure(plan, asked, directory):
-    """Run the sections in `asked`, print each, and return them for the result file."""
+def measure(plan, requested, directory):
+    """Run the sections in `requested`, print each, and return them for the result file."""
     sections = {}
     # The context removes the files after an error, too.
     with tempfile.TemporaryDirectory(prefix="jax_von_mises-", dir=directory) as name:
         scratch = cases.Scratch(name)
         for section, run in SECTIONS.items():
-            if section in asked:
+            if section in requested:
                 for part, found in run(plan, scratch).items():
                     sections[part] = found
                     print(f"\n{section_text(part, found)}", flush=True)
@@ -274,32 +274,32 @@ def measure(plan, asked, directory):
 
 def main(arguments=None):
     """Run the benchmark; return the exit code, which is 0 even if goals are missed."""
-    given = parser().parse_args(arguments)
-    mode = "quick" if given.quick else "full"
-    plan = Plan(given.size or SIZE[mode], given.rounds or ROUNDS[mode], mode)
-    directory = (given.directory or Path(tempfile.gettempdir())).resolve()  # child processes run in another directory
+    options = parser().parse_args(arguments)
+    mode = "quick" if options.quick else "full"
+    plan = Plan(options.size or SIZE[mode], options.rounds or ROUNDS[mode], mode)
+    directory = (options.directory or Path(tempfile.gettempdir())).resolve()  # child processes run in another directory
     reason = refused(plan, directory)
     if reason is not None:
         print(reason, file=sys.stderr)
         return 2
-    # By default JAX reserves three quarters of a GPU; the child processes need memory, too.
+    # By default JAX reserves three quarters of a GPU's memory, which the child processes need, too.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     start = time.perf_counter()
     state = quiet.check()
-    found = environment.describe()
+    machine = environment.describe()
     disk = {"filesystem": filesystem(directory), "free_bytes": shutil.disk_usage(directory).free}
-    held = psutil.virtual_memory()
-    print(environment_text(found))
+    memory = psutil.virtual_memory()
+    print(environment_text(machine))
     print(
         f"  file system {disk['filesystem'] or 'unknown'}, {checkpoint.readable(disk['free_bytes'])} free; "
-        f"{checkpoint.readable(held.available)} of memory free"
+        f"{checkpoint.readable(memory.available)} of memory free"
     )
     print(f"  {state.text()}")
     if disk["filesystem"] in MEMORY_FILES:
         print("  warning: this file system is in memory; give a directory on a disk with --directory")
-    print(f"  Median of {plan.rounds} rounds, in which the runs take turns in random order; first calls do not count.")
+    print(f"  Medians of {plan.rounds} rounds, in which the runs take turns in random order, without first calls.")
     try:
-        sections = measure(plan, given.sections, directory)
+        sections = measure(plan, options.sections, directory)
     except KeyboardInterrupt:
         print("\ninterrupted; all files of this run have been removed", file=sys.stderr)
         return 130
@@ -310,19 +310,19 @@ def main(arguments=None):
     if not state.quiet:
         print(f"\n{quiet.BUSY}")
     elif plan.size < SIZE["quick"]:
-        print(f"\nFewer than {SIZE['quick']:,} angles are too few to measure a disk: no goals are judged")
+        print(f"\nFewer than {SIZE['quick']:,} angles are too few to measure a disk, so no goals are judged")
     elif judged := judge(sections):
         print(f"\nGoals\n{goals_text(judged)}")
     finish(
         start,
-        given.json,
+        options.json,
         {
             "format": FORMAT,
             "program": "streaming",
-            "environment": found,
+            "environment": machine,
             "machine_state": state.as_dict(),
             "disk": disk,
-            "memory": {"total": held.total, "available": held.available},
+            "memory": {"total": memory.total, "available": memory.available},
             "options": {"mode": mode, "size": plan.size, "rounds": plan.rounds, "block": plan.block},
             "sections": sections,
             "goals": judged,

@@ -1,6 +1,6 @@
-"""The timed runs: loops written by hand, and the functions of the package.
+"""Define the timed runs: hand-written loops and the functions of the package.
 
-A case is a dict of runs that take turns. Each run draws all `total` angles with a new key.
+A case is a dict of runs that take turns. Each run that draws has a new key and draws all `total` angles.
 """
 
 import functools
@@ -25,7 +25,7 @@ __all__ = ["ITEM", "Run", "Scratch", "batches", "disk", "draws", "host", "missin
 LOC, CONCENTRATION, DTYPE = 0.0, 5.0, "float32"
 ITEM = np.dtype(DTYPE).itemsize
 
-# Bytes per call of a plain write: as many as in a block of the package.
+# Bytes per call of a plain write, as in a block of the package.
 PIECE = 2**26
 
 # Drawing all angles in one call takes this many times the memory of the result.
@@ -33,7 +33,7 @@ ROOM = 3
 
 
 class Run(NamedTuple):
-    """One way to do the work, and the name of the run to which its time is compared."""
+    """One way to do the work; `against` names the run with which it is compared."""
 
     label: str
     competitor: timing.Competitor
@@ -79,10 +79,10 @@ def batches(key, total, batch, **options):
 
 
 def by_hand(key, total, batch):
-    """Yield NumPy arrays without the package's streams: a key and a call for each batch."""
+    """Yield NumPy arrays without the package's streams, with one key and one call per batch."""
     sizes = [rows for _, rows in Spans(0, total, batch)]
-    for one, rows in zip(jax.random.split(key, len(sizes)), sizes, strict=True):
-        yield np.asarray(jvm.sample_von_mises(one, LOC, CONCENTRATION, (rows,), DTYPE))
+    for batch_key, rows in zip(jax.random.split(key, len(sizes)), sizes, strict=True):
+        yield np.asarray(jvm.sample_von_mises(batch_key, LOC, CONCENTRATION, (rows,), DTYPE))
 
 
 def draws(total, batch, donate):

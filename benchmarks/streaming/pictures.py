@@ -1,6 +1,6 @@
 """Draw a result of ``benchmarks.streaming``: memory of a stream on the left, rates to the disk on the right.
 
-``python -m benchmarks.streaming.pictures result.json --out picture.svg``; the same result gives the same bytes.
+``python -m benchmarks.streaming.pictures result.json --out picture.svg`` writes the same bytes for the same result.
 """
 
 import sys
@@ -27,30 +27,30 @@ def checked(result):
     if result["program"] != "streaming":
         raise KeyError("program 'streaming'")
     if result["format"] != 1:
-        raise ValueError(f"format {result['format']} is not 1")
+        raise ValueError(f"its format is {result['format']}, not 1")
     for section in ("memory", "disk"):
         if section not in result["sections"]:
-            raise ValueError(f"it was measured without --sections {section}")
+            raise ValueError(f"it has no section {section!r}")
     return result
 
 
 def memory_panel(axes, found):
     """Draw memory over time, and the size of the complete result as a line."""
-    whole, most = found["whole_bytes"] / 1e9, 0.0
+    complete, largest = found["whole_bytes"] / 1e9, 0.0
     for kind, run in found["results"].items():
         seconds, held = zip(*run["trace"], strict=True)
         gigabytes = [size / 1e9 for size in held]
-        most = max(most, *gigabytes)
+        largest = max(largest, *gigabytes)
         axes.plot(seconds, gigabytes, label=run["label"], linewidth=1.8, **STYLES[kind])
-    axes.axhline(whole, **LIMIT)
+    axes.axhline(complete, **LIMIT)
     axes.annotate(
-        f"the complete result: {whole:.3g} GB",
-        (0.01, whole),
+        f"the complete result: {complete:.3g} GB",
+        (0.01, complete),
         xycoords=("axes fraction", "data"),
         va="bottom",
         fontsize=9,
     )
-    axes.set_ylim(0, 1.15 * max(whole, most))
+    axes.set_ylim(0, 1.15 * max(complete, largest))
     axes.set_title(f"Memory while {found['count']:,} angles are drawn")
     axes.set(xlabel="time (s)", ylabel="memory held (GB)")
     axes.set_xlim(left=0)
@@ -84,10 +84,10 @@ def rate_panel(axes, found):
 
 
 def picture(result):
-    """Return the figure of both panels."""
+    """Return the figure with both panels."""
     from matplotlib.figure import Figure
 
-    # A white background keeps it readable on a dark page.
+    # A white background keeps the picture readable on a dark page.
     figure = Figure(figsize=(11, 4.2), facecolor="white", layout="constrained")
     memory, rate = figure.subplots(1, 2)
     memory_panel(memory, result["sections"]["memory"])

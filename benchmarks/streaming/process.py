@@ -1,4 +1,4 @@
-"""Draw one stream in a separate process and report the memory that it held.
+"""Draw one stream in a separate process and report the memory that it needs.
 
 A new process holds no memory of earlier work, so it grows by the memory of the stream alone.
 """
@@ -21,11 +21,11 @@ KINDS = {
 
 
 class Failed(RuntimeError):
-    """The process ended before it finished."""
+    """The process ended before it had finished the stream."""
 
 
 def run(kind, path, total, block):
-    """Draw `total` angles in blocks of `block`; an interruption here kills the process.
+    """Draw `total` angles in blocks of `block` in a new process, which is killed if this one is interrupted.
 
     Returns
     -------

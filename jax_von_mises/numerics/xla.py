@@ -445,11 +445,11 @@ def vary_key_on_gpu(encrypt: Callable[[tuple[jax.Array, ...]], T], key: tuple[ja
     it. Observed with the CUDA compiler of JAX 0.11.2 and 0.12.0.1, and assumed for ROCm, which shares this compiler. To
     report to XLA: scalars could be recomputed in each thread.
     """
-    encrypt = jax.jit(encrypt, inline=True)  # traced once for all platforms
+    once: Callable[[tuple[jax.Array, ...]], T] = jax.jit(encrypt, inline=True)  # traced once for all platforms
 
     def varied(key: tuple[jax.Array, ...], lo: jax.Array) -> T:
         always_zero = (lo >> 31) >> 1
-        return encrypt(tuple(word ^ always_zero for word in key))
+        return once(tuple(word ^ always_zero for word in key))
 
-    results: T = lax.platform_dependent(key, lo, cuda=varied, rocm=varied, default=lambda key, lo: encrypt(key))
+    results: T = lax.platform_dependent(key, lo, cuda=varied, rocm=varied, default=lambda key, lo: once(key))
     return results

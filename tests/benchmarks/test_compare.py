@@ -112,8 +112,8 @@ def test_different_work_is_not_compared():
     comparison = compare.compare(old, new)
     assert states(comparison) == {("b", "rate"): compare.SAME}
     assert comparison.unmatched == [
-        ("a", "count: 1000 and now 2000"),
-        ("b", "NumPy did 1,000 and now 1"),
+        ("a", "count: 1000 before, 2000 now"),
+        ("b", "NumPy did 1,000 before and 1 now"),
         ("b", "PyTorch is in the old result only (not installed)"),
         ("c", "in the new result only"),
         ("d", "in the old result only"),
@@ -129,7 +129,7 @@ def test_noise_alone_is_no_pass(tmp_path):
 
 def test_versions_that_differ_are_listed():
     comparison = compared({"ours": 1.0}, {"ours": 1.0}, versions={"jax": "0.12.0"})
-    assert comparison.differences == ["jax: 0.10.2 and now 0.12.0", "numpy: 2.4.6 and now None"]
+    assert comparison.differences == ["jax: 0.10.2 before, 0.12.0 now", "numpy: 2.4.6 before, None now"]
 
 
 @pytest.fixture

@@ -382,11 +382,11 @@ def test_an_interrupted_run_continues_to_the_same_counts(tmp_path, monkeypatch, 
     # Counts of another run, and other files, are refused.
     capsys.readouterr()
     assert exactness.main([*options, str(broken), "--seed", "1"]) == 2
-    assert "seed differ" in capsys.readouterr().err
+    assert "different seed" in capsys.readouterr().err
     for content in (b"no archive", full.read_bytes()[:2000]):
         broken.write_bytes(content)
         assert exactness.main([*options, str(broken)]) == 2
-        assert "is no state of this program" in capsys.readouterr().err
+        assert "is not a state of this program" in capsys.readouterr().err
     pytest.importorskip("matplotlib", reason="the picture needs Matplotlib")
     assert pictures.main([str(result), "--out", str(tmp_path / "picture.svg")]) == 0
 

@@ -23,7 +23,7 @@ from tests.host_kernels import on_host  # noqa: F401
 
 def test_without_a_gpu_it_gives_the_reason(capsys):
     assert acceptance.main([]) == 2
-    assert "JAX runs on cpu here, and this program needs a CUDA device" in capsys.readouterr().err
+    assert "JAX runs on cpu here, but this program needs a CUDA device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -268,10 +268,10 @@ def test_another_runs_file_is_refused(parts, tmp_path, capsys):
     assert acceptance.main(["--tiny", "--json", str(file), "--only", "words"]) == 0
     ran.clear()
     assert acceptance.main(["--tiny", "--every-size", "--json", str(file)]) == 2
-    assert "of another run: plan differ" in capsys.readouterr().err
+    assert "from another run (different plan)" in capsys.readouterr().err
     file.write_text("{}")
     assert acceptance.main(["--tiny", "--json", str(file)]) == 2
-    assert "no result of this program" in capsys.readouterr().err
+    assert "not a result of this program" in capsys.readouterr().err
     file.unlink()
     (tmp_path / "result.distributions.plain.npz").touch()
     assert acceptance.main(["--tiny", "--json", str(file)]) == 2

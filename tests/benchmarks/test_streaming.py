@@ -71,7 +71,7 @@ def test_texts_of_the_committed_result():
     for name in ("host idle", "host busy", "disk", "memory"):
         text = streaming.section_text(name, sections[name])
         assert all(row["label"] in text for row in sections[name]["results"].values())
-    assert "that of plain write of ready bytes" in streaming.section_text("disk", sections["disk"])
+    assert "divided by the rate of plain write of ready bytes" in streaming.section_text("disk", sections["disk"])
 
 
 def test_a_busy_machine_gives_no_verdict(tmp_path, monkeypatch, capsys):
@@ -129,7 +129,7 @@ def test_impossible_runs_are_refused_before_the_measurement(tmp_path, monkeypatc
         with pytest.raises(SystemExit):
             streaming.main([f"--size={size}"])
     assert streaming.main(["--directory", str(tmp_path / "none")]) == 2
-    assert "is no directory" in capsys.readouterr().err
+    assert "is not a directory" in capsys.readouterr().err
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(streaming.shutil, "disk_usage", lambda path: usage._replace(free=10**9))
     assert streaming.main(["--directory", str(tmp_path), "--size", "1e9"]) == 2

@@ -245,7 +245,7 @@ def test_pairs(run):
     assert len(scores) == 5
     assert max(map(abs, scores)) < 4.5
     for change, message in (
-        (("--loc", "1"), "--loc 1: pairs need two numbers, one of each angle, separated by a comma"),
+        (("--loc", "1"), "--loc 1: give two numbers separated by a comma, one for each angle of a pair"),
         (("--loc", "1,inf"), "value 1 (counted from 0) is inf: not finite"),
         (("--concentration", "1,-2"), "value 1 (counted from 0) is -2: not finite, or negative"),
         (("--concentration", "1,1e39"), "is 1e+39: not finite, or negative; give numbers of float32 from 0"),

@@ -169,7 +169,7 @@ def test_other_combinations(monkeypatch):
     assert "JAX has no ROCm plugin" in detail(doctor._drivers(amd, PIP, "problem"))
     assert detail(doctor._drivers(amd, PIP | {"jax-rocm7-plugin": "0.10.2"}, "problem")) == ""
     broken = hardware.Accelerators("NVIDIA", None, (), "nvidia-smi failed with exit code 9")
-    assert "problem: NVIDIA: nvidia-smi fails" in detail(doctor._drivers(broken, CUDA12, "problem"))
+    assert "problem: NVIDIA: nvidia-smi failed" in detail(doctor._drivers(broken, CUDA12, "problem"))
     full = nvidia("580.1", total=80 * 2**30, used=79 * 2**30)
     assert "GPU 0 (H100) has 1 GiB of 80 GiB free" in detail(doctor._drivers(full, CUDA13, "problem"))
     monkeypatch.setattr(hardware, "shadows", lambda: {"/cuda/lib64": "libcudnn.so.9"})
@@ -504,7 +504,7 @@ SELF_TEST = f"the plain path, since {cuda.FAILED} threefry2x32_table_float32: no
             [{"step": "device", **DEVICE, "agrees": False}, {"step": "end"}],
             child.Ended(0, "", ""),
             True,
-            "other angles",
+            "different angles",
         ),
         ([{"step": "device", **DEVICE, "path": SELF_TEST}, {"step": "end"}], child.Ended(0, "", ""), True, "no answer"),
         (DRAWING, child.Ended(1, "", NO_MEMORY), False, NO_MEMORY),

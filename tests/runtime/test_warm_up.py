@@ -222,7 +222,7 @@ def test_other_archives(written, tmp_path):
         with pytest.raises(ValueError, match=f"load_sampler: .*{words}"):
             runtime.load_sampler(path)
     runtime.export_sampler(path, (3,), platforms="cuda", force=True)
-    with pytest.raises(ValueError, match="is for cuda, and JAX runs on cpu here"):
+    with pytest.raises(ValueError, match="is for cuda, but JAX runs on cpu here"):
         runtime.load_sampler(path)
 
 
