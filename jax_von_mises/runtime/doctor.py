@@ -76,7 +76,7 @@ class Diagnosis(NamedTuple):
         for finding in self.findings:
             text += ["", f"{finding.level}: {finding.what}", f"  -> {finding.do}"]
         count = sum(finding.level == PROBLEM for finding in self.findings)
-        text += ["", f"{count} problem{'s' * (count != 1)}" if count else "all is well"]
+        text += ["", f"{count} problem{'s' * (count != 1)}" if count else "no problems found"]
         return "\n".join(text)
 
 

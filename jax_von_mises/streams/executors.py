@@ -572,8 +572,8 @@ class Crew:
 
     def _late(self) -> TimeoutError:
         return TimeoutError(
-            f"{self.caller}: the workers finished none of their tasks ({len(self._waiting)} waiting) for "
-            f"{self.timeout:g} s. Look for a worker that hangs, end it, and {self._go_on}."
+            f"{self.caller}: no worker finished a task for {self.timeout:g} s. Look for a worker that hangs, "
+            f"end it, and {self._go_on}."
         )
 
     @contextlib.contextmanager

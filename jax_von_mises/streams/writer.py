@@ -185,7 +185,7 @@ def write_samples(
     total = arguments.whole_number(CALLER, "total", total, 0)
     if total * max(stream.width, 1) >= checkpoint.MOST_ANGLES:  # also limits the number of empty rows
         raise ValueError(
-            f"{CALLER}: total={total} rows of {stream.width} numbers each are too many. The number of rows and the "
+            f"{CALLER}: total={total} rows of length {stream.width} are too many. The number of rows and the "
             "total number of values must both be below 2^60."
         )
     if block_rows is not None:

@@ -221,7 +221,7 @@ def test_worker_that_hangs_is_ended(tmp_path, start):
                 os.kill(worker, signal.SIGSTOP)
     assert process.wait(60) == 1
     wait_until(lambda: not group(process), seconds=20)
-    assert "none was finished for 3 s. Look for a worker that hangs" in messages(tmp_path)
+    assert "no worker finished a task for 3 s. Look for a worker that hangs" in messages(tmp_path)
     assert start(*run, "--resume").wait(120) == 0, messages(tmp_path)
     jax_von_mises.verify_samples(out)
 

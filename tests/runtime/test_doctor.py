@@ -177,7 +177,7 @@ def test_other_combinations(monkeypatch):
     monkeypatch.setattr(hardware, "missing", lambda installed: ["nvidia-cudnn-cu13"])
     assert "without nvidia-cudnn-cu13" in detail(doctor._installed((nvidia("580.1"),), CUDA13))
     pascal = nvidia("580.1", capability=6.1)
-    assert "problem: H100 has compute capability 6.1, and" in detail(doctor._drivers(pascal, CUDA13, "problem"))
+    assert "problem: H100 has compute capability 6.1, but" in detail(doctor._drivers(pascal, CUDA13, "problem"))
     assert detail(doctor._drivers(pascal, CUDA12, "problem")) == ""
 
 

@@ -257,5 +257,5 @@ def test_too_large(written, tmp_path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr(sampler_file.MANIFEST, "{}")
         file.writestr(sampler_file.PROGRAM, bytes(sampler_file.LARGEST_PROGRAM + 1))
-    with pytest.raises(ValueError, match=f"has {sampler_file.LARGEST_PROGRAM + 1} bytes, and may have"):
+    with pytest.raises(ValueError, match=f"has {sampler_file.LARGEST_PROGRAM + 1} bytes, but may have"):
         runtime.load_sampler(path)

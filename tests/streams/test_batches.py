@@ -253,7 +253,7 @@ def test_apply_passes_errors_on():
         (dict(batch_size=0), ValueError, "batch_size=0"),
         (dict(f=jnp.sum), ValueError, r"returned an array of shape \(\) for 5 rows"),
         (dict(out=np.ones(9, np.float32)), ValueError, r"out has shape \(9,\)"),
-        (dict(out=np.ones(10, np.float16)), ValueError, "float16; make NumPy arrays"),
+        (dict(out=np.ones(10, np.float16)), ValueError, "float16; give NumPy arrays"),
         (dict(out=[np.ones(10, np.float32)]), ValueError, "out has the structure"),
         (dict(arrays=SHARED, out=SHARED[::-1]), ValueError, "out shares memory with the arrays"),
     ],

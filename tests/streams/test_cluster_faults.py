@@ -103,7 +103,7 @@ def test_worker_that_hangs_ends_the_run(tmp_path, expected):
     out = tmp_path / "a.zarr"
     with local_cluster(tmp_path) as client:
         progress, signalled = strike(client, signal.SIGSTOP, 5)
-        with pytest.raises(TimeoutError, match=r"none was finished for 5 s\. Look for a worker that hangs"):
+        with pytest.raises(TimeoutError, match=r"no worker finished a task for 5 s\. Look for a worker that hangs"):
             write(out, **RUN, executor=client.get_executor(), progress=progress, timeout=5.0)
         assert 5 <= len(recorded(out)) < 60
         assert write(out, **RUN, resume=True).finished
