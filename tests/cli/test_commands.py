@@ -247,9 +247,9 @@ def test_pairs(run):
     for change, message in (
         (("--loc", "1"), "--loc 1: give two numbers separated by a comma, one for each angle of a pair"),
         (("--loc", "1,inf"), "value 1 (counted from 0) is inf: not finite"),
-        (("--concentration", "1,-2"), "value 1 (counted from 0) is -2: not finite, or negative"),
-        (("--concentration", "1,1e39"), "is 1e+39: not finite, or negative; give numbers of float32 from 0"),
-        (("--correlation", "nan"), "--correlation nan: not a finite number of float32"),
+        (("--concentration", "1,-2"), "value 1 (counted from 0) is -2: negative or not finite"),
+        (("--concentration", "1,1e39"), "is 1e+39: negative or not finite; give finite float32 numbers, 0 or more"),
+        (("--correlation", "nan"), "--correlation nan: not a finite float32 number; give one, such as 0.5"),
         (("--mean-direction", "1,2"), "--mean-direction is for --distribution von-mises-fisher"),
         (("--distribution", "von-mises", "--correlation", "1"), "--correlation is for pairs"),
     ):
