@@ -527,7 +527,9 @@ def test_mixtures(data):
         top = joint.max(-1)
         exact = np.where(np.isinf(top), top, top + np.log(np.exp(joint - top[:, None]).sum(-1)))
     assert not np.isnan(log_prob[valid]).any()
-    finite = valid & (np.abs(exact) < 1e37)
+    # Beyond 2^12 turns, the reduction by whole turns is rounded, and programs may round it differently.
+    few_turns = (np.abs(x[:, None] - loc) < 2**12 * 2 * np.pi).all(-1)
+    finite = valid & few_turns & (np.abs(exact) < 1e37)
     assert (np.abs(log_prob - exact) <= 1e-6 * np.maximum(1, np.abs(exact)))[finite].all()
     assert (log_prob == exact)[valid & np.isinf(exact)].all()
     with np.errstate(all="ignore"):

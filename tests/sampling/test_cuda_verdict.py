@@ -227,7 +227,7 @@ def test_a_process_keeps_its_verdict(one_card):
 @pytest.mark.parametrize(
     ("verdict", "variable", "devices", "detail"),
     [
-        (None, "", 1, "there is no verdict for cpu"),
+        (None, "", 1, "have no verdict on cpu"),
         ("other words", "", 1, "the CUDA kernels failed their trial on cpu: other words"),
         ("", "", 1, None),
         (None, "0", 1, None),

@@ -485,7 +485,7 @@ INVALID_PMAPS = [
     (
         dict(shape=(4, 10)),
         ValueError,
-        r"shape=\(4, 10\) has 4 along its leading axis.* number of devices, 8\. Give shape=",
+        r"shape=\(4, 10\) has length 4 along its leading axis.* number of devices, 8\. Give shape=",
     ),
     (dict(shape=()), ValueError, r"shape=\(\) has no leading axis"),
     (dict(shape=None), ValueError, r"shape=\(\) has no leading axis"),
@@ -496,8 +496,8 @@ INVALID_PMAPS = [
     (dict(method="fast"), ValueError, "method='fast' is not one of"),
     (dict(dtype="int32"), TypeError, "dtype=int32 cannot hold an angle"),
     (dict(key=3), TypeError, "key must be a JAX random key"),
-    (dict(key=random.split(KEY, 4)), ValueError, r"key array of shape \(4,\).* are 8 devices.*split\(key, 8\)"),
-    (dict(key=random.split(KEY, (8, 1))), ValueError, r"key array of shape \(8, 1\), but there are 8 devices"),
+    (dict(key=random.split(KEY, 4)), ValueError, r"key array of shape \(4,\).* number of devices is 8.*split\(key, 8\)"),
+    (dict(key=random.split(KEY, (8, 1))), ValueError, r"key array of shape \(8, 1\), but the number of devices is 8"),
     (dict(key=random.split(KEY, 8), method=["table"]), ValueError, r"method=\['table'\] is not one of"),
     (
         dict(key=random.split(KEY, 8), method="table", concentration=jnp.ones((8, 2))),

@@ -457,7 +457,7 @@ def test_strata_can_be_counted(key):
 
 
 def test_pairs_are_even(key):
-    with pytest.raises(ValueError, match=r"sample_antithetic: shape=\(3,\) has 3 angles .* even"):
+    with pytest.raises(ValueError, match=r"sample_antithetic: shape=\(3,\) has length 3 .* even"):
         sample_antithetic(key, 0.0, 1.0, (3,))
 
 
