@@ -61,15 +61,17 @@ def strike(client, number, at):
     signalled = []
 
     def progress(done, _):
-        while not signalled and done >= at * RUN["block_rows"]:
-            living = processes(client)
-            busy = sorted(address for address, blocks in client.processing().items() if blocks and address in living)
-            if not busy:
-                continue
-            victim = living[random.Random(at).choice(busy)]
-            with contextlib.suppress(ProcessLookupError):  # it was killed before and is still listed
-                os.kill(victim, number)
-                signalled.append(victim)
+        # While this function runs, the caller submits no block: if no worker is busy, try again after the next block.
+        if signalled or done < at * RUN["block_rows"]:
+            return
+        living = processes(client)
+        busy = sorted(address for address, blocks in client.processing().items() if blocks and address in living)
+        if not busy:
+            return
+        victim = living[random.Random(at).choice(busy)]
+        with contextlib.suppress(ProcessLookupError):  # it was killed before and is still listed
+            os.kill(victim, number)
+            signalled.append(victim)
 
     return progress, signalled
 
