@@ -35,7 +35,7 @@ class DeviceMemory(NamedTuple):
     peak: int | None
     """Largest value of `in_use` so far."""
     limit: int | None
-    """Limit of this process: on a GPU, the memory that JAX may use; on a CPU, that of the machine or of the job."""
+    """Limit of this process. On a GPU, the memory that JAX may use; on a CPU, that of the machine or of the job."""
     free: int | None
     """Unused part of the limit; on a CPU, the memory that the system can still provide."""
 

@@ -178,11 +178,11 @@ def test_fatal_settings_are_refused():
     unknown, platform, slow, harmful = children.run(REFUSED, JAX_PLATFORMS=None)
     assert "--xla_gpu_autotune: the installed jaxlib does not know it" in unknown
     assert "--xla_no_such" in unknown
-    assert "the nearest is --xla_gpu_autotune_level" in unknown
+    assert "use --xla_gpu_autotune_level=0 to 4" in unknown
     assert "with these settings JAX does not start" in platform
     assert "Error: " in platform, "and why"
     assert "did not start within 0.01 s" in slow
-    assert "--xla_cpu_fast_math_honor_nans where it is false" in harmful
+    assert "--xla_cpu_fast_math_honor_nans gives plausible angles" in harmful
     assert "honor_infs" not in harmful
 
 
