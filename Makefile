@@ -37,7 +37,7 @@ SHELL = /bin/sh
 help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU where there is one"
 	@echo "make test     run the tests, and a smoke test on the newest Python and JAX: a few minutes"
-	@echo "make test-whole  run all tests, slow ones too, also on the newest Python and JAX: hours"
+	@echo "make test-whole  run all tests, including slow ones, also on the newest Python and JAX: hours"
 	@echo "make test-gpu-programs  compile draws for an H100 without one: check their cost and their launches"
 	@echo "make exactness  compare millions of angles with their distribution"
 	@echo "make guard    compare the sampler's rate with others', in a few minutes: PASS, FAIL or TOO NOISY"

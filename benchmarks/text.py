@@ -9,7 +9,6 @@ from pathlib import Path
 
 from benchmarks.cases import TASKS
 from benchmarks.peers import LABELS, OURS
-from benchmarks.timing import WIDE_SPREAD
 
 __all__ = [
     "MARKED",
@@ -23,7 +22,6 @@ __all__ = [
     "progress",
     "table",
     "time_text",
-    "wide_text",
 ]
 
 # Printed instead of a number whose rounds disagree, where its spread does not fit.
@@ -85,13 +83,6 @@ def time_text(seconds):
 def marked(text, doubtful):
     """Return the text of a number, with ``~`` in front if the number is doubtful."""
     return f"~{text}" if doubtful else text
-
-
-def wide_text(label, spread):
-    """Return a line about a number whose rounds disagree or are too few."""
-    if spread <= WIDE_SPREAD:
-        return f"  noise: {label}: too few rounds to know the spread"
-    return f"  noise: {label}: the middle half of the rounds spans {spread:.0%} of the median"
 
 
 def environment_text(machine):

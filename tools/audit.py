@@ -43,7 +43,7 @@ def asked(requirements, program):
     try:
         return json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError, TypeError) as error:
-        reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        reason = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise Unknown(f"pip-audit gave no answer: {reason}") from error
 
 
@@ -72,11 +72,11 @@ def main(requirements=None, program=PIP_AUDIT):
     for line in skipped:
         print(f"not audited: {line}")
     count = len(found) - sum(each.get("vulns") is None for each in found)
-    print(f"{count} of {len(pinned) + len(others)} packages were looked up, {len(holes)} known holes")
+    print(f"{count} of {len(pinned) + len(others)} packages were looked up, {len(holes)} known vulnerabilities")
     if holes:
         return 1
     if skipped:
-        print("NOT AUDITED as a whole: ask again where the database of holes can be reached")
+        print("NOT AUDITED completely: repeat the audit where the vulnerability database can be reached")
         return 2
     return 0
 

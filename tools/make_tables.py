@@ -119,7 +119,7 @@ def fit_guess(switch, smallest_tail, low_degrees, high_degrees):
 # ----------------------------------------------------------------------------------- the quadrature
 
 
-def cutoff_samples(depth, switch_sharpness=1.0):
+def cutoff_samples(depth):
     """Return half angles, concentrations, spans and exact integrals of e^{q(x) - q(theta)}, on both sides."""
     rng = np.random.default_rng(5)
     concentrations = np.sort(

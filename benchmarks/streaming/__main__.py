@@ -1,6 +1,6 @@
 """Measure rates and memory of long streams to the host and the disk.
 
-``python -m benchmarks.streaming --quick`` takes a minute on two cores and needs 0.5 GB of free disk space. Without
+``python -m benchmarks.streaming --quick`` takes two minutes on two cores and needs 0.5 GB of free disk space. Without
 ``--quick`` it draws 1e9 angles (4 GB) many times. ``--directory`` selects the disk. The program removes its files at
 the end, even after Ctrl-C. ``--json FILE`` saves all results for ``benchmarks.streaming.pictures``.
 """

@@ -496,7 +496,7 @@ INVALID_PMAPS = [
     (dict(method="fast"), ValueError, "method='fast' is not one of"),
     (dict(dtype="int32"), TypeError, "dtype=int32 cannot hold an angle"),
     (dict(key=3), TypeError, "key must be a JAX random key"),
-    (dict(key=random.split(KEY, 4)), ValueError, r"key array of shape \(4,\).* number of devices is 8.*split\(key, 8\)"),
+    (dict(key=random.split(KEY, 4)), ValueError, r"key array of shape \(4,\).* devices is 8.*split\(key, 8\)"),
     (dict(key=random.split(KEY, (8, 1))), ValueError, r"key array of shape \(8, 1\), but the number of devices is 8"),
     (dict(key=random.split(KEY, 8), method=["table"]), ValueError, r"method=\['table'\] is not one of"),
     (

@@ -28,7 +28,7 @@ def reporting(tmp_path, *dependencies):
 
 def test_clean(tmp_path, capsys):
     assert audit.main(["numpy==2.0.0", "# a remark", ""], reporting(tmp_path, CLEAN)) == 0
-    assert capsys.readouterr().out == "1 of 1 packages were looked up, 0 known holes\n"
+    assert capsys.readouterr().out == "1 of 1 packages were looked up, 0 known vulnerabilities\n"
 
 
 def test_a_vulnerability(tmp_path, capsys):
