@@ -1,4 +1,4 @@
-"""Time directions on the sphere, compared with `jax.random.normal`, SciPy and TensorFlow Probability.
+"""Time draws of directions on the sphere, compared with `jax.random.normal`, SciPy and TensorFlow Probability.
 
 ``python -m benchmarks.sphere`` times directions in several dimensions, with one concentration for all draws and with a
 separate one for each, only the cosines, and the derivative with respect to the concentration. The competitors take
@@ -98,7 +98,7 @@ def tfp(of_keys, n, d):
 
 
 def summary(records):
-    """Return the rows of a table: rates, and times relative to `jax.random.normal` for equally many components."""
+    """Return the rows of a table: rates, and times relative to `jax.random.normal` for as many components."""
     names = list(dict.fromkeys(name for record in records for name in record["results"]))
     lines = [("million per second", *names, "time / normal", "first call")]
     for record in records:

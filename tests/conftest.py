@@ -1,4 +1,4 @@
-"""Settings of all tests: eight CPU devices or one, no implicit promotion, and a separate random key for each test."""
+"""Settings for all tests: eight CPU devices or one, no implicit promotion, and a separate random key per test."""
 
 import collections
 import os
@@ -60,6 +60,6 @@ def no_cache_afterwards():
 
 @pytest.fixture(scope="module", autouse=True)
 def forget_programs():
-    """Free the compiled programs after each file of tests; together they take gigabytes."""
+    """Free the compiled programs after each test file; together they take gigabytes."""
     yield
     jax.clear_caches()

@@ -1,4 +1,4 @@
-"""Properties that hold for all numbers, tested by hypothesis on difficult numbers.
+"""Properties that hold for all numbers, tested with Hypothesis on difficult numbers.
 
 The quick profile is the default; ``make test TESTS="tests/test_properties.py --hypothesis-profile=thorough"`` searches
 longer, with other numbers each time.
@@ -29,7 +29,7 @@ RELATIVE = {"float32": 4e-6, "float64": 1e-12}
 QUANTILE = {"float32": 2e-6, "float64": 1e-12}
 DEEP = {"float32": 2.0**-33, "float64": 2.0**-65}
 ULPS = 4
-# Error of the reduction of many turns, relative to the angle before it.
+# Error of the reduction by many whole turns, relative to the unreduced angle.
 REDUCTION = {"float32": 1e-11, "float64": 1e-18}
 
 
@@ -71,7 +71,7 @@ def all_at_angles(x, loc, k):
 
 @jax.jit
 def values_and_slopes(x, loc, k):
-    """Evaluate each function at the angles, and its derivatives with respect to all arguments."""
+    """Evaluate all functions at the angles, and the derivatives of `SLOPES` with respect to all arguments."""
     return all_at_angles(x, loc, k), {
         name: jax.grad(lambda *at, name=name: jnp.sum(getattr(jvm, name)(*at)), (0, 1, 2))(x, loc, k) for name in SLOPES
     }

@@ -46,7 +46,7 @@ def parser():
     parser.add_argument("--words", choices=plan.WORDS, help=text)
     text = "keep the counts in this file, and continue from it"
     parser.add_argument("--state", metavar="FILE", type=new_file, help=text)
-    text = "write the verdicts and the input of benchmarks.exactness.pictures"
+    text = "write the verdicts and the input of benchmarks.exactness.pictures to this file"
     parser.add_argument("--json", metavar="FILE", type=new_file, help=text)
     text = f"test a damaged sampler, which the tests must report: {', '.join(map(repr, DAMAGES))}, or all"
     parser.add_argument("--damage", choices=[*DAMAGES, "all"], metavar="NAME", help=text)
@@ -73,7 +73,7 @@ def rate_text(number, start):
 
 
 class Examined(NamedTuple):
-    """The verdicts on one distribution, and the data of its pictures."""
+    """The verdicts on one distribution, and the data for its pictures."""
 
     verdicts: list
     shown: dict
@@ -107,7 +107,7 @@ def examine(distribution, draw, key, blocks, state, say=print):
 
 
 def look_up(distribution, number, state, say=print):
-    """Compare the angles of `number` chunks of all tail probabilities with their quantiles; return the `Worst`."""
+    """Compare the angles at `number` chunks of tail probabilities with the quantiles; return the `Worst`."""
     name = f"{distribution.name}, words"
     before = dict(state.sums.get(name, {}))
     done = int(before.pop("done", 0))
@@ -179,7 +179,7 @@ def sentence(result):
 
 
 def main(arguments=None):
-    """Return 0 if no test reports an error, 1 if one does, 2 for a state of another run, 130 if interrupted."""
+    """Return 0 if no test reports an error, 1 if one does, 2 if the state is of another run, 130 if interrupted."""
     import jax
 
     options = parser().parse_args(arguments)

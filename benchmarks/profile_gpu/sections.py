@@ -58,7 +58,7 @@ SECTIONS = {
     ),
     "sizes": Section(
         "Angles per call",
-        "Small calls are mostly overhead. Beyond a certain size, more angles per call only need more memory.",
+        "Small calls are mostly overhead. Beyond a certain size, larger calls need more memory and are not faster.",
         calls.sizes,
         (Column("", "line"), ANGLES, TIME, RATE),
         ("rates by size", RATES),
@@ -67,9 +67,9 @@ SECTIONS = {
         "Roofline",
         "The ceilings of this device, and how close each stage of a draw comes to them. A stage moves its arguments, "
         "its results and twice its temporary arrays, and performs the operations that XLA counts. Its bound is the "
-        "longer of the two times that these take at the ceilings, and its share is the bound divided by the measured "
-        "time. The share is approximate, because XLA does not distinguish integer from floating-point operations and "
-        "does not count table look-ups.",
+        "longer of the times that the memory traffic and the operations would take at the ceilings. Its share is the "
+        "bound divided by the measured time. The share is approximate, because XLA does not distinguish integer from "
+        "floating-point operations and does not count table look-ups.",
         roofline.roofline,
         (
             Column("", "line"),
@@ -108,7 +108,7 @@ SECTIONS = {
     ),
     "keys": Section(
         "Keys",
-        "The cipher of the key generates the random words, which is most of the work for a single concentration.",
+        "The key implementation generates the random words. For a single concentration, this is most of the work.",
         calls.implementations,
         (Column("", "line"), RATE),
         ("rates", RATES),

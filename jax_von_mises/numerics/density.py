@@ -29,7 +29,7 @@ from jax_von_mises.numerics.elementary import (
     wide_sine_square,
 )
 
-# Below this concentration the distribution is uniform to rounding.
+# Below this concentration, the distribution is uniform up to rounding.
 KAPPA_MIN = 1e-30
 HALF_PI = np.pi / 2
 
@@ -105,7 +105,7 @@ def rescaled(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.
     """Return an angle in [0, pi] and a concentration with the same q, and the factor of the angle.
 
     The angle and the concentration are scaled if x^2 may underflow. The factors are powers of two, so q keeps all its
-    digits. Where they are not 1, the distribution is normal to rounding.
+    digits. Where they are not 1, the distribution is normal up to rounding.
     """
     factor, k = scaling(jnp.clip(kappa, KAPPA_MIN, float(np.finfo(kappa.dtype).max)))
     return jnp.minimum(x * factor, np.pi), k, factor
@@ -124,7 +124,7 @@ FACTOR = {"float32": 2.0**17, "float64": 2.0**300}
 
 @jax.custom_jvp
 def density(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return the density p at angles in [-pi, pi]; it is 0 below the smallest normal float.
+    """Return the density p at angles in [-pi, pi]; densities below the smallest normal float become 0.
 
     The relative error is 4e-6 (float32) or 1e-12 (float64).
     """

@@ -52,7 +52,7 @@ def draw(distribution, key, shape):
 
 @jax.jit
 def gradient(distribution, value):
-    """Return the gradient of the log density in all parameters."""
+    """Return the gradient of the log density with respect to all parameters."""
     return jax.grad(lambda distribution: distribution.log_prob(value))(distribution)
 
 
@@ -114,7 +114,7 @@ def test_samples_follow_the_distribution(key):
 
 
 def test_one_component_gives_the_angles_of_the_sampler(key):
-    """A weight of 1 gives the draws of `sample_von_mises`, one angle per element instead of one per component."""
+    """If one weight is 1, the draws are those of `sample_von_mises`, with one angle per element, not per component."""
     mixture = Mixture(logits=[-jnp.inf, 0.0, -jnp.inf], components=three().components)
     loc, concentration = np.full((2, 100), [[LOCS[1]], [CONCENTRATIONS[1]]], np.float32)
     expected = sample_von_mises(random.split(key)[1], loc, concentration)
@@ -150,7 +150,7 @@ def test_stable_where_densities_underflow():
 
 @pytest.mark.parametrize("value", [0.0, 1.0, np.pi])
 def test_gradients_with_a_weight_of_zero(value):
-    """Densities and gradients ignore a component without weight, even if it is a point mass at the value."""
+    """Densities and gradients ignore a component of weight 0, even if it is a point mass at the value."""
     for k in (1.0, 1e6, jnp.inf):
         mixture = Mixture(logits=[0.0, -jnp.inf, 1.0], components=VonMises([0.0, 1.0, 2.0], jnp.array([2.0, k, 1e3])))
         without = Mixture(logits=[0.0, 1.0], components=VonMises([0.0, 2.0], [2.0, 1e3]))
@@ -179,7 +179,7 @@ def test_gradients_are_differences():
 
 
 def test_samples_have_derivatives(key):
-    """Samples have derivative 1 in the location of the chosen component and 0 in the others."""
+    """The derivative of a sample is 1 with respect to the location of the chosen component and 0 for the others."""
     mixture = three()
 
     def angles(loc):
@@ -226,7 +226,7 @@ def test_mixture_of_tori(key):
     probability = density.astype(float) * (4 * CELL) ** 2
     assert probability.sum() == pytest.approx(1, rel=1e-5)
     np.testing.assert_allclose(run(mixture, "log_prob", grid), np.log(density), rtol=1e-5, atol=1e-5)
-    # Sixteen bins each way; the angles of one point come from one component.
+    # Use sixteen bins per axis; both angles of a point come from the same component.
     count = 2**16
     x = np.asarray(draw(mixture, key, (count,)))
     counts = np.histogram2d(x[:, 0], x[:, 1], 16, [(-np.pi, np.pi)] * 2)[0].ravel()
@@ -293,7 +293,7 @@ def test_weights():
         mixture = Mixture(probs=probs, components=components)
         np.testing.assert_allclose(jnp.exp(run(mixture, "log_weights")), [0.3, 0.7, 0.0], rtol=1e-6)
         np.testing.assert_allclose(run(mixture, "log_prob", 0.5), run(by_logits, "log_prob", 0.5), rtol=1e-6)
-    # NumPyro's Categorical takes None for the name that is not given, so callers may pass both names.
+    # NumPyro's Categorical accepts None for the argument that is not used, so callers may pass both arguments.
     assert Mixture(logits=None, probs=[0.5, 0.5], components=components).logits.shape == (2,)
     assert Mixture(logits=[0.0, 0.0], probs=None, components=components).logits.shape == (2,)
     assert Mixture(logits=None, components=0).logits is None

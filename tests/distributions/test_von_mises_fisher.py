@@ -26,7 +26,7 @@ def exact_log_prob(x, mu, k):
 
 @pytest.mark.parametrize("d", [3, *(pytest.param(d, marks=slow) for d in (2, 5, 100, 1024))])
 def test_log_prob(d, key):
-    """The error is below 1e-6 of max(1, |log_prob|), near the mean direction, opposite to it, and anywhere."""
+    """The error is below 1e-6 max(1, |log_prob|) near the mean direction, opposite to it, and elsewhere."""
     mu = direction(d)
     for k in (0.0, 0.5, 30.0, 1e4, 1e7):
         distribution = VonMisesFisher(mu, np.float32(k))
@@ -54,8 +54,8 @@ def test_against_scipy(d, key):
 
 
 def test_against_openturns():
-    """In two dimensions, the density agrees with OpenTURNS (release 1.27), which has only the circle."""
-    openturns = pytest.importorskip("openturns", reason="OpenTURNS is not installed; it is no extra of this package")
+    """In two dimensions, the density agrees with OpenTURNS (release 1.27), which supports only the circle."""
+    openturns = pytest.importorskip("openturns", reason="OpenTURNS is not installed; no extra includes it")
     angles = np.linspace(-3, 3, 13)
     x = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
     for k in (0.5, 20.0):
@@ -81,7 +81,7 @@ def test_entropy_and_divergence_are_means(key):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("k", [30.0, 0.5, 1e5])
 def test_fit(k, key):
-    """Fits of batches are within four standard errors of the truth; a weight is a repetition."""
+    """Batched fits are within four standard errors of the truth; an integer weight acts as a repeat count."""
     mu = direction(3)
     distribution = VonMisesFisher(mu, k)
     x = distribution.sample(key, (3, 20_000))
@@ -116,7 +116,7 @@ def test_limits():
 
 
 def test_derivatives_of_log_prob():
-    """Derivatives in value and mean direction are tangent to the sphere, and the normaliser has the derivative A."""
+    """Gradients in the value and mean direction are tangent to the sphere; the log normaliser has derivative A."""
     mu, x = direction(4), jnp.eye(4)[1]
 
     def log_prob(x, mu, k):

@@ -1,9 +1,9 @@
-"""The code of the pages runs as printed, from top to bottom, and prints what the page shows.
+"""The code on the pages runs as printed, from top to bottom, and prints what the pages show.
 
 The ``python`` blocks of a page run one after another in one process, and each ``py`` block in a separate process. The
 lines of ``sh`` and ``console`` blocks run in one directory, except those that install, take minutes or need a cluster,
 which are only compared with the programs that they call. ``make test`` runs the page that a newcomer reads first;
-``make docs-code`` runs every page, and the examples of the docstrings.
+``make docs-code`` runs every page and the examples in the docstrings.
 """
 
 import ast
@@ -29,7 +29,7 @@ from tests import children
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
-# Languages of blocks, as written after the fence; directives are Sphinx's.
+# Languages of blocks, as written after the fence; names in braces are Sphinx directives.
 CODE, TEXT = ("python", "py", "sh", "console", "yaml"), ("text",)
 
 # Excerpts of an example, which the example's own tests run.
@@ -41,9 +41,9 @@ SHOWN = re.compile(r"^ *print\(.*\)  # (.+)$", re.M)
 JOB = "#SBATCH"
 # Arguments of `jax-von-mises` in lines that are only parsed, since they take hours or need a bucket.
 TOO_LONG = re.compile(r"1e1[0-9]|gs://|/shared/|10_000_000")
-# Programs of others that cannot run here.
+# External programs that cannot run here.
 FOREIGN = ("git", "cd", "source", "xprof", "nvidia-smi", "docker", "wget", "pytest")
-# Programs of others that run here.
+# External programs and shell commands that run here.
 COMPANIONS = ("dask", "until", "kill", "wait", "cmp", "ls", "export")
 
 
@@ -73,7 +73,7 @@ def newcomers_first(pages):
 
 
 def words(line):
-    """Return the words of a command line, up to the first operator of the shell."""
+    """Return the words of a command line, up to the first shell operator."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|<>")
     lexer.whitespace_split = True
     tokens = list(lexer)
@@ -109,11 +109,11 @@ def test_every_block_has_a_tested_language():
 @pytest.mark.parametrize("page", newcomers_first(with_blocks("python")))
 def test_python_runs(page):
     if page in ("runtime", "README"):
-        pytest.importorskip("flatbuffers", reason="programs are exported with flatbuffers: the extra `export`")
+        pytest.importorskip("flatbuffers", reason="flatbuffers is not installed (extra `export`)")
     if page == "tour":
-        pytest.importorskip("matplotlib", reason="the page draws a histogram")
+        pytest.importorskip("matplotlib", reason="Matplotlib, which the page uses, is not installed")
     if page == "migration":
-        pytest.importorskip("numpyro", reason="the page compares with NumPyro")
+        pytest.importorskip("numpyro", reason="NumPyro, which the page uses, is not installed")
     space = {}
     for block in blocks(page, "python"):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -163,7 +163,7 @@ def test_commands_run(page, tmp_path):
     entered = [line for block in blocks(page, "sh", "console") if JOB not in block for line in lines(block)]
     script = "\n".join(line for line in entered if runs(line))
     if ".zarr" in script:
-        pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+        pytest.importorskip("tensorstore", reason="TensorStore, which writes Zarr, is not installed (extra `storage`)")
     if page == "tour":
         # The Python code of the page writes this file first.
         write = "import jax, jax_von_mises as j; j.write_samples('angles.npy', jax.random.key(0), .5, 4., 3_000_000)"
@@ -201,7 +201,7 @@ def help_of(module):
 
 
 def test_commands_are_valid():
-    """Commands are valid, even if they cannot run here, by the program's parser or its --help text."""
+    """Commands, even those that cannot run here, are valid according to the program's parser or --help text."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     extras = set(setup["options.extras_require"])
@@ -293,7 +293,7 @@ def test_pages_show_the_committed_results_and_examples():
 
 
 def test_links_lead_to_files():
-    """Relative links and pictures lead to files of the repository, as a code host shows them."""
+    """Relative links and images point to files in the repository, as a code host resolves them."""
     for page, path in PAGES.items():
         text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
         for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", text):
@@ -306,7 +306,7 @@ def test_the_citation_has_the_version():
 
 
 def test_statements_of_the_readme_match_the_results():
-    """Statements outside the tables, which are generated from the results, agree with them."""
+    """Statements outside the generated tables agree with the results."""
     text = PAGES["README"].read_text(encoding="utf-8")
     committed = results.load()
     speed, grids = committed[results.MACHINE], committed[f"grids-{results.MACHINE}"]
@@ -351,7 +351,7 @@ def test_the_reference_has_every_public_name(module):
     shown = set(reference()) | {"jax_von_mises.initialize_compilation_cache"}
     assert {f"{prefix}.{name}" for name in public} <= shown
     listed = set(re.findall(r"`(?:[\w.]+\.)?(\w+)", PAGES["functions"].read_text(encoding="utf-8")))
-    # Classes of results are not in the tables.
+    # Result classes are not in the tables.
     assert {name for name in public if name[0].islower() or module != "runtime/__init__.py"} <= listed
 
 
