@@ -132,8 +132,8 @@ def test_workers(tmp_path, monkeypatch, capsys, alone):
         ),
         (["--parts", "2", "--part", "1", "--force"], "--force cannot be combined with --parts"),
         (["--workers", "0"], "--workers 0: give 1 or more"),
-        (["--workers", "2", "--scheduler", "tcp://h:1"], "--workers starts processes, and --scheduler has some"),
-        (["--timeout", "-1"], "--timeout -1: give seconds"),
+        (["--workers", "2", "--scheduler", "tcp://h:1"], "--workers starts new processes and --scheduler uses existing ones"),
+        (["--timeout", "-1"], "--timeout -1: give a positive number of seconds"),
     ],
 )
 def test_invalid_argument_gives_one_line(tmp_path, monkeypatch, capfd, argv, message):
