@@ -132,7 +132,7 @@ def test_workers(tmp_path, monkeypatch, capsys, alone):
         ),
         (["--parts", "2", "--part", "1", "--force"], "--force cannot be combined with --parts"),
         (["--workers", "0"], "--workers 0: give 1 or more"),
-        (["--workers", "2", "--scheduler", "tcp://h:1"], "--workers starts new processes and --scheduler uses existing ones"),
+        (["--workers", "2", "--scheduler", "tcp://h:1"], "--workers starts new processes and --scheduler"),
         (["--timeout", "-1"], "--timeout -1: give a positive number of seconds"),
     ],
 )
