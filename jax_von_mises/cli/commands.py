@@ -46,6 +46,14 @@ SEED_LIMIT = 2**32
 GONE = ("--distributed", "--coordinator", "--join-timeout", "--patience")
 
 NUMBER_OPTIONS = ("--loc", "--mean-direction", "--concentration", "--correlation", "--size", "--seed", "--block")
+# Arguments of `write_samples` in messages, with the options that set them.
+IN_OPTIONS = {
+    "resume=True": "--resume",
+    "force=True": "--force",
+    "repair=True": "--repair",
+    "block_rows=": "--block ",
+    "total=": "--size ",
+}
 
 
 class BadArgument(Exception):
@@ -511,9 +519,9 @@ def write_or_draw(
 def in_options(text: str) -> str:
     """Return a message of the library with its arguments written as command-line options."""
     text = text.removeprefix("write_samples: ").removeprefix("verify_samples: ")
-    for name in ("resume", "force", "repair"):
-        text = text.replace(f"{name}=True", f"--{name}")
-    return text.replace("block_rows=", "--block ").replace("total=", "--size ")
+    for argument, option in IN_OPTIONS.items():
+        text = text.replace(argument, option)
+    return text
 
 
 def significant(value: float) -> str:
@@ -542,8 +550,7 @@ def print_report(
     moments = watch.moments
     total = math.prod(written.shape) // moments.components
     if options.workers is not None:
-        count = read_integer("--workers", options.workers)
-        where = f"by {count} worker{'s' * (count != 1)}"
+        where = f"by {options.workers} worker{'s' * (options.workers != 1)}"
     elif options.scheduler is not None:
         where = f"by the workers of {options.scheduler}"
     else:
@@ -610,12 +617,12 @@ def read_part(options: argparse.Namespace) -> tuple[int, int]:
 def open_executor(options: argparse.Namespace) -> Iterator[futures.Executor | None]:
     """Start workers or connect to a cluster, according to the options."""
     if options.workers is not None:
-        count = read_integer("--workers", options.workers)
-        if count == 0:
+        options.workers = read_integer("--workers", options.workers)
+        if options.workers == 0:
             raise BadArgument("--workers 0: give 1 or more")
         # This process needs no device; on a GPU it would take memory from the workers.
         jax.config.update("jax_platforms", "cpu")
-        with local_workers(count) as executor:
+        with local_workers(options.workers) as executor:
             yield executor
     elif options.scheduler is not None:
         try:
@@ -710,7 +717,7 @@ def run_sample(options: argparse.Namespace) -> int:
         if options.block == 0:
             raise BadArgument("--block 0: give 1 or more rows")
     loc, concentration = read_parameters(options)
-    check_name(f"--out {options.out}")
+    check_name(options.out, "--out ")
     with open_executor(options) as executor:
         try:
             jax.local_devices()
@@ -725,10 +732,10 @@ def run_sample(options: argparse.Namespace) -> int:
     return 0
 
 
-def check_name(given: str) -> None:
-    """Reject a target of an unknown kind before JAX starts; its name ends the argument `given`."""
-    if not (target.is_npy(given) or target.is_zarr(given)):
-        raise BadArgument(f"{given}: the name must end in .npy (a NumPy file) or .zarr (a Zarr store)")
+def check_name(out: str, option: str = "") -> None:
+    """Reject a target of an unknown kind before JAX starts."""
+    if not (target.is_npy(out) or target.is_zarr(out)):
+        raise BadArgument(f"{option}{out}: the name must end in .npy (a NumPy file) or .zarr (a Zarr store)")
 
 
 def run_verify(options: argparse.Namespace) -> int:

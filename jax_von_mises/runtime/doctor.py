@@ -400,8 +400,7 @@ def _drawn(devices: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
             do = "remove fast-math flags from XLA_FLAGS"
             yield Finding(PROBLEM, f"{name} fails the check that {what}", do)
         if cuda.FAILED in (device.get("path") or ""):
-            do = NO_ACTION
-            yield Finding(NOTE, f"{name}: {device['path']}", do)
+            yield Finding(NOTE, f"{name}: {device['path']}", NO_ACTION)
 
 
 def _tried(trials: Iterable[kernel_trial.Trial]) -> Iterator[Finding]:
