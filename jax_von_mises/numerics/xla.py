@@ -361,10 +361,14 @@ def cell_coefficients(values: jax.Array, powers: np.ndarray) -> jax.Array:
     degree = len(powers)
 
     def by_products(values: jax.Array) -> jax.Array:
-        product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
-        difference = np.concatenate([-np.ones((1, degree)), np.eye(degree)])
-        rises = product(values, jnp.asarray(difference, values.dtype))
-        return jnp.concatenate([values[:, :1], product(rises, jnp.asarray(powers, values.dtype))], axis=1).T
+        def product(x: jax.Array, matrix: np.ndarray) -> jax.Array:
+            return jnp.matmul(x, jnp.asarray(matrix, x.dtype), precision=lax.Precision.HIGHEST)
+
+        eye, ones = np.eye(degree + 1), np.ones((1, degree))
+        # To slice `values`, XLA would compute them again. In float64 those last digits are part of published angles.
+        first = values[:, :1] if values.dtype == jnp.float64 else product(values, eye[:, :1])
+        rises = product(values, np.concatenate([-ones, eye[1:, 1:]]))
+        return jnp.concatenate([first, product(rises, powers)], axis=1).T
 
     def by_sums(values: jax.Array) -> jax.Array:
         values = lax.optimization_barrier(values)
