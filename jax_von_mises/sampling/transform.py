@@ -80,16 +80,39 @@ def angles(
     route : {"direct", "table"}
         "table" needs a scalar `kappa`.
     """
-
-    def turned(words: tuple[jax.Array, ...], loc: jax.Array, kappa: jax.Array) -> jax.Array:
-        x = angles_about_zero(words, kappa, route, out_sharding)
-        return wrap(x, broadcast_sharded(reduce_turns(loc), x.shape, out_sharding))
-
     if route == "direct":
-        return turned(xla.finish_words(words), loc, kappa)
+        return turned(xla.finish_words(words), loc, kappa, route, out_sharding)
     if words[0].size > FEW_WORDS:
-        return turned(words, loc, kappa)
-    return xla.separate_loop(turned, words, loc, kappa)
+        return turned(words, loc, kappa, route, out_sharding)
+    return turned_apart(words, loc, kappa, route, out_sharding)
+
+
+def turned(
+    words: tuple[jax.Array, ...], loc: jax.Array, kappa: jax.Array, route: str, out_sharding: NamedSharding | None
+) -> jax.Array:
+    """Return `angles`, in one loop with the words."""
+    x = angles_about_zero(words, kappa, route, out_sharding)
+    return wrap(x, broadcast_sharded(reduce_turns(loc), x.shape, out_sharding))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
+def turned_apart(
+    words: tuple[jax.Array, ...], loc: jax.Array, kappa: jax.Array, route: str, out_sharding: NamedSharding | None
+) -> jax.Array:
+    """Return `angles`, in a loop apart from the words."""
+    turn = functools.partial(turned, route=route, out_sharding=out_sharding)
+    return xla.separate_loop(turn, words, loc, kappa)
+
+
+@turned_apart.defjvp
+def _turned_apart_jvp(
+    route: str, out_sharding: NamedSharding | None, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[jax.Array, jax.Array]:
+    # The derivative of `angles_about_zero` separates the loops itself. To differentiate `separate_loop`, JAX would
+    # trace the program for each platform again.
+    turn = functools.partial(turned, route=route, out_sharding=out_sharding)
+    results: tuple[jax.Array, jax.Array] = jax.jvp(turn, primals, tangents)
+    return results
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
