@@ -1,4 +1,4 @@
-"""Draw the folders of the package and their modules, from the contract in pyproject.toml and the source."""
+"""Draw the folders of the package and their modules, from the import contract in pyproject.toml and the source."""
 
 import ast
 import textwrap
@@ -20,7 +20,7 @@ def layers():
 
 
 def modules(layer):
-    """Return the names of the modules in a folder; none if the layer is a module itself."""
+    """Return the names of the modules in a layer; an empty list if the layer is a module itself."""
     return sorted(
         path.stem
         for path in (PACKAGE / layer).glob("*.py")

@@ -1,6 +1,6 @@
-"""Fill the pages with results, code and outputs, so that they read the same on a code host and in the built site.
+"""Fill the pages with results, code and outputs, so that they look the same on a code host and in the built site.
 
-A page marks such a part by ``<!-- made: KIND NAME -->`` and ``<!-- end -->``, each on a line:
+A page marks such a part by the lines ``<!-- made: KIND NAME -->`` and ``<!-- end -->``. The kinds are:
 
 - ``results NAME``: a table of the committed benchmark results (`docs.results`);
 - ``code EXAMPLE NAME``: a function or class of an example;
@@ -30,8 +30,8 @@ EXAMPLES = HERE / "examples"
 PART = re.compile(r"^(<!-- made: ([^\n]+) -->)\n.*?^(<!-- end -->)$", re.M | re.S)
 TOUR = HERE / "tour.md"
 NOTEBOOK = HERE / "tour.ipynb"
-WIDTH = 88  # of code on a page
-SECONDS = 900  # for one example on a busy machine
+WIDTH = 88  # columns of code on a page
+SECONDS = 900  # time limit of one example, on a busy machine
 
 # Colours of the pictures on light pages, and their replacements on dark pages.
 DARK = {
@@ -86,7 +86,7 @@ def code(example, name):
 
 
 def narrow(line):
-    """Wrap a line that starts a long docstring into lines that fit a page."""
+    """Return `line` as a list of lines that fit a page; only the first line of a long docstring is wrapped."""
     if len(line) <= WIDTH or not line.lstrip().startswith('"""'):
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
@@ -127,7 +127,7 @@ def filled(text, parts):
 
 
 def notebook(text):
-    """Return the tour as a Jupyter notebook without outputs, whose cells are its text and its Python blocks."""
+    """Return the tour as a Jupyter notebook without outputs, with its text and its Python blocks as cells."""
     cells = []
 
     def add(kind, source):
@@ -149,7 +149,7 @@ def notebook(text):
     for number, piece in enumerate(
         re.split(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)
     ):
-        # The cells produce the pictures and outputs, and a notebook has no pages to link to.
+        # Leave out pictures and outputs, which the cells produce, and links to other pages.
         piece = (
             piece
             if number % 2
@@ -202,7 +202,7 @@ def pages():
 
 
 def run(example):
-    """Run an example at full size; keep its picture and its output."""
+    """Run an example at full size, and store its picture and its output."""
     picture = STATIC / f"{example}.svg"
     command = [sys.executable, "-m", f"docs.examples.{example}", "--out", str(picture)]
     done = subprocess.run(
@@ -214,14 +214,14 @@ def run(example):
 
 
 def main(arguments=None):
-    """Write all pages and pictures."""
+    """Update all pages, pictures and the notebook."""
     parser = argparse.ArgumentParser(
         prog="python -m docs.pages", description=__doc__.splitlines()[0]
     )
     parser.add_argument(
         "--examples",
         action="store_true",
-        help="also run the examples again: some minutes",
+        help="also run the examples again, which takes several minutes",
     )
     options = parser.parse_args(arguments)
     for example in examples() if options.examples else ():

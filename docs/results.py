@@ -1,4 +1,4 @@
-"""Tables and pictures of the committed benchmark results, for the pages (see `docs.pages`)."""
+"""Make tables and pictures of the committed benchmark results for the pages (see `docs.pages`)."""
 
 import json
 from pathlib import Path
@@ -28,12 +28,12 @@ TITLES = {
     "arrays": "A concentration for each angle",
     "functions": "Functions",
 }
-# A library counts as faster if its rate exceeds ours by about this fraction or more.
+# A library counts as faster if our rate is below its rate by more than this fraction.
 CLEARLY = 0.05
 MISSING = "–"
-# Entries of the peers that measure this package.
+# Peers that measure this package.
 OWN = (OURS, "eager")
-# Headings of narrow columns.
+# Short headings of columns.
 SHORT = {
     "normal": "normal",
     "jax_scipy": "JAX",
@@ -48,12 +48,12 @@ SHORT = {
 
 
 def number(value):
-    """Format a value with three significant digits, or all digits before the decimal point."""
+    """Format a value with three significant digits, or as an integer from 1000 on."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def count_text(count):
-    """Format a number of angles, as a power of two if it is one and not small."""
+    """Format a number of angles; powers of two from 2^10 on are written as powers."""
     power = count.bit_length() - 1
     return f"$2^{{{power}}}$" if count == 2**power and power >= 10 else f"{count:,}"
 
@@ -205,7 +205,7 @@ def between(values):
 
 
 def slower(speed, grids, startup, directions):
-    """Return a table of the worst case of each kind in which a peer is faster, from the results of four programs."""
+    """Return a table of the kinds of work in which a peer is faster, with the worst case of each."""
     worst = {}
     for case in [*speed["cases"], *grids["cases"]]:
         measured = case["results"]
@@ -275,7 +275,7 @@ def by_concentration(rows, cell):
 
 
 def accuracy_tables(result):
-    """Return tables of the distinct values and largest errors of all libraries that were timed."""
+    """Return tables of the distinct values and of the largest errors of all timed libraries."""
     counts = result["accuracy"]
     texts = (
         [f"**Distinct values of |x| in {counts[0]['draws']:,} float32 draws**"]
@@ -307,7 +307,7 @@ def accuracy_tables(result):
 
 
 def profile_sections(result, stem, names):
-    """Return the tables of some sections of a profile, with their pictures."""
+    """Return some sections of a profile as Markdown, with their tables and pictures."""
     quiet, texts = result["machine_state"]["quiet"], []
     for name in names:
         section, rows = SECTIONS[name], result["sections"][name]["rows"]
@@ -343,7 +343,7 @@ def startup_table(result):
 
 
 def exactness_tables(result):
-    """Return a table of the distributions with the least likely test and the largest error of a tail probability."""
+    """Return a table of distributions, each with its least likely test and its largest error of a tail probability."""
     lines = [
         "| distribution | angles | tests | least likely | p at most | largest error / bound |"
     ]
@@ -371,7 +371,7 @@ def words_table(result):
 
 
 def summary_table(program, result):
-    """Return the table of a benchmark that summarises its cases itself."""
+    """Return the table of a benchmark program that has a function `summary`."""
     head, *rows = program.summary(result["cases"])
     return table([SHORT.get(each, each) for each in head], rows)
 
@@ -388,7 +388,7 @@ def machine(result):
 
 
 def load():
-    """Read all committed results, by the stem of their file."""
+    """Return all committed results by the stems of their file names."""
     return {
         path.stem: json.loads(path.read_text(encoding="utf-8"))
         for path in sorted(RESULTS.glob("*.json"))
@@ -396,7 +396,7 @@ def load():
 
 
 def parts():
-    """Return all parts of pages that show results, as Markdown, by name."""
+    """Return the Markdown of all parts of pages that show results, by name."""
     results, texts = load(), {}
     for stem, result in results.items():
         head, program = machine(result), result.get("program", "performance_benchmark")

@@ -1,1 +1,1 @@
-"""Examples of the documentation: scripts that print tables and draw pictures; the tests also run them."""
+"""Examples of the documentation: scripts that print tables and draw pictures."""

@@ -1,12 +1,12 @@
-"""A policy over headings, trained through its samples, compared with the score function.
+"""A policy over headings, trained through its samples and with the score function.
 
-``python -m docs.examples.angle_policy --out picture.svg`` prints a table and draws the
-picture of docs/angle-policy.md.
+``python -m docs.examples.angle_policy --out picture.svg`` prints two tables and draws
+the picture of docs/angle-policy.md.
 
-A vessel observes two directions, goal and wind, and chooses a heading. The reward is linear
-in the heading's unit vector, and an entropy bonus keeps the policy exploring; the best
-policy is then a von Mises distribution in closed form, with a direction and a
-concentration that depend on the state.
+A vessel observes the directions of its goal and of the wind, and chooses a heading. The
+reward is linear in the unit vector of the heading, and an entropy bonus keeps the policy
+exploring. The best policy is therefore a von Mises distribution, with a direction and a
+concentration that are known functions of the state.
 """
 
 import functools
@@ -23,7 +23,7 @@ from jax_von_mises import VonMises
 
 __all__ = ["main"]
 
-WIND = 0.5  # reward of a following wind; that of progress towards the goal is 1
+WIND = 0.5  # weight of the wind in the reward; the goal has weight 1
 TEMPERATURE = 0.03  # reward per nat of entropy
 SIZES = (4, 32, 32, 3)
 BATCH = 64
@@ -31,7 +31,7 @@ STEPS = 3000
 EVERY = 30
 SEEDS = 5
 CONCENTRATIONS = 2.0 ** np.arange(-2, 9)
-OFFSETS = (0.5, 0.0)  # radians between the policy's direction and the best one
+OFFSETS = (0.5, 0.0)  # loc minus the best direction, in radians
 LOOKED_AT = (0, 30, 300, 3000)  # training steps at which gradients are compared
 
 
@@ -40,7 +40,7 @@ LOOKED_AT = (0, 30, 300, 3000)  # training steps at which gradients are compared
 
 
 def reward(heading, state):
-    """Return the progress towards the goal plus the help of the wind."""
+    """Return the reward of the progress towards the goal plus that of a following wind."""
     return jnp.cos(heading - state[..., 0]) + WIND * jnp.cos(heading - state[..., 1])
 
 
@@ -55,29 +55,29 @@ def best_distribution(state):
 
 
 def mean_reward(distribution, state):
-    """Return the mean reward under `distribution`; the mean of cos(heading - a) is A(concentration) cos(loc - a)."""
+    """Return the mean reward under `distribution`; the mean of cos(heading - a) is (1 - variance) cos(loc - a)."""
     return (1 - distribution.variance()) * reward(distribution.loc, state)
 
 
 def objective(distribution, state):
-    """Return the exact objective of the training, averaged over the states."""
+    """Return the exact mean reward plus the entropy bonus, averaged over the states."""
     return jnp.mean(
         mean_reward(distribution, state) + TEMPERATURE * distribution.entropy()
     )
 
 
 def gap(distribution, state):
-    """Return how far `objective` is below its optimum, without the cancellation of a difference."""
+    """Return how far `objective` is below its optimum; unlike a difference, the divergence has no cancellation."""
     return TEMPERATURE * jnp.mean(distribution.kl_divergence(best_distribution(state)))
 
 
 def random_states(key, size):
-    """Draw states of independent uniform directions."""
+    """Draw `size` states of two independent uniform directions."""
     return random.uniform(key, (size, 2), minval=-jnp.pi, maxval=jnp.pi)
 
 
 def grid_states(side=32):
-    """Return a grid over all states, on which sums of smooth periodic functions are accurate integrals."""
+    """Return an even grid over all states; means over it are accurate integrals of smooth periodic functions."""
     direction = jnp.linspace(-jnp.pi, jnp.pi, side, endpoint=False)
     return jnp.stack(jnp.meshgrid(direction, direction), axis=-1).reshape(-1, 2)
 
@@ -103,7 +103,7 @@ def policy(params, state):
         hidden = jnp.tanh(hidden @ weight + bias)
     weight, bias = params[-1]
     x, y, z = hidden @ weight + bias
-    # The direction of a vector is smooth in the weights; an angle would jump at pi.
+    # The network returns a vector because an angle would have to jump at pi.
     return VonMises(loc=jnp.arctan2(y, x), concentration=jnp.exp(z))
 
 
@@ -113,24 +113,24 @@ policies = jax.vmap(policy, in_axes=(None, 0))
 # ------------------------------------------------------------------------------------------------
 # the estimators
 
-# Each estimator returns numbers whose gradient, not value, is an unbiased estimate of
-# the gradient of the mean reward.
+# The gradient of an estimator's result is an unbiased estimate of the gradient of the mean
+# reward.
 
 
 def pathwise(key, distribution, state):
-    """Return the reward itself, to be differentiated through the angle."""
+    """Return the reward of a sampled heading, differentiable through the sample."""
     return reward(distribution.sample(key), state)
 
 
 def score(key, distribution, state, baseline=0.0):
-    """Return REINFORCE's estimate: the log density, weighted by the reward minus a baseline."""
+    """Return the log density of a sampled heading, weighted by the reward minus a baseline."""
     heading = lax.stop_gradient(distribution.sample(key))
     advantage = lax.stop_gradient(reward(heading, state) - baseline)
     return advantage * distribution.log_prob(heading)
 
 
 def score_baseline(key, distribution, state):
-    """Return REINFORCE's estimate with the exact mean reward of each state as baseline, as from a perfect critic."""
+    """Return `score` with the exact mean reward of each state as its baseline, as from a perfect critic."""
     return score(key, distribution, state, mean_reward(distribution, state))
 
 
@@ -139,7 +139,7 @@ ESTIMATORS = {
     "score function, baseline": score_baseline,
     "score function": score,
 }
-# Adam's rate: the best of 0.003, 0.01 and 0.03 for each estimator, by the final gap.
+# Learning rates of Adam: the best of 0.003, 0.01 and 0.03 for each estimator, by the final gap.
 RATES = {"pathwise": 0.01, "score function, baseline": 0.01, "score function": 0.003}
 
 
@@ -157,7 +157,7 @@ def loss(params, key, state, estimator):
 
 @functools.partial(jax.jit, static_argnames=("estimator", "steps", "every"))
 def train(key, estimator, rate, steps=STEPS, every=EVERY):
-    """Train with Adam and a rate that falls to 0; return the weights at the start and every `every` steps."""
+    """Train with a learning rate that falls to 0; return the weights at the start and after every `every` steps."""
     key, init_key = random.split(key)
     params = init(init_key)
     optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
@@ -183,7 +183,7 @@ def train(key, estimator, rate, steps=STEPS, every=EVERY):
 
 @jax.jit
 def gaps(history):
-    """Return the gap over all states for each entry of a history of weights."""
+    """Return the gap, averaged over all states, for each entry of a history of weights."""
     states = grid_states()
     return lax.map(lambda params: gap(policies(params, states), states), history)
 
@@ -194,7 +194,7 @@ def gaps(history):
 
 @jax.jit
 def exact_gradient(params, state):
-    """Return the gradient of the loss without sampling, as one vector."""
+    """Return the gradient of the expected loss as one vector."""
     return ravel_pytree(
         jax.grad(lambda params: -objective(policies(params, state), state))(params)
     )[0]
@@ -202,7 +202,7 @@ def exact_gradient(params, state):
 
 @functools.partial(jax.jit, static_argnames=("estimator", "repeats"))
 def gradients(key, params, state, estimator, repeats=4096):
-    """Return gradients (repeats, weights) of the loss at the same weights and states, from independent angles."""
+    """Return gradients (repeats, weights) of the loss at fixed weights and states, from independent angles."""
 
     def one(key):
         return ravel_pytree(jax.grad(loss)(params, key, state, estimator))[0]
@@ -216,7 +216,7 @@ def total_variance(gradients):
 
 
 def along_exact(gradients, exact):
-    """Return the length of the mean gradient along the exact one, relative to the exact length, and its standard error."""
+    """Return the projection of the mean gradient on `exact`, as a multiple of `exact`, and its standard error."""
     exact = np.asarray(exact, np.float64)
     lengths = np.asarray(gradients, np.float64) @ exact / (exact @ exact)
     return lengths.mean(), lengths.std(ddof=1) / np.sqrt(lengths.size)
@@ -224,9 +224,9 @@ def along_exact(gradients, exact):
 
 @functools.partial(jax.jit, static_argnames=("estimator", "size"))
 def one_draw_derivatives(key, concentration, offset, estimator, size=2**17):
-    """Return estimates from single draws of the derivatives of the mean reward in loc and concentration.
+    """Return `size` single-draw estimates of the derivatives of the mean reward in loc and concentration.
 
-    Goal and wind point to 0, the policy to `offset`.
+    Goal and wind are at angle 0; the loc of the policy is `offset`.
     """
     state = jnp.zeros((size, 2))
 
@@ -239,7 +239,7 @@ def one_draw_derivatives(key, concentration, offset, estimator, size=2**17):
 
 
 def variances(key, estimator, concentrations=CONCENTRATIONS):
-    """Return the variance of the derivative in `loc`, an array (offsets, concentrations)."""
+    """Return the variances of the derivative in `loc` as an array (offsets, concentrations)."""
     rows = []
     for offset in OFFSETS:
         draws = (
@@ -255,7 +255,7 @@ def variances(key, estimator, concentrations=CONCENTRATIONS):
 
 
 def learn(key, seeds=SEEDS, steps=STEPS):
-    """Train with each estimator from the same starts; return weights and gaps (seeds, entries), by name."""
+    """Train with each estimator from the same weights; return dicts of histories and of gaps (seeds, entries)."""
     keys = random.split(key, seeds)
     histories = {
         name: jax.vmap(
@@ -269,7 +269,7 @@ def learn(key, seeds=SEEDS, steps=STEPS):
 
 
 def learning_table(curves):
-    """Return a Markdown table of the median result of training with each estimator."""
+    """Return a Markdown table of the median final gap of each estimator."""
     states = grid_states()
     optimum = float(objective(best_distribution(states), states))
     lines = ["| trained with | objective | below the optimum |", "|---|---|---|"]
@@ -280,7 +280,7 @@ def learning_table(curves):
 
 
 def gradient_table(key, history, steps=STEPS):
-    """Return a Markdown table of variances relative to the pathwise one, and of means along the exact gradient."""
+    """Return a Markdown table of variances relative to pathwise, and of projections on the exact gradient."""
     keys = random.split(key, len(ESTIMATORS) + 1)
     states = random_states(keys[-1], BATCH)
     lines = [
@@ -302,7 +302,7 @@ def gradient_table(key, history, steps=STEPS):
     return "\n".join(lines)
 
 
-# Markers distinguish the lines without colours.
+# Markers distinguish the lines in black and white.
 STYLES = {
     "pathwise": {"color": COLORS[0], "marker": "o"},
     "score function, baseline": {"color": COLORS[1], "marker": "s"},
@@ -311,7 +311,7 @@ STYLES = {
 
 
 def picture(curves, spreads):
-    """Make the figure: gaps against steps on the left, variances against concentrations on the right."""
+    """Return the figure: gaps against steps on the left, variances against concentrations on the right."""
     from matplotlib import ticker
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -375,7 +375,7 @@ def main(arguments=None):
     seeds, steps = (2, 300) if options.quick else (SEEDS, STEPS)
     learn_key, gradient_key, variance_key = random.split(random.key(0), 3)
     histories, curves = learn(learn_key, seeds, steps)
-    print(learning_table(curves), end="\n\nThe gradients on the way\n\n")
+    print(learning_table(curves), end="\n\nGradients during training\n\n")
     print(
         gradient_table(
             gradient_key,

@@ -1,8 +1,8 @@
-"""Regression of an angle on covariates, by NUTS and by variational inference, on data with known coefficients.
+"""Regression of simulated angles on covariates, by NUTS and by variational inference.
 
-``python -m docs.examples.circular_regression --out FILE`` prints the table of the page
-*Circular regression* and draws its picture; the same machine gives the same file, byte
-for byte. Needs NumPyro and Matplotlib.
+``python -m docs.examples.circular_regression --out FILE`` prints the table and draws the
+picture of docs/circular-regression.md. Another run on the same machine gives the same
+file, byte for byte. The example needs NumPyro and Matplotlib.
 """
 
 import jax
@@ -20,7 +20,7 @@ import jax_von_mises
 from docs.examples.drawing import COLORS, GREY, INK, parser, settings, write
 from jax_von_mises.numpyro import VonMises
 
-# `mu` is near pi, where a regression that treats angles as numbers fails.
+# `mu` is near pi, where ordinary regression fails.
 TRUTH = {"mu": 2.8, "beta": np.array([0.6, -0.3]), "concentration": 4.0}
 SIZE = 100
 
@@ -28,7 +28,7 @@ DATA, NUTS_COLOUR, SVI_COLOUR, TRUE_COLOUR = GREY, COLORS[1], COLORS[0], INK
 
 
 def link(mu, beta, x):
-    """Return the mean direction at each row of `x`; twice the arctangent maps the line to one turn."""
+    """Return the mean direction for each row of `x`; twice the arctangent maps the real line to one turn."""
     return mu + 2 * jnp.arctan(x @ beta)
 
 
@@ -41,7 +41,7 @@ def simulate(key):
 
 
 def model(x, angles=None):
-    """Define priors and likelihood; concentration 0 is the uniform distribution of a direction."""
+    """Define priors and likelihood; the prior of `mu` is uniform on the circle."""
     mu = numpyro.sample("mu", VonMises(0.0, 0.0))
     beta = numpyro.sample(
         "beta", dist.Normal(0.0, 1.0).expand((x.shape[1],)).to_event(1)
@@ -52,7 +52,7 @@ def model(x, angles=None):
 
 
 def start(x, angles):
-    """Return the mean direction and no slope; from the other side of the circle both methods end in a worse optimum."""
+    """Return the mean direction and zero slopes, which start in the higher mode."""
     return {"mu": jax_von_mises.fit(angles)[0], "beta": jnp.zeros(x.shape[1])}
 
 
@@ -78,7 +78,7 @@ def guide(x, angles):
 
 
 def run_nuts(key, x, angles, warmup=500, samples=2000):
-    """Draw from the posterior by the No-U-Turn sampler, without a jump at pi."""
+    """Draw from the posterior with the No-U-Turn sampler, on an unwrapped `mu`."""
     walkable = handlers.reparam(model, config={"mu": CircularReparam()})
     first = start(x, angles)
     kernel = NUTS(
@@ -104,12 +104,12 @@ def run_svi(key, x, angles, steps=3000, samples=2000):
 
 
 def only_parameters(draws):
-    """Return the draws under the names of `TRUTH`, as NumPy arrays."""
+    """Return the draws of the parameters in `TRUTH` as NumPy arrays."""
     return {name: np.asarray(draws[name]) for name in TRUTH}
 
 
 def columns(draws):
-    """Return a column of numbers per parameter; the direction is unwrapped around its mean."""
+    """Return the draws of each scalar parameter by name, with the direction unwrapped around its mean."""
     mu = np.asarray(draws["mu"], float)
     centre = np.angle(np.mean(np.exp(1j * mu)))
     values = {"mu": centre + np.remainder(mu - centre + np.pi, 2 * np.pi) - np.pi}
@@ -121,7 +121,7 @@ def columns(draws):
 
 
 def true_values():
-    """Return the numbers of `TRUTH` under the names of `columns`."""
+    """Return the values of `TRUTH` under the names that `columns` gives."""
     return {
         name: column[0]
         for name, column in columns(
@@ -131,7 +131,7 @@ def true_values():
 
 
 def table(nuts, svi):
-    """Return the lines of the table: true value, then mean and standard deviation by both methods."""
+    """Return the lines of the table: the true value, then the mean and standard deviation by each method."""
     lines = [f"{'':13}{'true':>7}{'NUTS mean':>11}{'sd':>7}{'SVI mean':>11}{'sd':>7}"]
     sampled, fitted = columns(nuts), columns(svi)
     for name, value in true_values().items():
@@ -144,7 +144,7 @@ def table(nuts, svi):
 
 @jax.jit
 def predictive_density(draws, x, grid):
-    """Return the density of a new angle, averaged over the rows of `x` and over draws."""
+    """Return the density of a new angle on `grid`, averaged over the rows of `x` and over `draws`."""
 
     def density(mu, beta, concentration):
         locs = link(mu, beta, x)[:, None]
@@ -156,7 +156,7 @@ def predictive_density(draws, x, grid):
 
 
 def picture(x, angles, nuts, svi):
-    """Make the figure: data and predictions on the left, posteriors on the right."""
+    """Return the figure: data and predictions on the left, posteriors on the right."""
     # Imported here so that the rest runs without Matplotlib.
     from matplotlib.figure import Figure
     from scipy.stats import gaussian_kde

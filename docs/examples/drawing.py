@@ -1,4 +1,4 @@
-"""Command line, colours and picture settings of the examples; equal numbers give equal files."""
+"""Command line, colours and picture settings of the examples; equal results give equal files."""
 
 import argparse
 import contextlib
@@ -12,7 +12,7 @@ COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 INK, GREY = "#222222", "#BBBBBB"
 SETTINGS = {
     "svg.hashsalt": "jax_von_mises",  # otherwise element names are random
-    "svg.fonttype": "path",  # looks the same where the font is missing
+    "svg.fonttype": "path",  # looks the same without the font
     "font.family": "DejaVu Sans",  # comes with Matplotlib
     "font.size": 10,
     "axes.spines.top": False,
@@ -28,20 +28,20 @@ SETTINGS = {
 
 
 def parser(text):
-    """Return the argument parser of the example with the docstring `text`."""
+    """Return the argument parser of an example, described by the first line of its docstring `text`."""
     result = argparse.ArgumentParser(description=text.splitlines()[0])
     result.add_argument(
         "--out", type=Path, help="picture to write; the suffix determines its format"
     )
     result.add_argument(
-        "--quick", action="store_true", help="a smaller run, in some seconds"
+        "--quick", action="store_true", help="run a smaller example, in a few seconds"
     )
     return result
 
 
 @contextlib.contextmanager
 def settings():
-    """Apply the picture settings to Matplotlib, which is imported here so that the rest runs without it."""
+    """Apply the picture settings; Matplotlib is imported here because examples without `--out` do not need it."""
     import matplotlib
 
     with matplotlib.rc_context(SETTINGS):
@@ -49,7 +49,7 @@ def settings():
 
 
 def write(figure, out):
-    """Write a figure without a date, so that equal numbers give equal bytes."""
+    """Write a figure without a date, so that equal results give equal bytes."""
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(
         out, metadata={"Date": None} if out.suffix == ".svg" else None, dpi=150

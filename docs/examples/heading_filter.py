@@ -1,12 +1,13 @@
 """A particle filter for the heading of a vehicle, on the circle and in one compiled scan.
 
-``python -m docs.examples.heading_filter --out FILE`` prints the table of the page *A
-heading filter* and draws its picture; the same machine gives the same file, byte for
-byte.
+``python -m docs.examples.heading_filter --out FILE`` prints the table and draws the
+picture of docs/heading-filter.md. Another run on the same machine gives the same file,
+byte for byte.
 
 A gyro measures the turns of a vehicle with a small error, and a compass measures its
-heading with a larger error. Some readings are outliers, and for a while there are none.
-The state is one angle, so the exact filter can be computed too, as a density on a grid.
+heading with a larger error. Some readings are outliers, and for a while there are no
+readings. The state is one angle, so the exact filter can be computed too, as a density
+on a grid.
 """
 
 import functools
@@ -22,7 +23,7 @@ from jax_von_mises import Mixture, VonMises, prob, sample_block, sample_von_mise
 __all__ = ["main"]
 
 STEPS = 120
-MOTION = 150.0  # concentration of a gyro's error in one step, about 5 degrees
+MOTION = 150.0  # concentration of the gyro's error in one step, about 5 degrees
 COMPASS = 8.0  # concentration of a good reading, about 20 degrees
 WRONG = 0.2  # fraction of the readings that are uniform on the circle
 OUTAGE = (50, 90)  # steps without a compass
@@ -37,7 +38,7 @@ RUNS = 200
 
 
 def gyro():
-    """Return the turn in each step by the gyro, in radians, to both sides and more than a full turn in total."""
+    """Return the turn in radians that the gyro measures in each step; the total exceeds a full turn."""
     step = jnp.arange(STEPS, dtype=jnp.float32)
     return 0.06 + 0.12 * jnp.sin(step * (2 * jnp.pi / 50))
 
@@ -51,7 +52,7 @@ def compass():
 
 
 def reading_distribution(heading, concentration):
-    """Return the distribution of a reading: about the heading, or anywhere on the circle."""
+    """Return the distribution of a reading, which is good or an outlier."""
     anywhere = jnp.zeros_like(heading)
     loc = jnp.stack([heading, anywhere], axis=-1)
     concentration = jnp.stack(
@@ -76,7 +77,7 @@ def simulate(key, turns, concentrations):
 
 
 def grid(cells=CELLS):
-    """Return evenly spaced angles, for the density and for the first particles."""
+    """Return evenly spaced angles, for densities and for the first particles."""
     return jnp.linspace(-jnp.pi, jnp.pi, cells, endpoint=False)
 
 
@@ -89,7 +90,7 @@ def mean_direction(angles, weights):
 
 
 def systematic(offset, weights):
-    """Return the index that each new particle copies, by a comb of even teeth over the cumulative weights."""
+    """Return indices of the particles to copy, by a comb on the cumulative weights."""
     size = weights.shape[0]
     teeth = (jnp.arange(size, dtype=weights.dtype) + offset) / size
     return jnp.minimum(jnp.searchsorted(jnp.cumsum(weights), teeth), size - 1)
@@ -105,8 +106,8 @@ def particle_filter(key, turns, readings, concentrations, particles=PARTICLES):
         moved = sample_block(
             noise, cloud + turn, MOTION, block * particles, (particles,)
         )
-        # The density depends on the difference of reading and heading, so either can be
-        # the centre.
+        # The density depends on the difference between reading and heading, so either can
+        # be the centre.
         weights = jax.nn.softmax(
             reading_distribution(reading, concentration).log_prob(moved)
         )
@@ -127,8 +128,8 @@ def particle_filter(key, turns, readings, concentrations, particles=PARTICLES):
 def grid_filter(turns, readings, concentrations, cells=CELLS):
     """Return estimates (steps,) and posterior densities (steps, cells) after each reading, exact to rounding.
 
-    Motion is a convolution on the circle. The sum of a smooth function over a turn is
-    its integral to rounding.
+    Motion is a convolution on the circle. Sums over a turn are integrals to rounding,
+    since the density is smooth and periodic.
     """
     angles, width = grid(cells), 2 * jnp.pi / cells
 
@@ -147,7 +148,7 @@ def grid_filter(turns, readings, concentrations, cells=CELLS):
 
 
 def last_reading(readings, concentrations):
-    """Return the readings of the compass, replaced during the outage by the last one before it."""
+    """Return the compass readings, replaced during the outage by the last one before it."""
     step = jnp.arange(readings.size)
     return readings[jax.lax.cummax(jnp.where(concentrations > 0, step, 0))]
 
@@ -176,7 +177,7 @@ def deviations(key, sizes):
 
 
 def compare(key, runs, sizes):
-    """Return the errors by method in independent runs, arrays (runs, steps)."""
+    """Return the errors (runs, steps) of independent runs, in a dict by method."""
     names = [
         "compass alone",
         *(f"{size} particles" for size in sizes),
@@ -188,13 +189,13 @@ def compare(key, runs, sizes):
 
 def mean_and_error(values):
     """Return the mean over runs and steps, and its standard error from the means of the runs."""
-    # The steps of a run are dependent, the runs are not.
+    # The steps of one run are dependent; the runs are independent.
     means = np.mean(np.asarray(values, float), axis=1)
     return means.mean(), means.std(ddof=1) / np.sqrt(means.size)
 
 
 def table(misses):
-    """Return the lines of the table: mean error with and without a compass, and the loss relative to the exact filter."""
+    """Return the lines of the table: mean error with and without a compass, and the loss above the exact filter."""
     with_compass = np.asarray(compass()) > 0
     *_, exact = misses.values()
     runs, steps = exact.shape
@@ -249,13 +250,13 @@ def moments_of_doubt(densities):
 
 
 def degree_ticks(axis):
-    """Label the quarters of a turn."""
+    """Label the quarters of a turn in degrees."""
     ticks = np.arange(-180, 181, 90)
     axis.set_ticks(ticks, [f"{tick}°".replace("-", "−") for tick in ticks])
 
 
 def picture(seed=SHOWN):
-    """Make the figure: headings over time on the left, two ambiguous posteriors on the right."""
+    """Return the figure: headings over time on the left, two ambiguous posteriors on the right."""
     from matplotlib.figure import Figure
 
     turns, concentrations = gyro(), compass()
@@ -278,7 +279,7 @@ def picture(seed=SHOWN):
     time.text(np.mean(OUTAGE) + 3, -20, "no compass", ha="center")
     low, centre, high = (np.degrees(ends) for ends in band(estimates, cloud))
     true = np.degrees(np.unwrap(truth))
-    # Copies that differ by full turns; the panel shows one turn.
+    # Copies shifted by full turns, since the panel shows one turn.
     for turn in 360 * np.arange(-4, 5):
         filled = time.fill_between(
             step, low + turn, high + turn, color=COLORS[1], alpha=0.3, linewidth=0

@@ -1,8 +1,8 @@
 """The phase error of a carrier loop: a stream on disk that is interrupted, resumed, checked and read back in batches.
 
-``python -m docs.examples.phase_noise --out picture.svg`` prints a table and draws the
+``python -m docs.examples.phase_noise --out picture.svg`` prints tables and draws the
 picture of docs/phase-noise.md. The file of phases, 168 MB, is removed at the end;
-``--data DIR`` keeps it in DIR, and uses a file that is there already.
+``--data DIR`` keeps it in DIR, where a file of an earlier run is used again.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ def ratio(decibels):
 
 @jax.jit
 def symbol_error(phase, snr):
-    """Return the probability that noise moves a QPSK symbol out of its quadrant at a phase error `phase`."""
+    """Return the probability that a QPSK symbol with phase error `phase` leaves its quadrant."""
     # Distances from the two edges, in standard deviations of the noise.
     first = jnp.sqrt(2 * snr) * jnp.cos(phase + EDGE)
     second = jnp.sqrt(2 * snr) * jnp.sin(phase + EDGE)
@@ -72,12 +72,12 @@ def symbol_error(phase, snr):
 
 
 def exact_without_noise(loop_snr, angle=EDGE):
-    """Return the probability that the phase error is larger than `angle`, on either side."""
+    """Return the probability that the phase error exceeds `angle` in absolute value."""
     return 2 * np.asarray(sf(angle, 0.0, loop_snr), float)
 
 
 def exact_with_noise(loop_snr, snr, points=8192):
-    """Return the mean of `symbol_error` over the phase, by a quadrature that is exact for smooth periodic functions."""
+    """Return the mean of `symbol_error` over the phase, by a quadrature that is accurate for periodic functions."""
     phase = (2 * np.pi * ((np.arange(points) + 0.5) / points - 0.5)).astype(np.float32)
     density = np.asarray(prob(phase, 0.0, loop_snr), float)
     return float(
@@ -90,7 +90,7 @@ def exact_with_noise(loop_snr, snr, points=8192):
 
 
 class Interrupted(Exception):
-    """An interruption, such as a crash, a full disk, or the time limit of a cluster job."""
+    """Stands for an interruption, such as a crash, a full disk, or the time limit of a cluster job."""
 
 
 def stop_half_way(done, total):
@@ -132,12 +132,12 @@ def same_as_uninterrupted(path, key, rows):
 
 
 def tens(size):
-    """Convert bytes to megabytes, rounded up to tens because the process also does other work."""
+    """Convert bytes to megabytes, rounded up to a multiple of ten because the process also does other work."""
     return 10 * math.ceil(size / 1e7)
 
 
 class Memory:
-    """Measure the peak of the additional memory of the process in a `with` block, in bytes; None if unknown."""
+    """Measure the peak memory in bytes that the process adds during a `with` block; None if unknown."""
 
     def __enter__(self):
         self._before, self._end = self._used(), threading.Event()
@@ -156,7 +156,7 @@ class Memory:
 
     @staticmethod
     def _used():
-        """Return the memory without mapped files, whose pages the system can reclaim; None except on Linux."""
+        """Return the memory of the process in bytes, without mapped files; None except on Linux."""
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/status").read_text().splitlines():
                 if line.startswith("RssAnon:"):
@@ -169,7 +169,7 @@ class Memory:
 
 
 def summary(phases):
-    """Return sums over the rows of a part of the file: phases beyond each of `SIZES`, error probabilities, their squares."""
+    """Return sums over the rows of `phases`: counts beyond `SIZES`, error probabilities and their squares."""
     size = jnp.abs(phases)
     beyond = lax.map(lambda angle: jnp.sum(size > angle, axis=0), SIZES)
     errors = jax.vmap(symbol_error, in_axes=(None, 0))(phases, ratio(SYMBOL_DB))
@@ -185,7 +185,7 @@ def read(path):
 
 
 def rates(rows, sums):
-    """Return estimates and standard errors of each tail probability of `SIZES`, and of each error rate with noise."""
+    """Return estimates and standard errors of the tail probabilities at `SIZES`, and of the error rates with noise."""
     beyond, errors, squares = (total / rows for total in sums)
     return (beyond, np.sqrt(beyond * (1 - beyond) / rows)), (
         errors,
@@ -198,7 +198,7 @@ def rates(rows, sums):
 
 
 def count_rare(key, loop_snr, total, batch=BATCH):
-    """Count the phases beyond the edge among `total`, without keeping any."""
+    """Count the phases beyond the edge among `total` draws, without storing them."""
     count = jnp.zeros((), int)
     for phases in sample_batches(
         key, 0.0, loop_snr, total, min(batch, total), donate=True
@@ -209,12 +209,12 @@ def count_rare(key, loop_snr, total, batch=BATCH):
 
 @jax.jit
 def count_beyond(count, phases):
-    """Add the number of phases beyond the edge to `count`."""
+    """Return `count` plus the number of phases beyond the edge."""
     return count + jnp.sum(jnp.abs(phases) > EDGE)
 
 
 def rate_by_uniform_numbers(loop_snr):
-    """Return the rate of ``icdf(jax.random.uniform(...))`` in float32, whose numbers are multiples of 2^-23.
+    """Return the rate that ``icdf`` of float32 uniform numbers, multiples of 2^-23, would give.
 
     At rates below one in ten thousand, only numbers next to 0 and 1 give phases beyond
     the edge.
@@ -250,12 +250,12 @@ def table(rows, tails, noisy):
 
 
 def compare(exact, estimate, spread):
-    """Return four columns of a line of the table."""
+    """Return the four columns of one comparison as text."""
     return f"{exact:10.2e}{estimate:10.2e}{spread:10.1e}{(estimate - exact) / spread:+10.1f}"
 
 
 def picture(rows, tails, noisy, rare):
-    """Make the figure: rates of large phase errors, and symbol error rates, with points from draws and exact lines."""
+    """Return the figure: rates of large phase errors and symbol error rates, as points from draws and exact lines."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.8), layout="constrained")
@@ -366,7 +366,7 @@ def points(axes, x, y, spread, colour, label, marker="o"):
 
 
 def main(arguments=None):
-    """Draw the file with an interruption, compare it with the exact distribution, print the table, draw the picture."""
+    """Draw the file with an interruption, print its comparison with the exact distribution, and draw the picture."""
     command_line = parser(__doc__)
     command_line.add_argument(
         "--data", type=Path, help="directory in which the file is kept"

@@ -1,12 +1,12 @@
 """A pipeline of two devices: one draws a batch of angles while the other works on the previous one.
 
-``python docs/examples/pipeline.py`` prints a table. It uses the first two devices that
-JAX finds, and reports if there is only one.
+``python docs/examples/pipeline.py`` compares the times and results of one device and of
+the first two devices that JAX finds.
 
-Walkers take steps of length 1 and turn by a von Mises angle before each step. The mean
-squared distance that they reach has a closed form, so the answer is known. The result
-is a sum over many batches of one stream. The device that draws sends the angles
-directly to the device that walks, without a copy to the host.
+Walkers take steps of length 1 and turn by a von Mises angle before each step. The result
+is the sum of their squared distances over many batches of one stream; its expected value
+is known in closed form. The device that draws sends the angles directly to the device
+that walks, without a copy to the host.
 """
 
 import argparse
@@ -25,18 +25,18 @@ WALKERS = 2**12
 STEPS = 2**8
 BATCHES = 40
 IN_FLIGHT = (
-    2  # batches: one is drawn while another is walked; more would only take memory
+    2  # batches: one is drawn while another is walked; more would only use memory
 )
 
 
 def draw(key, batch, shape):
-    """Draw the turning angles of a batch, the next part of the key's stream."""
+    """Draw the turning angles of batch number `batch` from the key's stream."""
     return sample_block(key, 0.0, CONCENTRATION, batch * shape[0] * shape[1], shape)
 
 
 @jax.jit
 def walk(total, angles):
-    """Add to `total` the squared distances that walkers with turning angles `angles` (walkers, steps) reach."""
+    """Return `total` plus the squared distances that walkers reach with turning angles `angles` (walkers, steps)."""
     heading = jnp.cumsum(angles, axis=1)
     x, y = jnp.cos(heading).sum(axis=1), jnp.sin(heading).sum(axis=1)
     return total + jnp.sum(x**2 + y**2)
@@ -45,8 +45,8 @@ def walk(total, angles):
 def pipeline(key, first, second, batches, shape):
     """Return the sum over all batches, each drawn on device `first` and walked on device `second`.
 
-    No call waits for its result, since JAX queues it on a device and returns. Batch b + 1
-    is therefore drawn while batch b is walked.
+    JAX queues each call and returns without waiting for the result, so batch b + 1 is
+    drawn while batch b is walked.
     """
     key, total = jax.device_put(key, first), jax.device_put(jnp.zeros(()), second)
     totals = []
@@ -61,14 +61,14 @@ def pipeline(key, first, second, batches, shape):
 
 
 def expected_distance(steps):
-    """Return the mean squared distance; the angle between steps l apart has the mean cosine A(concentration)^l."""
+    """Return the mean squared distance; the angle between steps l apart has the mean cosine (1 - variance)^l."""
     cosine = 1 - float(variance(CONCENTRATION))
     lags = np.arange(1, steps)
     return steps + 2 * np.sum((steps - lags) * cosine**lags)
 
 
 def timed(repeats, function, *arguments):
-    """Return the result and the shortest time of several calls in seconds, after a call that compiles."""
+    """Return the result and the shortest time in seconds of `repeats` calls, after a call that compiles."""
     seconds = []
     for _ in range(1 + repeats):
         begin = time.perf_counter()
@@ -85,13 +85,13 @@ def main(arguments=None):
         type=int,
         default=2,
         choices=(1, 2),
-        help="how many to use, if available",
+        help="number of devices to use, if available",
     )
     parser.add_argument("--batches", type=int, default=BATCHES)
     parser.add_argument("--walkers", type=int, default=WALKERS)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument(
-        "--repeats", type=int, default=3, help="timings; the shortest is printed"
+        "--repeats", type=int, default=3, help="timed runs; the shortest is printed"
     )
     options = parser.parse_args(arguments)
     devices = jax.devices()[: options.devices]
@@ -105,7 +105,7 @@ def main(arguments=None):
     )
     print(f"one device, {devices[0]}: {one:.3f} s")
     if len(devices) == 1:
-        print("There is no second device: drawing and walking alternated on this one.")
+        print("Only one device is used: drawing and walking alternate on it.")
     else:
         result, two = timed(
             options.repeats, pipeline, key, *devices, options.batches, shape
@@ -121,7 +121,7 @@ def main(arguments=None):
         print(f"results: {same}")
     mean = float(alone) / (options.batches * options.walkers)
     print(
-        f"mean squared distance: {mean:.2f}, by the distribution {expected_distance(options.steps):.2f}"
+        f"mean squared distance: {mean:.2f}, expected {expected_distance(options.steps):.2f}"
     )
 
 

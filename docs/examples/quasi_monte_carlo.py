@@ -1,8 +1,8 @@
 """Integrals over one and several angles, by random angles and by Sobol points through the quantile function.
 
-``python -m docs.examples.quasi_monte_carlo --out FILE`` prints the table of the page
-*Quasi-Monte Carlo* and draws its picture; the same machine gives the same file, byte
-for byte.
+``python -m docs.examples.quasi_monte_carlo --out FILE`` prints the table and draws the
+picture of docs/quasi-monte-carlo.md. Another run on the same machine gives the same
+file, byte for byte.
 
 A chain of links of length 1 turns by a von Mises angle at each joint. The mean squared
 distance between its ends has a closed form, so the error of every estimate is known.
@@ -40,7 +40,7 @@ def squared_distance(angles):
 
 
 def exact_mean(angles):
-    """Return the mean squared distance; links l joints apart have the mean scalar product Re (A e^(i loc))^l."""
+    """Return the mean squared distance, from the mean scalar product of two links."""
     links, lags = angles + 1, np.arange(1, angles + 1)
     turn = special.i1e(CONCENTRATION) / special.i0e(CONCENTRATION) * np.exp(1j * LOC)
     return links + 2 * np.sum((links - lags) * (turn**lags).real)
@@ -69,7 +69,7 @@ def stratified(key, size, replicates):
 
 
 def sobol(seed, size, replicates, angles):
-    """Return the quantiles of points of the Sobol sequence, scrambled independently for each replicate."""
+    """Return angles from Sobol points, scrambled independently for each replicate."""
     seeds = np.random.SeedSequence(seed).spawn(replicates)
     sets = [
         qmc.Sobol(angles, rng=np.random.default_rng(one)).random(size) for one in seeds
@@ -83,7 +83,7 @@ def sobol(seed, size, replicates, angles):
 
 
 def rms_errors(angles, sizes):
-    """Return the root mean square error, over the replicates, of the mean over the first n points for each n of `sizes`."""
+    """Return the root mean square error over replicates of the mean of the first n points, for each n in `sizes`."""
     distances = np.asarray(squared_distance(angles), float)
     misses = np.array([distances[:n].mean(axis=0) for n in sizes]) - exact_mean(
         angles.shape[-1]
@@ -92,10 +92,10 @@ def rms_errors(angles, sizes):
 
 
 def errors(seed, sizes=SIZES, replicates=REPLICATES):
-    """Return errors by number of angles and scheme, arrays over `sizes`, which are powers of 2."""
+    """Return errors for `sizes`, which are powers of 2, in dicts by number of angles and by scheme."""
     keys = random.split(random.key(seed), 2 + len(sizes))
     shape = (int(max(sizes)), replicates, max(ANGLES))
-    # The leading coordinates and points of a set are a valid set, also for Sobol points.
+    # The leading coordinates and points of a set also form a valid set, even for Sobol points.
     drawn = {
         "independent": independent(keys[0], *shape),
         "mirrored pairs": mirrored(keys[1], *shape),
@@ -105,7 +105,7 @@ def errors(seed, sizes=SIZES, replicates=REPLICATES):
         d: {name: rms_errors(angles[..., :d], sizes) for name, angles in drawn.items()}
         for d in ANGLES
     }
-    # Strata depend on n.
+    # Strata depend on n, so each n needs separate angles.
     sets = [
         stratified(key, int(n), replicates)
         for key, n in zip(keys[2:], sizes, strict=True)
@@ -117,13 +117,13 @@ def errors(seed, sizes=SIZES, replicates=REPLICATES):
 
 
 def slope(sizes, rms):
-    """Return the power of n in the errors, fitted without the first third of the sizes."""
+    """Return the power of n with which the errors fall, fitted without the first third of the sizes."""
     first = len(sizes) // 3
     return np.polyfit(np.log(sizes[first:]), np.log(rms[first:]), 1)[0]
 
 
 def worth(sizes, by_scheme):
-    """Return the number of independent draws with the same error as each scheme at the largest size, to two digits."""
+    """Return the number of independent draws with the error of each scheme at the largest size, to two digits."""
     one_draw = np.mean(sizes * by_scheme["independent"] ** 2)  # variance of one draw
     equal = {
         name: float(f"{one_draw / rms[-1] ** 2:.2g}") for name, rms in by_scheme.items()
@@ -132,7 +132,7 @@ def worth(sizes, by_scheme):
 
 
 def table(results, sizes):
-    """Return the lines of the table: error at the largest size, slope, and equivalent number of independent draws."""
+    """Return the lines of the table: error at the largest size, power of n, and equivalent number of draws."""
     lines = [
         f"{'':10}{'':16}{'RMS error':>12}{'falls as':>11}{'equivalent number of':>22}",
         f"{'':10}{'':16}{f'at n = {max(sizes)}':>12}{'n to the':>11}{'independent draws':>22}",
@@ -150,7 +150,7 @@ def table(results, sizes):
 
 
 def plural(angles):
-    """Return a label for the number of angles."""
+    """Return the label of a number of angles."""
     return "1 angle" if angles == 1 else f"{angles} angles"
 
 
@@ -173,7 +173,7 @@ STYLES = {
 
 
 def picture(results, sizes):
-    """Make the figure: a panel for each number of angles, errors against n."""
+    """Return the figure: errors against n, with a panel for each number of angles."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 

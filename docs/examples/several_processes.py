@@ -1,7 +1,7 @@
-"""A fit on several processes, whose result does not depend on their number.
+"""A fit that gives the same result on any number of processes.
 
-``python -m docs.examples.several_processes --out picture.svg`` starts 1, then 2, then 4
-processes of itself, prints their results and draws the picture of
+``python -m docs.examples.several_processes --out picture.svg`` runs the fit in 1, then
+2, then 4 child processes, prints the results and draws the picture of
 docs/several-processes.md. ``--processes N`` replaces the 4.
 """
 
@@ -33,7 +33,7 @@ BLOCKS = 24
 DIVISORS = tuple(
     n for n in range(1, BLOCKS + 1) if BLOCKS % n == 0
 )  # numbers of processes among which the blocks divide evenly
-ROWS = 2**17  # of a block
+ROWS = 2**17  # per block
 TRUTH = np.array(
     [2.5, 0.8], np.float32
 )  # mean direction of the wind over the day, and its swing
@@ -59,7 +59,7 @@ def direction(parameters, hour):
 
 
 def draw(key, block):
-    """Return the hours and directions of a block, which do not depend on other draws."""
+    """Return the hours and directions of a block, independently of other blocks."""
     start = block * ROWS
     hour = hours(start, ROWS)
     return hour, sample_block(
@@ -76,18 +76,18 @@ def draw_at_once(key):
 
 
 def share(process, processes):
-    """Return the blocks of one of several processes."""
+    """Return the blocks of process number `process`."""
     return range(BLOCKS * process // processes, BLOCKS * (process + 1) // processes)
 
 
 def checksum(angles):
-    """Return the CRC-32 of all bits of the angles."""
+    """Return the CRC-32 of the bytes of the angles."""
     return zlib.crc32(np.ascontiguousarray(angles).view(np.uint8).data)
 
 
 @jax.jit
 def gradient(parameters, hour, directions):
-    """Return the gradient of the log likelihood of one block."""
+    """Return the gradient of the log-likelihood of one block in the parameters."""
 
     def total(parameters):
         return jnp.sum(log_prob(directions, direction(parameters, hour), CONCENTRATION))
@@ -96,7 +96,7 @@ def gradient(parameters, hour, directions):
 
 
 def information():
-    """Return the Fisher information of all directions, whose inverse is the variance of the fit."""
+    """Return the Fisher information of all directions; its inverse is the variance of the fit."""
     return (
         CONCENTRATION
         * (1 - float(variance(CONCENTRATION)))
@@ -107,7 +107,7 @@ def information():
 
 
 def work(key, process, processes, gather):
-    """Draw the blocks of a process once, and combine checksums, counts and a fit with the others."""
+    """Draw the blocks of a process; return checksums, counts and a fit of all processes."""
     blocks = [draw(key, block) for block in share(process, processes)]
     checksums = gather(
         np.array([checksum(directions) for _, directions in blocks], np.uint32)
@@ -140,7 +140,7 @@ def work(key, process, processes, gather):
 
 
 def join(coordinator, process, processes):
-    """Connect to the other processes; return the function `gather`, which returns all their rows in order."""
+    """Connect to the other processes; return a function that gathers the rows of all processes in order."""
     jax.distributed.initialize(
         coordinator, processes, process, cluster_detection_method="deactivate"
     )
@@ -160,7 +160,7 @@ def join(coordinator, process, processes):
 
 
 def end_with_parent():
-    """Exit as soon as the parent has ended, which closes its end of the pipe."""
+    """Exit as soon as the pipe closes, which means that the parent has ended."""
     with contextlib.suppress(OSError):
         while os.read(0, 1):
             pass
@@ -168,7 +168,7 @@ def end_with_parent():
 
 
 def child(options):
-    """Run a child, which writes its result and nothing else to standard output."""
+    """Run a child process, which writes only its result to standard output."""
     threading.Thread(target=end_with_parent, daemon=True).start()
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)  # output of JAX's libraries goes to standard error
@@ -183,7 +183,7 @@ def child(options):
 
 
 def environment():
-    """Return the environment of a child, without proxies and without settings of JAX other than the CPU."""
+    """Return the environment of a child, which uses the CPU, without proxies and other settings of JAX."""
     unwanted = ("JAX_", "XLA_", "TF_")
     kept = {
         name: value
@@ -212,8 +212,8 @@ def launch(commands, timeout=TIMEOUT):
         processes = []
         stack.callback(end, processes)
         for command, out, error in zip(commands, outs, errors, strict=True):
-            # The pipe is never written to; when the parent ends, the child reads its
-            # end.
+            # Nothing is written to this pipe. It closes when the parent ends; the child
+            # then exits.
             processes.append(
                 subprocess.Popen(
                     command,
@@ -259,7 +259,7 @@ def text(file):
 
 
 def together(processes):
-    """Return the common result of several child processes."""
+    """Run the work in child processes and return their common result."""
     command = [
         sys.executable,
         "-m",
@@ -309,7 +309,7 @@ def combined(checksums):
 
 
 def numbers(parameters):
-    """Return both parameters with the digits that distinguish neighbouring float32 numbers."""
+    """Return both parameters as text, with the digits that distinguish neighbouring float32 numbers."""
     return f"{parameters[0]:16.9f}{parameters[1]:12.9f}"
 
 
@@ -322,7 +322,7 @@ def marginal(directions):
 
 
 def picture(results):
-    """Make the figure: the parts of the stream by process above, the histogram of all directions below."""
+    """Return the figure: the parts of the stream by process above, the histogram of all directions below."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 6), layout="constrained")

@@ -1,8 +1,8 @@
-"""Mixtures of dependent pairs, fitted to measured torsion angles and compared with independent angles.
+"""Mixtures of dependent pairs, fitted to measured torsion angles and compared with mixtures of independent angles.
 
-``python -m docs.examples.torsion_angles --out picture.svg`` prints the tables of the page
-*Torsion angles* and draws its picture; the same machine gives the same file, byte for
-byte. Needs Matplotlib for the picture, and Biopython for ``--structures``.
+``python -m docs.examples.torsion_angles --out picture.svg`` prints the tables and draws
+the picture of docs/torsion-angles.md. Another run on the same machine gives the same
+file, byte for byte. The picture needs Matplotlib; ``--structures`` needs Biopython.
 """
 
 from pathlib import Path
@@ -16,14 +16,14 @@ from jax_von_mises import Mixture, SineBivariateVonMises, Torus, VonMises
 
 __all__ = ["main"]
 
-# phi and psi in degrees of eight chains of the entries 2GTL and 7OK9 of the Protein
-# Data Bank, whose data are in the public domain (CC0).
+# phi and psi in degrees, from eight chains of the entries 2GTL and 7OK9 of the Protein
+# Data Bank. Its data are in the public domain (CC0).
 DATA = Path(__file__).with_name("torsion_angles.csv")
 FREE = {"independent": 4, "dependent": 5}  # parameters of a component
 NUMBERS, STARTS, STEPS = (1, 2, 3, 4, 5, 6), 4, 150
 WIDE = 4.0  # concentration of all components at the start, 30 degrees
 NARROWEST = 500.0  # largest concentration, 2.6 degrees
-BLOCKS = 62  # of successive residues, for standard errors
+BLOCKS = 62  # of successive residues, which have similar angles, for standard errors
 LEVELS = 10.0 ** np.arange(-6, -2.5, 0.5)  # of the density, per square degree
 
 # ------------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ def measured():
 
 
 def read_structure(path):
-    """Return phi and psi in radians of all residues in a PDB or mmCIF file that have both."""
+    """Return phi and psi in radians of all residues with both angles in a PDB or mmCIF file."""
     from Bio import PDB
 
     mmcif = path.suffix in (".cif", ".mmcif")
@@ -49,7 +49,7 @@ def read_structure(path):
 
 
 def divide(pairs):
-    """Return every other residue, for the fit, and as many held-out residues in between."""
+    """Return every other residue, for the fit, and as many residues in between, which are held out."""
     even = len(pairs) // 2 * 2
     return pairs[:even:2], pairs[1:even:2]
 
@@ -61,8 +61,8 @@ def divide(pairs):
 def start(key, pairs, numbers=NUMBERS, starts=STARTS):
     """Return mixtures (numbers, starts) of independent angles, centred at residues picked at random.
 
-    All mixtures have the largest number of components, of which the unused ones have
-    weight 0. Such a weight stays 0, so one compiled program fits all numbers.
+    All mixtures have the largest number of components. Unused components have weight 0,
+    which the fit does not change.
     """
     shape = (len(numbers), starts, max(numbers))
     used = np.arange(max(numbers)) < np.array(numbers)[:, None, None]
@@ -73,7 +73,7 @@ def start(key, pairs, numbers=NUMBERS, starts=STARTS):
 
 
 def fit(mixtures, pairs):
-    """Fit each of the mixtures (numbers, starts) to `pairs`, by expectation maximisation from its parameters."""
+    """Fit each mixture (numbers, starts) to `pairs`, starting from its parameters."""
     return Mixture.fit(
         np.broadcast_to(pairs, (*mixtures.batch_shape, *pairs.shape)),
         mixtures,
@@ -95,12 +95,12 @@ def coupled(mixtures):
 
 @jax.jit
 def log_density(mixtures, pairs):
-    """Return the log density of each pair in each of the mixtures, an array (pairs, numbers, starts)."""
+    """Return the log density of each pair in each mixture, as an array (pairs, numbers, starts)."""
     return mixtures.log_prob(pairs[:, None, None])
 
 
 def best_start(mixtures, pairs, held_out):
-    """Return the most likely mixture for each number of components, and its log densities of both sets of residues."""
+    """Return the most likely mixture for each number of components, and its log densities at both sets of residues."""
     fitted = np.asarray(log_density(mixtures, pairs))
     best = np.argmax(fitted.mean(0), axis=1)
     places = np.arange(len(best)), best
@@ -121,18 +121,14 @@ def bic(name, fitted, numbers=NUMBERS):
 
 
 def mean_gain(gains):
-    """Return the mean gain per residue and its standard error.
-
-    Neighbours along a chain have similar angles, so the standard error is that of the
-    means of blocks of successive residues.
-    """
+    """Return the mean gain per residue and its standard error from block means."""
     blocks = np.array_split(gains, min(BLOCKS, len(gains)))
     means = [block.mean() for block in blocks]
     return gains.mean(), np.std(means, ddof=1) / np.sqrt(len(means))
 
 
 def psi_of_sheets(mixture, pairs):
-    """Return the mean of psi in degrees, on the circle and as a number, of the largest component near sheets."""
+    """Return the circular and the arithmetic mean of psi, in degrees, for the largest component near sheets."""
     near = np.cos(np.asarray(mixture.components.psi_loc) - np.deg2rad(140)) > 0.5
     sheet = np.argmax(np.where(near, mixture.log_weights(), -np.inf))
     weights = np.asarray(jax.jit(Mixture.responsibilities)(mixture, pairs))[:, sheet]
@@ -169,7 +165,7 @@ def score_table(criteria, unseen, numbers):
 
 
 def component_table(mixture):
-    """Return the lines of the table of the components, by weight."""
+    """Return the lines of the table of components, ordered by weight."""
     parts = jax.tree.map(np.asarray, mixture.components)
     weights = np.exp(mixture.log_weights())
     head = ["weight", "φ", "ψ", "κ of φ", "κ of ψ", "λ", "λ / √(κκ)"]
@@ -184,7 +180,7 @@ def component_table(mixture):
 
 
 def picture(mixture, residues, criteria, unseen, numbers):
-    """Make the figure: residues, the same number of draws, and the held-out likelihood."""
+    """Return the figure: residues, the same number of draws, and the held-out likelihood."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 4.6), layout="constrained")
@@ -212,7 +208,7 @@ def draw_plane(axes, points, mixture, title):
     plane = np.deg2rad(np.stack(np.meshgrid(degrees, degrees), axis=-1))
     heights = np.asarray(jax.jit(Mixture.prob)(mixture, plane.astype(np.float32)))
     heights = heights * (np.pi / 180) ** 2
-    # As an image, because two thousand paths would make a large file.
+    # Draw the points as an image, because two thousand paths would make a large file.
     axes.scatter(*np.rad2deg(points).T, s=5, c=COLORS[1], linewidths=0, rasterized=True)
     axes.contour(degrees, degrees, heights, LEVELS, colors=INK, linewidths=0.7)
     axes.set(xlim=(-180, 180), ylim=(-180, 180), aspect="equal")

@@ -573,8 +573,8 @@ def test_pipeline(capsys, devices):
     pipeline.main([*small, "--devices", str(devices)])
     printed = capsys.readouterr().out
     assert ("results: the same, bit for bit" in printed) == (devices == 2)
-    assert ("There is no second device" in printed) == (devices == 1)
-    mean, expected = map(float, re.search(r"distance: (\S+), by the distribution (\S+)", printed).groups())
+    assert ("Only one device is used" in printed) == (devices == 1)
+    mean, expected = map(float, re.search(r"distance: (\S+), expected (\S+)", printed).groups())
     # The squared distance is about exponential, so this is six standard errors.
     assert abs(mean / expected - 1) < 6 / np.sqrt(4 * 64)
 
