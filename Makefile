@@ -1,5 +1,6 @@
 # Two commands from a fresh clone: `make sample` and `make test`. They need Python 3.11 or newer, make and a package
-# registry. Everything is installed inside the clone, and again only if setup.cfg, pyproject.toml or this file change.
+# registry. Everything is installed inside the clone, and again only after a change of setup.cfg, pyproject.toml or this
+# file.
 
 PYTHON ?= python3
 SIZE ?= 10_000_000
@@ -8,25 +9,25 @@ OUT ?= samples.npy
 TESTS ?= tests
 # Arguments for the guard, such as GUARD="--json result.json".
 GUARD ?=
-# A smoke test on the newest Python and JAX: the words, both routes, gradients and the workarounds for the compiler.
+# A smoke test on the newest Python and JAX: random words, both routes, gradients and workarounds for the compiler.
 NEWEST_TESTS ?= tests/sampling/test_counter.py tests/sampling/test_gradients.py tests/numerics/test_xla.py \
   tests/sampling/test_cuda.py::test_a_program_for_several_devices
 NEWEST_MARKS ?= not slow
-# Tests that are also run with one CPU device, where results can differ; all tests run with eight.
+# Tests that also run with one CPU device, where results can differ; all tests run with eight.
 ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/numerics/test_xla.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
-# The release of JAX that compiles draws for a GPU on a machine without one. It is that of tools/gpu_programs.json, so
-# that a new release alone does not fail any check.
+# The release of JAX that compiles draws for a GPU on a machine without one. tools/gpu_programs.json holds its results,
+# so a new release alone does not make any check fail.
 GPU_JAX ?= 0.12.0.1
-# Releases whose launches of the CUDA kernels are checked, in addition to the newest one.
+# Releases of JAX with which launches of the CUDA kernels are checked, in addition to the newest release.
 LAUNCH_JAX ?= 0.11.2 $(GPU_JAX)
 LAUNCH_MORE ?=
-# The command to run if some of these checks are impossible here: `false` makes that an error.
+# The command that runs if a check for a GPU is impossible here; `false` makes that an error.
 GPU_SKIP ?= true
-# Number of test processes, at most one per core, since each compiles its own programs. A process starts with complete
-# files, whose tests share compiled programs, and takes over remaining tests of other processes at the end.
+# Number of test processes: at most four, and one per core, since each compiles its own programs. With `worksteal`, each
+# process starts with consecutive tests, which share compiled programs, and finally takes over tests from others.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
 PYTEST = -m pytest -q -n $(JOBS) --dist worksteal
-# The tests import few of the installed modules, and Python compiles those when they are imported.
+# Compiling all installed modules takes long, and the tests import few of them.
 PIP = -m pip install -q --no-compile
 
 PACKAGING = setup.cfg pyproject.toml Makefile
@@ -35,7 +36,7 @@ SHELL = /bin/sh
 .PHONY: help sample test test-whole test-oldest test-one-device test-newest test-gpu-programs exactness guard audit lint docs pages docs-code clean
 
 help:
-	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU where there is one"
+	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU if there is one"
 	@echo "make test     run the tests, and a smoke test on the newest Python and JAX: a few minutes"
 	@echo "make test-whole  run all tests, including slow ones, also on the newest Python and JAX: hours"
 	@echo "make test-gpu-programs  compile draws for an H100 without one: check their cost and their launches"
@@ -85,8 +86,8 @@ test-one-device: .venv-test/installed
 	@.venv-test/bin/python $(PIP) -e ".[test]"
 	@touch $@
 
-# The newest Python newer than $(PYTHON) that starts. Each candidate is run, because a command can exist and fail (as
-# pyenv's shims do); pyenv's own versions are tried too, since they are not on the path.
+# The newest Python newer than $(PYTHON) that starts. Each candidate is run, since a command such as a shim of pyenv can
+# exist and still fail. The versions that pyenv installed are tried too, since they are not on the path.
 NEWEST = current=$$($(PYTHON) -c 'import sys; print(sys.version_info[1])'); \
 	for minor in 13 12; do \
 	  [ $$minor -gt $$current ] || continue; \
@@ -121,7 +122,7 @@ run-newest: .venv-newest/installed
 	@.venv-newest/bin/python $(PIP) --upgrade -e ".[test]"
 	@touch $@
 
-# This JAX needs Python 3.12. If its packages are unavailable, as on a mirror without large files, the check is skipped
+# GPU_JAX needs Python 3.12. If its packages are unavailable, as on a mirror without large files, the check is skipped
 # with a message.
 test-gpu-programs:
 	@python=$$(if $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then echo $(PYTHON); else $(NEWEST); fi); \
@@ -139,7 +140,7 @@ gpu-programs: .venv-gpu-$(GPU_JAX)/installed
 launch-%: .venv-gpu-%/installed
 	@[ ! -e $< ] || .venv-gpu-$*/bin/python -m tools.launch_contract
 
-# The CUDA libraries take gigabytes and are left out, since compiling does not need them.
+# Leave out the CUDA libraries, which take gigabytes, since compiling does not need them.
 .venv-gpu-%/installed: $(PACKAGING)
 	$(call environment,$(@D),$(GPU_PYTHON))
 	@echo "installing JAX's compiler for a GPU into $(@D)"

@@ -5,7 +5,7 @@
 # This part works in every shell, since another shell may read it if the script is sourced or passed to sh.
 if [ -z "${BASH_VERSION:-}" ]; then
   echo "install_gpu.sh: error: this is a script for bash: run ./install_gpu.sh" >&2
-  # shellcheck disable=SC2317 # reached where the script is not sourced
+  # shellcheck disable=SC2317 # reached if the script is not sourced
   return 2 2>/dev/null || exit 2
 elif [ "${BASH_SOURCE[0]:-}" != "$0" ]; then
   # `set -e` below would end the shell that sources this file.
@@ -34,8 +34,8 @@ compare with the CPU.
   --dry-run       print what was found and chosen, and the commands that would run; change nothing
   --help          print this text
 
-Environment: PYTHON, the Python that creates the virtual environment (default python3); PROBE_SECONDS, the seconds that
-nvidia-smi and rocminfo may take (default 30).
+Environment: PYTHON, the Python that creates the virtual environment (default python3); PROBE_SECONDS, the time limit
+for nvidia-smi and rocminfo (default 30).
 Exit codes: 0 installed and checked; 2 wrong usage; 1 anything else.
 END
 }
@@ -167,7 +167,7 @@ check_extras() {
 # The tests replace the machine's root directory.
 root=${INSTALL_GPU_ROOT:-}
 
-# Run a program with a time limit: nvidia-smi can hang when a driver has lost its card.
+# Run a program with a time limit, since nvidia-smi can hang if the driver has lost a card.
 probe() {
   if command -v timeout >/dev/null; then
     timeout -k 1 "${PROBE_SECONDS:-30}" "$@" 2>&1
@@ -176,7 +176,7 @@ probe() {
   fi
 }
 
-# Print in one line why a program failed: the start of its output, or its exit code.
+# Print on one line why a program failed: the first line of its output, or its exit code.
 reason() {
   local code=$1 text=$2 LC_ALL=C
   text=${text%%$'\n'*}
@@ -193,11 +193,12 @@ reason() {
 driver=     # 580.65.06
 major=0     # 580
 cards=0     # number of cards that nvidia-smi lists
-weakest=    # their lowest compute capability, times ten; empty if it is unknown for a card
+weakest=    # their lowest compute capability, times ten; empty if unknown for any card
 strongest=  # their highest
 cuda_note=  # why nvidia-smi reports no card
 
-# Read the lines of nvidia-smi such as "580.65.06, 9.0". Skip others, since errors go to stdout too, with any exit code.
+# Read lines of nvidia-smi such as "580.65.06, 9.0". Skip all others: nvidia-smi writes errors to stdout too, with any
+# exit code.
 read_cards() {
   local line capability pattern='^([0-9]+)\.[0-9.]+(, *(.*))?$' unknown=false
   while IFS= read -r line; do
@@ -221,7 +222,7 @@ read_cards() {
 find_nvidia() {
   local smi text code=0 pattern=' ([0-9]+)\.([0-9.]+) '
   smi=$(command -v nvidia-smi || true)
-  # On WSL it is not on the path of every shell.
+  # On WSL, nvidia-smi is not on the path of every shell.
   if [ -z "$smi" ] && [ -x "$root/usr/lib/wsl/lib/nvidia-smi" ]; then smi=$root/usr/lib/wsl/lib/nvidia-smi; fi
   if [ -n "$smi" ]; then
     text=$(probe "$smi" --query-gpu=driver_version,compute_cap --format=csv,noheader) || code=$?
@@ -237,7 +238,7 @@ find_nvidia() {
   else
     cuda_note="no nvidia-smi"
   fi
-  # Ask the kernel. In a container without GPUs it reports the driver too, but there are no devices.
+  # Ask the kernel. It reports the driver even in a container without GPUs, so look for a device too.
   if [ -r "$root/proc/driver/nvidia/version" ] && [[ $(<"$root/proc/driver/nvidia/version") =~ $pattern ]]; then
     set -- "$root"/dev/nvidia[0-9]*
     if [ -e "$1" ]; then
@@ -386,12 +387,12 @@ case $asked in
         wanted=cuda12
         why=$against13
       elif [ -z "$weakest" ] && [ "$major" -lt 590 ]; then
-        # Drivers up to 580 support cards older than Turing too.
+        # Drivers before 590 also support cards older than Turing.
         wanted=cuda12
         why="it supports every card of this driver, and the card is unknown; for Turing or later give --cuda13"
       else
         wanted=cuda13
-        why="it supports driver and cards"
+        why="it supports the driver and all cards"
       fi
     fi
     if [ "$wanted" = cpu ]; then
@@ -421,7 +422,7 @@ extras=$extras${more:+,$more}
 say "found: $found"
 say "chosen: $name ($why)"
 
-# Warn about CUDA libraries on LD_LIBRARY_PATH, which is searched before the libraries that come with JAX.
+# Warn about CUDA libraries on LD_LIBRARY_PATH, which take precedence over those that come with JAX.
 warn_of_shadows() {
   local directories directory file names
   IFS=':;' read -r -a directories <<<"${LD_LIBRARY_PATH:-}:"
@@ -445,7 +446,7 @@ case $wanted in cuda*) warn_of_shadows ;; esac
 
 # --- the virtual environment ---------------------------------------------------------------------------------------
 
-# pip writes metadata of the package into the folder.
+# pip writes the package's metadata into this folder.
 [ -w "$here" ] || die "$here cannot be written: clone into a folder that you can write to"
 python=${PYTHON:-python3}
 
@@ -459,7 +460,7 @@ elif [ -n "${VIRTUAL_ENV:-}" ]; then
 elif [ -n "${CONDA_PREFIX:-}" ] && [ "${CONDA_DEFAULT_ENV:-}" != base ]; then
   # conda's base environment is excluded: it is active in every shell by default, so nobody chose it.
   venv=$CONDA_PREFIX
-  whose="active, of conda"
+  whose="active in conda"
   [ -d "$venv" ] || die "CONDA_PREFIX names $venv, which does not exist: run conda deactivate, or give --venv DIR"
 else
   venv=$here/.venv
@@ -518,7 +519,7 @@ else
   fi
   [ -w "$venv" ] || die "$venv cannot be written: give another one with --venv DIR"
   if [ ! -e "$venv/bin/python" ] && [ ! -L "$venv/bin/python" ]; then
-    # Its creation was interrupted before it had a Python.
+    # The creation of the environment was interrupted before it had a Python.
     make_venv
     is_new=true
   else
@@ -535,7 +536,7 @@ fi
 env_python=$venv/bin/python
 
 if [ -n "${SUDO_USER:-}" ] && [ "$EUID" -eq 0 ]; then
-  warn "under sudo the new files belong to root; no step needs it"
+  warn "under sudo the new files belong to root; no step needs sudo"
 fi
 
 if ! $is_new && ! "$env_python" -m pip --version >/dev/null 2>&1; then
@@ -546,10 +547,11 @@ fi
 
 # --- plugins for other accelerators --------------------------------------------------------------------------------
 
-# JAX loads all installed plugins, in no fixed order, and may combine one with another's kernels. NVIDIA's wheels for
-# CUDA 12 and 13 write cuDNN, NCCL and NVSHMEM into the same folders, so uninstalling one after installing the other
-# deletes shared files. Other plugins are therefore removed first, with their dependencies, and wheels that share a
-# folder are installed again. Packages that others need are kept. Print "needed WHEEL by PACKAGE" or "remove WHEEL ...".
+# JAX loads all installed plugins, in no fixed order, and may combine a plugin with the kernels of another. NVIDIA's
+# wheels for CUDA 12 and 13 write cuDNN, NCCL and NVSHMEM into the same folders, so uninstalling one after installing
+# the other deletes shared files. Other plugins are therefore removed first, with their dependencies, and wheels that
+# share a folder are installed again. This program prints "remove WHEEL ...", or, if another package or conda needs a
+# wheel, "needed WHEEL by PACKAGE"; nothing is then removed.
 others='
 import re, sys
 from importlib.metadata import distributions
@@ -588,7 +590,7 @@ elif remove:
     print("remove", *sorted(remove | (shared & there.keys())))
 '
 
-# Without an accelerator or an option for one, keep the installed packages, since a driver may fail temporarily.
+# If no accelerator was found and none was requested, keep the installed packages, since a driver may fail temporarily.
 if ! $is_new && [ -n "$expect" ]; then
   answer=$("$env_python" -c "$others" "$wanted") ||
     die "$env_python could not list the installed packages: see its output above"
@@ -606,7 +608,7 @@ fi
 # --- install and check ---------------------------------------------------------------------------------------------
 
 case $wanted in
-  cuda*) progress "installing for $name${more:+ with $more}: the first time this downloads three gigabytes" ;;
+  cuda*) progress "installing for $name${more:+ with $more}: the first time this downloads about three gigabytes" ;;
   *) progress "installing for $name${more:+ with $more}" ;;
 esac
 cd -- "$here"

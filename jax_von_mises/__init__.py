@@ -1,4 +1,4 @@
-"""Fast, accurate von Mises distributions for JAX, sampled without rejection and differentiable.
+"""Fast, accurate von Mises distributions for JAX, with rejection-free, differentiable sampling.
 
 >>> import jax
 >>> from jax_von_mises import sample_von_mises
@@ -7,23 +7,24 @@
 ========================  =====================================================================
 `sample_von_mises`        angles of any shape and dtype, under any JAX transformation
 `sample_block`            any slice of a key's stream of 2^64 angles
-`sample_pmap`             one stream over several devices, a part for each
-`sample_shard`            this device's part of a stream, inside `jax.shard_map` or `jax.pmap`
+`sample_pmap`             one draw on several devices, with `jax.pmap`
+`sample_shard`            this device's part of a draw, inside `jax.shard_map` or `jax.pmap`
 `VonMises`                the distribution as an object, with the method names of NumPyro and TFP
 `log_prob` `prob`         the density
-`cdf` `sf` `icdf` `isf`   probabilities and quantiles; `log_cdf` `log_sf` deep in the tails
-`mean` `mode`             also the circular `variance` and `stddev`, `entropy`, `kl_divergence`
+`cdf` `sf` `icdf` `isf`   probabilities and quantiles; `log_cdf` and `log_sf` deep in the tails
+`mean` `mode`             also `variance`, `stddev`, `entropy` and `kl_divergence`
 `fit` `standard_errors`   maximum likelihood
-`VonMisesFisher`          directions on the sphere in any dimension; `sample_von_mises_fisher`
-`CircularDistribution`    any density on the circle; `SineSkewed` distributions
-`Mixture` `Torus`         distributions of several components, and of several angles
+`VonMisesFisher`          directions in any dimension; also `sample_von_mises_fisher`
+`CircularDistribution`    any density on the circle; also `SineSkewed`
+`Mixture` `Torus`         mixtures; several independent angles
 `SineBivariateVonMises`   pairs of dependent angles; also `CosineBivariateVonMises`
 `sample_antithetic`       angles in mirrored pairs
 `sample_stratified`       one angle in each stratum of equal probability
 `sample_truncated`        angles of the distribution restricted to an arc
 `sample_batches`          a long stream batch by batch; `batched_apply` for functions of long arrays
 `prefetch_to_host`        copies to NumPy in the background
-`write_samples`           a stream into a .npy file or a Zarr store, resumable; `verify_samples`
+`write_samples`           a stream into a .npy file or a Zarr store, resumable
+`verify_samples`          comparison of such a file or store with its checksums
 `derive_key`              keys from names and numbers
 `runtime`                 JAX settings, compilation cache, warm-up, export, memory, diagnosis
 ========================  =====================================================================
@@ -116,5 +117,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """Return the public names, `numpyro` if it was imported, and the names that every module has."""
+    """Return the public names, `numpyro` if it was imported, and the names that start with two underscores."""
     return [name for name in globals() if name in __all__ or name == "numpyro" or name.startswith("__")]

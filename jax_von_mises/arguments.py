@@ -1,4 +1,4 @@
-"""Check arguments. Each message names the function, the argument, its value, what is allowed and what to do."""
+"""Check arguments, with messages that name the function, the argument, its value, what is allowed and what to do."""
 
 import math
 import operator
@@ -12,17 +12,17 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-# XLA counts bytes in 63 bits.
+# Limit on elements, of up to 8 bytes each, since XLA counts bytes in 63 bits.
 LARGEST_SIZE = 2**60
-# NumPy's limit. XLA accepts more axes, but a great many exhaust the memory.
+# NumPy's limit. XLA accepts more axes, until they exhaust the memory.
 MOST_AXES = 64
 # Limit on integer arguments, since JAX, NumPy and Python's ranges count in 63 bits.
 LARGEST_COUNT = 2**63
-# Larger Python floats are infinite in float32.
+# Larger Python floats become infinite in float32.
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 # Limit on durations in seconds (thirty years), since locks and timers count nanoseconds in 63 bits.
 LARGEST_TIME = 1e9
-# Maximum number of characters of a value that a message shows.
+# Maximum number of characters that a message shows of a value.
 LONGEST = 200
 METHODS = ("auto", "direct", "table")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -92,9 +92,9 @@ def legacy_shape() -> tuple[int, ...]:
 
 
 def parameters(caller: str, dtype: DTypeLike | None, **values: object) -> tuple[dict[str, Any], np.dtype[Any]]:
-    """Check the named `values`; return them as arrays by name, and the float dtype of the result.
+    """Check the named `values`; return them as a dict of arrays, and the float dtype of the result.
 
-    Python numbers take the dtype of the other values and are returned as arrays.
+    Python numbers become arrays of the dtype to compute in.
     """
     given = {name: parameter(caller, name, value) for name, value in values.items()}
     dtype = float_dtype(caller, dtype, given.values())
@@ -103,9 +103,9 @@ def parameters(caller: str, dtype: DTypeLike | None, **values: object) -> tuple[
 
 
 def parameter(caller: str, name: str, value: Any) -> Any:
-    """Check one value; return a Python number as a float, and anything else that JAX accepts as an array.
+    """Check one value; return a Python number as a float, and any other value as an array.
 
-    The float has no dtype yet. Every array has one, even a NumPy array without axes.
+    The dtype of a float is chosen later; an array keeps its dtype, even if it has no axes.
     """
     if type(value) is float:
         return value
@@ -139,7 +139,7 @@ def parameter(caller: str, name: str, value: Any) -> Any:
 
 
 def _with_dtype(value: Any, compute: np.dtype[Any]) -> Any:
-    """Return a checked value as an array, of dtype `compute` if it is a Python number or wider than JAX supports."""
+    """Return a checked value as an array; convert it to `compute` if it is a Python number or wider than JAX allows."""
     if type(value) is float:
         if abs(value) <= LARGEST_FLOAT32:
             return np.asarray(value, compute)
@@ -150,12 +150,12 @@ def _with_dtype(value: Any, compute: np.dtype[Any]) -> Any:
 
 
 def too_wide(dtype: np.dtype[Any]) -> bool:
-    """Return whether JAX narrows NumPy arrays of `dtype`: floats with NumPy's warning, integers modulo 2^32."""
+    """Return whether JAX narrows NumPy arrays of `dtype`; floats may then overflow, and integers wrap around."""
     return jax.dtypes.canonicalize_dtype(dtype) != dtype
 
 
 def as_jax(value: Any, dtype: DTypeLike | None = None) -> jax.Array:
-    """Return a checked value as a JAX array of `dtype`, by default the value's; Python numbers stay weakly typed."""
+    """Return a checked value as a JAX array, of `dtype` if given; without it, Python numbers become weakly typed."""
     with np.errstate(over="ignore"):
         return jnp.asarray(value, dtype)
 
@@ -166,13 +166,13 @@ def is_array(value: object) -> bool:
 
 
 def native(array: Any) -> Any:
-    """Return `array` in the byte order of this machine, as JAX requires; arrays from files may have the other order."""
+    """Return `array` in this machine's byte order, which JAX requires; arrays from files may have the other order."""
     dtype = array.dtype
     return array if not isinstance(dtype, np.dtype) or dtype.isnative else array.astype(dtype.newbyteorder("="))
 
 
 def sharding(caller: str, value: object) -> NamedSharding | None:
-    """Return `value` as None or a `NamedSharding`; a `PartitionSpec` takes the mesh in scope."""
+    """Return None or a `NamedSharding` for `value`; a `PartitionSpec` is combined with the mesh in scope."""
     if value is None or isinstance(value, NamedSharding):
         return value
     if not isinstance(value, PartitionSpec):
@@ -230,7 +230,7 @@ def compute_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def is_weak(value: object) -> bool:
-    """Return whether a checked value takes the dtype of the others: a Python number, or a JAX array of weak type."""
+    """Return whether a checked value takes the dtype of the other values: a Python number or a weakly typed array."""
     return type(value) is float or bool(getattr(value, "weak_type", False))
 
 
@@ -267,7 +267,7 @@ def broadcast_shapes(caller: str, shapes: Mapping[str, tuple[int, ...]]) -> tupl
 
 
 def dimension(caller: str, name: str, vectors: Any, of: int | None = None) -> int:
-    """Return the length of the last axis of checked `vectors`: at least 2, and equal to `of` if given."""
+    """Return the length of the last axis of checked `vectors`, which must be at least 2, and equal to `of` if given."""
     shape: tuple[int, ...] = np.shape(vectors)
     if not shape or shape[-1] < 2 or (of is not None and shape[-1] != of):
         allowed = "2 or more" if of is None else str(of)
@@ -279,7 +279,7 @@ def dimension(caller: str, name: str, vectors: Any, of: int | None = None) -> in
 
 
 def batch_shape(caller: str, shape: object, **arrays: Any) -> tuple[int, ...]:
-    """Return `shape` as a tuple, or the broadcast shape of checked `arrays` if it is None or ().
+    """Return `shape` as a tuple; if it is None or (), return the broadcast shape of checked `arrays`.
 
     All arrays but the last hold vectors. Their last axis holds the components and is not part of the result.
     """
@@ -297,11 +297,11 @@ def broadcasts(shape: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
 
 
 def whole_sizes(caller: str, name: str, shape: Any) -> tuple[int, ...]:
-    """Return `shape` as a tuple of sizes."""
+    """Return `shape`, an integer or a sequence of integers, as a tuple."""
     try:
         if isinstance(shape, (str, bytes, set, dict, bool)):
             raise TypeError
-        # Arrays have this attribute regardless of their number of axes.
+        # Every array has this attribute, whatever its number of axes.
         single = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
         # While a function is traced, iterating over a JAX array yields tracers, even if its values are known.
         sizes = (shape,) if single else tuple(np.asarray(shape) if isinstance(shape, jax.Array) else shape)
@@ -328,7 +328,7 @@ def whole_sizes(caller: str, name: str, shape: Any) -> tuple[int, ...]:
 
 
 def whole_number(caller: str, name: str, value: Any, least: int, below: int = LARGEST_COUNT) -> int:
-    """Return `value` as an int of at least `least` and less than `below`, a power of two."""
+    """Return `value` as an int that is at least `least` and less than `below`, a power of two."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -350,7 +350,7 @@ def flag(caller: str, name: str, value: object) -> bool:
 
 
 def seconds(caller: str, name: str, value: Any, *, above: float = -math.inf) -> float:
-    """Return `value` as a number of seconds: finite, at least 0, more than `above` and below thirty years."""
+    """Return `value`, a number of seconds at least 0, greater than `above` and less than `LARGEST_TIME`, as a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{caller}: {name}={safe_repr(value)} must be a number of seconds.")
     if not (0 <= value < LARGEST_TIME and value > above):
@@ -363,7 +363,7 @@ def seconds(caller: str, name: str, value: Any, *, above: float = -math.inf) -> 
 
 
 def path(caller: str, name: str, value: Any) -> str:
-    """Return `value`, a string or a path, as text."""
+    """Return `value`, a string or a path-like object, as a string."""
     try:
         text = os.fsdecode(os.fspath(value))
     except TypeError as error:
@@ -388,7 +388,7 @@ def path(caller: str, name: str, value: Any) -> str:
 
 
 def utf8(caller: str, name: str, text: str, taker: str) -> None:
-    """Refuse text that has no UTF-8 encoding, such as half of a surrogate pair; `taker` requires the encoding."""
+    """Refuse text that UTF-8 cannot encode, such as half of a surrogate pair; `taker` names what requires UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -399,7 +399,7 @@ def utf8(caller: str, name: str, text: str, taker: str) -> None:
 
 
 def position(caller: str, start: Any) -> Any:
-    """Return a position in a stream: an integer, a traced integer scalar, or a pair (hi, lo) of either, below 2^64."""
+    """Check and return a position in a stream: an integer, a traced integer scalar, or a pair (hi, lo) of either."""
     if isinstance(start, (tuple, list)):
         if len(start) != 2:
             raise ValueError(
@@ -430,7 +430,7 @@ def _unsigned(caller: str, name: str, value: Any, bits: int) -> Any:
 
 
 def known_position(start: object) -> int | None:
-    """Return a position in a stream as one integer; None if it is an array, traced or not."""
+    """Return a checked position in a stream as one integer; None if it is traced."""
     if isinstance(start, tuple):
         hi, lo = map(known_position, start)
         return None if hi is None or lo is None else (hi << 32) + lo
@@ -438,12 +438,13 @@ def known_position(start: object) -> int | None:
 
 
 def within_stream(caller: str, start: int, end: int, described: str, numbers: int = 1, noun: str = "angle") -> None:
-    """Refuse draws from `start` to `end` that reach beyond the stream's end; each takes `numbers` numbers.
+    """Refuse draws from `start` to `end` that reach beyond the end of the stream.
 
-    The message shows `start` and `described`, the argument that sets `end`.
+    Each draw takes `numbers` numbers of the stream. The message shows `start` and `described`, the argument that
+    determines `end`.
     """
     if end * numbers > 2**64:
-        length = "2^64 angles" if numbers == 1 else f"2^64 numbers, of which a {noun} takes {numbers}"
+        length = "2^64 angles" if numbers == 1 else f"2^64 numbers (each {noun} takes {numbers})"
         raise ValueError(
             f"{caller}: start={start} and {described} reach beyond the stream's {length}. "
             "Derive another key with derive_key."
@@ -458,7 +459,7 @@ def one_of(caller: str, name: str, value: Any, allowed: Iterable[str]) -> str:
 
 
 def known_value(caller: str, name: str, value: Any) -> None:
-    """Refuse a parameter with an invalid value; the value of a traced parameter is unknown and not checked."""
+    """Refuse a parameter with an invalid value; a traced parameter is not checked, since its value is unknown."""
     if isinstance(value, jax.core.Tracer):
         return
     value = np.asarray(value, np.float64)

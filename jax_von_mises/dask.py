@@ -1,4 +1,4 @@
-"""Von Mises angles as lazy Dask arrays, and functions of such arrays; needs the extra ``dask``."""
+"""Von Mises angles as lazy Dask arrays, and functions of Dask arrays; needs the extra ``dask``."""
 
 from jax_von_mises.streams.dask import cdf as cdf
 from jax_von_mises.streams.dask import icdf as icdf
@@ -9,5 +9,5 @@ __all__ = ["cdf", "icdf", "log_prob", "sample"]
 
 
 def __dir__() -> list[str]:
-    """Return the public names and the names that every module has."""
+    """Return the public names and the names that start with two underscores."""
     return [name for name in globals() if name in __all__ or name.startswith("__")]

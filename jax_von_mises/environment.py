@@ -1,4 +1,4 @@
-"""Find the user's cache directory, check who else can write to it, and describe the machine; all without JAX."""
+"""Find the user's cache directory, check who else can write to it, and describe the machine, without importing JAX."""
 
 import contextlib
 import os
@@ -39,7 +39,7 @@ def nvidia_driver() -> str | None:
 
 
 def nvidia_gpus() -> int:
-    """Return how many NVIDIA GPUs this process may use, according to Linux and ``CUDA_VISIBLE_DEVICES``."""
+    """Return the number of NVIDIA GPUs that Linux and ``CUDA_VISIBLE_DEVICES`` let this process use."""
     count = 0
     with contextlib.suppress(OSError):
         count = len(os.listdir(PROC_GPUS))
@@ -72,15 +72,15 @@ def cache_directory() -> Path | None:
 
 
 def make_directories(path: str | os.PathLike[str], mode: int = 0o700) -> None:
-    """Make a directory and its missing parents, by default accessible to this user only."""
+    """Create a directory and its missing parents, by default with access for this user only."""
     for folder in reversed((Path(path), *Path(path).parents)):
         if not folder.is_dir():
-            with contextlib.suppress(FileExistsError):  # another process may have just made it
+            with contextlib.suppress(FileExistsError):  # another process may have just created it
                 folder.mkdir(mode)
 
 
 def open_to_others(path: str | os.PathLike[str]) -> str | None:
-    """Return a clause that states why another user can change a directory or one of its parents; None if nobody can."""
+    """Return, as a clause, why another user may change a directory or one of its parents; None if no other user can."""
     for directory in (Path(path), *Path(path).parents):
         try:
             about = os.stat(directory)
@@ -95,12 +95,12 @@ def open_to_others(path: str | os.PathLike[str]) -> str | None:
 
 
 def owned_by_other(number: int) -> str | None:
-    """Return a clause stating that a file belongs to the user `number`; None for this user and root."""
+    """Return a clause that names the user `number` as the owner of a file; None for this user and root."""
     return None if number in (os.getuid(), 0) else f"belongs to user {_name(pwd.getpwuid, number)}"
 
 
 def _open_to(about: os.stat_result, leaf: bool) -> str | None:
-    """Return why others can change the directory that `about` describes; None if they cannot."""
+    """Return why other users can change the directory that `about` describes; None if they cannot."""
     if (reason := owned_by_other(about.st_uid)) and (leaf or about.st_uid != _unmapped()):
         return reason
     # With the sticky bit, as in /tmp, others can add files but not replace them. This is safe for a parent, but not for
@@ -116,7 +116,7 @@ def _open_to(about: os.stat_result, leaf: bool) -> str | None:
 
 
 def _unmapped() -> int | None:
-    """Return the apparent owner of system files in a container that does not map all users; None elsewhere."""
+    """Return the number that stands for unmapped users, such as the host's root, in a container; None elsewhere."""
     with contextlib.suppress(OSError, ValueError):
         inside, _, count = Path("/proc/self/uid_map").read_text().split()[:3]
         if (int(inside), int(count)) != (0, 2**32 - 1):

@@ -9,5 +9,5 @@ __all__ = ["CosineBivariateVonMises", "SineBivariateVonMises", "VonMises", "VonM
 
 
 def __dir__() -> list[str]:
-    """Return the public names and the names that every module has."""
+    """Return the public names and the names that start with two underscores."""
     return [name for name in globals() if name in __all__ or name.startswith("__")]

@@ -1,1 +1,1 @@
-"""Command line: the commands, their progress and their summary."""
+"""Command line: the commands, and the summary of a sample."""

@@ -1,9 +1,10 @@
 """Run the command line: `sample` draws into a file or a store, `verify` checks it, `doctor` diagnoses the machine.
 
-The module `writer` writes files and resumes runs. This module parses the arguments, shows progress, compares the sample
-with the distribution and prints each error on one line.
+This module parses the arguments, shows progress and prints each error on one line. `writer` writes files and resumes
+runs, and `summary` compares a sample with its distribution.
 
-Exit codes: 0, success; 1, reading or writing failed; 2, invalid argument; 130, interrupted; 129 or 143, terminated.
+Exit codes: 0, success; 1, failure, or a problem found by `doctor`; 2, invalid argument; 130, interrupted; 129 or 143,
+terminated.
 """
 
 import argparse
@@ -42,11 +43,11 @@ PROGRAM_NAME = "jax-von-mises"
 # `jax.random.key` keeps 32 bits of a Python integer unless x64 is on, so a larger seed would repeat a smaller one.
 SEED_LIMIT = 2**32
 
-# Removed options of version 0.1, through which the processes of a job found each other.
+# Removed options of version 0.1, by which the processes of a job found each other.
 GONE = ("--distributed", "--coordinator", "--join-timeout", "--patience")
 
 NUMBER_OPTIONS = ("--loc", "--mean-direction", "--concentration", "--correlation", "--size", "--seed", "--block")
-# Arguments of `write_samples` in messages, with the options that set them.
+# Arguments of `write_samples` as its messages show them, and the options that set them.
 IN_OPTIONS = {
     "resume=True": "--resume",
     "force=True": "--force",
@@ -144,9 +145,9 @@ def make_parser() -> argparse.ArgumentParser:
     sample.add_argument("--quiet", action="store_true", help="show neither progress nor summary")
     job = sample.add_argument_group(
         "several processes, on one machine or many",
-        "Either one command distributes blocks to workers, which write them to a target that all of them can reach; "
-        "or each of many commands writes one part of a Zarr store. --resume continues a run of either kind, in any of "
-        "these ways or in a single process.",
+        "One command can distribute blocks to workers, which write them to a target that all of them can reach. "
+        "Alternatively, each of several commands writes one part of a Zarr store. --resume continues either kind of "
+        "run, in either way or in a single process.",
     )
     job.add_argument("--workers", metavar="N", help="draw in N processes on this machine")
     job.add_argument(
@@ -221,7 +222,7 @@ def is_number(text: str) -> bool:
 
 
 def read_integer(option: str, text: str, limit: int | None = None) -> int:
-    """Read a non-negative integer exactly, including from text such as 1e7."""
+    """Read a non-negative integer; text such as 1e7 is allowed."""
     try:
         value = int(text)
     except ValueError:
@@ -251,7 +252,7 @@ def read_parameter(option: str, text: str) -> np.ndarray:
                 values = safe_files.read_npy(file)
         else:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # an empty file is rejected below
+                warnings.simplefilter("ignore", UserWarning)  # NumPy warns of an empty file, which is rejected below
                 values = np.loadtxt(text, delimiter=",", encoding="utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, MemoryError):
         raise
@@ -259,7 +260,7 @@ def read_parameter(option: str, text: str) -> np.ndarray:
         if suffix == ".npy":
             advice = "not a .npy file of numbers; write it with numpy.save from a float array (pickles are not read)"
         else:
-            reason = str(error).split(";")[0]  # the rest is advice for callers of loadtxt
+            reason = str(error).split(";")[0]  # the rest advises callers of loadtxt
             advice = f"not a list of numbers ({reason}); write one number per line, without a header"
         raise BadArgument(f"{option} {text}: {advice}") from None
     if values.dtype.kind not in "fiu":
@@ -279,7 +280,7 @@ def check_values(option: str, text: str, values: np.ndarray, bad: np.ndarray, re
 
 
 def read_parameters(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
-    """Read and check the location and the concentration, in the dtype of the computation."""
+    """Read and check the parameters of the distribution; return `loc` and `concentration` for `write_samples`."""
     compute = np.float64 if options.dtype == "float64" else np.float32
     pairs = "bivariate" in options.distribution
     if options.correlation is not None and not pairs:
@@ -312,11 +313,14 @@ def read_pair(option: str, text: str) -> np.ndarray:
 
 
 def check_loc(text: str, loc: np.ndarray, compute: type) -> np.ndarray:
-    """Check the mean direction of the angles, or the mean directions of columns of angles."""
+    """Check the mean directions of the angles, and convert them to the dtype `compute`."""
     check_values("--loc", text, loc, ~np.isfinite(loc), "not finite; give a finite number of radians")
     limit = LARGEST_LOC[compute.__name__]
     wider = ", or use --dtype float64" if compute is np.float32 else ""
-    coarse = f"neighbouring {compute.__name__} numbers are a radian apart there; give at most {limit:.0f}{wider}"
+    coarse = (
+        f"neighbouring {compute.__name__} numbers are more than a radian apart there; "
+        f"give at most {limit:.0f}{wider}"
+    )
     check_values("--loc", text, loc, np.abs(loc) > limit, coarse)
     return np.asarray(loc, compute)
 
@@ -401,11 +405,11 @@ class PlainProgress:
             self.printed = now
 
     def close(self) -> None:
-        """Do nothing, since each line is complete."""
+        """Do nothing; each line is already complete."""
 
 
 def make_progress(initial: int, total: int, unit: str) -> Any:
-    """Return a progress bar on stderr with rate and time left; use tqdm if it is installed, else plain lines."""
+    """Return a progress display on stderr, with rate and time left: tqdm if it is installed, else plain lines."""
     try:
         from tqdm import tqdm
     except ImportError:
@@ -418,7 +422,7 @@ def make_progress(initial: int, total: int, unit: str) -> Any:
 class Watch:
     """Show progress, and accumulate the moments of all blocks, or of evenly spaced ones if there are many."""
 
-    # Compare at most this many numbers with the distribution; comparing more would take longer than drawing them.
+    # Compare at most about this many numbers, since comparing them takes longer than drawing them.
     JUDGED = 2**25
     CHUNK = 2**20  # numbers compared at a time, which limits the size of temporary arrays
 
@@ -430,7 +434,7 @@ class Watch:
         self.drawn = 0  # rows
 
     def progress(self, done: int, total: int) -> None:
-        """Show that `done` of `total` rows are written; raise an exception if a signal has arrived."""
+        """Show that `done` of `total` rows have been written; raise an exception if a signal has arrived."""
         stop_if_asked()
         self.before = done if self.before is None else self.before
         self.drawn = done - self.before
@@ -450,7 +454,7 @@ class Watch:
         self.seen += 1
 
     def read_again(self, written: writer.Written) -> None:
-        """Read the rows that workers have written, or evenly spaced pieces of them, and add them to the moments."""
+        """Read the rows that workers wrote, or evenly spaced pieces of them, and add them to the moments."""
         result, _ = writer.open_finished("sample", written.out)
         step = max(1, self.CHUNK // self.columns)
         rows = written.shape[0]
@@ -685,7 +689,7 @@ def interrupts_later() -> Iterator[None]:
 
 
 def prepare_worker() -> None:
-    """Leave interrupts from the terminal to the parent, and exit when the parent has ended."""
+    """Leave interrupts from the terminal to the parent, and exit when the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
@@ -771,20 +775,20 @@ class Terminated(BaseException):
 # Batch systems end a job with SIGTERM. A terminal that closes sends SIGHUP, which Windows does not have.
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
-# Received signals. Python ignores an exception that a handler raises in a destructor or in a callback of the garbage
-# collector (JAX has one), so `stop_if_asked` raises it again.
+# Received signals. Python ignores an exception that a handler raises in a destructor or in a garbage-collector callback
+# such as JAX's, so `stop_if_asked` raises it again.
 asked: list[int] = []
 
 
 def stop_if_asked() -> None:
-    """Raise the exception of a received signal again, in case Python ignored it."""
+    """Raise the exception of a received signal, even if Python ignored it before."""
     if asked:
         raise KeyboardInterrupt if asked[0] == signal.SIGINT else Terminated(asked[0])
 
 
 @contextmanager
 def terminate_by_exception() -> Iterator[None]:
-    """Turn the signals that end a process into an exception, so that the run can clean up and report what is kept."""
+    """Turn signals that end a process into exceptions, so that the run can clean up and report what was kept."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
@@ -797,7 +801,7 @@ def terminate_by_exception() -> Iterator[None]:
         if not asked or not isinstance(unraisable.exc_value, KeyboardInterrupt | Terminated):
             print_lost(unraisable)
 
-    # A signal that is ignored stays ignored, as `nohup` and background jobs of shells require.
+    # Leave ignored signals ignored, as `nohup` and the background jobs of shells require.
     heard = [number for number in (signal.SIGINT, *ENDING) if signal.getsignal(number) is not signal.SIG_IGN]
     former = {number: signal.signal(number, stop) for number in heard}
     print_lost, sys.unraisablehook = sys.unraisablehook, lost
@@ -849,8 +853,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def entry() -> int:
     """Run the command line as a program; exit at once after a signal.
 
-    After an interrupted call, XLA may still be computing an array, and no function can wait for that array. A normal
-    exit of Python frees the array's memory first, which caused a segmentation fault in one run in three.
+    After an interrupted call, XLA may still be computing an array, and no function can wait for it. A normal exit of
+    Python frees the array's memory before XLA has finished, which caused a segmentation fault in one run in three.
     """
     code = main()
     if code > 128:

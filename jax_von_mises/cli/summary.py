@@ -1,6 +1,6 @@
-"""Compare a sample with its distribution: mean direction and resultant length, with their standard errors.
+"""Compare the moments of a sample, such as mean direction and resultant length, with those of its distribution.
 
-This module uses only NumPy and SciPy. It shares no code with the sampler, which it checks.
+This module uses only NumPy and SciPy, and shares no code with the sampler that it checks.
 """
 
 import math
@@ -8,9 +8,9 @@ import math
 import numpy as np
 from scipy import special
 
-# Above this concentration, 1 - I1/I0 and the derivative of I1/I0 are computed from their series in 1/k, with relative
-# errors below 1e-12 and 5e-12. Differences of Bessel functions lose digits; the relative error of the derivative would
-# be 2e-9 there, and larger above.
+# From this concentration on, 1 - I1/I0 and the derivative of I1/I0 are computed from their series in 1/k, with relative
+# errors below 1e-12 and 5e-12. Differences of Bessel functions would lose digits: the derivative would have a relative
+# error of 2e-9 at this concentration, and more above it.
 SERIES_MIN = 1e3
 
 # 2 pi minus the nearest float64.
@@ -20,7 +20,7 @@ TWO_PI_REST = 2.4492935982947064e-16
 FALSE_ALARM = 1e-3
 # With fewer angles per column, the distribution of a column's mean is too far from normal for that level.
 COLUMN_MIN = 100
-# Number of fraction bits of each dtype.
+# Number of stored fraction bits of each dtype.
 SIGNIFICANT_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 NOTHING = "nothing was drawn, so there is nothing to compare"
@@ -30,7 +30,7 @@ HEADER = f"{'':24}{'sample':>14}{'distribution':>14}{'std. error':>14}{'differen
 class Moments:
     """Sums over each column of sin(x - loc) and of 1 - cos(x - loc), in float64.
 
-    1 - cos replaces the cosine because at a large concentration nearly all digits of a mean cosine are nines.
+    A mean cosine would lose digits, since it is close to 1 at a large concentration.
     """
 
     numbers = draws = "angles"
@@ -93,7 +93,7 @@ class DirectionMoments:
         # A component orthogonal to the mean direction has the variance E[1 - w^2] / (d - 1).
         across = float(np.linalg.norm(mean - (mean @ self.mean) * self.mean))
         spread = math.sqrt(max(2 * gap - variance - gap * gap, 0) / (d - 1))
-        # Components are rounded in steps of at most this size; the mean direction's unit vector was rounded earlier.
+        # Largest spacing of components below 1, in the sample's dtype and in the dtype of its computation.
         step = 2.0 ** -(SIGNIFICANT_BITS[dtype] + 1)
         inner = 2.0 ** -(53 if dtype == "float64" else 24)
         shift = step * math.exp(-2 * (math.pi * spread / step) ** 2) + 2 * inner
@@ -114,7 +114,7 @@ class DirectionMoments:
 
 
 class PairMoments:
-    """Sums of the sines, versines and dependence statistic of pairs about their locations, in float64."""
+    """Sums over pairs of `pair_statistics` about the locations, in float64."""
 
     numbers, draws = "angles", "pairs"
     components = columns = 2
@@ -147,7 +147,7 @@ class PairMoments:
 
 
 def pair_statistics(model: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the statistics that `PairMoments` sums, for angles relative to their locations."""
+    """Return the sines, the versines and a dependence statistic of pairs of angles relative to their locations."""
     dependence = np.sin(a) * np.sin(b) if model == "sine" else versine(a - b)
     return np.stack([np.sin(a), np.sin(b), versine(a), versine(b), dependence])
 
@@ -237,7 +237,7 @@ def exact_turns(loc: np.ndarray) -> np.ndarray:
     The error of this reduction must be below the spread of the angles, which may be as small as the last digit of loc.
     """
     loc = np.asarray(loc, np.float64)
-    rest = np.fmod(loc, 2 * np.pi)  # exact, as is the next line
+    rest = np.fmod(loc, 2 * np.pi)  # exact, like the next line
     rest = rest - np.where(np.abs(rest) > np.pi, np.copysign(2 * np.pi, rest), 0.0)
     reduced: np.ndarray = rest - np.rint((loc - rest) / (2 * np.pi)) * TWO_PI_REST
     return reduced
@@ -270,8 +270,9 @@ def rounding(loc: np.ndarray, spread: np.ndarray, dtype: str) -> tuple[np.ndarra
 
     Angles that spread over many steps of width g are rounded up as often as down. For spread s, the mean then changes
     by less than g exp(-2 (pi s / g)^2), the first term of Poisson's sum, and the mean square by less than g^2. All
-    angles may share a shift of two steps of the dtype in which they are computed: one from the reduction of loc to one
-    turn, and one where the largest angle is the float below pi. Since 2 pi is rounded, the shift grows by 2^-53 |loc|.
+    angles may share a shift of two steps of the dtype in which they are computed: one because loc is reduced to one
+    turn, and one because angles are limited to the largest float below pi. Since 2 pi is rounded, the shift grows by
+    2^-53 |loc|.
     """
     bits = SIGNIFICANT_BITS[dtype]
     reach = np.minimum(np.abs(exact_turns(loc)) + spread, np.pi)
@@ -341,14 +342,14 @@ def summarise(moments: Moments, loc: np.ndarray, concentration: np.ndarray, dtyp
 
 
 def row(name: str, sample: float, distribution: float, error: float, z: float) -> str:
-    """Return one line of the table for a single distribution."""
+    """Return one line of the table under `HEADER`."""
     return f"{name:24}{sample:>14.7g}{distribution:>14.7g}{error:>14.2g}{f'{z + 0.0:+.1f} s.e.':>16}"
 
 
 def summarise_columns(
     sine_z: np.ndarray, versine_z: np.ndarray, count: int, concentration: np.ndarray, loc: np.ndarray
 ) -> list[str]:
-    """Return lines about all columns together and about the worst column."""
+    """Return lines that compare all columns together, and the worst column, with their distributions."""
     columns = sine_z.size
     lines = [
         f"{name:24}{np.sum(z) / math.sqrt(columns):+.1f} s.e. over {columns} columns together"

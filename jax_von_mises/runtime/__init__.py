@@ -7,8 +7,8 @@
 `warmup`                          compile before the first request
 `export_sampler` `load_sampler`   write a sampler to a file as a portable program, and read it
 `memory_report`                   memory of each device
-`suggest_batch_size`              number of rows that fit in the memory
-`diagnose`                        find problems of the machine and suggest remedies
+`suggest_batch_size`              number of rows that fit in memory
+`diagnose`                        find problems with JAX on this machine and suggest remedies
 ================================  ====================================================================
 
 Importing this module changes no setting.
@@ -45,5 +45,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """Return the public names and those that every module has."""
+    """Return the public names and the names that start with two underscores."""
     return [name for name in globals() if name in __all__ or name.startswith("__")]

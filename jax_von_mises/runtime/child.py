@@ -16,7 +16,7 @@ PYTHON = (sys.executable, "-P")
 
 # Two processes can share a GPU only if neither reserves its memory in advance.
 MODEST = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-# Longest timeout in seconds (23 days), since a wait for a pipe takes a 31-bit number of milliseconds.
+# Longest timeout in seconds (23 days), since a wait for a pipe counts milliseconds in 31 bits.
 LONGEST_WAIT = 2e6
 
 
@@ -30,7 +30,7 @@ class Ended(NamedTuple):
 
 def environment(**changes: str | None) -> dict[str, str]:
     """Return the environment for a child that finds the same modules as this process; None removes a variable."""
-    # This package comes last: it may be in the working directory, whose other modules a child must not import.
+    # The folder of this package comes last, since it may hold modules that would shadow others.
     path = [os.path.abspath(folder) for folder in sys.path if folder] + [str(Path(__file__).parents[2])]
     found: dict[str, str | None] = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), **changes}
     return {name: value for name, value in found.items() if value is not None}
@@ -43,7 +43,7 @@ def configuration() -> dict[str, str | None]:
         "JAX_PLATFORMS": config.jax_platforms or None,
         "JAX_NUM_CPU_DEVICES": str(config.jax_num_cpu_devices),
         "JAX_ENABLE_X64": str(bool(config.jax_enable_x64)),
-        # Otherwise, JAX ends its tracebacks with a note on filtering, in the place where `reason` looks.
+        # With filtering, JAX ends a traceback with a note, where `reason` looks for the error.
         "JAX_TRACEBACK_FILTERING": "off",
         **MODEST,
     }
@@ -70,7 +70,7 @@ def run_command(*command: str, timeout: float, **changes: str | None) -> Ended:
         out, err = child.communicate(timeout=min(timeout, LONGEST_WAIT))
         return Ended(child.returncode, out, err)
     except subprocess.TimeoutExpired as late:
-        # The output captured before the timeout is bytes, even from a process that is read as text.
+        # The output captured before the timeout is bytes, even with `text=True`.
         captured = (late.stdout, late.stderr)
         out, err = (text.decode(errors="replace") if isinstance(text, bytes) else text or "" for text in captured)
         return Ended(None, out, err)

@@ -1,7 +1,7 @@
-"""Turn on JAX's compilation cache on disk safely, in one call.
+"""Turn on JAX's compilation cache on disk, with safe permissions and for all programs.
 
 Later processes then read compiled programs from disk. By default, JAX keeps no cache. With a cache, it keeps only
-programs that took more than a second to compile; samplers take less.
+programs that take more than a second to compile; samplers take less.
 
 A cache is executable code: anyone who can write to it can run programs as you. Its directory is therefore private, and
 a directory that others can write to is rejected. A full or read-only disk causes only a warning.
@@ -27,7 +27,7 @@ from jax_von_mises.streams import safe_files
 
 DEFAULT_LIMIT = 2**30
 
-# JAX's file names for entries, and for the times of their last use if JAX limits the size. No other files are removed.
+# Names of JAX's files: an entry, and the time of its last use if JAX limits the size. No other files are removed.
 ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")
 TIME = "-atime"
 # The modification time of this file is the time of the last check for damaged entries.
@@ -51,9 +51,9 @@ class CacheInfo(NamedTuple):
     entries: int | None
     """Number of programs; None for a bucket."""
     bytes: int | None
-    """Size of all programs; None for a bucket."""
+    """Size of all programs in bytes; None for a bucket."""
     limit: int | None
-    """Size in bytes to which the cache is reduced; None without a limit."""
+    """Limit in bytes, as set by `initialize_compilation_cache`; None without a limit."""
     hits: int
     """Number of programs that this process has read from the cache since it was initialised."""
     misses: int
@@ -100,7 +100,7 @@ def initialize_compilation_cache(
         ``~/.cache``). A URL such as ``gs://bucket/cache`` requires ``allow_shared=True``.
     max_size : int, optional
         Limit in bytes, or None for no limit. The least recently used programs are removed until the rest fits, now and
-        when the process ends. Most file systems record the time of use only once a day.
+        when the process ends. Many file systems update the time of use only once a day.
     min_compile_time : float
         Time in seconds. Programs that compile faster are not kept; 0 keeps all.
     allow_shared : bool
@@ -115,14 +115,16 @@ def initialize_compilation_cache(
     Raises
     ------
     PermissionError
-        Others can write to the directory or to one above it, or it belongs to another user.
+        Others can write to the directory or to one above it, or the directory or a program in it belongs to another
+        user.
     NotADirectoryError
-        The path exists and is not a directory.
+        The path, or one above it, exists and is not a directory.
 
     Warns
     -----
     RuntimeWarning
-        The directory cannot be created or written to. Existing programs are used, but none are added.
+        The directory cannot be created, so there is no cache; or it cannot be written to, so existing programs are used
+        but none are added; or the option ``jax_enable_compilation_cache`` is off.
     """
     caller = "initialize_compilation_cache"
     limit = max_size if max_size is None else arguments.whole_number(caller, "max_size", max_size, 1)
@@ -251,11 +253,11 @@ def _remove(path: str) -> None:
 
 
 def _remove_damaged(path: str) -> None:
-    """Remove entries that were truncated on a full disk; JAX would keep them and warn in every process."""
+    """Remove entries that were truncated on a full disk; JAX would keep them and warn of them in every process."""
     stamp = os.path.join(path, STAMP)
     before = os.stat(stamp).st_mtime if os.path.exists(stamp) else 0.0
     for entry in _entries(path):
-        # File times are coarse, so entries of the last second are checked again.
+        # File times are coarse, so entries of the second before the last check are checked again.
         if entry.written >= before - 1 and not _complete(entry.path):
             _remove(entry.path)
     with contextlib.suppress(OSError):
@@ -294,8 +296,8 @@ def _zstd() -> Callable[[bytes], bytes]:
 def _cut_back(path: str, limit: int | None) -> None:
     """Remove the least recently used programs until the rest is no larger than `limit`.
 
-    JAX's own limit is not used, since it needs another package and stops all writing if it finds an entry that was
-    written without the limit. As a consequence, a process may exceed the limit until it ends.
+    JAX's own limit is not used, since it needs another package, and JAX stops writing if it finds an entry that was
+    written without the limit. As a consequence, the cache may exceed the limit until the process ends.
     """
     if limit is None:
         return
@@ -370,7 +372,7 @@ def _made(caller: str, path: str, allow_shared: bool, given: bool) -> bool | Non
 
 
 def open_to_others(path: str) -> str | None:
-    """Return, as a clause, why others can add programs to this cache, directly or from above; None if they cannot."""
+    """Return, as a clause, why other users can add programs to this cache or have added any; None otherwise."""
     if "://" in path:
         return f"it cannot be determined here who can write to {path}"
     if os.name == "nt":  # Windows has no modes to check
@@ -378,7 +380,7 @@ def open_to_others(path: str) -> str | None:
     reason: str | None = environment.open_to_others(path)
     if reason:
         return reason
-    # Someone else may have added a program while the directory was open.
+    # Someone else may have added a program while others could write to the directory.
     for entry in _entries(path):
         if other := environment.owned_by_other(entry.owner):
             return f"{entry.path} {other}"

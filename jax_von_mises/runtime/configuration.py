@@ -20,8 +20,8 @@ from jax_von_mises import arguments
 from jax_von_mises.runtime import child, flags, memory
 from jax_von_mises.sampling import cuda, wide_vectors
 
-# JAX refuses to change this option once it has started, and no public function reports whether it has. Only programs
-# with several processes use the option, so a brief change does no harm.
+# Once JAX has started, it refuses to change this option; no public function reports whether it has started. Only
+# programs with several processes use the option, so a brief change does no harm.
 EARLY = "jax_cpu_get_local_topology_timeout_minutes"
 
 STARTABLE_PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "METAL", "oneapi")
@@ -40,7 +40,7 @@ class Option(NamedTuple):
     allowed: tuple[Any, ...] = ()
     late: bool = False  # whether it can change after JAX has started
     tried: bool = False  # an invalid value shows only when JAX starts, so a child process tries it
-    default: tuple[Any, ...] = ()  # values of an unset option of jax.config
+    default: tuple[Any, ...] = ()  # values that an option of jax.config has if it is not set
 
 
 OPTIONS = {
@@ -80,7 +80,7 @@ class Setting(NamedTuple):
 
 
 _lock = threading.RLock()
-# Values of options of ``jax.config`` and variables before `configure` first changed them.
+# Values of options of ``jax.config`` and of variables before `configure` first changed them.
 _before: dict[str, Any] = {}
 # Values that `configure` has set, by carrier: each flag, and all of XLA_FLAGS.
 _configured: dict[str, Any] = {}
@@ -124,15 +124,15 @@ def configure(
     Parameters
     ----------
     platform : str, optional
-        Platform of JAX: ``"cpu"``, ``"cuda"``, ``"rocm"`` or ``"tpu"``, or several separated by commas, of which JAX
-        uses the first by default. If it is not given, JAX uses the best platform that it finds.
+        Platform of JAX: ``"cpu"``, ``"cuda"``, ``"rocm"`` or ``"tpu"``. If several are given, separated by commas, JAX
+        uses the first by default. Without this setting, JAX uses the best platform that it finds.
     x64 : bool, optional
-        64-bit mode, with float64 and int64. It can change at any time and applies to functions traced afterwards.
+        64-bit mode, with float64 and int64. It can be changed at any time and applies to functions traced afterwards.
     memory_fraction : float, optional
         Fraction of a GPU's memory that JAX may take, above 0 and at most 1; 0.75 by default.
     preallocate : bool, optional
-        Whether JAX reserves this memory when it starts (True, the default) or allocates memory as needed. JAX releases
-        memory only when the process ends. Without preallocation, the memory may become fragmented.
+        Whether JAX reserves this fraction when it starts (True, the default) or allocates memory as needed. JAX
+        releases memory only when the process ends. Without preallocation, memory may become fragmented.
     allocator : {"default", "platform", "bfc", "cuda_async", "vmm"}, optional
         Allocator of a GPU's memory. "platform" frees memory at once and is slow.
     threads : int, optional
@@ -140,11 +140,11 @@ def configure(
     vector_width : {128, 256, 512}, optional
         Width in bits of the vectors in XLA's programs for a CPU; 256 by default. Without this setting, draws outside
         other programs use 512 bits where that is faster and gives the same angles. With it, all programs use the same
-        width, and for an array of concentrations the last digits of the angles may change.
+        width, and the last digits of float64 angles, and of angles from an array of concentrations, may change.
     cpu_devices : int, optional
         Number of CPU devices, for testing multi-device programs on one machine.
     compile_threads : int, optional
-        Number of threads with which XLA compiles for a GPU.
+        Number of threads that XLA uses to compile for a GPU.
     latency_hiding : bool, optional
         Whether XLA overlaps communication between devices with computation on a GPU. The sampler does not communicate,
         but your program may.
@@ -155,16 +155,16 @@ def configure(
     profiled_runs : int, optional
         Number of runs to profile.
     cuda_kernel : bool, optional
-        Whether draws on CUDA devices use this package's kernels. If True, draws use the kernels wherever they pass
-        their test, including on several devices, inside ``jax.shard_map`` and ``jax.pmap``. If False, they never do. By
-        default, draws use the kernels on a single device for which the kernels have passed the trial of `diagnose`. The
-        setting can change at any time and applies to functions traced afterwards.
+        Whether draws on CUDA devices use this package's kernels. If True, draws use every kernel that passes its test,
+        even on several devices inside ``jax.shard_map`` and ``jax.pmap``. If False, draws use no kernel. By default,
+        draws use the kernels if there is a single device and the kernels have passed the trial of `diagnose` on it. The
+        setting can be changed at any time and applies to functions traced afterwards.
     xla_flags : str or dict, optional
         Further XLA flags, ``"--xla_name=value ..."`` or ``{"xla_name": value}``. A flag that is already in
         ``XLA_FLAGS`` takes the new value.
     check : bool
         Whether a child process first tries the settings that could end this process: the platform, the allocator and
-        XLA flags. The trial takes a second or two, and longer on a GPU.
+        all XLA flags. The trial takes a second or two, and longer on a GPU.
     timeout : float
         Seconds after which the child process is stopped.
 
@@ -241,8 +241,8 @@ def reset() -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        The options of ``jax.config`` and variables that JAX has already read and keeps until this process ends; empty
-        if JAX has not started. New processes start without them.
+        The options of ``jax.config`` and the variables that JAX has already read and keeps until this process ends;
+        empty if JAX has not started. New processes start without them.
     """
     with _lock:
         kept = tuple(name for name in _before if name not in LATE) if started() else ()
@@ -261,7 +261,7 @@ def _explicit(option: Option) -> Any:
     value = _present(name)
     if name == FRACTION and value is None:
         return os.environ.get(OLD_FRACTION)
-    # The default may have been set explicitly.
+    # A default counts as set if `configure` or the environment set it.
     if value in option.default and name not in _configured and not os.environ.get(_variable(name)):
         return None
     return value
@@ -274,7 +274,7 @@ def _source(carriers: Iterable[str], held: Mapping[str, Any]) -> str:
 
 
 def _read(kind: type[Any], value: Any) -> Any:
-    """Convert a value to the form that `configure` takes; return text that it would reject unchanged."""
+    """Convert a value to the form that `configure` takes; keep text that `configure` would reject."""
     if value is None:  # a flag without a value
         return True
     if not isinstance(value, str):
@@ -286,7 +286,10 @@ def _read(kind: type[Any], value: Any) -> Any:
 
 
 def _changes(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the new values of options of ``jax.config`` and variables for `wanted`; None removes a variable."""
+    """Return new values of options of ``jax.config`` and of variables, as far as `wanted` changes them.
+
+    None removes a variable.
+    """
     changes = {name: value for name, value in wanted.items() if not name.startswith("xla_")}
     if FRACTION in changes:
         changes[OLD_FRACTION] = None
@@ -294,7 +297,7 @@ def _changes(wanted: Mapping[str, Any]) -> dict[str, Any]:
     present = flags.current()
     last = {flag.name: flag.value for flag in present}
     if any(name not in last or last[name] != value for name, value in requested.items()):
-        # Keep the other flags unchanged, since some are given several times and add up.
+        # Keep the other flags unchanged, since those that are given several times add up.
         kept = [flag for flag in present if flag.name not in requested]
         changes["XLA_FLAGS"] = flags.join([*kept, *(flags.Flag(name, value) for name, value in requested.items())])
     return {name: value for name, value in changes.items() if value != _present(name)}
@@ -316,7 +319,7 @@ def _refuse_late(early: Mapping[str, Any], names: Iterable[str]) -> NoReturn:
 
 
 def _try(changes: Mapping[str, Any], timeout: float) -> None:
-    """Try these settings by starting JAX in a child process, since invalid settings may end the process."""
+    """Start JAX with these settings in a child process, since invalid settings may end the process."""
     planned = {_variable(name): None if value is None else str(value) for name, value in changes.items()}
     ended = child.run("-c", flags.START, timeout=timeout, **{**child.configuration(), **planned, **child.MODEST})
     if ended.code is None:

@@ -16,14 +16,16 @@ from jax_von_mises.version import __version__
 
 PROBLEM, WARNING, NOTE = "problem", "warning", "note"
 
-# Settings that would distort the draws in the child and have separate findings: a seed offset, stops at NaN, no
-# compilation, programs from a cache.
+# Options of JAX that would change, stop or slow the draws in the child, or read their programs from a cache.
 SPOILING = ("RANDOM_SEED_OFFSET", "DEBUG_NANS", "DEBUG_INFS", "DISABLE_JIT", "TRANSFER_GUARD", "COMPILATION_CACHE_DIR")
 
 # If a smaller fraction of GPU memory is free before JAX starts, another process uses the GPU.
 CROWDED = 0.25
 # Remedy if the CUDA kernels failed.
-NO_ACTION = "no action is needed, since the plain path draws the same distribution; report this with the versions above"
+NO_ACTION = (
+    "no action is needed, since the plain path (XLA without these kernels) draws the same distribution; report this "
+    "with the versions above"
+)
 
 Steps = Sequence[Mapping[str, Any]]
 
@@ -81,18 +83,20 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
-    """Find problems that keep JAX from drawing correct angles fast on this machine.
+    """Find problems that make draws impossible, wrong or slow on this machine.
 
     The function queries the drivers and the installed packages, checks environment variables and XLA flags, and starts
     JAX in a child process with the configuration of this process. In the child, each device draws angles, which are
     timed and compared with those of the CPU. The child may abort or hang without harm to this process. The diagnosis
-    takes a few seconds. On a CUDA device whose kernels have not passed their trial with this driver and JAX, another
-    child tries them and keeps the verdict for later processes; see *CUDA kernels* in the documentation.
+    takes a few seconds.
+
+    If the CUDA kernels have not passed their trial with this device, driver and JAX, another child process tries them,
+    and the verdict is stored for later processes; see *CUDA kernels* in the documentation.
 
     Parameters
     ----------
     expect : {"cpu", "cuda", "rocm", "tpu"}, optional
-        Platform that JAX should use. Any other platform is a problem.
+        Platform that JAX should use; any other is reported as a problem.
     timeout : float
         Seconds after which each child is stopped.
 
@@ -119,7 +123,7 @@ def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
     planned = _planned(accepted)
     steps, ended = _probe(planned, timeout)
     trials: tuple[kernel_trial.Trial, ...] = ()
-    # A trial is only meaningful where the plain path draws correct angles.
+    # A trial is meaningful only if draws without the kernels are correct.
     if any(step.get("untried") for step in steps) and not _problem(steps, ended, timeout):
         trials, probed = _try_kernels(planned, timeout)
         steps, ended = probed or (steps, ended)
@@ -222,7 +226,10 @@ def _installed(gpus: Iterable[hardware.Accelerators], installed: Mapping[str, st
 
 
 def _unused(accepted: Iterable[flags.Flag], installed: Mapping[str, str], timeout: float) -> Iterator[Finding]:
-    """Report why JAX does not use GPUs that it has a plugin for; with only their platform set, it prints the reason."""
+    """Report why JAX does not use GPUs for which it has a plugin.
+
+    JAX prints the reason if the platform of these GPUs is the only one requested.
+    """
     for plugin in hardware.plugins(installed)[:1]:
         platform = plugin.rstrip("0123456789")
         changes = {"JAX_PLATFORMS": platform, "XLA_FLAGS": flags.join(accepted) or None, "JAX_LOGGING_LEVEL": "INFO"}
@@ -237,7 +244,7 @@ def _unused(accepted: Iterable[flags.Flag], installed: Mapping[str, str], timeou
 
 
 def _plugins(installed: Mapping[str, str]) -> Iterator[Finding]:
-    """Check whether the versions of JAX's packages match."""
+    """Check that JAX has at most one plugin, and that the versions of its packages match."""
     names = hardware.plugins(installed)
     if len(names) > 1:
         yield Finding(
@@ -278,7 +285,7 @@ def _flags(timeout: float) -> tuple[list[flags.Flag], list[Finding]]:
 
 
 def _planned(accepted: Iterable[flags.Flag]) -> dict[str, str | None]:
-    """Return the changes to the environment for children that draw; `accepted` holds the flags that XLA accepts."""
+    """Return the changes to the environment for children that draw with the `accepted` flags."""
     planned = child.configuration()
     chosen = planned["JAX_PLATFORMS"]
     if chosen and "cpu" not in chosen.split(","):
@@ -325,7 +332,7 @@ def _devices(steps: Steps) -> list[dict[str, Any]]:
 
 
 def _start(steps: Steps, ended: child.Ended, timeout: float) -> Iterator[Finding]:
-    """Check whether the child finished, and if not, report its last step."""
+    """Check that the child finished; if it did not, report its last step."""
     last = steps[-1] if steps else {"step": "import"}
     if last["step"] == "end":
         if complaint := _complaint(ended.err):
@@ -368,7 +375,7 @@ def _backend(steps: Steps, gpus: Sequence[hardware.Accelerators], installed: Map
 
 
 def _expected(backend: Mapping[str, Any], expect: str | None) -> Iterator[Finding]:
-    """Check whether JAX runs on the requested and the expected platform."""
+    """Check that JAX runs on the platform that was requested, and on the one that was expected."""
     config: Any = jax.config
     chosen, platform = config.jax_platforms, backend["platform"]
     if chosen and platform is not None and platform not in chosen.replace("gpu", "cuda,rocm").split(","):
@@ -380,13 +387,13 @@ def _expected(backend: Mapping[str, Any], expect: str | None) -> Iterator[Findin
 
 
 def _complaint(err: str) -> str | None:
-    """Return the first warning that JAX prints when it starts, or None."""
+    """Return the first warning that JAX printed when it started, or None."""
     lines = [line.strip() for line in err.splitlines() if "before absl::InitializeLog()" not in line]
     return next((line[:300] for line in lines if re.match(r"(WARNING|ERROR|W\d{4}|E\d{4})\b", line)), None)
 
 
 def _drawn(devices: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Check whether each device drew the correct random words and angles."""
+    """Check that each device drew the correct random words and angles."""
     for device in devices:
         name = device["device"]
         if not device["words_agree"]:
@@ -409,17 +416,18 @@ def _tried(trials: Iterable[kernel_trial.Trial]) -> Iterator[Finding]:
         if trial.failed or not trial.kept:
             do = NO_ACTION
             if trial.failed is None:
-                do = "the plain path is used until there is a verdict; remove the cause, or give a longer timeout"
+                do = "the plain path (XLA without these kernels) is used until there is a verdict; remove the cause, "
+                do += "or give a longer timeout"
             elif trial.failed == "":
-                do = f"the plain path is used until there is a verdict; set {cuda.VARIABLE}=1 to use the kernels after "
-                do += "a test in each process"
+                do = "the plain path (XLA without these kernels) is used until there is a verdict; set "
+                do += f"{cuda.VARIABLE}=1 to use the kernels after a test in each process"
                 if trial.about.get("driver"):  # a verdict is kept only if the driver's version is known
                     do += ", or XDG_CACHE_HOME to a private, writable directory"
             yield Finding(NOTE, f"the trial of the CUDA kernels on {trial.card} {trial.detail}", do)
 
 
 def _cached(info: compilation_cache.CacheInfo) -> Iterator[Finding]:
-    """Check whether there is a compilation cache, and whether it is safe."""
+    """Check that there is a compilation cache, and that no other user can write to it."""
     if info.path is None:
         what = "there is no compilation cache: every process compiles again"
         yield Finding(NOTE, what, "call runtime.initialize_compilation_cache()")
@@ -438,7 +446,7 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(name: str) -> bool:
-    """Return whether the report shows a package's version; it shows only two of NVIDIA's many libraries."""
+    """Return whether the report shows a package's version; it leaves out most of NVIDIA's many libraries."""
     return not name.startswith("nvidia-") or "cudnn" in name or "cuda-runtime" in name
 
 

@@ -26,7 +26,7 @@ class Refused(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """Advice on a flag: the severity of setting it, the problem with its remedy, and the harmless values."""
+    """Advice on a flag: the level of the problem, the problem with its remedy, and the harmless values."""
 
     level: str
     text: str
@@ -72,7 +72,8 @@ ADVICE = {
     ),
     "xla_gpu_enable_latency_hiding_scheduler": Advice(
         USELESS,
-        "overlaps communication with computation, but the sampler does not communicate; leave it out unless yours does",
+        "overlaps communication with computation, but the sampler does not communicate; leave it out unless your "
+        "program communicates",
     ),
 }
 
@@ -99,9 +100,9 @@ def advice(flag: Flag) -> Advice | None:
 
 
 def parse(text: str, strict: bool = False) -> list[Flag]:
-    """Return, in order, the flags in `text`, which is a value of ``XLA_FLAGS`` or the name of a file with flags.
+    """Return, in order, the flags in `text`, or in the file that it names, as in ``XLA_FLAGS``.
 
-    XLA ignores other words; with `strict`, they raise an error.
+    XLA ignores words that are not flags; with `strict`, they raise an error.
     """
     text = text.strip()
     if text and not text.startswith("--"):
@@ -128,7 +129,7 @@ def current() -> list[Flag]:
 
 
 def refusals(err: str) -> list[Refused]:
-    """Return the flags that XLA refused, from a child's stderr: all unknown flags, or one with an invalid value."""
+    """Return the flags that XLA refused, from a child's stderr: all unknown ones, or one with an invalid value."""
     unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", err)
     if unknown:
         names = dict.fromkeys(name for name, *_ in WORD.findall(unknown[1]))
@@ -145,8 +146,8 @@ def refusals(err: str) -> list[Refused]:
 def refused(flags: Iterable[Flag], timeout: float = 120.0) -> list[Refused]:
     """Try `flags` in child processes, and return those that the installed jaxlib refuses.
 
-    JAX may fail to start for another reason, such as a missing platform, before it has read its flags. A child on the
-    CPU then reads them.
+    JAX may fail to start for another reason, such as a missing platform, before it reads its flags. They are then tried
+    in a child on the CPU.
     """
     found: list[Refused] = []
     left = list(flags)

@@ -1,4 +1,4 @@
-"""Report the machine's hardware and installed packages, from drivers' tools and package metadata, without JAX."""
+"""Report the machine's GPUs and installed packages, from the drivers' tools and package metadata, without JAX."""
 
 import contextlib
 import importlib.metadata
@@ -24,7 +24,7 @@ PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 DRIVERS = {13: 580, 12: 525}
 CAPABILITIES = {13: 7.5, 12: 5.0}
 
-# The tools, on the path or in the directories outside it where WSL and ROCm install them.
+# The drivers' tools, on the path or where WSL and ROCm install them outside it.
 SMI = ("nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/usr/bin/nvidia-smi")
 ROCMINFO = ("rocminfo", "/opt/rocm/bin/rocminfo")
 
@@ -32,18 +32,18 @@ ROCMINFO = ("rocminfo", "/opt/rocm/bin/rocminfo")
 TOOL_TIMEOUT = 20
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy")
-# pip's names of JAX's plugins for accelerators, and of the NVIDIA libraries that they depend on.
+# pip's names of JAX's plugins for accelerators, and of the vendors' libraries that they depend on.
 PLUGIN = re.compile(r"jax-(cuda\d+|rocm\d+|oneapi)-(plugin|pjrt)$")
 LIBRARY = re.compile(r"(nvidia-.*|libtpu)$")
 
-# CUDA libraries that pip's wheels contain: another copy on LD_LIBRARY_PATH would be loaded in their place.
+# CUDA libraries in pip's wheels; copies of them on LD_LIBRARY_PATH take precedence.
 CUDA_LIBRARIES = re.compile(
     r"lib(cudart|cudnn\w*|cublas(Lt)?|cufft|cusolver|cusparse|cupti|nccl|nvJitLink|nvrtc|nvshmem\w*)\.so"
 )
 
 
 class Card(NamedTuple):
-    """A GPU as described by its driver; a value is None if the driver does not report it."""
+    """A GPU as its driver describes it; a value is None if the driver does not report it."""
 
     name: str
     total: int | None = None
@@ -67,7 +67,7 @@ class Accelerators(NamedTuple):
     driver: str | None
     cards: tuple[Card, ...]
     trouble: str | None
-    """Reason why the driver could not be queried, or only in part; None if the query succeeded."""
+    """Reason why the query of the driver failed or was incomplete; None if it succeeded."""
 
 
 def accelerators() -> tuple[Accelerators, ...]:
@@ -148,7 +148,7 @@ def _amd() -> Accelerators | None:
 
 
 def packages() -> dict[str, str]:
-    """Return the versions of JAX, NumPy, SciPy, JAX's plugins and NVIDIA's libraries, if installed."""
+    """Return the versions of JAX, NumPy, SciPy, JAX's plugins and the vendors' libraries, if installed."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
@@ -163,7 +163,7 @@ def plugins(installed: Iterable[str]) -> list[str]:
 
 
 def unmet(installed: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each requirement of JAX's plugins that the installed libraries do not meet."""
+    """Return a message for each requirement of JAX's plugins that the installed packages do not meet."""
     return [
         f"{plugin} {installed[plugin]} needs {name}{wanted}, but {installed[name]} is installed"
         for plugin, name, wanted in _requirements(installed)
@@ -172,7 +172,7 @@ def unmet(installed: Mapping[str, str]) -> list[str]:
 
 
 def missing(installed: Mapping[str, str]) -> list[str]:
-    """Return the libraries that JAX's plugins require and pip has not installed; system libraries may replace them."""
+    """Return NVIDIA's libraries that JAX's plugins require and pip has not installed; the system may provide them."""
     needed = {name for _, name, _ in _requirements(installed)}
     return sorted(name for name in needed if name.startswith("nvidia-") and name not in installed)
 

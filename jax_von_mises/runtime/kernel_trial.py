@@ -14,7 +14,7 @@ from jax_von_mises.sampling import cuda_trial, cuda_verdict
 
 PROGRAM = ("-m", cuda_trial.__name__)
 # The tool that checks every memory access, and its exit code after an invalid one. Failed driver calls are not
-# reported, because XLA makes some and they are not errors of a kernel.
+# reported, since XLA makes some that have nothing to do with the kernels.
 SANITIZER, FOUND = "compute-sanitizer", 9
 OPTIONS = ("--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", str(FOUND))
 # Signals of a crash. Any other signal comes from outside, for example when the system is out of memory.
@@ -29,7 +29,7 @@ class Trial(NamedTuple):
 
     card: str
     failed: str | None
-    """Description of the failure; empty if all kernels are correct, and None if there is no verdict."""
+    """Description of the failure; empty if all kernels passed, and None if there is no verdict."""
     detail: str
     """Outcome in words, with the reason if there is no verdict."""
     about: dict[str, Any]
@@ -106,7 +106,7 @@ def _steps(text: str) -> list[dict[str, Any]]:
 
 
 def _crashed(ended: child.Ended) -> bool:
-    """Return whether a child failed by itself, with an exit code or a signal of a crash."""
+    """Return whether a child failed by itself, with a nonzero exit code or a signal of a crash."""
     if ended.code is None or ended.code >= 0:
         return bool(ended.code)
     return -ended.code in CRASHES
@@ -126,7 +126,7 @@ def _watched(timeout: float, changes: Mapping[str, str | None]) -> tuple[str, st
     tool = shutil.which(SANITIZER)
     if tool is None:
         return "", "passed"
-    # With this allocator each array is a separate allocation, so the tool knows where it ends.
+    # With this allocator each array is a separate allocation, so the tool detects any access beyond its end.
     changes = {**changes, "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
     ended = child.run_command(tool, *OPTIONS, *child.PYTHON, *PROGRAM, timeout=timeout, **changes)
     if ended.code == FOUND:

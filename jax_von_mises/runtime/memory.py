@@ -1,4 +1,4 @@
-"""Report the memory of each device, and the number of angles that fit into it."""
+"""Report the memory of each device, and suggest how many angles to draw at a time."""
 
 import contextlib
 import math
@@ -16,8 +16,7 @@ from jax_von_mises import arguments
 from jax_von_mises.sampling import sampler
 from jax_von_mises.sampling.request import DrawRequest
 
-# Larger batches gain nothing: on any device, drawing this many angles takes milliseconds or longer, and starting a
-# program takes far less.
+# Larger batches gain nothing: on any device, drawing this many angles takes far longer than starting a program.
 AT_MOST = 2**30
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -35,7 +34,7 @@ class DeviceMemory(NamedTuple):
     peak: int | None
     """Largest value of `in_use` so far."""
     limit: int | None
-    """Limit of this process. On a GPU, the memory that JAX may use; on a CPU, that of the machine or of the job."""
+    """Limit of this process. On a GPU, the memory that JAX may use; on a CPU, the memory of the machine or the job."""
     free: int | None
     """Unused part of the limit; on a CPU, the memory that the system can still provide."""
 
@@ -43,9 +42,9 @@ class DeviceMemory(NamedTuple):
 def memory_report() -> tuple[DeviceMemory, ...]:
     """Report the memory of each device of this process.
 
-    On a GPU, the numbers come from JAX's allocator (``device.memory_stats``), which has reserved part of the memory;
-    they do not include the memory of other processes. On a CPU, for which JAX has no such numbers, they describe this
-    process and the machine, or the job's limit (a control group, ``ulimit``) where that is lower.
+    On a GPU, the numbers come from JAX's allocator (``device.memory_stats``) and do not include other processes. On a
+    CPU, for which JAX has no such numbers, they describe this process and the machine, or the job's limit (a control
+    group, ``ulimit``) if that is lower.
 
     Returns
     -------
@@ -69,7 +68,7 @@ def suggest_batch_size(
 ) -> int:
     """Suggest how many rows of angles to draw at a time, from the memory that the compiled program needs.
 
-    The sampler is compiled for a few sizes; nothing is drawn.
+    The function compiles the sampler for a few sizes, and draws nothing.
 
     Parameters
     ----------
@@ -78,15 +77,14 @@ def suggest_batch_size(
     shape : int or tuple of ints
         Shape of one row: the batch has shape ``(result, *shape)``.
     dtype, method, key
-        As in `sample_von_mises`; `key` is any key of the implementation that is used.
+        As in `sample_von_mises`. Any key with the implementation of later calls can be given.
     device : jax.Device, optional
         One of ``jax.local_devices()``; by default JAX's default device, or else the first.
     in_flight : int
         Number of batches in memory at once. A loop over `sample_batches` has three: the current batch, the next one,
         and the one after it, which is started when the next one is requested.
     share : float
-        Fraction of the free memory to use, above 0 and at most 1. The rest is left for the program that uses the
-        angles.
+        Fraction of the free memory to use, above 0 and at most 1. The rest is for the program that uses the angles.
 
     Returns
     -------
@@ -133,7 +131,7 @@ def suggest_batch_size(
     if free is None:
         raise MemoryError(f"{caller}: {named(device)} does not report how much memory is free. Choose a size yourself.")
     budget = int(share * free)
-    # Start with as many rows as the results alone allow; only compilation shows how much more the program needs.
+    # Start with as many rows as the results alone allow; only a compiled program shows how much more it needs.
     item = request(1).dtype.itemsize
     rows = max(1, min(AT_MOST // size, budget // (in_flight * size * item)))
     while (used := need(rows := _rounded(rows))) > budget:
@@ -200,7 +198,7 @@ def _table(path: str) -> dict[str, int]:
 def host_memory() -> tuple[int | None, int | None]:
     """Return the memory limit of this process and the free memory, in bytes; None if the system reports neither.
 
-    The limit is the memory of the machine, or that of a control group or ``ulimit`` where it is lower.
+    The limit is the memory of the machine, or the limit of a control group or of ``ulimit`` if that is lower.
     """
     machine = _table("/proc/meminfo")
     pairs = [*_control_groups(), *_process_limits()]
@@ -225,8 +223,8 @@ def _control_groups() -> Iterator[tuple[int, int]]:
 
 
 def _levels(root: Path, path: str, limit: str, usage: str, cached: str) -> Iterator[tuple[int, int]]:
-    """Yield the limit and free memory of a control group and of each group above it, if it has a limit."""
-    # In a container the path is the host's, and the files are at the root.
+    """Yield the limit and free memory of a control group and of each group above it that has a limit."""
+    # In a container, the path may be the host's, and the group's files are at the root.
     below = root / path.strip("/")
     for folder in (below, *(above for above in below.parents if above.is_relative_to(root))):
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -237,7 +235,7 @@ def _levels(root: Path, path: str, limit: str, usage: str, cached: str) -> Itera
 
 
 def _process_limits() -> Iterator[tuple[int, int]]:
-    """Yield the limit and free memory according to ``ulimit -v`` and ``ulimit -d``, where they are set."""
+    """Yield the limit and free memory according to each of ``ulimit -v`` and ``ulimit -d`` that is set."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 

@@ -1,6 +1,6 @@
-"""Start JAX and draw on each of its devices, in a child process, so that `diagnose` survives a crash or a hang.
+"""Start JAX and draw on each of its devices; `diagnose` runs this program in a child, which may crash or hang.
 
-Each step prints a line of JSON to stdout, so that the last line shows where a failure happened.
+Each step prints a line of JSON to stdout. The last line shows where a failure happened.
 """
 
 import functools
@@ -61,7 +61,7 @@ def in_program(key: jax.Array) -> jax.Array:
 
 
 def timed(draw: Callable[[], object]) -> tuple[float, float]:
-    """Return the time of the first call and the median time of five later calls, in seconds."""
+    """Return the time of the first call and the median time of `REPEATS` later calls, in seconds."""
     seconds = []
     for _ in range(1 + REPEATS):
         began = time.perf_counter()
@@ -71,7 +71,7 @@ def timed(draw: Callable[[], object]) -> tuple[float, float]:
 
 
 def words_on(device: jax.Device) -> np.ndarray:
-    """Return the first words of the key's stream, generated on a device."""
+    """Return the first random words of key 0, generated on a device."""
     with jax.default_device(device):
         key = jax.random.key(0, impl="threefry2x32")
         return np.asarray(counter.words(key, (1024,), transform.words_per_element(np.dtype(np.float32)), None, None))

@@ -24,10 +24,10 @@ from jax_von_mises.sampling.request import DrawRequest
 from jax_von_mises.streams import safe_files
 from jax_von_mises.version import __version__
 
-# Version of the file layout, for later releases.
+# Name and version of the file format, by which other releases recognise it.
 PROGRAM_FORMAT = "jax_von_mises/sampler/1"
 PROGRAM, MANIFEST = "program.bin", "manifest.json"
-# Limits in bytes. Samplers are far smaller, so larger files are not read.
+# Limits in bytes; larger files are not read, since samplers are far smaller.
 LARGEST_PROGRAM = 2**26
 LARGEST_FILE = 2**24
 LARGEST_MANIFEST = 2**20
@@ -45,24 +45,24 @@ def export_sampler(
     platforms: Sequence[str] = PLATFORMS,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Write a sampler to a file, as a program that is independent of the package version that loads it.
+    """Write a sampler to a file, as a program that does not depend on the release of this package that loads it.
 
     The file is a zip archive that contains a program in JAX's portable form (``jax.export``) and a JSON manifest. The
-    program draws the same angles as `sample_von_mises` does here without CUDA kernels, bit for bit on the same kind of
-    device. Releases of JAX can read such programs for at least six months.
+    program draws the same angles as `sample_von_mises` of this release without CUDA kernels, bit for bit on the same
+    kind of device. JAX releases of at least the next six months can read it.
 
     Parameters
     ----------
     path : str or path
         File to write; it appears complete or not at all.
     shape, dtype, method
-        As in `sample_von_mises`; fixed in the program.
+        As in `sample_von_mises`, and fixed in the program.
     loc, concentration : float, array or jax.ShapeDtypeStruct
         Arguments with the shape and dtype of later calls; their values do not matter.
     key : jax.Array, optional
         Any key with the implementation of later calls; by default, a key of JAX's default implementation.
     platforms : sequence of str
-        Platforms on which the program runs, from ``"cpu"``, ``"cuda"``, ``"rocm"`` and ``"tpu"``; all by default.
+        Platforms on which the program can run: any of ``"cpu"``, ``"cuda"``, ``"rocm"`` and ``"tpu"``; all by default.
     force : bool
         Replace an existing file.
 
@@ -200,7 +200,7 @@ def load_sampler(path: str | os.PathLike[str]) -> LoadedSampler:
     try:
         exported = export.deserialize(bytearray(content))
         programs = [exported, *([exported.vjp()] if exported.has_vjp() else [])]
-        # A program that calls external code contains the name of this operation.
+        # Every program that calls external code contains the name of this operation.
         calls = any(b"custom_call" in program.mlir_module_serialized for program in programs)
         exported.mlir_module()  # fails where the installed jaxlib cannot read the program's version
         manifest |= _described(exported)
@@ -223,7 +223,7 @@ def load_sampler(path: str | os.PathLike[str]) -> LoadedSampler:
 
 
 def _described(exported: jax.export.Exported) -> dict[str, Any]:
-    """Return the part of the manifest that follows from the program."""
+    """Return the part of the manifest that describes the arguments, the result and the platforms of the program."""
     _, loc, concentration = exported.in_avals
     (result,) = exported.out_avals
     return {

@@ -15,7 +15,7 @@ from jax_von_mises.sampling import cuda
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
 
-# Prefixes of the variables that JAX and its libraries read, and the known ones that are not options of jax.config.
+# Prefixes of JAX's variables, and the known variables that are not options of jax.config.
 READ_BY_JAX = ("JAX_", "XLA_CLIENT_", "XLA_PYTHON_CLIENT_")
 KNOWN = {
     *(FRACTION, OLD_FRACTION, PREALLOCATE, ALLOCATOR, "XLA_FLAGS"),
@@ -32,10 +32,10 @@ HIDING = (
     *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "JAX_ROCM_VISIBLE_DEVICES"),
 )
 
-# Prefix of this package's variables, and the complete list of them.
+# Prefix of this package's variables, and all their names.
 OURS, OWN = "JAX_VON_MISES_", (cuda.VARIABLE,)
 
-# Guides recommend these, but no supported release of JAX, jaxlib or the CUDA plugin reads them.
+# Guides recommend these, but no supported release of JAX, jaxlib or the CUDA plugin reads them. Each has a remedy.
 NEVER_READ = {
     "TF_XLA_CACHE_DIR": "JAX_COMPILATION_CACHE_DIR or runtime.initialize_compilation_cache() turns the cache on",
     "JAX_XLA_BACKEND_TARGET_CACHE_SIZE": (
@@ -47,7 +47,7 @@ NEVER_READ = {
     "XLA_MEM_FRACTION": f"JAX reads {FRACTION}",
 }
 
-# Guides also recommend these, but other libraries read them. Each prefix has a description and a remedy.
+# Guides also recommend variables with these prefixes, which other libraries read. Each has a description and a remedy.
 THREADS = "for JAX's threads on a CPU set PJRT_NPROC, or call runtime.configure(threads=)"
 OF_OTHERS = {
     "NCCL_": (
@@ -60,7 +60,7 @@ OF_OTHERS = {
 
 
 class Mistake(NamedTuple):
-    """A mistake in a variable, with its level, a description and the remedy."""
+    """A mistake in an environment variable: its level, what is wrong, and what to do."""
 
     level: str
     what: str

@@ -18,7 +18,7 @@ from jax_von_mises.sampling.request import DrawRequest
 
 
 class Compiled(NamedTuple):
-    """A program that `warmup` compiled: the time of each stage, and its memory and operations as XLA reports them."""
+    """A program that `warmup` compiled, with the time of each stage, and the memory and operations that XLA reports."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -58,7 +58,7 @@ def warmup(
     """Compile the sampler before it is needed, for each shape and dtype.
 
     A later call of `sample_von_mises` with such arguments compiles nothing. No angles are drawn and no memory is
-    allocated for them. A compilation cache (`initialize_compilation_cache`) keeps the programs for later processes too.
+    allocated for them. With a compilation cache (`initialize_compilation_cache`), later processes use the programs too.
 
     Parameters
     ----------
@@ -78,13 +78,12 @@ def warmup(
     Returns
     -------
     tuple of Compiled
-        One program for each shape and dtype, starting with all dtypes of the first shape. Each entry holds the seconds
-        to trace, lower and compile, the memory, and the operations.
+        One program for each shape and dtype; all dtypes of the first shape come first.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is invalid; nothing is compiled.
+        If an argument is invalid; nothing was compiled.
     """
     caller = "warmup"
     block = arguments.flag(caller, "block", block)
@@ -110,7 +109,7 @@ def warmup(
 
 
 def described(value: Any) -> Any:
-    """Return `value`; for a `jax.ShapeDtypeStruct`, change its dtype to the one in the program."""
+    """Return `value`; if it is a `jax.ShapeDtypeStruct` wider than JAX allows, narrow its dtype to float32."""
     if isinstance(value, jax.ShapeDtypeStruct) and arguments.too_wide(value.dtype):
         narrowed: Any = value
         return narrowed.update(dtype=np.float32)
@@ -127,7 +126,7 @@ def like(value: Any) -> Any:
 
 
 def _compile(request: DrawRequest, loc: Any, concentration: Any) -> Compiled:
-    # Keep each `jax.ShapeDtypeStruct` as it is, since it may carry a sharding over several devices.
+    # Trace with each `jax.ShapeDtypeStruct` itself, since it may have a sharding over several devices.
     given = {"loc": loc, "concentration": concentration}.items()
     descriptions: dict[str, Any] = {name: value for name, value in given if isinstance(value, jax.ShapeDtypeStruct)}
     times = [time.perf_counter()]

@@ -316,7 +316,7 @@ BAD = {
     "overflow": (("--concentration", "1e300"), "use --dtype float64"),
     "distant loc": (
         ("--loc", "1e8"),
-        "--loc 1e8: neighbouring float32 numbers are a radian apart there; give at most 16777216,",
+        "--loc 1e8: neighbouring float32 numbers are more than a radian apart there; give at most 16777216,",
     ),
     "infinite loc": (("--loc", "-inf"), "--loc -inf: not finite"),
     "word": (("--loc", "north"), "neither a number nor the name"),

@@ -135,5 +135,5 @@ def test_refusals(tmp_path):
     ):
         with pytest.raises(error, match=message):
             write(tmp_path / "a.npy", **change)
-    with pytest.raises(ValueError, match="2\\^64 numbers, of which a direction takes 2"):
+    with pytest.raises(ValueError, match="2\\^64 numbers \\(each direction takes 2\\)"):
         batches(100, 100, start=2**63 - 150)

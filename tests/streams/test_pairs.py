@@ -121,5 +121,5 @@ def test_refusals(tmp_path):
         parameters = {"loc": LOC, "concentration": CONCENTRATION, **change}
         with pytest.raises(ValueError, match=f"write_samples: {name} has shape .* its last axis must hold phi_{name}"):
             jax_von_mises.write_samples(tmp_path / "a.npy", KEY, **parameters, total=10, distribution=SINE)
-    with pytest.raises(ValueError, match="2\\^64 numbers, of which a pair takes 2"):
+    with pytest.raises(ValueError, match="2\\^64 numbers \\(each pair takes 2\\)"):
         batches(100, 100, start=2**63 - 50)

@@ -175,7 +175,7 @@ NVIDIA = {
     "524": (("524.99, 8.0\n",), "the CPU (CUDA 12 needs NVIDIA driver 525"),
     "525": (("525.60.13, 8.0\n",), "CUDA 12 (CUDA 13 needs NVIDIA driver 580"),
     "579": (("579.99.99, 9.0\n",), "CUDA 12 (CUDA 13 needs NVIDIA driver 580"),
-    "580": (("580.65.06, 9.0\n",), "CUDA 13 (it supports driver and cards)"),
+    "580": (("580.65.06, 9.0\n",), "CUDA 13 (it supports the driver and all cards)"),
     "1000": (("1000.1, 9.0\n",), "CUDA 13"),
     "Blackwell": (("580.95.05, 12.0\n580.95.05, 10.3\n",), "CUDA 13"),
     "Blackwell, old driver": (("570.133.07, 12.0\n",), "CUDA 12"),
